@@ -1,0 +1,27 @@
+"""What all tests share: a Hypothesis that draws the same examples on every machine and never times them, and a switch
+that writes generated texts anew."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+
+settings.register_profile(
+    "txcalc",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    max_examples=50,
+    phases=[Phase.explicit, Phase.generate, Phase.shrink],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("txcalc")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write generated texts anew, then compare")
+
+
+@pytest.fixture
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--update-golden"))

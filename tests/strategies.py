@@ -1,0 +1,430 @@
+"""What Hypothesis draws: every part, every workload, valid descriptions of every family; and parts in other numbers.
+
+A new leaf or composite must be added to `LEAVES` or `COMPOSITES`: `test_readings` fails until it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from itertools import count
+from typing import Any, ForwardRef
+
+from hypothesis import strategies as st
+
+from txcalc.parts.attention import (
+    Around,
+    Attention,
+    AttentionCore,
+    Causal,
+    Chunks,
+    Cross,
+    Full,
+    LatentAttention,
+    LatentCore,
+    RelativeBias,
+    Rotary,
+    Window,
+)
+from txcalc.parts.block import Block, Branch
+from txcalc.parts.feedforward import Experts, FeedForward
+from txcalc.parts.linear import Activation, Convolution, Linear, Lookup, Norm, Patches, Sum, Vector
+from txcalc.parts.model import Embedding, EncoderDecoder, FixedLength, Head, LayerGroup, Memory, Stack
+from txcalc.parts.part import Workload
+from txcalc.parts.recurrent import HeadScan, Mamba, Mamba2, SelectiveScan
+
+ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "sigmoid", "tanh")
+
+sizes = st.integers(1, 40)
+flags = st.booleans()
+activations = st.sampled_from(ACTIVATIONS)
+
+
+def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | strategy
+
+
+# Parts.
+
+causal_spans = st.builds(Causal) | st.builds(Window, st.integers(1, 60)) | st.builds(Chunks, st.integers(1, 60))
+spans = causal_spans | st.builds(Full) | st.builds(Around, st.integers(1, 60)) | st.builds(Cross)
+linears = st.builds(Linear, sizes, sizes, flags, st.sampled_from(["yes", "no", "eager"]), flags)
+norms = st.builds(Norm, sizes, st.sampled_from(["rms", "layer"]), flags, st.just(1e-6), sizes, flags, flags, flags)
+rotaries = st.builds(Rotary, sizes, sizes, st.just(10_000), sizes, flags)
+lookups = st.builds(Lookup, sizes, sizes, flags, flags)
+sums = st.builds(Sum, sizes, st.integers(1, 3))
+vectors = st.builds(Vector, sizes)
+patches = st.builds(Patches, sizes, sizes, sizes)
+convolutions = st.builds(Convolution, sizes, sizes, sizes, flags, flags, flags, st.integers(1, 3))
+activation_leaves = st.builds(Activation, sizes, activations, flags)
+relative_biases = st.builds(RelativeBias, sizes, sizes, sizes, flags)
+cores = st.builds(AttentionCore, sizes, sizes, sizes, sizes, spans, flags, flags, flags)
+latent_cores = st.builds(LatentCore, sizes, sizes, sizes, sizes, sizes, causal_spans)
+
+LEAVES: dict[type, st.SearchStrategy[Any]] = {
+    Activation: activation_leaves,
+    AttentionCore: cores,
+    Convolution: convolutions,
+    HeadScan: st.builds(HeadScan, sizes, sizes, sizes, sizes),
+    LatentCore: latent_cores,
+    Linear: linears,
+    Lookup: lookups,
+    Memory: st.builds(Memory, sizes),
+    Norm: norms,
+    Patches: patches,
+    RelativeBias: relative_biases,
+    Rotary: rotaries,
+    SelectiveScan: st.builds(SelectiveScan, sizes, sizes),
+    Sum: sums,
+    Vector: vectors,
+}
+
+feed_forwards = st.builds(FeedForward, sizes, sizes, flags, activations, flags, flags)
+attentions = st.builds(
+    Attention,
+    sizes,
+    sizes,
+    sizes,
+    sizes,
+    spans,
+    st.frozensets(st.sampled_from("qkvo")),
+    maybe(norms),
+    maybe(norms),
+    maybe(rotaries),
+    cores,
+    flags,
+    maybe(linears),
+)
+latent_attentions = st.builds(
+    LatentAttention,
+    sizes,
+    sizes,
+    maybe(sizes),
+    sizes,
+    sizes,
+    sizes,
+    sizes,
+    flags,
+    st.just(1e-6),
+    rotaries,
+    latent_cores,
+)
+experts = st.builds(Experts, sizes, sizes, sizes, feed_forwards, maybe(linears), maybe(feed_forwards), maybe(linears))
+mambas = st.builds(Mamba, sizes, sizes, sizes, sizes, sizes, flags, flags, st.sampled_from([None, 1e-6]))
+mamba2s = st.builds(Mamba2, sizes, sizes, sizes, sizes, sizes, sizes, flags, flags, st.just(1e-5))
+branches = st.builds(
+    Branch,
+    st.just("mixer"),
+    attentions | latent_attentions | mambas | mamba2s,
+    st.sampled_from(["attention", "recurrent", None]),
+    maybe(norms),
+    maybe(norms),
+)
+channels = st.builds(
+    Branch, st.just("channel"), feed_forwards | experts, st.just("feed_forward"), maybe(norms), maybe(norms)
+)
+blocks = st.builds(Block, sizes, st.tuples(branches, channels), flags, flags, maybe(norms))
+embeddings = st.builds(
+    Embedding,
+    sizes,
+    maybe(lookups),
+    maybe(patches),
+    maybe(vectors),
+    st.lists(convolutions, max_size=2).map(tuple),
+    activations,
+    maybe(lookups),
+    maybe(sums),
+    maybe(lookups),
+    maybe(norms),
+    maybe(linears),
+    st.sampled_from([None, 2.0]),
+)
+heads = st.builds(
+    Head,
+    maybe(linears),
+    maybe(linears),
+    maybe(activation_leaves),
+    maybe(norms),
+    flags,
+    st.sampled_from(["head", "other"]),
+)
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> tuple[LayerGroup, ...]:
+    """One or two groups of layers, numbered one after the other."""
+    made, first = [], 0
+    for name in draw(st.sampled_from(["a", "ab"])):
+        number = draw(st.integers(1, 4))
+        indices = tuple(range(first, first + number))
+        made.append(LayerGroup(name, draw(blocks), indices, number, draw(flags)))
+        first += number
+    return tuple(made)
+
+
+stacks = st.builds(
+    Stack, sizes, maybe(embeddings), maybe(relative_biases), groups(), maybe(norms), maybe(heads), maybe(heads)
+)
+
+COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
+    Attention: attentions,
+    Block: blocks,
+    Embedding: embeddings,
+    EncoderDecoder: st.builds(EncoderDecoder, stacks, stacks),
+    Experts: experts,
+    FeedForward: feed_forwards,
+    FixedLength: st.builds(FixedLength, stacks, st.integers(2, 40)),
+    Head: heads,
+    LatentAttention: latent_attentions,
+    Mamba: mambas,
+    Mamba2: mamba2s,
+    Stack: stacks,
+}
+
+workloads = st.builds(
+    Workload, st.integers(1, 4), st.integers(1, 40), st.integers(0, 40), st.integers(1, 40), flags, flags, flags, flags
+)
+
+
+def renumbered(part: Any, number: Callable[[int, int], Any]) -> Any:
+    """The same part (or workload) with `number(i, value)` for the value of its i-th size.
+
+    A size is an int in a field annotated `Any`; flags, strides and numbers of sums are structure.
+    """
+    return _renumbered(part, number, count())
+
+
+def _renumbered(part: Any, number: Callable[[int, int], Any], places: count[int]) -> Any:
+    if dataclasses.is_dataclass(part):
+        kinds = {field.name: field.type for field in dataclasses.fields(part)}
+    elif hasattr(part, "_fields"):
+        kinds = {name: _written(kind) for name, kind in type(part).__annotations__.items()}
+    elif isinstance(part, tuple):
+        return tuple(_renumbered(item, number, places) for item in part)
+    else:
+        return part
+    values = {}
+    for name, kind in kinds.items():
+        value = getattr(part, name)
+        is_size = kind == "Any" and type(value) is int
+        values[name] = number(next(places), value) if is_size else _renumbered(value, number, places)
+    return type(part)(**values)
+
+
+def _written(kind: Any) -> str:
+    return kind.__forward_arg__ if isinstance(kind, ForwardRef) else str(kind)
+
+
+# Descriptions: what a TOML file or a reader of configs gives to `build`.
+
+
+@st.composite
+def attention_tables(draw: st.DrawFn, window: bool = True, causal: bool = False) -> dict[str, Any]:
+    groups = draw(st.integers(1, 4))
+    table: dict[str, Any] = {
+        "n_heads": groups * draw(st.integers(1, 4)),
+        "d_head": draw(sizes),
+        "bias": draw(flags | st.lists(st.sampled_from("qkvo"), unique=True)),
+        "qk_norm": draw(st.sampled_from(["none", "head", "width"])),
+        "sinks": draw(flags),
+    }
+    if draw(flags):
+        table["n_kv_heads"] = groups
+    if window and draw(flags):
+        table["window"] = draw(st.integers(1, 30))
+        table["chunked"] = causal and draw(flags)
+    return table
+
+
+@st.composite
+def latent_tables(draw: st.DrawFn) -> dict[str, Any]:
+    table = {key: draw(sizes) for key in ("n_heads", "kv_rank", "d_nope", "d_rope", "d_v")}
+    table["bias"] = draw(flags)
+    if draw(flags):
+        table["q_rank"] = draw(sizes)
+    return table
+
+
+feed_forward_tables = st.fixed_dictionaries(
+    {"d_ff": sizes, "gated": flags}, optional={"activation": activations, "bias": flags}
+)
+
+
+@st.composite
+def expert_tables(draw: st.DrawFn) -> dict[str, Any]:
+    number = draw(st.integers(1, 8))
+    return {
+        "n_experts": number,
+        "top_k": draw(st.integers(1, number)),
+        "d_ff": draw(sizes),
+        "gated": draw(flags),
+        "bias": draw(flags),
+        "router_bias": draw(flags),
+        "n_shared": draw(st.integers(0, 2)),
+        "shared_gate": draw(flags),
+    }
+
+
+mamba_tables = st.fixed_dictionaries(
+    {"norms": flags, "bias": flags, "conv_bias": flags},
+    optional={"d_inner": sizes, "d_state": sizes, "d_conv": sizes, "dt_rank": sizes},
+)
+
+
+@st.composite
+def mamba2_tables(draw: st.DrawFn) -> dict[str, Any]:
+    number = draw(st.integers(1, 3))
+    return {
+        "n_heads": number * draw(st.integers(1, 3)),
+        "n_groups": number,
+        "d_head": draw(sizes),
+        "d_state": draw(sizes),
+        "bias": draw(flags),
+    }
+
+
+@st.composite
+def norm_tables(draw: st.DrawFn) -> dict[str, Any]:
+    table: dict[str, Any] = {
+        "form": draw(st.sampled_from(["rms", "layer"])),
+        "place": draw(st.sampled_from(["pre", "post", "after", "sandwich"])),
+        "parallel": draw(st.sampled_from(["no", "shared", "separate"])),
+        "final": draw(flags),
+    }
+    if table["form"] == "layer":
+        table["bias"] = draw(flags)
+    return table
+
+
+position_tables = st.sampled_from(
+    [{"form": form} for form in ("rotary", "sinusoidal", "alibi", "none")] + [{"form": "learned", "rows": 64}]
+)
+
+
+@st.composite
+def channel_tables(draw: st.DrawFn) -> dict[str, Any]:
+    """A feed-forward or experts."""
+    return draw(
+        st.fixed_dictionaries({"feed_forward": feed_forward_tables})
+        | st.fixed_dictionaries({"experts": expert_tables()})
+    )
+
+
+MIXERS = {"mamba": mamba_tables, "mamba2": mamba2_tables(), "latent": latent_tables()}
+CHANNELS = {"feed_forward": feed_forward_tables, "experts": expert_tables()}
+
+
+@st.composite
+def decoders(
+    draw: st.DrawFn, mixers: tuple[str, ...] = ("attention", "latent", "mamba", "mamba2"), window: bool = True
+) -> dict[str, Any]:
+    """Decoder-only models: layers of one or several kinds, each a mixer and perhaps a feed-forward or experts."""
+    kinds = {
+        kind: (draw(st.sampled_from(mixers)), draw(st.sampled_from([*CHANNELS, None])))
+        for kind in draw(st.sampled_from(["a", "ab", "abc"]))
+    }
+    raw: dict[str, Any] = {
+        "kind": "decoder",
+        "d_model": draw(sizes),
+        "pattern": draw(st.permutations([draw(st.sampled_from(["", "2*", "3*"])) + kind for kind in kinds])),
+        "n_layers": 9,
+        "norm": draw(norm_tables()),
+        "positions": draw(position_tables),
+        "head": {"bias": draw(flags)},
+        "shared_layers": draw(flags),
+        "layer": {},
+    }
+    if any(mixer == "latent" for mixer, _ in kinds.values()) and raw["positions"]["form"] == "alibi":
+        raw["positions"] = {"form": "none"}
+    if draw(st.integers(0, 3)):
+        raw |= {"vocab_size": draw(sizes), "head": {"bias": draw(flags), "tied": draw(flags)}}
+    for channel in {channel for _, channel in kinds.values()} - {None}:
+        raw[channel] = draw(CHANNELS[channel])
+    for kind, (mixer, channel) in kinds.items():
+        part = "attention" if mixer == "latent" else mixer
+        tables = attention_tables(window, causal=True) if mixer == "attention" else MIXERS[mixer]
+        raw["layer"][kind] = {"parts": [part, channel] if channel else [part], mixer: draw(tables)}
+    return raw
+
+
+@st.composite
+def encoders(draw: st.DrawFn) -> dict[str, Any]:
+    return {
+        "kind": "encoder",
+        "d_model": draw(sizes),
+        "n_layers": draw(st.integers(1, 3)),
+        "vocab_size": draw(sizes),
+        "attention": draw(attention_tables(window=False)),
+        **draw(channel_tables()),
+        "norm": draw(norm_tables()),
+        "positions": draw(position_tables | st.just({"form": "relative", "buckets": 8})),
+        "embedding": draw(
+            st.fixed_dictionaries({"norm": flags}, optional={"types": sizes, "rank": sizes, "scale": st.just(2.0)})
+        ),
+        "head": draw(
+            st.sampled_from([{"form": "masked-lm", "tied": True}, {"form": "masked-lm"}, {"form": "none"}])
+            | st.just({"form": "none", "pooler": True})
+            | st.just({"form": "classifier", "classes": 3})
+        ),
+    }
+
+
+@st.composite
+def encoder_decoders(draw: st.DrawFn) -> dict[str, Any]:
+    return {
+        "kind": "encoder-decoder",
+        "d_model": draw(sizes),
+        "vocab_size": draw(sizes),
+        "attention": draw(attention_tables(window=False)),
+        **draw(channel_tables()),
+        "norm": draw(norm_tables()),
+        "positions": draw(position_tables | st.just({"form": "relative", "buckets": 8})),
+        "head": {"tied": draw(flags)},
+        "encoder": {"n_layers": draw(st.integers(1, 3))},
+        "decoder": {"n_layers": draw(st.integers(1, 3))},
+    }
+
+
+@st.composite
+def visions(draw: st.DrawFn) -> dict[str, Any]:
+    patch = draw(st.integers(1, 6))
+    return {
+        "kind": "vision",
+        "d_model": draw(sizes),
+        "n_layers": draw(st.integers(1, 3)),
+        "attention": draw(attention_tables(window=False)),
+        "feed_forward": draw(feed_forward_tables),
+        "norm": draw(norm_tables()),
+        "positions": {"form": "learned"},
+        "vision": {"image": patch * draw(st.integers(1, 4)), "patch": patch, "class_token": draw(flags)},
+        "head": {"form": "classifier", "classes": draw(sizes)},
+    }
+
+
+@st.composite
+def audios(draw: st.DrawFn) -> dict[str, Any]:
+    return {
+        "kind": "audio",
+        "d_model": draw(sizes),
+        "vocab_size": draw(sizes),
+        "attention": draw(attention_tables(window=False)),
+        "feed_forward": draw(feed_forward_tables),
+        "norm": draw(norm_tables()),
+        "head": {"tied": draw(flags)},
+        "encoder": {
+            "n_layers": draw(st.integers(1, 3)),
+            "audio": {"mels": draw(sizes), "positions": draw(sizes), "kernel": draw(st.integers(1, 5))},
+            "positions": draw(st.sampled_from([{"form": "sinusoidal"}, {"form": "learned"}])),
+        },
+        "decoder": {"n_layers": draw(st.integers(1, 3)), "positions": {"form": "learned", "rows": 64}},
+    }
+
+
+FAMILIES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    "decoder": decoders(),
+    "encoder": encoders(),
+    "encoder-decoder": encoder_decoders(),
+    "vision": visions(),
+    "audio": audios(),
+}
+descriptions = st.one_of(*FAMILIES.values())

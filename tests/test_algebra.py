@@ -1,0 +1,312 @@
+"""Letters stand for their numbers: what is written, read back and substituted, is the int ledger."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import FAMILIES
+
+from txcalc.ledger import QUANTITIES, Ledger, walk
+from txcalc.model import Model
+from txcalc.notation import LATEX, Sum, tidy, write
+from txcalc.parts.part import Workload
+from txcalc.sources import build, load
+from txcalc.sources.presets import names
+from txcalc.symbols import BY_LETTER
+
+sympy = pytest.importorskip("sympy")
+algebra = pytest.importorskip("txcalc.algebra")
+
+FIGURES = (*QUANTITIES, "cache_growth", "cache_constant")
+
+
+def figure(ledger: Ledger, name: str) -> Any:
+    if name in QUANTITIES:
+        return ledger.total(name)
+    return getattr(ledger.cache_terms, name.removeprefix("cache_"))
+
+
+def read(text: str, symbols: set[Any]) -> Any:
+    """The expression that a text says, as a reader would take it."""
+    plain = text.replace("·", "*").replace("−", "-").replace("min(", "Min(")
+    plain = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda found: "**" + "".join(str("⁰¹²³⁴⁵⁶⁷⁸⁹".index(c)) for c in found[0]), plain)
+    known = {f"x{i}": symbol for i, symbol in enumerate(symbols)}
+    for place, symbol in known.items():
+        plain = re.sub(rf"(?<![\w]){re.escape(symbol.name)}(?![\w])", place, plain)
+    return sympy.sympify(plain, locals=known)
+
+
+def value(formula: Sum) -> Any:
+    """The expression that a tidied formula stands for."""
+    total = sympy.Integer(0)
+    for coefficient, powers, sums in formula:
+        term = sympy.Rational(coefficient.numerator, coefficient.denominator)
+        for atom, power in powers:
+            term *= atom**power
+        for inner in sums:
+            term *= value(inner)
+        total += term
+    return total
+
+
+def workloads(model: Model) -> list[Workload]:
+    """A prefill, and where there is a cache a decode step, under every convention."""
+    apart = {"source": 5} if model.has_encoder_apart else {}
+    made = [model.workload(2, 7, **apart), model.workload(1, 1, **apart, mla="absorbed", keep_scores=True)]
+    if model.spec["kind"] in ("decoder", "encoder-decoder", "audio"):
+        made += [model.workload(3, 2, 5000, **apart, logits="last"), model.workload(1, 1, 9, **apart, mla="absorbed")]
+    return made
+
+
+def check(model: Model) -> None:
+    tree = algebra.symbolic(model)
+    for work in workloads(model):
+        over, asked = algebra.over_letters(model, work)
+        numbers = algebra.values({**asked, **tree.letters})
+        ints, letters = walk(model.root, work), walk(tree.root, over)
+        for name in FIGURES:
+            formula = sympy.sympify(figure(letters, name))
+            assert formula.free_symbols <= numbers.keys(), name
+            assert formula.xreplace(numbers) == figure(ints, name), (name, work)
+        for left, right in zip(ints, letters, strict=True):
+            assert left.path == right.path
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_preset_substituted_is_its_ledger(name: str) -> None:
+    check(load(name))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=12)
+@given(data=st.data())
+def test_any_description_substituted_is_its_ledger(family: str, data: st.DataObject) -> None:
+    check(build(data.draw(FAMILIES[family]), "a drawn description"))
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_is_written_says_what_was_meant(name: str) -> None:
+    model = load(name)
+    rows, letters = algebra.formulas(model, model.workload(2, 6))
+    numbers = algebra.values(letters)
+    sizes = {symbol: n for symbol, n in numbers.items() if letters[symbol].entry.key}
+    for row in rows:
+        formula = tidy(row.expression)
+        assert sympy.expand(value(formula) - row.expression) == 0
+        symbols = row.expression.free_symbols
+        assert sympy.expand(read(write(formula), symbols) - row.expression) == 0, write(formula)
+        spelt = read(write(formula, numbers={s: int(n) for s, n in sizes.items()}), symbols)
+        assert spelt.xreplace(numbers) == row.value, row.path
+        collected = write(tidy(row.expression.xreplace(sizes)))
+        assert read(collected, symbols).xreplace(numbers) == row.value
+        assert row.copies.xreplace(numbers) == row.number
+
+
+terms = st.lists(
+    st.tuples(st.fractions(-9, 9, max_denominator=4), *[st.integers(0, 1)] * 2, *[st.integers(-1, 2)] * 3), max_size=9
+)
+
+
+@given(terms)
+def test_tidy_changes_no_polynomial(drawn: list[tuple[Any, ...]]) -> None:
+    atoms = [algebra.symbol(name) for name in ("L_a", "L_b", "D", "h_kv", "T")]
+    atoms[-1] = sympy.Min(atoms[-1], algebra.symbol("W"))
+    expression = sympy.Integer(0)
+    for number, *powers in drawn:
+        product = sympy.Mul(*(atom**power for atom, power in zip(atoms, powers, strict=True)))
+        expression += sympy.Rational(number.numerator, number.denominator) * product
+    formula = tidy(expression)
+    assert sympy.expand(value(formula) - expression) == 0
+    assert sympy.expand(read(write(formula), expression.free_symbols) - expression) == 0
+    assert tidy(value(formula)) == formula
+
+
+TOTALS = {
+    ("gpt2", "flops"): "1536·B·T·(24·T + 160849)",
+    ("llama-3.1-8b", "flops"): "524288·B·T·(T + 28628)",
+    ("deepseek-v3", "flops"): "16384·B·T·(305·T + 4470776)",
+    ("llama-3.1-8b", "flops_masked"): "262144·B·T·(T + 57257)",
+    ("gemma-3-27b", "cache"): "8192·(5·T + 26·min(T, 1024))",
+    ("t5-small", "cache"): "6144·(T + T_src)",
+}
+
+
+@pytest.mark.parametrize(("name", "quantity"), TOTALS)
+def test_totals_over_batch_and_length(name: str, quantity: str) -> None:
+    model = load(name)
+    over, _ = algebra.over_letters(model, model.workload(1, 8))
+    tree = algebra.symbolic(model)
+    total = walk(tree.root, over).total(quantity).xreplace(algebra.values(tree.letters))
+    assert write(tidy(total)) == TOTALS[name, quantity]
+
+
+PARTS = {
+    ("llama-3.1-8b", "layers.5.attention", "params"): "2·D·d_h·(h + h_kv)",
+    ("llama-3.1-8b", "layers.5.attention", "flops"): "4·B·T·d_h·(T·h + D·(h + h_kv))",
+    ("llama-3.1-8b", "layers.5.attention", "flops_masked"): "2·B·T·d_h·(2·D·(h + h_kv) + h·(T + 1))",
+    ("llama-3.1-8b", "", "params"): "D·(L·(2·d_h·(h + h_kv) + 3·F + 2) + 2·V + 1)",
+    ("llama-3.1-8b", "", "cache_growth"): "2·L·h_kv·d_h",
+    ("mixtral-8x7b", "layers.0.experts", "params"): "D·E·(3·F_e + 1)",
+    ("mixtral-8x7b", "layers.0.experts", "active"): "D·(E + 3·k·F_e)",
+    ("mixtral-8x7b", "layers.0.experts.routed.7.up", "flops"): "2·B·T·D·k·F_e/E",
+    ("deepseek-v3", "", "cache"): "T·(L_dense + L_sparse)·(r_kv + d_rope)",
+    ("deepseek-v3", "layers.0.feed_forward", "params"): "3·D·F",
+    ("gemma-3-27b", "", "cache"): "2·h_kv·d_h·(T·L_global + min(T, W)·L_local)",
+    ("albert-base-v2", "layers.3.feed_forward.up", "flops"): "2·B·T·D·F",
+    ("bert-base", "pooler", "flops"): "2·B·D²",
+    ("vit-b", "embedding.patches", "flops"): "2·B·D·p²·c·(T − 1)",
+    ("whisper-large-v3", "encoder.embedding.positions", "params"): "D·P_max",
+    ("whisper-large-v3", "decoder.embedding.positions", "params"): "D·P_max_decoder",
+}
+
+
+@pytest.mark.parametrize(("name", "path", "quantity"), PARTS)
+def test_formulas_of_parts(name: str, path: str, quantity: str) -> None:
+    model = load(name)
+    rows, _ = algebra.formulas(model, model.workload(1, 8), path)
+    (row,) = (row for row in rows if row.path == path and row.quantity == quantity)
+    assert write(tidy(row.expression)) == PARTS[name, path, quantity]
+
+
+def test_latex_uses_the_table_of_letters() -> None:
+    tree = algebra.symbolic(load("deepseek-v3"))
+    for symbol, letter in tree.letters.items():
+        if not letter.where:
+            bare = letter.entry.latex.replace("{", "").replace("}", "")
+            assert write(tidy(symbol), LATEX).replace("{", "").replace("}", "") == bare
+    length, window, layers = (algebra.symbol(name) for name in ("T", "W", "L_local"))
+    formula = tidy(layers * sympy.Min(length, window) ** 2 - layers * length / algebra.symbol("r_kv"))
+    assert write(formula, LATEX) == (
+        r"\frac{L_{\mathrm{local}} \cdot \left(\min\left(T, W\right)^{2} \cdot r_{kv} - T\right)}{r_{kv}}"
+    )
+
+
+LAYERS = {
+    "d_model": 64,
+    "n_layers": 4,
+    "vocab_size": 100,
+    "attention": {"n_heads": 4},
+    "feed_forward": {"d_ff": 128},
+    "experts": {"n_experts": 4, "top_k": 2, "d_ff": 32},
+    "pattern": ["a", "e", "b", "kv"],
+    "layer": {
+        "a": {"parts": ["attention", "experts"]},
+        "e": {"parts": ["attention", "feed_forward"], "feed_forward": {"d_ff": 96}},
+        "b": {"parts": ["attention", "feed_forward"]},
+        "kv": {"parts": ["attention", "feed_forward"], "attention": {"n_heads": 2}, "feed_forward": {"d_ff": 96}},
+    },
+}
+
+
+def test_sizes_that_differ_have_letters_of_their_own() -> None:
+    """The first layer kind has the plain letter; a suffix never makes another letter of the table (F of `b` here, h of
+    `kv`)."""
+    model = build({**LAYERS, "layer": {**LAYERS["layer"], "b": {**LAYERS["layer"]["b"]}}}, "here")
+    letters = {symbol.name: letter for symbol, letter in algebra.symbolic(model).letters.items()}
+    assert {name: letters[name].value for name in ("F", "F_b", "F_e", "h", "h_kv", "h_kv_2")} == {
+        "F": 96,
+        "F_b": 128,
+        "F_e": 32,
+        "h": 4,
+        "h_kv": 4,
+        "h_kv_2": 2,
+    }
+    assert letters["F_e"].entry.key == "experts.d_ff" and letters["h_kv"].entry.key == "attention.n_kv_heads"
+    assert {"L_a", "L_b", "L_e", "L_kv"} < letters.keys() and "L" not in letters
+    assert letters["F_b"].meaning == "feed-forward width (b)"
+    check(model)
+
+
+def test_a_suffix_never_makes_another_letter() -> None:
+    """F of the layers called `e`, in a model without experts, is not F_e, an expert's width."""
+    wide = {"parts": ["attention", "feed_forward"], "feed_forward": {"d_ff": 96}}
+    raw = {**LAYERS, "pattern": ["b", "e"], "layer": {"b": LAYERS["layer"]["b"], "e": wide}}
+    del raw["experts"]
+    model = build(raw, "here")
+    letters = {symbol.name: letter.value for symbol, letter in algebra.symbolic(model).letters.items()}
+    assert letters["F"] == 128 and letters["F_e_2"] == 96 and "F_e" not in letters
+
+
+def test_halves_share_letters_of_equal_sizes() -> None:
+    t5 = {symbol.name for symbol in algebra.symbolic(load("t5-small")).letters}
+    assert t5 <= BY_LETTER.keys()
+    whisper = {symbol.name for symbol in algebra.symbolic(load("whisper-large-v3")).letters}
+    assert whisper - BY_LETTER.keys() == {"P_max_decoder"}
+
+
+def test_a_part_that_is_not_there_is_named() -> None:
+    from txcalc.errors import UnknownName
+
+    model = load("mixtral-8x7b")
+    for path in ("layers.32", "layers.0.experts.routed.8", "attention"):
+        with pytest.raises(UnknownName, match="no part named"):
+            algebra.formulas(model, model.workload(), path)
+
+
+def test_sums_of_parts_are_the_whole() -> None:
+    for name in ("deepseek-v3", "gemma-3-27b", "whisper-large-v3", "jamba-v0.1", "vit-b", "albert-base-v2"):
+        model = load(name)
+        rows, letters = algebra.formulas(model, model.workload(1, 9))
+        numbers = algebra.values(letters)
+        top = {row.path for row in rows if row.depth == 1}
+        for quantity in {row.quantity for row in rows}:
+            parts = [row for row in rows if row.quantity == quantity and row.path in top]
+            (whole,) = (row for row in rows if row.quantity == quantity and row.depth == 0)
+            assert sum(row.number * row.value for row in parts) == whole.value, (name, quantity)
+            assert sympy.expand(sum(row.copies * row.expression for row in parts) - whole.expression) == 0
+            assert whole.expression.xreplace(numbers) == whole.value
+
+
+# What every textbook says, here at the end of a derivation.
+TEXTBOOK = {
+    "Attention: parameters": "4·D²",
+    "Feed-forward: parameters": "8·D²",
+    "Gated feed-forward: parameters": "8·D²",
+    "All layers: parameters": "12·L·D²",
+    "Embedding and head: parameters": "2·V·D",
+    "Cache: elements that each token adds": "2·L·D",
+    "Attention: forward FLOPs": "4·B·T·D·(T + 2·D)",
+    "Forward FLOPs": "2·B·T·D·(2·L·(T + 6·D) + V)",
+    "One layer: elements kept for backward, fused attention": "16·B·T·D",
+}
+
+
+def test_the_textbook_is_derived() -> None:
+    found = {title: [(what, write(tidy(cost))) for what, cost in steps] for title, steps in algebra.derivations()}
+    assert {title: steps[-1][1] for title, steps in found.items()} == TEXTBOOK
+    assert ("L of them", "2·L·h_kv·d_h") in found["Cache: elements that each token adds"]
+    assert found["Attention: parameters"] == [
+        ("q", "D·h·d_h"),
+        ("k", "D·h_kv·d_h"),
+        ("v", "D·h_kv·d_h"),
+        ("o", "D·h·d_h"),
+        ("together", "2·D·d_h·(h + h_kv)"),
+        ("h_kv = h", "4·D·h·d_h"),
+        ("h·d_h = D", "4·D²"),
+    ]
+
+
+def test_each_derivation_adds_up() -> None:
+    for each in algebra.derivations():
+        sums = [i for i, step in enumerate(each.steps) if step.what == "together"]
+        for i in sums:
+            parts = sum(step.expression for step in each.steps[:i])
+            assert sympy.expand(parts - each.steps[i].expression) == 0, each.title
+        assert sums or each.title.startswith("Cache")  # one part has no sum
+
+
+WITHOUT = "import sys; sys.modules['sympy'] = None; from txcalc.cli import entry; entry()"
+
+
+def test_without_sympy_the_extra_is_named() -> None:
+    result = subprocess.run([sys.executable, "-c", WITHOUT, "formula", "gpt2"], capture_output=True, text=True)
+    assert result.returncode == 3 and not result.stdout
+    assert result.stderr == (
+        "txcalc: a formula in letters needs sympy, which is not installed (pip install 'txcalc[symbolic]')\n"
+    )

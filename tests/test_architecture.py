@@ -1,0 +1,318 @@
+"""The rules of the design that no number can show: which room imports which, and the language of formulas."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from strategies import LEAVES
+
+import txcalc
+from txcalc.parts import attention, block, feedforward, linear, model, part, recurrent
+
+PACKAGE = Path(txcalc.__file__).parent
+
+# From the top of the house down: a module imports its own room and those above it.
+ROOMS = (
+    "errors", "num", "symbols", "notation", "units", "parts", "ledger", "checkpoint", "model", "sources", "hardware",
+    "planning", "algebra", "sweep", "reference", "verify", "render", "cli",
+)  # fmt: skip
+OUTSIDE = {
+    "fvcore": {"verify"},
+    "gguf": {"sources"},
+    "huggingface_hub": {"sources"},
+    "numpy": {"sweep"},
+    "rich": {"cli", "render"},
+    "sympy": {"algebra", "verify"},
+    "tomli_w": {"sources"},
+    "torch": {"reference", "verify"},
+    "transformers": {"verify"},
+    "typer": {"cli"},
+}
+HEAVY = {"fvcore", "numpy", "sympy", "torch", "transformers", "pydantic"}
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Dotted names of everything a module imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path.name}: a relative import"
+            yield from (
+                [f"{node.module}.{a.name}" for a in node.names] if node.module == "txcalc" else [node.module or ""]
+            )
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_a_room_imports_only_rooms_above_it(path: Path) -> None:
+    room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if room in ("__init__", "__main__"):
+        return
+    assert room in ROOMS, f"{room} has no place in the house"
+    for name in imports(path):
+        first, *rest = name.split(".")
+        if first != "txcalc":
+            assert first in sys.stdlib_module_names or room in OUTSIDE.get(first, ()), name
+        elif rest and rest[0] in ROOMS:
+            assert ROOMS.index(rest[0]) <= ROOMS.index(room), f"{room} imports {name}"
+        else:
+            assert room == "cli", f"{room} imports txcalc's front door"
+
+
+def test_every_room_is_there() -> None:
+    found = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
+    assert found - {"__init__", "__main__"} == set(ROOMS)
+
+
+def loaded(code: str) -> set[str]:
+    """Which heavy packages a fresh interpreter has after this."""
+    script = f"{code}\nimport sys\nprint('loaded:', *({HEAVY!r} & set(sys.modules)))"
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    return set(answer.splitlines()[-1].split()[1:])
+
+
+LIGHT = [["show", "gpt2"], ["presets"], ["compare", "gpt2", "llama-3.1-8b"], ["kv", "gemma-3-27b"], ["--help"]]
+
+
+def test_nothing_heavy_is_loaded_by_import_load_or_ledger() -> None:
+    assert loaded("import txcalc; txcalc.load('gpt2').ledger(tokens=8).by_kind('flops')") == set()
+
+
+def test_nothing_heavy_is_loaded_by_commands_that_do_not_need_it() -> None:
+    runs = f"""
+        import sys, txcalc.cli
+        for command in {LIGHT!r}:
+            sys.argv = ["txcalc", *command]
+            try:
+                txcalc.cli.entry()
+            except SystemExit as done:
+                assert not done.code, command
+    """
+    assert loaded(textwrap.dedent(runs)) == set()
+
+
+# The language of formulas.
+
+MODULES = (attention, block, feedforward, linear, model, part, recurrent)
+# Variables that are no `self`, by the class they are of.
+CLASSES = {"work": "Workload", "branch": "Branch", "group": "LayerGroup", "child": "Child"}
+FORBIDDEN = {"abs", "bool", "divmod", "float", "int", "max", "min", "pow", "round", "sum"}
+Fields = dict[str, dict[str, str]]
+
+
+def fields() -> Fields:
+    """The annotations of every part, inherited ones too: {"Linear": {"d_in": "Any", "bias": "bool", …}, …}."""
+    found: Fields = {}
+    for module in MODULES:
+        for node in ast.walk(ast.parse(inspect.getsource(module))):
+            if isinstance(node, ast.ClassDef):
+                inherited = {key: kind for base in node.bases for key, kind in found.get(ast.unparse(base), {}).items()}
+                own = {
+                    item.target.id: ast.unparse(item.annotation)
+                    for item in node.body
+                    if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+                }
+                found[node.name] = {**inherited, **own}
+    return found
+
+
+class Reader(ast.NodeVisitor):
+    """Collects what a formula must not say.
+
+    Arithmetic is + - * and the helpers of `num`. A condition may ask about structure: a field that is a flag, a text or
+    perhaps None; what type something is; whether it is None. It never asks about a number.
+    """
+
+    def __init__(self, known: Fields) -> None:
+        self.known = known
+        self.faults: list[str] = []
+        self.cls = ""
+        self.structural: set[str] = set()  # local names bound to an answer about structure
+
+    def fault(self, node: ast.expr) -> None:
+        self.faults.append(ast.unparse(node))
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self.cls = node.name
+        self.generic_visit(node)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self.structural = set()
+        for statement in node.body:  # annotations and decorators are no formulas
+            self.visit(statement)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value:
+            self.visit(node.value)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        if self.is_structural(node.value):
+            self.structural |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if isinstance(node.value, float | complex):
+            self.fault(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        literal = isinstance(node.left, ast.Constant) and isinstance(node.right, ast.Constant)  # 10**9
+        union = isinstance(node.op, ast.BitOr) and all(name[0].isupper() for name in ast.unparse(node).split(" | "))
+        if not (isinstance(node.op, ast.Add | ast.Sub | ast.Mult) or literal or union):
+            self.fault(node)
+        self.generic_visit(node)
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
+        if not isinstance(node.op, ast.Not):
+            self.fault(node)
+        self.generic_visit(node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        self.faults.append(ast.unparse(node))
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if isinstance(node.func, ast.Name) and node.func.id in FORBIDDEN:
+            self.fault(node)
+        self.generic_visit(node)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        if not self.is_structural(node):
+            self.fault(node)
+        self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> None:
+        self.asked(node.test)
+        self.generic_visit(node)
+
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        self.asked(node.test)
+        self.generic_visit(node)
+
+    def visit_While(self, node: ast.While) -> None:
+        self.asked(node.test)
+        self.generic_visit(node)
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        self.asked(node.test)
+        self.generic_visit(node)
+
+    def visit_comprehension(self, node: ast.comprehension) -> None:
+        for test in node.ifs:
+            self.asked(test)
+        self.generic_visit(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        for value in node.values[:-1]:  # the last is only a value
+            self.asked(value)
+        self.generic_visit(node)
+
+    def asked(self, test: ast.expr) -> None:
+        if not self.is_structural(test):
+            self.fault(test)
+
+    def is_structural(self, test: ast.expr) -> bool:
+        if isinstance(test, ast.BoolOp):
+            return all(map(self.is_structural, test.values))
+        if isinstance(test, ast.UnaryOp):
+            return isinstance(test.op, ast.Not) and self.is_structural(test.operand)
+        if isinstance(test, ast.Compare):
+            return self.compares_structure(test.left, test.ops[0], test.comparators[0])
+        if isinstance(test, ast.Name):
+            return test.id in self.structural
+        return self.kind(test) not in (None, "Any", "Num", "int")
+
+    def compares_structure(self, left: ast.expr, how: ast.cmpop, right: ast.expr) -> bool:
+        is_text = isinstance(left, ast.Constant) and isinstance(left.value, str)
+        if isinstance(how, ast.Is | ast.IsNot):
+            asks_type = isinstance(left, ast.Call) and ast.unparse(left.func) == "type"
+            return asks_type or (isinstance(right, ast.Constant) and right.value is None)
+        if isinstance(how, ast.In | ast.NotIn | ast.Eq | ast.NotEq):
+            return is_text or self.kind(left) == "str" or ast.unparse(right).endswith(".__dict__")
+        return False
+
+    def kind(self, value: ast.expr) -> str | None:
+        """The annotation of a field, if this is one."""
+        if not (isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name)):
+            return None
+        owner = self.cls if value.value.id == "self" else CLASSES.get(value.value.id, "")
+        return self.known.get(owner, {}).get(value.attr)
+
+
+def faults(source: str, known: Fields) -> list[str]:
+    reader = Reader(known)
+    reader.visit(ast.parse(textwrap.dedent(source)))
+    return reader.faults
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_formulas_are_arithmetic(module: object) -> None:
+    assert faults(inspect.getsource(module), fields()) == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "return 0.5 * self.d_in",
+        "return self.d_in / 2",
+        "return self.d_in // 2",
+        "return self.d_in ** 2",
+        "return self.d_in % 2",
+        "return -self.d_in",
+        "return int(self.d_in)",
+        "return min(self.d_in, self.d_out)",
+        "return max(work.tokens, 1)",
+        "return round(self.d_in)",
+        "return self.d_in if self.d_in else 1",
+        "return self.d_in if self.d_in > self.d_out else 1",
+        "return self.d_in == 1",
+        "return self.d_in or 1",
+        "return self.d_in and self.d_out",
+        "if work.tokens: return 1",
+        "if work.past == 0: return 1",
+        "if not self.d_in: return 1",
+        "while self.d_in: pass",
+        "assert self.d_in",
+        "total = 0; total += self.d_in",
+        "return [1 for i in range(3) if self.d_in]",
+        "wide = self.d_in > 3; return 1 if wide else 2",
+        "return (self.d_in > 3) * 2",
+        "return sum([self.d_in])",
+    ],
+)
+def test_a_planted_formula_is_noticed(planted: str) -> None:
+    body = "".join(f"        {line.strip()}\n" for line in planted.split(";"))
+    assert faults(f"class Linear(Leaf):\n    def weights(self, work):\n{body}", fields())
+
+
+@pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: leaf.__name__)
+def test_a_leaf_says_its_unit_and_its_source(leaf: type) -> None:
+    labels = ("Shapes", "Unit", "Counts", "Omits", "Traffic", "Kept", "Source")
+    lines = [line.split()[0] for line in inspect.getdoc(leaf).splitlines() if line and line[0].isupper()]
+    found = [label for label in lines if label in labels]
+    assert found == [label for label in labels if label in found], "in the usual order"
+    assert {"Unit", "Source"} <= set(found)
+
+
+def test_a_type_checker_refuses_what_no_formula_may_do(tmp_path: Path) -> None:
+    """`Num` offers + - * and nothing else."""
+    api = pytest.importorskip("mypy.api")
+    misuses = ["n / 2", "n // 2", "n % 2", "n ** 2", "n < 2", "int(n)", "min(n, 2)", "round(n)", "range(n)", "-n"]
+    lines = ["from txcalc.num import Num", "def formula(n: Num) -> None:", "    n + 1 - 2 * n", "    if n: pass"]
+    file = tmp_path / "planted.py"
+    file.write_text("\n".join([*lines, *(f"    {misuse}" for misuse in misuses)]) + "\n")
+    command = ["--strict", "--enable-error-code=truthy-bool", "--follow-imports=silent", "--no-incremental", str(file)]
+    report = api.run(command)[0]
+    refused = {int(line.split(":")[1]) for line in report.splitlines() if ": error:" in line}
+    assert refused == set(range(4, 4 + 1 + len(misuses))), report
+
+
+def test_the_front_door_lists_what_it_offers() -> None:
+    public = {name for name, value in vars(txcalc).items() if name[0] != "_" and not inspect.ismodule(value)}
+    assert txcalc.__all__ == sorted(txcalc.__all__)
+    assert set(txcalc.__all__) == public

@@ -1,0 +1,219 @@
+"""`txcalc compare`: figures are the ledgers' own, ratios are to the first, what a model lacks is empty."""
+
+from __future__ import annotations
+
+import csv
+import json
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from txcalc import load
+from txcalc.cli import app
+from txcalc.render.compare import fold, reaches, times_text, usual_contexts
+from txcalc.sources.presets import names
+
+LONGEST = sorted(names(), key=len)[-8:]
+WINDOWED = "D=512 h=8 F=1376 L=2 window=64"
+
+
+def run(*argv: str, columns: int = 100) -> tuple[int, str, str]:
+    result = CliRunner(env={"COLUMNS": str(columns)}).invoke(app, ["compare", *argv])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def rows(*argv: str) -> dict[tuple[str, int | None], dict[str, Any]]:
+    code, out, err = run(*argv, "--json")
+    assert code == 0, err
+    data = json.loads(out)
+    assert data["schema"] == "txcalc/compare/1"
+    return {(row["quantity"], row["tokens"]): row for row in data["rows"]}
+
+
+def test_figures_are_those_of_the_ledgers() -> None:
+    models = [load(name) for name in ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v3")]
+    found = rows(*(model.name for model in models), "--contexts", "2k")
+    assert found["params", None]["values"] == [model.params for model in models]
+    assert found["active", None]["values"] == [model.active for model in models]
+    assert found["weights_bytes", None]["values"] == [2 * model.params for model in models]
+    ledgers = [model.ledger(tokens=2048) for model in models]
+    assert found["flops_per_token", 2048]["flops"] == [ledger.total("flops") for ledger in ledgers]
+    assert found["flops_per_token", 2048]["values"] == [ledger.total("flops") / 2048 for ledger in ledgers]
+    assert found["attention_core_flops", 2048]["values"] == [one.by_kind("flops")["attention_core"] for one in ledgers]
+    assert found["attention_core_flops", 2048]["of"] == [ledger.total("flops") for ledger in ledgers]
+    assert found["cache_bytes", 2048]["values"] == [2048 * 131_072, 2048 * 131_072, 2048 * 70_272]
+    assert found["cache_growth_bytes", None]["values"] == [131_072, 131_072, 70_272]
+    assert found["crossover: scores + values ≥ every linear layer", None]["values"][0] == 26_624
+
+
+def test_ratios_are_to_the_first() -> None:
+    found = rows("llama-3.1-8b", "llama-3.1-8b", "llama-3.1-70b", "--contexts", "1k")
+    first, same, other = found["params", None]["values"]
+    assert found["params", None]["ratios"] == [1.0, 1.0, other / first]
+    assert same == first
+
+
+def test_conventions_change_the_figures_and_are_said() -> None:
+    argv = ("deepseek-v3", "llama-3.1-8b", "--contexts", "2k", "--attention", "masked", "--logits", "last")
+    found = rows(*argv, "--mla", "absorbed", "--kv-dtype", "fp8", "--dtype", "fp32")
+    model = load("llama-3.1-8b")
+    assert found["flops_per_token", 2048]["flops"][1] == model.ledger(tokens=2048, logits="last").total("flops_masked")
+    assert found["cache_bytes", 2048]["values"][1] == 2048 * 65_536
+    assert found["weights_bytes", None]["values"][1] == 4 * model.params
+    absorbed = load("deepseek-v3").ledger(tokens=2048, logits="last", mla="absorbed").total("flops_masked")
+    assert found["flops_per_token", 2048]["flops"][0] == absorbed
+    text = run(*argv, "--mla", "absorbed")[1]
+    assert "2 FLOPs a multiply-add; masked attention; last logits; MLA absorbed; cache in bf16" in text
+    assert "MLA" not in run("gpt2", "gpt2-xl")[1]
+
+
+def test_what_a_model_lacks_is_empty() -> None:
+    """An encoder has no cache, a picture no length, a learned table no row past its last."""
+    found = rows("bert-base", "gpt2", "vit-b", "--contexts", "512,1k,2k")
+    assert found["cache_bytes", 512]["values"] == [None, 18_874_368, None]
+    assert found["cache_bytes", 512]["ratios"] == [None, None, None]
+    assert [value is None for value in found["flops_per_token", 512]["values"]] == [False, False, True]
+    assert [value is None for value in found["flops_per_token", 1024]["values"]] == [True, False, True]
+    assert ("flops_per_token", 2048) not in found
+    picture = load("vit-b").ledger()
+    assert found["flops_per_token", None]["values"][:2] == [None, None]
+    assert found["flops_per_token", None]["values"][2] == pytest.approx(picture.total("flops") / picture.work.tokens)
+
+
+def test_a_recurrent_model_has_a_constant_cache_and_no_attention() -> None:
+    found = rows("mamba2-2.7b", "gpt2")
+    assert found["cache_growth_bytes", None]["values"] == [0, 36_864]
+    assert found["cache_growth_bytes", None]["ratios"] == [None, None]
+    assert found["cache_constant_bytes", None]["values"] == [86_638_592, 0]
+    assert found["attention_core_flops", 1024]["values"][0] is None
+    assert found["crossover: scores + values ≥ feed-forward", None]["values"] == [None, 3072]
+
+
+def test_a_constant_that_depends_on_the_source_is_none() -> None:
+    found = rows("whisper-large-v3", "t5-small")
+    assert found["cache_constant_bytes", None]["values"] == [245_760_000, None]
+
+
+def test_never_is_not_nothing() -> None:
+    key = "crossover: scores + values ≥ feed-forward", None
+    row = rows(WINDOWED, "gpt2", "--attention", "masked")[key]
+    assert (row["values"][0], row["never"]) == (None, [True, False])
+    assert "never" in run(WINDOWED, "gpt2", "--attention", "masked")[1]
+
+
+@pytest.mark.parametrize(
+    ("models", "expected"),
+    [
+        (["llama-3.1-8b", "gpt2"], [1024, 8192, 32768, 131072]),
+        (["llama-3.1-8b", "llama-2-7b"], [1024, 4096, 8192, 32768, 131072]),
+        (["gpt2", "gpt1"], [512, 1024]),
+        (["bert-base", "vit-b"], [512]),
+        (["vit-b", "vit-l"], []),
+        (["transformer-base", "gpt2"], [1024, 8192, 32768, 131072]),
+    ],
+)
+def test_usual_contexts(models: list[str], expected: list[int]) -> None:
+    assert usual_contexts([load(name) for name in models]) == expected
+
+
+def test_a_learned_table_ends_and_a_rotation_does_not() -> None:
+    assert reaches(load("gpt2"), 1024)
+    assert not reaches(load("gpt2"), 1025)
+    assert reaches(load("llama-2-7b"), 10**6)
+    assert not reaches(load("vit-b"), 1)
+
+
+@pytest.mark.parametrize("number", range(2, 9))
+def test_the_longest_names_fit_100_columns(number: int) -> None:
+    code, out, err = run(*LONGEST[:number])
+    assert code == 0, err
+    assert max(map(len, out.splitlines())) <= 100
+    assert "…" not in out
+
+
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_four_models_fit_80_columns(number: int) -> None:
+    code, out, _ = run(*LONGEST[-number:], columns=80)
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_preset_compares(name: str) -> None:
+    code, out, err = run(name, "llama-3.1-8b", "vit-b", "t5-small", "mamba-130m")
+    assert code == 0, err
+    assert "parameters" in out
+
+
+def test_csv_has_a_row_a_quantity_and_a_column_a_model() -> None:
+    code, out, _ = run("llama-3.1-8b", "qwen3-8b", "--contexts", "1k", "--format", "csv")
+    assert code == 0
+    found = {row["quantity"]: row for row in csv.DictReader(out.splitlines())}
+    assert found["params"]["qwen3-8b"] == str(load("qwen3-8b").params)
+    assert list(found)[:4] == ["params", "active", "weights_bytes", "flops_per_token at 1024"]
+    assert list(found["params"]) == ["quantity", "llama-3.1-8b", "qwen3-8b"]
+
+
+def test_markdown_keeps_names_whole() -> None:
+    out = run(*LONGEST, "--format", "markdown")[1]
+    for name in LONGEST:
+        assert f"| {name} |" in out
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (Fraction(1), "="),
+        (Fraction(0), "×0"),
+        (Fraction(121, 100), "×1.21"),
+        (Fraction(1, 2), "×0.50"),
+        (Fraction(123, 10), "×12.3"),
+        (Fraction(9999, 10), "×1.00K"),
+        (Fraction(123456), "×123K"),
+        (Fraction(1, 10), "×0.10"),
+        (Fraction(1, 20), "÷20.0"),
+        (Fraction(1, 20000), "÷20K"),
+        (Fraction(10001, 10000), "×1.00"),
+    ],
+)
+def test_ratios_in_few_characters(ratio: Fraction, text: str) -> None:
+    assert times_text(ratio) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("gpt2", ["gpt2"]),
+        ("whisper-large-v3", ["whisper-", "large-v3"]),
+        ("transformer-base", ["transfor", "mer-base"]),
+        ("D=512 h=8 F=1376 L=1", ["D=512", "h=8", "F=1376…"]),
+        ("averyveryverylongname-without-end", ["averyver", "yverylon", "gname-…"]),
+    ],
+)
+def test_names_are_folded(name: str, lines: list[str]) -> None:
+    assert fold(name, 8).split("\n") == lines
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["gpt2"], "compare: 1 given, expected 2 to 8 models"),
+        (["gpt2"] * 9, "compare: 9 given, expected 2 to 8 models"),
+        (["gpt2", "gpt3"], "source: no preset named 'gpt3' (did you mean"),
+        (["gpt2", "gpt1", "--contexts", "0"], "workload: tokens is 0, expected a whole number from 1"),
+    ],
+)
+def test_refusals(argv: list[str], said: str) -> None:
+    code, out, err = run(*argv)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"txcalc: {said}")
+
+
+def test_lengths_beyond_a_context_are_said() -> None:
+    err = run("llama-2-7b", "gpt2", "--contexts", "1k,8k")[2]
+    assert err.splitlines() == [
+        "note: llama-2-7b: lengths beyond its context of 4,096 are shown dim",
+        "note: gpt2: lengths past its table of positions are left out",
+    ]

@@ -1,0 +1,509 @@
+"""Memory of a deployment: weights, ranks and caches against figures made by hand or published; answers that are the
+largest and smallest; what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+import time
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from txcalc import hardware, load
+from txcalc.cli import app
+from txcalc.errors import InputError, UnknownName
+from txcalc.hardware import Accelerator
+from txcalc.ledger import walk
+from txcalc.model import Model
+from txcalc.planning.deployment import Deployment, Engine, Rank, Reserve, engine, largest, parse_reserve, plan
+from txcalc.planning.parallelism import Layout, Sharding, Stage
+from txcalc.planning.weights import FORMATS, covering, format_of
+from txcalc.sources.presets import names
+
+GIB = 2**30
+ONE = Layout()
+
+
+def rank(name: str, layout: Layout = ONE, stage: int = 0, **how: Any) -> Rank:
+    model = load(name)
+    return Rank(model, Sharding(model).stages(layout)[stage], engine(model, **how))
+
+
+# Weights and caches.
+
+# name: parameters, bf16 bytes a token, bytes of one sequence of 8,192 tokens. transformers on the meta device for the
+# parameters; the caches by hand from the configurations. Qwen3-Next cannot be described yet (gated delta rule).
+TRUTH = {
+    "llama-3.1-8b": (8_030_261_248, 131_072 * 8192),
+    "llama-3.1-70b": (70_553_706_496, 327_680 * 8192),
+    "mixtral-8x7b": (46_702_792_704, 131_072 * 8192),
+    "gemma-3-27b": (27_009_346_304, 81_920 * 8192 + 425_984 * 1024),
+    "deepseek-v3": (671_026_404_352, 70_272 * 8192),
+    "gpt-oss-20b": (20_914_757_184, 24_576 * 8192 + 24_576 * 128),
+}
+
+
+@pytest.mark.parametrize("name", TRUTH)
+def test_weights_and_cache_are_the_true_ones(name: str) -> None:
+    params, cache = TRUTH[name]
+    one = rank(name)
+    assert one.weights_bytes == 2 * params
+    assert one.caches(8192).algorithmic == cache
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_algorithmic_cache_is_the_ledgers(name: str) -> None:
+    model = load(name)
+    tokens = min(5_000, model.context or 5_000)
+    assert rank(name).caches(tokens).algorithmic == 2 * model.ledger(tokens=tokens).total("cache")
+
+
+def test_pages_follow_the_rule_for_windows() -> None:
+    one = rank("gpt-oss-20b", chunk=2048)  # 12 full layers, 12 of a window of 128; 2·8·64 elements a token
+    page = 16 * 2 * 8 * 64 * 2
+    assert one.caches(8192).pages == 12 * page * (8192 // 16) + 12 * page * (-(-(127 + 2048) // 16) + 1)
+    assert one.caches(100).pages == 12 * page * 7 + 12 * page * 8
+    assert one.caches(8192).dense == 24 * 2 * 8 * 64 * 2 * 8192
+
+
+def test_quantised_keys_leave_recurrent_states_wide() -> None:
+    assert rank("mamba-2.8b", kv="fp8").caches(64).pages == rank("mamba-2.8b").caches(64).pages
+    assert 2 * rank("llama-2-7b", kv="fp8").caches(64).pages == rank("llama-2-7b").caches(64).pages
+
+
+# Formats of weights.
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "published_gib", "digits"),
+    [("gpt-oss-20b", "mxfp4", 12.8, 1), ("gpt-oss-120b", "mxfp4", 60.8, 1)],  # arXiv 2508.10925, table 1
+)
+def test_checkpoints_have_their_published_size(name: str, weights: str, published_gib: float, digits: int) -> None:
+    assert round(rank(name, weights=weights).weights_bytes / GIB, digits) == published_gib
+
+
+def bits_by_hand(weights: str, rows: int, columns: int) -> int:
+    """Bits of a matrix, counted value by value."""
+    n = rows * columns
+    return {
+        "bf16": 16 * n,
+        "fp8": 8 * n + 32,
+        "fp8-block": 8 * n + 32 * -(-rows // 128) * -(-columns // 128),
+        "int8": 8 * n + 32 * rows,
+        "int4": 4 * n + rows * -(-columns // 128) * (16 + 4),
+        "nf4": 4 * n + rows * -(-columns // 64) * 32,
+        "nvfp4": 4 * n + rows * -(-columns // 16) * 8 + 32,
+        "mxfp4": 4 * n + rows * -(-columns // 32) * 8,
+        "q4_k": rows * columns // 256 * 144 * 8,
+        "q8_0": rows * columns // 32 * 34 * 8,
+    }[weights]
+
+
+@pytest.mark.parametrize(
+    "weights", ["bf16", "fp8", "fp8-block", "int8", "int4", "nf4", "nvfp4", "mxfp4", "q4_k", "q8_0"]
+)
+def test_a_matrix_has_so_many_bits(weights: str) -> None:
+    model = load("D=768 L=1 h=12 F=2816 V=1000")
+    ledger = model.ledger()
+    form = covering(format_of(weights), {entry.kind for entry in ledger})
+    for path, rows, columns in (("layers.0.feed_forward.down", 768, 2816), ("layers.0.attention.q", 768, 768)):
+        (entry,) = ledger.at(path)
+        (weight,) = entry.leaf.weights()
+        assert form.bits_of(weight, entry) == bits_by_hand(weights, rows, columns)
+    (norm,) = ledger.at("final_norm")
+    assert form.bytes_of(norm) == 768 * form.wide // 8
+
+
+@pytest.mark.parametrize("weights", ["fp8-block", "int4", "nf4", "nvfp4"])
+def test_a_block_that_is_not_full_has_a_scale_too(weights: str) -> None:
+    ledger = load("D=720 L=1 h=12 F=2728 V=1000").ledger()
+    (entry,) = ledger.at("layers.0.feed_forward.down")
+    (weight,) = entry.leaf.weights()
+    assert format_of(weights).bits_of(weight, entry) == bits_by_hand(weights, 720, 2728)
+
+
+def test_ggml_blocks_are_those_of_the_package() -> None:
+    constants = pytest.importorskip("gguf.constants")
+    sizes = {kind.name.lower(): size for kind, size in constants.GGML_QUANT_SIZES.items()}
+    ours = [form for form in FORMATS.values() if "ggml" in form.source]
+    assert len(ours) > 10
+    for form in ours:
+        elements, size = sizes[form.name]
+        assert (form.block, form.bits_per_weight) == (elements, Fraction(8 * size, elements))
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"), [("mxfp4", 4.25), ("nvfp4", 4.5), ("nf4", 4.5), ("int4", 4.15625), ("q6_k", 6.5625)]
+)
+def test_bits_a_weight(name: str, bits: float) -> None:
+    assert format_of(name).bits_per_weight == Fraction(bits)
+
+
+def test_what_stays_wide_is_said() -> None:
+    ledger = load("gpt-oss-20b").ledger()
+    assert format_of("mxfp4").stays_wide(ledger) == ["embedding", "attention", "router", "head"]
+    assert format_of("fp8").stays_wide(ledger) == ["embedding", "router", "head"]
+    assert format_of("bf16").stays_wide(ledger) == []
+
+
+def test_formats_that_cannot_be_are_refused() -> None:
+    with pytest.raises(InputError, match="a mixture gives each tensor its own"):
+        format_of("Q4_K_M")
+    with pytest.raises(UnknownName, match="did you mean int8 or int4"):
+        format_of("int5")
+    with pytest.raises(InputError, match="rows of 2,880, which q4_k's blocks of 256 do not divide"):
+        rank("gpt-oss-20b", weights="q4_k")
+
+
+# Ranks.
+
+
+def elements(stage: Stage, under: str = "") -> int:
+    ledger = walk(stage.root, load("gpt2").workload())
+    return sum(entry.params for entry in ledger if entry.path.startswith(under))
+
+
+@pytest.mark.parametrize(
+    ("name", "tp", "bytes_a_weight", "published"),
+    [
+        ("llama-2-7b", 2, 2, "7.00"),
+        ("llama-2-7b", 4, 2, "3.76"),
+        ("llama-2-7b", 8, 2, "2.14"),
+        ("llama-3.1-8b", 2, 2, "8.03"),
+        ("llama-3.1-405b", 8, 1, "52.30"),
+    ],
+)
+def test_published_bytes_of_tensor_parallel_ranks(name: str, tp: int, bytes_a_weight: int, published: str) -> None:
+    """gpt-fast (pytorch-labs, README at 32971d3): GB/s over tokens/s. It leaves the head whole, and counts the
+    embedding in its Llama-2 rows."""
+    model = load(name)
+    (stage,) = Sharding(model).stages(Layout(tp))
+    params = model.ledger().by_kind("params")
+    whole = params["head"] + (params["embedding"] if "llama-2" in name else 0)
+    size = bytes_a_weight * (elements(stage, "layers") + whole) / 10**9
+    assert abs(size - float(published)) <= 0.01 * float(published)
+
+
+def test_a_rank_of_llama_by_hand() -> None:
+    d, f, v, layers, tp = 4096, 14_336, 128_256, 32, 8
+    (stage,) = Sharding(load("llama-3.1-8b")).stages(Layout(tp))
+    layer = (2 * d * d + 2 * d * 1024 + 3 * d * f) // tp + 2 * d
+    assert elements(stage) == layers * layer + d + 2 * v // tp * d
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4, 8, 16, 32])
+def test_key_value_heads_beyond_tp_are_held_more_than_once(tp: int) -> None:
+    one, split = rank("llama-3.1-70b"), rank("llama-3.1-70b", Layout(tp))
+    heads = max(1, 8 // tp)
+    assert split.caches(4096).pages * 8 == one.caches(4096).pages * heads
+    (k,) = [entry for entry, _ in split.weights if entry.path.endswith("attention.k")]
+    assert k.leaf.weights()[0].shape == (128 * heads, 8192)
+    said = Sharding(load("llama-3.1-70b")).notes(Layout(tp))
+    repeated = (f"n_kv_heads = 8 is less than tp = {tp}: {tp // 8} ranks hold each",)
+    assert said == (repeated if tp > 8 else ())
+
+
+def test_the_latent_of_mla_is_whole_on_every_rank() -> None:
+    one, split = rank("deepseek-v3"), rank("deepseek-v3", Layout(8))
+    assert split.caches(4096) == one.caches(4096)
+    shapes = {entry.path: entry.leaf.weights()[0].shape for entry, _ in split.weights if "layers.0." in entry.path}
+    assert shapes["layers.0.attention.kv_a"] == (576, 7168)
+    assert shapes["layers.0.attention.q_a"] == (1536, 7168)
+    assert shapes["layers.0.attention.kv_b"] == (128 // 8 * 256, 512)
+    assert shapes["layers.0.attention.o"] == (7168, 128 // 8 * 128)
+
+
+@pytest.mark.parametrize(
+    ("layout", "experts", "width"),
+    [(Layout(8), 256, 256), (Layout(8, ep=8), 32, 2048), (Layout(8, ep=2), 128, 512), (Layout(1, 1, 8, 8), 32, 2048)],
+)
+def test_experts_are_split_or_spread(layout: Layout, experts: int, width: int) -> None:
+    split = rank("deepseek-v3", layout)
+    (up,) = [e for e, _ in split.weights if e.routed and e.path.endswith("up")]
+    assert (up.times, up.leaf.weights()[0].shape) == (58 * experts, (width, 7168))
+    routers = [e for e, _ in split.weights if e.kind == "router"]
+    assert [e.params for e in routers] == [58 * 256 * 7168]  # whole everywhere
+
+
+@given(
+    tp=st.sampled_from([1, 2, 4]),
+    pp=st.sampled_from([1, 2, 3, 5]),
+    dp=st.sampled_from([1, 2, 4]),
+    ep=st.sampled_from([1, 2, 4, 8]),
+    name=st.sampled_from(["D=256 L=5 h=8 h_kv=4 F=512 V=1024 E=8 k=2", "D=256 L=7 h=8 F=512 V=1024"]),
+)
+def test_ranks_together_hold_the_model(tp: int, pp: int, dp: int, ep: int, name: str) -> None:
+    """All matrices over all GPUs: once, but for what dp and the router repeat. FLOPs of all ranks likewise."""
+    model, layout = load(name), Layout(tp, pp, dp, ep)
+    sharding = Sharding(model)
+    assume(not sharding.faults(layout))
+    kept: dict[str, int] = {}
+    work = model.workload(1, 16)
+    flops: Any = 0
+    for stage in sharding.stages(layout):
+        for entry in walk(stage.root, work):
+            matrices = sum(w.size for w in entry.leaf.weights() if len(w.shape) > 1) * entry.times
+            kept[entry.kind] = kept.get(entry.kind, 0) + matrices * stage.copies * tp * dp
+            if entry.kind != "router":
+                flops += entry.flops * stage.copies * tp * dp
+    once = model.ledger(1, 16)
+    for kind, size in once.by_kind("params").items():
+        times = dp * tp if kind == "router" else tp * dp // max(tp, ep) if kind == "experts" else dp
+        if kind != "norm":
+            assert kept[kind] == size * times, kind
+    routers = once.by_kind("flops").get("router", 0)
+    assert flops == dp * (once.total("flops") - routers)
+
+
+def test_stages_cut_the_layers_in_order() -> None:
+    model = load("gemma-3-27b")  # 62 layers: 12, 12, 13, 13, 12 as vLLM cuts them
+    stages = Sharding(model).stages(Layout(1, 5))
+    layers = [sum(group.count for group in stage.root.groups) for stage in stages]  # type: ignore[attr-defined]
+    assert (layers, [stage.copies for stage in stages]) == ([12, 12, 13, 12], [1, 1, 2, 1])
+    both = 2 * model.ledger().at("embedding.tokens").total("params")  # the tied matrix is on the last stage too
+    total = sum(2 * elements(stage) * stage.copies for stage in stages)
+    assert total == 2 * model.params + both
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "words"),
+    [
+        ("llama-3.1-8b", Layout(3), "tp is 3, expected a divisor of n_heads = 32"),
+        ("qwen2.5-7b", Layout(8), "tp is 8, expected a divisor of n_heads = 28"),
+        ("mixtral-8x7b", Layout(1, 1, 16, 16), "ep is 16, expected a divisor of n_experts = 8"),
+        ("mixtral-8x7b", Layout(4, 1, 1, 8), "ep is 8, expected a divisor of tp = 4, or a multiple"),
+        ("llama-3.1-8b", Layout(1, 33), "pp is 33, expected at most the 32 layers"),
+        ("t5-small", Layout(1, 2), "only a single stack of layers is cut into stages"),
+        ("llama-3.1-8b", Layout(0), "tp is 0, expected a whole number from 1"),
+    ],
+)
+def test_layouts_that_cannot_be_are_refused(name: str, layout: Layout, words: str) -> None:
+    with pytest.raises(InputError, match=words.replace(".", r"\.")):
+        Sharding(load(name)).stages(layout)
+
+
+def test_a_vocabulary_that_does_not_divide_is_padded_and_said() -> None:
+    sharding = Sharding(load("gpt2"))
+    (stage,) = sharding.stages(Layout(4))
+    assert walk(stage.root, load("gpt2").workload()).at("embedding.tokens").total("params") == 12_565 * 768
+    assert sharding.notes(Layout(4)) == ("V = 50,257 is padded to 50,260, a multiple of tp = 4",)
+
+
+def test_every_preset_has_ranks_of_two() -> None:
+    for name in names():
+        model = load(name)
+        sharding = Sharding(model)
+        if not sharding.faults(Layout(2)):
+            (stage,) = sharding.stages(Layout(2))
+            half = walk(stage.root, model.workload()).total("params")
+            assert model.params < 2 * half < 1.2 * model.params, name
+
+
+# Activations.
+
+
+def test_activations_of_a_chunk_by_hand() -> None:
+    one = rank("llama-3.1-8b")
+    found = one.activations(8192, 3)
+    assert found["prefill"] == 8192 * (3 * 14_336 + 4096) * 2  # gate, up and their product beside the stream
+    assert found["decode"] == 3 * (3 * 14_336 + 4096) * 2
+    assert found["logits"] == 3 * 128_256 * (2 + 4)
+    assert one.activations(100, 3)["prefill"] == 300 * (3 * 14_336 + 4096) * 2
+
+
+def test_experts_work_at_once() -> None:
+    one = rank("mixtral-8x7b")
+    assert one.activations(8192, 1)["prefill"] == 8192 * (2 * 3 * 14_336 + 4096) * 2
+
+
+# The largest and the smallest.
+
+
+def toy(memory: int) -> Accelerator:
+    return Accelerator("toy", "toy", memory, 10**12, {}, None, None, {})
+
+
+MODELS = (
+    "D=256 L=4 h=4 h_kv=2 F=512 V=1024",
+    "D=256 L=3 h=4 F=512 V=1024 window=64",
+    "D=128 L=4 h=4 F=256 V=512 E=4 k=2",
+)
+
+
+@given(
+    name=st.sampled_from(MODELS),
+    memory=st.integers(1, 60_000_000),
+    context=st.integers(1, 3_000),
+    concurrency=st.integers(1, 40),
+    weights=st.sampled_from(["bf16", "int4", "fp8"]),
+    chunk=st.sampled_from([16, 512]),
+)
+def test_every_answer_is_the_last_that_fits(
+    name: str, memory: int, context: int, concurrency: int, weights: str, chunk: int
+) -> None:
+    model = load(name)
+    deployment = Deployment(model, toy(memory), engine(model, weights, chunk=chunk))
+    layout = Layout(2)
+    most = deployment.max_concurrency(layout, context)
+    assert most == 0 or deployment.fits(layout, context, most)
+    assert not deployment.fits(layout, context, most + 1)
+    longest = deployment.max_context(layout, concurrency)
+    if longest is None:
+        assert deployment.fits(layout, 10**12, concurrency)
+    else:
+        assert longest == 0 or deployment.fits(layout, longest, concurrency)
+        assert not deployment.fits(layout, longest + 1, concurrency)
+
+
+@given(name=st.sampled_from(MODELS), memory=st.integers(300_000, 6_000_000), concurrency=st.integers(1, 30))
+def test_no_fewer_gpus_would_do(name: str, memory: int, concurrency: int) -> None:
+    """Every layout of every smaller number is tried, also those that the search rules out without a look."""
+    model = load(name)
+    deployment = Deployment(model, toy(memory), engine(model, chunk=64))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("txcalc.planning.deployment.MOST_GPUS", 40)
+        fewest = deployment.min_gpus(256, concurrency)
+
+    def some(n: int) -> bool:
+        found = deployment.sharding.layouts(n)
+        return any(min(gpu.free for gpu in deployment.gpus(layout, 256, concurrency)) >= 0 for layout in found)
+
+    assert not any(some(n) for n in range(1, 41 if fewest is None else fewest))
+    assert fewest is None or some(fewest)
+
+
+@given(st.integers(1, 10**6), st.integers(0, 2 * 10**6))
+def test_largest_is_found_by_halving(most: int, end: int) -> None:
+    expected = 0 if end < 1 else None if end >= most else end
+    assert largest(lambda n: n <= end, most) == expected
+
+
+def test_a_gpu_is_a_ledger_that_adds_up() -> None:
+    model = load("deepseek-v3")
+    deployment = Deployment(model, hardware.load("h200"), engine(model, "fp8-block"))
+    for gpu in deployment.gpus(Layout(2, 2, 2, 4), 4096, 64):
+        entries = sum(size for _, size in gpu.rank.weights) + 32 * sum(size for _, size in gpu.rank.pages(4096))
+        assert entries == gpu.weights + gpu.cache
+        assert gpu.weights + gpu.cache + gpu.peak + gpu.reserve + gpu.free == gpu.memory
+        assert gpu.peak == max(gpu.activations.values())
+
+
+def test_the_limit_is_named() -> None:
+    def limit(memory: int, concurrency: int = 1) -> str:
+        model = load("llama-3.1-8b")
+        deployment = Deployment(model, toy(memory), Engine(format_of("bf16"), reserve=Reserve.none()))
+        return plan(deployment, 8192, concurrency, 1).best.fullest.limit
+
+    assert limit(16 * 10**9) == "weights"
+    assert limit(16_060_522_496 + 10**8) == "activations"
+    assert limit(18 * 10**9, 10) == limit(80 * 10**9) == "cache"
+
+
+def test_reserve_is_a_share_or_a_size() -> None:
+    assert parse_reserve("10%").of(1001) == 101
+    assert parse_reserve("4GiB").of(10**12) == 4 * GIB
+    assert Reserve().of(80 * 10**9) == 8 * 10**9
+    for wrong in ("100%", "-1%", "x%", "1/0%", "4Gb", ""):
+        with pytest.raises(InputError):
+            parse_reserve(wrong)
+
+
+def test_layouts_are_ranked_by_the_rule() -> None:
+    model = load("llama-3.1-70b")
+    deployment = Deployment(model, hardware.load("h100-sxm"), engine(model))
+    answer = plan(deployment, 8192, 8, 8)
+    keys = [(not c.fits, c.layout.pp, -c.max_concurrency, -c.layout.tp, -c.fullest.free) for c in answer.choices]
+    assert keys == sorted(keys)
+    assert (answer.best.layout, answer.best.fits) == (Layout(8), True)
+    assert {c.layout for c in answer.choices} == set(Sharding(model).layouts(8))
+
+
+# The command.
+
+
+def run(*argv: str) -> tuple[int, str, str]:
+    result = CliRunner(env={"COLUMNS": "100", "NO_COLOR": "1"}).invoke(app, ["deploy", *argv])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_contract_of_its_json() -> None:
+    code, out, _ = run("llama-3.1-70b", "--gpu", "h100-sxm:8", "--context", "8k", "--concurrency", "32", "--json")
+    found = json.loads(out)
+    assert code == 0 and found["schema"] == "txcalc/deploy/1"
+    promised = ("fits", "limit", "headroom_bytes", "max_concurrency", "max_context", "min_gpus", "layout", "speed")
+    assert set(promised) <= set(found)
+    assert found["layout"] == {"tp": 8, "pp": 1, "dp": 1, "ep": 1, "gpus": 8}
+    assert found["fits"] is True and found["headroom_bytes"] > 0
+    (gpu,) = found["memory"]
+    assert gpu["weights_bytes"] == sum(row["bytes"] for row in gpu["weights"])
+    assert gpu["cache_bytes"] == 32 * sum(row["bytes"] for row in gpu["cache"])
+
+
+@pytest.mark.parametrize("form", ["csv", "markdown", "latex"])
+def test_other_formats_have_every_layout(form: str) -> None:
+    code, out, _ = run("llama-3.1-70b", "--gpu", "h100-sxm:8", "--format", form)
+    assert code == 0
+    for layout in ("tp=8", "tp=4 dp=2", "tp=2 pp=2 dp=2"):
+        assert layout in out
+
+
+def test_what_does_not_fit_exits_with_one() -> None:
+    code, out, err = run("llama-3.1-70b", "--gpu", "h100-sxm:1")
+    assert code == 1 and "does not fit" in out and "for its weights" in out and err == ""
+    code, out, _ = run("llama-3.1-70b", "--gpu", "h100-sxm:1", "--json")
+    assert code == 1 and json.loads(out)["min_gpus"] == 2
+
+
+def test_a_context_beyond_the_models_is_a_note() -> None:
+    code, _, err = run("gpt2", "--gpu", "l4", "--context", "4k")
+    assert code == 0 and "a context of 4,096 is beyond the 1,024 that gpt2 was made for" in err
+    code, _, err = run("gpt2", "--gpu", "l4", "--context", "1k")
+    assert code == 0 and "the longest context is that of memory: gpt2 was made for 1,024" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("llama-3.1-8b", "--gpu", "h100-sxm:3", "--tp", "3"), "tp is 3, expected a divisor of n_heads = 32"),
+        (("llama-3.1-8b", "--gpu", "a100-80gb-sxm", "--weights", "fp8"), "weights is 'fp8', expected a format that"),
+        (("llama-3.1-8b", "--gpu", "l4", "--concurrency", "0"), "concurrency is 0"),
+        (("llama-3.1-8b", "--gpu", "l4", "--context", "0"), "context is 0"),
+        (("llama-3.1-8b", "--gpu", "h100"), "did you mean h100-"),
+        (("llama-3.1-8b", "--gpu", "h100-sxm:0"), "gpus is 0"),
+        (("llama-3.1-8b", "--gpu", "h100-sxm:x"), "a name and a number of them (h100-sxm:8)"),
+        (("llama-3.1-8b", "--gpu", "h100-sxm:8", "--tp", "2", "--pp", "2", "--dp", "4"), "16 does not divide 8 GPUs"),
+        (("llama-3.1-8b", "--gpu", "h100-sxm:8", "--tp", "2", "--pp", "1", "--dp", "1"), "= 2 is not 8 GPUs"),
+        (("llama-3.1-8b", "--gpu", "l4", "--tp", "two"), "--tp is 'two', expected a whole number or auto"),
+        (("llama-3.1-8b", "--gpu", "l4", "--reserve", "16Gb"), "may mean bits"),
+        (("llama-3.1-8b", "--gpu", "l4", "--block", "0", "--chunk", "0"), "engine: 2 faults"),
+        (("llama-3.1-8b", "--gpu", "l4", "--kv", "fp9"), "no dtype named 'fp9'"),
+        (("llama-3.1-8b", "--gpu", "absent.toml"), "cannot be read"),
+    ],
+)
+def test_bad_input_is_one_clear_message(argv: tuple[str, ...], words: str) -> None:
+    code, out, err = run(*argv)
+    assert (code, out) == (2, "") and words in err, err
+
+
+def test_a_whole_answer_is_quick_and_light() -> None:
+    script = """
+        import sys
+        from typer.testing import CliRunner
+        from txcalc.cli import app
+        argv = ["deploy", "deepseek-v3", "--gpu", "h200:8", "--weights", "fp8-block"]
+        assert CliRunner().invoke(app, argv).exit_code == 0
+        print(sorted({"torch", "numpy", "sympy"} & set(sys.modules)))
+    """
+    result = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+    started = time.process_time()
+    model: Model = load("deepseek-v3")
+    plan(Deployment(model, hardware.load("h200"), engine(model, "fp8-block")), 32_768, 64, 8)
+    assert time.process_time() - started < 0.3

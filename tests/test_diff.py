@@ -1,0 +1,224 @@
+"""What differs between two models: every difference alone costs what a model with just that key changed costs more."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import descriptions
+from typer.testing import CliRunner
+
+import txcalc
+from txcalc.cli import app
+from txcalc.planning.differences import Cost, Difference, cost, differences
+from txcalc.sources import build
+from txcalc.sources.explicit import explicit
+from txcalc.sources.export import same_ledger
+from txcalc.sources.presets import names
+
+
+def diff(one: str, other: str, **work: Any) -> dict[str, Difference]:
+    found = differences(txcalc.load(one), txcalc.load(other), work or {"tokens": 16})
+    assert len({d.key for d in found}) == len(found)
+    return {d.key: d for d in found}
+
+
+def run(*argv: str) -> Any:
+    return CliRunner(env={"COLUMNS": "100", "NO_COLOR": "1"}).invoke(app, ["diff", *argv])
+
+
+def test_each_costs_what_the_same_change_by_hand_costs() -> None:
+    found = diff("llama-3.1-8b", "qwen3-8b", tokens=2048)
+    model = txcalc.load("llama-3.1-8b")
+    before = model.ledger(tokens=2048)
+    for key, letter in (("n_layers", "L"), ("vocab_size", "V"), ("feed_forward.d_ff", "F")):
+        changed = txcalc.load("llama-3.1-8b", {letter: found[key].other}).ledger(tokens=2048)
+        assert found[key].letter == letter
+        assert found[key].cost == cost(before, changed)
+    assert found["n_layers"].cost is not None
+    layer = 4096 * 128 * (32 + 8) * 2 + 3 * 4096 * 14336 + 2 * 4096
+    assert found["n_layers"].cost.params == 4 * layer
+    assert found["n_layers"].cost.growth == 4 * 2 * 8 * 128
+    assert {key: d.cost.params for key, d in found.items() if d.cost and d.cost.params} == {
+        "n_layers": 4 * layer,
+        "vocab_size": 2 * 4096 * (151_936 - 128_256),
+        "attention.qk_norm": 32 * 2 * 128,
+        "feed_forward.d_ff": 32 * 3 * 4096 * (12_288 - 14_336),
+    }
+
+
+def test_what_follows_from_a_change_is_no_difference() -> None:
+    """GPT-2's h_kv is its h, its head 64 wide in every size."""
+    assert set(diff("gpt2", "gpt2-medium")) == {"d_model", "n_layers", "attention.n_heads", "feed_forward.d_ff"}
+    found = diff("gpt2", "gpt2-medium")["attention.n_heads"]
+    assert (found.one, found.other) == (12, 16)
+    assert found.cost is not None
+    assert found.cost.params == 12 * (4 * 768 * 64 * 4 + 3 * 64 * 4)
+    assert set(diff("mamba-130m", "mamba-2.8b")) == {"d_model", "n_layers"}
+
+
+def test_other_layers_are_one_difference_with_what_they_need() -> None:
+    found = diff("llama-3.1-8b", "mixtral-8x7b")
+    assert (found["layers"].one, found["layers"].other) == ("attention + feed_forward", "attention + experts")
+    assert found["layers"].cost is not None
+    assert found["layers"].cost.params == 32 * (7 * 3 * 4096 * 14336 + 4096 * 8)
+    part = found["experts.top_k"]
+    assert (part.letter, part.one, part.other, part.cost, part.why) == ("k", None, 2, None, "counted with layers")
+
+
+def test_a_pattern_that_does_not_repeat_brings_its_number_of_layers() -> None:
+    found = diff("deepseek-v2", "deepseek-v3")
+    assert (found["layers"].one, found["layers"].other) == ("dense, 59*sparse", "3*dense, 58*sparse")
+    assert found["n_layers"].why == "counted with layers"
+
+
+def test_layers_of_one_pattern_are_compared_key_by_key() -> None:
+    found = diff("gemma-2-9b", "gemma-2-27b")
+    assert "layers" not in found
+    assert (found["n_layers"].one, found["n_layers"].other) == (42, 46)
+
+
+def test_layer_kinds_of_other_names_are_the_same_layers() -> None:
+    raw = dict(explicit(txcalc.load("gemma-3-27b").spec))
+    raw["layer"] = {"near": raw["layer"]["local"], "far": raw["layer"]["global"]}
+    raw["pattern"] = ["5*near", "far"]
+    raw["layer"]["near"] = {**raw["layer"]["near"], "attention": {"window": 512}}
+    found = differences(txcalc.load("gemma-3-27b"), build(raw, "x"), {})
+    assert [(d.key, d.letter, d.one, d.other) for d in found] == [("layer.local.attention.window", "W", 1024, 512)]
+    assert found[0].cost is not None
+    assert found[0].cost.constant == -52 * 2 * 16 * 128 * 512
+
+
+def test_a_form_takes_the_keys_that_only_it_has() -> None:
+    found = diff("gpt2", "llama-3.1-8b")
+    assert found["positions.form"].cost is not None
+    assert found["positions.form"].cost.params == -1024 * 768
+    assert found["positions.rows"].why == "counted with positions.form"
+
+
+def test_what_cannot_be_applied_alone_says_why() -> None:
+    found = diff("gpt2", "llama-3.1-8b")["attention.n_kv_heads"]
+    assert found.cost is None
+    assert "expected a divisor of n_heads = 12" in found.why
+
+
+def test_halves_that_change_alike_are_one_difference() -> None:
+    found = diff("t5-small", "t5-base")
+    assert {key for key, d in found.items() if d.cost and d.cost.params} == {
+        "d_model",
+        "n_layers",
+        "attention.n_heads",
+        "feed_forward.d_ff",
+    }
+
+
+def test_a_single_stack_and_two_are_not_compared() -> None:
+    (found,) = diff("gpt2", "t5-small").values()
+    assert found.cost is None
+    assert "an encoder and a decoder" in found.why
+
+
+@pytest.mark.parametrize("preset", names())
+def test_a_model_does_not_differ_from_itself(preset: str) -> None:
+    model = txcalc.load(preset)
+    assert differences(model, build(explicit(model.spec), "again"), {}) == []
+
+
+@given(st.sampled_from(names()), st.sampled_from(names()))
+def test_any_two_models_are_compared_without_a_fault(one: str, other: str) -> None:
+    found = differences(txcalc.load(one), txcalc.load(other), {})
+    assert (one == other) == (not found) or txcalc.load(one).params == txcalc.load(other).params
+    assert all((d.cost is None) == bool(d.why) for d in found)
+
+
+@given(descriptions, descriptions)
+def test_any_descriptions_are_compared_and_written_out_in_full(one: dict[str, Any], other: dict[str, Any]) -> None:
+    mine, theirs = build(one, "one"), build(other, "other")
+    whole = build(explicit(mine.spec), "whole")
+    assert same_ledger(mine, whole)
+    assert differences(mine, whole, {}) == []
+    assert all((d.cost is None) == bool(d.why) for d in differences(mine, theirs, {}))
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["L", "h", "F", "V", "d_h"]), st.integers(1, 50).map(lambda n: 64 * n), min_size=1, max_size=4
+    )
+)
+def test_changes_are_found_again(changes: dict[str, int]) -> None:
+    model = txcalc.load("llama-2-7b")
+    changed = txcalc.load("llama-2-7b", changes)
+    spec = model.spec["stacks"][""]
+    before = {**spec, **spec["layer"]["layer"]["attention"], **spec["layer"]["layer"]["feed_forward"]}
+    keys = {"L": "n_layers", "h": "n_heads", "F": "d_ff", "V": "vocab_size", "d_h": "d_head"}
+    found = {d.letter: d for d in differences(model, changed, {"tokens": 3})}
+    # h_kv is h in Llama 2, unless the file sets it apart
+    assert set(found) - {"h_kv"} == {letter for letter, value in changes.items() if before[keys[letter]] != value}
+    if len(found) == 1:
+        (only,) = found.values()
+        assert only.cost == cost(model.ledger(tokens=3), changed.ledger(tokens=3))
+
+
+# The command.
+
+
+def test_the_json_has_exact_numbers_and_its_schema() -> None:
+    result = run("mistral-7b", "mixtral-8x7b", "--tokens", "2k", "--json")
+    data = json.loads(result.stdout)
+    assert data["schema"] == "txcalc/diff/1"
+    one, other = (txcalc.load(name) for name in ("mistral-7b", "mixtral-8x7b"))
+    mine, theirs = one.ledger(tokens=2048), other.ledger(tokens=2048)
+    assert [m["params"] for m in data["models"]] == [one.params, other.params]
+    flops = theirs.total("flops") - mine.total("flops")
+    assert data["whole"] == {
+        "params": other.params - one.params,
+        "flops": flops,
+        "flops_per_token": flops // 2048,
+        "cache": {
+            "elements_per_token": 32 * 2 * 8 * 128,
+            "bytes_per_token": 2 * 32 * 2 * 8 * 128,
+            "constant_elements": -4096 * 32 * 2 * 8 * 128,
+        },
+    }
+    assert all(
+        set(d) == {"key", "letter", "from", "to", "params", "flops", "flops_per_token", "cache", "why"}
+        for d in data["differences"]
+    )
+
+
+def test_attention_chooses_what_is_counted() -> None:
+    dense, masked = (
+        json.loads(run("gpt2", "gpt2-medium", "--tokens", "64", "--attention", form, "--json").stdout)
+        for form in ("dense", "masked")
+    )
+    assert dense["whole"]["flops"] > masked["whole"]["flops"]
+    assert dense["whole"]["params"] == masked["whole"]["params"]
+
+
+def test_pictures_are_compared_per_position() -> None:
+    data = json.loads(run("vit-b", "vit-h", "--json").stdout)
+    mine, theirs = txcalc.load("vit-b").ledger(), txcalc.load("vit-h").ledger()
+    assert (mine.work.tokens, theirs.work.tokens) == (197, 257)
+    assert data["whole"]["flops_per_token"] == pytest.approx(theirs.total("flops") / 257 - mine.total("flops") / 197)
+
+
+def test_the_table_says_what_is_alone_and_what_is_whole() -> None:
+    text = run("llama-3.1-8b", "qwen3-8b", "--tokens", "2k").stdout
+    assert "tokens 2,048" in text
+    assert "do not add up" in text
+    for line in ("L (n_layers)", "+872 M", "−805 M", "all together"):
+        assert line in text
+
+
+def test_a_workload_that_one_model_cannot_have_is_refused() -> None:
+    result = run("gpt2", "bert-base", "--past", "5")
+    assert result.exit_code == 2
+    assert "bert-base is an encoder" in result.stderr
+
+
+def test_cost_is_a_difference_of_ledgers() -> None:
+    ledger = txcalc.load("gpt2").ledger()
+    assert cost(ledger, ledger) == Cost(0, 0, 0, 0, 0)  # type: ignore[arg-type]

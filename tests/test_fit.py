@@ -1,0 +1,201 @@
+"""The inverse questions: every shape fits and one more layer does not; the shapes of Llama are among the answers."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from txcalc import hardware, load
+from txcalc.cli import app
+from txcalc.errors import InputError
+from txcalc.planning.deployment import Deployment, Engine, Reserve, engine
+from txcalc.planning.fitting import CLASSIC, Budget, Family, boundary, classics, designs, fits, need, parse_ratio
+from txcalc.planning.parallelism import Layout
+from txcalc.planning.weights import format_of
+
+FREE = Reserve.none()
+
+
+def budget(family: Family | None = None, weights: str = "bf16", context: int | None = None, **spend: int) -> Budget:
+    return Budget(family or Family(), Engine(format_of(weights), reserve=FREE), context, **spend)
+
+
+def run(*argv: str) -> tuple[int, str, str]:
+    result = CliRunner(env={"COLUMNS": "100", "NO_COLOR": "1"}).invoke(app, list(argv))
+    return result.exit_code, result.stdout, result.stderr
+
+
+# Which presets fit.
+
+
+@pytest.mark.parametrize(
+    "name", ["llama-3.1-8b", "gpt-oss-20b", "whisper-large-v3", "bert-base", "vit-b", "mamba-2.8b"]
+)
+@pytest.mark.parametrize("weights", ["bf16", "mxfp4"])
+def test_a_fit_is_a_deployment_on_one(name: str, weights: str) -> None:
+    model, l4 = load(name), hardware.load("l4")
+    kept = engine(model, weights)
+    found = fits(model, kept, l4.memory, 4096)
+    assert found.need is not None and found.room is not None
+    assert found.need + found.room + kept.reserve.of(l4.memory) == l4.memory
+    fullest = Deployment(model, l4, kept).fullest(Layout(), found.context, 1)
+    assert (found.room, found.fits) == (fullest.free, fullest.free >= 0)
+
+
+def test_a_model_is_asked_for_no_more_than_its_own_context() -> None:
+    model = load("gpt2")
+    assert fits(model, engine(model), 10**9, 8192).context == 1024
+    assert fits(load("vit-b"), engine(model), 10**9, 8192).context == 197
+
+
+def test_a_format_that_a_model_cannot_have_is_said_not_guessed() -> None:
+    model = load("gpt-oss-20b")
+    found = fits(model, engine(model, "q4_k"), 10**12, 8192)
+    assert (found.need, found.room, found.fits) == (None, None, False)
+    assert "blocks of 256 do not divide" in found.refused
+
+
+def test_fit_lists_what_fits() -> None:
+    code, out, _ = run("fit", "--gpu", "l4", "--weights", "bf16,int4", "--json")
+    found = json.loads(out)
+    assert code == 0 and found["schema"] == "txcalc/fit/1"
+    rows = {(row["model"], row["weights"]): row for row in found["rows"]}
+    assert rows["llama-3.1-8b", "bf16"]["fits"] and not rows["llama-2-13b", "bf16"]["fits"]
+    assert rows["llama-2-13b", "int4"]["fits"] and not rows["llama-3.1-70b", "int4"]["fits"]
+    code, out, _ = run("fit", "--memory", "16GB", "--weights", "fp16")
+    assert code == 0 and "llama-2-7b" in out and "llama-2-13b" not in out
+    code, out, _ = run("fit", "--memory", "1MB")
+    assert code == 1 and "0 of " in out
+
+
+# Shapes.
+
+
+@pytest.mark.parametrize(
+    ("family", "layers", "width", "preset"),
+    [
+        (Family(), 32, 4096, "llama-7b"),
+        (Family(), 40, 5120, "llama-2-13b"),
+        (Family(), 80, 8192, "llama-65b"),
+        (Family(vocab=128_256, ratio=Fraction(7, 2), gqa=4), 32, 4096, "llama-3.1-8b"),
+        (Family(vocab=128_256, ratio=Fraction(7, 2), gqa=8), 80, 8192, "llama-3.1-70b"),
+    ],
+)
+def test_the_shapes_of_llama_are_of_the_family(family: Family, layers: int, width: int, preset: str) -> None:
+    assert budget(family, params=1).shape(layers, width).params == load(preset).params
+
+
+families = st.builds(
+    Family,
+    vocab=st.integers(1, 200_000),
+    ratio=st.sampled_from([Fraction(8, 3), Fraction(7, 2), Fraction(4), Fraction(1, 3)]),
+    gqa=st.sampled_from([1, 2, 4, 8]),
+    d_head=st.sampled_from([64, 128]),
+    tied=st.booleans(),
+)
+
+
+@settings(max_examples=25)
+@given(families, st.integers(10**8, 10**12), st.sampled_from(["bf16", "int4", "q8_0"]), st.sampled_from([None, 700]))
+def test_a_design_fits_and_one_more_layer_does_not(
+    family: Family, memory: int, weights: str, context: int | None
+) -> None:
+    asked = budget(family, weights, context, memory=memory)
+    try:
+        shapes = designs(asked, most=3)
+    except InputError:
+        assert asked.size(family.model(1, family.step())) > memory
+        return
+    for shape in shapes:
+        assert asked.size(family.model(shape.layers, shape.width)) == memory - shape.spare <= memory
+        assert asked.size(family.model(shape.layers + 1, shape.width)) > memory
+        assert shape.width % 256 == shape.d_ff % 256 == 0
+        assert shape.heads * family.d_head == shape.width and shape.kv_heads * family.gqa == shape.heads
+        assert shape.d_ff - 256 < family.ratio * shape.width <= shape.d_ff
+
+
+@settings(max_examples=20)
+@given(families, st.integers(10**8, 10**12))
+def test_no_depth_is_nearer_to_the_parameters(family: Family, params: int) -> None:
+    asked = budget(family, params=params)
+    shapes = designs(asked, most=3)
+    assume(abs(shapes[0].spare) * 20 <= params)
+    for shape in shapes:
+        others = [shape.layers + 1, shape.layers - 1] if shape.layers > 1 else [2]
+        for layers in others:
+            assert abs(params - family.model(layers, shape.width).params) >= abs(shape.spare)
+        assert abs(shape.spare) * 20 <= params
+
+
+def test_designs_are_ranked_by_the_rule() -> None:
+    shapes = designs(budget(params=7 * 10**9))
+    factors = [max(Fraction(s.width, 128 * s.layers), Fraction(128 * s.layers, s.width)) for s in shapes]
+    assert factors == sorted(factors)
+    assert (shapes[0].layers, shapes[0].width) in {(32, 4096), (33, 4096), (34, 4352), (31, 4096), (32, 4352)}
+
+
+def test_cache_of_a_token_and_memory_with_a_context() -> None:
+    family = Family(vocab=128_256, ratio=Fraction(7, 2), gqa=4)
+    asked = budget(family, context=8192, memory=24 * 10**9)
+    shape = asked.shape(32, 4096)
+    assert shape.cache_per_token == 131_072
+    assert shape.bytes == need(load("llama-3.1-8b"), asked.engine, 8192)
+
+
+def test_classic_shapes_and_the_boundary_between_them() -> None:
+    found = classics(budget(memory=16 * 10**9))
+    assert [(s.layers, s.width) for s in found] == list(CLASSIC)
+    inside, outside = boundary(found)
+    assert inside is not None and outside is not None
+    assert ((inside.layers, inside.width), (outside.layers, outside.width)) == ((32, 4096), (40, 5120))
+    assert boundary([]) == (None, None)
+
+
+def test_the_line_everybody_asks_for() -> None:
+    code, out, _ = run("design", "--memory", "16GB", "--weights", "fp16")
+    assert code == 0 and "16GB at fp16: L=32 D=4096 fits, L=40 D=5120 does not" in out.splitlines()
+
+
+def test_the_json_of_a_design() -> None:
+    argv = ("design", "--params", "8B", "--vocab", "128256", "--ratio", "3.5", "--gqa", "4", "--json")
+    code, out, _ = run(*argv)
+    found: dict[str, Any] = json.loads(out)
+    assert code == 0 and found["schema"] == "txcalc/design/1"
+    first = found["rows"][0]
+    assert (first["layers"], first["width"], first["kv_heads"], first["d_ff"]) == (32, 4096, 8, 14_336)
+    assert load(first["inline"]).params == first["params"] == 8_030_261_248
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("fit",), "give one of --gpu and --memory"),
+        (("fit", "--gpu", "l4", "--memory", "16GB"), "give one of"),
+        (("fit", "--memory", "16Gb"), "may mean bits"),
+        (("fit", "--gpu", "l5"), "no accelerator named 'l5'"),
+        (("fit", "--gpu", "l4", "--weights", "int4,,"), "no format of weights named ''"),
+        (("fit", "--gpu", "l4", "--context", "0"), "context is 0"),
+        (("design",), "give one of --params and --memory"),
+        (("design", "--memory", "16GB", "--params", "1B"), "give one of"),
+        (("design", "--memory", "1MB"), "not one layer of D = 256 fits into 1,000,000"),
+        (("design", "--params", "0"), "--params is '0'"),
+        (("design", "--params", "8B", "--ratio", "1/0"), "--ratio is '1/0'"),
+        (("design", "--params", "8B", "--ratio", "0"), "ratio is '0', expected F/D, above 0"),
+        (("design", "--params", "8B", "--gqa", "0", "--vocab", "0"), "design: 2 faults"),
+        (("design", "--params", "8B", "--head", "257", "--gqa", "512"), "more than the 32,768 tried"),
+        (("design", "--params", "8B", "--context", "0"), "--context is 0"),
+    ],
+)
+def test_bad_input_is_one_clear_message(argv: tuple[str, ...], words: str) -> None:
+    code, out, err = run(*argv)
+    assert (code, out) == (2, "") and words in err, err
+
+
+def test_ratios_are_exact() -> None:
+    assert (parse_ratio("8/3"), parse_ratio("3.5")) == (Fraction(8, 3), Fraction(7, 2))

@@ -1,0 +1,173 @@
+"""`txcalc formula` as a command: its rows, formats, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from txcalc.cli import app
+from txcalc.sources import load
+
+pytest.importorskip("sympy")
+
+
+def run(*argv: str, columns: int = 100) -> Any:
+    return CliRunner(env={"COLUMNS": str(columns), "NO_COLOR": "1"}).invoke(app, ["formula", *argv])
+
+
+def rows(*argv: str) -> list[dict[str, Any]]:
+    result = run(*argv, "--json")
+    assert result.exit_code == 0, result.output
+    data = json.loads(result.stdout)
+    assert data["schema"] == "txcalc/formula/1"
+    return data["rows"]  # type: ignore[no-any-return]
+
+
+def total(found: list[dict[str, Any]], quantity: str) -> dict[str, Any]:
+    (row,) = (row for row in found if row["part"] == "total" and row["quantity"] == quantity)
+    return row
+
+
+def test_the_numbers_everyone_knows() -> None:
+    gpt2 = rows("gpt2", "--tokens", "1024")
+    assert total(gpt2, "flops")["substituted"] == "1536·B·T·(24·T + 160849)"
+    assert total(gpt2, "flops")["value"] == 291_648_307_200
+    assert total(gpt2, "params")["value"] == 124_439_808
+    llama = rows("llama-3.1-8b", "--tokens", "2048")
+    assert total(llama, "flops")["substituted"] == "524288·B·T·(T + 28628)"
+    assert total(llama, "flops")["value"] == 32_938_104_193_024
+    assert total(llama, "flops_masked")["value"] == 31_839_129_436_160
+    assert total(llama, "cache_growth")["formula"] == "2·L·h_kv·d_h"
+    assert total(llama, "cache_growth")["substituted"] == "2·32·8·128"
+    assert total(llama, "cache_growth")["latex"] == r"2 \cdot L \cdot h_{kv} \cdot d_{h}"
+
+
+def test_every_value_is_the_ledgers() -> None:
+    model = load("deepseek-v3")
+    ledger = model.ledger(2, 3, 100, mla="absorbed")
+    found = rows("deepseek-v3", "--batch", "2", "--tokens", "3", "--past", "100", "--mla", "absorbed")
+    assert {row["part"] for row in found} > {"total", "layers.0.attention.q_b", "layers.3.experts.routed", "head"}
+    for row in found:
+        if row["quantity"] in ("params", "active", "flops", "flops_masked", "saved", "cache"):
+            part = "" if row["part"] == "total" else row["part"]
+            assert row["value"] == ledger.at(part).total(row["quantity"]), row
+    assert {row["part"]: row["times"] for row in found}["layers.3.attention.o"] == 58
+    assert "P" in total(found, "flops")["substituted"]
+
+
+def test_a_part_by_its_path() -> None:
+    found = rows("llama-3.1-8b", "layers.31.attention")
+    params = {row["part"].removeprefix("layers.31.attention"): row for row in found if row["quantity"] == "params"}
+    assert list(params) == [".q", ".k", ".v", ".o", ""]
+    assert params[""]["formula"] == "2·D·d_h·(h + h_kv)"
+    assert params[""]["substituted"] == "2·4096·128·(32 + 8)"
+    assert params[""]["value"] == 41_943_040
+    assert all(row["times"] == 1 for row in found)
+
+
+def test_an_experts_share_of_the_flops() -> None:
+    (row,) = (r for r in rows("mixtral-8x7b", "layers.0.experts.routed.3.up") if r["quantity"] == "flops")
+    assert (row["formula"], row["value"]) == ("2·B·T·D·k·F_e/E", 2 * 4096 * 14_336 * 2 // 8)
+    odd = "D=8 L=1 h=1 F=4 E=3 k=2"
+    (row,) = (r for r in rows(odd, "layers.0.experts.routed.0.up") if r["quantity"] == "flops")
+    assert row["value"] == "128/3"
+
+
+def test_without_a_model_the_rules_are_derived() -> None:
+    result = run()
+    assert result.exit_code == 0
+    for line in (
+        "q          D·h·d_h",
+        "together   2·D·d_h·(h + h_kv)",
+        "h·d_h = D  4·D²",
+        "F = 4·D            12·L·D²",
+    ):
+        assert line in result.stdout
+    data = json.loads(run("--json").stdout)
+    assert data["schema"] == "txcalc/formula/1" and data["model"] is None
+    last = [each["steps"][-1]["formula"] for each in data["derivations"]]
+    assert last[:6] == ["4·D²", "8·D²", "8·D²", "12·L·D²", "2·V·D", "2·L·D"]
+    assert data["derivations"][5]["steps"][1] == {
+        "step": "L of them",
+        "formula": "2·L·h_kv·d_h",
+        "latex": r"2 \cdot L \cdot h_{kv} \cdot d_{h}",
+    }
+
+
+def test_a_table_shows_letters_over_numbers() -> None:
+    lines = [line.rstrip() for line in run("llama-3.1-8b", "--tokens", "2k").stdout.splitlines()]
+    at = lines.index("layers.0.attention          32  2·D·d_h·(h + h_kv)")
+    assert lines[at + 1].split() == ["=", "2·4096·128·(32", "+", "8)", "41,943,040"]
+    assert "d_h     width of a head (never assumed D/h)      128" in lines
+
+
+def test_a_part_that_costs_the_same_in_several_layer_kinds_is_shown_once() -> None:
+    markdown = run("gemma-3-27b", "--format", "markdown").stdout
+    assert "| layers.0.attention | L_global + L_local | 2·d_h·(D·(h + h_kv) + 1) |" in markdown
+    held = markdown.split("elements held")[1].split("Elements kept")[0]
+    assert "| layers.0.attention | L_local | 2·min(T, W)·h_kv·d_h |" in held
+    assert "| layers.5.attention | L_global | 2·T·h_kv·d_h |" in held
+    parts = [row["part"] for row in rows("gemma-3-27b") if row["quantity"] == "params"]
+    assert {"layers.0.attention.q", "layers.5.attention.q"} < set(parts)
+
+
+def titles(*argv: str) -> list[str]:
+    lines = run(*argv).stdout.splitlines()
+    return [line for line, below in pairwise(lines) if below.startswith("part ")]
+
+
+def test_which_tables() -> None:
+    llama = titles("llama-3.1-8b")
+    assert llama == [
+        "Parameters",
+        "Forward FLOPs, dense attention",
+        "Cache of one sequence: elements that each further token adds",
+        "Cache of one sequence: elements held",
+        "Elements kept for backward, fused attention",
+        "Elements kept for backward, the attention matrix too",
+    ]
+    assert set(titles("mixtral-8x7b")) - set(llama) == {"Active parameters"}
+    masked = titles("llama-3.1-8b", "--attention", "masked")
+    assert set(masked) ^ set(llama) == {"Forward FLOPs, dense attention", "Forward FLOPs, masked attention"}
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.parametrize("name", ["deepseek-v3", "jamba-v0.1", "whisper-large-v3", "vit-b"])
+def test_tables_keep_to_their_columns(name: str, columns: int) -> None:
+    result = run(name, columns=columns)
+    assert result.exit_code == 0
+    assert max(map(len, result.stdout.splitlines())) <= columns
+
+
+def test_other_formats() -> None:
+    table = list(csv.DictReader(io.StringIO(run("gpt2", "--format", "csv").stdout)))
+    cells = {(row["table"], row["row"], row["column"]): row["value"] for row in table}
+    assert cells["Parameters", "layers.0.attention", "formula"] == "D·(2·d_h·(h + h_kv) + 1) + d_h·(h + 2·h_kv)"
+    assert cells["Parameters", "total", "value"] == "124439808"
+    markdown = run("llama-3.1-8b", "--format", "markdown").stdout
+    assert "| layers.0.feed_forward | L | 3·D·F | 3·4096·14336 | 176,160,768 |" in markdown
+    latex = run("llama-3.1-8b", "--format", "latex").stdout
+    assert r"layers.0.feed\_forward & $L$ & $3 \cdot D \cdot F$ & $3 \cdot 4096 \cdot 14336$ & 176,160,768 \\" in latex
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("nope",), "no preset named 'nope'"),
+        (("gpt2", "layers.12"), "no part named 'layers.12'"),
+        (("gpt2", "layers.0.atention"), "did you mean layers.0.attention"),
+        (("gpt2", "--tokens", "0"), "tokens is 0"),
+        (("bert-base", "--past", "1"), "bert-base is an encoder, it has no cache"),
+        (("gpt2", "--json", "--format", "csv"), "contradict"),
+    ],
+)
+def test_what_is_refused(argv: tuple[str, ...], message: str) -> None:
+    result = run(*argv)
+    assert result.exit_code == 2 and not result.stdout
+    assert message in result.stderr

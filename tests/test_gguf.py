@@ -1,0 +1,444 @@
+"""GGUF files by their headers: written by the `gguf` package, read back to the model they were written from."""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import txcalc
+from txcalc.checkpoint import _squeezed
+from txcalc.cli import app
+from txcalc.errors import InputError, UnknownName
+from txcalc.ledger import QUANTITIES
+from txcalc.sources.gguf import MAX_TENSORS
+
+gguf = pytest.importorskip("gguf", reason="GGUF files need gguf (pip install '.[test]')")
+numpy = pytest.importorskip("numpy")
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def keys(arch: str, model: txcalc.Model) -> dict[str, Any]:
+    """The keys that llama.cpp's converter writes for a model."""
+    stack = next(iter(model.spec["stacks"].values()))
+    layers = list(stack["layer"].values())
+    result: dict[str, Any] = {
+        "block_count": stack["n_layers"],
+        "context_length": model.context,
+        "embedding_length": stack["d_model"],
+        "attention.layer_norm_rms_epsilon": 1e-5,
+    }
+    heads = next((layer["attention"] for layer in layers if "attention" in layer), None)
+    if heads:
+        result |= {"attention.head_count": heads["n_heads"], "attention.head_count_kv": heads["n_kv_heads"]}
+        result |= {"attention.key_length": heads["d_head"], "attention.value_length": heads["d_head"]}
+        result |= {"rope.dimension_count": heads["d_head"], "rope.freq_base": 500000.0}
+        window = next((layer["attention"]["window"] for layer in layers if layer["attention"]["window"]), None)
+        result |= {"attention.sliding_window": window} if window else {}
+        caps = {"attn_logit_softcapping": heads["softcap"], "final_logit_softcapping": stack["head"]["softcap"]}
+        result |= {key: float(value) for key, value in caps.items() if value}
+    latent = next((layer["latent"] for layer in layers if "latent" in layer), None)
+    if latent:
+        result |= {"attention.head_count": latent["n_heads"], "attention.head_count_kv": 1}
+        result |= {"attention.q_lora_rank": latent["q_rank"], "attention.kv_lora_rank": latent["kv_rank"]}
+        result |= {"attention.key_length": latent["kv_rank"] + latent["d_rope"]}
+        result |= {"attention.value_length": latent["kv_rank"], "rope.dimension_count": latent["d_rope"]}
+        result |= {"attention.key_length_mla": latent["d_nope"] + latent["d_rope"]}
+        result |= {"attention.value_length_mla": latent["d_v"]}
+    dense = next((layer["feed_forward"] for layer in layers if "feed_forward" in layer), None)
+    experts = next((layer["experts"] for layer in layers if "experts" in layer), None)
+    result["feed_forward_length"] = dense["d_ff"] if dense else experts["d_ff"] if experts else 0
+    if experts:
+        result |= {"expert_count": experts["n_experts"], "expert_used_count": experts["top_k"]}
+        result |= {"expert_feed_forward_length": experts["d_ff"], "expert_shared_count": experts["n_shared"]}
+        result["leading_dense_block_count"] = sum("feed_forward" in layer for layer in layers) and len(
+            next(indices for name, indices in stack["groups"] if "feed_forward" in stack["layer"][name])
+        )
+    for name in ("mamba", "mamba2"):
+        table = layers[0].get(name)
+        if table:
+            inner = table["d_inner"] if name == "mamba" else table["n_heads"] * table["d_head"]
+            result |= {"ssm.conv_kernel": table["d_conv"], "ssm.inner_size": inner, "ssm.state_size": table["d_state"]}
+            result["ssm.time_step_rank"] = table["dt_rank"] if name == "mamba" else table["n_heads"]
+            result |= {"ssm.group_count": table["n_groups"]} if name == "mamba2" else {}
+    return {f"{arch}.{key}": value for key, value in result.items()}
+
+
+NAMES = {  # parts of a block, by llama.cpp's names
+    "attention_norm": "attn_norm",
+    "feed_forward_norm": "ffn_norm",
+    "experts_norm": "ffn_norm",
+    "attention_post_norm": "post_attention_norm",
+    "feed_forward_post_norm": "post_ffw_norm",
+    "norm": "attn_norm",
+    "mamba_norm": "attn_norm",
+    "mamba2_norm": "attn_norm",
+    "attention.q": "attn_q",
+    "attention.k": "attn_k",
+    "attention.v": "attn_v",
+    "attention.o": "attn_output",
+    "attention.q_norm": "attn_q_norm",
+    "attention.k_norm": "attn_k_norm",
+    "attention.core.sinks": "attn_sinks.weight",
+    "attention.q_a": "attn_q_a",
+    "attention.q_b": "attn_q_b",
+    "attention.kv_a": "attn_kv_a_mqa",
+    "attention.kv_norm": "attn_kv_a_norm",
+    "feed_forward.gate": "ffn_gate",
+    "feed_forward.up": "ffn_up",
+    "feed_forward.down": "ffn_down",
+    "experts.router": "ffn_gate_inp",
+    "experts.shared.gate": "ffn_gate_shexp",
+    "experts.shared.up": "ffn_up_shexp",
+    "experts.shared.down": "ffn_down_shexp",
+    "mamba.in_proj": "ssm_in",
+    "mamba.conv": "ssm_conv1d",
+    "mamba.x_proj": "ssm_x",
+    "mamba.dt_proj": "ssm_dt",
+    "mamba.scan.A_log": "ssm_a",
+    "mamba.scan.D": "ssm_d",
+    "mamba.out_proj": "ssm_out",
+    "mamba2.in_proj": "ssm_in",
+    "mamba2.conv": "ssm_conv1d",
+    "mamba2.scan.A_log": "ssm_a",
+    "mamba2.scan.D": "ssm_d",
+    "mamba2.scan.dt_bias": "ssm_dt.bias",
+    "mamba2.norm": "ssm_norm",
+    "mamba2.out_proj": "ssm_out",
+}
+TOP = {
+    "embedding.tokens.weight": "token_embd.weight",
+    "embedding.positions.weight": "position_embd.weight",
+    "embedding.norm": "token_embd_norm",
+    "final_norm": "output_norm",
+    "head.projection": "output",
+}
+
+
+def tensors(model: txcalc.Model, fused: bool) -> Shapes:
+    """Names and shapes (rows first) as the converter writes them: Q, K and V in one where `fused`, experts stacked, the
+    K and V expansion of MLA apart."""
+    result: Shapes = {}
+    for entry in model.ledger():
+        copies = 1
+        number = None
+        for step in entry.steps:
+            if step.name == "layers":
+                numbers = list(step.indices or ())
+                number = numbers[0]
+            elif step.name == "routed":
+                copies = step.times
+        for weight in entry.leaf.weights():
+            if number is None:
+                stem = next((n for n in TOP if f"{entry.path}.{weight.name}".startswith(n)), None)
+                assert stem, entry.path
+                tail = f"{entry.path}.{weight.name}"[len(stem) :]
+                result[TOP[stem] + tail] = weight.shape
+                continue
+            part = entry.path.split(".", 2)[2]
+            for i in numbers:
+                if copies > 1:
+                    kind = part.rpartition(".")[2]
+                    result[f"blk.{i}.ffn_{kind}_exps.{weight.name}"] = (copies, *weight.shape)
+                elif part == "attention.kv_b":
+                    latent = next(layer["latent"] for layer in model.spec["stacks"][""]["layer"].values())
+                    heads, rank = latent["n_heads"], latent["kv_rank"]
+                    result[f"blk.{i}.attn_k_b.weight"] = (heads, rank, latent["d_nope"])
+                    result[f"blk.{i}.attn_v_b.weight"] = (heads, latent["d_v"], rank)
+                elif fused and part in ("attention.q", "attention.k", "attention.v"):
+                    name = f"blk.{i}.attn_qkv.{weight.name}"
+                    rows, *rest = weight.shape
+                    result[name] = (result.get(name, (0,))[0] + rows, *rest)
+                elif part == "attention.q_norm" and entry.leaf.width == 1536:
+                    result[f"blk.{i}.attn_q_a_norm.weight"] = weight.shape
+                elif f"{part}.{weight.name}" in NAMES:
+                    name = NAMES[f"{part}.{weight.name}"]
+                    result[f"blk.{i}.{name}"] = weight.shape
+                else:
+                    result[f"blk.{i}.{NAMES[part]}.{weight.name}"] = weight.shape
+    return result
+
+
+def write(
+    path: Path, arch: str, values: dict[str, Any], shapes: Shapes, dtype: Any = None, vocabulary: int = 0
+) -> Path:
+    """A file by the package's own writer, with a hole for the weights."""
+    writer = gguf.GGUFWriter(path, arch)
+    for key, value in values.items():
+        if isinstance(value, list):
+            writer.add_array(key, value)
+        elif isinstance(value, float):
+            writer.add_float32(key, value)
+        else:
+            writer.add_uint32(key, value)
+    if vocabulary:
+        writer.add_token_list([f"token{i}" for i in range(vocabulary)])
+        writer.add_token_merges([f"a{i} b{i}" for i in range(vocabulary)])
+    size = 0
+    for name, shape in shapes.items():
+        shape = _squeezed(shape) or (
+            1,
+        )  # the package drops sides of 1 no more than llama.cpp does; shapes are kept small
+        quantised = dtype is not None and len(shape) > 1 and shape[-1] % gguf.GGML_QUANT_SIZES[dtype][0] == 0
+        kind = dtype if quantised else gguf.GGMLQuantizationType.F16
+        block, bytes_ = gguf.GGML_QUANT_SIZES[kind]
+        held = prod(shape) // block * bytes_
+        writer.add_tensor_info(name, shape, numpy.dtype(numpy.float16), held, raw_dtype=kind)
+        size += -(-held // 32) * 32
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    with path.open("r+b") as file:
+        file.truncate(-(-path.stat().st_size // 32) * 32 + size)
+    return path
+
+
+FAMILIES = {
+    "llama-3.1-8b": "llama",
+    "mixtral-8x7b": "llama",
+    "qwen2.5-7b": "qwen2",
+    "qwen3-8b": "qwen3",
+    "qwen3-30b-a3b": "qwen3moe",
+    "gemma-7b": "gemma",
+    "gemma-2-9b": "gemma2",
+    "gemma-3-27b": "gemma3",
+    "gpt2": "gpt2",
+    "falcon-7b": "falcon",
+    "bloom-176b": "bloom",
+    "gpt-oss-20b": "gpt-oss",
+    "deepseek-v3": "deepseek2",
+    "mamba-130m": "mamba",
+    "mamba2-130m": "mamba2",
+}
+
+
+@pytest.mark.parametrize("preset", FAMILIES)
+def test_a_file_reads_back_to_the_model_it_was_written_from(preset: str, tmp_path: Path) -> None:
+    model, arch = txcalc.load(preset), FAMILIES[preset]
+    shapes = tensors(model, fused=arch in ("gpt2", "falcon", "bloom"))
+    back = txcalc.load(write(tmp_path / f"{preset}.gguf", arch, keys(arch, model), shapes))
+    assert back.name == preset
+    for work in ({"batch": 2, "tokens": 9}, {"tokens": 2, "past": 6000}):
+        mine, theirs = model.ledger(**work), back.ledger(**work)
+        for quantity in QUANTITIES:
+            assert theirs.by_kind(quantity) == mine.by_kind(quantity), quantity
+        assert theirs.cache_terms == mine.cache_terms
+    assert back.checkpoint is not None and back.checkpoint.agrees
+    assert back.spec["model_type"] == (model.spec["model_type"] if preset != "mixtral-8x7b" else "llama")
+
+
+def test_the_header_is_what_the_package_reads(tmp_path: Path) -> None:
+    small = txcalc.load("D=64 L=2 h=4 h_kv=2 F=96 V=100")
+    path = write(
+        tmp_path / "x.gguf", "llama", keys("llama", small) | {"llama.context_length": 128}, tensors(small, False)
+    )
+    held = txcalc.load(path).checkpoint
+    assert held is not None
+    theirs = gguf.GGUFReader(path)
+    assert {t.name: (t.shape, t.dtype, t.bytes) for t in held.held.tensors} == {
+        t.name: (tuple(reversed(t.shape.tolist())), t.tensor_type.name, t.n_bytes) for t in theirs.tensors
+    }
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("Q4_K", 4.5), ("Q8_0", 8.5), ("Q6_K", 6.5625), ("MXFP4", 4.25)])
+def test_bits_are_those_stored(dtype: str, bits: float, tmp_path: Path) -> None:
+    model = txcalc.load("llama-3.1-8b")
+    kind = gguf.GGMLQuantizationType[dtype]
+    path = write(tmp_path / "x.gguf", "llama", keys("llama", model), tensors(model, False), kind)
+    data = json.loads(CliRunner().invoke(app, ["show", str(path), "--json"]).stdout)["checkpoint"]
+    norms = 65 * 4096
+    assert data["format"] == "gguf"
+    assert data["by_dtype"]["F16"] == {"tensors": 65, "elements": norms, "bytes": 2 * norms}
+    assert data["by_dtype"][dtype]["bytes"] * 8 == (model.params - norms) * bits
+    assert data["check"]["bits_per_weight"] == pytest.approx(bits, abs=0.001)
+    assert data["check"]["explained"] == model.params
+
+
+def test_a_split_file_is_one_model_whichever_part_is_named(tmp_path: Path) -> None:
+    model = txcalc.load("llama-3.1-8b")
+    shapes = list(tensors(model, False).items())
+    for i in range(3):
+        extra = {"split.no": i, "split.count": 3}
+        write(
+            tmp_path / f"big-{i + 1:05}-of-00003.gguf",
+            "llama",
+            (keys("llama", model) if i == 0 else {}) | extra,
+            dict(shapes[i::3]),
+        )
+    back = txcalc.load(tmp_path / "big-00002-of-00003.gguf")
+    assert (back.name, back.params) == ("big", model.params)
+    assert back.checkpoint is not None and back.checkpoint.held.files == 3
+    (tmp_path / "big-00003-of-00003.gguf").unlink()
+    with pytest.raises(InputError, match=r"1 of its 3 parts are missing, big-00003-of-00003\.gguf first"):
+        txcalc.load(tmp_path / "big-00001-of-00003.gguf")
+
+
+# Refusals.
+
+
+def small(place: Path, arch: str = "llama", change: dict[str, Any] | None = None, more: Shapes | None = None) -> Path:
+    model = txcalc.load("D=64 L=2 h=4 h_kv=2 F=96 V=100")
+    values = {**keys(arch, model), f"{arch}.context_length": 128, **(change or {})}
+    values = {key: value for key, value in values.items() if value is not None}
+    return write(place / "x.gguf", arch, values, tensors(model, False) | (more or {}))
+
+
+def test_an_architecture_that_is_not_read_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="no reader for the GGUF architecture named 'rwkv6'"):
+        txcalc.load(small(tmp_path, "rwkv6"))
+
+
+def test_tensors_that_the_keys_do_not_explain_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"blk\.0\.attn_gate\.weight \[64, 64\] is not explained"):
+        txcalc.load(small(tmp_path, more={"blk.0.attn_gate.weight": (64, 64)}))
+    with pytest.raises(InputError, match=r"layers\.\*\.feed_forward\.gate\.weight .* is missing"):
+        txcalc.load(small(tmp_path, change={"llama.feed_forward_length": 97}))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"llama.block_count": None}, r"llama\.block_count is missing"),
+        ({"llama.block_count": 0}, r"llama\.block_count is 0"),
+        ({"llama.attention.head_count_kv": [2, 1]}, "the same for all layers"),
+        ({"llama.interleave_moe_layer_step": 2}, "it may change a size"),
+        ({"llama.attention.sliding_window": 64}, "its layers are not known"),
+        ({"llama.attention.value_length": 8}, r"expected key_length = 16"),
+    ],
+)
+def test_keys_are_read_or_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=message):
+        txcalc.load(small(tmp_path, change=change))
+
+
+def test_the_same_value_for_every_layer_is_one_value(tmp_path: Path) -> None:
+    path = small(tmp_path, change={"llama.attention.head_count_kv": [2, 2]})
+    assert txcalc.load(path).params == txcalc.load("D=64 L=2 h=4 h_kv=2 F=96 V=100").params
+
+
+def test_without_the_extra_the_message_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = small(tmp_path)
+    for name in ("gguf", "gguf.constants"):
+        monkeypatch.setitem(sys.modules, name, None)
+    result = CliRunner().invoke(app, ["show", str(path)])
+    assert result.exit_code == 3
+    assert "txcalc[gguf]" in result.stderr
+
+
+# Hostile headers.
+
+
+def text(value: bytes) -> bytes:
+    return struct.pack("<Q", len(value)) + value
+
+
+def head(tensors: int = 0, keys: int = 0, version: int = 3, magic: bytes = b"GGUF") -> bytes:
+    return magic + struct.pack("<IQQ", version, tensors, keys)
+
+
+def entry(name: bytes = b"t", shape: tuple[int, ...] = (32,), kind: int = 0, offset: int = 0) -> bytes:
+    return text(name) + struct.pack(f"<I{len(shape)}Q", len(shape), *shape) + struct.pack("<IQ", kind, offset)
+
+
+ARRAY, STRING, U32 = struct.pack("<I", 9), struct.pack("<I", 8), struct.pack("<I", 4)
+HOSTILE = {
+    "empty": (b"", "cannot be read|no GGUF"),
+    "magic": (head(magic=b"GGML"), "no GGUF file"),
+    "version": (head(version=1), "version 1"),
+    "big-endian": (head(version=3 << 24), "big-endian"),
+    "10^9 tensors": (head(tensors=10**9), "1,000,000,000 tensors"),
+    "2^64 keys": (head(keys=2**64 - 1), "expected at most"),
+    "truncated": (head(keys=1), "truncated"),
+    "long name": (head(keys=1) + struct.pack("<Q", 2**63) + b"x", "truncated"),
+    "unprintable": (head(keys=1) + text(b"\x1b[2J") + U32 + b"\0" * 4, "no name"),
+    "not UTF-8": (head(keys=1) + text(b"\xff") + U32 + b"\0" * 4, "not UTF-8"),
+    "unknown value": (head(keys=1) + text(b"k") + struct.pack("<I", 99), "type 99"),
+    "huge array": (head(keys=1) + text(b"k") + ARRAY + U32 + struct.pack("<Q", 2**60), "truncated"),
+    "huge texts": (head(keys=1) + text(b"k") + ARRAY + STRING + struct.pack("<Q", 2**60), "truncated"),
+    "arrays of arrays": (head(keys=1) + text(b"k") + ARRAY + ARRAY + struct.pack("<Q", 1), "array of type 9"),
+    "key twice": (head(keys=2) + 2 * (text(b"k") + U32 + b"\0" * 4), "twice"),
+    "alignment": (head(keys=1) + text(b"general.alignment") + U32 + b"\3\0\0\0", "power of two"),
+    "tensor twice": (head(tensors=2) + entry() + entry(offset=128), "twice"),
+    "dimensions": (head(tensors=1) + text(b"t") + struct.pack("<I", 10**9), "dimensions"),
+    "overflow": (head(tensors=1) + entry(shape=(2**40, 2**40)), "not to be stored"),
+    "partial block": (head(tensors=1) + entry(shape=(33,), kind=2), "not to be stored as Q4_0"),
+    "unknown type": (head(tensors=1) + entry(kind=999), "type numbered 999"),
+    "behind the file": (head(tensors=1) + entry(shape=(2**30,)), "ends behind the file"),
+    "overlap": (head(tensors=2) + entry() + entry(b"u", offset=32) + bytes(400), "overlaps"),
+    "not aligned": (head(tensors=1) + entry(offset=1) + bytes(400), "not aligned"),
+    "no architecture": (head(), "general.architecture"),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_header_is_one_clear_error(what: str, tmp_path: Path) -> None:
+    data, message = HOSTILE[what]
+    path = tmp_path / "x.gguf"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=message) as caught:
+        txcalc.load(path)
+    assert len(str(caught.value)) < 500
+
+
+def test_time_and_memory_are_bounded_whatever_a_file_claims(tmp_path: Path) -> None:
+    """A vocabulary of 2^33 empty texts in a file with room for them."""
+    path = tmp_path / "x.gguf"
+    path.write_bytes(head(keys=1) + text(b"k") + ARRAY + STRING + struct.pack("<Q", 2**22))
+    with path.open("r+b") as file:
+        file.truncate(2**36)
+    code = "import sys, txcalc\ntry: txcalc.load(sys.argv[1])\nexcept txcalc.InputError as error: print(error)"
+    command = [sys.executable, "-c", code, str(path)]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout
+    assert "general.architecture" in said  # the walk went through four million of them
+    assert MAX_TENSORS == 262_144
+
+
+def test_a_large_vocabulary_costs_little(tmp_path: Path) -> None:
+    from time import process_time
+
+    model = txcalc.load("D=64 L=2 h=4 h_kv=2 F=96 V=100")
+    values = keys("llama", model) | {"llama.context_length": 128}
+    path = write(tmp_path / "x.gguf", "llama", values, tensors(model, False), vocabulary=128_256)
+    txcalc.load(path)
+    start = process_time()
+    assert txcalc.load(path).params == model.params
+    assert process_time() - start < 1.0
+
+
+@given(st.binary(max_size=120))
+def test_any_bytes_are_refused_without_a_fault(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    path = tmp_path_factory.mktemp("fuzz") / "x.gguf"
+    path.write_bytes(b"GGUF\3\0\0\0" + data)
+    with pytest.raises(InputError):
+        txcalc.load(path)
+
+
+@given(st.integers(0, 3000), st.binary(min_size=1, max_size=8))
+def test_a_damaged_file_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, at: int, patch: bytes) -> None:
+    place = tmp_path_factory.getbasetemp() / "whole"
+    path = place / "x.gguf"
+    if not path.exists():
+        place.mkdir(exist_ok=True)
+        small(place)
+    data = bytearray(path.read_bytes()[:4096])
+    data[at : at + len(patch)] = patch
+    damaged = place / "damaged.gguf"
+    damaged.write_bytes(data)
+    with damaged.open("r+b") as file:
+        file.truncate(path.stat().st_size)
+    try:
+        model = txcalc.load(damaged)
+    except InputError:
+        return
+    assert model.checkpoint is not None and model.checkpoint.agrees

@@ -1,0 +1,175 @@
+"""Accelerators: every preset against a second copy of the datasheets' figures, and the lint that finds a wrong one."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txcalc import hardware
+from txcalc.errors import InputError, UnknownName
+from txcalc.sources.presets import folder
+from txcalc.units import parse_bytes
+
+DATASHEETS = json.loads((Path(__file__).parent / "data" / "hardware.json").read_text())
+# Left out on purpose, for sources disagree by factors; and what a datasheet row has no word for.
+DISPUTED = {("b300", "int8"), ("gb300", "int8"), ("gaudi-3", "fp16")}
+PROMISED = ("a100-80gb-sxm", "h100-sxm", "h100-pcie", "h200", "b200", "mi300x", "l4", "l40s", "rtx-4090", "tpu-v5e")
+
+
+def raw(name: str) -> dict[str, Any]:
+    return tomllib.loads((folder() / "hardware" / f"{name}.toml").read_text())
+
+
+def lint(name: str, found: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a preset: another figure than the datasheet's, a sparse peak, GB for GiB, no source."""
+    faults = []
+    try:
+        one = hardware.parse(found, name, name)
+    except InputError as error:
+        return [str(error)]
+    if name in DATASHEETS:
+        sheet = DATASHEETS[name]
+        peaks = {k: Fraction(str(v)) * 10**12 for k, v in sheet["peaks"].items() if (name, k) not in DISPUTED}
+        if peaks != dict(one.peaks):
+            faults.append(f"peaks are {one.peaks}, the datasheet has {peaks}")
+        if one.bandwidth != sheet["bandwidth"] * 10**9:
+            faults.append("bandwidth is not the datasheet's")
+        if one.link != (None if sheet["link"] is None else Fraction(str(sheet["link"])) * 10**9):
+            faults.append("link is not the datasheet's, one way")
+        if one.power != sheet["power"]:
+            faults.append("power is not the datasheet's")
+        size, unit = sheet["memory"]
+        vendor = found["memory"].get("vendor")
+        if size is not None and (vendor is None or vendor["value"] != f"{size}{unit}"):
+            faults.append(f"vendor's memory is not {size} {unit}")
+    vendor, driver = (
+        parse_bytes(found["memory"][k]["value"]) if k in found["memory"] else None for k in ("vendor", "driver")
+    )
+    if vendor and driver and not 0.93 < driver / vendor < 1.08:
+        faults.append("driver and vendor differ by more than GB from GiB")
+    if "bf16" in one.peaks and one.peaks.get("fp8", 0) > Fraction(205, 100) * one.peaks["bf16"]:
+        faults.append("fp8 is more than twice bf16: with sparsity?")
+    if "fp8" in one.peaks and one.peaks.get("fp4", 0) > Fraction(401, 100) * one.peaks["fp8"]:
+        faults.append("fp4 is more than four times fp8: with sparsity?")
+    return faults
+
+
+@pytest.mark.parametrize("name", hardware.names())
+def test_a_preset_is_what_its_datasheet_says(name: str) -> None:
+    assert lint(name, raw(name)) == []
+
+
+def test_every_datasheet_row_has_a_preset() -> None:
+    assert {*DATASHEETS, "a10g"} == set(hardware.names())
+    assert set(PROMISED) <= set(hardware.names())
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value"),
+    [
+        ("h100-sxm", ("peak", "bf16", "value"), 1979),  # with sparsity
+        ("l40s", ("peak", "fp8", "value"), 1466),
+        ("h100-pcie", ("peak", "bf16", "value"), 989),  # the SXM's
+        ("h100-sxm", ("memory", "vendor", "value"), "80GiB"),
+        ("h200", ("memory", "driver", "value"), "150GiB"),
+        ("h100-sxm", ("link", "value"), "900GB"),  # both ways
+        ("h100-sxm", ("bandwidth", "value"), "3072GB"),
+        ("h100-sxm", ("power", "value"), 350),
+        ("h100-sxm", ("peak", "fp8", "source"), "nobody"),
+        ("h100-sxm", ("bandwidth",), {"value": "3350GB"}),
+        ("h100-sxm", ("peak", "fp7"), {"value": 1, "source": "ml-engineering"}),
+    ],
+)
+def test_the_lint_finds_a_wrong_value(name: str, path: tuple[str, ...], value: Any) -> None:
+    wrong = place = raw(name)
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    assert lint(name, wrong)
+
+
+def test_units_are_exact() -> None:
+    h100, h200 = hardware.load("h100-sxm"), hardware.load("H200")
+    assert h200.memory == 143_771 * 2**20  # what its driver reports, not 141 GiB nor 141 GB
+    assert (h100.peak("bf16"), h100.peak("tf32"), h100.bandwidth) == (989 * 10**12, 4945 * 10**11, 3350 * 10**9)
+    assert h100.peak("bfloat16") == h100.peak("bf16")
+    assert hardware.load("h100-pcie").memory == 80 * 10**9  # no driver's figure: the vendor's, in GB
+
+
+def test_what_is_not_known_is_refused_when_it_is_needed() -> None:
+    with pytest.raises(InputError, match=r"a100-80gb-sxm: dtype of the peak is 'fp8', expected one of fp32, tf32"):
+        hardware.load("a100-80gb-sxm").peak("fp8")
+    with pytest.raises(InputError, match="no peak of it is known"):
+        hardware.load("a10g").peak("bf16")
+    with pytest.raises(InputError, match="rtx-4090: its link is not known"):
+        hardware.load("rtx-4090").needed("link")
+    assert hardware.load("h100-sxm").needed("power") == 700
+
+
+def test_an_unknown_accelerator_has_near_names() -> None:
+    with pytest.raises(UnknownName, match="did you mean h100-sxm"):
+        hardware.load("h100-sxn")
+    with pytest.raises(UnknownName):
+        hardware.load("../models/gpt2")
+
+
+MINE = """
+title = "Mine"
+bandwidth = { value = "1TB", source = "me" }
+[memory]
+vendor = { value = "32GiB", source = "me" }
+[sources]
+me = "measured"
+"""
+
+
+def test_a_users_own_accelerator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hardware").mkdir()
+    (tmp_path / "hardware" / "mine.toml").write_text(MINE)
+    (tmp_path / "hardware" / "l4.toml").write_text(MINE)
+    assert hardware.load(tmp_path / "hardware" / "mine.toml").memory == 32 * 2**30
+    monkeypatch.setenv("TXCALC_PRESETS", str(tmp_path))
+    assert "mine" in hardware.names() and "h100-sxm" in hardware.names()
+    mine = hardware.load("mine")
+    assert (mine.title, mine.bandwidth, mine.peaks, mine.link, mine.power) == ("Mine", 10**12, {}, None, None)
+    assert mine.sources == {"memory.vendor": "measured", "bandwidth": "measured"}
+    assert hardware.load("l4").title == "Mine"
+
+
+def test_all_faults_of_a_file_at_once() -> None:
+    wrong = {
+        "title": 3,
+        "bandwith": {"value": "1TB", "source": "me"},
+        "memory": {"vendor": {"value": "16Gb", "source": "me"}, "size": 3},
+        "power": {"value": -1, "source": "me"},
+        "peak": {"bf16": {"value": float("inf"), "source": "me"}, "fp8": 3},
+        "sources": {"me": "measured"},
+    }
+    with pytest.raises(InputError) as found:
+        hardware.parse(wrong, "wrong", "wrong.toml")
+    text = str(found.value)
+    for words in (
+        "'bandwith' is not a key of it (did you mean bandwidth?)",
+        "may mean bits",
+        "memory.size is not known",
+        "bandwidth is missing",
+        "power.value is -1, expected a number of watts above 0",
+        "peak.bf16.value is inf",
+        "peak.fp8 is 3, expected a table { value = …, source = … }",
+        "title is 3, expected a text",
+    ):
+        assert words in text, text
+
+
+@pytest.mark.parametrize("text", ["", "[memory", "memory = 3\nsources = 4\npeak = 'x'", "\x00", "notes = 3"])
+def test_a_broken_file_is_one_message(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "broken.toml"
+    path.write_text(text)
+    with pytest.raises(InputError):
+        hardware.load(path)

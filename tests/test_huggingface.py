@@ -1,0 +1,476 @@
+"""Configs of Hugging Face: exact against transformers' own numbers, or refused by name; never a wrong number."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from txcalc import load
+from txcalc.errors import InputError, TxcalcError
+from txcalc.ledger import KINDS, Ledger
+from txcalc.model import Model
+from txcalc.sources import build
+from txcalc.sources.huggingface import describe, families
+
+DATA = Path(__file__).parent / "data" / "hf"
+CONFIGS: dict[str, dict[str, Any]] = json.loads((DATA / "configs.json").read_text())
+TRUTH: dict[str, dict[str, Any]] = json.loads((DATA / "truth.json").read_text())
+
+# What is refused, by name. This list may only shrink: a config that becomes readable must leave it.
+REFUSED = """
+beit-base-default bitnet-b1.58-2b-4t convbert-base deberta-base deberta-v2-xlarge deberta-v3-base deberta-v3-base-mlm
+deepseek-v3.2 deepseek-v4-flash deepseek-v4-pro default-axk1 default-bailing-hybrid default-bigbird-pegasus
+default-blt default-diffllama default-doge default-fsmt default-gemma3n-text default-laguna default-lfm3 default-moshi
+default-prophetnet default-xlstm default-zamba dinov2-base esm2-t33-650m fnet-base gemma-4-26b-a4b gemma-4-e2b
+gemma-4-e4b jetmoe-8b longformer-base-4096 minimax-text-01 mobilebert-uncased nvidia-nemotron-3-ultra-550b-a55b-bf16
+opt-350m qwen3-next-80b-a3b qwen3.5-122b-a10b qwen3.5-27b qwen3.5-397b-a17b recurrentgemma-2b rwkv-4-430m rwkv-4-7b
+squeezebert swin-tiny
+"""
+
+# transformers repeats K and V for all heads before it caches them; 8 heads of each are all that is needed.
+WIDER_CACHE = {"falcon-40b", "falcon-180b"}
+
+
+def read(config: Any) -> Model:
+    return build(*describe(config))
+
+
+def ledger_of(model: Model, batch: int, tokens: int) -> Ledger:
+    source = (
+        {"source": 1500} if model.spec["kind"] == "audio" else {"source": tokens} if model.has_encoder_apart else {}
+    )
+    return model.ledger(batch, tokens, **source)
+
+
+def counted_flops(model: Model, batch: int, tokens: int) -> int:
+    """FLOPs as the truth counts them: of recurrent layers the projections that are modules and nothing else."""
+    ledger = ledger_of(model, batch, tokens)
+    flops: int = ledger.total("flops")
+    recurrent = [entry for entry in ledger if entry.kind == "recurrent"]
+    flops -= sum(entry.flops for entry in recurrent if entry.steps[-1].name in ("conv", "dt_proj"))
+    if model.spec["model_type"] == "nemotron_h":  # its attention core is not a module apart from the mixer's scan
+        flops -= sum(entry.flops for entry in ledger if entry.kind == "attention_core")
+    return flops
+
+
+@pytest.mark.parametrize("name", sorted(set(CONFIGS) - set(REFUSED.split())))
+def test_exact(name: str) -> None:
+    truth, model = TRUTH[name], read(CONFIGS[name])
+    assert model.params == truth["total"]
+    assert model.ledger().by_kind("params") == truth["kinds"]
+    assert model.active == truth["active"]
+    for point, flops in truth["flops"].items():
+        batch, tokens = map(int, point.split("x"))
+        assert counted_flops(model, batch, tokens) == flops, point
+    for tokens, elements in truth.get("cache", {}).items():
+        held = ledger_of(model, 1, int(tokens)).total("cache")
+        assert held < elements if name in WIDER_CACHE else held == elements, tokens
+
+
+@pytest.mark.parametrize("name", REFUSED.split())
+def test_refused_by_name(name: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        read(CONFIGS[name])
+    config = CONFIGS[name]
+    model_type = config.get("text_config", config).get("model_type", config["model_type"])
+    reason = families().get(model_type, "")
+    keys = [key for key in config if key in str(refusal.value)]
+    assert (
+        keys
+        if reason == "exact"
+        else model_type in str(refusal.value) and reason[len("refused: ") :] in str(refusal.value)
+    )
+
+
+def test_truth_is_complete() -> None:
+    assert set(TRUTH) == set(CONFIGS) and len(CONFIGS) == 241
+    assert sum(bool(truth["flops"]) for truth in TRUTH.values()) > 220
+    assert {kind for truth in TRUTH.values() for kind in truth["kinds"]} == set(KINDS) - {"attention_core"}
+
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "vocab_size": 100,
+}
+LLAMA_PARAMS = 100 * 64 * 2 + 2 * (4 * 64 * 64 + 3 * 64 * 96 + 2 * 64) + 64
+
+
+def test_absent_structure_is_an_assumption_and_an_absent_size_an_error() -> None:
+    model = read(LLAMA)
+    assert model.params == LLAMA_PARAMS
+    told = " ".join(model.assumptions)
+    assert "num_key_value_heads = 4" in told and "tie_word_embeddings = false" in told
+    assert not read(LLAMA | {"num_key_value_heads": 4, "tie_word_embeddings": False, "attention_bias": False,
+                             "mlp_bias": False}).assumptions  # fmt: skip
+    for key in set(LLAMA) - {"model_type"}:
+        with pytest.raises(InputError) as error:
+            read({name: value for name, value in LLAMA.items() if name != key})
+        assert f"{key} is missing" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_experts": 8}, "num_experts is 8, a key that is not understood"),
+        ({"shiny_new_width": 7}, "shiny_new_width is 7, a key that is not understood"),
+        ({"hidden_size": "64"}, "hidden_size is '64', expected a whole number above 0"),
+        ({"hidden_size": True}, "hidden_size is True, expected a whole number above 0"),
+        ({"hidden_size": 64.0}, "hidden_size is 64.0, expected a whole number above 0"),
+        ({"hidden_size": -64}, "hidden_size is -64"),
+        ({"hidden_size": None}, "hidden_size is None"),
+        ({"hidden_size": [64]}, "hidden_size is [64]"),
+        ({"hidden_size": 10**4000}, "hidden_size is "),
+        ({"hidden_size": 66}, "num_attention_heads is 4, expected a divisor of the width = 66"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads is 3, expected a divisor of num_attention_heads = 4"),
+        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes', expected true or false"),
+        ({"hidden_act": "swiglu"}, "hidden_act is 'swiglu', expected one of"),
+        ({"head_dim": 15}, "rotary width is 15, expected an even number"),
+        ({"pad_token_id": 100}, "pad_token_id is 100, expected less than vocab_size = 100"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "architectures[0] is 'LlamaForSequenceClassification'"),
+        ({"architectures": ["LlamaForRewardModel"]}, "architectures[0] is 'LlamaForRewardModel'"),
+        ({"architectures": "LlamaForCausalLM"}, "architectures is 'LlamaForCausalLM', expected a list"),
+        ({"is_encoder_decoder": True}, "is_encoder_decoder is True, expected false"),
+        ({"num_hidden_layers": 10**6}, "num_hidden_layers is 1000000"),
+        ({"kéy": 1}, "'kéy' is 1, a key that is not understood"),
+        ({"\ud800": 1}, "'\\ud800' is 1, a key that is not understood"),
+    ],
+)
+def test_faults_name_the_key(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        read(LLAMA | change)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("nvidia-nemotron-3-nano-30b-a3b-bf16", {"moe_latent_size": 1024}),
+        ("nvidia-nemotron-3-nano-30b-a3b-bf16", {"tie_word_embeddings": True}),
+        ("mixtral-8x7b-v0.1", {"num_experts_per_tok": 9}),
+        ("mixtral-8x7b-v0.1", {"num_shared_experts": 1}),
+        ("qwen2-7b", {"attention_bias": False}),
+        ("qwen3-1.7b", {"layer_types": ["sliding_attention"]}),
+        ("gemma-2-9b", {"num_attention_heads": 15}),
+        ("gpt2", {"add_cross_attention": True}),
+        ("mpt-7b", {"expansion_ratio": 8}),
+        ("mpt-7b", {"attn_config": {"qk_ln": True}}),
+        ("olmoe-1b-7b", {"head_dim": 64}),
+        ("deepseek-v3", {"n_group": 7}),
+        ("deepseek-v3", {"moe_layer_freq": 2}),
+        ("bert-base-multilingual-cased", {"tie_word_embeddings": False}),
+        ("bert-base-multilingual-cased", {"position_embedding_type": "relative_key"}),
+        ("bart-base", {"tie_word_embeddings": False}),
+        ("bart-base", {"normalize_embedding": False}),
+        ("opus-mt-en-de", {"share_encoder_decoder_embeddings": False}),
+        ("flan-t5-base", {"is_gated_act": False}),
+        ("t5-11b", {"architectures": ["T5EncoderModel"]}),
+        ("albert-base-v2", {"num_hidden_groups": 2}),
+        ("mamba-130m", {"intermediate_size": 1000}),
+        ("mamba2-130m", {"num_heads": 25}),
+        ("vit-large-patch16-224", {"patch_size": 15}),
+        ("llama-4-scout-17b-16e-instruct", {"text_config": {"hidden_size": 5120}}),
+    ],
+)
+def test_what_changes_a_size_unread_is_refused(name: str, change: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as error:
+        read(CONFIGS[name] | change)
+    (key,) = change
+    assert key in str(error.value)
+
+
+def test_all_faults_at_once() -> None:
+    with pytest.raises(InputError) as error:
+        read({"model_type": "llama", "hidden_size": "wide", "num_attention_heads": 0, "depth": 3})
+    assert len(error.value.faults) >= 5
+
+
+@pytest.mark.parametrize(
+    ("change", "note"),
+    [
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantised ('fp8')"),
+        ({"auto_map": {"AutoModelForCausalLM": "modeling.Llama"}}, "auto_map names code, which is not run"),
+    ],
+)
+def test_notes(change: dict[str, Any], note: str) -> None:
+    model = read(LLAMA | change)
+    assert model.params == LLAMA_PARAMS and note in " ".join(model.notes)
+
+
+def test_extra_prediction_layers_are_named() -> None:
+    assert "1 multi-token-prediction layer is not counted" in read(CONFIGS["deepseek-v3"]).notes
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"model_type": "lama"}, "did you mean llama"),
+        ({"model_type": "rwkv"}, "model_type is 'rwkv', which is not read"),
+        ({"model_type": "my_net", "auto_map": {"AutoModel": "net.Net"}}, "whose code auto_map names and txcalc never"),
+        ({"model_type": 7}, "model_type is 7, expected the name of an architecture"),
+        ({}, "model_type is missing"),
+        ([LLAMA], "expected an object with model_type"),
+    ],
+)
+def test_model_types_that_are_not_read(config: Any, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        read(config)
+    assert message in str(error.value)
+
+
+def same(a: Any, b: Any) -> bool:
+    return read(a).ledger(2, 8).by_kind("flops") == read(b).ledger(2, 8).by_kind("flops") and (
+        read(a).ledger().by_kind("params") == read(b).ledger().by_kind("params")
+    )
+
+
+def renamed(config: dict[str, Any], **names: str) -> dict[str, Any]:
+    return {names.get(key, key): value for key, value in config.items()}
+
+
+def test_spellings_agree() -> None:
+    gpt2 = CONFIGS["gpt2"] | {"n_embd": 768}
+    new = renamed(gpt2, n_embd="hidden_size", n_layer="num_hidden_layers", n_head="num_attention_heads")
+    assert new != gpt2 and same(gpt2, new)
+    old = LLAMA | {"rope_theta": 500000.0, "torch_dtype": "bfloat16", "rope_scaling": {"type": "linear", "factor": 2}}
+    assert same(old, LLAMA | {"rope_parameters": {"rope_type": "linear", "rope_theta": 500000.0}, "dtype": "bfloat16"})
+    with pytest.raises(InputError) as error:
+        read(gpt2 | {"hidden_size": 1024})
+    assert "hidden_size is 1024, expected 768, for n_embd says the same thing" in str(error.value)
+
+
+def test_layer_types_and_the_pattern_agree() -> None:
+    config = {key: value for key, value in CONFIGS["gemma3-1b-it"].items() if key != "layer_types"}
+    n = config["num_hidden_layers"]
+    types = ["sliding_attention" if (i + 1) % 6 else "full_attention" for i in range(n)]
+    named, counted = read(config | {"layer_types": types}), read(config | {"sliding_window_pattern": 6})
+    assert named.ledger(1, 4096).total("cache") == counted.ledger(1, 4096).total("cache")
+    with pytest.raises(InputError) as error:
+        read(config | {"layer_types": types[1:]})
+    assert f"expected a list of {n} items" in str(error.value)
+
+
+VISION = {"model_type": "siglip_vision_model", "hidden_size": 32}
+
+
+def test_multimodal_gives_its_language_model() -> None:
+    whole = {"model_type": "llava", "text_config": LLAMA, "vision_config": VISION, "image_token_index": 99}
+    model = read(whole)
+    assert model.params == LLAMA_PARAMS
+    assert any("language model alone" in note and "vision_config" in note for note in model.notes)
+    tied = read(whole | {"tie_word_embeddings": True})
+    assert tied.params == LLAMA_PARAMS - 6400
+    with pytest.raises(InputError) as error:
+        read(whole | {"tie_word_embeddings": True, "text_config": LLAMA | {"tie_word_embeddings": False}})
+    assert "text_config.tie_word_embeddings says the same thing" in str(error.value)
+    with pytest.raises(InputError) as error:
+        read(whole | {"text_config": LLAMA | {"hidden_size": 0}})
+    assert "text_config.hidden_size is 0" in str(error.value)
+
+
+def test_multimodal_keys_beside_the_tower() -> None:
+    text = {key: value for key, value in LLAMA.items() if key != "model_type"} | {"num_key_value_heads": 2}
+    flat = {"model_type": "qwen2_vl", **text, "vision_config": VISION}
+    assert same(flat, {"model_type": "qwen2_vl", "text_config": text, "vision_config": VISION})
+
+
+def test_the_head_is_that_of_the_class_named() -> None:
+    assert read(LLAMA | {"architectures": ["LlamaModel"]}).params == LLAMA_PARAMS - 6400
+    assert read(LLAMA | {"architectures": ["LlamaForCausalLM"]}).params == LLAMA_PARAMS
+    bert = CONFIGS["bert-base-multilingual-cased"]
+    bare, masked = read(bert | {"architectures": ["BertModel"]}), read(bert | {"architectures": ["BertForMaskedLM"]})
+    assert (
+        masked.params - bare.params == 2 * 768 + bert["vocab_size"]
+    )  # norm and biases against none, pooler = transform
+
+
+def test_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "tiny-llama"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    for source in (folder, folder / "config.json", str(folder), str(folder / "config.json")):
+        model = load(source)
+        assert (model.params, model.name) == (LLAMA_PARAMS, "tiny-llama")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(json.dumps(LLAMA).encode())))
+    assert load("-").params == LLAMA_PARAMS
+    assert load(folder, {"h_kv": 1}).params == LLAMA_PARAMS - 2 * 2 * 64 * 48
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"{", "is not valid JSON"),
+        (b"\xff\xfe", "is not text"),
+        (b"[" * 100_000, "is not valid JSON"),
+        (b'{"model_type": "llama", "hidden_size": ' + b"9" * 5000 + b"}", "is not valid JSON"),
+        (b"7", "holds 7, expected an object with model_type"),
+    ],
+)
+def test_files_that_are_no_config(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError) as error:
+        load(path)
+    assert message in str(error.value)
+
+
+def test_a_folder_without_one(tmp_path: Path) -> None:
+    with pytest.raises(TxcalcError):
+        load(tmp_path)
+
+
+def test_families() -> None:
+    table = families()
+    assert table["llama"] == "exact" and table["rwkv"].startswith("refused: ")
+    read_types = {CONFIGS[name]["model_type"] for name in set(CONFIGS) - set(REFUSED.split())}
+    assert {model_type for model_type in read_types if table[model_type] != "exact"} == set()
+
+
+def test_every_reader_exists_and_is_light() -> None:
+    code = """
+import json, sys
+from txcalc.sources.huggingface import describe, reader_of
+from txcalc.sources.huggingface.config import Config
+from txcalc.sources.huggingface.families import READERS, REFUSED, WRAPPERS
+describe(json.loads(sys.argv[1]))
+loaded = {name.rpartition(".")[2] for name in sys.modules if name.startswith("txcalc.sources.huggingface.")}
+assert loaded == {"config", "neutral", "families", "shared", "dense"}, loaded
+assert not {"torch", "numpy", "sympy", "transformers"} & set(sys.modules)
+for model_type in READERS:
+    assert callable(reader_of("", Config({}, model_type))), model_type
+assert not set(READERS) & set(REFUSED)
+assert not (set(WRAPPERS.values()) - set(READERS) - set(REFUSED)), set(WRAPPERS.values()) - set(READERS)
+"""
+    subprocess.run([sys.executable, "-c", code, json.dumps(LLAMA)], check=True)
+
+
+# A config changed by a careless or hostile hand.
+READ = sorted(set(CONFIGS) - set(REFUSED.split()))
+odd_values = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 5),
+    st.integers(-(10**30), 10**30),
+    st.floats(),
+    st.text(max_size=4),
+    st.sampled_from(["🦙", "\ud800", "4096", "auto", "inf"]),
+    st.lists(st.integers(0, 3), max_size=3),
+    st.dictionaries(st.text(max_size=3), st.integers(0, 9), max_size=2),
+)
+PRIMARY = (
+    "hidden_size",
+    "n_embd",
+    "d_model",
+    "dim",
+    "num_hidden_layers",
+    "n_layer",
+    "vocab_size",
+    "num_attention_heads",
+)
+
+
+@settings(max_examples=400)
+@given(name=st.sampled_from(READ), data=st.data())
+def test_mutations_give_a_model_or_a_fault(name: str, data: st.DataObject) -> None:
+    config = json.loads(json.dumps(CONFIGS[name]))
+    tables = [config, *(table for table in config.values() if isinstance(table, dict) and table)]
+    table = data.draw(st.sampled_from(tables))
+    key = data.draw(st.sampled_from(sorted(table)))
+    action = data.draw(st.sampled_from(["drop", "change", "nest", "negate", "huge", "add"]))
+    if action == "drop":
+        del table[key]
+    elif action == "nest":
+        table[key] = {key: table[key]}
+    elif action == "negate" and isinstance(table[key], int | float):
+        table[key] = -table[key]
+    elif action == "huge" and type(table[key]) is int:
+        table[key] = table[key] * 10 ** data.draw(st.integers(1, 40))
+    elif action == "add":
+        table[data.draw(st.text(max_size=5))] = data.draw(odd_values)
+    else:
+        table[key] = data.draw(odd_values)
+    try:
+        model = read(config)
+    except TxcalcError as error:
+        assert str(error).encode("utf-8")
+        return
+    assert model.params > 0 and ledger_of(model, 1, 4).total("flops") > 0
+    sizes = {name: table[name] for name in PRIMARY if name in table}
+    assert all(value is None or (type(value) is int and value > 0) for value in sizes.values()), sizes
+
+
+@settings(max_examples=100)
+@given(config=st.recursive(odd_values, lambda inner: st.dictionaries(st.text(max_size=8), inner, max_size=4)))
+def test_anything_else_is_a_fault(config: Any) -> None:
+    with pytest.raises(InputError):
+        read(config)
+
+
+# transformers itself, where it is installed: a config that it refuses for its sizes, or counts otherwise, gives no
+# number.
+CHANGED = {
+    "llama": ("hidden_size", "num_attention_heads", "num_key_value_heads", "tie_word_embeddings", "attention_bias"),
+    "qwen2": ("hidden_size", "num_attention_heads", "num_key_value_heads", "attention_bias", "use_sliding_window"),
+    "qwen3_moe": ("num_experts", "decoder_sparse_step", "moe_intermediate_size", "head_dim"),
+    "gemma2": ("hidden_size", "num_attention_heads", "head_dim"),
+    "gpt2": ("n_embd", "n_head", "n_layer", "n_positions"),
+    "falcon": ("hidden_size", "multi_query", "new_decoder_architecture", "parallel_attn", "bias", "alibi"),
+    "deepseek_v3": ("q_lora_rank", "n_shared_experts", "first_k_dense_replace", "v_head_dim", "num_key_value_heads"),
+    "bert": ("hidden_size", "type_vocab_size", "tie_word_embeddings"),
+    "t5": ("d_kv", "num_heads", "num_layers"),
+    "bart": ("encoder_attention_heads", "decoder_layers", "max_position_embeddings", "tie_word_embeddings"),
+    "mamba2": ("expand", "num_heads", "n_groups", "state_size"),
+    "jamba": ("attn_layer_period", "num_experts", "mamba_dt_rank", "num_key_value_heads"),
+}
+
+
+@pytest.mark.parametrize("model_type", CHANGED)
+def test_transformers_agrees(model_type: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    base = next(config for name, config in CONFIGS.items() if config["model_type"] == model_type and name in READ)
+    layers = ("num_hidden_layers", "n_layer", "num_layers", "encoder_layers")
+    small = base | {key: 8 for key in layers if key in base} | {"tie_word_embeddings": True}
+    small = {key: value for key, value in small.items() if key not in ("quantization_config", "architectures")}
+    agreed = 0
+    for key in CHANGED[model_type]:
+        value = small.get(key, False)
+        other = (not value, not value) if isinstance(value, bool) else (value + 1, value * 2)
+        for changed in other:
+            config = small | {key: changed}
+            try:
+                ours = read(config).params
+            except TxcalcError:
+                continue
+            fields = {name: value for name, value in config.items() if name != "model_type"}
+            made = transformers.CONFIG_MAPPING[model_type].from_dict(fields)
+            with torch.device("meta"):
+                model = _class(transformers, model_type)._from_config(made)
+            assert ours == sum(weight.numel() for weight in {id(w): w for w in model.parameters()}.values()), config
+            agreed += 1
+    assert agreed
+
+
+def _class(transformers: Any, model_type: str) -> Any:
+    from transformers.models.auto import modeling_auto as auto
+
+    for names in (
+        auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES if model_type == "bert" else {},
+        auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+        auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    ):
+        if model_type in names:
+            return getattr(transformers, names[model_type])
+    raise AssertionError(model_type)

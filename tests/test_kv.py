@@ -1,0 +1,160 @@
+"""`txcalc kv`: what the cache holds, against hand arithmetic, over kinds of models."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from txcalc import load
+from txcalc.cli import app
+from txcalc.cli.kv import CONTEXTS
+from txcalc.sources.presets import names
+
+GIB = 2**30
+
+
+def run(*argv: str) -> tuple[int, str, str]:
+    result = CliRunner(env={"COLUMNS": "100"}).invoke(app, ["kv", *argv])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def rows(*argv: str) -> list[dict[str, int]]:
+    code, out, err = run(*argv, "--json")
+    assert code == 0, err
+    data = json.loads(out)
+    assert data["schema"] == "txcalc/kv/1"
+    return data["rows"]
+
+
+def test_windows_hold_their_tokens_and_the_dense_bound_all() -> None:
+    """Gemma-3 27B, 10 of 62 layers global: 1.031 GiB at 8,192 tokens, not 3.875."""
+    (row,) = rows("gemma-3-27b", "--contexts", "8k", "--batches", "1")
+    token = 2 * 16 * 128 * 2
+    assert row == {
+        "context": 8192,
+        "batch": 1,
+        "dtype": "bf16",
+        "bytes": token * (10 * 8192 + 52 * 1024),
+        "dense_bytes": token * 62 * 8192,
+    }
+    assert round(row["bytes"] / GIB, 3) == 1.031
+    assert row["dense_bytes"] / GIB == 3.875
+
+
+def test_a_window_that_is_not_full_drops_nothing() -> None:
+    for row in rows("gemma-3-27b", "--contexts", "1,1023,1k", "--batches", "3"):
+        assert row["bytes"] == row["dense_bytes"] == 3 * 2 * 16 * 128 * 2 * 62 * row["context"]
+
+
+def test_a_latent_is_one_for_all_heads() -> None:
+    (row,) = rows("deepseek-v3", "--contexts", "1", "--batch", "1")
+    assert row["bytes"] == row["dense_bytes"] == 70_272
+
+
+def test_four_bits_are_half_a_byte() -> None:
+    """K and V of one head of width 1 in one layer: a byte a token."""
+    (one, two) = rows("D=64 h=1 d_h=1 F=64 L=1 E=1 k=1", "--contexts", "1", "--batch", "1,3", "--kv-dtypes", "int4")
+    assert (one["bytes"], two["bytes"]) == (1, 3)
+
+
+def test_a_recurrent_state_does_not_grow() -> None:
+    sizes = {row["bytes"] for row in rows("mamba2-2.7b", "--contexts", "1,1k,1M", "--batches", "1")}
+    assert sizes == {2 * 64 * (80 * 64 * 128 + (80 * 64 + 2 * 128) * 4)}
+
+
+def test_cross_attention_is_constant_and_apart() -> None:
+    short, long = rows("t5-small", "--contexts", "1,512", "--batches", "2", "--source", "100")
+    token = 2 * 8 * 64 * 2 * 6
+    assert short["cross_bytes"] == long["cross_bytes"] == 2 * 100 * token
+    assert (short["bytes"], long["bytes"]) == (2 * (100 + 1) * token, 2 * (100 + 512) * token)
+
+
+def test_without_a_length_the_source_is_as_long_as_the_context() -> None:
+    short, long = rows("t5-small", "--contexts", "10,20", "--batches", "1")
+    assert (short["cross_bytes"], long["cross_bytes"]) == tuple(2 * 8 * 64 * 2 * 6 * n for n in (10, 20))
+    assert "the source is as long as the context" in run("t5-small", "--contexts", "10,20")[1]
+
+
+def test_dtypes_change_bytes_and_come_in_order() -> None:
+    found = rows("gpt2", "--contexts", "1k", "--batches", "1", "--kv-dtypes", "fp32,bf16,fp8")
+    assert [(row["dtype"], row["bytes"]) for row in found] == [
+        ("fp32", 2 * 37_748_736),
+        ("bf16", 37_748_736),
+        ("fp8", 37_748_736 // 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("gpt2", [1024]),
+        ("whisper-large-v3", [448]),
+        ("deepseek-v3", [1024, 4096, 8192, 32768, 131072, 163840]),
+        ("D=64 h=1 F=64 L=1", list(CONTEXTS)),
+    ],
+)
+def test_contexts_stop_at_the_models_own(source: str, expected: list[int]) -> None:
+    assert [row["context"] for row in rows(source, "--batches", "1")] == expected
+
+
+def test_growth_and_constant_part_add_up() -> None:
+    _, out, _ = run("jamba-v0.1", "--contexts", "1k", "--batches", "1", "--json")
+    data = json.loads(out)
+    growth, constant = data["cache"]["elements_per_token"], data["cache"]["constant_elements"]
+    assert data["rows"][0]["bytes"] == 2 * (1024 * growth + constant)
+    assert growth == 4 * 2 * 8 * 128
+
+
+def test_equal_layers_are_one_line() -> None:
+    """DeepSeek-V3's dense and sparse layers hold the same; Gemma-3's two kinds do not."""
+    assert json.loads(run("deepseek-v3", "--json")[1])["holds"] == [
+        "61 × a latent of every token: (512 + 64) · S elements"
+    ]
+    assert json.loads(run("gemma-3-27b", "--json")[1])["holds"] == [
+        "52 × K and V of the last 1,024 tokens: 2 · 16 · 128 · min(S, 1,024) elements",
+        "10 × K and V of every token: 2 · 16 · 128 · S elements",
+    ]
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_preset_has_a_table_or_a_reason(name: str) -> None:
+    code, out, err = run(name)
+    if load(name).spec["kind"] in ("encoder", "vision"):
+        assert (code, out) == (2, "")
+        assert err == f"txcalc: {name}: has no cache: an encoder keeps nothing for later tokens\n"
+    else:
+        assert code == 0, err
+        assert "constant part" in out
+
+
+def test_csv_is_one_table_of_exact_numbers() -> None:
+    code, out, _ = run("gemma-3-27b", "--contexts", "8k", "--batches", "1,64", "--format", "csv")
+    assert code == 0
+    share = 1107296256 / 4160749568
+    assert out.splitlines() == [
+        "dtype,context,batch,bytes,dense_bytes,of dense",
+        f"bf16,8192,1,1107296256,4160749568,{share}",
+        f"bf16,8192,64,70866960384,266287972352,{share}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["gpt2", "--contexts", "0"], "workload: tokens is 0, expected a whole number from 1"),
+        (["gpt2", "--batches", "1,0"], "workload: batch is 0, expected a whole number from 1"),
+        (["gpt2", "--contexts", "1,"], "--contexts is '', expected a whole number such as 2048, 32k or 1M"),
+        (["gpt2", "--kv-dtypes", "bf17"], "dtype: no dtype named 'bf17' (did you mean bf16"),
+        (["gpt2", "--source", "5"], "workload: source is 5, expected nothing: gpt2 has no encoder apart (drop it)"),
+    ],
+)
+def test_refusals(argv: list[str], said: str) -> None:
+    code, out, err = run(*argv)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"txcalc: {said}")
+
+
+def test_beyond_the_context_is_said() -> None:
+    assert run("gpt2", "--contexts", "4k")[2] == "note: 4,096 tokens are beyond its context of 1,024\n"

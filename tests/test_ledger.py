@@ -1,0 +1,211 @@
+"""The ledger as its users meet it: paths, kinds, totals, and what is left out."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+import txcalc
+from txcalc import InputError, Ledger, UnknownName
+from txcalc.ledger import KINDS, QUANTITIES
+from txcalc.parts.linear import Norm
+
+
+@pytest.fixture(scope="module")
+def deepseek() -> Ledger:
+    return txcalc.load("deepseek-v3").ledger(tokens=4)
+
+
+def test_equal_layers_are_one_entry_with_a_count(deepseek: Ledger) -> None:
+    paths = {entry.path: entry.times for entry in deepseek}
+    assert paths["layers.0.attention.q_a"] == 3
+    assert paths["layers.3.attention.q_a"] == 58
+    assert paths["layers.3.experts.routed.0.up"] == 58 * 256
+    assert len(deepseek.entries) < 50
+
+
+@pytest.mark.parametrize(
+    ("path", "params"),
+    [
+        ("", 671_026_404_352),
+        ("embedding", 129_280 * 7168),
+        ("embedding.tokens", 129_280 * 7168),
+        ("layers.0.feed_forward", 3 * 7168 * 18_432),
+        ("layers.2.feed_forward.up", 7168 * 18_432),
+        ("layers.60.experts.routed", 256 * 3 * 7168 * 2048),
+        ("layers.60.experts.routed.255", 3 * 7168 * 2048),
+        ("layers.60.experts.routed.0.up", 7168 * 2048),
+        ("layers.60.experts.router", 7168 * 256),
+        ("layers.7.attention.core", 0),
+        ("head", 129_280 * 7168),
+    ],
+)
+def test_a_path_is_one_copy(deepseek: Ledger, path: str, params: int) -> None:
+    assert deepseek.at(path).total("params") == params
+
+
+def test_a_name_without_its_number_is_all_copies(deepseek: Ledger) -> None:
+    layers = deepseek.at("layers")
+    assert layers.total("params") == sum(deepseek.at(f"layers.{i}").total("params") for i in range(61))
+
+
+def test_an_expert_has_an_average_share_of_the_flops() -> None:
+    ledger = txcalc.load("D=8 L=1 h=1 F=4 E=3 k=2").ledger()
+    one = [ledger.at(f"layers.0.experts.routed.{i}").total("flops") for i in range(3)]
+    assert one == [Fraction(2, 3) * 2 * 3 * 8 * 4] * 3
+    assert sum(one) == ledger.by_kind("flops")["experts"]
+
+
+def test_narrowing_twice_is_narrowing_once(deepseek: Ledger) -> None:
+    twice, once = deepseek.at("layers.5").at("layers.5.attention"), deepseek.at("layers.5.attention")
+    assert [entry.path for entry in twice] == [entry.path for entry in once]
+    assert all(twice.total(quantity) == once.total(quantity) for quantity in QUANTITIES)
+    assert next(iter(once)).path == "layers.5.attention.q_a"
+
+
+@pytest.mark.parametrize(
+    "path", ["layer", "layers.61", "layers.-1", "layers.00", "layers.0.", ".", "layers.²", "attention", "layers.0.0"]
+)
+def test_a_path_that_is_not_there(deepseek: Ledger, path: str) -> None:
+    with pytest.raises(UnknownName, match="ledger: no part named"):
+        deepseek.at(path)
+
+
+def test_near_paths_are_named(deepseek: Ledger) -> None:
+    with pytest.raises(UnknownName) as error:
+        deepseek.at("layers.0.attention.qa")
+    assert error.value.near[0] == "layers.0.attention.q_a"
+
+
+def test_an_unknown_quantity_names_the_known_ones(deepseek: Ledger) -> None:
+    with pytest.raises(UnknownName, match=r"no quantity named 'flop' \(did you mean flops or"):
+        deepseek.total("flop")
+    with pytest.raises(
+        UnknownName, match="one of params, active, flops, flops_masked, flops_other, bytes, saved, cache"
+    ):
+        deepseek.by_kind("x")
+
+
+def test_kinds_are_those_of_the_table_in_its_order(deepseek: Ledger) -> None:
+    for quantity in QUANTITIES:
+        found = list(deepseek.by_kind(quantity))
+        assert found == [kind for kind in KINDS if kind in found]
+    assert set(deepseek.by_kind("params")) == {
+        "embedding", "attention", "feed_forward", "experts", "shared_experts", "router", "norm", "head"
+    }  # fmt: skip
+
+
+def test_kinds_of_an_encoder_with_a_masked_head() -> None:
+    """The head has its own transform and norm; the pooler is other; weights of a core count as attention."""
+    raw = {
+        "kind": "encoder", "d_model": 8, "n_layers": 1, "vocab_size": 10, "norm": {"form": "layer", "place": "post"},
+        "attention": {"n_heads": 2, "sinks": True}, "feed_forward": {"d_ff": 16}, "positions": {"form": "none"},
+        "head": {"form": "masked-lm", "tied": True, "pooler": True},
+    }  # fmt: skip
+    params = txcalc.sources.build(raw, "an encoder").ledger().by_kind("params")
+    assert params == {
+        "embedding": 80,
+        "attention": 4 * 64 + 2,
+        "feed_forward": 256,
+        "norm": 2 * 16,
+        "head": 64 + 8 + 16 + 10,
+        "other": 72,
+    }
+
+
+def test_kinds_of_experts() -> None:
+    """The gate of the shared expert decides, as the router does."""
+    raw = {
+        "d_model": 8, "n_layers": 1, "attention": {"n_heads": 2}, "norm": {"final": False},
+        "experts": {"n_experts": 4, "top_k": 2, "d_ff": 3, "d_ff_shared": 5, "shared_gate": True},
+    }  # fmt: skip
+    params = txcalc.sources.build(raw, "experts").ledger().by_kind("params")
+    assert params == {
+        "attention": 4 * 64,
+        "experts": 4 * 3 * 8 * 3,
+        "shared_experts": 3 * 8 * 5,
+        "router": 8 * 4 + 8,
+        "norm": 16,
+    }
+
+
+def test_kinds_of_what_is_no_matrix_product() -> None:
+    """Rotary counts with attention, the softmax with its core, the residual sums apart."""
+    other = txcalc.load("D=8 L=2 h=2 F=16").ledger(tokens=3).by_kind("flops_other")
+    assert other == {
+        "attention": 2 * 3 * (2 + 2) * 3 * 4,
+        "attention_core": 2 * 5 * 2 * 3 * 3,
+        "feed_forward": 2 * 5 * 3 * 16,
+        "norm": 2 * 2 * 4 * 3 * 8,
+        "other": 2 * 2 * 3 * 8,
+    }
+
+
+def test_where_keeps_what_is_accepted(deepseek: Ledger) -> None:
+    norms = deepseek.where(lambda entry: type(entry.leaf) is Norm)
+    assert norms.total("params") == deepseek.by_kind("params")["norm"] == 61 * (2 * 7168 + 1536 + 512) + 7168
+
+
+def test_nothing_sums_to_nothing(deepseek: Ledger) -> None:
+    nothing = deepseek.where(lambda entry: False)
+    assert [nothing.total(quantity) for quantity in QUANTITIES] == [0] * 8
+    assert nothing.cache_terms == (0, 0, 0)
+    assert nothing.by_kind("flops") == {}
+
+
+def test_bytes_are_rounded_up_once() -> None:
+    """Three entries of half a byte too much each are one and a half, rounded up together."""
+    ledger = txcalc.load("D=3 h=1 L=1 F=5 V=8").ledger(dtype="int4", kv_dtype="int4")
+    odd = [entry.path for entry in ledger if sum(entry.traffic) % 2][:3]
+    three = ledger.where(lambda entry: entry.path in odd)
+    assert len(odd) == 3
+    assert three.total("bytes") == (sum(sum(entry.traffic) for entry in three) + 1) // 2
+
+
+def test_dtypes_of_weights_and_cache_are_apart() -> None:
+    model = txcalc.load("llama-3.1-8b")
+    plain = model.ledger(past=1000)
+    cached = sum(entry.traffic.cache for entry in plain)
+    assert model.ledger(past=1000, kv_dtype="fp8").total("bytes") == plain.total("bytes") - cached
+    assert model.ledger(past=1000, kv_dtype="fp32").total("bytes") == plain.total("bytes") + 2 * cached
+    assert model.ledger(past=1000, dtype="fp32", kv_dtype="fp32").total("bytes") == 2 * plain.total("bytes")
+
+
+def test_an_entry_prints_as_its_path(deepseek: Ledger) -> None:
+    assert repr(deepseek.at("layers.0.attention.q_a").entries[0]) == "<layers.0.attention.q_a × 1: Linear>"
+
+
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        ({"batch": 0}, "batch is 0, expected a whole number from 1 to 1,000,000,000,000"),
+        ({"tokens": -1}, "tokens is -1, expected a whole number from 1 to 1,000,000,000,000"),
+        ({"tokens": 10**30}, f"tokens is {10**30}, expected a whole number from 1 to 1,000,000,000,000"),
+        ({"tokens": 1.5}, "tokens is 1.5, expected a whole number from 1 to 1,000,000,000,000"),
+        ({"tokens": float("nan")}, "tokens is nan, expected a whole number from 1 to 1,000,000,000,000"),
+        ({"tokens": None}, "tokens is None, expected a whole number from 1 to 1,000,000,000,000"),
+        ({"past": True}, "past is True, expected a whole number from 0 to 1,000,000,000,000"),
+        ({"logits": "some"}, "logits is 'some', expected 'all' or 'last'"),
+        ({"mla": "naive"}, "mla is 'naive', expected 'expanded' or 'absorbed'"),
+        ({"source": 5}, "source is 5, expected nothing: gpt2 has no encoder apart (drop it)"),
+    ],
+)
+def test_workloads_that_cannot_be(work: dict[str, object], said: str) -> None:
+    with pytest.raises(InputError) as error:
+        txcalc.load("gpt2").ledger(**work)  # type: ignore[arg-type]
+    assert str(error.value) == f"workload: {said}"
+
+
+def test_all_faults_of_a_workload_at_once() -> None:
+    with pytest.raises(InputError) as error:
+        txcalc.load("gpt2").ledger(batch=0, tokens="8", past=-1)
+    assert [str(fault).split(" is ")[0] for fault in error.value.faults] == ["batch", "tokens", "past"]
+
+
+def test_numpy_scalars_are_refused() -> None:
+    """`np.int64(2**62) * 4` is 0: only arrays that say so may wrap."""
+    numpy = pytest.importorskip("numpy")
+    for tokens in (numpy.int64(8), numpy.array([8]), numpy.float32(8)):
+        with pytest.raises(InputError, match="tokens is"):
+            txcalc.load("gpt2").ledger(tokens=tokens)

@@ -1,0 +1,437 @@
+"""What a user reads when something is wrong: lower case, the user's own spelling, what was expected, how to mend it.
+
+Texts are compared whole: a message is part of the interface.
+"""
+
+from __future__ import annotations
+
+import re
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txcalc
+from txcalc import InputError, MissingExtra, Refuted, TxcalcError, UnknownName
+from txcalc.errors import ABSENT, Fault, nearest, shown
+from txcalc.sources import build
+
+SIZE = "expected a whole number from 1 to 1,000,000,000"
+
+
+def said(make: Any, *arguments: Any) -> str:
+    with pytest.raises(TxcalcError) as error:
+        make(*arguments)
+    assert type(error.value).exit_code == 2
+    return str(error.value)
+
+
+# Sources.
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("gtp2", "source: no preset named 'gtp2' (did you mean gpt2 or gpt2-xl or gpt1?)"),
+        ("mistral7", "source: no preset named 'mistral7' (did you mean mistral-7b?)"),
+        ("Llama 3.1 8b", "source: no preset named 'Llama 3.1 8b' (did you mean llama-3.1-8b?)"),
+        ("zzz", "source: no preset named 'zzz' (txcalc presets lists them)"),
+        ("no/such.toml", "no/such.toml: cannot be read: no such file or directory"),
+    ],
+)
+def test_sources(source: str, message: str) -> None:
+    assert said(txcalc.load, source) == message
+
+
+BAD_FILES = {
+    "empty": (b"", "is empty, expected a description (.toml)"),
+    "blank": (b" \n\t\n", "is empty, expected a description (.toml)"),
+    "binary": (b"\x00\x01\xff\xfe", "is not text, expected a description (.toml)"),
+    "huge": (b"#" * (2**20 + 1), "is larger than 1,048,576 bytes, expected a description (.toml)"),
+    "not TOML": (b"d_model = 4\nn_layers = = 3\n", "is not valid TOML: invalid value (at line 2, column 12)"),
+    "twice": (b"d_model = 4\nd_model = 3\n", "is not valid TOML: cannot overwrite a value (at line 2, column 12)"),
+    "unclosed": (
+        b"[attention\n",
+        "is not valid TOML: expected ']' at the end of a table declaration (at line 1, column 11)",
+    ),
+    "deep": (b"a = " + b"[" * 100_000, "is not valid TOML: nested too deep"),
+    "digits": (b"d_model = " + b"9" * 5000, "is not valid TOML: a number has too many digits"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_files(name: str, tmp_path: Path) -> None:
+    content, message = BAD_FILES[name]
+    path = tmp_path / "model.toml"
+    path.write_bytes(content)
+    assert said(txcalc.load, path) == f"{path}: {message}"
+
+
+def test_a_folder(tmp_path: Path) -> None:
+    path = tmp_path / "model.toml"
+    path.mkdir()
+    assert said(txcalc.load, str(path)).startswith(f"{path}")
+
+
+def test_a_file_of_a_presets_name_does_not_hide_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("gpt2").mkdir()
+    assert txcalc.load("gpt2").params == 124_439_808
+    assert said(txcalc.load, "./gpt2").startswith("gpt2")
+
+
+# Inline descriptions. Each is added to a good one.
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("h=7", "d_h is missing, expected a key of its own: D = 512 is no multiple of h = 7"),
+        ("h=8 h_kv=3", "h_kv is 3, expected a divisor of h = 8 (8 is MHA, 1 is MQA)"),
+        ("E=8 k=9", "k is 9, expected at most E = 8"),
+        ("E=8", "k is missing, expected experts a token passes, for E is given"),
+        ("k=2", "E is missing, expected routed experts, for k is given"),
+        ("window=0", f"window is '0', {SIZE}"),
+        ("V=-5", "V is '-5', expected a whole number such as 4096 or 32k"),
+        ("V=32q", "V is '32q', expected a whole number such as 4096 or 32k"),
+        ("V=1.5", "V is '1.5', expected a whole number such as 4096 or 32k"),
+        ("V=nan", "V is 'nan', expected a whole number such as 4096 or 32k"),
+        ("V=", "V is '', expected a whole number such as 4096 or 32k"),
+        ("V=1000000000000000000000000000000", f"V is '1000000000000000000000000000000', {SIZE}"),
+        ("D=3", "D is given twice"),
+        ("plain gated", "plain and gated contradict each other"),
+        ("bias nobias", "bias and nobias contradict each other"),
+        ("tied", "tied says how V is used, and V is missing"),
+        ("ln=1", "ln is a word, expected without a value (ln)"),
+        ("V", "V is missing, expected a number (V=8)"),
+        ("rmss", "'rmss' is not a letter or word of a description (did you mean rms?)"),
+        ("n_heads=8", "'n_heads' is not a letter or word of a description (did you mean h?)"),
+        (
+            "q=1",
+            "'q' is not a letter or word of a description (letters: D, L, h, h_kv, d_h, F, V, E, k, window, learned; "
+            "words: plain, gated, rms, ln, pre, post, bias, nobias, tied, untied, final, nofinal)",
+        ),
+        ("d_h=7", "h is missing, expected query heads: D/7 is not whole"),
+    ],
+)
+def test_inline(text: str, message: str) -> None:
+    assert said(txcalc.load, f"D=512 L=2 F=1376 {text}") == f"inline description: {message}"
+
+
+def test_inline_without_what_is_needed() -> None:
+    assert said(txcalc.load, "h=8").splitlines() == [
+        "inline description: 3 faults",
+        "  D is missing, expected residual width (D=4096)",
+        "  L is missing, expected layers (L=32)",
+        "  F is missing, expected feed-forward width (F=14336)",
+    ]
+    assert said(txcalc.load, "D=512 L=2") == (
+        "inline description: F is missing, expected feed-forward width "
+        "(F=2048 is the classic block's, with the word plain)"
+    )
+    assert said(txcalc.load, "D=512 L=100001 F=8") == (
+        "inline description: L is '100001', expected a whole number from 1 to 100,000"
+    )
+
+
+# Changed keys.
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "message"),
+    [
+        (
+            "llama-3.1-8b",
+            "h_kv",
+            5,
+            "llama-3.1-8b: h_kv is 5, expected a divisor of n_heads = 32 (32 is MHA, 1 is MQA)",
+        ),
+        ("llama-3.1-8b", "hkv", 5, "--set: no key named 'hkv' (did you mean h_kv?)"),
+        ("llama-3.1-8b", "T", 5, "--set: T (new tokens per sequence) belongs to the workload, not to the model"),
+        ("deepseek-v3", "k", 300, "deepseek-v3: k is 300, expected at most n_experts = 256"),
+        ("gpt2", "D", "x", "gpt2: D is 'x', expected a whole number above 0"),
+        ("gpt2", "P_max", 0, f"gpt2: P_max is 0, {SIZE}"),
+        (
+            "gpt2",
+            "h",
+            5,
+            "gpt2: attention.d_head is missing, expected a key of its own: d_model = 768 is no multiple of h = 5",
+        ),
+        ("gemma-3-27b", "W", 0, f"gemma-3-27b: W is 0, {SIZE}"),
+        (
+            "gemma-3-27b",
+            "L",
+            3,
+            "gemma-3-27b: layer.global is never used in pattern ['5*local', 'global'] over 3 layers",
+        ),
+        ("t5-small", "D", 0, f"t5-small: D is 0, {SIZE}"),
+    ],
+)
+def test_changes(name: str, key: str, value: object, message: str) -> None:
+    assert said(txcalc.load, name, {key: value}) == message
+
+
+# Descriptions. Each change is made to a good one.
+
+DECODER: dict[str, Any] = {
+    "d_model": 512,
+    "n_layers": 4,
+    "vocab_size": 1000,
+    "attention": {"n_heads": 8, "n_kv_heads": 2},
+    "feed_forward": {"d_ff": 1376, "gated": True},
+}
+EXPERTS = {"n_experts": 8, "top_k": 2, "d_ff": 64}
+LATENT = {"n_heads": 8, "kv_rank": 64, "d_nope": 32, "d_rope": 16, "d_v": 32}
+DROP = object()
+
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "missing": ({"d_model": DROP}, "d_model is missing, expected residual width"),
+    "zero": ({"d_model": 0}, f"d_model is 0, {SIZE}"),
+    "negative": ({"n_layers": -2}, "n_layers is -2, expected a whole number from 1 to 1,000,000,000"),
+    "fraction": ({"vocab_size": 1.5}, "vocab_size is 1.5, expected a whole number above 0"),
+    "whole fraction": ({"vocab_size": 8.0}, "vocab_size is 8.0, expected a whole number above 0"),
+    "nan": ({"vocab_size": float("nan")}, "vocab_size is nan, expected a whole number above 0"),
+    "huge": ({"vocab_size": 10**30}, f"vocab_size is {10**30}, {SIZE}"),
+    "text": ({"d_model": "512"}, "d_model is '512', expected a whole number above 0"),
+    "true": ({"d_model": True}, "d_model is True, expected a whole number above 0"),
+    "list": ({"d_model": [1]}, "d_model is [1], expected a whole number above 0"),
+    "too deep": ({"n_layers": 100_001}, "n_layers is 100001, expected a whole number from 1 to 100,000"),
+    "not a table": ({"norm": 3}, "norm is 3, expected a table"),
+    "unknown key": ({"vocab": 3}, "vocab is not a key (did you mean vocab_size?)"),
+    "unknown inner key": (
+        {"attention.heads": 3},
+        "attention.heads is not a key (did you mean n_heads or d_head or n_kv_heads?)",
+    ),
+    "strange key": (
+        {"feed_forward.zzz": 3},
+        "feed_forward.zzz is not a key (known: d_ff, gated, activation, bias)",
+    ),
+    "kind": (
+        {"kind": "decodr"},
+        "kind is 'decodr', expected one of decoder, encoder, encoder-decoder, vision, audio",
+    ),
+    "choice": ({"norm.form": "batch"}, "norm.form is 'batch', expected 'rms' or 'layer'"),
+    "activation": (
+        {"feed_forward.activation": "softmax"},
+        "feed_forward.activation is 'softmax', expected one of relu, relu2, gelu, gelu_tanh, quick_gelu, silu, "
+        "clamped_silu, sigmoid, tanh, none",
+    ),
+    "flag": ({"feed_forward.gated": 1}, "feed_forward.gated is 1, expected true or false"),
+    "real": ({"positions.theta": float("inf")}, "positions.theta is inf, expected a finite number"),
+    "biases": (
+        {"attention.bias": ["q", "z"]},
+        'attention.bias is [\'q\', \'z\'], expected true, false, or a list out of "q", "k", "v", "o"',
+    ),
+    "groups": (
+        {"attention.n_kv_heads": 3},
+        "attention.n_kv_heads is 3, expected a divisor of n_heads = 8 (8 is MHA, 1 is MQA)",
+    ),
+    "width of a head": (
+        {"attention.n_heads": 6},
+        "attention.d_head is missing, expected a key of its own: d_model = 512 is no multiple of n_heads = 6",
+    ),
+    "rotary": ({"positions.rotary_dims": 65}, "positions.rotary_dims is 65, expected at most d_head = 64"),
+    "window": ({"attention.window": 0}, f"attention.window is 0, {SIZE}"),
+    "top k": (
+        {"experts": {**EXPERTS, "top_k": 9}, "feed_forward": DROP},
+        "experts.top_k is 9, expected at most n_experts = 8",
+    ),
+    "experts beside": (
+        {"experts": EXPERTS},
+        "feed_forward is a table that no layer uses (they have attention, experts)",
+    ),
+    "latent beside": (
+        {"latent": LATENT},
+        "attention is a table that no layer uses (they have feed_forward, latent)",
+    ),
+    "groups of Mamba-2": (
+        {"mamba2": {"n_groups": 3}, "attention": DROP, "feed_forward": DROP},
+        "mamba2.n_groups is 3, expected a divisor of n_heads = 16",
+    ),
+    "heads of Mamba-2": (
+        {"mamba2": {"d_head": 60}, "attention": DROP, "feed_forward": DROP},
+        "mamba2.n_heads is missing, expected a key of its own: 2·d_model = 1024 is no multiple of d_head = 60",
+    ),
+    "bias of an RMSNorm": (
+        {"norm.bias": True},
+        "norm.bias is True, expected false with form = 'rms' (an RMSNorm has no bias)",
+    ),
+    "rows": ({"positions.form": "learned"}, "positions.rows is missing, expected the rows of the learned table"),
+    "rows of no table": (
+        {"positions.rows": 9},
+        "positions.rows is 9, expected none with positions.form = 'rotary', which has no table",
+    ),
+    "classes": ({"head.form": "classifier"}, "head.classes is missing, expected the number of classes"),
+    "tied to nothing": (
+        {"vocab_size": DROP, "head.tied": True},
+        "head.tied is True, expected false: there is no token table, or no head, to share it",
+    ),
+    "vision elsewhere": (
+        {"vision": {"image": 8, "patch": 2}},
+        'vision is a table, expected only where kind is "vision"',
+    ),
+    "vision without": (
+        {"kind": "vision", "vision": {"image": 8}},
+        "vision.patch is missing, expected side of a patch, pixels",
+    ),
+    "patches": (
+        {"kind": "vision", "vision": {"image": 9, "patch": 2}},
+        "vision.patch is 2, expected a divisor of image = 9",
+    ),
+    "encoder elsewhere": (
+        {"encoder": {"n_layers": 2}},
+        'encoder is a table, expected only where kind is "encoder-decoder" or "audio"',
+    ),
+    "halves of other widths": (
+        {"kind": "encoder-decoder", "encoder": {"d_model": 256}},
+        "decoder.d_model is 512, expected the encoder's 256",
+    ),
+    "relative of a latent": (
+        {"positions.form": "relative", "attention": DROP, "latent": LATENT},
+        "positions.form is 'relative', expected another form: its table is added to the scores of equal query heads",
+    ),
+    "pattern": ({"pattern": []}, "pattern is [], expected a list of texts"),
+    "pattern's count": (
+        {"pattern": ["0*a"]},
+        "pattern is '0*a', expected a layer kind, or a number of them: '5*local'",
+    ),
+    "no pattern": (
+        {"layer": {"a": {}, "b": {}}},
+        "pattern is missing, expected a list that orders the layer kinds a, b",
+    ),
+    "not in the pattern": (
+        {"pattern": ["a"], "layer": {"a": {}, "b": {}}},
+        "layer.b is never used in pattern ['a'] over 4 layers",
+    ),
+    "parts": (
+        {"layer": {"a": {"parts": ["atention"]}}},
+        "layer.a.parts is ['atention'], expected a list out of attention, cross_attention, feed_forward, experts, "
+        "mamba, mamba2",
+    ),
+    "parts twice": (
+        {"layer": {"a": {"parts": ["attention", "attention", "feed_forward"]}}},
+        "layer.a.parts is ['attention', 'attention', 'feed_forward'], expected each part once",
+    ),
+    "key of a layer": (
+        {"layer": {"a": {"d_model": 8}}},
+        "layer.a.d_model is not a key (known: attention, latent, feed_forward, experts, mamba, mamba2, norm, "
+        "positions, parts)",
+    ),
+    "table of a layer": (
+        {"layer": {"a": {"parts": ["attention", "feed_forward"], "mamba": {}}}},
+        "layer.a.mamba is a table that its parts (attention, feed_forward) do not use",
+    ),
+    "inside a layer": ({"layer": {"a": {"attention": {"window": 0}}}}, f"layer.a.attention.window is 0, {SIZE}"),
+    "outside a layer": (
+        {"attention.n_kv_heads": 3, "layer": {"a": {"attention": {"window": 8}}}},
+        "attention.n_kv_heads is 3, expected a divisor of n_heads = 8 (8 is MHA, 1 is MQA)",
+    ),
+    "cross-attention to nothing": (
+        {"layer": {"a": {"parts": ["attention", "cross_attention", "feed_forward"]}}},
+        "layer.a.parts is ['attention', 'cross_attention', 'feed_forward'], expected no cross_attention: there is no "
+        "encoder to attend to",
+    ),
+}
+
+
+def described(changes: dict[str, Any]) -> dict[str, Any]:
+    raw = deepcopy(DECODER)
+    for path, value in changes.items():
+        *tables, key = path.split(".")
+        table = raw
+        for name in tables:
+            table = table.setdefault(name, {})
+        if value is DROP:
+            del table[key]
+        else:
+            table[key] = value
+    return raw
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_descriptions(name: str) -> None:
+    changes, message = FAULTS[name]
+    assert said(build, described(changes), "model.toml") == f"model.toml: {message}"
+
+
+def test_the_description_that_is_changed_is_good() -> None:
+    assert build(described({}), "model.toml").params > 0
+
+
+def test_all_faults_at_once_in_the_users_own_spelling() -> None:
+    changes = {"d_model": 0, "vocab": 3, "attention.n_kv_heads": 3, "feed_forward.d_ff": -1, "norm.form": "batch"}
+    assert said(build, described(changes), "model.toml").splitlines() == [
+        "model.toml: 5 faults",
+        "  vocab is not a key (did you mean vocab_size?)",
+        f"  d_model is 0, {SIZE}",
+        "  norm.form is 'batch', expected 'rms' or 'layer'",
+        f"  feed_forward.d_ff is -1, {SIZE}",
+        "  attention.n_kv_heads is 3, expected a divisor of n_heads = 8 (8 is MHA, 1 is MQA)",
+    ]
+
+
+def test_a_fault_that_both_halves_share_is_told_once_and_where_it_stands() -> None:
+    raw = described({"kind": "encoder-decoder", "d_model": 0, "decoder": {"n_layers": 0}})
+    assert said(build, raw, "model.toml").splitlines() == [
+        "model.toml: 2 faults",
+        f"  d_model is 0, {SIZE}",
+        f"  decoder.n_layers is 0, {SIZE}",
+    ]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_messages_are_short_and_plain(name: str) -> None:
+    """Lower case (but for letters and quoted values), no full stop, no class name, one line a fault."""
+    _, message = FAULTS[name]
+    assert re.match(r"[a-z0-9_.]+[ :]", message) and not message.endswith(".")
+    assert "Error" not in message and "\n" not in message and len(message) < 200
+
+
+# The errors themselves.
+
+
+def test_one_fault_is_one_line_and_equal_ones_are_told_once() -> None:
+    fault = Fault("h", 3, "a divisor", "8 is MHA")
+    assert str(InputError("file", [fault])) == "file: h is 3, expected a divisor (8 is MHA)"
+    assert str(InputError("file", [fault, fault])) == "file: h is 3, expected a divisor (8 is MHA)"
+    assert str(InputError("file", [fault, "x is y"])).splitlines()[0] == "file: 2 faults"
+
+
+def test_exit_codes() -> None:
+    codes = [error.exit_code for error in (TxcalcError, InputError, UnknownName, MissingExtra, Refuted)]
+    assert codes == [2, 2, 2, 3, 1]
+    assert str(MissingExtra("verify", "torch", "verify")) == (
+        "verify needs torch, which is not installed (pip install 'txcalc[verify]')"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (3, "3"),
+        ("x", "'x'"),
+        (ABSENT, "missing"),
+        ("y" * 100, "'" + "y" * 58 + "…"),
+        (10**5000, "a whole number of 16610 bits"),
+        ([10**5000], "a value too long to show"),
+    ],
+    ids=["int", "text", "absent", "long text", "long int", "long int in a list"],
+)
+def test_a_value_is_always_shown(value: object, text: str) -> None:
+    assert shown(value) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("llama3", ["llama-3-8b", "llama-3.1-8b"]),
+        ("LLAMA 3.1", ["llama-3.1-8b"]),
+        ("lama-3-8b", ["llama-3-8b", "llama-3.1-8b"]),
+        ("", []),
+        ("---", []),
+        ("xyz", []),
+    ],
+)
+def test_nearest(name: str, near: list[str]) -> None:
+    assert nearest(name, ["llama-3-8b", "llama-3.1-8b", "gpt2"]) == near

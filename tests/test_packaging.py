@@ -1,0 +1,71 @@
+"""The package as users get it: a wheel with its presets, an editable install, a bare checkout; light to start."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import txcalc
+from txcalc.sources.presets import names
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("hatchling", reason="building a wheel needs hatchling (pip install '.[test]')")
+    out = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (built,) = out.glob("*.whl")
+    return built
+
+
+def test_a_wheel_holds_every_preset_and_its_licence(wheel: Path) -> None:
+    files = zipfile.ZipFile(wheel).namelist()
+    held = {Path(file).stem for file in files if file.startswith("txcalc/presets/models/")}
+    assert held == set(names())
+    assert any(file.endswith("licenses/LICENSE") for file in files)
+
+
+def test_a_wheel_finds_its_presets_where_there_is_no_checkout(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    answer = _run("import txcalc; print(txcalc.__file__, txcalc.load('llama-3.1-8b').params)", tmp_path)
+    file, params = answer.split()
+    assert Path(file).is_relative_to(tmp_path)
+    assert params == "8030261248"
+
+
+def test_a_bare_checkout_finds_its_presets() -> None:
+    assert _run("import txcalc; print(txcalc.load('gpt2').params)", ROOT).strip() == "124439808"
+
+
+def test_the_module_runs_as_the_command_does() -> None:
+    command = [sys.executable, "-m", "txcalc", "--version"]
+    assert subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout == (
+        f"txcalc {txcalc.__version__}\n"
+    )
+
+
+def test_core_dependencies_are_light() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert [dependency.split(">")[0] for dependency in project["dependencies"]] == ["typer", "rich"]
+    assert {"symbolic", "sweep", "verify", "test"} <= set(project["optional-dependencies"])
+
+
+def test_the_version_heads_the_changelog() -> None:
+    lines = (ROOT / "CHANGELOG.md").read_text().splitlines()
+    head = next(line for line in lines if line.startswith("## "))
+    assert head.split()[1] == txcalc.__version__
+
+
+def _run(code: str, place: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(place)}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=place, env=environment, check=True, capture_output=True, text=True).stdout

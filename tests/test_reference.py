@@ -1,0 +1,442 @@
+"""The reference models by themselves: their paths, their forms, what they remember, and that they learn and write."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'txcalc[verify]'")
+
+from tiny import TINY, V  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+import txcalc  # noqa: E402
+from txcalc import reference  # noqa: E402
+from txcalc.ledger import Entry  # noqa: E402
+from txcalc.model import Model  # noqa: E402
+from txcalc.parts.attention import Around, Causal, Chunks, Window  # noqa: E402
+from txcalc.parts.part import Workload  # noqa: E402
+from txcalc.reference.linear import RootMeanSquare  # noqa: E402
+from txcalc.reference.recurrent import scan  # noqa: E402
+from txcalc.sources import build as described  # noqa: E402
+from txcalc.sources import presets  # noqa: E402
+
+CLOSE = {"atol": 2e-5, "rtol": 2e-5}
+DECODERS = [name for name in TINY if TINY[name].get("kind", "decoder") in ("decoder", "encoder-decoder", "audio")]
+DECODERS.remove("vectors")
+B, T = 2, 11
+
+
+def tiny(name: str, **changes: Any) -> Model:
+    return described({**TINY[name], **changes}, name)
+
+
+def made(name: str, seed: int = 0) -> tuple[Model, Any, tuple[Tensor, ...]]:
+    """A tiny model, its module, and inputs; its weights are moved, so that norms and biases do something."""
+    torch.manual_seed(seed)
+    model = tiny(name)
+    net = reference.build(model)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    return model, net, reference.inputs(model, B, T, 10 if len(model.spec["stacks"]) == 2 else None)
+
+
+def copies(entry: Entry) -> Iterator[str]:
+    """The paths of every copy that an entry stands for and that has weights of its own."""
+    own = [
+        [step.name] if step.indices is None else [f"{step.name}.{i}" for i in step.indices[: step.times]]
+        for step in entry.steps
+    ]
+    return (".".join(path) for path in product(*own))
+
+
+# --- what there is ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", presets.names())
+def test_every_weight_of_a_preset_by_path_and_shape(name: str) -> None:
+    model = reference.cut(txcalc.load(name), 4)
+    net = reference.build(model, device="meta")
+    wanted = {
+        f"{path}.{weight.name}": weight.shape
+        for entry in model.ledger()
+        for path in copies(entry)
+        for weight in entry.leaf.weights()
+    }
+    assert {path: tuple(weight.shape) for path, weight in net.named_parameters()} == wanted
+    modules = dict(net.named_modules())
+    assert [entry.path for entry in model.ledger() if entry.path not in modules] == []
+
+
+def test_layers_are_cut_in_both_stacks_and_keep_their_pattern() -> None:
+    whole = txcalc.load("gemma-3-27b")
+    assert [layer.attention.core.window for layer in reference.build(whole, layers=7, device="meta").layers] == [
+        1024, 1024, 1024, 1024, 1024, None, 1024,
+    ]  # fmt: skip
+    net = reference.build(txcalc.load("t5-small"), layers=2, device="meta")
+    assert (len(net.encoder.layers), len(net.decoder.layers)) == (2, 2)
+    assert reference.cut(whole, 100).params == whole.params
+
+
+def test_tied_weights_are_one_parameter_and_shared_layers_one_module() -> None:
+    gpt2 = reference.build(tiny("gpt2"))
+    assert gpt2.head.projection.weight is gpt2.embedding.tokens.weight
+    t5 = reference.build(tiny("t5"))
+    tables = {t5.decoder.head.projection.weight, t5.encoder.embedding.tokens.weight, t5.decoder.embedding.tokens.weight}
+    assert len(tables) == 1
+    assert "encoder.embedding.tokens.weight" not in dict(t5.named_parameters())
+    albert = reference.build(tiny("albert"))
+    assert len(albert.layers) == 3 and len(set(albert.layers)) == 1
+
+
+def test_the_largest_models_are_only_shapes_on_meta() -> None:
+    net = reference.build(txcalc.load("mixtral-8x7b"), device="meta", dtype=torch.bfloat16)
+    assert sum(weight.numel() for weight in net.parameters()) == 46_702_792_704
+    assert {(weight.device.type, weight.dtype) for weight in net.parameters()} == {("meta", torch.bfloat16)}
+
+
+def test_inputs_are_what_forward_takes() -> None:
+    for name in TINY:
+        model = tiny(name)
+        with reference.tracing():
+            out = reference.build(model, device="meta")(*reference.inputs(model, 3, 5, device="meta"))
+        rows = out[0] if isinstance(out, tuple) else out
+        assert rows.shape[:-1] == ((3,) if model.kind == "vision" else (3, 5)), name
+
+
+# --- the forms agree --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TINY)
+@torch.no_grad()
+def test_explicit_products_equal_fused_kernels(name: str) -> None:
+    _, net, inputs = made(name)
+    fused = net(*inputs)
+    with reference.mode(explicit=True):
+        torch.testing.assert_close(net(*inputs), fused, **CLOSE)
+
+
+@pytest.mark.parametrize("name", ["mixtral", "qwen2-moe", "gpt-oss", "deepseek-v2", "deepseek-v3"])
+@torch.no_grad()
+def test_experts_in_fixed_shapes_equal_those_that_are_routed(name: str) -> None:
+    _, net, inputs = made(name)
+    layer = next(layer.experts for layer in net.layers if "experts" in layer.names)
+    # Scores by a bias alone: every token prefers the first k experts, as the fixed shapes assume.
+    first = torch.linspace(3, -3, len(layer.routed))
+    for each in (each.experts for each in net.layers if "experts" in each.names):
+        each.router.weight.zero_()
+        each.router.bias = nn.Parameter(first)
+    routed = net(*inputs)
+    with reference.mode(static=True):
+        torch.testing.assert_close(net(*inputs), routed, **CLOSE)
+
+
+@torch.no_grad()
+def test_tokens_go_to_their_own_experts_and_none_is_dropped() -> None:
+    experts = made("mixtral")[1].layers[0].experts
+    x = torch.randn(3, 5, 32)
+    run: Any = None
+    expected = torch.zeros_like(x)
+    for place in product(range(3), range(5)):
+        scores = experts.router(x[place])
+        best = scores.topk(2).indices
+        for expert, share in zip(best.tolist(), scores[best].softmax(0), strict=True):
+            expected[place] += share * experts.routed[expert](x[place], run)
+    torch.testing.assert_close(experts(x, run), expected, **CLOSE)
+
+
+@pytest.mark.parametrize("state", [False, True])
+def test_a_scan_in_closed_form_equals_the_loop(state: bool) -> None:
+    torch.manual_seed(0)
+    x, step = torch.randn(2, 9, 6), torch.rand(2, 9, 6)
+    rate, write, read = -torch.rand(6, 4), torch.randn(2, 9, 1, 4), torch.randn(2, 9, 1, 4)
+    before = torch.randn(2, 6, 4) if state else None
+    y, last = scan(x, step, rate, write, read, before)
+    with reference.mode(static=True):
+        closed, closed_last = scan(x, step, rate, write, read, before)
+    torch.testing.assert_close(closed, y, **CLOSE)
+    torch.testing.assert_close(closed_last, last, **CLOSE)
+
+
+@pytest.mark.parametrize("name", ["deepseek-v2", "deepseek-v3"])
+@torch.no_grad()
+def test_latent_attention_absorbed_equals_expanded(name: str) -> None:
+    _, net, inputs = made(name)
+    expanded = net(*inputs)
+    for explicit in (False, True):
+        with reference.mode(absorbed=True, explicit=explicit):
+            torch.testing.assert_close(net(*inputs), expanded, **CLOSE)
+
+
+def test_a_norm_has_the_gradient_of_its_definition() -> None:
+    x = torch.randn(3, 4, 5, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x, w: RootMeanSquare.apply(x, w, 1e-6), (x, weight))
+    assert torch.autograd.gradcheck(lambda x: RootMeanSquare.apply(x, None, 1e-6), (x,))
+    torch.testing.assert_close(RootMeanSquare.apply(x, weight, 1e-6), nn.functional.rms_norm(x, (5,), weight, 1e-6))
+
+
+def test_forms_are_set_within_and_restored_after() -> None:
+    from txcalc.reference.mode import current
+
+    with pytest.raises(ZeroDivisionError), reference.tracing(absorbed=True) as forms:
+        assert forms == current() == reference.Mode(explicit=True, static=True, absorbed=True)
+        raise ZeroDivisionError
+    assert current() == reference.Mode()
+    with pytest.raises(ValueError, match="nonsense"), reference.mode(nonsense=True):
+        pass
+
+
+# --- what is remembered -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@torch.no_grad()
+def test_pieces_with_a_cache_equal_the_whole_and_hold_what_the_ledger_says(name: str) -> None:
+    model, net, (ids, *source) = made(name)
+    whole = net(ids, *source)
+    positions = 10 if source else None
+    for forms in product((False, True), (False, True) if "latent" in TINY[name] else (False,)):
+        cache, pieces = reference.Cache(), []
+        for tokens in (5, 1, 2, 1, 1, 1):
+            past = cache.past
+            with reference.mode(explicit=forms[0], absorbed=forms[1]):
+                pieces.append(net(ids[:, past : past + tokens], *(() if past else source), cache=cache))
+            ledger = model.ledger(B, tokens, past, None if model.kind == "audio" else positions)
+            wanted = {path: e.cache // e.runs for e in ledger if e.cache for path in copies(e)}
+            assert cache.elements() == wanted
+        torch.testing.assert_close(torch.cat(pieces, 1), whole, **CLOSE)
+
+
+@torch.no_grad()
+def test_a_window_sees_as_many_tokens_as_it_says() -> None:
+    _, net, (ids,) = made("mistral")
+    reach = 2 * (4 - 1)  # of the last position, through two layers of a window of 4
+    before = net(ids)[:, -1]
+    for place, moved in ((T - 1 - reach, True), (T - 2 - reach, False)):
+        other = ids.clone()
+        other[:, place] = (other[:, place] + 1) % V
+        assert (not torch.equal(net(other)[:, -1], before)) == moved
+
+
+@pytest.mark.parametrize("span", [Causal(), Window(4), Chunks(4), Around(3)], ids=lambda span: type(span).__name__)
+def test_a_mask_lets_through_as_many_pairs_as_the_span_counts(span: Any) -> None:
+    core = reference.attention.Core(span, 1.0)
+    for past, tokens in ((0, 1), (0, 3), (0, 11), (2, 3), (7, 6), (9, 1)):
+        if past and isinstance(span, Around):
+            continue
+        work = Workload(1, tokens, past, None)
+        mask = core._mask(reference.run.Run(past, torch.arange(past, past + tokens)), span.keys(work), torch.float32)
+        assert mask.shape == (tokens, span.keys(work))
+        assert (mask == 0).sum() == span.visible(work), (past, tokens)
+
+
+@torch.no_grad()
+def test_states_carry_a_token_as_far_as_attention_does() -> None:
+    for name in ("mamba", "mamba2", "llama"):
+        _, net, (ids,) = made(name)
+        other = ids.clone()
+        other[:, 0] = (other[:, 0] + 1) % V
+        changed = (net(other) - net(ids)).abs().amax(-1)
+        assert (changed[:, [0, 5, -1]] > 1e-6).all(), name
+        later = ids.clone()
+        later[:, -1] = (later[:, -1] + 1) % V
+        torch.testing.assert_close(net(later)[:, :-1], net(ids)[:, :-1], atol=1e-6, rtol=1e-6)
+
+
+# --- positions --------------------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_rotary_scores_depend_on_the_distance_alone() -> None:
+    for interleaved in (False, True):
+        model = tiny("llama", positions={"interleaved": interleaved, "rotary_dims": 6})
+        rotary = reference.build(model).layers[0].attention.rotary
+        q, k = torch.randn(2, 1, 1, 1, 8).expand(2, 1, 9, 1, 8)
+        run = reference.run.Run(0, torch.arange(9))
+        scores = rotary(q, run)[0, :, 0] @ rotary(k, run)[0, :, 0].T
+        for apart in (-3, 0, 4):
+            line = scores.diagonal(apart)
+            torch.testing.assert_close(line, line[:1].expand_as(line), **CLOSE)
+        assert not torch.allclose(scores[0, 0], scores[0, 4], atol=1e-3)
+
+
+def test_alibi_slopes_are_the_published_ones() -> None:
+    run = reference.run.Run(0, torch.arange(3))
+    for heads, wanted in ((8, [2**-i for i in range(1, 9)]), (6, [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3])):
+        attention = {"n_heads": heads, "d_head": 4}
+        core = reference.build(tiny("bloom", attention=attention)).layers[0].attention.core
+        slopes = -core._slopes(run, 3, torch.float32)[:, 2, 1]
+        torch.testing.assert_close(slopes, torch.tensor(wanted, dtype=torch.float32))
+
+
+@torch.no_grad()
+def test_projected_distances_meet_the_queries_at_their_distance() -> None:
+    core = made("chinchilla")[1].layers[0].attention.core
+    run = reference.run.Run(3, torch.arange(3, 7))
+    q, projected = torch.randn(2, 4, 4, 8), torch.randn(2, 7, 4, 8)
+    scores = core._distance_scores(q, projected, run)
+    for i, j in product(range(4), range(7)):
+        if j <= 3 + i:
+            expected = torch.einsum("bhd,bhd->bh", q[:, i], projected[:, 3 + i - j]) * 8**-0.5
+            torch.testing.assert_close(scores[:, :, i, j], expected, **CLOSE)
+
+
+def test_sinusoids_are_the_published_ones() -> None:
+    table = reference.linear.sinusoids(torch.arange(40), 16)
+    for place, i in product((0, 1, 39), range(8)):
+        angle = place / 10000 ** (2 * i / 16)
+        wanted = torch.tensor([math.sin(angle), math.cos(angle)])
+        torch.testing.assert_close(table[place, 2 * i : 2 * i + 2], wanted, **CLOSE)
+
+
+# --- they start, learn and write --------------------------------------------------------------------------------------
+
+
+def test_gpt2_starts_as_published() -> None:
+    torch.manual_seed(0)
+    net = reference.build(txcalc.load("gpt2", {"D": 256, "h": 4, "F": 1024, "V": 512}))
+    block = net.layers[3]
+    for linear, std in (
+        (block.attention.q, 0.02),
+        (block.feed_forward.up, 0.02),
+        (block.attention.o, 0.02 / 24**0.5),
+        (block.feed_forward.down, 0.02 / 24**0.5),
+    ):
+        assert linear.weight.std().item() == pytest.approx(std, rel=0.02)
+        assert linear.bias.abs().max() == 0
+    assert net.embedding.tokens.weight.std().item() == pytest.approx(0.02, rel=0.02)
+    assert (net.final_norm.weight == 1).all() and (net.final_norm.bias == 0).all()
+
+
+def test_others_start_so_that_their_parts_do_what_they_are_for() -> None:
+    torch.manual_seed(0)
+    bert = reference.build(tiny("bert", d_model=256, feed_forward={"d_ff": 1024, "bias": True}))
+    assert bert.layers[0].feed_forward.down.weight.std().item() == pytest.approx(0.02, rel=0.02)  # post-norm: as any
+    gemma = reference.build(tiny("gemma2"))
+    assert (gemma.final_norm.weight == 0).all()  # multiplies by 1 + weight
+    mamba = reference.build(tiny("mamba")).layers[0].mamba
+    torch.testing.assert_close(mamba.scan.A_log.exp(), torch.arange(1.0, 5).expand(64, 4))
+    for bias in (mamba.dt_proj.bias, reference.build(tiny("mamba2")).layers[0].mamba2.scan.dt_bias):
+        steps = nn.functional.softplus(bias)
+        assert 0.0009 < steps.min() < steps.max() < 0.11
+
+
+@pytest.mark.parametrize("name", [name for name in TINY if name not in ("vectors", "vit", "bert", "bert-pooler")])
+def test_a_step_of_training_reaches_every_weight(name: str) -> None:
+    torch.manual_seed(0)
+    model = tiny(name)
+    net = reference.build(model)
+    inputs = reference.inputs(model, 8, T, 10 if len(model.spec["stacks"]) == 2 else None)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    losses = []
+    for _ in range(6):
+        optimizer.zero_grad()
+        loss = net.loss(*inputs)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[0] == pytest.approx(math.log(V), abs=0.3)
+    assert losses[-1] < losses[0] - 0.05
+    assert [path for path, weight in net.named_parameters() if weight.grad is None] == []
+
+
+def test_labels_say_what_is_to_be_learnt() -> None:
+    torch.manual_seed(0)
+    bert, vit = reference.build(tiny("bert")), reference.build(tiny("vit"))
+    ids = torch.randint(V, (2, 5))
+    labels = torch.full_like(ids, -100)
+    labels[0, 3] = 7
+    expected = nn.functional.cross_entropy(bert(ids)[0, 3], torch.tensor(7))
+    torch.testing.assert_close(bert.loss(ids, labels=labels), expected)
+    (pictures,) = reference.inputs(tiny("vit"), 3, 1)
+    assert vit.loss(pictures, labels=torch.tensor([0, 6, 2])).item() == pytest.approx(math.log(7), abs=0.2)
+
+
+def test_a_model_without_logits_says_so() -> None:
+    for name in ("vectors", "bert-pooler"):
+        model = tiny(name)
+        with pytest.raises(txcalc.InputError, match="without a head gives no logits"):
+            reference.build(model).loss(*reference.inputs(model, 2, 5))
+
+
+@pytest.mark.parametrize("name", ["llama", "mixtral", "t5", "mamba2"])
+def test_blocks_computed_again_have_the_same_gradients(name: str) -> None:
+    _, net, inputs = made(name)
+    gradients = []
+    for checkpoint in (False, True):
+        net.zero_grad()
+        with reference.mode(checkpoint=checkpoint):
+            net.loss(*inputs).backward()
+        gradients.append([weight.grad for weight in net.parameters()])
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("name", DECODERS)
+@torch.no_grad()
+def test_greedy_generation_is_the_likeliest_of_the_whole(name: str) -> None:
+    _, net, (ids, *source) = made(name)
+    encoded: list[Any] = []
+    if source:
+        net.encoder.register_forward_hook(lambda *_: encoded.append(_))
+    written = net.generate(ids[:, :3], *source, steps=6)
+    assert len(encoded) == len(source)  # once, not for every token
+    assert written.shape == (B, 9) and torch.equal(written[:, :3], ids[:, :3])
+    assert torch.equal(net(written, *source)[:, 2:-1].argmax(-1), written[:, 3:])
+
+
+@pytest.mark.parametrize("name", TINY)
+@torch.no_grad()
+def test_bfloat16_runs_in_every_form(name: str) -> None:
+    model = tiny(name)
+    net = reference.build(model, dtype=torch.bfloat16)
+    inputs = reference.inputs(model, B, T, 10 if len(model.spec["stacks"]) == 2 else None)
+    inputs = tuple(x.bfloat16() if x.is_floating_point() else x for x in inputs)
+    for explicit in (False, True):
+        with reference.mode(explicit=explicit):
+            out = net(*inputs)
+        out = out[0] if isinstance(out, tuple) else out
+        assert out.dtype == torch.bfloat16 and out.isfinite().all()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", TINY)
+@torch.no_grad()
+def test_the_same_on_a_gpu(name: str) -> None:
+    _, net, inputs = made(name)
+    here = net(*inputs)
+    there = net.to("cuda")(*(x.cuda() for x in inputs))
+    torch.testing.assert_close(there, here, atol=1e-3, rtol=1e-3, check_device=False)
+
+
+# --- lengths may be symbols -------------------------------------------------------------------------------------------
+
+
+FEATURES = [
+    "gemma2",
+    "falcon",
+    "gpt-oss",
+    "deepseek-v3",
+    "albert",
+    "t5",
+    "whisper",
+    "vit",
+    "jamba",
+    "mamba2",
+    "chinchilla",
+]
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_every_size_is_free_in_a_trace(name: str) -> None:
+    pytest.importorskip("fvcore", reason="fvcore is not installed: pip install 'txcalc[verify]'")
+    from txcalc.verify import verify
+
+    verdict = verify(tiny(name), ["flops"], lengths="symbolic")
+    assert verdict.failures == [] and verdict.rows

@@ -1,0 +1,576 @@
+"""The pinned numbers of every leaf and composite, worked out by hand; and the proof that they notice a change.
+
+Sizes are different primes, so that no two formulas agree by accident. Each row is checked as it is, and again with
+every formula behind it doubled, every operation's every number changed, and every child dropped: it must go red.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from strategies import COMPOSITES, LEAVES
+
+from txcalc.ledger import walk
+from txcalc.parts.attention import (
+    Attention,
+    AttentionCore,
+    Causal,
+    Cross,
+    Full,
+    LatentAttention,
+    LatentCore,
+    RelativeBias,
+    Rotary,
+    Window,
+)
+from txcalc.parts.block import Block, Branch
+from txcalc.parts.feedforward import Experts, FeedForward
+from txcalc.parts.linear import Activation, Convolution, Linear, Lookup, Norm, Patches, Sum, Vector
+from txcalc.parts.model import Embedding, EncoderDecoder, FixedLength, Head, LayerGroup, Memory, Stack
+from txcalc.parts.part import COST, Cache, Leaf, MatMul, Workload
+from txcalc.parts.recurrent import HeadScan, Mamba, Mamba2, SelectiveScan
+
+# 2 sequences of 3 new tokens after 5 cached ones: 6 rows, 8 keys, 3·5 + 1 + 2 + 3 = 21 visible pairs; 14 source rows.
+WORK = Workload(2, 3, 5, 7)
+EAGER = WORK._replace(keep_scores=True)
+ABSORBED = WORK._replace(absorbed=True)
+PROMPT = Workload(2, 3, 0, 7)
+STEP = Workload(5, 1, 3, 7)
+
+
+def figures(part: Any, work: Workload) -> dict[str, Any]:
+    """Every quantity that is not zero; traffic is (weights, activations, cache), cache (growth, constant, held)."""
+    ledger = walk(part, work)
+    moved = [entry.traffic for entry in ledger]
+    found = {name: ledger.total(name) for name in ("params", "active", "flops", "flops_masked", "flops_other", "saved")}
+    found["traffic"] = tuple(sum(column) for column in zip(*moved, strict=True))
+    found["cache"] = tuple(ledger.cache_terms)
+    return {name: value for name, value in found.items() if value not in (0, (0, 0, 0))}
+
+
+def row(part: Any, work: Workload = WORK, **pinned: Any) -> Any:
+    """What is not given: all parameters active, no mask, nothing else."""
+    if "params" in pinned:
+        pinned.setdefault("active", pinned["params"])
+    if "flops" in pinned:
+        pinned.setdefault("flops_masked", pinned["flops"])
+    return part, work, pinned
+
+
+def relu(width: int) -> FeedForward:
+    return FeedForward(11, width, False, "relu", False)
+
+
+def relu_block(width: int) -> Block:
+    return Block(11, (Branch("x", relu(width), None, None, None),))
+
+
+EXPERTS = Experts(11, 7, 2, relu(13), Linear(11, 7, False), relu(5), Linear(11, 1, False))
+RMS = Norm(11, "rms", False, 0)
+
+ROWS = {
+    # 11 → 13
+    "linear": row(Linear(11, 13, False), params=143, flops=2 * 6 * 143, traffic=(143, 6 * 24, 0), saved=66),
+    "linear, bias": row(
+        Linear(11, 13, True), params=156, flops=2 * 6 * 143, flops_other=78, traffic=(156, 6 * 24, 0), saved=66
+    ),
+    "linear, tied": row(Linear(11, 13, False, tied=True), flops=2 * 6 * 143, traffic=(143, 6 * 24, 0), saved=66),
+    "linear, input kept elsewhere": row(Linear(11, 13, False, "no"), params=143, flops=1716, traffic=(143, 144, 0)),
+    "linear, after a fused kernel": row(Linear(11, 13, False, "eager"), params=143, flops=1716, traffic=(143, 144, 0)),
+    "linear, after the matrix": row(
+        Linear(11, 13, False, "eager"), EAGER, params=143, flops=1716, traffic=(143, 144, 0), saved=66
+    ),
+    # 11 rows of 13
+    "lookup": row(Lookup(11, 13), params=143, traffic=(78, 78, 0)),
+    "lookup, added": row(Lookup(11, 13, True), params=143, flops_other=78, traffic=(78, 78, 0)),
+    "lookup, tied": row(Lookup(11, 13, tied=True), traffic=(78, 78, 0)),
+    # 11 wide
+    "rms": row(RMS, params=11, flops_other=4 * 66, traffic=(11, 132, 0), saved=66),
+    "layer norm": row(Norm(11, "layer", True, 0), params=22, flops_other=7 * 66, traffic=(22, 132, 0), saved=66),
+    "layer norm, no bias": row(
+        Norm(11, "layer", False, 0), params=11, flops_other=6 * 66, traffic=(11, 132, 0), saved=66
+    ),
+    "norm of 5 heads": row(
+        Norm(11, "rms", False, 0, 5), params=11, flops_other=4 * 330, traffic=(11, 660, 0), saved=330
+    ),
+    "norm apart": row(
+        Norm(11, "rms", False, 0, 5, True), params=55, flops_other=4 * 330, traffic=(55, 660, 0), saved=330
+    ),
+    "norm, no weight": row(
+        Norm(11, "rms", False, 0, weighted=False), flops_other=4 * 66, traffic=(0, 132, 0), saved=66
+    ),
+    "gelu": row(Activation(11, "gelu", False), flops_other=5 * 66, traffic=(0, 132, 0), saved=66),
+    "relu": row(Activation(11, "relu", False), flops_other=66, traffic=(0, 132, 0), saved=66),
+    "silu, gated": row(Activation(11, "silu", True), flops_other=5 * 66, traffic=(0, 132 + 198, 0), saved=3 * 66),
+    "relu, gated": row(Activation(11, "relu", True), flops_other=2 * 66, traffic=(0, 330, 0), saved=2 * 66),
+    # 11 → 13 channels, 5 taps, two steps in for one out
+    "convolution": row(
+        Convolution(11, 13, 5, True, False, False, 2),
+        params=5 * 143 + 13,
+        flops=2 * 6 * 5 * 143,
+        flops_other=78,
+        traffic=(5 * 143 + 13, 6 * (22 + 13), 0),
+        saved=132,
+    ),
+    "convolution of a mixer": row(
+        Convolution(11, 11, 5, False, True, True),
+        params=55,
+        flops=2 * 6 * 55,
+        traffic=(55, 6 * 22, 0),
+        saved=66,
+        cache=(0, 55, 55),
+    ),
+    # 3 channels, squares of 5 × 5, 11 wide
+    "patches": row(
+        Patches(3, 5, 11),
+        params=75 * 11 + 11,
+        flops=2 * 6 * 75 * 11,
+        flops_other=66,
+        traffic=(75 * 11 + 11, 6 * (75 + 11), 0),
+        saved=6 * 75,
+    ),
+    "two sums": row(Sum(11, 2), flops_other=132, traffic=(0, 3 * 132, 0)),
+    "vector": row(Vector(11), params=11),
+    "memory": row(Memory(11), saved=66),
+    # 5 heads of 11, of which one rotates 4
+    "rotary": row(Rotary(5, 4, 0, 11), flops_other=3 * 120, traffic=(0, 240, 0)),
+    "relative bias": row(RelativeBias(11, 5, 0, True), params=55),
+    # 6 query heads, 2 key/value heads; 11 wide, values 13
+    "core": row(
+        AttentionCore(6, 2, 11, 13, Causal()),
+        flops=2 * 12 * 3 * 8 * 24,
+        flops_masked=2 * 12 * 21 * 24,
+        flops_other=5 * 12 * 24,
+        traffic=(0, 6 * 6 * 24, 2 * 2 * 8 * 24),
+        saved=6 * 6 * 11 + 16 * 2 * 24 + 6 * 6 * 13,
+        cache=(48, 0, 8 * 48),
+    ),
+    "core, matrix kept, sinks, bias": row(
+        AttentionCore(6, 2, 11, 13, Causal(), True, True),
+        EAGER,
+        params=6,
+        flops=2 * 12 * 3 * 8 * 24,
+        flops_masked=2 * 12 * 21 * 24,
+        flops_other=6 * 12 * 24,
+        traffic=(6, 6 * 6 * 24, 2 * 2 * 8 * 24),
+        saved=6 * 6 * 11 + 16 * 2 * 24 + 12 * 3 * (8 + 1),
+        cache=(48, 0, 8 * 48),
+    ),
+    "core, matrix kept, soft cap": row(  # the scores before and after
+        AttentionCore(6, 2, 11, 13, Causal(), softcap=50.0),
+        EAGER,
+        flops=2 * 12 * 3 * 8 * 24,
+        flops_masked=2 * 12 * 21 * 24,
+        flops_other=6 * 12 * 24,
+        traffic=(0, 6 * 6 * 24, 2 * 2 * 8 * 24),
+        saved=6 * 6 * 11 + 16 * 2 * 24 + 2 * 12 * 24,
+        cache=(48, 0, 8 * 48),
+    ),
+    "core with distances": row(
+        AttentionCore(6, 2, 11, 13, Causal(), distances=True),
+        flops=2 * 12 * 3 * 8 * (11 + 24),
+        flops_masked=2 * 12 * 21 * (11 + 24),
+        flops_other=5 * 12 * 24,
+        traffic=(0, 6 * 6 * 24 + 12 * 8 * 11, 2 * 2 * 8 * 24),
+        saved=6 * 6 * 11 + 16 * 2 * 24 + 6 * 6 * 13 + 16 * 6 * 11,
+        cache=(48, 0, 8 * 48),
+    ),
+    "core, window of 4": row(  # the first new token sees 3 cached ones: 6 keys; 4 pairs a token
+        AttentionCore(6, 2, 11, 13, Window(4)),
+        flops=2 * 12 * 3 * 6 * 24,
+        flops_masked=2 * 12 * 12 * 24,
+        flops_other=5 * 12 * 18,
+        traffic=(0, 6 * 6 * 24, 2 * 2 * 6 * 24),
+        saved=6 * 6 * 11 + 12 * 2 * 24 + 6 * 6 * 13,
+        cache=(0, 4 * 48, 4 * 48),
+    ),
+    "core, window not yet full": row(
+        AttentionCore(6, 2, 11, 13, Window(23)),
+        flops=2 * 12 * 3 * 8 * 24,
+        flops_masked=2 * 12 * 21 * 24,
+        flops_other=5 * 12 * 24,
+        traffic=(0, 6 * 6 * 24, 2 * 2 * 8 * 24),
+        saved=6 * 6 * 11 + 16 * 2 * 24 + 6 * 6 * 13,
+        cache=(0, 23 * 48, 8 * 48),
+    ),
+    "core of an encoder": row(
+        AttentionCore(6, 6, 11, 13, Full()),
+        PROMPT,
+        flops=2 * 12 * 9 * 24,
+        flops_other=5 * 12 * 9,
+        traffic=(0, 6 * 6 * 24 + 2 * 6 * 3 * 24, 0),
+        saved=6 * 6 * 11 + 6 * 6 * 24 + 6 * 6 * 13,
+    ),
+    "core across": row(
+        AttentionCore(6, 2, 11, 13, Cross()),
+        flops=2 * 12 * 21 * 24,
+        flops_other=5 * 12 * 21,
+        traffic=(0, 6 * 6 * 24, 2 * 2 * 7 * 24),
+        saved=6 * 6 * 11 + 14 * 2 * 24 + 6 * 6 * 13,
+        cache=(0, 7 * 48, 7 * 48),
+    ),
+    # 6 heads, latent 17, unrotated 5, rotated 2, values 13
+    "latent core": row(
+        LatentCore(6, 17, 5, 2, 13, Causal()),
+        flops=2 * 12 * 24 * 20,
+        flops_masked=2 * 12 * 21 * 20,
+        flops_other=5 * 12 * 24,
+        traffic=(0, 6 * 6 * 20 + 12 * 8 * 20, 2 * 8 * 19),
+        saved=6 * 6 * 7 + 16 * 6 * 20 + 6 * 6 * 13,
+        cache=(19, 0, 8 * 19),
+    ),
+    "latent core, matrix kept": row(
+        LatentCore(6, 17, 5, 2, 13, Causal()),
+        EAGER,
+        flops=2 * 12 * 24 * 20,
+        flops_masked=2 * 12 * 21 * 20,
+        flops_other=5 * 12 * 24,
+        traffic=(0, 6 * 6 * 20 + 12 * 8 * 20, 2 * 8 * 19),
+        saved=6 * 6 * 7 + 16 * 6 * 20 + 12 * 24,
+        cache=(19, 0, 8 * 19),
+    ),
+    "latent core, absorbed": row(
+        LatentCore(6, 17, 5, 2, 13, Causal()),
+        ABSORBED,
+        flops=2 * 12 * 24 * (19 + 17),
+        flops_masked=2 * 12 * 21 * (19 + 17),
+        flops_other=5 * 12 * 24,
+        traffic=(0, 6 * 6 * (19 + 17), 2 * 8 * 19),
+        saved=6 * 6 * 7 + 16 * 6 * 20 + 6 * 6 * 13,
+        cache=(19, 0, 8 * 19),
+    ),
+    # 11 channels, 5 states
+    "scan": row(
+        SelectiveScan(11, 5),
+        params=66,
+        flops_other=6 * 11 * (8 * 5 + 9),
+        traffic=(66, 6 * (44 + 10), 2 * 2 * 55),
+        saved=6 * (33 + 10 + 55),
+        cache=(0, 55, 55),
+    ),
+    # 3 heads of 11, 1 group, 5 states
+    "scan by heads": row(
+        HeadScan(3, 11, 1, 5),
+        params=9,
+        flops_other=6 * (33 * (5 * 5 + 3) + 3 * 5),
+        traffic=(9, 6 * (66 + 10 + 3), 2 * 2 * 165),
+        saved=6 * (33 * 6 + 3 + 10),
+        cache=(0, 165, 165),
+    ),
+    "scan of 5 sequences": row(
+        SelectiveScan(11, 5),
+        STEP,
+        params=66,
+        flops_other=5 * 11 * 49,
+        traffic=(66, 5 * 54, 2 * 5 * 55),
+        saved=5 * 98,
+        cache=(0, 55, 55),
+    ),
+    "scan by heads, of 5 sequences": row(
+        HeadScan(3, 11, 1, 5),
+        STEP,
+        params=9,
+        flops_other=5 * (33 * 28 + 15),
+        traffic=(9, 5 * 79, 2 * 5 * 165),
+        saved=5 * (33 * 6 + 13),
+        cache=(0, 165, 165),
+    ),
+    # Composites: 11 wide, 13 inside.
+    "feed-forward": row(
+        FeedForward(11, 13, False, "gelu", True),
+        params=2 * 143 + 24,
+        flops=2 * 6 * 286,
+        flops_other=6 * (13 + 5 * 13 + 11),
+        traffic=(2 * 143 + 24, 6 * (2 * 24 + 26), 0),
+        saved=6 * (11 + 13 + 13),
+    ),
+    "feed-forward, relu": row(  # what relu keeps is what down would
+        relu(13),
+        params=286,
+        flops=2 * 6 * 286,
+        flops_other=6 * 13,
+        traffic=(286, 6 * (2 * 24 + 26), 0),
+        saved=6 * (11 + 13),
+    ),
+    "feed-forward, gated": row(
+        FeedForward(11, 13, True, "silu", False, False),  # its input kept by a parallel branch
+        params=3 * 143,
+        flops=2 * 6 * 3 * 143,
+        flops_other=6 * 5 * 13,
+        traffic=(3 * 143, 6 * (3 * 24 + 5 * 13), 0),
+        saved=6 * 4 * 13,
+    ),
+    "experts": row(  # 7 of 143 · 2, 2 of them active, all of them read; one shared of 5; a router and a gate
+        EXPERTS,
+        params=77 + 7 * 286 + 11 + 110,
+        active=77 + 2 * 286 + 11 + 110,
+        flops=2 * 6 * (77 + 2 * 286 + 11 + 110),
+        flops_other=6 * (2 * 13 + 5),
+        traffic=(77 + 7 * 286 + 11 + 110, 6 * (18 + 2 * (2 * 24 + 26) + 12 + (2 * 16 + 10)), 0),
+        saved=6 * (11 + 2 * 24 + 11 + 16),
+    ),
+    "experts of one token": row(
+        EXPERTS,
+        Workload(1, 1, 5, 7),
+        params=77 + 7 * 286 + 11 + 110,
+        active=77 + 2 * 286 + 11 + 110,
+        flops=2 * (77 + 2 * 286 + 11 + 110),
+        flops_other=2 * 13 + 5,
+        traffic=(77 + 2 * 286 + 11 + 110, 18 + 2 * (2 * 24 + 26) + 12 + (2 * 16 + 10), 0),
+        saved=11 + 2 * 24 + 11 + 16,
+    ),
+    "attention": row(  # 6 heads of 5, 2 for keys and values; norms of a head, rotary, biases on q and k
+        Attention(
+            11, 6, 2, 5, Causal(), frozenset("qk"), Norm(5, "rms", False, 0, 6), Norm(5, "rms", False, 0, 2),
+            Rotary(8, 4, 0, 5), AttentionCore(6, 2, 5, 5, Causal()),
+        ),
+        params=330 + 30 + 110 + 10 + 110 + 5 + 5 + 330,
+        flops=2 * 6 * (330 + 110 + 110 + 330) + 2 * 12 * 24 * 10,
+        flops_masked=2 * 6 * 880 + 2 * 12 * 21 * 10,
+        flops_other=6 * (30 + 10 + 4 * 30 + 4 * 10 + 3 * 32) + 5 * 12 * 24,
+        traffic=(930, 6 * (41 + 21 + 21 + 60 + 20 + 64 + 60 + 41), 2 * 2 * 8 * 10),
+        saved=6 * (11 + 30 + 10) + 6 * 30 + 16 * 20 + 6 * 30,
+        cache=(20, 0, 160),
+    ),
+    "cross-attention": row(
+        Attention(11, 2, 2, 5, Cross(), frozenset(), None, None, None, AttentionCore(2, 2, 5, 5, Cross())),
+        params=440,
+        flops=2 * (6 * 220 + 14 * 220) + 2 * 4 * 21 * 10,
+        flops_other=5 * 4 * 21,
+        traffic=(440, 6 * 21 + 14 * 42 + 6 * 21 + 6 * 20, 2 * 2 * 7 * 10),
+        saved=66 + 6 * 10 + 14 * 20 + 6 * 10,
+        cache=(0, 140, 140),
+    ),
+    "latent attention": row(  # ranks 7 and 17
+        LatentAttention(
+            11, 6, 7, 17, 5, 2, 13, False, 0, Rotary(7, 2, 0, 2), LatentCore(6, 17, 5, 2, 13, Causal())
+        ),
+        params=77 + 7 + 294 + 209 + 17 + 17 * 108 + 858,
+        flops=2 * 6 * (77 + 294 + 209 + 858) + 2 * 16 * 17 * 108 + 2 * 12 * 24 * 20,
+        flops_masked=2 * 6 * 1438 + 2 * 16 * 1836 + 2 * 12 * 21 * 20,
+        flops_other=6 * (28 + 68 + 3 * 14) + 5 * 12 * 24,
+        traffic=(
+            77 + 7 + 294 + 209 + 17 + 1836 + 858,
+            6 * (18 + 14 + 49 + 30 + 34 + 28 + 89) + 16 * 125 + 6 * 6 * 20 + 12 * 8 * 20,
+            2 * 8 * 19,
+        ),
+        saved=6 * (11 + 7 + 7 + 17) + 16 * 17 + 6 * 6 * 7 + 16 * 6 * 20 + 6 * 6 * 13,
+        cache=(19, 0, 152),
+    ),
+    "latent attention, queries direct": row(
+        LatentAttention(
+            11, 6, None, 17, 5, 2, 13, True, 0, Rotary(7, 2, 0, 2), LatentCore(6, 17, 5, 2, 13, Causal())
+        ),
+        ABSORBED,
+        params=462 + 209 + 19 + 17 + 1836 + 858 + 11,
+        flops=2 * 6 * (462 + 209 + 1836 + 858) + 2 * 12 * 24 * 36,
+        flops_masked=2 * 6 * 3365 + 2 * 12 * 21 * 36,
+        flops_other=6 * (19 + 68 + 3 * 14 + 11) + 5 * 12 * 24,
+        traffic=(462 + 228 + 17 + 1836 + 869, 6 * (53 + 30 + 34 + 125 + 28 + 89) + 6 * 6 * 36, 2 * 8 * 19),
+        saved=6 * (11 + 17 + 17) + 6 * 6 * 7 + 16 * 6 * 20 + 6 * 6 * 13,
+        cache=(19, 0, 152),
+    ),
+    "mamba": row(  # 13 channels, 5 states, 4 taps, rank 3; norms inside
+        Mamba(11, 13, 5, 4, 3, False, True, 0),
+        params=286 + 65 + 169 + 3 + 5 + 5 + 52 + 78 + 143,
+        flops=2 * 6 * (286 + 52 + 169 + 39 + 143),
+        flops_other=6 * (13 + 4 * 13 + 13 + 13 * (40 + 9)),
+        traffic=(286 + 65 + 169 + 13 + 52 + 78 + 143, 6 * (37 + 26 + 26 + 26 + 16 + 62 + 24), 2 * 2 * 65),
+        saved=6 * (11 + 13 + 13 + 13 + 3 + (39 + 10 + 65) + 13),
+        cache=(0, 52 + 65, 52 + 65),
+    ),
+    "mamba-2": row(  # 3 heads of 5, 1 group, 7 states, 4 taps: 15 inside, 29 through the convolution
+        Mamba2(11, 3, 5, 1, 7, 4, False, True, 0),
+        params=11 * 47 + 29 * 5 + 9 + 15 + 165,
+        flops=2 * 6 * (11 * 47 + 29 * 4 + 165),
+        flops_other=6 * (29 + 15 * (5 * 7 + 3) + 15 + 4 * 15),
+        traffic=(11 * 47 + 145 + 9 + 15 + 165, 6 * (58 + 58 + 47 + 30 + 26), 2 * 2 * 105),
+        saved=6 * (11 + 29 + (15 * 8 + 3 + 14) + 15 + 15),
+        cache=(0, 116 + 105, 116 + 105),
+    ),
+    "block": row(
+        Block(
+            11,
+            (
+                Branch("mixer", relu(5), "recurrent", RMS, None),
+                Branch("channel", relu(13), None, None, Norm(11, "layer", True, 0)),
+            ),
+            shared_norm=Norm(11, "layer", False, 0),
+        ),
+        params=11 + 11 + 110 + 286 + 22,
+        flops=2 * 6 * 396,
+        flops_other=6 * (66 + 44 + 5 + 13 + 77 + 22),
+        traffic=(11 + 11 + 110 + 286 + 22, 6 * (22 + 22 + 42 + 74 + 22 + 66), 0),
+        saved=6 * (11 + 11 + 16 + 24 + 11),
+    ),
+    "embedding": row(  # 3 tokens, of which 1 is the class token; 7 positions, 2 types
+        Embedding(
+            5, Lookup(17, 5), Patches(1, 2, 5), Vector(5), (), "gelu", Lookup(7, 5, True), None, Lookup(2, 5, True),
+            Norm(5, "rms", False, 0), Linear(5, 11, True), 2.0,
+        ),
+        params=85 + 25 + 5 + 35 + 10 + 5 + 66,
+        flops=2 * 4 * 20 + 2 * 6 * 55,
+        flops_other=4 * 5 + 6 * (5 + 5 + 5 + 20 + 11),
+        traffic=(30 + 25 + 30 + 30 + 5 + 66, 4 * 9 + 6 * (5 + 15 + 5 + 5 + 10 + 16), 0),
+        saved=4 * 4 + 6 * (5 + 5),
+    ),
+    "embedding of sound": row(  # the first convolution at twice the positions
+        Embedding(
+            5,
+            convolutions=(Convolution(3, 5, 2, True, False, False), Convolution(5, 5, 2, True, False, False, 2)),
+            fixed=Sum(5, 1),
+        ),
+        params=35 + 55,
+        flops=2 * (12 * 30 + 6 * 50),
+        flops_other=12 * (5 + 25) + 6 * (5 + 25 + 5),
+        traffic=(35 + 55, 12 * (8 + 10) + 6 * (15 + 10 + 15), 0),
+        saved=12 * (3 + 5) + 6 * (10 + 5),
+    ),
+    "head with a transform": row(
+        Head(Linear(11, 13, True), Linear(11, 11, True), Activation(11, "gelu", False), RMS, False),
+        params=156 + 132 + 11,
+        flops=2 * 6 * (143 + 121),
+        flops_other=6 * (13 + 11 + 55 + 44),
+        traffic=(156 + 132 + 11, 6 * (24 + 22 + 22 + 22), 0),
+        saved=6 * (11 + 11 + 11 + 11),
+    ),
+    "head at the last position": row(
+        Head(Linear(11, 13, False), None, None, None, False),
+        WORK._replace(last_logits=True),
+        params=143, flops=2 * 2 * 143, traffic=(143, 2 * 24, 0), saved=22,
+    ),
+    "head at one position": row(
+        Head(Linear(11, 13, False), None, None, None, True), params=143, flops=572, traffic=(143, 48, 0), saved=22
+    ),
+    "stack": row(
+        Stack(
+            11,
+            Embedding(11, Lookup(17, 11)),
+            RelativeBias(4, 2, 8, True),
+            (
+                LayerGroup("a", relu_block(3), (0, 2, 3), 3),
+                LayerGroup("b", relu_block(5), (1,), 1),
+                LayerGroup("c", relu_block(7), (4, 5), 2, True),
+            ),
+            RMS,
+            Head(Linear(11, 3, False), None, None, None, True),
+            Head(Linear(11, 17, False, tied=True), None, None, None, False),
+        ),
+        params=187 + 8 + 3 * 66 + 110 + 154 + 11 + 33,
+        flops=2 * 6 * (3 * 66 + 110 + 2 * 154 + 187) + 2 * 2 * 33,
+        flops_other=6 * (3 * 14 + 16 + 2 * 18 + 44),
+        traffic=(66 + 198 + 110 + 308 + 11 + 33 + 187, 6 * (11 + 3 * 67 + 75 + 2 * 83 + 22 + 28) + 2 * 14, 0),
+        saved=6 * (3 * 14 + 16 + 2 * 18 + 11 + 11) + 22,
+    ),
+    "encoder and decoder": row(
+        EncoderDecoder(
+            Stack(11, None, None, (), RMS, None, None),
+            Stack(11, None, None, (), Norm(11, "layer", True, 0), None, None),
+        ),
+        params=33,
+        flops_other=14 * 44 + 6 * 77,
+        traffic=(33, 20 * 22, 0),
+        saved=14 * 22 + 66,
+    ),
+    "decode step of both": row(
+        EncoderDecoder(
+            Stack(11, None, None, (), RMS, None, None),
+            Stack(11, None, None, (), Norm(11, "layer", True, 0), None, None),
+        ),
+        WORK._replace(decoding=True),
+        params=33, flops_other=6 * 77, traffic=(22, 6 * 22, 0), saved=66,
+    ),
+    "fixed length": row(  # 19 positions, whatever is asked
+        FixedLength(Stack(11, None, None, (), RMS, None, Head(Linear(11, 3, False), None, None, None, True)), 19),
+        params=11 + 33, flops=2 * 2 * 33, flops_other=38 * 44, traffic=(11 + 33, 38 * 22 + 28, 0), saved=38 * 11 + 22,
+    ),
+}  # fmt: skip
+
+FORMULAS = ("weights", "operations", "saved", "cache")
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_pinned(name: str) -> None:
+    part, work, pinned = ROWS[name]
+    assert figures(part, work) == pinned
+
+
+def test_every_part_is_pinned() -> None:
+    assert {type(part) for part, _, _ in ROWS.values()} == {*LEAVES, *COMPOSITES}
+
+
+def fresh(part: Any) -> Any:
+    """The same part without what it remembers of its children and weights."""
+    return type(part)(**{name: getattr(part, name) for name in part.__dataclass_fields__})
+
+
+def doubled(value: Any) -> Any:
+    """Twice as much of everything: a tuple of weights or operations twice, a number or cache times two."""
+    if type(value) is Cache:
+        return Cache(*(2 * item for item in value))
+    return (*value, *value) if isinstance(value, tuple) else 2 * value
+
+
+DEFINED = [(cls, formula) for cls in LEAVES for formula in FORMULAS if formula in vars(cls)]
+
+
+@pytest.mark.parametrize(("cls", "formula"), DEFINED, ids=lambda item: getattr(item, "__name__", item))
+def test_a_doubled_formula_is_noticed(cls: type[Leaf], formula: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = getattr(cls, formula)
+    monkeypatch.setattr(cls, formula, lambda *arguments: doubled(honest(*arguments)))
+    rows = [(fresh(part), work, pinned) for part, work, pinned in ROWS.values() if type(part) is cls]
+    assert any(figures(part, work) != pinned for part, work, pinned in rows)
+
+
+COSTS = {
+    "add": 1, "layer_norm": 7, "layer_norm_nobias": 6, "rms_norm": 4, "softmax": 5, "rotary": 3, "relu": 1, "relu2": 2,
+    "gelu": 5, "gelu_tanh": 9, "quick_gelu": 4, "silu": 4, "clamped_silu": 8, "sigmoid": 3, "tanh": 1, "softplus": 2,
+    "none": 0,
+}  # fmt: skip
+
+
+def test_costs_are_pinned() -> None:
+    assert COST == COSTS
+
+
+def mutants(op: Any) -> Iterator[Any]:
+    """The operation with one of its numbers changed."""
+    if type(op) is MatMul:
+        fields = ("count", "m", "k", "n") if op.visible is None else ("count", "m", "k", "n", "visible")
+    else:
+        fields = ("elements", "cost") if op.cost else ()
+    for field in fields:
+        yield op._replace(**{field: getattr(op, field) + 1})
+    for i, elements in enumerate(op.traffic):
+        if elements != 0:
+            yield op._replace(traffic=type(op.traffic)(*(n + (i == j) for j, n in enumerate(op.traffic))))
+
+
+@pytest.mark.parametrize("name", [name for name, (part, _, _) in ROWS.items() if isinstance(part, Leaf)])
+def test_every_number_of_an_operation_counts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    part, work, pinned = ROWS[name]
+    honest = part.operations(work)
+    for i, op in enumerate(honest):
+        for mutant in mutants(op):
+            tampered = (*honest[:i], mutant, *honest[i + 1 :])
+            monkeypatch.setattr(type(part), "operations", lambda self, work, tampered=tampered: tampered)
+            assert figures(part, work) != pinned, mutant
+
+
+@pytest.mark.parametrize("name", [name for name, (part, _, _) in ROWS.items() if not isinstance(part, Leaf)])
+def test_every_child_counts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropped, there twice, or with a batch of one more."""
+    part, work, pinned = ROWS[name]
+    honest = list(part.children())
+    for i, child in enumerate(honest):
+        done = None if child.on(work) is None else figures(child.part, child.on(work)).keys() - {"params", "active"}
+        owns = child.part.params if isinstance(child.part, Leaf) else True
+        wider = child._replace(on=lambda work, on=child.on: on(work)._replace(batch=work.batch + 1))
+        others = ([[], [child, child]] if done or owns else []) + ([[wider]] if done else [])
+        assert others or done is None, f"{child.name} does nothing"
+        for other in others:
+            tampered = [*honest[:i], *other, *honest[i + 1 :]]
+            monkeypatch.setattr(type(part), "children", lambda self, tampered=tampered: iter(tampered))
+            assert figures(fresh(part), work) != pinned, child.name

@@ -1,0 +1,188 @@
+"""Anybody's module: formulas from the symbolic trace, fvcore beside them, and one line for what cannot be traced."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from txcalc.cli import app
+from txcalc.errors import InputError, Refuted, UnknownName
+
+pytest.importorskip("torch")
+pytest.importorskip("fvcore")
+
+from txcalc.verify.symbolic import B, T
+from txcalc.verify.trace import trace
+
+SOURCE = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.o, self.norm = nn.Linear(8, 24), nn.Linear(8, 8), nn.LayerNorm(8)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm(x)).unflatten(2, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        return x + self.o(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.layers = nn.Embedding(10, 8), nn.ModuleList(Block() for _ in range(3))
+        self.head = nn.Linear(8, 10, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, ids):
+        x = self.table(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+class Einsum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.weight = nn.Embedding(10, 8), nn.Parameter(torch.zeros(8, 6))
+
+    def forward(self, ids):
+        return torch.einsum("btd,df->btf", self.table(ids), self.weight)
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.step = nn.Embedding(10, 8), nn.Linear(8, 8)
+
+    def forward(self, ids):
+        x = self.table(ids)
+        h = x[:, 0]
+        for t in range(ids.shape[1]):
+            h = self.step(h + x[:, t])
+        return h
+
+
+class Routed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.expert = nn.Embedding(10, 8), nn.Linear(8, 8)
+
+    def forward(self, ids):
+        x = self.table(ids)
+        return self.expert(x[x.sum(-1) > 0])
+
+
+class Pictures(nn.Conv2d):
+    def __init__(self):
+        super().__init__(3, 4, 3)
+
+
+class Two(Tied):
+    def forward(self, ids, mask):
+        return super().forward(ids)
+
+
+def fails():
+    raise RuntimeError("no config\\nat hand")
+
+
+def leaves():
+    raise SystemExit(3)
+
+
+def number():
+    return 3
+
+
+ready, constant = Tied(), 5
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "mine.py"
+    path.write_text(SOURCE)
+    return str(path)
+
+
+def test_formulas_by_module(file: str) -> None:
+    found = trace(f"{file}:Tied")
+    parts = {part.path: part for part in found.parts}
+    assert found.domain == "all B, T ≥ 2"
+    assert sum(part.params for part in found.parts) == 80 + 3 * (8 * 24 + 24 + 8 * 8 + 8 + 16)
+    assert parts["layers.2.qkv"].flops.equals(2 * 8 * 24 * B * T)
+    assert parts["layers.0"].flops.equals(4 * 8 * B * T**2)  # the fused attention that no child owns
+    assert (parts["head"].params, parts["head"].flops.equals(160 * B * T)) == (0, True)
+    assert parts["table"].params == 80
+    assert parts["layers.0.o"].fvcore == 2 * 8 * 8 * 3 * 5
+    assert parts["layers.0"].fvcore == 0
+    assert found.skipped == {"fvcore": {"aten::scaled_dot_product_attention": 3}}
+    assert "aten::native_layer_norm" in found.free
+
+
+def test_a_module_that_is_there_already_and_one_by_its_name(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(file).parent)
+    assert trace(f"{file}:ready").parts == trace("mine:Tied").parts == trace("mine.py:Tied").parts
+
+
+def test_einsum_is_counted_by_one_and_named_for_the_other(file: str) -> None:
+    found = trace(f"{file}:Einsum")
+    (part,) = [part for part in found.parts if part.path == ""]
+    assert part.flops.equals(2 * 8 * 6 * B * T) and part.params == 48
+    assert found.skipped == {"fvcore": {"aten::einsum": 1}}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("Recurrent", Refuted, "only where T = 5"),
+        ("Routed", Refuted, "depends on data"),
+        ("Pictures", InputError, "does not run on token ids"),
+        ("Two", InputError, "does not run on token ids"),
+        ("fails", InputError, "fails: RuntimeError: no config at hand"),
+        ("leaves", InputError, "fails: SystemExit: 3"),
+        ("number", InputError, "returns int, expected an nn.Module"),
+        ("constant", InputError, "is int, expected a function or class"),
+        ("tied", UnknownName, "did you mean Tied?"),
+    ],
+)
+def test_what_cannot_be_traced_is_one_line(file: str, name: str, kind: type[Exception], said: str) -> None:
+    with pytest.raises(kind) as refused:
+        trace(f"{file}:{name}")
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("source", ["mine.py", "", ":", "mine.py:", ":Tied", "nowhere.py:Tied", "no.such.module:Tied"])
+def test_bad_sources(source: str) -> None:
+    result = CliRunner().invoke(app, ["trace", source])
+    assert result.exit_code == 2 and result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1 and "Traceback" not in result.stderr
+
+
+def test_a_file_that_is_not_python(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text("def (:\n")
+    with pytest.raises(InputError, match="cannot be imported: SyntaxError"):
+        trace(f"{path}:Tied")
+
+
+def test_the_command(file: str) -> None:
+    result = CliRunner().invoke(app, ["trace", f"{file}:Tied", "--json"])
+    answer = json.loads(result.stdout)
+    assert result.exit_code == 0 and answer["schema"] == "txcalc/trace/1"
+    total = answer["total"]
+    assert (total["params"], total["flops"]) == (992, "32·B·T·(3·T + 53)")
+    assert total["flops_at_point"] == 32 * 15 * (15 + 53)
+    assert total["flops_at_point"] - total["fvcore_at_point"] == 3 * 4 * 8 * 3 * 25  # the attention that fvcore lost
+    shown = CliRunner().invoke(app, ["trace", f"{file}:Tied"])
+    assert "layers.*.qkv × 3" in shown.stdout and "all together" in shown.stdout
+    assert "not counted by fvcore: aten::scaled_dot_product_attention (3 times)" in shown.stderr
+    refused = CliRunner().invoke(app, ["trace", f"{file}:Recurrent"])
+    assert refused.exit_code == 1 and refused.stdout == ""

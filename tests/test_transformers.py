@@ -1,0 +1,740 @@
+"""The reference models are the real architectures: tiny random ones of transformers, copied weight by weight, give the
+same logits."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'txcalc[verify]'")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    hf = pytest.importorskip("transformers", reason="transformers is not installed: pip install 'txcalc[test]'")
+
+from tiny import TINY, V  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+from txcalc import reference  # noqa: E402
+from txcalc.sources import build as described  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # what transformers warns of is its own
+
+Copied = Mapping[str, Tensor]
+Rule = str | Callable[..., Copied]
+CLOSE = {"atol": 1e-4, "rtol": 1e-4}
+B, T = 2, 11
+
+
+class Case(NamedTuple):
+    """transformers' class and config, our description, and where each of its weights goes.
+
+    A rule's pattern matches a whole name; it gives our name (with the pattern's groups), or a function of the groups
+    and the tensor gives names and tensors.
+    """
+
+    name: str
+    model: str
+    config: str
+    settings: Mapping[str, Any]
+    raw: Mapping[str, Any]
+    rules: Mapping[str, Rule]
+    buffers: str = "no buffer is copied"
+
+
+def transposed(name: str) -> Rule:
+    """GPT-2's Conv1D keeps its matrices (in, out)."""
+    return lambda *groups, tensor: {name.format(*groups): tensor.T}
+
+
+def parts(*names: str) -> Rule:
+    """One matrix that is several, one under the other."""
+    return lambda *groups, tensor: dict(
+        zip((name.format(*groups) for name in names), tensor.chunk(len(names)), strict=True)
+    )
+
+
+def qkv_by_head(layer: str, suffix: str, tensor: Tensor) -> Copied:
+    """q, k and v interleaved head by head (BLOOM, GPT-NeoX), four heads."""
+    rows = tensor.unflatten(0, (4, 3, -1))
+    return {f"layers.{layer}.attention.{name}.{suffix}": rows[:, i].flatten(0, 1) for i, name in enumerate("qkv")}
+
+
+def expert_pairs(layer: str, tensor: Tensor) -> Copied:
+    """gate and up of every expert, one under the other."""
+    at = f"layers.{layer}.experts.routed"
+    return {
+        f"{at}.{e}.{name}.weight": half
+        for e, expert in enumerate(tensor)
+        for name, half in zip(("gate", "up"), expert.chunk(2), strict=True)
+    }
+
+
+def expert_downs(layer: str, tensor: Tensor) -> Copied:
+    return {f"layers.{layer}.experts.routed.{e}.down.weight": expert for e, expert in enumerate(tensor)}
+
+
+def oss_pairs(layer: str, suffix: str, tensor: Tensor) -> Copied:
+    """gpt-oss: (in, out) matrices, gate and up in alternating columns."""
+    at, kind = f"layers.{layer}.experts.routed", suffix.lstrip("_") or "weight"
+    return {
+        f"{at}.{e}.{name}.{kind}": expert[..., i::2].T
+        for e, expert in enumerate(tensor)
+        for i, name in enumerate(("gate", "up"))
+    }
+
+
+def oss_downs(layer: str, suffix: str, tensor: Tensor) -> Copied:
+    at, kind = f"layers.{layer}.experts.routed", suffix.lstrip("_") or "weight"
+    return {f"{at}.{e}.down.{kind}": expert.T for e, expert in enumerate(tensor)}
+
+
+LLAMA: dict[str, Rule] = {
+    r"model\.embed_tokens\.weight": "embedding.tokens.weight",
+    r"model\.layers\.(\d+)\.self_attn\.([qkvo])_proj\.(\w+)": r"layers.\1.attention.\2.\3",
+    r"model\.layers\.(\d+)\.self_attn\.([qk]_norm)\.weight": r"layers.\1.attention.\2.weight",
+    r"model\.layers\.(\d+)\.input_layernorm\.weight": r"layers.\1.attention_norm.weight",
+    r"model\.layers\.(\d+)\.post_attention_layernorm\.weight": r"layers.\1.feed_forward_norm.weight",
+    r"model\.layers\.(\d+)\.mlp\.(gate|up|down)_proj\.weight": r"layers.\1.feed_forward.\2.weight",
+    r"model\.norm\.weight": "final_norm.weight",
+    r"lm_head\.weight": "head.projection.weight",
+}
+EXPERTS: dict[str, Rule] = {
+    **LLAMA,
+    r"model\.layers\.(\d+)\.post_attention_layernorm\.weight": r"layers.\1.experts_norm.weight",
+    r"model\.layers\.(\d+)\.mlp\.gate\.weight": r"layers.\1.experts.router.weight",
+    r"model\.layers\.(\d+)\.mlp\.experts\.gate_up_proj": expert_pairs,
+    r"model\.layers\.(\d+)\.mlp\.experts\.down_proj": expert_downs,
+    r"model\.layers\.(\d+)\.mlp\.shared_experts?\.(gate|up|down)_proj\.weight": r"layers.\1.experts.shared.\2.weight",
+    r"model\.layers\.(\d+)\.mlp\.shared_expert_gate\.weight": r"layers.\1.experts.shared_gate.weight",
+}
+SANDWICH: dict[str, Rule] = {
+    **LLAMA,
+    r"model\.layers\.(\d+)\.post_attention_layernorm\.weight": r"layers.\1.attention_post_norm.weight",
+    r"model\.layers\.(\d+)\.pre_feedforward_layernorm\.weight": r"layers.\1.feed_forward_norm.weight",
+    r"model\.layers\.(\d+)\.post_feedforward_layernorm\.weight": r"layers.\1.feed_forward_post_norm.weight",
+}
+BERT: dict[str, Rule] = {
+    r"bert\.embeddings\.word_embeddings\.weight": "embedding.tokens.weight",
+    r"bert\.embeddings\.position_embeddings\.weight": "embedding.positions.weight",
+    r"bert\.embeddings\.token_type_embeddings\.weight": "embedding.types.weight",
+    r"bert\.embeddings\.LayerNorm\.(\w+)": r"embedding.norm.\1",
+    r"bert\.encoder\.layer\.(\d+)\.attention\.self\.([qkv])\w+\.(\w+)": r"layers.\1.attention.\2.\3",
+    r"bert\.encoder\.layer\.(\d+)\.attention\.output\.dense\.(\w+)": r"layers.\1.attention.o.\2",
+    r"bert\.encoder\.layer\.(\d+)\.attention\.output\.LayerNorm\.(\w+)": r"layers.\1.attention_norm.\2",
+    r"bert\.encoder\.layer\.(\d+)\.intermediate\.dense\.(\w+)": r"layers.\1.feed_forward.up.\2",
+    r"bert\.encoder\.layer\.(\d+)\.output\.dense\.(\w+)": r"layers.\1.feed_forward.down.\2",
+    r"bert\.encoder\.layer\.(\d+)\.output\.LayerNorm\.(\w+)": r"layers.\1.feed_forward_norm.\2",
+    r"cls\.predictions\.bias": "head.projection.bias",
+    r"cls\.predictions\.transform\.dense\.(\w+)": r"head.transform.\1",
+    r"cls\.predictions\.transform\.LayerNorm\.(\w+)": r"head.norm.\1",
+}
+ALBERT: dict[str, Rule] = {
+    **{pattern.replace("bert", "albert", 1): name for pattern, name in BERT.items() if "embeddings" in pattern},
+    r"albert\.encoder\.embedding_hidden_mapping_in\.(\w+)": r"embedding.projection.\1",
+    r"albert\..*\.attention\.([qkv])[a-z]+\.(\w+)": r"layers.0.attention.\1.\2",
+    r"albert\..*\.attention\.dense\.(\w+)": r"layers.0.attention.o.\1",
+    r"albert\..*\.attention\.LayerNorm\.(\w+)": r"layers.0.attention_norm.\1",
+    r"albert\..*\.ffn\.(\w+)": r"layers.0.feed_forward.up.\1",
+    r"albert\..*\.ffn_output\.(\w+)": r"layers.0.feed_forward.down.\1",
+    r"albert\..*\.full_layer_layer_norm\.(\w+)": r"layers.0.feed_forward_norm.\1",
+    r"predictions\.bias": "head.projection.bias",
+    r"predictions\.dense\.(\w+)": r"head.transform.\1",
+    r"predictions\.LayerNorm\.(\w+)": r"head.norm.\1",
+}
+FALCON: dict[str, Rule] = {
+    r"transformer\.word_embeddings\.weight": "embedding.tokens.weight",
+    r"transformer\.word_embeddings_layernorm\.(\w+)": r"embedding.norm.\1",
+    r"transformer\.h\.(\d+)\.self_attention\.dense\.(\w+)": r"layers.\1.attention.o.\2",
+    r"transformer\.h\.(\d+)\.mlp\.dense_h_to_4h\.(\w+)": r"layers.\1.feed_forward.up.\2",
+    r"transformer\.h\.(\d+)\.mlp\.dense_4h_to_h\.(\w+)": r"layers.\1.feed_forward.down.\2",
+    r"transformer\.ln_f\.(\w+)": r"final_norm.\1",
+}
+MIXER: dict[str, Rule] = {
+    r"backbone\.embeddings\.weight": "embedding.tokens.weight",
+    r"backbone\.norm_f\.weight": "final_norm.weight",
+    r"lm_head\.weight": "head.projection.weight",
+}
+
+
+def mixer(name: str) -> dict[str, Rule]:
+    at = r"backbone\.layers\.(\d+)\."
+    return {
+        **MIXER,
+        at + r"norm\.weight": rf"layers.\1.{name}_norm.weight",
+        at + r"mixer\.(A_log|D|dt_bias)": rf"layers.\1.{name}.scan.\2",
+        at + r"mixer\.conv1d\.(\w+)": rf"layers.\1.{name}.conv.\2",
+        at + r"mixer\.((?:\w+_proj|norm)\.\w+)": rf"layers.\1.{name}.\2",
+    }
+
+
+SMALL = {
+    "vocab_size": V,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": False,
+}
+MHA = {key: value for key, value in SMALL.items() if key != "num_key_value_heads"}
+
+CASES = [
+    Case(
+        "gpt2",
+        "GPT2LMHeadModel",
+        "GPT2Config",
+        {"vocab_size": V, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
+        TINY["gpt2"],
+        {
+            r"transformer\.wte\.weight": "embedding.tokens.weight",
+            r"transformer\.wpe\.weight": "embedding.positions.weight",
+            r"transformer\.h\.(\d+)\.ln_1\.(\w+)": r"layers.\1.attention_norm.\2",
+            r"transformer\.h\.(\d+)\.ln_2\.(\w+)": r"layers.\1.feed_forward_norm.\2",
+            r"transformer\.h\.(\d+)\.attn\.c_attn\.weight": lambda layer, tensor: {
+                f"layers.{layer}.attention.{name}.weight": third
+                for name, third in zip("qkv", tensor.T.chunk(3), strict=True)
+            },
+            r"transformer\.h\.(\d+)\.attn\.c_attn\.bias": parts(
+                "layers.{0}.attention.q.bias", "layers.{0}.attention.k.bias", "layers.{0}.attention.v.bias"
+            ),
+            r"transformer\.h\.(\d+)\.attn\.c_proj\.weight": transposed("layers.{0}.attention.o.weight"),
+            r"transformer\.h\.(\d+)\.attn\.c_proj\.bias": r"layers.\1.attention.o.bias",
+            r"transformer\.h\.(\d+)\.mlp\.c_fc\.weight": transposed("layers.{0}.feed_forward.up.weight"),
+            r"transformer\.h\.(\d+)\.mlp\.c_fc\.bias": r"layers.\1.feed_forward.up.bias",
+            r"transformer\.h\.(\d+)\.mlp\.c_proj\.weight": transposed("layers.{0}.feed_forward.down.weight"),
+            r"transformer\.h\.(\d+)\.mlp\.c_proj\.bias": r"layers.\1.feed_forward.down.bias",
+            r"transformer\.ln_f\.(\w+)": r"final_norm.\1",
+        },
+    ),
+    Case(
+        "llama",
+        "LlamaForCausalLM",
+        "LlamaConfig",
+        {**SMALL, "rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0}},
+        TINY["llama"],
+        LLAMA,
+    ),
+    Case(
+        "mistral",
+        "MistralForCausalLM",
+        "MistralConfig",
+        {**SMALL, "sliding_window": 4},
+        TINY["mistral"],
+        LLAMA,
+    ),
+    Case(
+        "qwen3",
+        "Qwen3ForCausalLM",
+        "Qwen3Config",
+        {**SMALL, "head_dim": 12},
+        TINY["qwen3"],
+        LLAMA,
+    ),
+    Case(
+        "gemma2",
+        "Gemma2ForCausalLM",
+        "Gemma2Config",
+        {
+            **SMALL,
+            "num_hidden_layers": 3,
+            "head_dim": 8,
+            "sliding_window": 4,
+            "query_pre_attn_scalar": 13,
+            "attn_logit_softcapping": 3.0,
+            "final_logit_softcapping": 5.0,
+            "tie_word_embeddings": True,
+        },
+        TINY["gemma2"],
+        SANDWICH,
+    ),
+    Case(
+        "gemma3",
+        "Gemma3ForCausalLM",
+        "Gemma3TextConfig",
+        {
+            **SMALL,
+            "num_hidden_layers": 3,
+            "head_dim": 8,
+            "sliding_window": 4,
+            "query_pre_attn_scalar": 8,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 1_000_000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+            },
+            "tie_word_embeddings": True,
+        },
+        TINY["gemma3"],
+        SANDWICH,
+    ),
+    Case(
+        "olmo2",
+        "Olmo2ForCausalLM",
+        "Olmo2Config",
+        {**SMALL, "rms_norm_eps": 1e-6},
+        TINY["olmo2"],
+        SANDWICH,
+    ),
+    Case(
+        "gpt-neox",
+        "GPTNeoXForCausalLM",
+        "GPTNeoXConfig",
+        {**MHA, "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": 0.5}},
+        TINY["gpt-neox"],
+        {
+            r"gpt_neox\.embed_in\.weight": "embedding.tokens.weight",
+            r"gpt_neox\.layers\.(\d+)\.input_layernorm\.(\w+)": r"layers.\1.attention_norm.\2",
+            r"gpt_neox\.layers\.(\d+)\.post_attention_layernorm\.(\w+)": r"layers.\1.feed_forward_norm.\2",
+            r"gpt_neox\.layers\.(\d+)\.attention\.query_key_value\.(\w+)": qkv_by_head,
+            r"gpt_neox\.layers\.(\d+)\.attention\.dense\.(\w+)": r"layers.\1.attention.o.\2",
+            r"gpt_neox\.layers\.(\d+)\.mlp\.dense_h_to_4h\.(\w+)": r"layers.\1.feed_forward.up.\2",
+            r"gpt_neox\.layers\.(\d+)\.mlp\.dense_4h_to_h\.(\w+)": r"layers.\1.feed_forward.down.\2",
+            r"gpt_neox\.final_layer_norm\.(\w+)": r"final_norm.\1",
+            r"lm_head\.weight": "head.projection.weight",
+        },
+    ),
+    Case(
+        "falcon",
+        "FalconForCausalLM",
+        "FalconConfig",
+        {
+            "vocab_size": V,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "bias": False,
+            "parallel_attn": True,
+            "multi_query": True,
+            "new_decoder_architecture": False,
+            "tie_word_embeddings": True,
+        },
+        TINY["falcon"],
+        {
+            **FALCON,
+            r"transformer\.h\.(\d+)\.input_layernorm\.(\w+)": r"layers.\1.norm.\2",
+            r"transformer\.h\.(\d+)\.self_attention\.query_key_value\.weight": lambda layer, tensor: {
+                f"layers.{layer}.attention.{name}.weight": rows
+                for name, rows in zip("qkv", tensor.split((32, 8, 8)), strict=True)
+            },
+        },
+    ),
+    Case(
+        "bloom",
+        "BloomForCausalLM",
+        "BloomConfig",
+        {"vocab_size": V, "hidden_size": 32, "n_layer": 2, "n_head": 4, "tie_word_embeddings": True},
+        TINY["bloom"],
+        {
+            **FALCON,
+            r"transformer\.h\.(\d+)\.input_layernorm\.(\w+)": r"layers.\1.attention_norm.\2",
+            r"transformer\.h\.(\d+)\.post_attention_layernorm\.(\w+)": r"layers.\1.feed_forward_norm.\2",
+            r"transformer\.h\.(\d+)\.self_attention\.query_key_value\.(\w+)": qkv_by_head,
+        },
+    ),
+    Case(
+        "cohere",
+        "CohereForCausalLM",
+        "CohereConfig",
+        {
+            **SMALL,
+            "use_qk_norm": True,
+            "tie_word_embeddings": True,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
+        },
+        TINY["cohere"],
+        {**LLAMA, r"model\.layers\.(\d+)\.input_layernorm\.weight": r"layers.\1.norm.weight"},
+    ),
+    Case(
+        "mixtral",
+        "MixtralForCausalLM",
+        "MixtralConfig",
+        {**SMALL, "num_local_experts": 4, "num_experts_per_tok": 2},
+        TINY["mixtral"],
+        EXPERTS,
+    ),
+    Case(
+        "qwen2-moe",
+        "Qwen2MoeForCausalLM",
+        "Qwen2MoeConfig",
+        {
+            **SMALL,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16,
+            "shared_expert_intermediate_size": 24,
+        },
+        TINY["qwen2-moe"],
+        EXPERTS,
+    ),
+    Case(
+        "gpt-oss",
+        "GptOssForCausalLM",
+        "GptOssConfig",
+        {
+            **SMALL,
+            "head_dim": 8,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": 4,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 150_000.0},
+        },
+        TINY["gpt-oss"],
+        {
+            **EXPERTS,
+            r"model\.layers\.(\d+)\.self_attn\.sinks": r"layers.\1.attention.core.sinks",
+            r"model\.layers\.(\d+)\.mlp\.router\.(\w+)": r"layers.\1.experts.router.\2",
+            r"model\.layers\.(\d+)\.mlp\.experts\.gate_up_proj(|_bias)": oss_pairs,
+            r"model\.layers\.(\d+)\.mlp\.experts\.down_proj(|_bias)": oss_downs,
+        },
+    ),
+    Case(
+        "deepseek-v3",
+        "DeepseekV3ForCausalLM",
+        "DeepseekV3Config",
+        {
+            **SMALL,
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 4,
+            "moe_intermediate_size": 16,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 2.5,
+            "q_lora_rank": 12,
+            "kv_lora_rank": 16,
+            "qk_rope_head_dim": 4,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 6,
+            "first_k_dense_replace": 1,
+            "n_shared_experts": 2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
+        },
+        TINY["deepseek-v3"],
+        {
+            **EXPERTS,
+            r"model\.layers\.(0)\.post_attention_layernorm\.weight": r"layers.\1.feed_forward_norm.weight",
+            r"model\.layers\.([1-9])\.post_attention_layernorm\.weight": r"layers.\1.experts_norm.weight",
+            r"model\.layers\.(\d+)\.self_attn\.(q_[ab]|kv_b)_proj\.weight": r"layers.\1.attention.\2.weight",
+            r"model\.layers\.(\d+)\.self_attn\.kv_a_proj_with_mqa\.weight": r"layers.\1.attention.kv_a.weight",
+            r"model\.layers\.(\d+)\.self_attn\.(q|kv)_a_layernorm\.weight": r"layers.\1.attention.\2_norm.weight",
+            r"model\.layers\.(\d+)\.mlp\.gate\.e_score_correction_bias": r"layers.\1.experts.selection_bias",
+        },
+        r".*e_score_correction_bias",
+    ),
+    Case(
+        "deepseek-v2",
+        "DeepseekV2ForCausalLM",
+        "DeepseekV2Config",
+        {
+            **SMALL,
+            "num_key_value_heads": 4,
+            "moe_intermediate_size": 16,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "topk_method": "group_limited_greedy",
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 16.0,
+            "q_lora_rank": None,
+            "kv_lora_rank": 16,
+            "qk_rope_head_dim": 4,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 6,
+            "first_k_dense_replace": 0,
+            "n_shared_experts": 2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
+        },
+        TINY["deepseek-v2"],
+        {
+            **EXPERTS,
+            r"model\.layers\.(\d+)\.self_attn\.kv_b_proj\.weight": r"layers.\1.attention.kv_b.weight",
+            r"model\.layers\.(\d+)\.self_attn\.kv_a_proj_with_mqa\.weight": r"layers.\1.attention.kv_a.weight",
+            r"model\.layers\.(\d+)\.self_attn\.kv_a_layernorm\.weight": r"layers.\1.attention.kv_norm.weight",
+        },
+    ),
+    Case(
+        "bert",
+        "BertForMaskedLM",
+        "BertConfig",
+        {**MHA, "tie_word_embeddings": True},
+        TINY["bert"],
+        BERT,
+    ),
+    Case(
+        "bert-pooler",
+        "BertModel",
+        "BertConfig",
+        {**MHA, "tie_word_embeddings": True},
+        TINY["bert-pooler"],
+        {
+            **{pattern.removeprefix(r"bert\."): name for pattern, name in BERT.items()},
+            r"pooler\.dense\.(\w+)": r"pooler.transform.\1",
+        },
+    ),
+    Case(
+        "albert",
+        "AlbertForMaskedLM",
+        "AlbertConfig",
+        {**MHA, "num_hidden_layers": 3, "embedding_size": 16, "tie_word_embeddings": True},
+        TINY["albert"],
+        ALBERT,
+    ),
+    Case(
+        "t5",
+        "T5ForConditionalGeneration",
+        "T5Config",
+        {
+            "vocab_size": V,
+            "d_model": 32,
+            "d_kv": 6,
+            "d_ff": 48,
+            "num_layers": 2,
+            "num_heads": 4,
+            "relative_attention_num_buckets": 8,
+            "relative_attention_max_distance": 12,
+        },
+        TINY["t5"],
+        {
+            r"shared\.weight": "decoder.embedding.tokens.weight",
+            r"(\w+)\.block\.0\.layer\.0\.SelfAttention\.relative_attention_bias\.weight": r"\1.relative_bias.weight",
+            r"(\w+)\.block\.(\d+)\.layer\.0\.SelfAttention\.([qkvo])\.weight": r"\1.layers.\2.attention.\3.weight",
+            r"(\w+)\.block\.(\d+)\.layer\.0\.layer_norm\.weight": r"\1.layers.\2.attention_norm.weight",
+            r"(\w+)\.block\.(\d+)\.layer\.1\.EncDecAttention\.(\w)\.weight": r"\1.layers.\2.cross_attention.\3.weight",
+            r"decoder\.block\.(\d+)\.layer\.1\.layer_norm\.weight": r"decoder.layers.\1.cross_attention_norm.weight",
+            r"encoder\.block\.(\d+)\.layer\.1\.layer_norm\.weight": r"encoder.layers.\1.feed_forward_norm.weight",
+            r"decoder\.block\.(\d+)\.layer\.2\.layer_norm\.weight": r"decoder.layers.\1.feed_forward_norm.weight",
+            r"(\w+)\.block\.(\d+)\..*\.DenseReluDense\.wi\.weight": r"\1.layers.\2.feed_forward.up.weight",
+            r"(\w+)\.block\.(\d+)\..*\.DenseReluDense\.wo\.weight": r"\1.layers.\2.feed_forward.down.weight",
+            r"(\w+)\.final_layer_norm\.weight": r"\1.final_norm.weight",
+        },
+    ),
+    Case(
+        "whisper",
+        "WhisperForConditionalGeneration",
+        "WhisperConfig",
+        {
+            "vocab_size": V,
+            "d_model": 32,
+            "encoder_layers": 2,
+            "decoder_layers": 2,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 48,
+            "decoder_ffn_dim": 48,
+            "num_mel_bins": 8,
+            "max_source_positions": 10,
+            "max_target_positions": 32,
+            "pad_token_id": 0,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "decoder_start_token_id": 1,
+        },
+        TINY["whisper"],
+        {
+            r"model\.encoder\.(conv\d)\.(\w+)": r"encoder.embedding.\1.\2",
+            r"model\.(\w+)\.embed_positions\.weight": r"\1.embedding.positions.weight",
+            r"model\.decoder\.embed_tokens\.weight": "decoder.embedding.tokens.weight",
+            r"model\.(\w+)\.layers\.(\d+)\.self_attn\.([qkv])_proj\.(\w+)": r"\1.layers.\2.attention.\3.\4",
+            r"model\.(\w+)\.layers\.(\d+)\.self_attn\.out_proj\.(\w+)": r"\1.layers.\2.attention.o.\3",
+            r"model\.(\w+)\.layers\.(\d+)\.encoder_attn\.([qkv])_proj\.(\w+)": r"\1.layers.\2.cross_attention.\3.\4",
+            r"model\.(\w+)\.layers\.(\d+)\.encoder_attn\.out_proj\.(\w+)": r"\1.layers.\2.cross_attention.o.\3",
+            r"model\.(\w+)\.layers\.(\d+)\.self_attn_layer_norm\.(\w+)": r"\1.layers.\2.attention_norm.\3",
+            r"model\.(\w+)\.layers\.(\d+)\.encoder_attn_layer_norm\.(\w+)": r"\1.layers.\2.cross_attention_norm.\3",
+            r"model\.(\w+)\.layers\.(\d+)\.final_layer_norm\.(\w+)": r"\1.layers.\2.feed_forward_norm.\3",
+            r"model\.(\w+)\.layers\.(\d+)\.fc1\.(\w+)": r"\1.layers.\2.feed_forward.up.\3",
+            r"model\.(\w+)\.layers\.(\d+)\.fc2\.(\w+)": r"\1.layers.\2.feed_forward.down.\3",
+            r"model\.(\w+)\.layer_norm\.(\w+)": r"\1.final_norm.\2",
+        },
+    ),
+    Case(
+        "vit",
+        "ViTForImageClassification",
+        "ViTConfig",
+        {
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "image_size": 12,
+            "patch_size": 4,
+            "num_labels": 7,
+        },
+        TINY["vit"],
+        {
+            r"vit\.embeddings\.cls_token": lambda tensor: {"embedding.class_token.weight": tensor.flatten()},
+            r"vit\.embeddings\.position_embeddings": lambda tensor: {"embedding.positions.weight": tensor[0]},
+            r"vit\.embeddings\.patch_embeddings\.projection\.(\w+)": r"embedding.patches.\1",
+            r"vit\.layers\.(\d+)\.attention\.([qkvo])_proj\.(\w+)": r"layers.\1.attention.\2.\3",
+            r"vit\.layers\.(\d+)\.layernorm_before\.(\w+)": r"layers.\1.attention_norm.\2",
+            r"vit\.layers\.(\d+)\.layernorm_after\.(\w+)": r"layers.\1.feed_forward_norm.\2",
+            r"vit\.layers\.(\d+)\.mlp\.fc1\.(\w+)": r"layers.\1.feed_forward.up.\2",
+            r"vit\.layers\.(\d+)\.mlp\.fc2\.(\w+)": r"layers.\1.feed_forward.down.\2",
+            r"vit\.layernorm\.(\w+)": r"final_norm.\1",
+            r"classifier\.(\w+)": r"head.projection.\1",
+        },
+    ),
+    Case(
+        "mamba",
+        "MambaForCausalLM",
+        "MambaConfig",
+        {"vocab_size": V, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 4, "tie_word_embeddings": True},
+        TINY["mamba"],
+        mixer("mamba"),
+    ),
+    Case(
+        "mamba2",
+        "Mamba2ForCausalLM",
+        "Mamba2Config",
+        {
+            "vocab_size": V,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "state_size": 8,
+            "head_dim": 8,
+            "num_heads": 8,
+            "n_groups": 2,
+            "chunk_size": 4,
+            "tie_word_embeddings": False,
+        },
+        TINY["mamba2"],
+        mixer("mamba2"),
+    ),
+    Case(
+        "jamba",
+        "JambaForCausalLM",
+        "JambaConfig",
+        {
+            **SMALL,
+            "num_hidden_layers": 4,
+            "attn_layer_period": 4,
+            "attn_layer_offset": 2,
+            "expert_layer_period": 2,
+            "expert_layer_offset": 1,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "mamba_d_state": 4,
+            "use_mamba_kernels": False,
+        },
+        TINY["jamba"],
+        {
+            **LLAMA,
+            r"model\.final_layernorm\.weight": "final_norm.weight",
+            r"model\.layers\.(2)\.input_layernorm\.weight": r"layers.\1.attention_norm.weight",
+            r"model\.layers\.([013])\.input_layernorm\.weight": r"layers.\1.mamba_norm.weight",
+            r"model\.layers\.([02])\.pre_ff_layernorm\.weight": r"layers.\1.feed_forward_norm.weight",
+            r"model\.layers\.([13])\.pre_ff_layernorm\.weight": r"layers.\1.experts_norm.weight",
+            r"model\.layers\.(\d)\.mamba\.(A_log|D)": r"layers.\1.mamba.scan.\2",
+            r"model\.layers\.(\d)\.mamba\.conv1d\.(\w+)": r"layers.\1.mamba.conv.\2",
+            r"model\.layers\.(\d)\.mamba\.(\w+_proj)\.(\w+)": r"layers.\1.mamba.\2.\3",
+            r"model\.layers\.(\d)\.mamba\.(dt|b|c)_layernorm\.weight": r"layers.\1.mamba.\2_norm.weight",
+            r"model\.layers\.(\d)\.feed_forward\.router\.weight": r"layers.\1.experts.router.weight",
+            r"model\.layers\.(\d)\.feed_forward\.experts\.gate_up_proj": expert_pairs,
+            r"model\.layers\.(\d)\.feed_forward\.experts\.down_proj": expert_downs,
+            r"model\.layers\.(\d)\.feed_forward\.(gate|up|down)_proj\.weight": r"layers.\1.feed_forward.\2.weight",
+        },
+    ),
+]
+BY_NAME = {case.name: case for case in CASES}
+
+
+def theirs_of(case: Case) -> nn.Module:
+    """transformers' model, every weight moved: norms of ones and biases of zeros would hide a wrong map."""
+    config = getattr(hf, case.config)(**case.settings, attn_implementation="eager")
+    model = getattr(hf, case.model)(config)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
+        for name, buffer in model.named_buffers():
+            if re.fullmatch(case.buffers, name):
+                buffer.add_(torch.randn(buffer.shape, generator=generator), alpha=0.1)
+    return model.eval()
+
+
+@torch.no_grad()
+def copy(case: Case, theirs: nn.Module, ours: nn.Module) -> None:
+    """Copies every weight of `theirs` by the case's rules; each of ours must be given exactly once."""
+    wanted = dict(ours.named_parameters()) | {k: v for k, v in ours.named_buffers() if v.is_floating_point()}
+    found = [*theirs.named_parameters(), *((k, v) for k, v in theirs.named_buffers() if re.fullmatch(case.buffers, k))]
+    for name, tensor in found:
+        # a later rule is the more particular one
+        rule, match = [(r, m) for p, r in case.rules.items() if (m := re.fullmatch(p, name))][-1]
+        copied = {match.expand(rule): tensor} if isinstance(rule, str) else rule(*match.groups(), tensor=tensor)
+        for path, value in copied.items():
+            wanted.pop(path).copy_(value)
+    assert not wanted, f"nothing was copied to {sorted(wanted)}"
+
+
+def pair(case: Case) -> tuple[nn.Module, nn.Module, tuple[Tensor, ...]]:
+    """transformers' model, ours with its weights, and inputs for ours."""
+    torch.manual_seed(0)
+    theirs = theirs_of(case)
+    model = described(case.raw, case.name)
+    ours = reference.build(model)
+    copy(case, theirs, ours)
+    return theirs, ours, reference.inputs(model, B, T, 10 if len(model.spec["stacks"]) == 2 else None)
+
+
+def their_logits(case: Case, theirs: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
+    if case.name == "t5":
+        return theirs(decoder_input_ids=inputs[0], input_ids=inputs[1]).logits
+    if case.name == "whisper":
+        return theirs(decoder_input_ids=inputs[0], input_features=inputs[1]).logits
+    out = theirs(inputs[0])
+    return (out.last_hidden_state, out.pooler_output) if case.name == "bert-pooler" else out.logits
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+@torch.no_grad()
+def test_the_same_logits_as_transformers(case: Case) -> None:
+    theirs, ours, inputs = pair(case)
+    expected = their_logits(case, theirs, inputs)
+    torch.testing.assert_close(ours(*inputs), expected, **CLOSE)
+    with reference.mode(explicit=True):
+        torch.testing.assert_close(ours(*inputs), expected, **CLOSE)
+
+
+GENERATES = [
+    "gpt2",
+    "mistral",
+    "gemma2",
+    "bloom",
+    "deepseek-v3",
+    "t5",
+    "whisper",
+    "mamba",
+    "mamba2",
+    "jamba",
+    "gpt-oss",
+]
+
+
+@pytest.mark.parametrize("name", GENERATES)
+@torch.no_grad()
+def test_prefill_and_decode_with_a_cache_equal_the_whole(name: str) -> None:
+    theirs, ours, inputs = pair(BY_NAME[name])
+    expected = their_logits(BY_NAME[name], theirs, inputs)
+    for absorbed in (False, True) if name == "deepseek-v3" else (False,):
+        cache, pieces, start = reference.Cache(), [], 0
+        for tokens in (5, 1, 2, 1, 1, 1):
+            piece = inputs[0][:, start : start + tokens]
+            source = inputs[1:] if start == 0 else ()
+            with reference.mode(absorbed=absorbed):
+                pieces.append(ours(piece, *source, cache=cache))
+            start += tokens
+        assert start == T == cache.past
+        torch.testing.assert_close(torch.cat(pieces, 1), expected, **CLOSE)
+
+
+def test_a_weight_that_is_not_mapped_is_noticed() -> None:
+    case = BY_NAME["llama"]
+    theirs, ours = theirs_of(case), reference.build(described(case.raw, "tiny"))
+    rules = {**case.rules, r"model\.norm\.weight": "layers.0.attention_norm.weight"}
+    with pytest.raises(KeyError):
+        copy(case._replace(rules=rules), theirs, ours)

@@ -1,0 +1,127 @@
+"""Sizes as people write and read them: what is accepted, what is refused, and that nothing is rounded on the way in."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txcalc import InputError, UnknownName
+from txcalc.units import bits_of, iec, parse_bytes, parse_count, parse_tokens, short, si_bytes
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "number"),
+    [
+        (parse_tokens, "2048", 2048),
+        (parse_tokens, "32k", 32 * 1024),
+        (parse_tokens, " 1M ", 2**20),
+        (parse_tokens, "0.5k", 512),
+        (parse_tokens, "131,072", 131_072),
+        (parse_tokens, "131_072", 131_072),
+        (parse_tokens, "128K", 131_072),
+        (parse_tokens, "0", 0),
+        (parse_count, "15T", 15 * 10**12),
+        (parse_count, "8.03B", 8_030_000_000),
+        (parse_count, "124_439_808", 124_439_808),
+        (parse_count, "1.5k", 1500),
+        (parse_bytes, "80GB", 80 * 10**9),
+        (parse_bytes, "80GiB", 80 * 2**30),
+        (parse_bytes, "80 giB", 80 * 2**30),
+        (parse_bytes, "1.5TB", 1_500_000_000_000),
+        (parse_bytes, "7", 7),
+        (parse_bytes, "7B", 7),
+        (parse_count, "9" * 40, int("9" * 40)),
+    ],
+)
+def test_accepted(parse: Any, text: str, number: int) -> None:
+    assert parse(text) == number
+
+
+WRONG = "32q -1 +1 1e3 0x10 1. .5 1.5 0.3k nan inf 1,2 1234,567 1__0 ٣ ² 1k1 1.0000000000001 None 8B k"
+
+
+@pytest.mark.parametrize(
+    "text", [*WRONG.split(), "", "1 2", "1 000", "\0", "9" * 41, "9" * 5000], ids=lambda text: ascii(text)[:20]
+)
+def test_refused_as_tokens(text: str) -> None:
+    with pytest.raises(InputError, match="expected a whole number such as 2048, 32k or 1M"):
+        parse_tokens(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("16Gb", "memory is '16Gb', expected a size in bytes: Gb may mean bits (GB)"),
+        ("80 gib", "memory is '80 gib', expected a size in bytes: gib may mean bits (GiB)"),
+        ("16XB", "memory is '16XB', expected a size in bytes such as 16GB or 80GiB"),
+        ("0.5", "memory is '0.5', expected a size in bytes such as 16GB or 80GiB"),
+    ],
+)
+def test_refused_as_memory(text: str, said: str) -> None:
+    with pytest.raises(InputError) as error:
+        parse_bytes(text)
+    assert str(error.value) == said
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (0, "0"),
+        (7, "7"),
+        (999, "999"),
+        (1000, "1 K"),
+        (999_499, "999 K"),
+        (999_500, "1.00 M"),
+        (999_999, "1.00 M"),
+        (124_439_808, "124 M"),
+        (8_030_261_248, "8.03 B"),
+        (32_938_104_193_024, "32.9 T"),
+        (10**27, "1000 Y"),
+        (-8_030_261_248, "-8.03 B"),
+        (Fraction(1, 2), "0.5"),
+    ],
+)
+def test_short(number: Any, words: str) -> None:
+    assert short(number) == words
+
+
+@pytest.mark.parametrize(
+    ("number", "binary", "decimal"),
+    [
+        (0, "0 B", "0 B"),
+        (1023, "1023 B", "1.023 kB"),
+        (1024, "1 KiB", "1.024 kB"),
+        (16_060_522_496, "14.96 GiB", "16.06 GB"),
+        (2**30 - 1, "1.000 GiB", "1.074 GB"),
+        (80 * 2**30, "80 GiB", "85.90 GB"),
+        (80 * 10**9, "74.51 GiB", "80 GB"),
+    ],
+)
+def test_bytes(number: int, binary: str, decimal: str) -> None:
+    assert (iec(number), si_bytes(number)) == (binary, decimal)
+
+
+@given(st.integers(1, 10**24))
+def test_what_is_shown_is_near_what_is_meant(number: int) -> None:
+    for words, base, names in ((short(number), 1000, ["", *"KMBTPEZY"]), (iec(number), 1024, ["B", *"KMGTPEZ"])):
+        digits, _, unit = words.partition(" ")
+        power = names.index(unit.removesuffix("iB") if base == 1024 else unit)
+        assert abs(float(digits) * base**power - number) <= 0.0051 * number
+        assert float(digits) < base
+
+
+@pytest.mark.parametrize(("name", "bits"), [("bf16", 16), ("FP32", 32), ("float16", 16), ("fp8_e4m3", 8), ("int4", 4)])
+def test_dtypes(name: str, bits: int) -> None:
+    assert bits_of(name) == bits
+
+
+def test_an_unknown_dtype_names_the_known_ones() -> None:
+    with pytest.raises(UnknownName, match=re.escape("dtype: no dtype named 'bf61' (did you mean bf16")):
+        bits_of("bf61")
+    with pytest.raises(UnknownName, match="one of fp64, fp32"):
+        bits_of("q")

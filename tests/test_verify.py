@@ -1,0 +1,563 @@
+"""The proof: predicted equals measured for every architecture and quantity, and a wrong formula never passes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import pytest
+from strategies import LEAVES
+from tiny import TINY
+from typer.testing import CliRunner
+
+from txcalc import load
+from txcalc.cli import app
+from txcalc.errors import InputError, Refuted, UnknownName
+from txcalc.parts.attention import AttentionCore, LatentCore, RelativeBias, Rotary
+from txcalc.parts.linear import Activation, Convolution, Linear, Lookup, Norm, Patches, Sum, Vector
+from txcalc.parts.model import Memory
+from txcalc.parts.part import Cache, Leaf, MatMul, Weight, Workload
+from txcalc.parts.recurrent import HeadScan, SelectiveScan
+from txcalc.planning.activations import korthikanti
+from txcalc.planning.evidence import MEANING, how_known
+from txcalc.planning.training import training_flops
+from txcalc.sources import build
+from txcalc.sources.export import to_config
+from txcalc.sources.presets import names
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("fvcore")
+
+from torch import nn  # noqa: E402
+
+from txcalc.reference import mode  # noqa: E402
+from txcalc.verify import NoDevice, NotForAll, Verdict, device, macs, shortened, verify, witness  # noqa: E402
+from txcalc.verify.coverage import ZERO_COST, costs_nothing  # noqa: E402
+from txcalc.verify.flops import count  # noqa: E402
+from txcalc.verify.subject import EVERY_LAYER_AT, Subject  # noqa: E402
+from txcalc.verify.symbolic import B, Size, Symbols, T  # noqa: E402
+from txcalc.verify.verdict import module_paths  # noqa: E402
+
+FOR_ALL = ("all B, T ≥ 2", "all B, T, T_src ≥ 2", "all B ≥ 2")
+
+
+def tiny(name: str) -> Any:
+    return build(TINY[name], name)
+
+
+def where(verdict: Verdict, quantity: str, oracle: str) -> set[str]:
+    """Sizes at which the whole model's figure was compared."""
+    return {row.where for row in verdict.rows if (row.path, row.quantity, row.oracle) == ("", quantity, oracle)}
+
+
+def failed(verdict: Verdict) -> list[tuple[str, str]]:
+    return [(row.path, row.quantity) for row in verdict.failures]
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_every_architecture_for_every_batch_and_length(name: str) -> None:
+    verdict = verify(tiny(name))
+    assert failed(verdict) == [] and verdict.ok
+    assert where(verdict, "params", "torch.nn") == {""}
+    assert where(verdict, "flops", "FlopCounterMode") <= set(FOR_ALL)
+    assert len(where(verdict, "flops", "FlopCounterMode")) == 1
+    assert len(where(verdict, "flops", "fvcore")) == 5
+
+
+def test_presets_at_full_size() -> None:
+    gpt2 = verify(load("gpt2"))
+    (total,) = [row for row in gpt2.rows if row.path == "" and row.oracle == "FlopCounterMode"]
+    assert total.measured.equals(1536 * B * T * (24 * T + 160849))
+    assert {row.copies for row in gpt2.rows if row.path == "layers.0.attention.q"} == {12}
+    assert gpt2.ok
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama-3.1-8b", "mixtral-8x7b"])
+def test_backward_costs_what_training_says(name: str) -> None:
+    verdict = verify(load(name), ["training"])
+    assert failed(verdict) == []
+    assert where(verdict, "training flops", "FlopCounterMode") == {FOR_ALL[0]}
+    assert where(verdict, "training flops, blocks recomputed", "FlopCounterMode") == {FOR_ALL[0]}
+
+
+@pytest.mark.parametrize("name", ["vit", "whisper", "chinchilla", "vectors", "t5", "albert"])
+def test_data_needs_no_gradient_and_hidden_states_do(name: str) -> None:
+    assert failed(verify(tiny(name), ["training"])) == []
+
+
+def test_training_is_three_forwards_and_a_fourth_where_blocks_are_recomputed() -> None:
+    ledger = load("gpt2").ledger(2, 64)
+    head, forward = ledger.at("head").total("flops"), ledger.total("flops")
+    assert training_flops(ledger) == 3 * forward
+    assert training_flops(ledger, "blocks") == 4 * forward - head
+    assert training_flops(ledger, "core") == 3 * forward + ledger.by_kind("flops")["attention_core"]
+    picture = load("vit-b").ledger(2)
+    patches = picture.at("embedding.patches").total("flops")
+    assert training_flops(picture) == 3 * picture.total("flops") - patches
+
+
+DENSE = [
+    f"D=64 L=2 h=4 h_kv={groups} F=96 V=50 {channel} {norm} learned=16"
+    for groups in (4, 2, 1)
+    for channel in ("plain", "gated")
+    for norm in ("rms", "ln")
+]
+
+
+@pytest.mark.parametrize("source", DENSE)
+def test_saved_elements_of_dense_blocks(source: str) -> None:
+    verdict = verify(load(source), ["saved"])
+    assert failed(verdict) == []
+    for quantity in ("saved, attention matrix kept", "saved, fused attention"):
+        assert where(verdict, quantity, "saved_tensors_hooks") == {FOR_ALL[0]}
+    assert not any("modelled" in note for note in verdict.notes)
+
+
+@pytest.mark.parametrize("name", ["falcon", "gpt-neox", "palm", "olmo2", "qwen3", "bert", "albert", "vit", "vectors"])
+def test_saved_elements_of_other_blocks(name: str) -> None:
+    assert failed(verify(tiny(name), ["saved"])) == []
+
+
+def test_what_saved_only_models_is_said_and_not_compared() -> None:
+    verdict = verify(tiny("jamba"), ["saved"])
+    assert verdict.ok
+    assert not any("experts" in row.path.split(".") or "mamba" in row.path.split(".") for row in verdict.rows)
+    said = " ".join(verdict.notes)
+    assert "modelled, not compared: experts" in said and "modelled, not compared: recurrent mixers" in said
+
+
+CACHED = ["gpt2", "mistral", "gemma3", "deepseek-v3", "t5", "mamba", "mamba2", "jamba"]
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_cache_and_flops_of_decoding(name: str) -> None:
+    verdict = verify(tiny(name), ["cache"])
+    assert failed(verdict) == []
+    assert {row.quantity for row in verdict.rows} == {"cache", "flops with cache"}
+
+
+def test_a_full_window_stops_growing_and_a_state_is_constant() -> None:
+    window = [row for row in verify(tiny("mistral"), ["cache"]).rows if row.quantity == "cache" and row.path]
+    assert [row.measured for row in window if row.where.endswith("new")][-1] == 4 * 2 * 2 * 8  # W · 2 · h_kv · d_h
+    state = {
+        row.measured
+        for row in verify(tiny("mamba"), ["cache"]).rows
+        if row.path.endswith("scan") and row.quantity == "cache"
+    }
+    assert len(state) == 1
+
+
+@pytest.mark.parametrize("name", ["gpt2", "mixtral"])
+def test_memory_by_category(name: str) -> None:
+    verdict = verify(tiny(name), ["memory"])
+    assert failed(verdict) == []
+    assert {row.quantity.partition(",")[0] for row in verdict.rows} >= {"weights", "gradients", "optimizer state"}
+    assert any(note.startswith("peak of a training step") for note in verdict.notes)
+
+
+def test_transformers_own_modules_agree_and_a_difference_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    for name in ("gpt2", "deepseek-v3", "t5-small", "kimi-k2"):
+        assert verify(load(name), ["transformers"]).ok
+    config = {**to_config(load("llama-3.2-1b"))[0], "num_key_value_heads": 4}
+    monkeypatch.setattr(witness, "to_config", lambda model: (config, ()))
+    differs = {
+        row.path: (row.predicted, row.measured) for row in verify(load("llama-3.2-1b"), ["transformers"]).failures
+    }
+    assert differs["layers.*.attention.k.weight"] == ("(512, 2048)", "nothing")
+    assert differs["model.layers.*.self_attn.k_proj.weight"] == ("nothing", "(256, 2048)")
+
+
+# A wrong formula never passes: each formula of each leaf class doubled, in turn.
+
+PROVED = [
+    (Linear, "weights", "llama"),
+    (Linear, "operations", "llama"),
+    (Linear, "saved", "llama"),
+    (Lookup, "weights", "gpt2"),
+    (Norm, "weights", "gpt2"),
+    (Norm, "saved", "gpt2"),
+    (Activation, "saved", "llama"),
+    (AttentionCore, "weights", "gpt-oss"),
+    (AttentionCore, "operations", "llama"),
+    (AttentionCore, "saved", "llama"),
+    (AttentionCore, "cache", "llama"),
+    (LatentCore, "operations", "deepseek-v3"),
+    (LatentCore, "saved", "deepseek-v3"),
+    (LatentCore, "cache", "deepseek-v3"),
+    (Convolution, "weights", "mamba"),
+    (Convolution, "operations", "mamba"),
+    (Convolution, "saved", "whisper"),
+    (Convolution, "cache", "mamba"),
+    (Patches, "weights", "vit"),
+    (Patches, "operations", "vit"),
+    (Patches, "saved", "vit"),
+    (Vector, "weights", "vit"),
+    (RelativeBias, "weights", "t5"),
+    (SelectiveScan, "weights", "mamba"),
+    (SelectiveScan, "cache", "mamba"),
+    (HeadScan, "weights", "mamba2"),
+    (HeadScan, "cache", "mamba2"),
+    (Memory, "saved", "t5"),
+]
+ORACLE_OF = {"weights": "parameters", "operations": "flops", "saved": "saved", "cache": "cache"}
+QUANTITY_OF = {"weights": "params", "operations": "flops", "saved": "saved", "cache": "cache"}
+
+
+def doubled(leaf: type[Leaf], formula: str) -> Callable[..., Any]:
+    """The formula, twice as large."""
+    own = getattr(leaf, formula)
+
+    def tampered(self: Leaf, *work: Workload) -> Any:
+        value = own(self, *work)
+        if formula == "weights":
+            return tuple(Weight(weight.name, (2 * weight.shape[0], *weight.shape[1:])) for weight in value)
+        if formula == "operations":
+            return tuple(op._replace(count=2 * op.count) if isinstance(op, MatMul) else op for op in value)
+        return Cache(*(2 * term for term in value)) if formula == "cache" else 2 * value
+
+    return tampered
+
+
+def test_every_formula_of_every_leaf_is_proved_or_known_to_be_a_model() -> None:
+    there = {(leaf, formula) for leaf in LEAVES for formula in ORACLE_OF if formula in vars(leaf)}
+    no_products = {(leaf, "operations") for leaf in (Lookup, Norm, Activation, Sum, Rotary, SelectiveScan, HeadScan)}
+    recurrent = {(SelectiveScan, "saved"), (HeadScan, "saved")}
+    assert {(leaf, formula) for leaf, formula, _ in PROVED} == there - no_products - recurrent
+
+
+@pytest.mark.parametrize(("leaf", "formula", "name"), PROVED, ids=lambda value: getattr(value, "__name__", value))
+def test_a_tampered_formula_fails_at_its_path(
+    leaf: type[Leaf], formula: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oracle, quantity = ORACLE_OF[formula], QUANTITY_OF[formula]
+    ledger = tiny(name).ledger(2, 5, keep_scores=True)
+    guilty = [e for e in ledger if isinstance(e.leaf, leaf) and getattr(e, quantity)]
+    paths = {path for entry in guilty for path in module_paths(entry)}
+    assert paths
+    monkeypatch.setattr(leaf, formula, doubled(leaf, formula))
+    verdict = verify(tiny(name), [oracle])
+    assert not verdict.ok
+    found = {path for path, what in failed(verdict) if what.startswith(quantity) and path}
+    assert found and found <= paths, "a part that was not touched differs"
+    if oracle != "saved":  # where some parts are only modelled
+        assert found == paths
+
+
+def test_a_formula_that_is_wrong_at_one_size_only_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = AttentionCore.operations
+    wrong = lambda self, work: own(self, work._replace(tokens=work.tokens + 1 - 1 if work.tokens != 5 else 6))  # noqa: E731
+    monkeypatch.setattr(AttentionCore, "operations", wrong)
+    verdict = verify(tiny("llama"), lengths="points")
+    assert {row.where for row in verdict.failures} == {"B = 3, T = 5"}
+
+
+def test_a_weight_of_another_shape_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Linear.weights
+    monkeypatch.setattr(
+        Linear, "weights", lambda self: tuple(Weight(w.name, w.shape[::-1]) for w in own(self))
+    )  # the same number of elements
+    verdict = verify(tiny("llama"), ["parameters"])
+    shapes = {row.path: (row.predicted, row.measured) for row in verdict.failures}
+    assert shapes["layers.0.attention.k.weight"] == ("(32, 16)", "(16, 32)")
+    assert {row.quantity for row in verdict.failures} == {"shape"}
+
+
+# The coverage audit.
+
+
+def test_fused_attention_under_fvcore_fails_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(macs, "tracing", lambda **forms: mode(static=True))
+    verdict = verify(tiny("llama"), ["fvcore"])
+    assert not verdict.ok
+    assert ("layers.0.attention.core", "aten::scaled_dot_product_attention not counted") in failed(verdict)
+
+
+def test_no_operator_that_multiplies_matrices_is_free() -> None:
+    free = {name for group in ZERO_COST.values() for name in group}
+    multiplying = "mm bmm addmm baddbmm matmul linear einsum conv1d convolution scaled_dot_product_attention lstm gru"
+    assert not free & set(multiplying.split())
+    assert costs_nothing("aten::relu_") and not costs_nothing("aten::_convolution") and not costs_nothing("mine::add")
+
+
+class Custom(nn.Module):
+    """Attention in one fused call, as PyTorch's counter sees it on the CPU."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+def test_fused_attention_on_the_cpu_is_not_counted_by_pytorch_either_and_named() -> None:
+    net = Custom()
+    with torch.no_grad():
+        found = count(net, lambda: net(torch.zeros(1, 2, 3, 4)))
+    assert sum(found.by_module.values()) == 0
+    assert [name for names in found.uncounted.values() for name in names] == [
+        "aten::_scaled_dot_product_flash_attention_for_cpu"
+    ]
+
+
+# Symbols, points, and what a trace may not do.
+
+
+class Fixed(nn.Module):
+    """Takes another way at five tokens."""
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return ids + 1 if ids.shape[1] == 5 else ids
+
+
+def test_a_trace_that_fixes_a_size_is_refused() -> None:
+    symbols = Symbols((torch.zeros(3, 5, dtype=torch.long, device="meta"),), ((Size(B, 1), Size(T, 1)),))
+    with symbols.mode:
+        Fixed()(*symbols.inputs)
+    with pytest.raises(NotForAll, match="only where T = 5"):
+        symbols.domain()
+
+
+def test_equal_hints_are_not_equal_sizes() -> None:
+    symbols = Symbols((torch.zeros(3, 3, dtype=torch.long, device="meta"),), ((Size(B, 1), Size(T, 1)),))
+    with symbols.mode:
+        (ids,) = symbols.inputs
+        assert symbols.read(ids.numel()) == B * T
+    assert symbols.domain() == "all B, T ≥ 2"
+
+
+def test_points_when_asked_for_and_when_the_trace_allows_no_symbols(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = verify(tiny("llama"), ["flops"], lengths="points")
+    assert asked.ok and len(where(asked, "flops", "FlopCounterMode")) == 5
+    assert {tokens % 2 for tokens in (1, 2, 3, 5, 8)} == {0, 1}
+
+    def refuse(self: Symbols) -> str:
+        raise NotForAll("the trace holds only where T = 5")
+
+    monkeypatch.setattr(Symbols, "domain", refuse)
+    fallen = verify(tiny("llama"), ["flops"])
+    assert fallen.ok and len(where(fallen, "flops", "FlopCounterMode")) == 5
+    assert any("only where T = 5" in note for note in fallen.notes)
+    with pytest.raises(NotForAll):
+        verify(tiny("llama"), ["flops"], lengths="symbolic")
+
+
+def test_every_layer_is_counted_at_one_point_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = Subject(tiny("gemma3"))
+    assert {name.split(".")[1] for name, _ in subject.some.named_modules() if name.startswith("layers.")} == {"0", "2"}
+    counted: list[int] = []
+    own = macs.count
+
+    def counting(net: nn.Module, inputs: Any) -> Any:
+        counted.append(len(net.layers))  # type: ignore[arg-type]
+        return own(net, inputs)
+
+    monkeypatch.setattr(macs, "count", counting)
+    verify(tiny("gemma3"), ["fvcore"])
+    assert counted == [3 if i == EVERY_LAYER_AT else 2 for i in range(5)]
+
+
+def test_an_odd_layer_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = Subject(tiny("llama"))
+    subject.net.layers[1].attention.q = subject.net.layers[1].attention.k  # type: ignore[index,union-attr]
+    rows = list(import_module("txcalc.verify.parameters").rows(subject))
+    assert "layers.1.attention.q" in {row.path for row in rows if not row.equal}
+
+
+def test_saved_as_published_is_what_dropout_keeps() -> None:
+    """A GPT layer with dropout, in 16 bits, keeps s·b·h·(34 + 5·a·s/h) bytes: Korthikanti et al. 2022, equation 1."""
+    width, heads = 32, 4
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+            self.qkvo = nn.ModuleList(nn.Linear(width, width) for _ in range(4))
+            self.up, self.down, self.drop = nn.Linear(width, 4 * width), nn.Linear(4 * width, width), nn.Dropout(0.1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.norms[0](x)
+            q, k, v = (m(y).unflatten(2, (heads, -1)).transpose(1, 2) for m in list(self.qkvo)[:3])
+            shares = self.drop((q @ k.transpose(2, 3)).softmax(-1))
+            x = x + self.drop(self.qkvo[3]((shares @ v).transpose(1, 2).flatten(2)))
+            return x + self.drop(self.down(nn.functional.gelu(self.up(self.norms[1](x)))))
+
+    with torch.device("meta"):
+        layer = Layer().to(torch.bfloat16)
+        given = torch.zeros(3, 5, width, dtype=torch.bfloat16)
+    symbols = Symbols((given,), ((Size(B, 1), Size(T, 1), None),))
+    sizes: dict[int, Any] = {}
+    holding = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        holding.append(storage)
+        sizes[storage._cdata] = symbols.read(storage.nbytes())
+        return tensor
+
+    with symbols.mode, torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        layer(symbols.inputs[0].requires_grad_())
+    kept = sum(size for size in sizes.values() if size.has(B)) - 4 * 2 * 2 * B * T  # two norms' statistics, float32
+    assert (kept - B * T * width * 34 - 5 * heads * T**2 * B).expand() == 0
+
+
+def test_the_published_count_beside_ours_term_by_term() -> None:
+    model = load("gpt2")
+    ledger = model.ledger(2, 64, keep_scores=True)
+    found = korthikanti(model, ledger)
+    s, b, h, a, layers = 64, 2, 768, 12, 12
+    assert found.theirs == layers * (34 * s * b * h + 5 * a * s * s * b)
+    assert found.ours == 2 * sum(entry.saved for entry in ledger if entry.path.startswith("layers"))
+    assert found.theirs - found.ours == layers * (2 * s * b * h + 3 * a * s * s * b)
+    assert all(term.why for term in found.terms if term.theirs != term.ours)
+    assert not any(term.why for term in found.terms if term.theirs == term.ours)
+    for other in ("llama-3.1-8b", "mamba-130m", "t5-small"):
+        with pytest.raises(InputError, match="korthikanti"):
+            korthikanti(load(other), load(other).ledger(2, 64, keep_scores=True))
+
+
+# Devices and depth.
+
+
+def test_on_the_cpu_the_modules_are_real() -> None:
+    for name in ("llama", "mixtral", "jamba"):
+        verdict = verify(tiny(name), ["parameters", "fvcore", "flops", "cache", "training"], device="cpu")
+        assert failed(verdict) == []
+        assert len(where(verdict, "flops", "FlopCounterMode")) == 5
+
+
+def test_fewer_layers_keep_the_pattern_and_it_is_said() -> None:
+    verdict = verify(shortened(load("deepseek-v3"), 4), ["parameters"])
+    paths = {row.path for row in verdict.rows}
+    assert verdict.ok and {"layers.0.feed_forward.up", "layers.3.experts.routed"} <= paths
+    assert verdict.notes == ["only the first 4 of 61 layers, as the layer pattern orders them"]
+    for number in (0, 62):
+        with pytest.raises(InputError, match="--layers"):
+            shortened(load("deepseek-v3"), number)
+
+
+def test_too_little_memory_says_how_many_layers_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load("gpt2")
+    layer = 4 * model.ledger().at("layers.0").total("params")
+    rest = 4 * model.params - 12 * layer
+    monkeypatch.setattr(device, "free_bytes", lambda _: device.SPARE + rest + 3 * layer)
+    with pytest.raises(Refuted, match=r"its first 3 layers of 12 fit \(--layers 3\)"):
+        verify(model, device="cpu")
+    assert verify(shortened(tiny("llama"), 1), ["parameters"], device="cpu").ok
+    monkeypatch.setattr(device, "free_bytes", lambda _: 0)
+    with pytest.raises(Refuted, match="not one of its layers fits"):
+        verify(model, device="cpu")
+
+
+def test_running_out_of_memory_says_how_many_layers_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(subject: Subject) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(macs, "rows", full)
+    with pytest.raises(Refuted, match=r"layers of 2 fit|not one of its layers fits"):
+        verify(tiny("llama"), device="cpu")
+
+
+def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(NoDevice) as refused:
+        verify(tiny("llama"), device="cuda")
+    assert refused.value.exit_code == 3
+    with pytest.raises(InputError, match="expected meta, cpu or cuda"):
+        verify(tiny("llama"), device="abacus")
+    with pytest.raises(UnknownName, match="did you mean flops"):
+        verify(tiny("llama"), ["flop"])
+
+
+# How each figure is known.
+
+
+def test_every_preset_is_proved_as_it_is_now() -> None:
+    lacking = {
+        name: [q for q in ("params", "flops", "training flops") if how_known(load(name), q).how != "proved"]
+        for name in names()
+    }
+    assert {name: quantities for name, quantities in lacking.items() if quantities} == {}, (
+        "run: txcalc verify --all --oracle parameters --oracle fvcore --oracle flops --oracle training --oracle saved "
+        "--oracle cache --record"
+    )
+
+
+def test_a_changed_description_inherits_no_proof() -> None:
+    gpt2 = load("gpt2")
+    assert how_known(gpt2, "flops").how == "proved" and how_known(gpt2, "flops").where == "all B, T ≥ 2"
+    assert how_known(gpt2, "cache").how == "measured"
+    assert how_known(gpt2, "saved, fused attention").how == "proved"
+    assert how_known(gpt2, "flops_masked").how == "modelled"
+    changed = load("gpt2", {"L": 11})
+    assert {how_known(changed, quantity).how for quantity in ("params", "flops", "cache")} == {"modelled"}
+    assert how_known(load("mixtral-8x7b"), "saved, fused attention").how == "modelled"  # its experts are
+    assert {how_known(load(name), "params").how for name in names()} <= MEANING.keys()
+
+
+def test_a_changed_formula_inherits_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Linear, "operations", doubled(Linear, "operations"))
+    assert how_known(load("gpt2"), "flops").how == "modelled"
+    assert how_known(load("gpt2"), "params").how == "proved"
+
+
+# The command.
+
+
+def run(*argv: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["verify", *argv])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_json_and_exit_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, out, _ = run("D=32 L=2 h=4 F=64 V=50", "--json")
+    answer = json.loads(out)
+    assert code == 0 and answer["schema"] == "txcalc/verify/1" and answer["ok"] is True
+    assert answer["rows"][0].keys() >= {"path", "quantity", "predicted", "measured", "equal", "oracle"}
+    assert all(row["equal"] is True for row in answer["rows"])
+    (flops,) = [row for row in answer["rows"] if row["path"] == "" and row["where"] == "all B, T ≥ 2"]
+    assert flops["predicted"] == flops["measured"] == "128·B·T·(2·T + 345)"
+    monkeypatch.setattr(Norm, "weights", doubled(Norm, "weights"))
+    code, out, _ = run("D=32 L=2 h=4 F=64 V=50", "--oracle", "parameters", "--json")
+    answer = json.loads(out)
+    assert code == 1 and answer["ok"] is False
+    assert {row["path"] for row in answer["rows"] if not row["equal"]} >= {"final_norm", "layers.0.attention_norm", ""}
+
+
+def test_what_people_read() -> None:
+    code, out, err = run("gpt2", "--layers", "1", "--oracle", "flops")
+    assert code == 0
+    assert out.splitlines()[0] == "gpt2: proved, 9 figures compared and all equal"
+    assert "the whole model" in out and "all B, T ≥ 2" in out and "layers.0.attention.core" in out
+    assert "only the first 1 of 12 layers" in err
+    code, out, err = run("gpt2", "vit-b", "--oracle", "parameters", "--zero-cost")
+    assert code == 0 and "all 2 models proved" in out and "softmax" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "said"),
+    [
+        ([], 2, "--all"),
+        (["gpt2", "--all"], 2, "not both"),
+        (["gpt2", "--oracle", "flop"], 2, "did you mean flops"),
+        (["gpt3"], 2, "did you mean"),
+        (["gpt2", "--layers", "13"], 2, "from 1 to 12"),
+        (["gpt2", "--layers", "1", "--record"], 2, "--record"),
+        (["gpt2", "--device", "abacus"], 2, "expected meta, cpu or cuda"),
+    ],
+)
+def test_bad_input(argv: list[str], code: int, said: str) -> None:
+    got, out, err = run(*argv)
+    assert got == code and out == "" and said in err
+
+
+@pytest.mark.parametrize("package", ["torch", "fvcore"])
+@pytest.mark.parametrize("command", [["verify", "gpt2"], ["trace", "model.py:build"]])
+def test_what_is_not_installed_is_said_with_the_line_that_installs_it(package: str, command: list[str]) -> None:
+    absent = f"import sys; sys.modules[{package!r}] = None; sys.argv[1:] = {command!r}"
+    script = f"{absent}; from txcalc.cli import entry; entry()"
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert answer.returncode == 3 and answer.stdout == ""
+    assert f"needs {package}, which is not installed (pip install 'txcalc[verify]')" in answer.stderr
+    assert "Traceback" not in answer.stderr

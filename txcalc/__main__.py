@@ -1,0 +1,5 @@
+"""`python -m txcalc`."""
+
+from txcalc.cli import entry
+
+entry()

@@ -1,0 +1,413 @@
+"""The same tree over symbols: letters for sizes, the formula of every figure, and the lengths that solve a rule.
+
+SymPy lives here only. It adds, multiplies, expands and cancels; how a formula is written is `notation`'s to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from fractions import Fraction
+from functools import cache
+from itertools import chain, count, product
+from typing import Any, NamedTuple
+
+from txcalc.errors import MissingExtra
+from txcalc.ledger import Ledger, walk
+from txcalc.model import Model
+from txcalc.notation import LATEX, TEXT, Expression, Style, Term, tidy, write
+from txcalc.num import whole
+from txcalc.parts.model import FixedLength
+from txcalc.parts.part import Composite, Workload
+from txcalc.planning.crossover import RULES, Crossover, Lengths, Rule
+from txcalc.sources import build
+from txcalc.sources.assemble import assemble
+from txcalc.symbols import BY_LETTER, TABLE, Symbol
+
+try:
+    import sympy
+except ImportError:
+    raise MissingExtra("a formula in letters", "sympy", "symbolic") from None
+
+# Letters for sizes.
+
+
+class Letter(NamedTuple):
+    """A size of a model: its symbol, its value (None in the generic block), its row of the table, and the layer kind or
+    half it is of (`where`; empty: every other place too)."""
+
+    symbol: Expression
+    value: int | None
+    entry: Symbol
+    where: str = ""
+
+    @property
+    def meaning(self) -> str:
+        return f"{self.entry.meaning} ({self.where.replace('_', ' ')})" if self.where else self.entry.meaning
+
+
+class Symbolic(NamedTuple):
+    """A tree whose sizes are symbols, and the letter of each."""
+
+    root: Composite
+    letters: Mapping[Expression, Letter]
+
+
+def values(letters: Mapping[Expression, Letter]) -> dict[Expression, Expression]:
+    """The number of each letter, ready for `xreplace`."""
+    return {symbol: sympy.Integer(letter.value) for symbol, letter in letters.items()}
+
+
+@cache
+def symbol(name: str) -> Expression:
+    """The symbol of a letter: a whole number above 0."""
+    return sympy.Symbol(name, integer=True, positive=True)
+
+
+class _Naming:
+    """Gives each size its letter, with a suffix where that letter has another value already."""
+
+    def __init__(self) -> None:
+        self.made: dict[Expression, Letter] = {}
+
+    def __call__(self, entry: Symbol, value: Any, half: str = "", kind: str = "", plain: bool = True) -> Any:
+        if not whole(value) or value == 0:
+            return value
+        both = "_".join(filter(None, (half, kind)))
+        numbered = (f"{both}_{n}" for n in count(2))  # F of a layer kind called "e" is not F_e
+        for suffix in chain(("",) if plain else (), filter(None, (kind or half, both)), numbered):
+            made = symbol(f"{entry.letter}_{suffix}" if suffix else entry.letter)
+            letter = Letter(made, value, entry, suffix)
+            taken = made in self.made or (suffix and made.name in BY_LETTER)
+            if not taken or self.made.get(made) == letter:
+                self.made[made] = letter
+                break
+        return made
+
+
+IN_STACK = ("positions", "embedding", "head", "vision", "audio")
+IN_LAYER = ("attention", "latent", "feed_forward", "experts", "mamba", "mamba2")
+
+
+def symbolic(model: Model) -> Symbolic:
+    """The model's tree with a letter for every size that `symbols.TABLE` knows; other sizes stay numbers.
+
+    Where layer kinds or halves differ in a size, the first has the plain letter: d_h and d_h_global, F_decoder. Layers
+    of several kinds are counted apart: L_local, L_global. The number of a picture's positions is T.
+    """
+    naming = _Naming()
+    halves = model.spec["stacks"]
+    stacks = {half: _lettered(stack, naming, half) for half, stack in halves.items()}
+    if not isinstance(model.root, FixedLength):
+        return Symbolic(assemble({**model.spec, "stacks": stacks}), naming.made)
+    places = next(iter(stacks.values()))["positions"]
+    if places["rows"] is None:
+        places["rows"] = naming(BY_LETTER["P_max"], model.root.positions)
+    root = assemble({**model.spec, "stacks": stacks})
+    assert isinstance(root, FixedLength)
+    return Symbolic(replace(root, positions=symbol("T")), naming.made)
+
+
+def _lettered(stack: Mapping[str, Any], naming: _Naming, half: str) -> dict[str, Any]:
+    """A resolved stack with letters for its sizes."""
+    result = dict(stack)
+    kinds = [name for name, _ in stack["groups"]]
+    for entry in TABLE:
+        section, _, key = entry.key.rpartition(".")
+        if section in IN_STACK and stack[section]:
+            result[section] = {**result[section], key: naming(entry, stack[section][key], half)}
+        elif entry.key and not section and key != "n_layers":
+            result[key] = naming(entry, stack[key], half)
+    number = BY_LETTER["L"]
+    if len(kinds) == 1:
+        result["n_layers"] = naming(number, stack["n_layers"], half)
+    else:
+        result["counts"] = {name: naming(number, len(at), half, name, plain=False) for name, at in stack["groups"]}
+    if stack["audio"] and result["positions"]["rows"] is None:
+        result["positions"]["rows"] = naming(BY_LETTER["P_max"], stack["audio"]["positions"], half)
+    result["layer"] = {}
+    for name in kinds:
+        layer = result["layer"][name] = dict(stack["layer"][name])
+        for entry, section in product(TABLE, IN_LAYER):
+            home, _, key = entry.key.rpartition(".")
+            if home == ("attention" if section == "latent" else section) and key in layer.get(section, ()):
+                size = naming(entry, layer[section][key], half, name if len(kinds) > 1 else "")
+                layer[section] = {**layer[section], key: size}
+    return result
+
+
+def over_letters(model: Model, work: Workload) -> tuple[Workload, dict[Expression, Letter]]:
+    """A workload over B, T, P (of a decode step) and T_src (with an encoder apart), and what they stand for."""
+    apart = model.has_encoder_apart
+    sizes = {"B": work.batch, "T": work.tokens}
+    if work.past:
+        sizes["P"] = work.past
+    if apart:
+        sizes["T_src"] = work.source
+    made = {symbol(name): Letter(symbol(name), value, BY_LETTER[name]) for name, value in sizes.items()}
+    past, source = symbol("P") if work.past else 0, symbol("T_src") if apart else symbol("T")
+    return work._replace(batch=symbol("B"), tokens=symbol("T"), past=past, source=source), made
+
+
+def generic(gated: bool = False) -> Model:
+    """The textbook decoder, over letters: no biases, an RMSNorm before each branch, a head of its own."""
+    attention = {"n_heads": symbol("h"), "n_kv_heads": symbol("h_kv"), "d_head": symbol("d_h")}
+    raw = {
+        "name": "the generic block",
+        "d_model": symbol("D"),
+        "n_layers": symbol("L"),
+        "vocab_size": symbol("V"),
+        "attention": attention,
+        "feed_forward": {"d_ff": symbol("F"), "gated": gated},
+    }
+    return build(raw, "the generic block")
+
+
+# Formulas of parts.
+
+
+class Formula(NamedTuple):
+    """One figure of one part, in letters and its value: of one copy out of `copies` (in letters) or `number`.
+
+    `path` as `Ledger.at` takes it, `depth` the steps below the part that was asked for.
+    """
+
+    path: str
+    depth: int
+    quantity: str
+    expression: Expression
+    value: Any
+    copies: Expression
+    number: int
+
+
+FIGURES: dict[str, Callable[[Ledger], Any]] = {
+    "params": lambda ledger: ledger.total("params"),
+    "active": lambda ledger: ledger.total("active"),
+    "flops": lambda ledger: ledger.total("flops"),
+    "flops_masked": lambda ledger: ledger.total("flops_masked"),
+    "cache_growth": lambda ledger: ledger.cache_terms.growth,
+    "cache_constant": lambda ledger: ledger.cache_terms.constant,
+    "cache": lambda ledger: ledger.total("cache"),
+    "saved": lambda ledger: ledger.total("saved"),
+}
+SAVED_SCORES = "saved_scores"  # the last of them where the attention matrix is kept
+
+
+def formulas(model: Model, work: Workload, path: str = "") -> tuple[list[Formula], dict[Expression, Letter]]:
+    """Every figure, but those that are 0, of all parts below a path and last of the part itself; and the letters.
+
+    Below experts stands only what all of them cost together; one of them has a path of its own.
+    Errors: `UnknownName` where the model has no such part.
+    """
+    tree = symbolic(model)
+    over, asked = over_letters(model, work)
+    letters = {**asked, **tree.letters}
+    numbers, one = values(letters), sympy.S.One
+    rows: list[Formula] = []
+    for keep_scores in (False, True):
+        figures = {SAVED_SCORES: FIGURES["saved"]} if keep_scores else FIGURES
+        ints = walk(model.root, work._replace(keep_scores=keep_scores))
+        ints.at(path)  # refuses a path before the symbols, which have any number of experts, are asked for it
+        symbols = walk(tree.root, over._replace(keep_scores=keep_scores))
+        for node, depth, passes, owners in (*_below(symbols, path), (path, 0, one, one)):
+            costs, in_letters = ints.at(node), symbols.at(node)
+            for quantity, figure in figures.items():
+                if value := figure(costs):
+                    value = value.numerator if value.denominator == 1 else value
+                    expression = sympy.sympify(figure(in_letters))
+                    copies = owners if quantity in ("params", "active") else passes
+                    number = int(copies.xreplace(numbers))
+                    rows.append(Formula(node, depth, quantity, expression, value, copies, number))
+    return rows, letters
+
+
+def _below(ledger: Ledger, path: str) -> list[tuple[str, int, Expression, Expression]]:
+    """The parts below a path: path, depth, how many equal ones a token passes, and how many own their weights (one,
+    where layers share them)."""
+    above = sum(not name.isdecimal() for name in path.split(".")) if path else 0
+    nodes: dict[str, tuple[str, int, Expression, Expression]] = {}
+    for entry in ledger.at(path):
+        name, passes, owners = "", sympy.S.One, sympy.S.One
+        numbered = [step for step in entry.steps if step.indices is not None]
+        for depth, step in enumerate(entry.steps, 1):
+            experts = entry.routed and step is numbered[-1] and step.number != 1
+            if step.indices is not None and not experts:
+                passes, owners = passes * step.number, owners * step.times
+            name = f"{name}.{step.name if experts else step}".lstrip(".")
+            if depth > above:
+                nodes[name] = (name, depth - above, passes, owners)
+            if experts:
+                break
+    return list(nodes.values())
+
+
+# The textbook's rules, derived.
+
+Change = tuple[str, Mapping[Expression, Expression]]
+
+# What makes the generic block the classic one, in the order in which it is put in.
+CLASSIC: tuple[Change, ...] = (
+    ("h_kv = h", {symbol("h_kv"): symbol("h")}),
+    ("h·d_h = D", {symbol("d_h"): symbol("D") / symbol("h")}),
+    ("F = 4·D", {symbol("F"): 4 * symbol("D")}),
+)
+
+
+def classic(expression: Expression) -> Expression:
+    """A cost of the generic block where h_kv = h, h·d_h = D and F = 4·D."""
+    for _, change in CLASSIC:
+        expression = expression.xreplace(change)
+    return expression
+
+
+def textbook_letters() -> dict[Expression, Letter]:
+    """The letters of the generic block."""
+    names = ("B", "T", "L", "V", "D", "h", "h_kv", "d_h", "F")
+    return {symbol(name): Letter(symbol(name), None, BY_LETTER[name]) for name in names}
+
+
+class Step(NamedTuple):
+    """A line of a derivation: a part and its cost, their sum, or what is put in next."""
+
+    what: str
+    expression: Expression
+
+
+class Derivation(NamedTuple):
+    """A rule of thumb, from the parts that it is the sum of."""
+
+    title: str
+    steps: tuple[Step, ...]
+
+
+def derivations() -> list[Derivation]:
+    """4·D², 8·D², 12·L·D², 2·V·D, 2·L·h_kv·d_h and the FLOPs of a forward pass, from the generic block's tree."""
+    params, flops, growth, saved = (FIGURES[name] for name in ("params", "flops", "cache_growth", "saved"))
+    model, gated = generic(), generic(gated=True)
+    work, _ = over_letters(model, Workload(1, 1, 0, 1))
+    plain = walk(model.root, work)
+    ends = plain.where(lambda entry: entry.kind in ("embedding", "head"))
+    bare = plain.at("layers").where(lambda entry: entry.kind != "norm")
+    attention, layer, layers = plain.at("layers.0.attention"), plain.at("layers.0"), ("L of them", plain.at("layers"))
+    narrower = ("F = 8·D/3", {symbol("F"): sympy.Rational(8, 3) * symbol("D")})
+    return [
+        _derivation("Attention: parameters", params, attention, 2),
+        _derivation("Feed-forward: parameters", params, plain.at("layers.0.feed_forward"), 2),
+        _derivation(
+            "Gated feed-forward: parameters",
+            params,
+            walk(gated.root, work).at("layers.0.feed_forward"),
+            2,
+            changes=(narrower,),
+        ),
+        _derivation("All layers: parameters", params, layer, 1, (layers, ("without the norms", bare))),
+        _derivation("Embedding and head: parameters", params, ends, 0),
+        _derivation("Cache: elements that each token adds", growth, attention, 2, (layers,)),
+        _derivation("Attention: forward FLOPs", flops, attention, 2),
+        _derivation("Forward FLOPs", flops, layer, 1, (layers, ("with the head", plain))),
+        _derivation("One layer: elements kept for backward, fused attention", saved, layer, 1),
+    ]
+
+
+def _derivation(
+    title: str,
+    figure: Callable[[Ledger], Any],
+    whole_part: Ledger,
+    depth: int,
+    further: tuple[tuple[str, Ledger], ...] = (),
+    changes: tuple[Change, ...] = CLASSIC,
+) -> Derivation:
+    """The parts at a depth, their sum, further ledgers that hold it, and what is left after each change."""
+    names = dict.fromkeys(entry.steps[depth].name for entry in whole_part)
+    parts = {name: figure(whole_part.where(lambda e, name=name: e.steps[depth].name == name)) for name in names}  # type: ignore[misc]
+    steps = [Step(name, cost) for name, cost in parts.items() if cost != 0]
+    for what, ledger in ((("together", whole_part),) if len(steps) > 1 else ()) + further:
+        steps.append(Step(what, figure(ledger)))
+    for what, change in changes:
+        changed = sympy.expand(steps[-1].expression.xreplace(change))
+        if changed != sympy.expand(steps[-1].expression):
+            steps.append(Step(what, changed))
+    return Derivation(title, tuple(steps))
+
+
+# The length that solves an equation.
+
+
+class Crossing(NamedTuple):
+    """The real length T from which a·T² ≥ b·T + c: a quotient where one of a and c is 0, else the larger root."""
+
+    a: Expression
+    b: Expression
+    c: Expression
+
+    def write(self, style: Style = TEXT) -> str:
+        """The closed form; of a root, with its three coefficients."""
+        if 0 in (self.a, self.c):
+            return _quotient(self.b / self.a if self.c == 0 else -self.c / self.b, style)
+        root = style.root(f"{style.power('b', 2)} + {style.times.join('4ac')}")
+        closed = style.quotient(f"b + {root}", style.times.join("2a"), True, True)
+        shared = sympy.gcd_list(list(self))
+        parts = {name: tidy(sympy.cancel(part / shared)) for name, part in self._asdict().items()}
+        return "; ".join((closed, *(f"{name} = {write(part, style)}" for name, part in parts.items())))
+
+    def latex(self) -> str:
+        """The same in LaTeX."""
+        return self.write(LATEX)
+
+
+def _quotient(expression: Expression, style: Style) -> str:
+    above, below = map(tidy, sympy.fraction(sympy.cancel(expression)))
+    shown = write(above, style)
+    if below == tidy(1):
+        return shown
+    (term,) = below if len(below) == 1 else (Term(Fraction(1), (), (below,)),)
+    several = len(term.powers) + len(term.sums) + (term.coefficient != 1) > 1
+    return style.quotient(shown, write(below, style), len(above) > 1, several)
+
+
+def crossing(difference: Expression, at: int, letters: Mapping[Expression, Letter]) -> Crossing:
+    """Where a difference of costs, at most quadratic in T, turns positive on the piece that ends at T = `at`.
+
+    Beyond a window min(T, W) is W, before it T: every minimum is opened as it is just before `at`. A number
+    of chunks is that of the chunk in which `at` stands.
+    """
+    length = symbol("T")
+    there = {**values(letters), length: sympy.Rational(2 * at - 1, 2)}
+    minima = difference.atoms(sympy.Min)
+    opened = {least: min(least.args, key=lambda size: size.xreplace(there)) for least in minima}
+    opened |= {chunks: chunks.xreplace({**there, length: at - 1}) for chunks in difference.atoms(sympy.ceiling)}
+    powers = sympy.expand(difference.xreplace(opened))
+    return Crossing(powers.coeff(length, 2), -powers.coeff(length, 1), -powers.coeff(length, 0))
+
+
+def closed_forms(prefills: Lengths, found: list[Crossover]) -> list[Crossing | None]:
+    """The closed form of each crossover; None where there is none, or where the first token is one."""
+    tree = symbolic(prefills.model)
+    over, asked = over_letters(prefills.model, prefills.start)
+    if prefills.coupled:
+        over = over._replace(source=over.tokens)
+    costs = _costs(tree.root, over._replace(batch=1))
+    letters = {**asked, **tree.letters}
+    return [
+        crossing(_excess(rule, costs[attention]), tokens, letters) if tokens and tokens > 1 else None
+        for rule, attention, tokens, _ in found
+    ]
+
+
+def classic_forms(gated: bool = False) -> list[Crossing]:
+    """What the rules give for the classic block, in the order of `crossovers`."""
+    model = generic(gated)
+    over, _ = over_letters(model, Workload(1, 1, 0, 1))
+    costs = _costs(model.root, over._replace(batch=1))
+    return [crossing(classic(_excess(rule, costs[attention])), 1, {}) for rule in RULES for attention in costs]
+
+
+def _costs(root: Composite, work: Workload) -> dict[str, dict[str, Expression]]:
+    ledger = walk(root, work)
+    return {"dense": ledger.by_kind("flops"), "masked": ledger.by_kind("flops_masked")}
+
+
+def _excess(rule: Rule, costs: Mapping[str, Expression]) -> Expression:
+    left, right = rule.sides(costs)
+    return sympy.sympify(left) - right

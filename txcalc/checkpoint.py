@@ -1,0 +1,359 @@
+"""A checkpoint as its header lists it, and what a model's ledger explains of it. Never a weight, only names and shapes.
+
+Tensors are told apart by shape, layer by layer: names differ from family to family, sizes do not lie. A stored tensor
+may be transposed (GPT-2), several parts fused in one (Q, K and V; gate and up; all experts), or packed by a quantiser.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from txcalc.ledger import Entry, Ledger
+from txcalc.num import product
+from txcalc.parts.linear import Linear, Lookup
+
+
+class Tensor(NamedTuple):
+    """A stored tensor: its shape as PyTorch writes it (rows first), its type as the format names it, its bytes."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+
+    @property
+    def elements(self) -> int:
+        """Stored elements; a packed one holds several weights."""
+        return product(self.shape)  # type: ignore[no-any-return]
+
+
+class Size(NamedTuple):
+    """Tensors, elements and bytes of a part of a checkpoint."""
+
+    tensors: int
+    elements: int
+    bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """The tensors of one file, or of all shards; `form` is "safetensors" or "gguf"."""
+
+    where: str
+    form: str
+    files: int
+    tensors: tuple[Tensor, ...]
+
+    @property
+    def size(self) -> Size:
+        return _size(self.tensors)
+
+    def by_dtype(self) -> dict[str, Size]:
+        """Sizes by type, the largest first."""
+        sizes = {dtype: _size(group) for dtype, group in _grouped(self.tensors, lambda t: t.dtype)}
+        return dict(sorted(sizes.items(), key=lambda item: -item[1].bytes))
+
+
+def _size(tensors: Sequence[Tensor]) -> Size:
+    return Size(len(tensors), sum(t.elements for t in tensors), sum(t.bytes for t in tensors))
+
+
+def _grouped(items: Iterable[Any], key: Any) -> Iterator[tuple[Any, list[Any]]]:
+    groups: dict[Any, list[Any]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    yield from groups.items()
+
+
+_NUMBER = re.compile(r"(?<![^.])(\d+)(?![^.])")
+
+
+class Row(NamedTuple):
+    """Tensors of one name but for the numbers in it (`layers.*.q`), of one shape and type."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    size: Size
+
+
+def folded(tensors: Iterable[Tensor]) -> list[Row]:
+    """Tensors of one name but for its numbers, of one shape and type; numbers that are all the same stay."""
+    groups: dict[Any, tuple[list[str], list[Tensor]]] = {}
+    for tensor in tensors:
+        words = _NUMBER.split(tensor.name)  # texts at even places, numbers at odd ones
+        name, group = groups.setdefault((*words[::2], tensor.shape, tensor.dtype), (words, []))
+        group.append(tensor)
+        for i in range(1, len(words), 2):
+            if name[i] != words[i]:
+                name[i] = "*"
+    return [Row("".join(name), group[0].shape, group[0].dtype, _size(group)) for name, group in groups.values()]
+
+
+# What explains a stored tensor that is no parameter of its own, by its name.
+BUFFERS = re.compile(
+    r"(^|\.)(inv_freq|position_ids|token_type_ids|masked_bias|num_batches_tracked|relative_position_index|rope_freqs"
+    r"\.weight|rope_factors_(long|short)\.weight|e_score_correction_bias|exp_probs_b\.bias|expert_bias)$|\.rotary_emb\."
+)
+SCALES = re.compile(
+    r"[._](scales?|scale_inv|scale_2|weight_scale|zero_point|qzeros|g_idx|absmax|quant_map|SCB|weight_format)$"
+    r"|\.(weight|nested)[._](absmax|quant_map|shape|nested_\w+|quant_state\.\w+|g_idx)$"
+)
+MASK = re.compile(r"\.(attn|attention)\.bias$")  # a causal mask of four dimensions in old checkpoints
+
+# A stored integer holds so many weights of 8, 4, 3 or 2 bits.
+PACKED = {
+    "I32": (Fraction(4), Fraction(8), Fraction(32, 3), Fraction(16)),
+    "U8": (Fraction(2), Fraction(4)),
+    "I8": (Fraction(2), Fraction(4)),
+    "F4": (),
+}
+
+
+class Piece:
+    """Equal weights that the ledger expects in one place: `left` copies are not found yet."""
+
+    def __init__(self, path: str, kind: str, shape: tuple[int, ...], copies: int) -> None:
+        self.path, self.kind, self.shape, self.left = path, kind, shape, copies
+        self.form = _squeezed(shape)
+        self.words = frozenset(_words(path))
+
+    @property
+    def elements(self) -> int:
+        return product(self.shape)  # type: ignore[no-any-return]
+
+
+class Missing(NamedTuple):
+    """Weights that the description has and the checkpoint lacks."""
+
+    path: str
+    shape: tuple[int, ...]
+    copies: int
+
+    @property
+    def elements(self) -> int:
+        return self.copies * product(self.shape)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, eq=False)
+class Check:
+    """A checkpoint against a ledger. `extra` are the tensors that are explained and no parameters: tied copies,
+    buffers, the scales of a quantiser."""
+
+    held: Checkpoint
+    expected: int
+    by_kind: dict[str, int]
+    extra: dict[str, list[Tensor]]
+    unexplained: list[Tensor]
+    missing: list[Missing]
+    beyond: bool  # everything unexplained is in layers that the description does not have
+
+    @cached_property
+    def explained(self) -> int:
+        """Parameters of the description that the checkpoint holds."""
+        return sum(self.by_kind.values())
+
+    @property
+    def agrees(self) -> bool:
+        """Every tensor is explained, and every weight is there."""
+        return not self.unexplained and not self.missing
+
+    def summary(self) -> str:
+        """One line for a header or a note."""
+        if self.agrees:
+            return f"all {self.expected:,} parameters are in the checkpoint, and every tensor of it is explained"
+        words = []
+        if self.missing:
+            words.append(f"{sum(m.elements for m in self.missing):,} parameters of the description are not in it")
+        if self.unexplained:
+            words.append(f"{len(self.unexplained):,} of its tensors are not explained")
+            if self.beyond:
+                words.append("all in layers beyond those described (multi-token prediction is not counted)")
+        return "the checkpoint differs from the description: " + ", ".join(words)
+
+    def differences(self, most: int = 10) -> list[str]:
+        """The differences one by one, equal layers folded; the first `most` of each kind."""
+        lacks = [f"{m.path} {list(m.shape)} is missing, {m.copies:,} of it" for m in self.missing]
+        more = [
+            f"{r.name} {list(r.shape)} is not explained, {r.size.tensors:,} of it" for r in folded(self.unexplained)
+        ]
+        return lacks[:most] + more[:most]
+
+
+def check(held: Checkpoint, ledger: Ledger) -> Check:
+    """What the ledger's weights explain of a checkpoint, and what is left on both sides."""
+    pieces: dict[Any, list[Piece]] = {}
+    tied: set[tuple[int, ...]] = set()
+    for entry in ledger:
+        _expect(entry, pieces, tied)
+    halves = {half for half, _ in pieces} - {""}
+    by_kind: dict[str, int] = {}
+    extra: dict[str, list[Tensor]] = {}
+    left: list[Tensor] = []
+    aside: list[Tensor] = []
+    stored: dict[Any, list[Tensor]] = {}
+    for tensor in held.tensors:
+        tail = tensor.name[-60:]
+        if SCALES.search(tail):
+            extra.setdefault("scale", []).append(tensor)
+        elif BUFFERS.search(tail) or (len(tensor.shape) == 4 and MASK.search(tail)):
+            aside.append(tensor)
+        else:
+            stored.setdefault(_place(tensor.name, halves), []).append(tensor)
+    for place, tensors in stored.items():
+        left += _match(tensors, pieces.get(place, []), by_kind)
+    # What the ledger has once may be stored in a layer (T5's table of relative biases), or under any name.
+    left = _exact(left, [piece for (_, number), group in pieces.items() if number is None for piece in group], by_kind)
+    rest = [piece for group in pieces.values() for piece in group]
+    buffers = _exact(aside, rest, by_kind)
+    if buffers:
+        extra["buffer"] = buffers
+    unexplained = []
+    for tensor in left:
+        if _squeezed(tensor.shape) in tied:
+            extra.setdefault("tied", []).append(tensor)
+        else:
+            unexplained.append(tensor)
+    missing = [
+        Missing(path, shape, sum(piece.left for piece in group))
+        for (path, shape), group in _grouped((p for p in rest if p.left), lambda p: (_starred(p.path), p.shape))
+    ]
+    numbers = {number for _, number in pieces}
+    beyond = bool(unexplained) and all(_place(tensor.name, halves)[1] not in numbers for tensor in unexplained)
+    return Check(held, ledger.total("params"), by_kind, extra, unexplained, missing, beyond)
+
+
+def _expect(entry: Entry, pieces: dict[Any, list[Piece]], tied: set[tuple[int, ...]]) -> None:
+    """The weights of one entry, one piece for each layer that it stands in."""
+    half = entry.steps[0].name if entry.steps[0].name in ("encoder", "decoder") else ""
+    layer = next((step for step in entry.steps if step.name == "layers" and step.indices is not None), None)
+    copies = entry.times
+    numbers: Sequence[int | None] = [None]
+    kind = "attention" if entry.kind == "attention_core" else entry.kind
+    if layer is not None:
+        numbers = list(layer.indices or ())[: layer.times]  # shared layers own their weights once
+        copies //= layer.times
+    before, _, after = entry.path.partition(f"layers.{numbers[0]}.")
+    leaf = entry.leaf
+    if isinstance(leaf, Linear) and leaf.tied:
+        tied |= {(leaf.d_out, leaf.d_in), (leaf.d_out,)}  # its bias is stored twice too (BERT)
+    if isinstance(leaf, Lookup) and leaf.tied:
+        tied.add((leaf.rows, leaf.width))
+    for weight in leaf.weights():
+        for number in numbers:
+            path = f"{entry.path}.{weight.name}" if number is None else f"{before}layers.{number}.{after}.{weight.name}"
+            pieces.setdefault((half, number), []).append(Piece(path, kind, weight.shape, copies))
+
+
+def _place(name: str, halves: set[str]) -> tuple[str, int | None]:
+    """Half and layer that a stored tensor's name says."""
+    half = next((word for word in name.split(".") if word in halves), "")
+    if not half and halves:
+        short = {"enc": "encoder", "dec": "decoder"}
+        half = next((short[word] for word in name.split(".") if short.get(word) in halves), "")
+    number = _NUMBER.search(name)
+    return half, int(number[0]) if number and len(number[0]) < 9 else None
+
+
+def _match(tensors: list[Tensor], pieces: list[Piece], by_kind: dict[str, int]) -> list[Tensor]:
+    """Tensors of one layer that its pieces do not explain."""
+    left = _exact(tensors, pieces, by_kind)
+    left = [t for t in left if not _take(t, pieces, by_kind, t.shape[::-1])]
+    left = [t for t in left if not _run(t, pieces, by_kind)]
+    rest = [piece for piece in pieces if piece.left]
+    if [piece.elements * piece.left for piece in rest] == [sum(t.elements for t in left)]:
+        _found(rest[0], rest[0].left, by_kind)  # one weight stored in several (llama.cpp: K and V of MLA)
+        return []
+    return left
+
+
+def _exact(tensors: Iterable[Tensor], pieces: list[Piece], by_kind: dict[str, int]) -> list[Tensor]:
+    by_form = dict(_grouped((piece for piece in pieces if piece.left), lambda piece: piece.form))
+    return [t for t in tensors if not _take(t, by_form.get(_squeezed(t.shape), ()), by_kind, t.shape)]
+
+
+def _take(tensor: Tensor, pieces: Iterable[Piece], by_kind: dict[str, int], shape: tuple[int, ...]) -> bool:
+    """One copy of a piece of this shape, the one whose path is most like the name."""
+    form = _squeezed(shape)
+    found = [piece for piece in pieces if piece.left and piece.form == form]
+    if not found:
+        return False
+    words = _words(tensor.name) if len(found) > 1 else ()
+    best = max(found, key=lambda piece: len(piece.words.intersection(words)))
+    _found(best, 1, by_kind)
+    return True
+
+
+def _found(piece: Piece, copies: int, by_kind: dict[str, int]) -> None:
+    piece.left -= copies
+    by_kind[piece.kind] = by_kind.get(piece.kind, 0) + piece.elements * copies
+
+
+def _run(tensor: Tensor, pieces: list[Piece], by_kind: dict[str, int]) -> bool:
+    """Neighbouring pieces that together have the tensor's elements: fused, stacked or packed."""
+    for factor in (Fraction(1), *PACKED.get(tensor.dtype, ())):
+        wanted = tensor.elements * factor
+        for rank in (2, 1) if len(tensor.shape) > 1 else (1,):
+            free = [piece for piece in pieces if piece.left and len(piece.shape) == rank]
+            for i in range(len(free)):
+                total, j = 0, i
+                while j < len(free) and total < wanted:
+                    total += free[j].elements * free[j].left
+                    j += 1
+                run = free[i:j]
+                if total == wanted and (factor != 1 or _fits(tensor.shape, run)):
+                    for piece in run:
+                        _found(piece, piece.left, by_kind)
+                    return True
+    return False
+
+
+def _fits(shape: tuple[int, ...], run: list[Piece]) -> bool:
+    """The pieces share the side along which they are not joined."""
+    if len(run[0].shape) == 1:
+        return True
+    shared = set(run[0].shape).intersection(*(piece.shape for piece in run))
+    return bool(shared & set(shape))
+
+
+def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """A shape without its sides of 1: (C, 1, K) and (C, K) hold the same."""
+    return tuple(n for n in shape if n != 1)
+
+
+def _starred(path: str) -> str:
+    return _NUMBER.sub("*", path)
+
+
+# Words of stored names in the ledger's terms; they only choose between parts of one shape.
+_ALIASES = {
+    "attn": "attention",
+    "selfattention": "attention",
+    "mlp": "feed_forward",
+    "ffn": "feed_forward",
+    "query": "q",
+    "key": "k",
+    "value": "v",
+    "out": "o",
+    "wq": "q",
+    "wk": "k",
+    "wv": "v",
+    "wo": "o",
+    "w1": "gate",
+    "w2": "down",
+    "w3": "up",
+    "fc": "up",
+    "fc1": "up",
+    "fc2": "down",
+    "layernorm": "norm",
+    "ln": "norm",
+}
+
+
+def _words(name: str) -> list[str]:
+    return [_ALIASES.get(word, word) for word in re.split(r"[._]", name.lower().replace("feed_forward", "mlp"))]

@@ -1,0 +1,106 @@
+"""The command line: argv → call → print → exit code. The only room that prints or exits.
+
+Commands are found by name and loaded one at a time, so that none pays for another's imports. `Commands.invoke` is the
+one place where an error becomes a line on stderr and an exit code: 0 done, 1 refuted, 2 bad input, 3 a component is
+missing, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from txcalc.errors import TxcalcError
+
+# Order of the help; each is a module of this package whose `app` holds one command of the same name.
+NAMES = (
+    "show", "compare", "formula", "crossover", "kv", "presets", "sweep", "export", "diff", "deploy", "fit", "design",
+    "verify", "trace",
+)  # fmt: skip
+
+
+def _mute() -> None:
+    """What is still unwritten goes nowhere, so that Python's own flush at the end cannot fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class Commands(TyperGroup):
+    """A group whose commands are imported when they are asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(NAMES)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in NAMES:
+            return None
+        command = get_command(import_module(f"txcalc.cli.{cmd_name}").app)
+        command.name = cmd_name
+        return command
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except TxcalcError as error:
+            typer.echo(f"txcalc: {error}", err=True)
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            _mute()  # nothing more can be said to anyone
+            raise typer.Exit(0) from None
+        except UnicodeEncodeError as error:
+            wanted = "expected UTF-8 (PYTHONIOENCODING=utf-8)"
+            typer.echo(f"txcalc: standard output is {error.encoding}, {wanted}", err=True)
+            raise typer.Exit(2) from None
+        except OSError as error:
+            _mute()
+            typer.echo(f"txcalc: the result cannot be written: {(error.strerror or str(error)).lower()}", err=True)
+            raise typer.Exit(2) from None
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from txcalc import __version__
+
+        typer.echo(f"txcalc {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """What a Transformer costs: parameters, memory and FLOPs, as a formula, an exact integer and a proof.
+
+    Example: txcalc show llama-3.1-8b --tokens 2k
+    """
+
+
+def entry() -> None:
+    """The `txcalc` command."""
+    if sys.stdout is None:
+        typer.echo("txcalc: standard output is closed", err=True)
+        sys.exit(2)
+    try:
+        app(prog_name="txcalc")
+    except KeyboardInterrupt:
+        sys.exit(130)

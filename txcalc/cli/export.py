@@ -1,0 +1,48 @@
+"""`txcalc export`: a description written back, as a preset or as a config.json."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from txcalc.cli import options as o
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command()
+def export(
+    source: o.Source,
+    to: Annotated[Literal["toml", "config.json"], typer.Option("--to", help="A preset, or a Hugging Face config.")],
+    file: Annotated[Path | None, typer.Argument(help="Where to; without it, standard output.", metavar="FILE")] = None,
+    set_: o.Set = None,
+) -> None:
+    """Write a model's description as a preset (TOML) or a config.json that reads back to the same numbers.
+
+    Example: txcalc export llama-3.1-8b --to config.json
+    """
+    from txcalc import load
+    from txcalc.errors import InputError
+    from txcalc.sources.export import to_config, to_toml
+
+    model = load(source, o.changes(set_))
+    notes: tuple[str, ...] = ()
+    if to == "toml":
+        text = to_toml(model)
+    else:
+        import json
+
+        config, notes = to_config(model)
+        text = json.dumps(config, indent=2, allow_nan=False) + "\n"
+    if file is None:
+        sys.stdout.write(text)
+    else:
+        try:
+            file.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise InputError(str(file), [f"cannot be written: {(error.strerror or str(error)).lower()}"]) from None
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)

@@ -1,0 +1,53 @@
+"""`txcalc formula`: the formula behind every number."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from txcalc.cli import options as o
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command()
+def formula(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            help="A model, as everywhere; without one, the textbook's rules derived from the generic block.",
+            autocompletion=o.complete_source,
+            metavar="[SOURCE]",
+        ),
+    ] = None,
+    part: Annotated[
+        str, typer.Argument(help="A part of it and all below: layers.0.attention, embedding, head.", metavar="[PART]")
+    ] = "",
+    set_: o.Set = None,
+    batch: o.Batch = 1,
+    tokens: o.Tokens = 1,
+    past: o.Past = 0,
+    source_length: o.SourceLength = None,
+    attention: o.Attention = "dense",
+    logits: o.Logits = "all",
+    mla: o.Mla = "expanded",
+    format_: o.Format = "table",
+    json_: o.Json = False,
+) -> None:
+    """Parameters, FLOPs, cache and saved activations of each part: in letters, with the model's numbers, and the value.
+
+    Example: txcalc formula llama-3.1-8b layers.0.attention --tokens 2k
+    """
+    from txcalc import load
+    from txcalc.algebra import derivations, formulas, textbook_letters
+    from txcalc.cli.output import emit
+    from txcalc.render.formula import generic, report
+
+    chosen = o.chosen(format_, json_)
+    if source is None:
+        return emit(generic(derivations(), textbook_letters(), chosen), chosen)
+    model = load(source, o.changes(set_))
+    ledger = model.ledger(batch, tokens, past, source_length, logits=logits, mla=mla)
+    rows, letters = formulas(model, ledger.work, part)
+    emit(report(model, ledger, rows, letters, part, attention, chosen), chosen)

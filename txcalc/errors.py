@@ -1,0 +1,109 @@
+"""What can go wrong, as a tree. Each error carries its fields and words itself; only the command line prints it.
+
+TxcalcError                exit code 2 unless a subclass says otherwise
+├── InputError             what a user wrote cannot be used: one or more `Fault`s, all of them at once
+│   └── UnknownName        a preset, key or part that does not exist, with the nearest that do
+├── MissingExtra           an optional component is not installed (exit code 3)
+└── Refuted                a verification or a plan failed (exit code 1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+
+class TxcalcError(Exception):
+    """Anything txcalc refuses to do; `str(error)` is the whole message."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is wrong: `key is GOT, expected WANT (FIX)`, in the user's own spelling of the key."""
+
+    key: str
+    got: object
+    expected: str
+    fix: str = ""
+
+    def __str__(self) -> str:
+        fix = f" ({self.fix})" if self.fix else ""
+        return f"{self.key} is {shown(self.got)}, expected {self.expected}{fix}"
+
+
+class Absent:
+    """The value of a key that is not there."""
+
+    def __repr__(self) -> str:
+        return "missing"
+
+
+ABSENT = Absent()
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """`repr`, cut to `limit` characters, that never fails (an int of 10^9 digits has no decimal form)."""
+    if isinstance(value, list | dict) and len(value) > limit:
+        return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value):,} items"
+    try:
+        text = repr(value)
+    except ValueError:
+        text = f"a whole number of {value.bit_length()} bits" if isinstance(value, int) else "a value too long to show"
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+class InputError(TxcalcError):
+    """Input that cannot be used: `where` it stands, and every fault in it."""
+
+    def __init__(self, where: str, faults: Iterable[Fault | str]) -> None:
+        self.where = where
+        self.faults = tuple({str(fault): fault for fault in faults}.values())
+        super().__init__(where, self.faults)
+
+    def __str__(self) -> str:
+        if len(self.faults) == 1:
+            (fault,) = self.faults
+            named = isinstance(fault, Fault) and fault.key == self.where
+            return str(fault) if named else f"{self.where}: {fault}"
+        return "\n".join([f"{self.where}: {len(self.faults)} faults", *(f"  {fault}" for fault in self.faults)])
+
+
+class UnknownName(InputError):
+    """A name that is not in the list it was looked up in."""
+
+    def __init__(self, where: str, what: str, name: str, known: Sequence[str], hint: str = "") -> None:
+        self.what, self.name = what, name
+        self.near = nearest(name, known)
+        mend = f"did you mean {' or '.join(self.near)}?" if self.near else hint
+        super().__init__(where, [f"no {what} named {shown(name)}" + (f" ({mend})" if mend else "")])
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """Up to three of the known names: those that begin so, punctuation aside (`llama3`), or else the most alike."""
+    known = list(known)
+    start = _letters(name)
+    begun = [other for other in known if start and _letters(other).startswith(start)]
+    return begun[:3] or get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))
+
+
+class MissingExtra(TxcalcError):
+    """An optional component is not installed; the message is the line that installs it."""
+
+    exit_code = 3
+
+    def __init__(self, need: str, package: str, extra: str) -> None:
+        self.package, self.extra = package, extra
+        super().__init__(f"{need} needs {package}, which is not installed (pip install 'txcalc[{extra}]')")
+
+
+class Refuted(TxcalcError):
+    """The answer to the question asked is no: numbers that should agree do not, or a plan does not fit."""
+
+    exit_code = 1

@@ -1,0 +1,190 @@
+"""Accelerators: what a datasheet says of them, from `presets/hardware/` or a file of the user's own.
+
+A value that is not known is absent, and refused when it is needed: nothing here is infinite or taken from a neighbour.
+Peaks are dense (no structured sparsity) with the accumulation that PyTorch uses; a link is one way, of one accelerator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from txcalc.errors import ABSENT, Fault, InputError, UnknownName, shown
+from txcalc.units import ALIASES, DTYPE_BITS, parse_bytes
+
+PEAKS = (*DTYPE_BITS, "fp6")
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """One accelerator.
+
+    memory      bytes: what its driver reports where that is known, else the vendor's capacity
+    bandwidth   bytes a second, to and from its own memory
+    peaks       dense FLOPs a second by dtype (integer operations for int8), two a multiply-add
+    link        bytes a second one way to the others of its node; None: unknown
+    power       watts, the most it may draw; None: unknown
+    sources     where each value was read, by key
+    """
+
+    name: str
+    title: str
+    memory: int
+    bandwidth: int
+    peaks: Mapping[str, int]
+    link: int | None
+    power: int | None
+    sources: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+    def peak(self, dtype: str) -> int:
+        """Dense FLOPs a second at a dtype. Errors: `InputError` where it is not known, naming those that are."""
+        name = ALIASES.get(dtype.lower(), dtype.lower())
+        if name not in self.peaks:
+            known = f"one of {', '.join(self.peaks)}" if self.peaks else "none: no peak of it is known"
+            raise InputError(self.name, [Fault("dtype of the peak", dtype, known)])
+        return self.peaks[name]
+
+    def needed(self, key: str) -> int:
+        """`link` or `power`. Errors: `InputError` where it is not known."""
+        value: int | None = getattr(self, key)
+        if value is None:
+            raise InputError(self.name, [f"its {key} is not known, and this needs it (a .toml of your own can say it)"])
+        return value
+
+
+def names() -> list[str]:
+    """Every accelerator there is a preset of, in alphabetical order, those a user's own too."""
+    return sorted(_files())
+
+
+def load(name: str | Path) -> Accelerator:
+    """The accelerator of a preset's name, or of a .toml file.
+
+    Errors: `UnknownName` with the nearest names; `InputError` with every fault of a file.
+    """
+    from txcalc.sources.presets import read
+
+    text = str(name).strip()
+    if text.endswith(".toml"):
+        path = Path(text)
+        return parse(read(path)[0], path.stem, text)
+    files = _files()
+    if text.lower() not in files:
+        raise UnknownName("gpu", "accelerator", text, sorted(files), "txcalc presets --hardware lists them")
+    path = files[text.lower()]
+    return parse(read(path)[0], path.stem, str(path))
+
+
+def _files() -> dict[str, Path]:
+    """Presets by name; a user's own, in `hardware/` of their folder of presets, win."""
+    from txcalc.sources.presets import folder, own
+
+    mine = own()
+    places = [folder() / "hardware", *((mine / "hardware",) if mine else ())]
+    return {path.stem.lower(): path for place in places for path in place.glob("*.toml")}
+
+
+def parse(raw: Mapping[str, Any], name: str, where: str) -> Accelerator:
+    """An accelerator's description: every value a table of `value` and `source`, a key of `[sources]`.
+
+    `memory.driver` (what the driver reports) goes before `memory.vendor`; sizes are texts such as "80GB", bandwidth and
+    link such texts a second, peaks numbers of dense TFLOP/s, power watts.
+    """
+    return _Reader(raw, where).accelerator(name)
+
+
+class _Reader:
+    """Reads one description and gathers its faults."""
+
+    def __init__(self, raw: Mapping[str, Any], where: str) -> None:
+        self.raw, self.where = raw, where
+        self.faults: list[Fault | str] = []
+        self.sources: dict[str, str] = {}
+        self.cited = self.table("sources")
+
+    def accelerator(self, name: str) -> Accelerator:
+        known = ("title", "sources", "memory", "bandwidth", "link", "power", "peak", "notes")
+        for key in self.raw:
+            if key not in known:
+                near = UnknownName("", "", key, known).near
+                self.faults.append(f"{shown(key)} is not a key of it" + (f" (did you mean {near[0]}?)" if near else ""))
+        memory, peaks = self.table("memory"), self.table("peak")
+        sizes = {key: self.size(f"memory.{key}", memory[key]) for key in memory if self.one_of(key, "memory")}
+        if not sizes:
+            self.faults.append(Fault("memory", ABSENT, "memory.vendor or memory.driver, such as '80GB'"))
+        found = {key: self.flops(f"peak.{key}", value) for key, value in peaks.items() if self.one_of(key, "peak")}
+        bandwidth = self.size("bandwidth", self.raw.get("bandwidth", ABSENT))
+        link = self.size("link", self.raw["link"]) if "link" in self.raw else None
+        power = self.watts("power", self.raw["power"]) if "power" in self.raw else None
+        title, notes = self.raw.get("title", name), self.raw.get("notes", [])
+        if not isinstance(title, str):
+            self.faults.append(Fault("title", title, "a text"))
+        if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
+            self.faults.append(Fault("notes", notes, "a list of texts"))
+        if self.faults:
+            raise InputError(self.where, self.faults)
+        held = sizes.get("driver", sizes.get("vendor", 0))
+        return Accelerator(name, title, held, bandwidth, found, link, power, self.sources, tuple(notes))
+
+    def table(self, key: str) -> Mapping[str, Any]:
+        value = self.raw.get(key, {})
+        if isinstance(value, dict):
+            return value
+        self.faults.append(Fault(key, value, "a table"))
+        return {}
+
+    def one_of(self, key: str, table: str) -> bool:
+        known = ("vendor", "driver") if table == "memory" else PEAKS
+        if key in known:
+            return True
+        self.faults.append(f"{table}.{key} is not known, expected one of {', '.join(known)}")
+        return False
+
+    def sourced(self, key: str, value: Any) -> Any:
+        """The value of a table with a value and its source."""
+        if not isinstance(value, dict) or set(value) != {"value", "source"}:
+            self.faults.append(Fault(key, value, "a table { value = …, source = … }"))
+            return None
+        cited = value["source"]
+        if not isinstance(cited, str) or not isinstance(self.cited.get(cited), str):
+            self.faults.append(Fault(f"{key}.source", cited, "a key of [sources]"))
+            return None
+        self.sources[key] = self.cited[cited]
+        return value["value"]
+
+    def size(self, key: str, value: Any) -> int:
+        """Bytes, or bytes a second."""
+        text = self.sourced(key, value)
+        if isinstance(text, str):
+            try:
+                size = parse_bytes(text, f"{key}.value")
+            except InputError as error:
+                self.faults += error.faults
+                return 0
+            if 0 < size < 1 << 60:
+                return size
+        if text is not None:
+            self.faults.append(Fault(f"{key}.value", text, "a size in bytes such as '80GB' or '81559MiB'"))
+        return 0
+
+    def flops(self, key: str, value: Any) -> int:
+        """FLOPs a second, from TFLOP/s as a datasheet writes them; exact, for all that TOML makes them floats."""
+        return self.number(key, value, "dense TFLOP/s", 10**12)
+
+    def watts(self, key: str, value: Any) -> int:
+        return self.number(key, value, "watts", 1)
+
+    def number(self, key: str, value: Any, unit: str, factor: int) -> int:
+        written = self.sourced(key, value)
+        if written is None:
+            return 0
+        if type(written) in (int, float) and 0 < written < 10**9:
+            exact = Fraction(str(written)) * factor
+            if exact.denominator == 1:
+                return exact.numerator
+        self.faults.append(Fault(f"{key}.value", written, f"a number of {unit} above 0"))
+        return 0

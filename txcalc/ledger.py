@@ -1,0 +1,264 @@
+"""The ledger: a tree of parts walked once, each leaf an entry, every figure a sum over the entries.
+
+Equal layers are one entry with a count. No total is computed a second way, and nothing here knows what kind of number
+it adds up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from txcalc.errors import UnknownName
+from txcalc.num import ceil_div, exact_div, minimum, total, whole
+from txcalc.parts.frozen import once
+from txcalc.parts.part import NO_CACHE, Cache, Leaf, Operation, Part, Traffic, Workload
+
+QUANTITIES = {
+    "params": "parameters, a tied weight once",
+    "active": "parameters that one token passes: k of E experts",
+    "flops": "FLOPs of matrix products, dense attention (2 per multiply-add)",
+    "flops_masked": "FLOPs of matrix products, only the pairs that the mask lets through",
+    "flops_other": "FLOPs of all else: norms, softmax, activations, rotary, sums, recurrent scans",
+    "bytes": "bytes moved: each operation reads its operands and writes its result once",
+    "saved": "elements kept for backward",
+    "cache": "elements held for later tokens, one sequence",
+}
+
+KINDS = (
+    "embedding",
+    "attention",
+    "attention_core",
+    "feed_forward",
+    "experts",
+    "shared_experts",
+    "router",
+    "recurrent",
+    "norm",
+    "head",
+    "other",
+)
+
+
+class Step(NamedTuple):
+    """One segment of a path: a name, and its numbers where there are several: `number` of them (over symbols, more than
+    `indices` can say), `times` with their own weights."""
+
+    name: str
+    indices: Sequence[int] | None
+    times: Any
+    number: Any
+
+    def __str__(self) -> str:
+        return self.name if self.indices is None else f"{self.name}.{self.indices[0]}"
+
+
+class Entry:
+    """One leaf of the tree: `times` equal copies of which each token passes `runs`, at `work` (None: idle).
+
+    `path` is that of the first copy, and stands for all of them.
+    """
+
+    def __init__(
+        self,
+        steps: tuple[Step, ...],
+        leaf: Leaf,
+        kind: str,
+        work: Workload | None,
+        times: Any,
+        active: Any,
+        runs: Any,
+        routed: bool = False,
+    ) -> None:
+        self.steps, self.leaf, self.kind, self.work = steps, leaf, kind, work
+        self.times, self.active_times, self.runs, self.routed = times, active, runs, routed
+
+    @property
+    def path(self) -> str:
+        return ".".join(map(str, self.steps))
+
+    def __repr__(self) -> str:
+        return f"<{self.path} × {self.times}: {type(self.leaf).__name__}>"
+
+    @once
+    def operations(self) -> tuple[Operation, ...]:
+        """The operations of one copy in one forward pass."""
+        return () if self.work is None else self.leaf.operations(self.work)
+
+    @once
+    def cache_terms(self) -> Cache:
+        """Growth, constant part and elements held, of all copies."""
+        if self.work is None:
+            return NO_CACHE
+        growth, constant, held = self.leaf.cache(self.work)
+        return Cache(growth * self.runs, constant * self.runs, held * self.runs)
+
+    @property
+    def params(self) -> Any:
+        return self.leaf.params * self.times
+
+    @property
+    def active(self) -> Any:
+        return self.leaf.params * self.active_times
+
+    @once
+    def flops(self) -> Any:
+        return total([op.flops for op in self.operations]) * self.runs
+
+    @once
+    def flops_masked(self) -> Any:
+        return total([op.flops_masked for op in self.operations]) * self.runs
+
+    @once
+    def flops_other(self) -> Any:
+        return total([op.flops_other for op in self.operations]) * self.runs
+
+    @once
+    def saved(self) -> Any:
+        return 0 if self.work is None else self.leaf.saved(self.work) * self.runs
+
+    @property
+    def cache(self) -> Any:
+        return self.cache_terms.held
+
+    @once
+    def traffic(self) -> Traffic:
+        """Elements moved by all copies that run; of experts, the weights of as many as the tokens can touch."""
+        weights: Any = 0
+        activations: Any = 0
+        cache: Any = 0
+        for op in self.operations:
+            moved = op.traffic
+            weights, activations, cache = weights + moved.weights, activations + moved.activations, cache + moved.cache
+        touched = self.runs
+        if self.routed and self.work is not None:
+            touched = minimum(self.times, self.runs * self.work.positions)
+        return Traffic(weights * touched, activations * self.runs, cache * self.runs)
+
+
+class Ledger:
+    """Every leaf of a model under one workload; figures are sums over `entries`.
+
+    `bits` are the bits of a weight, an activation and a cached element: bytes are made last, from whole elements.
+    """
+
+    def __init__(self, entries: Iterable[Entry], work: Workload, bits: tuple[int, int, int] = (16, 16, 16)) -> None:
+        self.entries = tuple(entries)
+        self.work = work
+        self.bits = bits
+
+    def total(self, quantity: str) -> Any:
+        """The sum of a quantity over all leaves; `QUANTITIES` says which there are, and their units."""
+        if quantity not in QUANTITIES:
+            raise UnknownName("ledger", "quantity", quantity, list(QUANTITIES), f"one of {', '.join(QUANTITIES)}")
+        return self._bytes() if quantity == "bytes" else total([getattr(entry, quantity) for entry in self.entries])
+
+    def by_kind(self, quantity: str) -> dict[str, Any]:
+        """The same sum, apart by kind, kinds without any left out. Core weights count as `attention`."""
+        groups: dict[str, list[Entry]] = {}
+        merged = quantity in ("params", "active")
+        for entry in self.entries:
+            kind = "attention" if merged and entry.kind == "attention_core" else entry.kind
+            groups.setdefault(kind, []).append(entry)
+        sums = {kind: Ledger(groups[kind], self.work, self.bits).total(quantity) for kind in KINDS if kind in groups}
+        return {kind: value for kind, value in sums.items() if not (whole(value) and value == 0)}
+
+    def at(self, path: str) -> Ledger:
+        """The entries at or below a path, of that one copy where it has a number: `layers.7.attention.q`.
+
+        An expert's share of the FLOPs is the average one: a Fraction where k does not divide evenly.
+        """
+        found = [part for entry in self.entries for part in _narrow(entry, path)]
+        if not found:
+            known = {entry.path.rsplit(".", n)[0] for entry in self.entries for n in range(entry.path.count(".") + 1)}
+            raise UnknownName("ledger", "part", path, sorted(known))
+        return Ledger(found, self.work, self.bits)
+
+    def where(self, keep: Callable[[Entry], bool]) -> Ledger:
+        """The entries that `keep` accepts."""
+        return Ledger(filter(keep, self.entries), self.work, self.bits)
+
+    @property
+    def cache_terms(self) -> Cache:
+        """The cache of one sequence, in elements: growth per token, constant part, held."""
+        terms = [entry.cache_terms for entry in self.entries]
+        return Cache(*(total(column) for column in zip(*terms, strict=True))) if terms else NO_CACHE
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+    def _bytes(self) -> Any:
+        moved = [entry.traffic for entry in self.entries]
+        columns = Traffic(*[total(column) for column in zip(*moved, strict=True)])
+        return ceil_div(total([elements * bits for elements, bits in zip(columns, self.bits, strict=True)]), 8)
+
+
+def walk(root: Part, work: Workload, bits: tuple[int, int, int] = (16, 16, 16), steps: tuple[Step, ...] = ()) -> Ledger:
+    """The ledger of a tree of parts under a workload."""
+    entries: list[Entry] = []
+    _walk(root, work, steps, "other", (1, 1, 1), entries)
+    return Ledger(entries, work, bits)
+
+
+def _walk(
+    part: Part,
+    work: Workload | None,
+    steps: tuple[Step, ...],
+    kind: str,
+    counts: tuple[Any, Any, Any],
+    entries: list[Entry],
+    forced: bool = False,
+    routed: bool = False,
+) -> None:
+    if isinstance(part, Leaf):
+        own = None if forced else part.kind
+        entries.append(Entry(steps, part, own or kind, work, *counts, routed))
+        return
+    for child in part.parts:
+        runs = child.times if child.runs is None else child.runs
+        times, active, passes = counts
+        inner = (times * child.times, active * (runs if child.routed else child.times), passes * runs)
+        _walk(
+            child.part,
+            None if work is None else child.on(work),
+            (*steps, Step(child.name, child.indices, child.times, child.times if child.routed else runs)),
+            child.kind or kind,
+            inner,
+            entries,
+            child.forced,
+            routed or child.routed,
+        )
+
+
+def _narrow(entry: Entry, path: str) -> Iterator[Entry]:
+    """The entry itself, if it stands at or below `path`; with the counts of one copy for every number in the path."""
+    wanted = path.split(".") if path else []
+    copies: Any = 1
+    passes: Any = 1
+    steps: list[Step] = []
+    for step in entry.steps:
+        if not wanted:
+            steps.append(step)
+            continue
+        if wanted.pop(0) != step.name:
+            return
+        if step.indices is None or not wanted:
+            steps.append(step)
+            continue
+        number = wanted.pop(0)
+        if not number.isdecimal() or len(number) > 9 or str(int(number)) != number or int(number) not in step.indices:
+            return
+        copies, passes = copies * step.times, passes * step.number
+        steps.append(Step(step.name, (int(number),), 1, 1))
+    if wanted:
+        return
+    times, active, runs = _share(entry.times, copies), _share(entry.active_times, copies), _share(entry.runs, passes)
+    yield Entry(tuple(steps), entry.leaf, entry.kind, entry.work, times, active, runs, entry.routed)
+
+
+def _share(count: Any, among: Any) -> Any:
+    if whole(count) and whole(among):
+        exact = Fraction(count, among)
+        return exact.numerator if exact.denominator == 1 else exact
+    return exact_div(count, among)

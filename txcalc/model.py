@@ -1,0 +1,135 @@
+"""What `load` returns: a tree of parts with its provenance, ready to be put in a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from txcalc.errors import Fault, InputError
+from txcalc.ledger import Ledger, walk
+from txcalc.num import usable, whole
+from txcalc.parts.model import EncoderDecoder, FixedLength
+from txcalc.parts.part import Composite, Leaf, Part, Workload
+from txcalc.units import bits_of
+
+if TYPE_CHECKING:
+    from txcalc.checkpoint import Check
+
+MAX_TOKENS = 10**12
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A model: its tree (`root`), the description it was made from (`raw` as written, `spec` resolved), what was
+    assumed or is worth knowing, and what its checkpoint holds, where one was read."""
+
+    name: str
+    root: Composite
+    raw: Mapping[str, Any]
+    spec: Mapping[str, Any]
+    origin: str
+    assumptions: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+    checkpoint: Check | None = None
+
+    @property
+    def params(self) -> int:
+        """Unique parameters, a tied weight once."""
+        return self.ledger().total("params")  # type: ignore[no-any-return]
+
+    @property
+    def active(self) -> int:
+        """Parameters that one token passes (k of E experts)."""
+        return self.ledger().total("active")  # type: ignore[no-any-return]
+
+    @property
+    def kind(self) -> str:
+        """decoder, encoder, encoder-decoder, vision, audio; a decoder without attention is recurrent, with both a
+        hybrid."""
+        kind: str = self.spec["kind"]
+        if kind != "decoder":
+            return kind
+        parts = {part for layer in self.spec["stacks"][""]["layer"].values() for part in layer["parts"]}
+        if not parts & {"mamba", "mamba2"}:
+            return "decoder"
+        return "hybrid" if "attention" in parts else "recurrent"
+
+    @property
+    def context(self) -> int | None:
+        """The longest context it was made for, in tokens; None if nobody said."""
+        return self.spec["context"]  # type: ignore[no-any-return]
+
+    def workload(
+        self,
+        batch: Any = 1,
+        tokens: Any = 1,
+        past: Any = 0,
+        source: Any = None,
+        *,
+        logits: str = "all",
+        mla: str = "expanded",
+        keep_scores: bool = False,
+        decoding: bool | None = None,
+    ) -> Workload:
+        """A checked workload. `source` is the encoder's positions: as many as `tokens` unless the model fixes them.
+
+        `decoding` is past > 0 for ints; over symbols or arrays say it.
+        """
+        sizes = (("batch", batch, 1), ("tokens", tokens, 1), ("past", past, 0), ("source", source, 1))
+        faults = [
+            Fault(name, value, f"a whole number from {least} to {MAX_TOKENS:,}")
+            for name, value, least in (sizes[:3] if source is None else sizes)
+            if not usable(value) or (whole(value) and not least <= value <= MAX_TOKENS)
+        ]
+        if logits not in ("all", "last"):
+            faults.append(Fault("logits", logits, "'all' or 'last'"))
+        if mla not in ("expanded", "absorbed"):
+            faults.append(Fault("mla", mla, "'expanded' or 'absorbed'"))
+        if not faults and self.spec["kind"] in ("encoder", "vision") and not (whole(past) and past == 0):
+            faults.append(Fault("past", past, f"0: {self.name} is an encoder, it has no cache"))
+        if not faults and source is not None and self.spec["kind"] not in ("encoder-decoder", "audio"):
+            faults.append(Fault("source", source, f"nothing: {self.name} has no encoder apart", "drop it"))
+        if faults:
+            raise InputError("workload", faults)
+        if source is None:
+            audio = self.spec["stacks"].get("encoder", {}).get("audio")
+            source = audio["positions"] if audio else tokens
+        if isinstance(self.root, FixedLength):
+            tokens = source = self.root.positions
+        step = decoding if decoding is not None else not (whole(past) and past == 0)
+        return Workload(batch, tokens, past, source, step, logits == "last", mla == "absorbed", keep_scores)
+
+    def ledger(
+        self,
+        batch: Any = 1,
+        tokens: Any = 1,
+        past: Any = 0,
+        source: Any = None,
+        *,
+        dtype: str = "bf16",
+        kv_dtype: str = "bf16",
+        **conventions: Any,
+    ) -> Ledger:
+        """Every leaf under this workload; `conventions` are `workload`'s: logits, mla, keep_scores, decoding."""
+        work = self.workload(batch, tokens, past, source, **conventions)
+        weight = bits_of(dtype)
+        return walk(self.root, work, (weight, weight, bits_of(kv_dtype)))
+
+    @property
+    def fixed_length(self) -> bool:
+        """True where the number of positions is part of the model (vision): tokens are ignored."""
+        return isinstance(self.root, FixedLength)
+
+    @property
+    def has_encoder_apart(self) -> bool:
+        return isinstance(self.root, EncoderDecoder)
+
+
+def leaves_of(part: Part) -> Iterator[Leaf]:
+    """Every leaf of a tree, equal copies once."""
+    if isinstance(part, Leaf):
+        yield part
+    else:
+        for child in part.parts:
+            yield from leaves_of(child.part)

@@ -1,0 +1,354 @@
+"""Attention: what a query may see (the spans), the core between the projections, and the two families of layers.
+
+`Attention` is MHA, GQA or MQA by its number of key/value heads, self or cross; `LatentAttention` is DeepSeek's MLA.
+Rotary embedding, Q/K norms, biases, sinks and windows are fields or children, never a model's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from txcalc.num import ceil_div, minimum, triangle
+from txcalc.parts.frozen import frozen
+from txcalc.parts.linear import Linear, Norm
+from txcalc.parts.part import (
+    NO_CACHE,
+    Cache,
+    Child,
+    Composite,
+    Leaf,
+    MatMul,
+    Operation,
+    Traffic,
+    Weight,
+    Workload,
+    elementwise,
+    on_all_keys,
+    on_source,
+)
+
+
+@frozen
+class Causal:
+    """Query i attends to every key j ≤ i."""
+
+    def keys(self, work: Workload) -> Any:
+        """S, the keys of the dense product."""
+        return work.keys
+
+    def visible(self, work: Workload) -> Any:
+        """Pairs (query, key) the mask lets through: Σ (i + 1) over i = past … past + T − 1."""
+        return triangle(work.keys) - triangle(work.past)
+
+    def cache(self, work: Workload, width: Any) -> Cache:
+        """K and V of `width` elements a token."""
+        return Cache(width, 0, width * work.keys)
+
+    def moved(self, own: Any, kv: Any, weights: Any = 0) -> Traffic:
+        """What a kernel moves: its own activations, and keys or values, which are read from the cache."""
+        return Traffic(weights, own, kv)
+
+
+@frozen
+class Window(Causal):
+    """Query i attends to key j when 0 ≤ i − j < W."""
+
+    window: Any
+
+    def keys(self, work: Workload) -> Any:
+        return minimum(work.past, self.window - 1) + work.tokens
+
+    def visible(self, work: Workload) -> Any:
+        return self._up_to(work.keys) - self._up_to(work.past)
+
+    def _up_to(self, n: Any) -> Any:
+        """Σ min(i, W) over i = 1 … n."""
+        growing = minimum(n, self.window)
+        return triangle(growing) + (n - growing) * self.window
+
+    def cache(self, work: Workload, width: Any) -> Cache:
+        return Cache(0, width * self.window, width * minimum(work.keys, self.window))
+
+
+@frozen
+class Chunks(Window):
+    """Windows side by side (Llama-4): query i attends to key j ≤ i of the same window; no more than W are kept."""
+
+    def _up_to(self, n: Any) -> Any:
+        """Σ (i mod W) + 1 over i = 0 … n − 1."""
+        full = ceil_div(n + 1, self.window) - 1
+        return full * triangle(self.window) + triangle(n - full * self.window)
+
+
+@frozen
+class Full:
+    """Every position attends to every other (encoders): no mask, no cache."""
+
+    def keys(self, work: Workload) -> Any:
+        return work.tokens
+
+    def visible(self, work: Workload) -> Any:
+        return work.tokens * work.tokens
+
+    def cache(self, work: Workload, width: Any) -> Cache:
+        return NO_CACHE
+
+    def moved(self, own: Any, kv: Any, weights: Any = 0) -> Traffic:
+        return Traffic(weights, own + kv)
+
+
+@frozen
+class Around(Full):
+    """Encoders with a window: query i attends to key j when |i − j| < W."""
+
+    window: Any
+
+    def visible(self, work: Workload) -> Any:
+        reach = minimum(work.tokens, self.window)
+        return work.tokens * (2 * reach - 1) - 2 * triangle(reach - 1)
+
+
+@frozen
+class Cross:
+    """Every decoder position attends to every encoder position, whose K and V are kept."""
+
+    def keys(self, work: Workload) -> Any:
+        return work.source
+
+    def visible(self, work: Workload) -> Any:
+        return work.tokens * work.source
+
+    def cache(self, work: Workload, width: Any) -> Cache:
+        return Cache(0, width * work.source, width * work.source)
+
+    def moved(self, own: Any, kv: Any, weights: Any = 0) -> Traffic:
+        return Traffic(weights, own, kv)
+
+
+Span = Causal | Full | Cross
+
+
+@frozen
+class AttentionCore(Leaf):
+    """softmax(q·kᵀ)·v between the projections, its cache, and the sinks it may hold.
+
+    Shapes   q (B, h, T, d_qk), k (B, h_kv, S, d_qk), v (B, h_kv, S, d_v), y (B, T, h·d_v)
+    Unit     FLOPs 2·B·h·(d_qk + d_v)·T·S; with `distances` q meets the projected relative positions too, another
+             2·B·h·d_qk·T·S; other: 5 a score for the softmax, 1 each for an added bias and a soft cap
+    Counts   the full T×S rectangle; `flops_masked` only the pairs that the span lets through
+    Traffic  that of a fused kernel: q, k, v and y once, no score leaves the chip
+    Kept     q, k, v and the projected distances; with `keep_scores` the h·T·S probabilities (a sink's too, and what a
+             soft cap made of the scores), without it y (the fused kernel's own result)
+    Source   Vaswani et al. 2017 (arXiv 1706.03762), equation 1; Dao et al. 2022 (arXiv 2205.14135)
+    """
+
+    kind = "attention_core"
+    n_heads: Any
+    n_kv_heads: Any
+    d_qk: Any
+    d_v: Any
+    span: Span
+    sinks: bool = False
+    biased: bool = False
+    distances: bool = False
+    softcap: Any = None
+    scale: Any = None
+
+    def weights(self) -> tuple[Weight, ...]:
+        return (Weight("sinks", (self.n_heads,)),) if self.sinks else ()
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        heads, keys, tokens = work.batch * self.n_heads, self.span.keys(work), work.tokens
+        pairs = self.span.visible(work)
+        query, result = heads * tokens * self.d_qk, heads * tokens * self.d_v
+        kv, scores = work.batch * self.n_kv_heads * keys, heads * tokens * keys
+        read, written = self.span.moved(query, kv * self.d_qk, self.params), self.span.moved(result, kv * self.d_v)
+        content = MatMul("scores", heads, tokens, self.d_qk, keys, read, "attention", pairs * self.d_qk)
+        distance = content._replace(name="distances", traffic=Traffic(0, heads * keys * self.d_qk))
+        return (
+            content,
+            *((distance,) if self.distances else ()),
+            *((elementwise("softcap", scores, "tanh", 0, 0),) if self.softcap is not None else ()),
+            *((elementwise("bias", scores, "add", 0, 0),) if self.biased else ()),
+            elementwise("softmax", scores, "softmax", 0, 0),
+            MatMul("values", heads, tokens, keys, self.d_v, written, "attention", pairs * self.d_v),
+        )
+
+    def saved(self, work: Workload) -> Any:
+        tokens, keys = work.batch * work.tokens, work.batch * self.span.keys(work)
+        query, kv = tokens * self.n_heads * self.d_qk, keys * self.n_kv_heads * (self.d_qk + self.d_v)
+        scores = (keys + work.batch if self.sinks else keys) * work.tokens * self.n_heads
+        scores = scores if self.softcap is None else scores + keys * work.tokens * self.n_heads
+        kept = scores if work.keep_scores else tokens * self.n_heads * self.d_v
+        distances = keys * self.n_heads * self.d_qk if self.distances else 0
+        return query + kv + kept + distances
+
+    def cache(self, work: Workload) -> Cache:
+        return self.span.cache(work, self.n_kv_heads * (self.d_qk + self.d_v))
+
+
+@frozen
+class LatentCore(Leaf):
+    """The core of MLA: expanded heads as any other, or all heads on the shared latent (absorbed). Caches the latent.
+
+    Shapes   expanded: k (B, h, S, d_nope + d_rope), v (B, h, S, d_v); absorbed: both (B, S, r_kv + d_rope)
+    Unit     FLOPs 2·B·T·S·h·(d_nope + d_rope + d_v), or absorbed 2·B·T·S·h·(2·r_kv + d_rope)
+    Counts   the expanded rectangle as `AttentionCore` does; cache r_kv + d_rope elements a token, whatever the form
+    Source   DeepSeek-V2 (arXiv 2405.04434), section 2.1 and appendix C
+    """
+
+    kind = "attention_core"
+    n_heads: Any
+    kv_rank: Any
+    d_nope: Any
+    d_rope: Any
+    d_v: Any
+    span: Span
+    scale: Any = None
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        heads, keys, tokens = work.batch * self.n_heads, self.span.keys(work), work.tokens
+        pairs = self.span.visible(work)
+        d_qk = (self.kv_rank if work.absorbed else self.d_nope) + self.d_rope
+        d_v = self.kv_rank if work.absorbed else self.d_v
+        query, result = heads * tokens * d_qk, heads * tokens * d_v
+        latents = work.batch * keys * (self.kv_rank + self.d_rope)
+        expanded = 0 if work.absorbed else heads * keys * (self.d_nope + self.d_rope + self.d_v)
+        read, written = self.span.moved(query + expanded, latents), self.span.moved(result, 0)
+        return (
+            MatMul("scores", heads, tokens, d_qk, keys, read, "attention", pairs * d_qk),
+            elementwise("softmax", heads * tokens * keys, "softmax", 0, 0),
+            MatMul("values", heads, tokens, keys, d_v, written, "attention", pairs * d_v),
+        )
+
+    def saved(self, work: Workload) -> Any:
+        tokens, keys = work.batch * work.tokens * self.n_heads, work.batch * self.span.keys(work) * self.n_heads
+        query, kv = tokens * (self.d_nope + self.d_rope), keys * (self.d_nope + self.d_rope + self.d_v)
+        return query + kv + (keys * work.tokens if work.keep_scores else tokens * self.d_v)
+
+    def cache(self, work: Workload) -> Cache:
+        return self.span.cache(work, self.kv_rank + self.d_rope)
+
+
+@frozen
+class Rotary(Leaf):
+    """Rotates the first `dims` of every query and key head by its position.
+
+    Shapes   q (B, T, h, d_h), k (B, T, h_kv, d_h)
+    Unit     3 FLOPs a rotated element, under other; no weights, nothing new kept for backward
+    Source   Su et al. 2021 (arXiv 2104.09864)
+    """
+
+    heads: Any
+    dims: Any
+    theta: Any
+    width: Any
+    interleaved: bool = False
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        elements = work.positions * self.heads * self.dims
+        return (elementwise("rotary", elements, "rotary", elements, elements),)
+
+
+@frozen
+class RelativeBias(Leaf):
+    """T5's table of biases by distance, one scalar a bucket and head, shared by the stack's layers.
+
+    Shapes   table (buckets, h), added to the scores (B, h, T, S)
+    Unit     its additions are counted in the core of each layer
+    Source   Raffel et al. 2019 (arXiv 1910.10683), section 2.1
+    """
+
+    kind = "attention"
+    buckets: Any
+    n_heads: Any
+    distance: Any
+    bidirectional: bool
+
+    def weights(self) -> tuple[Weight, ...]:
+        return (Weight("weight", (self.buckets, self.n_heads)),)
+
+
+@frozen
+class Attention(Composite):
+    """q, k, v, the core and o; MHA (h_kv = h), GQA (1 < h_kv < h) or MQA (h_kv = 1), self or cross.
+
+    `biases` names the projections that have one; `query_norm` and `key_norm` stand between projection and rotation.
+    `position` (Transformer-XL, arXiv 1901.02860, section 3.3) projects the sinusoids of the relative positions to the
+    heads' width: one new distance for each new token, in every sequence. Those of the past depend on no input, and are
+    kept like a table, outside the cache. Code that shares them over the batch multiplies B times less.
+    """
+
+    d_model: Any
+    n_heads: Any
+    n_kv_heads: Any
+    d_head: Any
+    span: Span
+    biases: frozenset[str]
+    query_norm: Norm | None
+    key_norm: Norm | None
+    rotary: Rotary | None
+    core: AttentionCore
+    # Its input is already kept by another leaf (a parallel block's feed-forward shares it).
+    keeps_input: bool = True
+    position: Linear | None = None
+
+    def children(self) -> Iterator[Child]:
+        cross = type(self.span) is Cross
+        queries, pairs = self.n_heads * self.d_head, self.n_kv_heads * self.d_head
+        keeps = "yes" if self.keeps_input else "no"
+        # The encoder's output is one tensor for all layers: the first cross-attention's k keeps it (see the stack).
+        at = {"on": on_source} if cross else {}
+        yield Child("q", Linear(self.d_model, queries, "q" in self.biases, keeps))
+        yield Child("k", Linear(self.d_model, pairs, "k" in self.biases, "no"), **at)  # type: ignore[arg-type]
+        yield Child("v", Linear(self.d_model, pairs, "v" in self.biases, "no"), **at)  # type: ignore[arg-type]
+        if self.query_norm:
+            yield Child("q_norm", self.query_norm)
+        if self.key_norm:
+            yield Child("k_norm", self.key_norm)
+        if self.rotary:
+            yield Child("rotary", self.rotary)
+        if self.position:
+            yield Child("position", self.position)
+        yield Child("core", self.core)
+        yield Child("o", Linear(queries, self.d_model, "o" in self.biases, "eager"))
+
+
+@frozen
+class LatentAttention(Composite):
+    """Multi-head latent attention: K and V of all heads are expanded from one latent of r_kv a token, which is cached.
+
+    `q_rank` is None where queries are projected directly (DeepSeek-V2-Lite).
+    """
+
+    d_model: Any
+    n_heads: Any
+    q_rank: Any
+    kv_rank: Any
+    d_nope: Any
+    d_rope: Any
+    d_v: Any
+    bias: bool
+    norm_eps: Any
+    rotary: Rotary
+    core: LatentCore
+
+    def children(self) -> Iterator[Child]:
+        queries = self.n_heads * (self.d_nope + self.d_rope)
+        if self.q_rank is None:
+            yield Child("q", Linear(self.d_model, queries, False))
+        else:
+            yield Child("q_a", Linear(self.d_model, self.q_rank, self.bias))
+            yield Child("q_norm", Norm(self.q_rank, "rms", False, self.norm_eps))
+            yield Child("q_b", Linear(self.q_rank, queries, False))
+        yield Child("kv_a", Linear(self.d_model, self.kv_rank + self.d_rope, self.bias, "no"))
+        yield Child("kv_norm", Norm(self.kv_rank, "rms", False, self.norm_eps))
+        expand = Linear(self.kv_rank, self.n_heads * (self.d_nope + self.d_v), False)
+        yield Child("kv_b", expand, on=on_all_keys)
+        yield Child("rotary", self.rotary)
+        yield Child("core", self.core)
+        yield Child("o", Linear(self.n_heads * self.d_v, self.d_model, self.bias, "eager"))
+
+
+AnyAttention = Attention | LatentAttention

@@ -1,0 +1,75 @@
+"""The feed-forward and its experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from txcalc.parts.frozen import frozen
+from txcalc.parts.linear import SAVES_RESULT, Activation, Linear
+from txcalc.parts.part import Child, Composite
+
+
+@frozen
+class FeedForward(Composite):
+    """up, activation, down (8·D² where F = 4·D); gated: a second matrix beside up (SwiGLU, GeGLU).
+
+    Source   Vaswani et al. 2017, equation 2; Shazeer 2020 (arXiv 2002.05202)
+    """
+
+    d_model: Any
+    d_ff: Any
+    gated: bool
+    activation: str
+    bias: bool
+    # Its input is already kept by another leaf (a parallel block's attention shares it).
+    keeps_input: bool = True
+
+    def children(self) -> Iterator[Child]:
+        keeps = "yes" if self.keeps_input else "no"
+        if self.gated:
+            yield Child("gate", Linear(self.d_model, self.d_ff, self.bias, keeps))
+        yield Child("up", Linear(self.d_model, self.d_ff, self.bias, "no" if self.gated else keeps))
+        yield Child("activation", Activation(self.d_ff, self.activation, self.gated))
+        same = self.activation in SAVES_RESULT and not self.gated
+        yield Child("down", Linear(self.d_ff, self.d_model, self.bias, "no" if same else "yes"))
+
+
+@frozen
+class Experts(Composite):
+    """A router, E routed feed-forwards of which each token passes k, and those that every token passes.
+
+    A token's FLOPs are the router's, k experts' and the shared ones'; parameters are all of them.
+    Source   Shazeer et al. 2017 (arXiv 1701.06538); DeepSeekMoE (arXiv 2401.06066) for the shared ones
+    """
+
+    d_model: Any
+    n_experts: Any
+    top_k: Any
+    expert: FeedForward
+    router: Linear | None
+    shared: FeedForward | None
+    shared_gate: Linear | None = None
+    # How the router's scores weigh the experts, and the groups that its choice is first narrowed to: no cost in them.
+    scoring: str = "softmax"
+    scale: Any = 1
+    n_groups: Any = 1
+    top_groups: Any = 1
+
+    def children(self) -> Iterator[Child]:
+        if self.router:
+            yield Child("router", self.router, kind="router")
+        yield Child(
+            "routed",
+            self.expert,
+            times=self.n_experts,
+            runs=self.top_k,
+            routed=True,
+            # Over symbols or arrays how many there are is not known, and any number stands for all.
+            indices=range(self.n_experts) if type(self.n_experts) is int else range(10**9),
+            kind="experts",
+        )
+        if self.shared_gate:
+            yield Child("shared_gate", self.shared_gate, kind="router")
+        if self.shared:
+            yield Child("shared", self.shared, kind="shared_experts")

@@ -1,0 +1,241 @@
+"""The leaves that every model is made of: linear layer, lookup table, norm, activation, convolution, residual sum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txcalc.parts.frozen import frozen
+from txcalc.parts.part import (
+    COST,
+    NO_CACHE,
+    Cache,
+    Elementwise,
+    Leaf,
+    MatMul,
+    Operation,
+    Traffic,
+    Weight,
+    Workload,
+    elementwise,
+)
+
+
+@frozen
+class Linear(Leaf):
+    """y = x·Wᵀ + b.
+
+    Shapes   x (B, T, d_in), W (d_out, d_in), y (B, T, d_out)
+    Unit     FLOPs, two a multiply-add: 2·B·T·d_in·d_out
+    Counts   a tied weight once, where it is first used: `tied` ones are multiplied here and owned elsewhere
+    Omits    the bias from the headline FLOPs (1 an output, under other)
+    Source   Kaplan et al. 2020 (arXiv 2001.08361), table 1
+    """
+
+    d_in: Any
+    d_out: Any
+    bias: bool
+    # Its input is kept for backward: "yes"; "no", another leaf before it keeps the same tensor; "eager", only when the
+    # attention matrix is kept, for otherwise the fused kernel already keeps its own output.
+    keeps: str = "yes"
+    tied: bool = False
+
+    def weights(self) -> tuple[Weight, ...]:
+        weight = () if self.tied else (Weight("weight", (self.d_out, self.d_in)),)
+        return (*weight, Weight("bias", (self.d_out,))) if self.bias else weight
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        rows = work.positions
+        moved = Traffic(self.d_in * self.d_out, rows * (self.d_in + self.d_out))
+        product = MatMul("product", 1, rows, self.d_in, self.d_out, moved)
+        if not self.bias:
+            return (product,)
+        return product, elementwise("bias", rows * self.d_out, "add", 0, 0, self.d_out)
+
+    def saved(self, work: Workload) -> Any:
+        kept = self.keeps == "yes" or (self.keeps == "eager" and work.keep_scores)
+        return work.positions * self.d_in if kept else 0
+
+
+@frozen
+class Lookup(Leaf):
+    """A table of `rows` vectors, one fetched at each position: tokens, learned positions, token types, class token.
+
+    Shapes   ids (B, T), table (rows, width), y (B, T, width)
+    Unit     no multiply-add; 1 FLOP an element where the result is `added` to what is there already
+    Source   GPT-2 (Radford et al. 2019), section 2.3
+    """
+
+    rows: Any
+    width: Any
+    added: bool = False
+    tied: bool = False
+
+    def weights(self) -> tuple[Weight, ...]:
+        return () if self.tied else (Weight("weight", (self.rows, self.width)),)
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        elements = work.positions * self.width
+        cost = "add" if self.added else "none"
+        return (Elementwise("lookup", elements, COST[cost], Traffic(elements, elements)),)
+
+
+@frozen
+class Norm(Leaf):
+    """LayerNorm or RMSNorm over the last axis of (B, T, groups, width), one weight a `width`.
+
+    Unit     FLOPs under other: 7 an element (LayerNorm), 6 (without bias), 4 (RMSNorm)
+    Counts   `keeps`: its input, kept for backward by the fused kernel; the statistics (one or two a row) apart
+    Source   Ba et al. 2016 (arXiv 1607.06450); Zhang and Sennrich 2019 (arXiv 1910.07467)
+    """
+
+    kind = "norm"
+    width: Any
+    form: str  # "layer", "rms"
+    bias: bool
+    eps: Any
+    groups: Any = 1
+    # A weight of its own for each group (Cohere's Q and K norms), rather than one that the groups share.
+    apart: bool = False
+    weighted: bool = True
+    offset: bool = False  # multiplies by 1 + weight (Gemma)
+    # Its input is kept for backward; False: another norm keeps the same tensor (a parallel block's two norms).
+    keeps: bool = True
+
+    def weights(self) -> tuple[Weight, ...]:
+        shape = (self.groups, self.width) if self.apart else (self.width,)
+        weight = (Weight("weight", shape),) if self.weighted else ()
+        return (*weight, Weight("bias", shape)) if self.bias else weight
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        elements = work.positions * self.groups * self.width
+        cost = "rms_norm" if self.form == "rms" else "layer_norm" if self.bias else "layer_norm_nobias"
+        return (elementwise("norm", elements, cost, elements, elements, self.params),)
+
+    def saved(self, work: Workload) -> Any:
+        return work.positions * self.groups * self.width if self.keeps else 0
+
+
+# What backward needs of an activation: its input, or its own result (which the next product then need not keep again).
+SAVES_RESULT = frozenset({"relu", "sigmoid", "tanh"})
+
+
+@frozen
+class Activation(Leaf):
+    """act(gate), and its product with `up` where the feed-forward is gated.
+
+    Shapes   gate, up and y (B, T, width)
+    Unit     FLOPs under other: `COST[form]` an element, and 1 for the product
+    Counts   kept for backward: gate (or act(gate) for ReLU); gated: act(gate) and up as well
+    Source   Shazeer 2020 (arXiv 2002.05202)
+    """
+
+    width: Any
+    form: str
+    gated: bool
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        elements = work.positions * self.width
+        act = elementwise("activation", elements, self.form, elements, elements)
+        return (act, elementwise("gate", elements, "add", 2 * elements, elements)) if self.gated else (act,)
+
+    def saved(self, work: Workload) -> Any:
+        elements = work.positions * self.width
+        own = 0 if self.form in SAVES_RESULT and self.gated else elements
+        return own + 2 * elements if self.gated else own
+
+
+@frozen
+class Convolution(Leaf):
+    """A one-dimensional convolution: over time for audio, depthwise for a recurrent mixer's short memory.
+
+    Shapes   x (B, steps, c_in), W (c_out, c_in/groups, K), y (B, T, c_out); T is what comes out
+    Unit     FLOPs 2·B·T·K·c_out·c_in/groups (depthwise: 2·B·T·K·C)
+    Counts   all K taps at every output, the padded ones too, as PyTorch does; cache of a causal one: its last K columns
+    Source   Gu and Dao 2023 (arXiv 2312.00752), section 3.4; Radford et al. 2022 (arXiv 2212.04356), section 2.2
+    """
+
+    c_in: Any
+    c_out: Any
+    taps: Any
+    bias: bool
+    depthwise: bool
+    causal: bool
+    stride: int = 1
+
+    def weights(self) -> tuple[Weight, ...]:
+        weight = Weight("weight", (self.c_out, 1 if self.depthwise else self.c_in, self.taps))
+        return (weight, Weight("bias", (self.c_out,))) if self.bias else (weight,)
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        rows, fan_in = work.positions, self.taps if self.depthwise else self.taps * self.c_in
+        weights = self.c_out * fan_in
+        moved = Traffic(weights, rows * (self.stride * self.c_in + self.c_out))
+        count, n = (self.c_out, 1) if self.depthwise else (1, self.c_out)
+        product = MatMul("convolution", count, rows, fan_in, n, moved, "convolution")
+        if not self.bias:
+            return (product,)
+        return product, elementwise("bias", rows * self.c_out, "add", 0, 0, self.c_out)
+
+    def saved(self, work: Workload) -> Any:
+        return work.positions * self.stride * self.c_in
+
+    def cache(self, work: Workload) -> Any:
+        state = self.taps * self.c_in
+        return Cache(0, state, state) if self.causal else NO_CACHE
+
+
+@frozen
+class Patches(Leaf):
+    """A picture cut into squares, each multiplied to a vector: the convolution with stride = size of a ViT.
+
+    Shapes   picture (B, channels, size·√n, size·√n), W (width, channels, size, size), y (B, n, width)
+    Unit     FLOPs 2·B·n·channels·size²·width
+    Source   Dosovitskiy et al. 2020 (arXiv 2010.11929), equation 1
+    """
+
+    channels: Any
+    size: Any
+    width: Any
+
+    def weights(self) -> tuple[Weight, ...]:
+        return Weight("weight", (self.width, self.channels, self.size, self.size)), Weight("bias", (self.width,))
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        rows, fan_in = work.positions, self.channels * self.size * self.size
+        moved = Traffic(fan_in * self.width, rows * (fan_in + self.width))
+        product = MatMul("convolution", 1, rows, fan_in, self.width, moved, "convolution")
+        return product, elementwise("bias", rows * self.width, "add", 0, 0, self.width)
+
+    def saved(self, work: Workload) -> Any:
+        return work.positions * self.channels * self.size * self.size
+
+
+@frozen
+class Sum(Leaf):
+    """Additions of whole vectors with no weight: the residual sums of a block, or a fixed position added.
+
+    Unit     1 FLOP an element and sum, under other
+    Source   He et al. 2015 (arXiv 1512.03385)
+    """
+
+    width: Any
+    sums: int
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        elements = work.positions * self.width * self.sums
+        return (elementwise("sum", elements, "add", 2 * elements, elements),)
+
+
+@frozen
+class Vector(Leaf):
+    """A single learned vector put before the sequence: a ViT's class token.
+
+    Shapes   (width,)
+    Unit     no arithmetic
+    Source   Dosovitskiy et al. 2020 (arXiv 2010.11929), section 3.1
+    """
+
+    width: Any
+
+    def weights(self) -> tuple[Weight, ...]:
+        return (Weight("weight", (self.width,)),)

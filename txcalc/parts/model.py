@@ -1,0 +1,201 @@
+"""Whole models: what is put before a stack of blocks, the stack, and what is read off it.
+
+A layer pattern is data: `LayerGroup`s of equal blocks with the indices at which they stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from txcalc.parts.attention import RelativeBias
+from txcalc.parts.block import Block
+from txcalc.parts.frozen import frozen
+from txcalc.parts.linear import Activation, Convolution, Linear, Lookup, Norm, Patches, Sum, Vector
+from txcalc.parts.part import (
+    Child,
+    Composite,
+    Leaf,
+    Stream,
+    Workload,
+    everywhere,
+    on_logits,
+    on_one,
+    on_source,
+)
+
+
+class LayerGroup(NamedTuple):
+    """Equal blocks: `count` of them at `indices`. `shared`: one set of weights for all (ALBERT)."""
+
+    name: str
+    block: Block
+    indices: tuple[int, ...]
+    count: Any
+    shared: bool = False
+
+
+@frozen
+class Embedding(Composite):
+    """What turns ids, patches or sound into the stack's input.
+
+    `positions` and `types` are tables added to the tokens; `fixed` is a sinusoid added, without weights; `rank` tables
+    (ALBERT) are projected to the model's width; a `scale` multiplies (Transformer 2017, Gemma).
+    """
+
+    width: Any
+    tokens: Lookup | None = None
+    patches: Patches | None = None
+    class_token: Vector | None = None
+    convolutions: tuple[Convolution, ...] = ()
+    activation: str = "gelu"
+    positions: Lookup | None = None
+    fixed: Sum | None = None
+    types: Lookup | None = None
+    norm: Norm | None = None
+    projection: Linear | None = None
+    scale: Any = None
+
+    def children(self) -> Iterator[Child]:
+        if self.tokens:
+            yield Child("tokens", self.tokens)
+        if self.patches:
+            on: Stream = _without_class_token if self.class_token else everywhere
+            yield Child("patches", self.patches, on=on)
+        if self.class_token:
+            yield Child("class_token", self.class_token)
+        for i, convolution in enumerate(self.convolutions):
+            before = _before_strides(self.convolutions[i + 1 :])
+            yield Child(f"conv{i + 1}", convolution, on=before, kind="other")
+            yield Child(
+                f"conv{i + 1}_activation", Activation(self.width, self.activation, False), on=before, kind="other"
+            )
+        if self.scale is not None:
+            yield Child("scale", Sum(self.width, 1))
+        if self.types:
+            yield Child("types", self.types)
+        if self.positions:
+            yield Child("positions", self.positions)
+        if self.fixed:
+            yield Child("positions", self.fixed)
+        if self.norm:
+            yield Child("norm", self.norm)
+        if self.projection:
+            yield Child("projection", self.projection)
+
+
+def _without_class_token(work: Workload) -> Workload:
+    return work._replace(tokens=work.tokens - 1)
+
+
+def _before_strides(later: tuple[Convolution, ...]) -> Stream:
+    factor = 1
+    for convolution in later:
+        factor = factor * convolution.stride
+    return lambda work: work._replace(tokens=work.tokens * factor)
+
+
+@frozen
+class Head(Composite):
+    """Logits over a vocabulary or classes, with a transform before them (BERT's masked-LM head); or a pooler.
+
+    `at` is where it works: all positions (or the last, as the workload says) for a language model, one for a
+    classifier or a pooler. `scale` multiplies the logits, `softcap` bounds them by a tanh.
+    """
+
+    projection: Linear | None
+    transform: Linear | None
+    activation: Activation | None
+    norm: Norm | None
+    one: bool
+    kind: str = "head"
+    scale: Any = None
+    softcap: Any = None
+
+    def children(self) -> Iterator[Child]:
+        on = on_one if self.one else on_logits
+        if self.transform:
+            yield Child("transform", self.transform, on=on)
+        if self.activation:
+            yield Child("activation", self.activation, on=on)
+        if self.norm:
+            yield Child("norm", self.norm, on=on, kind="head", forced=True)
+        if self.projection:
+            yield Child("projection", self.projection, on=on)
+        if self.projection and self.softcap is not None:
+            yield Child("softcap", Activation(self.projection.d_out, "tanh", False), on=on)
+
+
+@frozen
+class Stack(Composite):
+    """Embedding, layers, final norm and heads: a decoder, an encoder, or a half of both.
+
+    `positions` is a table of relative biases that all layers share. Head None: the stack ends in hidden states.
+    """
+
+    d_model: Any
+    embedding: Embedding | None
+    relative_bias: RelativeBias | None
+    groups: tuple[LayerGroup, ...]
+    final_norm: Norm | None
+    pooler: Head | None
+    head: Head | None
+
+    def children(self) -> Iterator[Child]:
+        if self.embedding:
+            yield Child("embedding", self.embedding, kind="embedding")
+        if self.relative_bias:
+            yield Child("relative_bias", self.relative_bias)
+        for group in self.groups:
+            times = 1 if group.shared else group.count
+            yield Child("layers", group.block, times=times, runs=group.count, indices=group.indices)
+        if self.final_norm:
+            yield Child("final_norm", self.final_norm)
+        if self.pooler:
+            yield Child("pooler", self.pooler, kind=self.pooler.kind)
+        if self.head:
+            yield Child("head", self.head, kind=self.head.kind)
+
+
+@frozen
+class Memory(Leaf):
+    """The encoder's output, kept once for backward by the cross-attentions of all decoder layers.
+
+    Shapes   (B, source, D)
+    Unit     no arithmetic
+    Source   Vaswani et al. 2017 (arXiv 1706.03762), section 3.2.3
+    """
+
+    width: Any
+
+    def saved(self, work: Workload) -> Any:
+        return work.positions * self.width
+
+
+@frozen
+class EncoderDecoder(Composite):
+    """An encoder over `source` positions, and a decoder over `tokens` that attends to it."""
+
+    encoder: Stack
+    decoder: Stack
+
+    def children(self) -> Iterator[Child]:
+        yield Child("encoder", self.encoder, on=on_source)
+        yield Child("memory", Memory(self.encoder.d_model), on=on_source, kind="other")
+        yield Child("decoder", self.decoder)
+
+
+@frozen
+class FixedLength(Composite):
+    """A stack whose number of positions is part of the model (a picture's patches): the workload's is ignored."""
+
+    stack: Stack
+    positions: Any
+
+    def children(self) -> Iterator[Child]:
+        for child in self.stack.parts:
+            yield child._replace(on=_fixed(child.on, self.positions))
+
+
+def _fixed(inner: Stream, positions: Any) -> Stream:
+    return lambda work: inner(work._replace(tokens=positions, past=0))

@@ -1,0 +1,153 @@
+"""Recurrent mixers: a short causal convolution, a state updated token by token, and the projections around them.
+
+The projections and the convolution are headline FLOPs. The scan is counted in its sequential form under `other`:
+chunked kernels trade it for matrix products whose number depends on the implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from txcalc.parts.frozen import frozen
+from txcalc.parts.linear import Convolution, Linear, Norm
+from txcalc.parts.part import (
+    COST,
+    Cache,
+    Child,
+    Composite,
+    Elementwise,
+    Leaf,
+    Operation,
+    Traffic,
+    Weight,
+    Workload,
+)
+
+
+@frozen
+class SelectiveScan(Leaf):
+    """Mamba-1: h ← exp(Δ·A)·h + Δ·B·x, y = C·h + D·x, times silu(z), for every channel and state.
+
+    Shapes   x, Δ, z and y (B, T, C), B and C (B, T, N), A (C, N), D (C), h (B, C, N)
+    Unit     FLOPs under other: 8 a channel and state (Δ·A, exp, Δ·B, ·x, two multiplies-adds), and a channel's skip
+             (2), softplus (2), silu (4) and product (1)
+    Kept     modelled: x, Δ, z, B, C, and the states at every step
+    Source   Gu and Dao 2023 (arXiv 2312.00752), algorithm 2
+    """
+
+    channels: Any
+    states: Any
+
+    def weights(self) -> tuple[Weight, ...]:
+        return Weight("A_log", (self.channels, self.states)), Weight("D", (self.channels,))
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        rows = work.positions
+        moved = Traffic(self.channels * (self.states + 1), rows * (4 * self.channels + 2 * self.states), 0)
+        state = Traffic(0, 0, 2 * work.batch * self.channels * self.states)
+        return (
+            Elementwise("scan", rows * self.channels * self.states, 8, state, "scan"),
+            Elementwise("skip", rows * self.channels, 3 + COST["softplus"] + COST["silu"], moved, "scan"),
+        )
+
+    def saved(self, work: Workload) -> Any:
+        return work.positions * (3 * self.channels + 2 * self.states + self.channels * self.states)
+
+    def cache(self, work: Workload) -> Cache:
+        state = self.channels * self.states
+        return Cache(0, state, state)
+
+
+@frozen
+class HeadScan(Leaf):
+    """Mamba-2: one decay a head, h ← a·h + (Δ·x)·Bᵀ, y = h·C + D·x.
+
+    Shapes   x and y (B, T, heads, width), Δ and a (B, T, heads), B and C (B, T, groups, N), h (B, heads, width, N)
+    Unit     FLOPs under other: 5 a channel and state, 3 a channel (Δ·x and the skip), 5 a head (Δ + bias, softplus,
+             Δ·A, exp)
+    Kept     modelled: x, Δ, B, C and the states at every step
+    Source   Dao and Gu 2024 (arXiv 2405.21060), section 7
+    """
+
+    heads: Any
+    width: Any
+    groups: Any
+    states: Any
+
+    def weights(self) -> tuple[Weight, ...]:
+        return Weight("A_log", (self.heads,)), Weight("D", (self.heads,)), Weight("dt_bias", (self.heads,))
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        rows, channels = work.positions, self.heads * self.width
+        moved = Traffic(3 * self.heads, rows * (2 * channels + 2 * self.groups * self.states + self.heads), 0)
+        state = Traffic(0, 0, 2 * work.batch * channels * self.states)
+        return (
+            Elementwise("scan", rows * channels * self.states, 5, state, "scan"),
+            Elementwise("skip", rows * channels, 3, moved, "scan"),
+            Elementwise("decay", rows * self.heads, 3 + COST["softplus"], Traffic(), "scan"),
+        )
+
+    def saved(self, work: Workload) -> Any:
+        channels = self.heads * self.width
+        return work.positions * (channels * (1 + self.states) + self.heads + 2 * self.groups * self.states)
+
+    def cache(self, work: Workload) -> Cache:
+        state = self.heads * self.width * self.states
+        return Cache(0, state, state)
+
+
+@frozen
+class Mamba(Composite):
+    """A Mamba-1 mixer. `norm` (Jamba) normalises Δ, B and C: a norm of each width with these settings.
+
+    Source   Gu and Dao 2023 (arXiv 2312.00752); Jamba (arXiv 2403.19887)
+    """
+
+    d_model: Any
+    d_inner: Any
+    d_state: Any
+    d_conv: Any
+    dt_rank: Any
+    bias: bool
+    conv_bias: bool
+    norm_eps: Any = None  # None: no norms
+
+    def children(self) -> Iterator[Child]:
+        yield Child("in_proj", Linear(self.d_model, 2 * self.d_inner, self.bias))
+        yield Child("conv", Convolution(self.d_inner, self.d_inner, self.d_conv, self.conv_bias, True, True))
+        yield Child("x_proj", Linear(self.d_inner, self.dt_rank + 2 * self.d_state, False))
+        if self.norm_eps is not None:
+            yield Child("dt_norm", Norm(self.dt_rank, "rms", False, self.norm_eps))
+            yield Child("b_norm", Norm(self.d_state, "rms", False, self.norm_eps))
+            yield Child("c_norm", Norm(self.d_state, "rms", False, self.norm_eps))
+        yield Child("dt_proj", Linear(self.dt_rank, self.d_inner, True))
+        yield Child("scan", SelectiveScan(self.d_inner, self.d_state))
+        yield Child("out_proj", Linear(self.d_inner, self.d_model, self.bias))
+
+
+@frozen
+class Mamba2(Composite):
+    """A Mamba-2 mixer: one projection for z, x, B, C and Δ, and a gated RMSNorm before the last.
+
+    Source   Dao and Gu 2024 (arXiv 2405.21060)
+    """
+
+    d_model: Any
+    n_heads: Any
+    d_head: Any
+    n_groups: Any
+    d_state: Any
+    d_conv: Any
+    bias: bool
+    conv_bias: bool
+    norm_eps: Any
+
+    def children(self) -> Iterator[Child]:
+        inner = self.n_heads * self.d_head
+        mixed = inner + 2 * self.n_groups * self.d_state
+        yield Child("in_proj", Linear(self.d_model, inner + mixed + self.n_heads, self.bias))
+        yield Child("conv", Convolution(mixed, mixed, self.d_conv, self.conv_bias, True, True))
+        yield Child("scan", HeadScan(self.n_heads, self.d_head, self.n_groups, self.d_state))
+        yield Child("norm", Norm(inner, "rms", False, self.norm_eps))
+        yield Child("out_proj", Linear(inner, self.d_model, self.bias))

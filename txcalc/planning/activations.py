@@ -1,0 +1,71 @@
+"""The published count of activation memory beside txcalc's own, term by term."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txcalc.errors import InputError
+from txcalc.ledger import Entry, Ledger
+from txcalc.model import Model
+from txcalc.num import total
+from txcalc.parts.attention import AttentionCore
+from txcalc.parts.linear import Activation
+from txcalc.planning.conventions import Convention, Term
+
+MASK = "a dropout mask of one byte an element: txcalc's models drop nothing"
+DROPPED = "the probabilities again, after dropout"
+
+
+def korthikanti(model: Model, ledger: Ledger) -> Convention:
+    """s·b·h·(34 + 5·a·s/h) bytes a layer, at 16 bits an element and one byte a dropout mask.
+
+    Letters  s tokens, b batch, h width, a heads
+    Counts   the layers, with the attention matrix kept; txcalc's own are the ledger's saved elements, 2 bytes each
+    Omits    embedding, final norm and head, as their count of a layer does
+    Source   Korthikanti et al. 2022 (arXiv 2205.05198), section 4.1, equation 1
+    Errors   `InputError` for layers that it does not describe
+    """
+    layers = [entry for entry in ledger if entry.steps[0].name == "layers"]
+    _describes(model, ledger, layers)
+    core = next(entry for entry in layers if isinstance(entry.leaf, AttentionCore))
+    heads: Any = core.leaf.n_heads  # type: ignore[attr-defined]
+    wide = ledger.work.positions * next(iter(model.spec["stacks"].values()))["d_model"] * core.runs
+    square = ledger.work.positions * ledger.work.tokens * heads * core.runs
+    kept = {entry.steps[-1].name: 0 for entry in layers}
+    for entry in layers:
+        kept[entry.steps[-1].name] += 2 * entry.saved
+    norms = total(kept[name] for name in kept if name.endswith("norm"))
+    terms = (
+        Term("layer norms", 4 * wide, norms),
+        Term("input of Q, K and V", 2 * wide, kept["q"] + kept["k"] + kept["v"]),
+        Term("Q, K and V", 6 * wide, kept["core"] - 2 * square),
+        Term("softmax", 2 * square, 2 * square),
+        Term("mask of the softmax's dropout", square, 0, MASK),
+        Term("what that dropout gives", 2 * square, 0, DROPPED),
+        Term("input of the projection", 2 * wide, kept["o"]),
+        Term("mask of the attention's dropout", wide, 0, MASK),
+        Term("input of the feed-forward", 2 * wide, kept["up"]),
+        Term("input of GeLU", 8 * wide, kept["activation"]),
+        Term("input of the second matrix", 8 * wide, kept["down"]),
+        Term("mask of the feed-forward's dropout", wide, 0, MASK),
+    )
+    source = "Korthikanti et al. 2022, equation 1"
+    return Convention("korthikanti", "activation bytes of the layers", "s·b·h·(34 + 5·a·s/h) a layer", source, terms)
+
+
+def _describes(model: Model, ledger: Ledger, layers: list[Entry]) -> None:
+    """The formula's layer: as many K and V heads as queries, together as wide as the model, and two matrices of 4·h."""
+    stack = next(iter(model.spec["stacks"].values()))
+    leaves = [entry.leaf for entry in layers]
+    cores = [leaf for leaf in leaves if isinstance(leaf, AttentionCore)]
+    acts = [leaf for leaf in leaves if isinstance(leaf, Activation)]
+    faults = []
+    if not (ledger.work.keep_scores and ledger.work.past == 0):
+        faults.append("counts a training step that keeps the attention matrix (keep_scores)")
+    plain = len(model.spec["stacks"]) == 1 and len(cores) == len(acts) == 1
+    if not plain or cores[0].n_kv_heads != cores[0].n_heads or cores[0].n_heads * cores[0].d_qk != stack["d_model"]:
+        faults.append(f"describes equal layers of h = h_kv heads as wide as the model; {model.name} has others")
+    elif acts[0].gated or acts[0].width != 4 * stack["d_model"] or not acts[0].form.startswith("gelu"):
+        faults.append(f"describes a feed-forward of two matrices of D × 4·D with GeLU; {model.name} has another")
+    if faults:
+        raise InputError("korthikanti", faults)

@@ -1,0 +1,240 @@
+"""Where one cost overtakes another: the length from which attention outweighs the rest, the context from which reading
+the cache outweighs reading the weights.
+
+Integers only. In the length every cost is a polynomial of at most the second degree, on pieces that end at the windows.
+Each piece is rebuilt from its own values, so that "never" is proved by coefficients and not by giving up at a bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from txcalc.errors import InputError
+from txcalc.ledger import Entry, Ledger, walk
+from txcalc.model import Model, leaves_of
+from txcalc.num import ceil_div, minimum, total
+from txcalc.parts.attention import Around, AttentionCore, Chunks, LatentCore, Window
+from txcalc.parts.linear import Linear, Lookup
+from txcalc.parts.part import Workload
+from txcalc.units import bits_of
+
+CORE = ("attention_core",)
+PROJECTIONS = ("attention",)
+FEED_FORWARD = ("feed_forward", "experts", "shared_experts", "router")
+
+
+class Rule(NamedTuple):
+    """left ≥ right: sums over kinds of parts. `right` None: every other kind but those in `without`."""
+
+    name: str
+    left: tuple[str, ...]
+    right: tuple[str, ...] | None = None
+    without: tuple[str, ...] = ()
+
+    def sides(self, costs: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Both sides, from costs by kind."""
+        others = [kind for kind in costs if kind not in (*self.left, *self.without)]
+        right = others if self.right is None else self.right
+        return total(costs.get(kind, 0) for kind in self.left), total(costs.get(kind, 0) for kind in right)
+
+
+# The rules in circulation. For the classic block, dense, they give 4·D, 2·D, 2·D and 6·D (8·D where a feed-forward of
+# F = 4·D is gated). Scores and values against every linear layer are the s = 6h of Narayanan et al. 2021 (arXiv
+# 2104.04473, equation 3) and the 8D of Austin et al. 2025 ("How to scale your model", chapter 4).
+RULES = (
+    Rule("scores + values ≥ feed-forward", CORE, FEED_FORWARD),
+    Rule("all of attention ≥ feed-forward", CORE + PROJECTIONS, FEED_FORWARD),
+    Rule("scores + values ≥ attention projections", CORE, PROJECTIONS),
+    Rule("scores + values ≥ every linear layer", CORE, None, ("head",)),
+    Rule("scores + values ≥ every linear layer and the head", CORE),
+)
+
+
+class Lengths(NamedTuple):
+    """Prefills of one sequence that differ in their length only."""
+
+    model: Model
+    start: Workload
+    coupled: bool  # an encoder apart is as long
+    windows: tuple[int, ...]
+    chunk: int | None  # the length of chunked attention's windows, which stand side by side
+
+    def first(self, excess: Callable[[int], int]) -> int | None:
+        """The smallest length at which a cost is not below 0, or None where there is none."""
+        return first(excess, self.windows) if self.chunk is None else first_in_chunks(excess, self.chunk)
+
+    def at(self, tokens: int) -> Workload:
+        """The workload of a length."""
+        return self.start._replace(tokens=tokens, source=tokens if self.coupled else self.start.source)
+
+
+def lengths(model: Model, source: int | None = None, logits: str = "all", mla: str = "expanded") -> Lengths:
+    """A model's prefills; `source` fixes the length of an encoder apart.
+
+    Errors: `InputError` where the number of positions is part of the model: there is no length to ask for.
+    """
+    start = model.workload(1, 1, 0, source, logits=logits, mla=mla)
+    if model.fixed_length:
+        raise InputError(model.name, [f"always has {start.tokens:,} positions: no length at which a cost overtakes"])
+    coupled = model.workload(1, 2, 0, source, logits=logits, mla=mla).source == 2 and source is None
+    spans = [leaf.span for leaf in leaves_of(model.root) if isinstance(leaf, AttentionCore | LatentCore)]
+    windows = {span.window for span in spans if isinstance(span, Window | Around)}
+    chunks = {span.window for span in spans if isinstance(span, Chunks)}
+    if chunks and len(windows) > 1:
+        raise InputError(model.name, [f"mixes chunks of attention with windows of other lengths: {sorted(windows)}"])
+    return Lengths(model, start, coupled, tuple(sorted(windows)), next(iter(chunks), None))
+
+
+class Crossover(NamedTuple):
+    """A rule's answer for one model: the smallest whole length, or None and why there is none."""
+
+    rule: Rule
+    attention: str
+    tokens: int | None
+    why: str = ""
+
+
+def crossovers(prefills: Lengths) -> list[Crossover]:
+    """Every rule's length, dense and masked; layers, active experts and routers are summed.
+
+    A rule with nothing on one of its sides has no length: a model without a feed-forward does not overtake it at once.
+    """
+    ledgers: dict[int, Ledger] = {}
+
+    def sides(rule: Rule, quantity: str, tokens: int) -> tuple[int, int]:
+        if tokens not in ledgers:
+            ledgers[tokens] = walk(prefills.model.root, prefills.at(tokens))
+        return rule.sides(ledgers[tokens].by_kind(quantity))
+
+    found = []
+    for rule in RULES:
+        for attention, quantity in (("dense", "flops"), ("masked", "flops_masked")):
+            left, right = sides(rule, quantity, 1)
+            if not left or not right:
+                found.append(Crossover(rule, attention, None, f"no {'attention' if not left else 'such layers'}"))
+                continue
+
+            def excess(tokens: int, rule: Rule = rule, quantity: str = quantity) -> int:
+                left, right = sides(rule, quantity, tokens)
+                return left - right
+
+            tokens = prefills.first(excess)
+            why = "" if tokens else "beyond its windows it grows no faster"
+            found.append(Crossover(rule, attention, tokens, why))
+    return found
+
+
+class Balance(NamedTuple):
+    """For one batch, the smallest context at which a decode step reads at least as many bytes of cache as of weights
+    (None: never), and both at it."""
+
+    batch: int
+    context: int | None
+    weights_bytes: int
+    cache_bytes: int | None
+
+
+BATCHES = (1, 8, 32, 128, 512)
+
+
+def balances(prefills: Lengths, dtype: str = "bf16", kv_dtype: str = "bf16") -> list[Balance]:
+    """Where reading the cache costs more than reading the weights, for some batches; [] for a model without a cache.
+
+    A decode step reads every weight it multiplies by or adds once, a tied head too; rows of an embedding table are not
+    counted. Of experts it reads as many as its tokens can touch: min(E, k·batch). The cache is read whole.
+    """
+    model = prefills.model
+    if not walk(model.root, prefills.at(1)).total("cache"):
+        return []
+    rows = []
+    for batch in BATCHES:
+        step = model.workload(batch, 1, 1, None if prefills.coupled else prefills.start.source)
+        weights = total(map(elements_read, walk(model.root, step))) * bits_of(dtype)
+
+        def cache(tokens: int, batch: int = batch) -> int:
+            held: int = walk(model.root, prefills.at(tokens)).total("cache")
+            return batch * held * bits_of(kv_dtype)
+
+        context = first(lambda tokens, weights=weights: cache(tokens) - weights, prefills.windows)  # type: ignore[misc]
+        rows.append(Balance(batch, context, ceil_div(weights, 8), ceil_div(cache(context), 8) if context else None))
+    return rows
+
+
+def elements_read(entry: Entry) -> int:
+    """The weights of a leaf that one step reads, each once."""
+    if entry.work is None or isinstance(entry.leaf, Lookup):
+        return 0
+    leaf = entry.leaf
+    tied = leaf.d_in * leaf.d_out if isinstance(leaf, Linear) and leaf.tied else 0
+    copies = minimum(entry.times, entry.runs * entry.work.positions) if entry.routed else entry.times
+    return (leaf.params + tied) * copies  # type: ignore[no-any-return]
+
+
+def first(excess: Callable[[int], int], ends: tuple[int, ...] = ()) -> int | None:
+    """The smallest whole n ≥ 1 with excess(n) ≥ 0, or None where there is none.
+
+    From 1 to the first of `ends`, from each to the next, and from the last one on, `excess` must be a polynomial of at
+    most the second degree: `ArithmeticError` where it is seen not to be.
+    """
+    starts = [1, *(end for end in ends if end > 1)]
+    for low, high in pairwise([*starts, None]):
+        assert low is not None
+        most = None if high is None else high - low
+        values = [excess(low + i) for i in range(4 if most is None else min(4, most + 1))]
+        for i, value in enumerate(values):
+            if value >= 0:
+                return low + i
+        if len(values) == 4:
+            steps = _reaches_zero(values, most)
+            if steps is not None:
+                found = low + steps
+                if not excess(found) >= 0 > excess(found - 1):
+                    raise ArithmeticError(f"not quadratic from {low} on")
+                return found
+    return None
+
+
+def first_in_chunks(excess: Callable[[int], int], chunk: int) -> int | None:
+    """As `first`, for a cost that starts from 0, is convex within every chunk, and at the chunks' ends is a polynomial
+    of at most the second degree in their number: below 0 at both ends of a chunk, it is below 0 within."""
+    number = first(lambda n: excess(n * chunk))
+    if number is None:
+        return None
+    low, high = (number - 1) * chunk, number * chunk
+    if low == 0 and excess(1) >= 0:
+        return 1
+    low = max(low, 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if excess(middle) < 0 else (low, middle)
+    return high
+
+
+def _reaches_zero(values: list[int], most: int | None) -> int | None:
+    """The smallest i (at most `most`) at which the polynomial through (0 … 3, values), all below 0, is not."""
+    slopes = [b - a for a, b in pairwise(values)]
+    start, slope, bend = values[0], slopes[0], slopes[1] - slopes[0]
+    if slopes[2] - slopes[1] != bend:
+        raise ArithmeticError("a cost of more than the second degree in the length")
+
+    def value(i: int) -> int:
+        return start + i * slope + i * (i - 1) // 2 * bend
+
+    if bend == 0 and slope <= 0:
+        return None
+    top = 1
+    if bend < 0:
+        top = max(0, -(slope // bend))  # it rises until here
+    else:
+        while value(top) < 0:
+            top *= 2
+    top = top if most is None else min(top, most)
+    if value(top) < 0:
+        return None
+    below = 0
+    while top - below > 1:
+        middle = (below + top) // 2
+        below, top = (middle, top) if value(middle) < 0 else (below, middle)
+    return top

@@ -1,0 +1,506 @@
+"""The memory of a deployment, accelerator by accelerator, and the largest of everything that fits.
+
+Weights and caches are exact bytes of what a rank's tree holds; activations are modelled from its operations; what the
+engine keeps for itself is an assumption with a name. Memory never falls as sequences or contexts grow, so the largest
+is found by halving whole numbers, and what is returned is checked: it fits, and one more does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from math import ceil
+from typing import Any, NamedTuple
+
+from txcalc.errors import Fault, InputError
+from txcalc.hardware import Accelerator
+from txcalc.ledger import Entry, walk
+from txcalc.model import MAX_TOKENS, Model
+from txcalc.num import ceil_div, minimum
+from txcalc.parts.attention import AttentionCore, Causal, Cross, LatentCore, Window
+from txcalc.parts.model import EncoderDecoder, FixedLength, Stack
+from txcalc.parts.part import Leaf, Workload
+from txcalc.planning.parallelism import Layout, Sharding, Stage
+from txcalc.planning.weights import Format, covering, format_of
+from txcalc.units import bits_of, parse_bytes
+
+MOST_GPUS = 1024
+MOST_SEQUENCES = 10**9
+
+
+class Reserve(NamedTuple):
+    """What the engine and the driver keep for themselves: a share of the accelerator's memory, and bytes."""
+
+    share: Fraction = Fraction(1, 10)
+    bytes: int = 0
+    source: str = "vLLM's gpu_memory_utilization = 0.9"
+
+    @classmethod
+    def none(cls) -> Reserve:
+        """Nothing is kept: all of a memory is for the model."""
+        return cls(Fraction(0), 0, "none")
+
+    def of(self, memory: int) -> int:
+        """Bytes of a memory that are kept."""
+        return ceil(self.share * memory) + self.bytes
+
+    def __str__(self) -> str:
+        return f"{float(100 * self.share):g} %" if self.share else f"{self.bytes:,} bytes"
+
+
+def parse_reserve(text: str) -> Reserve:
+    """`10%` of the memory, or a size such as `4GiB`."""
+    written = text.strip()
+    if not written.endswith("%"):
+        return Reserve(Fraction(0), parse_bytes(written, "reserve"), "as asked")
+    try:
+        share = Fraction(written[:-1].strip()) / 100
+    except (ValueError, ZeroDivisionError):
+        share = Fraction(-1)
+    if not 0 <= share < 1:
+        raise InputError("reserve", [Fault("reserve", text, "a share such as 10%, or a size such as 4GiB")])
+    return Reserve(share, 0, "as asked")
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How an engine keeps weights and caches.
+
+    kv        dtype of the cache
+    block     tokens of a page of the cache
+    chunk     tokens that a step of prefill computes at most, of all sequences together
+    """
+
+    weights: Format
+    kv: str = "bf16"
+    block: int = 16
+    chunk: int = 8192
+    reserve: Reserve = field(default_factory=Reserve)
+
+    @property
+    def activation_bits(self) -> int:
+        return 32 if self.weights.name == "fp32" else 16
+
+    @property
+    def cache_bits(self) -> int:
+        return bits_of(self.kv)
+
+    @property
+    def state_bits(self) -> int:
+        """Recurrent states and the columns of convolutions are not quantised with keys and values."""
+        return max(16, self.cache_bits)
+
+
+def engine(
+    model: Model,
+    weights: str = "bf16",
+    kv: str = "bf16",
+    block: int = 16,
+    chunk: int = 8192,
+    reserve: Reserve | None = None,
+) -> Engine:
+    """A checked engine for a model."""
+    faults = [
+        Fault(name, value, f"a whole number from 1 to {most:,}")
+        for name, value, most in (("block", block, 1 << 16), ("chunk", chunk, MAX_TOKENS))
+        if type(value) is not int or not 1 <= value <= most
+    ]
+    if faults:
+        raise InputError("engine", faults)
+    bits_of(kv)
+    kinds = {entry.kind for entry in model.ledger()}
+    return Engine(covering(format_of(weights), kinds), kv, block, chunk, reserve or Reserve())
+
+
+class Held(NamedTuple):
+    """What one leaf of a rank keeps for a sequence: `copies` of it."""
+
+    path: str
+    leaf: Leaf
+    copies: int
+
+    @property
+    def is_state(self) -> bool:
+        return not isinstance(self.leaf, AttentionCore | LatentCore)
+
+    def algorithmic(self, work: Workload) -> int:
+        """Elements that later tokens need."""
+        return self.leaf.cache(work).held * self.copies  # type: ignore[no-any-return]
+
+    def dense(self, work: Workload) -> int:
+        """Elements if no window were used: an upper bound."""
+        if self.is_state or isinstance(self._span, Cross):
+            return self.algorithmic(work)
+        return self._width(work) * work.keys * self.copies  # type: ignore[no-any-return]
+
+    def paged(self, work: Workload, block: int, chunk: int) -> int:
+        """Elements of the pages that vLLM's manager of hybrid caches gives: whole blocks; of a window those of W − 1
+        tokens and a chunk, and one more; a state whole.
+
+        Source   vLLM v1/kv_cache_interface.py (2026-11)
+        """
+        if self.is_state:
+            return self.algorithmic(work)
+        if isinstance(self._span, Window):
+            blocks = ceil_div(minimum(self._span.window - 1 + chunk, work.keys), block) + 1
+        else:
+            blocks = ceil_div(work.source if isinstance(self._span, Cross) else work.keys, block)
+        return self._width(work) * blocks * block * self.copies  # type: ignore[no-any-return]
+
+    @property
+    def _span(self) -> Any:
+        return self.leaf.span  # type: ignore[attr-defined]
+
+    def _width(self, work: Workload) -> Any:
+        """Elements a token."""
+        full: Any = replace(self.leaf, span=Causal())  # type: ignore[type-var]
+        return full.cache(work).growth
+
+
+class Caches(NamedTuple):
+    """One sequence's cache in bytes, three ways."""
+
+    algorithmic: int
+    pages: int
+    dense: int
+
+
+class Rank:
+    """One accelerator of a stage: what it holds whatever is asked, and what sequences at a context add to it."""
+
+    def __init__(self, model: Model, stage: Stage, engine: Engine) -> None:
+        self.model, self.stage, self.engine = model, stage, engine
+        ledger = walk(stage.root, model.workload())
+        self.weights = [(entry, engine.weights.bytes_of(entry)) for entry in ledger if entry.leaf.params]
+        self.weights_bytes = sum(size for _, size in self.weights)
+        self.held = [Held(entry.path, entry.leaf, entry.runs) for entry in ledger if any(entry.cache_terms)]
+        self.caching = model.kind not in ("encoder", "vision")
+        self._peaks: dict[tuple[int, bool], int] = {}
+        self._pages: dict[int, int] = {}
+        vocab = next(reversed(model.spec["stacks"].values()))["vocab_size"] or 0
+        has_head = any(entry.kind == "head" for entry in ledger)
+        # As computed, and once more in fp32 for sampling; over the whole vocabulary, for every sequence.
+        self._logits = vocab * (engine.activation_bits + 32) // 8 if has_head else 0
+
+    def caches(self, context: int) -> Caches:
+        """One sequence's cache at a context, three ways."""
+        work, block, chunk = self.model.workload(1, context), self.engine.block, self.engine.chunk
+        return Caches(
+            self._sum(lambda held: held.algorithmic(work)),
+            self._sum(lambda held: held.paged(work, block, chunk)),
+            self._sum(lambda held: held.dense(work)),
+        )
+
+    def pages(self, context: int) -> list[tuple[Held, int]]:
+        """One sequence's pages in bytes, leaf by leaf."""
+        work, engine = self.model.workload(1, context), self.engine
+        return [(held, _bytes(held.paged(work, engine.block, engine.chunk) * self._bits(held))) for held in self.held]
+
+    def pages_bytes(self, context: int) -> int:
+        """One sequence's pages in bytes."""
+        if context not in self._pages:
+            self._pages[context] = sum(size for _, size in self.pages(context))
+        return self._pages[context]
+
+    def fits(self, usable: int, context: int, sequences: int) -> bool:
+        """Whether so many sequences and their weights fit; what is cheap to know is looked at first."""
+        room = usable - self.weights_bytes - sequences * self.pages_bytes(context)
+        return room >= 0 and room >= max(self.activations(context, sequences).values())
+
+    def _bits(self, held: Held) -> int:
+        return self.engine.state_bits if held.is_state else self.engine.cache_bits
+
+    def _sum(self, elements: Callable[[Held], int]) -> int:
+        return sum(_bytes(elements(held) * self._bits(held)) for held in self.held)
+
+    def activations(self, context: int, sequences: int) -> dict[str, int]:
+        """Bytes live at the peak of a step of prefill, of a step of decode, and of the logits: the largest counts.
+
+        Counts   the residual stream, and the most that one operation reads and writes beside it (all passes of routed
+                 experts are one operation); prefill from nothing, as engines profile it
+        """
+        if not self.caching:  # no step but the one
+            return {"forward": sequences * self._peak(context, False)}
+        return {
+            "prefill": self._peak(min(self.engine.chunk, context * sequences), False),
+            "decode": sequences * self._peak(1, True),
+            "logits": sequences * self._logits,
+        }
+
+    def _peak(self, tokens: int, decoding: bool) -> int:
+        if (tokens, decoding) not in self._peaks:
+            form = "absorbed" if decoding else "expanded"
+            work = self.model.workload(1, tokens, mla=form, decoding=decoding)
+            ledger = walk(self.stage.root, work)
+            most = max((_live(entry) for entry in ledger if not (self.caching and entry.kind == "head")), default=0)
+            stream = _width(self.stage.root) * max(work.tokens, work.source if self.model.has_encoder_apart else 0)
+            self._peaks[tokens, decoding] = _bytes(ceil((most + stream) * self.engine.activation_bits))
+        return self._peaks[tokens, decoding]
+
+
+def _bytes(bits: int) -> int:
+    return ceil_div(bits, 8)  # type: ignore[no-any-return]
+
+
+def _live(entry: Entry) -> Any:
+    """The most elements that one operation of a leaf reads and writes."""
+    together = Fraction(entry.runs) / _layers(entry) if entry.routed else 1
+    return max((op.traffic.activations * together for op in entry.operations), default=0)
+
+
+def _layers(entry: Entry) -> int:
+    """How many layers an entry stands for."""
+    layers = 1
+    for step in entry.steps:
+        if step.name == "layers":
+            layers *= step.number
+    return layers
+
+
+def _width(root: Any) -> Any:
+    """D of the stream between layers."""
+    if isinstance(root, EncoderDecoder):
+        return max(root.encoder.d_model, root.decoder.d_model)
+    stack = root.stack if isinstance(root, FixedLength) else root
+    assert isinstance(stack, Stack)
+    return stack.d_model
+
+
+class Gpu(NamedTuple):
+    """The memory of each accelerator of a stage, in bytes."""
+
+    rank: Rank
+    memory: int
+    reserve: int
+    weights: int
+    cache: int
+    activations: dict[str, int]
+
+    @property
+    def peak(self) -> int:
+        """Activations at their most."""
+        return max(self.activations.values())
+
+    @property
+    def free(self) -> int:
+        """What is left; below 0, what is lacking."""
+        return self.memory - self.reserve - self.weights - self.cache - self.peak
+
+    @property
+    def limit(self) -> str:
+        """What does not fit, or would be the first not to."""
+        room = self.memory - self.reserve - self.weights
+        return "weights" if room < 0 else "activations" if room < self.peak or not self.rank.held else "cache"
+
+
+class Deployment:
+    """A model, an engine and a kind of accelerator: what fits, and the largest and smallest that do."""
+
+    def __init__(self, model: Model, accelerator: Accelerator, engine: Engine) -> None:
+        self.model, self.accelerator, self.engine = model, accelerator, engine
+        self.sharding = Sharding(model)
+        self.reserve = engine.reserve.of(accelerator.memory)
+        self._ranks: dict[Layout, list[Rank]] = {}
+
+    @property
+    def usable(self) -> int:
+        """Bytes of an accelerator that the reserve leaves."""
+        return self.accelerator.memory - self.reserve
+
+    def ranks(self, layout: Layout) -> Iterator[Rank]:
+        """A rank of every different stage; each is made when it is first asked for."""
+        known = self._ranks.setdefault(layout._replace(dp=1), [])
+        for i, stage in enumerate(self.sharding.stages(layout)):
+            if i == len(known):
+                known.append(Rank(self.model, stage, self.engine))
+            yield known[i]
+
+    def gpus(self, layout: Layout, context: int, concurrency: int) -> list[Gpu]:
+        """The accelerators of every different stage, with their share of the sequences at a full context."""
+        sequences = ceil_div(concurrency, layout.dp)
+        return [
+            Gpu(
+                rank,
+                self.accelerator.memory,
+                self.reserve,
+                rank.weights_bytes,
+                sequences * rank.pages_bytes(context),
+                rank.activations(context, sequences),
+            )
+            for rank in self.ranks(layout)
+        ]
+
+    def fullest(self, layout: Layout, context: int, concurrency: int) -> Gpu:
+        """The accelerator with the least room."""
+        return min(self.gpus(layout, context, concurrency), key=lambda gpu: gpu.free)
+
+    def fits(self, layout: Layout, context: int, concurrency: int) -> bool:
+        """Whether so many sequences at a full context fit on every accelerator.
+
+        A pipeline's stages together hold at least what one would: where that is too much, none is looked at.
+        """
+        sequences = ceil_div(concurrency, layout.dp)
+        whole = next(self.ranks(layout._replace(pp=1)))
+        if whole.weights_bytes + sequences * whole.pages_bytes(context) > layout.pp * self.usable:
+            return False
+        return all(rank.fits(self.usable, context, sequences) for rank in self.ranks(layout))
+
+    def max_concurrency(self, layout: Layout, context: int) -> int:
+        """The most sequences at a context; 0: not one."""
+        most = largest(lambda n: self.fits(layout, context, n * layout.dp), MOST_SEQUENCES)
+        return (MOST_SEQUENCES if most is None else most) * layout.dp
+
+    def max_context(self, layout: Layout, concurrency: int) -> int | None:
+        """The longest context of so many sequences; 0: none; None: memory sets no end to it."""
+        return largest(lambda context: self.fits(layout, context, concurrency), MAX_TOKENS)
+
+    def min_gpus(self, context: int, concurrency: int, fixed: Mapping[str, int] | None = None) -> int | None:
+        """The fewest accelerators on which some layout fits; None: not on `MOST_GPUS`.
+
+        What all of them hold is at least the whole model's weights and every sequence's pages, so fewer than that many
+        accelerators' memory cannot do; from there on every number is tried.
+        """
+        (whole,) = self.ranks(Layout())
+        needed = whole.weights_bytes + concurrency * whole.pages_bytes(context)
+        if self.usable <= 0:
+            return None
+        for n in range(max(1, ceil_div(needed, self.usable)), MOST_GPUS + 1):
+            if any(self.fits(layout, context, concurrency) for layout in self._useful(n, concurrency, fixed)):
+                return n
+        return None
+
+    def _useful(self, gpus: int, concurrency: int, fixed: Mapping[str, int] | None) -> Iterator[Layout]:
+        """Layouts but for those with copies that have no sequence: fewer accelerators do the same, experts apart."""
+        spare = self.sharding.has_experts or "dp" in (fixed or ())
+        return (layout for layout in self.sharding.layouts(gpus, fixed) if spare or layout.dp <= concurrency)
+
+
+def largest(fits: Callable[[int], bool], most: int) -> int | None:
+    """The largest n ≥ 1 that fits, where what fits at n fits at every smaller one; 0: none; None: `most` does."""
+    if not fits(1):
+        return 0
+    if fits(most):
+        return None
+    low, high = 1, 2
+    while fits(min(high, most)):
+        low, high = high, 2 * high
+    high = min(high, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+class Choice(NamedTuple):
+    """A layout with what it can hold."""
+
+    layout: Layout
+    fullest: Gpu
+    max_concurrency: int
+
+    @property
+    def fits(self) -> bool:
+        return self.fullest.free >= 0
+
+
+# How layouts are ranked: a pipeline only where nothing else fits, for its stages add to every token's time.
+RULE = "those that fit; fewest pipeline stages; most sequences at this context; largest tp; most room"
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The answer: the best layout of the accelerators asked for (or of the fewest that fit), and the others."""
+
+    deployment: Deployment
+    context: int
+    concurrency: int
+    choices: list[Choice]
+    min_gpus: int | None
+    max_context: int | None
+    notes: tuple[str, ...]
+
+    @property
+    def best(self) -> Choice:
+        return self.choices[0]
+
+
+def plan(
+    deployment: Deployment,
+    context: int,
+    concurrency: int = 1,
+    gpus: int | None = None,
+    fixed: Mapping[str, int] | None = None,
+) -> Plan:
+    """What fits on `gpus` accelerators (None: the fewest that do), `fixed` being the tp, pp, dp and ep that are given.
+
+    Errors: `InputError` for what is no number, for a layout that the model does not allow, for a format that the
+    accelerator is known not to multiply in.
+    """
+    held = fixed or {}
+    faults: list[Fault | str] = [
+        Fault(name, value, f"a whole number from 1 to {most:,}")
+        for name, value, most in (
+            ("context", context, MAX_TOKENS),
+            ("concurrency", concurrency, MOST_SEQUENCES),
+            ("gpus", 1 if gpus is None else gpus, MOST_GPUS),
+            *((name, value, MOST_GPUS) for name, value in held.items()),
+        )
+        if type(value) is not int or not 1 <= value <= most
+    ]
+    multiplied, peaks = deployment.engine.weights.dtype, deployment.accelerator.peaks
+    if peaks and bits_of(multiplied) < 16 and multiplied not in peaks:
+        expected = f"a format that {deployment.accelerator.name} multiplies in ({', '.join(peaks)})"
+        faults.append(Fault("weights", deployment.engine.weights.name, expected))
+    if faults:
+        raise InputError("deploy", faults)
+    least = deployment.min_gpus(context, concurrency, held)
+    number = gpus or least or max(1, held.get("tp", 1) * held.get("pp", 1) * held.get("dp", 1))
+    choices = [
+        Choice(
+            layout,
+            deployment.fullest(layout, context, concurrency),
+            deployment.max_concurrency(layout, context),
+        )
+        for layout in deployment.sharding.layouts(number, held)
+    ]
+    if not choices:
+        raise InputError("layout", _reasons(deployment.sharding, number, held))
+    choices.sort(key=lambda c: (not c.fits, c.layout.pp, -c.max_concurrency, -c.layout.tp, -c.fullest.free))
+    best = choices[0].layout
+    longest = deployment.max_context(best, concurrency)
+    notes = tuple(_notes(deployment, best, context, longest))
+    return Plan(deployment, context, concurrency, choices, least, longest, notes)
+
+
+def _reasons(sharding: Sharding, gpus: int, held: Mapping[str, int]) -> list[Fault | str]:
+    """Why there is no layout of so many accelerators."""
+    given = held.get("tp", 1) * held.get("pp", 1) * held.get("dp", 1)
+    if gpus % given:
+        return [f"tp · pp · dp = {given} does not divide {gpus} GPUs"]
+    if len(held.keys() & {"tp", "pp", "dp"}) == 3 and gpus != given:
+        return [f"tp · pp · dp = {given} is not {gpus} GPUs"]
+    free = next((name for name in ("tp", "dp", "pp") if name not in held), None)
+    rest = {free: gpus // given} if free else {}
+    return sharding.faults(Layout(**{**held, **rest})) or [
+        f"no layout of {gpus} GPUs that {sharding.model.name} allows"
+    ]
+
+
+def _notes(deployment: Deployment, layout: Layout, context: int, longest: int | None) -> Iterable[str]:
+    model, engine = deployment.model, deployment.engine
+    if model.context and context > model.context:
+        yield f"a context of {context:,} is beyond the {model.context:,} that {model.name} was made for"
+    elif model.context and (longest is None or longest > model.context) and not model.fixed_length:
+        yield f"the longest context is that of memory: {model.name} was made for {model.context:,}"
+    if model.fixed_length:
+        yield f"{model.name} has a fixed number of positions: the context asked for is ignored"
+    if model.checkpoint:
+        stored = model.checkpoint.held.size.bytes
+        yield f"the checkpoint itself stores {stored:,} bytes; here its weights are counted as {engine.weights.name}"
+    yield from deployment.sharding.notes(layout)
+    if wide := engine.weights.stays_wide(model.ledger()):
+        bits = engine.weights.wide
+        yield f"{engine.weights.name} leaves {', '.join(wide)}, norms and biases at {bits} bits"
+    if engine.state_bits != engine.cache_bits and any(h.is_state for r in deployment.ranks(layout) for h in r.held):
+        yield f"recurrent states stay at {engine.state_bits} bits"

@@ -1,0 +1,257 @@
+"""Which hyperparameters of two models differ, and what each of them alone changes in the first.
+
+A difference is a key that one of the two descriptions sets otherwise. It is applied alone to the first model: every
+other key stays as it is, and what follows from the changed one (h_kv where it is h, a Mamba's channels) follows. Layer
+patterns, and parts that only one of the two has, are one difference: none of them means anything without the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from txcalc.errors import ABSENT, InputError
+from txcalc.ledger import Ledger
+from txcalc.model import Model
+from txcalc.sources import build
+from txcalc.sources.explicit import explicit, kinds_in_order, leaves
+from txcalc.sources.spec import PART_TABLES, STACK
+from txcalc.symbols import TABLE
+
+Raw = dict[str, Any]
+LETTERS = {symbol.key: symbol.letter for symbol in TABLE if symbol.key}
+LAYERS = "layers"
+
+
+class Cost(NamedTuple):
+    """What changes: parameters; FLOPs of the workload, and of one of its tokens (a picture's patches are the model's
+    own number of them); the cache's growth per token and its constant part, elements of one sequence."""
+
+    params: int
+    flops: int
+    flops_per_token: Fraction
+    growth: int
+    constant: int
+
+
+class Difference(NamedTuple):
+    """A key, its letter if it has one, both values, and what it costs alone; without a cost, `why`."""
+
+    key: str
+    letter: str
+    one: Any
+    other: Any
+    cost: Cost | None
+    why: str = ""
+
+
+def cost(one: Ledger, other: Ledger, flops: str = "flops") -> Cost:
+    """What the second ledger has more than the first; `flops` is the quantity that counts: dense or masked."""
+    mine, theirs = one.cache_terms, other.cache_terms
+    params = other.total("params") - one.total("params")
+    before, after = one.total(flops), other.total(flops)
+    per_token = Fraction(after, other.work.positions) - Fraction(before, one.work.positions)
+    return Cost(params, after - before, per_token, theirs.growth - mine.growth, theirs.constant - mine.constant)
+
+
+class _Change(NamedTuple):
+    """A key, its value in both descriptions, and what to write into the first to change it: values by path, None where
+    the key then follows from others."""
+
+    key: str
+    one: Any
+    other: Any
+    edits: tuple[tuple[str, Any], ...]
+
+
+def differences(one: Model, other: Model, work: Mapping[str, Any], flops: str = "flops") -> list[Difference]:
+    """Every difference: those with a cost in the order of the description, then those that are part of another.
+
+    `work` is a workload of the first model, `flops` the quantity that counts: dense or masked.
+    """
+    mine, theirs = explicit(one.spec), explicit(other.spec)
+    ledger = one.ledger(**work)
+    halves = one.spec["stacks"].keys()
+    if halves != other.spec["stacks"].keys():
+        why = "one model has an encoder and a decoder, the other a single stack"
+        return [Difference("kind", "", one.spec["kind"], other.spec["kind"], None, why)]
+    changes = [
+        _Change(key, mine.get(key), theirs.get(key), ((key, theirs.get(key)),))
+        for key in ("kind", "context")
+        if mine.get(key) != theirs.get(key)
+    ]
+    found: list[Difference] = []
+    parts: list[Difference] = []
+    for half in halves:
+        own, together = _of_stack(one, other, mine, theirs, half)
+        if together:
+            whole, why = _cost(one, together.description, ledger, work, flops)
+            found.append(Difference(together.key, "", together.one, together.other, whole, why))
+            parts += together.parts
+        changes += own
+    alone, bundled = _bundled(_merged(changes))
+    for change in alone:
+        alone_cost, why = _cost(one, _with(mine, change), ledger, work, flops)
+        found.append(Difference(change.key, _letter(change.key), change.one, change.other, alone_cost, why))
+    return [*found, *parts, *bundled]
+
+
+def _merged(changes: list[_Change]) -> list[_Change]:
+    """Keys that change alike in the encoder and in the decoder as one, without the half in its name."""
+    groups: dict[Any, list[_Change]] = {}
+    for change in changes:
+        half, _, rest = change.key.partition(".")
+        same = (rest if half in ("encoder", "decoder") else change.key, str(change.one), str(change.other))
+        groups.setdefault(same, []).append(change)
+    return [
+        group[0] if len(group) == 1 else group[0]._replace(key=key, edits=tuple(e for c in group for e in c.edits))
+        for (key, _, _), group in groups.items()
+    ]
+
+
+def _bundled(changes: list[_Change]) -> tuple[list[_Change], list[Difference]]:
+    """A form (of positions, of the head) takes with it the keys of its table that only one of the two has."""
+    alone: list[_Change] = []
+    parts: list[Difference] = []
+    forms = {change.key.rpartition(".")[0]: change for change in changes if change.key.endswith(".form")}
+    for change in changes:
+        table = change.key.rpartition(".")[0]
+        if table in forms and change is not forms[table] and None in (change.one, change.other):
+            forms[table] = forms[table]._replace(edits=forms[table].edits + change.edits)
+            why = f"counted with {table}.form"
+            parts.append(Difference(change.key, _letter(change.key), change.one, change.other, None, why))
+        else:
+            alone.append(change)
+    return [forms[c.key.rpartition(".")[0]] if c.key.endswith(".form") else c for c in alone], parts
+
+
+class _Together(NamedTuple):
+    """Layers of another kind: the first description with the other's, and the keys that this takes."""
+
+    key: str
+    one: str
+    other: str
+    description: Raw
+    parts: list[Difference]
+
+
+def _of_stack(one: Model, other: Model, mine: Raw, theirs: Raw, half: str) -> tuple[list[_Change], _Together | None]:
+    own, its = (mine[half], deepcopy(theirs[half])) if half else (mine, deepcopy(theirs))
+    stack, twin = one.spec["stacks"][half], other.spec["stacks"][half]
+    prefix = f"{half}." if half else ""
+    taken: set[str] = set()
+    together = None
+    if _structure(stack) == _structure(twin):  # the same layers, whatever their names
+        names = dict(zip(its["layer"], own["layer"], strict=True))
+        its["layer"] = {names[name]: table for name, table in its["layer"].items()}
+    else:
+        changed = deepcopy(mine)
+        taken = _restructure(changed[half] if half else changed, own, its)
+        together = _Together(prefix + LAYERS, _said(own), _said(its), changed, [])
+    flat, flat_its = leaves(own), leaves(its)
+    changes = []
+    for path in dict.fromkeys((*flat, *flat_its)):
+        first = path.partition(".")[0]
+        if first in ("kind", "context", "encoder", "decoder", "pattern") or flat.get(path) == flat_its.get(path):
+            continue
+        values = _shown(flat, stack, path), _shown(flat_its, twin, path)
+        if first not in taken:
+            changes.append(_Change(prefix + path, *values, ((prefix + path, flat_its.get(path)),)))
+        elif together and not _usual(path.split("."), values):
+            why = f"counted with {prefix}{LAYERS}"
+            together.parts.append(Difference(prefix + path, _letter(path), *values, None, why))
+    return changes, together
+
+
+def _usual(words: list[str], values: tuple[Any, Any]) -> bool:
+    """A key that only one model has, at its default; or the parts, which the line of the layers says."""
+    section, key = words[-2:] if len(words) > 1 else ("", words[0])
+    default = STACK.get(section, {}).get(key, (None, ABSENT))[1]
+    return key == "parts" or (None in values and default in values and default is not None)
+
+
+def _structure(stack: Mapping[str, Any]) -> Any:
+    """What must be the same for layers to be compared key by key: which are alike, and what they are made of."""
+    names = list(stack["layer"])
+    tables = [(layer["parts"], sorted(layer.keys() - {"parts"})) for layer in stack["layer"].values()]
+    order = [names.index(name) for name in kinds_in_order(stack)]
+    period = next((p for p in range(1, len(order) // 2 + 1) if all(i == order[n % p] for n, i in enumerate(order))), 0)
+    return tables, order[:period] or order
+
+
+def _restructure(target: Raw, own: Raw, its: Raw) -> set[str]:
+    """Gives a stack the other's layer kinds and the tables they need; the keys that this takes."""
+    taken = {"layer", "pattern"}
+    target["layer"] = deepcopy(its["layer"])
+    target.pop("pattern", None)
+    if "pattern" in its:
+        target["pattern"] = its["pattern"]
+    if any(sum(_runs(stack.get("pattern", []))) == stack["n_layers"] for stack in (own, its)):
+        target["n_layers"] = its["n_layers"]  # a pattern that does not repeat is that of a certain number of layers
+        taken.add("n_layers")
+    for name in PART_TABLES:
+        if (name in own) != (name in its):
+            taken.add(name)
+            target.pop(name, None)
+            if name in its:
+                target[name] = deepcopy(its[name])
+    return taken
+
+
+def _runs(pattern: list[str]) -> list[int]:
+    return [int(item.partition("*")[0]) if "*" in item else 1 for item in pattern]
+
+
+def _said(own: Raw) -> str:
+    """The layers of a stack in a few words."""
+    if "pattern" in own:
+        return ", ".join(own["pattern"])
+    return " + ".join(own["layer"]["layer"]["parts"])
+
+
+def _shown(flat: Mapping[str, Any], stack: Mapping[str, Any], path: str) -> Any:
+    """A key's value, also where it follows from others."""
+    if path in flat:
+        return flat[path]
+    *sections, key = path.split(".")
+    tables = [stack, *([] if sections[:1] == ["layer"] else stack["layer"].values())]
+    if sections[:1] == ["layer"]:
+        tables, sections = [stack["layer"].get(sections[1], {})], sections[2:]
+    for table in tables:
+        for section in sections:
+            table = table.get(section) or {}
+        if table.get(key) is not None:
+            return table[key]
+    return None
+
+
+def _with(mine: Raw, change: _Change) -> Raw:
+    """The description with one change."""
+    changed = deepcopy(mine)
+    for path, value in change.edits:
+        *sections, key = path.split(".")
+        table = changed
+        for section in sections:
+            table = table.setdefault(section, {})
+        table.pop(key, None)
+        if value is not None:
+            table[key] = value
+    return changed
+
+
+def _cost(one: Model, changed: Raw, ledger: Ledger, work: Mapping[str, Any], flops: str) -> tuple[Cost | None, str]:
+    try:
+        return cost(ledger, build(changed, one.name).ledger(**work), flops), ""
+    except InputError as error:
+        return None, str(error.faults[0])
+
+
+def _letter(path: str) -> str:
+    """The letter of `symbols`, whatever stack or layer kind the key stands in."""
+    words = path.split(".")
+    words = words[1:] if words[0] in ("encoder", "decoder") else words
+    words = words[2:] if words[0] == "layer" else words
+    key = ".".join(words)
+    return LETTERS.get(key) or LETTERS.get(key.replace("latent.", "attention."), "")

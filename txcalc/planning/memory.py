@@ -1,0 +1,65 @@
+"""Memory from the ledger: exact bytes of weights, cache and training state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from txcalc.ledger import Ledger
+from txcalc.num import ceil_div, total
+from txcalc.parts.attention import AttentionCore, Causal, Cross, LatentCore
+from txcalc.parts.part import Leaf
+
+
+class Share(NamedTuple):
+    """One component of the training state: bytes a parameter, and of all parameters."""
+
+    name: str
+    bytes_per_param: int
+    bytes: int
+
+
+# AdamW in mixed precision (Rajbhandari et al. 2020, arXiv 1910.02054, section 3.1): 16 bytes a parameter.
+ADAMW_MIXED = (
+    ("training weights (bf16)", 2),
+    ("gradients (bf16)", 2),
+    ("master weights (fp32)", 4),
+    ("first moment (fp32)", 4),
+    ("second moment (fp32)", 4),
+)
+
+
+def training_state(params: int) -> list[Share]:
+    """What a training step holds for every parameter, whatever the batch."""
+    return [Share(name, size, size * params) for name, size in ADAMW_MIXED]
+
+
+def weights_bytes(ledger: Ledger) -> int:
+    """Unique parameters at the ledger's weight dtype."""
+    return ceil_div(ledger.total("params") * ledger.bits[0], 8)  # type: ignore[no-any-return]
+
+
+def cache_bytes(ledger: Ledger) -> int:
+    """What one sequence's cache holds under this workload, at the ledger's cache dtype."""
+    return ceil_div(ledger.total("cache") * ledger.bits[2], 8)  # type: ignore[no-any-return]
+
+
+def saved_bytes(ledger: Ledger) -> int:
+    """Activations kept for backward, at the ledger's activation dtype."""
+    return ceil_div(ledger.total("saved") * ledger.bits[1], 8)  # type: ignore[no-any-return]
+
+
+def dense_cache(ledger: Ledger) -> Any:
+    """Elements one sequence's cache would hold if every attention layer kept every token: no window ever drops one."""
+    return total(_windowless(e.leaf).cache(e.work).held * e.runs for e in ledger if e.work is not None)
+
+
+def _windowless(leaf: Leaf) -> Leaf:
+    if isinstance(leaf, AttentionCore | LatentCore) and isinstance(leaf.span, Causal):
+        return replace(leaf, span=Causal())
+    return leaf
+
+
+def cross_cache(ledger: Ledger) -> Any:
+    """Elements of it that are the encoder's: K and V of the source, which no decode step adds to."""
+    return total(e.cache for e in ledger if isinstance(e.leaf, AttentionCore) and isinstance(e.leaf.span, Cross))

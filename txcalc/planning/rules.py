@@ -1,0 +1,49 @@
+"""Rules of thumb beside the exact numbers, with their error for the model at hand."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from txcalc.ledger import Ledger
+from txcalc.model import Model
+from txcalc.num import total
+from txcalc.planning.training import training_flops
+
+
+class Rule(NamedTuple):
+    """A rule in circulation: what it claims to give, its formula in letters, what it gives, and the truth."""
+
+    what: str
+    formula: str
+    gives: Any
+    truth: Any
+
+
+def rules_of_thumb(model: Model, ledger: Ledger) -> list[Rule]:
+    """4D² a layer's attention, 8D² its feed-forward, 12·L·D² the blocks, 2·V·D the embeddings, 2N and 6N FLOPs a token.
+
+    N is the parameters a token passes. The truth of 2N is the forward's FLOPs a token under this workload, of 6N the
+    training step's.
+    """
+    stacks = list(model.spec["stacks"].values())
+    layers = total(stack["n_layers"] for stack in stacks)
+    width, vocab = stacks[-1]["d_model"], stacks[-1]["vocab_size"]
+    kinds = ledger.by_kind("params")
+    active, embedding = ledger.total("active"), kinds.get("embedding", 0)
+    params = ledger.total("params")
+    blocks = params - embedding - kinds.get("head", 0)
+    attention = kinds.get("attention", 0)
+    channel = total(kinds.get(kind, 0) for kind in ("feed_forward", "experts", "shared_experts", "router"))
+    square = width * width
+    tokens = ledger.work.batch * ledger.work.tokens
+    per_token = Fraction(ledger.total("flops"), tokens)
+    rules = [
+        Rule("attention of all layers", "4·L·D²", 4 * layers * square, attention) if attention else None,
+        Rule("feed-forward of all layers", "8·L·D²", 8 * layers * square, channel) if channel else None,
+        Rule("parameters, no embeddings", "12·L·D²", 12 * layers * square, blocks),
+        Rule("parameters", "12·L·D² + 2·V·D", 12 * layers * square + 2 * vocab * width, params) if vocab else None,
+        Rule("forward FLOPs a token", "2·N", 2 * active, per_token),
+        Rule("training FLOPs a token", "6·N", 6 * active, Fraction(training_flops(ledger), tokens)),
+    ]
+    return [rule for rule in rules if rule is not None]

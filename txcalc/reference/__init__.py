@@ -1,0 +1,112 @@
+"""The PyTorch model that a description means: an `nn.Module` for every part, under the ledger's paths.
+
+    net = build(model, device="meta")                     `net.get_submodule("layers.0.attention.q")`
+    with tracing(): net(*inputs(model, 2, 16))            what profilers can count, lengths may be symbolic
+    net.loss(ids), net.generate(ids, 20)                  a real model, which learns and writes
+    cache = Cache(); net(ids, cache=cache)                `cache.tensors()`: {"layers.0.attention.core": (k, v), …}
+
+One module a leaf, and its parameters named and shaped as the leaf's weights. Copies that the ledger folds are apart
+here (`layers.7`, `experts.routed.17`); layers that share their weights are one module. A tied weight is one `Parameter`
+wherever it is used: `net.named_parameters()` holds each once, under the path where the ledger counts it.
+
+Left out, for they cost nothing: padding masks, dropout, rotary frequencies scaled for long contexts (YaRN, Llama-3.1).
+"""
+
+from __future__ import annotations
+
+from txcalc.errors import MissingExtra
+
+try:
+    import torch
+except ModuleNotFoundError as missing:
+    raise MissingExtra("the reference model", "torch", "verify") from missing
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from txcalc.model import Model
+from txcalc.parts.model import EncoderDecoder as EncoderDecoderPart
+from txcalc.parts.model import FixedLength, LayerGroup
+from txcalc.parts.model import Stack as StackPart
+from txcalc.parts.part import Composite
+from txcalc.reference.initial import initialise
+from txcalc.reference.mode import Mode, mode, tracing
+from txcalc.reference.model import EncoderDecoder, Stack
+from txcalc.reference.run import Cache, Like
+
+
+def build(
+    model: Model,
+    *,
+    layers: int | None = None,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Stack | EncoderDecoder:
+    """The module of a model; `layers` keeps only the first ones of each stack (see `cut`).
+
+    Its parameters are random, from torch's generator (see `initial`); on meta they are only shapes.
+    """
+    if layers is not None:
+        model = cut(model, layers)
+    root, like = model.root, Like(torch.device(device), dtype)
+    net = EncoderDecoder(root, like) if isinstance(root, EncoderDecoderPart) else Stack(_stack(root), like)
+    if like.device.type != "meta":
+        initialise(net)
+    return net
+
+
+def cut(model: Model, layers: int) -> Model:
+    """The same model with the first `layers` layers of each stack: its ledger is that of `build(model, layers=…)`."""
+    root: Composite = model.root
+    if isinstance(root, EncoderDecoderPart):
+        root = replace(root, encoder=_first(root.encoder, layers), decoder=_first(root.decoder, layers))
+    elif isinstance(root, FixedLength):
+        root = replace(root, stack=_first(root.stack, layers))
+    else:
+        root = _first(_stack(root), layers)
+    return replace(model, root=root)
+
+
+def _stack(root: Composite) -> StackPart:
+    if isinstance(root, FixedLength):
+        return root.stack
+    assert isinstance(root, StackPart)
+    return root
+
+
+def _first(stack: StackPart, layers: int) -> StackPart:
+    groups = []
+    for group in stack.groups:
+        indices = tuple(i for i in group.indices if i < layers)
+        if indices:
+            groups.append(LayerGroup(group.name, group.block, indices, len(indices), group.shared))
+    return replace(stack, groups=tuple(groups))
+
+
+def inputs(
+    model: Model, batch: int, tokens: int, source: int | None = None, device: str | torch.device = "cpu"
+) -> tuple[Tensor, ...]:
+    """Random inputs that `forward` takes, in its order.
+
+    Ids (B, T); an encoder–decoder's ids (B, T) and source ids (B, source); audio's ids (B, T) and bands
+    (B, mels, 2·source); pictures (B, channels, side, side); vectors (B, T, D) of a model without a vocabulary.
+    """
+    stacks = model.spec["stacks"]
+    last = stacks.get("decoder") or stacks[""]
+    if last["vision"]:
+        side = last["vision"]["image"]
+        return (torch.randn(batch, last["vision"]["channels"], side, side, device=device),)
+    if last["vocab_size"] is None:
+        return (torch.randn(batch, tokens, last["d_model"], device=device),)
+    ids = torch.randint(last["vocab_size"], (batch, tokens), device=device)
+    if "encoder" not in stacks:
+        return (ids,)
+    source = model.workload(batch, tokens, source=source).source
+    audio = stacks["encoder"]["audio"]
+    if audio:
+        return ids, torch.randn(batch, audio["mels"], 2 * source, device=device)
+    return ids, torch.randint(last["vocab_size"], (batch, source), device=device)
+
+
+__all__ = ["Cache", "Mode", "build", "cut", "inputs", "mode", "tracing"]

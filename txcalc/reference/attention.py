@@ -1,0 +1,307 @@
+"""Attention: the cores, in both their forms, and the layers around them: see `parts.attention`.
+
+K and V keep their own h_kv heads throughout: the queries are grouped, nothing is repeated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from txcalc.parts import attention as parts
+from txcalc.parts.linear import Norm as NormPart
+from txcalc.reference.linear import Linear, Norm, sinusoids
+from txcalc.reference.mode import current
+from txcalc.reference.run import Like, Remembers, Run
+
+
+class Core(Remembers):
+    """softmax(q·kᵀ)·v over what the span lets through, and the keys and values of the past."""
+
+    def __init__(self, span: parts.Span, scale: float, softcap: float | None = None) -> None:
+        super().__init__()
+        self.causal, self.chunked = isinstance(span, parts.Causal), isinstance(span, parts.Chunks)
+        self.window: int | None = span.window if isinstance(span, parts.Window | parts.Around) else None
+        self.scale, self.softcap = scale, softcap
+
+    def extend(self, run: Run, *new: Tensor) -> tuple[Tensor, ...]:
+        """Tensors (B, T, …) of the new tokens with those of the past that they can see before them: (B, S, …)."""
+        if run.cache is None or not self.causal:
+            return new
+        held = run.recall(self.place)
+        if held:
+            seen = held[0].shape[1] if self.window is None else min(held[0].shape[1], self.window - 1)
+            new = tuple(torch.cat((h[:, h.shape[1] - seen :], n), 1) for h, n in zip(held, new, strict=True))
+        run.keep(self.place, *(new if self.window is None else (n[:, -self.window :].clone() for n in new)))
+        return new
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, run: Run, bias: Tensor | None = None, sinks: Tensor | None = None
+    ) -> Tensor:
+        """y (B, T, h·d_v) of q (B, T, h, d), k (B, S, h_kv, d), v (B, S, h_kv, d_v) and what is added to the scores:
+        `bias` (…, h, T, S). A soft cap or a sink has no fused form."""
+        heads, groups = q.shape[2], k.shape[2]
+        fused = not current().explicit and self.softcap is None and sinks is None
+        plain = fused and bias is None and self.window is None and run.past == 0  # the kernel's own triangle
+        group = 1 if fused else heads // groups  # queries that share one key and value, put one under the other
+        if bias is not None and not fused:
+            bias = bias.unflatten(-3, (groups, group)).flatten(-3, -2)
+        alone = run.past > 0 and run.positions.shape[0] == 1 and not self.chunked  # it sees all that was kept
+        if (self.causal or self.window is not None) and not (plain or alone):
+            key = "mask", self.window, self.chunked, group
+            mask = run.once(key, lambda: self._mask(run, k.shape[1], q.dtype).repeat(group, 1))
+            bias = mask if bias is None else bias + mask
+        if fused:
+            q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+            bias = bias.unsqueeze(0) if bias is not None and bias.dim() == 3 else bias  # kernels take two or four axes
+            y = F.scaled_dot_product_attention(
+                q, k, v, bias, is_causal=self.causal and plain, scale=self.scale, enable_gqa=bool(heads != groups)
+            )
+            return y.transpose(1, 2).flatten(2)
+        q = (q * self.scale).unflatten(2, (groups, group)).permute(0, 2, 3, 1, 4).flatten(2, 3).flatten(0, 1)
+        k, v = k.permute(0, 2, 3, 1).flatten(0, 1), v.permute(0, 2, 1, 3).flatten(0, 1)
+        scores = torch.bmm(q, k).unflatten(0, (-1, groups))  # (B, h_kv, group·T, S)
+        if self.softcap is not None:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        if bias is not None:
+            scores = scores + bias
+        if sinks is not None:
+            column = sinks.unflatten(0, (groups, group, 1)).expand(-1, -1, run.positions.shape[0]).flatten(1)
+            column = column.unsqueeze(-1).expand(scores.shape[0], -1, -1, -1)
+            scores = torch.cat((scores, column.to(scores.dtype)), -1)
+        shares = scores.softmax(-1, dtype=torch.float32 if scores.dtype.itemsize < 4 else None).to(v.dtype)
+        if sinks is not None:
+            shares = shares[..., :-1]
+        y = torch.bmm(shares.flatten(0, 1), v).unflatten(0, (-1, groups)).unflatten(2, (group, -1))
+        return y.permute(0, 3, 1, 2, 4).flatten(2)
+
+    def _mask(self, run: Run, keys: int, dtype: torch.dtype) -> Tensor:
+        """0 where query i sees key j, else −∞: (T, S)."""
+        apart = distances(run, keys)
+        if self.window is None:
+            hidden = apart < 0
+        elif self.causal:
+            reach = run.positions[:, None] % self.window if self.chunked else self.window - 1
+            hidden = (apart < 0) | (apart > reach)
+        else:
+            hidden = apart.abs() >= self.window
+        return torch.zeros_like(apart, dtype=dtype).masked_fill(hidden, -math.inf)
+
+
+def distances(run: Run, keys: int) -> Tensor:
+    """i − j of every new token i and each of the last S positions j: (T, S)."""
+    last = run.past + run.positions.shape[0]
+    return run.positions[:, None] - torch.arange(last - keys, last, device=run.positions.device)
+
+
+class AttentionCore(Core):
+    """The core of `Attention`: with sinks, ALiBi's slopes, the stack's relative bias, or projected distances."""
+
+    def __init__(self, part: parts.AttentionCore, like: Like) -> None:
+        super().__init__(part.span, part.d_qk**-0.5 if part.scale is None else part.scale, part.softcap)
+        self.sinks = like.parameter(part.n_heads) if part.sinks else None
+        self.biased, self.n_heads = part.biased, part.n_heads
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, run: Run, projected: Tensor | None = None) -> Tensor:
+        """`projected` (B, S, h, d) are the relative positions from 0 up, as the queries meet them."""
+        bias = None
+        if projected is not None:
+            bias = self._distance_scores(q, projected, run)
+        elif self.biased:
+            bias = run.once("alibi", lambda: self._slopes(run, k.shape[1], q.dtype)) if run.bias is None else run.bias
+        return self.attend(q, k, v, run, bias, self.sinks)
+
+    def _distance_scores(self, q: Tensor, projected: Tensor, run: Run) -> Tensor:
+        farthest_first = projected.flip(1).permute(0, 2, 3, 1)
+        scores = (q * self.scale).transpose(1, 2) @ farthest_first  # (B, h, T, S)
+        # Row i is to move left by T − 1 − i: one more a row, in a view that is one column wider (Transformer-XL,
+        # appendix B). What enters on the right is masked.
+        tokens = scores.shape[2]
+        wider = torch.cat((scores.new_zeros(*scores.shape[:3], 1), scores), 3)
+        return wider.flatten(2)[..., tokens:].unflatten(2, (tokens, -1))
+
+    def _slopes(self, run: Run, keys: int, dtype: torch.dtype) -> Tensor:
+        """−slope·(i − j), one slope a head (h, T, S): Press et al. 2021 (arXiv 2108.12409), section 3."""
+        whole = 2 ** math.floor(math.log2(self.n_heads))
+        steps = [(i + 1) * 8 / whole for i in range(whole)]
+        steps += [(2 * i + 1) * 4 / whole for i in range(self.n_heads - whole)]
+        slopes = torch.tensor([2**-step for step in steps], device=run.positions.device, dtype=torch.float32)
+        return (-slopes[:, None, None] * distances(run, keys)).to(dtype)
+
+
+class LatentCore(Core):
+    """The core of `LatentAttention`; what it keeps are the latents and the rotated key that the heads share."""
+
+    def __init__(self, part: parts.LatentCore) -> None:
+        super().__init__(part.span, (part.d_nope + part.d_rope) ** -0.5 if part.scale is None else part.scale)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, run: Run) -> Tensor:
+        return self.attend(q, k, v, run)
+
+
+class Rotary(nn.Module):
+    """Rotates the first `dims` of the heads (B, T, heads, width) by the tokens' positions."""
+
+    def __init__(self, part: parts.Rotary) -> None:
+        super().__init__()
+        self.dims, self.theta, self.interleaved = part.dims, part.theta, part.interleaved
+
+    def forward(self, x: Tensor, run: Run) -> Tensor:
+        cos = run.once((torch.cos, self.theta, self.dims), lambda: self._table(run, torch.cos, 1).to(x.dtype))
+        sin = run.once((torch.sin, self.theta, self.dims), lambda: self._table(run, torch.sin, -1).to(x.dtype))
+        turned, rest = (x, None) if self.dims == x.shape[-1] else x.split((self.dims, x.shape[-1] - self.dims), -1)
+        if self.interleaved:
+            partner = turned.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+        else:
+            partner = turned.roll(self.dims // 2, -1)
+        y = turned * cos + partner * sin
+        return y if rest is None else torch.cat((y, rest), -1)
+
+    def _table(self, run: Run, function: Callable[[Tensor], Tensor], sign: int) -> Tensor:
+        """The sine or cosine (T, 1, dims) of each position's angle, computed in float32; `sign` is that of the first of
+        a pair, for which the second counts negative: (a·cos − b·sin, b·cos + a·sin)."""
+        steps = torch.arange(0, self.dims, 2, device=run.positions.device, dtype=torch.float32) / self.dims
+        half = function(run.positions.float()[:, None] * self.theta**-steps)
+        pair = (sign * half, half)
+        table = torch.stack(pair, -1).flatten(-2) if self.interleaved else torch.cat(pair, -1)
+        return table.unsqueeze(1)
+
+
+class RelativeBias(nn.Module):
+    """T5's biases (h, T, S): distances up to half the buckets exactly, longer ones by their logarithm."""
+
+    def __init__(self, part: parts.RelativeBias, like: Like) -> None:
+        super().__init__()
+        self.weight = like.parameter(part.buckets, part.n_heads)
+        self.buckets, self.distance, self.bidirectional = part.buckets, part.distance, part.bidirectional
+
+    def forward(self, run: Run, keys: int) -> Tensor:
+        back = distances(run, keys)
+        buckets, offset = self.buckets, torch.zeros_like(back)
+        if self.bidirectional:
+            buckets //= 2
+            offset, back = (back < 0) * buckets, back.abs()
+        back = back.clamp(min=0)
+        exact = buckets // 2
+        growth = torch.log(back.clamp(min=1).float() / exact) / math.log(self.distance / exact) * (buckets - exact)
+        far = (exact + growth.long()).clamp(max=buckets - 1)
+        return F.embedding(offset + torch.where(back < exact, back, far), self.weight).permute(2, 0, 1)
+
+
+class Attention(nn.Module):
+    """q, k, v, their norms and rotation, the core and o."""
+
+    def __init__(self, part: parts.Attention, like: Like) -> None:
+        super().__init__()
+        d_model, heads, groups, width = part.d_model, part.n_heads, part.n_kv_heads, part.d_head
+        self.q = Linear(d_model, heads * width, "q" in part.biases, like)
+        self.k = Linear(d_model, groups * width, "k" in part.biases, like)
+        self.v = Linear(d_model, groups * width, "v" in part.biases, like)
+        self.q_norm = Norm(part.query_norm, like) if part.query_norm else None
+        self.k_norm = Norm(part.key_norm, like) if part.key_norm else None
+        self.rotary = Rotary(part.rotary) if part.rotary else None
+        self.position = Linear(d_model, heads * width, False, like) if part.position else None
+        self.core = AttentionCore(part.core, like)
+        self.o = Linear(heads * width, d_model, "o" in part.biases, like)
+        self.cross, self.width = isinstance(part.span, parts.Cross), width
+
+    def forward(self, x: Tensor, run: Run) -> Tensor:
+        q = self._heads(self.q(x), self.q_norm)
+        if self.cross:
+            return self.o(self.core(q, *self._memory(run), run))
+        k, v = self._heads(self.k(x), self.k_norm), self._heads(self.v(x))
+        if self.rotary is not None:
+            q, k = self.rotary(q, run), self.rotary(k, run)
+        k, v = self.core.extend(run, k, v)
+        projected = None if self.position is None else self._distances(x, run)
+        return self.o(self.core(q, k, v, run, projected))
+
+    def _heads(self, x: Tensor, norm: Norm | None = None) -> Tensor:
+        """(B, T, heads, d) of a projection, normed head by head or, by a norm as wide as the projection, before."""
+        if norm is not None and norm.width != self.width:
+            return norm(x).unflatten(-1, (-1, self.width))
+        x = x.unflatten(-1, (-1, self.width))
+        return x if norm is None else norm(x)
+
+    def _memory(self, run: Run) -> tuple[Tensor, ...]:
+        """k and v of the encoder's output, computed once."""
+        if run.memory is None:
+            held = run.recall(self.core.place)
+            assert held is not None, "neither an encoder's output nor a cache of it"
+            return held
+        k, v = self._heads(self.k(run.memory), self.k_norm), self._heads(self.v(run.memory))
+        run.keep(self.core.place, k, v)
+        return k, v
+
+    def _distances(self, x: Tensor, run: Run) -> Tensor:
+        """The projected distances (B, S, h, d): each new token adds one."""
+        assert self.position is not None
+        waves = run.once("waves", lambda: sinusoids(run.positions, x.shape[2]).to(x.dtype))
+        new = self._heads(self.position(waves.expand(x.shape[0], -1, -1)))
+        if run.cache is None:
+            return new
+        if run.past:
+            new = torch.cat((run.cache.distances[run.layer], new), 1)
+        run.cache.distances[run.layer] = new
+        return new
+
+
+class Expansion(Linear):
+    """MLA's kv_b: latents (B, S, r) to every head's key and value; or, absorbed, queries into the latents' space and
+    attended latents out of it, which never expands a latent."""
+
+    def __init__(self, rank: int, heads: int, d_nope: int, d_v: int, like: Like) -> None:
+        super().__init__(rank, heads * (d_nope + d_v), False, like)
+        self.heads, self.d_nope = heads, d_nope
+
+    def forward(self, x: Tensor, form: str = "expand") -> Tensor:
+        if form == "expand":
+            return super().forward(x).unflatten(-1, (self.heads, -1))
+        weight = self.weight.unflatten(0, (self.heads, -1))
+        weight = weight[:, : self.d_nope] if form == "query" else weight[:, self.d_nope :].mT
+        rows = x.permute(2, 0, 1, 3).flatten(1, 2)  # (h, B·T, …)
+        return (rows @ weight).unflatten(1, x.shape[:2]).permute(1, 2, 0, 3)
+
+
+class LatentAttention(nn.Module):
+    """MLA: queries through a low rank or directly, keys and values from a latent, positions by a few rotated dims."""
+
+    def __init__(self, part: parts.LatentAttention, like: Like) -> None:
+        super().__init__()
+        d_model, heads, rank = part.d_model, part.n_heads, part.kv_rank
+        queries = heads * (part.d_nope + part.d_rope)
+        self.low_rank = part.q_rank is not None
+        if self.low_rank:
+            self.q_a = Linear(d_model, part.q_rank, part.bias, like)
+            self.q_norm = Norm(NormPart(part.q_rank, "rms", False, part.norm_eps), like)
+            self.q_b = Linear(part.q_rank, queries, False, like)
+        else:
+            self.q = Linear(d_model, queries, False, like)
+        self.kv_a = Linear(d_model, rank + part.d_rope, part.bias, like)
+        self.kv_norm = Norm(NormPart(rank, "rms", False, part.norm_eps), like)
+        self.kv_b = Expansion(rank, heads, part.d_nope, part.d_v, like)
+        self.rotary = Rotary(part.rotary)
+        self.core = LatentCore(part.core)
+        self.o = Linear(heads * part.d_v, d_model, part.bias, like)
+        self.rank, self.d_nope, self.d_rope, self.d_v = rank, part.d_nope, part.d_rope, part.d_v
+
+    def forward(self, x: Tensor, run: Run) -> Tensor:
+        d_nope, d_rope = self.d_nope, self.d_rope
+        q = self.q_b(self.q_norm(self.q_a(x))) if self.low_rank else self.q(x)
+        q_nope, q_rope = q.unflatten(-1, (-1, d_nope + d_rope)).split((d_nope, d_rope), -1)
+        latent, k_rope = self.kv_a(x).split((self.rank, d_rope), -1)
+        q_rope, k_rope = self.rotary(q_rope, run), self.rotary(k_rope.unsqueeze(2), run).squeeze(2)
+        # Apart from the rotated key, which backward would keep with it.
+        latent, k_rope = self.core.extend(run, self.kv_norm(latent.contiguous()), k_rope)
+        if current().absorbed:
+            q = torch.cat((self.kv_b(q_nope, "query"), q_rope), -1)
+            k = torch.cat((latent, k_rope), -1).unsqueeze(2)
+            y = self.core(q, k, latent.unsqueeze(2), run).unflatten(-1, (-1, self.rank))
+            return self.o(self.kv_b(y, "value").flatten(2))
+        k_nope, v = self.kv_b(latent).split((d_nope, self.d_v), -1)
+        k = torch.cat((k_nope, k_rope.unsqueeze(2).expand(-1, -1, k_nope.shape[2], -1)), -1)
+        return self.o(self.core(torch.cat((q_nope, q_rope), -1), k, v, run))

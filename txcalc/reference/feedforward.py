@@ -1,0 +1,102 @@
+"""The feed-forward and its experts: see `parts.feedforward`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from txcalc.parts import feedforward as parts
+from txcalc.reference.linear import Activation, Linear
+from txcalc.reference.mode import current
+from txcalc.reference.run import Like, Run
+
+
+class FeedForward(nn.Module):
+    """down(act(up(x))), or gated down(act(gate(x)) · up(x))."""
+
+    def __init__(self, part: parts.FeedForward, like: Like) -> None:
+        super().__init__()
+        self.gate = Linear(part.d_model, part.d_ff, part.bias, like) if part.gated else None
+        self.up = Linear(part.d_model, part.d_ff, part.bias, like)
+        self.activation = Activation(part.activation)
+        self.down = Linear(part.d_ff, part.d_model, part.bias, like)
+
+    def forward(self, x: Tensor, run: Run) -> Tensor:
+        if self.gate is None:
+            return self.down(self.activation(self.up(x)))
+        return self.down(self.activation(self.gate(x), self.up(x)))
+
+
+class Experts(nn.Module):
+    """Each token to the k experts that its router scores highest, and to the shared ones.
+
+    Tokens are sorted by expert and each expert works once, on its own: no token is dropped. In the `static` mode all
+    tokens go to experts 0 … k − 1 instead, whatever their scores, through the same code: the count of FLOPs does not
+    depend on the routing, and no shape on data.
+    """
+
+    def __init__(self, part: parts.Experts, like: Like) -> None:
+        super().__init__()
+        self.router = Linear(part.d_model, part.n_experts, part.router.bias, like) if part.router else None
+        self.routed = nn.ModuleList(FeedForward(part.expert, like) for _ in range(part.n_experts))
+        self.shared_gate = Linear(part.d_model, 1, part.shared_gate.bias, like) if part.shared_gate else None
+        self.shared = FeedForward(part.shared, like) if part.shared else None
+        self.top_k, self.scoring, self.scale = part.top_k, part.scoring, part.scale
+        self.groups, self.top_groups = part.n_groups, part.top_groups
+        if part.scoring == "sigmoid":  # added when experts are chosen, not when they are weighed; moved by no gradient
+            self.register_buffer("selection_bias", torch.zeros(part.n_experts, device=like.device))
+
+    def forward(self, x: Tensor, run: Run) -> Tensor:
+        rows = x.flatten(0, 1)
+        weights, chosen = self._route(rows)
+        if current().static:
+            order = torch.arange(rows.shape[0] * self.top_k, device=x.device).unflatten(0, (-1, self.top_k)).T.flatten()
+            busy = [(expert, rows.shape[0]) for expert in list(self.routed)[: self.top_k]]
+        else:
+            flat = chosen.flatten()
+            order = flat.argsort(stable=True)
+            counts = flat.bincount(minlength=len(self.routed)).tolist()
+            busy = [(expert, count) for expert, count in zip(self.routed, counts, strict=True) if count]
+        shares = rows[order // self.top_k].split([count for _, count in busy])
+        results = torch.cat([expert(share, run) for (expert, _), share in zip(busy, shares, strict=True)])
+        results = results[order.argsort()].unflatten(0, (-1, self.top_k))  # (rows, k, D)
+        y = (results * weights.unsqueeze(2).to(results.dtype)).sum(1).view_as(x)
+        if self.shared is not None:
+            shared = self.shared(x, run)
+            y = y + (shared if self.shared_gate is None else self.shared_gate(x).sigmoid() * shared)
+        return y
+
+    def _route(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The weights and the numbers (rows, k) of the experts that each row goes to."""
+        if self.router is None:
+            every = torch.arange(self.top_k, device=rows.device).expand(rows.shape[0], -1)
+            return torch.ones_like(every, dtype=rows.dtype), every
+        scores = self.router(rows).float()
+        if self.scoring == "softmax":
+            scores = scores.softmax(-1)
+        elif self.scoring == "sigmoid":
+            scores = scores.sigmoid()
+        if current().static:
+            chosen = torch.arange(self.top_k, device=rows.device).expand(rows.shape[0], -1)
+        else:
+            chosen = self._preferred(scores.detach()).topk(self.top_k).indices
+        weights = scores.gather(1, chosen)
+        if self.scoring == "softmax_after":
+            weights = weights.softmax(-1)
+        elif self.scoring == "sigmoid":
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+        return weights * self.scale, chosen
+
+    def _preferred(self, scores: Tensor) -> Tensor:
+        """The scores by which experts are chosen: biased, and none of a group that is not among the best.
+
+        A group is as good as its two best experts together, or, scored by softmax (DeepSeek-V2), as its best.
+        """
+        if self.scoring == "sigmoid":
+            scores = scores + self.get_buffer("selection_bias")
+        if self.groups == 1:
+            return scores
+        grouped = scores.unflatten(1, (self.groups, -1))
+        merit = grouped.topk(2 if self.scoring == "sigmoid" else 1).values.sum(-1)
+        best = torch.zeros_like(merit).scatter(1, merit.topk(self.top_groups).indices, 1).bool()
+        return grouped.masked_fill(~best.unsqueeze(-1), -torch.inf).flatten(1)

@@ -1,0 +1,71 @@
+"""First values of the parameters, where a model is to be trained.
+
+Matrices and tables from N(0, 0.02²), biases and sinks 0, norms 1 (GPT-2, Radford et al. 2019; BERT, Llama, most since).
+What a pre-norm block adds to the residual stream is smaller by 1/√(its stack's branches): GPT-2's 1/√(2·L).
+A mixer starts as Mamba does: A = −1 … −N (Mamba-2: −1 … −16 over its heads), D = 1, steps from 0.001 to 0.1.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from txcalc.reference.linear import Convolution, Norm
+from txcalc.reference.model import Block, Stack
+from txcalc.reference.recurrent import Mamba, SelectiveScan
+
+STD = 0.02
+STEPS = 0.001, 0.1
+WRITERS = ("o", "down", "out_proj")  # the last product of a branch
+
+
+@torch.no_grad()
+def initialise(net: nn.Module) -> None:
+    """Gives every parameter of a model its first value, from torch's generator."""
+    for module in net.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            _first_values(module, name, parameter)
+    for module in net.modules():
+        if isinstance(module, Mamba):
+            bound = module.dt_proj.weight.shape[1] ** -0.5
+            module.dt_proj.weight.uniform_(-bound, bound)
+            _steps(module.dt_proj.get_parameter("bias"))
+        elif isinstance(module, Stack):
+            _shrink(module)
+
+
+def _first_values(module: nn.Module, name: str, parameter: Tensor) -> None:
+    if isinstance(module, Norm):
+        parameter.fill_(1 if name == "weight" and not module.offset else 0)
+    elif name == "D":
+        parameter.fill_(1)
+    elif name == "A_log":
+        states = isinstance(module, SelectiveScan)
+        last = parameter.shape[-1] if states else 16
+        parameter.copy_(torch.linspace(1, last, parameter.shape[-1]).log().expand_as(parameter))
+    elif name == "dt_bias":
+        _steps(parameter)
+    elif name in ("bias", "sinks"):
+        parameter.zero_()
+    elif isinstance(module, Convolution):
+        nn.init.kaiming_uniform_(parameter, math.sqrt(5))
+    else:
+        parameter.normal_(0, STD)
+
+
+def _steps(bias: Tensor) -> None:
+    """Biases whose softplus is spread evenly over the logarithms of `STEPS`."""
+    low, high = map(math.log, STEPS)
+    steps = torch.empty_like(bias).uniform_(low, high).exp()
+    bias.copy_(steps + torch.log(-torch.expm1(-steps)))
+
+
+def _shrink(stack: Stack) -> None:
+    blocks = [block for block in stack.layers if isinstance(block, Block)]
+    branches = sum(len(block.names) for block in blocks)
+    for block in dict.fromkeys(blocks):  # a shared one once
+        for name, module in block.named_modules():
+            if name.rpartition(".")[2] in WRITERS and not block.norm_after_sum:
+                module.get_parameter("weight").mul_(branches**-0.5)

@@ -1,0 +1,208 @@
+"""The leaves that every model is made of: see `parts.linear`. Autograd keeps of each what `saved` says there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from txcalc.parts import linear as parts
+from txcalc.reference.mode import current
+from txcalc.reference.run import Like, Remembers, Run
+
+
+class Linear(nn.Module):
+    """y = x·Wᵀ + b, for x (…, d_in). `tied` is the table whose weight it multiplies by."""
+
+    def __init__(self, d_in: int, d_out: int, bias: bool, like: Like, tied: Lookup | None = None) -> None:
+        super().__init__()
+        self.weight: nn.Parameter = like.parameter(d_out, d_in) if tied is None else tied.weight
+        self.bias = like.parameter(d_out) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+class Lookup(nn.Module):
+    """The vectors (B, T, width) of ids (B, T). `tied` is the table that it shares."""
+
+    def __init__(self, rows: int, width: int, like: Like, tied: Lookup | None = None) -> None:
+        super().__init__()
+        self.weight: nn.Parameter = like.parameter(rows, width) if tied is None else tied.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self.weight)
+
+
+class RootMeanSquare(torch.autograd.Function):
+    """x / rms(x) · weight over the last axis, computed in float32, keeping x and one statistic a row.
+
+    PyTorch's own `rms_norm` is made of single operations on the CPU and on meta, which keep three times as much.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        wide = x.float() if x.dtype.itemsize < 4 else x
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+        ctx.save_for_backward(x, weight, scale)
+        normed = wide * scale
+        return (normed if weight is None else normed * weight).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        x, weight, scale = ctx.saved_tensors
+        normed = x.to(scale.dtype) * scale
+        inner = grad if weight is None else grad * weight
+        own = scale * (inner - normed * (inner * normed).mean(-1, keepdim=True))
+        if weight is None:
+            return own.to(x.dtype), None, None
+        return own.to(x.dtype), (grad * normed).sum_to_size(weight.shape).to(weight.dtype), None
+
+
+class Norm(nn.Module):
+    """LayerNorm or RMSNorm over the last axis; with `apart`, each of the groups before it has its own weight."""
+
+    def __init__(self, part: parts.Norm, like: Like) -> None:
+        super().__init__()
+        shape = (part.groups, part.width) if part.apart else (part.width,)
+        self.weight = like.parameter(*shape) if part.weighted else None
+        self.bias = like.parameter(*shape) if part.bias else None
+        self.width, self.eps, self.apart = part.width, part.eps, part.apart
+        self.rms, self.offset = part.form == "rms", part.offset
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = 1 + self.weight if self.offset and self.weight is not None else self.weight
+        if not (self.rms or self.apart):
+            return F.layer_norm(x, (self.width,), weight, self.bias, self.eps)
+        centred = x if self.rms else x - x.mean(-1, keepdim=True)
+        y: Tensor = RootMeanSquare.apply(centred, weight, self.eps)  # type: ignore[no-untyped-call]
+        return y if self.bias is None else y + self.bias
+
+
+# Each written so that backward keeps one tensor, as `parts.linear.Activation` counts.
+FORMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "relu2": lambda x: F.relu(x).square(),
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "quick_gelu": lambda x: F.silu(1.702 * x) / 1.702,
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "softplus": F.softplus,
+    "none": lambda x: x,
+}
+
+
+class Activation(nn.Module):
+    """act(gate), times `up` where there is one; gpt-oss clamps both and multiplies by up + 1."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.clamped = form == "clamped_silu"
+        self.act = FORMS["quick_gelu" if self.clamped else form]
+
+    def forward(self, gate: Tensor, up: Tensor | None = None) -> Tensor:
+        if self.clamped:
+            gate = gate.clamp(max=7)
+            up = None if up is None else up.clamp(-7, 7) + 1
+        return self.act(gate) if up is None else self.act(gate) * up
+
+
+def padded(x: Tensor, before: int, after: int = 0) -> Tensor:
+    """x (B, steps, c) with columns of zeros (`F.pad` would fix the symbols of a symbolic batch and length)."""
+    zeros = x.new_zeros(x.shape[0], max(before, after), x.shape[2])
+    return torch.cat((zeros[:, :before], x, zeros[:, :after]), 1)
+
+
+class Convolution(Remembers):
+    """A convolution over time of x (B, steps, c_in): padded evenly, or causal and remembering its last K columns."""
+
+    def __init__(self, part: parts.Convolution, like: Like) -> None:
+        super().__init__()
+        self.weight = like.parameter(part.c_out, 1 if part.depthwise else part.c_in, part.taps)
+        self.bias = like.parameter(part.c_out) if part.bias else None
+        self.taps, self.stride, self.causal, self.depthwise = part.taps, part.stride, part.causal, part.depthwise
+
+    def forward(self, x: Tensor, run: Run | None = None) -> Tensor:
+        if not self.causal:
+            sides = (self.taps - 1) // 2
+            if not current().explicit:
+                return self._conv1d(x, sides)
+            return self._products(padded(x, sides, self.taps - 1 - sides))
+        if run is None or run.cache is None:
+            if not current().explicit:
+                return self._conv1d(x, self.taps - 1)[:, : x.shape[1]]
+            return self._products(padded(x, self.taps - 1))
+        held = run.recall(self.place)
+        columns = torch.cat((held[0], x), 1) if held else padded(x, self.taps)
+        run.keep(self.place, columns[:, -self.taps :].clone())
+        columns = columns[:, 1:]
+        return self._products(columns) if current().explicit else self._conv1d(columns, 0)
+
+    def _conv1d(self, x: Tensor, padding: int) -> Tensor:
+        groups = x.shape[2] if self.depthwise else 1
+        return F.conv1d(x.transpose(1, 2), self.weight, self.bias, self.stride, padding, groups=groups).transpose(1, 2)
+
+    def _products(self, columns: Tensor) -> Tensor:
+        """The same as a matrix product over windows of the columns: fvcore cannot trace a convolution on meta."""
+        windows = columns.unfold(1, self.taps, self.stride)  # (B, T, c_in, K)
+        if self.depthwise:
+            channels = windows.permute(2, 0, 1, 3).flatten(1, 2)  # (c, B·T, K)
+            y = (channels @ self.weight.transpose(1, 2)).unflatten(1, windows.shape[:2]).squeeze(-1).permute(1, 2, 0)
+        else:
+            y = windows.flatten(2) @ self.weight.flatten(1).T
+        return y if self.bias is None else y + self.bias
+
+
+class Patches(nn.Module):
+    """The vectors (B, n, width) of a picture's n squares, by rows; a picture is (B, channels, side, side)."""
+
+    def __init__(self, part: parts.Patches, like: Like) -> None:
+        super().__init__()
+        self.weight = like.parameter(part.width, part.channels, part.size, part.size)
+        self.bias = like.parameter(part.width)
+        self.size = part.size
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        squares = pictures.unfold(2, self.size, self.size).unfold(3, self.size, self.size)  # (B, c, n, n, size, size)
+        return F.linear(squares.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2), self.weight.flatten(1), self.bias)
+
+
+class Vector(nn.Module):
+    """A learned vector before each sequence."""
+
+    def __init__(self, width: int, like: Like) -> None:
+        super().__init__()
+        self.weight = like.parameter(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat((self.weight.expand(x.shape[0], 1, -1), x), 1)
+
+
+class Sum(nn.Module):
+    """x + y."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x + y
+
+
+class Scale(nn.Module):
+    """x times a constant."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.factor
+
+
+def sinusoids(positions: Tensor, width: int) -> Tensor:
+    """Sines and cosines (T, width) of the positions at wavelengths from 2π to 10000·2π (Vaswani et al. 2017, 3.5)."""
+    steps = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32)
+    angles = positions.float()[:, None] * 10000 ** (-steps / width)
+    return torch.stack((angles.sin(), angles.cos()), -1).flatten(1)

@@ -1,0 +1,57 @@
+"""How a forward pass computes what has more than one form: the one place where that is chosen.
+
+Every form gives the same outputs. The default is the one to run; `tracing` is the one whose matrix products every
+profiler sees, and whose shapes depend on no data, so that batch and length may be symbols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+
+class Mode(NamedTuple):
+    """The forms in use.
+
+    explicit    attention and convolutions as plain matrix products (fvcore skips PyTorch's fused attention silently);
+                False: `scaled_dot_product_attention` and `conv1d`
+    static      no shape and no loop depends on data or on a length: all tokens go to the first k experts, and recurrent
+                states come from a cumulative sum (which overflows on long inputs: for counting, not for running)
+    absorbed    MLA without expanding its latents
+    last        logits for the last position only
+    checkpoint  blocks keep only their input for backward and compute again
+    """
+
+    explicit: bool = False
+    static: bool = False
+    absorbed: bool = False
+    last: bool = False
+    checkpoint: bool = False
+
+
+_current = Mode()  # a plain global: backward recomputes blocks in threads of its own
+
+
+def current() -> Mode:
+    """The forms in use now."""
+    return _current
+
+
+@contextmanager
+def mode(**forms: Any) -> Iterator[Mode]:
+    """Within it, the given fields of `Mode` are set."""
+    global _current
+    before = _current
+    _current = before._replace(**forms)
+    try:
+        yield _current
+    finally:
+        _current = before
+
+
+@contextmanager
+def tracing(**forms: Any) -> Iterator[Mode]:
+    """`mode(explicit=True, static=True)`, and other fields: what the profilers are given."""
+    with mode(**{"explicit": True, "static": True, **forms}) as made:
+        yield made

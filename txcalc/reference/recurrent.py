@@ -1,0 +1,139 @@
+"""Recurrent mixers with their real states: see `parts.recurrent`. States are float32, whatever the weights are."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from txcalc.parts import recurrent as parts
+from txcalc.parts.linear import Convolution as ConvolutionPart
+from txcalc.parts.linear import Norm as NormPart
+from txcalc.reference.linear import Convolution, Linear, Norm, RootMeanSquare
+from txcalc.reference.mode import current
+from txcalc.reference.run import Like, Remembers, Run
+
+
+def scan(
+    x: Tensor, step: Tensor, rate: Tensor, write: Tensor, read: Tensor, state: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """h ← exp(Δ·A)·h + Δ·x·B and y = C·h, token by token: y (B, T, …) and the last h (B, …, N).
+
+    x and step Δ (B, T, …), rate A (…, N), write B and read C (B, T, …, N), all ready to be broadcast. `static`: the
+    same sum in closed form, h_t = e^{P_t}·(h_0 + Σ_{s≤t} e^{−P_s}·Δ_s·x_s·B_s) with P the running sum of Δ·A.
+    """
+    if current().static:
+        decay = (step.unsqueeze(-1) * rate).cumsum(1)
+        written = ((-decay).exp() * (step * x).unsqueeze(-1) * write).cumsum(1)
+        states = decay.exp() * (written if state is None else written + state.unsqueeze(1))
+        return (states * read).sum(-1), states[:, -1]
+    if state is None:
+        state = torch.zeros((), device=x.device)
+    ys = []
+    for t in range(x.shape[1]):
+        decay = (step[:, t].unsqueeze(-1) * rate).exp()
+        state = decay * state + (step[:, t] * x[:, t]).unsqueeze(-1) * write[:, t]
+        ys.append((state * read[:, t]).sum(-1))
+    return torch.stack(ys, 1), state
+
+
+class SelectiveScan(Remembers):
+    """Mamba-1's state (C, N), its skip and its gate: y (B, T, C) of x, Δ, z (B, T, C) and B, C (B, T, N)."""
+
+    def __init__(self, part: parts.SelectiveScan, like: Like) -> None:
+        super().__init__()
+        self.A_log = like.parameter(part.channels, part.states)
+        self.D = like.parameter(part.channels)
+
+    def forward(self, x: Tensor, step: Tensor, write: Tensor, read: Tensor, z: Tensor, run: Run) -> Tensor:
+        wide, step = x.float(), F.softplus(step.float())
+        held = run.recall(self.place)
+        write, read = write.float().unsqueeze(2), read.float().unsqueeze(2)
+        y, state = scan(wide, step, -self.A_log.float().exp(), write, read, held[0] if held else None)
+        run.keep(self.place, state)
+        return (y + self.D * wide).to(x.dtype) * F.silu(z)
+
+
+class HeadScan(Remembers):
+    """Mamba-2's state (h, d, N), one decay a head: y (B, T, h, d) of x (B, T, h, d), Δ (B, T, h), B and C
+    (B, T, groups, N)."""
+
+    def __init__(self, part: parts.HeadScan, like: Like) -> None:
+        super().__init__()
+        self.A_log = like.parameter(part.heads)
+        self.D = like.parameter(part.heads)
+        self.dt_bias = like.parameter(part.heads)
+        self.group = part.heads // part.groups
+
+    def forward(self, x: Tensor, step: Tensor, write: Tensor, read: Tensor, run: Run) -> Tensor:
+        wide, step = x.float(), F.softplus(step.float() + self.dt_bias).unsqueeze(-1)
+        write, read = (side.float().repeat_interleave(self.group, 2).unsqueeze(3) for side in (write, read))
+        rate = -self.A_log.float().exp()[:, None, None]
+        held = run.recall(self.place)
+        y, state = scan(wide, step, rate, write, read, held[0] if held else None)
+        run.keep(self.place, state)
+        return (y + self.D[:, None] * wide).to(x.dtype)
+
+
+class Mamba(nn.Module):
+    """A Mamba-1 mixer."""
+
+    def __init__(self, part: parts.Mamba, like: Like) -> None:
+        super().__init__()
+        inner, states, rank = part.d_inner, part.d_state, part.dt_rank
+        self.in_proj = Linear(part.d_model, 2 * inner, part.bias, like)
+        self.conv = Convolution(ConvolutionPart(inner, inner, part.d_conv, part.conv_bias, True, True), like)
+        self.x_proj = Linear(inner, rank + 2 * states, False, like)
+        self.dt_norm = self.b_norm = self.c_norm = None
+        if part.norm_eps is not None:
+            self.dt_norm = Norm(NormPart(rank, "rms", False, part.norm_eps), like)
+            self.b_norm = Norm(NormPart(states, "rms", False, part.norm_eps), like)
+            self.c_norm = Norm(NormPart(states, "rms", False, part.norm_eps), like)
+        self.dt_proj = Linear(rank, inner, True, like)
+        self.scan = SelectiveScan(parts.SelectiveScan(inner, states), like)
+        self.out_proj = Linear(inner, part.d_model, part.bias, like)
+        self.widths = rank, states, states
+
+    def forward(self, x: Tensor, run: Run) -> Tensor:
+        x, z = self.in_proj(x).chunk(2, -1)
+        x = F.silu(self.conv(x, run))
+        step, write, read = self.x_proj(x).split(self.widths, -1)
+        if self.dt_norm is not None and self.b_norm is not None and self.c_norm is not None:
+            step, write, read = self.dt_norm(step), self.b_norm(write), self.c_norm(read)
+        return self.out_proj(self.scan(x, self.dt_proj(step), write, read, z, run))
+
+
+class GroupNorm(Norm):
+    """RMSNorm of each group of channels by itself, with one weight a channel."""
+
+    def __init__(self, part: NormPart, groups: int, like: Like) -> None:
+        super().__init__(part, like)
+        self.groups = groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.get_parameter("weight").unflatten(0, (self.groups, -1))
+        y: Tensor = RootMeanSquare.apply(x.unflatten(-1, (self.groups, -1)), weight, self.eps)  # type: ignore[no-untyped-call]
+        return y.flatten(-2)
+
+
+class Mamba2(nn.Module):
+    """A Mamba-2 mixer."""
+
+    def __init__(self, part: parts.Mamba2, like: Like) -> None:
+        super().__init__()
+        inner, shared = part.n_heads * part.d_head, part.n_groups * part.d_state
+        mixed = inner + 2 * shared
+        self.in_proj = Linear(part.d_model, inner + mixed + part.n_heads, part.bias, like)
+        self.conv = Convolution(ConvolutionPart(mixed, mixed, part.d_conv, part.conv_bias, True, True), like)
+        self.scan = HeadScan(parts.HeadScan(part.n_heads, part.d_head, part.n_groups, part.d_state), like)
+        self.norm = GroupNorm(NormPart(inner, "rms", False, part.norm_eps), part.n_groups, like)
+        self.out_proj = Linear(inner, part.d_model, part.bias, like)
+        self.widths, self.mixed = (inner, mixed, part.n_heads), (inner, shared, shared)
+        self.d_head, self.d_state = part.d_head, part.d_state
+
+    def forward(self, x: Tensor, run: Run) -> Tensor:
+        z, mixed, step = self.in_proj(x).split(self.widths, -1)
+        x, write, read = F.silu(self.conv(mixed, run)).split(self.mixed, -1)
+        write, read = (side.unflatten(-1, (-1, self.d_state)) for side in (write, read))
+        y = self.scan(x.unflatten(-1, (-1, self.d_head)), step, write, read, run).flatten(2)
+        return self.out_proj(self.norm(y * F.silu(z)))

@@ -1,0 +1,87 @@
+"""What modules share in one forward pass, and what they keep for the next.
+
+Letters: B batch · T new tokens · S keys (past + T) · D d_model · h heads · h_kv key/value heads · d width of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+
+class Like(NamedTuple):
+    """Where parameters are made, and of what type."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+    def parameter(self, *shape: int) -> nn.Parameter:
+        """A parameter whose values come later (`initial`)."""
+        return nn.Parameter(torch.empty(shape, device=self.device, dtype=self.dtype))
+
+
+class Cache:
+    """What the tokens so far left for later ones; `tensors` by the ledger's path, batch first.
+
+    Attention keeps k and v (B, S, h_kv, d), a window's the last W of them, MLA the latent and the rotated key that all
+    heads share; a recurrent mixer its state, and the last K columns that its convolution saw.
+    """
+
+    def __init__(self) -> None:
+        self.past = 0
+        self.tensors: dict[str, tuple[Tensor, ...]] = {}
+        self.distances: dict[str, Tensor] = {}  # a table: projected relative positions depend on no input
+
+    def elements(self) -> dict[str, int]:
+        """Elements held at each path for one sequence."""
+        return {path: sum(tensor[0].numel() for tensor in held) for path, held in self.tensors.items()}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One forward pass of one stack, as its parts see it.
+
+    past        tokens in the cache
+    positions   of the new tokens (T,)
+    layer       the path of the layer at work: two layers may share one module, never what they remember
+    memory      the encoder's output; None where the cache has its keys and values already
+    bias        the stack's relative bias (h, T, S)
+    tables      made once a pass: masks, angles
+    """
+
+    past: int
+    positions: Tensor
+    cache: Cache | None = None
+    layer: str = ""
+    memory: Tensor | None = None
+    bias: Tensor | None = None
+    tables: dict[Hashable, Tensor] = field(default_factory=dict)
+
+    def at(self, layer: str) -> Run:
+        """The same pass in one of the stack's layers."""
+        return replace(self, layer=layer)
+
+    def once(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        """The table under `key`, made by the first who asks."""
+        if key not in self.tables:
+            self.tables[key] = make()
+        return self.tables[key]
+
+    def recall(self, place: str) -> tuple[Tensor, ...] | None:
+        """What a part of this layer kept last time."""
+        return None if self.cache is None else self.cache.tensors.get(f"{self.layer}.{place}")
+
+    def keep(self, place: str, *tensors: Tensor) -> None:
+        """Keeps tensors for the next pass, where there will be one."""
+        if self.cache is not None:
+            self.cache.tensors[f"{self.layer}.{place}"] = tensors
+
+
+class Remembers(nn.Module):
+    """A leaf that keeps something; `place` is its path within the layer, set by the block it stands in."""
+
+    place = ""

@@ -1,0 +1,292 @@
+"""The report of `txcalc compare`: models side by side, each figure with its ratio to the first model's.
+
+What a model does not have (a cache, positions past its learned table) is an empty cell, never a zero.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from txcalc.ledger import Ledger
+from txcalc.model import Model, leaves_of
+from txcalc.num import ceil_div
+from txcalc.parts.attention import LatentCore
+from txcalc.planning.crossover import RULES, crossovers, lengths
+from txcalc.planning.memory import cache_bytes, weights_bytes
+from txcalc.render.report import Cell, Report, Table
+from txcalc.units import iec, short
+
+USUAL = (1 << 10, 1 << 13, 1 << 15, 1 << 17)
+BESIDE = 4  # up to so many models a ratio stands beside its figure, below it where there are more
+NEVER = "never"
+
+Ledgers = Sequence[Ledger | None]  # of each model; None where it cannot be asked
+
+
+class Question(NamedTuple):
+    """What is asked of every model: lengths, and the conventions."""
+
+    contexts: Sequence[int]
+    dtype: str
+    kv_dtype: str
+    attention: str
+    logits: str
+    mla: str
+
+    def ledger(self, model: Model, tokens: int = 1) -> Ledger:
+        """A prefill of one sequence."""
+        dtypes = {"dtype": self.dtype, "kv_dtype": self.kv_dtype}
+        return model.ledger(tokens=tokens, logits=self.logits, mla=self.mla, **dtypes)
+
+
+class Row(NamedTuple):
+    """One quantity of all models, None where a model lacks it; a share of `among`, where that is given.
+
+    `heading` groups rows of one meaning, `label` tells them apart.
+    """
+
+    quantity: str
+    tokens: int | None
+    heading: str
+    label: str
+    values: Sequence[Any]
+    shown: Callable[[Any], str]
+    among: Sequence[Any] | None = None
+
+    def ratio(self, i: int) -> Fraction | None:
+        """One model's value to the first's, where both are numbers and it is no share."""
+        first, value = self.values[0], self.values[i]
+        if self.among or not first or value is None or NEVER in (first, value):
+            return None
+        return Fraction(value) / Fraction(first)
+
+
+def usual_contexts(models: Sequence[Model]) -> list[int]:
+    """1k, 8k, 32k and 128k as far as the longest model goes, and the shortest model's own context."""
+    growing = [model for model in models if not model.fixed_length]
+    known = [model.context for model in growing if model.context]
+    longest = max(known, default=0) if len(known) == len(growing) else USUAL[-1]
+    return sorted({*(length for length in USUAL if length <= longest), *([min(known)] if known else [])})
+
+
+def reaches(model: Model, tokens: int) -> bool:
+    """Whether a model can be given so many tokens at all: not past the rows of a learned table of positions."""
+    positions = list(model.spec["stacks"].values())[-1]["positions"]
+    learned = positions["form"] == "learned" and positions["rows"] is not None
+    return not model.fixed_length and not (learned and tokens > positions["rows"])
+
+
+def rows(models: Sequence[Model], asked: Question) -> list[Row]:
+    """Every quantity, in the order in which it is shown; what no model has is left out."""
+    quantity = "flops_masked" if asked.attention == "masked" else "flops"
+    ones = [asked.ledger(model) for model in models]
+    found = [
+        Row("params", None, "", "parameters", [one.total("params") for one in ones], short),
+        Row("active", None, "", "active a token", [one.total("active") for one in ones], short),
+        Row("weights_bytes", None, "", f"weights, {asked.dtype}", [weights_bytes(one) for one in ones], _bytes),
+    ]
+    pictures = [one if model.fixed_length else None for model, one in zip(models, ones, strict=True)]
+    prefills: list[tuple[int | None, str, Ledgers]] = [(None, "whole picture", pictures)]
+    for tokens in asked.contexts:
+        prefill = [asked.ledger(model, tokens) if reaches(model, tokens) else None for model in models]
+        prefills.append((tokens, f"{tokens:,}", prefill))
+    found += [_flops(quantity, *prefill) for prefill in prefills]
+    found += [_core(quantity, *prefill) for prefill in prefills]
+    found += [_cache(*prefill) for prefill in prefills]
+    growing = [one.cache_terms.growth if one.total("cache") else None for one in ones]
+    fixed = [
+        None if n is None or _coupled(m) else one.cache_terms.constant
+        for n, m, one in zip(growing, models, ones, strict=True)
+    ]
+    found += [
+        _elements("growth", "a further token", growing, ones),
+        _elements("constant", "constant part", fixed, ones),
+    ]
+    found += _crossovers(models, asked)
+    return [row for row in found if any(value is not None for value in row.values)]
+
+
+def _flops(quantity: str, tokens: int | None, label: str, at: Ledgers) -> Row:
+    """FLOPs a position, the average over the whole prefill."""
+    values = [None if one is None else Fraction(one.total(quantity), one.work.tokens) for one in at]
+    exact = [n.numerator if n is not None and n.denominator == 1 else n for n in values]
+    return Row("flops_per_token", tokens, "FLOPs a token at", label, exact, short)
+
+
+def _core(quantity: str, tokens: int | None, label: str, at: Ledgers) -> Row:
+    core = [None if one is None else one.by_kind(quantity).get("attention_core") for one in at]
+    whole = [None if one is None else one.total(quantity) for one in at]
+    return Row("attention_core_flops", tokens, "attention core", label, core, short, whole)
+
+
+def _cache(tokens: int | None, label: str, at: Ledgers) -> Row:
+    held = [None if one is None else cache_bytes(one) or None for one in at]
+    return Row("cache_bytes", tokens, "cache at", label, held, _bytes)
+
+
+def _elements(term: str, label: str, elements: Sequence[Any], ones: Sequence[Ledger]) -> Row:
+    values = [None if n is None else ceil_div(n * one.bits[2], 8) for n, one in zip(elements, ones, strict=True)]
+    return Row(f"cache_{term}_bytes", None, "cache at", label, values, _bytes)
+
+
+def _coupled(model: Model) -> bool:
+    """Whether an encoder apart is as long as the context: what its cache holds is then no constant."""
+    return model.has_encoder_apart and model.workload(tokens=2).source == 2
+
+
+def _crossovers(models: Sequence[Model], asked: Question) -> list[Row]:
+    """Where scores and values overtake the feed-forward, and every linear layer."""
+    found: list[dict[Any, Any]] = []
+    for model in models:
+        answers = [] if model.fixed_length else crossovers(lengths(model, None, asked.logits, asked.mla))
+        found.append({each.rule: each for each in answers if each.attention == asked.attention})
+    result = []
+    for rule, label in ((RULES[0], "feed-forward"), (RULES[3], "linear layers")):
+        answered = [each.get(rule) for each in found]
+        values = [None if a is None or a.why.startswith("no ") else a.tokens or NEVER for a in answered]
+        result.append(Row(f"crossover: {rule.name}", None, "core overtakes, at", label, values, _length))
+    return result
+
+
+def _bytes(number: int) -> str:
+    return iec(number, digits=3)
+
+
+def _length(tokens: Any) -> str:
+    return tokens if tokens == NEVER else f"{tokens:,}" if tokens < 10**6 else short(tokens)
+
+
+def report(models: Sequence[Model], asked: Question) -> Report:
+    """Quantities as rows, models as columns; ratios have columns of their own, or stand below where there are many."""
+    found = rows(models, asked)
+    beside = len(models) <= BESIDE
+    headings: list[Any] = [Cell("quantity", "")]
+    columns: list[Sequence[Any]] = []
+    for i, model in enumerate(models):
+        cells = [_cell(row, i, _beyond(row, model)) for row in found]
+        times = [_times(row, i, cell.style) for row, cell in zip(found, cells, strict=True)]
+        if i and not beside:
+            cells = [c._replace(text=f"{c.text}\n{t.text}".rstrip()) for c, t in zip(cells, times, strict=True)]
+        width = max(8, *(len(line) for cell in cells for line in cell.text.split("\n")))
+        headings.append(Cell(model.name, fold(model.name, width)))
+        columns.append(cells)
+        if i and beside:
+            headings.append("")
+            columns.append(times)
+    lines: list[Sequence[Any]] = []
+    heading = ""
+    for row, *cells in zip(found, *columns, strict=True):
+        if row.heading not in ("", heading):
+            lines.append([Cell(None, row.heading, "bold"), *[""] * len(columns)])
+        heading = row.heading
+        name = row.quantity if row.tokens is None else f"{row.quantity} at {row.tokens}"
+        lines.append([Cell(name, f"  {row.label}" if heading else row.label), *cells])
+    convention = {"flops_per_mac": 2, "attention": asked.attention, "logits": asked.logits, "mla": asked.mla}
+    data = {
+        "schema": "txcalc/compare/1",
+        "models": [
+            {
+                "name": model.name,
+                "kind": model.kind,
+                "context": model.context,
+                "source": model.spec["source"] or model.origin,
+            }
+            for model in models
+        ],
+        "convention": {**convention, "dtype": asked.dtype, "kv_dtype": asked.kv_dtype},
+        "workload": {"batch": 1, "past": 0, "contexts": list(asked.contexts)},
+        "rows": [_data(row, models) for row in found],
+    }
+    words = ["2 FLOPs a multiply-add", f"{asked.attention} attention", f"{asked.logits} logits"]
+    if any(isinstance(leaf, LatentCore) for model in models for leaf in leaves_of(model.root)):
+        words.append(f"MLA {asked.mla}")
+    header = [
+        f"{len(models)} models; × is the ratio to {models[0].name}",
+        "; ".join([*words, f"cache in {asked.kv_dtype}"]),
+        "one sequence; FLOPs a token: a prefill's by its length; core: scores and values",
+    ]
+    return Report(data, [Table("", headings, lines)], header, _notes(models, asked))
+
+
+def _cell(row: Row, i: int, dim: bool) -> Cell:
+    """A model's figure; those that differ from the first model's stand out, twice or half of it in bold."""
+    value, ratio = row.values[i], row.ratio(i)
+    if value is None:
+        return Cell(None, "")
+    if row.among:
+        share = Fraction(value, row.among[i])
+        return Cell(float(share), f"{float(100 * share):.1f} %", "dim" if dim else "")
+    exact = value if isinstance(value, int | str) else float(value)
+    if i == 0 or ratio is None:
+        style = ""
+    elif ratio == 1:
+        style = "dim"
+    else:
+        style = ("yellow" if ratio > 1 else "cyan") + (" bold" if ratio >= 2 or ratio <= Fraction(1, 2) else "")
+    return Cell(exact, row.shown(value), "dim" if dim else style)
+
+
+def _times(row: Row, i: int, style: str) -> Cell:
+    ratio = row.ratio(i)
+    return Cell(None, "") if ratio is None else Cell(float(ratio), times_text(ratio), style)
+
+
+def times_text(ratio: Fraction) -> str:
+    """`×1.21`, `÷12.3` for less than a tenth, `=` for 1: about five characters."""
+    if ratio in (0, 1):
+        return "=" if ratio else "×0"
+    sign, factor = ("×", ratio) if ratio >= Fraction(1, 10) else ("÷", 1 / ratio)
+    digits = 2 if factor < 10 else 1 if factor < 100 else 0
+    return sign + (f"{float(factor):.{digits}f}" if factor < 999 else short(factor).replace(" ", ""))
+
+
+def fold(name: str, width: int) -> str:
+    """A name in up to three lines of this width, broken after `-`, `_`, `/` and spaces where it can be."""
+    lines = [""]
+    for piece in re.findall(r"[^-_/\s]*[-_/\s]?", name):
+        while piece:
+            room = width - len(lines[-1])
+            if len(piece.rstrip()) > room and lines[-1]:
+                lines.append("")
+                continue
+            lines[-1] += piece[:room]
+            piece = piece[room:].lstrip()
+    lines = [line.rstrip() for line in lines]
+    return "\n".join(lines if len(lines) <= 3 else [*lines[:2], lines[2][: width - 1] + "…"])
+
+
+def _beyond(row: Row, model: Model) -> bool:
+    return model.context is not None and row.tokens is not None and row.tokens > model.context
+
+
+def _data(row: Row, models: Sequence[Model]) -> dict[str, Any]:
+    """A row as JSON has it; a mean that is not whole is a float, and what it is the mean of stands beside it."""
+    ratios = [row.ratio(i) for i in range(len(models))]
+    data: dict[str, Any] = {"quantity": row.quantity, "tokens": row.tokens}
+    data["values"] = [
+        float(value) if isinstance(value, Fraction) else None if value == NEVER else value for value in row.values
+    ]
+    if row.quantity == "flops_per_token" and row.tokens is not None:
+        data["flops"] = [None if value is None else int(value * row.tokens) for value in row.values]
+    if row.among:
+        data["of"] = row.among
+    else:
+        data["ratios"] = [None if ratio is None else float(ratio) for ratio in ratios]
+    if NEVER in row.values:
+        data["never"] = [value == NEVER for value in row.values]
+    return data
+
+
+def _notes(models: Sequence[Model], asked: Question) -> list[str]:
+    notes = []
+    for model in models:
+        notes += [f"{model.name}: assumed {assumption}" for assumption in model.assumptions]
+        notes += [f"{model.name}: {note}" for note in model.notes]
+        if any(not reaches(model, tokens) for tokens in asked.contexts) and not model.fixed_length:
+            notes.append(f"{model.name}: lengths past its table of positions are left out")
+        elif model.context and max(asked.contexts, default=0) > model.context:
+            notes.append(f"{model.name}: lengths beyond its context of {model.context:,} are shown dim")
+    return notes

@@ -1,0 +1,108 @@
+"""The report of `txcalc crossover`: lengths at which attention overtakes the rest, contexts at which the cache does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from txcalc.model import Model, leaves_of
+from txcalc.parts.attention import LatentCore
+from txcalc.planning.crossover import RULES, Balance, Crossover
+from txcalc.render.report import Cell, Report, Table, cell
+from txcalc.units import iec
+
+if TYPE_CHECKING:
+    from txcalc.algebra import Crossing
+
+Forms = Sequence["Crossing | None"]
+NEVER = Cell(None, "never")
+
+
+class Answers(NamedTuple):
+    """What was found for one model; `forms` stand beside `crossovers`, and are empty where nobody asked for them."""
+
+    model: Model
+    crossovers: Sequence[Crossover]
+    balances: Sequence[Balance]
+    forms: Forms
+
+
+def report(
+    answers: Sequence[Answers], classic: Sequence[Forms], convention: dict[str, str], format_: str, notes: Sequence[str]
+) -> Report:
+    """Two tables a model, and the classic block's lengths, plain and gated, where there are closed forms."""
+    rows: list[dict[str, Any]] = []
+    contexts: list[dict[str, Any]] = []
+    tables: list[Table] = []
+    for model, crossovers, balances, forms in answers:
+        beside = forms or [None] * len(crossovers)
+        rows += [{"model": model.name, **_row(each, form)} for each, form in zip(crossovers, beside, strict=True)]
+        contexts += [{"model": model.name, **each._asdict()} for each in balances]
+        tables.append(_lengths(model, crossovers, forms, format_))
+        if balances:
+            tables.append(_contexts(model, balances))
+    data = {"schema": "txcalc/crossover/1", "convention": convention, "rows": rows, "cache": contexts}
+    if classic:
+        names = [(rule.name, attention) for rule in RULES for attention in ("dense", "masked")]
+        blocks = list(zip(names, *classic, strict=True))
+        data["classic"] = [
+            {"rule": rule, "attention": attention, "plain": _text(plain), "gated": _text(gated)}
+            for (rule, attention), plain, gated in blocks
+        ]
+        lines = [
+            [_name(rule, attention, format_), _math(plain, format_), _math(gated, format_)]
+            for (rule, attention), plain, gated in blocks
+        ]
+        title = "Classic blocks: h_kv = h, h·d_h = D, F = 4·D"
+        tables.append(Table(title, ("rule", "plain", "gated"), lines, frozenset(range(3))))
+    mla = any(isinstance(leaf, LatentCore) for answer in answers for leaf in leaves_of(answer.model.root))
+    header = [
+        "The smallest length T at which the left side of a rule is at least the right side",
+        "forward FLOPs summed over layers; active experts and routers are feed-forward; "
+        + f"{convention['logits']} logits{', MLA ' + convention['mla'] if mla else ''}",
+        "a decode step reads the whole cache, and once every weight but embedding tables and untouched experts",
+    ]
+    return Report(data, tables, header, notes)
+
+
+def _row(each: Crossover, form: Crossing | None) -> dict[str, Any]:
+    row = {"rule": each.rule.name, "attention": each.attention, "formula": _text(form), "tokens": each.tokens}
+    return {**row, "why": each.why} if each.why else row
+
+
+def _lengths(model: Model, crossovers: Sequence[Crossover], forms: Forms, format_: str) -> Table:
+    lines = []
+    for i, each in enumerate(crossovers):
+        how = Cell(each.why, each.why) if each.why else _math(forms[i] if forms else None, format_)
+        name = _name(each.rule.name, each.attention, format_)
+        lines.append([name, how, cell(each.tokens) if each.tokens else NEVER])
+    headings = ["rule", "closed form" if forms else "why", "tokens"]
+    if not any(how.text for _, how, _ in lines):
+        headings, lines = headings[::2], [line[::2] for line in lines]
+    return Table(f"{model.name}: attention overtakes", headings, lines, frozenset(range(len(headings) - 1)))
+
+
+def _contexts(model: Model, balances: Sequence[Balance]) -> Table:
+    lines = []
+    for batch, context, weights, cache in balances:
+        found = cell(context) if context else NEVER
+        lines.append([cell(batch), found, Cell(weights, iec(weights)), Cell(cache, iec(cache) if cache else "")])
+    title = f"{model.name}: a decode step reads at least as much cache as weights"
+    read = Cell("weights bytes", "weights read"), Cell("cache bytes", "cache read")
+    return Table(title, ("batch", "context from", *read), lines, frozenset())
+
+
+def _name(rule: str, attention: str, format_: str) -> Cell:
+    """A rule by its attention; a terminal does not repeat it."""
+    full = f"{rule}, {attention}"
+    return Cell(full, f"  {attention}" if attention == "masked" and format_ == "table" else full)
+
+
+def _text(form: Crossing | None) -> str | None:
+    return form.write() if form else None
+
+
+def _math(form: Crossing | None, format_: str) -> Cell:
+    if form is None:
+        return Cell(None, "")
+    return Cell(form.write(), f"${form.latex()}$" if format_ == "latex" else form.write())

@@ -1,0 +1,201 @@
+"""The report of `txcalc deploy`: what fits, on how many accelerators, and what each of them holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from txcalc.ledger import KINDS
+from txcalc.planning.deployment import RULE, Gpu, Plan
+from txcalc.render.report import Cell, Report, Table, exact, percent
+from txcalc.render.show import summary
+from txcalc.units import iec
+
+BAR = 40
+# A picture without colour: each part of an accelerator's memory has a sign of its own.
+SIGNS = {"weights": "█", "cache": "▓", "activations": "▒", "reserve": "░", "free": "·"}
+LAYOUTS = 10  # shown; JSON has them all
+
+
+def report(plan: Plan, speed: Mapping[str, Any] | None = None) -> Report:
+    """All of a plan; `speed` is what `planning.serving` says of its best layout."""
+    deployment, best = plan.deployment, plan.best
+    model, accelerator, engine = deployment.model, deployment.accelerator, deployment.engine
+    gpus = deployment.gpus(best.layout, plan.context, plan.concurrency)
+    form = engine.weights
+    header = [
+        summary(model)[0],
+        f"{best.layout.gpus} × {accelerator.title}, {iec(accelerator.memory)} each; {best.layout}",
+        f"{_sequences(plan.concurrency)} of {plan.context:,} tokens; weights {form.name}, cache {engine.kv}",
+        f"pages of {engine.block} tokens, prefill in chunks of {engine.chunk:,}, "
+        f"reserve {engine.reserve} ({engine.reserve.source})",
+        verdict(plan),
+    ]
+    tables = [_answers(plan), _stacks(gpus), _memory(best.fullest), _caches(plan, gpus), _layouts(plan)]
+    return Report(_data(plan, gpus, speed), tables, header, plan.notes)
+
+
+def _sequences(number: int) -> str:
+    return "1 sequence" if number == 1 else f"{number:,} sequences"
+
+
+def verdict(plan: Plan) -> str:
+    """Fits or not, and by how much."""
+    gpu = plan.best.fullest
+    if plan.best.fits:
+        return f"fits: {iec(gpu.free)} to spare on the fullest GPU"
+    return f"does not fit: {iec(-gpu.free)} too much on the fullest GPU, for its {gpu.limit}"
+
+
+def _answers(plan: Plan) -> Table:
+    best = plan.best
+    context = "memory sets no end" if plan.max_context is None else plan.max_context
+    rows = [
+        (f"most sequences at {plan.context:,} tokens", best.max_concurrency),
+        (f"longest context of {_sequences(plan.concurrency)}", context),
+        ("fewest GPUs for both", "more than are tried" if plan.min_gpus is None else plan.min_gpus),
+        ("what ends it", best.fullest.limit),
+    ]
+    return Table("Largest and smallest", ("question", "answer"), rows)
+
+
+def _stacks(gpus: list[Gpu]) -> Table:
+    """A bar for every different stage."""
+    rows = []
+    for gpu in gpus:
+        stage = gpu.rank.stage
+        label = f"{stage.first}" if stage.copies == 1 else f"{stage.first} and {stage.copies - 1} alike"
+        rows.append((label, Cell(None, bar(gpu)), percent(gpu.memory - max(gpu.free, 0), gpu.memory)))
+    legend = " ".join(f"{sign} {name}" for name, sign in SIGNS.items())
+    return Table(f"Each GPU: {legend}", ("stage", "memory", "used"), rows, left=frozenset({0, 1}))
+
+
+def bar(gpu: Gpu, width: int = BAR) -> str:
+    """The stack of an accelerator's memory, drawn to scale; what does not fit is cut off by a ►."""
+    sizes = {
+        **dict(zip(SIGNS, (gpu.weights, gpu.cache, gpu.peak, gpu.reserve), strict=False)),
+        "free": max(0, gpu.free),
+    }
+    drawn, end, text = 0, 0, ""
+    for name, size in sizes.items():
+        end += size
+        to = min(width, round(width * end / gpu.memory))
+        text += SIGNS[name] * (to - drawn)
+        drawn = max(drawn, to)
+    return text if gpu.free >= 0 else text[:-1] + "►"
+
+
+def weights_by_kind(gpu: Gpu) -> dict[str, int]:
+    """Bytes of a rank's weights by kind of part."""
+    sums: dict[str, int] = {}
+    for entry, size in gpu.rank.weights:
+        kind = "attention" if entry.kind == "attention_core" else entry.kind
+        sums[kind] = sums.get(kind, 0) + size
+    return {kind: sums[kind] for kind in KINDS if sums.get(kind)}
+
+
+def _memory(gpu: Gpu) -> Table:
+    rows: list[tuple[Any, ...]] = []
+    for kind, size in weights_by_kind(gpu).items():
+        rows.append((f"weights: {kind.replace('_', ' ')}", size))
+    rows.append(("cache (pages)", gpu.cache))
+    most = max(gpu.activations, key=lambda name: gpu.activations[name])
+    rows.append((f"activations (most: {most})", gpu.peak))
+    rows.append(("reserve", gpu.reserve))
+    rows.append(("free" if gpu.free >= 0 else "lacking", gpu.free))
+    rows.append(("memory", gpu.memory))
+    shown = [(name, exact(size), Cell(size, iec(size)), percent(size, gpu.memory)) for name, size in rows]
+    return Table("The fullest GPU", ("", "bytes", "", "share"), shown, total=True)
+
+
+def _caches(plan: Plan, gpus: list[Gpu]) -> Table:
+    """One sequence's cache on one GPU, three ways."""
+    sizes = max(gpus, key=lambda gpu: gpu.cache).rank.caches(plan.context)
+    block = plan.deployment.engine.block
+    ways = (
+        ("algorithmic: what later tokens need", sizes.algorithmic),
+        (f"pages of {block} tokens (vLLM's rule), counted here", sizes.pages),
+        ("dense: no window used", sizes.dense),
+    )
+    rows = [(name, exact(size), Cell(size, iec(size))) for name, size in ways]
+    return Table("Cache of one sequence, a GPU", ("", "bytes", ""), rows)
+
+
+def _layouts(plan: Plan) -> Table:
+    rows = [
+        (
+            str(choice.layout),
+            Cell(choice.fits, "yes" if choice.fits else "no", "green" if choice.fits else "red"),
+            Cell(choice.fullest.weights, iec(choice.fullest.weights)),
+            Cell(choice.fullest.cache, iec(choice.fullest.cache)),
+            Cell(choice.fullest.free, iec(choice.fullest.free)),
+            choice.max_concurrency,
+        )
+        for choice in plan.choices[:LAYOUTS]
+    ]
+    headings = ("layout", "fits", "weights", "cache", "free", "most sequences")
+    return Table(f"Layouts, best first: {RULE}", headings, rows)
+
+
+def _data(plan: Plan, gpus: list[Gpu], speed: Mapping[str, Any] | None) -> dict[str, Any]:
+    deployment, best = plan.deployment, plan.best
+    model, accelerator, engine = deployment.model, deployment.accelerator, deployment.engine
+    return {
+        "schema": "txcalc/deploy/1",
+        "model": {"name": model.name, "source": model.spec["source"], "params": model.params},
+        "gpu": {
+            "name": accelerator.name,
+            "memory_bytes": accelerator.memory,
+            "reserve_bytes": deployment.reserve,
+            "reserve_source": engine.reserve.source,
+            "source": accelerator.sources,
+        },
+        "workload": {"context": plan.context, "concurrency": plan.concurrency},
+        "engine": {
+            "weights": engine.weights.name,
+            "weights_source": engine.weights.source,
+            "kv": engine.kv,
+            "block": engine.block,
+            "chunk": engine.chunk,
+        },
+        "fits": best.fits,
+        "limit": best.fullest.limit,
+        "headroom_bytes": best.fullest.free,
+        "max_concurrency": best.max_concurrency,
+        "max_context": plan.max_context,
+        "min_gpus": plan.min_gpus,
+        "layout": {**best.layout._asdict(), "gpus": best.layout.gpus},
+        "rule": RULE,
+        "layouts": [
+            {
+                **choice.layout._asdict(),
+                "gpus": choice.layout.gpus,
+                "fits": choice.fits,
+                "headroom_bytes": choice.fullest.free,
+                "max_concurrency": choice.max_concurrency,
+            }
+            for choice in plan.choices
+        ],
+        "memory": [_gpu(gpu, plan.context) for gpu in gpus],
+        "speed": speed,
+        "assumptions": list(model.assumptions),
+        "notes": [*model.notes, *plan.notes],
+    }
+
+
+def _gpu(gpu: Gpu, context: int) -> dict[str, Any]:
+    """One stage's accelerators: sums, and entries by part."""
+    rank = gpu.rank
+    return {
+        "stage": rank.stage.first,
+        "stages_alike": rank.stage.copies,
+        "weights_bytes": gpu.weights,
+        "weights_by_kind": weights_by_kind(gpu),
+        "cache_bytes": gpu.cache,
+        "cache_a_sequence": rank.caches(context)._asdict(),
+        "activations_bytes": gpu.peak,
+        "activations": gpu.activations,
+        "free_bytes": gpu.free,
+        "weights": [{"path": entry.path, "copies": entry.times, "bytes": size} for entry, size in rank.weights],
+        "cache": [{"path": held.path, "copies": held.copies, "bytes": size} for held, size in rank.pages(context)],
+    }

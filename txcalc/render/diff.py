@@ -1,0 +1,114 @@
+"""The report of `txcalc diff`: what differs, what each difference alone costs, and the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from txcalc.ledger import Ledger
+from txcalc.model import Model
+from txcalc.num import ceil_div
+from txcalc.planning.differences import Cost, Difference, cost
+from txcalc.render.report import Cell, Report, Table
+from txcalc.render.show import workload
+from txcalc.units import iec, short
+
+
+def report(
+    one: Model, other: Model, found: Sequence[Difference], mine: Ledger, theirs: Ledger, attention: str, kv_dtype: str
+) -> Report:
+    """`mine` and `theirs` are the ledgers of one workload."""
+    whole = cost(mine, theirs, "flops_masked" if attention == "masked" else "flops")
+    bits = mine.bits[2]
+
+    def data(change: Cost | None) -> dict[str, Any]:
+        if change is None:
+            return dict.fromkeys(("params", "flops", "flops_per_token", "cache"))
+        cache = {
+            "elements_per_token": change.growth,
+            "bytes_per_token": _bytes(change.growth, bits),
+            "constant_elements": change.constant,
+        }
+        return {
+            "params": change.params,
+            "flops": change.flops,
+            "flops_per_token": _number(change.flops_per_token),
+            "cache": cache,
+        }
+
+    def cells(change: Cost) -> list[Cell]:
+        held = _bytes(change.growth, bits)
+        return [
+            _signed(change.params, short(abs(change.params))),
+            _signed(_number(change.flops_per_token), short(abs(change.flops_per_token))),
+            _signed(held, iec(abs(held))),
+        ]
+
+    facts: dict[str, Any] = {
+        "schema": "txcalc/diff/1",
+        "models": [
+            {"name": m.name, "kind": m.kind, "source": m.origin, "params": ledger.total("params")}
+            for m, ledger in ((one, mine), (other, theirs))
+        ],
+        "workload": workload(one, mine),
+        "convention": {"flops_per_mac": 2, "attention": attention, "kv_dtype": kv_dtype},
+        "differences": [
+            {
+                "key": d.key,
+                "letter": d.letter or None,
+                "from": d.one,
+                "to": d.other,
+                **data(d.cost),
+                "why": d.why or None,
+            }
+            for d in found
+        ],
+        "whole": data(whole),
+        "assumptions": [f"{m.name}: {line}" for m in (one, other) for line in m.assumptions],
+        "notes": [f"{m.name}: {line}" for m in (one, other) for line in m.notes],
+    }
+    counted = [[_name(d), _value(d.one), _value(d.other), *cells(d.cost)] for d in found if d.cost is not None]
+    counted.append(["all together", "", "", *cells(whole)])
+    headings = ("alone", "from", "to", "parameters", "FLOPs/token", "cache/token")
+    tables = [Table("What each difference alone adds to the first", headings, counted, total=True)]
+    rest = [[_name(d), _value(d.one), _value(d.other), d.why] for d in found if d.cost is None]
+    if rest:
+        left = frozenset({0, 3})
+        tables.append(Table("Not counted alone", ("key", "from", "to", "why"), rest, left=left))
+    places = ", ".join(f"{name} {value:,}" for name, value in workload(one, mine).items() if value is not None)
+    header = [
+        f"{one.name} → {other.name}",
+        f"{places}; 2 FLOPs a multiply-add; {attention} attention; cache in {kv_dtype}",
+        "differences multiply: their costs alone do not add up to that of all together",
+    ]
+    return Report(facts, tables, header, [*facts["assumptions"], *facts["notes"]])
+
+
+def _bytes(elements: int, bits: int) -> int:
+    """Bytes of a difference, rounded away from zero as the cache itself is."""
+    return ceil_div(elements * bits, 8) if elements >= 0 else -ceil_div(-elements * bits, 8)  # type: ignore[no-any-return]
+
+
+def _number(value: Fraction) -> int | float:
+    return value.numerator if value.denominator == 1 else float(value)
+
+
+def _name(difference: Difference) -> str:
+    return f"{difference.letter} ({difference.key})" if difference.letter else difference.key
+
+
+def _value(value: Any) -> Cell:
+    if value is None:
+        return Cell(None, "–")
+    if isinstance(value, list):
+        return Cell(" ".join(map(str, value)), ", ".join(map(str, value)) or "none")
+    if isinstance(value, bool):
+        return Cell(value, "yes" if value else "no")
+    return Cell(
+        value, f"{value:,}" if isinstance(value, int) else f"{value:.6g}" if isinstance(value, float) else value
+    )
+
+
+def _signed(value: int | float, size: str) -> Cell:
+    return Cell(value, f"+{size}" if value > 0 else f"−{size}" if value < 0 else "0")

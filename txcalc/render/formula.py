@@ -1,0 +1,181 @@
+"""The report of `txcalc formula`: figures in letters, with a model's numbers, and their values; or how the textbook's
+rules follow from the generic block."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from txcalc.algebra import SAVED_SCORES, Derivation, Formula, Letter, values
+from txcalc.ledger import Ledger
+from txcalc.model import Model
+from txcalc.notation import LATEX, TEXT, Expression, Style, in_order, tidy, write
+from txcalc.render.report import Cell, Report, Table, cell
+from txcalc.render.show import convention, summary, workload
+
+TITLES = {
+    "params": "Parameters",
+    "active": "Active parameters",
+    "flops": "Forward FLOPs, dense attention",
+    "flops_masked": "Forward FLOPs, masked attention",
+    "cache_growth": "Cache of one sequence: elements that each further token adds",
+    "cache_constant": "Cache of one sequence: elements whatever the length",
+    "cache": "Cache of one sequence: elements held",
+    "saved": "Elements kept for backward, fused attention",
+    SAVED_SCORES: "Elements kept for backward, the attention matrix too",
+}
+Letters = Mapping[Expression, Letter]
+
+
+def report(
+    model: Model, ledger: Ledger, rows: list[Formula], letters: Letters, path: str, attention: str, format_: str
+) -> Report:
+    """The parts below `path`, of a whole model down to the branches of a layer; JSON has every one."""
+    places = workload(model, ledger)
+    said = ", ".join(f"{name} {value:,}" for name, value in places.items() if value is not None)
+    data = {
+        "schema": "txcalc/formula/1",
+        "model": {"name": model.name, "kind": model.kind, "source": model.spec["source"] or model.origin},
+        "workload": places,
+        "part": path,
+        "letters": _legend_data(_used(rows, letters)),
+        "rows": [_data(row, letters) for row in rows],
+    }
+    found = {quantity: [row for row in rows if row.quantity == quantity] for quantity in TITLES}
+    del found["flops_masked" if attention == "dense" else "flops"]
+    _drop(found, "active", "params")
+    _drop(found, SAVED_SCORES, "saved")
+    depth = None if path else 3 if model.has_encoder_apart else 2
+    shown = {quantity: _shown(each, depth) for quantity, each in found.items()}
+    tables = [_table(TITLES[quantity], each, letters, format_) for quantity, each in shown.items() if each]
+    tables.append(_legend(_used([row for each in shown.values() for row in each], letters), format_))
+    return Report(data, tables, [*summary(model), said, convention(model, ledger, attention)], model.notes)
+
+
+def generic(found: list[Derivation], letters: Letters, format_: str) -> Report:
+    """The derivations of the textbook's rules; `letters` have no values."""
+    data = {
+        "schema": "txcalc/formula/1",
+        "model": None,
+        "letters": _legend_data(letters.values()),
+        "derivations": [
+            {"title": each.title, "steps": [{"step": what, **_both(cost)} for what, cost in each.steps]}
+            for each in found
+        ],
+    }
+    tables = [
+        Table(
+            each.title,
+            ("step", "formula"),
+            [(what, _math(cost, format_)) for what, cost in each.steps],
+            frozenset({0, 1}),
+        )
+        for each in found
+    ]
+    header = [
+        "The generic block: h query heads on h_kv key/value heads, a plain feed-forward, RMSNorms, no biases",
+        "each rule of thumb is the sum of its parts, into which the classic block's sizes are put one by one",
+    ]
+    return Report(data, [*tables, _legend(letters.values(), format_)], header)
+
+
+def _drop(found: dict[str, list[Formula]], quantity: str, other: str) -> None:
+    """Leaves of a quantity only the rows that differ from another's."""
+    same = {(row.path, row.value) for row in found[other]}
+    found[quantity] = [row for row in found[quantity] if (row.path, row.value) not in same]
+
+
+def _shown(rows: list[Formula], depth: int | None) -> list[Formula]:
+    """The rows down to a depth. Of a part that is all of another, the smaller one; of a part that costs the same in
+    layers of several kinds, the first, as many times."""
+    near = [row for row in rows if depth is None or row.depth <= depth]
+    shown: dict[Any, Formula] = {}
+    for row in near:
+        inside = (other for other in near if other.path.startswith(f"{row.path}."))
+        if row.depth > 0 and any(other.expression == row.expression for other in inside):
+            continue
+        alike = re.sub(r"(?<=layers\.)\d+", "", row.path), row.expression
+        first = shown.get(alike)
+        more = {"copies": first.copies + row.copies, "number": first.number + row.number} if first else {}
+        shown[alike] = (first or row)._replace(**more)
+    return list(shown.values())
+
+
+def _table(title: str, rows: list[Formula], letters: Letters, format_: str) -> Table:
+    """One row a part, or for a terminal two: the letters, and the numbers beneath them."""
+    folded = format_ == "table"
+    headings = ["part", "×", "formula", *(() if folded else ("with numbers",)), "value"]
+    lines: list[list[Any]] = []
+    for row in rows:
+        name, several = row.path or "total", row.number != 1
+        formula, numbers = _math(row.expression, format_), _numbers(row, letters, format_)
+        if folded:
+            lines.append([name, str(row.number) if several else "", formula, ""])
+            lines.append(["", "", f"= {numbers.text}", cell(row.value)])
+        else:
+            lines.append([name, _math(row.copies, format_) if several else "", formula, numbers, cell(row.value)])
+    if not any(row.number != 1 for row in rows):
+        for line in (headings, *lines):
+            del line[1]
+    return Table(title, headings, lines, frozenset(range(len(headings) - 1)))
+
+
+def _legend(letters: Iterable[Letter], format_: str) -> Table:
+    rows = [[_math(letter.symbol, format_), letter.meaning, cell(letter.value)] for letter in letters]
+    return Table("Letters", ("letter", "meaning", "value"), rows, frozenset({0, 1}))
+
+
+def _used(rows: Iterable[Formula], letters: Letters) -> list[Letter]:
+    """The letters of some formulas, in order."""
+    symbols = {symbol for row in rows for symbol in row.expression.free_symbols | row.copies.free_symbols}
+    return [letters[symbol] for symbol in in_order(symbols)]
+
+
+def _legend_data(letters: Iterable[Letter]) -> list[dict[str, Any]]:
+    return [
+        {
+            "letter": letter.symbol.name,
+            "latex": write(tidy(letter.symbol), LATEX),
+            "meaning": letter.meaning,
+            "value": letter.value,
+        }
+        for letter in letters
+    ]
+
+
+def _data(row: Formula, letters: Letters) -> dict[str, Any]:
+    return {
+        "part": row.path or "total",
+        "times": row.number,
+        "quantity": row.quantity,
+        **_both(row.expression),
+        "substituted": _with_numbers(row, letters, TEXT),
+        "value": row.value if isinstance(row.value, int) else str(row.value),
+    }
+
+
+def _both(expression: Expression) -> dict[str, str]:
+    formula = tidy(expression)
+    return {"formula": write(formula), "latex": write(formula, LATEX)}
+
+
+def _with_numbers(row: Formula, letters: Letters, style: Style) -> str:
+    """B, T, P and T_src stay letters, and what stands before them is multiplied out; without them, nothing is."""
+    sizes = {symbol: letter for symbol, letter in letters.items() if letter.entry.key}
+    collected = row.expression.xreplace(values(sizes))
+    if collected.free_symbols:
+        return write(tidy(collected), style)
+    return write(tidy(row.expression), style, {symbol: letter.value for symbol, letter in sizes.items()})
+
+
+def _numbers(row: Formula, letters: Letters, format_: str) -> Cell:
+    return _cell(_with_numbers(row, letters, LATEX if format_ == "latex" else TEXT), format_)
+
+
+def _math(expression: Expression, format_: str) -> Cell:
+    return _cell(write(tidy(expression), LATEX if format_ == "latex" else TEXT), format_)
+
+
+def _cell(text: str, format_: str) -> Cell:
+    return Cell(text, f"${text}$" if format_ == "latex" else text)

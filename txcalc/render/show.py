@@ -1,0 +1,242 @@
+"""The report of `txcalc show`: what a model is, what it costs, and how wrong the rules of thumb are for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from txcalc.ledger import KINDS, Ledger
+from txcalc.model import Model, leaves_of
+from txcalc.num import ceil_div
+from txcalc.parts.attention import AttentionCore, LatentCore, Window
+from txcalc.planning.evidence import Known, how_known
+from txcalc.planning.memory import cache_bytes, saved_bytes, training_state, weights_bytes
+from txcalc.planning.rules import rules_of_thumb
+from txcalc.planning.training import training_flops
+from txcalc.render.report import Cell, Report, Table, cell, error, percent, rounded
+from txcalc.units import iec, short
+
+
+def summary(model: Model) -> tuple[str, str]:
+    """What a model is, in one line, and what its layers are made of, in another."""
+    spec = next(iter(reversed(model.spec["stacks"].values())))
+    layers = " + ".join(str(stack["n_layers"]) for stack in model.spec["stacks"].values())
+    first = f"{model.name}: {model.kind}, {layers} layers, D = {spec['d_model']:,}"
+    if spec["vocab_size"] is not None:
+        first += f", V = {spec['vocab_size']:,}" + (" (tied)" if spec["head"]["tied"] else "")
+    seen: dict[str, None] = {}
+    for leaf in leaves_of(model.root):
+        if isinstance(leaf, AttentionCore):
+            heads, groups = leaf.n_heads, leaf.n_kv_heads
+            form = "MHA" if groups == heads else "MQA" if groups == 1 else "GQA"
+            window = f", window {leaf.span.window:,}" if isinstance(leaf.span, Window) else ""
+            seen[f"{form} {heads}/{groups} × {leaf.d_qk}{window}"] = None
+        elif isinstance(leaf, LatentCore):
+            seen[f"MLA {leaf.n_heads} heads, latent {leaf.kv_rank} + {leaf.d_rope}"] = None
+    for table in (layer for stack in model.spec["stacks"].values() for layer in stack["layer"].values()):
+        if "mamba" in table:
+            seen[f"Mamba {table['mamba']['d_inner']:,} × {table['mamba']['d_state']}"] = None
+        if "mamba2" in table:
+            seen[f"Mamba-2 {table['mamba2']['n_heads']} × {table['mamba2']['d_head']}"] = None
+        if "feed_forward" in table:
+            gated = "gated " if table["feed_forward"]["gated"] else ""
+            seen[f"{gated}F = {table['feed_forward']['d_ff']:,}"] = None
+        if "experts" in table:
+            experts = table["experts"]
+            shared = f" + {experts['n_shared']} shared" if experts["n_shared"] else ""
+            seen[f"{experts['top_k']} of {experts['n_experts']} experts{shared}, F = {experts['d_ff']:,}"] = None
+    return first, "; ".join(seen)
+
+
+def convention(model: Model, ledger: Ledger, attention: str) -> str:
+    """The conventions a header says, never assumes."""
+    work = ledger.work
+    words = ["2 FLOPs a multiply-add", f"{attention} attention", f"{'last' if work.last_logits else 'all'} logits"]
+    if any(isinstance(leaf, LatentCore) for leaf in leaves_of(model.root)):
+        words.append(f"MLA {'absorbed' if work.absorbed else 'expanded'}")
+    return "; ".join(words)
+
+
+def workload(model: Model, ledger: Ledger) -> dict[str, Any]:
+    """The workload as JSON has it: `source` only where there is an encoder apart."""
+    work = ledger.work
+    source = work.source if model.has_encoder_apart else None
+    return {"batch": work.batch, "tokens": work.tokens, "past": work.past, "source": source}
+
+
+def data(model: Model, ledger: Ledger) -> dict[str, Any]:
+    """The JSON of `show`."""
+    work, cache = ledger.work, ledger.cache_terms
+    params = ledger.by_kind("params")
+    flops = ledger.by_kind("flops")
+    has_mla = any(isinstance(leaf, LatentCore) for leaf in leaves_of(model.root))
+    return {
+        "schema": "txcalc/show/1",
+        "model": {
+            "name": model.name,
+            "kind": model.kind,
+            "source": model.spec["source"] or model.origin,
+            "model_type": model.spec["model_type"] or None,
+        },
+        "workload": workload(model, ledger),
+        "convention": {
+            "flops_per_mac": 2,
+            "attention": "dense",
+            "logits": "last" if work.last_logits else "all",
+            "mla": ("absorbed" if work.absorbed else "expanded") if has_mla else None,
+        },
+        "params": {
+            "total": ledger.total("params"),
+            "active": ledger.total("active"),
+            "embedding": params.get("embedding", 0),
+            "by_kind": params,
+        },
+        "flops": {
+            "forward": {"matmul": ledger.total("flops"), "other": ledger.total("flops_other")},
+            "masked": {"matmul": ledger.total("flops_masked")},
+            "by_kind": flops,
+        },
+        "cache": {
+            "elements_per_token": cache.growth,
+            "constant_elements": cache.constant,
+            "elements": cache.held,
+            "bytes": cache_bytes(ledger),
+        },
+        "memory": {"weights_bytes": weights_bytes(ledger)},
+        "assumptions": list(model.assumptions),
+        "notes": list(model.notes),
+    }
+
+
+def report(model: Model, ledger: Ledger, kept: Ledger, attention: str, dtype: str, kv_dtype: str) -> Report:
+    """The whole report; `kept` is the same ledger with the attention matrix kept for backward."""
+    work = ledger.work
+    places = workload(model, ledger)
+    said = ", ".join(f"{name} {value:,}" for name, value in places.items() if value is not None)
+    header = [*summary(model), said, convention(model, ledger, attention)]
+    facts = data(model, ledger)
+    facts["convention"]["attention"] = attention
+    known = _known(model, ledger)
+    facts["known"] = {quantity: found._asdict() for quantity, found in known.items()}
+    tables = [
+        _parts(ledger, "flops" if attention == "dense" else "flops_masked", known),
+        _flops(ledger, attention, known),
+        _memory(ledger, dtype, kv_dtype, kept, known),
+        _rules(model, ledger),
+    ]
+    if model.checkpoint:
+        from txcalc.render import checkpoint
+
+        facts["checkpoint"] = checkpoint.data(model.checkpoint.held, model.checkpoint)
+        header += [model.checkpoint.summary()] if model.checkpoint.agrees else []  # a note says so otherwise
+        tables += checkpoint.tables(model.checkpoint)
+    facts["memory"]["training_state_bytes"] = sum(share.bytes for share in training_state(facts["params"]["total"]))
+    facts["memory"]["saved_bytes"] = {"fused": saved_bytes(ledger), "attention_matrix_kept": saved_bytes(kept)}
+    facts["flops"]["training"] = {"matmul": training_flops(ledger)}
+    notes = [*(f"assumed {assumption}" for assumption in model.assumptions), *model.notes]
+    if model.spec["params"] not in (None, facts["params"]["total"]) and not model.notes:
+        notes.append(f"its description expects {model.spec['params']:,} parameters")
+    if model.context and work.past + work.tokens > model.context and not model.fixed_length:
+        notes.append(f"{work.past + work.tokens:,} positions are beyond its context of {model.context:,}")
+    if model.fixed_length:
+        notes.append("the number of positions is part of the model: tokens are ignored")
+    return Report(facts, tables, header, notes)
+
+
+def _known(model: Model, ledger: Ledger) -> dict[str, Known]:
+    """How each figure is known. Proofs are of all logits, and of MLA expanded: other forms are modelled."""
+    work = ledger.work
+    other_form = work.last_logits or work.absorbed
+    forward = "flops with cache" if work.decoding else "flops"
+    names = {
+        "params": "params",
+        "flops": "" if other_form else forward,
+        "flops_masked": "",
+        "flops_other": "",
+        "training": "" if other_form or work.decoding else "training flops",
+        "cache": "cache",
+        "saved": "" if other_form or work.decoding else "saved, fused attention",
+        "saved_kept": "" if other_form or work.decoding else "saved, attention matrix kept",
+    }
+    return {quantity: how_known(model, recorded) for quantity, recorded in names.items()}
+
+
+def _parts(ledger: Ledger, quantity: str, known: Mapping[str, Known]) -> Table:
+    params, flops = ledger.by_kind("params"), ledger.by_kind(quantity)
+    n, f = ledger.total("params"), ledger.total(quantity)
+    tokens = ledger.work.batch * ledger.work.tokens
+    rows: list[list[Any]] = []
+    for kind in KINDS:
+        if kind in params or kind in flops:
+            own, cost = params.get(kind), flops.get(kind)
+            a_token = rounded(Fraction(cost, tokens)) if cost else ""
+            shares = percent(own, n) if own else "", percent(cost, f) if cost else ""
+            rows.append([kind.replace("_", " "), cell(own), shares[0], a_token, cell(cost), shares[1]])
+    rows.append(["total", cell(n), rounded(n), rounded(Fraction(f, tokens)), cell(f), rounded(f)])
+    title = f"By part: parameters {known['params'].how}, FLOPs {known[quantity].how}"
+    return Table(title, ("part", "parameters", "share", "/token", "FLOPs", "share"), rows, total=True)
+
+
+def _flops(ledger: Ledger, attention: str, known: Mapping[str, Known]) -> Table:
+    dense, masked, other = (ledger.total(name) for name in ("flops", "flops_masked", "flops_other"))
+    tokens = ledger.work.batch * ledger.work.tokens
+    chosen = "flops_masked" if attention == "masked" else "flops"
+    rows = [
+        _row("forward, dense attention", dense, known["flops"]),
+        _row("forward, masked attention", masked, known["flops_masked"]),
+        _row("other (norms, softmax, …)", other, known["flops_other"]),
+        _row("forward per token", _per(ledger.total(chosen), tokens), known[chosen]),
+        _row("forward and backward, dense", training_flops(ledger), known["training"]),
+    ]
+    return Table("FLOPs", ("of this workload", "exact", "FLOPs", "known"), rows, left=frozenset({0, 3}))
+
+
+def _row(name: str, number: Any, known: Known) -> list[Any]:
+    return [
+        name,
+        cell(number) if isinstance(number, int) else Cell(float(number), f"{float(number):,.1f}"),
+        short(number),
+        known.how,
+    ]
+
+
+def _per(number: int, among: int) -> Any:
+    share = Fraction(number, among)
+    return share.numerator if share.denominator == 1 else share
+
+
+def _memory(ledger: Ledger, dtype: str, kv_dtype: str, kept: Ledger, known: Mapping[str, Known]) -> Table:
+    params, cache, batch = ledger.total("params"), ledger.cache_terms, ledger.work.batch
+    growth, constant = (ceil_div(elements * ledger.bits[2], 8) for elements in (cache.growth, cache.constant))
+    state = training_state(params)
+    weights, held = known["params"], known["cache"]
+    rows = [_bytes(f"weights ({dtype})", weights_bytes(ledger), weights)]
+    if cache.growth or cache.constant:
+        one = cache_bytes(ledger)
+        rows += [
+            _bytes(f"cache per further token ({kv_dtype})", growth, held),
+            _bytes("cache, constant part", constant, held),
+            _bytes(f"cache at length {ledger.work.keys:,}, one sequence", one, held),
+        ]
+        if batch > 1:
+            rows.append(_bytes(f"cache of all {batch:,} sequences", one * batch, held))
+    rows += [_bytes(f"{share.name}, {share.bytes_per_param} B/param", share.bytes, weights) for share in state]
+    each = sum(share.bytes_per_param for share in state)
+    rows.append(_bytes(f"training state, {each} B/param", sum(share.bytes for share in state), weights))
+    rows.append(_bytes("kept for backward, fused attention", saved_bytes(ledger), known["saved"]))
+    rows.append(_bytes("kept for backward, attention matrix too", saved_bytes(kept), known["saved_kept"]))
+    return Table("Memory", ("of what", "bytes", "2^10 units", "known"), rows, left=frozenset({0, 3}))
+
+
+def _bytes(name: str, number: int, known: Known) -> list[Any]:
+    return [name, cell(number), iec(number), known.how]
+
+
+def _rules(model: Model, ledger: Ledger) -> Table:
+    rows = [
+        [rule.what, rule.formula, rounded(rule.gives), rounded(rule.truth), error(rule.gives, rule.truth)]
+        for rule in rules_of_thumb(model, ledger)
+    ]
+    headings = ("rule of thumb for", "formula", "gives", "exact", "error")
+    return Table("Rules of thumb, for this model", headings, rows, left=frozenset({0, 1}))

@@ -1,0 +1,100 @@
+"""The report of `txcalc trace`: a module's parameters and FLOPs by part, as formulas in B and T."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from txcalc.notation import tidy, write
+from txcalc.render.report import Cell, Report, Table, cell
+from txcalc.verify.trace import POINT, Part, Trace
+
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+def report(trace: Trace) -> Report:
+    """Parts that differ in nothing but their numbers are one row."""
+    whole = Part(
+        "",
+        "",
+        sum(part.params for part in trace.parts),
+        sum(part.flops for part in trace.parts),
+        sum(part.fvcore for part in trace.parts),
+    )
+    batch, tokens = POINT
+    data: dict[str, Any] = {
+        "schema": "txcalc/trace/1",
+        "source": trace.name,
+        "domain": trace.domain,
+        "point": {"batch": batch, "tokens": tokens},
+        "total": _data(whole, trace),
+        "rows": [_data(part, trace) for part in trace.parts],
+        "not_counted": {counter: dict(names) for counter, names in trace.skipped.items()},
+        "zero_cost_operators": trace.free,
+    }
+    rows = [_row(copies, trace) for copies in _folded(trace.parts)]
+    rows.append(_row([whole], trace))
+    at = f"B = {batch}, T = {tokens}"
+    headings = ("module", "class", "parameters", "FLOPs", f"at {at}", f"fvcore at {at}")
+    header = [f"{trace.name}: FLOPs of matrix products, 2 a multiply-add, for {trace.domain}"]
+    table = Table("", headings, rows, left=frozenset({0, 1}), total=True)
+    return Report(data, [table], header, _notes(trace))
+
+
+def _notes(trace: Trace) -> list[str]:
+    notes = [
+        f"not counted by {counter}: " + ", ".join(f"{name} ({times} times)" for name, times in sorted(names.items()))
+        for counter, names in trace.skipped.items()
+    ]
+    if trace.untraced:
+        notes.append(f"fvcore cannot trace this module: {trace.untraced}")
+    return [*notes, "counted by neither, for they multiply no matrices: " + ", ".join(trace.free)]
+
+
+def _at_point(part: Part) -> Any:
+    """The FLOPs of a part at `POINT`."""
+    if isinstance(part.flops, int):
+        return part.flops
+    return int(
+        part.flops.subs(
+            {letter: dict(zip("BT", POINT, strict=True))[str(letter)] for letter in part.flops.free_symbols}
+        )
+    )
+
+
+def _data(part: Part, trace: Trace) -> dict[str, Any]:
+    return {
+        "path": part.path,
+        "class": part.kind or None,
+        "params": part.params,
+        "flops": write(tidy(part.flops)),
+        "flops_at_point": _at_point(part),
+        "fvcore_at_point": None if trace.untraced else part.fvcore,
+    }
+
+
+def _row(copies: list[Part], trace: Trace) -> list[Any]:
+    first = copies[0]
+    segments = zip(*(part.path.split(".") for part in copies), strict=True)
+    name = ".".join(names[0] if len(set(names)) == 1 else "*" for names in segments)
+    name = f"{name} × {len(copies)}" if len(copies) > 1 else name
+    name = name or ("the module itself" if first.kind else "all together")
+    text = write(tidy(first.flops))
+    fvcore = Cell(None, "") if trace.untraced else cell(first.fvcore)
+    style = "" if trace.untraced or first.fvcore == _at_point(first) else "yellow"
+    return [
+        name,
+        first.kind,
+        cell(first.params),
+        Cell(text, text),
+        cell(_at_point(first)),
+        fvcore._replace(style=style),
+    ]
+
+
+def _folded(parts: list[Part]) -> list[list[Part]]:
+    groups: dict[Any, list[Part]] = {}
+    for part in parts:
+        key = (_NUMBER.sub("*", part.path), part.kind, part.params, part.flops, part.fvcore)
+        groups.setdefault(key, []).append(part)
+    return list(groups.values())

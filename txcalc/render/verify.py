@@ -1,0 +1,140 @@
+"""The report of `txcalc verify`: predicted beside measured, part by part, and the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from txcalc.render.report import Cell, Report, Table, cell
+from txcalc.verify.verdict import Row, Verdict
+
+
+def report(verdicts: Sequence[Verdict], zero_cost: Sequence[str] = ()) -> Report:
+    """All rows of one model; of several a line each, and the rows that are not equal."""
+    data: dict[str, Any] = {
+        "schema": "txcalc/verify/1",
+        "ok": all(verdict.ok for verdict in verdicts),
+        "models": [
+            {"model": v.model, "ok": v.ok, "figures": len(v.rows), "unequal": len(v.failures), "notes": v.notes}
+            for v in verdicts
+        ],
+        "rows": [{"model": v.model, **_data(row)} for v in verdicts for row in v.rows],
+    }
+    if zero_cost:
+        data["zero_cost_operators"] = list(zero_cost)
+    header = [line for verdict in verdicts for line in _verdict(verdict)] if len(verdicts) == 1 else [_all(verdicts)]
+    if len(verdicts) == 1:
+        tables = _tables(verdicts[0].rows)
+    else:
+        tables = [_overview(verdicts), *(table for v in verdicts for table in _tables(v.failures, f"{v.model}: "))]
+    if zero_cost:
+        header.append("operators that may run without a count: " + ", ".join(zero_cost))
+    notes = [note if len(verdicts) == 1 else f"{v.model}: {note}" for v in verdicts for note in v.notes]
+    return Report(data, tables, header, notes)
+
+
+def number(value: Any) -> Any:
+    """A figure for JSON: an int, or the text of a formula."""
+    return value if isinstance(value, int | str) else formula(value)
+
+
+def formula(value: Any) -> str:
+    """A formula as everywhere: 36,864·B·T² + 247,064,064·B·T."""
+    from txcalc.notation import tidy, write
+
+    try:
+        return write(tidy(value))
+    except (AttributeError, TypeError, ValueError):  # what PyTorch measured need be no polynomial
+        return str(value)
+
+
+def _data(row: Row) -> dict[str, Any]:
+    said = row._asdict()
+    return {**said, "predicted": number(row.predicted), "measured": number(row.measured), "copies": row.copies}
+
+
+def _cell(value: Any) -> Cell:
+    return cell(value) if isinstance(value, int | str) else Cell(formula(value), formula(value))
+
+
+def _difference(row: Row) -> Cell:
+    if row.equal:
+        return Cell(0, "0", "green")
+    if isinstance(row.predicted, str):
+        return Cell("differs", "differs", "red")
+    difference = row.measured - row.predicted
+    return _cell(difference)._replace(style="red")
+
+
+def _label(row: Row) -> str:
+    name = row.path or "the whole model"
+    return f"{name} × {row.copies:,}" if row.copies > 1 else name
+
+
+def _tables(rows: Iterable[Row], title: str = "") -> list[Table]:
+    """A table for each quantity and oracle."""
+    groups: dict[tuple[str, str], dict[tuple[str, bool], list[Row]]] = {}
+    for row in rows:
+        groups.setdefault((row.quantity, row.oracle), {}).setdefault((row.path, row.equal), []).append(row)
+    headings = ("part", "predicted", "measured", "difference", "how known")
+    return [
+        Table(
+            f"{title}{quantity}, by {oracle}",
+            headings,
+            [line for same in parts.values() for line in _lines(same)],
+            left=frozenset({0, 4}),
+        )
+        for (quantity, oracle), parts in groups.items()
+    ]
+
+
+def _lines(rows: Sequence[Row]) -> list[list[Any]]:
+    """One part: sizes at which it is equal are one line, that of the last; every other is one of its own."""
+    last, sizes = rows[-1], len({row.where for row in rows})
+    if last.equal and sizes > 1:
+        rows = [last._replace(where=f"{sizes} sizes, last {last.where}")]
+    return [
+        [_label(row), _cell(row.predicted), _cell(row.measured), _difference(row), row.where or "by path and shape"]
+        for row in rows
+    ]
+
+
+def _verdict(verdict: Verdict) -> list[str]:
+    figures = f"{len(verdict.rows):,} figures"
+    if verdict.ok:
+        return [f"{verdict.model}: proved, {figures} compared and all equal"]
+    if not verdict.rows:
+        return [f"{verdict.model}: nothing was measured"]
+    first = verdict.failures[0]
+    place = f"{_label(first)}, {first.quantity}, by {first.oracle}"
+    return [f"{verdict.model}: REFUTED, {len(verdict.failures):,} of {figures} differ, the first: {place}"]
+
+
+def _all(verdicts: Sequence[Verdict]) -> str:
+    good = sum(verdict.ok for verdict in verdicts)
+    figures = sum(len(verdict.rows) for verdict in verdicts)
+    if good == len(verdicts):
+        return f"all {good} models proved: {figures:,} figures compared, all equal"
+    return f"REFUTED: {len(verdicts) - good} of {len(verdicts)} models have figures that differ"
+
+
+def _overview(verdicts: Sequence[Verdict]) -> Table:
+    lines = []
+    for verdict in verdicts:
+        wholes = [row for row in verdict.rows if row.path == ""]
+        params = next((row.measured for row in wholes if row.quantity == "params"), None)
+        known = next(
+            (row.where for row in wholes if row.where.startswith("all ")), f"{len({r.where for r in wholes})} sizes"
+        )
+        style = "green" if verdict.ok else "red"
+        lines.append(
+            [
+                verdict.model,
+                cell(params),
+                cell(len(verdict.rows)),
+                cell(len(verdict.failures))._replace(style=style),
+                known,
+            ]
+        )
+    headings = ("model", "parameters", "figures", "unequal", "how known")
+    return Table("", headings, lines, left=frozenset({0, 4}))

@@ -1,0 +1,130 @@
+"""Where a model comes from: a preset's name, a one-line description, a file, or the hub. `load` tells them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from txcalc.errors import InputError
+from txcalc.model import Model
+from txcalc.sources.assemble import assemble
+from txcalc.sources.spec import changed, letter_path, resolve
+
+if TYPE_CHECKING:
+    from txcalc.checkpoint import Checkpoint
+
+
+def load(source: str | Path, changes: Mapping[str, Any] | None = None, *, weights: bool = False) -> Model:
+    """The model that `source` names: a preset (`gpt2`), an inline description (`"D=512 h=8 F=1376 L=1"`), a repository
+    of the hub (`hf:org/name@revision`), or a path: a description (.toml), a config.json or a folder that holds one, a
+    checkpoint (.safetensors with a config.json beside it, .gguf); `-` reads a config.json from standard input.
+
+    `changes` sets keys of the description, by letter or by name: `{"h_kv": 32}`. The headers of a checkpoint that is
+    named or lies in a named folder are checked against the description; with `weights` those on the hub are, too.
+    Errors: `InputError` with every fault at once, `UnknownName` with the nearest presets, `MissingExtra`.
+    """
+    from txcalc.sources import presets
+
+    if isinstance(source, str) and source.startswith("hf:"):
+        from txcalc.sources import hub
+
+        place = hub.repository(source)
+        model = build(*hub.read(place), changes=changes)
+        return checked(model, hub.headers(place)) if weights else model
+    if isinstance(source, str) and "=" in source:
+        from txcalc.sources import inline
+
+        if inline.looks_inline(source):
+            return build(*inline.read(source), changes=changes, spelling=inline.SPELLING)
+    path = Path(source)
+    if path.suffix in (".safetensors", ".gguf") or _there(path / "config.json"):
+        return _stored(path, changes)
+    named = isinstance(source, Path) or "/" in source
+    if source == "-" or path.suffix == ".json" or _there(path / "config.json") or (named and path.is_dir()):
+        from txcalc.sources import huggingface
+
+        return build(*huggingface.read(source), changes=changes)
+    if named or path.suffix == ".toml" or (_there(path) and path.name.lower() not in presets.names()):
+        return build(*presets.read(path), changes=changes)
+    return build(*presets.find(str(source)), changes=changes)
+
+
+def _stored(path: Path, changes: Mapping[str, Any] | None) -> Model:
+    """The model of a GGUF file, or of a config.json with the checkpoint beside it, if there is one."""
+    if path.suffix == ".gguf":
+        from txcalc.sources import gguf
+
+        description, held = gguf.read(path)
+        unchanged = checked(build(*description), held)
+        if unchanged.checkpoint and not unchanged.checkpoint.agrees:
+            raise InputError(str(path), [unchanged.checkpoint.summary(), *unchanged.checkpoint.differences()])
+        return build(*description, changes=changes) if changes else unchanged
+    from txcalc.sources import huggingface, safetensors
+
+    if path.suffix == ".safetensors":
+        files: tuple[Checkpoint | None, str] = safetensors.read(path), ""
+        config = path.with_name("config.json")
+        if not config.is_file():
+            lacks = "holds shapes, which do not say how many heads there are"
+            raise InputError(str(path), [f"{lacks}: its config.json is not beside it (txcalc show lists the tensors)"])
+    else:
+        files, config = safetensors.beside(path), path
+    raw, origin, assumptions, notes = huggingface.read(config)
+    notes = (*notes, files[1]) if files[1] else notes
+    return checked(build(raw, origin, assumptions, notes, changes=changes), files[0])
+
+
+def checked(model: Model, held: Checkpoint | None) -> Model:
+    """The model with its checkpoint checked against it. A changed model has none."""
+    if held is None or any(note.startswith("changed: ") for note in model.notes):
+        return model
+    from txcalc.checkpoint import check
+
+    found = check(held, model.ledger())
+    return replace(model, checkpoint=found, notes=(*model.notes, *(() if found.agrees else (found.summary(),))))
+
+
+def lone_checkpoint(source: str | Path) -> Checkpoint | None:
+    """The checkpoint that `source` names where there is no config.json to make a model of."""
+    path = Path(source)
+    if path.suffix == ".safetensors" and _there(path) and not _there(path.with_name("config.json")):
+        from txcalc.sources import safetensors
+
+        return safetensors.read(path)
+    if not _there(path / "config.json") and _there(path) and path.is_dir():
+        from txcalc.sources import safetensors
+
+        return safetensors.beside(path)[0]
+    return None
+
+
+def _there(path: Path) -> bool:
+    """True for a file or folder that exists; a name that no path can have (too long) does not."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def build(
+    raw: Mapping[str, Any],
+    origin: str,
+    assumptions: tuple[str, ...] = (),
+    notes: tuple[str, ...] = (),
+    *,
+    changes: Mapping[str, Any] | None = None,
+    spelling: Mapping[str, str] | None = None,
+) -> Model:
+    """The model of a raw description; `origin` is what errors and headers call it, `spelling` what its user called the
+    keys."""
+    if changes:
+        spelling = {**(spelling or {}), **{letter_path(key, raw): key for key in changes}}
+        raw = changed(raw, changes)
+        notes = (*notes, "changed: " + ", ".join(f"{key} = {value}" for key, value in changes.items()))
+    spec = resolve(raw, origin, spelling)
+    return Model(spec["name"] or origin, assemble(spec), raw, spec, origin, assumptions, notes)
+
+
+__all__ = ["build", "checked", "load", "lone_checkpoint"]

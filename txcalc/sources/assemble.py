@@ -1,0 +1,266 @@
+"""From a resolved description to the tree of parts. Only structure is decided here; the arithmetic is the parts'."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from txcalc.num import exact_div, product
+from txcalc.parts.attention import (
+    Around,
+    Attention,
+    AttentionCore,
+    Causal,
+    Chunks,
+    Cross,
+    Full,
+    LatentAttention,
+    LatentCore,
+    RelativeBias,
+    Rotary,
+    Span,
+    Window,
+)
+from txcalc.parts.block import Block, Branch
+from txcalc.parts.feedforward import Experts, FeedForward
+from txcalc.parts.linear import Activation, Convolution, Linear, Lookup, Norm, Patches, Sum, Vector
+from txcalc.parts.model import Embedding, EncoderDecoder, FixedLength, Head, LayerGroup, Stack
+from txcalc.parts.part import Composite
+
+KINDS = {
+    "attention": "attention",
+    "cross_attention": "attention",
+    "feed_forward": "feed_forward",
+    "experts": "experts",
+    "mamba": "recurrent",
+    "mamba2": "recurrent",
+}
+EPS = {"rms": 1e-6, "layer": 1e-5}
+
+Table = Mapping[str, Any]
+
+
+def assemble(spec: Table) -> Composite:
+    """The tree of a resolved description (`spec.resolve`)."""
+    stacks = {half: _stack(stack) for half, stack in spec["stacks"].items()}
+    if len(stacks) == 1:
+        (stack,), (table,) = stacks.values(), spec["stacks"].values()
+        return FixedLength(stack, _places(table["vision"])) if table["vision"] else stack
+    encoder, decoder = stacks["encoder"], stacks["decoder"]
+    if encoder.embedding and encoder.embedding.tokens and spec["stacks"]["encoder"]["embedding"]["shared"]:
+        encoder = _with_shared_table(encoder)
+    return EncoderDecoder(encoder, decoder)
+
+
+def _with_shared_table(encoder: Stack) -> Stack:
+    embedding = encoder.embedding
+    assert embedding is not None and embedding.tokens is not None
+    return replace(encoder, embedding=replace(embedding, tokens=replace(embedding.tokens, tied=True)))
+
+
+def _places(vision: Table) -> Any:
+    """Positions of a picture: its patches, and the class token."""
+    side = exact_div(vision["image"], vision["patch"])
+    return side * side + 1 if vision["class_token"] else side * side
+
+
+def norm(table: Table, width: Any, groups: Any = 1, apart: bool = False) -> Norm:
+    """The norm a table describes, over `groups` of `width`."""
+    eps = EPS[table["form"]] if table["eps"] is None else table["eps"]
+    weighted = table["weighted"]
+    return Norm(width, table["form"], table["bias"] and weighted, eps, groups, apart, weighted, table["offset"])
+
+
+def _stack(stack: Table) -> Stack:
+    d_model = stack["d_model"]
+    bias = None
+    if stack["positions"]["form"] == "relative":
+        both_ways = stack["role"] == "encoder"
+        buckets, distance = stack["positions"]["buckets"], stack["positions"]["distance"]
+        heads = next(layer["attention"]["n_heads"] for layer in stack["layer"].values() if "attention" in layer)
+        bias = RelativeBias(buckets, heads, distance, both_ways)
+    groups = tuple(
+        LayerGroup(name, _block(stack["layer"][name], d_model, stack["role"]), indices, number, stack["shared_layers"])
+        for name, indices, number in _counted(stack)
+    )
+    pooler = None
+    if stack["head"]["pooler"]:
+        pooler = Head(None, Linear(d_model, d_model, True), Activation(d_model, "tanh", False), None, True, "other")
+    return Stack(
+        d_model,
+        _embedding(stack),
+        bias,
+        groups,
+        norm(stack["norm"], d_model) if stack["norm"]["final"] else None,
+        pooler,
+        _head(stack),
+    )
+
+
+def _counted(stack: Table) -> list[tuple[str, tuple[int, ...], Any]]:
+    groups = stack["groups"]
+    if "counts" in stack:  # symbols put in their place by `algebra`
+        return [(name, indices, stack["counts"][name]) for name, indices in groups]
+    if len(groups) == 1:
+        return [(name, indices, stack["n_layers"]) for name, indices in groups]
+    return [(name, indices, len(indices)) for name, indices in groups]
+
+
+def _embedding(stack: Table) -> Embedding | None:
+    width, table, places, vision = stack["d_model"], stack["embedding"], stack["positions"], stack["vision"]
+    audio, vocab = stack["audio"], stack["vocab_size"]
+    if vocab is None and not vision and not audio:
+        return None
+    inner = width if table["rank"] is None else table["rank"]
+    rows = places["rows"]
+    if places["form"] == "learned" and rows is None:
+        rows = _places(vision) if vision else audio["positions"]
+    convolutions: tuple[Convolution, ...] = ()
+    if audio:
+        kernel = audio["kernel"]
+        convolutions = (
+            Convolution(audio["mels"], width, kernel, True, False, False, 1),
+            Convolution(width, width, kernel, True, False, False, 2),
+        )
+    text = not vision and not audio
+    return Embedding(
+        inner,
+        tokens=Lookup(vocab, inner) if text else None,
+        patches=Patches(vision["channels"], vision["patch"], width) if vision else None,
+        class_token=Vector(width) if vision and vision["class_token"] else None,
+        convolutions=convolutions,
+        positions=Lookup(rows, inner, True) if places["form"] == "learned" else None,
+        fixed=Sum(inner, 1) if places["form"] == "sinusoidal" else None,
+        types=Lookup(table["types"], inner, True) if table["types"] is not None else None,
+        norm=norm(stack["norm"], inner) if table["norm"] else None,
+        projection=None if table["rank"] is None else Linear(inner, width, True),
+        scale=table["scale"],
+    )
+
+
+def _head(stack: Table) -> Head | None:
+    head, d_model, vocab = stack["head"], stack["d_model"], stack["vocab_size"]
+    inner = d_model if head["rank"] is None else head["rank"]
+    if head["form"] == "classifier":
+        return Head(Linear(d_model, head["classes"], True), None, None, None, True)
+    if head["form"] == "none" or vocab is None or (stack["role"] == "encoder" and head["form"] == "lm"):
+        return None
+    if head["form"] == "lm":
+        projection = Linear(d_model, vocab, head["bias"], tied=head["tied"])
+        return Head(projection, None, None, None, False, scale=head["scale"], softcap=head["softcap"])
+    first = next(iter(stack["layer"].values()))
+    activation = first["feed_forward"]["activation"] if "feed_forward" in first else "gelu"
+    return Head(
+        Linear(inner, vocab, True, tied=head["tied"]),
+        Linear(d_model, inner, head["transform_bias"]),
+        Activation(inner, activation, False),
+        norm(stack["norm"], inner),
+        False,
+    )
+
+
+def _block(layer: Table, d_model: Any, role: str) -> Block:
+    place, parallel = layer["norm"]["place"], layer["norm"]["parallel"]
+    branches: list[Branch] = []
+    for part in layer["parts"]:
+        own = None if part in layer["norm"]["without"] else norm(layer["norm"], d_model)
+        beside = bool(branches) and parallel != "no"  # reads what the first branch reads, which keeps it
+        pre = own if place in ("pre", "sandwich") and parallel != "shared" else None
+        pre = replace(pre, keeps=False) if pre and beside else pre
+        made = _part(layer, part, d_model, role, shares_input=beside and pre is None)
+        post = own if place in ("post", "after", "sandwich") else None
+        branches.append(Branch(part, made, KINDS[part], pre, post))
+    shared = norm(layer["norm"], d_model) if parallel == "shared" else None
+    return Block(d_model, tuple(branches), parallel != "no", place == "post", shared)
+
+
+def _part(layer: Table, part: str, d_model: Any, role: str, shares_input: bool) -> Composite:
+    if part == "feed_forward":
+        table = layer["feed_forward"]
+        return FeedForward(d_model, table["d_ff"], table["gated"], table["activation"], table["bias"], not shares_input)
+    if part == "experts":
+        return _experts(layer["experts"], d_model)
+    if part == "mamba":
+        from txcalc.parts.recurrent import Mamba
+
+        table = layer["mamba"]
+        eps = (EPS["rms"] if layer["norm"]["eps"] is None else layer["norm"]["eps"]) if table["norms"] else None
+        widths = (table["d_inner"], table["d_state"], table["d_conv"], table["dt_rank"])
+        return Mamba(d_model, *widths, table["bias"], table["conv_bias"], eps)
+    if part == "mamba2":
+        from txcalc.parts.recurrent import Mamba2
+
+        table = layer["mamba2"]
+        sizes = (table["n_heads"], table["d_head"], table["n_groups"], table["d_state"], table["d_conv"])
+        eps = EPS["layer"] if layer["norm"]["eps"] is None else layer["norm"]["eps"]
+        return Mamba2(d_model, *sizes, table["bias"], table["conv_bias"], eps)
+    if part == "attention" and "latent" in layer:
+        return _latent(layer, d_model, _span(layer["latent"], role))
+    cross = part == "cross_attention"
+    return _attention(layer, d_model, Cross() if cross else _span(layer["attention"], role), cross, not shares_input)
+
+
+def _span(attention: Table, role: str) -> Span:
+    window = attention.get("window")
+    if role in ("encoder", "vision"):
+        return Full() if window is None else Around(window)
+    return Causal() if window is None else Chunks(window) if attention["chunked"] else Window(window)
+
+
+def _attention(layer: Table, d_model: Any, span: Span, cross: bool, keeps_input: bool) -> Attention:
+    table, places = layer["attention"], layer["positions"]
+    heads, groups, width = table["n_heads"], table["n_kv_heads"], table["d_head"]
+    biased = places["form"] in ("relative", "relative-projection", "alibi") and not cross
+    distances = places["form"] == "relative-projection" and not cross
+    rotary = None
+    if places["form"] == "rotary" and not cross:
+        dims = width if places["rotary_dims"] is None else places["rotary_dims"]
+        rotary = Rotary(heads + groups, dims, places["theta"], width, places["interleaved"])
+    norms = dict.fromkeys(("query", "key"))
+    if table["qk_norm"] == "head":
+        norms = {"query": norm(layer["norm"], width, heads), "key": norm(layer["norm"], width, groups)}
+    elif table["qk_norm"] == "width":
+        norms = {"query": norm(layer["norm"], product((heads, width))), "key": norm(layer["norm"], groups * width)}
+    elif table["qk_norm"] == "apart":
+        norms = {"query": norm(layer["norm"], width, heads, True), "key": norm(layer["norm"], width, groups, True)}
+    elif table["qk_norm"] == "bare":
+        bare = {**layer["norm"], "weighted": False}
+        norms = {"query": norm(bare, width, heads), "key": norm(bare, width, groups)}
+    core = AttentionCore(
+        heads, groups, width, width, span, table["sinks"], biased, distances, table["softcap"], table["scale"]
+    )
+    position = Linear(d_model, product((heads, width)), False) if distances else None
+    biases = frozenset(table["bias"])
+    query_norm, key_norm = norms["query"], norms["key"]
+    return Attention(
+        d_model, heads, groups, width, span, biases, query_norm, key_norm, rotary, core, keeps_input, position
+    )
+
+
+def _latent(layer: Table, d_model: Any, span: Span) -> LatentAttention:
+    table, places = layer["latent"], layer["positions"]
+    heads, rank, nope, rope, value = (table[key] for key in ("n_heads", "kv_rank", "d_nope", "d_rope", "d_v"))
+    eps = EPS["rms"] if layer["norm"]["eps"] is None else layer["norm"]["eps"]
+    rotary = Rotary(heads + 1, rope, places["theta"], rope, places["interleaved"])
+    core = LatentCore(heads, rank, nope, rope, value, span, table["scale"])
+    return LatentAttention(d_model, heads, table["q_rank"], rank, nope, rope, value, table["bias"], eps, rotary, core)
+
+
+def _experts(table: Table, d_model: Any) -> Experts:
+    gated, activation, bias = table["gated"], table["activation"], table["bias"]
+    shared = table["d_ff_shared"]
+    none = type(shared) is int and shared == 0
+    return Experts(
+        d_model,
+        table["n_experts"],
+        table["top_k"],
+        FeedForward(d_model, table["d_ff"], gated, activation, bias),
+        Linear(d_model, table["n_experts"], table["router_bias"]) if table["router"] else None,
+        None if none else FeedForward(d_model, shared, gated, activation, bias),
+        Linear(d_model, 1, False) if table["shared_gate"] and not none else None,
+        table["scoring"],
+        table["scale"],
+        table["n_groups"],
+        table["top_groups"],
+    )

@@ -1,0 +1,99 @@
+"""The inverse of `spec.resolve`: a description in which nothing is left to a default, and its values by path."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from txcalc.sources.spec import PART_TABLES, STACK
+
+Raw = dict[str, Any]
+
+
+def explicit(spec: Mapping[str, Any]) -> Raw:
+    """A resolved description as one would write it: every key that is set, and none that follows from the others.
+
+    Tables that are the same in all layer kinds are the stack's.
+    """
+    raw: Raw = {"kind": spec["kind"]}
+    raw |= {"context": spec["context"]} if spec["context"] is not None else {}
+    for half, stack in spec["stacks"].items():
+        (raw.setdefault(half, {}) if half else raw).update(_explicit(stack))
+    return raw
+
+
+def _explicit(stack: Mapping[str, Any]) -> Raw:
+    raw: Raw = {key: stack[key] for key in STACK[""] if stack[key] not in (None, False) and key != "pattern"}
+    done = {"": stack}
+    for name in STACK:
+        if name and name not in PART_TABLES and stack[name]:
+            raw[name] = _set(name, stack[name], done)
+    kinds: dict[str, Raw] = {}
+    for name, layer in stack["layer"].items():
+        tables = {section: table for section, table in layer.items() if section != "parts"}
+        kinds[name] = {"parts": layer["parts"]}
+        for section, table in tables.items():
+            if section in ("norm", "positions"):  # laid over the stack's
+                kinds[name][section] = {key: table[key] for key in table if table[key] != stack[section][key]}
+            else:
+                kinds[name][section] = _set(section, table, {**done, **tables})
+    for section in dict.fromkeys(section for kind in kinds.values() for section in kind if section not in raw):
+        having = [kind[section] for kind in kinds.values() if section in kind]
+        both = section == "latent" and any("attention" in kind for kind in kinds.values())
+        if section != "parts" and not both:  # a stack's latent would be every layer's
+            raw[section] = {k: v for k, v in having[0].items() if all(k in own and own[k] == v for own in having)}
+            for own in having:
+                for key in raw[section]:
+                    del own[key]
+    layers = {name: {key: table for key, table in kind.items() if table} for name, kind in kinds.items()}
+    if len(layers) == 1:  # its name says nothing
+        layers = {"layer": layers.popitem()[1]}
+    if len(layers) > 1:
+        raw["pattern"] = folded(kinds_in_order(stack))
+    return raw | {"layer": layers}
+
+
+def _set(section: str, table: Mapping[str, Any], scope: Mapping[str, Any]) -> Raw:
+    """The keys of a table that are set and do not follow from the others; the width of a head never does."""
+    result: Raw = {}
+    for key, field in STACK[section].items():
+        value = table[key]
+        if value is None:
+            continue
+        if callable(field.default) and key != "d_head":
+            try:
+                if field.default({**scope, section: table}) == value:
+                    continue
+            except (KeyError, TypeError, ValueError):
+                pass
+        result[key] = value
+    return result
+
+
+def kinds_in_order(stack: Mapping[str, Any]) -> list[str]:
+    """The kind of every layer of a resolved stack."""
+    names = [""] * sum(len(indices) for _, indices in stack["groups"])
+    for name, indices in stack["groups"]:
+        for i in indices:
+            names[i] = name
+    return names
+
+
+def folded(names: Sequence[str]) -> list[str]:
+    """The shortest cycle that repeats over the layers, runs written as `5*local`."""
+    n = len(names)
+    length = next((p for p in range(1, n // 2 + 1) if all(names[i] == names[i % p] for i in range(n))), n)
+    runs = [(name, len(list(run))) for name, run in groupby(names[:length])]
+    return [name if times == 1 else f"{times}*{name}" for name, times in runs]
+
+
+def leaves(raw: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Values by dotted path."""
+    result: dict[str, Any] = {}
+    for key, value in raw.items():
+        if isinstance(value, Mapping):
+            result |= leaves(value, f"{prefix}{key}.")
+        else:
+            result[prefix + key] = value
+    return result

@@ -1,0 +1,419 @@
+"""Descriptions written back: as a preset in TOML, or as a config.json that reads back to the same ledger.
+
+A config.json is made by the family's own reader: it asks for keys, and each is answered from the description (`KEYS`,
+one table for all families). What it then makes of its answers is compared with the model, quantity by quantity; a
+family that gives another ledger is refused, so that no key can be forgotten or mean something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from txcalc.errors import InputError, MissingExtra, UnknownName
+from txcalc.ledger import QUANTITIES
+from txcalc.model import Model
+from txcalc.sources import build
+from txcalc.sources.assemble import EPS
+from txcalc.sources.explicit import kinds_in_order
+from txcalc.sources.huggingface import reader_of
+from txcalc.sources.huggingface.config import ACTIVATIONS, Config
+from txcalc.sources.huggingface.families import READERS, REFUSED, WRAPPERS
+
+Raw = dict[str, Any]
+
+
+def to_toml(model: Model) -> str:
+    """A preset: the description as it was read, with the parameters it must give. Its file will name it.
+
+    Errors: `MissingExtra`.
+    """
+    try:
+        import tomli_w
+    except ImportError:
+        raise MissingExtra("writing TOML", "tomli_w", "export") from None
+    ledger = model.ledger()
+    stale = ("name", "params", "active", "published", *(("source",) if is_changed(model) else ()))
+    raw = {key: value for key, value in model.raw.items() if key not in stale}
+    params, active = ledger.total("params"), ledger.total("active")
+    counts = {"params": params} | ({"active": active} if active != params else {})
+    if params == model.spec["params"] and model.spec["published"]:
+        counts["published"] = model.spec["published"]
+    said = [*(f"assumed {line}" for line in model.assumptions), *model.notes]
+    head = "".join(f"# {' '.join(line.split())}\n" for line in (f"{model.name}, written by txcalc export", *said))
+    tables = {key: value for key, value in raw.items() if isinstance(value, Mapping)}
+    flat = {key: value for key, value in raw.items() if key not in tables}
+    return head + tomli_w.dumps({**flat, **counts, **tables})
+
+
+def is_changed(model: Model) -> bool:
+    """True where `changes` were made to what a source says."""
+    return any(note.startswith("changed: ") for note in model.notes)
+
+
+# The order in which model types are tried for a description that names none.
+FIRST = "llama mistral qwen2 qwen3 gemma mixtral qwen2_moe qwen3_moe deepseek_v3 gpt2 gpt_neox phi bert t5 mamba mamba2"
+
+
+def to_config(model: Model) -> tuple[Raw, tuple[str, ...]]:
+    """A config.json that reads back to the same ledger, and notes: the model type where it is not the model's own, and
+    what the format cannot say that changes no count. Errors: `InputError` where no family says all of it."""
+    named = WRAPPERS.get(model.spec["model_type"], model.spec["model_type"])
+    if named and named not in READERS:
+        if named in REFUSED:
+            raise InputError(model.name, [f"a config.json of {named} cannot be written: {REFUSED[named]}"])
+        raise UnknownName(model.name, "writer for model_type", named, sorted(READERS))
+    others = () if named else (*FIRST.split(), *(name for name in READERS if name not in FIRST.split()))
+    for model_type in (named,) if named else others:
+        for config in _attempts(model, model_type):
+            back = _read_back(config)
+            if back is not None and same_ledger(model, back):
+                own = model_type == model.spec["model_type"]
+                notes = () if own else (f"written as {model_type}, a model type with the same ledger",)
+                return config, (*notes, *_lost(model, back))
+    what = f"a config.json of {named}" if named else "the config.json of any model type that is read"
+    raise InputError(model.name, [f"{what} cannot say all of this description (export it --to toml)"])
+
+
+def _read_back(config: Raw) -> Model | None:
+    from txcalc.sources import huggingface
+
+    try:
+        return build(*huggingface.describe(config))
+    except InputError:
+        return None
+
+
+def _attempts(model: Model, model_type: str) -> Iterator[Raw]:
+    """Configs that the reader of a model type could mean: with its usual head or a named one, and with a table of
+    positions that has two rows more than it says (OPT, BART)."""
+    facts = Facts(model)
+    camel = model_type.replace("_", " ").replace("-", " ").title().replace(" ", "")
+    heads = {"lm": "", "masked-lm": "ForMaskedLM", "classifier": "ForImageClassification", "none": "Model"}
+    for ending in dict.fromkeys(("", heads[facts.last["head"]["form"]])):
+        for spare in (0, 2):
+            config: Raw = {"architectures": [camel + ending]} if ending else {}
+            asking = _Asking({"model_type": model_type, **config}, facts, spare)
+            try:
+                reader_of("", asking)(asking)
+            except (InputError, ArithmeticError, LookupError, TypeError, ValueError):
+                continue  # it asked for something that this description does not have
+            yield asking.written
+
+
+class _Asking(Config):
+    """A config that is written while it is read: a key that is asked for first gets the description's value."""
+
+    def __init__(self, data: Raw, facts: Facts, spare: int) -> None:
+        super().__init__(data, data["model_type"])
+        self.written, self.facts, self.spare = data, facts, spare
+
+    def __contains__(self, key: str) -> bool:
+        self._answer((key,))
+        return key in self.data
+
+    def _get(self, names: tuple[str, ...], *rest: Any, **more: Any) -> Any:
+        self._answer(names)
+        return super()._get(names, *rest, **more)
+
+    def _answer(self, names: Sequence[str]) -> None:
+        name = next((name for name in names if name in KEYS), None)
+        if name is None or name in self.written:
+            return
+        try:
+            value = KEYS[name](self.facts)
+        except (LookupError, TypeError, StopIteration):  # the description has no such part
+            return
+        if name == "max_position_embeddings" and self.facts.last["positions"]["form"] == "learned":
+            value -= self.spare
+        if value is not None or name in NULLS:
+            self.written[name] = value
+
+
+WORKLOADS: tuple[dict[str, Any], ...] = ({"batch": 2, "tokens": 7}, {"batch": 1, "tokens": 3, "past": 5000})
+
+
+def same_ledger(one: Model, other: Model) -> bool:
+    """Every quantity equal, kind by kind, at a prompt and at a decode step."""
+    return one.kind == other.kind and _figures(one) == _figures(other)
+
+
+def _figures(model: Model) -> list[Any]:
+    found: list[Any] = []
+    for work in WORKLOADS[: 1 if model.spec["kind"] in ("encoder", "vision") else 2]:
+        ledger = model.ledger(**work)
+        found += [*(ledger.by_kind(quantity) for quantity in QUANTITIES if quantity != "bytes"), ledger.cache_terms]
+        found.append(ledger.total("bytes"))
+    return found
+
+
+def _lost(model: Model, back: Model) -> Iterator[str]:
+    """Values that change no count and are not read back."""
+    mine, theirs = _uncounted(model.spec), _uncounted(back.spec)
+    for key, values in mine.items():
+        for value in sorted(values - theirs.get(key, set())):
+            yield f"{key} = {value} is not in this config.json"
+
+
+def _uncounted(spec: Mapping[str, Any]) -> dict[str, set[str]]:
+    """What changes results and no count: values by key, of all layers."""
+    found: dict[str, set[str]] = {}
+    for stack in spec["stacks"].values():
+        tables = [(name, stack[name]) for name in ("norm", "embedding", "head")]
+        tables += [pair for layer in stack["layer"].values() for pair in layer.items() if pair[0] != "parts"]
+        for section, table in tables:
+            for key in ("eps", "theta", "scale", "softcap"):
+                value = EPS[table["form"]] if key == "eps" and table.get(key, 0) is None else table.get(key)
+                if value is not None:
+                    found.setdefault(f"{section}.{key}", set()).add(f"{value:.6g}")
+    return found
+
+
+class Facts:
+    """A resolved description as `KEYS` asks for it."""
+
+    def __init__(self, model: Model) -> None:
+        spec = model.spec
+        self.context = spec["context"]
+        stacks = spec["stacks"]
+        self.first, self.last = next(iter(stacks.values())), next(reversed(stacks.values()))
+        self.encoder, self.decoder = stacks.get("encoder"), stacks.get("decoder")
+        self.kinds = kinds_in_order(self.last)
+        self.layer = self.last["layer"]
+
+    def one(self, section: str, stack: Mapping[str, Any] | None = None) -> Any:
+        """A table of the first layer kind that has it; for rotary positions, of one without a window."""
+        layers = list((stack or self.last)["layer"].values())
+        if section == "positions":
+            layers.sort(key=lambda layer: bool(layer.get("attention", {}).get("window")))
+            layers.sort(key=lambda layer: layer["positions"]["form"] == "none")
+        return next((layer[section] for layer in layers if section in layer), None)
+
+    @property
+    def mixer(self) -> Any:
+        return self.one("mamba") or self.one("mamba2")
+
+    @property
+    def channel(self) -> Any:
+        return self.one("feed_forward") or self.one("experts")
+
+    @property
+    def window(self) -> Any:
+        found = [layer["attention"]["window"] for layer in self.layer.values() if "attention" in layer]
+        return next((window for window in found if window), None)
+
+    @property
+    def windows(self) -> list[bool]:
+        """Which layers have a window."""
+        return [bool(self.layer[kind].get("attention", {}).get("window")) for kind in self.kinds]
+
+    def where(self, part: str) -> list[int]:
+        """The layers that have a part."""
+        return [i for i, kind in enumerate(self.kinds) if part in self.layer[kind]["parts"]]
+
+    def period(self, part: str) -> tuple[int, int] | None:
+        """(p, o) where a part stands in the layers o, o + p, o + 2p, …"""
+        places = self.where(part)
+        period = places[1] - places[0] if len(places) > 1 else len(self.kinds)
+        return (period, places[0]) if places and places == list(range(places[0], len(self.kinds), period)) else None
+
+    @property
+    def rotary_share(self) -> Any:
+        places, heads = self.one("positions"), self.one("attention")
+        return 1.0 if places["rotary_dims"] is None else places["rotary_dims"] / heads["d_head"]
+
+    @property
+    def eps(self) -> Any:
+        norm = self.last["norm"]
+        return EPS[norm["form"]] if norm["eps"] is None else norm["eps"]
+
+    @property
+    def activation(self) -> str:
+        form = "silu" if self.channel["activation"] == "clamped_silu" else self.channel["activation"]
+        return "gelu_pytorch_tanh" if form == "gelu_tanh" else next(k for k, v in ACTIVATIONS.items() if v == form)
+
+
+Key = Callable[[Facts], Any]
+
+
+def _stack(key: str) -> Key:
+    return lambda f: f.first[key]
+
+
+def _heads(key: str, half: str = "last") -> Key:
+    def value(f: Facts) -> Any:
+        stack = getattr(f, half)
+        table = f.one("attention", stack) or f.one("latent", stack)
+        return table[key]
+
+    return value
+
+
+def _table(section: str, key: str) -> Key:
+    return lambda f: f.one(section)[key]
+
+
+def _mixer(key: str) -> Key:
+    return lambda f: f.mixer[key]
+
+
+def _channel(key: str, half: str = "last") -> Key:
+    def value(f: Facts) -> Any:
+        stack = getattr(f, half)
+        table = f.one("feed_forward", stack) or f.one("experts", stack) or f.one("mamba", stack)
+        return table["d_inner" if key == "d_ff" and "d_inner" in table else key]
+
+    return value
+
+
+def _bias(f: Facts) -> bool:
+    mixer = f.mixer
+    return mixer["bias"] if mixer and not f.one("attention") else bool((f.one("attention") or f.one("latent"))["bias"])
+
+
+def _expand(f: Facts) -> Any:
+    inner = f.mixer["d_inner"] if "d_inner" in f.mixer else f.mixer["n_heads"] * f.mixer["d_head"]
+    whole, left = divmod(inner, f.last["d_model"])
+    return inner / f.last["d_model"] if left else whole
+
+
+def _layer_types(f: Facts) -> list[str] | None:
+    if f.mixer:
+        return ["attention" if "attention" in f.layer[kind]["parts"] else "mamba" for kind in f.kinds]
+    windows = f.windows
+    if len(set(windows)) == 1:
+        return None
+    return ["sliding_attention" if has else "full_attention" for has in windows]
+
+
+def _block_types(f: Facts) -> list[str] | None:
+    if f.one("mamba") and f.period("attention"):
+        return None  # Jamba says so by a period and an offset
+    words = {"mamba2": "mamba", "feed_forward": "mlp", "experts": "moe"}
+    firsts = [f.layer[kind]["parts"][0] for kind in f.kinds]
+    return [words.get(part, part) for part in firsts]
+
+
+def _full_every(f: Facts) -> int | None:
+    """The period of layers without a window that end each group of layers with one."""
+    windows = f.windows
+    period = windows.index(False) + 1 if False in windows else 0
+    return period if period > 1 and windows == [bool((i + 1) % period) for i in range(len(windows))] else None
+
+
+def _mlp_types(f: Facts) -> list[str]:
+    sparse = f.where("experts")
+    return ["sparse" if i in sparse else "dense" for i in range(len(f.kinds))]
+
+
+def _projection(f: Facts) -> str:
+    form = f.channel["activation"]
+    if f.channel["gated"]:
+        return "gated-gelu" if form == "gelu_tanh" else f"gated-{f.activation}"
+    return f.activation
+
+
+def _rows(f: Facts) -> Any:
+    return f.last["positions"]["rows"] if f.last["positions"]["form"] == "learned" else f.context
+
+
+def _parallel(*forms: str) -> Key:
+    return lambda f: f.one("norm")["parallel"] in forms
+
+
+# Keys that must be written as null where there is no value: the class would take one of its own.
+NULLS = frozenset({"sliding_window", "q_lora_rank"})
+
+_SAME: dict[Key, str] = {
+    _stack("d_model"): "hidden_size n_embd d_model dim word_embed_proj_dim",
+    _stack("n_layers"): "num_hidden_layers n_layer n_layers num_layers encoder_layers",
+    _stack("vocab_size"): "vocab_size",
+    _heads("n_heads"): "num_attention_heads n_head n_heads attention_heads decoder_attention_heads",
+    _heads("n_heads", "first"): "encoder_attention_heads",
+    _heads("n_kv_heads"): "num_key_value_heads num_kv_heads",
+    _channel("d_ff"): "intermediate_size n_inner dff d_ff ffn_dim hidden_dim ffn_hidden_size decoder_ffn_dim",
+    _channel("d_ff", "first"): "encoder_ffn_dim",
+    _rows: "max_position_embeddings n_positions",
+    _bias: "attention_bias use_bias bias qkv_bias use_qkv_bias enable_bias",
+    (lambda f: f.eps): "rms_norm_eps layer_norm_epsilon layer_norm_eps norm_eps norm_epsilon",
+    (lambda f: f.activation): "hidden_act hidden_activation activation_function activation afn mlp_hidden_act",
+    (lambda f: f.rotary_share): "partial_rotary_factor rotary_pct",
+    _table("experts", "n_experts"): "num_experts num_local_experts n_routed_experts moe_num_experts",
+    _table("experts", "top_k"): "num_experts_per_tok moe_topk",
+    _table("experts", "d_ff"): "moe_intermediate_size",
+    _table("experts", "n_shared"): "n_shared_experts num_shared_experts moe_num_shared_experts",
+    _table("experts", "d_ff_shared"): (
+        "shared_expert_intermediate_size shared_intermediate_size moe_shared_expert_intermediate_size"
+    ),
+    _mixer("d_state"): "state_size mamba_d_state ssm_state_size",
+    _mixer("d_conv"): "conv_kernel mamba_d_conv",
+    _mixer("dt_rank"): "time_step_rank mamba_dt_rank",
+    _mixer("n_groups"): "n_groups mamba_n_groups",
+    _mixer("n_heads"): "mamba_n_heads mamba_num_heads",
+    _mixer("d_head"): "mamba_d_head mamba_head_dim",
+    _mixer("bias"): "mamba_proj_bias",
+    _mixer("conv_bias"): "use_conv_bias mamba_conv_bias",
+    _expand: "expand mamba_expand",
+}
+KEYS: dict[str, Key] = {name: key for key, names in _SAME.items() for name in names.split()} | {
+    "num_decoder_layers": lambda f: f.last["n_layers"],
+    "decoder_layers": lambda f: f.last["n_layers"],
+    "head_dim": lambda f: (f.one("attention") or f.mixer)["d_head"],
+    "d_kv": _heads("d_head"),
+    "attention_head_dim": _heads("d_head"),
+    "num_heads": lambda f: (f.one("attention") or f.mixer)["n_heads"],
+    "feed_forward_proj": _projection,
+    "use_qk_norm": lambda f: f.one("attention")["qk_norm"] != "none",
+    "mlp_bias": lambda f: f.channel["bias"],
+    "rope_theta": lambda f: f.one("positions")["theta"],
+    "rotary_dim": lambda f: f.one("positions")["rotary_dims"] or f.one("attention")["d_head"],
+    "rope_local_base_freq": lambda f: next(
+        layer["positions"]["theta"] for layer in f.layer.values() if layer["attention"]["window"]
+    ),
+    "rope_interleave": lambda f: f.one("positions")["interleaved"],
+    "tie_word_embeddings": lambda f: f.last["head"]["tied"],
+    "lm_head_bias": lambda f: f.last["head"]["bias"],
+    "attn_logit_softcapping": _table("attention", "softcap"),
+    "final_logit_softcapping": lambda f: f.last["head"]["softcap"],
+    "sliding_window": lambda f: f.window,
+    "use_sliding_window": lambda f: f.window is not None,
+    "max_window_layers": lambda f: f.windows.index(True) if True in f.windows else len(f.windows),
+    "sliding_window_pattern": _full_every,
+    "layer_types": _layer_types,
+    "layers_block_type": _block_types,
+    "first_k_dense_replace": lambda f: f.where("experts")[0],
+    "mlp_layer_types": _mlp_types,
+    "mlp_only_layers": lambda f: [i for i in range(len(f.kinds)) if i not in f.where("experts")],
+    "decoder_sparse_step": lambda f: 1,
+    "expert_layer_period": lambda f: (f.period("experts") or (None,))[0],
+    "expert_layer_offset": lambda f: (f.period("experts") or (None, None))[1],
+    "attn_layer_period": lambda f: (f.period("attention") or (None,))[0],
+    "attn_layer_offset": lambda f: (f.period("attention") or (None, None))[1],
+    "kv_lora_rank": _table("latent", "kv_rank"),
+    "q_lora_rank": _table("latent", "q_rank"),
+    "qk_nope_head_dim": _table("latent", "d_nope"),
+    "qk_rope_head_dim": _table("latent", "d_rope"),
+    "v_head_dim": _table("latent", "d_v"),
+    "new_decoder_architecture": lambda f: (
+        f.one("norm")["parallel"] == "separate"
+        or f.one("attention")["n_kv_heads"] not in (1, f.one("attention")["n_heads"])
+    ),
+    "multi_query": lambda f: f.one("attention")["n_kv_heads"] == 1,
+    "parallel_attn": _parallel("shared", "separate"),
+    "use_parallel_residual": _parallel("shared", "separate"),
+    "num_ln_in_parallel_attn": lambda f: {"shared": 1, "separate": 2}.get(f.one("norm")["parallel"]),
+    "alibi": lambda f: f.last["positions"]["form"] == "alibi",
+    "do_layer_norm_before": lambda f: f.one("norm")["place"] == "pre",
+    "layer_norm_elementwise_affine": lambda f: f.one("norm")["weighted"],
+    "type_vocab_size": lambda f: f.last["embedding"]["types"],
+    "embedding_size": lambda f: f.last["embedding"]["rank"] or f.last["d_model"],
+    "relative_attention_num_buckets": lambda f: f.last["positions"]["buckets"],
+    "relative_attention_max_distance": lambda f: f.last["positions"]["distance"],
+    "num_mel_bins": lambda f: f.first["audio"]["mels"],
+    "max_source_positions": lambda f: f.first["audio"]["positions"],
+    "max_target_positions": lambda f: f.last["positions"]["rows"],
+    "image_size": lambda f: f.last["vision"]["image"],
+    "patch_size": lambda f: f.last["vision"]["patch"],
+    "num_channels": lambda f: f.last["vision"]["channels"],
+    "num_labels": lambda f: f.last["head"]["classes"],
+}

@@ -1,0 +1,234 @@
+"""A config.json as a reader sees it: every key asked for is checked, every key not asked for is accounted for.
+
+A reader asks for a key by all its spellings, and says what transformers' configuration class takes when it is absent.
+Faults are collected, not raised, so that all of them are told at once; after a fault the reader goes on with a
+stand-in, and `finish` raises. A key that nobody asked for and that is not known to be neutral is a fault too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from txcalc.errors import ABSENT, Fault, InputError, shown
+from txcalc.sources.huggingface.neutral import is_neutral
+from txcalc.sources.spec import MAX_LAYERS, Wrong, count, flag, layers, real, size, text
+
+
+class _Required:
+    """The default of a key that must be there."""
+
+
+REQUIRED = _Required()
+
+# Activations by the names of transformers' table, as those of `parts.COST`.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_10": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "relu2": "relu2",
+    "sigmoid": "sigmoid",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+}
+
+
+class Config:
+    """One object of a config.json; `path` is where it stands in the file (`text_config.`), faults are its parent's."""
+
+    def __init__(self, data: Mapping[str, Any], model_type: str, path: str = "", parent: Config | None = None) -> None:
+        self.data, self.model_type, self.path = data, model_type, path
+        self.faults: list[Fault | str] = parent.faults if parent else []
+        self.assumptions: list[str] = parent.assumptions if parent else []
+        self.notes: list[str] = parent.notes if parent else []
+        self.asked: set[str] = set()
+        self.inner: list[Config] = []
+        if parent:
+            parent.inner.append(self)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.data
+
+    def fault(self, key: str, got: object, expected: str, fix: str = "") -> None:
+        self.faults.append(Fault(self.path + printable(key), got, expected, fix))
+
+    def size(self, *names: str, default: Any = REQUIRED, null: Any = REQUIRED) -> Any:
+        """A whole number above 0. `default` is what the class takes when the key is absent, `null` when it is null."""
+        return self._get(names, size, 1, default, null)
+
+    def count(self, *names: str, default: Any = REQUIRED, null: Any = REQUIRED) -> Any:
+        """A whole number from 0."""
+        return self._get(names, count, 0, default, null)
+
+    def layers(self, *names: str) -> Any:
+        """The number of layers."""
+        return self._get(names, layers, 1, REQUIRED, REQUIRED)
+
+    def flag(self, *names: str, default: Any = REQUIRED, null: Any = REQUIRED) -> Any:
+        """True or false."""
+        return self._get(names, flag, False, default, null)
+
+    def text(self, *names: str, default: Any, null: Any = REQUIRED) -> Any:
+        """A text that decides about structure."""
+        return self._get(names, text, "", default, null)
+
+    def real(self, *names: str, default: Any = None) -> Any:
+        """A number that changes what is computed, never a size: its default is no assumption worth a line."""
+        return self._get(names, real, 1.0, default, default, told=False)
+
+    def activation(self, *names: str, default: str) -> str:
+        """An activation, by transformers' name for it."""
+        name = self._get(names, text, "gelu", default, default, told=False)
+        if not isinstance(name, str) or name not in ACTIVATIONS:
+            self.fault(self.spelling(*names), name, f"one of {', '.join(ACTIVATIONS)}")
+            return "gelu"
+        return ACTIVATIONS[name]
+
+    def items(self, *names: str, of: Callable[[Any], Any], length: int | None, default: Any) -> Any:
+        """A list whose items pass `of`, one a layer where `length` is given."""
+
+        def check(value: Any) -> list[Any]:
+            if not isinstance(value, list) or len(value) > MAX_LAYERS:
+                raise Wrong("a list")
+            if length is not None and len(value) != length:
+                raise Wrong(f"a list of {length:,} items, one a layer", f"it has {len(value):,}")
+            return [of(item) for item in value]
+
+        return self._get(names, check, default, default, default, told=False)
+
+    def table(self, *names: str) -> Config | None:
+        """A nested object, or None where it is absent."""
+        value = self._get(names, _table, {}, {}, {}, told=False)
+        key = self.spelling(*names)
+        return Config(value, self.model_type, f"{self.path}{key}.", self) if value else None
+
+    def only(self, value: Any, *names: str, why: str) -> None:
+        """A feature that this reader cannot express: its key is absent, or has the one value without it."""
+        self.asked.update(names)
+        for name in names:
+            got = self.data.get(name)
+            if got is not None and (type(got) is not type(value) or got != value):
+                self.fault(name, got, f"{_json(value)}", why)
+
+    def ignore(self, *names: str) -> None:
+        """Keys that change no size in this family."""
+        self.asked.update(names)
+
+    def assume(self, name: str, value: Any) -> None:
+        line = f"{self.path}{name} = {_json(value)}, the default of {self.model_type}"
+        if line not in self.assumptions:
+            self.assumptions.append(line)
+
+    def note(self, line: str) -> None:
+        self.notes.append(line)
+
+    def spelling(self, *names: str) -> str:
+        """The spelling that this file uses."""
+        return next((name for name in names if self.data.get(name) is not None), names[0])
+
+    def divides(self, part: Any, whole: Any, name: str, whole_name: str) -> bool:
+        """A fault unless `part` divides `whole`."""
+        if part and whole % part == 0:
+            return True
+        self.fault(name, part, f"a divisor of {whole_name} = {whole:,}")
+        return False
+
+    def leftovers(self) -> None:
+        """A fault for every key that was not asked for and is not known to be neutral."""
+        for key, value in self.data.items():
+            if key not in self.asked and not is_neutral(key, value):
+                self.faults.append(
+                    f"{self.path}{printable(key)} is {shown(value)}, a key that is not understood "
+                    f"in a config of {self.model_type} and may change a size (drop it if it does not)"
+                )
+        for inner in self.inner:
+            inner.leftovers()
+
+    def finish(self, where: str) -> None:
+        """All faults, if there are any."""
+        if self.faults:
+            raise InputError(where, dict.fromkeys(map(str, self.faults)))
+
+    def _get(
+        self,
+        names: tuple[str, ...],
+        check: Callable[[Any], Any],
+        stand_in: Any,
+        default: Any,
+        null: Any,
+        told: bool = True,
+    ) -> Any:
+        self.asked.update(names)
+        given = {name: self.data[name] for name in names if name in self.data}
+        values = {name: value for name, value in given.items() if value is not None}
+        if not values:
+            absent = not given
+            value = default if absent else null if null is not REQUIRED else default if default is None else REQUIRED
+            if value is REQUIRED:
+                self.fault(next(iter(given), names[0]), ABSENT if absent else None, _expected(check))
+                return stand_in
+            if told and value is not None:
+                self.assume(next(iter(given), names[0]), value)
+            return value
+        first, value = next(iter(values.items()))
+        for other, twin in values.items():
+            if type(twin) is not type(value) or twin != value:
+                self.fault(other, twin, f"{shown(value)}, for {first} says the same thing")
+        try:
+            return check(value)
+        except Wrong as wrong:
+            self.fault(first, value, wrong.expected, wrong.fix)
+            return stand_in
+
+
+def _table(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise Wrong("an object")
+    return value
+
+
+def _expected(check: Callable[[Any], Any]) -> str:
+    """What a check wants, in its own words."""
+    try:
+        check(None)
+    except Wrong as wrong:
+        return wrong.expected
+    raise AssertionError("every check refuses null")
+
+
+def _json(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
+
+
+def printable(key: str) -> str:
+    """A key as it can be printed: cut, and quoted where it is not plain text."""
+    plain = key.isascii() and key.isprintable() and 0 < len(key) <= 60
+    return key if plain else shown(key)
+
+
+def any_of(*choices: Any) -> Callable[[Any], Any]:
+    """A check that a list's item is one of `choices`, by type and by value."""
+
+    def check(value: Any) -> Any:
+        if not any(type(value) is type(choice) and value == choice for choice in choices):
+            raise Wrong(f"a list out of {', '.join(map(repr, choices))}")
+        return value
+
+    return check
+
+
+def number(value: Any) -> int:
+    """A check that a list's item is a whole number from 0."""
+    if type(value) is not int or value < 0:
+        raise Wrong("a list of whole numbers")
+    return value

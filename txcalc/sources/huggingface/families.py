@@ -1,0 +1,149 @@
+"""Which reader reads a model type, and why some are not read."""
+
+from __future__ import annotations
+
+# Readers named like the model types they read.
+_DENSE = """
+arcee biogpt bloom codegen cohere cohere2 ctrl cwm ernie4_5 exaone4 falcon gemma gemma2 gemma3_text glm glm4
+glm4v_text gpt2 gpt_bigcode gpt_neo gpt_neox gptj granite helium hunyuan_v1_dense hyperclovax internlm3 iquestcoder
+jais2 llama ministral ministral3 mistral mpt nanochat nemotron olmo olmo2 olmo3 openai-gpt opt persimmon phi phi3
+qwen2 qwen2_5_vl_text qwen2_vl_text qwen3 qwen3_vl_text seed_oss smollm3 stablelm starcoder2 vaultgemma xglm
+"""
+_SPARSE = """
+aria_text dbrx deepseek_v2 deepseek_v3 dots1 exaone_moe flex_olmo glm4_moe glm4_moe_lite glm4v_moe_text gpt_oss
+granitemoe granitemoeshared hy_v3 kimi_k2 llama4_text minicpm3 minimax_m2 mixtral olmoe phimoe qwen2_moe qwen3_moe
+qwen3_vl_moe_text solar_open youtu
+"""
+_ENCODER = """
+albert bert camembert data2vec-text distilbert electra ernie megatron-bert modernbert rembert roberta
+roberta-prelayernorm xlm-roberta xlm-roberta-xl
+"""
+_SEQ2SEQ = """
+bart blenderbot blenderbot-small m2m_100 marian mbart mt5 nllb-moe pegasus plbart switch_transformers t5 t5gemma
+whisper
+"""
+_RECURRENT = """
+falcon_mamba granitemoehybrid jamba mamba mamba2 nemotron_h
+"""
+
+# model_type: (module, function)
+READERS: dict[str, tuple[str, str]] = {
+    name: (module, name.replace("-", "_"))
+    for module, names in (
+        ("dense", _DENSE),
+        ("sparse", _SPARSE),
+        ("encoder", _ENCODER),
+        ("seq2seq", _SEQ2SEQ),
+        ("recurrent", _RECURRENT),
+        ("vision", "vit"),
+    )
+    for name in names.split()
+}
+
+# Multimodal model types, and the text model type of a config that does not name one. Their language model is read.
+WRAPPERS: dict[str, str] = {
+    "aria": "aria_text",
+    "audioflamingo3": "qwen2",
+    "aya_vision": "cohere2",
+    "cohere2_vision": "cohere2",
+    "exaone4_5": "exaone4",
+    "fast_vlm": "qwen2",
+    "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
+    "glm4v": "glm4v_text",
+    "glm4v_moe": "glm4v_moe_text",
+    "got_ocr2": "qwen2",
+    "granite_speech": "granite",
+    "hyperclovax_vision_v2": "hyperclovax",
+    "idefics2": "mistral",
+    "idefics3": "llama",
+    "internvl": "qwen2",
+    "janus": "llama",
+    "kimi_k25": "deepseek_v3",
+    "lighton_ocr": "qwen3",
+    "llama4": "llama4_text",
+    "llava": "llama",
+    "llava_next": "llama",
+    "llava_next_video": "llama",
+    "llava_onevision": "qwen2",
+    "mistral3": "mistral",
+    "ovis2": "qwen2",
+    "paligemma": "gemma",
+    "perception_lm": "llama",
+    "qwen2_5_vl": "qwen2_5_vl_text",
+    "qwen2_audio": "qwen2",
+    "qwen2_vl": "qwen2_vl_text",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+    "qwen3_vl": "qwen3_vl_text",
+    "qwen3_vl_moe": "qwen3_vl_moe_text",
+    "shieldgemma2": "gemma3_text",
+    "smolvlm": "llama",
+    "video_llava": "llama",
+    "vipllava": "llama",
+    "voxtral": "llama",
+}
+# Those whose older configs hold the text's keys beside vision_config.
+FLAT = frozenset({"qwen2_vl", "qwen2_5_vl"})
+
+_LINEAR = "its linear attention (gated delta rule) has no part yet"
+_LIGHTNING = "its lightning attention has no part yet"
+_MIXED = "its layers share or mix weights in a way that no part describes"
+_SPARSE_ATTENTION = "its sparse attention has no part yet"
+_NOT_ATTENTION = "its token mixing is not softmax attention and has no part yet"
+
+# Model types that are known and not read, with the reason.
+REFUSED: dict[str, str] = {
+    "bailing_hybrid": _LINEAR,
+    "kimi_linear": _LINEAR,
+    "olmo_hybrid": _LINEAR,
+    "qwen3_5": _LINEAR,
+    "qwen3_5_text": _LINEAR,
+    "qwen3_5_moe": _LINEAR,
+    "qwen3_5_moe_text": _LINEAR,
+    "qwen3_next": _LINEAR,
+    "minimax": _LIGHTNING,
+    "afmoe": "its gated attention has no part yet",
+    "axk1": "its norms after the experts alone have no part yet",
+    "bitnet": "its norms inside the branches have no part yet",
+    "deepseek_v32": _SPARSE_ATTENTION,
+    "glm_moe_dsa": _SPARSE_ATTENTION,
+    "laguna": "its gated attention has no part yet",
+    "beit": "layer scales and a pooled norm have no part yet",
+    "bigbird_pegasus": _SPARSE_ATTENTION,
+    "big_bird": _SPARSE_ATTENTION,
+    "blt": "its byte patches and hashed tables have no part yet",
+    "convbert": "its span convolutions have no part yet",
+    "deberta": "its disentangled attention has no part yet",
+    "deberta-v2": "its disentangled attention has no part yet",
+    "deepseek_v4": "its compressed caches and connections have no part yet",
+    "diffllama": "its differential attention has no part yet",
+    "dinov2": "layer scales have no part yet",
+    "doge": "its dynamic mask has no part yet",
+    "esm": "its contact head has no part yet",
+    "fnet": _NOT_ATTENTION,
+    "fsmt": "its halves have vocabularies of their own",
+    "gemma3n": "per-layer embeddings and alternating updates have no part yet",
+    "gemma3n_text": "per-layer embeddings and alternating updates have no part yet",
+    "gemma4": "per-layer embeddings and shared key/value layers have no part yet",
+    "gemma4_text": "per-layer embeddings and shared key/value layers have no part yet",
+    "jetmoe": "its experts of attention have no part yet",
+    "lfm2": "its short convolutions have no part yet",
+    "lfm2_moe": "its short convolutions have no part yet",
+    "lfm3": "its short convolutions have no part yet",
+    "longformer": _SPARSE_ATTENTION,
+    "led": _SPARSE_ATTENTION,
+    "mllama": "its cross-attention layers have no reader yet",
+    "mobilebert": "its bottlenecks have no part yet",
+    "moshi": "its depth decoder has no part yet",
+    "prophetnet": "its n-gram streams have no part yet",
+    "recurrent_gemma": "its RG-LRU has no part yet",
+    "reformer": _SPARSE_ATTENTION,
+    "rwkv": _NOT_ATTENTION,
+    "squeezebert": "its grouped convolutions have no part yet",
+    "swin": "its shifted windows have no part yet",
+    "xlnet": "its two streams have no part yet",
+    "xlstm": _NOT_ATTENTION,
+    "zamba": _MIXED,
+    "zamba2": _MIXED,
+}

@@ -1,0 +1,276 @@
+"""Mamba and the hybrids of it with attention."""
+
+from __future__ import annotations
+
+from txcalc.errors import ABSENT
+from txcalc.sources.huggingface.config import Config, any_of
+from txcalc.sources.huggingface.shared import (
+    Raw,
+    alone,
+    experts,
+    gated,
+    heads,
+    layered,
+    lm_head,
+    more_heads,
+    rms,
+    rotary,
+    stack,
+)
+
+
+def _inner(c: Config, raw: Raw, *names: str) -> int:
+    """Channels of the mixer, `expand` times the width."""
+    factor = c.real(*names, default=2)
+    inner = int(factor * raw["d_model"])
+    if not 1 <= inner <= 10**9:
+        c.fault(c.spelling(*names), factor, "above 0")
+        return 1
+    return inner
+
+
+def _rank(c: Config, raw: Raw, *names: str) -> int:
+    """Rank of the step size: a number, or "auto" for D/16 rounded up."""
+    auto = -(-raw["d_model"] // 16)
+    if c.data.get(c.spelling(*names)) == "auto":
+        c.ignore(*names)
+        return auto  # type: ignore[no-any-return]
+    return c.size(*names, default=auto, null=auto)  # type: ignore[no-any-return]
+
+
+def mamba(c: Config) -> Raw:
+    raw = _recurrent(c)
+    inner = _inner(c, raw, "expand")
+    given = c.size("intermediate_size", default=None)
+    if given is not None and given != inner:
+        c.fault("intermediate_size", given, f"expand × hidden_size = {inner:,}", "it is what transformers derives")
+    c.ignore("d_inner", "d_model", "n_layer", "ssm_cfg", "rms_norm", "fused_add_norm", "pad_vocab_size_multiple")
+    c.ignore("hidden_act")
+    mixer = {
+        "d_inner": inner,
+        "d_state": c.size("state_size", default=16),
+        "d_conv": c.size("conv_kernel", default=4),
+        "dt_rank": _rank(c, raw, "time_step_rank"),
+        "bias": c.flag("use_bias", default=False),
+        "conv_bias": c.flag("use_conv_bias", default=True),
+    }
+    return raw | {"mamba": mixer, "norm": rms(c, "layer_norm_epsilon", eps=1e-5), "head": lm_head(c, tied=True)}
+
+
+def _recurrent(c: Config) -> Raw:
+    alone(c)
+    return {
+        "kind": "decoder",
+        "d_model": c.size("hidden_size"),
+        "n_layers": c.layers("num_hidden_layers"),
+        "vocab_size": c.size("vocab_size"),
+        "positions": {"form": "none"},
+    }
+
+
+def falcon_mamba(c: Config) -> Raw:
+    """Mamba with norms on Δ, B and C that have no weights."""
+    c.ignore("mixer_rms_eps")
+    return mamba(c)
+
+
+def _mamba2(c: Config, raw: Raw, n_heads: int, d_head: int, inner: int, key: str, **more: object) -> Raw:
+    if n_heads * d_head != inner:
+        c.fault(
+            key, n_heads, f"so many that heads × width = {inner:,}", f"{n_heads:,} × {d_head:,} = {n_heads * d_head:,}"
+        )
+    return {"n_heads": n_heads, "d_head": d_head, **more}
+
+
+def mamba2(c: Config) -> Raw:
+    raw = _recurrent(c)
+    inner = _inner(c, raw, "expand")
+    c.ignore("hidden_act", "rms_norm", "time_step_rank")
+    n_heads, d_head = c.size("num_heads", default=128), c.size("head_dim", default=64)
+    mixer = _mamba2(
+        c,
+        raw,
+        n_heads,
+        d_head,
+        inner,
+        "num_heads",
+        n_groups=c.size("n_groups", default=8),
+        d_state=c.size("state_size", default=128),
+        d_conv=c.size("conv_kernel", default=4),
+        bias=c.flag("use_bias", default=False),
+        conv_bias=c.flag("use_conv_bias", default=True),
+    )
+    return raw | {"mamba2": mixer, "norm": rms(c, "layer_norm_epsilon", eps=1e-5), "head": lm_head(c, tied=False)}
+
+
+def jamba(c: Config) -> Raw:
+    """Attention without positions in every `attn_layer_period`-th layer, experts in every `expert_layer_period`-th."""
+    raw = stack(c)
+    n = raw["n_layers"]
+    inner = _inner(c, raw, "mamba_expand")
+    raw |= {
+        "attention": heads(c, raw, kv=8, width_names=()),
+        "mamba": {
+            "d_inner": inner,
+            "d_state": c.size("mamba_d_state", default=16),
+            "d_conv": c.size("mamba_d_conv", default=4),
+            "dt_rank": _rank(c, raw, "mamba_dt_rank"),
+            "bias": c.flag("mamba_proj_bias", default=False),
+            "conv_bias": c.flag("mamba_conv_bias", default=True),
+            "norms": True,
+        },
+        "feed_forward": gated(c),
+        "norm": rms(c),
+        "positions": {"form": "none"},
+        "head": lm_head(c, tied=False),
+    }
+    c.ignore("mamba_inner_layernorms", "num_local_experts")
+    mixed = experts(c, ("num_experts",), ("num_experts_per_tok",), ("intermediate_size",), 16, 2)
+    period, offset = c.size("expert_layer_period", default=2), c.count("expert_layer_offset", default=1)
+    raw["experts"] = mixed
+    sparse = [mixed["n_experts"] > 1 and i % period == offset for i in range(n)]
+    period, offset = c.size("attn_layer_period", default=8), c.count("attn_layer_offset", default=4)
+    if c.data.get("layers_block_type") is not None:
+        kinds = {"attention": "attention", "mamba": "mamba", "full_attention": "attention", "linear_attention": "mamba"}
+        given = c.items("layers_block_type", of=any_of(*kinds), length=n, default=[])
+        mixing = [kinds[kind] for kind in given]
+    else:
+        mixing = ["attention" if i % period == offset else "mamba" for i in range(n)]
+    names = [f"{mixer}-experts" if has else mixer for mixer, has in zip(mixing, sparse, strict=True)]
+    parts = {
+        name: {"parts": [name.partition("-")[0], "experts" if "-" in name else "feed_forward"]} for name in set(names)
+    }
+    return layered(raw, (names, parts))
+
+
+def granitemoehybrid(c: Config) -> Raw:
+    """Mamba-2 or attention, then routed experts beside a feed-forward that every token passes."""
+    raw = stack(c)
+    n = raw["n_layers"]
+    kinds = {"mamba": "mamba2", "attention": "attention", "linear_attention": "mamba2", "full_attention": "attention"}
+    given = c.items("layer_types", "layers_block_type", of=any_of(*kinds), length=n, default=["mamba"] * n)
+    inner = _inner(c, raw, "mamba_expand")
+    n_heads = c.size("mamba_n_heads", default=128)
+    width = c.data.get("mamba_d_head")
+    if width in (None, "auto"):
+        c.ignore("mamba_d_head")
+        width = max(1, inner // n_heads)
+    else:
+        width = c.size("mamba_d_head")
+    attention = heads(c, raw) | {"bias": c.flag("attention_bias", default=False)}
+    number = c.count("num_local_experts", default=8)
+    shared = c.size("shared_intermediate_size", default=1024)
+    form = c.text("position_embedding_type", default=None) or "nope"
+    if form not in ("rope", "nope"):
+        c.fault("position_embedding_type", form, "'rope' or 'nope'")
+    raw |= {
+        "attention": attention,
+        "mamba2": _mamba2(
+            c,
+            raw,
+            n_heads,
+            width,
+            inner,
+            "mamba_n_heads",
+            n_groups=c.size("mamba_n_groups", default=1),
+            d_state=c.size("mamba_d_state", default=256),
+            d_conv=c.size("mamba_d_conv", default=4),
+            bias=c.flag("mamba_proj_bias", default=False),
+            conv_bias=c.flag("mamba_conv_bias", default=True),
+        ),
+        "norm": rms(c),
+        "positions": rotary(c, attention["d_head"]) if form == "rope" else {"form": "none"},
+        "head": lm_head(c, tied=False),
+    }
+    c.ignore("normalization_function", "init_method", "rope_theta", "rope_scaling", "rope_parameters")
+    if number:
+        mixed = experts(c, ("num_local_experts",), ("num_experts_per_tok",), ("intermediate_size",), 8, 2)
+        raw["experts"] = mixed | {"d_ff_shared": shared}
+    else:
+        c.ignore("num_experts_per_tok", "intermediate_size")
+        raw["feed_forward"] = {"d_ff": shared, "gated": True, "activation": c.activation("hidden_act", default="silu")}
+    second = "experts" if number else "feed_forward"
+    names = [kinds[kind] for kind in given]
+    return layered(raw, (names, {name: {"parts": [name, second]} for name in set(names)}))
+
+
+LETTERS = {"M": "mamba2", "*": "attention", "-": "feed_forward", "E": "experts"}
+WORDS = {"mamba": "mamba2", "linear_attention": "mamba2", "attention": "attention", "full_attention": "attention",
+         "mlp": "feed_forward", "dense": "feed_forward", "moe": "experts", "sparse": "experts"}  # fmt: skip
+
+
+def nemotron_h(c: Config) -> Raw:
+    """Layers of one branch each: Mamba-2, attention, a feed-forward or experts."""
+    alone(c)
+    names = _branches(c)
+    raw: Raw = {
+        "kind": "decoder",
+        "d_model": c.size("hidden_size"),
+        "n_layers": max(1, len(names)),
+        "vocab_size": c.size("vocab_size"),
+    }
+    number = c.layers("num_hidden_layers") if "num_hidden_layers" in c else len(names)
+    if number != len(names):
+        c.fault("num_hidden_layers", number, f"{len(names):,}, the layers that the pattern has")
+    inner = c.size("mamba_num_heads", default=128) * c.size("mamba_head_dim", default=64)
+    c.ignore("expand", "mamba_hidden_act", "mamba_ssm_cache_dtype", "mamba_dt_limit", "time_step_rank")
+    attention = heads(c, raw, kv=8, d_head=128)
+    c.only(attention["d_head"], "attention_head_dim", why="head_dim is what transformers' nemotron_h reads")
+    c.only(False, "attention_bias", "tie_word_embeddings", why="transformers' nemotron_h has neither")
+    c.only(None, "moe_latent_size", why="experts on a latent have no part yet")
+    activation = c.activation("mlp_hidden_act", default="relu2")
+    bias = c.flag("mlp_bias", default=False)
+    raw |= {
+        "attention": attention,
+        "mamba2": _mamba2(
+            c,
+            raw,
+            c.size("mamba_num_heads", default=128),
+            c.size("mamba_head_dim", default=64),
+            inner,
+            "mamba_num_heads",
+            n_groups=c.size("n_groups", "mamba_n_groups", default=8),
+            d_state=c.size("ssm_state_size", default=128),
+            d_conv=c.size("conv_kernel", "mamba_d_conv", default=4),
+            bias=c.flag("use_bias", "mamba_proj_bias", default=False),
+            conv_bias=c.flag("use_conv_bias", "mamba_conv_bias", default=True),
+        ),
+        "norm": rms(c, "layer_norm_epsilon", "norm_eps", "rms_norm_eps", eps=1e-5),
+        "positions": {"form": "none"},
+        "head": lm_head(c, tied=False),
+    }
+    if "feed_forward" in names:
+        raw["feed_forward"] = {"d_ff": c.size("intermediate_size"), "activation": activation, "bias": bias}
+    if "experts" in names:
+        if bias:
+            c.fault("mlp_bias", True, "false", "it is one of the shared expert, not of the routed ones")
+        mixed = experts(c, ("n_routed_experts",), ("num_experts_per_tok",), ("moe_intermediate_size",), 8, 2)
+        shared = c.size("moe_shared_expert_intermediate_size", default=7688)
+        c.only(1, "n_shared_experts", why="one feed-forward beside the routed ones is read")
+        raw["experts"] = mixed | {"activation": activation, "gated": False, "d_ff_shared": shared}
+        raw["experts"]["scoring"] = "sigmoid"
+    c.ignore("intermediate_size", "num_experts_per_tok", "n_routed_experts", "moe_intermediate_size")
+    c.ignore("moe_shared_expert_intermediate_size", "n_shared_experts", "max_position_embeddings", "sliding_window")
+    c.ignore("moe_shared_expert_overlap", "mtp_layers_block_type", "mtp_hybrid_override_pattern")
+    more_heads(c)
+    return layered(raw, (names, {name: {"parts": [name]} for name in set(names)}))
+
+
+def _branches(c: Config) -> list[str]:
+    """What each layer is: a letter of `hybrid_override_pattern`, or a word of `layers_block_type`."""
+    pattern = c.data.get("hybrid_override_pattern")
+    if pattern is not None:
+        c.ignore("hybrid_override_pattern")
+        if not isinstance(pattern, str) or not pattern or len(pattern) > 10**5 or set(pattern) - set(LETTERS):
+            c.fault(
+                "hybrid_override_pattern",
+                pattern,
+                "a text of M (Mamba-2), * (attention), - (feed-forward), E (experts)",
+            )
+            return ["attention"]
+        return [LETTERS[letter] for letter in pattern]
+    words = c.items("layers_block_type", "layer_types", of=any_of(*WORDS), length=None, default=None)
+    if not words:
+        c.fault("layers_block_type", ABSENT, "a list of layer kinds")
+        return ["attention"]
+    return [WORDS[word] for word in words]

@@ -1,0 +1,275 @@
+"""Encoder–decoders: T5 and its family, BART and its family, Whisper."""
+
+from __future__ import annotations
+
+from txcalc.sources.huggingface.config import ACTIVATIONS, Config
+from txcalc.sources.huggingface.shared import (
+    GLOBAL,
+    LOCAL,
+    Raw,
+    gated,
+    head_of,
+    heads,
+    layer_types,
+    layered,
+    padding_within,
+    rms,
+    rotary,
+    windows,
+)
+
+
+def _joined(c: Config) -> None:
+    c.only(True, "is_encoder_decoder", why="an encoder and a decoder are read")
+    c.only(False, "add_cross_attention", "is_decoder", "tie_encoder_decoder", why="an encoder and a decoder are read")
+    c.only({}, "pruned_heads", why="pruned heads are not read")
+    c.ignore("cross_attention_hidden_size", "decoder_start_token_id")
+
+
+def _head(c: Config, may_untie: bool = False) -> Raw:
+    form = head_of(c, "lm", "none")
+    if not may_untie:
+        c.only(True, "tie_word_embeddings", why="untied, the halves would not share a table either")
+    if form == "none":
+        c.ignore("tie_word_embeddings")
+        return {"form": "none"}
+    return {"tied": c.flag("tie_word_embeddings", default=True) if may_untie else True}
+
+
+def t5(c: Config, behind: int | None = None) -> Raw:
+    """RMSNorms, a relative bias that all layers of a half share, heads whose width is not D/h."""
+    _joined(c)
+    projection = c.text("feed_forward_proj", default="relu")
+    gate, _, name = projection.rpartition("-")
+    if gate not in ("", "gated") or name not in ACTIVATIONS:
+        c.fault("feed_forward_proj", projection, "an activation such as 'relu', or 'gated-gelu'")
+        name = "relu"
+    c.only(gate == "gated", "is_gated_act", why="feed_forward_proj says so")
+    c.ignore("dense_act_fn", "n_positions", "output_past", "scale_decoder_outputs")
+    n_layers = c.layers("num_layers", "num_hidden_layers")
+    behind = c.size("num_decoder_layers", default=behind or n_layers, null=n_layers)
+    activation = "gelu_tanh" if projection == "gated-gelu" else ACTIVATIONS[name]
+    positions = {
+        "form": "relative",
+        "buckets": c.size("relative_attention_num_buckets", default=32),
+        "distance": c.size("relative_attention_max_distance", default=128),
+    }
+    return {
+        "kind": "encoder-decoder",
+        "d_model": c.size("d_model", "hidden_size"),
+        "vocab_size": c.size("vocab_size"),
+        "attention": {
+            "n_heads": c.size("num_heads", "num_attention_heads"),
+            "d_head": c.size("d_kv", "head_dim", default=64),
+            "scale": 1.0,
+        },
+        "feed_forward": {"d_ff": c.size("d_ff"), "gated": gate == "gated", "activation": activation},
+        "norm": {"form": "rms", "eps": c.real("layer_norm_epsilon", default=1e-6)},
+        "positions": positions,
+        "head": _head(c, may_untie=True),
+        "encoder": {"n_layers": n_layers},
+        "decoder": {"n_layers": behind},
+    }
+
+
+def mt5(c: Config) -> Raw:
+    return t5(c)
+
+
+def _half(c: Config, raw: Raw, half: str) -> Raw:
+    """The keys of one half: layers, heads, feed-forward."""
+    n_heads = c.size(f"{half}_attention_heads", *(("num_attention_heads",) if half == "encoder" else ()))
+    c.divides(n_heads, raw["d_model"], f"{half}_attention_heads", "d_model")
+    names = (f"{half}_layers", *(("num_hidden_layers",) if half == "encoder" else ()))
+    channel = {"d_ff": c.size(f"{half}_ffn_dim"), "activation": c.activation("activation_function", default="gelu")}
+    return {
+        "n_layers": c.layers(*names),
+        "attention": {"n_heads": n_heads, "d_head": max(1, raw["d_model"] // n_heads), "bias": True},
+        "feed_forward": channel | {"bias": True},
+    }
+
+
+def _bart(c: Config, place: str, rows: int, extra: int, embedded_norm: bool, positions: str = "learned") -> Raw:
+    """Two stacks with learned positions each; the head's bias is a buffer."""
+    _joined(c)
+    c.ignore(
+        "num_decoder_layers", "scale_embedding", "activation_dropout", "classif_dropout", "static_position_embeddings"
+    )
+    c.ignore("add_bias_logits", "extra_pos_embeddings", "save_step", "gradient_checkpointing")
+    c.only(place == "pre", "normalize_before", "add_final_layer_norm", why="the norms stand elsewhere in this class")
+    c.only(embedded_norm, "normalize_embedding", why="the class has it so")
+    raw: Raw = {
+        "kind": "encoder-decoder",
+        "d_model": c.size("d_model", "hidden_size"),
+        "vocab_size": c.size("vocab_size"),
+    }
+    padding_within(c, raw)
+    table: Raw = {"form": positions}
+    if positions == "learned":
+        table["rows"] = c.size("max_position_embeddings", default=rows) + extra
+    else:
+        c.ignore("max_position_embeddings")
+    return raw | {
+        "norm": {"form": "layer", "place": place},
+        "positions": table,
+        "embedding": {"norm": embedded_norm},
+        "head": _head(c),
+        "encoder": _half(c, raw, "encoder"),
+        "decoder": _half(c, raw, "decoder"),
+    }
+
+
+def bart(c: Config) -> Raw:
+    return _bart(c, "post", 1024, 2, True)
+
+
+def plbart(c: Config) -> Raw:
+    return _bart(c, "post", 1024, 2, True)
+
+
+def mbart(c: Config) -> Raw:
+    return _bart(c, "pre", 1024, 2, True)
+
+
+def blenderbot(c: Config) -> Raw:
+    c.ignore("layernorm_variant")
+    return _bart(c, "pre", 128, 0, False)
+
+
+def blenderbot_small(c: Config) -> Raw:
+    c.ignore("layernorm_variant")
+    return _bart(c, "post", 512, 0, True)
+
+
+def pegasus(c: Config) -> Raw:
+    """The positions are sinusoids, stored as a table."""
+    return _bart(c, "pre", 1024, 0, False)
+
+
+def marian(c: Config) -> Raw:
+    """The positions are sinusoids, stored as a table."""
+    c.only(True, "share_encoder_decoder_embeddings", why="one table for both halves is read")
+    raw = _bart(c, "post", 1024, 0, False)
+    c.only(raw["vocab_size"], "decoder_vocab_size", why="one table for both halves is read")
+    return raw
+
+
+def m2m_100(c: Config) -> Raw:
+    return _bart(c, "pre", 1024, 0, False, positions="sinusoidal")
+
+
+def whisper(c: Config) -> Raw:
+    """Two convolutions over mel bands, an encoder of fixed length, k without a bias."""
+    _joined(c)
+    c.ignore(
+        "classifier_proj_size", "apply_spec_augment", "median_filter_width", "scale_embedding", "activation_dropout"
+    )
+    c.ignore("use_weighted_layer_sum", "mask_time_prob", "mask_time_length", "mask_time_min_masks", "mask_feature_prob")
+    c.ignore("mask_feature_length", "mask_feature_min_masks", "alignment_heads", "lang_ids")
+    raw: Raw = {"kind": "audio", "d_model": c.size("d_model", "hidden_size"), "vocab_size": c.size("vocab_size")}
+    padding_within(c, raw)
+    halves = {half: _half(c, raw, half) for half in ("encoder", "decoder")}
+    c.only(halves["encoder"]["attention"]["n_heads"], "num_key_value_heads", why="as many as encoder_attention_heads")
+    for half in halves.values():
+        half["attention"]["bias"] = ["q", "v", "o"]
+    audio = {"mels": c.size("num_mel_bins", default=80), "positions": c.size("max_source_positions", default=1500)}
+    halves["encoder"] |= {"audio": audio, "positions": {"form": "learned"}}
+    halves["decoder"]["positions"] = {"form": "learned", "rows": c.size("max_target_positions", default=448)}
+    return raw | {"norm": {"form": "layer"}, "head": _head(c), **halves}
+
+
+def _halves(names: list[bool], second: str) -> tuple[list[str], dict[str, Raw]]:
+    """The axis of dense and sparse layers of one half; `second` is what stands before the feed-forward."""
+    first = ["attention", "cross_attention"] if second else ["attention"]
+    kinds = ["sparse" if is_sparse else "dense" for is_sparse in names]
+    return kinds, {"dense": {"parts": [*first, "feed_forward"]}, "sparse": {"parts": [*first, "experts"]}}
+
+
+def nllb_moe(c: Config) -> Raw:
+    """M2M-100 with experts in every `*_sparse_step`-th layer, of which a token passes two."""
+    raw = _bart(c, "pre", 1024, 0, False, positions="sinusoidal")
+    c.only(False, "router_bias", why="a router without a bias is read")
+    c.ignore("expert_capacity", "second_expert_policy", "batch_prioritized_routing", "moe_eval_capacity_token_fraction")
+    c.ignore("normalize_router_prob_before_dropping", "moe_token_dropout", "router_ignore_padding_tokens")
+    number = c.size("num_experts", default=128)
+    if number < 2:
+        c.fault("num_experts", number, "at least 2, for a token passes two")
+    for half, second in (("encoder", ""), ("decoder", "cross_attention")):
+        table = raw[half]
+        step = c.count(f"{half}_sparse_step", default=4)
+        sparse = [step > 0 and (i + 1) % step == 0 for i in range(table["n_layers"])]
+        channel = table["feed_forward"]
+        table["experts"] = {**channel, "n_experts": number, "top_k": min(2, number), "gated": False}
+        raw[half] = layered(table, _halves(sparse, second))
+    return raw
+
+
+def t5gemma(c: Config) -> Raw:
+    """Gemma-2 layers in both halves, each with a table of its own; the head is tied to the decoder's."""
+    _joined(c)
+    c.ignore("dropout_rate", "classifier_dropout_rate")
+    halves: Raw = {}
+    for half in ("encoder", "decoder"):
+        table = c.table(half)
+        if table is None:
+            c.fault(half, c.data.get(half), "an object, the half's own config")
+            table = Config({}, c.model_type, f"{half}.", c)
+        halves[half] = _gemma_half(table, half)
+    encoder, decoder = halves["encoder"], halves["decoder"]
+    if encoder["d_model"] != decoder["d_model"]:
+        c.fault("decoder.hidden_size", decoder["d_model"], f"the encoder's {encoder['d_model']:,}")
+    c.only(decoder["vocab_size"], "vocab_size", why="the decoder's table")
+    c.ignore("query_pre_attn_scalar")
+    return {
+        "kind": "encoder-decoder",
+        "embedding": {"shared": False, "scale": decoder["d_model"] ** 0.5},
+        "head": _head(c),
+        **halves,
+    }
+
+
+def _gemma_half(c: Config, half: str) -> Raw:
+    """One Gemma-2 stack; the encoder's windows reach both ways."""
+    c.ignore("query_pre_attn_scalar", "hidden_act", "cross_attention_hidden_size", "tie_word_embeddings", "is_decoder")
+    raw: Raw = {
+        "d_model": c.size("hidden_size"),
+        "n_layers": c.layers("num_hidden_layers"),
+        "vocab_size": c.size("vocab_size"),
+    }
+    padding_within(c, raw)
+    n = raw["n_layers"]
+    attention = heads(c, raw, kv=4, d_head=256, whole=True) | {"bias": c.flag("attention_bias", default=False)}
+    raw |= {
+        "attention": attention | {"softcap": c.real("attn_logit_softcapping", default=50.0)},
+        "feed_forward": gated(c, act="gelu_pytorch_tanh"),
+        "norm": rms(c, offset=True, place="sandwich"),
+        "positions": rotary(c, attention["d_head"], kind=GLOBAL),
+    }
+    c.ignore("final_logit_softcapping")
+    window = c.size("sliding_window", default=4096)
+    types = layer_types(c, n, [GLOBAL if i % 2 else LOCAL for i in range(n)])
+    return layered(raw, windows(c, raw, window if half == "decoder" else window + 1, types))
+
+
+def switch_transformers(c: Config) -> Raw:
+    """T5 with experts in every so many layers of each half, of which a token passes one."""
+    c.only(False, "router_bias", "add_router_probs", why="a router without a bias is read")
+    c.ignore("expert_capacity", "router_type", "num_selected_experts", "router_ignore_padding_tokens")
+    act = c.activation("dense_act_fn", default="relu")
+    c.ignore("feed_forward_proj")
+    c.only(True, "tie_word_embeddings", why="untied, the halves would not share a table either")
+    raw = t5(c, behind=12)
+    raw["feed_forward"]["activation"] = act
+    number = c.size("num_experts", default=8)
+    channel = raw.pop("feed_forward")
+    for half, second in (("encoder", ""), ("decoder", "cross_attention")):
+        table = raw[half]
+        n = table["n_layers"]
+        wanted = c.count(f"num_sparse_{half}_layers", default=3)
+        step = c.count(f"{half}_sparse_step", default=None)
+        if step is None:  # absent, it follows from how many are wanted
+            step = n // wanted if wanted else n
+        sparse = [step > 0 and (i % step == 1 or step == 1) for i in range(n)]
+        table |= {"feed_forward": channel, "experts": {**channel, "n_experts": number, "top_k": 1}}
+        raw[half] = layered(table, _halves(sparse, second))
+    return raw

@@ -1,0 +1,254 @@
+"""What readers share: widths, heads, windows, feed-forwards, experts, norms, rotary positions, heads of a model.
+
+Each helper asks a `Config` for keys and returns a table of a description (`sources.spec`). Defaults are those of
+transformers' configuration classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from txcalc.errors import ABSENT
+from txcalc.sources.huggingface.config import REQUIRED, Config, any_of
+from txcalc.sources.spec import PARTS, merge
+
+Raw = dict[str, Any]
+
+HEADS = {
+    "ForCausalLM": "lm",
+    "LMHeadModel": "lm",
+    "LMHead": "lm",
+    "ForMaskedLM": "masked-lm",
+    "ForConditionalGeneration": "lm",
+    "ForImageClassification": "classifier",
+    "MTModel": "lm",
+    "EncoderModel": "encoder",
+    "DoubleHeadsModel": "two heads",
+    "Model": "none",
+}
+
+
+def head_of(c: Config, *known: str) -> str:
+    """The head that `architectures[0]` names: "lm", "masked-lm", "classifier" or "none" (hidden states); the first of
+    `known` when the config names no class."""
+    c.asked.add("architectures")
+    names = c.data.get("architectures")
+    if names is None or names == []:
+        return known[0]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        c.fault("architectures", names, "a list of class names")
+        return known[0]
+    ending = next((ending for ending in HEADS if names[0].endswith(ending)), None)
+    if ending == "Model" and _bare(names[0]) not in (_bare(f"{c.model_type}model"), _bare(f"{c.model_type}textmodel")):
+        ending = None  # …RewardModel and the like
+    if ending is None or HEADS[ending] not in known:
+        wanted = " or ".join(f"…{ending}" for ending in HEADS if HEADS[ending] in known)
+        c.fault("architectures[0]", names[0], f"a class that ends in {wanted}", "other heads are not read")
+        return known[0]
+    return HEADS[ending]
+
+
+def _bare(name: str) -> str:
+    """A name without what spellings differ in."""
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def alone(c: Config) -> None:
+    """A stack by itself: no encoder beside it, no pruned heads."""
+    c.only(False, "is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder", why="a stack by itself is read")
+    c.only({}, "pruned_heads", why="pruned heads are not read")
+    c.ignore("is_decoder", "cross_attention_hidden_size")
+
+
+def stack(
+    c: Config, d_model: Sequence[str] = ("hidden_size",), n_layers: Sequence[str] = ("num_hidden_layers",)
+) -> Raw:
+    """The widths of a decoder, and the context it was made for."""
+    alone(c)
+    raw: Raw = {
+        "kind": "decoder",
+        "d_model": c.size(*d_model),
+        "n_layers": c.layers(*n_layers),
+        "vocab_size": c.size("vocab_size"),
+    }
+    context = c.size("max_position_embeddings", "n_positions", default=None)
+    padding_within(c, raw)
+    return raw | ({"context": context} if context else {})
+
+
+def padding_within(c: Config, raw: Raw) -> None:
+    """The row that stands for padding is one of the table's."""
+    padding = c.data.get("pad_token_id")
+    if type(padding) is int and padding >= raw["vocab_size"]:
+        c.fault("pad_token_id", padding, f"less than vocab_size = {raw['vocab_size']:,}")
+
+
+def lm_head(c: Config, tied: bool, **more: Any) -> Raw:
+    """A language-model head, tied or not as the class has it when the config does not say."""
+    if head_of(c, "lm", "none") == "none":
+        c.ignore("tie_word_embeddings")
+        return {"form": "none"}
+    return {"tied": c.flag("tie_word_embeddings", default=tied), **more}
+
+
+def heads(
+    c: Config,
+    raw: Raw,
+    kv: Any = None,
+    d_head: Any = None,
+    names: Sequence[str] = ("num_attention_heads",),
+    whole: bool = False,
+    kv_names: Sequence[str] = ("num_key_value_heads",),
+    width_names: Sequence[str] = ("head_dim",),
+) -> Raw:
+    """Query heads, key/value heads and the width of a head.
+
+    `kv` and `d_head` are the class's defaults; None: as many as query heads, and D/h. `whole`: the class refuses a
+    width that the heads do not divide, even where d_head is given.
+    """
+    n_heads = c.size(*names)
+    groups = c.size(*kv_names, default=n_heads if kv is None else kv, null=n_heads) if kv_names else n_heads
+    width = c.size(*width_names, default=d_head) if width_names else None
+    if width is None or whole:
+        c.divides(n_heads, raw["d_model"], c.spelling(*names), "the width")
+    if width is None:
+        width = max(1, raw["d_model"] // n_heads)
+    c.divides(groups, n_heads, c.spelling(*(kv_names or names)), c.spelling(*names))
+    return {"n_heads": n_heads, "n_kv_heads": groups, "d_head": width}
+
+
+def gated(c: Config, name: str = "intermediate_size", act: str = "silu", bias: bool = False) -> Raw:
+    """SwiGLU or GeGLU: three matrices."""
+    activation = c.activation("hidden_act", "hidden_activation", default=act)
+    return {"d_ff": c.size(name), "gated": True, "activation": activation, "bias": bias}
+
+
+def plain(
+    c: Config,
+    *names: str,
+    act: str = "gelu",
+    bias: bool = True,
+    act_names: Sequence[str] = ("hidden_act",),
+    default: Any = REQUIRED,
+) -> Raw:
+    """Two matrices with an activation between them."""
+    width = c.size(*names or ("intermediate_size",), default=default, null=default)
+    return {"d_ff": width, "gated": False, "activation": c.activation(*act_names, default=act), "bias": bias}
+
+
+def rms(c: Config, *names: str, eps: float = 1e-6, **more: Any) -> Raw:
+    return {"form": "rms", "eps": c.real(*names or ("rms_norm_eps",), default=eps), **more}
+
+
+def layer_norm(c: Config, *names: str, eps: float = 1e-5, bias: bool = True, **more: Any) -> Raw:
+    known = ("layer_norm_epsilon", "layer_norm_eps", "norm_eps")
+    return {"form": "layer", "eps": c.real(*names or known, default=eps), "bias": bias, **more}
+
+
+def rotary(c: Config, d_head: int, theta: float = 10000.0, partial: float = 1.0, kind: str = "") -> Raw:
+    """Rotary positions, in the spelling of transformers 4 (`rope_theta`, `rope_scaling`) or 5 (`rope_parameters`).
+
+    `kind` is the layer type whose parameters are wanted, where a config gives each its own.
+    """
+    outer = c.table("rope_parameters")
+    inner = outer.table(kind) if outer and kind and isinstance(outer.data.get(kind), Mapping) else outer
+    for table in (outer, inner):
+        if table:
+            table.asked.update(table.data)  # scaling factors change angles, no size
+    base = c.real("rope_theta", "rotary_emb_base", default=theta)
+    share = c.real("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction", default=partial)
+    if inner:
+        base = inner.real("rope_theta", default=base)
+        share = inner.real("partial_rotary_factor", default=share)
+    if not 0 < share <= 1:
+        c.fault(c.spelling("partial_rotary_factor", "rotary_pct"), share, "above 0 and at most 1")
+        share = 1.0
+    raw: Raw = {"form": "rotary", "theta": base}
+    dims = int(d_head * share)
+    if dims % 2:
+        c.fault("rotary width", dims, "an even number")
+    return raw if dims == d_head else raw | {"rotary_dims": max(1, dims)}
+
+
+def layered(raw: Raw, *axes: tuple[Sequence[str], Mapping[str, Raw]]) -> Raw:
+    """The description with layer kinds: each axis names the kind of every layer, and what each kind lays over it.
+
+    Axes multiply (`local-sparse`); one whose layers are all alike is laid over the whole description.
+    """
+    mixed = []
+    for kinds, tables in axes:
+        if len(set(kinds)) == 1 and "parts" not in tables[kinds[0]]:
+            raw = merge(raw, tables[kinds[0]])
+        else:
+            mixed.append((kinds, tables))
+    if not mixed:
+        return raw
+    names = ["-".join(row) for row in zip(*(kinds for kinds, _ in mixed), strict=True)]
+    variants: Raw = {}
+    for name, row in zip(names, zip(*(kinds for kinds, _ in mixed), strict=True), strict=True):
+        if name not in variants:
+            table: Raw = {}
+            for kind, (_, tables) in zip(row, mixed, strict=True):
+                table = merge(table, tables[kind])
+            variants[name] = table
+    used = {part for table in variants.values() for part in table.get("parts", ())}
+    used |= {"attention"} & {part.removeprefix("cross_") for part in used}
+    if used:  # a table that no layer uses says nothing about the model
+        raw = {key: value for key, value in raw.items() if key not in PARTS or key in used}
+    return raw | {"layer": variants} | ({"pattern": folded(names)} if len(variants) > 1 else {})
+
+
+def folded(names: Sequence[str]) -> list[str]:
+    """The shortest cycle of layer kinds, runs written as `5*local`."""
+    n = len(names)
+    cycle = next((p for p in range(1, n // 2 + 1) if all(names[i] == names[i % p] for i in range(n))), n)
+    runs = [(name, len(list(run))) for name, run in groupby(names[:cycle])]
+    return [name if times == 1 else f"{times}*{name}" for name, times in runs]
+
+
+LOCAL, GLOBAL = "sliding_attention", "full_attention"
+LAYER_NAMES = {LOCAL: "local", GLOBAL: "global"}
+
+
+def layer_types(
+    c: Config, n_layers: int, default: Sequence[str], allowed: Sequence[str] = (LOCAL, GLOBAL)
+) -> list[str]:
+    """`layer_types`, one a layer."""
+    given = c.items("layer_types", of=any_of(*allowed), length=n_layers, default=None)
+    return list(default) if given is None else given
+
+
+def windows(c: Config, raw: Raw, window: Any, types: Sequence[str], tables: Mapping[str, Raw] | None = None) -> Any:
+    """The axis of local and global layers; `tables` lays more over each kind."""
+    if LOCAL in types and window is None:
+        c.fault("sliding_window", c.data.get("sliding_window", ABSENT), "a window, for layers use one")
+    local: Raw = {"attention": {"window": window}} if window is not None else {}
+    more = tables or {}
+    kinds = [LAYER_NAMES[kind] for kind in types]
+    return kinds, {"local": merge(local, more.get("local", {})), "global": dict(more.get("global", {}))}
+
+
+def mixture(c: Config, raw: Raw, sparse: Sequence[bool]) -> tuple[list[str], dict[str, Raw]]:
+    """The axis of dense and sparse layers; an all-sparse model drops its dense width."""
+    kinds = ["sparse" if is_sparse else "dense" for is_sparse in sparse]
+    return kinds, {"dense": {"parts": ["attention", "feed_forward"]}, "sparse": {"parts": ["attention", "experts"]}}
+
+
+def experts(c: Config, n: Sequence[str], k: Sequence[str], d_ff: Sequence[str], n_default: Any = REQUIRED,
+            k_default: Any = REQUIRED, act: str = "silu", **more: Any) -> Raw:  # fmt: skip
+    """Routed experts: how many, how many a token passes, and their width."""
+    number = c.size(*n, default=n_default)
+    top = c.size(*k, default=k_default)
+    if top > number:
+        c.fault(c.spelling(*k), top, f"at most {c.spelling(*n)} = {number}")
+    activation = c.activation("hidden_act", default=act)
+    return {"n_experts": number, "top_k": top, "d_ff": c.size(*d_ff), "activation": activation, **more}
+
+
+def more_heads(c: Config) -> None:
+    """Multi-token-prediction layers: named, not counted."""
+    number = c.count("num_nextn_predict_layers", "num_mtp_layers", default=None)
+    if number:
+        c.note(f"{number:,} multi-token-prediction layer{'s are' if number > 1 else ' is'} not counted")

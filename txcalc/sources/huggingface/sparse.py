@@ -1,0 +1,449 @@
+"""Decoders with experts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txcalc.errors import ABSENT
+from txcalc.sources.huggingface.config import Config, any_of, number
+from txcalc.sources.huggingface.shared import (
+    GLOBAL,
+    LOCAL,
+    Raw,
+    experts,
+    gated,
+    heads,
+    layer_norm,
+    layer_types,
+    layered,
+    lm_head,
+    mixture,
+    more_heads,
+    rms,
+    rotary,
+    stack,
+    windows,
+)
+
+
+def _decoder(c: Config, raw: Raw, attention: Raw, mixed: Raw, tied: bool = False, theta: float = 1e4) -> Raw:
+    return raw | {
+        "attention": attention,
+        "experts": mixed,
+        "norm": rms(c),
+        "positions": rotary(c, attention["d_head"], theta),
+        "head": lm_head(c, tied),
+    }
+
+
+def _one_window(c: Config, raw: Raw, window: Any) -> tuple[list[str], dict[str, Raw]]:
+    """The same window, or none, in every layer."""
+    return windows(c, raw, window, [GLOBAL if window is None else LOCAL] * raw["n_layers"])  # type: ignore[no-any-return]
+
+
+def mixtral(c: Config) -> Raw:
+    raw = stack(c)
+    mixed = experts(c, ("num_local_experts", "num_experts"), ("num_experts_per_tok",), ("intermediate_size",), 8, 2)
+    raw = _decoder(c, raw, heads(c, raw, kv=8), mixed, theta=1e6)
+    return layered(raw, _one_window(c, raw, c.size("sliding_window", default=None)))
+
+
+def _qwen_mixture(c: Config, raw: Raw) -> tuple[list[str], dict[str, Raw]]:
+    """Every `decoder_sparse_step`-th layer has experts, unless `mlp_only_layers` names it."""
+    step = c.size("decoder_sparse_step", default=1)
+    only = set(c.items("mlp_only_layers", of=number, length=None, default=[]))
+    sparse = [i not in only and (i + 1) % step == 0 for i in range(raw["n_layers"])]
+    if all(sparse):
+        c.ignore("intermediate_size")
+    else:
+        raw["feed_forward"] = gated(c)
+    return mixture(c, raw, sparse)
+
+
+def qwen2_moe(c: Config) -> Raw:
+    raw = stack(c)
+    n = raw["n_layers"]
+    mixed = experts(
+        c,
+        ("num_experts", "num_local_experts"),
+        ("num_experts_per_tok",),
+        ("moe_intermediate_size",),
+        60,
+        4,
+        d_ff_shared=c.size("shared_expert_intermediate_size"),
+        shared_gate=True,
+    )
+    bias = ["q", "k", "v"] if c.flag("qkv_bias", default=True) else False
+    raw = _decoder(c, raw, heads(c, raw, kv=16) | {"bias": bias}, mixed)
+    on = c.flag("use_sliding_window", default=False)
+    window = c.size("sliding_window", default=4096, null=None) if on else None
+    top = c.count("max_window_layers", default=28) if on else 0
+    c.ignore("sliding_window", "max_window_layers")
+    types = layer_types(c, n, [LOCAL if on and i % 2 == 0 and i < top else GLOBAL for i in range(n)])
+    return layered(raw, windows(c, raw, window, types), _qwen_mixture(c, raw))
+
+
+def qwen3_moe(c: Config) -> Raw:
+    raw = stack(c)
+    attention = heads(c, raw, kv=4) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    names = ("num_experts", "num_local_experts")
+    mixed = experts(c, names, ("num_experts_per_tok",), ("moe_intermediate_size",), 128, 8)
+    raw = _decoder(c, raw, attention, mixed)
+    c.only(0, "shared_expert_intermediate_size", why="transformers' qwen3_moe has no shared expert")
+    c.only(True, "use_qk_norm", why="transformers' qwen3_moe normalises Q and K")
+    c.only(False, "qkv_bias", why="attention_bias is what transformers' qwen3_moe reads")
+    c.ignore("max_window_layers")
+    on = c.flag("use_sliding_window", default=False)
+    window = c.size("sliding_window", default=4096, null=None) if on else None
+    c.ignore("sliding_window")
+    return layered(raw, _one_window(c, raw, window), _qwen_mixture(c, raw))
+
+
+def _shared(c: Config, mixed: Raw, *names: str, default: Any) -> Raw:
+    """Experts that every token passes, each as wide as a routed one; the groups that the choice is narrowed to."""
+    number = c.count(*names, default=default, null=0)
+    groups, top = c.size("n_group", default=None), c.size("topk_group", default=None)
+    if groups:
+        c.divides(groups, mixed["n_experts"], "n_group", "the number of experts")
+        mixed = mixed | {"n_groups": groups, "top_groups": min(groups, top or groups)}
+    return mixed | ({"n_shared": number} if number else {})
+
+
+def _first_dense(c: Config, raw: Raw, default: int) -> tuple[list[str], dict[str, Raw]]:
+    """The first `first_k_dense_replace` layers are dense."""
+    first = c.count("first_k_dense_replace", default=default)
+    c.only(1, "moe_layer_freq", why="every layer after the first dense ones has experts")
+    return _dense_where(c, raw, [i < first for i in range(raw["n_layers"])])
+
+
+def _typed(c: Config, raw: Raw, default: list[bool]) -> tuple[list[str], dict[str, Raw]]:
+    """`mlp_layer_types`, one a layer: "dense" or "sparse"; `default` says where they are dense."""
+    names = ["dense" if is_dense else "sparse" for is_dense in default]
+    kinds = c.items("mlp_layer_types", of=any_of("dense", "sparse"), length=raw["n_layers"], default=names)
+    return _dense_where(c, raw, [kind == "dense" for kind in kinds])
+
+
+def _dense_where(c: Config, raw: Raw, dense: list[bool]) -> tuple[list[str], dict[str, Raw]]:
+    """Dense layers are `intermediate_size` wide; without any, the key says nothing."""
+    if any(dense):
+        raw["feed_forward"] = gated(c)
+    c.ignore("intermediate_size")
+    return mixture(c, raw, [not is_dense for is_dense in dense])
+
+
+TOP = ("num_experts_per_tok",)
+NAMES = ("num_experts", "num_local_experts")
+ROUTED = ("n_routed_experts", "num_local_experts", "num_experts")
+WIDTH = ("moe_intermediate_size",)
+
+
+def olmoe(c: Config) -> Raw:
+    raw = stack(c)
+    attention = heads(c, raw) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "width"}
+    if attention["n_heads"] * attention["d_head"] != raw["d_model"]:
+        c.fault(
+            "head_dim", attention["d_head"], "hidden_size / num_attention_heads", "the norm of Q is hidden_size wide"
+        )
+    return _decoder(c, raw, attention, experts(c, NAMES, TOP, ("intermediate_size",), 64, 8))
+
+
+def flex_olmo(c: Config) -> Raw:
+    raw = stack(c)
+    attention = heads(c, raw) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "width"}
+    raw = _decoder(c, raw, attention, experts(c, NAMES, TOP, ("intermediate_size",), 7, 5), theta=5e5)
+    return raw | {"norm": rms(c, place="after")}
+
+
+def granitemoe(c: Config) -> Raw:
+    raw = stack(c)
+    attention = heads(c, raw) | {"bias": c.flag("attention_bias", default=False)}
+    mixed = experts(c, ("num_local_experts",), TOP, ("intermediate_size",), 8, 2)
+    return _decoder(c, raw, attention, mixed)
+
+
+def granitemoeshared(c: Config) -> Raw:
+    raw = granitemoe(c)
+    width = c.count("shared_intermediate_size", default=0)
+    return raw | {"experts": raw["experts"] | ({"d_ff_shared": width} if width else {})}
+
+
+def phimoe(c: Config) -> Raw:
+    raw = stack(c)
+    window = c.size("sliding_window", default=None)
+    attention = heads(c, raw, kv=8) | {"bias": c.flag("attention_bias", default=False)}
+    mixed = experts(c, ("num_local_experts",), TOP, ("intermediate_size",), 16, 2)
+    if mixed["top_k"] != 2:
+        c.fault("num_experts_per_tok", mixed["top_k"], "2", "transformers' phimoe always takes two")
+    raw = _decoder(c, raw, attention, mixed, theta=1e6)
+    raw["norm"] = layer_norm(c, "rms_norm_eps")
+    if c.flag("lm_head_bias", default=False) and raw["head"].get("form") != "none":
+        raw["head"]["bias"] = True
+    return layered(raw, _one_window(c, raw, window))
+
+
+def minimax_m2(c: Config) -> Raw:
+    raw = stack(c)
+    attention = heads(c, raw, kv=8, d_head=128) | {"qk_norm": "width"}
+    c.ignore("rotary_dim")
+    return _decoder(c, raw, attention, experts(c, NAMES[::-1], TOP, ("intermediate_size",), 256, 8), theta=5e6)
+
+
+def gpt_oss(c: Config) -> Raw:
+    """Sinks, biases everywhere, experts whose activation is clamped, every second layer with a window."""
+    raw = stack(c)
+    attention = heads(c, raw, kv=8, d_head=64) | {"bias": c.flag("attention_bias", default=True), "sinks": True}
+    names = ("num_local_experts", "num_experts")
+    mixed = experts(c, names, TOP, ("intermediate_size",), 128, 4, bias=True, router_bias=True)
+    mixed |= {"activation": "clamped_silu", "scoring": "softmax_after"}
+    c.ignore("swiglu_alpha", "swiglu_limit", "experts_per_token", "initial_context_length")
+    raw = _decoder(c, raw, attention, mixed, theta=150000.0)
+    n, window = raw["n_layers"], c.size("sliding_window", default=128)
+    types = layer_types(c, n, [GLOBAL if i % 2 else LOCAL for i in range(n)])
+    return layered(raw, windows(c, raw, window, types))
+
+
+def glm4_moe(c: Config) -> Raw:
+    raw = stack(c)
+    bias = ["q", "k", "v"] if c.flag("attention_bias", default=False) else []
+    attention = heads(c, raw, kv=8) | {"bias": bias}
+    attention["qk_norm"] = "head" if c.flag("use_qk_norm", default=False) else "none"
+    mixed = _shared(c, experts(c, ROUTED, TOP, WIDTH, 128, 8), "n_shared_experts", default=1)
+    raw = _decoder(c, raw, attention, mixed | {"scoring": "sigmoid"})
+    raw["positions"] = rotary(c, attention["d_head"], partial=0.5)
+    more_heads(c)
+    return layered(raw, _first_dense(c, raw, 1))
+
+
+def glm4v_moe_text(c: Config) -> Raw:
+    raw = stack(c)
+    attention = heads(c, raw, kv=8) | {"bias": ["q", "k", "v"] if c.flag("attention_bias", default=True) else []}
+    mixed = _shared(c, experts(c, ROUTED, TOP, WIDTH, 128, 8), "n_shared_experts", default=1)
+    raw = _decoder(c, raw, attention, mixed | {"scoring": "sigmoid"})
+    raw["positions"] = rotary(c, attention["d_head"], partial=0.5)
+    c.only(False, "use_qk_norm", why="transformers' glm4v_moe has no norms of Q and K")
+    more_heads(c)
+    return layered(raw, _first_dense(c, raw, 1))
+
+
+def qwen3_vl_moe_text(c: Config) -> Raw:
+    raw = stack(c)
+    attention = heads(c, raw, kv=16) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    raw = _decoder(c, raw, attention, experts(c, NAMES, TOP, WIDTH, 60, 4), tied=True, theta=5e5)
+    return layered(raw, _qwen_mixture(c, raw))
+
+
+def aria_text(c: Config) -> Raw:
+    raw = stack(c)
+    attention = heads(c, raw, whole=True) | {"bias": c.flag("attention_bias", default=False)}
+    names = (("moe_num_experts",), ("moe_topk",), ("intermediate_size", "moe_intermediate_size"))
+    mixed = _shared(c, experts(c, *names, 8, 2), "moe_num_shared_experts", default=2)
+    c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
+    return _decoder(c, raw, attention, mixed)
+
+
+def dots1(c: Config) -> Raw:
+    raw = stack(c)
+    n = raw["n_layers"]
+    attention = heads(c, raw, kv=32) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    mixed = _shared(c, experts(c, ROUTED, TOP, WIDTH), "n_shared_experts", default=0)
+    raw = _decoder(c, raw, attention, mixed | {"scoring": "sigmoid"})
+    window, first = c.size("sliding_window", default=4096, null=None), c.count("max_window_layers", default=62)
+    types = layer_types(c, n, [LOCAL if window is not None and i >= first else GLOBAL for i in range(n)])
+    return layered(raw, windows(c, raw, window, types), _first_dense(c, raw, 0))
+
+
+def solar_open(c: Config) -> Raw:
+    raw = stack(c)
+    bias = ["q", "k", "v"] if c.flag("attention_bias", default=False) else []
+    attention = heads(c, raw, kv=8, d_head=128) | {"bias": bias}
+    mixed = _shared(c, experts(c, ROUTED, TOP, WIDTH, 128, 8), "n_shared_experts", default=1)
+    c.only(0, "first_k_dense_replace", why="every layer of transformers' solar_open has experts")
+    c.only(False, "use_qk_norm", why="transformers' solar_open has no norms of Q and K")
+    c.ignore("intermediate_size")
+    return _decoder(c, raw, attention, mixed | {"scoring": "sigmoid"}, theta=1e6)
+
+
+def exaone_moe(c: Config) -> Raw:
+    raw = stack(c)
+    n = raw["n_layers"]
+    attention = heads(c, raw, kv=32) | {"qk_norm": "head"}
+    mixed = _shared(c, experts(c, NAMES, TOP, WIDTH, 64, 8), "num_shared_experts", default=1)
+    raw = _decoder(c, raw, attention, mixed | {"scoring": "sigmoid"})
+    first = 0 if c.data.get("mlp_layer_types") is not None else c.count("first_k_dense_replace", default=1)
+    window = c.size("sliding_window", default=4096)
+    if c.data.get("layer_types") is not None:
+        default = [GLOBAL] * n
+    else:
+        period = c.size("sliding_window_pattern", default=4)
+        default = [LOCAL if (i + 1) % period else GLOBAL for i in range(n)]
+    c.ignore("first_k_dense_replace", "sliding_window_pattern")
+    axis = windows(c, raw, window, layer_types(c, n, default), {"global": {"positions": {"form": "none"}}})
+    return layered(raw, axis, _typed(c, raw, [i < first for i in range(n)]))
+
+
+def hy_v3(c: Config) -> Raw:
+    raw = stack(c)
+    attention = heads(c, raw, kv=8, d_head=128) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    mixed = _shared(c, experts(c, NAMES, TOP, WIDTH, 192, 8), "num_shared_experts", default=1)
+    if "n_shared" not in mixed:
+        c.fault("num_shared_experts", 0, "at least 1", "transformers' hy_v3 makes one of intermediate_size out of none")
+    c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
+    c.ignore("router_scaling_factor", "enable_moe_fp32_combine")
+    raw = _decoder(c, raw, attention, mixed | {"scoring": "sigmoid"}, theta=11158840.0)
+    return layered(raw, _typed(c, raw, [i == 0 for i in range(raw["n_layers"])]))
+
+
+def dbrx(c: Config) -> Raw:
+    raw = stack(c, ("d_model", "hidden_size"), ("n_layers", "num_hidden_layers"))
+    inner, channel = c.table("attn_config"), c.table("ffn_config")
+    c.ignore("max_seq_len")
+    attention = heads(c, raw, names=("n_heads", "num_attention_heads"), kv_names=(), width_names=())
+    if inner:
+        attention["n_kv_heads"] = inner.size("kv_n_heads", default=1)
+        inner.divides(attention["n_kv_heads"], attention["n_heads"], "kv_n_heads", "n_heads")
+        inner.ignore("attn_pdrop", "clip_qkv", "rope_theta", "tie_word_embeddings")
+    else:
+        attention["n_kv_heads"] = c.size("kv_n_heads", default=1)
+    mixed: Raw = {"n_experts": 1, "top_k": 1, "d_ff": 1}
+    if channel:
+        mixed = experts(channel, ("moe_num_experts",), ("moe_top_k",), ("ffn_hidden_size",), 4, 1)
+        channel.only(raw["d_model"], "hidden_size", why="the width of the model")
+        channel.ignore(
+            "tie_word_embeddings",
+            "moe_jitter_eps",
+            "moe_loss_weight",
+            "moe_normalize_expert_weights",
+            "uniform_expert_assignment",
+        )
+        form = channel.table("ffn_act_fn")
+        if form:
+            mixed["activation"] = form.activation("name", default="silu")
+    else:
+        c.fault("ffn_config", ABSENT, "an object with ffn_hidden_size and moe_num_experts")
+    raw = _decoder(c, raw, attention, mixed)
+    c.only(False, "tie_word_embeddings", why="transformers' dbrx is never tied")
+    return raw | {"norm": layer_norm(c, bias=False)}
+
+
+def _latent(c: Config, q: Any, kv: int, nope: int, rope: int, value: Any, also: str = "") -> Raw:
+    """MLA: ranks of the queries and of the latent, widths of the parts of a head. The class derives `head_dim` anew,
+    unless it is its other name (`also`) for the rotated part."""
+    n_heads = c.size("num_attention_heads")
+    c.only(n_heads, "num_key_value_heads", why="the latent is expanded for all heads")
+    raw_value = c.size("v_head_dim", default=value, null=value)
+    table = {
+        "n_heads": n_heads,
+        "kv_rank": c.size("kv_lora_rank", default=kv),
+        "d_nope": c.size("qk_nope_head_dim", default=nope),
+        "d_rope": c.size("qk_rope_head_dim", *filter(None, [also]), default=rope),
+        "d_v": raw_value,
+        "bias": c.flag("attention_bias", default=False),
+    }
+    c.ignore("head_dim", "qk_head_dim", "kv_channels")
+    rank = c.size("q_lora_rank", default=q, null=None)
+    if table["d_rope"] % 2:
+        c.fault("qk_rope_head_dim", table["d_rope"], "an even number")
+    return table | ({"q_rank": rank} if rank is not None else {})
+
+
+def _latent_decoder(c: Config, raw: Raw, latent: Raw, tied: bool = False, eps: float = 1e-6) -> Raw:
+    interleaved = c.flag("rope_interleave", default=True)
+    return raw | {
+        "latent": latent,
+        "norm": rms(c, eps=eps),
+        "positions": {"form": "rotary", "theta": rotary(c, latent["d_rope"])["theta"], "interleaved": interleaved},
+        "head": lm_head(c, tied),
+    }
+
+
+def deepseek_v2(c: Config) -> Raw:
+    raw = stack(c)
+    c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
+    c.ignore("ep_size")
+    raw = _latent_decoder(c, raw, _latent(c, 1536, 512, 128, 64, 128))
+    c.divides(raw["latent"]["n_heads"], raw["d_model"], "num_attention_heads", "hidden_size")
+    raw["experts"] = _shared(c, experts(c, ROUTED, TOP, WIDTH, 64), "n_shared_experts", default=2)
+    more_heads(c)
+    return layered(raw, _first_dense(c, raw, 0))
+
+
+def deepseek_v3(c: Config) -> Raw:
+    raw = stack(c)
+    c.ignore("ep_size")
+    raw = _latent_decoder(c, raw, _latent(c, 1536, 512, 128, 64, 128))
+    raw["experts"] = _shared(c, experts(c, ROUTED, TOP, WIDTH, 256, 8), "n_shared_experts", default=1)
+    raw["experts"]["scoring"] = "sigmoid"
+    more_heads(c)
+    return layered(raw, _first_dense(c, raw, 3))
+
+
+def kimi_k2(c: Config) -> Raw:
+    """DeepSeek-V3 with other sizes."""
+    return deepseek_v3(c)
+
+
+def glm4_moe_lite(c: Config) -> Raw:
+    raw = stack(c)
+    raw = _latent_decoder(c, raw, _latent(c, 768, 512, 192, 64, 256, also="head_dim"), eps=1e-5)
+    raw["experts"] = _shared(c, experts(c, ROUTED, TOP, WIDTH, 64, 4), "n_shared_experts", default=1)
+    raw["experts"]["scoring"] = "sigmoid"
+    c.only(1, "first_k_dense_replace", why="mlp_layer_types is what transformers reads")
+    more_heads(c)
+    return layered(raw, _typed(c, raw, [i == 0 for i in range(raw["n_layers"])]))
+
+
+def youtu(c: Config) -> Raw:
+    raw = stack(c)
+    c.ignore("embedding_initializer_range")
+    raw = _latent_decoder(c, raw, _latent(c, 1536, 512, 128, 64, 128), tied=True)
+    return raw | {"feed_forward": gated(c)}
+
+
+def minicpm3(c: Config) -> Raw:
+    raw = stack(c)
+    n_heads = c.size("num_attention_heads")
+    c.divides(n_heads, raw["d_model"], "num_attention_heads", "hidden_size")
+    raw = _latent_decoder(c, raw, _latent(c, 768, 256, 64, 32, max(1, raw["d_model"] // n_heads)), tied=True, eps=1e-5)
+    c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
+    c.ignore("dim_model_base")
+    return raw | {"feed_forward": gated(c)}
+
+
+def llama4_text(c: Config) -> Raw:
+    """Layers with chunks and rotation, every fourth with neither; experts in every `interleave_moe_layer_step`-th."""
+    raw = stack(c)
+    n = raw["n_layers"]
+    normed = c.flag("use_qk_norm", default=True)
+    attention = heads(c, raw, kv=8, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
+    mixed = experts(c, NAMES[::-1], TOP, ("intermediate_size",), 16, 1)
+    mixed |= {"d_ff_shared": mixed["d_ff"], "scoring": "sigmoid"}
+    raw = _decoder(c, raw, attention, mixed, theta=5e5)
+    raw["positions"] |= {"interleaved": True}
+    c.ignore("attn_temperature_tuning", "floor_scale", "attn_scale", "for_llm_compressor", "layer_types")
+    every = c.size("no_rope_layer_interval", default=4)
+    default = [int((i + 1) % every != 0) for i in range(n)]
+    turned = c.items("no_rope_layers", of=any_of(0, 1), length=None, default=default) or default
+    if len(turned) != n:
+        c.fault("no_rope_layers", turned, f"a list of {n:,} items, one a layer")
+        turned = default
+    chunked = ["chunked_attention" if on else GLOBAL for on in turned]
+    types = layer_types(c, n, chunked, ("chunked_attention", GLOBAL))
+    chunk = c.size("attention_chunk_size", default=8192)
+    step = c.size("interleave_moe_layer_step", default=1)
+    given = c.items("moe_layers", of=number, length=None, default=None)
+    sparse = set(range(step - 1, n, step) if given is None else given)
+    if not all(i in sparse for i in range(n)):
+        width = c.size("intermediate_size_mlp")
+        raw["feed_forward"] = {"d_ff": width, "gated": True, "activation": mixed["activation"]}
+    c.ignore("intermediate_size_mlp")
+    local: Raw = {"attention": {"window": chunk, "chunked": True}}
+    spans = ["chunked" if kind == "chunked_attention" else "global" for kind in types]
+    turning: dict[str, Raw] = {"rotary": {}, "unrotated": {"positions": {"form": "none"}}}
+    if normed:
+        turning["rotary"] = {"attention": {"qk_norm": "bare"}}
+    return layered(
+        raw,
+        (spans, {"chunked": local, "global": {}}),
+        (["rotary" if on else "unrotated" for on in turned], turning),
+        mixture(c, raw, [i in sparse for i in range(n)]),
+    )

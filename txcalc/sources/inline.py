@@ -1,0 +1,157 @@
+"""Inline descriptions: `"D=4096 L=32 h=32 h_kv=8 F=14336 V=128256"`, letters of `symbols` and a few words.
+
+Defaults: RMSNorm, pre-norm, no biases, rotary, gated, untied, final norm; h_kv = h, d_h = D/h, h = D/64 (said when
+assumed). Without V there is no embedding, no head and no final norm.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from txcalc.errors import ABSENT, Fault, InputError, nearest, shown
+from txcalc.sources.spec import Wrong, count, layers, size
+from txcalc.symbols import BY_LETTER
+from txcalc.units import parse_tokens
+
+LETTERS = {
+    "D": "d_model",
+    "L": "n_layers",
+    "h": "attention.n_heads",
+    "h_kv": "attention.n_kv_heads",
+    "d_h": "attention.d_head",
+    "F": "feed_forward.d_ff",
+    "V": "vocab_size",
+    "E": "experts.n_experts",
+    "k": "experts.top_k",
+    "window": "attention.window",
+    "learned": "positions.rows",
+}
+OPPOSITES = (
+    ("plain", "gated"),
+    ("rms", "ln"),
+    ("pre", "post"),
+    ("bias", "nobias"),
+    ("tied", "untied"),
+    ("final", "nofinal"),
+)
+WORDS = tuple(word for pair in OPPOSITES for word in pair)
+SPELLING = {path: letter for letter, path in LETTERS.items()}
+FIELDS = {path.rpartition(".")[2]: letter for letter, path in LETTERS.items()}
+_PAIR = re.compile(r"(?:^|[\s,])[A-Za-z_]+=", re.ASCII)
+
+
+def looks_inline(source: str) -> bool:
+    """True for a text with a `key=value` in it."""
+    return bool(_PAIR.search(source))
+
+
+def read(source: str) -> tuple[Mapping[str, Any], str, tuple[str, ...]]:
+    """The raw description, what errors call it, and what was assumed."""
+    where = "inline description"
+    faults: list[Fault | str] = []
+    values: dict[str, Any] = {}
+    words: dict[str, bool] = {}
+    for item in re.split(r"[\s,]+(?=[A-Za-z])", source.strip(" \t\n,")):
+        key, equals, value = (piece.strip() for piece in item.partition("="))
+        key = "window" if key == "W" else key
+        if key in WORDS and equals:
+            faults.append(f"{key} is a word, expected without a value ({key})")
+        elif key in LETTERS and not equals:
+            faults.append(Fault(key, ABSENT, "a number", f"{key}=8"))
+        elif key not in LETTERS and key not in WORDS:
+            faults.append(_unknown(key))
+        elif not equals:
+            words[key] = True
+        elif key in values:
+            faults.append(f"{key} is given twice")
+        else:
+            values[key] = _number(key, value, faults)
+    for one, other in OPPOSITES:
+        if one in words and other in words:
+            faults.append(f"{one} and {other} contradict each other")
+    for key in ("D", "L"):
+        if key not in values:
+            faults.append(Fault(key, ABSENT, BY_LETTER[key].meaning, f"{key}={4096 if key == 'D' else 32}"))
+    if "F" not in values:
+        classic = f"F={4 * values['D']} is the classic block's, with the word plain" if values.get("D") else "F=14336"
+        faults.append(Fault("F", ABSENT, BY_LETTER["F"].meaning, classic))
+    if ("E" in values) != ("k" in values):
+        one, other = ("k", "E") if "E" in values else ("E", "k")
+        faults.append(Fault(one, ABSENT, f"{BY_LETTER[one].meaning}, for {other} is given"))
+    if values.get("E") == 0 and values.get("k") == 0:
+        del values["E"], values["k"]
+    if "V" not in values:
+        for word in ("tied", "untied"):
+            if word in words:
+                faults.append(f"{word} says how V is used, and V is missing")
+    if "h" not in values and values.get("D") and values["D"] % _heads(values):
+        faults.append(Fault("h", ABSENT, f"{BY_LETTER['h'].meaning}: D/{values.get('d_h') or 64} is not whole"))
+    if faults:
+        raise InputError(where, faults)
+    return _raw(source.strip(), values, words)
+
+
+def _heads(values: Mapping[str, Any]) -> Any:
+    """D/d_h, or D/64: of a model that does not say."""
+    return max(1, values["D"] // (values.get("d_h") or 64))
+
+
+def _raw(
+    name: str, values: Mapping[str, int], words: Mapping[str, bool]
+) -> tuple[Mapping[str, Any], str, tuple[str, ...]]:
+    assumptions = []
+    attention: dict[str, Any] = {"bias": "bias" in words}
+    if "h" in values:
+        attention["n_heads"] = values["h"]
+    else:
+        attention["n_heads"] = _heads(values)
+        ratio = f"D/{'d_h' if 'd_h' in values else 64} = " if values["D"] >= 64 else ""
+        assumptions.append(f"h = {ratio}{attention['n_heads']}")
+    for letter, key in (("h_kv", "n_kv_heads"), ("d_h", "d_head"), ("window", "window")):
+        if letter in values:
+            attention[key] = values[letter]
+    vocab = values.get("V")
+    channel = {"d_ff": values["F"], "gated": "plain" not in words, "bias": "bias" in words}
+    raw: dict[str, Any] = {
+        "name": name,
+        "kind": "decoder",
+        "d_model": values["D"],
+        "n_layers": values["L"],
+        "attention": attention,
+        "norm": {
+            "form": "layer" if "ln" in words else "rms",
+            "place": "post" if "post" in words else "pre",
+            "final": "nofinal" not in words and ("final" in words or (vocab is not None and "post" not in words)),
+        },
+        "positions": {"form": "learned", "rows": values["learned"]} if "learned" in values else {"form": "rotary"},
+        "head": {"tied": "tied" in words},
+    }
+    if "ln" in words:
+        raw["norm"]["bias"] = "nobias" not in words
+    if vocab is not None:
+        raw["vocab_size"] = vocab
+    if "E" in values:
+        raw["experts"] = {**channel, "n_experts": values["E"], "top_k": values["k"]}
+    else:
+        raw["feed_forward"] = channel
+    return raw, "inline description", tuple(assumptions)
+
+
+def _number(key: str, text: str, faults: list[Fault | str]) -> int | None:
+    """A whole number; `32k` is 32 × 1,024 as everywhere. None if faulty."""
+    check = layers if key == "L" else count if key in ("E", "k") else size
+    try:
+        return check(parse_tokens(text, key))  # type: ignore[no-any-return]
+    except InputError:
+        faults.append(Fault(key, text, "a whole number such as 4096 or 32k"))
+    except Wrong as wrong:
+        faults.append(Fault(key, text, wrong.expected))
+    return None
+
+
+def _unknown(item: str) -> str:
+    near = [FIELDS[item]] if item in FIELDS else nearest(item, (*LETTERS, *WORDS))
+    mend = f"did you mean {' or '.join(near)}?" if near else f"letters: {', '.join(LETTERS)}; words: {', '.join(WORDS)}"
+    return f"{shown(item)} is not a letter or word of a description ({mend})"

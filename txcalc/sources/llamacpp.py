@@ -1,0 +1,287 @@
+"""From the keys and tensor names of a GGUF file to a description, a family's traits in a line each.
+
+Biases, gates and norms are seen from the tensors that are there; windows and what is done between tensors are the
+family's. `sources.load` refuses a file whose tensors are not exactly those of the description.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from txcalc.errors import ABSENT, Fault, InputError, UnknownName
+from txcalc.sources.spec import Wrong, count, flag, layers, real, size
+
+Raw = dict[str, Any]
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+class Family(NamedTuple):
+    """What the keys of a GGUF file do not say. `windows` are the layer kinds of a cycle where a window is set; `tied`
+    None: as stored."""
+
+    model_type: str
+    activation: str = "silu"
+    norm: Raw = {}  # noqa: RUF012 - read, never changed
+    parallel: bool = False
+    positions: str = "rotary"
+    windows: tuple[str, ...] = ()
+    tied: bool | None = None
+    scaled: bool = False  # the embedding, by √D
+    experts: Raw = {}  # noqa: RUF012
+
+
+LAYER = {"form": "layer"}
+GEMMA = {"offset": True}
+SANDWICH = {"offset": True, "place": "sandwich"}
+FAMILIES = {
+    "llama": Family("llama"),
+    "qwen2": Family("qwen2"),
+    "qwen2moe": Family("qwen2_moe", experts={"shared_gate": True}),
+    "qwen3": Family("qwen3"),
+    "qwen3moe": Family("qwen3_moe"),
+    "gemma": Family("gemma", "gelu_tanh", GEMMA, scaled=True),
+    "gemma2": Family("gemma2", "gelu_tanh", SANDWICH, windows=("local", "global"), scaled=True),
+    "gemma3": Family("gemma3_text", "gelu_tanh", SANDWICH, windows=("5*local", "global"), scaled=True),
+    "gpt2": Family("gpt2", "gelu_tanh", LAYER, positions="learned", tied=True),
+    "gptneox": Family("gpt_neox", "gelu", LAYER, parallel=True),
+    "phi2": Family("phi", "gelu_tanh", LAYER, parallel=True),
+    "phi3": Family("phi3", windows=("local",)),
+    "falcon": Family("falcon", "gelu", LAYER, parallel=True, tied=True),
+    "bloom": Family("bloom", "gelu_tanh", LAYER, positions="alibi", tied=True),
+    "starcoder2": Family("starcoder2", "gelu_tanh", LAYER, windows=("local",)),
+    "command-r": Family("cohere", norm=LAYER, parallel=True, tied=True),
+    "olmo2": Family("olmo2", norm={"place": "after"}),
+    "gpt-oss": Family("gpt_oss", "clamped_silu", windows=("local", "global"), experts={"scoring": "softmax_after"}),
+    "deepseek2": Family("deepseek_v3"),
+    "mamba": Family("mamba", positions="none"),
+    "mamba2": Family("mamba2", positions="none"),
+}
+
+# Keys of an architecture that change no size, or repeat what the tensors say.
+NEUTRAL = (
+    "vocab_size",
+    "attention.causal",
+    "attention.scale",
+    "attention.clamp_kqv",
+    "attention.max_alibi_bias",
+    "attention.output_scale",
+    "residual_scale",
+    "tensor_data_layout",
+    "expert_weights_scale",
+    "expert_weights_norm",
+    "expert_gating_func",
+    "expert_group_count",
+    "expert_group_used_count",
+    "expert_group_scale",
+    "pooling_type",
+    "attention.group_norm_epsilon",
+    "attention.temperature_scale",
+    "attention.temperature_length",
+)
+
+
+class Keys:
+    """The keys of one architecture; those not asked for are accounted for at the end."""
+
+    def __init__(self, keys: Mapping[str, Any], arch: str) -> None:
+        self.keys, self.arch = keys, arch
+        self.asked: set[str] = set()
+        self.faults: list[Fault | str] = []
+
+    def get(self, key: str, check: Any, default: Any = ABSENT) -> Any:
+        """A key's value, checked; a list that repeats one value is that value."""
+        self.asked.add(key)
+        name = f"{self.arch}.{key}"
+        value = self.keys.get(name, ABSENT)
+        if isinstance(value, list) and value and all(item == value[0] for item in value):
+            value = value[0]
+        if value is ABSENT and default is not ABSENT:
+            return default
+        try:
+            if isinstance(value, list):
+                raise Wrong("the same for all layers", "layers that differ in it are not read")
+            return check(None if value is ABSENT else value)
+        except Wrong as wrong:
+            self.faults.append(Fault(name, value, wrong.expected, wrong.fix))
+            return 1
+
+    def finish(self, where: str) -> None:
+        for name, value in self.keys.items():
+            key = name.removeprefix(f"{self.arch}.")
+            if key == name or key in self.asked or key in NEUTRAL or key.startswith("rope.") or value in (0, False, ""):
+                continue
+            self.faults.append(Fault(name, value, "a key that is understood", "it may change a size"))
+        if self.faults:
+            raise InputError(where, self.faults)
+
+
+def describe(keys: Mapping[str, Any], shapes: Shapes, where: str) -> tuple[Raw, tuple[str, ...]]:
+    """The description, and notes. Errors: `InputError` with every fault, `UnknownName`."""
+    arch = keys.get("general.architecture")
+    if not isinstance(arch, str):
+        raise InputError(where, [Fault("general.architecture", arch, "the name of an architecture, such as 'llama'")])
+    if arch not in FAMILIES:
+        raise UnknownName(where, "reader for the GGUF architecture", arch, sorted(FAMILIES), ", ".join(FAMILIES))
+    k, family = Keys(keys, arch), FAMILIES[arch]
+    table = shapes.get("token_embd.weight", ())
+    if len(table) != 2:
+        k.faults.append(Fault("token_embd.weight", table or ABSENT, "a tensor of rows and columns"))
+    eps = k.get("attention.layer_norm_rms_epsilon", real, None) or k.get("attention.layer_norm_epsilon", real, None)
+    raw: Raw = {
+        "kind": "decoder",
+        "model_type": family.model_type,
+        "context": k.get("context_length", size, None),
+        "d_model": k.get("embedding_length", size),
+        "n_layers": k.get("block_count", layers),
+        "vocab_size": table[0] if table else 1,
+        "norm": {**family.norm, "eps": _single(eps)},
+        "embedding": {"norm": "token_embd_norm.weight" in shapes},
+        "head": {
+            "tied": "output.weight" not in shapes if family.tied is None else family.tied,
+            "bias": "output.bias" in shapes,
+            "softcap": _single(k.get("final_logit_softcapping", real, None)),
+            "scale": _single(k.get("logit_scale", real, None)),
+        },
+    }
+    if family.norm.get("form") == "layer":
+        raw["norm"]["bias"] = "output_norm.bias" in shapes
+    if family.scaled:
+        raw["embedding"]["scale"] = raw["d_model"] ** 0.5
+    raw |= _mixer(k, shapes, arch, family, raw)
+    k.finish(where)
+    return _without_none(raw), ()
+
+
+def _single(number: Any) -> Any:
+    """The decimal that a 32-bit float was written from: 1e-05, not 9.999999747378752e-06."""
+    return None if number is None else float(f"{number:.7g}")
+
+
+def _has(shapes: Shapes, *names: str) -> bool:
+    """A tensor of some layer."""
+    return any(f"blk.{i}.{name}" in shapes for name in names for i in (0, 1, 3))
+
+
+def _mixer(k: Keys, shapes: Shapes, arch: str, family: Family, raw: Raw) -> Raw:
+    if arch.startswith("mamba"):
+        inner, rank = k.get("ssm.inner_size", size), k.get("ssm.time_step_rank", size)
+        k.asked |= {"feed_forward_length", "attention.head_count"}  # 0, or what a tool expects to find
+        common = {"d_state": k.get("ssm.state_size", size), "d_conv": k.get("ssm.conv_kernel", size)}
+        if arch == "mamba":
+            norms = bool(k.get("ssm.dt_b_c_rms", flag, False))
+            return {
+                "mamba": {"d_inner": inner, "dt_rank": rank, "norms": norms, **common},
+                "positions": {"form": "none"},
+            }
+        common |= {"n_heads": rank, "d_head": inner // rank, "n_groups": k.get("ssm.group_count", size, 1)}
+        if inner % rank:
+            k.faults.append(Fault(f"{arch}.ssm.time_step_rank", rank, f"a divisor of ssm.inner_size = {inner}"))
+        return {"mamba2": common, "positions": {"form": "none"}}
+    latent = k.get("attention.kv_lora_rank", count, 0)
+    attention = _latent(k, latent) if latent else _attention(k, shapes, raw)
+    width = attention["d_rope"] if latent else attention["d_head"]
+    places: Raw = {"form": family.positions}
+    if family.positions == "rotary":
+        places["theta"] = _single(k.get("rope.freq_base", real, 10000.0))
+        dims = k.get("rope.dimension_count", size, width)
+        places |= {"rotary_dims": dims} if dims != width else {}
+    elif family.positions == "learned":
+        places["rows"] = shapes.get("position_embd.weight", (1,))[0]
+    if family.parallel and k.get("use_parallel_residual", flag, True):
+        apart = _has(shapes, "attn_norm_2.weight", "ffn_norm.weight")
+        raw["norm"]["parallel"] = "separate" if apart else "shared"
+    parts: Raw = {"latent" if latent else "attention": attention, "positions": places}
+    return _windows(k, family, parts | _channels(k, shapes, family))
+
+
+def _attention(k: Keys, shapes: Shapes, raw: Raw) -> Raw:
+    heads = k.get("attention.head_count", size)
+    groups = k.get("attention.head_count_kv", size, heads)
+    width = k.get("attention.key_length", size, None)
+    if width is None:
+        width = max(1, raw["d_model"] // heads)
+        if raw["d_model"] % heads:
+            k.faults.append(Fault(f"{k.arch}.attention.head_count", heads, "a divisor of embedding_length"))
+    values = k.get("attention.value_length", size, width)
+    if values != width:
+        k.faults.append(Fault(f"{k.arch}.attention.value_length", values, f"key_length = {width}"))
+    fused = "qkv" if _has(shapes, "attn_qkv.bias") else ""
+    letters = [letter for letter in "qkv" if letter in fused or _has(shapes, f"attn_{letter}.bias")]
+    norm = shapes.get("blk.0.attn_q_norm.weight")
+    return {
+        "n_heads": heads,
+        "n_kv_heads": groups,
+        "d_head": width,
+        "bias": letters + ["o"] * _has(shapes, "attn_output.bias"),
+        "sinks": _has(shapes, "attn_sinks.weight"),
+        "qk_norm": "none" if norm is None else "head" if norm == (width,) else "width",
+        "softcap": _single(k.get("attn_logit_softcapping", real, None)),
+    }
+
+
+def _latent(k: Keys, rank: int) -> Raw:
+    """MLA. Newer files give the widths of the absorbed heads, and those of the model as …_mla."""
+    rope = k.get("rope.dimension_count", size)
+    k.asked.add("attention.head_count_kv")
+    keys, values = k.get("attention.key_length", size), k.get("attention.value_length", size)
+    keys, values = k.get("attention.key_length_mla", size, keys), k.get("attention.value_length_mla", size, values)
+    return {
+        "n_heads": k.get("attention.head_count", size),
+        "q_rank": k.get("attention.q_lora_rank", count, 0) or None,
+        "kv_rank": rank,
+        "d_nope": keys - rope,
+        "d_rope": rope,
+        "d_v": values,
+    }
+
+
+def _channels(k: Keys, shapes: Shapes, family: Family) -> Raw:
+    """Feed-forward, experts, or both."""
+    experts = k.get("expert_count", count, 0)
+    dense = k.get("leading_dense_block_count", count, 0) if experts else 0
+    width = k.get("feed_forward_length", count if experts else size, 0 if experts else ABSENT)
+    gated = family.activation not in ("gelu", "gelu_tanh") or _has(shapes, "ffn_gate.weight")
+    common = {"gated": gated, "activation": family.activation}
+    single: Raw = {"feed_forward": {**common, "d_ff": width, "bias": _has(shapes, "ffn_up.bias")}}
+    if not experts:
+        return single
+    one = k.get("expert_feed_forward_length", size, width)
+    shared = k.get("expert_shared_feed_forward_length", count, 0)
+    many: Raw = {
+        **common,
+        **family.experts,
+        "n_experts": experts,
+        "top_k": k.get("expert_used_count", size),
+        "d_ff": one,
+        "bias": _has(shapes, "ffn_up_exps.bias"),
+        "router_bias": _has(shapes, "ffn_gate_inp.bias"),
+        "n_shared": k.get("expert_shared_count", count, 1 if shared else 0),
+    }
+    many |= {"d_ff_shared": shared} if shared else {}
+    if not dense:
+        return {"experts": many}
+    kinds = {"dense": {"parts": ["attention", "feed_forward"]}, "sparse": {"parts": ["attention", "experts"]}}
+    sparse = k.get("block_count", layers) - dense
+    return {**single, "experts": many, "pattern": [f"{dense}*dense", f"{max(1, sparse)}*sparse"], "layer": kinds}
+
+
+def _windows(k: Keys, family: Family, parts: Raw) -> Raw:
+    window = k.get("attention.sliding_window", count, 0)
+    if not window:
+        return parts
+    if not family.windows or "layer" in parts:
+        k.faults.append(Fault(f"{k.arch}.attention.sliding_window", window, "none", "its layers are not known"))
+        return parts
+    if family.windows == ("local",):
+        return {**parts, "attention": {**parts["attention"], "window": window}}
+    kinds: Raw = {"local": {"attention": {"window": window}}, "global": {}}
+    return {**parts, "pattern": list(family.windows), "layer": kinds}
+
+
+def _without_none(raw: Raw) -> Raw:
+    return {
+        key: _without_none(value) if isinstance(value, dict) else value
+        for key, value in raw.items()
+        if value is not None
+    }

@@ -1,0 +1,91 @@
+"""Presets: TOML files in `presets/models/`, found in a wheel, an editable install and a bare checkout.
+
+A user's own come first: those in `TXCALC_PRESETS`, or else in `txcalc/presets` of the user's configuration folder.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from txcalc.errors import Fault, InputError, UnknownName
+
+MAX_BYTES = 1 << 20
+
+
+@cache
+def folder() -> Path:
+    """`presets/`: inside the package where it was installed, beside it in a checkout."""
+    package = Path(__file__).parents[1]
+    for place in (package / "presets", package.parent / "presets"):
+        if (place / "models").is_dir():
+            return place
+    raise InputError("presets", [f"no folder of presets in {package} or beside it (reinstall txcalc)"])
+
+
+def own() -> Path | None:
+    """The folder of the user's own presets, if there is one. Errors: `InputError` where it is named and not there."""
+    named = os.environ.get("TXCALC_PRESETS")
+    if named:
+        if not Path(named).is_dir():
+            raise InputError("TXCALC_PRESETS", [Fault("TXCALC_PRESETS", named, "a folder of presets (.toml)")])
+        return Path(named)
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111 - never raises
+    place = Path(base) / "txcalc" / "presets"
+    return place if place.is_dir() else None
+
+
+def _folders() -> list[Path]:
+    """Where presets of models are looked for, in order: a user's folder may be divided as txcalc's is, or not."""
+    mine = own()
+    return [*((mine, mine / "models") if mine else ()), folder() / "models"]
+
+
+def names() -> list[str]:
+    """Every preset, in alphabetical order."""
+    return sorted({path.stem for place in _folders() for path in place.glob("*.toml")})
+
+
+def find(name: str) -> tuple[Mapping[str, Any], str, tuple[str, ...], tuple[str, ...]]:
+    """A preset's raw description, its name, no assumptions, and a note where it is the user's own."""
+    wanted = name.strip().lower()
+    if wanted and not set(wanted) & set("/\\\0") and len(wanted) <= 80:
+        for place in _folders():
+            for stem in dict.fromkeys((name.strip(), wanted)):
+                if (place / f"{stem}.toml").is_file():
+                    note = () if place.parent == folder() else (f"read from {place / stem}.toml",)
+                    return *read(place / f"{stem}.toml"), (), note
+    raise UnknownName("source", "preset", name, names(), "txcalc presets lists them")
+
+
+def read(path: Path) -> tuple[Mapping[str, Any], str]:
+    """A description in a TOML file; every way a file can fail is one line."""
+    where = str(path)
+    try:
+        if path.is_dir():
+            raise InputError(where, ["is a directory, expected a description (.toml) or a preset's name"])
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(where, [f"cannot be read: {reason.lower()}"]) from None
+    if len(data) > MAX_BYTES:
+        raise InputError(where, [f"is larger than {MAX_BYTES:,} bytes, expected a description (.toml)"])
+    if not data.strip():
+        raise InputError(where, ["is empty, expected a description (.toml)"])
+    try:
+        raw = tomllib.loads(data.decode())
+    except UnicodeDecodeError:
+        raise InputError(where, ["is not text, expected a description (.toml)"]) from None
+    except RecursionError:
+        raise InputError(where, ["is not valid TOML: nested too deep"]) from None
+    except tomllib.TOMLDecodeError as error:
+        said = str(error)
+        raise InputError(where, [f"is not valid TOML: {said[:1].lower()}{said[1:]}"]) from None
+    except ValueError:
+        raise InputError(where, ["is not valid TOML: a number has too many digits"]) from None
+    return raw, path.stem if path.parent in _folders() else where

@@ -1,0 +1,246 @@
+"""The header of `.safetensors` files: eight bytes of length, then JSON. No weight is ever read.
+
+A header is checked as the format defines it, before anything is made of it: lengths against the file's size, the number
+of tensors, shapes against offsets, and offsets against each other (they cover the file without a gap or an overlap).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from txcalc.checkpoint import Checkpoint, Tensor
+from txcalc.errors import Fault, InputError, shown
+from txcalc.num import product
+
+MAX_HEADER = 100_000_000  # the format's own limit
+MAX_TENSORS = 1 << 18  # in one file; the largest models store some 200,000 in 60 files
+MAX_FILES = 10_000
+MAX_FAULTS = 10
+INDEX = "model.safetensors.index.json"
+
+BITS = {
+    **dict.fromkeys(("F4",), 4),
+    **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"), 8),
+    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 16),
+    **dict.fromkeys(("I32", "U32", "F32"), 32),
+    **dict.fromkeys(("I64", "U64", "F64", "C64"), 64),
+}
+
+
+def read(path: Path) -> Checkpoint:
+    """The tensors of one file. Errors: `InputError`, in bounded memory whatever the file holds."""
+    return Checkpoint(str(path), "safetensors", 1, tuple(_file(path)))
+
+
+def beside(folder: Path) -> tuple[Checkpoint | None, str]:
+    """The checkpoint in a folder, with what to note: all shards of its index, or its one file.
+
+    None without a note where there is no checkpoint; None with one where some of it is not here.
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    index = folder / INDEX
+    if index.is_file():
+        if not files:
+            return None, f"the files that {INDEX} lists are not here: the weights are not checked"
+        return _sharded(index), ""
+    if not files:
+        return None, ""
+    whole = folder / "model.safetensors"
+    if whole in files:
+        return read(whole), ""
+    shards = [file for file in files if re.fullmatch(r"model-\d{5}-of-\d{5}", file.stem)]
+    if not shards and len(files) == 1:
+        return read(files[0]), ""
+    if shards and len(shards) == int(shards[0].stem[-5:]):
+        return _together(str(folder), {file.name: _file(file) for file in shards}), ""
+    held = f"{len(files):,} .safetensors files and no {INDEX}"
+    raise InputError(str(folder), [f"holds {held}: which is the model? (name the file, or config.json alone)"])
+
+
+def _sharded(index: Path) -> Checkpoint:
+    """All shards of an index on this machine."""
+    where = str(index)
+    names = listed_files(_bytes(index, MAX_HEADER), where)
+    absent = [file for file in names if not (index.parent / file).is_file()]
+    if absent:
+        mend = "download them, or name config.json alone"
+        raise InputError(
+            where, [f"{len(absent):,} of its {len(names):,} files are missing, {absent[0]} first ({mend})"]
+        )
+    return joined(where, names, {file: _file(index.parent / file) for file in names})
+
+
+def listed_files(index: bytes, where: str) -> dict[str, set[str]]:
+    """The files that an index names, in order, each with the tensors it puts there."""
+    listed = _json(index, where)
+    places = listed.get("weight_map") if isinstance(listed, Mapping) else None
+    if not isinstance(places, Mapping) or not places:
+        raise InputError(where, [Fault("weight_map", places, "an object that says in which file each tensor is")])
+    names: dict[str, set[str]] = {}
+    for tensor, file in places.items():
+        if not isinstance(file, str) or not re.fullmatch(r"[^/\\\0]{1,255}", file) or file in (".", ".."):
+            raise InputError(where, [Fault(f"weight_map[{shown(tensor)}]", file, "the name of a file beside it")])
+        names.setdefault(file, set()).add(tensor)
+    if len(names) > MAX_FILES:
+        raise InputError(where, [f"names {len(names):,} files, expected at most {MAX_FILES:,}"])
+    return dict(sorted(names.items()))
+
+
+def joined(where: str, names: Mapping[str, set[str]], held: Mapping[str, list[Tensor]]) -> Checkpoint:
+    """One checkpoint of all files of an index. Errors: `InputError` where index and files disagree."""
+    faults = []
+    for file, tensors in held.items():
+        there = {tensor.name for tensor in tensors}
+        for tensor in sorted(names[file] ^ there)[:MAX_FAULTS]:
+            lacks, has = ("the index", file) if tensor in there else (file, "the index")
+            faults.append(f"{shown(tensor)} is in {has} and not in {lacks}")
+    if faults:
+        raise InputError(where, faults[:MAX_FAULTS])
+    return _together(where, held)
+
+
+def _together(where: str, files: Mapping[str, list[Tensor]]) -> Checkpoint:
+    seen: dict[str, str] = {}
+    for file, tensors in files.items():
+        for tensor in tensors:
+            if tensor.name in seen:
+                raise InputError(where, [f"{tensor.name} is in {seen[tensor.name]} and in {file}"])
+            seen[tensor.name] = file
+    return Checkpoint(where, "safetensors", len(files), tuple(t for tensors in files.values() for t in tensors))
+
+
+def _bytes(path: Path, limit: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+    if len(data) > limit:
+        raise InputError(str(path), [f"is larger than {limit:,} bytes"])
+    return data
+
+
+def _unreadable(path: Path, error: OSError | ValueError) -> InputError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return InputError(str(path), [f"cannot be read: {reason.lower()}"])
+
+
+def _file(path: Path) -> list[Tensor]:
+    where = str(path)
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            start = file.read(8)
+            if start.startswith(b"version "):
+                raise InputError(where, ["is a Git LFS pointer, not the file itself (git lfs pull)"])
+            length = int.from_bytes(start, "little")
+            if len(start) < 8 or length > size - 8:
+                got = f"{size:,} bytes long" if len(start) < 8 else f"{size:,} bytes long, with a header of {length:,}"
+                raise InputError(where, [f"is {got}: truncated, or no .safetensors file"])
+            if length > MAX_HEADER:
+                raise InputError(where, [f"has a header of {length:,} bytes, expected at most {MAX_HEADER:,}"])
+            header = file.read(length)
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+    return parse(header, where, size - 8 - length)
+
+
+def parse(header: bytes, where: str, room: int) -> list[Tensor]:
+    """The tensors that a header lists, by offset; `room` are the bytes behind it."""
+    listed = _json(header, where)
+    if not isinstance(listed, Mapping):
+        raise InputError(where, [f"has a header that holds {shown(listed)}, expected an object of tensors"])
+    return tensors({name: entry for name, entry in listed.items() if name != "__metadata__"}, where, room)
+
+
+def tensors(listed: Mapping[str, Any], where: str, room: int | None) -> list[Tensor]:
+    """The entries of a header, checked; `room` None: how much follows it is not known."""
+    faults: list[Fault | str] = []
+    spans: list[tuple[int, int, Tensor]] = []
+    for name, entry in listed.items():
+        found = _tensor(name, entry, faults)
+        if found:
+            spans.append(found)
+        if len(faults) >= MAX_FAULTS:
+            break
+    if not faults:
+        faults += _uncovered(spans, room)
+    if faults:
+        raise InputError(where, faults)
+    return [made for _, _, made in sorted(spans)]
+
+
+def _tensor(name: str, entry: Any, faults: list[Fault | str]) -> tuple[int, int, Tensor] | None:
+    """One entry of a header, with where it begins and ends; None and a fault where it is not what the format says."""
+    key = shown(name)
+    if not name.isprintable() or not name:
+        faults.append(f"{key} is no name that can be printed")
+        return None
+    if not isinstance(entry, Mapping):
+        faults.append(Fault(key, entry, "an object with dtype, shape and data_offsets"))
+        return None
+    dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+    if not isinstance(dtype, str) or dtype not in BITS:
+        faults.append(Fault(f"{key}.dtype", dtype, f"one of {', '.join(BITS)}"))
+    elif not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 1 << 63 for n in shape) or len(shape) > 64:
+        faults.append(Fault(f"{key}.shape", shape, "a list of whole numbers from 0"))
+    elif (
+        not isinstance(offsets, list)
+        or len(offsets) != 2
+        or not all(type(n) is int and n < 1 << 63 for n in offsets)
+        or not 0 <= offsets[0] <= offsets[1]
+    ):
+        faults.append(Fault(f"{key}.data_offsets", offsets, "two whole numbers, the end not before the beginning"))
+    else:
+        begin, end = offsets
+        bits = product(shape) * BITS[dtype]
+        if bits != 8 * (end - begin):
+            wanted = f"{bits:,} bits, as its shape and dtype say" if bits < 1 << 70 else "less than 2^70 bits"
+            faults.append(f"{key} has {end - begin:,} bytes, expected {wanted}")
+        else:
+            return begin, end, Tensor(name, tuple(shape), dtype, end - begin)
+    return None
+
+
+def _uncovered(spans: Iterable[tuple[int, int, Tensor]], room: int | None) -> Iterator[str]:
+    """A fault where tensors overlap, leave a gap, or do not fill the file exactly."""
+    at = 0
+    for begin, end, made in sorted(spans):
+        if begin != at:
+            yield f"{shown(made.name)} begins at byte {begin:,} of the data, expected {at:,}: a gap, or an overlap"
+            return
+        at = end
+    if room is not None and at != room:
+        yield f"lists {at:,} bytes of tensors and has room for {room:,}: truncated, or followed by something else"
+
+
+def _json(data: bytes, where: str) -> Any:
+    """Parsed, where it cannot hold more than `MAX_TENSORS` entries; a key that stands twice is refused."""
+    if data.count(b"{") > MAX_TENSORS + 2 or data.count(b"[") > 2 * MAX_TENSORS or data.count(b",") > 16 * MAX_TENSORS:
+        raise InputError(where, [f"lists more than {MAX_TENSORS:,} tensors"])
+    try:
+        return json.loads(data.decode(), object_pairs_hook=_once, parse_float=_no_number, parse_constant=_no_number)
+    except UnicodeDecodeError:
+        raise InputError(where, ["has a header that is not text"]) from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            where, [f"has a header that is not valid: {shown(str(error) or 'nested too deep', 120)}"]
+        ) from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise ValueError(f"{shown(twice)} is listed twice")
+    return result
+
+
+def _no_number(text: str) -> str:
+    return text  # only an index's metadata may hold one, and nothing reads it

@@ -1,0 +1,272 @@
+"""Sweeps: the same tree over NumPy arrays, millions of configurations a second, every printed figure an exact integer.
+
+A grid is walked in blocks that fit the cache. An axis that is constant in a block is a plain int, the others are
+arrays, and the formulas do not know the difference. What decides on structure (how many layers of each kind, a decode
+step or not, shared experts or none) is made constant by splitting the block.
+
+Arrays hold float64, exact while every figure stays below 2^53. Where one does not, it is computed a second time in
+int64, whose sums and products are exact modulo 2^64 whatever wraps on the way; the float says which multiple of 2^64
+is missing. Where even that cannot be (or a wrapped number would be divided), arrays of Python ints do it slowly.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from math import prod
+from typing import Any, NamedTuple
+
+from txcalc.errors import Fault, InputError, MissingExtra, UnknownName
+from txcalc.ledger import QUANTITIES, Ledger
+from txcalc.model import Model
+from txcalc.sources import spec
+from txcalc.sources.assemble import assemble
+from txcalc.symbols import BY_LETTER
+from txcalc.units import bits_of, parse_tokens
+
+try:
+    import numpy as np
+except ImportError:
+    raise MissingExtra("a sweep", "numpy", "sweep") from None
+
+BLOCK = 1 << 14  # configurations at a time: a float64 column of 128 KiB, so that a formula's operands stay in the cache
+MAX_POINTS = 10**8
+
+# Axes of the workload, by the letters and words people use for them.
+WORDS = {"B": "batch", "T": "tokens", "P": "past", "T_src": "source"}
+WORKLOAD = {**WORDS, **{word: word for word in WORDS.values()}}
+# Bytes of a quantity in elements, at the dtype of weights (0), activations (1) or cache (2).
+BYTES = {"weights_bytes": ("params", 0), "saved_bytes": ("saved", 1), "cache_bytes": ("cache", 2)}
+COLUMNS = {
+    **QUANTITIES,
+    "weights_bytes": "bytes of all parameters at --dtype",
+    "saved_bytes": "bytes kept for backward at --dtype",
+    "cache_bytes": "bytes held for later tokens at --kv-dtype, one sequence",
+}
+
+# float64: a figure below 2^49 has 16 times the room it needs for the largest number on its way (elements × bits), and
+# keys below 2^26 have an exact square. int64: keys below 2^31 have one, and the float is right to a part in 2^20.
+FLOAT_FIGURE, FLOAT_KEYS = 2.0**49, 2**26
+WRAPPED_FIGURE, WRAPPED_KEYS = 2.0**80, 2**31
+
+
+class Residues(np.ndarray[Any, Any]):
+    """int64 numbers of which only the residue modulo 2^64 counts."""
+
+
+class Axis(NamedTuple):
+    """One `--over`: its name as written, and its values in order."""
+
+    name: str
+    values: Sequence[int]
+
+    def take(self, places: Any) -> Any:
+        """The values at these places, int64."""
+        if isinstance(self.values, range):
+            return self.values.start + self.values.step * places
+        return np.array(self.values, dtype=np.int64)[places]
+
+
+_EXAMPLE = "T=1k:1M:2x, D=512:4096:+512 or h=8,16,32"
+
+
+def parse_axis(text: str) -> Axis:
+    """`NAME=a:b:2x` (geometric, b included), `NAME=a:b:+s` (arithmetic) or `NAME=1,2,4`."""
+    name, equals, grid = (piece.strip() for piece in text.partition("="))
+    if not equals or not name or not grid:
+        raise InputError("--over", [Fault("--over", text, "AXIS=GRID", _EXAMPLE)])
+    where = f"--over {name}"
+    if ":" not in grid:
+        return Axis(name, tuple(parse_tokens(item, where) for item in grid.split(",")))
+    pieces = grid.split(":")
+    if len(pieces) != 3:
+        raise InputError(where, [Fault("grid", grid, "start:stop:step", _EXAMPLE)])
+    first, last = (parse_tokens(piece, where) for piece in pieces[:2])
+    factor = re.fullmatch(r"\s*(\d{1,9})\s*[x×]\s*", pieces[2], re.ASCII)
+    step = int(factor[1]) if factor else parse_tokens(pieces[2].strip().removeprefix("+"), where)
+    if first > last:
+        raise InputError(where, [Fault("grid", grid, "a start that is not above its stop")])
+    if factor and (step < 2 or first < 1):
+        raise InputError(where, [Fault("grid", grid, "a factor of 2 or more, from 1 or more")])
+    if step < 1:
+        raise InputError(where, [Fault("grid", grid, "a step above 0")])
+    if not factor:
+        count = (last - first) // step + 1
+        if count > MAX_POINTS:
+            raise InputError(where, [Fault("grid", f"{count:,} points", f"at most {MAX_POINTS:,}")])
+        return Axis(name, range(first, last + 1, step))
+    values = [first]
+    while values[-1] * step <= last:
+        values.append(values[-1] * step)
+    return Axis(name, tuple(values))
+
+
+class Sweep:
+    """Figures of one model over a grid of its description and its workload.
+
+    `axes` vary the last fastest. `quantities` are `COLUMNS`; `work` what of the workload does not vary (and its
+    conventions, as `Model.ledger` takes them). Iterating gives blocks of columns, the axes' first: arrays of int64, or
+    of Python ints where a number needs more. `places` are what the axes vary: a workload's field or a dotted key;
+    `first` is the ledger of the first point.
+    """
+
+    def __init__(
+        self, base: Model, axes: Sequence[Axis], quantities: Sequence[str], work: Mapping[str, Any] | None = None
+    ) -> None:
+        self.base, self.axes, self.quantities, self.work = base, tuple(axes), tuple(quantities), dict(work or {})
+        for quantity in self.quantities:
+            if quantity not in COLUMNS:
+                raise UnknownName("sweep", "quantity", quantity, list(COLUMNS), f"one of {', '.join(COLUMNS)}")
+        self.points = prod(len(axis.values) for axis in self.axes)
+        if self.points > MAX_POINTS:
+            sizes = " × ".join(f"{len(axis.values):,}" for axis in self.axes)
+            raise InputError("sweep", [Fault("grid", f"{sizes} = {self.points:,} points", f"at most {MAX_POINTS:,}")])
+        self._kinds = [self._kind(axis) for axis in self.axes]
+        self.places = [place for place, _ in self._kinds]
+        for one, other in pairwise(sorted(self.places)):
+            if one == other:
+                raise InputError("sweep", [f"{one} is swept twice"])
+        self._made: tuple[Any, Model] | None = None
+        self.first = self._ledger([np.array([axis.values[0]]) for axis in self.axes], np.float64)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        # glibc keeps as much freed memory as the largest array freed so far had (up to 32 MiB), and returns the rest to
+        # the system: without this the arrays of every block are paged in anew, which doubles the time.
+        np.empty(30 << 20, dtype=np.uint8)
+        for start in range(0, self.points, BLOCK):
+            place = np.arange(start, min(start + BLOCK, self.points))
+            columns: list[Any] = []
+            for axis in reversed(self.axes):
+                above = place // len(axis.values)  # NumPy divides by a scalar faster than it takes remainders
+                columns.insert(0, axis.take(place - above * len(axis.values)))
+                place = above
+            yield [*columns, *self._split(columns)]
+
+    def _kind(self, axis: Axis) -> tuple[str, str]:
+        """Where an axis stands (a workload's field, or a dotted key), and what of it decides on structure: "value" all
+        of it, "zero" whether it is 0, "" nothing."""
+        ends = (axis.values[0], axis.values[-1]) if isinstance(axis.values, range) else axis.values
+        extremes = min(ends), max(ends)
+        if axis.name in WORKLOAD:
+            place = WORKLOAD[axis.name]
+            for value in extremes:
+                lengths: dict[str, Any] = {place: value}
+                self.base.workload(**lengths)
+            return place, "zero" if place == "past" else ""
+        if axis.name == "S":
+            raise InputError("--over S", ["S is past + T: sweep T or P"])
+        try:
+            path = spec.letter_path(axis.name, self.base.raw)
+        except UnknownName as error:
+            known = [*WORKLOAD, *(letter for letter, symbol in BY_LETTER.items() if symbol.key)]
+            raise UnknownName(
+                f"--over {axis.name}", "axis", error.name, known, f"letters: {', '.join(known)}"
+            ) from None
+        *section, key = [step for step in path.split(".") if step not in ("encoder", "decoder")]
+        field = spec.STACK.get(section[-1] if section else "", {}).get(key)
+        if field is None or field.check not in (spec.size, spec.count, spec.layers):
+            raise InputError(f"--over {axis.name}", [f"{path} is no size of a description, and cannot be swept"])
+        for value in extremes:
+            try:
+                field.check(value)
+            except spec.Wrong as wrong:
+                raise InputError(f"--over {axis.name}", [Fault(path, value, wrong.expected)]) from None
+        patterned = any(stack["pattern"] for stack in self.base.spec["stacks"].values())
+        if field.check is spec.layers and patterned:
+            return path, "value"
+        return path, "zero" if field.check is spec.count else ""
+
+    def _split(self, columns: list[Any]) -> list[Any]:
+        """Figures of a block, cut into parts of one structure each and put together again."""
+        keys = [c if kind == "value" else c > 0 for c, (_, kind) in zip(columns, self._kinds, strict=True) if kind]
+        if all((key == key[0]).all() for key in keys):
+            return self._figures(columns)
+        _, part = np.unique(np.stack(keys), axis=1, return_inverse=True)
+        order = np.argsort(part, kind="stable")
+        cuts = np.flatnonzero(np.diff(part[order])) + 1
+        parts = [self._figures([column[own] for column in columns]) for own in np.split(order, cuts)]
+        back = np.argsort(order)
+        return [np.concatenate(column)[back] for column in zip(*parts, strict=True)]
+
+    def _figures(self, columns: list[Any]) -> list[Any]:
+        """Figures of configurations of one structure, exact."""
+        ledgers: dict[Any, Ledger] = {}
+
+        def read(quantity: str, dtype: Any) -> Any:
+            if dtype not in ledgers:
+                ledgers[dtype] = self._ledger(columns, dtype)
+            return ledgers[dtype].total(quantity)
+
+        def exact(quantity: str) -> Any:
+            rough = read(quantity, np.float64)
+            if isinstance(rough, int):
+                return np.full(len(columns[0]), rough, dtype=np.int64 if rough < 2**63 else object)
+            keys, largest = np.max(ledgers[np.float64].work.keys), rough.max()
+            if keys < FLOAT_KEYS and largest < FLOAT_FIGURE:
+                return rough.astype(np.int64)
+            if keys < WRAPPED_KEYS and largest < WRAPPED_FIGURE and quantity != "bytes":
+                try:
+                    return _unwrapped(read(quantity, np.int64), rough)
+                except OverflowError:  # a constant of the model needs more than 63 bits
+                    pass
+            return read(quantity, object)
+
+        def bytes_of(quantity: str, which: int) -> Any:
+            elements = exact(quantity)
+            wide = elements.dtype == object or elements.max() >= 2**56
+            bits = (elements.astype(object) if wide else elements) * self._bits[which]
+            return -(-bits // 8)
+
+        return [bytes_of(*BYTES[q]) if q in BYTES else exact(q) for q in self.quantities]
+
+    @property
+    def _bits(self) -> tuple[int, int, int]:
+        weight = bits_of(self.work.get("dtype", "bf16"))
+        return weight, weight, bits_of(self.work.get("kv_dtype", "bf16"))
+
+    def _ledger(self, columns: list[Any], dtype: Any) -> Ledger:
+        """The ledger of a block; a combination that cannot be is found by halving, and named."""
+        changes, work = {}, dict(self.work)
+        for axis, (place, _), column in zip(self.axes, self._kinds, columns, strict=True):
+            value = int(column[0]) if (column == column[0]).all() else _held(column, dtype)
+            if axis.name in WORKLOAD:
+                work[place] = value
+            else:
+                changes[axis.name] = value
+        size = len(columns[0])
+        try:
+            return self._model(changes).ledger(**work, decoding=bool(np.any(work.get("past", 0))))
+        except (InputError, ValueError) as error:
+            if size == 1:
+                said = ", ".join(f"{a.name} = {int(c[0]):,}" for a, c in zip(self.axes, columns, strict=True))
+                faults = error.faults if isinstance(error, InputError) else [str(error)]
+                raise InputError(f"{self.base.name} at {said}", faults) from None
+            for half in (slice(0, size // 2), slice(size // 2, size)):
+                self._ledger([column[half] for column in columns], dtype)
+            raise
+
+    def _model(self, changes: Mapping[str, Any]) -> Model:
+        """The model with these keys changed; the last one is kept where nothing varies within a block."""
+        key = tuple(changes.values()) if all(type(value) is int for value in changes.values()) else None
+        if self._made and key is not None and self._made[0] == key:
+            return self._made[1]
+        model = self.base
+        if changes:
+            raw = spec.changed(self.base.raw, changes)
+            names = {place: axis.name for place, axis in zip(self.places, self.axes, strict=True)}
+            resolved = spec.resolve(raw, self.base.origin, names)
+            model = Model(self.base.name, assemble(resolved), raw, resolved, self.base.origin)
+        self._made = (key, model)
+        return model
+
+
+def _held(column: Any, dtype: Any) -> Any:
+    return column.view(Residues) if dtype is np.int64 else column.astype(dtype)
+
+
+def _unwrapped(residue: Any, rough: Any) -> Any:
+    """The numbers near `rough` that are `residue` modulo 2^64."""
+    residue = residue.view(np.ndarray)
+    missing = np.rint((rough - residue) / 2.0**64).astype(np.int64)
+    return residue if not missing.any() else residue.astype(object) + missing.astype(object) * 2**64

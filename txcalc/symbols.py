@@ -1,0 +1,65 @@
+"""The letters of every formula: what each means, where it stands in a description, and its unit. The one table.
+
+Inline descriptions, `--set`, headings, help, the README's table and SymPy's symbols all come from here.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Symbol(NamedTuple):
+    """`letter` in formulas, `key` in a description (dotted; empty for a workload), `meaning`, `unit`, `latex`."""
+
+    letter: str
+    key: str
+    meaning: str
+    unit: str
+    latex: str
+
+
+TABLE = (
+    Symbol("B", "", "batch: sequences", "sequences", "B"),
+    Symbol("T", "", "new tokens per sequence", "tokens", "T"),
+    Symbol("P", "", "tokens already in the cache (past)", "tokens", "P"),
+    Symbol("S", "", "keys attended to: past + T", "tokens", "S"),
+    Symbol("T_src", "", "encoder positions (source)", "tokens", "T_{src}"),
+    Symbol("D", "d_model", "residual width", "elements", "D"),
+    Symbol("L", "n_layers", "layers", "layers", "L"),
+    Symbol("V", "vocab_size", "vocabulary rows as stored", "rows", "V"),
+    Symbol("h", "attention.n_heads", "query heads", "heads", "h"),
+    Symbol("h_kv", "attention.n_kv_heads", "key/value heads", "heads", "h_{kv}"),
+    Symbol("d_h", "attention.d_head", "width of a head (never assumed D/h)", "elements", "d_h"),
+    Symbol("W", "attention.window", "attention window", "tokens", "W"),
+    Symbol("r_q", "attention.q_rank", "rank of the query projection (MLA)", "elements", "r_q"),
+    Symbol("r_kv", "attention.kv_rank", "width of the key/value latent (MLA)", "elements", "r_{kv}"),
+    Symbol("d_nope", "attention.d_nope", "unrotated part of a query/key head (MLA)", "elements", "d_{nope}"),
+    Symbol("d_rope", "attention.d_rope", "rotated part of a query/key head (MLA)", "elements", "d_{rope}"),
+    Symbol("d_v", "attention.d_v", "width of a value head (MLA)", "elements", "d_v"),
+    Symbol("F", "feed_forward.d_ff", "feed-forward width", "elements", "F"),
+    Symbol("E", "experts.n_experts", "routed experts", "experts", "E"),
+    Symbol("k", "experts.top_k", "experts a token passes", "experts", "k"),
+    Symbol("F_e", "experts.d_ff", "width of one expert", "elements", "F_e"),
+    Symbol("F_s", "experts.d_ff_shared", "width of the shared experts together", "elements", "F_s"),
+    Symbol("C_m", "mamba.d_inner", "channels of a Mamba-1 mixer", "elements", "C_m"),
+    Symbol("N_m", "mamba.d_state", "states of a channel (Mamba-1)", "elements", "N_m"),
+    Symbol("K_m", "mamba.d_conv", "taps of the short convolution (Mamba-1)", "taps", "K_m"),
+    Symbol("R_m", "mamba.dt_rank", "rank of the step size (Mamba-1)", "elements", "R_m"),
+    Symbol("h_m", "mamba2.n_heads", "heads of a Mamba-2 mixer", "heads", "h_m"),
+    Symbol("d_m", "mamba2.d_head", "width of a Mamba-2 head", "elements", "d_m"),
+    Symbol("G_m", "mamba2.n_groups", "groups that share B and C (Mamba-2)", "groups", "G_m"),
+    Symbol("N_2", "mamba2.d_state", "states of a channel (Mamba-2)", "elements", "N_2"),
+    Symbol("K_2", "mamba2.d_conv", "taps of the short convolution (Mamba-2)", "taps", "K_2"),
+    Symbol("P_max", "positions.rows", "rows of the learned position table", "rows", "P_{max}"),
+    Symbol("n_b", "positions.buckets", "buckets of the relative bias", "rows", "n_b"),
+    Symbol("n_t", "embedding.types", "token types", "rows", "n_t"),
+    Symbol("r_e", "embedding.rank", "width of the embedding table before its projection", "elements", "r_e"),
+    Symbol("n_c", "head.classes", "classes", "classes", "n_c"),
+    Symbol("p", "vision.patch", "side of a patch", "pixels", "p"),
+    Symbol("c", "vision.channels", "colour channels", "channels", "c"),
+    Symbol("m", "audio.mels", "mel bands", "bands", "m"),
+    Symbol("K_a", "audio.kernel", "taps of the audio convolutions", "taps", "K_a"),
+)
+
+BY_LETTER = {symbol.letter: symbol for symbol in TABLE}
+BY_KEY = {symbol.key: symbol for symbol in TABLE if symbol.key}

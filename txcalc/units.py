@@ -1,0 +1,119 @@
+"""Units: bits of a dtype, sizes as people write them, numbers as people read them.
+
+GiB (2^30) for memory, GB (10^9) only for vendors' capacities; K, M, B, T are 10^3 … 10^12 for counts, and `32k` tokens
+are 32 × 1,024 because contexts are powers of two.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Any
+
+from txcalc.errors import Fault, InputError, UnknownName
+
+# Bits an element, as stored. Formats with scales belong to a deployment's weights (blocks), not here.
+DTYPE_BITS = {
+    "fp64": 64,
+    "fp32": 32,
+    "tf32": 32,
+    "bf16": 16,
+    "fp16": 16,
+    "fp8": 8,
+    "int8": 8,
+    "fp4": 4,
+    "int4": 4,
+}
+ALIASES = {
+    "float64": "fp64",
+    "float32": "fp32",
+    "float": "fp32",
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float8": "fp8",
+    "fp8_e4m3": "fp8",
+    "fp8_e5m2": "fp8",
+}
+
+
+def bits_of(dtype: str) -> int:
+    """Bits of one element of a dtype."""
+    name = ALIASES.get(dtype.lower(), dtype.lower())
+    if name not in DTYPE_BITS:
+        raise UnknownName("dtype", "dtype", dtype, [*DTYPE_BITS, *ALIASES], "one of " + ", ".join(DTYPE_BITS))
+    return DTYPE_BITS[name]
+
+
+_BINARY = {"k": 2**10, "m": 2**20, "g": 2**30}
+_DECIMAL = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+_BYTES = {
+    "b": 1,
+    **{f"{p}b": 1000**i for i, p in enumerate("kmgtpe", 1)},
+    **{f"{p}ib": 1024**i for i, p in enumerate("kmgtpe", 1)},
+}
+_DIGITS = r"\d{1,3}(?:[_,]\d{3}){1,12}|\d{1,40}"
+_NUMBER = re.compile(rf"\s*({_DIGITS})(?:\.(\d{{1,12}}))?\s*([A-Za-z]*)\s*\Z", re.ASCII)
+
+
+def _scaled(text: str, what: str, units: dict[str, int], expected: str) -> int:
+    found = _NUMBER.match(text)
+    unit = found[3].lower() if found else ""
+    if not found or (unit and unit not in units):
+        raise InputError(what, [Fault(what, text, expected)])
+    number = Fraction(re.sub(r"[_,]", "", found[1]) + (f".{found[2]}" if found[2] else "")) * units.get(unit, 1)
+    if number.denominator != 1:
+        raise InputError(what, [Fault(what, text, expected)])
+    return number.numerator
+
+
+def parse_tokens(text: str, what: str = "tokens") -> int:
+    """A length: `2048`, `32k` (32 × 1,024), `1M` (1,048,576)."""
+    return _scaled(text, what, _BINARY, "a whole number such as 2048, 32k or 1M")
+
+
+def parse_count(text: str, what: str = "count") -> int:
+    """A count: `8B`, `15T`, `124_439_808`; decimal."""
+    return _scaled(text, what, _DECIMAL, "a count such as 124439808, 8B or 15T")
+
+
+def parse_bytes(text: str, what: str = "memory") -> int:
+    """A size in bytes: `80GB` (10^9) or `80GiB` (2^30); `16Gb` is refused, for b may mean bits."""
+    found = _NUMBER.match(text)
+    if found and re.fullmatch(r"[kmgtpe]i?b", found[3], re.I) and found[3].endswith("b"):
+        wide = found[3][:-1].upper().replace("I", "i") + "B"
+        raise InputError(what, [Fault(what, text, f"a size in bytes: {found[3]} may mean bits", wide)])
+    return _scaled(text, what, _BYTES, "a size in bytes such as 16GB or 80GiB")
+
+
+def short(number: Any) -> str:
+    """Three significant digits with K, M, B, T (10^3 … 10^12), P, E…: 8.03 B, 32.9 T."""
+    return _rounded(number, 1000, ("", "K", "M", "B", "T", "P", "E", "Z", "Y"))
+
+
+def iec(number: Any, digits: int = 4) -> str:
+    """Bytes in KiB, MiB, GiB…: 14.96 GiB."""
+    return _rounded(number, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB"), digits)
+
+
+def si_bytes(number: Any) -> str:
+    """Bytes in kB, MB, GB (10^9): 16.06 GB."""
+    return _rounded(number, 1000, ("B", "kB", "MB", "GB", "TB", "PB", "EB", "ZB"), digits=4)
+
+
+def _rounded(number: Any, base: int, names: tuple[str, ...], digits: int = 3) -> str:
+    """Rounded first, then given its prefix, so that 999,999 is 1 M and never 1000 K."""
+    value = Fraction(number)
+    if value < 0:
+        return "-" + _rounded(-value, base, names, digits)
+    power = 0
+    while power + 1 < len(names) and (
+        value >= base ** (power + 1) or float(f"{float(value / base**power):.{digits}g}") >= base
+    ):
+        power += 1
+    scaled = value / base**power
+    whole_digits = len(str(int(scaled)))
+    shown = str(int(scaled)) if scaled.denominator == 1 else f"{float(scaled):.{max(0, digits - whole_digits)}f}"
+    if "." in shown and power == 0:
+        shown = shown.rstrip("0").rstrip(".")
+    return f"{shown} {names[power]}".rstrip()

@@ -1,0 +1,71 @@
+"""Decoding: what the cache holds after a prompt and after each further token, and what each pass costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from txcalc.model import leaves_of
+from txcalc.parts.attention import AttentionCore, LatentCore, Window
+from txcalc.reference import Cache, tracing
+from txcalc.verify.flops import ORACLE as FLOPS
+from txcalc.verify.flops import Count, count
+from txcalc.verify.subject import Point, Subject
+from txcalc.verify.verdict import Row, compare, uncounted
+
+ORACLE = "decoding"
+BATCH, STEPS = 2, 3
+LONGEST_COMPUTED = 64  # a window longer than this is passed on meta only
+
+
+class Pass(NamedTuple):
+    """One pass: tokens before it and in it, the cache's elements after it (of one sequence, by path), its FLOPs."""
+
+    past: int
+    tokens: int
+    held: dict[str, int]
+    cost: Count
+
+
+def decode(net: nn.Module, inputs: tuple[Tensor, ...], prompt: int) -> Iterator[Pass]:
+    """A prompt of so many tokens, then the rest one by one; `inputs` begins with ids (B, prompt + rest)."""
+    ids, *source = inputs
+    cache = Cache()
+    for past, end in [(0, prompt), *((end - 1, end) for end in range(prompt + 1, ids.shape[1] + 1))]:
+        with torch.no_grad():
+            cost = count(net, partial(net, ids[:, past:end], *source, cache=cache))
+        yield Pass(past, end - past, cache.elements(), cost)
+        source = []  # what later tokens need of it is in the cache
+
+
+def rows(subject: Subject) -> Iterator[Row]:
+    """After a prompt and three more tokens, also across the end of every window; latent attention in both its forms."""
+    if subject.model.kind in ("encoder", "vision"):
+        return
+    leaves = list(leaves_of(subject.model.root))
+    spans = [leaf.span for leaf in leaves if isinstance(leaf, AttentionCore | LatentCore)]
+    windows = {span.window for span in spans if isinstance(span, Window)}
+    if subject.device != "meta":
+        windows = {window for window in windows if window <= LONGEST_COMPUTED}
+    short = min(5, max(point.tokens for point in subject.points) - STEPS)
+    latent = any(isinstance(leaf, LatentCore) for leaf in leaves)
+    for prompt in sorted({max(short, 1)} | {window - 1 for window in windows if window > 1}):
+        for mla in ("expanded", "absorbed") if latent else ("expanded",):
+            yield from _decoded(subject, prompt, mla)
+
+
+def _decoded(subject: Subject, prompt: int, mla: str) -> Iterator[Row]:
+    sizes = Point(BATCH, prompt + STEPS, subject.points[-1].source)
+    with tracing(static=subject.device == "meta", absorbed=mla == "absorbed"):
+        passes = list(decode(subject.some, subject.inputs(sizes), prompt))
+    for past, tokens, held, cost in passes:
+        ledger = subject.model.ledger(BATCH, tokens, past, sizes.source, mla=mla)
+        where = f"B = {BATCH}, {past} past, {tokens} new" + (f", MLA {mla}" if mla == "absorbed" else "")
+        yield from compare(ledger, lambda entry: entry.cache, subject.everywhere(held), "cache", ORACLE, where)
+        found = subject.everywhere(cost.by_module)
+        yield from compare(ledger, lambda entry: entry.flops, found, "flops with cache", FLOPS, where)
+        yield from uncounted(subject.everywhere(cost.uncounted), FLOPS, where)

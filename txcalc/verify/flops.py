@@ -1,0 +1,115 @@
+"""FLOPs by module from PyTorch's own counter, forward or forward and backward, at sizes or at symbols."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import set_checkpoint_early_stop
+from torch.utils.flop_counter import FlopCounterMode
+
+from txcalc.planning.training import step_flops
+from txcalc.reference import tracing
+from txcalc.verify.coverage import costs_nothing
+from txcalc.verify.subject import Subject
+from txcalc.verify.symbolic import NotForAll
+from txcalc.verify.tracker import Tracker
+from txcalc.verify.verdict import Row, compare, uncounted
+
+ORACLE = "FlopCounterMode"
+Work = Callable[[nn.Module, tuple[Tensor, ...]], None]
+
+
+class Count(FlopCounterMode):
+    """`FlopCounterMode` by innermost module; what ran without a count: `free` operators, and all others by module."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__(display=False)
+        self.tracker = Tracker(net)
+        self.mod_tracker = self.tracker  # type: ignore[assignment]
+        self.free: Counter[str] = Counter()
+        self.uncounted: dict[str, Counter[str]] = {}
+
+    def _count_flops(self, func_packet: Any, out: Any, args: Any, kwargs: Any) -> Any:
+        if func_packet not in self.flop_registry:
+            name = str(func_packet).replace(".", "::", 1)
+            ran = self.free if costs_nothing(name) else self.uncounted.setdefault(self.tracker.path, Counter())
+            ran[name] += 1
+        return super()._count_flops(func_packet, out, args, kwargs)  # type: ignore[no-untyped-call]
+
+    @property
+    def by_module(self) -> dict[str, Any]:
+        """Path → FLOPs of the module alone, two a multiply-add; ints or symbolic ints."""
+        return {path: sum(counts.values()) for path, counts in self.flop_counts.items()}
+
+
+def count(net: nn.Module, work: Callable[[], Any]) -> Count:
+    """What `work` costs on the modules of `net`."""
+    counter = Count(net)
+    with counter:
+        work()
+    return counter
+
+
+def rows(subject: Subject) -> Iterator[Row]:
+    """Forward FLOPs."""
+    yield from _rows(subject, "flops", lambda entry: entry.flops, _forward, checkpoint=False)
+
+
+def training_rows(subject: Subject) -> Iterator[Row]:
+    """FLOPs of forward and backward, without and with the blocks computed again."""
+    plain, again = partial(step_flops, recompute="none"), partial(step_flops, recompute="blocks")
+    yield from _rows(subject, "training flops", plain, _forward_and_backward, checkpoint=False)
+    yield from _rows(subject, "training flops, blocks recomputed", again, _forward_and_backward, checkpoint=True)
+
+
+def _forward(net: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    with torch.no_grad():
+        net(*inputs)
+
+
+def learning(net: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The inputs of a training step: vectors that stand for another layer's output get a gradient, data does not."""
+    first = getattr(net, "embedding", None) is None and not hasattr(net, "encoder")
+    return tuple(x.detach().requires_grad_() if first and x.is_floating_point() else x for x in inputs)
+
+
+def _forward_and_backward(net: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    # Stopping a recomputation as soon as backward has what it needs would skip each block's last product.
+    with set_checkpoint_early_stop(False):
+        result = net(*learning(net, inputs))
+        sum(part.sum() for part in (result if isinstance(result, tuple) else (result,))).backward()
+    net.zero_grad(set_to_none=True)
+
+
+def _rows(subject: Subject, quantity: str, figure: Any, work: Work, checkpoint: bool) -> Iterator[Row]:
+    """For every size where the trace allows it, else at points."""
+    if subject.lengths != "points":
+        try:
+            yield from _symbolic(subject, quantity, figure, work, checkpoint)
+            return
+        except NotForAll as refusal:
+            if subject.lengths == "symbolic":
+                raise
+            subject.notes.append(f"{quantity} at points: {refusal}")
+    for point in subject.points:
+        with tracing(static=subject.device == "meta", checkpoint=checkpoint):
+            counter = count(subject.net, partial(work, subject.net, subject.inputs(point)))
+        yield from compare(subject.ledger(point), figure, counter.by_module, quantity, ORACLE, str(point))
+        yield from uncounted(counter.uncounted, ORACLE, str(point))
+
+
+def _symbolic(subject: Subject, quantity: str, figure: Any, work: Work, checkpoint: bool) -> Iterator[Row]:
+    symbols, every = subject.symbols(), subject.lengths == "symbolic"
+    net = subject.net if every else subject.some
+    with tracing(checkpoint=checkpoint), symbols.mode:
+        counter = count(net, partial(work, net, symbols.inputs))
+    where = symbols.domain()
+    found = {path: symbols.read(value) for path, value in counter.by_module.items()}
+    found, skipped = (found, counter.uncounted) if every else map(subject.everywhere, (found, counter.uncounted))
+    yield from compare(subject.ledger(subject.letters), figure, found, quantity, ORACLE, where)
+    yield from uncounted(skipped, ORACLE, where)

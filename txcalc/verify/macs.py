@@ -1,0 +1,63 @@
+"""Multiply-adds by module from fvcore, a counter of its own kind: it reads TorchScript's trace, not PyTorch's calls."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from txcalc.reference import tracing
+from txcalc.verify.coverage import costs_nothing
+from txcalc.verify.subject import EVERY_LAYER_AT, Subject
+from txcalc.verify.verdict import Row, compare, uncounted
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # it scripts a loss that nobody here asks for
+    from fvcore.nn.flop_count import _DEFAULT_SUPPORTED_OPS
+    from fvcore.nn.jit_analysis import JitModelAnalysis
+
+ORACLE = "fvcore"
+FLOPS_PER_MAC = 2
+
+# Not its guesses (4 or 5 an element) for norms: a headline FLOP is one of a matrix product. Nor its handle for einsum,
+# which returns a rounded float.
+HANDLES = {name: h for name, h in _DEFAULT_SUPPORTED_OPS.items() if not costs_nothing(name) and name != "aten::einsum"}
+
+
+class _Alone(JitModelAnalysis):  # type: ignore[misc]
+    """Charges an operator to the innermost module, not to all above it as well; takes no operator for free but ours."""
+
+    def __init__(self, net: nn.Module, inputs: tuple[Any, ...]) -> None:
+        super().__init__(net, inputs)
+        self._ignored_ops = set[str]()
+        self.set_op_handle(**HANDLES).unsupported_ops_warnings(False).uncalled_modules_warnings(False)
+        self.tracer_warnings("none")
+
+    def _get_all_ancestors(self, module_name: str) -> set[str]:
+        return {self.canonical_module_name(module_name)}
+
+
+def count(net: nn.Module, inputs: tuple[Any, ...]) -> tuple[dict[str, int], dict[str, Counter[str]]]:
+    """FLOPs of each module alone (twice fvcore's multiply-adds), and by module the operators that it did not count."""
+    stats = _Alone(net, inputs)._analyze()
+    flops = {path: FLOPS_PER_MAC * sum(macs.values()) for path, macs in stats.counts.items() if macs}
+    skipped = {
+        path: Counter({name: times for name, times in operators.items() if not costs_nothing(name)})
+        for path, operators in stats.unsupported_ops.items()
+    }
+    return flops, {path: operators for path, operators in skipped.items() if operators}
+
+
+def rows(subject: Subject) -> Iterator[Row]:
+    """Forward FLOPs at every point, and operators without a count."""
+    for number, point in enumerate(subject.points):
+        whole = number == min(EVERY_LAYER_AT, len(subject.points) - 1)
+        with tracing(static=subject.device == "meta"), torch.no_grad():
+            found, skipped = count(subject.net if whole else subject.some, subject.inputs(point))
+        found, skipped = (found, skipped) if whole else (subject.everywhere(found), subject.everywhere(skipped))
+        yield from compare(subject.ledger(point), lambda entry: entry.flops, found, "flops", ORACLE, str(point))
+        yield from uncounted(skipped, ORACLE, str(point))

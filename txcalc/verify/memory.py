@@ -1,0 +1,99 @@
+"""A training step in PyTorch's memory tracker, on fake tensors: bytes by category, at its phases and at its peak."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.mem_tracker import MemTracker
+
+from txcalc.reference import build, inputs, mode
+from txcalc.verify.flops import learning
+from txcalc.verify.saved import WEIGHTS, Kept, claims, row_statistics
+from txcalc.verify.subject import Point, Subject
+from txcalc.verify.verdict import Row
+
+ORACLE = "MemTracker"
+SIZES = (2, 16, 8)
+COUNTER = 4  # bytes: AdamW counts the steps of every tensor in a float32
+NAMES = {
+    "Parameter": "weights",
+    "Buffer": "buffers",
+    "Gradient": "gradients",
+    "Optstate": "optimizer state",
+    "Activation": "activations",
+    "Temp": "temporaries",
+}
+
+
+def training_step(subject: Subject, point: Point) -> dict[str, dict[str, int]]:
+    """Bytes by category after the forward pass, after backward, after an AdamW step, and at the peak of all."""
+    phases: dict[str, dict[str, int]] = {}
+    tracker = MemTracker()
+
+    def note(phase: str, kind: str = "current") -> None:
+        (snapshot,) = tracker.get_tracker_snapshot(kind).values()
+        sizes = {getattr(key, "value", key): size for key, size in snapshot.items()}
+        phases[phase] = {name: sizes[key] for key, name in NAMES.items() if sizes[key]}
+
+    with FakeTensorMode(), mode(static=True):
+        net = build(subject.model, device="cpu", dtype=subject.dtype)
+        optimizer = torch.optim.AdamW(net.parameters())
+        tracker.track_external(net)
+        with tracker:
+            result = net(*learning(net, inputs(subject.model, *point)))
+            loss = sum(part.sum() for part in (result if isinstance(result, tuple) else (result,)))
+            del result
+            note("forward")
+            loss.backward()
+            del loss
+            note("backward")
+            optimizer.step()
+            note("optimizer step")
+            note("peak", "peak")
+    return phases
+
+
+def rows(subject: Subject) -> Iterator[Row]:
+    """Weights, gradients, AdamW's state and what autograd keeps, each in the phase where it is; the peak in a note."""
+    last = subject.points[-1]
+    point = Point(SIZES[0], min(SIZES[1], 2 * last.tokens), None if last.source is None else SIZES[2])
+    phases, ledger = training_step(subject, point), subject.ledger(point)
+    width = subject.dtype.itemsize
+    weights, saved = ledger.total("params") * width, ledger.total("saved") * width
+    learned = (
+        ledger.total("active") * width
+    )  # the trace sends all tokens to the same k experts: no other has a gradient
+    tensors = sum(len(entry.leaf.weights()) * entry.active_times for entry in ledger)
+    state = 2 * learned + COUNTER * tensors
+    predicted = {
+        ("weights", "forward"): weights,
+        ("gradients", "backward"): learned,
+        ("optimizer state", "optimizer step"): state,
+    }
+    if claims(ledger):
+        predicted["activations", "forward"] = saved + _beside(subject, point) + width  # and the loss
+    for (category, phase), size in predicted.items():
+        found = phases[phase].get(category, 0)
+        yield Row("", f"{category}, bytes", size, found, size == found, ORACLE, f"{point}, after {phase}")
+    ends = {"forward": weights + saved, "backward": weights + learned, "optimizer step": weights + learned + state}
+    largest = max(ends, key=ends.__getitem__)
+    peak = phases["peak"]
+    gap = sum(peak.values()) - ends[largest]
+    subject.notes.append(
+        f"peak of a training step at {point}: {sum(peak.values()):,} B ("
+        + ", ".join(f"{name} {size:,}" for name, size in peak.items())
+        + f"), {gap:,} B above the end of {largest}: temporaries of backward, or of the optimizer's update"
+    )
+
+
+def _beside(subject: Subject, point: Point) -> int:
+    """Bytes that autograd keeps beside what the ledger counts: masks, tables, ids and statistics."""
+    symbols = subject.symbols("cpu")
+    ledger = subject.ledger(subject.letters)
+    with mode(static=True), symbols.mode:
+        net = build(subject.model, device="cpu", dtype=subject.dtype)
+        kept = Kept(net, symbols, row_statistics(ledger)).during(lambda: net(*symbols.inputs))
+    sizes = {letter: size for letter, size in zip(subject.letters, point, strict=True) if letter is not None}
+    return sum(int(bytes_.subs(sizes)) for reason, bytes_ in kept.apart.items() if reason != WEIGHTS)

@@ -1,0 +1,31 @@
+"""Every weight of the modules, by path and shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from txcalc.verify.subject import Subject
+from txcalc.verify.verdict import Row, compare, module_paths
+
+ORACLE = "torch.nn"
+
+
+def rows(subject: Subject) -> Iterator[Row]:
+    """Elements by part; and a row for every weight of another shape, that is missing, or that is not described."""
+    found = {name: tuple(weight.shape) for name, weight in subject.net.named_parameters()}
+    elements: dict[str, int] = {}
+    for name, weight in subject.net.named_parameters():
+        path = name.rpartition(".")[0]
+        elements[path] = elements.get(path, 0) + weight.numel()
+    ledger = subject.model.ledger()
+    yield from compare(ledger, lambda entry: entry.params, elements, "params", ORACLE)
+    described = {
+        f"{path}.{weight.name}": weight.shape
+        for entry in ledger
+        for path in module_paths(entry, experts=True)
+        for weight in entry.leaf.weights()
+    }
+    for name in [*described, *(name for name in found if name not in described)]:
+        want, got = described.get(name, "nothing"), found.get(name, "nothing")
+        if want != got:
+            yield Row(name, "shape", str(want), str(got), False, ORACLE)

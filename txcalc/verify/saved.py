@@ -1,0 +1,157 @@
+"""What autograd keeps for backward: distinct storages, by the module that keeps each first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import sympy
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from txcalc.errors import InputError
+from txcalc.ledger import Ledger
+from txcalc.notation import tidy, write
+from txcalc.parts.attention import AttentionCore, LatentCore
+from txcalc.parts.linear import Convolution, Norm
+from txcalc.parts.part import Leaf
+from txcalc.planning.activations import korthikanti
+from txcalc.reference import mode
+from txcalc.verify.subject import Subject
+from txcalc.verify.symbolic import B, Symbols
+from txcalc.verify.tracker import Tracker
+from txcalc.verify.verdict import Row, compare, module_paths, spread
+
+ORACLE = "saved_tensors_hooks"
+WEIGHTS, TABLES, IDS, STATISTICS = "weights", "masks and tables", "ids and boolean masks", "statistics, one a row"
+
+
+class Kept:
+    """Elements that each module is the first to keep (`found`), and the bytes of what is left out, by reason (`apart`).
+
+    Left out, as the ledger leaves it out: storages whose size does not depend on B (weights, masks, tables of
+    positions), those that hold no floating-point numbers, and `statistics`: by path, so many elements are one number a
+    row, of a norm or of a fused softmax.
+    """
+
+    def __init__(self, net: nn.Module, symbols: Symbols, statistics: Mapping[str, Any]) -> None:
+        self.symbols, self.statistics, self.tracker = symbols, statistics, Tracker(net)
+        self.found: dict[str, Any] = {}
+        self.apart: dict[str, Any] = {}
+        self._weights = {weight.untyped_storage()._cdata for weight in net.parameters()}
+        self._seen = dict[int, Any]()  # storages by address, held: a freed one could give its address to another
+        self._memory = set[int]()
+        self._net = net
+
+    def _pack(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        address = storage._cdata
+        if address not in self._seen:
+            self._seen[address] = storage
+            size = self.symbols.read(storage.nbytes())
+            path = "memory" if address in self._memory else self.tracker.path
+            elements = sympy.expand(size * sympy.Rational(1, tensor.dtype.itemsize))
+            reason = self._reason(address, tensor, elements, path)
+            where, key, amount = (self.apart, reason, size) if reason else (self.found, path, elements)
+            where[key] = sympy.expand(where.get(key, 0) + amount)
+        return tensor
+
+    def _reason(self, address: int, tensor: Tensor, elements: Any, path: str) -> str:
+        if address in self._weights:
+            return WEIGHTS
+        if not tensor.dtype.is_floating_point:
+            return IDS
+        if not elements.has(B):
+            return TABLES
+        return STATISTICS if sympy.expand(elements - self.statistics.get(path, 0)) == 0 else ""
+
+    def during(self, work: Callable[[], Any]) -> Kept:
+        """Records while `work` runs."""
+        # The encoder's output is one tensor for all decoder layers: the ledger charges it to itself, not to the first.
+        memory = getattr(self._net, "memory", None)
+        hook = memory and memory.register_forward_hook(lambda _m, _i, y: self._memory.add(y.untyped_storage()._cdata))
+        with self.tracker, saved_tensors_hooks(self._pack, lambda tensor: tensor):
+            work()
+        if hook:
+            hook.remove()
+        return self
+
+
+def row_statistics(ledger: Ledger) -> dict[str, Any]:
+    """One number a row and head, of every norm and attention core: path → elements."""
+    rows: dict[str, Any] = {}
+    for entry in ledger:
+        leaf, work = entry.leaf, entry.work
+        each = leaf.groups if isinstance(leaf, Norm) else getattr(leaf, "n_heads", None)
+        if work is not None and isinstance(leaf, Norm | AttentionCore | LatentCore):
+            rows |= dict.fromkeys(spread(Ledger([entry], work), lambda _: 0), work.positions * each)
+    return rows
+
+
+# Parts whose figure in the ledger models real kernels, and claims nothing about the reference.
+MODELLED = {
+    "mamba": "recurrent mixers (their kernels keep other states)",
+    "mamba2": "recurrent mixers (their kernels keep other states)",
+    "experts": "experts (what is kept to dispatch and to combine depends on the implementation)",
+}
+
+
+def modelled(leaf: Leaf, keep_scores: bool) -> str:
+    """The same for a leaf in one of the two traces: why the reference cannot keep what the ledger says there, or ""."""
+    if isinstance(leaf, AttentionCore) and leaf.distances:
+        return "projected distances"
+    if keep_scores:
+        return "convolutions (unfolded in this trace, whole in the other)" if isinstance(leaf, Convolution) else ""
+    if isinstance(leaf, AttentionCore) and (leaf.biased or leaf.sinks or leaf.softcap is not None):
+        return "biased, capped or sunk scores (PyTorch has no fused kernel for them)"
+    if isinstance(leaf, LatentCore):
+        return "latent attention (PyTorch's fused kernel on the CPU takes one head width only)"
+    return ""
+
+
+def rows(subject: Subject) -> Iterator[Row]:
+    """With the attention matrix kept (explicit products, on meta), and not (the fused kernel, on fake CPU tensors)."""
+    for keep_scores in (True, False):
+        symbols = subject.symbols("meta" if keep_scores else "cpu")
+        ledger = subject.ledger(subject.letters, keep_scores=keep_scores)
+        quantity = "saved" + (", attention matrix kept" if keep_scores else ", fused attention")
+        with mode(explicit=keep_scores, static=True), symbols.mode:
+            net = subject.some if keep_scores else subject.build_thin("cpu")
+            kept = Kept(net, symbols, row_statistics(ledger)).during(partial(net, *symbols.inputs))
+        found = subject.everywhere(kept.found)
+        reasons = _modelled(ledger, found)
+        subject.notes += [f"{quantity}: modelled, not compared: {reason}" for reason in sorted(set(reasons.values()))]
+        claimed = Ledger((entry for entry in ledger if module_paths(entry)[0] not in reasons), ledger.work)
+        found = {path: value for path, value in found.items() if path not in reasons}
+        yield from compare(claimed, lambda entry: entry.saved, found, quantity, ORACLE, symbols.domain())
+        subject.notes += _published(subject, ledger) if keep_scores else []
+
+
+def _published(subject: Subject, ledger: Ledger) -> list[str]:
+    """The published count of the same, where it describes the model, and each term that is not in ours."""
+    try:
+        found = korthikanti(subject.model, ledger)
+    except InputError:
+        return []
+    terms = [f"{write(tidy(t.theirs - t.ours))} B {t.name} ({t.why})" for t in found.terms if t.why]
+    theirs, ours = write(tidy(found.theirs)), write(tidy(found.ours))
+    return [f"{found.source}: {theirs} B of the layers, ours {ours}; theirs has " + "; ".join(terms)]
+
+
+def claims(ledger: Ledger) -> bool:
+    """Whether the ledger's total of saved elements is a claim throughout, under its workload."""
+    return not _modelled(ledger, {})
+
+
+def _modelled(ledger: Ledger, found: Mapping[str, Any]) -> dict[str, str]:
+    """The parts whose figure is only modelled, by path, and why."""
+    reasons: dict[str, str] = {}
+    for entry in ledger:
+        reason = modelled(entry.leaf, ledger.work.keep_scores)
+        for path in module_paths(entry) if reason else ():
+            reasons |= dict.fromkeys((path, path.removesuffix("core") + "o"), reason)  # o keeps what the core does not
+    for path in {*found, *spread(ledger, lambda _: 0)}:
+        for name in MODELLED.keys() & set(path.split(".")):
+            reasons[path] = MODELLED[name]
+    return reasons

@@ -1,0 +1,155 @@
+"""The model under verification: its modules, the inputs and sizes at which it is measured, and its ledger there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from txcalc.ledger import Ledger
+from txcalc.model import Model
+from txcalc.parts.model import EncoderDecoder, FixedLength, Stack
+from txcalc.reference import build, inputs
+from txcalc.verify.symbolic import T_SRC, B, Size, Symbols, T
+
+V = TypeVar("V")
+# For every batch and length on one layer of each kind, at points where the trace allows no symbols (auto); for every
+# batch and length on all layers, or not at all (symbolic); at points (points).
+Lengths = Literal["auto", "symbolic", "points"]
+
+# Batch, tokens and encoder positions: ones, primes and a power of two; all different where two could be mixed up.
+POINTS = ((1, 1, 3), (2, 2, 1), (1, 3, 5), (3, 5, 2), (2, 8, 8))
+EVERY_LAYER_AT = 3  # which of them counts every layer; the others, and the symbols, one layer of each kind
+_LAYER = re.compile(r"((?:encoder\.|decoder\.)?layers\.\d+)(.*)")
+
+
+class Point(NamedTuple):
+    """Sizes: B, T and T_src (None where the model has no encoder apart, or one of fixed length)."""
+
+    batch: Any
+    tokens: Any
+    source: Any
+
+    def __str__(self) -> str:
+        source = "" if self.source is None else f", T_src = {self.source}"
+        return f"B = {self.batch}, T = {self.tokens}{source}"
+
+
+class Subject:
+    """A model, on meta unless a device is given, where its modules are real and every layer is measured.
+
+    On meta `some` has one layer of each kind: two layers of a kind are made from one and the same part, and the point
+    at which every layer is counted shows that they cost the same.
+    """
+
+    def __init__(
+        self, model: Model, device: str = "meta", dtype: torch.dtype = torch.float32, lengths: Lengths = "auto"
+    ) -> None:
+        self.model, self.device, self.dtype = model, device, dtype
+        self.lengths = lengths if device == "meta" else "points"
+        self.notes: list[str] = []
+
+    @cached_property
+    def net(self) -> nn.Module:
+        """All of it."""
+        return build(self.model, device=self.device, dtype=self.dtype)
+
+    @cached_property
+    def thin(self) -> Model:
+        """One layer of each kind (and all that share their weights)."""
+        root = self.model.root
+        if isinstance(root, EncoderDecoder):
+            return replace(self.model, root=replace(root, encoder=_thin(root.encoder), decoder=_thin(root.decoder)))
+        stack = _thin(self._stacks[""])
+        return replace(self.model, root=replace(root, stack=stack) if isinstance(root, FixedLength) else stack)
+
+    @cached_property
+    def _stacks(self) -> dict[str, Stack]:
+        """The stacks by the prefix of their paths."""
+        root = self.model.root
+        if isinstance(root, EncoderDecoder):
+            return {"encoder.": root.encoder, "decoder.": root.decoder}
+        stack = root.stack if isinstance(root, FixedLength) else root
+        assert isinstance(stack, Stack)
+        return {"": stack}
+
+    @cached_property
+    def some(self) -> nn.Module:
+        """The modules of `thin` on meta, under the paths they have in the whole; on a device all modules."""
+        return self.net if self.device != "meta" else self.build_thin("meta")
+
+    def build_thin(self, device: str) -> nn.Module:
+        """The modules of `thin`, made anew."""
+        net = build(self.thin, device=device, dtype=self.dtype)
+        for prefix, stack in self._stacks.items():
+            half: Any = net.get_submodule(prefix.removesuffix("."))
+            kept = sorted(i for group in _thin(stack).groups for i in group.indices)
+            half.layers._modules = {str(i): layer for i, layer in zip(kept, half.layers, strict=True)}
+            half.paths = [f"{prefix}layers.{i}" for i in kept]
+        return net
+
+    def everywhere(self, measured: Mapping[str, V]) -> dict[str, V]:
+        """What was measured on `some`, under the paths of all the layers for which each one stands."""
+        result: dict[str, V] = {}
+        for path, value in measured.items():
+            layer = _LAYER.fullmatch(path)
+            for copy in self._copies.get(layer[1], [layer[1]]) if layer and self.device == "meta" else [""]:
+                name = copy + layer[2] if copy and layer else path
+                result[name] = result[name] + value if name in result else value  # type: ignore[operator]
+        return result
+
+    @cached_property
+    def _copies(self) -> dict[str, list[str]]:
+        """The layers for which each layer of `some` stands; those that share their weights are all the first."""
+        copies: dict[str, list[str]] = {}
+        for prefix, stack in self._stacks.items():
+            for group in stack.groups:
+                paths = [f"{prefix}layers.{i}" for i in group.indices]
+                copies |= dict.fromkeys(paths, paths[:1]) if group.shared else {paths[0]: paths}
+        return copies
+
+    @cached_property
+    def points(self) -> list[Point]:
+        """Five sizes at which to measure, odd ones among them; fewer where the model has fewer positions."""
+        if self.model.fixed_length:
+            return [Point(batch, 1, None) for batch in (1, 2, 3, 5, 8)]
+        tables = [stack.embedding.positions for stack in self._stacks.values() if stack.embedding]
+        rows = min([table.rows for table in tables if table is not None], default=max(point[1] for point in POINTS))
+        apart = self.model.spec["kind"] == "encoder-decoder"
+        found = [Point(b, min(t, rows), min(s, rows) if apart else None) for b, t, s in POINTS]
+        return list(dict.fromkeys(found))
+
+    def inputs(self, point: Point, device: str | None = None) -> tuple[Tensor, ...]:
+        return inputs(self.model, *point, device=device or self.device)
+
+    def ledger(self, point: Point, **conventions: Any) -> Ledger:
+        return self.model.ledger(point.batch, point.tokens, 0, point.source, **conventions)
+
+    @property
+    def letters(self) -> Point:
+        """The sizes as symbols."""
+        return Point(B, T, T_SRC if self.model.spec["kind"] == "encoder-decoder" else None)
+
+    def symbols(self, device: str = "meta") -> Symbols:
+        """Inputs whose sizes are symbols. Which dimension is which shows when one size changes."""
+        base = self.points[EVERY_LAYER_AT]
+        sample = self.inputs(base, device)
+        sizes: list[list[Size | None]] = [[None] * tensor.dim() for tensor in sample]
+        for i, letter in enumerate(self.letters):
+            if base[i] is not None and base[i] > 1:
+                other = self.inputs(base._replace(**{Point._fields[i]: base[i] - 1}), "meta")
+                for own, before, after in zip(sizes, sample, other, strict=True):
+                    for axis in range(before.dim()):
+                        if before.shape[axis] != after.shape[axis]:
+                            own[axis] = Size(letter, before.shape[axis] - after.shape[axis])
+        return Symbols(sample, tuple(map(tuple, sizes)))
+
+
+def _thin(stack: Stack) -> Stack:
+    groups = (g if g.shared else g._replace(indices=g.indices[:1], count=1) for g in stack.groups)
+    return replace(stack, groups=tuple(groups))

@@ -1,0 +1,80 @@
+"""Batch and lengths as symbols: PyTorch's fake tensors, and the conditions under which what they say holds."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import sympy
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+from txcalc.errors import Refuted
+
+B, T, T_SRC = sympy.symbols("B T T_src", integer=True, positive=True)
+
+
+class NotForAll(Refuted):
+    """The trace took a way that only some sizes or some data take: what it says is no proof for all of them."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"no proof for every batch and length: {reason}")
+
+
+class Size(NamedTuple):
+    """A dimension that is `factor` times a letter."""
+
+    letter: Any
+    factor: int
+
+
+class Symbols:
+    """Inputs whose batch and lengths are symbols, under `mode`; `read` turns what was measured into B, T and T_src.
+
+    PyTorch takes a symbol to be 2 or more: sizes of 1 broadcast, and are measured at points.
+    """
+
+    def __init__(self, inputs: tuple[Tensor, ...], sizes: tuple[tuple[Size | None, ...], ...]) -> None:
+        self.env = ShapeEnv(duck_shape=False)  # equal hints are not equal sizes
+        self.mode = FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True)
+        self._letters: dict[Any, Any] = {}
+        self.inputs = tuple(map(self._fake, inputs, sizes))
+
+    def _fake(self, tensor: Tensor, sizes: tuple[Size | None, ...]) -> Tensor:
+        dynamic = [DimDynamic.STATIC if size is None else DimDynamic.DYNAMIC for size in sizes]
+        fake = self.mode.from_tensor(tensor, symbolic_context=StatelessSymbolicContext(dynamic_sizes=dynamic))
+        for length, size in zip(fake.shape, sizes, strict=True):
+            if size is not None and isinstance(length, torch.SymInt):
+                self._letters[length.node.expr] = size.letter * size.factor
+        return fake
+
+    def read(self, value: Any) -> Any:
+        """A symbolic int as a formula in letters; an int as it is."""
+        if isinstance(value, int):
+            return value
+        found = sympy.expand(self._lettered(value.node.expr if isinstance(value, torch.SymInt) else value))
+        unknown = found.free_symbols - {B, T, T_SRC}
+        if unknown:
+            raise NotForAll(f"what is computed depends on data ({', '.join(sorted(map(str, unknown)))})")
+        return found
+
+    def _lettered(self, expression: Any) -> Any:
+        return sympy.sympify(expression).subs(self._letters)
+
+    def domain(self) -> str:
+        """For which sizes the trace holds. Errors: `NotForAll` where a symbol had to equal something."""
+        for symbol, value in self.env.replacements.items():
+            one, other = self._letters.get(symbol, symbol), self._lettered(value)
+            if one != other:
+                raise NotForAll(f"the trace holds only where {one} = {other}")
+        limits = []
+        for guard in self.env.guards:
+            condition = self._lettered(guard.expr)
+            if condition == sympy.true:
+                continue
+            if isinstance(condition, sympy.Eq) or condition.has(sympy.Mod):
+                raise NotForAll(f"the trace holds only where {condition}")
+            limits.append(str(condition))
+        letters = ", ".join(sorted({str(s) for e in self._letters.values() for s in e.free_symbols}))
+        return f"all {letters} ≥ 2" + "".join(f", {limit}" for limit in sorted(set(limits)))

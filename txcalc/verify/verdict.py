@@ -1,0 +1,162 @@
+"""What a verification says: rows of predicted and measured figures, and the verdict that they are all equal.
+
+Torch-free: rows are built from two mappings of module paths to figures, whoever measured them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from txcalc.ledger import Entry, Ledger
+from txcalc.num import exact_div, total, whole
+
+# Experts are compared together: which of them work depends on the data, their sum does not.
+ROUTED = "routed"
+
+
+class Row(NamedTuple):
+    """One figure of one part, as the ledger gives it and as an oracle found it.
+
+    path        the part; "" is the whole model
+    quantity    what was measured, in the ledger's words where it has one
+    predicted   the ledger's figure: an int, or a formula in B, T and T_src
+    measured    the oracle's
+    equal       no tolerance: the same int, or a difference that simplifies to zero
+    oracle      who measured
+    where       for which batch and lengths
+    copies      how many equal parts the row stands for (`path` is the first)
+    """
+
+    path: str
+    quantity: str
+    predicted: Any
+    measured: Any
+    equal: bool
+    oracle: str
+    where: str = ""
+    copies: int = 1
+
+
+@dataclass
+class Verdict:
+    """The rows of one model. `notes` say what the proof covers and what it leaves out."""
+
+    model: str
+    rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """True when something was measured, and all of it equals its prediction."""
+        return bool(self.rows) and all(row.equal for row in self.rows)
+
+    @property
+    def failures(self) -> list[Row]:
+        return [row for row in self.rows if not row.equal]
+
+
+def equal(predicted: Any, measured: Any) -> bool:
+    """Equal as ints, or for all values of the symbols."""
+    if whole(predicted) and whole(measured):
+        return bool(predicted == measured)
+    import sympy
+
+    difference = sympy.expand(sympy.sympify(predicted) - sympy.sympify(measured))
+    return bool(difference == 0 or sympy.simplify(difference) == 0)
+
+
+def module_paths(entry: Entry, experts: bool = False) -> list[str]:
+    """The modules that an entry of the ledger stands for: every copy, layers with shared weights once; all the routed
+    experts of a layer as one, unless they are asked for."""
+    paths = [""]
+    for step in entry.steps:
+        names = [step.name]
+        together = step.name == ROUTED and not experts
+        if step.indices is not None and not together:
+            shared = whole(step.times) and step.times == 1
+            names = [f"{step.name}.{i}" for i in (step.indices[:1] if shared else step.indices)]
+        paths = [f"{path}.{name}" if path else name for path in paths for name in names]
+        if together:
+            break
+    return paths
+
+
+def spread(ledger: Ledger, figure: Any) -> dict[str, tuple[str, Any]]:
+    """`figure(entry)` of every module: path → (path of the first copy, its share)."""
+    result: dict[str, tuple[str, Any]] = {}
+    for entry in ledger:
+        paths = module_paths(entry)
+        share = exact_div(figure(entry), len(paths)) if len(paths) > 1 else figure(entry)
+        for path in paths:
+            first, before = result.get(path, (paths[0], 0))
+            result[path] = (first, before + share)
+    return result
+
+
+def compare(
+    ledger: Ledger,
+    figure: Any,
+    measured: Mapping[str, Any],
+    quantity: str,
+    oracle: str,
+    where: str = "",
+) -> Iterator[Row]:
+    """Rows of one quantity, part by part and of the whole; what was measured where nothing was predicted is a row too.
+
+    `measured` maps the deepest module that did the work to its own share, without that of the modules below it.
+    """
+    predicted = spread(ledger, figure)
+    found: dict[str, Any] = {}
+    for path, value in measured.items():
+        owner = _owner(path, predicted)
+        found[owner] = found.get(owner, 0) + value
+    rows: dict[str, list[Row]] = {}
+    for path in [*predicted, *(path for path in found if path not in predicted)]:
+        first, want = predicted.get(path, (path, 0))
+        got = found.get(path, 0)
+        if not (_zero(want) and _zero(got)):
+            row = Row(path, quantity, want, got, equal(want, got), oracle, where)
+            rows.setdefault(first, []).append(row)
+    for copies in rows.values():
+        yield from _folded(copies)
+    want, got = total([figure(entry) for entry in ledger]), total(found.values())
+    if not (_zero(want) and _zero(got)):
+        yield Row("", quantity, want, got, equal(want, got), oracle, where)
+
+
+def _owner(path: str, predicted: Mapping[str, Any]) -> str:
+    """The part that a module belongs to: itself, or the nearest above it that the ledger has; else itself."""
+    above = path
+    while above:
+        if above in predicted:
+            return above
+        above = above.rpartition(".")[0]
+    return path
+
+
+def _zero(value: Any) -> bool:
+    return bool(value == 0)
+
+
+def _folded(copies: list[Row]) -> Iterator[Row]:
+    """Copies that agree are one row; each that does not is one of its own."""
+    good = [row for row in copies if row.equal]
+    alike = [row for row in good if row.predicted == good[0].predicted]
+    if alike:
+        yield alike[0]._replace(copies=len(alike))
+    yield from (row for row in copies if row not in alike)
+
+
+def as_number(value: Any) -> Any:
+    """A figure as JSON has it: an int, or the text of a formula."""
+    return int(value) if whole(value) or getattr(value, "is_Integer", False) else str(value)
+
+
+def uncounted(operators: Mapping[str, Counter[str]], oracle: str, where: str) -> Iterator[Row]:
+    """A row for every operator that ran without a count, by module: never equal."""
+    for path, names in operators.items():
+        for name, times in sorted(names.items()):
+            yield Row(path, f"{name} not counted", 0, times, False, oracle, where)

@@ -1,0 +1,66 @@
+"""transformers' own module of the same config.json, on meta: a witness that shares no author with the ledger."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from txcalc.checkpoint import Checkpoint, Tensor, check, folded
+from txcalc.errors import InputError, MissingExtra
+from txcalc.model import Model
+from txcalc.sources.export import to_config
+from txcalc.verify.subject import Subject
+from txcalc.verify.verdict import Row
+
+ORACLE = "transformers"
+SAME = {"kimi_k2": "deepseek_v3"}  # model types of which transformers has the class under another name
+
+
+def rows(subject: Subject) -> Iterator[Row]:
+    """Unique parameters, and a row for each weight that only one side has; fused and stacked weights are told apart by
+    shape, as in a checkpoint. Errors: `MissingExtra`; `InputError` where no model type says all of the description."""
+    theirs = instantiate(subject.model)
+    where = type(theirs).__name__
+    weights = [Tensor(name, tuple(w.shape), str(w.dtype), w.nbytes) for name, w in theirs.named_parameters()]
+    ledger = subject.model.ledger()
+    total, found = ledger.total("params"), sum(tensor.elements for tensor in weights)
+    yield Row("", "params", total, found, total == found, ORACLE, where)
+    checked = check(Checkpoint(where, ORACLE, 1, tuple(weights)), ledger)
+    for lacking in checked.missing:
+        yield Row(lacking.path, "shape", str(lacking.shape), "nothing", False, ORACLE, where, lacking.copies)
+    for row in folded(checked.unexplained):
+        yield Row(row.name, "shape", "nothing", str(row.shape), False, ORACLE, where, row.size.tensors)
+
+
+def instantiate(model: Model) -> Any:
+    """The model of transformers that its config.json names."""
+    try:
+        import transformers
+    except ModuleNotFoundError:
+        raise MissingExtra("--against transformers", "transformers", "test") from None
+    config, _ = to_config(model)
+    config["model_type"] = SAME.get(config["model_type"], config["model_type"])
+    config |= {key: float(value) for key, value in config.items() if key.endswith("softcapping") and value}  # no ints
+    with warnings.catch_warnings(), torch.device("meta"):
+        warnings.simplefilter("ignore")
+        try:
+            settings = transformers.AutoConfig.for_model(**config)
+            named = getattr(transformers, next(iter(config.get("architectures", [])), ""), None)
+            return named(settings) if named else _automatic(transformers, model).from_config(settings)
+        except Exception as error:  # whatever its classes refuse, in whatever way
+            reason = " ".join(str(error).split())[:120]
+            raise InputError(model.name, [f"transformers makes no model of its config.json: {reason}"]) from None
+
+
+def _automatic(transformers: Any, model: Model) -> Any:
+    """The class that transformers chooses where the config names none: as the calculator does."""
+    head = next(reversed(model.spec["stacks"].values()))["head"]["form"]
+    kinds = {"masked-lm": "AutoModelForMaskedLM", "classifier": "AutoModelForImageClassification", "none": "AutoModel"}
+    if model.spec["kind"] == "audio":
+        return transformers.AutoModelForSpeechSeq2Seq
+    if model.spec["kind"] == "encoder-decoder":
+        return transformers.AutoModelForSeq2SeqLM
+    return getattr(transformers, kinds.get(head, "AutoModelForCausalLM"))

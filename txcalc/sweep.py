@@ -22,6 +22,7 @@ from txcalc.ledger import QUANTITIES, Ledger
 from txcalc.model import Model
 from txcalc.sources import spec
 from txcalc.sources.assemble import assemble
+from txcalc.sources.resolve import resolve
 from txcalc.symbols import BY_LETTER
 from txcalc.units import bits_of, parse_tokens
 
@@ -255,7 +256,7 @@ class Sweep:
         if changes:
             raw = spec.changed(self.base.raw, changes)
             names = {place: axis.name for place, axis in zip(self.places, self.axes, strict=True)}
-            resolved = spec.resolve(raw, self.base.origin, names)
+            resolved = resolve(raw, self.base.origin, names)
             model = Model(self.base.name, assemble(resolved), raw, resolved, self.base.origin)
         self._made = (key, model)
         return model

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from txcalc.errors import InputError
 from txcalc.model import Model
 from txcalc.sources.assemble import assemble
-from txcalc.sources.spec import changed, letter_path, resolve
+from txcalc.sources.resolve import resolve
+from txcalc.sources.spec import changed, letter_path
 
 if TYPE_CHECKING:
     from txcalc.checkpoint import Checkpoint

@@ -42,7 +42,7 @@ Table = Mapping[str, Any]
 
 
 def assemble(spec: Table) -> Composite:
-    """The tree of a resolved description (`spec.resolve`)."""
+    """The tree of a resolved description (`resolve.resolve`)."""
     stacks = {half: _stack(stack) for half, stack in spec["stacks"].items()}
     if len(stacks) == 1:
         (stack,), (table,) = stacks.values(), spec["stacks"].values()

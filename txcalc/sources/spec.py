@@ -1,20 +1,18 @@
 """The description of a model as a file holds it: which keys there are, what each may be, and its default.
 
-`resolve` is the one place where a description is checked. It reports every fault at once, in the user's own spelling,
-and returns a plain nested dict in which nothing is optional any more; `assemble` turns that into parts. Numbers that
-are not ints (symbols, arrays) come from `algebra` and `sweep`, never from a user: their sizes pass unchecked.
+`resolve` checks a description against these tables. Numbers that are not ints (symbols, arrays) come from `algebra` and
+`sweep`, never from a user: their sizes pass unchecked.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple
 
-from txcalc.errors import ABSENT, Fault, InputError, UnknownName, nearest, shown
-from txcalc.num import divides, exact_div, exceeds
+from txcalc.errors import InputError, UnknownName
+from txcalc.num import exact_div
 from txcalc.symbols import BY_LETTER
 
 MAX_SIZE = 10**9
@@ -344,12 +342,13 @@ def changed(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
             for table in list(tables):
                 tables += [t for t in (table.get("layer") or {}).values() if isinstance(t, dict)]
         steps = path.split(".")
-        for table in [t for t in tables if _sets(t, steps)] or [result]:
+        for table in [t for t in tables if sets(t, steps)] or [result]:
             _put(table, steps, value)
     return result
 
 
-def _sets(table: Any, keys: list[str]) -> bool:
+def sets(table: Any, keys: list[str]) -> bool:
+    """True where a table has a value under these keys."""
     for key in keys:
         if not isinstance(table, Mapping) or key not in table:
             return False
@@ -366,74 +365,6 @@ def _put(table: dict[str, Any], keys: list[str], value: Any) -> None:
     table[keys[-1]] = value
 
 
-# The tables that a key may have been written in, innermost first, each with the prefix of its paths.
-Homes = tuple[tuple[str, Mapping[str, Any]], ...]
-
-
-def written(homes: Homes, path: str) -> str:
-    """The whole path of a key as its user wrote it: in the innermost table that has it, or else that has its table."""
-    steps = path.split(".")
-    for wanted in (steps, steps[:-1]):
-        for prefix, table in homes:
-            if _sets(table, wanted):
-                return prefix + path
-    return homes[-1][0] + path
-
-
-class Resolver:
-    """Checks one description; `faults` grows, and nothing stops at the first. `used` are the tables layers have."""
-
-    def __init__(self, where: str, spelling: Mapping[str, str]) -> None:
-        self.where, self.spelling = where, spelling
-        self.names = {path.rpartition(".")[2]: name for path, name in spelling.items()}
-        self.faults: list[Fault | str] = []
-        self.used: set[str] = set()
-
-    def fault(self, key: str, got: object, expected: str, fix: str = "") -> None:
-        """A fault. Its key and those it compares with (`a divisor of n_heads = 8`) are spelt as their user did."""
-        expected = re.sub(r"\w+(?= = )", lambda name: self.names.get(name[0], name[0]), expected)
-        steps = key.split(".")
-        ends = (".".join(steps[i:]) for i in range(len(steps)))  # in whichever layer kind it stands
-        name = next((self.spelling[end] for end in ends if end in self.spelling), key)
-        self.faults.append(Fault(name, got, expected, fix))
-
-    def section(
-        self,
-        name: str,
-        fields: Mapping[str, Field],
-        raw: Any,
-        homes: Homes,
-        done: dict[str, Any],
-        extra: tuple[str, ...] = (),
-    ) -> dict[str, Any]:
-        """One table, checked and completed; a faulty key is None in it. The top level's name is empty."""
-        result: dict[str, Any] = {}
-        done[name] = result
-        prefix = f"{name}." if name else ""
-        if not isinstance(raw, Mapping):
-            self.fault(written(homes, name), raw, "a table")
-            raw = {}
-        for key in raw:
-            if key not in fields and key not in extra:
-                near = nearest(str(key), [*fields, *extra])
-                mend = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(fields)}"
-                self.faults.append(f"{shown(written(homes, f'{prefix}{key}'))[1:-1]} is not a key ({mend})")
-        for key, field in fields.items():
-            try:
-                if key in raw:
-                    result[key] = field.check(raw[key])
-                elif field.default is REQUIRED:
-                    raise Wrong(field.meaning)
-                else:
-                    result[key] = field.default(done) if callable(field.default) else field.default
-            except Wrong as wrong:
-                self.fault(written(homes, prefix + key), raw.get(key, ABSENT), wrong.expected, wrong.fix)
-                result[key] = None
-            except (TypeError, KeyError):  # what it derives from is faulty, and was reported
-                result[key] = None
-        return result
-
-
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`base` with `over` laid on it, table by table."""
     result = dict(base)
@@ -441,244 +372,3 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         inner = result.get(key)
         result[key] = merge(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
     return result
-
-
-def resolve(raw: Mapping[str, Any], where: str, spelling: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """A checked description: identity, and one resolved stack for each half (`stacks`). All faults at once.
-
-    `spelling` says what the user called the key of a path (`{"attention.n_heads": "h"}`).
-    """
-    resolver = Resolver(where, spelling or {})
-    whole: Homes = (("", raw),)
-    stack_keys = (*STACK[""], *(name for name in STACK if name), "layer")
-    result = resolver.section("", IDENTITY, raw, whole, {}, (*stack_keys, "encoder", "decoder"))
-    kind = result["kind"]
-    shared = {key: value for key, value in raw.items() if key in stack_keys}
-    halves = ("encoder", "decoder") if kind in ("encoder-decoder", "audio") else ()
-    result["stacks"] = {}
-    for half in halves or ("",):
-        own = raw.get(half, {}) if half else {}
-        if not isinstance(own, Mapping):
-            resolver.fault(half, own, "a table")
-            own = {}
-        homes = ((f"{half}.", own), *whole) if own else whole
-        result["stacks"][half] = _stack(resolver, merge(shared, own), homes, kind, half)
-    for half in ("encoder", "decoder"):
-        if half in raw and not halves:
-            resolver.faults.append(f'{half} is a table, expected only where kind is "encoder-decoder" or "audio"')
-    for name in PART_TABLES:
-        if resolver.used and name in raw and name not in resolver.used:
-            resolver.faults.append(
-                f"{name} is a table that no layer uses (they have {', '.join(sorted(resolver.used))})"
-            )
-    if halves:
-        _check_halves(resolver, **result["stacks"])
-    if resolver.faults:
-        raise InputError(where, resolver.faults)
-    return result
-
-
-def _stack(resolver: Resolver, raw: Mapping[str, Any], homes: Homes, kind: Any, half: str) -> dict[str, Any]:
-    done: dict[str, Any] = {}
-    tables = tuple(name for name in STACK if name)
-    base = resolver.section("", STACK[""], raw, homes, done, (*tables, "layer"))
-    role = "cross-decoder" if half == "decoder" else half or kind
-    stack: dict[str, Any] = {**base, "role": role}
-    for name in ("norm", "positions", "embedding", "head"):
-        stack[name] = resolver.section(name, STACK[name], raw.get(name, {}), homes, done)
-    for name in ("vision", "audio"):
-        stack[name] = None
-        if name == kind and half != "decoder":
-            stack[name] = resolver.section(name, STACK[name], raw.get(name, {}), homes, done)
-        elif name in raw and name != kind:
-            resolver.faults.append(f'{written(homes, name)} is a table, expected only where kind is "{name}"')
-    variants = raw.get("layer", {})
-    if not isinstance(variants, Mapping) or not all(isinstance(v, Mapping) for v in variants.values()):
-        resolver.fault(written(homes, "layer"), variants, "tables, one a layer kind: [layer.local]")
-        variants = {}
-    cycle = _cycle(resolver, base["pattern"], variants, homes)
-    stack["groups"] = _groups(resolver, base["n_layers"], cycle)
-    tables_here = {key: raw[key] for key in STACK if key and key in raw}
-    stack["layer"] = {}
-    for name in dict.fromkeys([name for name, _ in stack["groups"]] or cycle):
-        variant = variants.get(name, {})
-        merged = merge(tables_here, variant)
-        stack["layer"][name] = _layer(resolver, merged, variant, homes, name, done, role)
-    for name in variants:
-        if base["pattern"] and stack["groups"] and name not in stack["layer"]:
-            path, pattern = written(homes, f"layer.{name}"), shown(base["pattern"])
-            resolver.faults.append(f"{path} is never used in pattern {pattern} over {base['n_layers']} layers")
-    _check_stack(resolver, stack, homes)
-    return stack
-
-
-def _cycle(resolver: Resolver, pattern: Any, variants: Mapping[str, Any], homes: Homes) -> list[str]:
-    """The layer kinds in order, `5*local` written out; empty if faulty."""
-    path = written(homes, "pattern")
-    if not pattern:
-        if len(variants) > 1:
-            resolver.fault(path, ABSENT, "a list that orders the layer kinds " + ", ".join(map(str, variants)))
-        return [next(iter(variants), "layer")]
-    cycle: list[str] = []
-    for item in pattern:
-        times, star, name = (piece.strip() for piece in item.rpartition("*"))
-        if (star and not (times.isdecimal() and len(times) < 7 and 0 < int(times) <= MAX_LAYERS)) or not name:
-            resolver.fault(path, item, "a layer kind, or a number of them: '5*local'")
-            return []
-        cycle += [name] * (int(times) if star else 1)
-        if len(cycle) > MAX_LAYERS:
-            resolver.fault(path, item, f"at most {MAX_LAYERS:,} layers")
-            return []
-    return cycle
-
-
-def _groups(resolver: Resolver, number: Any, cycle: list[str]) -> list[tuple[str, tuple[int, ...]]]:
-    """Layer kinds with the indices at which they stand, by first appearance."""
-    if number is None or not cycle:
-        return []
-    if len(cycle) == 1:
-        return [(cycle[0], range(number) if type(number) is int else range(1))]  # type: ignore[list-item]
-    if type(number) is not int:
-        raise InputError(resolver.where, ["n_layers of a model with a layer pattern cannot be a symbol or an array"])
-    places: dict[str, list[int]] = {}
-    for i in range(number):
-        places.setdefault(cycle[i % len(cycle)], []).append(i)
-    return [(name, tuple(indices)) for name, indices in places.items()]
-
-
-def _layer(
-    resolver: Resolver,
-    raw: Mapping[str, Any],
-    own: Mapping[str, Any],
-    outer: Homes,
-    name: str,
-    done: dict[str, Any],
-    role: Any,
-) -> dict[str, Any]:
-    """One layer kind: the stack's tables with its own laid over them, for the parts it has."""
-    path = written(outer, f"layer.{name}")
-    homes = ((f"{path}.", own), *outer)
-    for key in own:
-        if key not in LAYER_KEYS:
-            resolver.faults.append(f"{path}.{key} is not a key (known: {', '.join(LAYER_KEYS)})")
-    mixing = [key for key in ("mamba", "mamba2") if key in raw and "attention" not in raw and "latent" not in raw]
-    crossing = ["cross_attention"] if role == "cross-decoder" else []
-    parts = own.get("parts")
-    if parts is None:
-        first = mixing[:1] or ["attention", *crossing]
-        second = [key for key in ("experts", "feed_forward") if key in raw][:1]
-        parts = first + (second or ([] if mixing else ["feed_forward"]))
-    elif not isinstance(parts, list) or not parts or not all(part in PARTS for part in parts):
-        resolver.fault(f"{path}.parts", parts, f"a list out of {', '.join(PARTS)}")
-        parts = []
-    elif len(set(parts)) < len(parts):
-        resolver.fault(f"{path}.parts", parts, "each part once")
-    for part in parts:
-        if part == "cross_attention" and role != "cross-decoder":
-            resolver.fault(f"{path}.parts", parts, "no cross_attention: there is no encoder to attend to")
-        if part in ("mamba", "mamba2") and role in ("encoder", "vision"):
-            where = f"{path}.parts" if "parts" in own else written(homes, part)
-            resolver.faults.append(f"{where}: {part} runs one way, expected only in a decoder")
-    layer: dict[str, Any] = {"parts": parts}
-    scope = dict(done)
-    for part in parts:
-        section = "attention" if part == "cross_attention" else part
-        section = "latent" if "latent" in raw and part == "attention" else section
-        layer[section] = resolver.section(section, STACK[section], raw.get(section, {}), homes, scope)
-    for section in own:
-        if section in PART_TABLES and section not in layer and parts:
-            resolver.faults.append(f"{path}.{section} is a table that its parts ({', '.join(parts)}) do not use")
-    resolver.used |= layer.keys() - {"parts"}
-    for section in ("norm", "positions"):
-        layer[section] = resolver.section(section, STACK[section], raw.get(section, {}), homes, scope)
-    _check_layer(resolver, layer, homes, role, done["positions"]["form"])
-    return layer
-
-
-def _check_layer(resolver: Resolver, layer: Mapping[str, Any], homes: Homes, role: Any, places: Any) -> None:
-    """What no single key shows."""
-
-    def fault(path: str, got: object, expected: str, fix: str = "") -> None:
-        resolver.fault(written(homes, path), got, expected, fix)
-
-    positions, attention, latent = layer["positions"], layer.get("attention"), layer.get("latent")
-    if attention:
-        heads, groups, window = attention["n_heads"], attention["n_kv_heads"], attention["window"]
-        if not divides(groups, heads):
-            fault("attention.n_kv_heads", groups, f"a divisor of n_heads = {heads}", f"{heads} is MHA, 1 is MQA")
-        if positions["form"] == "rotary" and exceeds(positions["rotary_dims"], attention["d_head"]):
-            fault("positions.rotary_dims", positions["rotary_dims"], f"at most d_head = {attention['d_head']}")
-        if attention["chunked"] and (window is None or role in ("encoder", "vision")):
-            fault("attention.chunked", True, "false without a window, and in an encoder")
-    if latent and positions["form"] in ("relative-projection", "alibi"):
-        fault("positions.form", positions["form"], "another form: latent attention adds no bias to its scores")
-    if positions["form"] != places and positions["form"] in ("learned", "sinusoidal", "relative"):
-        fault("positions.form", positions["form"], f"the whole stack's form ({places}), rotary, alibi or none")
-    experts = layer.get("experts")
-    if experts:
-        top, number = experts["top_k"], experts["n_experts"]
-        if exceeds(top, number):
-            fault("experts.top_k", top, f"at most n_experts = {number}")
-        parted, best = experts["n_groups"], experts["top_groups"]
-        if not divides(parted, number):
-            fault("experts.n_groups", parted, f"a divisor of n_experts = {number}")
-        elif exceeds(best, parted):
-            fault("experts.top_groups", best, f"at most n_groups = {parted}")
-    mamba2 = layer.get("mamba2")
-    if mamba2 and not divides(mamba2["n_groups"], mamba2["n_heads"]):
-        fault("mamba2.n_groups", mamba2["n_groups"], f"a divisor of n_heads = {mamba2['n_heads']}")
-    norm = layer["norm"]
-    if norm["form"] == "rms" and norm["bias"]:
-        fault("norm.bias", True, "false with form = 'rms'", "an RMSNorm has no bias")
-
-
-def _check_stack(resolver: Resolver, stack: Mapping[str, Any], homes: Homes) -> None:
-    positions, head, vision, role = stack["positions"], stack["head"], stack["vision"], stack["role"]
-
-    def fault(path: str, got: object, expected: str, fix: str = "") -> None:
-        resolver.fault(written(homes, path), got, expected, fix)
-
-    def missing(path: str) -> bool:
-        return not any(_sets(table, path.split(".")) for _, table in homes)
-
-    if positions["form"] == "learned" and missing("positions.rows") and not vision and not stack["audio"]:
-        fault("positions.rows", ABSENT, "the rows of the learned table")
-    if positions["form"] == "relative-projection" and role in ("encoder", "vision"):
-        fault("positions.form", positions["form"], "another form: it projects the distances that a causal decoder sees")
-    if positions["form"] == "relative":
-        heads = [layer["attention"]["n_heads"] for layer in stack["layer"].values() if "attention" in layer]
-        latent = any("latent" in layer for layer in stack["layer"].values())
-        if stack["layer"] and (latent or not heads or any(type(n) is int and n != heads[0] for n in heads)):
-            fault("positions.form", "relative", "another form: its table is added to the scores of equal query heads")
-    if positions["form"] != "learned" and positions["rows"] is not None and role != "encoder":
-        fault(
-            "positions.rows", positions["rows"], f"none with positions.form = {positions['form']!r}, which has no table"
-        )
-    if head["form"] == "classifier" and missing("head.classes"):
-        fault("head.classes", ABSENT, "the number of classes")
-    if head["form"] != "classifier" and head["classes"] is not None:
-        fault("head.classes", head["classes"], f"none with head.form = {head['form']!r}")
-    if head["tied"] and role != "encoder":
-        if stack["vocab_size"] is None or head["form"] not in ("lm", "masked-lm"):
-            fault("head.tied", True, "false: there is no token table, or no head, to share it")
-        elif head["form"] == "lm" and stack["embedding"]["rank"] is not None:
-            fault("head.tied", True, "false with embedding.rank: the table is narrower than the head")
-        elif _unequal(head["rank"] or stack["d_model"], stack["embedding"]["rank"] or stack["d_model"]):
-            fault("head.tied", True, "false with head.rank: the table has another width")
-    if vision and not divides(vision["patch"], vision["image"]):
-        fault("vision.patch", vision["patch"], f"a divisor of image = {vision['image']}")
-
-
-def _unequal(a: Any, b: Any) -> bool:
-    return type(a) is type(b) is int and a != b
-
-
-def _check_halves(resolver: Resolver, encoder: Mapping[str, Any], decoder: Mapping[str, Any]) -> None:
-    """The decoder attends to the encoder's output; one token table serves both where the encoder reads tokens."""
-    shared = [("d_model", encoder["d_model"], decoder["d_model"])]
-    if not encoder["audio"] and encoder["embedding"]["shared"]:
-        ranks = encoder["embedding"]["rank"], decoder["embedding"]["rank"]
-        shared += [("vocab_size", encoder["vocab_size"], decoder["vocab_size"]), ("embedding.rank", *ranks)]
-    for key, one, other in shared:
-        if _unequal(one, other):
-            resolver.fault(f"decoder.{key}", other, f"the encoder's {one}")

@@ -58,6 +58,11 @@ def cell(value: Any) -> Cell:
     return exact(value) if type(value) is int else Cell(value, str(value))
 
 
+def times(copies: int) -> Cell:
+    """How many equal things a row stands for; one goes without saying."""
+    return Cell(copies, f"{copies:,}" if copies > 1 else "")
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows under headings; columns are right-aligned but the first (and those in `left`). `total` marks a last sum.

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from txcalc.notation import tidy, write
-from txcalc.render.report import Cell, Report, Table, cell
+from txcalc.render.report import Cell, Report, Table, cell, times
 from txcalc.verify.trace import POINT, Part, Trace
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -35,9 +35,17 @@ def report(trace: Trace) -> Report:
     rows = [_row(copies, trace) for copies in _folded(trace.parts)]
     rows.append(_row([whole], trace))
     at = f"B = {batch}, T = {tokens}"
-    headings = ("module", "class", "parameters", "FLOPs", f"at {at}", f"fvcore at {at}")
+    headings = (
+        "module",
+        "×",
+        "class",
+        "parameters",
+        "FLOPs",
+        Cell(f"at {at}", f"at\n{at}"),
+        Cell(f"fvcore at {at}", f"fvcore at\n{at}"),
+    )
     header = [f"{trace.name}: FLOPs of matrix products, 2 a multiply-add, for {trace.domain}"]
-    table = Table("", headings, rows, left=frozenset({0, 1}), total=True)
+    table = Table("", headings, rows, left=frozenset({0, 2}), total=True)
     return Report(data, [table], header, _notes(trace))
 
 
@@ -77,13 +85,13 @@ def _row(copies: list[Part], trace: Trace) -> list[Any]:
     first = copies[0]
     segments = zip(*(part.path.split(".") for part in copies), strict=True)
     name = ".".join(names[0] if len(set(names)) == 1 else "*" for names in segments)
-    name = f"{name} × {len(copies)}" if len(copies) > 1 else name
     name = name or ("the module itself" if first.kind else "all together")
     text = write(tidy(first.flops))
     fvcore = Cell(None, "") if trace.untraced else cell(first.fvcore)
     style = "" if trace.untraced or first.fvcore == _at_point(first) else "yellow"
     return [
         name,
+        times(len(copies)),
         first.kind,
         cell(first.params),
         Cell(text, text),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from txcalc.render.report import Cell, Report, Table, cell
+from txcalc.render.report import Cell, Report, Table, cell, times
 from txcalc.verify.verdict import Row, Verdict
 
 
@@ -67,8 +67,7 @@ def _difference(row: Row) -> Cell:
 
 
 def _label(row: Row) -> str:
-    name = row.path or "the whole model"
-    return f"{name} × {row.copies:,}" if row.copies > 1 else name
+    return row.path or "the whole model"
 
 
 def _tables(rows: Iterable[Row], title: str = "") -> list[Table]:
@@ -76,27 +75,30 @@ def _tables(rows: Iterable[Row], title: str = "") -> list[Table]:
     groups: dict[tuple[str, str], dict[tuple[str, bool], list[Row]]] = {}
     for row in rows:
         groups.setdefault((row.quantity, row.oracle), {}).setdefault((row.path, row.equal), []).append(row)
-    headings = ("part", "predicted", "measured", "difference", "how known")
     return [
-        Table(
-            f"{title}{quantity}, by {oracle}",
-            headings,
-            [line for same in parts.values() for line in _lines(same)],
-            left=frozenset({0, 4}),
-        )
+        _table(f"{title}{quantity}, by {oracle}", [line for same in parts.values() for line in _folded(same)])
         for (quantity, oracle), parts in groups.items()
     ]
 
 
-def _lines(rows: Sequence[Row]) -> list[list[Any]]:
-    """One part: sizes at which it is equal are one line, that of the last; every other is one of its own."""
-    last, sizes = rows[-1], len({row.where for row in rows})
-    if last.equal and sizes > 1:
-        rows = [last._replace(where=f"{sizes} sizes, last {last.where}")]
-    return [
-        [_label(row), _cell(row.predicted), _cell(row.measured), _difference(row), row.where or "by path and shape"]
+def _table(title: str, rows: Sequence[Row]) -> Table:
+    """Where all rows hold for the same sizes, the title says so; else each says its own."""
+    places = {row.where for row in rows}
+    lines = [
+        [_label(row), times(row.copies), _cell(row.predicted), _cell(row.measured), _difference(row), row.where]
         for row in rows
     ]
+    headings = ("part", "×", "predicted", "measured", "difference", "how known")
+    if len(places) > 1:
+        return Table(title, headings, lines, left=frozenset({0, 5}))
+    (place,) = places
+    return Table(f"{title}, {f'for {place}' if place else 'by path and shape'}", headings[:-1], [x[:-1] for x in lines])
+
+
+def _folded(rows: Sequence[Row]) -> Sequence[Row]:
+    """One part: sizes at which it is equal are one line, that of the last; every other is one of its own."""
+    last, sizes = rows[-1], len({row.where for row in rows})
+    return [last._replace(where=f"{sizes} sizes, last {last.where}")] if last.equal and sizes > 1 else rows
 
 
 def _verdict(verdict: Verdict) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,79 @@ def test_all_faults_of_a_file_at_once() -> None:
         "title is 3, expected a text",
     ):
         assert words in text, text
+
+
+MEASURED = """
+[calibration]
+memory = { value = 0.91, source = "me" }
+launch_s = { value = 4.2e-6, source = "me" }
+matmul.bf16 = { value = 1, source = "me" }
+"""
+
+
+def test_a_calibration_goes_before_what_is_assumed(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE.replace("[memory]", MEASURED + "[memory]"))
+    one, rest = hardware.load(path), hardware.assumed()
+    found = one.efficiency
+    assert found is one.calibration
+    assert (found.memory, found.launch_s, found.matmul["bf16"]) == (0.91, 4.2e-6, 1)
+    assert (found.link, found.matmul["fp8"]) == (rest.link, rest.matmul["fp8"])
+    assert (found.sources["memory"], found.sources["matmul.bf16"]) == ("measured", "measured")
+    assert found.sources["link"] == rest.sources["link"]
+    assert one.sources == {"memory.vendor": "measured", "bandwidth": "measured"}
+
+
+def test_what_is_assumed_is_a_share_with_a_source() -> None:
+    assumed = hardware.assumed()
+    keys = {*hardware.SHARES, *hardware.SECONDS, *(f"matmul.{dtype}" for dtype in hardware.PEAKS)}
+    assert set(assumed.sources) == keys and all(assumed.sources.values())
+    shares = [*assumed.matmul.values(), *(getattr(assumed, key) for key in hardware.SHARES)]
+    assert all(0 < share <= 1 for share in shares)
+    assert hardware.load("l4").calibration is None and hardware.load("l4").efficiency is assumed
+
+
+@pytest.mark.parametrize("name", hardware.names())
+def test_a_description_that_is_written_reads_back(name: str) -> None:
+    pytest.importorskip("tomli_w")
+    import tomli_w
+
+    one = replace(hardware.load(name), calibration=hardware.assumed())
+    back = hardware.parse(tomllib.loads(tomli_w.dumps(hardware.describe(one))), name, "written.toml")
+    assert back == replace(one, sources=back.sources)
+    assert back.sources.items() <= one.sources.items()  # the vendor's memory is left out where the driver's is known
+
+
+def test_all_faults_of_a_calibration_at_once() -> None:
+    wrong = tomllib.loads(MINE.replace("[memory]", MEASURED + "[memory]"))
+    wrong["calibration"] |= {
+        "memory": {"value": 1.2, "source": "me"},
+        "link": {"value": 0, "source": "me"},
+        "attention_decode": {"value": float("nan"), "source": "me"},
+        "launch_s": {"value": -1e-6, "source": "me"},
+        "collective_s": {"value": True, "source": "me"},
+        "attention_prefill": 0.5,
+        "matmul": {"bf16": {"value": 0.5, "source": "nobody"}, "bf61": {"value": 0.5, "source": "me"}},
+        "speed": 3,
+    }
+    with pytest.raises(InputError) as found:
+        hardware.parse(wrong, "wrong", "wrong.toml")
+    assert len(found.value.faults) == 9, found.value
+    for words in (
+        "calibration.memory.value is 1.2, expected a share above 0 and at most 1",
+        "calibration.link.value is 0,",
+        "calibration.attention_decode.value is nan",
+        "calibration.launch_s.value is -1e-06, expected seconds from 0 to below 1",
+        "calibration.collective_s.value is True",
+        "calibration.attention_prefill is 0.5, expected a table { value = …, source = … }",
+        "calibration.matmul.bf16.source is 'nobody', expected a key of [sources]",
+        "calibration.matmul.bf61 is not known",
+        "calibration.speed is not known, expected one of attention_prefill",
+    ):
+        assert words in str(found.value), found.value
+    for value in (3, {"matmul": 3}):
+        with pytest.raises(InputError, match="expected a table"):
+            hardware.parse({**wrong, "calibration": value}, "wrong", "wrong.toml")
 
 
 @pytest.mark.parametrize("text", ["", "[memory", "memory = 3\nsources = 4\npeak = 'x'", "\x00", "notes = 3"])

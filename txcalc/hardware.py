@@ -2,13 +2,15 @@
 
 A value that is not known is absent, and refused when it is needed: nothing here is infinite or taken from a neighbour.
 Peaks are dense (no structured sparsity) with the accumulation that PyTorch uses; a link is one way, of one accelerator.
+How much of them a kernel reaches is its `Efficiency`: measured here (`[calibration]`), or `presets/efficiency.toml`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,33 @@ from txcalc.errors import ABSENT, Fault, InputError, UnknownName, shown
 from txcalc.units import ALIASES, DTYPE_BITS, parse_bytes
 
 PEAKS = (*DTYPE_BITS, "fp6")
+SHARES = ("attention_prefill", "attention_decode", "memory", "link")
+SECONDS = ("launch_s", "collective_s")
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """What kernels reach of an accelerator's datasheet: shares above 0 and at most 1, and seconds that a start costs.
+
+    matmul              of the peak, by dtype: linear layers and convolutions
+    attention_prefill   of the peak: the attention core
+    attention_decode    of the bandwidth: the attention core, which reads the cache
+    memory              of the bandwidth: all else, and the weights of linear layers
+    link                of the link one way
+    launch_s            an operation's start, whatever its size; it is also what keeps small products from their share:
+                        one of launch_s · share · peak FLOPs reaches half of it
+    collective_s        a collective's or transfer's latency, whatever its size
+    sources             where each was read or measured, by key (`matmul.bf16`, `memory`, …)
+    """
+
+    matmul: Mapping[str, float]
+    attention_prefill: float
+    attention_decode: float
+    memory: float
+    link: float
+    launch_s: float
+    collective_s: float
+    sources: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -28,6 +57,7 @@ class Accelerator:
     link        bytes a second one way to the others of its node; None: unknown
     power       watts, the most it may draw; None: unknown
     sources     where each value was read, by key
+    calibration what was measured of its efficiency, the rest as for any; None: nothing was
     """
 
     name: str
@@ -39,6 +69,12 @@ class Accelerator:
     power: int | None
     sources: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    calibration: Efficiency | None = field(default=None)
+
+    @property
+    def efficiency(self) -> Efficiency:
+        """Its own calibration, or the shares that are assumed of any accelerator."""
+        return self.calibration or assumed()
 
     def peak(self, dtype: str) -> int:
         """Dense FLOPs a second at a dtype. Errors: `InputError` where it is not known, naming those that are."""
@@ -93,8 +129,63 @@ def parse(raw: Mapping[str, Any], name: str, where: str) -> Accelerator:
 
     `memory.driver` (what the driver reports) goes before `memory.vendor`; sizes are texts such as "80GB", bandwidth and
     link such texts a second, peaks numbers of dense TFLOP/s, power watts.
+
+    `[calibration]` is optional, and so is each of its keys; what it leaves out is as `presets/efficiency.toml` has it.
+    Values are numbers: shares above 0 and at most 1 (`attention_prefill`, `attention_decode`, `memory`, `link`, and by
+    dtype `matmul.bf16`, …), and seconds from 0 to below 1 (`launch_s`, `collective_s`):
+
+        [calibration]
+        memory = { value = 0.91, source = "measured" }
+        launch_s = { value = 4.2e-6, source = "measured" }
+        matmul.bf16 = { value = 0.78, source = "measured" }
+
+    Errors: `InputError` with every fault at once. `describe` writes what this reads.
     """
     return _Reader(raw, where).accelerator(name)
+
+
+def describe(accelerator: Accelerator) -> dict[str, Any]:
+    """An accelerator as `parse` reads it, ready to be written as TOML. `memory` is what the driver reports."""
+    keys = {source: f"source-{i}" for i, source in enumerate(dict.fromkeys(_sources(accelerator).values()), 1)}
+
+    def table(key: str, value: Any, among: Mapping[str, str] = accelerator.sources) -> dict[str, Any]:
+        return {"value": value, "source": keys[among[key]]}
+
+    held = "memory.driver" if "memory.driver" in accelerator.sources else "memory.vendor"
+    tera = {dtype: Fraction(peak, 10**12) for dtype, peak in accelerator.peaks.items()}
+    described: dict[str, Any] = {"title": accelerator.title}
+    if accelerator.notes:
+        described["notes"] = list(accelerator.notes)
+    described["bandwidth"] = table("bandwidth", f"{accelerator.bandwidth}B")
+    if accelerator.link is not None:
+        described["link"] = table("link", f"{accelerator.link}B")
+    if accelerator.power is not None:
+        described["power"] = table("power", accelerator.power)
+    described["memory"] = {held.removeprefix("memory."): table(held, f"{accelerator.memory}B")}
+    if tera:
+        described["peak"] = {
+            dtype: table(f"peak.{dtype}", peak.numerator if peak.denominator == 1 else float(peak))
+            for dtype, peak in tera.items()
+        }
+    if found := accelerator.calibration:
+        shares = {key: table(key, getattr(found, key), found.sources) for key in (*SHARES, *SECONDS)}
+        products = {dtype: table(f"matmul.{dtype}", share, found.sources) for dtype, share in found.matmul.items()}
+        described["calibration"] = {**shares, "matmul": products}
+    return {**described, "sources": {key: source for source, key in keys.items()}}
+
+
+def _sources(accelerator: Accelerator) -> dict[str, str]:
+    measured = accelerator.calibration.sources if accelerator.calibration else {}
+    return {**accelerator.sources, **{f"calibration.{key}": source for key, source in measured.items()}}
+
+
+@cache
+def assumed() -> Efficiency:
+    """The shares that are assumed where nothing was measured, each with its source: `presets/efficiency.toml`."""
+    from txcalc.sources.presets import folder, read
+
+    path = folder() / "efficiency.toml"
+    return _Reader(read(path)[0], str(path)).efficiency_alone()
 
 
 class _Reader:
@@ -107,11 +198,7 @@ class _Reader:
         self.cited = self.table("sources")
 
     def accelerator(self, name: str) -> Accelerator:
-        known = ("title", "sources", "memory", "bandwidth", "link", "power", "peak", "notes")
-        for key in self.raw:
-            if key not in known:
-                near = UnknownName("", "", key, known).near
-                self.faults.append(f"{shown(key)} is not a key of it" + (f" (did you mean {near[0]}?)" if near else ""))
+        self.keys(("title", "sources", "memory", "bandwidth", "link", "power", "peak", "notes", "calibration"))
         memory, peaks = self.table("memory"), self.table("peak")
         sizes = {key: self.size(f"memory.{key}", memory[key]) for key in memory if self.one_of(key, "memory")}
         if not sizes:
@@ -120,6 +207,7 @@ class _Reader:
         bandwidth = self.size("bandwidth", self.raw.get("bandwidth", ABSENT))
         link = self.size("link", self.raw["link"]) if "link" in self.raw else None
         power = self.watts("power", self.raw["power"]) if "power" in self.raw else None
+        calibration = self.calibration() if "calibration" in self.raw else None
         title, notes = self.raw.get("title", name), self.raw.get("notes", [])
         if not isinstance(title, str):
             self.faults.append(Fault("title", title, "a text"))
@@ -128,7 +216,68 @@ class _Reader:
         if self.faults:
             raise InputError(self.where, self.faults)
         held = sizes.get("driver", sizes.get("vendor", 0))
-        return Accelerator(name, title, held, bandwidth, found, link, power, self.sources, tuple(notes))
+        return Accelerator(name, title, held, bandwidth, found, link, power, self.sources, tuple(notes), calibration)
+
+    def efficiency_alone(self) -> Efficiency:
+        """A description that is nothing but a complete calibration."""
+        self.keys(("calibration", "sources"))
+        found, cited = self.measured()
+        wanted = (*SHARES, *SECONDS, *(f"matmul.{dtype}" for dtype in PEAKS))
+        self.faults += [
+            Fault(f"calibration.{key}", ABSENT, "its value and source") for key in wanted if key not in found
+        ]
+        if self.faults:
+            raise InputError(self.where, self.faults)
+        products = {dtype: found[f"matmul.{dtype}"] for dtype in PEAKS}
+        others: dict[str, Any] = {key: found[key] for key in (*SHARES, *SECONDS)}
+        return Efficiency(matmul=products, **others, sources=cited)
+
+    def calibration(self) -> Efficiency:
+        """What was measured over what is assumed."""
+        found, cited = self.measured()
+        rest = assumed()
+        products = {key.removeprefix("matmul."): value for key, value in found.items() if key.startswith("matmul.")}
+        others: dict[str, Any] = {key: value for key, value in found.items() if not key.startswith("matmul.")}
+        sources = {**rest.sources, **cited}
+        return replace(rest, matmul={**rest.matmul, **products}, sources=sources, **others)
+
+    def measured(self) -> tuple[dict[str, float], dict[str, str]]:
+        """The values of `[calibration]` and their sources, by key (`matmul.bf16`, `memory`, …)."""
+        table, known = self.table("calibration"), (*SHARES, *SECONDS, "matmul")
+        for key in table:
+            if key not in known:
+                self.faults.append(f"calibration.{key} is not known, expected one of {', '.join(known)}")
+        products = table.get("matmul", {})
+        if not isinstance(products, dict):
+            self.faults.append(Fault("calibration.matmul", products, "a table of shares by dtype"))
+            products = {}
+        written = {key: value for key, value in table.items() if key in (*SHARES, *SECONDS)}
+        for dtype, value in products.items():
+            if dtype in PEAKS:
+                written[f"matmul.{dtype}"] = value
+            else:
+                self.faults.append(f"calibration.matmul.{dtype} is not known, expected one of {', '.join(PEAKS)}")
+        own, self.sources = self.sources, {}
+        found = {key: self.fraction(f"calibration.{key}", value, key in SECONDS) for key, value in written.items()}
+        cited, self.sources = self.sources, own
+        return found, {key.removeprefix("calibration."): source for key, source in cited.items()}
+
+    def fraction(self, key: str, value: Any, seconds: bool) -> float:
+        """A share above 0 and at most 1, or seconds from 0 to below 1."""
+        written = self.sourced(key, value)
+        if written is None:
+            return 0
+        if type(written) in (int, float) and (0 <= written < 1 if seconds else 0 < written <= 1):
+            return float(written)
+        expected = "seconds from 0 to below 1" if seconds else "a share above 0 and at most 1"
+        self.faults.append(Fault(f"{key}.value", written, expected))
+        return 0
+
+    def keys(self, known: tuple[str, ...]) -> None:
+        for key in self.raw:
+            if key not in known:
+                near = UnknownName("", "", key, known).near
+                self.faults.append(f"{shown(key)} is not a key of it" + (f" (did you mean {near[0]}?)" if near else ""))
 
     def table(self, key: str) -> Mapping[str, Any]:
         value = self.raw.get(key, {})

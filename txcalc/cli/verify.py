@@ -73,15 +73,14 @@ def verify(
     lengths: Any = "auto" if symbolic is None else "symbolic" if symbolic else "points"
     models = [shortened(model, layers) for model in models] if layers is not None else models
     verdicts = []
-    quiet = len(models) == 1 or not sys.stderr.isatty()
-    with Progress(console=Console(stderr=True), transient=True, disable=quiet) as bar:
-        task = bar.add_task("", total=len(models))
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("", total=len(models) if len(models) > 1 else None)
         for model in models:
             bar.update(task, description=model.name)
             verdicts.append(verify(model, asked, lengths=lengths, device=device, dtype=DTYPES[dtype]))
+            if record:
+                store({model.name: proofs(model, verdicts[-1])})
             bar.advance(task)
-    if record:
-        store({model.name: proofs(model, verdict) for model, verdict in zip(models, verdicts, strict=True)})
     free = sorted(name for group in ZERO_COST.values() for name in group) if zero_cost else ()
     emit(report(verdicts, free), chosen)
     if not all(verdict.ok for verdict in verdicts):

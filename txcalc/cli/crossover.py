@@ -26,7 +26,7 @@ def crossover(
     format_: o.Format = "table",
     json_: o.Json = False,
 ) -> None:
-    """The exact length from which attention outweighs the feed-forward, by every rule in circulation; and the context
+    """The length from which attention outweighs the feed-forward. Exact, by every rule in circulation; and the context
     from which a decode step reads more cache than weights.
 
     Example: txcalc crossover llama-3.1-8b gemma-3-27b

@@ -32,7 +32,7 @@ def design(
     format_: o.Format = "table",
     json_: o.Json = False,
 ) -> None:
-    """Shapes (L, D, h, h_kv, F) that spend a budget of parameters or memory, on hardware-friendly multiples.
+    """Shapes that spend a budget of parameters or memory. L, D, h, h_kv and F, on hardware-friendly multiples.
 
     Example: txcalc design --memory 16GB --weights fp16
     """

@@ -24,7 +24,7 @@ def diff(
     format_: o.Format = "table",
     json_: o.Json = False,
 ) -> None:
-    """Which hyperparameters of two models differ, and what each alone costs in parameters, FLOPs and cache.
+    """In what two models differ, and what each difference costs. In parameters, FLOPs and cache, each alone.
 
     Example: txcalc diff llama-3.1-8b qwen3-8b --tokens 2k
     """

@@ -20,7 +20,7 @@ def export(
     file: Annotated[Path | None, typer.Argument(help="Where to; without it, standard output.", metavar="FILE")] = None,
     set_: o.Set = None,
 ) -> None:
-    """Write a model's description as a preset (TOML) or a config.json that reads back to the same numbers.
+    """Write a model's description as a preset or a config.json. It reads back to the same numbers.
 
     Example: txcalc export llama-3.1-8b --to config.json
     """

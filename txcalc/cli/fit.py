@@ -32,7 +32,7 @@ def fit(
     format_: o.Format = "table",
     json_: o.Json = False,
 ) -> None:
-    """Which presets fit on one accelerator, and with how much room, in each format of the weights.
+    """Which presets fit on one accelerator, and with how much room. In each format of the weights.
 
     Example: txcalc fit --gpu l4 --weights bf16,int4
     """

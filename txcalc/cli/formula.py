@@ -35,7 +35,7 @@ def formula(
     format_: o.Format = "table",
     json_: o.Json = False,
 ) -> None:
-    """Parameters, FLOPs, cache and saved activations of each part: in letters, with the model's numbers, and the value.
+    """The formula behind every figure, part by part. In letters, with the model's numbers, and its value.
 
     Example: txcalc formula llama-3.1-8b layers.0.attention --tokens 2k
     """

@@ -18,7 +18,7 @@ def presets(
     format_: o.Format = "table",
     json_: o.Json = False,
 ) -> None:
-    """List the presets: family, kind, parameters, active parameters, context; or accelerators.
+    """List the presets: models, or accelerators. With family, kind, parameters, active parameters and context.
 
     Example: txcalc presets 'llama*'
     """

@@ -34,7 +34,7 @@ def show(
     format_: o.Format = "table",
     json_: o.Json = False,
 ) -> None:
-    """What a model is and costs: parameters, FLOPs, cache, training memory, and how wrong the rules of thumb are.
+    """What a model costs: parameters, FLOPs, cache and memory. And how wrong the rules of thumb are.
 
     Example: txcalc show llama-3.1-8b --tokens 2k
     """

@@ -23,7 +23,7 @@ def trace(
     format_: o.Format = "table",
     json_: o.Json = False,
 ) -> None:
-    """Parameters and FLOPs of any module by part, as formulas in batch and length, beside what fvcore counts.
+    """Parameters and FLOPs of any PyTorch module, by part. As formulas in batch and length, beside what fvcore counts.
 
     Example: txcalc trace model.py:build
     """

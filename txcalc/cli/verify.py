@@ -43,7 +43,7 @@ def verify(
     format_: o.Format = "table",
     json_: o.Json = False,
 ) -> None:
-    """Predicted and measured side by side, part by part, with exact differences. Exit code 0 only when all are equal.
+    """Predicted and measured side by side, part by part. With exact differences; exit code 0 only when all are equal.
 
     Example: txcalc verify gpt2
     """

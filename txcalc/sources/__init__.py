@@ -28,6 +28,8 @@ def load(source: str | Path, changes: Mapping[str, Any] | None = None, *, weight
     """
     from txcalc.sources import presets
 
+    if not str(source).strip():
+        raise InputError("source", ["is empty, expected a model (txcalc presets lists those there are)"])
     if isinstance(source, str) and source.startswith("hf:"):
         from txcalc.sources import hub
 

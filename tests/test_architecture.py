@@ -27,7 +27,9 @@ OUTSIDE = {
     "fvcore": {"verify"},
     "gguf": {"sources"},
     "huggingface_hub": {"sources"},
+    "matplotlib": {"render"},
     "numpy": {"sweep"},
+    "plotille": {"render"},
     "rich": {"cli", "render"},
     "sympy": {"algebra", "verify"},
     "tomli_w": {"sources"},
@@ -35,7 +37,7 @@ OUTSIDE = {
     "transformers": {"verify"},
     "typer": {"cli"},
 }
-HEAVY = {"fvcore", "numpy", "sympy", "torch", "transformers", "pydantic"}
+HEAVY = {"fvcore", "matplotlib", "numpy", "plotille", "sympy", "torch", "transformers", "pydantic"}
 
 
 def imports(path: Path) -> Iterator[str]:

@@ -27,6 +27,7 @@ def compare(
     mla: o.Mla = "expanded",
     format_: o.Format = "table",
     json_: o.Json = False,
+    plot: o.Plot = None,
 ) -> None:
     """Two to eight models side by side, with ratios to the first. Parameters, FLOPs and cache over lengths, and where
     attention overtakes the rest.
@@ -39,8 +40,10 @@ def compare(
     from txcalc.render.compare import Question, report, usual_contexts
 
     chosen = o.chosen(format_, json_)
+    place = o.plotted(plot, chosen)
     if not 2 <= len(sources) <= MOST:
         raise InputError("compare", [f"{len(sources)} given, expected 2 to {MOST} models"])
     models = [load(source) for source in sources]
     at = o.numbers(contexts, "--contexts") if contexts else usual_contexts(models)
-    emit(report(models, Question(at, dtype, kv_dtype, attention, logits, mla)), chosen)
+    asked = Question(at, dtype, kv_dtype, attention, logits, mla)
+    emit(report(models, asked), chosen, place, lambda plots: plots.compare(models, asked))

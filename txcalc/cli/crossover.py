@@ -25,6 +25,7 @@ def crossover(
     ] = True,
     format_: o.Format = "table",
     json_: o.Json = False,
+    plot: o.Plot = None,
 ) -> None:
     """The length from which attention outweighs the feed-forward. Exact, by every rule in circulation; and the context
     from which a decode step reads more cache than weights.
@@ -37,6 +38,8 @@ def crossover(
     from txcalc.planning.crossover import balances, crossovers, lengths
     from txcalc.render.crossover import Answers, report
 
+    chosen = o.chosen(format_, json_)
+    place = o.plotted(plot, chosen)
     changes = o.changes(set_)
     prefills = [lengths(load(source, changes), source_length, logits, mla) for source in sources]
     found = [crossovers(each) for each in prefills]
@@ -57,5 +60,9 @@ def crossover(
     ]
     notes += [note for each in prefills for note in each.model.notes]
     convention = {"logits": logits, "mla": mla, "dtype": dtype, "kv_dtype": kv_dtype, "experts_read": "min(E, k·batch)"}
-    chosen = o.chosen(format_, json_)
-    emit(report(answers, classic, convention, chosen, notes), chosen)
+    emit(
+        report(answers, classic, convention, chosen, notes),
+        chosen,
+        place,
+        lambda plots: plots.crossover(prefills, found, logits, mla),
+    )

@@ -68,6 +68,7 @@ def deploy(
     reserve: ReserveOption = None,
     format_: o.Format = "table",
     json_: o.Json = False,
+    plot: o.Plot = None,
 ) -> None:
     """Will it fit: memory of each GPU, most sequences, longest context, fewest GPUs, best layout. Exit code 1: no.
 
@@ -78,13 +79,15 @@ def deploy(
     from txcalc.planning.deployment import Deployment, engine, parse_reserve, plan
     from txcalc.render.deploy import report
 
+    chosen = o.chosen(format_, json_)
+    place = o.plotted(plot, chosen)
     name, gpus = accelerators(gpu)
     fixed = ways({"tp": tp, "pp": pp, "dp": dp, "ep": ep})
     model = load(source, o.changes(set_))
     kept = parse_reserve(reserve) if reserve is not None else None
     deployment = Deployment(model, hardware.load(name), engine(model, weights, kv, block, chunk, kept))
     answer = plan(deployment, context, concurrency, gpus, fixed)
-    emit(report(answer), o.chosen(format_, json_))
+    emit(report(answer), chosen, place, lambda plots: plots.deploy(answer))
     if not answer.best.fits:
         raise typer.Exit(1)
 

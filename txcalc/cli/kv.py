@@ -30,6 +30,7 @@ def kv(
     source_length: o.SourceLength = None,
     format_: o.Format = "table",
     json_: o.Json = False,
+    plot: o.Plot = None,
 ) -> None:
     """The KV cache over contexts, batches and dtypes. Windows and recurrent states are charged for what they hold.
 
@@ -42,6 +43,7 @@ def kv(
     from txcalc.units import bits_of
 
     chosen = o.chosen(format_, json_)
+    place = o.plotted(plot, chosen)
     model = load(source, o.changes(set_))
     if not model.ledger().total("cache"):
         raise InputError(model.name, ["has no cache: an encoder keeps nothing for later tokens"])
@@ -53,7 +55,12 @@ def kv(
     for number in sequences:
         model.workload(batch=number)
     ledgers = [model.ledger(tokens=length, source=source_length) for length in lengths]
-    emit(report(model, ledgers, sequences, dtypes), chosen)
+    emit(
+        report(model, ledgers, sequences, dtypes),
+        chosen,
+        place,
+        lambda plots: plots.kv(model, lengths, sequences, dtypes, source_length),
+    )
 
 
 def _usual(context: int | None) -> list[int]:

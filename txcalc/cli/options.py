@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -58,6 +59,13 @@ Attention = Annotated[
 ]
 Logits = Annotated[Literal["all", "last"], typer.Option(help="Logits for every position, or for the last.")]
 Mla = Annotated[Literal["expanded", "absorbed"], typer.Option(help="How latent attention is computed (MLA).")]
+Plot = Annotated[
+    str | None,
+    typer.Option(
+        help="Also draw it: into a file, FILE.svg or FILE.png, or with - below the table (pip install 'txcalc[plot]').",
+        metavar="FILE|-",
+    ),
+]
 FormatName = Literal["table", "json", "csv", "markdown", "latex"]
 Format = Annotated[FormatName, typer.Option("--format", help="How the result is written.")]
 Json = Annotated[bool, typer.Option("--json", help="Short for --format json: exact integers, a stable schema.")]
@@ -68,6 +76,21 @@ def chosen(format_: FormatName, json_: bool) -> FormatName:
     if json_ and format_ not in ("table", "json"):
         raise InputError("options", [f"--json and --format {format_} contradict each other"])
     return "json" if json_ else format_
+
+
+def plotted(place: str | None, format_: FormatName) -> str | None:
+    """Where `--plot` draws, once it is known that it can. Errors: `InputError`, `MissingExtra`."""
+    if place is None:
+        return None
+    from txcalc.render.draw import SUFFIXES, check
+
+    if place == "-":
+        if format_ != "table":
+            raise InputError("options", [f"--plot - draws below a table, and --format {format_} has none"])
+    elif Path(place).suffix.lower() not in SUFFIXES:
+        raise InputError("--plot", [Fault("--plot", place, f"a file named {' or '.join(SUFFIXES)}, or - to draw here")])
+    check(place)
+    return place
 
 
 def numbers(text: str, flag: str) -> list[int]:

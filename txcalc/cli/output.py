@@ -4,26 +4,66 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from pathlib import Path
 from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from txcalc.errors import InputError
 from txcalc.render.report import Line, Report, as_csv, as_json, as_latex, as_lines, as_markdown
+
+if TYPE_CHECKING:
+    from txcalc.render.plot import Picture
 
 _PLAIN = {"json": as_json, "csv": as_csv, "markdown": as_markdown, "latex": as_latex}
 
 
-def emit(report: Report, format_: str) -> None:
-    """One report in one format; a table is 100 columns wide where no terminal says otherwise."""
+DRAWN = 100  # columns that a drawing has at most; 80 where no terminal says otherwise
+
+
+def emit(
+    report: Report, format_: str, place: str | None = None, picture: Callable[[Any], Picture] | None = None
+) -> None:
+    """One report in one format; a table is 100 columns wide where no terminal says otherwise.
+
+    `picture` makes one with the module `render.plot`, which is drawn at `place`: a file before anything is printed, `-`
+    below the table.
+    """
+    image = picture(import_module("txcalc.render.plot")) if place and picture else None
+    wrote = [save(image, place)] if image and place and place != "-" else []
     if format_ in _PLAIN:
         sys.stdout.write(_PLAIN[format_](report) + "\n")
     else:
         lines = as_lines(report, get_terminal_size((100, 24)).columns)
-        asked = sys.stdout.isatty() or os.environ.get("FORCE_COLOR")
-        sys.stdout.write(_styled(lines) if asked and not os.environ.get("NO_COLOR") else _plain(lines))
+        sys.stdout.write(_styled(lines) if _coloured() else _plain(lines))
+    if image and place == "-":
+        from txcalc.render.draw import as_text
+
+        sys.stdout.write("\n" + as_text(image, min(get_terminal_size((80, 24)).columns, DRAWN), _coloured()))
     if format_ != "json":
         tell(report.notes)
+    tell(wrote)
+
+
+def save(picture: Picture, place: str) -> str:
+    """Writes a picture's file, and says so. Errors: `InputError`."""
+    from txcalc.render.draw import as_file
+
+    path = Path(place)
+    drawn = as_file(picture, path.suffix.lower())
+    try:
+        path.write_bytes(drawn)
+    except OSError as error:
+        raise InputError(place, [f"cannot be written: {(error.strerror or str(error)).lower()}"]) from None
+    return f"the picture is in {place}"
+
+
+def _coloured() -> bool:
+    asked = sys.stdout.isatty() or os.environ.get("FORCE_COLOR")
+    return bool(asked) and not os.environ.get("NO_COLOR")
 
 
 def _plain(lines: Iterable[Line]) -> str:

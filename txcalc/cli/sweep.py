@@ -38,6 +38,7 @@ def sweep(
     mla: o.Mla = "expanded",
     format_: o.Format = "table",
     json_: o.Json = False,
+    plot: o.Plot = None,
 ) -> None:
     """Any quantity over a grid of sizes and lengths. A table to read, or CSV of up to 100 million exact rows. B, T, P
     and T_src are the workload's batch, tokens, past and source.
@@ -47,13 +48,14 @@ def sweep(
     import sys
 
     from txcalc import load
-    from txcalc.cli.output import emit, tell
+    from txcalc.cli.output import emit, save, tell
     from txcalc.errors import InputError
     from txcalc.render.sweep import columns, notes, report
     from txcalc.sources.spec import letter_path
     from txcalc.sweep import Sweep, parse_axis
 
     chosen = o.chosen(format_, json_)
+    place = o.plotted(plot, chosen)
     changes = o.changes(set_)
     model = load(source, changes)
     lengths = {"batch": batch, "tokens": tokens, "past": past, "source": source_length}
@@ -61,22 +63,28 @@ def sweep(
     how = {"dtype": dtype, "kv_dtype": kv_dtype, "logits": logits, "mla": mla}
     grid = Sweep(model, [parse_axis(text) for text in over], quantity or ["params", "flops"], {**fixed, **how})
     given = {*fixed, *(letter_path(key, model.raw) for key in changes)}
-    if twice := [f"{place} is swept, and given a value too" for place in grid.places if place in given]:
+    if twice := [f"{name} is swept, and given a value too" for name in grid.places if name in given]:
         raise InputError("options", twice)
     limit = READABLE.get(chosen, grid.points)
     if grid.points > limit:
         fault = f"{grid.points:,} points are more than --format {chosen} writes ({limit:,}): choose --format csv"
         raise InputError("sweep", [fault])
+    if place:
+        from txcalc.render import plot as plots
+
+        plots.drawable([len(axis.values) for axis in grid.axes])
     if chosen != "csv":
-        emit(report(grid), chosen)
+        written = report(grid)
+        emit(written, chosen, place, lambda plots: plots.sweep(written.data))
         return
+    wrote = [save(plots.sweep(report(grid).data), place)] if place else []
     names = columns(grid)
     line = ",".join(["%d"] * len(names)) + "\n"
     sys.stdout.write(",".join(names) + "\n")
     for block in _watched(grid, grid.points):  # one write a block: a million small ones take longer than the figures
         rows = zip(*(column.tolist() for column in block), strict=True)
         sys.stdout.write("".join(map(line.__mod__, rows)))
-    tell(notes(grid))
+    tell([*notes(grid), *wrote])
 
 
 def _watched(blocks: Iterable[list[Any]], points: int) -> Iterator[list[Any]]:

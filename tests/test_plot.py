@@ -1,0 +1,405 @@
+"""`--plot`: the numbers of a picture are the report's, its bytes are the same every time, and what cannot be drawn is
+refused in one line before anything is printed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from txcalc import load
+from txcalc.cli import app
+from txcalc.render import draw, plot
+from txcalc.render.plot import Axis, Mark, Panel, Picture, Series
+
+ANSI = "\x1b["
+COMMANDS = {
+    "kv": ["kv", "gemma-3-27b", "--contexts", "1k,8k,128k", "--batches", "1,3", "--kv-dtypes", "bf16,fp8"],
+    "crossover": ["crossover", "gemma-3-27b", "deepseek-v3", "--no-formulas"],
+    "compare": ["compare", "mixtral-8x7b", "gpt2", "t5-small", "vit-b", "--contexts", "512,8k"],
+    "sweep": ["sweep", "gpt2", "--over", "h=4,6,12", "--over", "T=1k:64k:2x", "--quantity", "cache_bytes"],
+    "deploy": ["deploy", "llama-3.1-70b", "--gpu", "h100-sxm:8", "--context", "8k", "--concurrency", "64"],
+}
+
+
+def run(*argv: str, **environment: str) -> tuple[int, str, str]:
+    result = CliRunner(env={"COLUMNS": "80", **environment}).invoke(app, list(argv))
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Picture]:
+    """Pictures that commands draw, in place of their files."""
+    pictures: list[Picture] = []
+
+    def keep(picture: Picture, suffix: str) -> bytes:
+        pictures.append(picture)
+        return b""
+
+    monkeypatch.setattr(draw, "as_file", keep)
+    monkeypatch.setattr(draw, "check", lambda place: None)
+    return pictures
+
+
+def asked(command: str, drawn: list[Picture], folder: Path, *options: str) -> tuple[Picture, dict[str, Any]]:
+    """The picture of a command, and the data of its report."""
+    if command == "sweep":
+        pytest.importorskip("numpy")
+    code, out, err = run(*COMMANDS[command], *options, "--json", "--plot", str(folder / "a.svg"))
+    assert (code, err) == (0, f"note: the picture is in {folder / 'a.svg'}\n")
+    (picture,) = drawn
+    return picture, json.loads(out)
+
+
+# Numbers.
+
+
+def test_the_cache_drawn_is_the_cache_shown(drawn: list[Picture], tmp_path: Path) -> None:
+    picture, data = asked("kv", drawn, tmp_path)
+    (panel,) = picture.panels
+    lines = {line.label: dict(zip(line.xs, line.ys, strict=True)) for line in panel.series}
+    assert len(data["rows"]) == 12 and len(lines) == 8
+    for row in data["rows"]:
+        label = f"{row['dtype']}, {'1 sequence' if row['batch'] == 1 else '3 sequences'}"
+        assert lines[label][row["context"]] == row["bytes"]
+        assert lines[f"{label}: dense"][row["context"]] == row["dense_bytes"]
+    assert {1024, 8192, 131072} == panel.series[0].marked
+
+
+def test_crossings_drawn_are_those_found(drawn: list[Picture], tmp_path: Path) -> None:
+    picture, data = asked("crossover", drawn, tmp_path)
+    assert [panel.title for panel in picture.panels] == ["gemma-3-27b", "deepseek-v3"]
+    for panel in picture.panels:
+        rules = [rule.name for rule in plot.SHOWN]
+        rows = [row for row in data["rows"] if row["model"] == panel.title and row["rule"] in rules]
+        assert [mark.x for mark in panel.marks] == [row["tokens"] for row in rows]
+        lines = {line.label: dict(zip(line.xs, line.ys, strict=True)) for line in panel.series}
+        rights = ("feed-forward", "feed-forward", "every linear layer but the head", "every linear layer but the head")
+        for row, mark, right in zip(rows, panel.marks, rights, strict=True):
+            left = lines[f"scores + values, {row['attention']}"]
+            before = max(x for x in left if x < mark.x)
+            assert mark.y == left[mark.x] >= lines[right][mark.x]
+            assert left[before] < lines[right][before]
+        ledger = load(panel.title).ledger(tokens=4096)
+        for attention, quantity in (("dense", "flops"), ("masked", "flops_masked")):
+            core = ledger.by_kind(quantity)["attention_core"]
+            assert lines[f"scores + values, {attention}"][4096] == Fraction(core, 4096)
+
+
+def test_models_compared_are_drawn_as_they_are_shown(drawn: list[Picture], tmp_path: Path) -> None:
+    picture, data = asked("compare", drawn, tmp_path)
+    rows = {(row["quantity"], row["tokens"]): row["values"] for row in data["rows"]}
+    names = [model["name"] for model in data["models"]]
+    bars, flops, cache = picture.panels
+    assert [list(line.ys) for line in bars.series] == [rows["params", None], rows["active", None]]
+    for panel, quantity in ((flops, "flops_per_token"), (cache, "cache_bytes")):
+        for tokens in (512, 8192):
+            found = {names[s.of]: y for s in panel.series for x, y in zip(s.xs, s.ys, strict=True) if x == tokens}
+            assert found == {name: v for name, v in zip(names, rows[quantity, tokens], strict=True) if v is not None}
+    beyond = [line for line in flops.series if line.dashed]
+    assert [(names[line.of], line.label, min(line.xs)) for line in beyond] == [("t5-small", "", 512)]
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_a_sweep_is_drawn_point_by_point(form: str, drawn: list[Picture], tmp_path: Path) -> None:
+    pytest.importorskip("numpy")
+    code, out, _ = run(*COMMANDS["sweep"], "--format", form, "--plot", str(tmp_path / "a.png"))
+    assert code == 0
+    (panel,) = drawn[0].panels
+    found = {(line.label, x): y for line in panel.series for x, y in zip(line.xs, line.ys, strict=True)}
+    if form == "json":
+        rows = [(row["h"], row["T"], row["cache_bytes"]) for row in json.loads(out)["rows"]]
+    else:
+        rows = [tuple(map(int, line.split(","))) for line in out.splitlines()[1:]]
+    assert found == {(f"h = {h}", tokens): value for h, tokens, value in rows}
+    assert (panel.x.log, panel.y.log, panel.y.unit) == (2, 2, "bytes")
+
+
+def test_memory_drawn_is_the_fullest_gpus(drawn: list[Picture], tmp_path: Path) -> None:
+    picture, data = asked("deploy", drawn, tmp_path)
+    (panel,) = picture.panels
+    at = {line.label: dict(zip(line.xs, line.ys, strict=True)) for line in panel.series}
+    (gpu,) = data["memory"]
+    assert at["weights"][8192] == gpu["weights_bytes"]
+    assert at["cache"][8192] == gpu["cache_bytes"]
+    assert at["activations"][8192] == gpu["activations_bytes"]
+    assert at["reserve"][8192] == data["gpu"]["reserve_bytes"]
+    memory, context, longest = panel.marks
+    assert memory.y == data["gpu"]["memory_bytes"]
+    assert (context.x, longest.x) == (8192, data["max_context"])
+    assert sum(line[longest.x] for line in at.values()) <= memory.y
+    above = min(x for x in at["cache"] if x > longest.x)
+    assert sum(line[above] for line in at.values()) > memory.y
+
+
+# Files.
+
+EVERY = Picture(
+    "A picture",
+    "its conventions",
+    [
+        Panel(
+            "lines",
+            Axis("tokens", "tokens", 2),
+            Axis("count", log=10),
+            [Series("one", [1, 2, 4], [10, None, 10**30]), Series("two", [1, 4], [Fraction(1, 3), 7], 1, True)],
+            [Mark("here", 2, 100), Mark("a length", 3), Mark("a level", y=50)],
+        ),
+        Panel(
+            "stack",
+            Axis("tokens", "tokens", 2),
+            Axis("bytes", "bytes"),
+            [Series("weights", [1, 2, 4], [5, 5, 5]), Series("cache", [1, 2, 4], [1, 2, 4], 1)],
+            [Mark("memory", y=8)],
+            "stack",
+        ),
+        Panel("bars", Axis(""), Axis("count"), [Series("all", ["a", "b"], [3, None])], kind="bars"),
+    ],
+)
+
+
+def test_what_matplotlib_is_given_is_what_is_drawn() -> None:
+    pytest.importorskip("matplotlib")
+    lines, stack, bars = draw.figure(EVERY).axes
+    one, two, *_ = lines.lines
+    assert list(one.get_xdata()) == [1, 2, 4]
+    assert one.get_ydata()[0] == 10 and one.get_ydata()[1] != one.get_ydata()[1] and one.get_ydata()[2] == 1e30
+    assert list(two.get_ydata()) == [1 / 3, 7]
+    assert {x for x, _ in stack.collections[1].get_paths()[0].vertices} == {1, 2, 4}
+    tops = [max(y for _, y in area.get_paths()[0].vertices) for area in stack.collections]
+    assert tops == [5, 9]
+    assert [bar.get_width() for bar in bars.patches] == [3, 0]
+    assert lines.get_xlabel() == "tokens" and lines.get_xscale() == lines.get_yscale() == "log"
+    assert [text.get_text() for text in lines.get_legend().get_texts()] == [
+        "one", "two", "1  here", "a length", "a level"
+    ]  # fmt: skip
+
+
+def test_a_svg_has_the_same_bytes_every_time() -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    first = draw.as_file(EVERY, ".svg")
+    with matplotlib.rc_context({"font.size": 30, "axes.grid": False, "svg.fonttype": "none"}):  # a user's own settings
+        assert draw.as_file(EVERY, ".svg") == first
+    assert ET.fromstring(first).tag.endswith("svg")
+    assert b"<dc:date>" not in first
+    assert b"A picture" in first
+
+
+def test_a_png_has_the_same_bytes_every_time() -> None:
+    pytest.importorskip("matplotlib")
+    first = draw.as_file(EVERY, ".png")
+    assert first.startswith(b"\x89PNG")
+    assert draw.as_file(EVERY, ".png") == first
+
+
+@pytest.mark.parametrize("name", ["$\\frac{", "_hidden", "a\x1b[31m\x00b", "模型 🤖", "<&>", "x" * 500, "--"])
+def test_a_name_is_drawn_as_it_is_written(name: str) -> None:
+    pytest.importorskip("matplotlib")
+    panel = EVERY.panels[0]
+    named = Picture(name, name, [panel._replace(title=name, series=[s._replace(label=name) for s in panel.series])])
+    ET.fromstring(draw.as_file(named, ".svg"))
+    assert ANSI not in draw.as_text(named, 80, False)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("suffix", [".svg", ".PNG"])
+def test_a_file_is_written_and_the_table_is_as_ever(command: str, suffix: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / f"a{suffix}"
+    code, out, err = run(*COMMANDS[command], "--plot", str(file))
+    plain = run(*COMMANDS[command])
+    assert (code, out) == plain[:2]
+    assert err == plain[2] + f"note: the picture is in {file}\n"
+    if suffix == ".svg":
+        ET.fromstring(file.read_bytes())
+    else:
+        assert file.read_bytes().startswith(b"\x89PNG")
+
+
+# Terminals.
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_terminal_gets_the_picture_below_the_table(command: str) -> None:
+    pytest.importorskip("plotille")
+    if command == "sweep":
+        pytest.importorskip("numpy")
+    code, plain, _ = run(*COMMANDS[command])
+    assert code == 0
+    code, out, err = run(*COMMANDS[command], "--plot", "-")
+    assert code == 0, err
+    assert out.startswith(plain)
+    picture = out.removeprefix(plain)
+    assert ANSI not in picture
+    assert len(picture.splitlines()) > 20
+    assert max(map(len, picture.splitlines())) <= 80
+    coloured = run(*COMMANDS[command], "--plot", "-", FORCE_COLOR="1")[1]
+    assert (ANSI in coloured[-len(picture) // 2 :]) is True
+    assert run(*COMMANDS[command], "--plot", "-", FORCE_COLOR="1", NO_COLOR="1")[1] == out
+
+
+def test_lines_are_told_apart_without_colour() -> None:
+    pytest.importorskip("plotille")
+    same = Series("one", [1, 2, 4, 8, 16, 32], [1, 2, 4, 8, 16, 32])
+    panel = Panel("", Axis("x", "tokens", 2), Axis("y", log=10), [same, same._replace(label="two", of=1)])
+    text = draw.as_text(Picture("", "", [panel]), 60, False)
+    canvas, legend = text.split("└")
+    assert canvas.count("a") >= 2 and canvas.count("b") >= 2
+    assert "a  one\nb  two" in legend
+
+
+def test_a_stack_in_a_terminal_is_to_scale() -> None:
+    pytest.importorskip("plotille")
+    (panel,) = [panel for panel in EVERY.panels if panel.kind == "stack"]
+    series = [line._replace(ys=[n] * 3) for line, n in zip(panel.series, (2, 6), strict=True)]
+    flat = panel._replace(series=series, marks=[])
+    text = draw.as_text(Picture("", "", [flat]), 60, False)
+    column = [f"{line:60}"[20] for line in text.splitlines() if "┤" in line or "│" in line]
+    assert len(column) == draw.HEIGHT == 16
+    assert (column.count("█"), column.count("▓")) == (4, 11)  # of 8 and a twentieth, without colour
+
+
+@pytest.mark.parametrize("model", ["mamba-2.8b", "t5-small", "whisper-large-v3", "D=64 h=1 F=64 L=1"])
+def test_unusual_models_are_drawn_too(model: str) -> None:
+    pytest.importorskip("plotille")
+    code, out, err = run("crossover", model, "--no-formulas", "--plot", "-")
+    assert code == 0, err
+    assert "every linear layer but the head" in out
+    code, out, err = run("kv", model, "--contexts", "1", "--plot", "-")
+    assert code == 0, err
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--plot", "a.gif"], "--plot is 'a.gif', expected a file named .svg or .png, or - to draw here"),
+        (["--plot", ""], "--plot is '', expected a file named .svg or .png, or - to draw here"),
+        (["--plot", "no/such/a.svg"], "no/such/a.svg: cannot be written: no such file or directory"),
+        (["--plot", "{folder}"], "{folder}: cannot be written: is a directory"),
+        (["--plot", "-", "--json"], "options: --plot - draws below a table, and --format json has none"),
+        (["--plot", "-", "--format", "csv"], "options: --plot - draws below a table, and --format csv has none"),
+    ],
+)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_bad_place_is_refused_in_one_line(command: str, options: list[str], message: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    folder = tmp_path / "a.svg"
+    folder.mkdir()
+    argv = [option.format(folder=folder) for option in options]
+    assert run(*COMMANDS[command], *argv) == (2, "", f"txcalc: {message.format(folder=folder)}\n")
+
+
+@pytest.mark.parametrize(("place", "package"), [("a.svg", "matplotlib"), ("-", "plotille")])
+def test_without_the_extra_the_line_that_installs_it(
+    place: str, package: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.chdir(tmp_path)
+    needs = f"txcalc: --plot needs {package}, which is not installed (pip install 'txcalc[plot]')\n"
+    for command in COMMANDS:
+        assert run(*COMMANDS[command], "--plot", place) == (3, "", needs)
+
+
+@pytest.mark.parametrize(
+    ("over", "message"),
+    [
+        (["h=4,6", "F=64,128", "T=1,2"], "3 axes are more than a picture has (sweep one or two)"),
+        (["F=1:13:+1", "T=1:20:+1"], "13 lines are more than can be told apart (12)"),
+        (["T=1:20001:+1"], "20,001 points are more than a picture shows (20,000)"),
+    ],
+)
+def test_a_grid_that_is_no_picture_is_refused(over: list[str], message: str, tmp_path: Path) -> None:
+    pytest.importorskip("numpy")
+    pytest.importorskip("matplotlib")
+    axes = [word for axis in over for word in ("--over", axis)]
+    result = run("sweep", "gpt2", *axes, "--format", "csv", "--plot", str(tmp_path / "a.svg"))
+    assert result == (2, "", f"txcalc: --plot: {message}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_more_lines_than_can_be_told_apart() -> None:
+    pytest.importorskip("plotille")
+    batches = ",".join(map(str, range(1, 26)))
+    code, out, err = run("kv", "gpt2", "--batches", batches, "--plot", "-")
+    assert (code, out) == (2, "")
+    assert err == "txcalc: --plot: 25 lines are more than can be told apart (24)\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"),
+    [([], set()), (["--plot", "-"], {"plotille"}), (["--plot", "a.svg"], {"matplotlib", "numpy"})],
+)
+def test_libraries_are_loaded_only_when_asked_for(options: list[str], wanted: set[str], tmp_path: Path) -> None:
+    for package in wanted:
+        pytest.importorskip(package)
+    script = f"""
+import sys, txcalc.cli
+sys.argv = ["txcalc", "kv", "gpt2", *{options!r}]
+try:
+    txcalc.cli.entry()
+except SystemExit as done:
+    assert not done.code
+print("loaded:", *({{"matplotlib", "matplotlib.pyplot", "numpy", "plotille"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert set(done.stdout.splitlines()[-1].split()[1:]) == wanted
+
+
+# Axes.
+
+
+@given(st.integers(1, 10**9), st.integers(1, 10**9), st.lists(st.integers(1, 10**9), max_size=3))
+def test_lengths_between(one: int, other: int, also: list[int]) -> None:
+    low, high = sorted((one, other))
+    found = plot.between(low, high, also)
+    assert found == sorted(set(found))
+    assert (found[0], found[-1]) == (low, high)
+    assert {n for n in also if low < n < high} | {2**i for i in range(31) if low <= 2**i <= high} <= set(found)
+    assert all(type(n) is int for n in found)
+
+
+@given(
+    st.sampled_from(["", "bytes", "tokens", "seconds", "sizes"]),
+    st.sampled_from([0, 2, 10]),
+    st.lists(st.integers(1, 10**15), min_size=1),
+    st.integers(3, 12),
+)
+def test_ticks_are_few_and_within(unit: str, log: int, values: list[int], most: int) -> None:
+    axis = Axis("", unit, log)
+    low, high = draw.limits(axis, values)
+    assert low < high
+    assert low <= min(values) and max(values) <= high
+    found = draw.ticks(axis, low, high, most)
+    assert found == sorted(set(found))
+    assert all(low * (1 - 1e-6) <= tick <= high * (1 + 1e-6) for tick in found)
+    assert len(found) <= max(most + 1, 7)
+    assert all(axis.write(tick) for tick in found)
+
+
+@pytest.mark.parametrize(
+    ("unit", "value", "text"),
+    [
+        ("tokens", 32 << 10, "32k"),
+        ("tokens", 1 << 20, "1M"),
+        ("tokens", 1000, "1,000"),
+        ("bytes", 16 << 30, "16 GiB"),
+        ("", 8_030_261_248, "8.03 B"),
+        ("sizes", 4096, "4,096"),
+        ("seconds", Fraction(1, 400), "2.5 ms"),
+        ("seconds", Fraction(3), "3 s"),
+    ],
+)
+def test_ticks_are_written_as_people_read_them(unit: str, value: Any, text: str) -> None:
+    assert Axis("", unit).write(value) == text

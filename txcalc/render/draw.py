@@ -1,0 +1,410 @@
+"""Pictures drawn: as SVG or PNG by matplotlib, and in the characters of a terminal by plotille."""
+
+from __future__ import annotations
+
+import io
+import math
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+from txcalc.errors import MissingExtra
+from txcalc.render.deploy import SIGNS
+from txcalc.render.plot import Axis, Panel, Picture, Series
+
+SUFFIXES = (".svg", ".png")
+# Okabe and Ito 2008 ("Color Universal Design"): eight colours told apart whatever one's eyes; grey for their yellow.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#888888")
+SHAPES = "osD^vPX*"  # a colour is never the only thing that tells lines apart
+TICKS = 8
+NAME = 64  # characters of a label
+
+
+# What both libraries need to know.
+
+
+def limits(axis: Axis, values: Iterable[Any]) -> tuple[float, float]:
+    """The ends of an axis: those of the values, from 0 where it is linear, a tenth of a decade around where not."""
+    found = [float(value) for value in values]
+    low, high = min(found), max(found)
+    if not axis.log:
+        return 0.0, high * 1.05 or 1.0
+    return low / 1.25, high * 1.25
+
+
+def ticks(axis: Axis, low: float, high: float, most: int = TICKS) -> list[Fraction]:
+    """Round values between the ends: powers of the base, or multiples of 1, 2 or 5 (of bytes: of powers of two)."""
+    if axis.log:
+        first, last = math.ceil(math.log(low, axis.log) - 1e-9), math.floor(math.log(high, axis.log) + 1e-9)
+        step = -(-(last - first + 1) // most) or 1
+        if axis.log == 10 and last - first < 2:
+            found = [Fraction(10) ** power * n for power in range(first - 1, last + 1) for n in (1, 2, 5)]
+            return [tick for tick in found if low <= tick <= high]
+        return [Fraction(axis.log) ** power for power in range(first + -first % step, last + 1, step)]
+    rough = (high - low) / most
+    if axis.unit in ("bytes", "tokens"):
+        width = Fraction(2) ** math.ceil(math.log2(rough))
+    else:
+        decade = Fraction(10) ** math.floor(math.log10(rough))
+        width = next(decade * n for n in (1, 2, 5, 10) if decade * n >= rough)
+    return [width * n for n in range(math.ceil(low / width), math.floor(high / width) + 1)]
+
+
+def extent(panel: Panel) -> tuple[tuple[float, float], tuple[float, float]]:
+    """The limits of both axes of lines or a stack; a stack's is cut a little above its highest level."""
+    xs = [x for line in panel.series for x in line.xs] + [mark.x for mark in panel.marks if mark.x is not None]
+    ys = [y for line in panel.series for y in line.ys if y is not None]
+    levels = [mark.y for mark in panel.marks if mark.y is not None]
+    if panel.kind == "stack":
+        tops = [sum(layer) for layer in zip(*(line.ys for line in panel.series), strict=True)]
+        ys = [min(Fraction(max(tops)), Fraction(5, 4) * max(levels or tops))]
+    width = limits(panel.x, xs)
+    spread = (min(xs), max(xs)) if max(xs) > min(xs) else width
+    return (float(spread[0]), float(spread[1])), limits(panel.y, ys + levels)
+
+
+def _said(text: str, most: int = NAME) -> str:
+    """A label without what cannot be printed, and not too long."""
+    clean = "".join(c if c.isprintable() else "�" for c in text)
+    return clean if len(clean) <= most else clean[: most - 1] + "…"
+
+
+def _folded(text: str, width: int) -> list[str]:
+    return textwrap.wrap(_said(text, 1000), width)
+
+
+# Files.
+
+
+def check(place: str) -> None:
+    """Whether the library that a place needs is there. Errors: `MissingExtra`."""
+    try:
+        if place == "-":
+            import plotille  # noqa: F401
+        else:
+            import matplotlib  # noqa: F401
+    except ImportError:
+        raise MissingExtra("--plot", "plotille" if place == "-" else "matplotlib", "plot") from None
+
+
+def as_file(picture: Picture, suffix: str) -> bytes:
+    """The bytes of a .svg or a .png: the same whenever the numbers are, under one version of matplotlib."""
+    import warnings
+
+    import matplotlib
+
+    out = io.BytesIO()
+    with _defaults(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # of a name: drawn as a box
+        drawn = figure(picture)
+        metadata: dict[str, Any] = {"Title": _said(picture.title)}
+        if suffix == ".svg":
+            metadata |= {"Date": None, "Creator": None}
+        else:
+            metadata |= {"Software": None}
+        with matplotlib.rc_context({"svg.hashsalt": "txcalc"}):
+            drawn.savefig(out, format=suffix[1:], metadata=metadata, dpi=144)
+    return out.getvalue()
+
+
+def _defaults() -> Any:
+    """matplotlib as it is without a user's own settings, and no mathematics in names."""
+    import matplotlib
+
+    plain: dict[Any, Any] = {
+        key: value for key, value in matplotlib.rcParamsDefault.items() if not key.startswith("backend")
+    }
+    ours: dict[Any, Any] = {
+        "text.parse_math": False,
+        "font.size": 9.0,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.alpha": 0.3,
+        "grid.linewidth": 0.6,
+        "legend.frameon": False,
+        "lines.linewidth": 1.6,
+    }
+    return matplotlib.rc_context({**plain, **ours})
+
+
+def figure(picture: Picture) -> Any:
+    """A matplotlib `Figure` of a picture, its panels one below the other; no state of pyplot's is touched."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    heights = [_height(panel) for panel in picture.panels]
+    drawn = Figure(figsize=(8.0, 0.7 + sum(heights)), layout="constrained")
+    FigureCanvasAgg(drawn)
+    header = [_said(picture.title), *_folded(picture.convention, 110)]
+    drawn.suptitle("\n".join(header), x=0.01, ha="left", fontsize=10)
+    rows = drawn.subplots(len(picture.panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, panel in zip(rows, picture.panels, strict=True):
+        axes.set_title(_said(panel.title), fontsize=10, fontweight="bold", loc="left")
+        {"lines": _lines, "stack": _stack, "bars": _bars}[panel.kind](axes, panel)
+    return drawn
+
+
+def _height(panel: Panel) -> float:
+    """Inches."""
+    return 0.6 + 0.45 * len(panel.series[0].xs) if panel.kind == "bars" else 3.6
+
+
+def _colour(line: Series, panel: Panel) -> Any:
+    most = max(other.of for other in panel.series) + 1
+    if most <= len(PALETTE):
+        return PALETTE[line.of]
+    from matplotlib import colormaps
+
+    return colormaps["viridis"](0.9 * line.of / (most - 1))
+
+
+def _scaled(axes: Any, panel: Panel) -> None:
+    """Limits, scales, ticks and labels of both axes."""
+    from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
+
+    for which, axis, (low, high) in zip("xy", (panel.x, panel.y), extent(panel), strict=True):
+        scale = {"value": "log", "base": axis.log} if axis.log else {"value": "linear"}
+        getattr(axes, f"set_{which}scale")(**scale)
+        getattr(axes, f"set_{which}lim")(low, high)
+        getattr(axes, f"set_{which}label")(axis.label)
+        own, found = getattr(axes, f"{which}axis"), ticks(axis, low, high, 12 if which == "x" else TICKS)
+        own.set_major_locator(FixedLocator([float(tick) for tick in found]))
+        own.set_major_formatter(FixedFormatter([axis.write(tick) for tick in found]))
+        own.set_minor_locator(NullLocator())
+
+
+def _legend(axes: Any, handles: Sequence[Any], labels: Sequence[str]) -> None:
+    """Below the axes where it hides nothing; a label that begins with _ would be left out."""
+    names = [f" {label}" if label.startswith("_") else label for label in map(_said, labels)]
+    columns = 3 if max(map(len, names)) <= 24 else 2 if len(names) > 2 else 1
+    axes.legend(handles, names, loc="upper left", bbox_to_anchor=(0.0, -0.16), ncols=columns, borderaxespad=0.0)
+
+
+def _lines(axes: Any, panel: Panel) -> None:
+    handles, labels = [], []
+    for line in panel.series:
+        ys = [math.nan if y is None else float(y) for y in line.ys]
+        (drawn,) = axes.plot(
+            [float(x) for x in line.xs],
+            ys,
+            color=_colour(line, panel),
+            linestyle="--" if line.dashed else "-",
+            marker=SHAPES[line.of % len(SHAPES)] if line.marked else "",
+            markevery=[i for i, x in enumerate(line.xs) if x in line.marked],
+            markersize=5,
+            clip_on=False,
+        )
+        if line.label:
+            handles.append(drawn)
+            labels.append(line.label)
+    _marked(axes, panel, handles, labels)
+    _scaled(axes, panel)
+    _legend(axes, handles, labels)
+
+
+def _stack(axes: Any, panel: Panel) -> None:
+    (first, *_) = panel.series
+    layers = [[float(y) for y in line.ys] for line in panel.series]
+    colours = [PALETTE[line.of] for line in panel.series]
+    handles = list(axes.stackplot([float(x) for x in first.xs], layers, colors=colours, alpha=0.75))
+    labels = [line.label for line in panel.series]
+    _marked(axes, panel, handles, labels)
+    _scaled(axes, panel)
+    _legend(axes, handles, labels)
+
+
+def _marked(axes: Any, panel: Panel, handles: list[Any], labels: list[str]) -> None:
+    """Points by number, lengths and levels by lines of their own."""
+    style, number = iter(("-.", ":", "--")), 0
+    for mark in panel.marks:
+        if mark.x is None:
+            handles.append(axes.axhline(float(mark.y), color="black", linewidth=1.4))
+            labels.append(mark.label)
+        elif mark.y is None:
+            handles.append(axes.axvline(float(mark.x), color="black", linewidth=1.0, linestyle=next(style, ":")))
+            labels.append(mark.label)
+        else:
+            number += 1
+            at = (float(mark.x), float(mark.y))
+            (dot,) = axes.plot(*at, marker="o", color="black", markersize=4, linestyle="", zorder=5)
+            axes.annotate(str(number), at, xytext=(0, 5), textcoords="offset points", ha="center", fontweight="bold")
+            handles.append(dot)
+            labels.append(f"{number}  {mark.label}")
+
+
+def _bars(axes: Any, panel: Panel) -> None:
+    """A group of horizontal bars for each name, the first on top, each with its value."""
+    names, count = panel.series[0].xs, len(panel.series)
+    handles = []
+    for line in panel.series:
+        places = [i + (line.of - (count - 1) / 2) * 0.8 / count for i in range(len(names))]
+        bars = axes.barh(places, [float(y or 0) for y in line.ys], 0.8 / count, color=PALETTE[line.of])
+        axes.bar_label(bars, ["" if y is None else panel.y.write(y) for y in line.ys], padding=3, fontsize=8)
+        handles.append(bars)
+    low, high = limits(panel.y, [y or 0 for line in panel.series for y in line.ys])
+    found = ticks(panel.y, low, high)
+    axes.set_yticks(range(len(names)), [_said(name) for name in names])
+    axes.invert_yaxis()
+    axes.set_xlim(low, high * 1.08)
+    axes.set_xticks([float(tick) for tick in found], [panel.y.write(tick) for tick in found])
+    axes.set_xlabel(panel.y.label)
+    axes.grid(False, axis="y")
+    axes.legend(handles, [line.label for line in panel.series], loc="lower right")
+
+
+# Terminals.
+
+HEIGHT = 16  # rows of a panel
+# Names of the eight colours that every terminal has, in the palette's order.
+NAMES = ("blue", "red", "green", "magenta", "yellow", "cyan", "white", "bright_black")
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def as_text(picture: Picture, width: int, coloured: bool) -> str:
+    """A picture in characters, `width` columns wide at most; lines carry letters, so that colour is not needed."""
+    lines = [_said(picture.title), *_folded(picture.convention, width)]
+    for panel in picture.panels:
+        lines += ["", *(_folded(panel.title, width) if panel.title else [])]
+        lines += _bar_lines(panel, width) if panel.kind == "bars" else _canvas_lines(panel, width, coloured)
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _bar_lines(panel: Panel, width: int) -> Iterator[str]:
+    yield panel.y.label
+    names = [_said(name) for name in panel.series[0].xs]
+    kinds = [line.label for line in panel.series]
+    left, kind = max(map(len, names)), max(map(len, kinds))
+    left = min(left, width // 3)
+    room = max(10, width - left - kind - 14)
+    most = max(Fraction(y or 0) for line in panel.series for y in line.ys) or 1
+    for i, name in enumerate(names):
+        for line in panel.series:
+            value = line.ys[i]
+            bar = "█" * round(room * Fraction(value) / most) or "▏" if value else ""
+            written = "" if value is None else panel.y.write(value)
+            head = name if line is panel.series[0] else ""
+            yield f"{head[:left]:<{left}}  {line.label:<{kind}}  {bar} {written}"
+
+
+def _canvas_lines(panel: Panel, width: int, coloured: bool) -> Iterator[str]:
+    from plotille import Canvas
+
+    (left, right), (low, high) = extent(panel)
+    at = {round((HEIGHT - 1) * _part(panel.y, tick, low, high)): panel.y.write(tick) for tick in
+          ticks(panel.y, low, high, HEIGHT // 2)}  # fmt: skip
+    margin = max(map(len, at.values()), default=0)
+    columns = max(20, width - margin - 2)
+    canvas = Canvas(columns, HEIGHT, mode="names", no_color=not coloured)
+
+    def place(x: Any, y: Any) -> tuple[float, float]:
+        across, up = _part(panel.x, x, left, right), _part(panel.y, y, low, high)
+        return across * canvas.xmax_inside, up * canvas.ymax_inside
+
+    legend = list(_stacked(canvas, panel, place, columns) if panel.kind == "stack" else _lettered(canvas, panel, place))
+    legend += _noted(canvas, panel, place, (left, low), high)
+    yield panel.y.label
+    rows = canvas.plot("\n").replace("⠀", " ").split("\n")
+    for row, text in zip(range(HEIGHT - 1, -1, -1), rows, strict=True):
+        tick = at.get(row)
+        yield f"{tick or '':>{margin}} {'┤' if tick else '│'}{text}"
+    yield from _ruler(panel.x, left, right, margin, columns)
+    yield f"{panel.x.label:>{margin + 2 + columns}}"
+    for text in legend:
+        yield from _folded(text, width)
+
+
+def _part(axis: Axis, value: Any, low: float, high: float) -> float:
+    """Where a value lies between the ends of its axis, from 0 to 1."""
+    if axis.log:
+        return math.log(float(value) / low) / math.log(high / low)
+    return (float(value) - low) / (high - low)
+
+
+def _ruler(axis: Axis, low: float, high: float, margin: int, columns: int) -> Iterator[str]:
+    """The axis below a canvas: a line with ticks, and their labels."""
+    line, labels, end = ["─"] * columns, [" "] * (columns + margin + 2), 0
+    for tick in ticks(axis, low, high, max(2, columns // 8)):
+        column = round((columns - 1) * _part(axis, tick, low, high))
+        text = axis.write(tick)
+        start = min(margin + 2 + column - len(text) // 2, len(labels) - len(text))
+        if start < end:
+            continue
+        line[column] = "┬"
+        labels[start : start + len(text)] = text
+        end = start + len(text) + 1
+    yield " " * (margin + 1) + "└" + "".join(line)
+    yield "".join(labels)
+
+
+def _lettered(canvas: Any, panel: Panel, place: Any) -> Iterator[str]:
+    """Lines of dots, with the letter of each on it wherever there is room."""
+    letters: dict[int, str] = {}
+    for i, line in enumerate(panel.series):
+        colour = NAMES[line.of % len(NAMES)]
+        points = [place(x, y) if y is not None else None for x, y in zip(line.xs, line.ys, strict=True)]
+        for one, other in pairwise(points):
+            if one and other:
+                canvas.line(*one, *other, color=colour)
+        if line.label:
+            letters[i] = LETTERS[len(letters) % len(LETTERS)]
+            yield f"{letters[i]}  {_said(line.label)}"
+    taken: set[tuple[int, int]] = set()
+    for i, letter in letters.items():
+        line = panel.series[i]
+        known = [place(x, y) for x, y in zip(line.xs, line.ys, strict=True) if y is not None]
+        for k in range(3):  # spread, and where no other line has its own
+            for x, y in known[(2 * k + 1) * len(known) // 6 + i % 3 :]:
+                cell = int(x * canvas.width), int(y * canvas.height)
+                if cell not in taken:
+                    taken.add(cell)
+                    canvas.point(x, y, color=NAMES[line.of % len(NAMES)], marker=letter)
+                    break
+
+
+def _stacked(canvas: Any, panel: Panel, place: Any, columns: int) -> Iterator[str]:
+    """Layers of the signs that the report's bars have."""
+    xs = [place(x, 1)[0] for x in panel.series[0].xs]
+    below = [Fraction(0)] * len(xs)
+    signs = [SIGNS.get(line.label, "█") for line in panel.series]
+    for line, sign in zip(panel.series, signs, strict=True):
+        above = [base + Fraction(y) for base, y in zip(below, line.ys, strict=True)]
+        for column in range(columns):
+            x = (column + 0.5) / columns
+            floor, ceiling = (_interpolated(x, xs, layer, place) for layer in (below, above))
+            for row in range(HEIGHT):
+                middle = (row + 0.5) / HEIGHT
+                if floor <= middle < ceiling:
+                    canvas.point(x, middle, color=NAMES[line.of % len(NAMES)], marker=sign)
+        below = above
+        yield f"{sign}  {line.label}"
+
+
+def _interpolated(x: float, xs: Sequence[float], layer: Sequence[Any], place: Any) -> float:
+    """The height of a layer between two of its points, on the canvas."""
+    i = next((i for i, (one, other) in enumerate(pairwise(xs)) if one <= x <= other), len(xs) - 2)
+    one, other = place(1, layer[i])[1], place(1, layer[i + 1])[1]
+    return one + (other - one) * (x - xs[i]) / (xs[i + 1] - xs[i])  # type: ignore[no-any-return]
+
+
+def _noted(canvas: Any, panel: Panel, place: Any, start: tuple[float, float], high: float) -> Iterator[str]:
+    """Marks: points by number, lengths and levels by lines."""
+    number = 0
+    for mark in panel.marks:
+        if mark.x is None:
+            _, y = place(start[0], mark.y)
+            for column in range(canvas.width):
+                canvas.point((column + 0.5) / canvas.width, y, marker="═")
+            yield f"═  {mark.label}"
+            continue
+        number += 1
+        if mark.y is None:
+            x, _ = place(mark.x, start[1])
+            for row in range(canvas.height - 1):
+                canvas.point(x, (row + 0.5) / canvas.height, marker="┊")
+            canvas.point(x, place(mark.x, high)[1], marker=str(number))
+        else:
+            canvas.point(*place(mark.x, mark.y), marker=str(number))
+        yield f"{number}  {mark.label}"

@@ -1,0 +1,318 @@
+"""Pictures of what the commands answer, as data: what is drawn, and not how. Numbers are those of the tables, from the
+same functions, at more lengths; `draw` gives them to a plotting library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from math import prod
+from typing import Any, NamedTuple
+
+from txcalc.errors import InputError
+from txcalc.ledger import walk
+from txcalc.model import MAX_TOKENS, Model, leaves_of
+from txcalc.parts.attention import LatentCore
+from txcalc.planning.crossover import RULES, Crossover, Lengths
+from txcalc.planning.deployment import Plan
+from txcalc.render.compare import Question
+from txcalc.render.compare import rows as compare_rows
+from txcalc.render.deploy import SIGNS
+from txcalc.render.kv import rows as kv_rows
+from txcalc.symbols import BY_LETTER
+from txcalc.units import iec, short
+
+PER_OCTAVE = 4  # lengths that are drawn between a power of two and the next
+MOST_LINES = 12
+MOST_POINTS = 20_000
+MOST_MODELS = 8
+
+
+class Axis(NamedTuple):
+    """What an axis shows: `unit` is tokens, bytes, seconds, sizes or "" (a count), `log` its base (0: linear)."""
+
+    label: str
+    unit: str = ""
+    log: int = 0
+
+    def write(self, value: Any) -> str:
+        """A value as a tick shows it: 32k tokens, 16 GiB, 2.5 ms, 8.03 B."""
+        return WRITTEN[self.unit](Fraction(value))
+
+
+class Series(NamedTuple):
+    """One line, one layer of a stack, or one bar of each name: exact numbers, None where there is none.
+
+    `of` numbers what it belongs to, which gives it its colour; one without a label is a part of another with the same
+    `of`; `marked` are the xs that the table shows too.
+    """
+
+    label: str
+    xs: Sequence[Any]
+    ys: Sequence[Any]
+    of: int = 0
+    dashed: bool = False
+    marked: frozenset[Any] = frozenset()
+
+
+class Mark(NamedTuple):
+    """A point that is named; without y a length that is, without x a level."""
+
+    label: str
+    x: Any = None
+    y: Any = None
+
+
+class Panel(NamedTuple):
+    """One pair of axes. `kind` is lines, stack (each series upon those before it) or bars (xs are names)."""
+
+    title: str
+    x: Axis
+    y: Axis
+    series: Sequence[Series]
+    marks: Sequence[Mark] = ()
+    kind: str = "lines"
+
+
+class Picture(NamedTuple):
+    """What is drawn: a title, the conventions that its numbers follow, and panels, one below the other."""
+
+    title: str
+    convention: str
+    panels: Sequence[Panel]
+
+
+def _tokens(value: Fraction) -> str:
+    """Whole multiples of 2^10 and 2^20 as `--tokens` takes them."""
+    for power, unit in ((30, "G"), (20, "M"), (10, "k")):
+        if value >= 1 << power and value.denominator == 1 and value.numerator % (1 << power) == 0:
+            return f"{value.numerator >> power:,}{unit}"
+    return _exact(value)
+
+
+def _seconds(value: Fraction) -> str:
+    size = next((size for size in ((1, "s"), (10**3, "ms"), (10**6, "µs")) if value * size[0] >= 1), (10**9, "ns"))
+    return f"{float(value * size[0]):.4g} {size[1]}"
+
+
+def _exact(value: Fraction) -> str:
+    return f"{value.numerator:,}" if value.denominator == 1 else f"{float(value):,.3g}"
+
+
+WRITTEN = {"": short, "bytes": iec, "tokens": _tokens, "seconds": _seconds, "sizes": _exact}
+
+
+def between(low: int, high: int, also: Iterable[int] = ()) -> list[int]:
+    """Whole lengths from low to high, so many an octave, every power of two and those in `also` among them."""
+    first, last = PER_OCTAVE * (low.bit_length() - 1), PER_OCTAVE * high.bit_length()
+    steps = {round(2 ** (i / PER_OCTAVE)) for i in range(first, last)}
+    return sorted({low, high, *(n for n in (*steps, *also) if low < n < high)})
+
+
+# The two rules that `compare` shows too: their sides are drawn, and where they cross.
+SHOWN = (RULES[0], RULES[3])
+
+
+def crossover(prefills: Sequence[Lengths], found: Sequence[Sequence[Crossover]], logits: str, mla: str) -> Picture:
+    """FLOPs a token of both sides of a rule against the length, and the lengths at which one overtakes the other."""
+    if len(prefills) > MOST_MODELS:
+        raise InputError("--plot", [f"{len(prefills)} models are more than a picture holds ({MOST_MODELS})"])
+    panels = [_sides(each, rows) for each, rows in zip(prefills, found, strict=True)]
+    said = _convention([each.model for each in prefills], "forward FLOPs of a prefill by its length", logits, mla)
+    return Picture("Where attention overtakes the rest", said, panels)
+
+
+def _convention(models: Iterable[Model], what: str, logits: str, mla: str) -> str:
+    latent = any(isinstance(leaf, LatentCore) for model in models for leaf in leaves_of(model.root))
+    return "; ".join([what, "2 a multiply-add", f"{logits} logits", *([f"MLA {mla}"] if latent else [])])
+
+
+def _sides(prefills: Lengths, found: Sequence[Crossover]) -> Panel:
+    shown = [each for each in found if each.rule in SHOWN and each.tokens]
+    crossings = [each.tokens for each in shown if each.tokens]
+    low = max(1, min([128, *(n // 4 for n in crossings)]))
+    xs = between(low, min(MAX_TOKENS, max([1 << 15, *(4 * n for n in crossings)])), crossings)
+    costs = {
+        quantity: {n: walk(prefills.model.root, prefills.at(n)).by_kind(quantity) for n in xs}
+        for quantity in ("flops", "flops_masked")
+    }
+
+    def side(rule: int, which: int, attention: str, tokens: int) -> Fraction:
+        quantity = "flops_masked" if attention == "masked" else "flops"
+        return Fraction(SHOWN[rule].sides(costs[quantity][tokens])[which], tokens)
+
+    lines = (
+        ("scores + values, dense", 0, 0, "dense"),
+        ("scores + values, masked", 0, 0, "masked"),
+        ("feed-forward", 0, 1, "dense"),
+        ("every linear layer but the head", 1, 1, "dense"),
+    )
+    colours = (0, 0, 1, 2)
+    series = [
+        Series(label, xs, ys, colour, attention == "masked")
+        for (label, rule, which, attention), colour in zip(lines, colours, strict=True)
+        if any(ys := [side(rule, which, attention, n) or None for n in xs])
+    ]
+    marks = [
+        Mark(
+            f"{each.tokens:,}: {each.rule.name}, {each.attention}",
+            each.tokens,
+            side(SHOWN.index(each.rule), 0, each.attention, each.tokens),
+        )
+        for each in shown
+        if each.tokens
+    ]
+    return Panel(
+        prefills.model.name, Axis("length T (tokens)", "tokens", 2), Axis("FLOPs a token", log=10), series, marks
+    )
+
+
+def kv(
+    model: Model, contexts: Sequence[int], batches: Sequence[int], dtypes: Sequence[str], source: int | None
+) -> Picture:
+    """Bytes of the cache against the context, a line for each batch and dtype, and what no window would give."""
+    low, high = min(contexts), max(contexts)
+    low = low if low < high else max(1, high // 64)
+    ledgers = [model.ledger(tokens=n, source=source) for n in between(low, high, contexts)]
+    found = kv_rows(ledgers, batches, dtypes)
+    series: list[Series] = []
+    for dtype in dtypes:
+        for batch in batches:
+            own = [row for row in found if (row.dtype, row.batch) == (dtype, batch)]
+            xs, of = [row.context for row in own], len({line.of for line in series})
+            label = f"{dtype}, {'1 sequence' if batch == 1 else f'{batch:,} sequences'}"
+            ys = [row.bytes or None for row in own]
+            series.append(Series(label, xs, ys, of, marked=frozenset(contexts)))
+            if any(row.bytes != row.dense_bytes for row in own):
+                series.append(Series(f"{label}: dense", xs, [row.dense_bytes for row in own], of, dashed=True))
+    if len(series) > 2 * MOST_LINES:
+        raise InputError("--plot", [f"{len(series)} lines are more than can be told apart ({2 * MOST_LINES})"])
+    marks = (
+        [Mark(f"its own context: {model.context:,}", model.context)]
+        if model.context and low <= model.context <= high
+        else []
+    )
+    x, y = Axis("context (tokens)", "tokens", 2), Axis("bytes of the whole batch", "bytes", 2)
+    said = "exact bytes; dense: if every attention layer kept every token"
+    return Picture(f"{model.name}: what the cache holds", said, [Panel("", x, y, series, marks)])
+
+
+def compare(models: Sequence[Model], asked: Question) -> Picture:
+    """Parameters as bars; FLOPs a token and cache against the length, a line for each model."""
+    low, high = min(asked.contexts), max(asked.contexts)
+    xs = between(low if low < high else max(1, high // 64), high, asked.contexts)
+    found = compare_rows(models, asked._replace(contexts=xs))
+    names = [model.name for model in models]
+
+    def bars(quantity: str, of: int) -> Series:
+        (row,) = (row for row in found if row.quantity == quantity)
+        return Series(row.label, names, row.values, of)
+
+    panels = [
+        Panel("", Axis(""), Axis("parameters, each once"), [bars("params", 0), bars("active", 1)], kind="bars"),
+    ]
+    x = Axis("length (tokens)", "tokens", 2)
+    for quantity, y in (
+        ("flops_per_token", Axis("FLOPs a token of a prefill", log=10)),
+        ("cache_bytes", Axis(f"cache of one sequence, {asked.kv_dtype}", "bytes", 2)),
+    ):
+        at = {row.tokens: row.values for row in found if row.quantity == quantity and row.tokens}
+        series = [line for i, model in enumerate(models) for line in _model(model, i, at, asked.contexts)]
+        if series:
+            panels.append(Panel("", x, y, series))
+    said = _convention(models, f"one sequence; FLOPs of {asked.attention} attention", asked.logits, asked.mla)
+    return Picture(f"{len(models)} models side by side", said + "; dashed: beyond a model's context", panels)
+
+
+def _model(model: Model, i: int, at: Mapping[int, Sequence[Any]], shown: Sequence[int]) -> list[Series]:
+    """A model's line, dashed from its own context on."""
+    points = [(n, at[n][i]) for n in sorted(at) if at[n][i]]
+    end = model.context or MAX_TOKENS
+    within, beyond = [p for p in points if p[0] <= end], [p for p in points if p[0] > end]
+    beyond = [*within[-1:], *beyond] if beyond else []
+    lines: list[Series] = []
+    for own, dashed in ((within, False), (beyond, True)):
+        if own:
+            xs, ys = zip(*own, strict=True)
+            lines.append(Series("" if lines else model.name, xs, ys, i, dashed, frozenset(shown)))
+    return lines
+
+
+def drawable(sizes: Sequence[int]) -> None:
+    """Whether a picture can show a grid of so many values an axis. Errors: `InputError`."""
+    if len(sizes) > 2:
+        raise InputError("--plot", [f"{len(sizes)} axes are more than a picture has (sweep one or two)"])
+    if len(sizes) == 2 and min(sizes) > MOST_LINES:
+        raise InputError("--plot", [f"{min(sizes):,} lines are more than can be told apart ({MOST_LINES})"])
+    if prod(sizes) > MOST_POINTS:
+        raise InputError("--plot", [f"{prod(sizes):,} points are more than a picture shows ({MOST_POINTS:,})"])
+
+
+def sweep(data: Mapping[str, Any]) -> Picture:
+    """A panel for each quantity of a sweep's report, over its longer axis, with a line for each value of the other."""
+    axes = data["axes"]
+    drawable([len(axis["values"]) for axis in axes])
+    order = sorted(range(len(axes)), key=lambda i: len(axes[i]["values"]))  # of two as long, the last is drawn along
+    along, lines = axes[order[-1]], axes[order[0]] if len(axes) == 2 else None
+    others = list(dict.fromkeys(lines["values"])) if lines else [None]
+    panels = []
+    for quantity, meaning in data["quantities"].items():
+        series = []
+        for i, other in enumerate(others):
+            points = {
+                row[along["name"]]: row[quantity]
+                for row in data["rows"]
+                if lines is None or row[lines["name"]] == other
+            }
+            xs = sorted(points)
+            label = quantity if lines is None else f"{lines['name']} = {other:,}"
+            series.append(Series(label, xs, [points[x] for x in xs], i, marked=frozenset(xs if len(xs) <= 32 else ())))
+        unit = "bytes" if "bytes" in quantity else ""
+        every = [y for line in series for y in line.ys]
+        y = Axis(quantity + (" (bytes)" if unit else ""), unit, (2 if unit else 10) if _wide(every) else 0)
+        panels.append(Panel(f"{quantity}: {meaning}", _letter(along), y, series))
+    words = [f"{key} {value:,}" for key, value in data["workload"].items()]
+    words += ["2 FLOPs a multiply-add", f"{data['convention']['logits']} logits"]
+    words += [f"MLA {data['convention']['mla']}"] if data["convention"]["mla"] else []
+    return Picture(f"{data['model']['name']} over {' × '.join(a['name'] for a in axes)}", "; ".join(words), panels)
+
+
+def _letter(axis: Mapping[str, Any]) -> Axis:
+    """A swept axis by its meaning; lengths and other wide ranges by powers of two."""
+    symbol = BY_LETTER.get(axis["name"])
+    unit = "tokens" if axis["name"] in ("tokens", "past", "source") or (symbol and symbol.unit == "tokens") else "sizes"
+    label = f"{axis['name']}: {symbol.meaning}" if symbol else str(axis["name"])
+    return Axis(label, unit, 2 if _wide(axis["values"]) else 0)
+
+
+def _wide(values: Sequence[int]) -> bool:
+    """Whether numbers span three octaves or more, from above 0."""
+    return min(values) > 0 and max(values) >= 8 * min(values)
+
+
+def deploy(plan: Plan) -> Picture:
+    """Memory of the fullest accelerator against the context, part upon part, below what there is."""
+    deployment, best, asked = plan.deployment, plan.best, plan.context
+    accelerator, engine = deployment.accelerator, deployment.engine
+    longest = plan.max_context
+    high = min(MAX_TOKENS, 2 * max(asked, longest or asked))
+    xs = between(min(1 << 10, asked), high, [asked, *([longest] if longest else [])])
+    gpus = [deployment.fullest(best.layout, n, plan.concurrency) for n in xs]
+    parts: dict[str, list[int]] = {
+        "weights": [gpu.weights for gpu in gpus],
+        "reserve": [gpu.reserve for gpu in gpus],
+        "activations": [gpu.peak for gpu in gpus],
+        "cache": [gpu.cache for gpu in gpus],
+    }
+    series = [Series(name, xs, ys, list(SIGNS).index(name)) for name, ys in parts.items()]
+    marks = [Mark(f"memory: {iec(accelerator.memory)}", y=accelerator.memory), Mark(f"asked: {asked:,}", asked)]
+    if longest:
+        marks.append(Mark(f"longest that fits: {longest:,}", longest))
+    sequences = "1 sequence" if plan.concurrency == 1 else f"{plan.concurrency:,} sequences"
+    said = (
+        f"the fullest GPU, {sequences}; weights {engine.weights.name}, cache {engine.kv} in pages of {engine.block} "
+        f"tokens; reserve {engine.reserve}"
+    )
+    x, y = Axis("context of every sequence (tokens)", "tokens", 2), Axis("memory", "bytes")
+    title = f"{deployment.model.name} on {best.layout.gpus} × {accelerator.title}, {best.layout}"
+    return Picture(title, said, [Panel("", x, y, series, marks, "stack")])

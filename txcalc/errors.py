@@ -74,11 +74,13 @@ class InputError(TxcalcError):
 class UnknownName(InputError):
     """A name that is not in the list it was looked up in."""
 
-    def __init__(self, where: str, what: str, name: str, known: Sequence[str], hint: str = "") -> None:
+    def __init__(
+        self, where: str, what: str, name: str, known: Sequence[str], hint: str = "", way_out: str = ""
+    ) -> None:
         self.what, self.name = what, name
         self.near = nearest(name, known)
         mend = f"did you mean {' or '.join(self.near)}?" if self.near else hint
-        super().__init__(where, [f"no {what} named {shown(name)}" + (f" ({mend})" if mend else "")])
+        super().__init__(where, [f"no {what} named {shown(name)}" + (f" ({mend})" if mend else "") + way_out])
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from txcalc.cli import options as o
+
+if TYPE_CHECKING:
+    from txcalc.render.report import Report
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -31,6 +35,10 @@ def show(
         Literal["palm", "chinchilla", "megatron", "nanogpt", "torchtitan", "2n"] | None,
         typer.Option("--as", help="FLOPs by a published convention too, the difference term by term."),
     ] = None,
+    via: Annotated[
+        Literal["transformers"] | None,
+        typer.Option(help="A config.json that is not read: measure that library's own module, on the meta device."),
+    ] = None,
     format_: o.Format = "table",
     json_: o.Json = False,
 ) -> None:
@@ -40,6 +48,11 @@ def show(
     """
     from txcalc import load
     from txcalc.cli.output import emit
+
+    if via:
+        others = {"--set": bool(set_), "--past": bool(past), "--weights": weights, "--as": bool(as_)}
+        others |= {"--attention": attention != "dense", "--logits": logits != "all", "--mla": mla != "expanded"}
+        return emit(_via(source, batch, tokens, source_length, dtype, others), o.chosen(format_, json_))
     from txcalc.render.show import report
     from txcalc.sources import lone_checkpoint
 
@@ -59,3 +72,36 @@ def show(
 
         found = beside(found, CONVENTIONS[as_](model, ledger, attention), ledger)
     emit(found, o.chosen(format_, json_))
+
+
+def _via(
+    source: str, batch: int, tokens: int, source_length: int | None, dtype: str, others: Mapping[str, bool]
+) -> Report:
+    """The report of transformers' own module; what it cannot be asked is refused by name."""
+    from importlib.util import find_spec
+
+    from txcalc.errors import InputError, MissingExtra, TxcalcError
+    from txcalc.sources import build, hub, huggingface
+    from txcalc.units import bits_of
+
+    if not find_spec("transformers"):
+        raise MissingExtra("--via transformers", "transformers", "transformers")
+    from txcalc.render.via import Described, report
+    from txcalc.verify.library import measure
+
+    faults = [f"{name} asks for what --via transformers does not measure (drop it)" for name in others if others[name]]
+    if faults:
+        raise InputError("options", faults)
+    bits_of(dtype)
+    if source.startswith("hf:"):
+        data, where, name = hub.parsed(hub.repository(source))
+    else:
+        data, where, name = huggingface.parsed_file(source)
+    found = measure(data, where, batch, tokens, source_length)
+    try:
+        model = build(*huggingface.describe(data, where, name))
+        ledger = model.ledger(batch, tokens, 0, found.sizes[2])
+        described = Described(ledger.total("params"), ledger.total("flops"))
+    except TxcalcError:
+        described = None
+    return report(found, name or data["model_type"], where, data["model_type"], dtype, described)

@@ -39,8 +39,13 @@ def repository(source: str) -> Repository:
 
 def read(place: Repository) -> huggingface.Description:
     """The description in a repository's config.json. Errors: `InputError`, `MissingExtra`."""
+    return huggingface.describe(*parsed(place))
+
+
+def parsed(place: Repository) -> tuple[Any, str, str]:
+    """The JSON of a repository's config.json, what errors call it, and a name for the model."""
     data = Path(_download(place, "config.json")).read_bytes()
-    return huggingface.describe(huggingface.parsed(data, str(place)), str(place), place.name.rpartition("/")[2])
+    return huggingface.parsed(data, str(place)), str(place), place.name.rpartition("/")[2]
 
 
 def headers(place: Repository) -> Checkpoint:

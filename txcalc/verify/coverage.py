@@ -14,7 +14,7 @@ _GROUPS = {
         masked_scatter masked_select movedim narrow numpy_T pad permute repeat repeat_interleave reshape roll
         scatter scatter_add select select_backward select_scatter slice slice_backward slice_scatter split
         split_with_sizes squeeze stack swapaxes t tile to transpose tril triu type_as unbind unflatten unfold
-        unfold_backward unsafe_split unsqueeze view view_as
+        unfold_backward unsafe_split unsqueeze view view_as view_as_complex view_as_real
     """,
     "new tensors": """
         arange bernoulli empty empty_like empty_permuted empty_strided eye fill full full_like linspace new_empty
@@ -24,10 +24,10 @@ _GROUPS = {
     "element by element": """
         __and__ __or__ abs add addcdiv addcmul bitwise_and bitwise_not bitwise_or clamp clamp_max clamp_min cos div
         dropout elu eq erf exp exp2 expm1 floor floor_divide ge gelu gelu_backward gt hardtanh isinf isnan le
-        leaky_relu lerp log log1p log2 logical_and logical_not logical_or lt masked_fill maximum minimum mish mul
-        native_dropout native_dropout_backward ne neg pow reciprocal relu relu6 remainder round rsqrt rsub sigmoid
-        sigmoid_backward sign silu silu_backward sin softplus softplus_backward sqrt square sub tanh tanh_backward
-        threshold_backward trunc where
+        leaky_relu lerp log log1p log2 log_sigmoid_forward logical_and logical_not logical_or lt masked_fill maximum
+        minimum mish mul native_dropout native_dropout_backward ne neg pow reciprocal relu relu6 remainder round
+        rsqrt rsub sigmoid sigmoid_backward sign silu silu_backward sin softplus softplus_backward sqrt square sub
+        tanh tanh_backward threshold_backward trunc where
     """,
     "reductions, sorts and scans": """
         _log_softmax _log_softmax_backward_data _safe_softmax _softmax _softmax_backward_data all amax amin any argmax

@@ -40,7 +40,7 @@ def instantiate(model: Model) -> Any:
     try:
         import transformers
     except ModuleNotFoundError:
-        raise MissingExtra("--against transformers", "transformers", "test") from None
+        raise MissingExtra("--against transformers", "transformers", "transformers") from None
     config, _ = to_config(model)
     config["model_type"] = SAME.get(config["model_type"], config["model_type"])
     config |= {key: float(value) for key, value in config.items() if key.endswith("softcapping") and value}  # no ints

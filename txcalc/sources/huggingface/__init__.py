@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,13 @@ def read(source: str | Path) -> Description:
 
     Returns it with what errors call it, what was assumed, and notes. Errors: `InputError` with every fault.
     """
+    return describe(*parsed_file(source))
+
+
+def parsed_file(source: str | Path) -> tuple[Any, str, str]:
+    """The JSON of a config.json (`read` says where it may be), what errors call it, and a name for the model."""
     if source == "-":
-        return describe(parsed(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input"), "standard input")
+        return parsed(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input"), "standard input", ""
     path = Path(source)
     path = path / "config.json" if path.is_dir() else path
     try:
@@ -39,7 +45,7 @@ def read(source: str | Path) -> Description:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(str(path), [f"cannot be read: {reason.lower()}"]) from None
     name = path.resolve().parent.name if path.name == "config.json" else path.stem
-    return describe(parsed(data, str(path)), str(path), name)
+    return parsed(data, str(path)), str(path), name
 
 
 def parsed(data: bytes, where: str) -> Any:
@@ -80,16 +86,24 @@ def describe(data: Any, where: str = "config.json", name: str = "") -> Descripti
 def reader_of(where: str, c: Config) -> Any:
     """The function that reads a config of this model type. Errors: `InputError` says why none does."""
     if c.model_type in REFUSED:
-        raise InputError(where, [f"model_type is {c.model_type!r}, which is not read: {REFUSED[c.model_type]}"])
+        raise InputError(
+            where, [f"model_type is {c.model_type!r}, which is not read: {REFUSED[c.model_type]}{way_out()}"]
+        )
     if c.model_type not in READERS:
         if "auto_map" in c:
             raise InputError(
                 where,
                 [f"model_type is {shown(c.model_type)}, whose code auto_map names and txcalc never runs"],
             )
-        raise UnknownName(where, "reader for model_type", c.model_type, sorted(READERS), "see the README's list")
+        known = sorted({*READERS, *WRAPPERS})
+        raise UnknownName(where, "reader for model_type", c.model_type, known, "see the README's list", way_out())
     module, function = READERS[c.model_type]
     return getattr(import_module(f"txcalc.sources.huggingface.{module}"), function)
+
+
+def way_out() -> str:
+    """Where to go with a model type that is not read, if transformers is there to go to."""
+    return "; txcalc show … --via transformers measures transformers' own" if find_spec("transformers") else ""
 
 
 def _remarks(c: Config, text: Config) -> None:

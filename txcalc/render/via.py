@@ -1,0 +1,139 @@
+"""The report of `txcalc show --via transformers`: what transformers' own model costs, every figure measured."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from txcalc.notation import tidy, write
+from txcalc.num import ceil_div
+from txcalc.render.report import Cell, Report, Table, cell, rounded
+from txcalc.units import bits_of, iec
+from txcalc.verify.library import Measured, Part
+
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+class Described(NamedTuple):
+    """What txcalc's own description of the same config.json says, where there is one."""
+
+    params: int
+    flops: int
+
+
+def report(
+    found: Measured, name: str, where: str, model_type: str, dtype: str = "bf16", described: Described | None = None
+) -> Report:
+    """By module: what only a description knows (kinds, the cache, what a mask leaves) is null."""
+    batch, tokens, source = found.sizes
+    how = {"how": "measured", "where": f"{found.cls} of transformers {found.library} on meta"}
+    weights = ceil_div(found.params * bits_of(dtype), 8)
+    notes = [*_notes(found), *_beside(found, described)]
+    data: dict[str, Any] = {
+        "schema": "txcalc/show/1",
+        "model": {"name": name, "kind": None, "source": where, "model_type": model_type},
+        "workload": {"batch": batch, "tokens": tokens, "past": 0, "source": source},
+        "convention": {"flops_per_mac": 2, "attention": "dense", "logits": "all", "mla": None},
+        "params": {"total": found.params, "active": None, "embedding": None, "by_kind": None, "whole": found.whole},
+        "flops": {"forward": {"matmul": found.flops, "other": None}, "masked": {"matmul": None}, "by_kind": None},
+        "cache": {"elements_per_token": None, "constant_elements": None, "elements": None, "bytes": None},
+        "memory": {"weights_bytes": weights},
+        "assumptions": [],
+        "notes": notes,
+        "known": {"params": how, "flops": how if found.flops is not None else None},
+        "measured": {
+            "class": found.cls,
+            "library": f"transformers {found.library}",
+            "formula": None if found.formula is None else write(tidy(found.formula)),
+            "domain": found.domain or None,
+            "not_counted": dict(found.uncounted),
+            "rows": [_data(part) for part in found.parts],
+        },
+    }
+    places = [("batch", batch), ("tokens", tokens), ("past", 0), ("source", source)]
+    header = [
+        f"{name}: {found.cls} of transformers {found.library}, built on the meta device and measured",
+        ", ".join(f"{word} {value:,}" for word, value in places if value is not None),
+        "2 FLOPs a multiply-add; dense attention; all logits; as transformers' own code computes it",
+    ]
+    if found.formula is not None:
+        header.append(f"FLOPs forward: {write(tidy(found.formula))}, for {found.domain}")
+    facts = [["parameters", cell(found.params), rounded(found.params)]]
+    if found.whole is not None:
+        facts.append(["parameters with towers and projectors", cell(found.whole), rounded(found.whole)])
+    facts.append([f"weights ({dtype}), bytes", cell(weights), iec(weights)])
+    if found.flops is not None:
+        facts.append(["forward FLOPs of this workload", cell(found.flops), rounded(found.flops)])
+    return Report(data, [_modules(found), Table("In all: measured", ("what", "exact", "short"), facts)], header, notes)
+
+
+def _notes(found: Measured) -> list[str]:
+    notes = [
+        "every figure is measured on transformers' own module; kinds, masked attention and the cache are not known"
+    ]
+    if found.flops is None:
+        notes.append(f"FLOPs could not be measured: {found.why}")
+    elif found.formula is None:
+        notes.append(f"FLOPs at these sizes alone, there is no formula for all of them: {found.points}")
+    if found.whole is not None:
+        notes.append(
+            f"multimodal: the language model alone is counted, of {found.whole:,} parameters; FLOPs are those of token "
+            "ids without pictures or sound"
+        )
+    if found.uncounted:
+        listed = ", ".join(f"{operator} ({times} times)" for operator, times in sorted(found.uncounted.items()))
+        notes.append(f"counted by nobody, and perhaps worth something: {listed}")
+    return notes
+
+
+def _beside(found: Measured, described: Described | None) -> list[str]:
+    """txcalc's own description as a witness of what was measured, or the reverse."""
+    if described is None:
+        return []
+    same = [
+        f"{word} differ ({ours:,} there)" if ours != theirs else f"{word} are the same"
+        for word, ours, theirs in (
+            ("parameters", described.params, found.params),
+            ("FLOPs", described.flops, found.flops),
+        )
+        if theirs is not None
+    ]
+    return [f"beside txcalc's own description of this config: {', '.join(same)}"]
+
+
+def _data(part: Part) -> dict[str, Any]:
+    return {
+        "path": part.path,
+        "class": part.kind,
+        "params": part.params,
+        "flops": part.flops,
+        "formula": None if part.formula is None else write(tidy(part.formula)),
+    }
+
+
+def _modules(found: Measured) -> Table:
+    """Modules that differ in nothing but their numbers are one row."""
+    groups: dict[Any, list[Part]] = {}
+    for part in found.parts:
+        groups.setdefault((_NUMBER.sub("*", part.path), *part[1:]), []).append(part)
+    rows = [_row(copies) for copies in groups.values()]
+    total = sum(part.params for part in found.parts)
+    rows.append(["all together", "", cell(total), _formula(found.formula), cell(found.flops)])
+    headings = ("module", "class", "parameters", "FLOPs each", "FLOPs each, here")
+    title = "By module, its own share: measured"
+    return Table(title, headings, rows, left=frozenset({0, 1}), total=True)
+
+
+def _row(copies: Sequence[Part]) -> list[Any]:
+    first = copies[0]
+    segments = zip(*(part.path.split(".") for part in copies), strict=True)
+    names = [segment[0] if len(set(segment)) == 1 else "*" for segment in segments]
+    name = ".".join(names) or "the model itself"
+    name = f"{name} × {len(copies)}" if len(copies) > 1 else name
+    return [name, first.kind, cell(first.params), _formula(first.formula), cell(first.flops)]
+
+
+def _formula(formula: Any) -> Cell:
+    text = "" if formula is None else write(tidy(formula))
+    return Cell(text, text)

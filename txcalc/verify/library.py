@@ -1,0 +1,335 @@
+"""Any config.json that transformers knows: its own model on the meta device, counted module by module.
+
+The way out where txcalc has no reader, and a witness where it has one. Weights are never made and nothing is fetched;
+code that a config names (`auto_map`) is never run. FLOPs are those of transformers' own code, traced for every batch
+and length where it allows that, and always measured at the sizes asked for.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from txcalc.errors import ABSENT, Fault, InputError, MissingExtra, Refuted, shown
+from txcalc.sources.spec import MAX_LAYERS
+from txcalc.verify import flops
+from txcalc.verify.symbolic import T_SRC, B, Size, Symbols, T
+
+# Keys that change no size, but choose kernels that may be fetched, or a loader that wants weights.
+LEFT_OUT = ("model_type", "auto_map", "quantization_config", "compression_config", "torchscript", "use_kernels")
+
+
+class Part(NamedTuple):
+    """A module: its class, and the parameters and FLOPs that are its own (not those of modules in it).
+
+    `flops` are those at the sizes asked for, `formula` those for every size; None where they could not be traced.
+    """
+
+    path: str
+    kind: str
+    params: int
+    flops: int | None
+    formula: Any
+
+
+class Measured(NamedTuple):
+    """What transformers' model costs.
+
+    library    transformers' version
+    cls        the class that was built
+    params     unique parameters; of a multimodal model those of its language model
+    whole      those of the whole class, where there is more to it than the language model; else None
+    parts      every module that has something of its own, by path
+    sizes      batch, tokens, source (None without an encoder apart)
+    flops      FLOPs of a forward pass at these sizes; None where they could not be measured (`why`)
+    formula    the same in B, T and T_src, holding for `domain`; None where a size decides what is computed (`points`)
+    uncounted  operators that ran and that nobody counted, with how often
+    """
+
+    library: str
+    cls: str
+    params: int
+    whole: int | None
+    parts: list[Part]
+    sizes: tuple[int, int, int | None]
+    flops: int | None
+    why: str
+    formula: Any
+    domain: str
+    points: str
+    uncounted: Counter[str]
+
+
+def measure(data: Any, where: str, batch: int = 1, tokens: int = 1, source: int | None = None) -> Measured:
+    """What the model of a parsed config.json costs. Errors: `InputError` where transformers makes none of it, or this
+    knows no way to run it; `MissingExtra`."""
+    transformers = _transformers()
+    with _quietly(), _offline():
+        config, cls = _chosen(transformers, data, where)
+        net = _built(config, cls, where)
+        inputs = _inputs(net, batch, tokens, source)
+        traced = _traced(net, inputs)
+        found, why = _point(net, inputs)
+    return _summed(transformers.__version__, net, inputs, traced, found, why)
+
+
+class _Traced(NamedTuple):
+    """FLOPs by module as formulas, where they hold, and why not where they do not."""
+
+    flops: dict[str, Any] | None
+    domain: str = ""
+    why: str = ""
+
+
+class _Input(NamedTuple):
+    """A tensor that the model is given, with the letter of each size that may vary."""
+
+    name: str
+    shape: tuple[int, ...]
+    letters: tuple[Any, ...]
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ModuleNotFoundError:
+        raise MissingExtra("--via transformers", "transformers", "transformers") from None
+    return transformers
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """No weights of a backbone, no kernels: whatever a config asks for, nothing is fetched."""
+    from transformers.utils.hub import constants
+
+    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """What the libraries say while they try is not the result; why they fail is told in one line."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _chosen(transformers: Any, data: Any, where: str) -> tuple[Any, Any]:
+    """transformers' configuration, and the class that it names or else the one with a language model's head."""
+    if not isinstance(data, Mapping) or not isinstance(data.get("model_type"), str):
+        got = data.get("model_type", ABSENT) if isinstance(data, Mapping) else data
+        raise InputError(where, [Fault("model_type", got, "the name of an architecture, such as 'llama'")])
+    model_type = data["model_type"]
+    if model_type not in transformers.CONFIG_MAPPING:
+        fix = "auto_map names code, which txcalc never runs" if "auto_map" in data else ""
+        wanted = f"one that transformers {transformers.__version__} knows"
+        raise InputError(where, [Fault("model_type", model_type, wanted, fix)])
+    fields = {key: value for key, value in data.items() if key not in LEFT_OUT and "implementation" not in key}
+    try:
+        config = transformers.CONFIG_MAPPING[model_type].from_dict(fields)
+        text = config.get_text_config()
+        layers = getattr(text, "num_hidden_layers", 0)
+    except Exception as error:
+        raise InputError(where, [f"transformers makes no configuration of it: {_line(error)}"]) from None
+    if isinstance(layers, int) and layers > MAX_LAYERS:
+        raise InputError(where, [Fault("num_hidden_layers", layers, f"at most {MAX_LAYERS:,}")])
+    names = data.get("architectures") or [_automatic(config)]
+    name = names[0] if isinstance(names, list) else names
+    cls = getattr(transformers, name, None) if isinstance(name, str) else None
+    made_for = getattr(cls, "config_class", None)
+    if not isinstance(made_for, type) or not isinstance(config, made_for):
+        wanted = f"a class that transformers {transformers.__version__} has for {shown(model_type)}"
+        raise InputError(where, [Fault("architectures[0]", name, wanted)])
+    return config, cls
+
+
+def _automatic(config: Any) -> str:
+    """The class with a head that a model type without `architectures` gets: language model, else classifier, else
+    none."""
+    from transformers.models.auto import modeling_auto as auto
+
+    masked = [] if getattr(config, "is_decoder", False) else [auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES]
+    joined = [auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES]
+    choices: list[Any] = [
+        *(joined if getattr(config, "is_encoder_decoder", False) else []),
+        *masked,
+        auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+        auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
+        auto.MODEL_MAPPING_NAMES,
+    ]
+    found = next((names[config.model_type] for names in choices if config.model_type in names), "")
+    return found if isinstance(found, str) else str(found[0])  # a type of several classes: the first
+
+
+def _built(config: Any, cls: Any, where: str) -> nn.Module:
+    """The model on meta, with attention as plain matrix products and experts gathered, where its class can."""
+    reason = ""
+    for attention in ("eager", "sdpa"):
+        try:
+            with torch.device("meta"):
+                net: nn.Module = cls._from_config(config, attn_implementation=attention).eval()
+            break
+        except Exception as error:  # whatever its classes refuse, in whatever way
+            reason = reason or _line(error)
+    else:
+        raise InputError(where, [f"transformers makes no {cls.__name__} of it: {reason}"])
+    for module in net.modules():
+        if getattr(module, "config", None) is not None:
+            module.config._experts_implementation = "batched_mm"  # type: ignore[union-attr]
+    return net
+
+
+def _inputs(net: Any, batch: int, tokens: int, source: int | None) -> tuple[_Input, ...] | str:
+    """What the model is given; or, in words, why nothing is."""
+    config = net.config
+    if net.main_input_name == "pixel_values":
+        image, channels = getattr(config, "image_size", None), getattr(config, "num_channels", 3)
+        sides = tuple(image) if isinstance(image, list | tuple) else (image, image)
+        if len(sides) != 2 or not all(isinstance(side, int) for side in (*sides, channels)):
+            return "its config does not say how large a picture is"
+        return (_Input("pixel_values", (batch, channels, *sides), (B, None, None, None)),)
+    if net.main_input_name != "input_ids":
+        return f"it takes {net.main_input_name}, not token ids or pictures"
+    if not getattr(config, "is_encoder_decoder", False):
+        return (_Input("input_ids", (batch, tokens), (B, T)),)
+    length = tokens if source is None else source
+    return (
+        _Input("input_ids", (batch, length), (B, T_SRC)),
+        _Input("decoder_input_ids", (batch, tokens), (B, T)),
+    )
+
+
+def _forward(net: Any, names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> None:
+    more = {"use_cache": False} if "use_cache" in inspect.signature(net.forward).parameters else {}
+    with torch.no_grad():
+        net(**dict(zip(names, tensors, strict=True)), **more)
+
+
+# Sizes of the trace: primes, all different, so that no two symbols have the same hint.
+TRACED = {B: 3, T: 5, T_SRC: 7}
+
+
+def _traced(net: nn.Module, inputs: tuple[_Input, ...] | str) -> _Traced:
+    """Formulas for every batch and length; the reason where a size or the data decides what is computed."""
+    if isinstance(inputs, str):
+        return _Traced(None, why=inputs)
+    try:
+        given = [
+            _blank(one, tuple(TRACED.get(letter, size) for letter, size in zip(one.letters, one.shape, strict=True)))
+            for one in inputs
+        ]
+        sizes = tuple(tuple(None if x is None else Size(x, 1) for x in one.letters) for one in inputs)
+        symbols = Symbols(tuple(given), sizes)
+        names = tuple(one.name for one in inputs)
+        with symbols.mode:
+            counter = flops.count(net, partial(_forward, net, names, symbols.inputs))
+        domain = symbols.domain()
+        return _Traced({path: symbols.read(value) for path, value in counter.by_module.items()}, domain)
+    except Refuted as refusal:
+        return _Traced(None, why=str(refusal).partition(": ")[2])
+    except Exception as error:  # PyTorch has operators that take no symbols
+        return _Traced(None, why=_line(error))
+
+
+def _point(net: nn.Module, inputs: tuple[_Input, ...] | str) -> tuple[flops.Count | None, str]:
+    """FLOPs at the sizes asked for, or why there are none."""
+    if isinstance(inputs, str):
+        return None, inputs
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True, static_shapes=True)
+    try:
+        given = tuple(mode.from_tensor(_blank(one, one.shape)) for one in inputs)
+        with mode:
+            return flops.count(net, partial(_forward, net, tuple(one.name for one in inputs), given)), ""
+    except Exception as error:
+        if "data-dependent" in str(error) or type(error).__name__ == "GuardOnDataDependentSymNode":
+            return None, "what it computes depends on data"
+        return None, _line(error)
+
+
+def _blank(one: _Input, shape: tuple[int, ...]) -> Tensor:
+    kind = torch.float32 if one.name == "pixel_values" else torch.long
+    return torch.zeros(shape, dtype=kind, device="meta")
+
+
+def _summed(
+    library: str,
+    net: Any,
+    inputs: tuple[_Input, ...] | str,
+    traced: _Traced,
+    found: flops.Count | None,
+    why: str,
+) -> Measured:
+    """Parameters and FLOPs by module; those of a multimodal model's towers apart."""
+    owned: Counter[str] = Counter()
+    for name, weight in net.named_parameters():  # a tied weight once
+        owned[name.rpartition(".")[0]] += weight.numel()
+    at = found.by_module if found else None
+    parts = [
+        Part(
+            path,
+            type(module).__name__,
+            owned[path],
+            None if at is None else int(at.get(path, 0)),
+            None if traced.flops is None else traced.flops.get(path, 0),
+        )
+        for path, module in net.named_modules()
+        if owned[path] or (at or {}).get(path, 0) or (traced.flops or {}).get(path, 0)
+    ]
+    total, language = sum(owned.values()), _language(net)
+    sizes = {letter: size for one in inputs if not isinstance(inputs, str) for letter, size in _varying(one)}
+    uncounted = sum(found.uncounted.values(), Counter[str]()) if found else Counter[str]()
+    return Measured(
+        library,
+        type(net).__name__,
+        total if language is None else language,
+        None if language is None else total,
+        parts,
+        (sizes.get(B, 1), sizes.get(T, 1), sizes.get(T_SRC)),
+        None if at is None else sum(map(int, at.values())),
+        why,
+        None if traced.flops is None else sum(traced.flops.values()),
+        traced.domain,
+        traced.why,
+        uncounted,
+    )
+
+
+def _varying(one: Any) -> Iterator[tuple[Any, int]]:
+    yield from ((letter, size) for letter, size in zip(one.letters, one.shape, strict=True) if letter is not None)
+
+
+def _language(net: Any) -> int | None:
+    """Parameters of the decoder and the head of a model that has more; None where that is all there is."""
+    if "text_config" not in (getattr(net.config, "sub_configs", None) or {}):
+        return None
+    decoder, head = net.get_decoder(), net.get_output_embeddings()
+    weights = {id(weight): weight for part in (decoder, head) if part is not None for weight in part.parameters()}
+    return sum(int(weight.numel()) for weight in weights.values())
+
+
+def _line(error: BaseException) -> str:
+    """What an error says in one line, without the place in PyTorch's sources that it begins with."""
+    text = " ".join((str(error) or type(error).__name__).split())
+    text = re.sub(r'^(\d+ INTERNAL ASSERT FAILED at )?"?\S+\.(cpp|h)"?:\d+[:,] ', "", text)
+    return text if len(text) < 120 else text[:119] + "…"

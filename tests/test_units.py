@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from txcalc import InputError, UnknownName
-from txcalc.units import bits_of, iec, parse_bytes, parse_count, parse_tokens, short, si_bytes
+from txcalc.units import bits_of, iec, parse_bytes, parse_count, parse_seconds, parse_tokens, seconds, short, si_bytes
 
 
 @pytest.mark.parametrize(
@@ -125,3 +125,24 @@ def test_an_unknown_dtype_names_the_known_ones() -> None:
         bits_of("bf61")
     with pytest.raises(UnknownName, match="one of fp64, fp32"):
         bits_of("q")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("200ms", 0.2), (" 0.5 s ", 0.5), ("15us", 15e-6), ("15µs", 15e-6), ("3s", 3.0)]
+)
+def test_times_are_read_with_their_unit(text: str, value: float) -> None:
+    assert parse_seconds(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "3", "0ms", "-1s", "1e3s", "nan s", "1h", "1.s", "9" * 20 + "s"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"--ttft is .*, expected a time above 0 with its unit"):
+        parse_seconds(text, "--ttft")
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0.0452, "45.2 ms"), (0.00456, "4.56 ms"), (1.5, "1.50 s"), (1e-7, "100 ns"), (12345.6, "12346 s"), (0, "0 ns")],
+)
+def test_times_are_shown_in_three_digits(number: float, text: str) -> None:
+    assert seconds(number) == text

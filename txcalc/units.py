@@ -86,6 +86,22 @@ def parse_bytes(text: str, what: str = "memory") -> int:
     return _scaled(text, what, _BYTES, "a size in bytes such as 16GB or 80GiB")
 
 
+_SECONDS = {"us": Fraction(1, 10**6), "µs": Fraction(1, 10**6), "ms": Fraction(1, 1000), "s": Fraction(1)}
+
+
+def parse_seconds(text: str, what: str = "time") -> float:
+    """A time in seconds: `200ms`, `0.5s`; a unit is needed, for tools differ in what they mean without one."""
+    found = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*(us|µs|ms|s)\s*", text, re.ASCII)
+    if not found or not Fraction(found[1]):
+        raise InputError(what, [Fault(what, text, "a time above 0 with its unit, such as 200ms or 0.5s")])
+    return float(Fraction(found[1]) * _SECONDS[found[2]])
+
+
+def seconds(number: float) -> str:
+    """A time to three significant digits, in ns, µs, ms or s: 45.2 ms."""
+    return _rounded(Fraction(number) * 10**9, 1000, ("ns", "µs", "ms", "s"))
+
+
 def short(number: Any) -> str:
     """Three significant digits with K, M, B, T (10^3 … 10^12), P, E…: 8.03 B, 32.9 T."""
     return _rounded(number, 1000, ("", "K", "M", "B", "T", "P", "E", "Z", "Y"))

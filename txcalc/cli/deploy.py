@@ -23,16 +23,18 @@ def complete_gpu(incomplete: str) -> list[str]:
     return [name for name in names() if name.startswith(incomplete)]
 
 
-Gpu = Annotated[
-    str,
-    typer.Option(
+def _gpu(more: str = "") -> Any:
+    return typer.Option(
         "--gpu",
         help='An accelerator, and how many ("txcalc presets --hardware" lists them): h100-sxm:8; or a .toml file. '
-        "Without a number: the fewest that do.",
+        f"Without a number: the fewest that do.{more}",
         autocompletion=complete_gpu,
         metavar="NAME[:N]",
-    ),
-]
+    )
+
+
+Gpu = Annotated[str, _gpu()]
+Gpus = Annotated[list[str], _gpu(" Repeatable.")]
 Context = Annotated[int, o.length("--context", "Tokens that each sequence may grow to, prompt and answer.")]
 Concurrency = Annotated[int, o.length("--concurrency", "Sequences at once.")]
 Weights = Annotated[
@@ -49,11 +51,29 @@ ReserveOption = Annotated[
     ),
 ]
 
+Prompt = Annotated[
+    int | None, o.length("--prompt", "Tokens of a prompt, the rest of the context being its answer (default: half).")
+]
+Hits = Annotated[
+    str,
+    typer.Option("--prefix-hits", help="Share of a prompt that a prefix cache holds already.", metavar="30%|0.3"),
+]
+Draft = Annotated[
+    str | None,
+    typer.Option(help="Speculative decoding: tokens proposed a step, and the model that does.", metavar="N[:SOURCE]"),
+]
+Acceptance = Annotated[float | None, typer.Option(help="Probability that a proposed token is accepted.", metavar="A")]
+Price = Annotated[float | None, typer.Option(help="Price of a GPU-hour, for the cost of tokens.", metavar="X")]
+
+
+def _limit(flag: str, text: str) -> Any:
+    return typer.Option(flag, help=f"Most {text} of the cheapest point: 200ms, 0.5s.", metavar="TIME")
+
 
 @app.command()
 def deploy(
-    source: o.Source,
-    gpu: Gpu,
+    sources: o.Sources,
+    gpu: Gpus,
     set_: o.Set = None,
     context: Context = 8192,
     concurrency: Concurrency = 1,
@@ -66,29 +86,76 @@ def deploy(
     block: Block = 16,
     chunk: Chunk = 8192,
     reserve: ReserveOption = None,
+    prompt: Prompt = None,
+    prefix_hits: Hits = "0",
+    draft: Draft = None,
+    acceptance: Acceptance = None,
+    price: Price = None,
+    ttft: Annotated[str | None, _limit("--ttft", "time to first token")] = None,
+    tpot: Annotated[str | None, _limit("--tpot", "time per output token")] = None,
     format_: o.Format = "table",
     json_: o.Json = False,
     plot: o.Plot = None,
 ) -> None:
-    """Will it fit: memory of each GPU, most sequences, longest context, fewest GPUs, best layout. Exit code 1: no.
+    """Will it fit, how fast is it, what does it cost: memory of each GPU, most sequences, latency. Exit code 1: no.
 
-    Example: txcalc deploy llama-3.1-70b --gpu h100-sxm:8 --context 32k --concurrency 64 --weights fp8
+    Several sources or GPUs are compared in one table.
+
+    Example: txcalc deploy llama-3.1-70b --gpu h100-sxm:8 --context 32k --weights fp8 --price 2.5 --tpot 20ms
     """
     from txcalc import hardware, load
     from txcalc.cli.output import emit
+    from txcalc.planning import serving
     from txcalc.planning.deployment import Deployment, engine, parse_reserve, plan
-    from txcalc.render.deploy import report
+    from txcalc.render.deploy import Answer, comparison, report
+    from txcalc.units import parse_seconds
 
     chosen = o.chosen(format_, json_)
     place = o.plotted(plot, chosen)
-    name, gpus = accelerators(gpu)
+    wanted = [accelerators(text) for text in gpu]
+    if place and len(sources) * len(wanted) > 1:
+        raise InputError("options", ["--plot draws one deployment: one source and one --gpu"])
     fixed = ways({"tp": tp, "pp": pp, "dp": dp, "ep": ep})
-    model = load(source, o.changes(set_))
     kept = parse_reserve(reserve) if reserve is not None else None
-    deployment = Deployment(model, hardware.load(name), engine(model, weights, kv, block, chunk, kept))
-    answer = plan(deployment, context, concurrency, gpus, fixed)
-    emit(report(answer), chosen, place, lambda plots: plots.deploy(answer))
-    if not answer.best.fits:
+    tokens, drafter = drafts(draft)
+    asked = serving.request(
+        context, prompt, share(prefix_hits), acceptance, tokens, load(drafter) if drafter is not None else None
+    )
+    within = [
+        parse_seconds(text, flag) if text is not None else None for flag, text in (("--ttft", ttft), ("--tpot", tpot))
+    ]
+    models = [load(source, o.changes(set_)) for source in sources]
+    kinds = [hardware.load(name) for name, _ in wanted]
+
+    def answer(model: Any, kind: Any, gpus: int | None) -> Answer:
+        deployment = Deployment(model, kind, engine(model, weights, kv, block, chunk, kept))
+        found = plan(deployment, context, concurrency, gpus, fixed)
+        if not found.best.fits:
+            return Answer(model, kind, found, None)
+        try:
+            return Answer(model, kind, found, serving.serve(found, asked, price, *within))
+        except InputError as error:
+            if price is not None or within != [None, None]:
+                raise
+            return Answer(model, kind, found, None, str(error))
+
+    if len(models) * len(kinds) == 1:
+        one = answer(models[0], kinds[0], wanted[0][1])
+        assert one.plan
+        drawn = one.plan
+        emit(report(one.plan, one.speed, one.why), chosen, place, lambda plots: plots.deploy(drawn))
+        failed = one.failed
+    else:
+        answers = []
+        for model in models:
+            for kind, (_, gpus) in zip(kinds, wanted, strict=True):
+                try:
+                    answers.append(answer(model, kind, gpus))
+                except InputError as error:
+                    answers.append(Answer(model, kind, None, None, str(error)))
+        emit(comparison(answers), chosen)
+        failed = all(one.failed for one in answers)
+    if failed:
         raise typer.Exit(1)
 
 
@@ -100,6 +167,25 @@ def accelerators(text: str) -> tuple[str, int | None]:
     if not number.strip().isdecimal() or len(number) > 6:
         raise InputError("--gpu", [Fault("--gpu", text, "a name and a number of them", "h100-sxm:8")])
     return name, int(number)
+
+
+def share(text: str) -> float:
+    """`30%` or `0.3`."""
+    written = text.strip()
+    try:
+        return float(written[:-1]) / 100 if written.endswith("%") else float(written)
+    except ValueError:
+        raise InputError("options", [Fault("--prefix-hits", text, "a share such as 30% or 0.3")]) from None
+
+
+def drafts(text: str | None) -> tuple[int | None, str | None]:
+    """`4:llama-3.2-1b` as the tokens that a draft proposes and what makes it; `4`: something that costs nothing."""
+    if text is None:
+        return None, None
+    number, colon, source = text.partition(":")
+    if not (number.isascii() and number.isdecimal() and len(number) < 4) or (colon and not source.strip()):
+        raise InputError("options", [Fault("--draft", text, "tokens a step, and what proposes them", "4:SOURCE, or 4")])
+    return int(number), source if colon else None
 
 
 def ways(written: dict[str, str]) -> dict[str, int]:

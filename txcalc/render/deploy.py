@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+from txcalc.hardware import Accelerator
 from txcalc.ledger import KINDS
+from txcalc.model import Model
 from txcalc.planning.deployment import RULE, Gpu, Plan
+from txcalc.planning.serving import Serving
+from txcalc.render import serving
 from txcalc.render.report import Cell, Report, Table, exact, percent
 from txcalc.render.show import summary
 from txcalc.units import iec
@@ -17,8 +21,8 @@ SIGNS = {"weights": "█", "cache": "▓", "activations": "▒", "reserve": "░
 LAYOUTS = 10  # shown; JSON has them all
 
 
-def report(plan: Plan, speed: Mapping[str, Any] | None = None) -> Report:
-    """All of a plan; `speed` is what `planning.serving` says of its best layout."""
+def report(plan: Plan, speed: Serving | None = None, why_not: str = "") -> Report:
+    """All of a plan, and its speed; None: it has none, and `why_not` says so in a note."""
     deployment, best = plan.deployment, plan.best
     model, accelerator, engine = deployment.model, deployment.accelerator, deployment.engine
     gpus = deployment.gpus(best.layout, plan.context, plan.concurrency)
@@ -32,7 +36,59 @@ def report(plan: Plan, speed: Mapping[str, Any] | None = None) -> Report:
         verdict(plan),
     ]
     tables = [_answers(plan), _stacks(gpus), _memory(best.fullest), _caches(plan, gpus), _layouts(plan)]
-    return Report(_data(plan, gpus, speed), tables, header, plan.notes)
+    notes = [*plan.notes, *([f"no speed: {why_not}"] if why_not else speed.notes if speed else ())]
+    if speed:
+        said = (serving.headline(speed), serving.limits(speed))
+        header += [line for line in said if line]
+        tables += serving.tables(speed)
+    return Report(_data(plan, gpus, speed, notes), tables, header, notes)
+
+
+class Answer(NamedTuple):
+    """One combination of a model and an accelerator: its plan and speed, or `why` there is none."""
+
+    model: Model
+    accelerator: Accelerator
+    plan: Plan | None
+    speed: Serving | None
+    why: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """It does not fit, or no point is within the limits that were asked for."""
+        return self.plan is None or not self.plan.best.fits or bool(self.speed and self.speed.unmet)
+
+
+def comparison(answers: Sequence[Answer]) -> Report:
+    """Several models or accelerators, a row each."""
+    rows: list[Sequence[Any]] = []
+    notes: dict[str, None] = {}
+    data = []
+    priced = any(answer.speed and answer.speed.price is not None for answer in answers)
+    for model, accelerator, plan, speed, why in answers:
+        name = f"{model.name} on {accelerator.name}"
+        if plan is None:
+            rows.append(
+                (Cell(name, f"{model.name}\n{accelerator.name}"), Cell(None, "refused"), *[None] * (5 + priced))
+            )
+            data.append({"model": model.name, "gpu": accelerator.name, "refused": why})
+            notes[f"{name}: {why}"] = None
+            continue
+        one = report(plan, speed, why)
+        data.append({key: value for key, value in one.data.items() if key != "schema"})
+        notes |= dict.fromkeys(f"{name}: {note}" for note in one.notes)
+        best = plan.best
+        fits = Cell(best.fits, "yes" if best.fits else "no", "green" if best.fits else "red")
+        gpus = f"{best.layout.gpus} × {accelerator.name}"
+        label = Cell(f"{model.name} on {gpus}", f"{model.name}\n{gpus}")
+        figures = serving.row(speed) if speed else [None] * (3 + priced)
+        rows.append((label, fits, str(best.layout), best.max_concurrency, *figures))
+    cost = (Cell("cost of 1M out", "cost of\n1M out"),) if priced else ()
+    most, rate = Cell("most sequences", "most\nat once"), Cell("tokens/s a GPU", "tokens/s\na GPU")
+    headings = (Cell("deployment", "model\nGPUs"), "fits", "layout", most, "TTFT", "TPOT", rate, *cost)
+    said = next((serving.asked(answer.speed) for answer in answers if answer.speed), [])
+    table = Table("", headings, rows, left=frozenset({0, 2}))
+    return Report({"schema": "txcalc/deploy/1", "deployments": data}, [table], said, list(notes))
 
 
 def _sequences(number: int) -> str:
@@ -137,7 +193,7 @@ def _layouts(plan: Plan) -> Table:
     return Table(f"Layouts, best first: {RULE}", headings, rows)
 
 
-def _data(plan: Plan, gpus: list[Gpu], speed: Mapping[str, Any] | None) -> dict[str, Any]:
+def _data(plan: Plan, gpus: list[Gpu], speed: Serving | None, notes: list[str]) -> dict[str, Any]:
     deployment, best = plan.deployment, plan.best
     model, accelerator, engine = deployment.model, deployment.accelerator, deployment.engine
     return {
@@ -177,9 +233,9 @@ def _data(plan: Plan, gpus: list[Gpu], speed: Mapping[str, Any] | None) -> dict[
             for choice in plan.choices
         ],
         "memory": [_gpu(gpu, plan.context) for gpu in gpus],
-        "speed": speed,
+        "speed": serving.data(speed) if speed else None,
         "assumptions": list(model.assumptions),
-        "notes": [*model.notes, *plan.notes],
+        "notes": [*model.notes, *notes],
     }
 
 

@@ -1,0 +1,420 @@
+"""Speed: floors by hand, measured figures of others, no achievable figure below a floor, answers that are the largest
+and smallest, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from txcalc import hardware, load
+from txcalc.cli import app
+from txcalc.errors import InputError
+from txcalc.hardware import Accelerator, assumed
+from txcalc.planning.deployment import Deployment, engine, plan
+from txcalc.planning.parallelism import Layout, Sharding
+from txcalc.planning.serving import Cost, Pace, Serving, Speculation, request, series, serve, sizes
+from txcalc.sources.presets import names
+
+ONE = Layout()
+PERFECT = replace(
+    assumed(),
+    matmul=dict.fromkeys(assumed().matmul, 1.0),
+    **dict.fromkeys(hardware.SHARES, 1.0),  # type: ignore[arg-type]
+    **dict.fromkeys(hardware.SECONDS, 0.0),  # type: ignore[arg-type]
+)
+
+
+def pace(name: str, gpu: str | Accelerator = "h100-sxm", layout: Layout = ONE, **how: Any) -> Pace:
+    model = load(name)
+    accelerator = hardware.load(gpu) if isinstance(gpu, str) else gpu
+    return Pace(model, Sharding(model), layout, accelerator, engine(model, **how))
+
+
+def serving(
+    name: str, gpu: str = "h100-sxm", gpus: int = 1, context: int = 2048, concurrency: int = 1, **asked: Any
+) -> Serving:
+    model = load(name)
+    found = plan(Deployment(model, hardware.load(gpu), engine(model)), context, concurrency, gpus)
+    wanted = {key: asked.pop(key) for key in ("price", "ttft", "tpot") if key in asked}
+    return serve(found, request(context, **asked), **wanted)
+
+
+def run(*argv: str) -> tuple[int, str, str]:
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["deploy", *argv])
+    return result.exit_code, result.stdout, result.stderr
+
+
+# Floors, by hand from the published sizes.
+
+
+def test_decode_of_a_dense_model_reads_its_weights_and_its_cache() -> None:
+    """Llama-3.1-8B, bf16, one H100 of 3.35 TB/s: all weights but the input embedding (one row of it), and the cache."""
+    weights = 2 * (8_030_261_248 - 128_256 * 4096 + 4096)
+    found = pace("llama-3.1-8b").step(1, 2048)
+    assert found.floor == pytest.approx((weights + 131_072 * 2048) / 3.35e12, rel=1e-12)
+    assert f"{1000 * found.floor:.2f}" == "4.56" and found.floor_bound == "memory"
+    many = pace("llama-3.1-8b").step(7, 2048).floor
+    assert many == pytest.approx((weights + 6 * 2 * 4096 + 7 * 131_072 * 2048) / 3.35e12, rel=1e-12)
+
+
+def test_prefill_of_a_dense_model_computes_what_the_mask_leaves() -> None:
+    """2 a weight and token but for the head, which is read for the last; 4·D a visible pair and layer; 989 TFLOP/s."""
+    layers = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14_336)
+    flops = 2 * 2048 * layers + 2 * 4096 * 128_256 + 32 * 4 * 4096 * 2048 * 2049 // 2
+    found = pace("llama-3.1-8b").prefill(2048)
+    assert found.floor == pytest.approx(flops / 989e12, rel=1e-12) and found.floor_bound == "compute"
+
+
+def test_decode_of_experts_reads_those_that_are_touched() -> None:
+    """Mixtral 8x7B on 4 GPUs: a rank's quarter of the matrices, of 8 experts 8·(1 − (3/4)^B), and norms and routers
+    whole."""
+    attention = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024)
+    expert = 32 * 3 * 4096 * 14_336
+    small = 32 * (4096 * 8 + 2 * 4096) + 4096
+    for batch in (1, 4, 300):
+        touched = 8 * (1 - 0.75**batch)
+        elements = (attention + touched * expert + 32_000 * 4096) / 4 + small + batch * 4096
+        cache = batch * 2048 * 2 * 32 * 2 * 128  # two of the eight key/value heads
+        found = pace("mixtral-8x7b", "a100-80gb-sxm", Layout(tp=4)).step(batch, 2048)
+        assert found.floor == pytest.approx(2 * (elements + cache) / 2.039e12, rel=1e-9)
+
+
+def test_decode_of_latent_attention_reads_the_latent() -> None:
+    """DeepSeek-V3's cache is 576 elements a token and layer, whole on every rank of tp."""
+    layout = Layout(tp=8)
+    short, long = (pace("deepseek-v3", "h200", layout).step(1, n) for n in (1024, 9216))
+    assert long.floor - short.floor == pytest.approx(8192 * 2 * 576 * 61 / 4.8e12, rel=1e-6)
+
+
+def test_a_tied_head_is_read_once_more() -> None:
+    """GPT-2's head multiplies by the embedding, which is held elsewhere; positions and tokens are one row each."""
+    params = 124_439_808 - 1024 * 768 - 50_257 * 768
+    read = 2 * (params + 50_257 * 768 + 2 * 768) + 2 * 2 * 12 * 768 * 512
+    assert pace("gpt2").step(1, 512).floor == pytest.approx(read / 3.35e12, rel=1e-12)
+
+
+def test_quantised_weights_are_read_as_they_are_stored() -> None:
+    found, wide = (pace("llama-3.1-8b", weights=form).step(1, 2048).floor for form in ("fp8", "bf16"))
+    layers = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14_336)
+    assert (wide - found) * 3.35e12 == pytest.approx(layers - 32 * 7 * 4, rel=1e-9)
+
+
+def test_links_of_a_tensor_parallel_prefill() -> None:
+    """An all-reduce after each of 160 branches and the embedding moves at least the message; a ring 2·3/4 of it."""
+    parts = pace("llama-3.1-70b", layout=Layout(tp=4)).prefill_parts(2048)["collectives"]
+    message, logits = 2048 * 8192 * 2, 128_256 // 4 * 3 * 2
+    assert parts.least_link == pytest.approx((161 * message + logits) / 450e9, rel=1e-12)
+    share = assumed()
+    ring = (161 * 1.5 * message + logits) / 450e9 / share.link
+    assert parts.link == pytest.approx(ring + 162 * share.collective_s, rel=1e-9)
+
+
+def test_experts_over_all_gpus_go_to_ranks_once() -> None:
+    """A token of 8 experts out of 256 over 8 ranks is sent to 7·(1 − (7/8)^8) others, and comes back."""
+    layout = Layout(tp=1, dp=8, ep=8)
+    parts = pace("deepseek-v3", "h200", layout).decode_parts(16, 1024)["collectives"]
+    others = 7 * (1 - (7 / 8) ** 8)
+    assert parts.least_link == pytest.approx(58 * 2 * 16 * 7168 * 2 * others / 450e9, rel=1e-9)
+    narrow = pace("deepseek-v3", "h200", layout, weights="fp8-block").decode_parts(16, 1024)["collectives"]
+    assert narrow.least_link == pytest.approx(0.75 * parts.least_link, rel=1e-9)  # there in fp8, back in bf16
+
+
+def test_a_pipeline_is_a_way_through_all_stages() -> None:
+    """One sequence passes every stage; with two, both stages are busy."""
+    whole, cut = pace("llama-3.1-8b"), pace("llama-3.1-8b", layout=Layout(pp=2))
+    assert cut.step(1, 2048).floor == pytest.approx(whole.step(1, 2048).floor, rel=1e-5)
+    assert cut.step(2, 2048).floor < 1.1 * whole.step(1, 2048).floor
+    assert cut.prefill_rate(8192) > 1.6 * whole.prefill_rate(8192)
+
+
+# What others measured. The shares in presets/efficiency.toml were chosen before, from kernels.
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "tp", "ttft", "tpot"),
+    [
+        ("llama-3.1-8b", "h100-sxm", 1, 43.51, 6.238),
+        ("llama-3.1-70b", "h100-sxm", 4, 130.18, 14.98),
+        ("mixtral-8x7b", "h100-sxm", 4, None, 4.06),  # its TTFT, 33.81, is out of reach: 26.9, 21 % less
+        ("llama-3.1-8b", "a100-80gb-sxm", 1, 125.2, 12.01),
+        ("llama-3.1-8b", "h200", 1, 43.4, 4.91),
+        ("llama-3.1-8b", "l40s", 1, 144.9, 22.04),
+    ],
+)
+def test_achievable_is_near_what_was_measured(name: str, gpu: str, tp: int, ttft: float | None, tpot: float) -> None:
+    """aiconfigurator 0.12.0, interpolated from measured kernels (vLLM 0.24, static): a prompt of 2,048, bf16."""
+    found = pace(name, gpu, Layout(tp=tp))
+    assert 1000 * found.step(1, 2048).achievable == pytest.approx(tpot, rel=0.2)
+    assert ttft is None or 1000 * found.prefill(2048).achievable == pytest.approx(ttft, rel=0.2)
+
+
+# No achievable figure is below a floor.
+
+
+@given(st.data())
+def test_nothing_is_faster_than_the_floor(data: st.DataObject) -> None:
+    """Any model, accelerator, layout, format, batch, prompt; with shares that leave no slack at all, too."""
+    model = load(data.draw(st.sampled_from(names())))
+    accelerator = hardware.load(data.draw(st.sampled_from(hardware.names())))
+    assume({"bf16", "fp16"} & set(accelerator.peaks))
+    if data.draw(st.booleans()):
+        accelerator = replace(accelerator, calibration=PERFECT)
+    form = data.draw(st.sampled_from(["bf16", "int4"]))
+    chunk = data.draw(st.sampled_from([64, 1000, 8192]))
+    kv = data.draw(st.sampled_from(["bf16", "fp8"]))
+    sharding = Sharding(model)
+    gpus = 1 if accelerator.link is None else data.draw(st.sampled_from([1, 2, 6, 8]))
+    layout = data.draw(st.sampled_from([layout for layout in sharding.layouts(gpus)] or [ONE]))
+    one = Pace(model, sharding, layout, accelerator, engine(model, form, kv, chunk=chunk))
+    prompt = data.draw(st.integers(1, 40_000))
+    cached = data.draw(st.integers(0, prompt - 1)) if one.caching and not one.encodes else 0
+    if not one.caching:
+        prompt = one.prompt(request(prompt), prompt)
+    figures = [one.prefill(prompt, cached)]
+    if one.caching:
+        figures.append(one.step(data.draw(st.integers(1, 3000)), prompt, data.draw(st.integers(1, 9))))
+    for figure in figures:
+        assert 0 < figure.floor <= figure.achievable * (1 + 1e-9)
+
+
+def test_the_floor_can_be_crossed() -> None:
+    """A share above 1, which `hardware` refuses, does cross it: the assertion above can fail."""
+    fast = replace(PERFECT, memory=2.0, attention_decode=2.0)
+    found = pace("llama-3.1-8b", replace(hardware.load("h100-sxm"), calibration=fast)).step(1, 2048)
+    assert found.achievable < found.floor
+
+
+@given(st.integers(1, 64), st.integers(1, 30_000), st.sampled_from(["llama-3.1-8b", "gemma-3-27b", "deepseek-v3"]))
+def test_more_sequences_and_longer_contexts_take_no_less(batch: int, context: int, name: str) -> None:
+    one = pace(name, "h200", Layout(tp=8))
+    for better in (one.step(batch + 1, context), one.step(batch, context + 1)):
+        assert better.floor >= one.step(batch, context).floor
+        assert better.achievable >= one.step(batch, context).achievable * (1 - 1e-12)
+
+
+# Chunks.
+
+
+def test_chunks_are_added_up_one_by_one() -> None:
+    for name in ("gemma-3-27b", "deepseek-v3", "jamba-v0.1", "gpt-oss-20b"):
+        one = pace(name, "h200", Layout(tp=8), chunk=512)
+        work, number = one._chunks(100_000, 160, 1)
+        each = [max(one._stages(work(i), i == number - 1), key=lambda c: c.achievable) for i in range(number)]
+        assert number == 195 and sum(work(i).tokens for i in range(number)) == 100_000 - 160
+        assert one._slowest(100_000, 160, 1).achievable == pytest.approx(sum(c.achievable for c in each), rel=1e-9)
+        parts = one.prefill_parts(100_000, 160).values()
+        assert sum(part.achievable for part in parts) == pytest.approx(one.prefill(100_000, 160).achievable, rel=1e-9)
+
+
+@given(st.integers(0, 3000), st.lists(st.integers(0, 3000), max_size=3))
+def test_a_series_with_bends(number: int, bends: list[int]) -> None:
+    def term(i: int) -> Cost:
+        return Cost(compute=1 + 0.25 * i + sum(max(0, i - bend) for bend in bends))
+
+    assert series(term, number).compute == pytest.approx(sum(term(i).compute for i in range(number)), rel=1e-6)
+
+
+def test_a_prompt_of_any_length_is_quick_to_time() -> None:
+    calls = 0
+
+    def term(i: int) -> Cost:
+        nonlocal calls
+        calls += 1
+        return Cost(compute=3.0 + i)
+
+    assert series(term, 10**9).compute == pytest.approx(3e9 + 10**9 * (10**9 - 1) / 2)
+    assert calls == 3
+    assert series(term, 0) == Cost()
+
+
+def test_a_cached_prefix_is_not_computed_again() -> None:
+    asked = request(8192, 4096, hits=0.5)
+    assert asked.cached(16) == 2048 and request(100, 40, hits=1).cached(16) == 32
+    assert request(100, 32, hits=1).cached(16) == 31  # the last token is always computed
+    one = pace("llama-3.1-8b")
+    assert one.prefill(4096, 2048).floor < one.prefill(4096).floor
+    pairs = one.prefill_parts(4096, 2048)["attention_core"].least_compute
+    assert pairs == pytest.approx(32 * 4 * 4096 * (4096 * 4097 - 2048 * 2049) / 2 / 989e12, rel=1e-9)
+
+
+# Speculation.
+
+
+def test_speculation_by_its_formula() -> None:
+    assert Speculation(4, 0.8).expected == pytest.approx(sum(0.8**i for i in range(5)))
+    assert Speculation(3, 1.0).expected == 4 and Speculation(3, 0.0).expected == 1
+    plain = serving("llama-3.1-8b").chosen.tpot
+    free = serving("llama-3.1-8b", draft_tokens=4, acceptance=0.8).chosen.tpot
+    drawn = serving("llama-3.1-8b", draft_tokens=4, acceptance=0.8, draft=load("gpt2")).chosen.tpot
+    never = serving("llama-3.1-8b", draft_tokens=4, acceptance=0.0).chosen.tpot
+    assert plain and free and drawn and never
+    step = pace("llama-3.1-8b").step(1, 2048, 5)
+    assert free.achievable == pytest.approx(step.achievable / Speculation(4, 0.8).expected)
+    proposed = pace("gpt2").step(1, 2048).achievable
+    assert drawn.achievable == pytest.approx((step.achievable + 4 * proposed) / Speculation(4, 0.8).expected)
+    assert free.achievable < drawn.achievable < plain.achievable < never.achievable
+
+
+# Answers that are the largest, smallest and best.
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b", "gemma-3-27b", "deepseek-v3"])
+def test_the_ridge_is_the_first_batch_that_computes_longer(name: str) -> None:
+    found = serving(name, "h200", 16, 512)
+    assert found.ridge and found.ridge.weights
+    for caches, n in ((False, found.ridge.weights), (True, found.ridge.with_cache)):
+        for batch, longer in ((n, True), (n and n - 1, False)):
+            if batch:
+                parts = found.pace.decode_parts(batch, 512)
+                costs = [c for kind, c in parts.items() if caches or kind != "attention_core"]
+                memory = sum(c.least_weights + caches * c.least_cache for c in costs)
+                assert (sum(c.least_compute for c in costs) >= memory) is longer
+
+
+def test_no_point_beats_one_of_the_front() -> None:
+    found = serving("llama-3.1-70b", gpus=8, context=4096, concurrency=16)
+    assert len({point.layout for point in found.points}) > 3
+    for best in found.front:
+        for other in found.points:
+            assert best.tpot and other.tpot
+            quicker, more = other.tpot.achievable < best.tpot.achievable, other.output > best.output
+            assert not (quicker and other.output >= best.output)
+            assert not (more and other.tpot.achievable <= best.tpot.achievable)
+    assert {p.sequences for p in found.batches} >= {1, 2, 4, 16, found.plan.best.max_concurrency}
+
+
+def test_the_cheapest_point_is_the_largest_batch_within_the_limit() -> None:
+    found = serving("llama-3.1-8b", context=4096, tpot=0.012, price=2.0)
+    point = found.cheapest
+    assert point and point.tpot and point.tpot.achievable <= 0.012
+    assert found.pace.step(point.sequences + 1, 4096).achievable > 0.012
+    cost = [p.seconds(2048, 2048) for p in found.points if found.meets(p)]
+    assert point.seconds(2048, 2048) == min(cost)
+    assert found.meets(point) and not found.unmet
+    assert serving("llama-3.1-8b", ttft=0.001).unmet and not serving("llama-3.1-8b", ttft=9.0).unmet
+
+
+def test_costs_are_gpu_time() -> None:
+    """A GPU-hour of 3.6 is a thousandth a second."""
+    found = serving("llama-3.1-70b", gpus=4, concurrency=8, price=3.6)
+    point = found.chosen
+    assert point.tpot and point.layout.gpus == 4
+    assert point.million_output(3.6) == pytest.approx(1e6 * 1e-3 * 4 * point.tpot.achievable / 8)
+    whole = found.pace.prefill_rate(1024)
+    assert point.million_input(3.6) == pytest.approx(1e6 * 1e-3 * 4 / whole)
+    assert point.joules(700) == pytest.approx(700 * 4 * point.tpot.achievable / 8)
+
+
+def test_copies_share_the_users() -> None:
+    two = serving("llama-3.1-8b", gpus=2, concurrency=10)
+    copies = next(p for p in two.points if p.layout == Layout(dp=2) and p.sequences == 8)
+    assert copies.tpot == pace("llama-3.1-8b").step(4, 2048)
+    assert copies.output == pytest.approx(4 / copies.tpot.achievable)
+    assert sizes(11, 2) == [2, 4, 8, 10] and sizes(1, 2) == [] and sizes(9, 1, 3) == [1, 2, 3, 4, 8, 9]
+
+
+# What is not known or makes no sense.
+
+
+def test_what_is_needed_and_not_known_is_refused() -> None:
+    with pytest.raises(InputError, match="rtx-4090: its link is not known"):
+        pace("gpt2", "rtx-4090", Layout(tp=2))
+    with pytest.raises(InputError, match="no peak of it is known"):
+        pace("gpt2", "a10g").step(1, 8)
+    assert pace("gpt2", "rtx-4090").step(1, 8).floor > 0
+
+
+def test_a_deployment_without_a_speed_still_has_its_memory() -> None:
+    code, out, err = run("gpt2", "--gpu", "a10g", "--context", "1k")
+    assert code == 0 and "Speed" not in out and "no speed: a10g: dtype of the peak" in err
+    code, out, _ = run("gpt2", "--gpu", "a10g", "--context", "1k", "--json")
+    data = json.loads(out)
+    assert data["speed"] is None and data["fits"] and any("no speed" in note for note in data["notes"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--price", "-1"], "price is -1.0, expected a number above 0"),
+        (["--price", "0"], "price is 0.0"),
+        (["--price", "nan"], "price is nan"),
+        (["--ttft", "3"], "--ttft is '3', expected a time above 0 with its unit"),
+        (["--tpot", "0ms"], "--tpot is '0ms'"),
+        (["--prompt", "9000"], "prompt is 9000, expected a whole number from 1 to the context of 1,024"),
+        (["--prompt", "0"], "prompt is 0"),
+        (["--prefix-hits", "120%"], "prefix hits is 1.2, expected a share from 0 to 1"),
+        (["--prefix-hits", "x"], "--prefix-hits is 'x'"),
+        (["--draft", "4"], "a draft's tokens and their acceptance go together"),
+        (["--acceptance", "0.5"], "a draft's tokens and their acceptance go together"),
+        (["--draft", "four", "--acceptance", "0.5"], "--draft is 'four'"),
+        (["--draft", "0", "--acceptance", "1.5"], "acceptance is 1.5, expected a probability from 0 to 1"),
+        (["--draft", "4:gpt5", "--acceptance", "0.5"], "no preset named 'gpt5'"),
+    ],
+)
+def test_bad_input_is_one_message(argv: list[str], said: str) -> None:
+    code, out, err = run("gpt2", "--gpu", "l4", "--context", "1k", *argv)
+    assert code == 2 and out == "" and said in err, err
+
+
+# The report.
+
+
+def test_the_report_says_what_it_means() -> None:
+    code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm", "--context", "2048", "--prompt", "2048", "--price", "2.5")
+    assert code == 0 and max(map(len, out.splitlines())) <= 80
+    for words in ("TTFT 45.2 ms (floor 30.0 ms)", "TPOT 6.62 ms (floor 4.56 ms)", "time to first token: one prompt"):
+        assert words in out.replace("\n", " ")
+    assert "time per output token: one decode step" in out and "at 2.5 a GPU-hour" in out
+
+
+def test_the_json_is_the_contract() -> None:
+    argv = ["deepseek-v3", "--gpu", "h200:8", "--weights", "fp8-block", "--price", "2", "--json"]
+    speed = json.loads(run(*argv)[1])["speed"]
+    for figure in ("floor", "achievable"):
+        assert speed[figure].keys() >= {"ttft_s", "tpot_s"}
+    assert speed["floor"]["tpot_s"] <= speed["achievable"]["tpot_s"] == speed["tpot_s"]
+    decode = speed["parts"]["decode"]
+    assert sum(part["achievable"]["time_s"] for part in decode) == pytest.approx(speed["tpot_s"])
+    assert {part["part"] for part in decode} >= {"experts", "shared_experts", "router", "attention_core", "collectives"}
+    for part in decode:
+        spent = {key: part["achievable"][f"{key}_s"] for key in ("compute", "memory", "link", "launch")}
+        assert part["achievable"]["bound"] == max(spent, key=spent.__getitem__)
+    assert all(entry["source"] for entry in speed["efficiency"].values())
+    assert speed["cheapest"]["cost_per_million_output"] <= speed["cost_per_million_output"]
+
+
+def test_limits_that_no_point_meets_fail() -> None:
+    code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm", "--tpot", "1ms")
+    assert code == 1 and "no layout and batch is within a TPOT of 1.00 ms" in out
+    code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm", "--tpot", "20ms", "--ttft", "1s")
+    assert code == 0 and "cheapest within a TTFT of 1 s and TPOT of 20.0 ms" in out.replace("\n", " ")
+
+
+def test_encoders_have_one_latency() -> None:
+    for name, positions in (("bert-base", "512"), ("vit-b", "197")):
+        code, out, _ = run(name, "--gpu", "l4", "--context", "512")
+        assert code == 0 and f"a pass over {positions}" in out and "TPOT," not in out
+    assert json.loads(run("bert-base", "--gpu", "l4", "--json")[1])["speed"]["achievable"]["tpot_s"] is None
+
+
+def test_several_are_one_table() -> None:
+    argv = ["llama-3.1-8b", "deepseek-v3", "--gpu", "h100-sxm:8", "--gpu", "l4:3", "--price", "2"]
+    code, out, err = run(*argv)
+    assert code == 0 and max(map(len, out.splitlines())) <= 80
+    assert "deepseek-v3 on h100-sxm" in err and "8 × h100-sxm" in out
+    rows = json.loads(run(*argv, "--json")[1])["deployments"]
+    assert [row["model"]["name"] for row in rows] == ["llama-3.1-8b"] * 2 + ["deepseek-v3"] * 2
+    alone = json.loads(run("llama-3.1-8b", "--gpu", "l4:3", "--price", "2", "--json")[1])
+    assert rows[1] == {key: value for key, value in alone.items() if key != "schema"}
+    assert [row["fits"] for row in rows] == [True, True, False, False]
+    assert run("deepseek-v3", "--gpu", "l4", "--gpu", "l40s:2", "--tp", "2", "--pp", "1", "--dp", "1")[0] == 1
+    code, _, err = run("gpt2", "llama-3.1-8b", "--gpu", "l4:7", "--tp", "7")
+    assert code == 1 and "gpt2 on l4: layout" in err  # 12 heads are no multiple of 7, and nor are 32
+    code, _, err = run(*argv, "--plot", "-")
+    assert code == 2 and "--plot draws one deployment" in err

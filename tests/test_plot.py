@@ -201,12 +201,14 @@ def test_a_png_has_the_same_bytes_every_time() -> None:
     assert draw.as_file(EVERY, ".png") == first
 
 
-@pytest.mark.parametrize("name", ["$\\frac{", "_hidden", "a\x1b[31m\x00b", "模型 🤖", "<&>", "x" * 500, "--"])
+@pytest.mark.parametrize("name", ["$\\frac{$", "_hidden", "a\x1b[31m\x00b", "模型 🤖", "<&>", "x" * 500, "--"])
 def test_a_name_is_drawn_as_it_is_written(name: str) -> None:
     pytest.importorskip("matplotlib")
     panel = EVERY.panels[0]
     named = Picture(name, name, [panel._replace(title=name, series=[s._replace(label=name) for s in panel.series])])
     ET.fromstring(draw.as_file(named, ".svg"))
+    legend = draw.figure(named).axes[0].get_legend()
+    assert len({text.get_text().strip() for text in legend.get_texts()} & {name, draw._said(name)}) == 1
     assert ANSI not in draw.as_text(named, 80, False)
 
 
@@ -247,14 +249,17 @@ def test_a_terminal_gets_the_picture_below_the_table(command: str) -> None:
     assert run(*COMMANDS[command], "--plot", "-", FORCE_COLOR="1", NO_COLOR="1")[1] == out
 
 
-def test_lines_are_told_apart_without_colour() -> None:
+def test_lines_are_told_apart_without_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("plotille")
-    same = Series("one", [1, 2, 4, 8, 16, 32], [1, 2, 4, 8, 16, 32])
-    panel = Panel("", Axis("x", "tokens", 2), Axis("y", log=10), [same, same._replace(label="two", of=1)])
-    text = draw.as_text(Picture("", "", [panel]), 60, False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    powers = [2**i for i in range(16)]
+    names = ["one", "two", "three", "four"]
+    same = [Series(name, powers, powers, i) for i, name in enumerate(names)]
+    text = draw.as_text(Picture("", "", [Panel("", Axis("x", "tokens", 2), Axis("y", log=10), same)]), 60, False)
     canvas, legend = text.split("└")
-    assert canvas.count("a") >= 2 and canvas.count("b") >= 2
-    assert "a  one\nb  two" in legend
+    assert ANSI not in text
+    assert [canvas.count(letter) for letter in "abcd"] == [3, 3, 3, 3]
+    assert "a  one\nb  two\nc  three\nd  four\n" in legend
 
 
 def test_a_stack_in_a_terminal_is_to_scale() -> None:

@@ -142,7 +142,7 @@ def figure(picture: Picture) -> Any:
     drawn.suptitle("\n".join(header), x=0.01, ha="left", fontsize=10)
     rows = drawn.subplots(len(picture.panels), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axes, panel in zip(rows, picture.panels, strict=True):
-        axes.set_title(_said(panel.title), fontsize=10, fontweight="bold", loc="left")
+        axes.set_title(_said(panel.title, 100), fontsize=10, fontweight="bold", loc="left")
         {"lines": _lines, "stack": _stack, "bars": _bars}[panel.kind](axes, panel)
     return drawn
 
@@ -177,7 +177,7 @@ def _scaled(axes: Any, panel: Panel) -> None:
 
 
 def _legend(axes: Any, handles: Sequence[Any], labels: Sequence[str]) -> None:
-    """Below the axes where it hides nothing; a label that begins with _ would be left out."""
+    """Below the axes where it hides nothing; old versions leave out a label that begins with _."""
     names = [f" {label}" if label.startswith("_") else label for label in map(_said, labels)]
     columns = 3 if max(map(len, names)) <= 24 else 2 if len(names) > 2 else 1
     axes.legend(handles, names, loc="upper left", bbox_to_anchor=(0.0, -0.16), ncols=columns, borderaxespad=0.0)
@@ -356,7 +356,8 @@ def _lettered(canvas: Any, panel: Panel, place: Any) -> Iterator[str]:
         line = panel.series[i]
         known = [place(x, y) for x, y in zip(line.xs, line.ys, strict=True) if y is not None]
         for k in range(3):  # spread, and where no other line has its own
-            for x, y in known[(2 * k + 1) * len(known) // 6 + i % 3 :]:
+            start = (2 * k + 1) * len(known) // 6 + i % 3
+            for x, y in [*known[start:], *reversed(known[:start])]:
                 cell = int(x * canvas.width), int(y * canvas.height)
                 if cell not in taken:
                     taken.add(cell)

@@ -20,6 +20,7 @@ from txcalc.parts.attention import (
     Chunks,
     Cross,
     Full,
+    Gate,
     LatentAttention,
     LatentCore,
     RelativeBias,
@@ -31,7 +32,7 @@ from txcalc.parts.feedforward import Experts, FeedForward
 from txcalc.parts.linear import Activation, Convolution, Linear, Lookup, Norm, Patches, Sum, Vector
 from txcalc.parts.model import Embedding, EncoderDecoder, FixedLength, Head, LayerGroup, Memory, Stack
 from txcalc.parts.part import Workload
-from txcalc.parts.recurrent import HeadScan, Mamba, Mamba2, SelectiveScan
+from txcalc.parts.recurrent import DeltaNet, DeltaRule, HeadScan, Mamba, Mamba2, SelectiveScan
 
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "sigmoid", "tanh")
 
@@ -59,12 +60,15 @@ convolutions = st.builds(Convolution, sizes, sizes, sizes, flags, flags, flags, 
 activation_leaves = st.builds(Activation, sizes, activations, flags)
 relative_biases = st.builds(RelativeBias, sizes, sizes, sizes, flags)
 cores = st.builds(AttentionCore, sizes, sizes, sizes, sizes, spans, flags, flags, flags)
+gates = st.builds(Gate, sizes, sizes, sizes, st.sampled_from(["sigmoid", "softplus"]))
 latent_cores = st.builds(LatentCore, sizes, sizes, sizes, sizes, sizes, causal_spans)
 
 LEAVES: dict[type, st.SearchStrategy[Any]] = {
     Activation: activation_leaves,
     AttentionCore: cores,
     Convolution: convolutions,
+    DeltaRule: st.builds(DeltaRule, sizes, sizes, sizes, sizes, sizes, st.sampled_from([None, -5.0])),
+    Gate: gates,
     HeadScan: st.builds(HeadScan, sizes, sizes, sizes, sizes),
     LatentCore: latent_cores,
     Linear: linears,
@@ -94,6 +98,7 @@ attentions = st.builds(
     cores,
     flags,
     maybe(linears),
+    maybe(gates),
 )
 latent_attentions = st.builds(
     LatentAttention,
@@ -112,10 +117,19 @@ latent_attentions = st.builds(
 experts = st.builds(Experts, sizes, sizes, sizes, feed_forwards, maybe(linears), maybe(feed_forwards), maybe(linears))
 mambas = st.builds(Mamba, sizes, sizes, sizes, sizes, sizes, flags, flags, st.sampled_from([None, 1e-6]))
 mamba2s = st.builds(Mamba2, sizes, sizes, sizes, sizes, sizes, sizes, flags, flags, st.just(1e-5))
+delta_nets = st.builds(
+    DeltaNet,
+    *[sizes] * 6,
+    flags,
+    st.sampled_from([None, -5.0]),
+    maybe(sizes),
+    st.sampled_from(["silu", "sigmoid"]),
+    st.just(1e-6),
+)
 branches = st.builds(
     Branch,
     st.just("mixer"),
-    attentions | latent_attentions | mambas | mamba2s,
+    attentions | latent_attentions | mambas | mamba2s | delta_nets,
     st.sampled_from(["attention", "recurrent", None]),
     maybe(norms),
     maybe(norms),
@@ -169,6 +183,7 @@ stacks = st.builds(
 COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
     Attention: attentions,
     Block: blocks,
+    DeltaNet: delta_nets,
     Embedding: embeddings,
     EncoderDecoder: st.builds(EncoderDecoder, stacks, stacks),
     Experts: experts,
@@ -227,6 +242,7 @@ def attention_tables(draw: st.DrawFn, window: bool = True, causal: bool = False)
         "bias": draw(flags | st.lists(st.sampled_from("qkvo"), unique=True)),
         "qk_norm": draw(st.sampled_from(["none", "head", "width"])),
         "sinks": draw(flags),
+        "gate": draw(st.sampled_from(["none", "element", "head"])),
     }
     if draw(flags):
         table["n_kv_heads"] = groups
@@ -284,6 +300,21 @@ def mamba2_tables(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
+def delta_tables(draw: st.DrawFn) -> dict[str, Any]:
+    number = draw(st.integers(1, 3))
+    table: dict[str, Any] = {
+        "n_heads": number * draw(st.integers(1, 3)),
+        "n_key_heads": number,
+        "d_key": draw(sizes),
+        "d_value": draw(sizes),
+        "decay": draw(st.sampled_from(["head", "channel"])),
+        "gate": draw(st.sampled_from(["silu", "sigmoid"])),
+    }
+    optional = {"rank": sizes, "bound": st.just(-5.0), "d_conv": sizes}
+    return table | draw(st.fixed_dictionaries({}, optional=optional))
+
+
+@st.composite
 def norm_tables(draw: st.DrawFn) -> dict[str, Any]:
     table: dict[str, Any] = {
         "form": draw(st.sampled_from(["rms", "layer"])),
@@ -310,14 +341,12 @@ def channel_tables(draw: st.DrawFn) -> dict[str, Any]:
     )
 
 
-MIXERS = {"mamba": mamba_tables, "mamba2": mamba2_tables(), "latent": latent_tables()}
+MIXERS = {"mamba": mamba_tables, "mamba2": mamba2_tables(), "delta": delta_tables(), "latent": latent_tables()}
 CHANNELS = {"feed_forward": feed_forward_tables, "experts": expert_tables()}
 
 
 @st.composite
-def decoders(
-    draw: st.DrawFn, mixers: tuple[str, ...] = ("attention", "latent", "mamba", "mamba2"), window: bool = True
-) -> dict[str, Any]:
+def decoders(draw: st.DrawFn, mixers: tuple[str, ...] = ("attention", *MIXERS), window: bool = True) -> dict[str, Any]:
     """Decoder-only models: layers of one or several kinds, each a mixer and perhaps a feed-forward or experts."""
     kinds = {
         kind: (draw(st.sampled_from(mixers)), draw(st.sampled_from([*CHANNELS, None])))

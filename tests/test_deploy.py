@@ -39,7 +39,8 @@ def rank(name: str, layout: Layout = ONE, stage: int = 0, **how: Any) -> Rank:
 # Weights and caches.
 
 # name: parameters, bf16 bytes a token, bytes of one sequence of 8,192 tokens. transformers on the meta device for the
-# parameters; the caches by hand from the configurations. Qwen3-Next cannot be described yet (gated delta rule).
+# parameters; the caches by hand from the configurations: of Qwen3-Next 12 of 48 layers keep K and V, the others four
+# columns of 8,192 channels and a state of 32 · 128 · 128.
 TRUTH = {
     "llama-3.1-8b": (8_030_261_248, 131_072 * 8192),
     "llama-3.1-70b": (70_553_706_496, 327_680 * 8192),
@@ -47,6 +48,7 @@ TRUTH = {
     "gemma-3-27b": (27_009_346_304, 81_920 * 8192 + 425_984 * 1024),
     "deepseek-v3": (671_026_404_352, 70_272 * 8192),
     "gpt-oss-20b": (20_914_757_184, 24_576 * 8192 + 24_576 * 128),
+    "qwen3-next-80b-a3b": (79_674_391_296, 24_576 * 8192 + 36 * 2 * (4 * 8192 + 32 * 128 * 128)),
 }
 
 

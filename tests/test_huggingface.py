@@ -31,7 +31,7 @@ deepseek-v3.2 deepseek-v4-flash deepseek-v4-pro default-axk1 default-bailing-hyb
 default-blt default-diffllama default-doge default-fsmt default-gemma3n-text default-laguna default-lfm3 default-moshi
 default-prophetnet default-xlstm default-zamba dinov2-base esm2-t33-650m fnet-base gemma-4-26b-a4b gemma-4-e2b
 gemma-4-e4b jetmoe-8b longformer-base-4096 minimax-text-01 mobilebert-uncased nvidia-nemotron-3-ultra-550b-a55b-bf16
-opt-350m qwen3-next-80b-a3b qwen3.5-122b-a10b qwen3.5-27b qwen3.5-397b-a17b recurrentgemma-2b rwkv-4-430m rwkv-4-7b
+opt-350m recurrentgemma-2b rwkv-4-430m rwkv-4-7b
 squeezebert swin-tiny
 """
 
@@ -407,6 +407,8 @@ def test_mutations_give_a_model_or_a_fault(name: str, data: st.DataObject) -> No
         assert str(error).encode("utf-8")
         return
     assert model.params > 0 and ledger_of(model, 1, 4).total("flops") > 0
+    if table is config.get("vision_config"):
+        return  # the language model alone is read
     sizes = {name: table[name] for name in PRIMARY if name in table}
     assert all(value is None or (type(value) is int and value > 0) for value in sizes.values()), sizes
 

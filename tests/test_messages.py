@@ -221,7 +221,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "real": ({"positions.theta": float("inf")}, "positions.theta is inf, expected a finite number"),
     "biases": (
         {"attention.bias": ["q", "z"]},
-        'attention.bias is [\'q\', \'z\'], expected true, false, or a list out of "q", "k", "v", "o"',
+        'attention.bias is [\'q\', \'z\'], expected true, false, or a list out of "q", "k", "v", "o", "g"',
     ),
     "groups": (
         {"attention.n_kv_heads": 3},
@@ -252,6 +252,14 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "heads of Mamba-2": (
         {"mamba2": {"d_head": 60}, "attention": DROP, "feed_forward": DROP},
         "mamba2.n_heads is missing, expected a key of its own: 2·d_model = 1024 is no multiple of d_head = 60",
+    ),
+    "key heads of a delta rule": (
+        {"delta": {"n_heads": 4, "n_key_heads": 3}, "attention": DROP, "feed_forward": DROP},
+        "delta.n_key_heads is 3, expected a divisor of n_heads = 4",
+    ),
+    "bias of no gate": (
+        {"attention": {"n_heads": 8, "bias": ["g"]}},
+        "attention.bias is ['g'], expected a list without \"g\": there is no gate",
     ),
     "bias of an RMSNorm": (
         {"norm.bias": True},
@@ -307,7 +315,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "parts": (
         {"layer": {"a": {"parts": ["atention"]}}},
         "layer.a.parts is ['atention'], expected a list out of attention, cross_attention, feed_forward, experts, "
-        "mamba, mamba2",
+        "mamba, mamba2, delta",
     ),
     "parts twice": (
         {"layer": {"a": {"parts": ["attention", "attention", "feed_forward"]}}},
@@ -315,8 +323,8 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "key of a layer": (
         {"layer": {"a": {"d_model": 8}}},
-        "layer.a.d_model is not a key (known: attention, latent, feed_forward, experts, mamba, mamba2, norm, "
-        "positions, parts)",
+        "layer.a.d_model is not a key (known: attention, latent, feed_forward, experts, mamba, mamba2, delta, "
+        "norm, positions, parts)",
     ),
     "table of a layer": (
         {"layer": {"a": {"parts": ["attention", "feed_forward"], "mamba": {}}}},

@@ -31,6 +31,7 @@ llama-3.1-8b llama-3.1-70b llama-3.1-405b mistral-7b mixtral-8x7b mixtral-8x22b
 gemma-2b gemma-7b gemma-2-9b gemma-2-27b gemma-3-27b falcon-7b falcon-40b
 qwen2.5-7b qwen2.5-72b qwen3-8b qwen3-30b-a3b qwen3-235b-a22b deepseek-v2 deepseek-v3 kimi-k2
 gpt-oss-20b gpt-oss-120b mamba-130m mamba-2.8b mamba2-2.7b jamba-v0.1
+qwen3-next-80b-a3b
 """
 
 # The oracle's groups in our words. `mixer` is compared module by module below.

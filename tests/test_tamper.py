@@ -19,6 +19,7 @@ from txcalc.parts.attention import (
     Causal,
     Cross,
     Full,
+    Gate,
     LatentAttention,
     LatentCore,
     RelativeBias,
@@ -30,7 +31,7 @@ from txcalc.parts.feedforward import Experts, FeedForward
 from txcalc.parts.linear import Activation, Convolution, Linear, Lookup, Norm, Patches, Sum, Vector
 from txcalc.parts.model import Embedding, EncoderDecoder, FixedLength, Head, LayerGroup, Memory, Stack
 from txcalc.parts.part import COST, Cache, Leaf, MatMul, Workload
-from txcalc.parts.recurrent import HeadScan, Mamba, Mamba2, SelectiveScan
+from txcalc.parts.recurrent import DeltaNet, DeltaRule, HeadScan, Mamba, Mamba2, SelectiveScan
 
 # 2 sequences of 3 new tokens after 5 cached ones: 6 rows, 8 keys, 3·5 + 1 + 2 + 3 = 21 visible pairs; 14 source rows.
 WORK = Workload(2, 3, 5, 7)
@@ -259,6 +260,30 @@ ROWS = {
         saved=6 * (33 * 6 + 3 + 10),
         cache=(0, 165, 165),
     ),
+    # 3 heads of 7 on 1 of 5, 1 decay a head, or 5
+    "delta rule": row(
+        DeltaRule(3, 1, 5, 7, 1),
+        params=3 + 3,
+        flops_other=6 * (105 * 7 + 21 * 2 + 5 * 7 + 3 * 3 + 3 * 5),
+        traffic=(6, 6 * (10 + 42 + 3 + 3), 2 * 2 * 105),
+        saved=6 * (21 * 6 + 10 + 3 + 3),
+        cache=(0, 105, 105),
+    ),
+    "delta rule by channel": row(
+        DeltaRule(3, 1, 5, 7, 5, -5),
+        STEP,
+        params=3 + 15,
+        flops_other=5 * (105 * 7 + 21 * 2 + 5 * 7 + 3 * 3 + 15 * 7),
+        traffic=(18, 5 * (10 + 42 + 15 + 3), 2 * 5 * 105),
+        saved=5 * (21 * 6 + 10 + 3 + 15),
+        cache=(0, 105, 105),
+    ),
+    "gate": row(  # 5 heads of 7
+        Gate(5, 7, 7), flops_other=6 * 35 * (3 + 1), traffic=(0, 6 * 35 * (2 + 3), 0), saved=6 * 35
+    ),
+    "gate a head": row(
+        Gate(5, 7, 1, "softplus"), EAGER, flops_other=6 * (5 * 2 + 35), traffic=(0, 6 * (10 + 5 + 70), 0), saved=6 * 45
+    ),
     "scan of 5 sequences": row(
         SelectiveScan(11, 5),
         STEP,
@@ -334,6 +359,19 @@ ROWS = {
         saved=6 * (11 + 30 + 10) + 6 * 30 + 16 * 20 + 6 * 30,
         cache=(20, 0, 160),
     ),
+    "gated attention": row(  # 2 heads of 5, each let through by a gate of its own
+        Attention(
+            11, 2, 2, 5, Causal(), frozenset("g"), None, None, None, AttentionCore(2, 2, 5, 5, Causal()),
+            gate=Gate(2, 5, 1),
+        ),
+        params=440 + 24,
+        flops=2 * 6 * (440 + 22) + 2 * 4 * 24 * 10,
+        flops_masked=2 * 6 * 462 + 2 * 4 * 21 * 10,
+        flops_other=6 * (2 + 2 * 3 + 10) + 5 * 4 * 24,
+        traffic=(464, 6 * (4 * 21 + 13) + 6 * 20 + 6 * (4 + 22), 2 * 2 * 8 * 10),
+        saved=6 * (11 + 10) + 16 * 20 + 6 * 10 + 6 * 2 + 6 * 10,
+        cache=(20, 0, 160),
+    ),
     "cross-attention": row(
         Attention(11, 2, 2, 5, Cross(), frozenset(), None, None, None, AttentionCore(2, 2, 5, 5, Cross())),
         params=440,
@@ -389,6 +427,32 @@ ROWS = {
         traffic=(11 * 47 + 145 + 9 + 15 + 165, 6 * (58 + 58 + 47 + 30 + 26), 2 * 2 * 105),
         saved=6 * (11 + 29 + (15 * 8 + 3 + 14) + 15 + 15),
         cache=(0, 116 + 105, 116 + 105),
+    ),
+    "delta net": row(  # 3 heads of 7 on 1 of 5, 2 taps: 31 through the convolution
+        DeltaNet(11, 3, 1, 5, 7, 2, False, None, None, "silu", 0),
+        params=11 * (31 + 3 + 21 + 3) + 62 + 6 + 7 + 231,
+        flops=2 * 6 * (11 * 58 + 62 + 231),
+        flops_other=6 * (4 * 31 + 836 + 4 * 21 + 5 * 21),
+        traffic=(
+            11 * 58 + 62 + 6 + 7 + 231,
+            6 * (42 + 14 + 32 + 14 + 62 + 62 + (10 + 42 + 3 + 3) + 42 + 5 * 21 + 32),
+            2 * 2 * 105,
+        ),
+        saved=6 * (11 + 31 + 31 + (21 * 6 + 10 + 3 + 3) + 21 + 3 * 21 + 21),
+        cache=(0, 62 + 105, 62 + 105),
+    ),
+    "delta net by channel": row(  # through a rank of 2
+        DeltaNet(11, 3, 1, 5, 7, 2, True, -5, 2, "sigmoid", 0),
+        params=11 * (31 + 2 + 2 + 3) + 2 * (15 + 21) + 62 + 18 + 7 + 231,
+        flops=2 * 6 * (11 * 38 + 72 + 62 + 231),
+        flops_other=6 * (4 * 31 + 105 * 7 + 42 + 35 + 9 + 105 + 4 * 21 + 4 * 21),
+        traffic=(
+            11 * 38 + 72 + 62 + 18 + 7 + 231,
+            6 * (42 + 13 + 17 + 13 + 23 + 14 + 62 + 62 + (10 + 42 + 15 + 3) + 42 + 5 * 21 + 32),
+            2 * 2 * 105,
+        ),
+        saved=6 * (11 + 2 + 2 + 31 + 31 + (21 * 6 + 10 + 3 + 15) + 21 + 2 * 21 + 21),
+        cache=(0, 62 + 105, 62 + 105),
     ),
     "block": row(
         Block(

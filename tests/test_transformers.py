@@ -92,6 +92,25 @@ def oss_downs(layer: str, suffix: str, tensor: Tensor) -> Copied:
     return {f"{at}.{e}.down.{kind}": expert.T for e, expert in enumerate(tensor)}
 
 
+def delta_projections(layer: str, tensor: Tensor) -> Copied:
+    """q, k, v and z of two key heads of 8 and four value heads of 6, interleaved key head by key head."""
+    q, k, v, z = tensor.unflatten(0, (2, -1)).split((8, 8, 12, 12), 1)
+    mixed = torch.cat([side.flatten(0, 1) for side in (q, k, v)])
+    at = f"layers.{layer}.delta"
+    return {f"{at}.in_proj.weight": mixed, f"{at}.gate_proj.weight": z.flatten(0, 1)}
+
+
+def delta_gates(layer: str, tensor: Tensor) -> Copied:
+    beta, decay = (side.flatten(0, 1) for side in tensor.unflatten(0, (2, -1)).chunk(2, 1))
+    return {f"layers.{layer}.delta.beta_proj.weight": beta, f"layers.{layer}.delta.decay_proj.weight": decay}
+
+
+def queries_and_gates(layer: str, tensor: Tensor) -> Copied:
+    """A query and its gates, head by head."""
+    q, gates = (side.flatten(0, 1) for side in tensor.unflatten(0, (4, -1)).chunk(2, 1))
+    return {f"layers.{layer}.attention.q.weight": q, f"layers.{layer}.attention.g.weight": gates}
+
+
 LLAMA: dict[str, Rule] = {
     r"model\.embed_tokens\.weight": "embedding.tokens.weight",
     r"model\.layers\.(\d+)\.self_attn\.([qkvo])_proj\.(\w+)": r"layers.\1.attention.\2.\3",
@@ -606,6 +625,35 @@ CASES = [
         mixer("mamba2"),
     ),
     Case(
+        "qwen3-next",
+        "Qwen3NextForCausalLM",
+        "Qwen3NextConfig",
+        {
+            **SMALL,
+            "num_hidden_layers": 4,
+            "head_dim": 16,
+            "linear_num_value_heads": 4,
+            "linear_num_key_heads": 2,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 6,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16,
+            "shared_expert_intermediate_size": 24,
+        },
+        TINY["qwen3-next"],
+        {
+            **EXPERTS,
+            r"model\.layers\.([012])\.input_layernorm\.weight": r"layers.\1.delta_norm.weight",
+            r"model\.layers\.(\d)\.linear_attn\.(A_log|dt_bias)": r"layers.\1.delta.scan.\2",
+            r"model\.layers\.(\d)\.linear_attn\.conv1d\.weight": r"layers.\1.delta.conv.weight",
+            r"model\.layers\.(\d)\.linear_attn\.(norm|out_proj)\.weight": r"layers.\1.delta.\2.weight",
+            r"model\.layers\.(\d)\.linear_attn\.in_proj_qkvz\.weight": delta_projections,
+            r"model\.layers\.(\d)\.linear_attn\.in_proj_ba\.weight": delta_gates,
+            r"model\.layers\.(3)\.self_attn\.q_proj\.weight": queries_and_gates,
+        },
+    ),
+    Case(
         "jamba",
         "JambaForCausalLM",
         "JambaConfig",
@@ -712,6 +760,7 @@ GENERATES = [
     "mamba2",
     "jamba",
     "gpt-oss",
+    "qwen3-next",
 ]
 
 

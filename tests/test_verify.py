@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 from txcalc import load
 from txcalc.cli import app
 from txcalc.errors import InputError, Refuted, UnknownName
-from txcalc.parts.attention import AttentionCore, LatentCore, RelativeBias, Rotary
+from txcalc.parts.attention import AttentionCore, Gate, LatentCore, RelativeBias, Rotary
 from txcalc.parts.linear import Activation, Convolution, Linear, Lookup, Norm, Patches, Sum, Vector
 from txcalc.parts.model import Memory
 from txcalc.parts.part import Cache, Leaf, MatMul, Weight, Workload
-from txcalc.parts.recurrent import HeadScan, SelectiveScan
+from txcalc.parts.recurrent import DeltaRule, HeadScan, SelectiveScan
 from txcalc.planning.activations import korthikanti
 from txcalc.planning.evidence import MEANING, how_known
 from txcalc.planning.training import training_flops
@@ -117,7 +117,10 @@ def test_saved_elements_of_dense_blocks(source: str) -> None:
     assert not any("modelled" in note for note in verdict.notes)
 
 
-@pytest.mark.parametrize("name", ["falcon", "gpt-neox", "palm", "olmo2", "qwen3", "bert", "albert", "vit", "vectors"])
+OTHERS = ["falcon", "gpt-neox", "palm", "olmo2", "qwen3", "bert", "albert", "vit", "vectors", "qwen3-next"]
+
+
+@pytest.mark.parametrize("name", OTHERS)
 def test_saved_elements_of_other_blocks(name: str) -> None:
     assert failed(verify(tiny(name), ["saved"])) == []
 
@@ -130,7 +133,7 @@ def test_what_saved_only_models_is_said_and_not_compared() -> None:
     assert "modelled, not compared: experts" in said and "modelled, not compared: recurrent mixers" in said
 
 
-CACHED = ["gpt2", "mistral", "gemma3", "deepseek-v3", "t5", "mamba", "mamba2", "jamba"]
+CACHED = ["gpt2", "mistral", "gemma3", "deepseek-v3", "t5", "mamba", "mamba2", "jamba", "qwen3-next", "channel-delta"]
 
 
 @pytest.mark.parametrize("name", CACHED)
@@ -202,6 +205,9 @@ PROVED = [
     (SelectiveScan, "cache", "mamba"),
     (HeadScan, "weights", "mamba2"),
     (HeadScan, "cache", "mamba2"),
+    (DeltaRule, "weights", "qwen3-next"),
+    (DeltaRule, "cache", "channel-delta"),
+    (Gate, "saved", "channel-delta"),
     (Memory, "saved", "t5"),
 ]
 ORACLE_OF = {"weights": "parameters", "operations": "flops", "saved": "saved", "cache": "cache"}
@@ -225,8 +231,9 @@ def doubled(leaf: type[Leaf], formula: str) -> Callable[..., Any]:
 
 def test_every_formula_of_every_leaf_is_proved_or_known_to_be_a_model() -> None:
     there = {(leaf, formula) for leaf in LEAVES for formula in ORACLE_OF if formula in vars(leaf)}
-    no_products = {(leaf, "operations") for leaf in (Lookup, Norm, Activation, Sum, Rotary, SelectiveScan, HeadScan)}
-    recurrent = {(SelectiveScan, "saved"), (HeadScan, "saved")}
+    scans = (SelectiveScan, HeadScan, DeltaRule)
+    no_products = {(leaf, "operations") for leaf in (Lookup, Norm, Activation, Sum, Rotary, Gate, *scans)}
+    recurrent = {(leaf, "saved") for leaf in scans}
     assert {(leaf, formula) for leaf, formula, _ in PROVED} == there - no_products - recurrent
 
 

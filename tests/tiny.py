@@ -243,6 +243,27 @@ TINY: dict[str, dict[str, Any]] = {
             "attention": {"parts": ["attention", "feed_forward"]},
         },
     },
+    "qwen3-next": {
+        **SPARSE,
+        "n_layers": 4,
+        "pattern": ["3*linear", "attention"],
+        "attention": {"n_heads": 4, "n_kv_heads": 2, "d_head": 16, "qk_norm": "head", "gate": "element"},
+        "delta": {"n_heads": 4, "n_key_heads": 2, "d_key": 8, "d_value": 6},
+        "experts": {
+            "n_experts": 4,
+            "top_k": 2,
+            "d_ff": 16,
+            "scoring": "softmax_after",
+            "d_ff_shared": 24,
+            "shared_gate": True,
+        },
+        "norm": {"offset": True},
+        "positions": {"rotary_dims": 4},
+        "layer": {
+            "linear": {"parts": ["delta", "experts"]},
+            "attention": {"parts": ["attention", "experts"]},
+        },
+    },
     # No class of transformers is these.
     "transformer": {
         "kind": "encoder-decoder",
@@ -291,6 +312,15 @@ TINY: dict[str, dict[str, Any]] = {
         "norm": {"form": "layer", "bias": False, "parallel": "shared"},
         "positions": {"interleaved": True},
         "head": {"tied": True, "scale": 0.0625},
+    },
+    "channel-delta": {  # a decay for every channel, low ranks, a gate a head; layers of a mixer alone
+        "d_model": 32,
+        "n_layers": 2,
+        "vocab_size": V,
+        "pattern": ["linear", "attention"],
+        "delta": {"n_heads": 4, "d_key": 8, "decay": "channel", "bound": -5, "rank": 6, "gate": "sigmoid"},
+        "attention": {"n_heads": 4, "bias": ["g"], "gate": "head"},
+        "layer": {"linear": {"parts": ["delta"]}, "attention": {"parts": ["attention"]}},
     },
     "vectors": {
         "d_model": 32,

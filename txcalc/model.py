@@ -51,7 +51,7 @@ class Model:
         if kind != "decoder":
             return kind
         parts = {part for layer in self.spec["stacks"][""]["layer"].values() for part in layer["parts"]}
-        if not parts & {"mamba", "mamba2"}:
+        if not parts & {"mamba", "mamba2", "delta"}:
             return "decoder"
         return "hybrid" if "attention" in parts else "recurrent"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from txcalc.num import ceil_div, minimum, triangle
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import Linear, Norm
+from txcalc.parts.linear import SAVES_RESULT, Linear, Norm
 from txcalc.parts.part import (
     NO_CACHE,
     Cache,
@@ -252,6 +252,32 @@ class Rotary(Leaf):
 
 
 @frozen
+class Gate(Leaf):
+    """y·act(g): how much of what a head read is let through, element by element or in all.
+
+    Shapes   y (B, T, h, d_v), g (B, T, h, `gates`) with as many gates as a head has elements, or 1
+    Unit     FLOPs under other: `COST[form]` a gate and 1 an element
+    Kept     act(g), and g for a form whose slope its result does not tell; y with `keep_scores`, else the core keeps it
+    Source   Qiu et al. 2025 (arXiv 2505.06708), section 2.2
+    """
+
+    n_heads: Any
+    d_v: Any
+    gates: Any
+    form: str = "sigmoid"
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        gates, elements = (work.positions * self.n_heads * width for width in (self.gates, self.d_v))
+        act = elementwise("activation", gates, self.form, gates, gates)
+        return act, elementwise("gate", elements, "add", gates + elements, elements)
+
+    def saved(self, work: Workload) -> Any:
+        gates, elements = (work.positions * self.n_heads * width for width in (self.gates, self.d_v))
+        kept = gates if self.form in SAVES_RESULT else 2 * gates
+        return kept + elements if work.keep_scores else kept
+
+
+@frozen
 class RelativeBias(Leaf):
     """T5's table of biases by distance, one scalar a bucket and head, shared by the stack's layers.
 
@@ -278,6 +304,7 @@ class Attention(Composite):
     `position` (Transformer-XL, arXiv 1901.02860, section 3.3) projects the sinusoids of the relative positions to the
     heads' width: one new distance for each new token, in every sequence. Those of the past depend on no input, and are
     kept like a table, outside the cache. Code that shares them over the batch multiplies B times less.
+    `gate` multiplies what the heads read by gates that `g` projects from the input.
     """
 
     d_model: Any
@@ -293,6 +320,7 @@ class Attention(Composite):
     # Its input is already kept by another leaf (a parallel block's feed-forward shares it).
     keeps_input: bool = True
     position: Linear | None = None
+    gate: Gate | None = None
 
     def children(self) -> Iterator[Child]:
         cross = type(self.span) is Cross
@@ -303,6 +331,8 @@ class Attention(Composite):
         yield Child("q", Linear(self.d_model, queries, "q" in self.biases, keeps))
         yield Child("k", Linear(self.d_model, pairs, "k" in self.biases, "no"), **at)  # type: ignore[arg-type]
         yield Child("v", Linear(self.d_model, pairs, "v" in self.biases, "no"), **at)  # type: ignore[arg-type]
+        if self.gate:
+            yield Child("g", Linear(self.d_model, self.n_heads * self.gate.gates, "g" in self.biases, "no"))
         if self.query_norm:
             yield Child("q_norm", self.query_norm)
         if self.key_norm:
@@ -312,7 +342,9 @@ class Attention(Composite):
         if self.position:
             yield Child("position", self.position)
         yield Child("core", self.core)
-        yield Child("o", Linear(queries, self.d_model, "o" in self.biases, "eager"))
+        if self.gate:
+            yield Child("gate", self.gate)
+        yield Child("o", Linear(queries, self.d_model, "o" in self.biases, "yes" if self.gate else "eager"))
 
 
 @frozen

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import Convolution, Linear, Norm
+from txcalc.parts.linear import Activation, Convolution, Linear, Norm
 from txcalc.parts.part import (
     COST,
     Cache,
@@ -98,6 +98,52 @@ class HeadScan(Leaf):
 
 
 @frozen
+class DeltaRule(Leaf):
+    """The gated delta rule: S ← a·S, then S ← S + k·β·(v − Sᵀ·k)ᵀ, and y = Sᵀ·q, for every head of values.
+
+    Shapes   q and k (B, T, key heads, d_k), of length 1 each; v and y (B, T, h, d_v), β (B, T, h), S (B, h, d_k, d_v),
+             a (B, T, h, `decays`), one a head or one a row of S
+    Unit     FLOPs under other: 7 an element of S (decay, two multiplies-adds to read, one to write), 2 a value
+             (v − Sᵀ·k, β), 7 a channel of the keys (both lengths, 1/√d_k), 3 a head (β = sigmoid), and a decay's
+             exp(−A·softplus(a + bias)) (5), or exp(`bound`·sigmoid(A·(a + bias))) (7)
+    Kept     modelled: q, k, v, a, β and the states at every step
+    Source   Yang et al. 2024 (arXiv 2412.06464), equation 10; with d_k decays Kimi Linear (arXiv 2510.26692)
+    """
+
+    n_heads: Any
+    n_key_heads: Any
+    d_key: Any
+    d_value: Any
+    decays: Any
+    bound: Any = None
+
+    def weights(self) -> tuple[Weight, ...]:
+        return Weight("A_log", (self.n_heads,)), Weight("dt_bias", (self.n_heads * self.decays,))
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        rows, values, keys = work.positions, self.n_heads * self.d_value, self.n_key_heads * self.d_key
+        decays = self.n_heads * self.decays
+        moved = Traffic(self.n_heads + decays, rows * (2 * keys + 2 * values + decays + self.n_heads), 0)
+        state = Traffic(0, 0, 2 * work.batch * values * self.d_key)
+        gate = 3 + COST["softplus"] if self.bound is None else 4 + COST["sigmoid"]
+        return (
+            Elementwise("scan", rows * values * self.d_key, 7, state, "scan"),
+            Elementwise("correction", rows * values, 2, moved, "scan"),
+            Elementwise("lengths", rows * keys, 7, Traffic(), "scan"),
+            Elementwise("strength", rows * self.n_heads, COST["sigmoid"], Traffic(), "scan"),
+            Elementwise("decay", rows * decays, gate, Traffic(), "scan"),
+        )
+
+    def saved(self, work: Workload) -> Any:
+        values, keys = self.n_heads * self.d_value, self.n_key_heads * self.d_key
+        return work.positions * (values * (1 + self.d_key) + 2 * keys + self.n_heads * (1 + self.decays))
+
+    def cache(self, work: Workload) -> Cache:
+        state = self.n_heads * self.d_value * self.d_key
+        return Cache(0, state, state)
+
+
+@frozen
 class Mamba(Composite):
     """A Mamba-1 mixer. `norm` (Jamba) normalises Δ, B and C: a norm of each width with these settings.
 
@@ -151,3 +197,48 @@ class Mamba2(Composite):
         yield Child("scan", HeadScan(self.n_heads, self.d_head, self.n_groups, self.d_state))
         yield Child("norm", Norm(inner, "rms", False, self.norm_eps))
         yield Child("out_proj", Linear(inner, self.d_model, self.bias))
+
+
+@frozen
+class DeltaNet(Composite):
+    """A gated delta rule between projections: q, k and v through a short convolution, a norm of what every head reads,
+    and a gate on it.
+
+    `by_channel`: a decay for every channel of the keys, not one a head. `rank`: decays and gate are projected through
+    so few dimensions; None: directly.
+    Source   Yang et al. 2024 (arXiv 2412.06464), section 3.3; Kimi Linear (arXiv 2510.26692)
+    """
+
+    d_model: Any
+    n_heads: Any
+    n_key_heads: Any
+    d_key: Any
+    d_value: Any
+    d_conv: Any
+    by_channel: bool
+    bound: Any
+    rank: Any
+    gate: str
+    norm_eps: Any
+
+    def children(self) -> Iterator[Child]:
+        values, decays = self.n_heads * self.d_value, self.d_key if self.by_channel else 1
+        mixed = 2 * self.n_key_heads * self.d_key + values
+        yield Child("in_proj", Linear(self.d_model, mixed, False))
+        yield from self._projected("decay", self.n_heads * decays)
+        yield from self._projected("gate", values)
+        yield Child("beta_proj", Linear(self.d_model, self.n_heads, False, "no"))
+        yield Child("conv", Convolution(mixed, mixed, self.d_conv, False, True, True))
+        yield Child("activation", Activation(mixed, "silu", False))
+        yield Child("scan", DeltaRule(self.n_heads, self.n_key_heads, self.d_key, self.d_value, decays, self.bound))
+        yield Child("norm", Norm(self.d_value, "rms", False, self.norm_eps, self.n_heads))
+        yield Child("gate", Activation(values, self.gate, True))
+        yield Child("out_proj", Linear(values, self.d_model, False))
+
+    def _projected(self, name: str, width: Any) -> Iterator[Child]:
+        """One projection, or two through the rank."""
+        if self.rank is None:
+            yield Child(f"{name}_proj", Linear(self.d_model, width, False, "no"))
+        else:
+            yield Child(f"{name}_down", Linear(self.d_model, self.rank, False, "no"))
+            yield Child(f"{name}_up", Linear(self.rank, width, False))

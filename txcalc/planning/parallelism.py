@@ -28,7 +28,7 @@ from txcalc.parts.feedforward import Experts, FeedForward
 from txcalc.parts.linear import Norm
 from txcalc.parts.model import Embedding, EncoderDecoder, FixedLength, Head, LayerGroup, Stack
 from txcalc.parts.part import Composite
-from txcalc.parts.recurrent import Mamba, Mamba2
+from txcalc.parts.recurrent import DeltaNet, Mamba, Mamba2
 
 
 class Layout(NamedTuple):
@@ -262,6 +262,9 @@ class _Rank:
         if isinstance(part, Mamba2):
             heads, groups = self.split("n_heads", part.n_heads), self.share("n_groups", part.n_groups)
             return replace(part, n_heads=heads, n_groups=groups)
+        if isinstance(part, DeltaNet):
+            heads, groups = self.split("n_heads", part.n_heads), self.share("n_key_heads", part.n_key_heads)
+            return replace(part, n_heads=heads, n_key_heads=groups)
         assert isinstance(part, FeedForward)
         return self.feed_forward(part, self.tp)
 
@@ -277,6 +280,7 @@ class _Rank:
             rotary=part.rotary and _rotary(part.rotary, part.n_heads + part.n_kv_heads, heads + groups),
             core=replace(part.core, n_heads=heads, n_kv_heads=groups),
             position=position and replace(position, d_out=self.split("n_heads · d_head", position.d_out)),
+            gate=part.gate and replace(part.gate, n_heads=heads),
         )
 
     def latent(self, part: LatentAttention) -> LatentAttention:

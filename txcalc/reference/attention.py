@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from txcalc.parts import attention as parts
 from txcalc.parts.linear import Norm as NormPart
-from txcalc.reference.linear import Linear, Norm, sinusoids
+from txcalc.reference.linear import FORMS, Linear, Norm, sinusoids
 from txcalc.reference.mode import current
 from txcalc.reference.run import Like, Remembers, Run
 
@@ -171,6 +171,18 @@ class Rotary(nn.Module):
         return table.unsqueeze(1)
 
 
+class Gate(nn.Module):
+    """y (B, T, h·d) times the activation of as many gates, or of one a head."""
+
+    def __init__(self, part: parts.Gate) -> None:
+        super().__init__()
+        self.act, self.heads = FORMS[part.form], part.n_heads
+
+    def forward(self, y: Tensor, gates: Tensor) -> Tensor:
+        gates = self.act(gates).unflatten(-1, (self.heads, -1))
+        return (y.unflatten(-1, (self.heads, -1)) * gates).flatten(2)
+
+
 class RelativeBias(nn.Module):
     """T5's biases (h, T, S): distances up to half the buckets exactly, longer ones by their logarithm."""
 
@@ -206,19 +218,25 @@ class Attention(nn.Module):
         self.rotary = Rotary(part.rotary) if part.rotary else None
         self.position = Linear(d_model, heads * width, False, like) if part.position else None
         self.core = AttentionCore(part.core, like)
+        self.g = Linear(d_model, heads * part.gate.gates, "g" in part.biases, like) if part.gate else None
+        self.gate = Gate(part.gate) if part.gate else None
         self.o = Linear(heads * width, d_model, "o" in part.biases, like)
         self.cross, self.width = isinstance(part.span, parts.Cross), width
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
         q = self._heads(self.q(x), self.q_norm)
         if self.cross:
-            return self.o(self.core(q, *self._memory(run), run))
+            return self._out(self.core(q, *self._memory(run), run), x)
         k, v = self._heads(self.k(x), self.k_norm), self._heads(self.v(x))
         if self.rotary is not None:
             q, k = self.rotary(q, run), self.rotary(k, run)
         k, v = self.core.extend(run, k, v)
         projected = None if self.position is None else self._distances(x, run)
-        return self.o(self.core(q, k, v, run, projected))
+        return self._out(self.core(q, k, v, run, projected), x)
+
+    def _out(self, y: Tensor, x: Tensor) -> Tensor:
+        """What the heads read, let through as far as gates of x say."""
+        return self.o(y if self.gate is None or self.g is None else self.gate(y, self.g(x)))
 
     def _heads(self, x: Tensor, norm: Norm | None = None) -> Tensor:
         """(B, T, heads, d) of a projection, normed head by head or, by a norm as wide as the projection, before."""

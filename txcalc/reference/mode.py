@@ -1,7 +1,8 @@
 """How a forward pass computes what has more than one form: the one place where that is chosen.
 
-Every form gives the same outputs. The default is the one to run; `tracing` is the one whose matrix products every
-profiler sees, and whose shapes depend on no data, so that batch and length may be symbols.
+Every form gives the same outputs but for `static`, which is there to be counted. The default is the one to run;
+`tracing` is the one whose matrix products every profiler sees, and whose shapes depend on no data, so that batch and
+length may be symbols.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ class Mode(NamedTuple):
     explicit    attention and convolutions as plain matrix products (fvcore skips PyTorch's fused attention silently);
                 False: `scaled_dot_product_attention` and `conv1d`
     static      no shape and no loop depends on data or on a length: all tokens go to the first k experts, and recurrent
-                states come from a cumulative sum (which overflows on long inputs: for counting, not for running)
+                states come from a cumulative sum (which overflows on long inputs; the delta rule's lack its correction)
     absorbed    MLA without expanding its latents
     last        logits for the last position only
     checkpoint  blocks keep only their input for backward and compute again

@@ -19,6 +19,7 @@ from txcalc.parts.feedforward import Experts as ExpertsPart
 from txcalc.parts.feedforward import FeedForward as FeedForwardPart
 from txcalc.parts.linear import Linear as LinearPart
 from txcalc.parts.part import Composite
+from txcalc.parts.recurrent import DeltaNet as DeltaNetPart
 from txcalc.parts.recurrent import Mamba as MambaPart
 from txcalc.parts.recurrent import Mamba2 as Mamba2Part
 from txcalc.reference.attention import Attention, LatentAttention, RelativeBias
@@ -36,7 +37,7 @@ from txcalc.reference.linear import (
     sinusoids,
 )
 from txcalc.reference.mode import current, mode
-from txcalc.reference.recurrent import Mamba, Mamba2
+from txcalc.reference.recurrent import DeltaNet, Mamba, Mamba2
 from txcalc.reference.run import Cache, Like, Remembers, Run
 
 BRANCHES: dict[type[Composite], type[Any]] = {
@@ -46,6 +47,7 @@ BRANCHES: dict[type[Composite], type[Any]] = {
     ExpertsPart: Experts,
     MambaPart: Mamba,
     Mamba2Part: Mamba2,
+    DeltaNetPart: DeltaNet,
 }
 
 

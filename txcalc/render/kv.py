@@ -12,7 +12,7 @@ from txcalc.num import ceil_div
 from txcalc.parts.attention import AttentionCore, Chunks, Cross, LatentCore, Window
 from txcalc.parts.linear import Convolution
 from txcalc.parts.part import Leaf
-from txcalc.parts.recurrent import HeadScan, SelectiveScan
+from txcalc.parts.recurrent import DeltaRule, HeadScan, SelectiveScan
 from txcalc.planning.memory import cross_cache, dense_cache
 from txcalc.render.report import Cell, Report, Table, exact
 from txcalc.render.show import summary
@@ -72,6 +72,8 @@ def _kept(leaf: Leaf) -> str:
         return f"a state of {leaf.channels:,} · {leaf.states:,} elements"
     if isinstance(leaf, HeadScan):
         return f"a state of {leaf.heads:,} · {leaf.width:,} · {leaf.states:,} elements"
+    if isinstance(leaf, DeltaRule):
+        return f"a state of {leaf.n_heads:,} · {leaf.d_key:,} · {leaf.d_value:,} elements"
     if isinstance(leaf, Convolution):
         return f"the last {leaf.taps} columns of a convolution: {leaf.c_in:,} · {leaf.taps} elements"
     raise TypeError(f"{type(leaf).__name__} keeps a cache that has no words")

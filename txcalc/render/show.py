@@ -39,6 +39,9 @@ def summary(model: Model) -> tuple[str, str]:
             seen[f"Mamba {table['mamba']['d_inner']:,} × {table['mamba']['d_state']}"] = None
         if "mamba2" in table:
             seen[f"Mamba-2 {table['mamba2']['n_heads']} × {table['mamba2']['d_head']}"] = None
+        if "delta" in table:
+            delta = table["delta"]
+            seen[f"delta rule {delta['n_heads']} × {delta['d_key']} × {delta['d_value']}"] = None
         if "feed_forward" in table:
             gated = "gated " if table["feed_forward"]["gated"] else ""
             seen[f"{gated}F = {table['feed_forward']['d_ff']:,}"] = None

@@ -15,6 +15,7 @@ from txcalc.parts.attention import (
     Chunks,
     Cross,
     Full,
+    Gate,
     LatentAttention,
     LatentCore,
     RelativeBias,
@@ -35,6 +36,7 @@ KINDS = {
     "experts": "experts",
     "mamba": "recurrent",
     "mamba2": "recurrent",
+    "delta": "recurrent",
 }
 EPS = {"rms": 1e-6, "layer": 1e-5}
 
@@ -195,6 +197,14 @@ def _part(layer: Table, part: str, d_model: Any, role: str, shares_input: bool) 
         sizes = (table["n_heads"], table["d_head"], table["n_groups"], table["d_state"], table["d_conv"])
         eps = EPS["layer"] if layer["norm"]["eps"] is None else layer["norm"]["eps"]
         return Mamba2(d_model, *sizes, table["bias"], table["conv_bias"], eps)
+    if part == "delta":
+        from txcalc.parts.recurrent import DeltaNet
+
+        table = layer["delta"]
+        sizes = (table["n_heads"], table["n_key_heads"], table["d_key"], table["d_value"], table["d_conv"])
+        eps = EPS["rms"] if layer["norm"]["eps"] is None else layer["norm"]["eps"]
+        by_channel = table["decay"] == "channel"
+        return DeltaNet(d_model, *sizes, by_channel, table["bound"], table["rank"], table["gate"], eps)
     if part == "attention" and "latent" in layer:
         return _latent(layer, d_model, _span(layer["latent"], role))
     cross = part == "cross_attention"
@@ -232,9 +242,10 @@ def _attention(layer: Table, d_model: Any, span: Span, cross: bool, keeps_input:
     )
     position = Linear(d_model, product((heads, width)), False) if distances else None
     biases = frozenset(table["bias"])
+    gate = None if table["gate"] == "none" else Gate(heads, width, width if table["gate"] == "element" else 1)
     query_norm, key_norm = norms["query"], norms["key"]
     return Attention(
-        d_model, heads, groups, width, span, biases, query_norm, key_norm, rotary, core, keeps_input, position
+        d_model, heads, groups, width, span, biases, query_norm, key_norm, rotary, core, keeps_input, position, gate
     )
 
 

@@ -278,6 +278,9 @@ def _expand(f: Facts) -> Any:
 
 
 def _layer_types(f: Facts) -> list[str] | None:
+    if f.one("delta"):
+        mixes = [f.layer[kind]["parts"][0] for kind in f.kinds]
+        return ["full_attention" if part == "attention" else "linear_attention" for part in mixes]
     if f.mixer:
         return ["attention" if "attention" in f.layer[kind]["parts"] else "mamba" for kind in f.kinds]
     windows = f.windows
@@ -354,6 +357,11 @@ _SAME: dict[Key, str] = {
     _mixer("bias"): "mamba_proj_bias",
     _mixer("conv_bias"): "use_conv_bias mamba_conv_bias",
     _expand: "expand mamba_expand",
+    _table("delta", "n_heads"): "linear_num_value_heads",
+    _table("delta", "n_key_heads"): "linear_num_key_heads",
+    _table("delta", "d_key"): "linear_key_head_dim",
+    _table("delta", "d_value"): "linear_value_head_dim",
+    _table("delta", "d_conv"): "linear_conv_kernel_dim",
 }
 KEYS: dict[str, Key] = {name: key for key, names in _SAME.items() for name in names.split()} | {
     "num_decoder_layers": lambda f: f.last["n_layers"],

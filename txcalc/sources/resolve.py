@@ -16,6 +16,7 @@ from txcalc.sources.spec import (
     IDENTITY,
     LAYER_KEYS,
     MAX_LAYERS,
+    MIXERS,
     PART_TABLES,
     PARTS,
     REQUIRED,
@@ -212,7 +213,7 @@ def _layer(
     for key in own:
         if key not in LAYER_KEYS:
             resolver.faults.append(f"{path}.{key} is not a key (known: {', '.join(LAYER_KEYS)})")
-    mixing = [key for key in ("mamba", "mamba2") if key in raw and "attention" not in raw and "latent" not in raw]
+    mixing = [key for key in MIXERS if key in raw and "attention" not in raw and "latent" not in raw]
     crossing = ["cross_attention"] if role == "cross-decoder" else []
     parts = own.get("parts")
     if parts is None:
@@ -227,7 +228,7 @@ def _layer(
     for part in parts:
         if part == "cross_attention" and role != "cross-decoder":
             resolver.fault(f"{path}.parts", parts, "no cross_attention: there is no encoder to attend to")
-        if part in ("mamba", "mamba2") and role in ("encoder", "vision"):
+        if part in MIXERS and role in ("encoder", "vision"):
             where = f"{path}.parts" if "parts" in own else written(homes, part)
             resolver.faults.append(f"{where}: {part} runs one way, expected only in a decoder")
     layer: dict[str, Any] = {"parts": parts}
@@ -259,6 +260,8 @@ def _check_layer(resolver: Resolver, layer: Mapping[str, Any], homes: Homes, rol
             fault("attention.n_kv_heads", groups, f"a divisor of n_heads = {heads}", f"{heads} is MHA, 1 is MQA")
         if positions["form"] == "rotary" and exceeds(positions["rotary_dims"], attention["d_head"]):
             fault("positions.rotary_dims", positions["rotary_dims"], f"at most d_head = {attention['d_head']}")
+        if "g" in (attention["bias"] or ()) and attention["gate"] == "none":
+            fault("attention.bias", attention["bias"], 'a list without "g": there is no gate')
         if attention["chunked"] and (window is None or role in ("encoder", "vision")):
             fault("attention.chunked", True, "false without a window, and in an encoder")
     if latent and positions["form"] in ("relative-projection", "alibi"):
@@ -278,6 +281,9 @@ def _check_layer(resolver: Resolver, layer: Mapping[str, Any], homes: Homes, rol
     mamba2 = layer.get("mamba2")
     if mamba2 and not divides(mamba2["n_groups"], mamba2["n_heads"]):
         fault("mamba2.n_groups", mamba2["n_groups"], f"a divisor of n_heads = {mamba2['n_heads']}")
+    delta = layer.get("delta")
+    if delta and not divides(delta["n_key_heads"], delta["n_heads"]):
+        fault("delta.n_key_heads", delta["n_key_heads"], f"a divisor of n_heads = {delta['n_heads']}")
     norm = layer["norm"]
     if norm["form"] == "rms" and norm["bias"]:
         fault("norm.bias", True, "false with form = 'rms'", "an RMSNorm has no bias")

@@ -93,12 +93,12 @@ def texts(value: Any) -> list[str]:
 
 
 def biases(value: Any) -> list[str]:
-    """Which of the four projections have a bias: true, false, or a list of their letters."""
+    """Which of the projections have a bias: true (all four), false, or a list of their letters (g: of the gate)."""
     if isinstance(value, bool):
         return ["q", "k", "v", "o"] if value else []
-    if isinstance(value, list) and all(item in ("q", "k", "v", "o") for item in value):
+    if isinstance(value, list) and all(item in ("q", "k", "v", "o", "g") for item in value):
         return value
-    raise Wrong('true, false, or a list out of "q", "k", "v", "o"')
+    raise Wrong('true, false, or a list out of "q", "k", "v", "o", "g"')
 
 
 def parts_of(value: Any) -> list[str]:
@@ -124,8 +124,9 @@ class _Required:
 
 
 REQUIRED = _Required()
-PARTS = ("attention", "cross_attention", "feed_forward", "experts", "mamba", "mamba2")
-PART_TABLES = ("attention", "latent", "feed_forward", "experts", "mamba", "mamba2")
+MIXERS = ("mamba", "mamba2", "delta")  # recurrent
+PARTS = ("attention", "cross_attention", "feed_forward", "experts", *MIXERS)
+PART_TABLES = ("attention", "latent", "feed_forward", "experts", *MIXERS)
 LAYER_KEYS = (*PART_TABLES, "norm", "positions", "parts")
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "sigmoid", "tanh", "none")
 
@@ -191,6 +192,9 @@ STACK: dict[str, dict[str, Field]] = {
         "sinks": Field(flag, False, "one learned sink a head"),
         "scale": Field(real, None, "multiplies the scores; 1/√d_head when absent"),
         "softcap": Field(real, None, "scores are capped at ± this by a tanh"),
+        "gate": Field(
+            one_of("none", "element", "head"), "none", "gates on what is read: one an element, or one a head"
+        ),
     },
     "latent": {
         "n_heads": Field(size, REQUIRED, "query heads"),
@@ -257,6 +261,17 @@ STACK: dict[str, dict[str, Field]] = {
         "d_conv": Field(size, 4, "taps of the short convolution"),
         "bias": Field(flag, False, "biases on the outer projections"),
         "conv_bias": Field(flag, True, "bias of the convolution"),
+    },
+    "delta": {
+        "n_heads": Field(size, REQUIRED, "heads of values"),
+        "n_key_heads": Field(size, lambda at: at["delta"]["n_heads"], "heads of queries and keys"),
+        "d_key": Field(size, 128, "width of a query/key head"),
+        "d_value": Field(size, lambda at: at["delta"]["d_key"], "width of a value head"),
+        "d_conv": Field(size, 4, "taps of the short convolution"),
+        "decay": Field(one_of("head", "channel"), "head", "one decay a head, or one for each channel of its keys"),
+        "bound": Field(real, None, "the decays' logarithm is this times a sigmoid; absent: −A times a softplus"),
+        "rank": Field(size, None, "rank of the projections to decays and gate; absent: projected directly"),
+        "gate": Field(one_of("silu", "sigmoid"), "silu", "activation of the gate on what is read"),
     },
     "norm": {
         "form": Field(one_of("rms", "layer"), "rms", "RMSNorm or LayerNorm"),

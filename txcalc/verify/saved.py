@@ -93,6 +93,7 @@ def row_statistics(ledger: Ledger) -> dict[str, Any]:
 MODELLED = {
     "mamba": "recurrent mixers (their kernels keep other states)",
     "mamba2": "recurrent mixers (their kernels keep other states)",
+    "delta": "recurrent mixers (their kernels keep other states)",
     "experts": "experts (what is kept to dispatch and to combine depends on the implementation)",
 }
 
@@ -150,7 +151,8 @@ def _modelled(ledger: Ledger, found: Mapping[str, Any]) -> dict[str, str]:
     for entry in ledger:
         reason = modelled(entry.leaf, ledger.work.keep_scores)
         for path in module_paths(entry) if reason else ():
-            reasons |= dict.fromkeys((path, path.removesuffix("core") + "o"), reason)  # o keeps what the core does not
+            at = path.removesuffix("core")  # the gate, or else o, keeps what the core does not
+            reasons |= dict.fromkeys((path, f"{at}gate", f"{at}o"), reason)
     for path in {*found, *spread(ledger, lambda _: 0)}:
         for name in MODELLED.keys() & set(path.split(".")):
             reasons[path] = MODELLED[name]

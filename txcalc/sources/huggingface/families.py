@@ -23,7 +23,7 @@ bart blenderbot blenderbot-small m2m_100 marian mbart mt5 nllb-moe pegasus plbar
 whisper
 """
 _RECURRENT = """
-falcon_mamba granitemoehybrid jamba mamba mamba2 nemotron_h
+falcon_mamba granitemoehybrid jamba mamba mamba2 nemotron_h qwen3_5_moe_text qwen3_5_text qwen3_next
 """
 
 # model_type: (module, function)
@@ -97,11 +97,6 @@ REFUSED: dict[str, str] = {
     "bailing_hybrid": _LINEAR,
     "kimi_linear": _LINEAR,
     "olmo_hybrid": _LINEAR,
-    "qwen3_5": _LINEAR,
-    "qwen3_5_text": _LINEAR,
-    "qwen3_5_moe": _LINEAR,
-    "qwen3_5_moe_text": _LINEAR,
-    "qwen3_next": _LINEAR,
     "minimax": _LIGHTNING,
     "afmoe": "its gated attention has no part yet",
     "axk1": "its norms after the experts alone have no part yet",

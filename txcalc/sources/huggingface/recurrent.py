@@ -1,10 +1,11 @@
-"""Mamba and the hybrids of it with attention."""
+"""Mamba, linear attention, and the hybrids of them with attention."""
 
 from __future__ import annotations
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config, any_of
 from txcalc.sources.huggingface.shared import (
+    GLOBAL,
     Raw,
     alone,
     experts,
@@ -17,6 +18,7 @@ from txcalc.sources.huggingface.shared import (
     rotary,
     stack,
 )
+from txcalc.sources.huggingface.sparse import NAMES, TOP, WIDTH, qwen_sparse
 
 
 def _inner(c: Config, raw: Raw, *names: str) -> int:
@@ -274,3 +276,81 @@ def _branches(c: Config) -> list[str]:
         c.fault("layers_block_type", ABSENT, "a list of layer kinds")
         return ["attention"]
     return [WORDS[word] for word in words]
+
+
+LINEAR = "linear_attention"
+
+
+def _linear_or_full(c: Config, n: int) -> list[str]:
+    """Which layers are linear: `layer_types`, or all but every `full_attention_interval`-th."""
+    interval = c.size("full_attention_interval", default=4) if c.data.get("layer_types") is None else 0
+    c.ignore("full_attention_interval")
+    default = [LINEAR if (i + 1) % interval else GLOBAL for i in range(n)] if interval else [GLOBAL] * n
+    return c.items("layer_types", of=any_of(LINEAR, GLOBAL), length=n, default=default)  # type: ignore[no-any-return]
+
+
+def _qwen_hybrid(c: Config, kv: int) -> Raw:
+    """Gated attention, and the gated delta rule in the layers between."""
+    raw = stack(c)
+    attention = heads(c, raw, kv=kv, d_head=256) | {"qk_norm": "head", "gate": "element"}
+    attention["bias"] = [*"qkvog"] if c.flag("attention_bias", default=False) else False
+    c.only(True, "attn_output_gate", why="the attention of this family is gated")
+    c.only("silu", "hidden_act", why="the short convolution's activation is read as silu")
+    c.only(False, "use_sliding_window", why="the attention of this family has no window")
+    c.ignore("mamba_ssm_dtype", "mtp_use_dedicated_embeddings", "sliding_window", "max_window_layers")
+    key, value = c.size("linear_num_key_heads", default=16), c.size("linear_num_value_heads", default=32)
+    c.divides(key, value, "linear_num_key_heads", "linear_num_value_heads")
+    more_heads(c)
+    return raw | {
+        "attention": attention,
+        "delta": {
+            "n_heads": value,
+            "n_key_heads": key,
+            "d_key": c.size("linear_key_head_dim", default=128),
+            "d_value": c.size("linear_value_head_dim", default=128),
+            "d_conv": c.size("linear_conv_kernel_dim", default=4),
+        },
+        "norm": rms(c, offset=True),
+        "positions": rotary(c, attention["d_head"], partial=0.25),
+        "head": lm_head(c, tied=False),
+    }
+
+
+def _mixed(c: Config, raw: Raw, types: list[str], mixers: dict[str, str], channels: list[str]) -> Raw:
+    """Layers of a mixer each, by its type, and then a feed-forward or experts."""
+    pairs = [(mixers[kind], channel) for kind, channel in zip(types, channels, strict=True)]
+    one = len(set(channels)) == 1
+    names = [mixer if one else f"{mixer}-{channel}" for mixer, channel in pairs]
+    return layered(raw, (names, {name: {"parts": list(pair)} for name, pair in zip(names, pairs, strict=True)}))
+
+
+DELTA = {LINEAR: "delta", GLOBAL: "attention"}
+
+
+def _qwen_experts(c: Config, number: int, top: int) -> Raw:
+    shared = {"d_ff_shared": c.size("shared_expert_intermediate_size"), "shared_gate": True}
+    return experts(c, NAMES[:1], TOP, WIDTH, number, top, scoring="softmax_after", **shared)
+
+
+def qwen3_next(c: Config) -> Raw:
+    raw = _qwen_hybrid(c, kv=2)
+    raw["experts"] = _qwen_experts(c, 512, 10)
+    channels = ["experts" if sparse else "feed_forward" for sparse in qwen_sparse(c, raw)]
+    return _mixed(c, raw, _linear_or_full(c, raw["n_layers"]), DELTA, channels)
+
+
+def qwen3_5_text(c: Config) -> Raw:
+    raw = _qwen_hybrid(c, kv=4) | {"feed_forward": gated(c)}
+    n = raw["n_layers"]
+    c.only([], "mlp_only_layers", why="every layer has a feed-forward")
+    return _mixed(c, raw, _linear_or_full(c, n), DELTA, ["feed_forward"] * n)
+
+
+def qwen3_5_moe_text(c: Config) -> Raw:
+    raw = _qwen_hybrid(c, kv=2)
+    raw["experts"] = _qwen_experts(c, 256, 8)
+    n = raw["n_layers"]
+    c.only([], "mlp_only_layers", why="every layer has experts")
+    c.only(1, "decoder_sparse_step", why="every layer has experts")
+    c.ignore("intermediate_size")
+    return _mixed(c, raw, _linear_or_full(c, n), DELTA, ["experts"] * n)

@@ -249,6 +249,6 @@ def experts(c: Config, n: Sequence[str], k: Sequence[str], d_ff: Sequence[str], 
 
 def more_heads(c: Config) -> None:
     """Multi-token-prediction layers: named, not counted."""
-    number = c.count("num_nextn_predict_layers", "num_mtp_layers", default=None)
+    number = c.count("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers", default=None)
     if number:
         c.note(f"{number:,} multi-token-prediction layer{'s are' if number > 1 else ' is'} not counted")

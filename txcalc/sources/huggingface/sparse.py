@@ -48,7 +48,7 @@ def mixtral(c: Config) -> Raw:
     return layered(raw, _one_window(c, raw, c.size("sliding_window", default=None)))
 
 
-def _qwen_mixture(c: Config, raw: Raw) -> tuple[list[str], dict[str, Raw]]:
+def qwen_sparse(c: Config, raw: Raw) -> list[bool]:
     """Every `decoder_sparse_step`-th layer has experts, unless `mlp_only_layers` names it."""
     step = c.size("decoder_sparse_step", default=1)
     only = set(c.items("mlp_only_layers", of=number, length=None, default=[]))
@@ -57,7 +57,11 @@ def _qwen_mixture(c: Config, raw: Raw) -> tuple[list[str], dict[str, Raw]]:
         c.ignore("intermediate_size")
     else:
         raw["feed_forward"] = gated(c)
-    return mixture(c, raw, sparse)
+    return sparse
+
+
+def _qwen_mixture(c: Config, raw: Raw) -> tuple[list[str], dict[str, Raw]]:
+    return mixture(c, raw, qwen_sparse(c, raw))
 
 
 def qwen2_moe(c: Config) -> Raw:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import subprocess
@@ -18,7 +19,9 @@ from txcalc.errors import InputError, TxcalcError
 from txcalc.ledger import KINDS, Ledger
 from txcalc.model import Model
 from txcalc.sources import build
-from txcalc.sources.huggingface import describe, families
+from txcalc.sources.huggingface import describe, families, reader_of
+from txcalc.sources.huggingface.config import Config
+from txcalc.sources.huggingface.families import READERS
 
 DATA = Path(__file__).parent / "data" / "hf"
 CONFIGS: dict[str, dict[str, Any]] = json.loads((DATA / "configs.json").read_text())
@@ -142,6 +145,11 @@ def test_absent_structure_is_an_assumption_and_an_absent_size_an_error() -> None
         ({"architectures": ["LlamaForRewardModel"]}, "architectures[0] is 'LlamaForRewardModel'"),
         ({"architectures": "LlamaForCausalLM"}, "architectures is 'LlamaForCausalLM', expected a list"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder is True, expected false"),
+        ({"rope_scaling": {"type": "shiny", "factor": 2}}, "rope_scaling.type is 'shiny', expected one of default"),
+        ({"rope_scaling": "linear"}, "rope_scaling is 'linear', expected an object"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters.factor is missing, expected what 'yarn' needs"),
+        ({"rope_parameters": {"rope_theta": None}}, "rope_parameters.rope_theta is None, expected a number"),
+        ({"attention_bias": None}, "attention_bias is None"),
         ({"num_hidden_layers": 10**6}, "num_hidden_layers is 1000000"),
         ({"kéy": 1}, "'kéy' is 1, a key that is not understood"),
         ({"\ud800": 1}, "'\\ud800' is 1, a key that is not understood"),
@@ -244,7 +252,8 @@ def test_spellings_agree() -> None:
     new = renamed(gpt2, n_embd="hidden_size", n_layer="num_hidden_layers", n_head="num_attention_heads")
     assert new != gpt2 and same(gpt2, new)
     old = LLAMA | {"rope_theta": 500000.0, "torch_dtype": "bfloat16", "rope_scaling": {"type": "linear", "factor": 2}}
-    assert same(old, LLAMA | {"rope_parameters": {"rope_type": "linear", "rope_theta": 500000.0}, "dtype": "bfloat16"})
+    stretched = {"rope_type": "linear", "rope_theta": 500000.0, "factor": 2}
+    assert same(old, LLAMA | {"rope_parameters": stretched, "dtype": "bfloat16"})
     with pytest.raises(InputError) as error:
         read(gpt2 | {"hidden_size": 1024})
     assert "hidden_size is 1024, expected 768, for n_embd says the same thing" in str(error.value)
@@ -346,7 +355,7 @@ from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.families import READERS, REFUSED, WRAPPERS
 describe(json.loads(sys.argv[1]))
 loaded = {name.rpartition(".")[2] for name in sys.modules if name.startswith("txcalc.sources.huggingface.")}
-assert loaded == {"config", "neutral", "families", "shared", "dense"}, loaded
+assert loaded == {"config", "fields", "neutral", "families", "shared", "dense"}, loaded
 assert not {"torch", "numpy", "sympy", "transformers"} & set(sys.modules)
 for model_type in READERS:
     assert callable(reader_of("", Config({}, model_type))), model_type
@@ -354,6 +363,55 @@ assert not set(READERS) & set(REFUSED)
 assert not (set(WRAPPERS.values()) - set(READERS) - set(REFUSED)), set(WRAPPERS.values()) - set(READERS)
 """
     subprocess.run([sys.executable, "-c", code, json.dumps(LLAMA)], check=True)
+
+
+# transformers' own configs, as its classes write them: what they are when nothing is said, with few layers.
+FEW = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "encoder_layers", "decoder_layers")
+SAID: dict[str, dict[str, Any]] = {  # what a class lacks, or would make wide
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 1e4}},
+    "deepseek_v2": {"num_experts_per_tok": 2},
+    "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1, "num_key_value_heads": 8},
+    "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
+    "hunyuan_v1_dense": {"head_dim": 64},
+    "ministral": {"head_dim": 64},
+    "nemotron": {"num_key_value_heads": 8},
+    "nemotron_h": {"hybrid_override_pattern": "M*-E"},
+    "nllb-moe": {"num_experts": 4},
+    "switch_transformers": {"num_experts": 4},
+}
+ALIASES = {"kimi_k2": "deepseek_v3"}  # model types of which transformers has the class under another name
+
+
+def class_of(model_type: str) -> Any:
+    transformers = pytest.importorskip("transformers")
+    return type(transformers.AutoConfig.for_model(ALIASES.get(model_type, model_type)))
+
+
+def dumped(model_type: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A family's default config with four layers, in full and as it is saved."""
+    cls = class_of(model_type)
+    said = SAID.get(model_type, {})
+    few = {} if model_type == "nemotron_h" else dict.fromkeys([key for key in FEW if hasattr(cls, key)], 4)
+    config = cls(**few, **said)
+    name = {"model_type": model_type}
+    return config.to_dict() | name, config.to_diff_dict() | few | name
+
+
+@pytest.mark.parametrize("model_type", sorted(READERS))
+@pytest.mark.filterwarnings("ignore")
+def test_what_transformers_writes_is_read_and_its_nulls_are_kept(model_type: str) -> None:
+    """Keys of a class that are whole numbers or flags, and may not be null there, may not be null here."""
+    full, saved = dumped(model_type)
+    assert same(full, saved)
+    c = Config(full, model_type)
+    reader_of("", c)(c)
+    cls = class_of(model_type)
+    kinds = {field.name: field.type for field in dataclasses.fields(cls)}
+    kinds |= {alias: kinds[name] for alias, name in cls.attribute_map.items() if name in kinds}
+    for key in sorted(c.asked & kinds.keys()):
+        if kinds[key] in (int, bool):
+            with pytest.raises(InputError, match=rf"\b{key} is None"):
+                read(full | {key: None})
 
 
 # A config changed by a careless or hostile hand.

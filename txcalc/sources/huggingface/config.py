@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT, Fault, InputError, shown
+from txcalc.sources.huggingface.fields import WHOLE, refuses_null
 from txcalc.sources.huggingface.neutral import is_neutral
 from txcalc.sources.spec import MAX_LAYERS, Wrong, count, flag, layers, real, size, text
 
@@ -50,6 +51,7 @@ class Config:
         self.assumptions: list[str] = parent.assumptions if parent else []
         self.notes: list[str] = parent.notes if parent else []
         self.asked: set[str] = set()
+        self.faulty: set[str] = set()
         self.inner: list[Config] = []
         if parent:
             parent.inner.append(self)
@@ -58,6 +60,7 @@ class Config:
         return key in self.data
 
     def fault(self, key: str, got: object, expected: str, fix: str = "") -> None:
+        self.faulty.add(key)
         self.faults.append(Fault(self.path + printable(key), got, expected, fix))
 
     def size(self, *names: str, default: Any = REQUIRED, null: Any = REQUIRED) -> Any:
@@ -142,8 +145,14 @@ class Config:
         return False
 
     def leftovers(self) -> None:
-        """A fault for every key that was not asked for and is not known to be neutral."""
+        """A fault for every key that was not asked for and is not known to be neutral, and for one that was and has a
+        value that transformers refuses, used or not."""
         for key, value in self.data.items():
+            if key in self.asked and key not in self.faulty:
+                if value is None and refuses_null(self.model_type, key):
+                    self.fault(key, None, "a value", f"transformers makes no {self.model_type} of null")
+                elif value is not None and key in WHOLE and type(value) is not int:
+                    self.fault(key, value, "a whole number")
             if key not in self.asked and not is_neutral(key, value):
                 self.faults.append(
                     f"{self.path}{printable(key)} is {shown(value)}, a key that is not understood "

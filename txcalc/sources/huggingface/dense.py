@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, any_of
+from txcalc.sources.huggingface.config import REQUIRED, Config, any_of
 from txcalc.sources.huggingface.shared import (
     GLOBAL,
     LOCAL,
@@ -141,7 +141,7 @@ def _gemma(c: Config, raw: Raw, kv: int, act_names: tuple[str, ...], whole: bool
 def ministral(c: Config) -> Raw:
     raw = stack(c)
     window = c.size("sliding_window", default=4096, null=None)
-    raw = _swiglu(c, raw, heads(c, raw, kv=8))
+    raw = _swiglu(c, raw, heads(c, raw, kv=8, d_head=REQUIRED))
     types = layer_types(c, raw["n_layers"], [GLOBAL if window is None else LOCAL] * raw["n_layers"])
     return layered(raw, windows(c, raw, window, types))
 
@@ -205,7 +205,7 @@ def olmo2(c: Config) -> Raw:
 
 def olmo3(c: Config) -> Raw:
     raw = olmo2(c)
-    n, window = raw["n_layers"], c.size("sliding_window", default=4096)
+    n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
     return layered(raw, windows(c, raw, window, layer_types(c, n, _periodic(n, 4))))
 
 
@@ -284,7 +284,7 @@ def ernie4_5(c: Config) -> Raw:
 
 def hunyuan_v1_dense(c: Config) -> Raw:
     raw = stack(c)
-    attention = heads(c, raw) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    attention = heads(c, raw, d_head=REQUIRED) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
     return _swiglu(c, raw, attention)
 
 
@@ -295,7 +295,7 @@ def hyperclovax(c: Config) -> Raw:
 
 def nemotron(c: Config) -> Raw:
     raw = stack(c)
-    attention = heads(c, raw) | {"bias": c.flag("attention_bias", default=False)}
+    attention = heads(c, raw, kv=REQUIRED) | {"bias": c.flag("attention_bias", default=False)}
     return raw | {
         "attention": attention,
         "feed_forward": plain(c, act="relu2", bias=c.flag("mlp_bias", default=False)),
@@ -392,7 +392,7 @@ def cohere(c: Config) -> Raw:
 
 def cohere2(c: Config) -> Raw:
     raw = cohere(c)
-    n, window = raw["n_layers"], c.size("sliding_window", default=4096)
+    n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
     default = _periodic(n, c.size("sliding_window_pattern", default=4))
     c.ignore("order_of_interleaved_layers", "rotary_pct", "position_embedding_type")
     types = layer_types(c, n, default)
@@ -505,6 +505,9 @@ def _neo_layers(c: Config, n: int) -> list[str]:
     if len(types) != n:
         c.fault("attention_types", ABSENT if given is None else given, wanted)
         return [GLOBAL] * n
+    short = {kind: name for name, kind in names.items()}
+    if "attention_layers" in c and c.data["attention_layers"] != [short[kind] for kind in types]:
+        c.fault("attention_layers", c.data["attention_layers"], "what attention_types says")
     return types
 
 
@@ -649,7 +652,7 @@ def gemma2(c: Config) -> Raw:
     raw = _gemma(c, stack(c), 4, ("hidden_activation",), whole=True, place="sandwich")
     raw["attention"]["softcap"] = c.real("attn_logit_softcapping", default=50.0)
     raw["head"]["softcap"] = c.real("final_logit_softcapping", default=30.0)
-    window = c.size("sliding_window", default=4096)
+    window = c.size("sliding_window", default=4096, null=None)
     types = layer_types(c, raw["n_layers"], [GLOBAL if i % 2 else LOCAL for i in range(raw["n_layers"])])
     return layered(raw, windows(c, raw, window, types))
 
@@ -659,14 +662,16 @@ def gemma3_text(c: Config) -> Raw:
     raw = _gemma(c, stack(c), 4, ("hidden_activation",), whole=True, place="sandwich")
     raw["attention"]["qk_norm"] = "head"
     n, every = raw["n_layers"], c.size("sliding_window_pattern", "_sliding_window_pattern", default=6)
-    window = c.size("sliding_window", default=4096)
+    window = c.size("sliding_window", default=4096, null=None)
     types = layer_types(c, n, _periodic(n, every))
-    local = rotary(c, raw["attention"]["d_head"], c.real("rope_local_base_freq", default=10000.0), kind=LOCAL)
+    width = raw["attention"]["d_head"]
+    raw["positions"] = rotary(c, width, 1e6, kind=GLOBAL)
+    local = rotary(c, width, kind=LOCAL, names=("rope_local_base_freq",))
     return layered(raw, windows(c, raw, window, types, {"local": {"positions": local}}))
 
 
 def vaultgemma(c: Config) -> Raw:
     c.ignore("hidden_act", "query_pre_attn_scalar")
     raw = _gemma(c, stack(c), 4, ("hidden_activation",), whole=True)
-    n, window = raw["n_layers"], c.size("sliding_window", default=4096)
+    n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
     return layered(raw, windows(c, raw, window, layer_types(c, n, [GLOBAL if i % 2 else LOCAL for i in range(n)])))

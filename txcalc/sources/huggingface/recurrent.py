@@ -126,12 +126,12 @@ def jamba(c: Config) -> Raw:
         "positions": {"form": "none"},
         "head": lm_head(c, tied=False),
     }
-    c.ignore("mamba_inner_layernorms", "num_local_experts")
-    mixed = experts(c, ("num_experts",), ("num_experts_per_tok",), ("intermediate_size",), 16, 2)
-    period, offset = c.size("expert_layer_period", default=2), c.count("expert_layer_offset", default=1)
+    c.ignore("mamba_inner_layernorms")
+    mixed = experts(c, ("num_experts", "num_local_experts"), ("num_experts_per_tok",), ("intermediate_size",), 16, 2)
+    period, offset = _every(c, "expert_layer", 2, 1)
     raw["experts"] = mixed
     sparse = [mixed["n_experts"] > 1 and i % period == offset for i in range(n)]
-    period, offset = c.size("attn_layer_period", default=8), c.count("attn_layer_offset", default=4)
+    period, offset = _every(c, "attn_layer", 8, 4)
     if c.data.get("layers_block_type") is not None:
         kinds = {"attention": "attention", "mamba": "mamba", "full_attention": "attention", "linear_attention": "mamba"}
         given = c.items("layers_block_type", of=any_of(*kinds), length=n, default=[])
@@ -143,6 +143,14 @@ def jamba(c: Config) -> Raw:
         name: {"parts": [name.partition("-")[0], "experts" if "-" in name else "feed_forward"]} for name in set(names)
     }
     return layered(raw, (names, parts))
+
+
+def _every(c: Config, name: str, period: int, offset: int) -> tuple[int, int]:
+    """Which layers are of a kind: every `period`-th, from `offset` on, by the keys of this name."""
+    period, offset = c.size(f"{name}_period", default=period), c.count(f"{name}_offset", default=offset)
+    if offset >= period:
+        c.fault(f"{name}_offset", offset, f"less than {name}_period = {period:,}")
+    return period, offset
 
 
 def granitemoehybrid(c: Config) -> Raw:

@@ -7,10 +7,10 @@ transformers' configuration classes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from typing import Any
 
 from txcalc.errors import ABSENT
+from txcalc.sources.explicit import folded
 from txcalc.sources.huggingface.config import REQUIRED, Config, any_of
 from txcalc.sources.spec import PARTS, merge
 
@@ -99,19 +99,19 @@ def heads(
     kv: Any = None,
     d_head: Any = None,
     names: Sequence[str] = ("num_attention_heads",),
-    whole: bool = False,
+    whole: bool | None = False,
     kv_names: Sequence[str] = ("num_key_value_heads",),
     width_names: Sequence[str] = ("head_dim",),
 ) -> Raw:
     """Query heads, key/value heads and the width of a head.
 
     `kv` and `d_head` are the class's defaults; None: as many as query heads, and D/h. `whole`: the class refuses a
-    width that the heads do not divide, even where d_head is given.
+    width that the heads do not divide, even where d_head is given; None: it rounds D/h down.
     """
     n_heads = c.size(*names)
     groups = c.size(*kv_names, default=n_heads if kv is None else kv, null=n_heads) if kv_names else n_heads
-    width = c.size(*width_names, default=d_head) if width_names else None
-    if width is None or whole:
+    width = c.size(*width_names, default=d_head, null=None) if width_names else None
+    if (width is None and whole is False) or whole:
         c.divides(n_heads, raw["d_model"], c.spelling(*names), "the width")
     if width is None:
         width = max(1, raw["d_model"] // n_heads)
@@ -147,29 +147,73 @@ def layer_norm(c: Config, *names: str, eps: float = 1e-5, bias: bool = True, **m
     return {"form": "layer", "eps": c.real(*names or known, default=eps), "bias": bias, **more}
 
 
-def rotary(c: Config, d_head: int, theta: float = 10000.0, partial: float = 1.0, kind: str = "") -> Raw:
+# What transformers must find beside the name of each way to stretch rotary positions; other names it does not know.
+STRETCHES: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "mrope": (),  # older name of the default, for three axes
+    "axial": (),
+    "proportional": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "yarn": ("factor",),
+    "longrope": ("short_factor", "long_factor"),
+    "su": ("short_factor", "long_factor"),  # older name of longrope
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+}
+
+
+def rotary(
+    c: Config,
+    d_head: int,
+    theta: float = 10000.0,
+    partial: float = 1.0,
+    kind: str = "",
+    even: bool = False,
+    names: Sequence[str] = ("rope_theta", "rotary_emb_base"),
+) -> Raw:
     """Rotary positions, in the spelling of transformers 4 (`rope_theta`, `rope_scaling`) or 5 (`rope_parameters`).
 
-    `kind` is the layer type whose parameters are wanted, where a config gives each its own.
+    `kind` is the layer type whose parameters are wanted, where a config gives each its own; `names` are the keys of
+    the base where it does not. `even`: the class rotates one dimension more where a part of the head is odd.
     """
-    outer = c.table("rope_parameters")
+    outer = c.table("rope_scaling") or c.table("rope_parameters")
     inner = outer.table(kind) if outer and kind and isinstance(outer.data.get(kind), Mapping) else outer
     for table in (outer, inner):
         if table:
             table.asked.update(table.data)  # scaling factors change angles, no size
-    base = c.real("rope_theta", "rotary_emb_base", default=theta)
+    base = c.real(*names, default=theta)
     share = c.real("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction", default=partial)
     if inner:
-        base = inner.real("rope_theta", default=base)
+        _stretched(inner)
+        own = "rope_theta" in inner and (inner is not outer or "rope_theta" in names)
+        base = inner.real("rope_theta", default=base) if own else base
         share = inner.real("partial_rotary_factor", default=share)
     if not 0 < share <= 1:
         c.fault(c.spelling("partial_rotary_factor", "rotary_pct"), share, "above 0 and at most 1")
         share = 1.0
     raw: Raw = {"form": "rotary", "theta": base}
     dims = int(d_head * share)
+    dims += even and dims < d_head and dims % 2
     if dims % 2:
         c.fault("rotary width", dims, "an even number")
     return raw if dims == d_head else raw | {"rotary_dims": max(1, dims)}
+
+
+def _stretched(table: Config) -> None:
+    """A fault where transformers does not know how positions are stretched, or misses by how much."""
+    named = {key: value for key, value in table.data.items() if isinstance(value, Mapping)}
+    if named:  # one table a layer type
+        return
+    key = "rope_type" if "rope_type" in table else "type"
+    name = table.data.get(key, "default")
+    if not isinstance(name, str) or name not in STRETCHES:
+        table.fault(key, name, f"one of {', '.join(STRETCHES)}")
+        return
+    for wanted in STRETCHES[name]:
+        if wanted not in table:
+            table.fault(wanted, ABSENT, f"what {name!r} needs")
+    if "rope_theta" in table and table.data["rope_theta"] is None:
+        table.fault("rope_theta", None, "a number")
 
 
 def layered(raw: Raw, *axes: tuple[Sequence[str], Mapping[str, Raw]]) -> Raw:
@@ -198,14 +242,6 @@ def layered(raw: Raw, *axes: tuple[Sequence[str], Mapping[str, Raw]]) -> Raw:
     if used:  # a table that no layer uses says nothing about the model
         raw = {key: value for key, value in raw.items() if key not in PARTS or key in used}
     return raw | {"layer": variants} | ({"pattern": folded(names)} if len(variants) > 1 else {})
-
-
-def folded(names: Sequence[str]) -> list[str]:
-    """The shortest cycle of layer kinds, runs written as `5*local`."""
-    n = len(names)
-    cycle = next((p for p in range(1, n // 2 + 1) if all(names[i] == names[i % p] for i in range(n))), n)
-    runs = [(name, len(list(run))) for name, run in groupby(names[:cycle])]
-    return [name if times == 1 else f"{times}*{name}" for name, times in runs]
 
 
 LOCAL, GLOBAL = "sliding_attention", "full_attention"

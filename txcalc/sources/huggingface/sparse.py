@@ -26,12 +26,14 @@ from txcalc.sources.huggingface.shared import (
 )
 
 
-def _decoder(c: Config, raw: Raw, attention: Raw, mixed: Raw, tied: bool = False, theta: float = 1e4) -> Raw:
+def _decoder(
+    c: Config, raw: Raw, attention: Raw, mixed: Raw, tied: bool = False, theta: float = 1e4, **turned: Any
+) -> Raw:
     return raw | {
         "attention": attention,
         "experts": mixed,
         "norm": rms(c),
-        "positions": rotary(c, attention["d_head"], theta),
+        "positions": rotary(c, attention["d_head"], theta, **turned),
         "head": lm_head(c, tied),
     }
 
@@ -201,7 +203,7 @@ def gpt_oss(c: Config) -> Raw:
     mixed |= {"activation": "clamped_silu", "scoring": "softmax_after"}
     c.ignore("swiglu_alpha", "swiglu_limit", "experts_per_token", "initial_context_length")
     raw = _decoder(c, raw, attention, mixed, theta=150000.0)
-    n, window = raw["n_layers"], c.size("sliding_window", default=128)
+    n, window = raw["n_layers"], c.size("sliding_window", default=128, null=None)
     types = layer_types(c, n, [GLOBAL if i % 2 else LOCAL for i in range(n)])
     return layered(raw, windows(c, raw, window, types))
 
@@ -209,21 +211,21 @@ def gpt_oss(c: Config) -> Raw:
 def glm4_moe(c: Config) -> Raw:
     raw = stack(c)
     bias = ["q", "k", "v"] if c.flag("attention_bias", default=False) else []
-    attention = heads(c, raw, kv=8) | {"bias": bias}
+    attention = heads(c, raw, kv=8, whole=None) | {"bias": bias}
     attention["qk_norm"] = "head" if c.flag("use_qk_norm", default=False) else "none"
     mixed = _shared(c, experts(c, ROUTED, TOP, WIDTH, 128, 8), "n_shared_experts", default=1)
-    raw = _decoder(c, raw, attention, mixed | {"scoring": "sigmoid"})
-    raw["positions"] = rotary(c, attention["d_head"], partial=0.5)
+    raw = _decoder(c, raw, attention, mixed | {"scoring": "sigmoid"}, partial=0.5, even=True)
     more_heads(c)
     return layered(raw, _first_dense(c, raw, 1))
 
 
 def glm4v_moe_text(c: Config) -> Raw:
     raw = stack(c)
-    attention = heads(c, raw, kv=8) | {"bias": ["q", "k", "v"] if c.flag("attention_bias", default=True) else []}
+    attention = heads(c, raw, kv=8, whole=None) | {
+        "bias": ["q", "k", "v"] if c.flag("attention_bias", default=True) else []
+    }
     mixed = _shared(c, experts(c, ROUTED, TOP, WIDTH, 128, 8), "n_shared_experts", default=1)
-    raw = _decoder(c, raw, attention, mixed | {"scoring": "sigmoid"})
-    raw["positions"] = rotary(c, attention["d_head"], partial=0.5)
+    raw = _decoder(c, raw, attention, mixed | {"scoring": "sigmoid"}, partial=0.5, even=True)
     c.only(False, "use_qk_norm", why="transformers' glm4v_moe has no norms of Q and K")
     more_heads(c)
     return layered(raw, _first_dense(c, raw, 1))
@@ -305,9 +307,12 @@ def dbrx(c: Config) -> Raw:
     if inner:
         attention["n_kv_heads"] = inner.size("kv_n_heads", default=1)
         inner.divides(attention["n_kv_heads"], attention["n_heads"], "kv_n_heads", "n_heads")
-        inner.ignore("attn_pdrop", "clip_qkv", "rope_theta", "tie_word_embeddings")
+        inner.ignore("attn_pdrop", "clip_qkv", "tie_word_embeddings")
+        c.only(attention["n_kv_heads"], "num_key_value_heads", why="attn_config.kv_n_heads is what transformers reads")
+        if inner.real("rope_theta") is None:
+            inner.fault("rope_theta", ABSENT, "a number", "transformers makes no dbrx without it")
     else:
-        attention["n_kv_heads"] = c.size("kv_n_heads", default=1)
+        c.fault("attn_config", ABSENT, "an object with kv_n_heads and rope_theta")
     mixed: Raw = {"n_experts": 1, "top_k": 1, "d_ff": 1}
     if channel:
         mixed = experts(channel, ("moe_num_experts",), ("moe_top_k",), ("ffn_hidden_size",), 4, 1)
@@ -343,7 +348,9 @@ def _latent(c: Config, q: Any, kv: int, nope: int, rope: int, value: Any, also: 
         "d_v": raw_value,
         "bias": c.flag("attention_bias", default=False),
     }
-    c.ignore("head_dim", "qk_head_dim", "kv_channels")
+    c.ignore("qk_head_dim", "kv_channels")
+    if not also:
+        c.size("head_dim", default=None, null=None)
     rank = c.size("q_lora_rank", default=q, null=None)
     if table["d_rope"] % 2:
         c.fault("qk_rope_head_dim", table["d_rope"], "an even number")

@@ -1,0 +1,97 @@
+"""What transformers' configuration classes refuse in a key whatever is made of its value: null, and what is no whole
+number. Written down from transformers 5.23 (annotations, and null in a config of each family built on meta); a test
+holds it against the classes.
+"""
+
+from __future__ import annotations
+
+# Keys that may not be null in any family that has them.
+_NEVER_NULL = """
+activation add_router_probs afn apply_residual_connection_post_layernorm apply_spec_augment attn_temperature_tuning
+batch_prioritized_routing classifier_proj_size decoder_bias dense_act_fn deterministic_flash_attn
+enable_moe_fp32_combine encoder_sparse_step encoder_stride expand expansion_ratio expert_capacity floor_scale
+hidden_size inner_group_num intermediate_size_mlp is_gated_act learned_pos_emb mamba_d_conv mamba_d_head
+mamba_dt_rank mamba_expand mamba_hidden_act mamba_n_groups mask_feature_length mask_feature_min_masks mask_time_length
+mask_time_min_masks max_seq_len median_filter_width mlp_hidden_act moe_num_shared_experts moe_shared_expert_overlap
+n_shared_experts no_bias normalize_router_prob_before_dropping num_attention_heads num_hidden_groups num_hidden_layers
+num_shared_experts pooler_act router_bias router_ignore_padding_tokens scale_attention_softmax_in_fp32
+share_encoder_decoder_embeddings sinusoidal_pos_embds slow_but_exact sparse_pred_ignore_index sparse_prediction
+task_type_vocab_size use_task_id use_weighted_layer_sum vocab_size
+"""
+# Keys with the families in which they may not be null, or, after "but", the only ones in which they may.
+_NULL = """
+activation_function: but starcoder2
+add_cross_attention: bert camembert data2vec-text electra ernie gpt2 gpt_bigcode megatron-bert rembert roberta
+  roberta-prelayernorm switch_transformers xglm xlm-roberta xlm-roberta-xl
+attention_bias: but cwm glm4v_text phi3
+attention_softmax_in_fp32: gpt_bigcode
+bias: internlm3
+decoder_sparse_step: but qwen3_5_moe_text
+decoder_start_token_id: blenderbot marian whisper
+first_k_dense_replace: but glm4_moe_lite solar_open
+head_dim: but arcee aria_text deepseek_v2 deepseek_v3 ernie4_5 granitemoehybrid hyperclovax internlm3 iquestcoder
+  jais2 kimi_k2 llama minicpm3 mistral mixtral nemotron qwen2_5_vl_text qwen2_vl_text qwen3_vl_moe_text seed_oss
+  starcoder2 switch_transformers youtu
+hidden_act: but gemma2 gemma3_text modernbert nemotron_h vaultgemma
+hidden_activation: gemma2 gemma3_text modernbert vaultgemma
+intermediate_size: but gpt_neo qwen3_5_moe_text solar_open
+is_decoder: bert blenderbot blenderbot-small camembert data2vec-text electra ernie gpt_neox marian mbart megatron-bert
+  mt5 pegasus plbart rembert roberta roberta-prelayernorm switch_transformers t5 xlm-roberta xlm-roberta-xl
+is_encoder_decoder: blenderbot blenderbot-small m2m_100 marian mbart mt5 nllb-moe pegasus plbart switch_transformers
+  t5 t5gemma whisper
+layer_types: nemotron_h
+layers_block_type: granitemoehybrid
+mamba_conv_bias: but granitemoehybrid
+mamba_proj_bias: but granitemoehybrid
+max_position_embeddings: but bloom mpt
+max_window_layers: qwen2 qwen2_moe qwen3
+mlp_bias: but phi3
+n_ctx: codegen
+n_group: exaone_moe glm4_moe glm4_moe_lite glm4v_moe_text solar_open
+n_positions: codegen ctrl gpt2 gpt_bigcode gptj openai-gpt
+norm_type: mpt
+num_experts: but deepseek_v3 dots1 glm4_moe glm4_moe_lite glm4v_moe_text kimi_k2 llama4_text solar_open
+num_key_value_heads: cwm exaone4 exaone_moe gemma gemma2 gemma3_text glm glm4 glm4_moe glm4_moe_lite glm4v_moe_text
+  gpt_oss helium hy_v3 jamba llama4_text minimax_m2 ministral ministral3 mistral mixtral nemotron nemotron_h phimoe
+  qwen2_moe qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next qwen3_vl_moe_text solar_open stablelm starcoder2
+  t5gemma vaultgemma whisper youtu
+num_local_experts: but deepseek_v2 exaone_moe granitemoe granitemoehybrid granitemoeshared qwen2_moe
+num_mtp_layers: deepseek_v3 glm4_moe kimi_k2
+num_nextn_predict_layers: nemotron_h
+qkv_bias: but qwen3_moe
+query_pre_attn_scalar: gemma2 gemma3_text vaultgemma
+scale_embedding: but bart
+sliding_window: cwm exaone_moe
+tie_word_embeddings: but t5
+time_step_rank: but nemotron_h
+topk_group: exaone_moe glm4_moe glm4_moe_lite glm4v_moe_text solar_open
+use_bias: but ernie4_5
+v_head_dim: but minicpm3
+"""
+
+# Keys that are whole numbers where a reader does not look at them, too (a width that no layer has).
+_WHOLE = """
+classifier_proj_size dim_model_base encoder_stride expand first_k_dense_replace head_dim intermediate_size
+intermediate_size_mlp mamba_expand max_window_layers pooler_output_size sliding_window sparse_pred_ignore_index
+task_type_vocab_size
+"""
+WHOLE = frozenset(_WHOLE.split())
+
+
+def _families() -> dict[str, tuple[bool, frozenset[str]]]:
+    """Each key with whether the families listed are those that accept null, and the families."""
+    table = {key: (True, frozenset[str]()) for key in _NEVER_NULL.split()}
+    for line in _NULL.replace("\n  ", " ").strip().splitlines():
+        key, _, listed = line.partition(": ")
+        names = listed.split()
+        table[key] = (names[0] == "but", frozenset(names) - {"but"})
+    return table
+
+
+_TABLE = _families()
+
+
+def refuses_null(model_type: str, key: str) -> bool:
+    """True where transformers makes no model of a config of this family whose key is null."""
+    accepting, families = _TABLE.get(key, (False, frozenset[str]()))
+    return (model_type in families) != accepting

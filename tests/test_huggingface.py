@@ -141,7 +141,7 @@ def test_absent_structure_is_an_assumption_and_an_absent_size_an_error() -> None
         ({"hidden_act": "swiglu"}, "hidden_act is 'swiglu', expected one of"),
         ({"head_dim": 15}, "rotary width is 15, expected an even number"),
         ({"pad_token_id": 100}, "pad_token_id is 100, expected less than vocab_size = 100"),
-        ({"architectures": ["LlamaForSequenceClassification"]}, "architectures[0] is 'LlamaForSequenceClassification'"),
+        ({"architectures": ["LlamaForMultipleChoice"]}, "architectures[0] is 'LlamaForMultipleChoice'"),
         ({"architectures": ["LlamaForRewardModel"]}, "architectures[0] is 'LlamaForRewardModel'"),
         ({"architectures": "LlamaForCausalLM"}, "architectures is 'LlamaForCausalLM', expected a list"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder is True, expected false"),

@@ -145,7 +145,7 @@ def _head(stack: Table) -> Head | None:
     head, d_model, vocab = stack["head"], stack["d_model"], stack["vocab_size"]
     inner = d_model if head["rank"] is None else head["rank"]
     if head["form"] == "classifier":
-        return Head(Linear(d_model, head["classes"], True), None, None, None, True)
+        return _classifier(stack, head, d_model)
     if head["form"] == "none" or vocab is None or (stack["role"] == "encoder" and head["form"] == "lm"):
         return None
     if head["form"] == "lm":
@@ -160,6 +160,15 @@ def _head(stack: Table) -> Head | None:
         norm(stack["norm"], inner),
         False,
     )
+
+
+def _classifier(stack: Table, head: Table, d_model: Any) -> Head:
+    projection, form = Linear(d_model, head["classes"], head["bias"]), head["transform"]
+    if form is None:
+        return Head(projection, None, None, None, not head["every"])
+    after = norm(stack["norm"], d_model) if head["transform_norm"] else None
+    transform = Linear(d_model, d_model, head["transform_bias"])
+    return Head(projection, transform, Activation(d_model, form, False), after, not head["every"])
 
 
 def _block(layer: Table, d_model: Any, role: str) -> Block:

@@ -84,13 +84,22 @@ def _read_back(config: Raw) -> Model | None:
         return None
 
 
+# The endings of the classes that have a head.
+HEADS = {
+    "lm": (),
+    "masked-lm": ("ForMaskedLM",),
+    "classifier": ("ForImageClassification", "ForSequenceClassification", "ForTokenClassification",
+                   "ForQuestionAnswering", "ForMultipleChoice"),
+    "none": ("Model",),
+}  # fmt: skip
+
+
 def _attempts(model: Model, model_type: str) -> Iterator[Raw]:
     """Configs that the reader of a model type could mean: with its usual head or a named one, and with a table of
     positions that has two rows more than it says (OPT, BART)."""
     facts = Facts(model)
     camel = model_type.replace("_", " ").replace("-", " ").title().replace(" ", "")
-    heads = {"lm": "", "masked-lm": "ForMaskedLM", "classifier": "ForImageClassification", "none": "Model"}
-    for ending in dict.fromkeys(("", heads[facts.last["head"]["form"]])):
+    for ending in dict.fromkeys(("", *HEADS[facts.last["head"]["form"]])):
         for spare in (0, 2):
             config: Raw = {"architectures": [camel + ending]} if ending else {}
             asking = _Asking({"model_type": model_type, **config}, facts, spare)

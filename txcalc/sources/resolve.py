@@ -313,8 +313,11 @@ def _check_stack(resolver: Resolver, stack: Mapping[str, Any], homes: Homes) -> 
         )
     if head["form"] == "classifier" and missing("head.classes"):
         fault("head.classes", ABSENT, "the number of classes")
-    if head["form"] != "classifier" and head["classes"] is not None:
-        fault("head.classes", head["classes"], f"none with head.form = {head['form']!r}")
+    for key in ("classes", "every", "transform", "transform_norm"):
+        if head["form"] != "classifier" and head[key]:
+            fault(f"head.{key}", head[key], f"none with head.form = {head['form']!r}")
+    if head["transform_norm"] and head["transform"] is None:
+        fault("head.transform_norm", True, "false without head.transform")
     if head["tied"] and role != "encoder":
         if stack["vocab_size"] is None or head["form"] not in ("lm", "masked-lm"):
             fault("head.tied", True, "false: there is no token table, or no head, to share it")

@@ -298,12 +298,15 @@ STACK: dict[str, dict[str, Field]] = {
     "head": {
         "form": Field(one_of("lm", "masked-lm", "classifier", "none"), "lm", "what is read off the last layer"),
         "tied": Field(flag, False, "the head multiplies by the token table"),
-        "bias": Field(flag, False, "bias of the head"),
+        "bias": Field(flag, lambda at: at["head"]["form"] == "classifier", "bias of the head"),
         "classes": Field(size, None, "classes of a classifier"),
+        "every": Field(flag, False, "a classifier of every position, not of the first alone"),
+        "transform": Field(one_of(*ACTIVATIONS), None, "activation of a D×D layer before a classifier; absent: none"),
+        "transform_norm": Field(flag, False, "norm after that layer"),
         "rank": Field(
             size, lambda at: at["embedding"]["rank"], "width that a masked-lm head works at; absent: d_model"
         ),
-        "transform_bias": Field(flag, True, "bias of the layer before a masked-lm head"),
+        "transform_bias": Field(flag, True, "bias of the layer before a masked-lm head or a classifier"),
         "pooler": Field(flag, False, "a D×D layer with tanh on the first position"),
         "softcap": Field(real, None, "logits are capped at ± this by a tanh"),
         "scale": Field(real, None, "multiplies the logits"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from txcalc.sources.huggingface.config import Config
@@ -10,6 +10,7 @@ from txcalc.sources.huggingface.shared import (
     GLOBAL,
     LOCAL,
     Raw,
+    classifier,
     gated,
     head_of,
     heads,
@@ -37,11 +38,14 @@ def _encoder(
     embedded_norm: bool = True,
     pooler: bool = True,
     untied: bool = False,
+    deciding: str = "pooler",
+    choosing: str = "pooler",
 ) -> Raw:
     """Learned positions and types, biases everywhere, a head tied to the token table.
 
     `rows` and `types` are the class's defaults; None: no such table. `rank` is the width of a table that a projection
-    follows.
+    follows. `deciding` is what stands between the layers and a classifier of sequences: the pooler, or a layer with
+    this activation; `choosing` the same for a choice of several ("": it is not read).
     """
     c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
     c.only({}, "pruned_heads", why="pruned heads are not read")
@@ -71,14 +75,21 @@ def _encoder(
         "norm": layer_norm(c, "layer_norm_eps", eps=1e-12, place=place),
         "positions": positions,
         "embedding": table,
-        "head": _head(c, pooler, untied),
+        "head": _head(c, pooler, untied, {"sequence": deciding, "choice": choosing}),
     }
 
 
-def _head(c: Config, pooler: bool, untied: bool = False) -> Raw:
-    if head_of(c, "masked-lm", "none") == "none":
+def _head(c: Config, pooler: bool, untied: bool, before: Mapping[str, str]) -> Raw:
+    tasks = [task for task in ("sequence", "token", "question", "choice") if before.get(task) != ""]
+    form = head_of(c, "masked-lm", "none", *tasks)
+    if form != "masked-lm":
         c.ignore("tie_word_embeddings")
+    if form == "none":
         return {"form": "none", "pooler": pooler}
+    if form in tasks:
+        layer = before.get(form)
+        more = {} if layer is None else {"pooler": True} if layer == "pooler" else {"transform": layer}
+        return classifier(c, form, **more)
     why = "the table and the head have different widths" if untied else "untied, it would have a second bias"
     c.only(not untied, "tie_word_embeddings", why=why)
     return {"form": "masked-lm", "tied": not untied}
@@ -89,19 +100,19 @@ def bert(c: Config) -> Raw:
 
 
 def roberta(c: Config) -> Raw:
-    return _encoder(c)
+    return _encoder(c, deciding="tanh")
 
 
 def xlm_roberta(c: Config) -> Raw:
-    return _encoder(c)
+    return _encoder(c, deciding="tanh")
 
 
 def camembert(c: Config) -> Raw:
-    return _encoder(c)
+    return _encoder(c, deciding="tanh")
 
 
 def data2vec_text(c: Config) -> Raw:
-    return _encoder(c)
+    return _encoder(c, deciding="tanh")
 
 
 def ernie(c: Config) -> Raw:
@@ -115,16 +126,17 @@ def megatron_bert(c: Config) -> Raw:
 
 
 def roberta_prelayernorm(c: Config) -> Raw:
-    return _encoder(c, place="pre")
+    return _encoder(c, place="pre", deciding="tanh")
 
 
 def xlm_roberta_xl(c: Config) -> Raw:
-    return _encoder(c, place="pre", rows=514, types=1, embedded_norm=False)
+    return _encoder(c, place="pre", rows=514, types=1, embedded_norm=False, deciding="tanh")
 
 
 def electra(c: Config) -> Raw:
     rank = c.size("embedding_size", default=128)
-    return _encoder(c, rank=None if rank == c.data.get("hidden_size") else rank, pooler=False)
+    rank = None if rank == c.data.get("hidden_size") else rank
+    return _encoder(c, rank=rank, pooler=False, deciding="gelu", choosing="")
 
 
 def albert(c: Config) -> Raw:
@@ -145,6 +157,8 @@ def distilbert(c: Config) -> Raw:
         ("activation",),
         types=None,
         pooler=False,
+        deciding="relu",
+        choosing="relu",
     )
 
 
@@ -174,17 +188,21 @@ def modernbert(c: Config) -> Raw:
     n = raw["n_layers"]
     bias = c.flag("mlp_bias", default=False)
     attention = heads(c, raw, kv_names=(), width_names=()) | {"bias": c.flag("attention_bias", default=False)}
+    form = head_of(c, "masked-lm", "none", "sequence", "token", "question", "choice")
     raw |= {
         "attention": attention,
         "feed_forward": gated(c, act="gelu", bias=bias),
         "norm": layer_norm(c, "norm_eps", bias=c.flag("norm_bias", default=False)),
         "positions": rotary(c, attention["d_head"], 160000.0, kind=GLOBAL),
         "embedding": {"norm": True},
-        "head": {"form": head_of(c, "masked-lm", "none")},
+        "head": {"form": form},
     }
-    if raw["head"]["form"] == "masked-lm":
-        raw["head"] |= {"tied": True, "transform_bias": c.flag("classifier_bias", default=False)}
-    c.ignore("classifier_bias")
+    biased = c.flag("classifier_bias", default=False)
+    if form == "masked-lm":
+        raw["head"] |= {"tied": True, "transform_bias": biased}
+    elif form != "none":
+        activation = c.activation("classifier_activation", default="gelu")
+        raw["head"] = classifier(c, form, transform=activation, transform_norm=True, transform_bias=biased)
     every = c.size("global_attn_every_n_layers", default=3)
     types = layer_types(c, n, [LOCAL if i % every else GLOBAL for i in range(n)])
     reach = c.size("local_attention", default=128) // 2 + 1

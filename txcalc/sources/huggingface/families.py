@@ -40,6 +40,28 @@ READERS: dict[str, tuple[str, str]] = {
     for name in names.split()
 }
 
+# Decoders of which transformers has a class with a classifier, by what it decides about.
+_SEQUENCES = """
+arcee biogpt bloom ctrl deepseek_v2 deepseek_v3 exaone4 falcon gemma gemma2 gemma3_text glm glm4 gpt2 gpt_bigcode
+gpt_neo gpt_neox gpt_oss gptj helium jamba llama minicpm3 ministral ministral3 mistral mixtral mpt
+nemotron olmo olmo2 olmo3 openai-gpt opt persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_5_text qwen3_moe
+qwen3_next seed_oss smollm3 stablelm starcoder2
+"""
+_TOKENS = """
+arcee biogpt bloom deepseek_v3 exaone4 falcon gemma gemma2 glm glm4 gpt2 gpt_bigcode gpt_neo gpt_neox gpt_oss helium
+llama ministral ministral3 mistral mixtral mpt nemotron persimmon phi phi3 qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next
+seed_oss smollm3 stablelm starcoder2
+"""
+_ANSWERS = """
+arcee bloom exaone4 falcon gpt2 gpt_neo gpt_neox gptj llama ministral ministral3 mistral mixtral mpt nemotron opt
+qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next seed_oss smollm3
+"""
+DECIDING: dict[str, tuple[str, ...]] = {
+    name: tuple(task for task, names in (("sequence", _SEQUENCES), ("token", _TOKENS), ("question", _ANSWERS))
+                if name in names.split())
+    for name in READERS
+}  # fmt: skip
+
 # Multimodal model types, and the text model type of a config that does not name one. Their language model is read.
 WRAPPERS: dict[str, str] = {
     "aria": "aria_text",

@@ -7,6 +7,7 @@ from txcalc.sources.huggingface.shared import (
     GLOBAL,
     LOCAL,
     Raw,
+    classifier,
     gated,
     head_of,
     heads,
@@ -26,17 +27,28 @@ def _joined(c: Config) -> None:
     c.ignore("cross_attention_hidden_size", "decoder_start_token_id")
 
 
-def _head(c: Config, may_untie: bool = False) -> Raw:
-    form = head_of(c, "lm", "none")
+def _head(c: Config, may_untie: bool = False, deciding: int = 0) -> Raw:
+    """The decoder's head; `deciding`: how many classes the family's classifiers have when the config does not say."""
+    form = head_of(c, "lm", "none", *(("sequence", "question") if deciding else ()))
     if not may_untie:
         c.only(True, "tie_word_embeddings", why="untied, the halves would not share a table either")
     if form == "none":
         c.ignore("tie_word_embeddings")
         return {"form": "none"}
+    if form != "lm":  # a classifier of the decoder's states; of sequences, of the last one
+        c.ignore("tie_word_embeddings")
+        return classifier(c, form, deciding, **({"transform": "tanh"} if form == "sequence" else {}))
     return {"tied": c.flag("tie_word_embeddings", default=True) if may_untie else True}
 
 
-def t5(c: Config, behind: int | None = None) -> Raw:
+def _headed(raw: Raw, head: Raw) -> Raw:
+    """The description with its head; a classifier is the decoder's alone."""
+    if head.get("form") != "classifier":
+        return raw | {"head": head}
+    return raw | {"encoder": raw["encoder"] | {"head": {"form": "none"}}, "decoder": raw["decoder"] | {"head": head}}
+
+
+def t5(c: Config, behind: int | None = None, deciding: int = 2) -> Raw:
     """RMSNorms, a relative bias that all layers of a half share, heads whose width is not D/h."""
     _joined(c)
     projection = c.text("feed_forward_proj", default="relu")
@@ -54,7 +66,7 @@ def t5(c: Config, behind: int | None = None) -> Raw:
         "buckets": c.size("relative_attention_num_buckets", default=32),
         "distance": c.size("relative_attention_max_distance", default=128),
     }
-    return {
+    raw: Raw = {
         "kind": "encoder-decoder",
         "d_model": c.size("d_model", "hidden_size"),
         "vocab_size": c.size("vocab_size"),
@@ -66,10 +78,10 @@ def t5(c: Config, behind: int | None = None) -> Raw:
         "feed_forward": {"d_ff": c.size("d_ff"), "gated": gate == "gated", "activation": activation},
         "norm": {"form": "rms", "eps": c.real("layer_norm_epsilon", default=1e-6)},
         "positions": positions,
-        "head": _head(c, may_untie=True),
         "encoder": {"n_layers": n_layers},
         "decoder": {"n_layers": behind},
     }
+    return _headed(raw, _head(c, True, deciding))
 
 
 def mt5(c: Config) -> Raw:
@@ -89,7 +101,9 @@ def _half(c: Config, raw: Raw, half: str) -> Raw:
     }
 
 
-def _bart(c: Config, place: str, rows: int, extra: int, embedded_norm: bool, positions: str = "learned") -> Raw:
+def _bart(
+    c: Config, place: str, rows: int, extra: int, embedded_norm: bool, positions: str = "learned", deciding: int = 0
+) -> Raw:
     """Two stacks with learned positions each; the head's bias is a buffer."""
     _joined(c)
     c.ignore(
@@ -109,26 +123,26 @@ def _bart(c: Config, place: str, rows: int, extra: int, embedded_norm: bool, pos
         table["rows"] = c.size("max_position_embeddings", default=rows) + extra
     else:
         c.ignore("max_position_embeddings")
-    return raw | {
+    raw |= {
         "norm": {"form": "layer", "place": place},
         "positions": table,
         "embedding": {"norm": embedded_norm},
-        "head": _head(c),
         "encoder": _half(c, raw, "encoder"),
         "decoder": _half(c, raw, "decoder"),
     }
+    return _headed(raw, _head(c, deciding=deciding))
 
 
 def bart(c: Config) -> Raw:
-    return _bart(c, "post", 1024, 2, True)
+    return _bart(c, "post", 1024, 2, True, deciding=3)
 
 
 def plbart(c: Config) -> Raw:
-    return _bart(c, "post", 1024, 2, True)
+    return _bart(c, "post", 1024, 2, True, deciding=2)
 
 
 def mbart(c: Config) -> Raw:
-    return _bart(c, "pre", 1024, 2, True)
+    return _bart(c, "pre", 1024, 2, True, deciding=2)
 
 
 def blenderbot(c: Config) -> Raw:
@@ -258,7 +272,7 @@ def switch_transformers(c: Config) -> Raw:
     act = c.activation("dense_act_fn", default="relu")
     c.ignore("feed_forward_proj")
     c.only(True, "tie_word_embeddings", why="untied, the halves would not share a table either")
-    raw = t5(c, behind=12)
+    raw = t5(c, behind=12, deciding=0)
     raw["feed_forward"]["activation"] = act
     number = c.size("num_experts", default=8)
     channel = raw.pop("feed_forward")

@@ -12,6 +12,7 @@ from typing import Any
 from txcalc.errors import ABSENT
 from txcalc.sources.explicit import folded
 from txcalc.sources.huggingface.config import REQUIRED, Config, any_of
+from txcalc.sources.huggingface.families import DECIDING
 from txcalc.sources.spec import PARTS, merge
 
 Raw = dict[str, Any]
@@ -23,6 +24,10 @@ HEADS = {
     "ForMaskedLM": "masked-lm",
     "ForConditionalGeneration": "lm",
     "ForImageClassification": "classifier",
+    "ForSequenceClassification": "sequence",
+    "ForTokenClassification": "token",
+    "ForQuestionAnswering": "question",
+    "ForMultipleChoice": "choice",
     "MTModel": "lm",
     "EncoderModel": "encoder",
     "DoubleHeadsModel": "two heads",
@@ -31,8 +36,8 @@ HEADS = {
 
 
 def head_of(c: Config, *known: str) -> str:
-    """The head that `architectures[0]` names: "lm", "masked-lm", "classifier" or "none" (hidden states); the first of
-    `known` when the config names no class."""
+    """The head that `architectures[0]` names: a value of `HEADS`, "none" for hidden states; the first of `known` when
+    the config names no class."""
     c.asked.add("architectures")
     names = c.data.get("architectures")
     if names is None or names == []:
@@ -43,11 +48,41 @@ def head_of(c: Config, *known: str) -> str:
     ending = next((ending for ending in HEADS if names[0].endswith(ending)), None)
     if ending == "Model" and _bare(names[0]) not in (_bare(f"{c.model_type}model"), _bare(f"{c.model_type}textmodel")):
         ending = None  # …RewardModel and the like
+    elif ending and HEADS[ending] in TASKS and _bare(names[0]) != _bare(c.model_type + ending):
+        ending = None  # another family's head
     if ending is None or HEADS[ending] not in known:
         wanted = " or ".join(f"…{ending}" for ending in HEADS if HEADS[ending] in known)
         c.fault("architectures[0]", names[0], f"a class that ends in {wanted}", "other heads are not read")
         return known[0]
     return HEADS[ending]
+
+
+# What a head that is no language model's decides about: each sequence, each token, the ends of an answer, or which of
+# several sequences.
+TASKS = frozenset({"sequence", "token", "question", "choice"})
+
+
+def labels(c: Config, default: int = 2) -> int:
+    """How many classes a classifier has; `default` when the config does not say."""
+    c.asked |= {"id2label", "label2id", "num_labels"}
+    given, number = c.data.get("id2label"), c.data.get("num_labels")
+    if given is None:
+        return c.size("num_labels", default=default)  # type: ignore[no-any-return]
+    if not isinstance(given, Mapping) or not given:
+        c.fault("id2label", given, "an object with a name for each class")
+        return 1
+    if number is not None and number != len(given):
+        c.fault("num_labels", number, f"{len(given)}, the length of id2label")
+    return len(given)
+
+
+def classifier(c: Config, task: str, default: int = 2, **more: Any) -> Raw:
+    """A matrix from hidden states to classes: of every position for tokens and the ends of answers, else of one."""
+    said = "id2label" in c or "num_labels" in c
+    classes = 1 if task == "choice" else 2 if task == "question" and not said else labels(c, default)
+    if task == "question" and classes != 2:
+        c.fault("num_labels", classes, "2, for an answer has a start and an end")
+    return {"form": "classifier", "classes": classes, "every": task in ("token", "question"), **more}
 
 
 def _bare(name: str) -> str:
@@ -87,10 +122,19 @@ def padding_within(c: Config, raw: Raw) -> None:
 
 def lm_head(c: Config, tied: bool, **more: Any) -> Raw:
     """A language-model head, tied or not as the class has it when the config does not say."""
-    if head_of(c, "lm", "none") == "none":
+    tasks = () if c.path else DECIDING.get(c.model_type, ())
+    form = head_of(c, "lm", "none", *tasks)
+    if form != "lm":
         c.ignore("tie_word_embeddings")
-        return {"form": "none"}
+        return {"form": "none"} if form == "none" else decision(c, form)
     return {"tied": c.flag("tie_word_embeddings", default=tied), **more}
+
+
+def decision(c: Config, task: str) -> Raw:
+    """A decoder's classifier. It is computed at every position, whichever is read; `score` has no bias."""
+    if task == "token":
+        c.only(True, "token_classification_bias", why="a bias is read")
+    return classifier(c, task) | {"every": True, "bias": task != "sequence"}
 
 
 def heads(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txcalc.sources.huggingface.config import Config
-from txcalc.sources.huggingface.shared import Raw, alone, head_of, heads, layer_norm, plain
+from txcalc.sources.huggingface.shared import Raw, alone, head_of, heads, labels, layer_norm, plain
 
 
 def vit(c: Config) -> Raw:
@@ -15,9 +15,7 @@ def vit(c: Config) -> Raw:
     bias = ["q", "k", "v"] if c.flag("qkv_bias", default=True) else []
     c.ignore("encoder_stride", "pooler_output_size", "pooler_act")
     form = head_of(c, "classifier", "none")
-    labels = c.data.get("id2label")
-    classes = len(labels) if isinstance(labels, dict) and labels else c.size("num_labels", default=2)
-    head = {"form": "classifier", "classes": classes} if form == "classifier" else {"form": "none", "pooler": True}
+    head = {"form": "classifier", "classes": labels(c)} if form == "classifier" else {"form": "none", "pooler": True}
     return raw | {
         "attention": heads(c, raw, kv_names=(), width_names=()) | {"bias": [*bias, "o"]},
         "feed_forward": plain(c),

@@ -1,0 +1,149 @@
+"""Classifiers instead of language models: exact beside transformers' own classes, or refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txcalc.errors import InputError
+from txcalc.sources import build
+from txcalc.sources.export import to_config
+from txcalc.sources.huggingface import describe
+from txcalc.sources.huggingface.families import DECIDING
+
+CONFIGS: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "hf" / "configs.json").read_text())
+LAYERS = {"num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers", "decoder_layers",
+          "num_decoder_layers"}  # fmt: skip
+PER_LAYER = {"layer_types", "pad_token_id", "architectures", "id2label", "label2id", "num_labels"}
+
+BERT = {
+    "model_type": "bert",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "vocab_size": 100,
+}
+LLAMA = BERT | {"model_type": "llama"}
+
+
+def small(model_type: str, cls: str, classes: int) -> dict[str, Any]:
+    """The first config of a model type with two layers, a class and its labels."""
+    config = next((c for c in CONFIGS.values() if c["model_type"] == model_type), BERT | {"model_type": model_type})
+    config = {key: 2 if key in LAYERS else value for key, value in config.items() if key not in PER_LAYER}
+    return config | {"architectures": [cls], "id2label": {str(i): str(i) for i in range(classes)}}
+
+
+SENTENCES, TOKENS, ANSWERS, CHOICES = (
+    f"For{task}" for task in ("SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
+)
+ALL = (SENTENCES, TOKENS, ANSWERS, CHOICES)
+CASES = [
+    *(("bert", "Bert" + task) for task in ALL),
+    *(("roberta", "Roberta" + task) for task in ALL),
+    *(("albert", "Albert" + task) for task in ALL),
+    *(("distilbert", "DistilBert" + task) for task in ALL),
+    *(("electra", "Electra" + task) for task in ALL[:3]),
+    *(("modernbert", "ModernBert" + task) for task in ALL[:3]),
+    ("xlm-roberta", "XLMRobertaForSequenceClassification"),
+    ("bart", "BartForSequenceClassification"),
+    ("bart", "BartForQuestionAnswering"),
+    ("t5", "T5ForSequenceClassification"),
+    ("t5", "T5ForQuestionAnswering"),
+    *(("llama", "Llama" + task) for task in ALL[:3]),
+    *(("gpt2", "GPT2" + task) for task in ALL[:3]),
+    ("gemma2", "Gemma2ForSequenceClassification"),
+    ("qwen3_moe", "Qwen3MoeForTokenClassification"),
+    ("deepseek_v3", "DeepseekV3ForSequenceClassification"),
+]
+
+
+@pytest.mark.parametrize(("model_type", "cls"), CASES, ids=[cls for _, cls in CASES])
+def test_exact(model_type: str, cls: str) -> None:
+    pytest.importorskip("fvcore")
+    pytest.importorskip("transformers")
+    from txcalc.verify.library import measure
+
+    config = small(model_type, cls, 2 if cls.endswith(ANSWERS) else 7)
+    batch, tokens = (8, 4) if cls.endswith(CHOICES) else (1, 5)
+    ledger, theirs = build(*describe(config)).ledger(batch, tokens), measure(config, cls, batch, tokens, formulas=False)
+    assert theirs.cls == cls
+    assert (ledger.total("params"), ledger.total("flops")) == (theirs.params, theirs.flops)
+
+
+@pytest.mark.parametrize("task", [SENTENCES, TOKENS, ANSWERS])
+def test_every_class_of_a_decoder_exists(task: str) -> None:
+    pytest.importorskip("torch")
+    auto = pytest.importorskip("transformers.models.auto.modeling_auto")
+    names = {
+        SENTENCES: auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
+        TOKENS: auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
+        ANSWERS: auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES,
+    }[task]
+    word = {SENTENCES: "sequence", TOKENS: "token", ANSWERS: "question"}[task]
+    ours = {model_type for model_type, tasks in DECIDING.items() if word in tasks}
+    assert ours and ours <= set(names)
+    assert {model_type for model_type in ours if not names[model_type].endswith(task)} == set()
+
+
+def test_what_a_head_adds() -> None:
+    bare = build(*describe(BERT | {"architectures": ["BertModel"]}))
+    sentences = build(*describe(BERT | {"architectures": ["BertForSequenceClassification"], "num_labels": 3}))
+    assert sentences.params - bare.params == 3 * (64 + 1)
+    assert sentences.ledger().by_kind("params")["head"] == 3 * 65
+    assert sentences.ledger().by_kind("params")["other"] == 64 * 65  # the pooler
+    assert sentences.ledger(2, 9).by_kind("flops")["head"] == 2 * 2 * 64 * 3
+    tokens = build(*describe(BERT | {"architectures": ["BertForTokenClassification"], "num_labels": 3}))
+    assert tokens.params == sentences.params - 64 * 65
+    assert tokens.ledger(2, 9).by_kind("flops")["head"] == 2 * 2 * 9 * 64 * 3
+    llama = build(*describe(LLAMA | {"architectures": ["LlamaForSequenceClassification"], "num_labels": 3}))
+    assert llama.params - build(*describe(LLAMA | {"architectures": ["LlamaModel"]})).params == 3 * 64
+
+
+def test_the_number_of_classes() -> None:
+    named = BERT | {"architectures": ["BertForSequenceClassification"]}
+    assert "num_labels = 2, the default of bert" in " ".join(build(*describe(named)).assumptions)
+    labels = {"id2label": {"0": "a", "1": "b", "2": "c"}}
+    assert build(*describe(named | labels)).params == build(*describe(named | {"num_labels": 3})).params
+    bart = {**CONFIGS["bart-base"], "architectures": ["BartForSequenceClassification"]}
+    bart = {key: value for key, value in bart.items() if key not in ("id2label", "label2id", "num_labels")}
+    assert build(*describe(bart)).spec["stacks"]["decoder"]["head"]["classes"] == 3
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"architectures": ["BertForSequenceClassification"], "num_labels": 3, "id2label": {"0": "a", "1": "b"}},
+         "num_labels is 3, expected 2, the length of id2label"),
+        ({"architectures": ["BertForSequenceClassification"], "id2label": {}}, "id2label is {}, expected an object"),
+        ({"architectures": ["BertForSequenceClassification"], "num_labels": 0}, "num_labels is 0"),
+        ({"architectures": ["BertForQuestionAnswering"], "num_labels": 3}, "num_labels is 3, expected 2"),
+        ({"architectures": ["BertForQuestionAnswering"], "id2label": 7}, "id2label is 7, expected an object"),
+        ({"architectures": ["RobertaForSequenceClassification"]}, "architectures[0] is 'RobertaForSequenceClass"),
+        ({"architectures": ["BertForPreTraining"]}, "architectures[0] is 'BertForPreTraining'"),
+        ({"architectures": ["BertForNextSentencePrediction"]}, "architectures[0] is 'BertForNextSentence"),
+        ({"model_type": "electra", "architectures": ["ElectraForMultipleChoice"]}, "'ElectraForMultipleChoice'"),
+        ({"model_type": "arcee", "architectures": ["ArceeForMultipleChoice"]}, "'ArceeForMultipleChoice'"),
+        ({"model_type": "cohere", "architectures": ["CohereForSequenceClassification"]}, "'CohereForSequenceClass"),
+        ({"model_type": "llama", "architectures": ["LlamaForTokenClassification"], "token_classification_bias": False},
+         "token_classification_bias is False, expected true"),
+    ],
+)  # fmt: skip
+def test_refused_by_name(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        describe(BERT | config)
+    assert message in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "config", [BERT | {"architectures": ["BertForTokenClassification"]},
+               LLAMA | {"architectures": ["LlamaForSequenceClassification"]}], ids=["bert", "llama"]
+)  # fmt: skip
+def test_a_head_is_written_back(config: dict[str, Any]) -> None:
+    model = build(*describe(config | {"num_labels": 5}))
+    written, _ = to_config(model)
+    assert build(*describe(written)).ledger(2, 3).by_kind("flops") == model.ledger(2, 3).by_kind("flops")
+    assert written["num_labels"] == 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -234,9 +235,10 @@ def test_a_prompt_of_any_length_is_quick_to_time() -> None:
 
 
 def test_a_cached_prefix_is_not_computed_again() -> None:
-    asked = request(8192, 4096, hits=0.5)
-    assert asked.cached(16) == 2048 and request(100, 40, hits=1).cached(16) == 32
-    assert request(100, 32, hits=1).cached(16) == 31  # the last token is always computed
+    assert request(8192, 4096, Fraction(1, 2)).cached(16) == 2048
+    assert request(8192, 160, Fraction("0.3")).cached(16) == 48  # 0.3 as a float is less than that
+    assert request(100, 40, Fraction(1)).cached(16) == 32
+    assert request(100, 32, Fraction(1)).cached(16) == 31  # the last token is always computed
     one = pace("llama-3.1-8b")
     assert one.prefill(4096, 2048).floor < one.prefill(4096).floor
     pairs = one.prefill_parts(4096, 2048)["attention_core"].least_compute
@@ -296,6 +298,7 @@ def test_the_cheapest_point_is_the_largest_batch_within_the_limit() -> None:
     assert found.pace.step(point.sequences + 1, 4096).achievable > 0.012
     cost = [p.seconds(2048, 2048) for p in found.points if found.meets(p)]
     assert point.seconds(2048, 2048) == min(cost)
+    assert point.last(2048) == pytest.approx(point.sequences * 2048 / found.pace.prefill_rate(2048))
     assert found.meets(point) and not found.unmet
     assert serving("llama-3.1-8b", ttft=0.001).unmet and not serving("llama-3.1-8b", ttft=9.0).unmet
 
@@ -309,6 +312,13 @@ def test_costs_are_gpu_time() -> None:
     whole = found.pace.prefill_rate(1024)
     assert point.million_input(3.6) == pytest.approx(1e6 * 1e-3 * 4 / whole)
     assert point.joules(700) == pytest.approx(700 * 4 * point.tpot.achievable / 8)
+
+
+def test_a_cache_is_multiplied_in_its_own_dtype_at_best() -> None:
+    """Some kernels do, so that the floor has to; a name and its other spelling are one."""
+    floors = [pace("llama-3.1-8b", kv=kv).prefill_parts(8192)["attention_core"] for kv in ("bf16", "fp8", "fp8_e4m3")]
+    assert floors[1] == floors[2] and floors[0].least_compute == pytest.approx(1979 / 989 * floors[1].least_compute)
+    assert floors[0].compute == floors[1].compute
 
 
 def test_copies_share_the_users() -> None:
@@ -350,6 +360,7 @@ def test_a_deployment_without_a_speed_still_has_its_memory() -> None:
         (["--prompt", "0"], "prompt is 0"),
         (["--prefix-hits", "120%"], "prefix hits is 1.2, expected a share from 0 to 1"),
         (["--prefix-hits", "x"], "--prefix-hits is 'x'"),
+        (["--prefix-hits", "1e999999999"], "--prefix-hits is '1e999999999'"),
         (["--draft", "4"], "a draft's tokens and their acceptance go together"),
         (["--acceptance", "0.5"], "a draft's tokens and their acceptance go together"),
         (["--draft", "four", "--acceptance", "0.5"], "--draft is 'four'"),

@@ -42,6 +42,7 @@ from txcalc.parts.part import Workload
 from txcalc.planning.deployment import MOST_SEQUENCES, Choice, Engine, Plan, largest
 from txcalc.planning.parallelism import Layout, Sharding, Stage
 from txcalc.planning.weights import covering
+from txcalc.units import ALIASES
 
 DEFINITIONS = {
     "ttft": "time to first token: one prompt computed alone, in chunks, from its first token in to its first one out",
@@ -53,6 +54,7 @@ DEFINITIONS = {
 BOUNDS = ("compute", "memory", "link", "launch")
 LINKS = "collectives"  # the part that no leaf of the tree is
 MOST_LAYOUTS = 24  # that are compared for the front
+NODE = 8  # accelerators that usually share a link
 MOST_BATCH = 1 << 16  # sequences of one copy that are looked at
 
 
@@ -146,18 +148,18 @@ class Request:
     """
 
     prompt: int
-    hits: float = 0.0
+    hits: Fraction = Fraction(0)
     speculation: Speculation | None = None
 
     def cached(self, block: int) -> int:
         """Tokens of the prompt that are not computed again."""
-        return min(int(Fraction(self.hits) * self.prompt) // block * block, self.prompt - 1)
+        return min(int(self.hits * self.prompt) // block * block, self.prompt - 1)
 
 
 def request(
     context: int,
     prompt: int | None = None,
-    hits: float = 0.0,
+    hits: Fraction = Fraction(0),
     acceptance: float | None = None,
     draft_tokens: int | None = None,
     draft: Model | None = None,
@@ -167,7 +169,7 @@ def request(
     if prompt is not None and not (type(prompt) is int and 1 <= prompt <= context):
         faults.append(Fault("prompt", prompt, f"a whole number from 1 to the context of {context:,}"))
     if not 0 <= hits <= 1:
-        faults.append(Fault("prefix hits", hits, "a share from 0 to 1"))
+        faults.append(Fault("prefix hits", float(hits), "a share from 0 to 1"))
     if (acceptance is None) != (draft_tokens is None):
         faults.append("a draft's tokens and their acceptance go together")
     if draft_tokens is not None and not (type(draft_tokens) is int and 1 <= draft_tokens <= 64):
@@ -232,7 +234,7 @@ class Rank:
         self.element = engine.activation_bits / 8
         # Kernels of attention compute in the wide dtype; some can in that of the cache.
         self.core = peak(accelerator, self.wide)
-        self.best_core = max(self.core, accelerator.peaks.get(engine.kv, 0))
+        self.best_core = max(self.core, accelerator.peaks.get(ALIASES.get(engine.kv.lower(), engine.kv.lower()), 0))
         self._leaves: list[_Leaf] = []
         self._loads: dict[Workload, list[_Load]] = {}
 
@@ -566,6 +568,10 @@ class Point(NamedTuple):
     output: float
     input: float
 
+    def last(self, prompt: int) -> float:
+        """Seconds to the first token of the last of all sequences, where their prompts come at once."""
+        return self.sequences * prompt / self.input / self.layout.gpus
+
     @property
     def user(self) -> float:
         """Tokens a second of one sequence."""
@@ -786,6 +792,8 @@ class _Runner:
             yield f"the memory of the draft, {guess.draft.name}, is not counted"
         if not self.pace(chosen.layout).caching:
             yield f"{self.plan.deployment.model.name} does not decode: its one latency is that of a pass"
+        if chosen.layout.gpus > NODE and self.deployment.accelerator.link is not None:
+            yield f"all transfers are timed over the link of one node, which {chosen.layout.gpus} GPUs may not share"
         if len(self.plan.choices) > MOST_LAYOUTS:
             yield f"the front compares the best {MOST_LAYOUTS} layouts of {len(self.plan.choices)}"
         if any(not self.known(choice.layout) for choice in self.plan.choices):

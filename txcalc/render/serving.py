@@ -96,6 +96,10 @@ def _latencies(serving: Serving) -> Table:
     said = f", {serving.cached:,} of them cached" if serving.cached else ""
     rows = [_figure(f"{what} {serving.prompt:,}{said}", point.ttft)]
     if point.tpot:
+        if point.sequences > 1:
+            rows.append(
+                (f"the last of {point.sequences:,} prompts at once", None, _time(point.last(serving.prompt)), None)
+            )
         rows.append(_figure(f"TPOT, {_sequences(point.sequences)} of {serving.plan.context:,}", point.tpot))
         output = point.sequences / point.tpot.floor / point.layout.gpus
         rows.append(("tokens/s of a user", _rate(1 / point.tpot.floor), _rate(point.user), None))
@@ -139,8 +143,8 @@ def _front(serving: Serving) -> Table:
     for point in _spaced(serving.front, FRONT):
         assert point.tpot is not None
         times = _time(point.ttft.achievable), _time(point.tpot.achievable)
-        rows.append([str(point.layout), point.sequences, *times, _rate(point.output), *_costs_of(serving, point)])
-    headings = ("layout", "sequences", "TTFT", "TPOT", _rates()[1], *_costs(serving))
+        rows.append([f"{point.layout}, {point.sequences:,}", *times, _rate(point.output), *_costs_of(serving, point)])
+    headings = ("layout, sequences", "TTFT", "TPOT", _rates()[1], *_costs(serving))
     return Table("Latency against throughput: points that no other beats in both", headings, rows)
 
 
@@ -227,6 +231,7 @@ def data(serving: Serving) -> dict[str, Any]:
         "achievable": _latency(chosen, 1, 3),
         "prompt": serving.prompt,
         "prefix_cached": serving.cached,
+        "ttft_last_s": chosen.last(serving.prompt) if chosen.tpot else None,
         **_point(serving, chosen),
         "ridge": serving.ridge._asdict() if serving.ridge else None,
         "speculation": guess

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from txcalc import load
+from txcalc import hardware, load
 from txcalc.cli import app
 from txcalc.render import draw, plot
 from txcalc.render.plot import Axis, Mark, Panel, Picture, Series
@@ -126,7 +126,7 @@ def test_a_sweep_is_drawn_point_by_point(form: str, drawn: list[Picture], tmp_pa
 
 def test_memory_drawn_is_the_fullest_gpus(drawn: list[Picture], tmp_path: Path) -> None:
     picture, data = asked("deploy", drawn, tmp_path)
-    (panel,) = picture.panels
+    panel = picture.panels[0]
     at = {line.label: dict(zip(line.xs, line.ys, strict=True)) for line in panel.series}
     (gpu,) = data["memory"]
     assert at["weights"][8192] == gpu["weights_bytes"]
@@ -139,6 +139,58 @@ def test_memory_drawn_is_the_fullest_gpus(drawn: list[Picture], tmp_path: Path) 
     assert sum(line[longest.x] for line in at.values()) <= memory.y
     above = min(x for x in at["cache"] if x > longest.x)
     assert sum(line[above] for line in at.values()) > memory.y
+
+
+def test_latency_drawn_is_that_of_every_batch(drawn: list[Picture], tmp_path: Path) -> None:
+    picture, data = asked("deploy", drawn, tmp_path, "--tpot", "40ms")
+    panel = picture.panels[1]
+    achievable, floor = panel.series
+    points = data["speed"]["batches"]
+    assert len(points) > 5
+    assert list(achievable.xs) == list(floor.xs) == [point["sequences"] for point in points]
+    assert achievable.ys == [point["tpot_s"] for point in points]
+    assert floor.ys == [point["tpot_floor_s"] for point in points]
+    at = {mark.label.partition(":")[0]: (mark.x, mark.y) for mark in panel.marks}
+    assert at["asked"] == (64, None)
+    assert at["limit"] == (None, 0.04)
+    assert data["speed"]["ridge"]["weights"] > max(achievable.xs)
+    assert len(at) == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("llama-3.1-70b", ["--gpu", "h100-sxm:8", "--concurrency", "64", "--weights", "fp8"]),
+        ("mixtral-8x7b", ["--gpu", "a100-80gb-sxm:4", "--pp", "2", "--concurrency", "3"]),
+        ("deepseek-v3", ["--gpu", "h200:8", "--weights", "fp8", "--concurrency", "16"]),
+        ("mamba-2.8b", ["--gpu", "l4"]),
+        ("t5-small", ["--gpu", "l4"]),
+        ("bert-base", ["--gpu", "l4"]),
+    ],
+)
+def test_every_operation_is_below_the_roof(
+    model: str, options: list[str], drawn: list[Picture], tmp_path: Path
+) -> None:
+    code, out, err = run("deploy", model, *options, "--context", "4k", "--json", "--plot", str(tmp_path / "a.svg"))
+    assert code == 0, err
+    panel = drawn[0].panels[-1]
+    kind = hardware.load(options[1].partition(":")[0])
+    roofs = [line for line in panel.series if line.label.startswith("roof: ")]
+    placed = [line for line in panel.series if line not in roofs]
+    assert len(placed) >= 2
+    for roof in roofs:
+        peak = kind.peak(roof.label.rpartition(" ")[2])
+        assert (roof.xs[1], roof.ys[1:]) == (Fraction(peak, kind.bandwidth), [peak, peak])
+        assert roof.ys[0] == kind.bandwidth * Fraction(roof.xs[0])
+    for line in placed:
+        (x,), (y,) = line.xs, line.ys
+        assert 0 < y <= min(kind.bandwidth * x, max(roof.ys[-1] for roof in roofs)) * (1 + Fraction(1, 10**9))
+    if model == "llama-3.1-70b":  # a step of decode: every weight is read once, two FLOPs a sequence for each
+        found = {line.label: line.xs[0] for line in placed}
+        assert float(found["feed forward, decode, batch 64"]) == pytest.approx(2 * 64)  # a byte a weight
+        assert float(found["head, decode, batch 64"]) == pytest.approx(64)  # two
+        # 64 query heads of a K and V head of 8, four FLOPs for two numbers of two bytes
+        assert float(found["attention core, decode, batch 64"]) == pytest.approx(8)
 
 
 # Files.
@@ -402,7 +454,7 @@ def test_ticks_are_few_and_within(unit: str, log: int, values: list[int], most: 
         ("bytes", 16 << 30, "16 GiB"),
         ("", 8_030_261_248, "8.03 B"),
         ("sizes", 4096, "4,096"),
-        ("seconds", Fraction(1, 400), "2.5 ms"),
+        ("seconds", Fraction(1, 400), "2.50 ms"),
         ("seconds", Fraction(3), "3 s"),
     ],
 )

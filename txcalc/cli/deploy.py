@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from fractions import Fraction
 from typing import Annotated, Any
 
 import typer
@@ -144,8 +142,8 @@ def deploy(
     if len(models) * len(kinds) == 1:
         one = answer(models[0], kinds[0], wanted[0][1])
         assert one.plan
-        drawn = one.plan
-        emit(report(one.plan, one.speed, one.why), chosen, place, lambda plots: plots.deploy(drawn))
+        drawn = one.plan, one.speed
+        emit(report(one.plan, one.speed, one.why), chosen, place, lambda plots: plots.deploy(*drawn))
         failed = one.failed
     else:
         answers = []
@@ -171,12 +169,13 @@ def accelerators(text: str) -> tuple[str, int | None]:
     return name, int(number)
 
 
-def share(text: str) -> Fraction:
+def share(text: str) -> float:
     """`30%` or `0.3`."""
-    found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(%?)\s*", text, re.ASCII)
-    if not found:
-        raise InputError("options", [Fault("--prefix-hits", text, "a share such as 30% or 0.3")])
-    return Fraction(found[1]) / (100 if found[2] else 1)
+    written = text.strip()
+    try:
+        return float(written[:-1]) / 100 if written.endswith("%") else float(written)
+    except ValueError:
+        raise InputError("options", [Fault("--prefix-hits", text, "a share such as 30% or 0.3")]) from None
 
 
 def drafts(text: str | None) -> tuple[int | None, str | None]:

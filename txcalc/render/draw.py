@@ -191,10 +191,11 @@ def _lines(axes: Any, panel: Panel) -> None:
             [float(x) for x in line.xs],
             ys,
             color=_colour(line, panel),
-            linestyle="--" if line.dashed else "-",
+            linestyle="" if len(line.xs) == 1 else "--" if line.dashed else "-",
             marker=SHAPES[line.of % len(SHAPES)] if line.marked else "",
             markevery=[i for i, x in enumerate(line.xs) if x in line.marked],
             markersize=5,
+            markerfacecolor="white" if line.dashed else None,
             clip_on=False,
         )
         if line.label:
@@ -357,7 +358,8 @@ def _lettered(canvas: Any, panel: Panel, place: Any) -> Iterator[str]:
         known = [place(x, y) for x, y in zip(line.xs, line.ys, strict=True) if y is not None]
         for k in range(3):  # spread, and where no other line has its own
             start = (2 * k + 1) * len(known) // 6 + i % 3
-            for x, y in [*known[start:], *reversed(known[:start])]:
+            beside = [(known[0][0] + n / canvas.width, known[0][1]) for n in range(-3, 4) if len(known) == 1 and not k]
+            for x, y in [*known[start:], *reversed(known[:start]), *beside]:
                 cell = int(x * canvas.width), int(y * canvas.height)
                 if cell not in taken:
                     taken.add(cell)

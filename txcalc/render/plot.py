@@ -4,23 +4,26 @@ same functions, at more lengths; `draw` gives them to a plotting library.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from math import prod
 from typing import Any, NamedTuple
 
 from txcalc.errors import InputError
-from txcalc.ledger import walk
+from txcalc.ledger import KINDS, walk
 from txcalc.model import MAX_TOKENS, Model, leaves_of
+from txcalc.num import ceil_div
 from txcalc.parts.attention import LatentCore
+from txcalc.parts.part import Workload
 from txcalc.planning.crossover import RULES, Crossover, Lengths
 from txcalc.planning.deployment import Plan
+from txcalc.planning.serving import Pace, Serving, peak
 from txcalc.render.compare import Question
 from txcalc.render.compare import rows as compare_rows
 from txcalc.render.deploy import SIGNS
 from txcalc.render.kv import rows as kv_rows
 from txcalc.symbols import BY_LETTER
-from txcalc.units import iec, short
+from txcalc.units import iec, seconds, short, si_bytes
 
 PER_OCTAVE = 4  # lengths that are drawn between a power of two and the next
 MOST_LINES = 12
@@ -90,16 +93,17 @@ def _tokens(value: Fraction) -> str:
     return _exact(value)
 
 
-def _seconds(value: Fraction) -> str:
-    size = next((size for size in ((1, "s"), (10**3, "ms"), (10**6, "µs")) if value * size[0] >= 1), (10**9, "ns"))
-    return f"{float(value * size[0]):.4g} {size[1]}"
-
-
 def _exact(value: Fraction) -> str:
     return f"{value.numerator:,}" if value.denominator == 1 else f"{float(value):,.3g}"
 
 
-WRITTEN = {"": short, "bytes": iec, "tokens": _tokens, "seconds": _seconds, "sizes": _exact}
+WRITTEN: dict[str, Callable[[Any], str]] = {
+    "": short,
+    "bytes": iec,
+    "tokens": _tokens,
+    "seconds": seconds,
+    "sizes": _exact,
+}
 
 
 def between(low: int, high: int, also: Iterable[int] = ()) -> list[int]:
@@ -290,10 +294,27 @@ def _wide(values: Sequence[int]) -> bool:
     return min(values) > 0 and max(values) >= 8 * min(values)
 
 
-def deploy(plan: Plan) -> Picture:
-    """Memory of the fullest accelerator against the context, part upon part, below what there is."""
+def deploy(plan: Plan, speed: Serving | None = None) -> Picture:
+    """Memory of the fullest accelerator against the context, part upon part, below what there is; and of a plan that is
+    timed, latency against the batch, and a roofline with its operations on it."""
+    panels = [_memory(plan)]
+    if speed and speed.chosen.tpot:
+        panels.append(_latency(speed))
+    if speed:
+        panels.append(_roofline(speed))
+    deployment, engine = plan.deployment, plan.deployment.engine
+    sequences = "1 sequence" if plan.concurrency == 1 else f"{plan.concurrency:,} sequences"
+    said = (
+        f"{sequences} of {plan.context:,} tokens; weights {engine.weights.name}, cache {engine.kv} in pages of "
+        f"{engine.block} tokens; reserve {engine.reserve}"
+    )
+    best = plan.best.layout
+    return Picture(f"{deployment.model.name} on {best.gpus} × {deployment.accelerator.title}, {best}", said, panels)
+
+
+def _memory(plan: Plan) -> Panel:
     deployment, best, asked = plan.deployment, plan.best, plan.context
-    accelerator, engine = deployment.accelerator, deployment.engine
+    memory = deployment.accelerator.memory
     longest = plan.max_context
     high = min(MAX_TOKENS, 2 * max(asked, longest or asked))
     xs = between(min(1 << 10, asked), high, [asked, *([longest] if longest else [])])
@@ -305,14 +326,79 @@ def deploy(plan: Plan) -> Picture:
         "cache": [gpu.cache for gpu in gpus],
     }
     series = [Series(name, xs, ys, list(SIGNS).index(name)) for name, ys in parts.items()]
-    marks = [Mark(f"memory: {iec(accelerator.memory)}", y=accelerator.memory), Mark(f"asked: {asked:,}", asked)]
+    marks = [Mark(f"memory: {iec(memory)}", y=memory), Mark(f"asked: {asked:,}", asked)]
     if longest:
         marks.append(Mark(f"longest that fits: {longest:,}", longest))
-    sequences = "1 sequence" if plan.concurrency == 1 else f"{plan.concurrency:,} sequences"
-    said = (
-        f"the fullest GPU, {sequences}; weights {engine.weights.name}, cache {engine.kv} in pages of {engine.block} "
-        f"tokens; reserve {engine.reserve}"
-    )
     x, y = Axis("context of every sequence (tokens)", "tokens", 2), Axis("memory", "bytes")
-    title = f"{deployment.model.name} on {best.layout.gpus} × {accelerator.title}, {best.layout}"
-    return Picture(title, said, [Panel("", x, y, series, marks, "stack")])
+    return Panel("Memory of the fullest GPU", x, y, series, marks, "stack")
+
+
+def _latency(speed: Serving) -> Panel:
+    points = [point for point in speed.batches if point.tpot]
+    xs = [point.sequences for point in points]
+    figures = [point.tpot for point in points if point.tpot]
+    series = [
+        Series("achievable", xs, [figure.achievable for figure in figures], 0, marked=frozenset(xs)),
+        Series("floor: no server is faster", xs, [figure.floor for figure in figures], 0, True, frozenset(xs)),
+    ]
+    marks = [Mark(f"asked: {speed.chosen.sequences:,}", speed.chosen.sequences)]
+    for what, each in zip(("weights", "weights and cache"), speed.ridge or (), strict=False):
+        ridge = (each or 0) * speed.chosen.layout.dp
+        if 0 < ridge <= max(xs):
+            marks.append(Mark(f"computes as long as it reads {what}: {ridge:,}", ridge))
+    if speed.tpot is not None:
+        marks.append(Mark(f"limit: {seconds(speed.tpot)}", y=speed.tpot))
+    x, y = Axis("sequences at once", "sizes", 2), Axis("time per output token", "seconds", 10)
+    return Panel(f"Latency of a decode step at {speed.plan.context:,} tokens", x, y, series, marks)
+
+
+def _roofline(speed: Serving) -> Panel:
+    """What the accelerator can do at most, and what each kind of operation is timed at, by FLOPs a byte that must be
+    read or written: a step of decode at the context and a chunk of the prompt."""
+    plan, pace = speed.plan, speed.pace
+    accelerator, engine = plan.deployment.accelerator, plan.deployment.engine
+    steps: list[tuple[str, Workload]] = []
+    if pace.caching:
+        each = ceil_div(plan.concurrency, pace.layout.dp)
+        work = pace.decode(ceil_div(each, min(pace.layout.pp, each)), plan.context)
+        steps.append((f"decode, batch {work.batch:,}", work))
+    if not pace.encodes:
+        tokens = min(speed.prompt, engine.chunk) if pace.caching else speed.prompt
+        work = pace.model.workload(1, tokens, logits="last")
+        steps.append((f"prefill of {tokens:,}" if pace.caching else f"a pass over {tokens:,}", work))
+    placed = [(what, kind, *point) for what, work in steps for kind, point in _placed(pace, work).items()]
+    kinds = sorted({kind for _, kind, *_ in placed}, key=KINDS.index)
+    series = [
+        Series(f"{kind.replace('_', ' ')}, {what}", [x], [y], kinds.index(kind), what != steps[0][0], frozenset([x]))
+        for what, kind, x, y in placed
+    ]
+    peaks = {dtype: peak(accelerator, dtype) for dtype in (engine.weights.dtype, pace.ranks[0].wide)}
+    ridges = {dtype: Fraction(most, accelerator.bandwidth) for dtype, most in peaks.items()}
+    low = min([*(x for _, _, x, _ in placed), *ridges.values()]) / 2
+    high = max([*(x for _, _, x, _ in placed), *ridges.values()]) * 2
+    for i, (dtype, most) in enumerate(peaks.items()):
+        xs = [low, ridges[dtype], high]
+        ys = [accelerator.bandwidth * Fraction(x) if x < ridges[dtype] else most for x in xs]
+        series.append(Series(f"roof: {short(most)}FLOP/s in {dtype}", xs, ys, max(6, len(kinds)) + i))  # black, grey
+    x, y = Axis("FLOPs a byte of weights and cache", log=10), Axis("FLOP/s of a GPU, achievable", log=10)
+    return Panel(f"Roofline: {si_bytes(accelerator.bandwidth)}/s, and operations below it", x, y, series)
+
+
+def _placed(pace: Pace, work: Workload) -> dict[str, tuple[Fraction, Fraction]]:
+    """FLOPs a byte and FLOPs a second of every kind of operation that multiplies, all stages together."""
+    flops: dict[str, int] = {}
+    moved: dict[str, float] = {}
+    spent: dict[str, float] = {}
+    for rank in pace.ranks:
+        copies = rank.stage.copies
+        for kind, number in walk(rank.stage.root, work).by_kind("flops_masked").items():
+            flops[kind] = flops.get(kind, 0) + number * copies
+        for kind, cost in rank.parts(work).items():
+            held = (cost.least_weights + cost.least_cache) * rank.accelerator.bandwidth
+            moved[kind] = moved.get(kind, 0.0) + held * copies
+            spent[kind] = spent.get(kind, 0.0) + cost.achievable * copies
+    return {
+        kind: (Fraction(number) / Fraction(moved[kind]), Fraction(number) / Fraction(spent[kind]))
+        for kind, number in flops.items()
+        if number and moved.get(kind) and spent.get(kind)
+    }

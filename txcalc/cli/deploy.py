@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from fractions import Fraction
 from typing import Annotated, Any
 
 import typer
@@ -169,13 +171,12 @@ def accelerators(text: str) -> tuple[str, int | None]:
     return name, int(number)
 
 
-def share(text: str) -> float:
+def share(text: str) -> Fraction:
     """`30%` or `0.3`."""
-    written = text.strip()
-    try:
-        return float(written[:-1]) / 100 if written.endswith("%") else float(written)
-    except ValueError:
-        raise InputError("options", [Fault("--prefix-hits", text, "a share such as 30% or 0.3")]) from None
+    found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(%?)\s*", text, re.ASCII)
+    if not found:
+        raise InputError("options", [Fault("--prefix-hits", text, "a share such as 30% or 0.3")])
+    return Fraction(found[1]) / (100 if found[2] else 1)
 
 
 def drafts(text: str | None) -> tuple[int | None, str | None]:

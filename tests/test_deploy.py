@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 import textwrap
-import time
 from fractions import Fraction
 from typing import Any
 
@@ -21,7 +20,6 @@ from txcalc.cli import app
 from txcalc.errors import InputError, UnknownName
 from txcalc.hardware import Accelerator
 from txcalc.ledger import walk
-from txcalc.model import Model
 from txcalc.planning.deployment import Deployment, Engine, Rank, Reserve, engine, largest, parse_reserve, plan
 from txcalc.planning.parallelism import Layout, Sharding, Stage
 from txcalc.planning.weights import FORMATS, covering, format_of
@@ -494,18 +492,33 @@ def test_bad_input_is_one_clear_message(argv: tuple[str, ...], words: str) -> No
     assert (code, out) == (2, "") and words in err, err
 
 
+TRIVIAL = """
+    import typer
+    app = typer.Typer()
+    @app.command()
+    def nothing() -> None: ...
+    app([], standalone_mode=False)
+"""
+ANSWER = """
+    import sys
+    from txcalc.cli import app
+    argv = ["deploy", "deepseek-v3", "--gpu", "h200:8", "--weights", "fp8-block"]
+    app(argv, standalone_mode=False)
+    print(sorted({"torch", "numpy", "sympy"} & set(sys.modules)))
+"""
+
+
 def test_a_whole_answer_is_quick_and_light() -> None:
-    script = """
-        import sys
-        from typer.testing import CliRunner
-        from txcalc.cli import app
-        argv = ["deploy", "deepseek-v3", "--gpu", "h200:8", "--weights", "fp8-block"]
-        assert CliRunner().invoke(app, argv).exit_code == 0
-        print(sorted({"torch", "numpy", "sympy"} & set(sys.modules)))
-    """
-    result = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
-    started = time.process_time()
-    model: Model = load("deepseek-v3")
-    plan(Deployment(model, hardware.load("h200"), engine(model, "fp8-block")), 32_768, 64, 8)
-    assert time.process_time() - started < 0.3
+    """From the start of Python to the last line it takes no more than six times what the smallest typer app does: 0.3 s
+    where that takes 0.05 s. The least of three, for others use the machine too."""
+
+    def spent(script: str) -> float:
+        timed = "import time\n" + textwrap.dedent(script) + "\nprint(time.process_time())"
+        outs = [
+            subprocess.run([sys.executable, "-c", timed], capture_output=True, text=True, check=True).stdout
+            for _ in range(3)
+        ]
+        assert script is TRIVIAL or all(out.splitlines()[-2] == "[]" for out in outs)
+        return min(float(out.splitlines()[-1]) for out in outs)
+
+    assert spent(ANSWER) < 6 * spent(TRIVIAL)

@@ -425,7 +425,16 @@ def test_several_are_one_table() -> None:
     assert rows[1] == {key: value for key, value in alone.items() if key != "schema"}
     assert [row["fits"] for row in rows] == [True, True, False, False]
     assert run("deepseek-v3", "--gpu", "l4", "--gpu", "l40s:2", "--tp", "2", "--pp", "1", "--dp", "1")[0] == 1
-    code, _, err = run("gpt2", "llama-3.1-8b", "--gpu", "l4:7", "--tp", "7")
-    assert code == 1 and "gpt2 on l4: layout" in err  # 12 heads are no multiple of 7, and nor are 32
+    code, out, err = run("gpt2", "llama-3.1-8b", "--gpu", "l4:2", "--tp", "2", "--price", "1", "--context", "1k")
+    assert code == 0 and out.count("2 × l4") == 2
+    code, out, err = run("gpt2", "llama-3.1-8b", "--gpu", "l4:3", "--tp", "3", "--json")
+    assert code == 0 and json.loads(out)["deployments"][1]["refused"].startswith("layout")  # 32 heads over 3
+    code, out, err = run("gpt2", "llama-3.1-8b", "--gpu", "l4:7", "--tp", "7")
+    assert (code, out) == (2, "") and "tp is 7, expected a divisor of n_heads = 12" in err and "n_heads = 32" in err
+    code, out, err = run("gpt2", "--gpu", "rtx-4090:2", "--gpu", "l4", "--tp", "auto", "--price", "1", "--dp", "1")
+    assert code == 0 and "gpt2 on rtx-4090: no speed: rtx-4090: its link is not known" in err
+    for bad in (["--price", "-1"], ["--weights", "fp99"], ["--concurrency", "0"]):
+        code, out, err = run("gpt2", "llama-3.1-8b", "--gpu", "l4", *bad)
+        assert (code, out) == (2, "") and len(err.splitlines()) == 1, err
     code, _, err = run(*argv, "--plot", "-")
     assert code == 2 and "--plot draws one deployment" in err

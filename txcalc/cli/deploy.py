@@ -126,8 +126,10 @@ def deploy(
     within = [
         parse_seconds(text, flag) if text is not None else None for flag, text in (("--ttft", ttft), ("--tpot", tpot))
     ]
+    serving.check_budget(price, *within)
     models = [load(source, o.changes(set_)) for source in sources]
     kinds = [hardware.load(name) for name, _ in wanted]
+    alone = len(models) * len(kinds) == 1
 
     def answer(model: Any, kind: Any, gpus: int | None) -> Answer:
         deployment = Deployment(model, kind, engine(model, weights, kv, block, chunk, kept))
@@ -137,11 +139,11 @@ def deploy(
         try:
             return Answer(model, kind, found, serving.serve(found, asked, price, *within))
         except InputError as error:
-            if price is not None or within != [None, None]:
+            if alone and (price is not None or within != [None, None]):
                 raise
             return Answer(model, kind, found, None, str(error))
 
-    if len(models) * len(kinds) == 1:
+    if alone:
         one = answer(models[0], kinds[0], wanted[0][1])
         assert one.plan
         drawn = one.plan, one.speed
@@ -155,6 +157,8 @@ def deploy(
                     answers.append(answer(model, kind, gpus))
                 except InputError as error:
                     answers.append(Answer(model, kind, None, None, str(error)))
+        if all(one.plan is None for one in answers):
+            raise InputError("deploy", dict.fromkeys(one.why for one in answers))
         emit(comparison(answers), chosen)
         failed = all(one.failed for one in answers)
     if failed:

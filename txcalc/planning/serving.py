@@ -671,6 +671,17 @@ class Serving:
         return self.plan.deployment.accelerator.efficiency
 
 
+def check_budget(price: float | None = None, ttft: float | None = None, tpot: float | None = None) -> None:
+    """Errors: `InputError` for a price or limits in seconds that are none."""
+    faults: list[Fault | str] = [
+        Fault(name, value, f"a number above 0{unit}")
+        for name, value, unit in (("price", price, ""), ("ttft", ttft, " of seconds"), ("tpot", tpot, " of seconds"))
+        if value is not None and not 0 < value < 1e9
+    ]
+    if faults:
+        raise InputError("deploy", faults)
+
+
 def serve(
     plan: Plan,
     asked: Request,
@@ -683,13 +694,7 @@ def serve(
     Errors: `InputError` for a price or limit that is none; where a peak or the link is needed and not known; where the
     plan does not fit.
     """
-    faults: list[Fault | str] = [
-        Fault(name, value, f"a number above 0{unit}")
-        for name, value, unit in (("price", price, ""), ("ttft", ttft, " of seconds"), ("tpot", tpot, " of seconds"))
-        if value is not None and not 0 < value < 1e9
-    ]
-    if faults:
-        raise InputError("deploy", faults)
+    check_budget(price, ttft, tpot)
     if not plan.best.fits:
         raise InputError("speed", ["the plan does not fit, so there is nothing to time"])
     runner = _Runner(plan, asked)

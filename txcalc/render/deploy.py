@@ -55,7 +55,7 @@ class Answer(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """It does not fit, or no point is within the limits that were asked for."""
+        """It cannot be or does not fit, or no point is within the limits that were asked for."""
         return self.plan is None or not self.plan.best.fits or bool(self.speed and self.speed.unmet)
 
 

@@ -62,7 +62,7 @@ qkv_bias: but qwen3_moe
 query_pre_attn_scalar: gemma2 gemma3_text vaultgemma
 scale_embedding: but bart
 sliding_window: cwm exaone_moe
-tie_word_embeddings: but t5
+tie_word_embeddings: but perception_lm t5
 time_step_rank: but nemotron_h
 topk_group: exaone_moe glm4_moe glm4_moe_lite glm4v_moe_text solar_open
 use_bias: but ernie4_5

@@ -29,7 +29,7 @@ def language_model(c: Config) -> Config:
     if not isinstance(own, str):
         c.fault("text_config.model_type", own, "the name of an architecture")
         own = default
-    inner = Config({**text, **_tie(c, text)}, own, "text_config.", c)
+    inner = Config({**_causal(c, text), **_tie(c, text)}, own, "text_config.", c)
     unread = [key for key in c.data if key not in c.asked and key not in ("model_type", "tie_word_embeddings")]
     for key in unread:
         if key in text and isinstance(text[key], int) and text[key] != c.data[key]:
@@ -39,14 +39,40 @@ def language_model(c: Config) -> Config:
     return inner
 
 
+# Those whose prompt, picture and text, is attended to both ways; transformers writes so into their text's config.
+_BOTH_WAYS = frozenset(("paligemma",))
+
+
+def _causal(c: Config, text: Mapping[str, object]) -> Mapping[str, object]:
+    """The text's config as that of the decoder which it is while it writes."""
+    if c.model_type not in _BOTH_WAYS:
+        return text
+    c.note("the prompt is attended to both ways: masked attention is counted as if it were causal")
+    return {k: v for k, v in text.items() if k not in ("use_bidirectional_attention", "num_image_tokens")}
+
+
+# Whose `tie_word_embeddings` ties the head, as transformers 5.23 builds these classes with each value of each key: the
+# whole's own, but either's in some, the text's alone in one, nobody's in those that never tie.
+_EITHERS = "fast_vlm glm4v glm4v_moe llava llava_next_video llava_onevision qwen2_5_vl qwen2_vl shieldgemma2"
+_EITHER = frozenset(_EITHERS.split())
+_TEXT = frozenset(("llama4",))
+_NEVER = frozenset(("audioflamingo3", "qwen2_audio", "voxtral"))
+
+
 def _tie(c: Config, text: Mapping[str, object]) -> dict[str, object]:
-    """The whole and its half may each say whether the head is tied; what only one of them says holds for both."""
+    """What the whole says of its half's head. Without its key, which transformers 5 always writes, the text's own
+    decides, as it did before."""
     key = "tie_word_embeddings"
-    if key not in c.data or c.data[key] is None:
+    given = c.flag(key, default=None)
+    if c.model_type in _NEVER:
+        if True in (given, text.get(key)):
+            c.note(f"{key} has no effect: transformers' {c.model_type} never ties its head")
+        return {key: False}
+    if given is None or c.model_type in _TEXT or (c.model_type in _EITHER and not given):
         return {}
-    if key in text and text[key] != c.data[key]:
-        c.fault(key, c.data[key], f"{text[key]}, for text_config.{key} says the same thing")
-    return {key: c.data[key]}
+    if text.get(key, given) != given:
+        c.note(f"text_config.{key} has no effect: transformers' {c.model_type} looks at {key} = {str(given).lower()}")
+    return {key: given}
 
 
 def _said(c: Config, unread: list[str]) -> None:

@@ -4,6 +4,7 @@ refused in one line before anything is printed."""
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -171,7 +172,7 @@ def test_latency_drawn_is_that_of_every_batch(drawn: list[Picture], tmp_path: Pa
 def test_every_operation_is_below_the_roof(
     model: str, options: list[str], drawn: list[Picture], tmp_path: Path
 ) -> None:
-    code, out, err = run("deploy", model, *options, "--context", "4k", "--json", "--plot", str(tmp_path / "a.svg"))
+    code, _, err = run("deploy", model, *options, "--context", "4k", "--json", "--plot", str(tmp_path / "a.svg"))
     assert code == 0, err
     panel = drawn[0].panels[-1]
     kind = hardware.load(options[1].partition(":")[0])
@@ -191,6 +192,12 @@ def test_every_operation_is_below_the_roof(
         assert float(found["head, decode, batch 64"]) == pytest.approx(64)  # two
         # 64 query heads of a K and V head of 8, four FLOPs for two numbers of two bytes
         assert float(found["attention core, decode, batch 64"]) == pytest.approx(8)
+
+
+def test_models_of_pictures_have_no_lengths(drawn: list[Picture], tmp_path: Path) -> None:
+    assert run("compare", "vit-b", "vit-b", "--plot", str(tmp_path / "a.svg"))[0] == 0
+    (panel,) = drawn[0].panels
+    assert panel.kind == "bars"
 
 
 # Files.
@@ -367,6 +374,16 @@ def test_without_the_extra_the_line_that_installs_it(
     needs = f"txcalc: --plot needs {package}, which is not installed (pip install 'txcalc[plot]')\n"
     for command in COMMANDS:
         assert run(*COMMANDS[command], "--plot", place) == (3, "", needs)
+
+
+def test_a_backend_that_is_none_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    command = [sys.executable, "-m", "txcalc", "kv", "gpt2", "--plot", "a.svg"]
+    environment = {**os.environ, "MPLBACKEND": "no such"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("txcalc: --plot: matplotlib does not start: ")
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(

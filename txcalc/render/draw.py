@@ -10,7 +10,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
-from txcalc.errors import MissingExtra
+from txcalc.errors import InputError, MissingExtra, shown
 from txcalc.render.deploy import SIGNS
 from txcalc.render.plot import Axis, Panel, Picture, Series
 
@@ -79,7 +79,7 @@ def _folded(text: str, width: int) -> list[str]:
 
 
 def check(place: str) -> None:
-    """Whether the library that a place needs is there. Errors: `MissingExtra`."""
+    """Whether the library that a place needs is there, and starts. Errors: `MissingExtra`, `InputError`."""
     try:
         if place == "-":
             import plotille  # noqa: F401
@@ -87,6 +87,8 @@ def check(place: str) -> None:
             import matplotlib  # noqa: F401
     except ImportError:
         raise MissingExtra("--plot", "plotille" if place == "-" else "matplotlib", "plot") from None
+    except ValueError as error:  # MPLBACKEND
+        raise InputError("--plot", [f"matplotlib does not start: {shown(str(error), 100)}"]) from None
 
 
 def as_file(picture: Picture, suffix: str) -> bytes:

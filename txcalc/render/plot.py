@@ -203,8 +203,8 @@ def kv(
 
 def compare(models: Sequence[Model], asked: Question) -> Picture:
     """Parameters as bars; FLOPs a token and cache against the length, a line for each model."""
-    low, high = min(asked.contexts), max(asked.contexts)
-    xs = between(low if low < high else max(1, high // 64), high, asked.contexts)
+    low, high = min(asked.contexts, default=0), max(asked.contexts, default=0)
+    xs = between(low if low < high else max(1, high // 64), high, asked.contexts) if high else []  # pictures have none
     found = compare_rows(models, asked._replace(contexts=xs))
     names = [model.name for model in models]
 

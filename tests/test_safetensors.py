@@ -268,6 +268,42 @@ def test_shards_are_one_checkpoint(tmp_path: Path) -> None:
     assert model.checkpoint.held.files == 4
 
 
+@pytest.mark.parametrize("named", ["model-00002-of-00004.safetensors", "part_b.safetensors"])
+def test_a_shard_by_itself_lacks_what_the_others_hold(named: str, tmp_path: Path) -> None:
+    """Its name says of how many files it is one, or the index beside it does."""
+    place = folder(tmp_path, llama(), shards=4)
+    index = place / INDEX
+    (place / "model-00002-of-00004.safetensors").rename(place / named)
+    index.write_text(index.read_text().replace("model-00002-of-00004.safetensors", named))
+    model = txcalc.load(place / named)
+    found = model.checkpoint
+    assert found is not None and found.agrees and not found.missing
+    held = sum(tensor.elements for tensor in found.held.tensors)
+    assert 0 < held == found.explained < model.params
+    summary = f"1 of the 4 files of a checkpoint: {held:,} of the {model.params:,} parameters are in it"
+    assert found.summary() == summary
+    shown = CliRunner().invoke(app, ["show", str(place / named)], env={"COLUMNS": "200"}).stdout
+    assert summary in shown and "1 of 4 files" in shown and "not in the checkpoint" not in shown
+    assert (
+        json.loads(CliRunner().invoke(app, ["show", str(place / named), "--json"]).stdout)["checkpoint"]["of_files"]
+        == 4
+    )
+
+
+def test_a_shard_with_a_tensor_too_many_says_so(tmp_path: Path) -> None:
+    place = folder(tmp_path, llama() | {"model.layers.1.adapter.weight": ("F32", (8, 64))}, shards=2)
+    found = [txcalc.load(shard).checkpoint for shard in sorted(place.glob("*.safetensors"))]
+    assert [check.agrees for check in found if check] in ([True, False], [False, True])
+    assert any(check and check.summary().endswith("; 1 of its tensors are not explained") for check in found)
+
+
+def test_a_file_that_the_index_does_not_name_is_whole(tmp_path: Path) -> None:
+    place = folder(tmp_path, llama(), shards=2)
+    write(place / "whole.safetensors", *header(llama()))
+    found = txcalc.load(place / "whole.safetensors").checkpoint
+    assert found is not None and found.agrees and found.explained == found.expected
+
+
 def test_a_changed_model_is_not_checked(tmp_path: Path) -> None:
     place = folder(tmp_path, llama())
     assert txcalc.load(place, {"h_kv": 4}).checkpoint is None

@@ -42,12 +42,19 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """The tensors of one file, or of all shards; `form` is "safetensors" or "gguf"."""
+    """The tensors of one file, or of all shards; `form` is "safetensors" or "gguf". `of` is how many files the whole
+    has, where these are some of them."""
 
     where: str
     form: str
     files: int
     tensors: tuple[Tensor, ...]
+    of: int = 0
+
+    @property
+    def partial(self) -> bool:
+        """True for a shard named alone: what it lacks is in the others."""
+        return self.of > self.files
 
     @property
     def size(self) -> Size:
@@ -160,11 +167,15 @@ class Check:
 
     @property
     def agrees(self) -> bool:
-        """Every tensor is explained, and every weight is there."""
+        """Every tensor is explained, and every weight is there, or in the other shards."""
         return not self.unexplained and not self.missing
 
     def summary(self) -> str:
         """One line for a header or a note."""
+        if self.held.partial:
+            files = f"{self.held.files:,} of the {self.held.of:,} files of a checkpoint"
+            strange = f"; {len(self.unexplained):,} of its tensors are not explained" if self.unexplained else ""
+            return f"{files}: {self.explained:,} of the {self.expected:,} parameters are in it{strange}"
         if self.agrees:
             return f"all {self.expected:,} parameters are in the checkpoint, and every tensor of it is explained"
         words = []
@@ -219,10 +230,14 @@ def check(held: Checkpoint, ledger: Ledger) -> Check:
             extra.setdefault("tied", []).append(tensor)
         else:
             unexplained.append(tensor)
-    missing = [
-        Missing(path, shape, sum(piece.left for piece in group))
-        for (path, shape), group in _grouped((p for p in rest if p.left), lambda p: (_starred(p.path), p.shape))
-    ]
+    missing = (
+        []
+        if held.partial
+        else [
+            Missing(path, shape, sum(piece.left for piece in group))
+            for (path, shape), group in _grouped((p for p in rest if p.left), lambda p: (_starred(p.path), p.shape))
+        ]
+    )
     numbers = {number for _, number in pieces}
     beyond = bool(unexplained) and all(_place(tensor.name, halves)[1] not in numbers for tensor in unexplained)
     return Check(held, ledger.total("params"), by_kind, extra, unexplained, missing, beyond)

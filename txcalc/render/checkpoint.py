@@ -19,6 +19,7 @@ def data(held: Checkpoint, found: Check | None) -> dict[str, Any]:
     return {
         "format": held.form,
         "files": held.files,
+        "of_files": max(held.of, held.files),
         **held.size._asdict(),
         "by_dtype": {dtype: size._asdict() for dtype, size in held.by_dtype().items()},
         "by_name": [_row(row) for row in folded(held.tensors)],
@@ -79,7 +80,8 @@ def report(held: Checkpoint) -> Report:
 def _types(held: Checkpoint) -> Table:
     rows = [_sizes(dtype, size, held.size) for dtype, size in held.by_dtype().items()]
     rows.append(_sizes("total", held.size, held.size))
-    title = f"Checkpoint ({held.form}, {held.files:,} file{'s' if held.files > 1 else ''})"
+    files = f"{held.files:,} of {held.of:,} files" if held.partial else f"{held.files:,} file{'s' * (held.files > 1)}"
+    title = f"Checkpoint ({held.form}, {files})"
     headings = ("type", "tensors", "elements", "", "bits each", "bytes", "2^10 units", "share")
     return Table(title, headings, rows, total=True)
 

@@ -34,7 +34,17 @@ BITS = {
 
 def read(path: Path) -> Checkpoint:
     """The tensors of one file. Errors: `InputError`, in bounded memory whatever the file holds."""
-    return Checkpoint(str(path), "safetensors", 1, tuple(_file(path)))
+    return Checkpoint(str(path), "safetensors", 1, tuple(_file(path)), _files(path))
+
+
+def _files(path: Path) -> int:
+    """How many files the checkpoint has of which this is one: its name says so, or the index beside it."""
+    shard = re.search(r"-\d{5}-of-(\d{5})$", path.stem)
+    if shard:
+        return int(shard[1])
+    index = path.with_name(INDEX)
+    names = listed_files(_bytes(index, MAX_HEADER), str(index)) if index.is_file() else {}
+    return len(names) if path.name in names else 1
 
 
 def beside(folder: Path) -> tuple[Checkpoint | None, str]:

@@ -122,6 +122,9 @@ def test_experts_over_all_gpus_go_to_ranks_once() -> None:
     parts = pace("deepseek-v3", "h200", layout).decode_parts(16, 1024)["collectives"]
     others = 7 * (1 - (7 / 8) ** 8)
     assert parts.least_link == pytest.approx(58 * 2 * 16 * 7168 * 2 * others / 450e9, rel=1e-9)
+    experts = pace("deepseek-v3", "h200", layout).decode_parts(16, 1024)["experts"]
+    touched = 32 * (1 - (1 - 8 / 256) ** (8 * 16))  # the tokens of all eight copies choose among a rank's 32
+    assert experts.least_weights == pytest.approx(58 * touched * 3 * 7168 * 2048 * 2 / 4.8e12, rel=1e-9)
     narrow = pace("deepseek-v3", "h200", layout, weights="fp8-block").decode_parts(16, 1024)["collectives"]
     assert narrow.least_link == pytest.approx(0.75 * parts.least_link, rel=1e-9)  # there in fp8, back in bf16
 
@@ -131,6 +134,8 @@ def test_a_pipeline_is_a_way_through_all_stages() -> None:
     whole, cut = pace("llama-3.1-8b"), pace("llama-3.1-8b", layout=Layout(pp=2))
     assert cut.step(1, 2048).floor == pytest.approx(whole.step(1, 2048).floor, rel=1e-5)
     assert cut.step(2, 2048).floor < 1.1 * whole.step(1, 2048).floor
+    slowest = max(cut._stages(cut.decode(4, 2048)), key=lambda cost: cost.achievable)
+    assert cut.step(7, 2048).achievable == pytest.approx(2 * slowest.achievable)  # two groups, of four and three
     assert cut.prefill_rate(8192) > 1.6 * whole.prefill_rate(8192)
 
 
@@ -296,6 +301,7 @@ def test_the_cheapest_point_is_the_largest_batch_within_the_limit() -> None:
     point = found.cheapest
     assert point and point.tpot and point.tpot.achievable <= 0.012
     assert found.pace.step(point.sequences + 1, 4096).achievable > 0.012
+    assert point.seconds(100, 10) == pytest.approx(100 / point.input + 10 / point.output)
     cost = [p.seconds(2048, 2048) for p in found.points if found.meets(p)]
     assert point.seconds(2048, 2048) == min(cost)
     assert point.last(2048) == pytest.approx(point.sequences * 2048 / found.pace.prefill_rate(2048))

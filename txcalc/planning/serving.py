@@ -244,12 +244,13 @@ class Rank:
 
     def parts(self, work: Workload, head: bool = True) -> dict[str, Cost]:
         """Seconds of one pass by kind of part, and of the transfers between ranks."""
-        sums: dict[str, list[Cost]] = {}
+        sums: dict[str, list[tuple[float, ...]]] = {}
         kinds = [load.kind for load in self._asked(work, head)]
         for kind, cost in zip(kinds, self._operations(work, head), strict=True):
             sums.setdefault(kind, []).append(cost)
-        transfers = list(self._transfers(work, head))
-        return {kind: total(costs) for kind, costs in (*sums.items(), *([(LINKS, transfers)] if transfers else []))}
+        if transfers := list(self._transfers(work, head)):
+            sums[LINKS] = list(transfers)
+        return {kind: total(costs) for kind, costs in sums.items()}
 
     def _asked(self, work: Workload, head: bool) -> list[_Load]:
         one = work._replace(batch=1)
@@ -262,7 +263,8 @@ class Rank:
         loads = self._loads[one]
         return loads if head else [load for load in loads if load.kind != "head"]
 
-    def _operations(self, work: Workload, head: bool) -> Iterator[Cost]:
+    def _operations(self, work: Workload, head: bool) -> Iterator[tuple[float, ...]]:
+        """The fields of a cost for every leaf; this is the loop in which time is spent."""
         batch, bandwidth, launch = float(work.batch), self.accelerator.bandwidth, self.efficiency.launch_s
         for load in self._asked(work, head):
             leaf, copies = load.leaf, load.copies
@@ -272,9 +274,17 @@ class Rank:
                 copies *= batch
             weights, compute = leaf.weights * copies, load.compute * batch
             memory = (weights + load.moved * batch) / bandwidth / load.reading
-            spent = (compute, 0.0) if compute > memory else (0.0, memory)
-            least = load.least * batch, weights / bandwidth, load.cache * batch / bandwidth
-            yield Cost(*least, 0.0, *spent, 0.0, leaf.starts * launch)
+            computes = compute > memory
+            yield (
+                load.least * batch,
+                weights / bandwidth,
+                load.cache * batch / bandwidth,
+                0.0,
+                compute if computes else 0.0,
+                0.0 if computes else memory,
+                0.0,
+                leaf.starts * launch,
+            )
 
     def _known(self, entries: tuple[Entry, ...]) -> Iterator[_Leaf]:
         before: Entry | None = None

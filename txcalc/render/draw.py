@@ -150,11 +150,15 @@ def figure(picture: Picture) -> Any:
 
 
 def _height(panel: Panel) -> float:
-    """Inches."""
-    return 0.6 + 0.45 * len(panel.series[0].xs) if panel.kind == "bars" else 3.6
+    """Inches, those of the legend among them."""
+    if panel.kind == "bars":
+        return 1.2 + 0.45 * len(panel.series[0].xs)
+    return 2.9 + 0.1 * (len(panel.series) + len(panel.marks))
 
 
 def _colour(line: Series, panel: Panel) -> Any:
+    if line.of < 0:
+        return ("black", "#888888")[-1 - line.of]
     most = max(other.of for other in panel.series) + 1
     if most <= len(PALETTE):
         return PALETTE[line.of]
@@ -179,10 +183,14 @@ def _scaled(axes: Any, panel: Panel) -> None:
 
 
 def _legend(axes: Any, handles: Sequence[Any], labels: Sequence[str]) -> None:
-    """Below the axes where it hides nothing; old versions leave out a label that begins with _."""
+    """Half an inch below the axes, where it hides nothing; old versions leave out a label that begins with _."""
+    from matplotlib.transforms import ScaledTranslation
+
     names = [f" {label}" if label.startswith("_") else label for label in map(_said, labels)]
     columns = 3 if max(map(len, names)) <= 24 else 2 if len(names) > 2 else 1
-    axes.legend(handles, names, loc="upper left", bbox_to_anchor=(0.0, -0.16), ncols=columns, borderaxespad=0.0)
+    below = axes.transAxes + ScaledTranslation(0, -0.5, axes.figure.dpi_scale_trans)
+    place = {"loc": "upper left", "bbox_to_anchor": (0.0, 0.0), "bbox_transform": below, "borderaxespad": 0.0}
+    axes.legend(handles, names, ncols=columns, **place)
 
 
 def _lines(axes: Any, panel: Panel) -> None:
@@ -255,7 +263,7 @@ def _bars(axes: Any, panel: Panel) -> None:
     axes.set_xticks([float(tick) for tick in found], [panel.y.write(tick) for tick in found])
     axes.set_xlabel(panel.y.label)
     axes.grid(False, axis="y")
-    axes.legend(handles, [line.label for line in panel.series], loc="lower right")
+    _legend(axes, handles, [line.label for line in panel.series])
 
 
 # Terminals.

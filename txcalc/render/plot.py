@@ -46,8 +46,8 @@ class Axis(NamedTuple):
 class Series(NamedTuple):
     """One line, one layer of a stack, or one bar of each name: exact numbers, None where there is none.
 
-    `of` numbers what it belongs to, which gives it its colour; one without a label is a part of another with the same
-    `of`; `marked` are the xs that the table shows too.
+    `of` numbers what it belongs to, which gives it its colour (below 0: black and grey, for what is no answer but a
+    limit); one without a label is a part of another with the same `of`; `marked` are the xs that the table shows too.
     """
 
     label: str
@@ -379,7 +379,7 @@ def _roofline(speed: Serving) -> Panel:
     for i, (dtype, most) in enumerate(peaks.items()):
         xs = [low, ridges[dtype], high]
         ys = [accelerator.bandwidth * Fraction(x) if x < ridges[dtype] else most for x in xs]
-        series.append(Series(f"roof: {short(most)}FLOP/s in {dtype}", xs, ys, max(6, len(kinds)) + i))  # black, grey
+        series.append(Series(f"roof: {short(most)}FLOP/s in {dtype}", xs, ys, -1 - i))
     x, y = Axis("FLOPs a byte of weights and cache", log=10), Axis("FLOP/s of a GPU, achievable", log=10)
     return Panel(f"Roofline: {si_bytes(accelerator.bandwidth)}/s, and operations below it", x, y, series)
 

@@ -19,7 +19,8 @@ from txcalc.errors import InputError
 from txcalc.hardware import Accelerator, assumed
 from txcalc.planning.deployment import Deployment, engine, plan
 from txcalc.planning.parallelism import Layout, Sharding
-from txcalc.planning.serving import Cost, Pace, Serving, Speculation, request, series, serve, sizes
+from txcalc.planning.roofline import Cost, Pace, series
+from txcalc.planning.serving import Serving, Speculation, request, serve, sizes
 from txcalc.sources.presets import names
 
 ONE = Layout()
@@ -181,7 +182,7 @@ def test_nothing_is_faster_than_the_floor(data: st.DataObject) -> None:
     prompt = data.draw(st.integers(1, 40_000))
     cached = data.draw(st.integers(0, prompt - 1)) if one.caching and not one.encodes else 0
     if not one.caching:
-        prompt = one.prompt(request(prompt), prompt)
+        prompt = request(prompt).on(one, prompt)[0]
     figures = [one.prefill(prompt, cached)]
     if one.caching:
         figures.append(one.step(data.draw(st.integers(1, 3000)), prompt, data.draw(st.integers(1, 9))))

@@ -17,7 +17,8 @@ from txcalc.parts.attention import LatentCore
 from txcalc.parts.part import Workload
 from txcalc.planning.crossover import RULES, Crossover, Lengths
 from txcalc.planning.deployment import Plan
-from txcalc.planning.serving import Pace, Serving, peak
+from txcalc.planning.roofline import Pace, peak
+from txcalc.planning.serving import Serving
 from txcalc.render.compare import Question
 from txcalc.render.compare import rows as compare_rows
 from txcalc.render.deploy import SIGNS

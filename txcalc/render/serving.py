@@ -7,7 +7,8 @@ from typing import Any
 
 from txcalc.hardware import SHARES
 from txcalc.ledger import KINDS
-from txcalc.planning.serving import DEFINITIONS, LINKS, Cost, Figure, Point, Serving
+from txcalc.planning.roofline import LINKS, Cost, Figure
+from txcalc.planning.serving import DEFINITIONS, Point, Serving
 from txcalc.render.report import Cell, Table, cell
 from txcalc.units import seconds
 

@@ -1,0 +1,479 @@
+"""The time of a step on one layout: a roofline of every operation, from the ledger of the tree that each rank holds.
+
+Every operation of a rank's ledger takes the longer of its arithmetic and its traffic. Two figures:
+
+floor        no server is faster. Datasheet peaks and bandwidth, no start costs anything, all that can overlap does:
+             the largest of the sums of compute, memory and link. Memory holds only what must be read or written: each
+             weight once a step, those of the experts that even routing touches, and the cache; activations may stay on
+             the chip. A sum of every operation's larger half would be no bound: the weights of the next can be fetched
+             while the last computes.
+achievable   the sum over operations, one after the other, of the larger of compute and memory (activations too), each
+             at its share of the peak (`hardware.Efficiency`), with the cost of its start; and of every transfer.
+
+So no achievable figure is below a floor: its shares are at most 1, and a sum of maxima is at least the maximum of sums.
+
+Counts   attention's masked pairs, which is what kernels compute; logits of a prompt's last position; MLA absorbed in
+         decode; experts touched E·(1 − (1 − k/E)^tokens); no arithmetic for norms, activations and scans, which move
+         more than they compute
+Fused    as engines fuse: products of one input (q, k, v; gate, up) and all routed experts of a layer are one start, an
+         activation with its gate, a residual sum with the norm after it
+Links    tensor parallel: an all-reduce after every branch, a ring's 2(n − 1)/n of the message (floor: the message once,
+         as a switch that adds can do); experts over ep > tp: to and from every other rank that a token's experts are
+         on, once; a pipeline: the residual stream. All over the one link that the accelerator has.
+Source   Williams et al. 2009 (roofline); Pope et al. 2022 (arXiv 2211.05102) for the split of a step
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from txcalc.hardware import Accelerator
+from txcalc.ledger import Entry, walk
+from txcalc.model import Model
+from txcalc.num import ceil_div
+from txcalc.parts.feedforward import Experts
+from txcalc.parts.linear import Activation, Linear, Lookup, Sum
+from txcalc.parts.model import EncoderDecoder, FixedLength, Stack
+from txcalc.parts.part import Workload
+from txcalc.planning.deployment import Engine
+from txcalc.planning.parallelism import Layout, Sharding, Stage
+from txcalc.units import ALIASES
+
+BOUNDS = ("compute", "memory", "link", "launch")
+LINKS = "collectives"  # the part that no leaf of the tree is
+
+
+class Cost(NamedTuple):
+    """Seconds, additive: the least that compute, memory (weights and cache) and link take, and achievable time by what
+    it is spent on."""
+
+    least_compute: float = 0.0
+    least_weights: float = 0.0
+    least_cache: float = 0.0
+    least_link: float = 0.0
+    compute: float = 0.0
+    memory: float = 0.0
+    link: float = 0.0
+    launch: float = 0.0
+
+    def plus(self, other: Cost) -> Cost:
+        return Cost(*[a + b for a, b in zip(self, other, strict=True)])
+
+    def times(self, number: float) -> Cost:
+        return Cost(*[a * number for a in self])
+
+    @property
+    def least(self) -> tuple[float, float, float]:
+        """Compute, memory and link, each alone."""
+        return self.least_compute, self.least_weights + self.least_cache, self.least_link
+
+    @property
+    def floor(self) -> float:
+        return max(self.least)
+
+    @property
+    def spent(self) -> tuple[float, float, float, float]:
+        """Achievable time on compute, memory, link and launches."""
+        return self.compute, self.memory, self.link, self.launch
+
+    @property
+    def achievable(self) -> float:
+        return sum(self.spent)
+
+    @property
+    def floor_bound(self) -> str:
+        return BOUNDS[self.least.index(self.floor)]
+
+    @property
+    def bound(self) -> str:
+        """What most of the achievable time is spent on."""
+        return BOUNDS[self.spent.index(max(self.spent))]
+
+
+class Figure(NamedTuple):
+    """A latency: its two figures in seconds, and what bounds each."""
+
+    floor: float
+    achievable: float
+    floor_bound: str
+    bound: str
+
+
+def total(costs: Any) -> Cost:
+    """The sum of costs."""
+    columns = list(zip(*costs, strict=True))
+    return Cost(*map(sum, columns)) if columns else Cost()
+
+
+class _Leaf(NamedTuple):
+    """What an entry of a rank's tree is, whatever is asked of it.
+
+    weights   bytes of one copy; of a table, of one row
+    chance    probability that a token passes a certain copy, of experts; 0: no expert
+    starts    operations that are started, all layers
+    peak      FLOPs a second, and the share of it that is reached
+    """
+
+    weights: float
+    chance: float
+    starts: float
+    peak: float
+    share: float
+
+
+class _Load(NamedTuple):
+    """What a sequence asks of a leaf, all layers: every figure but the weights grows with the batch.
+
+    least, compute   seconds of arithmetic, at the peak and as reached
+    cache, moved     bytes of the cache, and of it and activations
+    copies           whose weights are read; of a table, rows for every sequence
+    tokens           that choose among experts, for every sequence
+    """
+
+    kind: str
+    leaf: _Leaf
+    least: float
+    compute: float
+    cache: float
+    moved: float
+    copies: float
+    tokens: float
+    rows: bool
+    reading: float
+
+
+class Rank:
+    """One accelerator of a stage: the time it takes for a workload, by kind of part.
+
+    Errors: `InputError` where a peak or the link is needed and not known.
+    """
+
+    def __init__(self, model: Model, stage: Stage, layout: Layout, accelerator: Accelerator, engine: Engine) -> None:
+        self.model, self.stage, self.layout, self.engine = model, stage, layout, engine
+        self.accelerator, self.efficiency = accelerator, accelerator.efficiency
+        spread = layout.tp > 1 or layout.pp > 1 or layout.ep > 1
+        self.link = accelerator.needed("link") if spread else 0
+        self.wide = {"fp32": "fp32", "fp16": "fp16"}.get(engine.weights.name, "bf16")
+        self.element = engine.activation_bits / 8
+        # Kernels of attention compute in the wide dtype; some can in that of the cache.
+        self.core = peak(accelerator, self.wide)
+        self.best_core = max(self.core, accelerator.peaks.get(ALIASES.get(engine.kv.lower(), engine.kv.lower()), 0))
+        self._leaves: list[_Leaf] = []
+        self._loads: dict[Workload, list[_Load]] = {}
+
+    def cost(self, work: Workload, head: bool = True) -> Cost:
+        """Seconds of one pass; `head`: with logits."""
+        return total([*self._operations(work, head), *self._transfers(work, head)])
+
+    def parts(self, work: Workload, head: bool = True) -> dict[str, Cost]:
+        """Seconds of one pass by kind of part, and of the transfers between ranks."""
+        sums: dict[str, list[tuple[float, ...]]] = {}
+        kinds = [load.kind for load in self._asked(work, head)]
+        for kind, cost in zip(kinds, self._operations(work, head), strict=True):
+            sums.setdefault(kind, []).append(cost)
+        if transfers := list(self._transfers(work, head)):
+            sums[LINKS] = list(transfers)
+        return {kind: total(costs) for kind, costs in sums.items()}
+
+    def _asked(self, work: Workload, head: bool) -> list[_Load]:
+        one = work._replace(batch=1)
+        if one not in self._loads:
+            entries = walk(self.stage.root, one).entries
+            if not self._leaves:
+                self._leaves = list(self._known(entries))
+            found = zip(entries, self._leaves, strict=True)
+            self._loads[one] = [self._load(entry, leaf) for entry, leaf in found if entry.operations]
+        loads = self._loads[one]
+        return loads if head else [load for load in loads if load.kind != "head"]
+
+    def _operations(self, work: Workload, head: bool) -> Iterator[tuple[float, ...]]:
+        """The fields of a cost for every leaf; this is the loop in which time is spent."""
+        batch, bandwidth, launch = float(work.batch), self.accelerator.bandwidth, self.efficiency.launch_s
+        for load in self._asked(work, head):
+            leaf, copies = load.leaf, load.copies
+            if leaf.chance:
+                copies *= 1 - (1 - leaf.chance) ** (load.tokens * batch)
+            elif load.rows:
+                copies *= batch
+            weights, compute = leaf.weights * copies, load.compute * batch
+            memory = (weights + load.moved * batch) / bandwidth / load.reading
+            computes = compute > memory
+            yield (
+                load.least * batch,
+                weights / bandwidth,
+                load.cache * batch / bandwidth,
+                0.0,
+                compute if computes else 0.0,
+                0.0 if computes else memory,
+                0.0,
+                leaf.starts * launch,
+            )
+
+    def _known(self, entries: tuple[Entry, ...]) -> Iterator[_Leaf]:
+        before: Entry | None = None
+        form, tp, ep = self.engine.weights, self.layout.tp, self.layout.ep
+        for entry in entries:
+            leaf = entry.leaf
+            if isinstance(leaf, Linear) and leaf.tied:
+                leaf = replace(leaf, tied=False)  # read here too, wherever it is held
+                entry = Entry(entry.steps, leaf, entry.kind, entry.work, *_counts(entry), entry.routed)
+            tensors = leaf.weights()
+            size = sum(form.bits_of(weight, entry) for weight in tensors) / 8
+            rows = isinstance(leaf, Lookup)
+            if rows:
+                size = size / leaf.rows if tensors else leaf.width * self.element  # type: ignore[attr-defined]
+            stored = bool(tensors) and form.stores(tensors[0], entry)
+            dtype = form.dtype if isinstance(leaf, Linear) and stored else self.wide
+            # k of all E: a rank has E/ep of them, and of a token's k those that its tp or ep ranks share.
+            chance = float(entry.runs / entry.times * Fraction(min(tp, ep), ep)) if entry.routed else 0.0
+            merged = isinstance(leaf, Linear) and _same_input(before, entry)
+            starts = 0 if merged or isinstance(leaf, Sum) else _layers(entry) if entry.routed else float(entry.runs)
+            share = self.efficiency.matmul.get(dtype, 1.0)
+            yield _Leaf(float(size), min(1.0, chance), starts, peak(self.accelerator, dtype), share)
+            before = entry
+
+    def _load(self, entry: Entry, leaf: _Leaf) -> _Load:
+        work, runs, share = entry.work, float(entry.runs), self.efficiency
+        assert work is not None
+        core, positions = entry.kind == "attention_core", float(work.positions)
+        flops = float(entry.flops_masked)
+        cache = activations = 0.0
+        for op in entry.operations:
+            activations += float(op.traffic.activations)
+            cache += float(op.traffic.cache)
+        if isinstance(entry.leaf, Activation) and entry.leaf.gated:
+            activations -= 2 * positions * float(entry.leaf.width)  # what the activation writes, the product reads
+        bits = self.engine.cache_bits if core else self.engine.state_bits
+        cache *= runs * bits / 8
+        rows = isinstance(entry.leaf, Lookup)
+        return _Load(
+            entry.kind,
+            leaf,
+            flops / (self.best_core if core else leaf.peak),
+            flops / (self.core * share.attention_prefill if core else leaf.peak * leaf.share),
+            cache,
+            cache + activations * runs * self.element,
+            float(entry.times) if leaf.chance else runs * positions if rows else runs,
+            positions * max(1, self.layout.ep // self.layout.tp),
+            rows,
+            share.attention_decode if core and work.decoding else share.memory,
+        )
+
+    def _transfers(self, work: Workload, head: bool) -> Iterator[Cost]:
+        tp, pp, _, ep = self.layout
+        root = self.stage.root
+        for stack, own in _stacks(root, work):
+            if own is None:
+                continue
+            message = float(own.positions) * stack.d_model * self.element
+            if tp > 1:
+                if stack.embedding and stack.embedding.tokens:
+                    yield self._all_reduce(message)
+                if stack.head and stack.head.projection and head:
+                    rows = own.batch if stack.head.one or own.last_logits else own.positions
+                    gathered = float(rows) * stack.head.projection.d_out * (tp - 1) * self.element
+                    yield self._transfer(gathered)
+            for group in stack.groups:
+                for branch in group.block.branches:
+                    if isinstance(branch.part, Experts) and ep > tp:
+                        yield self._exchange(message, branch.part).times(group.count)
+                        if tp > 1:
+                            yield self._transfer(message * (tp - 1) / tp).times(group.count)
+                    elif tp > 1 and not (group.block.parallel and branch is not group.block.branches[-1]):
+                        yield self._all_reduce(message).times(group.count)
+            if pp > 1 and self.stage.first + self.stage.copies < pp:  # the last stage sends nothing on
+                yield self._transfer(message / tp)
+
+    def _transfer(self, size: float, least: float | None = None) -> Cost:
+        """Bytes over the link; `least` of them if not all are needed."""
+        share = self.efficiency
+        time = size / self.link / share.link + share.collective_s
+        return Cost(least_link=(size if least is None else least) / self.link, link=time)
+
+    def _all_reduce(self, message: float) -> Cost:
+        n = self.layout.tp
+        return self._transfer(2 * (n - 1) / n * message, message)
+
+    def _exchange(self, message: float, experts: Experts) -> Cost:
+        """A token to every other rank that holds one of its k experts, once, and back; a tp-th of them from each rank.
+
+        Counts   (ep − 1)·(1 − (1 − 1/ep)^k) ranks on average; there in the dtype of the products, back in the wide one
+        """
+        tp, _, _, ep = self.layout
+        chosen = float(Fraction(experts.top_k) * min(tp, ep))
+        others = (ep - 1) * (1 - (1 - 1 / ep) ** chosen)
+        narrow = min(1.0, self.engine.weights.bits / self.engine.activation_bits) if self._multiplies_narrow else 1.0
+        there, back = message / tp * others * narrow, message / tp * others
+        return self._transfer(there).plus(self._transfer(back))
+
+    @property
+    def _multiplies_narrow(self) -> bool:
+        return self.engine.weights.dtype not in ("bf16", "fp16", "fp32")
+
+
+def peak(accelerator: Accelerator, dtype: str) -> int:
+    """Its peak at a dtype; of bf16 and fp16, which tensor cores multiply alike, that of the one that is known."""
+    alike = {"bf16": "fp16", "fp16": "bf16"}.get(dtype)
+    known = alike if dtype not in accelerator.peaks and alike in accelerator.peaks else dtype
+    return accelerator.peak(known or dtype)
+
+
+def _counts(entry: Entry) -> tuple[Any, Any, Any]:
+    return entry.times, entry.active_times, entry.runs
+
+
+def _same_input(before: Entry | None, entry: Entry) -> bool:
+    """A linear layer right after another of the same parent and input: an engine makes one product of them."""
+    if before is None or not isinstance(before.leaf, Linear) or before.steps[:-1] != entry.steps[:-1]:
+        return False
+    return before.leaf.d_in == entry.leaf.d_in and before.work == entry.work  # type: ignore[attr-defined]
+
+
+def _layers(entry: Entry) -> float:
+    layers = 1
+    for step in entry.steps:
+        if step.name == "layers":
+            layers *= step.number
+    return float(layers)
+
+
+def _stacks(root: Any, work: Workload) -> Iterator[tuple[Stack, Workload | None]]:
+    if isinstance(root, EncoderDecoder):
+        encoding = None if work.decoding else work._replace(tokens=work.source, past=0)
+        yield from ((root.encoder, encoding), (root.decoder, work))
+    else:
+        yield root.stack if isinstance(root, FixedLength) else root, work
+
+
+class Pace:
+    """A model's speed on one layout: prefill and decode."""
+
+    def __init__(
+        self, model: Model, sharding: Sharding, layout: Layout, accelerator: Accelerator, engine: Engine
+    ) -> None:
+        self.model, self.layout, self.engine = model, layout, engine
+        self.ranks = [Rank(model, stage, layout, accelerator, engine) for stage in sharding.stages(layout)]
+        self.caching = model.kind not in ("encoder", "vision")
+        audio = model.spec["stacks"].get("encoder", {}).get("audio")
+        # What a prompt is: tokens of the encoder, of which a prefix is no use; or what the model decodes from.
+        self.encodes = model.has_encoder_apart and not audio
+
+    def _stages(self, work: Workload, head: bool = True) -> list[Cost]:
+        """The cost of every stage, equal ones again."""
+        return [cost for rank in self.ranks for cost in [rank.cost(work, head)] * rank.stage.copies]
+
+    def decode(self, sequences: int, context: int, tokens: int = 1) -> Workload:
+        """A decode step: `tokens` new ones of every sequence, the last at the end of the context."""
+        base = self.model.workload(1, context, mla="absorbed")
+        new = min(tokens, context)
+        return base._replace(batch=sequences, tokens=new, past=context - new, decoding=True)
+
+    def step(self, sequences: int, context: int, tokens: int = 1) -> Figure:
+        """Time of a decode step of so many sequences of one copy of the model.
+
+        A pipeline of pp stages works on up to pp groups of them at a time: a group waits for its way through all, or
+        for the slowest stage to have done every group.
+        """
+        groups = min(self.layout.pp, sequences)
+        stages = self._stages(self.decode(ceil_div(sequences, groups), context, tokens))
+        return Figure(
+            max(sum(c.floor for c in stages), groups * max(c.floor for c in stages)),
+            max(sum(c.achievable for c in stages), groups * max(c.achievable for c in stages)),
+            total(stages).floor_bound,
+            total(stages).bound,
+        )
+
+    def decode_parts(self, sequences: int, context: int, tokens: int = 1) -> dict[str, Cost]:
+        """A decode step by kind of part, all stages."""
+        groups = min(self.layout.pp, sequences)
+        return self._parts(self.decode(ceil_div(sequences, groups), context, tokens))
+
+    def _chunks(self, prompt: int, cached: int, batch: int) -> tuple[Callable[[int], Workload], int]:
+        """Work of the i-th chunk, and how many there are; prompts that go together are one chunk."""
+        if self.encodes or not self.caching:
+            source, tokens = (prompt, 1) if self.encodes else (None, prompt)
+            whole = self.model.workload(batch, tokens, source=source, logits="last")
+            return (lambda i: whole), 1
+        base = self.model.workload(batch, prompt, logits="last")
+        size = prompt - cached if batch > 1 else min(self.engine.chunk, prompt - cached)
+
+        def work(i: int) -> Workload:
+            past = cached + i * size
+            return base._replace(tokens=min(size, prompt - past), past=past, decoding=i > 0)
+
+        return work, ceil_div(prompt - cached, size)
+
+    def prefill(self, prompt: int, cached: int = 0) -> Figure:
+        """Time to the first token of a prompt alone, of which `cached` tokens are not computed again.
+
+        Chunks follow each other through the stages: the slowest stage has to do all of them, and the last one has to
+        pass the others. The floor computes the prompt at once.
+        """
+        work, number = self._chunks(prompt, cached, 1)
+        last = self._stages(work(number - 1))
+        slowest = self._slowest(prompt, cached, 1)
+        alone = self._stages(work(0)._replace(tokens=prompt - cached) if number > 1 else work(0))
+        floors, times = [c.floor for c in last], [c.achievable for c in last]
+        return Figure(
+            max(c.floor for c in alone) + sum(floors) - max(floors),
+            slowest.achievable + sum(times) - max(times),
+            total(alone).floor_bound,
+            slowest.bound,
+        )
+
+    def _slowest(self, prompt: int, cached: int, batch: int) -> Cost:
+        """What the slowest stage takes for every chunk: the pace of a full pipeline."""
+        work, number = self._chunks(prompt, cached, batch)
+
+        def chunk(i: int) -> Cost:
+            return max(self._stages(work(i), i == number - 1), key=lambda cost: cost.achievable)
+
+        return series(chunk, number - 1).plus(chunk(number - 1))
+
+    def prefill_rate(self, prompt: int, cached: int = 0) -> float:
+        """Prompt tokens a second of one copy of the model that does nothing else: as many prompts at a time as a chunk
+        holds."""
+        batch = max(1, self.engine.chunk // (prompt - cached)) if self.caching and not self.encodes else 1
+        return batch * prompt / self._slowest(prompt, cached, batch).achievable
+
+    def prefill_parts(self, prompt: int, cached: int = 0) -> dict[str, Cost]:
+        """A prefill by kind of part, all stages and chunks."""
+        work, number = self._chunks(prompt, cached, 1)
+        last = self._parts(work(number - 1))
+
+        def earlier(kind: str) -> Cost:
+            return series(lambda i: self._parts(work(i), False).get(kind, Cost()), number - 1)
+
+        kinds = dict.fromkeys([*self._parts(work(0)), *last])
+        return {kind: earlier(kind).plus(last.get(kind, Cost())) for kind in kinds}
+
+    def _parts(self, work: Workload, head: bool = True) -> dict[str, Cost]:
+        found: dict[str, list[Cost]] = {}
+        for rank in self.ranks:
+            for kind, cost in rank.parts(work, head).items():
+                found.setdefault(kind, []).append(cost.times(rank.stage.copies))
+        return {kind: total(costs) for kind, costs in found.items()}
+
+
+def series(term: Callable[[int], Cost], number: int) -> Cost:
+    """Σ term(i) over i < number, for terms that grow linearly but for a few bends: an interval is added up from its
+    ends where its middle lies on their line, and halved where it does not."""
+
+    def add(low: int, high: int) -> Cost:
+        first, last = term(low), term(high)
+        if high - low < 2:
+            return first if high == low else first.plus(last)
+        middle = term((low + high) // 2)
+        part = ((low + high) // 2 - low) / (high - low)
+        straight = all(
+            abs(m - (a + (b - a) * part)) <= 1e-9 * (a + b) for a, m, b in zip(first, middle, last, strict=True)
+        )
+        if straight:
+            return first.plus(last).times((high - low + 1) / 2)
+        half = (low + high) // 2
+        return add(low, half).plus(add(half + 1, high))
+
+    return add(0, number - 1) if number > 0 else Cost()

@@ -296,14 +296,15 @@ def test_multimodal_gives_its_language_model() -> None:
 )
 def test_which_key_ties_a_multimodal_head(model_type: str, ties: str) -> None:
     """As transformers 5.23 builds these classes on meta."""
+    heads = LLAMA | {"num_key_value_heads": 4, "head_dim": 16}
     pairs = [(whole, text) for whole in (True, False) for text in (True, False)]
     for tied, (whole, text) in zip(ties, pairs, strict=True):
-        inner = LLAMA | {"tie_word_embeddings": text}
+        inner = heads | {"tie_word_embeddings": text}
         model = read({"model_type": model_type, "tie_word_embeddings": whole, "text_config": inner})
         assert model.params == LLAMA_PARAMS - (6400 if tied == "y" else 0), (whole, text)
         overruled = text != (tied == "y")
         assert any("no effect" in note for note in model.notes) or not overruled
-    older = {"model_type": model_type, "text_config": LLAMA}  # without the whole's key: the text's own decides
+    older = {"model_type": model_type, "text_config": heads}  # without the whole's key: the text's own decides
     assert read(older).params == LLAMA_PARAMS
 
 
@@ -392,6 +393,7 @@ SAID: dict[str, dict[str, Any]] = {  # what a class lacks, or would make wide
     "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1, "num_key_value_heads": 8},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
     "hunyuan_v1_dense": {"head_dim": 64},
+    "hunyuan_v1_moe": {"head_dim": 64},
     "ministral": {"head_dim": 64},
     "nemotron": {"num_key_value_heads": 8},
     "nemotron_h": {"hybrid_override_pattern": "M*-E"},
@@ -507,7 +509,7 @@ def test_mutations_give_a_model_or_a_fault(name: str, data: st.DataObject) -> No
     if table is config.get("vision_config"):
         return  # the language model alone is read
     sizes = {name: table[name] for name in PRIMARY if name in table}
-    assert all(value is None or (type(value) is int and value > 0) for value in sizes.values()), sizes
+    assert all(type(value) is int and value > 0 for value in sizes.values()), sizes
 
 
 @settings(max_examples=100)
@@ -573,3 +575,58 @@ def _class(transformers: Any, model_type: str) -> Any:
         if model_type in names:
             return getattr(transformers, names[model_type])
     raise AssertionError(model_type)
+
+
+# Families without a published config among those of the truth: transformers' defaults, and two changes of each.
+ALTERED: dict[str, tuple[dict[str, Any], ...]] = {
+    "ernie4_5_moe": (
+        {"moe_layer_start_index": 2, "moe_layer_end_index": 2, "moe_num_shared_experts": 0},
+        {"moe_layer_interval": 2, "moe_k": 3, "num_key_value_heads": 2, "tie_word_embeddings": False},
+    ),
+    "gpt-sw3": ({"n_inner": 100}, {"n_embd": 64, "n_head": 4, "tie_word_embeddings": False}),
+    "granite_swa": (
+        {"layer_rope_theta": [0, 1e4, 1e4, 0], "sliding_window": 4},
+        {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False},
+    ),
+    "granitemoe_swa": (
+        {"layer_rope_theta": [0, 1e4, 1e4, 0], "shared_intermediate_size": 64},
+        {"num_local_experts": 4, "num_key_value_heads": 8, "tie_word_embeddings": False},
+    ),
+    "hunyuan_v1_moe": (
+        {"num_experts": 8, "moe_topk": 2},
+        {"num_key_value_heads": 8, "tie_word_embeddings": True, "attention_bias": True},
+    ),
+    "kolibri1": (
+        {"sliding_window": 5, "layer_types": ["full_attention", "sliding_attention"] * 2},
+        {"shared_expert_intermediate_size": 64, "num_experts": 16, "tie_word_embeddings": True},
+    ),
+    "mellum": (
+        {"layer_types": ["full_attention", "sliding_attention"] * 2, "mlp_layer_types": ["dense"] * 3 + ["sparse"]},
+        {"attention_bias": True, "num_mtp_layers": 1, "tie_word_embeddings": True},
+    ),
+    "mvp": ({"encoder_layers": 2, "d_model": 512}, {"decoder_ffn_dim": 100}),
+}
+
+
+@pytest.mark.parametrize("model_type", ALTERED)
+@pytest.mark.filterwarnings("ignore")
+def test_families_without_a_published_config(model_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parameters, and FLOPs from a trace, of a default config with few layers and of two changes of it."""
+    transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
+    from torch.utils.flop_counter import FlopCounterMode
+    from transformers import masking_utils
+
+    monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", lambda *_: None)  # it looks at values
+    ids = torch.zeros(1, 8, dtype=torch.long, device="meta")
+    for change in ({}, *ALTERED[model_type]):
+        said = dict.fromkeys([key for key in FEW if hasattr(class_of(model_type), key)], 4) | SAID.get(model_type, {})
+        config = class_of(model_type)(**{**said, **change})
+        with torch.device("meta"):
+            theirs = _class(transformers, model_type)._from_config(config, attn_implementation="eager").eval()
+        model = read(config.to_dict() | {"model_type": model_type})
+        assert model.params == sum(weight.numel() for weight in theirs.parameters()), change
+        if "expert" in "".join(config.to_dict()):
+            theirs.set_experts_implementation("batched_mm")
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            theirs(input_ids=ids, use_cache=False, **({"decoder_input_ids": ids} if model.has_encoder_apart else {}))
+        assert ledger_of(model, 1, 8).total("flops") == counter.get_total_flops(), change

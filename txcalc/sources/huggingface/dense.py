@@ -19,6 +19,7 @@ from txcalc.sources.huggingface.shared import (
     rotary,
     stack,
     windows,
+    with_own_bases,
 )
 
 
@@ -268,6 +269,13 @@ def granite(c: Config) -> Raw:
     return llama(c)
 
 
+def granite_swa(c: Config) -> Raw:
+    """Granite with a sink a head, and windows."""
+    raw = stack(c)
+    attention = heads(c, raw, kv=4, whole=True) | {"bias": c.flag("attention_bias", default=False), "sinks": True}
+    return with_own_bases(c, _swiglu(c, raw, attention, tied=True, mlp_bias=c.flag("mlp_bias", default=False)))
+
+
 def seed_oss(c: Config) -> Raw:
     raw = stack(c)
     bias = ["q", "k", "v"] if c.flag("attention_bias", default=True) else []
@@ -420,6 +428,10 @@ def gpt2(c: Config) -> Raw:
         "positions": {"form": "learned", "rows": c.size("n_positions", "max_position_embeddings", default=1024)},
         "head": lm_head(c, tied=True),
     }
+
+
+def gpt_sw3(c: Config) -> Raw:
+    return gpt2(c)
 
 
 def gpt_bigcode(c: Config) -> Raw:

@@ -5,21 +5,22 @@ from __future__ import annotations
 # Readers named like the model types they read.
 _DENSE = """
 arcee biogpt bloom codegen cohere cohere2 ctrl cwm ernie4_5 exaone4 falcon gemma gemma2 gemma3_text glm glm4
-glm4v_text gpt2 gpt_bigcode gpt_neo gpt_neox gptj granite helium hunyuan_v1_dense hyperclovax internlm3 iquestcoder
-jais2 llama ministral ministral3 mistral mpt nanochat nemotron olmo olmo2 olmo3 openai-gpt opt persimmon phi phi3
-qwen2 qwen2_5_vl_text qwen2_vl_text qwen3 qwen3_vl_text seed_oss smollm3 stablelm starcoder2 vaultgemma xglm
+glm4v_text gpt-sw3 gpt2 gpt_bigcode gpt_neo gpt_neox gptj granite granite_swa helium hunyuan_v1_dense hyperclovax
+internlm3 iquestcoder jais2 llama ministral ministral3 mistral mpt nanochat nemotron olmo olmo2 olmo3 openai-gpt opt
+persimmon phi phi3 qwen2 qwen2_5_vl_text qwen2_vl_text qwen3 qwen3_vl_text seed_oss smollm3 stablelm starcoder2
+vaultgemma xglm
 """
 _SPARSE = """
-aria_text dbrx deepseek_v2 deepseek_v3 dots1 exaone_moe flex_olmo glm4_moe glm4_moe_lite glm4v_moe_text gpt_oss
-granitemoe granitemoeshared hy_v3 kimi_k2 llama4_text minicpm3 minimax_m2 mixtral olmoe phimoe qwen2_moe qwen3_moe
-qwen3_vl_moe_text solar_open youtu
+aria_text dbrx deepseek_v2 deepseek_v3 dots1 ernie4_5_moe exaone_moe flex_olmo glm4_moe glm4_moe_lite glm4v_moe_text
+gpt_oss granitemoe granitemoe_swa granitemoeshared hunyuan_v1_moe hy_v3 kimi_k2 kolibri1 llama4_text mellum minicpm3
+minimax_m2 mixtral olmoe phimoe qwen2_moe qwen3_moe qwen3_vl_moe_text solar_open youtu
 """
 _ENCODER = """
 albert bert camembert data2vec-text distilbert electra ernie megatron-bert modernbert rembert roberta
 roberta-prelayernorm xlm-roberta xlm-roberta-xl
 """
 _SEQ2SEQ = """
-bart blenderbot blenderbot-small m2m_100 marian mbart mt5 nllb-moe pegasus plbart switch_transformers t5 t5gemma
+bart blenderbot blenderbot-small m2m_100 marian mbart mt5 mvp nllb-moe pegasus plbart switch_transformers t5 t5gemma
 whisper
 """
 _RECURRENT = """

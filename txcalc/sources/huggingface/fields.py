@@ -10,18 +10,19 @@ _NEVER_NULL = """
 activation add_router_probs afn apply_residual_connection_post_layernorm apply_spec_augment attn_temperature_tuning
 batch_prioritized_routing classifier_proj_size decoder_bias dense_act_fn deterministic_flash_attn
 enable_moe_fp32_combine encoder_sparse_step encoder_stride expand expansion_ratio expert_capacity floor_scale
-hidden_size inner_group_num intermediate_size_mlp is_gated_act learned_pos_emb mamba_d_conv mamba_d_head
-mamba_dt_rank mamba_expand mamba_hidden_act mamba_n_groups mask_feature_length mask_feature_min_masks mask_time_length
+hidden_size inner_group_num intermediate_size_mlp is_gated_act learned_pos_emb mamba_d_conv mamba_d_head mamba_dt_rank
+mamba_expand mamba_hidden_act mamba_n_groups mask_feature_length mask_feature_min_masks mask_time_length
 mask_time_min_masks max_seq_len median_filter_width mlp_hidden_act moe_num_shared_experts moe_shared_expert_overlap
 n_shared_experts no_bias normalize_router_prob_before_dropping num_attention_heads num_hidden_groups num_hidden_layers
-num_shared_experts pooler_act router_bias router_ignore_padding_tokens scale_attention_softmax_in_fp32
-share_encoder_decoder_embeddings sinusoidal_pos_embds slow_but_exact sparse_pred_ignore_index sparse_prediction
-task_type_vocab_size use_task_id use_weighted_layer_sum vocab_size
+num_shared_experts pooler_act prompt_length prompt_mid_dim router_bias router_ignore_padding_tokens
+scale_attention_softmax_in_fp32 share_encoder_decoder_embeddings sinusoidal_pos_embds slow_but_exact
+sparse_pred_ignore_index sparse_prediction task_type_vocab_size use_prompt use_task_id use_weighted_layer_sum
+vocab_size
 """
 # Keys with the families in which they may not be null, or, after "but", the only ones in which they may.
 _NULL = """
 activation_function: but starcoder2
-add_cross_attention: bert camembert data2vec-text electra ernie gpt2 gpt_bigcode megatron-bert rembert roberta
+add_cross_attention: bert camembert data2vec-text electra ernie gpt-sw3 gpt2 gpt_bigcode megatron-bert rembert roberta
   roberta-prelayernorm switch_transformers xglm xlm-roberta xlm-roberta-xl
 attention_bias: but cwm glm4v_text phi3
 attention_softmax_in_fp32: gpt_bigcode
@@ -36,9 +37,9 @@ hidden_act: but gemma2 gemma3_text modernbert nemotron_h vaultgemma
 hidden_activation: gemma2 gemma3_text modernbert vaultgemma
 intermediate_size: but gpt_neo qwen3_5_moe_text solar_open
 is_decoder: bert blenderbot blenderbot-small camembert data2vec-text electra ernie gpt_neox marian mbart megatron-bert
-  mt5 pegasus plbart rembert roberta roberta-prelayernorm switch_transformers t5 xlm-roberta xlm-roberta-xl
-is_encoder_decoder: blenderbot blenderbot-small m2m_100 marian mbart mt5 nllb-moe pegasus plbart switch_transformers
-  t5 t5gemma whisper
+  mt5 mvp pegasus plbart rembert roberta roberta-prelayernorm switch_transformers t5 xlm-roberta xlm-roberta-xl
+is_encoder_decoder: blenderbot blenderbot-small m2m_100 marian mbart mt5 mvp nllb-moe pegasus plbart
+  switch_transformers t5 t5gemma whisper
 layer_types: nemotron_h
 layers_block_type: granitemoehybrid
 mamba_conv_bias: but granitemoehybrid
@@ -48,13 +49,14 @@ max_window_layers: qwen2 qwen2_moe qwen3
 mlp_bias: but phi3
 n_ctx: codegen
 n_group: exaone_moe glm4_moe glm4_moe_lite glm4v_moe_text solar_open
-n_positions: codegen ctrl gpt2 gpt_bigcode gptj openai-gpt
+n_positions: codegen ctrl gpt-sw3 gpt2 gpt_bigcode gptj openai-gpt
 norm_type: mpt
 num_experts: but deepseek_v3 dots1 glm4_moe glm4_moe_lite glm4v_moe_text kimi_k2 llama4_text solar_open
-num_key_value_heads: cwm exaone4 exaone_moe gemma gemma2 gemma3_text glm glm4 glm4_moe glm4_moe_lite glm4v_moe_text
-  gpt_oss helium hy_v3 jamba llama4_text minimax_m2 ministral ministral3 mistral mixtral nemotron nemotron_h phimoe
-  qwen2_moe qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next qwen3_vl_moe_text solar_open stablelm starcoder2
-  t5gemma vaultgemma whisper youtu
+num_experts_per_tok: hunyuan_v1_moe
+num_key_value_heads: cwm ernie4_5_moe exaone4 exaone_moe gemma gemma2 gemma3_text glm glm4 glm4_moe glm4_moe_lite
+  glm4v_moe_text gpt_oss helium hy_v3 jamba kolibri1 llama4_text mellum minimax_m2 ministral ministral3 mistral
+  mixtral nemotron nemotron_h phimoe qwen2_moe qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next qwen3_vl_moe_text
+  solar_open stablelm starcoder2 t5gemma vaultgemma whisper youtu
 num_local_experts: but deepseek_v2 exaone_moe granitemoe granitemoehybrid granitemoeshared qwen2_moe
 num_mtp_layers: deepseek_v3 glm4_moe kimi_k2
 num_nextn_predict_layers: nemotron_h
@@ -65,7 +67,7 @@ sliding_window: cwm exaone_moe
 tie_word_embeddings: but perception_lm t5
 time_step_rank: but nemotron_h
 topk_group: exaone_moe glm4_moe glm4_moe_lite glm4v_moe_text solar_open
-use_bias: but ernie4_5
+use_bias: but ernie4_5 ernie4_5_moe
 v_head_dim: but minicpm3
 """
 

@@ -141,6 +141,12 @@ def plbart(c: Config) -> Raw:
     return _bart(c, "post", 1024, 2, True, deciding=2)
 
 
+def mvp(c: Config) -> Raw:
+    c.only(False, "use_prompt", why="prompts before every layer have no part")
+    c.ignore("prompt_length", "prompt_mid_dim")
+    return _bart(c, "post", 1024, 2, True)
+
+
 def mbart(c: Config) -> Raw:
     return _bart(c, "pre", 1024, 2, True, deciding=2)
 

@@ -13,7 +13,7 @@ from txcalc.errors import ABSENT
 from txcalc.sources.explicit import folded
 from txcalc.sources.huggingface.config import REQUIRED, Config, any_of
 from txcalc.sources.huggingface.families import DECIDING
-from txcalc.sources.spec import PARTS, merge
+from txcalc.sources.spec import PARTS, merge, real
 
 Raw = dict[str, Any]
 
@@ -308,6 +308,16 @@ def windows(c: Config, raw: Raw, window: Any, types: Sequence[str], tables: Mapp
     more = tables or {}
     kinds = [LAYER_NAMES[kind] for kind in types]
     return kinds, {"local": merge(local, more.get("local", {})), "global": dict(more.get("global", {}))}
+
+
+def with_own_bases(c: Config, raw: Raw) -> Raw:
+    """Windows in all but every fourth layer, and a rotary base for each layer; where it is 0, no positions."""
+    n, window = raw["n_layers"], c.size("sliding_window", default=128, null=None)
+    types = layer_types(c, n, [LOCAL if i % 4 else GLOBAL for i in range(n)])
+    bases = c.items("layer_rope_theta", of=real, length=n, default=None) or [1.0] * n
+    turning: dict[str, Raw] = {"rotary": {}, "unrotated": {"positions": {"form": "none"}}}
+    kinds = ["rotary" if base else "unrotated" for base in bases]
+    return layered(raw, windows(c, raw, window, types), (kinds, turning))
 
 
 def mixture(c: Config, raw: Raw, sparse: Sequence[bool]) -> tuple[list[str], dict[str, Raw]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, any_of, number
+from txcalc.sources.huggingface.config import REQUIRED, Config, any_of, number
 from txcalc.sources.huggingface.shared import (
     GLOBAL,
     LOCAL,
@@ -23,6 +23,7 @@ from txcalc.sources.huggingface.shared import (
     rotary,
     stack,
     windows,
+    with_own_bases,
 )
 
 
@@ -167,6 +168,12 @@ def granitemoe(c: Config) -> Raw:
     return _decoder(c, raw, attention, mixed)
 
 
+def granitemoe_swa(c: Config) -> Raw:
+    raw = granitemoeshared(c)
+    raw["attention"]["sinks"] = True
+    return with_own_bases(c, raw)
+
+
 def granitemoeshared(c: Config) -> Raw:
     raw = granitemoe(c)
     width = c.count("shared_intermediate_size", default=0)
@@ -206,6 +213,57 @@ def gpt_oss(c: Config) -> Raw:
     n, window = raw["n_layers"], c.size("sliding_window", default=128, null=None)
     types = layer_types(c, n, [GLOBAL if i % 2 else LOCAL for i in range(n)])
     return layered(raw, windows(c, raw, window, types))
+
+
+def ernie4_5_moe(c: Config) -> Raw:
+    """Experts from one layer to another, every so many; the router's correction is a parameter, one a routed expert."""
+    raw = stack(c)
+    n, bias = raw["n_layers"], c.flag("use_bias", default=False)
+    mixed = experts(c, ("moe_num_experts", "num_experts"), ("moe_k", "num_experts_per_tok"), WIDTH, 64, 6)
+    mixed = _shared(c, mixed, "moe_num_shared_experts", default=2) | {"router_bias": True}
+    raw = _decoder(c, raw, heads(c, raw, kv=4) | {"bias": bias}, mixed, tied=True, theta=5e5)
+    if bias:
+        c.fault("use_bias", True, "false", "biases of the shared experts, not of the routed ones, are not read")
+    c.ignore("moe_norm_min", "moe_capacity", "moe_gate", "moe_use_aux_free", "moe_layer_end_index")
+    first, every = c.count("moe_layer_start_index", default=1), c.size("moe_layer_interval", default=1)
+    last = c.data.get("moe_layer_end_index", -1)
+    if type(last) is not int or last < -1:
+        c.fault("moe_layer_end_index", last, "a layer, or -1 for the last")
+        last = -1
+    sparse = [first <= i <= (n if last == -1 else last) and (i + 1) % every == 0 for i in range(n)]
+    return layered(raw, _dense_where(c, raw, [not is_sparse for is_sparse in sparse]))
+
+
+def hunyuan_v1_moe(c: Config) -> Raw:
+    """A shared feed-forward as wide as a routed expert in every layer."""
+    raw = stack(c)
+    attention = heads(c, raw, d_head=REQUIRED) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    mixed = experts(c, NAMES, ("moe_topk", "num_experts_per_tok"), ("intermediate_size",), 1, 1)
+    c.ignore("eod_token_id")
+    return _decoder(c, raw, attention, mixed | {"n_shared": 1})
+
+
+def mellum(c: Config) -> Raw:
+    raw = stack(c)
+    n, window = raw["n_layers"], c.size("sliding_window", default=1024, null=None)
+    attention = heads(c, raw, kv=4, d_head=128) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    raw = _decoder(c, raw, attention, experts(c, NAMES, TOP, WIDTH, 64, 8), kind=GLOBAL)
+    more_heads(c)
+    c.ignore("mtp_layer_types", "mtp_mlp_layer_types")
+    axis = windows(c, raw, window, layer_types(c, n, [GLOBAL] * n))
+    return layered(raw, axis, _typed(c, raw, [False] * n))
+
+
+def kolibri1(c: Config) -> Raw:
+    """Sandwich norms; positions in the layers with a window alone."""
+    raw = stack(c)
+    n, window = raw["n_layers"], c.size("sliding_window", default=513, null=None)
+    mixed = experts(c, NAMES, TOP, WIDTH, 384, 6, d_ff_shared=c.size("shared_expert_intermediate_size", default=512))
+    raw = _decoder(c, raw, heads(c, raw, kv=4, d_head=128) | {"qk_norm": "head"}, mixed | {"scoring": "sigmoid"})
+    raw["norm"] |= {"place": "sandwich"}
+    types = layer_types(c, n, [LOCAL if (i + 1) % 5 else GLOBAL for i in range(n)])
+    unrotated: Raw = {} if window is None else {"positions": {"form": "none"}}
+    return layered(raw, windows(c, raw, window, types, {"global": unrotated}))
 
 
 def glm4_moe(c: Config) -> Raw:

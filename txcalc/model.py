@@ -39,6 +39,13 @@ class Model:
         return self.ledger().total("params")  # type: ignore[no-any-return]
 
     @property
+    def whole(self) -> int | None:
+        """Parameters of a multimodal model with its towers and projectors; None where these are not known."""
+        if not self.spec["multimodal"]:
+            return self.params
+        return None if self.spec["beside"] is None else self.params + self.spec["beside"]
+
+    @property
     def active(self) -> int:
         """Parameters that one token passes (k of E experts)."""
         return self.ledger().total("active")  # type: ignore[no-any-return]

@@ -94,6 +94,7 @@ def data(model: Model, ledger: Ledger) -> dict[str, Any]:
             "active": ledger.total("active"),
             "embedding": params.get("embedding", 0),
             "by_kind": params,
+            **({"whole": model.whole} if model.spec["multimodal"] else {}),
         },
         "flops": {
             "forward": {"matmul": ledger.total("flops"), "other": ledger.total("flops_other")},
@@ -117,7 +118,7 @@ def report(model: Model, ledger: Ledger, kept: Ledger, attention: str, dtype: st
     work = ledger.work
     places = workload(model, ledger)
     said = ", ".join(f"{name} {value:,}" for name, value in places.items() if value is not None)
-    header = [*summary(model), said, convention(model, ledger, attention)]
+    header = [*summary(model), *_whole(model), said, convention(model, ledger, attention)]
     facts = data(model, ledger)
     facts["convention"]["attention"] = attention
     known = _known(model, ledger)
@@ -145,6 +146,15 @@ def report(model: Model, ledger: Ledger, kept: Ledger, attention: str, dtype: st
     if model.fixed_length:
         notes.append("the number of positions is part of the model: tokens are ignored")
     return Report(facts, tables, header, notes)
+
+
+def _whole(model: Model) -> list[str]:
+    """What a multimodal model is in all, where that is known."""
+    if model.spec["beside"] is None:
+        return []
+    return [
+        f"the language model of a multimodal one that has {model.whole:,} parameters, {model.spec['beside']:,} beside"
+    ]
 
 
 def _known(model: Model, ledger: Ledger) -> dict[str, Known]:

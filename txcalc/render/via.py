@@ -35,7 +35,7 @@ def report(
         "model": {"name": name, "kind": None, "source": where, "model_type": model_type},
         "workload": {"batch": batch, "tokens": tokens, "past": 0, "source": source},
         "convention": {"flops_per_mac": 2, "attention": "dense", "logits": "all", "mla": None},
-        "params": {"total": found.params, "active": None, "embedding": None, "by_kind": None, "whole": found.whole},
+        "params": {"total": found.params, "active": None, "embedding": None, "by_kind": None},
         "flops": {"forward": {"matmul": found.flops, "other": None}, "masked": {"matmul": None}, "by_kind": None},
         "cache": {"elements_per_token": None, "constant_elements": None, "elements": None, "bytes": None},
         "memory": {"weights_bytes": weights},
@@ -51,6 +51,8 @@ def report(
             "rows": [_data(part) for part in found.parts],
         },
     }
+    if found.whole is not None:
+        data["params"]["whole"] = found.whole
     places = [("batch", batch), ("tokens", tokens), ("past", 0), ("source", source)]
     header = [
         f"{name}: {found.cls} of transformers {found.library}, built on the meta device and measured",

@@ -124,7 +124,7 @@ def build(
     keys."""
     if changes:
         spelling = {**(spelling or {}), **{letter_path(key, raw): key for key in changes}}
-        raw = changed(raw, changes)
+        raw = {key: value for key, value in changed(raw, changes).items() if key != "beside"}  # they fit the unchanged
         notes = (*notes, "changed: " + ", ".join(f"{key} = {value}" for key, value in changes.items()))
     spec = resolve(raw, origin, spelling)
     return Model(spec["name"] or origin, assemble(spec), raw, spec, origin, assumptions, notes)

@@ -76,6 +76,10 @@ def describe(data: Any, where: str = "config.json", name: str = "") -> Descripti
 
         text = language_model(c)
     raw = reader_of(where, text)(text)
+    if text is not c:
+        from txcalc.sources.huggingface.towers import beside
+
+        raw |= beside(c, text, raw)
     _remarks(c, text)
     c.leftovers()
     c.finish(where)

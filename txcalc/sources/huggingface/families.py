@@ -11,9 +11,9 @@ persimmon phi phi3 qwen2 qwen2_5_vl_text qwen2_vl_text qwen3 qwen3_vl_text seed_
 vaultgemma xglm
 """
 _SPARSE = """
-aria_text dbrx deepseek_v2 deepseek_v3 dots1 ernie4_5_moe exaone_moe flex_olmo glm4_moe glm4_moe_lite glm4v_moe_text
-gpt_oss granitemoe granitemoe_swa granitemoeshared hunyuan_v1_moe hy_v3 kimi_k2 kolibri1 llama4_text mellum minicpm3
-minimax_m2 mixtral olmoe phimoe qwen2_moe qwen3_moe qwen3_vl_moe_text solar_open youtu
+aria_text cohere2_moe dbrx deepseek_v2 deepseek_v3 dots1 ernie4_5_moe exaone_moe flex_olmo flint glm4_moe
+glm4_moe_lite glm4v_moe_text gpt_oss granitemoe granitemoe_swa granitemoeshared hunyuan_v1_moe hy_v3 kimi_k2 kolibri1
+llama4_text mellum minicpm3 minimax_m2 mixtral olmoe phimoe qwen2_moe qwen3_moe qwen3_vl_moe_text solar_open youtu
 """
 _ENCODER = """
 albert bert camembert data2vec-text distilbert electra ernie megatron-bert modernbert rembert roberta
@@ -106,6 +106,8 @@ WRAPPERS: dict[str, str] = {
     "vipllava": "llama",
     "voxtral": "llama",
 }
+# What a text_config gets from the whole's class, before its own class is asked.
+TEXT_DEFAULTS: dict[str, dict[str, int]] = {"voxtral": {"head_dim": 128, "num_key_value_heads": 8}}
 # Those whose older configs hold the text's keys beside vision_config.
 FLAT = frozenset({"qwen2_vl", "qwen2_5_vl"})
 

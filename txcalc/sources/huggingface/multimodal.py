@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config, printable
-from txcalc.sources.huggingface.families import FLAT, WRAPPERS
+from txcalc.sources.huggingface.families import FLAT, TEXT_DEFAULTS, WRAPPERS
 from txcalc.sources.huggingface.shared import head_of
 
 
@@ -29,7 +29,10 @@ def language_model(c: Config) -> Config:
     if not isinstance(own, str):
         c.fault("text_config.model_type", own, "the name of an architecture")
         own = default
-    inner = Config({**_causal(c, text), **_tie(c, text)}, own, "text_config.", c)
+    absent = {key: value for key, value in TEXT_DEFAULTS.get(c.model_type, {}).items() if key not in text}
+    for key, value in absent.items():
+        c.assume(f"text_config.{key}", value)
+    inner = Config({**absent, **_causal(c, text), **_tie(c, text)}, own, "text_config.", c)
     unread = [key for key in c.data if key not in c.asked and key not in ("model_type", "tie_word_embeddings")]
     for key in unread:
         if key in text and isinstance(text[key], int) and text[key] != c.data[key]:

@@ -1,0 +1,220 @@
+"""Multimodal configs: the language model, and with its towers and projectors the whole, exact or said to be unknown."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from txcalc import load
+from txcalc.cli import app
+from txcalc.errors import TxcalcError
+from txcalc.model import Model
+from txcalc.sources import build
+from txcalc.sources.huggingface import describe
+from txcalc.sources.huggingface.families import WRAPPERS
+from txcalc.sources.huggingface.towers import BESIDE, TOWERS
+
+DATA = Path(__file__).parent / "data" / "hf"
+TRUTH: dict[str, dict[str, Any]] = json.loads((DATA / "towers.json").read_text())
+CONFIGS: dict[str, dict[str, Any]] = json.loads((DATA / "configs.json").read_text())
+
+
+def read(config: Any) -> Model:
+    return build(*describe(config))
+
+
+def said(model: Model) -> str:
+    return " ".join(model.notes)
+
+
+@pytest.mark.parametrize("name", TRUTH)
+def test_exact(name: str) -> None:
+    model = read(TRUTH[name]["config"])
+    assert model.whole == TRUTH[name]["whole"]
+    assert model.params < model.whole and "beside the language model" in said(model)
+
+
+def test_the_truth_is_complete() -> None:
+    assert set(BESIDE) <= set(WRAPPERS)
+    assert {name.split()[0] for name in TRUTH} == set(BESIDE)
+    assert {name.split()[1] for name in TRUTH} - {"default"} == set(TOWERS)
+
+
+@pytest.mark.parametrize("name", ["llava siglip_vision_model", "internvl internvl_vision", "qwen2_audio whisper"])
+def test_the_truth_is_that_of_transformers(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    config = TRUTH[name]["config"]
+    made = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config)
+    cls = {
+        "llava": "LlavaForConditionalGeneration",
+        "internvl": "InternVLForConditionalGeneration",
+        "qwen2_audio": "Qwen2AudioForConditionalGeneration",
+    }[config["model_type"]]
+    with torch.device("meta"):
+        net = getattr(transformers, cls)(made)
+    assert sum(weight.numel() for weight in net.parameters()) == TRUTH[name]["whole"]
+
+
+# Published models by their configs' sizes; the totals are those of their checkpoints' headers on the hub.
+LLAVA = {
+    "architectures": ["LlavaForConditionalGeneration"],
+    "model_type": "llava",
+    "ignore_index": -100,
+    "image_token_index": 32000,
+    "projector_hidden_act": "gelu",
+    "vision_feature_layer": -2,
+    "vision_feature_select_strategy": "default",
+    "tie_word_embeddings": False,
+    "vocab_size": 32064,
+    "text_config": {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
+                    "num_attention_heads": 32, "vocab_size": 32064},
+    "vision_config": {"model_type": "clip_vision_model", "hidden_size": 1024, "image_size": 336,
+                      "intermediate_size": 4096, "num_attention_heads": 16, "num_hidden_layers": 24, "patch_size": 14,
+                      "projection_dim": 768, "vocab_size": 32000},
+}  # fmt: skip
+QWEN = {
+    "model_type": "qwen2_5_vl",
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "num_attention_heads": 28,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 4,
+    "vocab_size": 152064,
+    "max_window_layers": 28,
+    "sliding_window": 32768,
+    "use_sliding_window": False,
+    "tie_word_embeddings": False,
+    "vision_config": {"depth": 32, "hidden_act": "silu", "hidden_size": 1280, "intermediate_size": 3420,
+                      "num_heads": 16, "in_chans": 3, "out_hidden_size": 3584, "patch_size": 14,
+                      "spatial_merge_size": 2, "spatial_patch_size": 14, "window_size": 112,
+                      "fullatt_block_indexes": [7, 15, 23, 31], "tokens_per_second": 2, "temporal_patch_size": 2},
+}  # fmt: skip
+MISTRAL = {
+    "model_type": "mistral3",
+    "image_token_index": 10,
+    "multimodal_projector_bias": False,
+    "projector_hidden_act": "gelu",
+    "spatial_merge_size": 2,
+    "vision_feature_layer": -1,
+    "tie_word_embeddings": False,
+    "text_config": {"model_type": "mistral", "head_dim": 128, "hidden_size": 5120, "intermediate_size": 32768,
+                    "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 8,
+                    "vocab_size": 131072, "sliding_window": None},
+    "vision_config": {"model_type": "pixtral", "head_dim": 64, "hidden_act": "silu", "hidden_size": 1024,
+                      "image_size": 1540, "intermediate_size": 4096, "num_attention_heads": 16, "num_channels": 3,
+                      "num_hidden_layers": 24, "patch_size": 14, "rope_theta": 10000.0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "whole"),
+    [
+        (LLAVA, 7_063_427_072),  # llava-hf/llava-1.5-7b-hf
+        (QWEN, 8_292_166_656),  # Qwen/Qwen2.5-VL-7B-Instruct
+        (MISTRAL, 24_011_361_280),  # mistralai/Mistral-Small-3.1-24B-Instruct-2503
+        (CONFIGS["gemma-3-12b-it"], 12_187_325_040),
+        (CONFIGS["gemma-3-27b-it"], 27_432_406_640),
+        (CONFIGS["qwen3.5-27b"], 27_356_728_560),
+    ],
+    ids=["llava-1.5-7b", "qwen2.5-vl-7b", "mistral-small-3.1", "gemma-3-12b", "gemma-3-27b", "qwen3.5-27b"],
+)
+def test_published(config: Any, whole: int) -> None:
+    assert read(config).whole == whole
+
+
+SMALL = TRUTH["llava clip_vision_model"]["config"]
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    return SMALL | {"vision_config": SMALL["vision_config"] | changes}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (changed(num_experts=8), "vision_config.num_experts is 8, a key that is not understood"),
+        (changed(model_type="eva"), "vision_config.model_type is 'eva', a tower that is not read"),
+        (changed(hidden_size="wide"), "vision_config.hidden_size is 'wide', expected a whole number"),
+        (
+            changed(num_attention_heads=7),
+            "vision_config.num_attention_heads is 7, expected a divisor of the width = 96",
+        ),
+        (changed(patch_size=90), "vision_config.patch_size is 90, expected at most image_size = 60"),
+        (SMALL | {"mm_resampler_depth": 3}, "mm_resampler_depth is 3, a key that is not understood"),
+        (SMALL | {"vision_config": 7}, "vision_config is 7, expected an object"),
+        ({key: SMALL[key] for key in SMALL if key != "vision_config"}, "vision_config is missing"),
+        (SMALL | {"vision_feature_layer": "last"}, "vision_feature_layer is 'last'"),
+        ({**SMALL, "model_type": "aria", "text_config": CONFIGS["llama-7b"]}, "projector of aria are not read"),
+    ],
+)
+def test_a_whole_that_is_not_known_is_said_to_be(config: dict[str, Any], message: str) -> None:
+    model = read(config)
+    assert model.whole is None and model.params == read(config | {"vision_config": {}}).params
+    assert f"params.whole is not known: {message}" in said(model) or message in said(model)
+
+
+def test_defaults_of_a_tower_are_told() -> None:
+    model = read(SMALL | {"vision_config": {"model_type": "clip_vision_model"}})
+    assert "vision_config.hidden_size = 768, the default of clip_vision_model" in model.assumptions
+
+
+def test_a_text_config_gets_what_the_class_of_the_whole_gives_it() -> None:
+    config = TRUTH["voxtral default"]["config"]
+    assert "text_config.head_dim = 128, the default of voxtral" in read(config).assumptions
+    named = config | {"text_config": config["text_config"] | {"head_dim": 16}}
+    assert read(named).params < read(config).params
+
+
+def test_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+
+    def shown(config: Any, *more: str) -> Any:
+        path.write_text(json.dumps(config))
+        return CliRunner().invoke(app, ["show", str(path), *more])
+
+    data = json.loads(shown(LLAVA, "--json").stdout)
+    assert data["params"]["whole"] == 7_063_427_072 and data["params"]["total"] == 6_738_939_904
+    assert sum(data["params"]["by_kind"].values()) == data["params"]["total"]
+    assert "of a multimodal one that has 7,063,427,072 parameters, 324,487,168 beside" in " ".join(
+        shown(LLAVA).stdout.split()
+    )
+    unknown = json.loads(shown(LLAVA | {"mm_resampler_depth": 3}, "--json").stdout)
+    assert unknown["params"]["whole"] is None and unknown["params"]["total"] == data["params"]["total"]
+    assert "whole" not in json.loads(CliRunner().invoke(app, ["show", "gpt2", "--json"]).stdout)["params"]
+    path.write_text(json.dumps(LLAVA))
+    assert load(path, {"n_layers": 2}).whole is None
+
+
+values = st.one_of(
+    st.none(), st.booleans(), st.integers(-5, 40), st.integers(-(10**30), 10**30), st.floats(), st.text(max_size=3),
+    st.lists(st.integers(0, 3), max_size=3), st.dictionaries(st.text(max_size=2), st.integers(0, 9), max_size=2),
+)  # fmt: skip
+
+
+@settings(max_examples=200)
+@given(name=st.sampled_from(sorted(TRUTH)), data=st.data())
+def test_mutations_give_a_whole_or_a_reason(name: str, data: st.DataObject) -> None:
+    config = copy.deepcopy(TRUTH[name]["config"])
+    tables = [config, *(table for table in config.values() if isinstance(table, dict) and table)]
+    table = data.draw(st.sampled_from(tables))
+    key = data.draw(st.sampled_from([*table, "surplus", "mlp_ratio", "downsample_ratio", "perceiver_config"]))
+    if data.draw(st.booleans()):
+        table.pop(key, None)
+    else:
+        table[key] = data.draw(values)
+    try:
+        model = read(config)
+    except TxcalcError as error:
+        assert str(error).encode()
+        return
+    if model.spec["multimodal"]:
+        assert (model.whole is None) == ("params.whole is not known" in said(model))
+    assert model.whole is None or model.whole >= model.params

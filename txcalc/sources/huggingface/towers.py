@@ -1,0 +1,556 @@
+"""What stands beside a multimodal config's language model: its vision or audio tower, and the projector between them.
+
+Only parameters are counted here, as sums over the tensors of transformers' classes, whose defaults absent keys take. A
+key that a tower does not know makes the whole unknown, and never the language model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from txcalc.errors import ABSENT, InputError, shown
+from txcalc.sources.huggingface.config import Config
+from txcalc.sources.huggingface.shared import Raw
+
+# Sizes of the language model that older configs say outside text_config, too; `multimodal` compares them.
+SAID_TWICE = frozenset({"hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"})
+
+
+class Tower(NamedTuple):
+    """A tower's parameters, and the width of what it hands on."""
+
+    params: int
+    width: int
+
+
+class Beside(NamedTuple):
+    """How a model type is put together: the key of its tower's config, the tower that a config without a model type
+    means, which towers it may be (none: always that one), and the projector's parameters."""
+
+    key: str
+    tower: str
+    others: tuple[str, ...]
+    projector: Callable[[Config, Config, Tower, Raw], int]
+    copies: int = 1
+
+
+def beside(c: Config, text: Config, raw: Raw) -> Raw:
+    """The keys of a description that say what is beside the language model `raw`, and a note with its parts."""
+    found: Raw = {"multimodal": True}
+    plan = BESIDE.get(c.model_type)
+    if plan is None:
+        c.note(f"params.whole is not known: the tower and projector of {c.model_type} are not read")
+        return found
+    own = Config(c.data, c.model_type)
+    own.ignore(
+        "text_config",
+        *(key for key in text.data if key in SAID_TWICE or not text.path),
+        "tie_word_embeddings",
+        "image_seq_length",
+        "video_seq_length",
+    )
+    try:
+        params, projector = _counted(own, plan, raw)
+        own.leftovers()
+        own.finish(c.model_type)
+    except InputError as error:
+        more = f" (and {len(error.faults) - 1} more)" if len(error.faults) > 1 else ""
+        c.note(f"params.whole is not known: {error.faults[0]}{more}")
+        return found
+    c.assumptions += own.assumptions
+    kind = "audio" if plan.key == "audio_config" else "vision"
+    towers = "towers" if plan.copies > 1 else "tower"
+    parts = f"{params:,}, projector {projector:,}" if projector else f"with its projector {params:,}"
+    c.note(f"beside the language model: {kind} {towers} {parts} parameters")
+    return found | {"beside": params + projector}
+
+
+def _counted(own: Config, plan: Beside, raw: Raw) -> tuple[int, int]:
+    """Parameters of the towers and of the projector. Errors: `InputError` where a table or a tower is not read."""
+    data = own.data.get(plan.key, ABSENT)
+    own.ignore(plan.key)
+    if not isinstance(data, Mapping):
+        raise InputError(own.model_type, [f"{plan.key} is {shown(data)}, expected an object, the tower's own config"])
+    name = data.get("model_type", plan.tower) if plan.others else plan.tower
+    if name not in (plan.tower, *plan.others):
+        raise InputError(own.model_type, [f"{plan.key}.model_type is {shown(name)}, a tower that is not read"])
+    v = Config(data, name, f"{plan.key}.", own)
+    v.ignore("dropout", "encoder_layerdrop")
+    tower = TOWERS[name](v)
+    return plan.copies * tower.params, plan.projector(own, v, tower, raw)
+
+
+# Tensors.
+
+
+def linear(d_in: int, d_out: int, bias: bool = True) -> int:
+    return d_out * (d_in + 1) if bias else d_out * d_in
+
+
+def block(width: int, d_ff: int, attention: int, gated: bool = False, bias: bool = True, norm: int = 2) -> int:
+    """A layer: its attention, two or three matrices, and two norms of `norm` vectors each."""
+    up = linear(width, d_ff, bias)
+    return attention + (2 * up if gated else up) + linear(d_ff, width, bias) + 2 * norm * width
+
+
+def full(width: int, bias: bool = True) -> int:
+    """Attention of as many key/value as query heads: Q, K, V and O."""
+    return 4 * linear(width, width, bias)
+
+
+def _sizes(v: Config, width: int, d_ff: int, layers: int, heads: int) -> tuple[int, int, int]:
+    """Width, feed-forward width and layers, by the usual names; the arguments are the class's defaults."""
+    d = v.size("hidden_size", default=width)
+    f = v.size("intermediate_size", default=d_ff)
+    n = v.layers("num_hidden_layers") if "num_hidden_layers" in v else layers
+    if "num_hidden_layers" not in v:
+        v.assume("num_hidden_layers", layers)
+    v.divides(v.size("num_attention_heads", default=heads), d, "num_attention_heads", "the width")
+    v.ignore("hidden_act", "attention_dropout", "head_dim", "vocab_size")
+    return d, f, n
+
+
+def _side(v: Config, key: str, default: int) -> int:
+    """A side in pixels, given once or for both directions."""
+    value = v.data.get(key)
+    if isinstance(value, list) and len(value) == 2 and value[0] == value[1] and type(value[0]) is int:
+        v.asked.add(key)
+        return max(1, value[0])
+    return v.size(key, default=default)  # type: ignore[no-any-return]
+
+
+def _grid(v: Config, image: int, patch: int) -> tuple[int, int, int]:
+    """Patches along a side, pixels of a patch's side, channels."""
+    side, pixels = _side(v, "image_size", image), _side(v, "patch_size", patch)
+    if pixels > side:
+        v.fault("patch_size", pixels, f"at most image_size = {side}")
+    return side // pixels, pixels, v.size("num_channels", default=3)
+
+
+# Towers, by the model type of their configs.
+
+
+def clip(v: Config) -> Tower:
+    """CLIP's: a class token, patches without a bias, a norm before and after."""
+    d, f, n = _sizes(v, 768, 3072, 12, 12)
+    grid, patch, channels = _grid(v, 224, 32)
+    v.ignore("projection_dim")
+    ends = d + linear(channels * patch**2, d, False) + (grid**2 + 1) * d + 4 * d
+    return Tower(ends + n * block(d, f, full(d)), d)
+
+
+def siglip(v: Config) -> Tower:
+    """SigLIP's: no class token; a head that pools by attention, unless `vision_use_head` is false."""
+    tower = _siglip(v, 16)
+    v.ignore("projection_dim", "projector_hidden_act", "num_image_tokens")  # PaliGemma's and Gemma 3's own
+    if not v.flag("vision_use_head", default=True):
+        return tower
+    d, f = tower.width, v.size("intermediate_size", default=3072)
+    return Tower(tower.params + d + full(d) + 2 * d + linear(d, f) + linear(f, d), d)
+
+
+def _siglip(v: Config, patch: int, width: int = 768, heads: int = 12) -> Tower:
+    d, f, n = _sizes(v, width, 3072, 12, heads)
+    grid, pixels, channels = _grid(v, 224, patch)
+    ends = linear(channels * pixels**2, d) + grid**2 * d + 2 * d
+    return Tower(ends + n * block(d, f, full(d)), d)
+
+
+def idefics3(v: Config) -> Tower:
+    """SigLIP's without the head, under Idefics3 and SmolVLM."""
+    v.ignore("max_image_size", "size", "use_base_siglip", "tie_word_embeddings")
+    return _siglip(v, 32, 1152, 16)
+
+
+def idefics2(v: Config) -> Tower:
+    return _siglip(v, 32)
+
+
+def pixtral(v: Config) -> Tower:
+    """Pixtral's: RMSNorms, gated, no biases, rotary positions."""
+    d, f, n = _sizes(v, 1024, 4096, 24, 16)
+    _, patch, channels = _grid(v, 1024, 16)
+    v.ignore("rope_theta", "image_token_id")
+    return Tower(linear(channels * patch**2, d, False) + d + n * block(d, f, full(d, False), True, False, 1), d)
+
+
+def ovis2(v: Config) -> Tower:
+    """AIMv2: RMSNorms, gated, and a matrix to a vocabulary of visual words, less the indicators."""
+    d, f, n = _sizes(v, 1024, 2816, 24, 8)
+    grid, patch, channels = _grid(v, 224, 14)
+    bias, words = v.flag("mlp_bias", default=False), v.size("vocab_size", default=16384)
+    attention = 3 * linear(d, d, v.flag("qkv_bias", default=False)) + linear(d, d, v.data.get("qkv_bias") is True)
+    words -= v.size("num_visual_indicator_tokens", default=5)
+    v.ignore("tokenize_function")
+    head = linear(d * v.size("hidden_stride", default=1) ** 2, words, False) + 2 * words
+    ends = linear(channels * patch**2, d) + grid**2 * d + 2 * d + head
+    return Tower(ends + n * block(d, f, attention, True, bias, 1), d)
+
+
+def internvl(v: Config) -> Tower:
+    """InternViT: a scale on each branch; biases and norms as its config says."""
+    d, f, n = _sizes(v, 1024, 4096, 24, 16)
+    grid, patch, channels = _grid(v, 448, 14)
+    v.ignore("layer_scale_init_value", "projection_dropout", "hidden_dropout_prob")
+    norm = {"layer_norm": 2, "rms_norm": 1}.get(v.text("norm_type", default="layer_norm"))
+    if norm is None:
+        v.fault("norm_type", v.data["norm_type"], "'layer_norm' or 'rms_norm'")
+    attention = 3 * linear(d, d, v.flag("attention_bias", default=False)) + linear(d, d)
+    attention += 2 * d if v.flag("use_qk_norm", default=False) else 0
+    ends = d + linear(channels * patch**2, d)
+    ends += d if v.flag("use_mask_token", default=False) else 0
+    ends += (grid**2 + 1) * d if v.flag("use_absolute_position_embeddings", default=True) else 0
+    ends += 0 if v.flag("use_mean_pooling", default=True) else 2 * d
+    return Tower(ends + n * (block(d, f, attention, norm=norm or 2) + 2 * d), d)
+
+
+def llama4(v: Config) -> Tower:
+    """Llama 4's, with its adapter."""
+    d, f, n = _sizes(v, 768, 5632, 34, 16)
+    grid, patch, channels = _grid(v, 448, 14)
+    v.ignore("pixel_shuffle_ratio", "projector_dropout", "vision_feature_select_strategy", "vision_feature_layer")
+    v.ignore("rope_theta", "rope_parameters")
+    v.only(False, "multi_modal_projector_bias", why="a projector without a bias is read")
+    before, after = v.size("projector_input_dim", default=4096), v.size("projector_output_dim", default=4096)
+    adapter = linear(f, before, False) + linear(after, after, False)
+    ends = d + (grid**2 + 1) * d + linear(channels * patch**2, d, False) + 4 * d
+    return Tower(ends + n * block(d, f, full(d)) + adapter, v.size("vision_output_dim", default=7680))
+
+
+def _qwen(v: Config, patch: int, width: int, heads: int, depth: int) -> tuple[int, int, int, int]:
+    """Width, layers, pixels and channels of a patch over time, and patches that are merged into one."""
+    d, n = v.size("hidden_size", default=width), v.size("depth", default=depth)
+    v.divides(v.size("num_heads", default=heads), d, "num_heads", "the width")
+    v.only(3, "in_chans", why="in_channels is what the class reads")
+    pixels = v.size("patch_size", default=patch)
+    v.only(pixels, "spatial_patch_size", why="patch_size says the same thing")
+    v.ignore("hidden_act", "model_type", "tokens_per_second", "window_size", "fullatt_block_indexes")
+    fan_in = v.size("in_channels", default=3) * v.size("temporal_patch_size", default=2) * pixels**2
+    return d, n, fan_in, v.size("spatial_merge_size", default=2) ** 2
+
+
+def qwen2_vl(v: Config) -> Tower:
+    """Qwen2-VL's, with its merger: `embed_dim` is the tower's width, `hidden_size` the language model's."""
+    out = v.size("hidden_size", default=3584)
+    inner = Config({**v.data, "hidden_size": v.size("embed_dim", default=1280)}, v.model_type, v.path, v)
+    d, n, fan_in, merged = _qwen(inner, 14, 1280, 16, 32)
+    inner.ignore("embed_dim", "mlp_ratio")
+    v.ignore(*v.data)  # the inner one tells what is left over
+    ratio = v.real("mlp_ratio", default=4)
+    if not 0 < ratio <= 100:
+        v.fault("mlp_ratio", ratio, "above 0 and at most 100")
+        ratio = 1
+    merger = 2 * d + linear(d * merged, d * merged) + linear(d * merged, out)
+    return Tower(linear(fan_in, d, False) + n * block(d, int(d * ratio), full(d)) + merger, out)
+
+
+def qwen2_5_vl(v: Config, grouped: bool = False) -> Tower:
+    """Qwen2.5-VL's, with its merger: RMSNorms, gated, biases everywhere; EXAONE 4.5's has fewer key/value heads."""
+    d, n, fan_in, merged = _qwen(v, 14, 3584, 16, 32)
+    f, out = v.size("intermediate_size", default=3420), v.size("out_hidden_size", default=3584)
+    attention = full(d)
+    if grouped:
+        groups, head = v.size("num_key_value_heads", default=8), d // v.size("num_heads", default=16)
+        attention = 2 * linear(d, d) + 2 * linear(d, groups * head)
+    merger = d + linear(d * merged, d * merged) + linear(d * merged, out)
+    return Tower(linear(fan_in, d, False) + n * block(d, f, attention, True, True, 1) + merger, out)
+
+
+def exaone4_5(v: Config) -> Tower:
+    return qwen2_5_vl(v, grouped=True)
+
+
+def qwen3_vl(v: Config, deep: bool = True) -> Tower:
+    """Qwen3-VL's, with its merger and one more for each layer that is handed on; Qwen3.5 hands none on."""
+    d, n, fan_in, merged = _qwen(v, 16, 1152, 16, 27)
+    f, out = v.size("intermediate_size", default=4304), v.size("out_hidden_size", default=3584)
+    rows = v.size("num_position_embeddings", default=2304)
+    wide = d * merged
+    ends = linear(fan_in, d) + rows * d + 2 * d + linear(wide, wide) + linear(wide, out)
+    handed = v.data.get("deepstack_visual_indexes", [8, 16, 24]) if deep else []
+    v.asked.add("deepstack_visual_indexes")
+    if not isinstance(handed, list) or len(handed) > n:
+        v.fault("deepstack_visual_indexes", handed, "a list of layers")
+        handed = []
+    more = len(handed) * (2 * wide + linear(wide, wide) + linear(wide, out))
+    return Tower(ends + more + n * block(d, f, full(d)), out)
+
+
+def qwen3_5(v: Config) -> Tower:
+    return qwen3_vl(v, deep=False)
+
+
+def glm4v(v: Config) -> Tower:
+    """GLM-4.1V's, with its merger; the layers' feed-forwards are as wide as what comes out."""
+    d, n, fan_in, merged = _qwen(v, 14, 1536, 12, 24)
+    f, out = v.size("intermediate_size", default=13696), v.size("out_hidden_size", default=4096)
+    grid = _side(v, "image_size", 336) // v.size("patch_size", default=14)
+    v.ignore("attention_dropout", "num_hidden_layers", "rms_norm_eps")
+    attention = 3 * linear(d, d, v.flag("attention_bias", default=False)) + linear(d, d, False)
+    merger = linear(out, out, False) + 2 * out + 3 * linear(out, f, False)
+    ends = grid**2 * d + linear(fan_in, d) + d + linear(d * merged, out) + d
+    return Tower(ends + n * block(d, out, attention, True, False, 1) + merger, out)
+
+
+def kimi_k25(v: Config) -> Tower:
+    """MoonViT: a table of positions by height and width."""
+    d, f, n = _sizes(v, 1152, 4304, 27, 16)
+    patch = _side(v, "patch_size", 14)
+    rows = v.size("pos_emb_height", default=64) * v.size("pos_emb_width", default=64)
+    v.ignore("pos_emb_time", "rope_parameters", "rope_theta")
+    return Tower(linear(3 * patch**2, d) + rows * d + n * block(d, f, full(d)) + 2 * d, d)
+
+
+def got_ocr2(v: Config) -> Tower:
+    """SAM's: windows with relative positions, and a neck of two convolutions."""
+    d = v.size("hidden_size", default=768)
+    n, f = v.size("num_hidden_layers", default=12), v.size("mlp_dim", default=3072)
+    heads, out = v.size("num_attention_heads", default=12), v.size("output_channels", default=256)
+    grid, patch, channels = _grid(v, 1024, 16)
+    v.divides(heads, d, "num_attention_heads", "the width")
+    v.ignore("hidden_act", "attention_dropout", "mlp_ratio", "num_pos_feats")
+    window, every = v.size("window_size", default=14), v.data.get("global_attn_indexes", [2, 5, 8, 11])
+    v.asked.add("global_attn_indexes")
+    if not isinstance(every, list) or not all(type(i) is int and 0 <= i < n for i in every):
+        v.fault("global_attn_indexes", every, f"a list of layers below {n}")
+        every = []
+    attention = 3 * linear(d, d, v.flag("qkv_bias", default=True)) + linear(d, d)
+    whole = len(set(every))
+    rows = 2 * (whole * (2 * grid - 1) + (n - whole) * (2 * window - 1))
+    relative = rows * (d // heads) if v.flag("use_rel_pos", default=True) else 0
+    ends = linear(channels * patch**2, d) + (grid**2 * d if v.flag("use_abs_pos", default=True) else 0)
+    neck = out * d + 9 * out**2 + 4 * out
+    return Tower(ends + n * block(d, f, attention) + relative + neck, out)
+
+
+def whisper(v: Config) -> Tower:
+    """Whisper's encoder: two convolutions, K without a bias."""
+    d = v.size("d_model", "hidden_size", default=1280)
+    f = v.size("encoder_ffn_dim", "intermediate_size", default=5120)
+    n = v.size("encoder_layers", "num_hidden_layers", default=32)
+    v.divides(v.size("encoder_attention_heads", "num_attention_heads", default=20), d, "heads", "the width")
+    mels, rows = v.size("num_mel_bins", default=128), v.size("max_source_positions", default=1500)
+    v.ignore("activation_function", "activation_dropout", "attention_dropout", "scale_embedding", "vocab_size")
+    v.ignore("head_dim")
+    ends = linear(3 * mels, d) + linear(3 * d, d) + rows * d + 2 * d
+    return Tower(ends + n * block(d, f, full(d) - d), d)
+
+
+TOWERS: dict[str, Callable[[Config], Tower]] = {
+    "clip_vision_model": clip,
+    "siglip_vision_model": siglip,
+    "pixtral": pixtral,
+    "ovis2": ovis2,
+    "internvl_vision": internvl,
+    "idefics2_vision": idefics2,
+    "idefics3_vision": idefics3,
+    "llama4_vision_model": llama4,
+    "qwen2_vl": qwen2_vl,
+    "qwen2_5_vl": qwen2_5_vl,
+    "exaone4_5": exaone4_5,
+    "qwen3_vl": qwen3_vl,
+    "qwen3_5": qwen3_5,
+    "glm4v": glm4v,
+    "kimi_k25": kimi_k25,
+    "got_ocr2": got_ocr2,
+    "whisper": whisper,
+}
+
+# Projectors: the whole's config, the tower's, the tower, the language model.
+
+
+def _layers_read(c: Config) -> int:
+    """How many of the tower's layers are put side by side."""
+    layers = c.data.get("vision_feature_layer", -1)
+    c.asked.add("vision_feature_layer")
+    if type(layers) is int:
+        return 1
+    if not isinstance(layers, list) or not layers:
+        c.fault("vision_feature_layer", layers, "a layer, or a list of layers")
+        return 1
+    return len(layers)
+
+
+def _llava(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    """Two matrices."""
+    c.ignore("projector_hidden_act", "vision_feature_select_strategy", "image_grid_pinpoints", "vision_aspect_ratio")
+    c.ignore("spatial_pool_mode", "spatial_pool_stride")
+    d, bias = raw["d_model"], c.flag("multimodal_projector_bias", default=True)
+    return linear(tower.width * _layers_read(c), d, bias) + linear(d, d, bias)
+
+
+def _llava_next(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    """And a vector that stands for the end of a row."""
+    c.ignore("use_image_newline_parameter")
+    return _llava(c, v, tower, raw) + int(raw["d_model"])
+
+
+def _vipllava(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    """A norm over five layers' features before the two matrices."""
+    c.ignore("projector_hidden_act", "projector_layernorm_eps")
+    layers = c.data.get("vision_feature_layers", c.data.get("vision_feature_layer", [-2, -5, -8, -11, 6]))
+    c.ignore("vision_feature_layers", "vision_feature_layer")
+    wide, d = tower.width * (len(layers) if isinstance(layers, list) else 1), int(raw["d_model"])
+    return 2 * wide + linear(wide, d) + linear(d, d)
+
+
+def _paligemma(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    c.ignore("hidden_size", "vocab_size")
+    return linear(tower.width, c.size("projection_dim", default=2048))
+
+
+def _gemma3(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    c.ignore("mm_tokens_per_image")
+    return int(linear(tower.width, raw["d_model"], False)) + tower.width
+
+
+def _mistral3(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    """A norm, patches merged, two matrices."""
+    c.ignore("projector_hidden_act")
+    d, merged = raw["d_model"], c.size("spatial_merge_size", default=2) ** 2
+    bias = c.flag("multimodal_projector_bias", default=False) if c.model_type == "mistral3" else False
+    wide = tower.width * (_layers_read(c) if c.model_type == "mistral3" else 1)
+    ends = tower.width + linear(tower.width * merged, tower.width, False)
+    return int(ends + linear(wide, d, bias) + linear(d, d, bias))
+
+
+def _internvl(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    c.ignore("projector_hidden_act", "vision_feature_select_strategy", "vision_feature_layer")
+    ratio = c.real("downsample_ratio", default=0.5)
+    if not 0.01 <= ratio <= 1:
+        c.fault("downsample_ratio", ratio, "from 0.01 to 1")
+        ratio = 1.0
+    wide, d = tower.width * int(1 / ratio) ** 2, int(raw["d_model"])
+    return 2 * wide + linear(wide, d) + linear(d, d)
+
+
+def _idefics3(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    c.ignore("use_cache")
+    return linear(tower.width * c.size("scale_factor", default=2) ** 2, raw["d_model"], False)
+
+
+def _idefics2(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    """A gated matrix triple to the language model's width, and a resampler of latents that attend to what they read."""
+    c.ignore("use_cache")
+    d = int(raw["d_model"])
+    p = c.table("perceiver_config") or Config({}, c.model_type, "perceiver_config.", c)
+    p.ignore("hidden_act", "hidden_size", "attention_dropout", "rms_norm_eps")
+    heads, groups = p.size("resampler_n_heads", default=16), p.size("num_key_value_heads", default=4)
+    head, n = p.size("resampler_head_dim", default=96), p.size("resampler_depth", default=3)
+    p.divides(groups, heads, "num_key_value_heads", "resampler_n_heads")
+    f = raw.get("feed_forward", {}).get("d_ff")
+    if f is None:
+        raise InputError(c.model_type, ["its language model is not dense"])
+    bridge = 2 * linear(tower.width, f, False) + linear(f, d, False)
+    layer = 3 * d + 2 * (heads + groups) * head * d + 3 * linear(d, 4 * d, False)
+    return int(bridge + p.size("resampler_n_latents", default=64) * d + n * layer + d)
+
+
+def _ovis2(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    """A table of visual words."""
+    c.ignore("visual_indicator_token_ids")
+    for key, name, default in (("hidden_size", "d_model", 1536), ("vocab_size", "vocab_size", 151643)):
+        c.asked.add(key)  # the head's sizes, whatever the language model's are
+        if c.data.get(key, default) != raw[name]:
+            c.fault(key, c.data.get(key, default), f"text_config's {raw[name]:,}")
+    return int(v.size("vocab_size", default=16384) * raw["d_model"])
+
+
+def _llama4(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    return linear(tower.width, raw["d_model"], False)
+
+
+def _none(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    """The tower merges its patches itself, to the language model's width."""
+    if tower.width != raw["d_model"]:
+        v.fault("out_hidden_size", tower.width, f"the language model's width {raw['d_model']:,}")
+    return 0
+
+
+def _cohere2(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    """A gated layer between two matrices."""
+    wide = tower.width * c.size("downsample_factor", default=2) ** 2
+    inner = c.size("alignment_intermediate_size", default=36864)
+    return linear(wide, inner) + linear(inner // 2, raw["d_model"])
+
+
+def _aya(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    """The same after a norm."""
+    c.ignore("vision_feature_select_strategy", "vision_feature_layer", "adapter_layer_norm_eps")
+    wide, d = tower.width * int(c.size("downsample_factor", default=2)) ** 2, int(raw["d_model"])
+    inner = int(c.size("alignment_intermediate_size", default=d))
+    return 2 * wide + linear(wide, inner) + linear(inner // 2, d)
+
+
+def _kimi(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    merge = v.data.get("merge_kernel_size", [2, 2])
+    v.asked.add("merge_kernel_size")
+    if not isinstance(merge, list) or len(merge) != 2 or not all(type(n) is int and 0 < n < 100 for n in merge):
+        v.fault("merge_kernel_size", merge, "two whole numbers above 0")
+        merge = [1, 1]
+    c.only(tower.width, "projection_hidden_size", why="the tower's width")
+    c.ignore("projection_hidden_act", "projection_layer_norm_eps")
+    wide = tower.width * merge[0] * merge[1]
+    return 2 * tower.width + linear(wide, wide) + linear(wide, raw["d_model"])
+
+
+def _got_ocr2(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    """Two convolutions of 3 × 3, to twice the channels and to the language model's width, and a matrix."""
+    n, d = tower.width, int(raw["d_model"])
+    return 9 * n * 2 * n + 9 * 2 * n * d + linear(d, d)
+
+
+def _voxtral(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    """Four frames side by side, two matrices without biases."""
+    c.ignore("projector_hidden_act", "hidden_size")
+    d = raw["d_model"]
+    return linear(v.size("intermediate_size", default=5120), d, False) + linear(d, d, False)
+
+
+def _audioflamingo3(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    c.ignore("projector_hidden_act")
+    d, bias = int(raw["d_model"]), c.flag("projector_bias", default=True)
+    return linear(tower.width, d, bias) + linear(d, d, bias)
+
+
+def _qwen2_audio(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    return linear(tower.width, int(raw["d_model"]))
+
+
+AUTO = ("clip_vision_model", "siglip_vision_model", "pixtral")
+BESIDE: dict[str, Beside] = {
+    "audioflamingo3": Beside("audio_config", "whisper", (), _audioflamingo3),
+    "aya_vision": Beside("vision_config", "siglip_vision_model", AUTO, _aya),
+    "cohere2_vision": Beside("vision_config", "siglip_vision_model", AUTO, _cohere2),
+    "exaone4_5": Beside("vision_config", "exaone4_5", (), _none),
+    "gemma3": Beside("vision_config", "siglip_vision_model", AUTO[:2], _gemma3),
+    "glm4v": Beside("vision_config", "glm4v", (), _none),
+    "glm4v_moe": Beside("vision_config", "glm4v", (), _none),
+    "got_ocr2": Beside("vision_config", "got_ocr2", (), _got_ocr2),
+    "idefics2": Beside("vision_config", "idefics2_vision", (), _idefics2),
+    "idefics3": Beside("vision_config", "idefics3_vision", (), _idefics3),
+    "internvl": Beside("vision_config", "internvl_vision", (), _internvl),
+    "kimi_k25": Beside("vision_config", "kimi_k25", (), _kimi),
+    "lighton_ocr": Beside("vision_config", "pixtral", AUTO, _mistral3),
+    "llama4": Beside("vision_config", "llama4_vision_model", (), _llama4),
+    "llava": Beside("vision_config", "clip_vision_model", AUTO, _llava),
+    "llava_next": Beside("vision_config", "clip_vision_model", AUTO, _llava_next),
+    "llava_next_video": Beside("vision_config", "clip_vision_model", AUTO, _llava_next),
+    "llava_onevision": Beside("vision_config", "siglip_vision_model", AUTO, _llava_next),
+    "mistral3": Beside("vision_config", "pixtral", AUTO, _mistral3),
+    "ovis2": Beside("vision_config", "ovis2", (), _ovis2),
+    "paligemma": Beside("vision_config", "siglip_vision_model", AUTO, _paligemma),
+    "qwen2_5_vl": Beside("vision_config", "qwen2_5_vl", (), _none),
+    "qwen2_audio": Beside("audio_config", "whisper", (), _qwen2_audio),
+    "qwen2_vl": Beside("vision_config", "qwen2_vl", (), _none),
+    "qwen3_5": Beside("vision_config", "qwen3_5", (), _none),
+    "qwen3_5_moe": Beside("vision_config", "qwen3_5", (), _none),
+    "qwen3_vl": Beside("vision_config", "qwen3_vl", (), _none),
+    "qwen3_vl_moe": Beside("vision_config", "qwen3_vl", (), _none),
+    "shieldgemma2": Beside("vision_config", "siglip_vision_model", AUTO[:2], _gemma3),
+    "smolvlm": Beside("vision_config", "idefics3_vision", (), _idefics3),
+    "video_llava": Beside("vision_config", "clip_vision_model", AUTO, _llava, copies=2),
+    "vipllava": Beside("vision_config", "clip_vision_model", AUTO, _vipllava),
+    "voxtral": Beside("audio_config", "whisper", (), _voxtral),
+}

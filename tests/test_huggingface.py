@@ -579,9 +579,17 @@ def _class(transformers: Any, model_type: str) -> Any:
 
 # Families without a published config among those of the truth: transformers' defaults, and two changes of each.
 ALTERED: dict[str, tuple[dict[str, Any], ...]] = {
+    "cohere2_moe": (
+        {"first_k_dense_replace": 2, "prefix_dense_intermediate_size": 100, "num_shared_experts": 2},
+        {"mlp_layer_types": ["dense", "sparse"] * 2, "rms_norm_eps": 1e-6, "tie_word_embeddings": False},
+    ),
     "ernie4_5_moe": (
         {"moe_layer_start_index": 2, "moe_layer_end_index": 2, "moe_num_shared_experts": 0},
         {"moe_layer_interval": 2, "moe_k": 3, "num_key_value_heads": 2, "tie_word_embeddings": False},
+    ),
+    "flint": (
+        {"mlp_only_layers": [2], "sliding_window": 4},
+        {"attention_bias": True, "tie_word_embeddings": True, "shared_expert_intermediate_size": 8},
     ),
     "gpt-sw3": ({"n_inner": 100}, {"n_embd": 64, "n_head": 4, "tie_word_embeddings": False}),
     "granite_swa": (

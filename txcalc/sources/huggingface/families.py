@@ -63,6 +63,10 @@ DECIDING: dict[str, tuple[str, ...]] = {
     for name in READERS
 }  # fmt: skip
 
+# How many multi-token-prediction layers there are, and the model types whose layers are known to be like DeepSeek-V3's.
+PREDICTORS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
+PREDICTING = frozenset({"deepseek_v3", "glm4_moe"})
+
 # Multimodal model types, and the text model type of a config that does not name one. Their language model is read.
 WRAPPERS: dict[str, str] = {
     "aria": "aria_text",

@@ -254,6 +254,57 @@ def mellum(c: Config) -> Raw:
     return layered(raw, axis, _typed(c, raw, [False] * n))
 
 
+def cohere2_moe(c: Config) -> Raw:
+    """Attention and experts side by side; the first layers may be dense, with a pattern of windows of their own."""
+    raw = stack(c)
+    n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
+    first = c.count("first_k_dense_replace", default=0) if "first_k_dense_replace" in c else 0
+    attention = heads(c, raw, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
+    mixed = _shared(c, experts(c, NAMES, TOP, ("intermediate_size",), 8, 2), "num_shared_experts", default=0)
+    c.ignore("shared_expert_combination_strategy")
+    if c.text("expert_selection_fn", default="softmax") == "sigmoid":
+        mixed["scoring"] = "sigmoid"
+    raw = _decoder(c, raw, attention, mixed, tied=True)
+    raw["positions"]["interleaved"] = True
+    raw["norm"] = layer_norm(c, bias=False) if c.real("rms_norm_eps") is None else rms(c)
+    raw["norm"]["parallel"] = "shared"
+    before, after = (
+        c.size(f"{name}sliding_window_pattern", default=of) for name, of in (("prefix_dense_", 1), ("", 4))
+    )
+    places = [(i, before) for i in range(min(first, n))] + [(i, after) for i in range(n - min(first, n))]
+    types = layer_types(c, n, [LOCAL if (i + 1) % every else GLOBAL for i, every in places])
+    names = ["dense" if i < first else "sparse" for i in range(n)]
+    kinds = c.items("mlp_layer_types", of=any_of("dense", "sparse"), length=n, default=names)
+    if "dense" in kinds:
+        width = c.size("prefix_dense_intermediate_size", default=mixed["d_ff"], null=mixed["d_ff"])
+        raw["feed_forward"] = {"d_ff": width, "gated": True, "activation": mixed["activation"]}
+    c.ignore("prefix_dense_intermediate_size")
+    # Dense layers turn their heads with a window or without one, unless their windows have a pattern.
+    turned = [kind == LOCAL or (part == "dense" and before == 1) for kind, part in zip(types, kinds, strict=True)]
+    turning: dict[str, Raw] = {"rotary": {}, "unrotated": {"positions": {"form": "none"}}}
+    return layered(
+        raw,
+        windows(c, raw, window, types),
+        (["rotary" if on else "unrotated" for on in turned], turning),
+        mixture(c, raw, [kind == "sparse" for kind in kinds]),
+    )
+
+
+def flint(c: Config) -> Raw:
+    """A sink a head; full attention, without positions, in the first two layers, every fourth and the last."""
+    raw = stack(c)
+    n, window = raw["n_layers"], c.size("sliding_window", default=513)
+    attention = heads(c, raw, kv=4, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
+    mixed = experts(c, NAMES, TOP, WIDTH, 256, 6, d_ff_shared=c.size("shared_expert_intermediate_size", default=1024))
+    raw = _decoder(c, raw, attention | {"qk_norm": "head", "sinks": True}, mixed | {"scoring": "sigmoid"})
+    types = layer_types(c, n, [GLOBAL if i < 2 or i % 4 == 1 or i == n - 1 else LOCAL for i in range(n)])
+    step = c.size("decoder_sparse_step", default=1)
+    only = c.items("mlp_only_layers", of=number, length=None, default=[0, 1])
+    dense = [i in only or (i + 1) % step != 0 for i in range(n)]
+    axis = windows(c, raw, window, types, {"global": {"positions": {"form": "none"}}})
+    return layered(raw, axis, _dense_where(c, raw, dense))
+
+
 def kolibri1(c: Config) -> Raw:
     """Sandwich norms; positions in the layers with a window alone."""
     raw = stack(c)

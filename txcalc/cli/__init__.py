@@ -21,7 +21,7 @@ from txcalc.errors import TxcalcError
 # Order of the help; each is a module of this package whose `app` holds one command of the same name.
 NAMES = (
     "show", "compare", "formula", "crossover", "kv", "presets", "sweep", "export", "diff", "deploy", "fit", "design",
-    "verify", "trace",
+    "verify", "calibrate", "trace",
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -38,6 +39,21 @@ def verify(
     against: Annotated[
         Literal["transformers"] | None, typer.Option(help="Also that library's module of the same config.json.")
     ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(help="For the floor of times: a name, or calibrate's file (default: measured).", metavar="GPU"),
+    ] = None,
+    suite: Annotated[
+        bool, typer.Option(help="The whole list of models on --device cpu or cuda; what it finds goes to --out.")
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Where the suite writes after every step, and goes on.", metavar="FILE.json"),
+    ] = None,
+    limit: Annotated[float, typer.Option(help="Seconds after which the suite begins nothing new.", metavar="N")] = 3600,
+    show: Annotated[
+        Path | None, typer.Option(help="A suite's file as tables; nothing is measured.", metavar="FILE.json")
+    ] = None,
     zero_cost: Annotated[bool, typer.Option(help="List the operators that may run without a count.")] = False,
     record: Annotated[bool, typer.Option(help="Keep what was found of presets, for the marks of show.")] = False,
     format_: o.Format = "table",
@@ -52,10 +68,17 @@ def verify(
 
     from txcalc import load
     from txcalc.cli.output import emit
-    from txcalc.errors import InputError
+    from txcalc.errors import Fault, InputError
     from txcalc.sources.presets import names
 
     chosen = o.chosen(format_, json_)
+    if show is not None or suite:
+        if sources or everything or (show is not None and suite):
+            raise InputError("verify", ["--suite and --show stand alone: without models, one of both"])
+        _measurements(show, device, out, limit, gpu, chosen)
+        return
+    if out is not None:
+        raise InputError("verify", ["--out belongs to --suite"])
     if everything == bool(sources):
         raise InputError("verify", ["expected models, or --all for every preset" + (", not both" if sources else "")])
     if layers is not None and record:
@@ -67,8 +90,16 @@ def verify(
     from txcalc.verify.coverage import ZERO_COST
     from txcalc.verify.device import DTYPES
     from txcalc.verify.record import proofs, store
+    from txcalc.verify.workloads import MEASURES
 
-    asked = [name for name in ORACLES if name != "transformers"] if oracle == ["all"] else list(oracle or DEFAULT)
+    real = device != "meta"
+    usual = [*DEFAULT, "bytes", "training", *MEASURES] if real else list(DEFAULT)
+    known = [*(name for name in ORACLES if name != "transformers"), *(MEASURES if real else ())]
+    asked = known if oracle == ["all"] else list(oracle or usual)
+    measures = [name for name in MEASURES if name in asked]
+    if measures and not real:
+        raise InputError("verify", [Fault("--device", device, f"cpu or cuda, for --oracle {measures[0]}")])
+    asked = [name for name in asked if name not in MEASURES]
     asked += ["transformers"] if against else []
     lengths: Any = "auto" if symbolic is None else "symbolic" if symbolic else "points"
     models = [shortened(model, layers) for model in models] if layers is not None else models
@@ -78,10 +109,52 @@ def verify(
         for model in models:
             bar.update(task, description=model.name)
             verdicts.append(verify(model, asked, lengths=lengths, device=device, dtype=DTYPES[dtype]))
+            if measures:
+                _figures(verdicts[-1], model, device, DTYPES[dtype], measures, gpu)
             if record:
                 store({model.name: proofs(model, verdicts[-1])})
             bar.advance(task)
     free = sorted(name for group in ZERO_COST.values() for name in group) if zero_cost else ()
     emit(report(verdicts, free), chosen)
     if not all(verdict.ok for verdict in verdicts):
+        raise typer.Exit(1)
+
+
+def _figures(verdict: Any, model: Any, device: str, dtype: Any, measures: list[str], gpu: str | None) -> None:
+    """Memory and time on a device, into the verdict."""
+    from txcalc import hardware
+    from txcalc.verify.calibrate import calibrate
+    from txcalc.verify.workloads import Subject, measure
+
+    known = None
+    if "time" in measures:
+        known = hardware.load(gpu) if gpu else calibrate(device, rounds=3, limit=30).accelerator
+    measure(verdict, Subject(model, device, dtype), measures, known)
+
+
+def _measurements(show: Path | None, device: str, out: Path | None, limit: float, gpu: str | None, chosen: Any) -> None:
+    """A suite is run, or only its file is shown."""
+    from txcalc.cli.output import emit
+    from txcalc.render.measurements import read, report
+
+    if show is not None:
+        emit(report(read(show)), chosen)
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from txcalc import hardware
+    from txcalc.verify.suite import Suite
+
+    command = " ".join(["txcalc", *sys.argv[1:]])
+    like = hardware.load(gpu) if gpu else None
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("", total=1.0)
+
+        def tell(step: str, share: float) -> None:
+            bar.update(task, description=step, completed=share)
+
+        found = Suite(device, out, command, limit, like=like, tell=tell).run()
+    emit(report(found), chosen)
+    if any(step.get("unequal") for item in found["items"].values() for step in item["steps"].values()):
         raise typer.Exit(1)

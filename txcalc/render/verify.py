@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
+from txcalc.render.measurements import near
 from txcalc.render.report import Cell, Report, Table, cell, times
 from txcalc.verify.verdict import Row, Verdict
 
@@ -20,6 +22,8 @@ def report(verdicts: Sequence[Verdict], zero_cost: Sequence[str] = ()) -> Report
         ],
         "rows": [{"model": v.model, **_data(row)} for v in verdicts for row in v.rows],
     }
+    if figures := [(v.model, asdict(figure)) for v in verdicts for figure in v.figures]:
+        data["figures"] = [{"model": model, **figure} for model, figure in figures]
     if zero_cost:
         data["zero_cost_operators"] = list(zero_cost)
     header = [line for verdict in verdicts for line in _verdict(verdict)] if len(verdicts) == 1 else [_all(verdicts)]
@@ -27,6 +31,7 @@ def report(verdicts: Sequence[Verdict], zero_cost: Sequence[str] = ()) -> Report
         tables = _tables(verdicts[0].rows)
     else:
         tables = [_overview(verdicts), *(table for v in verdicts for table in _tables(v.failures, f"{v.model}: "))]
+    tables += near(figures)
     if zero_cost:
         header.append("operators that may run without a count: " + ", ".join(zero_cost))
     notes = [note if len(verdicts) == 1 else f"{v.model}: {note}" for v in verdicts for note in v.notes]

@@ -28,10 +28,6 @@ def to_toml(model: Model) -> str:
 
     Errors: `MissingExtra`.
     """
-    try:
-        import tomli_w
-    except ImportError:
-        raise MissingExtra("writing TOML", "tomli_w", "export") from None
     ledger = model.ledger()
     stale = ("name", "params", "active", "published", *(("source",) if is_changed(model) else ()))
     raw = {key: value for key, value in model.raw.items() if key not in stale}
@@ -43,7 +39,16 @@ def to_toml(model: Model) -> str:
     head = "".join(f"# {' '.join(line.split())}\n" for line in (f"{model.name}, written by txcalc export", *said))
     tables = {key: value for key, value in raw.items() if isinstance(value, Mapping)}
     flat = {key: value for key, value in raw.items() if key not in tables}
-    return head + tomli_w.dumps({**flat, **counts, **tables})
+    return head + as_toml({**flat, **counts, **tables})
+
+
+def as_toml(raw: Raw) -> str:
+    """A description as TOML. Errors: `MissingExtra`."""
+    try:
+        import tomli_w
+    except ImportError:
+        raise MissingExtra("writing TOML", "tomli_w", "export") from None
+    return tomli_w.dumps(raw)
 
 
 def is_changed(model: Model) -> bool:

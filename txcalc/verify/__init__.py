@@ -31,6 +31,7 @@ from txcalc.verify.verdict import Row, Verdict
 # What can be asked for: (module, function, what it shows). Those `ON_FAKES` need no device, and use none.
 ORACLES = {
     "parameters": ("parameters", "rows", "every weight's path and shape"),
+    "bytes": ("storage", "rows", "bytes of every weight and of the cache, and what the device's allocator has of them"),
     "fvcore": ("macs", "rows", "forward FLOPs, from fvcore's trace"),
     "flops": ("flops", "rows", "forward FLOPs, from PyTorch's counter, for every batch and length"),
     "training": ("flops", "training_rows", "FLOPs of forward and backward, without and with blocks recomputed"),
@@ -82,7 +83,7 @@ def verify(
             chosen = fake if name in ON_FAKES else subject
             verdict.rows += getattr(import_module(f"txcalc.verify.{module}"), function)(chosen)
     except (torch.OutOfMemoryError, RuntimeError) as error:
-        if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
+        if not devices.ran_out(error):
             raise
         raise devices.too_large(model, device, dtype, devices.free_bytes(device) // 2) from None
     verdict.notes += [*subject.notes, *fake.notes]

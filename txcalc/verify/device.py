@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import platform
+import subprocess
 from pathlib import Path
 
 import torch
@@ -58,11 +61,55 @@ def free_bytes(device: str) -> int:
     """What can still be allocated."""
     if torch.device(device).type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
+    for size in _said("/proc/meminfo", "MemAvailable"):
+        return 1024 * int(size.split()[0])
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether an error of PyTorch says that memory did not suffice (the CPU's allocator has no class of its own)."""
+    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
+
+
+def tidy(device: str) -> None:
+    """Gives back what is no longer used."""
+    gc.collect()
+    if torch.device(device).type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def describe(device: str) -> dict[str, str | int | None]:
+    """What the device is: kind, name, driver, memory in bytes, PyTorch, and on the CPU how many threads compute."""
+    facts: dict[str, str | int | None] = {"kind": torch.device(device).type, "torch": torch.__version__}
+    if torch.device(device).type == "cuda":
+        found = torch.cuda.get_device_properties(device)
+        capability = f"{found.major}.{found.minor}"
+        facts |= {"name": found.name, "memory_bytes": found.total_memory, "capability": capability}
+        return {**facts, "driver": _driver(), "cuda": torch.version.cuda}
+    name = next(iter(_said("/proc/cpuinfo", "model name")), "") or platform.processor() or platform.machine()
+    size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    instructions = torch.backends.cpu.get_cpu_capability()
+    threads = torch.get_num_threads()
+    return {**facts, "name": name, "memory_bytes": size, "instructions": instructions, "threads": threads}
+
+
+def _driver() -> str | None:
+    """The version of NVIDIA's driver, as its own tool says it."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return next(iter(answer.split()), None)
+
+
+def _said(file: str, key: str) -> list[str]:
+    """What a file of the system has after `key: `, line by line."""
+    try:
+        lines = Path(file).read_text().splitlines()
+    except OSError:
+        return []
+    return [line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == key]
 
 
 def n_layers(model: Model) -> int:

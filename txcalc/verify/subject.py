@@ -125,7 +125,9 @@ class Subject:
         return list(dict.fromkeys(found))
 
     def inputs(self, point: Point, device: str | None = None) -> tuple[Tensor, ...]:
-        return inputs(self.model, *point, device=device or self.device)
+        """Random ones, those that are no ids in the dtype of the modules."""
+        made = inputs(self.model, *point, device=device or self.device)
+        return tuple(x.to(self.dtype) if x.is_floating_point() else x for x in made)
 
     def ledger(self, point: Point, **conventions: Any) -> Ledger:
         return self.model.ledger(point.batch, point.tokens, 0, point.source, **conventions)

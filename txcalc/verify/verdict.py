@@ -40,13 +40,36 @@ class Row(NamedTuple):
     copies: int = 1
 
 
+@dataclass(frozen=True)
+class Figure:
+    """A measured figure that is near its prediction and need not equal it.
+
+    load        the work that was measured
+    part        a kind of part, or "" for all of it
+    unit        "bytes", "seconds" or "tokens"
+    floor       what no implementation can be under; None: nobody knows
+    gap         what measured less predicted consists of, by name
+    """
+
+    quantity: str
+    load: str
+    part: str
+    unit: str
+    floor: float | None
+    predicted: float | None
+    measured: float
+    gap: Mapping[str, float] = field(default_factory=dict)
+
+
 @dataclass
 class Verdict:
-    """The rows of one model. `notes` say what the proof covers and what it leaves out."""
+    """The rows of one model; of a device also `figures` of memory and time, which are near and need not be equal.
+    `notes` say what the proof covers and what it leaves out."""
 
     model: str
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:

@@ -1,0 +1,152 @@
+"""Files of measurements, as `txcalc verify --suite` writes them: read, checked for their form, and shown as tables.
+
+Every number shown is in the file. What is exact there is counted, what was timed stands beside its floor.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from txcalc.errors import ABSENT, Fault, InputError
+from txcalc.render.report import Cell, Report, Table, cell, exact
+from txcalc.units import iec
+
+SCHEMA = "txcalc/measurements/1"
+KEYS = {"device": dict, "date": str, "command": str, "complete": bool, "items": dict}
+Found = Mapping[str, Any]
+
+
+def folder() -> Path:
+    """Where the measurements that come with txcalc are."""
+    from txcalc.sources.presets import folder as presets
+
+    return presets() / "measurements"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A file of measurements. Errors: `InputError` where it cannot be read or is none."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(str(path), [f"cannot be read: {error}"]) from None
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        got = found.get("schema", ABSENT) if isinstance(found, dict) else found
+        raise InputError(str(path), [Fault("schema", got, f"{SCHEMA!r}, as txcalc verify --suite --out writes it")])
+    faults = [
+        Fault(key, found.get(key, ABSENT), f"a value of type {kind.__name__}")
+        for key, kind in KEYS.items()
+        if not isinstance(found.get(key), kind)
+    ]
+    if faults:
+        raise InputError(str(path), faults)
+    return found
+
+
+def report(found: Found) -> Report:
+    """What was compared, the memory and the times of one device."""
+    items = found["items"].items()
+    headings = ("model", "layers", "dtype", "parameters", "figures", "differ")
+    rows = [_exact(name, item) for name, item in items if item["steps"]]
+    exactly = Table("Exact: predicted equals measured", headings, rows, frozenset({0, 2}))
+    figures = [(name, f) for name, item in items for step in item["steps"].values() for f in step.get("figures", ())]
+    notes = [f"{name}: {item['refused']}" for name, item in items if "refused" in item]
+    notes += [f"{name}, {s}: {v['refused']}" for name, i in items for s, v in i["steps"].items() if "refused" in v]
+    if not found["complete"]:
+        notes.append("not complete: the same command goes on where this ended")
+    return Report(dict(found), [exactly, *near(figures)], [device(found)], notes)
+
+
+def near(figures: Sequence[tuple[str, Found]]) -> list[Table]:
+    """Figures that need not equal their prediction, each with the name of its model: memory, times and lengths."""
+    tables = [
+        Table("Most memory held at once", ("model", "work", "at least", "predicted", "measured", "difference", "of it"),
+              [_memory(*one) for one in figures if one[1]["quantity"] == "peak memory"], frozenset({0, 1, 6})),
+        Table("Time", ("model", "work", "part", "floor ms", "expected ms", "measured ms", "ratio"),
+              [_time(*one) for one in figures if one[1]["quantity"] == "time"], frozenset({0, 1, 2})),
+        Table("Attention outweighs the feed-forward", ("model", "foretold", "tokens", "measured", "ratio"),
+              [_length(*one) for one in figures if one[1]["unit"] == "tokens"], frozenset({0, 1})),
+    ]  # fmt: skip
+    return [table for table in tables if table.rows]
+
+
+def device(found: Found) -> str:
+    """One line: on what, with what, when."""
+    facts = found["device"]
+    known = [str(facts["name"])]
+    known += [f"driver {facts['driver']}"] if facts.get("driver") else []
+    known += [f"{facts['threads']} thread" + "s" * (facts["threads"] > 1)] if facts.get("threads") else []
+    return ", ".join([*known, f"torch {facts['torch']}", found["date"]])
+
+
+def overview(files: Sequence[Path]) -> str:
+    """All files as one Markdown table: a row for each model of each device."""
+    rows = [
+        "| model | exact: figures equal | most memory, measured ÷ predicted | time, measured ÷ expected |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    for found in map(read, files):
+        rows.append(f"| **{device(found)}** | | | |")
+        for name, item in found["items"].items():
+            compared, equal = _compared(item)
+            figures = [figure for step in item["steps"].values() for figure in step.get("figures", ())]
+            whole = [figure for figure in figures if not figure["part"] and figure["predicted"]]
+            ratios = {
+                quantity: _span([f["measured"] / f["predicted"] for f in whole if f["quantity"] == quantity], digits)
+                for quantity, digits in (("peak memory", 4), ("time", 2))
+            }
+            if item["steps"]:
+                shown = f"{_size(name, item)} {item['dtype']}"
+                rows.append(f"| {shown} | {equal:,} of {compared:,} | {ratios['peak memory']} | {ratios['time']} |")
+    return "\n".join(rows)
+
+
+def _size(name: str, item: Found) -> str:
+    kept, most = item["layers"], item["of_layers"]
+    changes = "".join(f", {key} = {value:,}" for key, value in item.get("changes", {}).items())
+    cut = f"{kept} of {most} layers" if kept != most else ""
+    said = ", ".join(filter(None, [cut, changes.removeprefix(", ")]))
+    return f"{name} ({said})" if said else name
+
+
+def _span(values: Sequence[float], digits: int) -> str:
+    if not values:
+        return ""
+    low, high = (f"{value:.{digits}f}" for value in (min(values), max(values)))
+    return low if low == high else f"{low} … {high}"
+
+
+def _compared(item: Found) -> tuple[int, int]:
+    """Figures that were compared, and those that were equal."""
+    steps = [step for step in item["steps"].values() if "compared" in step]
+    compared = sum(step["compared"] for step in steps)
+    return compared, compared - sum(len(step["unequal"]) for step in steps)
+
+
+def _exact(name: str, item: Found) -> list[Any]:
+    compared, equal = _compared(item)
+    layers = Cell(item["layers"], f"{item['layers']} of {item['of_layers']}")
+    differ = Cell(compared - equal, f"{compared - equal:,}", "green" if compared == equal else "red")
+    return [name, layers, item["dtype"], exact(item["params"]), exact(compared), differ]
+
+
+def _memory(name: str, figure: Found) -> list[Any]:
+    gap = figure["measured"] - figure["predicted"]
+    share = f"{100 * gap / figure['predicted']:+.2f} %" if gap else "0"
+    sizes = [Cell(figure[key], iec(figure[key])) for key in ("floor", "predicted", "measured")]
+    return [name, figure["load"], *sizes, Cell(gap, share), "; ".join(figure["gap"])]
+
+
+def _time(name: str, figure: Found) -> list[Any]:
+    shown = [Cell(figure[key], f"{1e3 * figure[key]:,.3f}") for key in ("floor", "predicted", "measured")]
+    ratio = figure["measured"] / figure["predicted"] if figure["predicted"] else None
+    last = Cell(ratio, f"{ratio:.2f}") if ratio else cell(None)
+    return [name, figure["load"], figure["part"] or "all of it", *shown, last]
+
+
+def _length(name: str, figure: Found) -> list[Any]:
+    predicted, measured = (Cell(figure[key], f"{figure[key]:,.0f}") for key in ("predicted", "measured"))
+    ratio = figure["measured"] / figure["predicted"]
+    return [name, figure["load"], predicted, measured, Cell(ratio, f"{ratio:.2f}")]

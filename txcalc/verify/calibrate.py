@@ -1,0 +1,294 @@
+"""What this machine reaches: its ceilings, measured, and the shares of them that a model's operations get.
+
+Every kernel and every step of a small reference model is timed once a round, and the fastest of all rounds counts: on a
+machine that others use as well, what is compared was measured in the same seconds. The shares come from kernels alone;
+the reference model's steps at the end only show what they are worth.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from math import ceil
+from statistics import median
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from txcalc import hardware
+from txcalc.hardware import Accelerator, Efficiency
+from txcalc.model import Model
+from txcalc.sources import load
+from txcalc.verify import device as devices
+from txcalc.verify.measure import Clock, Work
+from txcalc.verify.workloads import Load, Subject, rank, workload
+
+TINY = "D=64 L=4 h=4 F=128 V=64"  # its arithmetic is nothing: what a step of it takes are starts
+ROUNDS, SECONDS = 9, 90.0
+NARROW, READING = (1, 4, 16), "weights, read"
+
+
+class Sizes(NamedTuple):
+    """What is measured on a kind of device, and in which dtypes.
+
+    products    rows, inputs and outputs of a linear layer
+    moved       bytes of a copy; the largest is also that of a matrix that a few rows (`NARROW`) are multiplied by
+    prompts     lengths of a causal attention of 8 heads × 64
+    contexts    keys and values that a batch of 8 single queries reads
+    model       the reference model whose steps are predicted
+    steps       none of which has a size of the above
+    """
+
+    dtypes: tuple[str, ...]
+    products: tuple[tuple[int, int, int], ...]
+    moved: tuple[int, ...]
+    prompts: tuple[int, ...]
+    contexts: tuple[int, ...]
+    model: str
+    steps: tuple[Load, ...]
+
+
+CPU = Sizes(
+    ("fp32", "bf16"),
+    ((256, 512, 512), (256, 512, 2048), (256, 2048, 512), (1024, 1024, 1024)),
+    (2**18, 2**20, 2**27),
+    (256, 1024),
+    (1024,),
+    "D=640 L=4 h=10 h_kv=5 F=1920 V=8192",
+    (Load("prefill", 1, 128), Load("prefill", 2, 192), Load("decode", 4, 1, 96)),
+)
+CUDA = Sizes(
+    ("fp32", "bf16", "fp16", "fp8"),
+    ((2048, 4096, 4096), (4096, 4096, 16384), (4096, 16384, 4096), (8192, 8192, 8192), (16384, 16384, 16384)),
+    (2**28, 2**30),
+    (2048, 8192),
+    (16384,),
+    "D=3072 L=12 h=24 h_kv=8 F=9216 V=65536",
+    (Load("prefill", 1, 1536), Load("prefill", 4, 3072), Load("decode", 16, 1, 3072)),
+)
+TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn}
+
+
+class Kernel(NamedTuple):
+    """Something to time: what it shows, FLOPs or bytes of it, and how to make it ready."""
+
+    kind: str
+    dtype: str
+    size: str
+    amount: float
+    make: Callable[[], Work]
+
+
+class Rate(NamedTuple):
+    """A kernel's best: FLOPs or bytes a second."""
+
+    kind: str
+    dtype: str
+    size: str
+    rate: float
+
+
+class Check(NamedTuple):
+    """A step of the reference model: seconds predicted with the shares that are assumed of any accelerator, with those
+    that were measured here, and taken."""
+
+    load: str
+    before: float
+    after: float
+    measured: float
+
+
+class Calibration(NamedTuple):
+    """An accelerator with what was measured of it, all that was measured, and what it predicts."""
+
+    accelerator: Accelerator
+    rates: list[Rate]
+    model: Model
+    dtype: str
+    checks: list[Check]
+    rounds: int
+
+
+def calibrate(
+    device: str = "cpu",
+    *,
+    name: str = "this-machine",
+    like: Accelerator | None = None,
+    sizes: Sizes | None = None,
+    rounds: int = ROUNDS,
+    limit: float = SECONDS,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Calibration:
+    """Measures a device: so many rounds, or until `limit` seconds are over (at least two rounds).
+
+    `like` has the datasheet to which shares refer; without it the best that was measured stands for it. `progress` is
+    told the share that is done.
+    Errors: `InputError` and `NoDevice` for a device that is not there.
+    """
+    devices.check(device)
+    sizes = sizes or (CUDA if torch.device(device).type == "cuda" else CPU)
+    start = time.monotonic()
+    kernels = [kernel for kernel in _kernels(device, sizes) if _runs(kernel)]
+    wide = "bf16" if torch.device(device).type == "cuda" else "fp32"
+    subject, tiny = (Subject(load(text), device, TORCH[wide]) for text in (sizes.model, TINY))
+    works = [kernel.make() for kernel in kernels]
+    steps = [(subject, step) for step in sizes.steps] + [(tiny, Load("decode", 1, 1, 8))]
+    fresh = [who.stepping(step) for who, step in steps]
+    best = [float("inf")] * (len(works) + len(steps))
+    done = 0
+    for done in range(1, rounds + 1):
+        for i, work in enumerate([*works, *(make() for make in fresh)]):
+            best[i] = min(best[i], _once(work, device))
+        spent = time.monotonic() - start
+        progress(max(done / rounds, spent / limit))
+        if done > 1 and spent * (done + 1) / done > limit:
+            break
+    rates = [Rate(k.kind, k.dtype, k.size, k.amount / t) for k, t in zip(kernels, best, strict=False)]
+    *taken, of_tiny = best[len(works) :]
+    plain = _accelerator(device, name, like, rates)
+    share = _starts(tiny, plain, of_tiny)
+    found = replace(plain, calibration=_efficiency(plain, rates, share, wide))
+    before = [expected(subject, step, replace(plain, calibration=None)) for step in sizes.steps]
+    after = [expected(subject, step, found) for step in sizes.steps]
+    checks = [Check(str(s), b, a, t) for s, b, a, t in zip(sizes.steps, before, after, taken, strict=True)]
+    return Calibration(found, rates, subject.model, wide, checks, done)
+
+
+def expected(subject: Subject, step: Load, accelerator: Accelerator) -> float:
+    """Achievable seconds."""
+    return rank(subject, accelerator).cost(workload(subject.model, step)).achievable
+
+
+def _once(work: Work, device: str) -> float:
+    clock = Clock(device)
+    clock.wait()
+    start = clock.now()
+    work()
+    end = clock.now()
+    clock.wait()
+    return clock.between(start, end)
+
+
+def _kernels(device: str, sizes: Sizes) -> list[Kernel]:
+    found = []
+    for dtype in sizes.dtypes:
+        for rows, d_in, d_out in sizes.products:
+            make = _product(device, dtype, rows, d_in, d_out)
+            found.append(Kernel("matmul", dtype, f"{rows} × {d_in} × {d_out}", 2.0 * rows * d_in * d_out, make))
+    for size in sizes.moved:
+        found.append(Kernel("copy", "", f"{size:,} B", 2.0 * size, _copy(device, size)))
+    wide = "bf16" if torch.device(device).type == "cuda" else "fp32"
+    width, side = TORCH[wide].itemsize, int((sizes.moved[-1] / TORCH[wide].itemsize) ** 0.5)
+    for rows in NARROW:
+        make = _product(device, wide, rows, side, side)
+        found.append(Kernel(READING, wide, f"{rows} × {side} × {side}", float(side * side * width), make))
+    for tokens in sizes.prompts:
+        flops = 4.0 * 8 * 64 * tokens * (tokens + 1) / 2
+        found.append(
+            Kernel("attention, prefill", wide, f"{tokens} tokens", flops, _attention(device, wide, 1, tokens, tokens))
+        )
+    for keys in sizes.contexts:
+        read = 2.0 * 8 * keys * 8 * 64 * width
+        found.append(Kernel("attention, decode", wide, f"8 × {keys} keys", read, _attention(device, wide, 8, 1, keys)))
+    return found
+
+
+def _runs(kernel: Kernel) -> bool:
+    """Whether the device has it: not each multiplies every dtype."""
+    try:
+        kernel.make()()
+    except (RuntimeError, NotImplementedError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        return False
+    return True
+
+
+def _product(device: str, dtype: str, rows: int, d_in: int, d_out: int) -> Callable[[], Work]:
+    def make() -> Work:
+        x, weight = torch.randn(rows, d_in, device=device), torch.randn(d_out, d_in, device=device)
+        if dtype == "fp8":
+            one = torch.ones((), device=device)
+            a, b = x.to(TORCH[dtype]), weight.to(TORCH[dtype]).t()
+            return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+        x, weight = x.to(TORCH[dtype]), weight.to(TORCH[dtype])
+        return lambda: F.linear(x, weight)
+
+    return make
+
+
+def _copy(device: str, size: int) -> Callable[[], Work]:
+    def make() -> Work:
+        source = torch.randint(256, (size,), dtype=torch.uint8, device=device)
+        target = torch.empty_like(source)
+        return lambda: target.copy_(source)
+
+    return make
+
+
+def _attention(device: str, dtype: str, batch: int, tokens: int, keys: int) -> Callable[[], Work]:
+    def make() -> Work:
+        like = {"device": device, "dtype": TORCH[dtype]}
+        q = torch.randn(batch, 8, tokens, 64, **like)  # type: ignore[call-overload]
+        k, v = (torch.randn(batch, 8, keys, 64, **like) for _ in range(2))  # type: ignore[call-overload]
+        return lambda: F.scaled_dot_product_attention(q, k, v, is_causal=tokens > 1)
+
+    return make
+
+
+def _accelerator(device: str, name: str, like: Accelerator | None, rates: list[Rate]) -> Accelerator:
+    """The datasheet: that of `like`, with this machine's memory, or the best that was measured."""
+    facts = devices.describe(device)
+    made = f"measured by txcalc calibrate on {facts['name']}, torch {facts['torch']}, {datetime.now(UTC):%Y-%m-%d}"
+    memory = int(str(facts["memory_bytes"]))
+    if like is not None:
+        sources = {**like.sources, "memory.driver": made}
+        return replace(like, name=name, memory=memory, sources=sources, calibration=None)
+    peaks: dict[str, int] = {}
+    for rate in rates:
+        if rate.kind == "matmul":
+            peaks[rate.dtype] = max(peaks.get(rate.dtype, 0), ceil(rate.rate / 1e6) * 10**6)
+    moved = [rate.rate for rate in rates if rate.kind in ("copy", READING, "attention, decode")]
+    sources = dict.fromkeys(("memory.driver", "bandwidth", *(f"peak.{dtype}" for dtype in peaks)), made)
+    notes = ("peaks and bandwidth are the best that was measured, in caches too; its datasheet is not known",)
+    title = str(facts["name"])
+    return Accelerator(name, title, memory, ceil(max(moved) / 1e6) * 10**6, peaks, None, None, sources, notes)
+
+
+def _starts(tiny: Subject, accelerator: Accelerator, taken: float) -> float:
+    """Seconds of a start: a tiny model's step is nothing else, and counts them."""
+    one = replace(hardware.assumed(), launch_s=1e-6)
+    counted = rank(tiny, replace(accelerator, calibration=one)).cost(workload(tiny.model, Load("decode", 1, 1, 8)))
+    return taken / (counted.launch / one.launch_s)
+
+
+def _efficiency(accelerator: Accelerator, rates: list[Rate], start: float, wide: str) -> Efficiency:
+    """Shares of the datasheet: of products the median over sizes, of reading what the largest reads reached."""
+    by = _by_kind(rates)
+    made = accelerator.sources["memory.driver"]
+    rest = hardware.assumed()
+    products = {
+        dtype: median(by["matmul", dtype]) / accelerator.peak(dtype)
+        for dtype in accelerator.peaks
+        if ("matmul", dtype) in by
+    }
+    shares = {
+        "attention_prefill": median(by["attention, prefill", wide]) / accelerator.peak(wide),
+        "attention_decode": median(by["attention, decode", wide]) / accelerator.bandwidth,
+        "memory": median(by[READING, wide]) / accelerator.bandwidth,
+    }
+    measured = {**shares, **{f"matmul.{dtype}": share for dtype, share in products.items()}}
+    sources = {**rest.sources, **dict.fromkeys((*measured, "launch_s"), made)}
+    least = {key: min(1.0, share) for key, share in shares.items()}
+    matmul = {**rest.matmul, **{dtype: min(1.0, share) for dtype, share in products.items()}}
+    return replace(rest, matmul=matmul, launch_s=start, sources=sources, **least)
+
+
+def _by_kind(rates: list[Rate]) -> Mapping[tuple[str, str], list[float]]:
+    found: dict[tuple[str, str], list[float]] = {}
+    for rate in rates:
+        found.setdefault((rate.kind, rate.dtype), []).append(rate.rate)
+    return found

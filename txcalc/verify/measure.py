@@ -1,0 +1,320 @@
+"""What work really takes on a device: bytes, as its allocator counts them, and seconds, as its own clock does.
+
+Memory is compared with a tally of the same modules on fake tensors, which need no device: live storages, as Python
+holds them. What is left between the two has a name, that of the operator whose block it is: scratch space of a kernel,
+a workspace of a library. On CUDA the allocator says how much was asked of it and how much it gave; on the CPU PyTorch's
+profiler sees every block that its allocator hands out (not the scratch space that oneDNN and MKL keep for themselves).
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from txcalc.verify import device as devices
+
+CUDA_BLOCK = 512  # bytes to which CUDA's allocator rounds every block: kMinBlockSize of c10/cuda/CUDACachingAllocator
+# What only hands out memory for the operator above it.
+HELPERS = frozenset(
+    {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "resize_", "resize_as_", "zero_"}
+)
+OUTSIDE = "outside operators"
+MARK = "txcalc: measured"
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's library tells stderr when it starts and stops
+
+Work = Callable[[], Any]
+Made = TypeVar("Made")
+
+
+@dataclass
+class Peak:
+    """Bytes live before the work (`resident`) and at the moment when most were (`peak`), of that moment by operator.
+
+    On CUDA `peak` is what the allocator gave; `requested` of that was asked for, `reserved` is what it took from the
+    device.
+    """
+
+    resident: int
+    peak: int
+    by_operator: dict[str, int] = field(default_factory=dict)
+    requested: int | None = None
+    reserved: int | None = None
+
+
+class Tally(TorchDispatchMode):
+    """Live storages of one kind of device, by the operator that made them; `start` forgets the peak so far."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.kind = torch.device(device).type
+        self.live: Counter[str] = Counter()
+        self.total = self.most = self.resident = 0
+        self.at_most: dict[str, int] = {}
+        self._seen = set[int]()
+
+    def start(self) -> None:
+        self.resident = self.most = self.total
+        self.at_most = dict(self.live)
+
+    @property
+    def found(self) -> Peak:
+        return Peak(self.resident, self.most, {name: size for name, size in self.at_most.items() if size})
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor) and tensor.device.type == self.kind:
+                name = func._schema.name.partition("::")[2]
+                self._add(tensor.untyped_storage(), OUTSIDE if name in HELPERS else name)
+        return result
+
+    def _add(self, storage: Any, name: str) -> None:
+        address, size = storage._cdata, storage.nbytes()
+        if address in self._seen or not size:
+            return
+        self._seen.add(address)
+        weakref.finalize(storage, self._drop, address, name, size)
+        self.live[name] += size
+        self.total += size
+        if self.total > self.most:
+            self.most, self.at_most = self.total, dict(self.live)
+
+    def _drop(self, address: int, name: str, size: int) -> None:
+        self._seen.discard(address)
+        self.live[name] -= size
+        self.total -= size
+
+
+def traced(prepare: Callable[[str], Work], device: str) -> Peak:
+    """The peak of `prepare(device)()` on fake tensors: nothing is computed, and no device is needed.
+
+    `prepare` makes what is there before and returns the work; it runs once before it counts, as it does when measured.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    tally = Tally(device)
+    with FakeTensorMode(), tally:
+        work = prepare(device)
+        work()
+        gc.collect()
+        tally.start()
+        work()
+    return tally.found
+
+
+def measured(prepare: Callable[[str], Work], device: str) -> Peak:
+    """The peak of the same work on the device, by its allocator, after it has run once."""
+    cuda = _is_cuda(device)
+    devices.tidy(device)
+    start = _cuda_bytes(device) if cuda else {}
+    with _profile() as profile:
+        work = prepare(device)
+        work()
+        gc.collect()
+        with torch.profiler.record_function(MARK):
+            before = _cuda_bytes(device, reset=True) if cuda else {}
+            work()
+            after = _cuda_bytes(device) if cuda else {}
+        del work
+    found = _replayed(_blocks(profile, device))
+    if cuda:
+        given, asked = start["allocated_bytes.all.current"], start["requested_bytes.all.current"]
+        found.resident = before["allocated_bytes.all.current"] - given
+        found.peak = after["allocated_bytes.all.peak"] - given
+        found.requested = after["requested_bytes.all.peak"] - asked
+        found.reserved = after["reserved_bytes.all.peak"] - start["reserved_bytes.all.current"]
+    return found
+
+
+def held(make: Callable[[], Made], device: str) -> tuple[Made, int, int]:
+    """What `make` returns, and what the device's allocator holds for it afterwards: bytes asked for, bytes given.
+
+    It is made twice, and the first dropped: a library's workspace of its first call is no part of it.
+    """
+    make()
+    devices.tidy(device)
+    if _is_cuda(device):
+        before = _cuda_bytes(device)
+        made = make()
+        gc.collect()
+        after = _cuda_bytes(device)
+        asked, given = (
+            after[key] - before[key] for key in ("requested_bytes.all.current", "allocated_bytes.all.current")
+        )
+        return made, asked, given
+    with _profile() as profile:
+        made = make()
+        gc.collect()
+    size = sum(block.size for block in _blocks(profile, device))
+    return made, size, size
+
+
+def _is_cuda(device: str) -> bool:
+    return torch.device(device).type == "cuda"
+
+
+def _profile() -> Any:
+    """Operators and what they allocate: CUDA's allocator reports to the profiler of the CPU's operators as well."""
+    return torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True
+    )
+
+
+def _cuda_bytes(device: str, reset: bool = False) -> Mapping[str, int]:
+    """The allocator's statistics, after all that was asked for is done."""
+    torch.cuda.synchronize(device)
+    if reset:
+        torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_stats(device)
+
+
+class Block(NamedTuple):
+    """Memory handed out (size above 0) or taken back, when, by which operator, and where it lies."""
+
+    when: int
+    size: int
+    address: int
+    operator: str
+    counts: bool  # the peak is counted from the mark on
+
+
+def _blocks(profile: Any, device: str) -> list[Block]:
+    """What the profiler saw of one kind of device's allocator, in the order of time."""
+    kind, found, start = torch.device(device).type, list[Block](), 0
+    waiting = [(event, "") for event in profile.profiler.kineto_results.experimental_event_tree()]
+    while waiting:
+        event, operator = waiting.pop()
+        if event.name == MARK:
+            start = event.start_time_ns
+        if event.tag == torch._C._profiler._EventType.Allocation:
+            fields = event.extra_fields
+            if fields.device.type == kind:
+                found.append(Block(event.start_time_ns, fields.alloc_size, fields.ptr, operator or OUTSIDE, False))
+        elif event.name.startswith("aten::") and event.name.partition("::")[2] not in HELPERS:
+            operator = event.name.partition("::")[2]
+        waiting += [(child, operator) for child in event.children]
+    found.sort(key=lambda block: block.when)
+    return [block._replace(counts=block.when >= start) for block in found]
+
+
+def _replayed(blocks: list[Block]) -> Peak:
+    """The most that was live from the mark on, and who had it."""
+    owner: dict[int, str] = {}
+    live: Counter[str] = Counter()
+    total = 0
+    found: Peak | None = None
+    for block in blocks:
+        if block.counts and found is None:
+            found = Peak(total, total, dict(live))
+        operator = block.operator if block.size > 0 else owner.pop(block.address, block.operator)
+        if block.size > 0:
+            owner[block.address] = operator
+        live[operator] += block.size
+        total += block.size
+        if found is not None and total > found.peak:
+            found.peak, found.by_operator = total, dict(live)
+    found = found or Peak(total, total, dict(live))
+    found.by_operator = {name: size for name, size in found.by_operator.items() if size}
+    return found
+
+
+class Clock:
+    """Moments on a device: events in its stream on CUDA; on the CPU the time of day, or, where one thread computes, the
+    time for which that thread had a processor: what others do on the same machine is then no part of it."""
+
+    def __init__(self, device: str) -> None:
+        self.device, self.cuda = device, _is_cuda(device)
+        self._time = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+
+    @property
+    def name(self) -> str:
+        if self.cuda:
+            return "events of the device"
+        return "time of the one thread on a processor" if self._time is time.thread_time else "time of day"
+
+    def now(self) -> Any:
+        """A moment; on CUDA the one at which the device gets here."""
+        if not self.cuda:
+            return self._time()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def wait(self) -> None:
+        """Until the device has done all that it was asked for."""
+        if self.cuda:
+            torch.cuda.synchronize(self.device)
+
+    def between(self, start: Any, end: Any) -> float:
+        """Seconds; after `wait`."""
+        return float(start.elapsed_time(end)) / 1e3 if self.cuda else float(end - start)
+
+
+def seconds(fresh: Callable[[], Work], device: str, repeats: int = 5, warm_up: int = 1) -> list[float]:
+    """How long the work takes, each time on data that `fresh` makes anew outside the clock; first unclocked runs."""
+    clock, found = Clock(device), []
+    for i in range(warm_up + repeats):
+        work = fresh()
+        clock.wait()
+        start = clock.now()
+        work()
+        end = clock.now()
+        clock.wait()
+        del work  # before the next one's data is made
+        if i >= warm_up:
+            found.append(clock.between(start, end))
+    return found
+
+
+def part_seconds(
+    net: nn.Module, owners: Mapping[str, str], fresh: Callable[[], Work], device: str, repeats: int = 3
+) -> dict[str, float]:
+    """The median seconds of each part in a run of the whole; `owners` says to which part a module's path belongs.
+
+    A module's time is from before its forward to after it, on the device's clock: where the host cannot keep up, its
+    delay is in it.
+    """
+    clock = Clock(device)
+    runs: list[dict[str, float]] = []
+    marks: list[tuple[str, Any, Any]] = []
+    started: dict[int, Any] = {}
+
+    def enter(module: nn.Module, _: Any) -> None:
+        started[id(module)] = clock.now()
+
+    def leave(module: nn.Module, *_: Any) -> None:
+        marks.append((names[id(module)], started.pop(id(module)), clock.now()))
+
+    names = {id(module): owners[path] for path, module in net.named_modules() if path in owners}
+    hooked = [module for path, module in net.named_modules() if path in owners]
+    hooks = [handle for m in hooked for handle in (m.register_forward_pre_hook(enter), m.register_forward_hook(leave))]
+    try:
+        for i in range(1 + repeats):
+            work = fresh()
+            marks.clear()
+            clock.wait()
+            work()
+            clock.wait()
+            del work
+            sums: dict[str, float] = {}
+            for name, start, end in marks:
+                sums[name] = sums.get(name, 0.0) + clock.between(start, end)
+            if i:
+                runs.append(sums)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {name: median(run[name] for run in runs) for name in runs[0]}

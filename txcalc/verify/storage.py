@@ -1,0 +1,95 @@
+"""Bytes of every weight and of everything cached: storages, tensor by tensor, and what the allocator was asked for."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+
+from txcalc.ledger import Entry
+from txcalc.parts.attention import AttentionCore, LatentCore
+from txcalc.parts.linear import Convolution
+from txcalc.reference import Cache, build, mode
+from txcalc.verify.measure import CUDA_BLOCK, held
+from txcalc.verify.subject import Point, Subject
+from txcalc.verify.verdict import Row, compare
+
+ORACLE, ALLOCATOR = "storages", "the allocator"
+STATE = 4  # bytes an element: states of recurrent mixers are float32, whatever the weights are
+BATCH, STEPS = 2, 2
+
+
+def rows(subject: Subject) -> Iterator[Row]:
+    """Weights by part, and the cache by part after a prompt and further tokens; on a device also all of each, as its
+    allocator has them."""
+    yield from _weights(subject)
+    if subject.model.kind not in ("encoder", "vision"):
+        yield from _cache(subject)
+
+
+def _weights(subject: Subject) -> Iterator[Row]:
+    width, found = subject.dtype.itemsize, dict[str, int]()
+    for name, weight in subject.net.named_parameters():
+        path = name.rpartition(".")[0]
+        found[path] = found.get(path, 0) + weight.untyped_storage().nbytes()
+    ledger = subject.model.ledger()
+    yield from compare(ledger, lambda entry: entry.params * width, found, "bytes of weights", ORACLE)
+    if subject.device != "meta":
+        buffers = sum(buffer.untyped_storage().nbytes() for buffer in subject.net.buffers())
+        del subject.net
+        gc.collect()
+        made = partial(build, subject.model, device=subject.device, dtype=subject.dtype)
+        subject.net, asked, given = held(made, subject.device)
+        yield from _allocated(subject, "weights", ledger.total("params") * width, buffers, asked, given)
+
+
+def _cache(subject: Subject) -> Iterator[Row]:
+    prompt = max(1, min(5, max(point.tokens for point in subject.points) - STEPS))
+    sizes = Point(BATCH, prompt + STEPS, subject.points[-1].source)
+    net = subject.net if subject.device != "meta" else subject.some
+    ids, *source = subject.inputs(sizes)
+
+    def filled() -> Cache:
+        cache, rest = Cache(), tuple(source)
+        with torch.no_grad(), mode(static=subject.device == "meta"):
+            for part in ids.split((prompt, *[1] * STEPS), 1):
+                net(part, *rest, cache=cache)
+                rest = ()
+        return cache
+
+    cache, asked, given = held(filled, subject.device) if subject.device != "meta" else (filled(), 0, 0)
+    found = {path: sum(t.untyped_storage().nbytes() for t in kept) for path, kept in cache.tensors.items()}
+    ledger = subject.model.ledger(BATCH, 1, prompt + STEPS - 1, sizes.source)
+
+    def size(entry: Entry) -> int:
+        return BATCH * state_bytes(entry, subject.dtype.itemsize)
+
+    where = f"B = {BATCH}, {prompt + STEPS} tokens"
+    yield from compare(ledger, size, subject.everywhere(found), "bytes of the cache", ORACLE, where)
+    if subject.device != "meta":
+        tables = sum(table.untyped_storage().nbytes() for table in cache.distances.values())
+        yield from _allocated(subject, "cache", sum(map(size, ledger)), tables, asked, given, where)
+
+
+def state_bytes(entry: Entry, width: int) -> int:
+    """What a leaf and its copies keep of one sequence: keys, values, latents and columns are as wide as the modules."""
+    each = width if isinstance(entry.leaf, AttentionCore | LatentCore | Convolution) else STATE
+    return entry.cache * each  # type: ignore[no-any-return]
+
+
+def _allocated(
+    subject: Subject, what: str, predicted: int, beside: int, asked: int, given: int, where: str = ""
+) -> Iterator[Row]:
+    """What was asked of the allocator is exact; what it gave is noted, with its rounding."""
+    where = where or f"on {subject.device}"
+    extra = f" and {beside:,} B of buffers" if beside else ""
+    yield Row(
+        "", f"bytes of the {what}{extra}", predicted + beside, asked, predicted + beside == asked, ALLOCATOR, where
+    )
+    if given != asked:
+        subject.notes.append(
+            f"{what}: the allocator gave {given:,} B for {asked:,}: blocks are multiples of {CUDA_BLOCK} B, and one of "
+            "more than 1 MiB keeps a rest of up to 1 MiB that it does not split off"
+        )

@@ -1,0 +1,287 @@
+"""The evidence: a list of models on one device, in order of worth, what was predicted and what was measured of each.
+
+One JSON file, written again after every step, so that what ends early keeps what it has; the same command goes on where
+it ended. Nothing in it comes from anywhere but the steps below.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from txcalc.errors import Fault, InputError
+from txcalc.hardware import Accelerator, describe, parse
+from txcalc.model import Model
+from txcalc.reference import cut
+from txcalc.sources import load
+from txcalc.verify import device as devices
+from txcalc.verify import verify
+from txcalc.verify.calibrate import Calibration, calibrate
+from txcalc.verify.measure import Clock
+from txcalc.verify.verdict import as_number
+from txcalc.verify.workloads import Load, Subject, overtaking, peak_memory, times
+
+SCHEMA = "txcalc/measurements/1"
+EXACT = ("parameters", "bytes", "fvcore", "flops", "training")
+FORWARD = ("parameters", "bytes", "fvcore", "flops")  # where backward would not fit
+CEILINGS = "ceilings"
+
+
+class Item(NamedTuple):
+    """A model of the list, cut to `layers` (None: whole, or what fits), and what is asked of it."""
+
+    name: str
+    source: str
+    layers: int | None = None
+    dtype: str = "bf16"
+    exact: tuple[str, ...] = EXACT
+    peaks: tuple[Load, ...] = ()
+    times: tuple[Load, ...] = ()
+    overtaking: tuple[int, ...] = ()  # lengths around the one at which attention outweighs the feed-forward
+    changes: tuple[tuple[str, int], ...] = ()  # of sizes, to what a small machine holds
+
+
+def _prefills(batch: int, *tokens: int) -> tuple[Load, ...]:
+    return tuple(Load("prefill", batch, t) for t in tokens)
+
+
+def _decodes(past: int, *batches: int) -> tuple[Load, ...]:
+    return tuple(Load("decode", batch, 1, past) for batch in batches)
+
+
+def _training(batch: int, tokens: int) -> tuple[Load, ...]:
+    return (Load("training", batch, tokens), Load("training", batch, tokens, checkpoint=True))
+
+
+def _latent(past: int, batch: int = 1) -> tuple[Load, ...]:
+    """The same step in both forms of MLA."""
+    return tuple(Load("decode", batch, 1, past, absorbed=absorbed) for absorbed in (False, True))
+
+
+def _grouped(heads: int, *groups: int, width: int, layers: int, past: int, batch: int, dtype: str) -> tuple[Item, ...]:
+    """Equal models that share keys and values among more and more heads."""
+    step = _decodes(past, batch)
+    shape = f"D={heads * width} L={layers} h={heads} F={4 * heads * width} V=1024"
+    exact = ("parameters", "bytes")
+    return tuple(
+        Item(f"{heads} heads, {g} for keys and values", f"{shape} h_kv={g}", None, dtype, exact, step, step)
+        for g in groups
+    )
+
+
+FEW = (("vocab_size", 4096),)
+CPU_LIST = (
+    Item("gpt2", "gpt2", None, "fp32", EXACT, (*_prefills(1, 128), *_decodes(256, 1), Load("training", 1, 64)),
+         (*_prefills(1, 64, 192), *_decodes(256, 1))),
+    Item("blocks computed again", "D=256 L=8 h=4 F=1024 V=512", None, "fp32", ("parameters", "training"),
+         _training(4, 128)),
+    Item("llama-3.2-1b", "llama-3.2-1b", 2, "bf16", EXACT, (*_prefills(1, 128), *_decodes(512, 4)), _prefills(1, 128),
+         changes=FEW),
+    Item("attention overtakes the feed-forward", "D=256 L=1 h=4 F=768 V=512 plain", None, "fp32", ("parameters",),
+         overtaking=(512, 1024, 2048, 3072)),
+    *_grouped(16, 16, 4, 1, width=64, layers=1, past=4096, batch=2, dtype="fp32"),
+    Item("latent attention", "deepseek-v2", 1, "bf16", FORWARD, _latent(256), _latent(256), changes=FEW),
+    Item("qwen3-0.6b", "qwen3-0.6b", 2, "bf16", EXACT, _prefills(2, 64), _decodes(256, 1), changes=FEW),
+    Item("gemma-3-27b", "gemma-3-27b", 1, "bf16", FORWARD, (*_prefills(1, 1280), *_decodes(1536, 1)),
+         changes=(*FEW, ("F", 2048))),
+    Item("bert-base", "bert-base", None, "fp32", FORWARD, _prefills(2, 64), _prefills(1, 128)),
+    Item("vit-b", "vit-b", None, "fp32", FORWARD, _prefills(1, 1), _prefills(1, 1)),
+    Item("t5-small", "t5-small", None, "fp32", EXACT, _prefills(2, 64), _prefills(1, 128)),
+    Item("mamba2-130m", "mamba2-130m", 4, "fp32", FORWARD, (*_prefills(1, 16), *_decodes(16, 1)), _decodes(16, 1)),
+    Item("mixtral-8x7b", "mixtral-8x7b", 1, "bf16", FORWARD, _prefills(1, 32), changes=(*FEW, ("F_e", 512))),
+)  # fmt: skip
+CUDA_LIST = (
+    Item("gpt2", "gpt2", None, "fp32", EXACT, (*_prefills(8, 512, 1024), *_decodes(1000, 64), *_training(8, 1024)),
+         (*_prefills(8, 1024), *_decodes(1000, 64))),
+    Item("llama-3.1-8b", "llama-3.1-8b", None, "bf16", EXACT, (*_prefills(1, 2048, 32768), *_decodes(8192, 32)),
+         (*_prefills(1, 512, 2048, 8192, 32768), *_decodes(2048, 1, 8, 64, 256))),
+    Item("attention overtakes the feed-forward", "D=4096 L=2 h=32 F=11008 V=1024", None, "bf16", ("parameters",),
+         overtaking=(4096, 8192, 16384, 32768, 65536)),
+    *_grouped(32, 32, 8, 1, width=128, layers=2, past=32768, batch=16, dtype="bf16"),
+    Item("deepseek-v3", "deepseek-v3", 4, "bf16", FORWARD, (*_prefills(1, 512), *_latent(8192)), _latent(8192, 8)),
+    Item("mixtral-8x7b", "mixtral-8x7b", 16, "bf16", FORWARD, (*_prefills(1, 2048), *_decodes(4096, 8)),
+         _prefills(1, 2048)),
+    Item("gpt2-xl", "gpt2-xl", None, "bf16", EXACT, _training(4, 1024), _prefills(4, 1024)),
+    Item("qwen3-8b", "qwen3-8b", None, "bf16", EXACT, _prefills(4, 2048),
+         (*_prefills(1, 8192), *_decodes(8192, 32))),
+    Item("gemma-3-27b", "gemma-3-27b", 24, "bf16", FORWARD, (*_prefills(1, 4096), *_decodes(16384, 4)),
+         _decodes(16384, 4)),
+    Item("gpt-oss-20b", "gpt-oss-20b", 12, "bf16", FORWARD, _prefills(1, 1024), _decodes(4096, 8)),
+    Item("mamba2-2.7b", "mamba2-2.7b", None, "bf16", FORWARD, _decodes(64, 64), _decodes(64, 1, 64)),
+    Item("llama-3.1-70b", "llama-3.1-70b", 32, "bf16", FORWARD, _prefills(1, 2048),
+         (*_prefills(1, 2048), *_decodes(4096, 16))),
+    Item("t5-large", "t5-large", None, "bf16", EXACT, _prefills(8, 512), _prefills(8, 512)),
+    Item("bert-large", "bert-large", None, "bf16", EXACT, _prefills(32, 512), _prefills(32, 512)),
+    Item("vit-l", "vit-l", None, "bf16", EXACT, _prefills(32, 1), _prefills(32, 1)),
+)  # fmt: skip
+
+
+class Late(Exception):
+    """The time is up."""
+
+
+class Suite:
+    """A run of the list. `tell` hears each step's name and the share of the list that is done."""
+
+    def __init__(
+        self,
+        device: str,
+        path: Path | None,
+        command: str,
+        limit: float,
+        items: tuple[Item, ...] | None = None,
+        like: Accelerator | None = None,
+        tell: Callable[[str, float], None] = lambda step, share: None,
+        ceilings: Callable[..., Calibration] = calibrate,
+    ) -> None:
+        devices.check(device)
+        if torch.device(device).type == "meta":
+            raise InputError("verify", [Fault("--device", device, "cpu or cuda", "a suite measures a real device")])
+        self.device, self.path, self.limit, self.tell, self.like = device, path, limit, tell, like
+        self.items = items or (CUDA_LIST if torch.device(device).type == "cuda" else CPU_LIST)
+        self.end, self.measure_ceilings = time.monotonic() + limit, ceilings
+        self.longest = 0.0  # seconds of a step: as much must be left to begin another
+        self.found: dict[str, Any] = {
+            "schema": SCHEMA,
+            "device": {**devices.describe(device), "clock": Clock(device).name},
+            "date": f"{datetime.now(UTC):%Y-%m-%d}",
+            "command": command,
+            "complete": False,
+            "items": {},
+        }
+        if path is not None and path.is_file():
+            self._resume(path)
+
+    def _resume(self, path: Path) -> None:
+        """What an earlier run of the same on the same device has is not done again."""
+        try:
+            before = json.loads(path.read_text())
+            same = before["schema"] == SCHEMA and before["device"] == self.found["device"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError("verify", [f"--out {path} exists and is no file of measurements: {error}"]) from None
+        if not same:
+            raise InputError("verify", [f"--out {path} has measurements of another device or PyTorch (another name)"])
+        self.found |= {key: before[key] for key in ("items", CEILINGS) if key in before}
+
+    def run(self) -> dict[str, Any]:
+        """All that there is time for."""
+        try:
+            if CEILINGS not in self.found:
+                self._ceilings()
+            accelerator = parse(self.found[CEILINGS]["accelerator"], "this-machine", CEILINGS)
+            for number, item in enumerate(self.items):
+                self._item(item, accelerator, number)
+            self.found["complete"] = True
+        except Late:
+            pass
+        self._write()
+        return self.found
+
+    def _ceilings(self) -> None:
+        self._step("ceilings", 0)
+        found = self.measure_ceilings(self.device, like=self.like, limit=min(60.0, self.limit / 4))
+        self.found[CEILINGS] = {
+            "accelerator": describe(found.accelerator),
+            "rates": [rate._asdict() for rate in found.rates],
+            "checks": [check._asdict() for check in found.checks],
+            "rounds": found.rounds,
+        }
+        self._write()
+
+    def _item(self, item: Item, accelerator: Accelerator, number: int) -> None:
+        entry = self.found["items"].setdefault(item.name, {"source": item.source, "steps": {}})
+        steps = entry["steps"]
+        wanted = [name for name, _ in _steps(item)]
+        if all(name in steps for name in wanted):
+            return
+        whole = load(item.source, dict(item.changes))
+        dtype = devices.DTYPES[item.dtype]
+        model, most = _fitting(whole, item.layers, self.device, dtype), devices.n_layers(whole)
+        if model is None:
+            entry["refused"] = str(devices.too_large(whole, self.device, dtype, devices.free_bytes(self.device)))
+            return
+        kept = devices.n_layers(model)
+        entry |= {"layers": kept, "of_layers": most, "dtype": item.dtype, "params": model.params}
+        entry |= {"changes": dict(item.changes)} if item.changes else {}
+        subject = Subject(model, self.device, dtype)
+        for name, step in _steps(item):
+            if name not in steps:
+                self._step(f"{item.name}: {name}", number / len(self.items))
+                steps[name] = self._measured(step, subject, accelerator)
+                self._write()
+
+    def _measured(self, step: Any, subject: Subject, accelerator: Accelerator) -> dict[str, Any]:
+        start = time.monotonic()
+        try:
+            found: dict[str, Any] = step(subject, accelerator)
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            if not devices.ran_out(error):
+                raise
+            devices.tidy(self.device)
+            found = {"refused": f"it needs more than the {devices.free_bytes(self.device):,} B that are free"}
+        devices.tidy(self.device)
+        spent = time.monotonic() - start
+        self.longest = max(self.longest, spent)
+        return {**found, "seconds_spent": round(spent, 1)}
+
+    def _step(self, name: str, share: float) -> None:
+        if time.monotonic() + self.longest > self.end:
+            raise Late
+        self.tell(name, share)
+
+    def _write(self) -> None:
+        if self.path is not None:
+            draft = self.path.with_suffix(".part")
+            draft.write_text(json.dumps(self.found, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+            draft.replace(self.path)
+
+
+def _fitting(model: Model, layers: int | None, device: str, dtype: torch.dtype) -> Model | None:
+    """The model, cut as the list says and to what fits beside as much again for the work; None: not one layer does."""
+    free, most = devices.free_bytes(device), devices.n_layers(model)
+    kept = min(layers or most, most)
+    while kept and 2 * cut(model, kept).params * dtype.itemsize + devices.SPARE > free:
+        kept -= 1
+    if not kept:
+        return None
+    return model if kept == most else cut(model, kept)
+
+
+def _steps(item: Item) -> Iterator[tuple[str, Callable[[Subject, Accelerator], dict[str, Any]]]]:
+    for oracle in item.exact:
+        yield f"exact: {oracle}", lambda subject, _, oracle=oracle: _exact(subject, oracle)  # type: ignore[misc]
+    for step in item.peaks:
+        yield f"memory: {step}", lambda subject, _, step=step: _figures([peak_memory(subject, step)])  # type: ignore[misc]
+    for step in item.times:
+        yield f"time: {step}", lambda subject, known, step=step: _figures(times(subject, step, known))  # type: ignore[misc]
+    if item.overtaking:
+        yield "attention overtakes", lambda s, known: _figures(overtaking(s, item.overtaking, known))
+
+
+def _exact(subject: Subject, oracle: str) -> dict[str, Any]:
+    """How many figures were compared, all that differ, and the whole model's at every size."""
+    verdict = verify(subject.model, [oracle], device=subject.device, dtype=subject.dtype)
+    keys = ("path", "quantity", "oracle", "where", "predicted", "measured", "copies")
+
+    def said(row: Any) -> list[Any]:
+        values = row._asdict() | {"predicted": as_number(row.predicted), "measured": as_number(row.measured)}
+        return [values[key] for key in keys]
+
+    return {
+        "compared": len(verdict.rows),
+        "columns": list(keys),
+        "unequal": [said(row) for row in verdict.failures],
+        "wholes": [said(row) for row in verdict.rows if row.path == ""],
+        "notes": verdict.notes,
+    }
+
+
+def _figures(figures: Any) -> dict[str, Any]:
+    return {"figures": [asdict(figure) for figure in figures]}

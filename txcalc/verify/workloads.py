@@ -1,0 +1,286 @@
+"""Prefill, decode and training steps on a device: the most memory they hold and the time they take, beside what was
+predicted. Unlike an oracle's rows these figures need not be equal: each says how far apart they are, and why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from txcalc.hardware import Accelerator
+from txcalc.model import Model
+from txcalc.parts.part import Workload
+from txcalc.planning.crossover import CORE, FEED_FORWARD, RULES, crossovers, lengths
+from txcalc.planning.deployment import engine
+from txcalc.planning.parallelism import Layout, Stage
+from txcalc.planning.roofline import Cost, Rank, total
+from txcalc.reference import Cache, build, inputs, mode
+from txcalc.units import iec
+from txcalc.verify import device as devices
+from txcalc.verify.flops import learning
+from txcalc.verify.measure import Peak, Work, measured, part_seconds, seconds, traced
+from txcalc.verify.saved import claims
+from txcalc.verify.storage import state_bytes
+from txcalc.verify.verdict import Figure, Verdict, module_paths
+
+NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
+ALONE = Layout(1, 1, 1, 1)
+
+
+class Load(NamedTuple):
+    """A unit of work. `tokens` are new ones of each of `batch` sequences that have `past` in the cache.
+
+    kind      "prefill" (with a cache where there is one, logits of the last position), "decode", "training" (forward,
+              backward of the sum of all outputs, AdamW's step; with `checkpoint` blocks are computed again)
+    absorbed  MLA without expanding its latents
+    """
+
+    kind: str
+    batch: int
+    tokens: int
+    past: int = 0
+    checkpoint: bool = False
+    absorbed: bool = False
+
+    def __str__(self) -> str:
+        past = f", {self.past:,} past" if self.past else ""
+        words = ", blocks computed again" * self.checkpoint + ", MLA absorbed" * self.absorbed
+        return f"{self.kind} B = {self.batch:,}, T = {self.tokens:,}{past}{words}"
+
+
+class Subject(NamedTuple):
+    """What is put to work."""
+
+    model: Model
+    device: str
+    dtype: torch.dtype
+
+    @property
+    def caches(self) -> bool:
+        return self.model.kind not in ("encoder", "vision")
+
+    @property
+    def static(self) -> bool:
+        """Experts get tokens as in a trace: who gets how many depends on data, and memory on that."""
+        return any(entry.routed for entry in self.model.ledger())
+
+    def data(self, load: Load, device: str) -> tuple[Tensor, ...]:
+        """Fresh random inputs; a decode step's are ids alone, what it needs of an encoder is in the cache."""
+        made = inputs(self.model, load.batch, load.tokens, device=device)
+        made = made[:1] if load.past else made
+        return tuple(x.to(self.dtype) if x.is_floating_point() else x for x in made)
+
+    def remembered(self, load: Load) -> Callable[[str], Cache]:
+        """A cache of random values for `past` tokens, of the shapes that a prefill on meta leaves."""
+        shapes = Cache()
+        if load.past:
+            net = build(self.model, device="meta", dtype=self.dtype)
+            given = self.data(load._replace(tokens=load.past, past=0), "meta")
+            with torch.no_grad(), mode(static=True, last=True):
+                net(*given, cache=shapes)
+
+        held = {path: [(t.shape, t.dtype) for t in kept] for path, kept in shapes.tensors.items()}
+        tables = {path: (table.shape, table.dtype) for path, table in shapes.distances.items()}
+
+        def made(device: str) -> Cache:
+            cache = Cache()
+            cache.past = shapes.past
+            cache.tensors = {path: tuple(_random(*like, device) for like in kept) for path, kept in held.items()}
+            cache.distances = {path: _random(*like, device) for path, like in tables.items()}
+            return cache
+
+        return made
+
+    def forward(self, net: Any, load: Load, given: tuple[Tensor, ...], cache: Cache | None) -> Any:
+        """One pass without gradients, as a server does it."""
+        with torch.no_grad(), mode(last=True, absorbed=load.absorbed, static=self.static):
+            return net(*given, cache=cache) if self.caches else net(*given)
+
+    def prepare(self, load: Load) -> Callable[[str], Work]:
+        """For `measure`: on a device, the modules and data, and the work that is done with them, again and again. A
+        decode step's cache grows by each."""
+        if load.kind == "training":
+            return partial(self._training, load)
+        remembered = self.remembered(load._replace(past=max(load.past - load.tokens, 0)))
+
+        def made(device: str) -> Work:
+            net, given = build(self.model, device=device, dtype=self.dtype), self.data(load, device)
+            kept = remembered(device)
+
+            def work() -> None:
+                self.forward(net, load, given, kept if load.past else Cache())
+
+            return work
+
+        return made
+
+    def stepping(self, load: Load) -> Callable[[], Work]:
+        """For clocks: one module, and each time a step of it on fresh data."""
+        net, remembered = build(self.model, device=self.device, dtype=self.dtype), self.remembered(load)
+        return partial(self.step, net, load, remembered)
+
+    def step(self, net: Any, load: Load, remembered: Callable[[str], Cache]) -> Work:
+        """A pass on fresh data, ready to go."""
+        given, cache = self.data(load, self.device), remembered(self.device)
+        return lambda: self.forward(net, load, given, cache)
+
+    def _training(self, load: Load, device: str) -> Work:
+        net = build(self.model, device=device, dtype=self.dtype)
+        given, optimizer = learning(net, self.data(load, device)), torch.optim.AdamW(net.parameters())
+
+        def work() -> None:
+            optimizer.zero_grad(set_to_none=True)
+            with mode(checkpoint=load.checkpoint, static=self.static):
+                result = net(*given)
+                loss = sum(part.sum() for part in (result if isinstance(result, tuple) else (result,)))
+                del result
+                loss.backward()
+                del loss
+            optimizer.step()
+
+        return work
+
+    def least_bytes(self, load: Load) -> int:
+        """What has to be in memory at once: weights and cache; of a training step weights, AdamW's two moments, and the
+        larger of the gradients and of what backward needs, where the ledger claims to know it."""
+        width = self.dtype.itemsize
+        logits = "all" if load.kind == "training" else "last"
+        ledger = self.model.ledger(load.batch, load.tokens, load.past, logits=logits)
+        weights = ledger.total("params") * width
+        if load.kind != "training":
+            cache = sum(load.batch * state_bytes(entry, width) for entry in ledger) if self.caches else 0
+            return weights + cache  # type: ignore[no-any-return]
+        learned = (ledger.total("active") if self.static else ledger.total("params")) * width
+        kept = ledger.total("saved") * width if claims(ledger) and not load.checkpoint else 0
+        return weights + 2 * learned + max(learned, kept)  # type: ignore[no-any-return]
+
+
+def _random(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
+    return torch.randn(shape, dtype=dtype, device=device)
+
+
+def peak_memory(subject: Subject, load: Load) -> Figure:
+    """The most that is held at once: of fake tensors (predicted), and on the device."""
+    prepare = subject.prepare(load)
+    foreseen, found = traced(prepare, subject.device), measured(prepare, subject.device)
+    least, gap = subject.least_bytes(load), _gap(foreseen, found)
+    return Figure("peak memory", str(load), "", "bytes", least, foreseen.peak, found.peak, gap)
+
+
+def _gap(foreseen: Peak, found: Peak) -> dict[str, float]:
+    """Measured less predicted, by name; the parts add up to it."""
+    asked = found.peak if found.requested is None else found.requested
+    names: dict[str, float] = {}
+    if asked != foreseen.peak:
+        apart = Counter(found.by_operator)
+        apart.subtract(foreseen.by_operator)
+        sign = 1 if asked > foreseen.peak else -1
+        who = sorted((name for name in apart if sign * apart[name] > 0), key=lambda name: -sign * apart[name])
+        names[f"scratch space and workspaces ({', '.join(who[:3])})"] = asked - foreseen.peak
+    if found.peak != asked:
+        names["blocks larger than asked for: rounded up, or with a rest that was not split off"] = found.peak - asked
+    return names
+
+
+def times(subject: Subject, load: Load, accelerator: Accelerator, repeats: int = 5) -> Iterator[Figure]:
+    """Seconds of a pass and of its parts by kind, on fresh data each time, beside the roofline's floor and what was
+    expected of the accelerator's efficiency."""
+    net, remembered = build(subject.model, device=subject.device, dtype=subject.dtype), subject.remembered(load)
+    fresh = partial(subject.step, net, load, remembered)
+    costs = rank(subject, accelerator).parts(workload(subject.model, load))
+    whole = total(costs.values())
+    taken = median(seconds(fresh, subject.device, repeats))
+    kinds = {path: entry.kind for entry in subject.model.ledger() for path in module_paths(entry, experts=True)}
+    parts = part_seconds(net, kinds, fresh, subject.device, repeats)
+    yield Figure("time", str(load), "", "seconds", whole.floor, whole.achievable, taken)
+    for kind, found in parts.items():
+        cost = costs.get(kind, Cost())
+        yield Figure("time", str(load), kind, "seconds", cost.floor, cost.achievable, found)
+
+
+def rank(subject: Subject, accelerator: Accelerator) -> Rank:
+    """The whole model on one accelerator, its cache in the dtype of the modules."""
+    name = NAMES[subject.dtype]
+    return Rank(subject.model, Stage(0, 1, subject.model.root), ALONE, accelerator, engine(subject.model, name, name))
+
+
+def workload(model: Model, load: Load) -> Workload:
+    """What is asked of the ledger for it."""
+    mla = "absorbed" if load.absorbed else "expanded"
+    return model.workload(load.batch, load.tokens, load.past, logits="last", mla=mla)
+
+
+def overtaking(subject: Subject, tokens: Sequence[int], accelerator: Accelerator) -> Iterator[Figure]:
+    """Times of the attention core and of the feed-forward at growing lengths of one sequence, and the length at which
+    the first outweighs the second: by FLOPs, as expected of this accelerator, and as measured between two lengths."""
+    ratios: list[tuple[float, float]] = []
+    for length in tokens:
+        found = {figure.part: figure for figure in times(subject, Load("prefill", 1, length), accelerator, 3)}
+        kinds = [CORE, tuple(kind for kind in FEED_FORWARD if kind in found)]
+        yield from (found[kind] for side in kinds for kind in side)
+        sides = [[found[kind] for kind in side] for side in kinds]
+        expected, taken = (
+            sum(figure.predicted or 0.0 for figure in sides[0]) / sum(figure.predicted or 0.0 for figure in sides[1]),
+            sum(figure.measured for figure in sides[0]) / sum(figure.measured for figure in sides[1]),
+        )
+        ratios.append((expected, taken))
+    met = crossing(tokens, [taken for _, taken in ratios])
+    if met is None:
+        return
+    rule = next(c for c in crossovers(lengths(subject.model)) if c.rule is RULES[0] and c.attention == "masked")
+    by_time = crossing(tokens, [expected for expected, _ in ratios])
+    foreseen: list[tuple[str, float | None]] = [("masked FLOPs", rule.tokens), ("expected times", by_time)]
+    for how, where in foreseen:
+        if where is not None:
+            yield Figure("attention outweighs the feed-forward", f"by {how}", "", "tokens", None, where, met)
+
+
+MEASURES = {
+    "peak": "the most memory of prefill, decode and a training step, beside that of fake tensors",
+    "time": "of prefill and decode by kind of part, beside the roofline's floor and what is expected",
+}
+
+
+def common(model: Model, device: str) -> tuple[Load, ...]:
+    """What is measured of any model where nothing else is asked: sizes that suit the device and the model."""
+    cuda = torch.device(device).type == "cuda"
+    long, batch = min(2048 if cuda else 256, model.context or 256), 8 if cuda else 2
+    passes = (Load("prefill", 1, long // 4), Load("prefill", batch, long // 4), Load("prefill", 1, long))
+    steps = (Load("decode", 1, 1, long - 1), Load("decode", batch, 1, long - 1))
+    training = Load("training", 1, long // 4), Load("training", 1, long // 4, checkpoint=True)
+    if model.fixed_length:
+        passes = Load("prefill", 1, 1), Load("prefill", batch, 1), Load("prefill", 2 * batch, 1)
+        training = Load("training", batch, 1), Load("training", batch, 1, checkpoint=True)
+    return passes + (() if model.kind in ("encoder", "vision") else steps) + training
+
+
+def measure(verdict: Verdict, subject: Subject, wanted: Sequence[str], accelerator: Accelerator | None) -> None:
+    """Adds the figures of `common` work to a verdict; what would not fit is not run, and said."""
+    for load in common(subject.model, subject.device):
+        if "peak" in wanted:
+            needed, free = traced(subject.prepare(load), subject.device).peak, devices.free_bytes(subject.device)
+            if needed > free:
+                verdict.notes.append(
+                    f"{load}: not run, it needs {iec(needed)} and {subject.device} has {iec(free)} free"
+                )
+                continue
+            verdict.figures.append(peak_memory(subject, load))
+        if "time" in wanted and accelerator is not None and load.kind != "training":
+            verdict.figures += times(subject, load, accelerator)
+        devices.tidy(subject.device)
+
+
+def crossing(tokens: Sequence[int], ratios: Sequence[float]) -> float | None:
+    """The length at which a ratio reaches 1, between two lengths on a line through their logarithms; None: at none."""
+    for (low, under), (high, over) in pairwise(zip(tokens, ratios, strict=True)):
+        if under < 1 <= over:
+            return float(low * (high / low) ** (math.log(1 / under) / math.log(over / under)))
+    return None

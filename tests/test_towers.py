@@ -218,3 +218,19 @@ def test_mutations_give_a_whole_or_a_reason(name: str, data: st.DataObject) -> N
     if model.spec["multimodal"]:
         assert (model.whole is None) == ("params.whole is not known" in said(model))
     assert model.whole is None or model.whole >= model.params
+
+
+def test_multi_token_prediction_is_counted_apart(tmp_path: Path) -> None:
+    model = read(CONFIGS["deepseek-v3"])
+    # deepseek-ai/DeepSeek-V3: weights of the checkpoint's header without its scales, in which the layer beside the
+    # model repeats the table and the head.
+    assert model.params + model.predictors + 2 * 129280 * 7168 == 684_489_830_400
+    assert read(CONFIGS["deepseek-v3"] | {"num_nextn_predict_layers": 2}).predictors == 2 * model.predictors
+    assert read(CONFIGS["deepseek-v3"] | {"num_nextn_predict_layers": 0}).predictors == 0
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIGS["deepseek-v3"]))
+    answer = CliRunner().invoke(app, ["show", str(path), "--json"])
+    assert json.loads(answer.stdout)["params"]["mtp"] == model.predictors == 11_610_067_968
+    assert (
+        "multi-token prediction, counted apart: 11,610,067,968" in CliRunner().invoke(app, ["show", str(path)]).stdout
+    )

@@ -46,6 +46,18 @@ class Model:
         return None if self.spec["beside"] is None else self.params + self.spec["beside"]
 
     @property
+    def predictors(self) -> int:
+        """Parameters of the multi-token-prediction layers beside the model: each a layer like its last, a matrix from
+        2·D to D and three norms; the tables that they share are the model's (DeepSeek-V3, arXiv 2412.19437, 2.2)."""
+        number = self.spec["predictors"]
+        if not number:
+            return 0
+        stack = self.spec["stacks"][""]
+        layer: int = self.ledger().at(f"layers.{stack['n_layers'] - 1}").total("params")
+        d = stack["d_model"]
+        return number * (layer + 2 * d * d + 3 * d)  # type: ignore[no-any-return]
+
+    @property
     def active(self) -> int:
         """Parameters that one token passes (k of E experts)."""
         return self.ledger().total("active")  # type: ignore[no-any-return]

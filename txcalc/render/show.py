@@ -95,6 +95,7 @@ def data(model: Model, ledger: Ledger) -> dict[str, Any]:
             "embedding": params.get("embedding", 0),
             "by_kind": params,
             **({"whole": model.whole} if model.spec["multimodal"] else {}),
+            **({"mtp": model.predictors} if model.predictors else {}),
         },
         "flops": {
             "forward": {"matmul": ledger.total("flops"), "other": ledger.total("flops_other")},
@@ -149,12 +150,14 @@ def report(model: Model, ledger: Ledger, kept: Ledger, attention: str, dtype: st
 
 
 def _whole(model: Model) -> list[str]:
-    """What a multimodal model is in all, where that is known."""
-    if model.spec["beside"] is None:
-        return []
-    return [
-        f"the language model of a multimodal one that has {model.whole:,} parameters, {model.spec['beside']:,} beside"
-    ]
+    """What there is beside the parameters that are counted, where that is known."""
+    lines = []
+    if model.spec["beside"] is not None:
+        whole, other = model.whole, model.spec["beside"]
+        lines.append(f"the language model of a multimodal one that has {whole:,} parameters, {other:,} beside")
+    if model.predictors:
+        lines.append(f"multi-token prediction, counted apart: {model.predictors:,} parameters")
+    return lines
 
 
 def _known(model: Model, ledger: Ledger) -> dict[str, Known]:

@@ -142,6 +142,7 @@ IDENTITY = {
     "active": Field(expected, None, "active parameters it must give"),
     "published": Field(text, "", "the count its authors print, and why it differs, if it does"),
     "model_type": Field(text, "", "name of the architecture in Hugging Face configs"),
+    "predictors": Field(count, 0, "multi-token-prediction layers beside it, each a layer like its last"),
     "multimodal": Field(flag, False, "the language model of a model that has more to it"),
     "beside": Field(expected, None, "parameters of its towers and projectors, beside the language model"),
 }

@@ -17,7 +17,7 @@ from typing import Any
 
 from txcalc.errors import ABSENT, Fault, InputError, UnknownName, shown
 from txcalc.sources.huggingface.config import Config
-from txcalc.sources.huggingface.families import READERS, REFUSED, WRAPPERS
+from txcalc.sources.huggingface.families import PREDICTING, PREDICTORS, READERS, REFUSED, WRAPPERS
 
 MAX_BYTES = 1 << 24
 
@@ -76,6 +76,8 @@ def describe(data: Any, where: str = "config.json", name: str = "") -> Descripti
 
         text = language_model(c)
     raw = reader_of(where, text)(text)
+    if text.model_type in PREDICTING:
+        raw["predictors"] = next((text.data[key] for key in PREDICTORS if type(text.data.get(key)) is int), 0)
     if text is not c:
         from txcalc.sources.huggingface.towers import beside
 

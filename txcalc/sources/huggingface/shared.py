@@ -12,7 +12,7 @@ from typing import Any
 from txcalc.errors import ABSENT
 from txcalc.sources.explicit import folded
 from txcalc.sources.huggingface.config import REQUIRED, Config, any_of
-from txcalc.sources.huggingface.families import DECIDING
+from txcalc.sources.huggingface.families import DECIDING, PREDICTORS
 from txcalc.sources.spec import PARTS, merge, real
 
 Raw = dict[str, Any]
@@ -338,7 +338,7 @@ def experts(c: Config, n: Sequence[str], k: Sequence[str], d_ff: Sequence[str], 
 
 
 def more_heads(c: Config) -> None:
-    """Multi-token-prediction layers: named, not counted."""
-    number = c.count("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers", default=None)
+    """Multi-token-prediction layers: named, not counted among the model's parameters."""
+    number = c.count(*PREDICTORS, default=None)
     if number:
         c.note(f"{number:,} multi-token-prediction layer{'s are' if number > 1 else ' is'} not counted")

@@ -229,6 +229,19 @@ def test_a_known_datasheet_is_kept(one_thread: None) -> None:
     assert found.memory == device.describe("cpu")["memory_bytes"]
 
 
+@pytest.mark.parametrize(
+    "argv", [["calibrate"], ["verify", "D=32 L=2 h=4 F=64 V=50", "--device", "cpu", "--oracle", "peak"]]
+)
+def test_memory_that_runs_out_is_a_refusal(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr("txcalc.verify.calibrate._kernels", full)
+    monkeypatch.setattr("txcalc.verify.workloads.measured", full)
+    code, out, err = run(*argv)
+    assert code == 1 and out == "" and "free" in err and "Traceback" not in err
+
+
 # The suite.
 
 

@@ -19,9 +19,11 @@ import torch
 import torch.nn.functional as F
 
 from txcalc import hardware
+from txcalc.errors import Refuted
 from txcalc.hardware import Accelerator, Efficiency
 from txcalc.model import Model
 from txcalc.sources import load
+from txcalc.units import iec
 from txcalc.verify import device as devices
 from txcalc.verify.measure import Clock, Work
 from txcalc.verify.workloads import Load, Subject, rank, workload
@@ -126,9 +128,29 @@ def calibrate(
 
     `like` has the datasheet to which shares refer; without it the best that was measured stands for it. `progress` is
     told the share that is done.
-    Errors: `InputError` and `NoDevice` for a device that is not there.
+    Errors: `InputError` and `NoDevice` for a device that is not there; `Refuted` where its memory does not suffice.
     """
     devices.check(device)
+    try:
+        return _measured(device, name, like, sizes, rounds, limit, progress)
+    except RuntimeError as error:
+        if not devices.ran_out(error):
+            raise
+        free = iec(devices.free_bytes(device))
+        raise Refuted(
+            f"{device} has {free} free, too little for the products and the model that are measured"
+        ) from None
+
+
+def _measured(
+    device: str,
+    name: str,
+    like: Accelerator | None,
+    sizes: Sizes | None,
+    rounds: int,
+    limit: float,
+    progress: Callable[[float], None],
+) -> Calibration:
     sizes = sizes or (CUDA if torch.device(device).type == "cuda" else CPU)
     start = time.monotonic()
     kernels = [kernel for kernel in _kernels(device, sizes) if _runs(kernel)]
@@ -151,7 +173,8 @@ def calibrate(
     plain = _accelerator(device, name, like, rates)
     share = _starts(tiny, plain, of_tiny)
     found = replace(plain, calibration=_efficiency(plain, rates, share, wide))
-    before = [expected(subject, step, replace(plain, calibration=None)) for step in sizes.steps]
+    uncalibrated = replace(plain, calibration=like.calibration if like else None)
+    before = [expected(subject, step, uncalibrated) for step in sizes.steps]
     after = [expected(subject, step, found) for step in sizes.steps]
     checks = [Check(str(s), b, a, t) for s, b, a, t in zip(sizes.steps, before, after, taken, strict=True)]
     return Calibration(found, rates, subject.model, wide, checks, done)

@@ -263,19 +263,26 @@ def common(model: Model, device: str) -> tuple[Load, ...]:
 
 
 def measure(verdict: Verdict, subject: Subject, wanted: Sequence[str], accelerator: Accelerator | None) -> None:
-    """Adds the figures of `common` work to a verdict; what would not fit is not run, and said."""
-    for load in common(subject.model, subject.device):
-        if "peak" in wanted:
+    """Adds the figures of `common` work to a verdict; what is foreseen not to fit is not run, and said.
+
+    Errors: `Refuted`, with the number of layers that would fit, where memory runs out all the same.
+    """
+    try:
+        for load in common(subject.model, subject.device):
             needed, free = traced(subject.prepare(load), subject.device).peak, devices.free_bytes(subject.device)
             if needed > free:
-                verdict.notes.append(
-                    f"{load}: not run, it needs {iec(needed)} and {subject.device} has {iec(free)} free"
-                )
+                verdict.notes.append(f"{load}: not run, it needs {iec(needed)} of the {iec(free)} that are free")
                 continue
-            verdict.figures.append(peak_memory(subject, load))
-        if "time" in wanted and accelerator is not None and load.kind != "training":
-            verdict.figures += times(subject, load, accelerator)
-        devices.tidy(subject.device)
+            if "peak" in wanted:
+                verdict.figures.append(peak_memory(subject, load))
+            if "time" in wanted and accelerator is not None and load.kind != "training":
+                verdict.figures += times(subject, load, accelerator)
+            devices.tidy(subject.device)
+    except RuntimeError as error:
+        if not devices.ran_out(error):
+            raise
+        free = devices.free_bytes(subject.device) // 2
+        raise devices.too_large(subject.model, subject.device, subject.dtype, free) from None
 
 
 def crossing(tokens: Sequence[int], ratios: Sequence[float]) -> float | None:

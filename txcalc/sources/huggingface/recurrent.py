@@ -254,12 +254,13 @@ def nemotron_h(c: Config) -> Raw:
     if "experts" in names:
         if bias:
             c.fault("mlp_bias", True, "false", "it is one of the shared expert, not of the routed ones")
-        mixed = experts(c, ("n_routed_experts",), ("num_experts_per_tok",), ("moe_intermediate_size",), 8, 2)
+        mixed = experts(c, ("n_routed_experts", "num_local_experts"), TOP, WIDTH, 8, 2)
         shared = c.size("moe_shared_expert_intermediate_size", default=7688)
         c.only(1, "n_shared_experts", why="one feed-forward beside the routed ones is read")
         raw["experts"] = mixed | {"activation": activation, "gated": False, "d_ff_shared": shared}
         raw["experts"]["scoring"] = "sigmoid"
-    c.ignore("intermediate_size", "num_experts_per_tok", "n_routed_experts", "moe_intermediate_size")
+    c.ignore("intermediate_size", "num_experts_per_tok", "n_routed_experts", "num_local_experts")
+    c.ignore("moe_intermediate_size")
     c.ignore("moe_shared_expert_intermediate_size", "n_shared_experts", "max_position_embeddings", "sliding_window")
     c.ignore("moe_shared_expert_overlap", "mtp_layers_block_type", "mtp_hybrid_override_pattern")
     more_heads(c)

@@ -155,7 +155,7 @@ def heads(
     n_heads = c.size(*names)
     groups = c.size(*kv_names, default=n_heads if kv is None else kv, null=n_heads) if kv_names else n_heads
     width = c.size(*width_names, default=d_head, null=None) if width_names else None
-    if (width is None and whole is False) or whole:
+    if whole or (width is None and (whole is False or n_heads > raw["d_model"])):
         c.divides(n_heads, raw["d_model"], c.spelling(*names), "the width")
     if width is None:
         width = max(1, raw["d_model"] // n_heads)

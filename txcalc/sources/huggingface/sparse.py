@@ -360,7 +360,7 @@ def dots1(c: Config) -> Raw:
     raw = stack(c)
     n = raw["n_layers"]
     attention = heads(c, raw, kv=32) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
-    mixed = _shared(c, experts(c, ROUTED, TOP, WIDTH), "n_shared_experts", default=0)
+    mixed = _shared(c, experts(c, ROUTED, TOP, WIDTH), "n_shared_experts", default=REQUIRED)
     raw = _decoder(c, raw, attention, mixed | {"scoring": "sigmoid"})
     window, first = c.size("sliding_window", default=4096, null=None), c.count("max_window_layers", default=62)
     types = layer_types(c, n, [LOCAL if window is not None and i >= first else GLOBAL for i in range(n)])

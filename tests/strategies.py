@@ -29,10 +29,20 @@ from txcalc.parts.attention import (
 )
 from txcalc.parts.block import Block, Branch
 from txcalc.parts.feedforward import Experts, FeedForward
-from txcalc.parts.linear import Activation, Convolution, Linear, Lookup, Norm, Patches, Sum, Vector
+from txcalc.parts.linear import Activation, BlockLinear, Convolution, Linear, Lookup, Norm, Patches, Sum, Vector
+from txcalc.parts.linear_attention import (
+    ChannelMix,
+    DecayScan,
+    DeltaNet,
+    DeltaRule,
+    LinearAttention,
+    TimeMix,
+    TokenShift,
+    WeightedSum,
+)
 from txcalc.parts.model import Embedding, EncoderDecoder, FixedLength, Head, LayerGroup, Memory, Stack
 from txcalc.parts.part import Workload
-from txcalc.parts.recurrent import DeltaNet, DeltaRule, HeadScan, Mamba, Mamba2, SelectiveScan
+from txcalc.parts.recurrent import GatedRecurrence, Griffin, HeadScan, Mamba, Mamba2, SelectiveScan
 
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "sigmoid", "tanh")
 
@@ -66,9 +76,12 @@ latent_cores = st.builds(LatentCore, sizes, sizes, sizes, sizes, sizes, causal_s
 LEAVES: dict[type, st.SearchStrategy[Any]] = {
     Activation: activation_leaves,
     AttentionCore: cores,
+    BlockLinear: st.builds(BlockLinear, sizes, sizes, flags),
     Convolution: convolutions,
+    DecayScan: st.builds(DecayScan, sizes, sizes),
     DeltaRule: st.builds(DeltaRule, sizes, sizes, sizes, sizes, sizes, st.sampled_from([None, -5.0])),
     Gate: gates,
+    GatedRecurrence: st.builds(GatedRecurrence, sizes),
     HeadScan: st.builds(HeadScan, sizes, sizes, sizes, sizes),
     LatentCore: latent_cores,
     Linear: linears,
@@ -80,7 +93,9 @@ LEAVES: dict[type, st.SearchStrategy[Any]] = {
     Rotary: rotaries,
     SelectiveScan: st.builds(SelectiveScan, sizes, sizes),
     Sum: sums,
+    TokenShift: st.builds(TokenShift, sizes, st.sampled_from([("key",), ("key", "value")])),
     Vector: vectors,
+    WeightedSum: st.builds(WeightedSum, sizes),
 }
 
 feed_forwards = st.builds(FeedForward, sizes, sizes, flags, activations, flags, flags)
@@ -126,16 +141,24 @@ delta_nets = st.builds(
     st.sampled_from(["silu", "sigmoid"]),
     st.just(1e-6),
 )
+griffins = st.builds(Griffin, sizes, sizes, sizes, sizes, flags, flags, activations)
+linear_attentions = st.builds(LinearAttention, sizes, sizes, sizes, activations, st.just(1e-6))
+time_mixes, channel_mixes = st.builds(TimeMix, sizes, sizes), st.builds(ChannelMix, sizes, sizes)
 branches = st.builds(
     Branch,
     st.just("mixer"),
-    attentions | latent_attentions | mambas | mamba2s | delta_nets,
+    attentions | latent_attentions | mambas | mamba2s | delta_nets | griffins | linear_attentions | time_mixes,
     st.sampled_from(["attention", "recurrent", None]),
     maybe(norms),
     maybe(norms),
 )
 channels = st.builds(
-    Branch, st.just("channel"), feed_forwards | experts, st.just("feed_forward"), maybe(norms), maybe(norms)
+    Branch,
+    st.just("channel"),
+    feed_forwards | experts | channel_mixes,
+    st.just("feed_forward"),
+    maybe(norms),
+    maybe(norms),
 )
 blocks = st.builds(Block, sizes, st.tuples(branches, channels), flags, flags, maybe(norms))
 embeddings = st.builds(
@@ -183,17 +206,21 @@ stacks = st.builds(
 COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
     Attention: attentions,
     Block: blocks,
+    ChannelMix: channel_mixes,
     DeltaNet: delta_nets,
     Embedding: embeddings,
     EncoderDecoder: st.builds(EncoderDecoder, stacks, stacks),
     Experts: experts,
     FeedForward: feed_forwards,
     FixedLength: st.builds(FixedLength, stacks, st.integers(2, 40)),
+    Griffin: griffins,
     Head: heads,
     LatentAttention: latent_attentions,
+    LinearAttention: linear_attentions,
     Mamba: mambas,
     Mamba2: mamba2s,
     Stack: stacks,
+    TimeMix: time_mixes,
 }
 
 workloads = st.builds(
@@ -341,8 +368,22 @@ def channel_tables(draw: st.DrawFn) -> dict[str, Any]:
     )
 
 
-MIXERS = {"mamba": mamba_tables, "mamba2": mamba2_tables(), "delta": delta_tables(), "latent": latent_tables()}
-CHANNELS = {"feed_forward": feed_forward_tables, "experts": expert_tables()}
+MIXERS = {
+    "mamba": mamba_tables,
+    "mamba2": mamba2_tables(),
+    "delta": delta_tables(),
+    "rg_lru": st.fixed_dictionaries({"n_heads": sizes, "d_head": sizes}, optional={"bias": flags, "conv_bias": flags}),
+    "linear_attention": st.fixed_dictionaries(
+        {"n_heads": sizes, "d_head": sizes}, optional={"activation": activations}
+    ),
+    "time_mix": st.fixed_dictionaries({}, optional={"d_inner": sizes}),
+    "latent": latent_tables(),
+}
+CHANNELS = {
+    "feed_forward": feed_forward_tables,
+    "experts": expert_tables(),
+    "channel_mix": st.fixed_dictionaries({"d_ff": sizes}),
+}
 
 
 @st.composite

@@ -29,7 +29,21 @@ KEYS = sorted({key for fields in STACK.values() for key in fields} | {*IDENTITY}
 WORDS = sorted(
     {"a", "2*a", "0*a", "*a", "1e9*a", "q", "decoder", "encoder", "vision", "audio", "encoder-decoder", "recurrent"}
     | {"rms", "layer", "learned", "relative", "relative-projection", "classifier", "lm", "masked-lm", "latent", "none"}
-    | {"attention", "cross_attention", "feed_forward", "experts", "mamba", "mamba2", "delta", "shared", "post", "silu"}
+    | {
+        "attention",
+        "cross_attention",
+        "feed_forward",
+        "experts",
+        "mamba",
+        "mamba2",
+        "delta",
+        "rg_lru",
+        "time_mix",
+        "channel_mix",
+        "shared",
+        "post",
+        "silu",
+    }
 )
 
 numbers = st.integers(-3, 9) | st.sampled_from([10**6, 10**9, 10**30, -(10**30), 2**64]) | st.floats()

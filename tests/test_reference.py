@@ -238,7 +238,7 @@ def test_a_mask_lets_through_as_many_pairs_as_the_span_counts(span: Any) -> None
 
 @torch.no_grad()
 def test_states_carry_a_token_as_far_as_attention_does() -> None:
-    for name in ("mamba", "mamba2", "qwen3-next", "channel-delta", "llama"):
+    for name in ("mamba", "mamba2", "qwen3-next", "channel-delta", "recurrent-gemma", "rwkv", "minimax", "llama"):
         _, net, (ids,) = made(name)
         other = ids.clone()
         other[:, 0] = (other[:, 0] + 1) % V
@@ -431,6 +431,9 @@ FEATURES = [
     "mamba2",
     "qwen3-next",
     "channel-delta",
+    "recurrent-gemma",
+    "rwkv",
+    "minimax",
     "chinchilla",
 ]
 

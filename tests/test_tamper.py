@@ -28,10 +28,20 @@ from txcalc.parts.attention import (
 )
 from txcalc.parts.block import Block, Branch
 from txcalc.parts.feedforward import Experts, FeedForward
-from txcalc.parts.linear import Activation, Convolution, Linear, Lookup, Norm, Patches, Sum, Vector
+from txcalc.parts.linear import Activation, BlockLinear, Convolution, Linear, Lookup, Norm, Patches, Sum, Vector
+from txcalc.parts.linear_attention import (
+    ChannelMix,
+    DecayScan,
+    DeltaNet,
+    DeltaRule,
+    LinearAttention,
+    TimeMix,
+    TokenShift,
+    WeightedSum,
+)
 from txcalc.parts.model import Embedding, EncoderDecoder, FixedLength, Head, LayerGroup, Memory, Stack
 from txcalc.parts.part import COST, Cache, Leaf, MatMul, Workload
-from txcalc.parts.recurrent import DeltaNet, DeltaRule, HeadScan, Mamba, Mamba2, SelectiveScan
+from txcalc.parts.recurrent import GatedRecurrence, Griffin, HeadScan, Mamba, Mamba2, SelectiveScan
 
 # 2 sequences of 3 new tokens after 5 cached ones: 6 rows, 8 keys, 3·5 + 1 + 2 + 3 = 21 visible pairs; 14 source rows.
 WORK = Workload(2, 3, 5, 7)
@@ -278,6 +288,40 @@ ROWS = {
         saved=5 * (21 * 6 + 10 + 3 + 15),
         cache=(0, 105, 105),
     ),
+    "linear layers side by side": row(  # 3 of 5 by 5
+        BlockLinear(3, 5), params=90, flops=2 * 6 * 75, flops_other=6 * 15, traffic=(90, 6 * 30, 0), saved=6 * 15
+    ),
+    "linear layers side by side, their input kept elsewhere": row(
+        BlockLinear(3, 5, False), params=90, flops=900, flops_other=90, traffic=(90, 180, 0)
+    ),
+    "gated recurrence": row(
+        GatedRecurrence(11), params=11, flops_other=6 * 11 * 16, traffic=(11, 6 * 44, 2 * 2 * 11), saved=6 * 55,
+        cache=(0, 11, 11),
+    ),
+    "gated recurrence of 5 sequences": row(
+        GatedRecurrence(11), STEP, params=11, flops_other=5 * 176, traffic=(11, 220, 110), saved=275, cache=(0, 11, 11)
+    ),
+    "scan with a fixed decay": row(  # 3 heads of 5
+        DecayScan(3, 5), flops_other=6 * 75 * 5, traffic=(0, 6 * 60, 2 * 2 * 75), saved=6 * 15 * 8, cache=(0, 75, 75)
+    ),
+    "scan with a fixed decay, of 5 sequences": row(
+        DecayScan(3, 5), STEP, flops_other=5 * 375, traffic=(0, 300, 750), saved=600, cache=(0, 75, 75)
+    ),
+    "token shift": row(
+        TokenShift(11, ("key", "value")), params=22, flops_other=6 * 66, traffic=(22, 6 * 33, 2 * 2 * 11),
+        saved=6 * 22, cache=(0, 11, 11),
+    ),
+    "token shift of 5 sequences": row(
+        TokenShift(11, ("key", "value")), STEP, params=22, flops_other=330, traffic=(22, 165, 110), saved=110,
+        cache=(0, 11, 11),
+    ),
+    "weighted sum": row(
+        WeightedSum(11), params=22, flops_other=6 * 253, traffic=(22, 6 * 33, 2 * 2 * 33), saved=6 * 66,
+        cache=(0, 33, 33),
+    ),
+    "weighted sum of 5 sequences": row(
+        WeightedSum(11), STEP, params=22, flops_other=5 * 253, traffic=(22, 165, 330), saved=330, cache=(0, 33, 33)
+    ),
     "gate": row(  # 5 heads of 7
         Gate(5, 7, 7), flops_other=6 * 35 * (3 + 1), traffic=(0, 6 * 35 * (2 + 3), 0), saved=6 * 35
     ),
@@ -427,6 +471,42 @@ ROWS = {
         traffic=(11 * 47 + 145 + 9 + 15 + 165, 6 * (58 + 58 + 47 + 30 + 26), 2 * 2 * 105),
         saved=6 * (11 + 29 + (15 * 8 + 3 + 14) + 15 + 15),
         cache=(0, 116 + 105, 116 + 105),
+    ),
+    "griffin": row(  # 3 heads of 5, 2 taps
+        Griffin(11, 3, 5, 2, True, True, "gelu_tanh"),
+        params=2 * (165 + 15) + 45 + 2 * 90 + 15 + 165 + 11,
+        flops=2 * 6 * (3 * 165 + 30 + 150),
+        flops_other=6 * (30 + 15 + 30 + 15 * 16 + 15 * 10 + 11),
+        traffic=(360 + 45 + 180 + 15 + 176, 6 * (52 + 30 + 60 + 60 + 75 + 26), 2 * 2 * 15),
+        saved=6 * (11 + 15 + 15 + 75 + 45 + 15),
+        cache=(0, 30 + 15, 30 + 15),
+    ),
+    "linear attention": row(  # 3 heads of 5
+        LinearAttention(11, 3, 5, "silu", 0),
+        params=11 * 60 + 15 + 165,
+        flops=2 * 6 * (11 * 60 + 165),
+        flops_other=6 * (4 * 45 + 75 * 5 + 4 * 15 + 4 * 15),
+        traffic=(675 + 165, 6 * (11 + 45 + 11 + 15 + 90 + 60 + 30 + 75 + 26), 2 * 2 * 75),
+        saved=6 * (11 + 45 + 15 * 8 + 15 + 2 * 15 + 15),
+        cache=(0, 75, 75),
+    ),
+    "time mix": row(
+        TimeMix(11, 13),
+        params=33 + 4 * 143 + 26,
+        flops=2 * 6 * 4 * 143,
+        flops_other=6 * (9 * 11 + 23 * 13 + 4 * 13),
+        traffic=(33 + 572 + 26, 6 * (44 + 4 * 24 + 39 + 5 * 13), 2 * 2 * (11 + 39)),
+        saved=6 * (22 + 33 + 6 * 13 + 2 * 13 + 13),
+        cache=(0, 50, 50),
+    ),
+    "channel mix": row(
+        ChannelMix(11, 13),
+        params=22 + 2 * 143 + 121,
+        flops=2 * 6 * (2 * 143 + 121),
+        flops_other=6 * (6 * 11 + 2 * 13 + 4 * 11),
+        traffic=(22 + 286 + 121, 6 * (33 + 24 + 26 + 24 + 22 + 55), 2 * 2 * 11),
+        saved=6 * (22 + 11 + 13 + 13 + 11 + 22),
+        cache=(0, 11, 11),
     ),
     "delta net": row(  # 3 heads of 7 on 1 of 5, 2 taps: 31 through the convolution
         DeltaNet(11, 3, 1, 5, 7, 2, False, None, None, "silu", 0),

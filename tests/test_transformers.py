@@ -43,6 +43,7 @@ class Case(NamedTuple):
     raw: Mapping[str, Any]
     rules: Mapping[str, Rule]
     buffers: str = "no buffer is copied"
+    fixed: str = "no buffer is copied as it is"
 
 
 def transposed(name: str) -> Rule:
@@ -90,6 +91,11 @@ def oss_pairs(layer: str, suffix: str, tensor: Tensor) -> Copied:
 def oss_downs(layer: str, suffix: str, tensor: Tensor) -> Copied:
     at, kind = f"layers.{layer}.experts.routed", suffix.lstrip("_") or "weight"
     return {f"{at}.{e}.down.{kind}": expert.T for e, expert in enumerate(tensor)}
+
+
+def shared_channel(name: str) -> Rule:
+    """A vector that is kept with axes of one."""
+    return lambda *groups, tensor: {name.format(*groups): tensor.flatten()}
 
 
 def delta_projections(layer: str, tensor: Tensor) -> Copied:
@@ -654,6 +660,99 @@ CASES = [
         },
     ),
     Case(
+        "recurrent-gemma",
+        "RecurrentGemmaForCausalLM",
+        "RecurrentGemmaConfig",
+        {
+            **SMALL,
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 1,
+            "attention_window_size": 4,
+            "tie_word_embeddings": True,
+        },
+        TINY["recurrent-gemma"],
+        {
+            **LLAMA,
+            r"model\.final_norm\.weight": "final_norm.weight",
+            r"model\.layers\.([01])\.temporal_pre_norm\.weight": r"layers.\1.rg_lru_norm.weight",
+            r"model\.layers\.(2)\.temporal_pre_norm\.weight": r"layers.\1.attention_norm.weight",
+            r"model\.layers\.(\d)\.channel_pre_norm\.weight": r"layers.\1.feed_forward_norm.weight",
+            r"model\.layers\.(\d)\.temporal_block\.([qkvo])_proj\.(\w+)": r"layers.\1.attention.\2.\3",
+            r"model\.layers\.(\d)\.temporal_block\.linear_x\.(\w+)": r"layers.\1.rg_lru.in_proj.\2",
+            r"model\.layers\.(\d)\.temporal_block\.linear_y\.(\w+)": r"layers.\1.rg_lru.gate_proj.\2",
+            r"model\.layers\.(\d)\.temporal_block\.linear_out\.(\w+)": r"layers.\1.rg_lru.out_proj.\2",
+            r"model\.layers\.(\d)\.temporal_block\.conv_1d\.(\w+)": r"layers.\1.rg_lru.conv.\2",
+            r"model\.layers\.(\d)\.temporal_block\.rg_lru\.recurrent_param": r"layers.\1.rg_lru.scan.rate",
+            r"model\.layers\.(\d)\.temporal_block\.rg_lru\.input_gate_(\w+)": r"layers.\1.rg_lru.input_gate.\2",
+            r"model\.layers\.(\d)\.temporal_block\.rg_lru\.recurrent_gate_(\w+)": r"layers.\1.rg_lru.decay_gate.\2",
+            r"model\.layers\.(\d)\.mlp_block\.(gate|up|down)_proj\.(\w+)": r"layers.\1.feed_forward.\2.\3",
+        },
+    ),
+    Case(
+        "rwkv",
+        "RwkvForCausalLM",
+        "RwkvConfig",
+        {
+            "vocab_size": V,
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 2,
+            "rescale_every": 0,
+        },
+        TINY["rwkv"],
+        {
+            r"rwkv\.embeddings\.weight": "embedding.tokens.weight",
+            r"rwkv\.blocks\.0\.pre_ln\.(\w+)": r"embedding.norm.\1",
+            r"rwkv\.blocks\.(\d)\.ln1\.(\w+)": r"layers.\1.time_mix_norm.\2",
+            r"rwkv\.blocks\.(\d)\.ln2\.(\w+)": r"layers.\1.channel_mix_norm.\2",
+            r"rwkv\.blocks\.(\d)\.attention\.time_decay": r"layers.\1.time_mix.scan.decay",
+            r"rwkv\.blocks\.(\d)\.attention\.time_first": r"layers.\1.time_mix.scan.bonus",
+            r"rwkv\.blocks\.(\d)\.attention\.time_mix_(\w+)": shared_channel("layers.{0}.time_mix.shift.{1}"),
+            r"rwkv\.blocks\.(\d)\.attention\.([kvr])\w+\.weight": r"layers.\1.time_mix.\2.weight",
+            r"rwkv\.blocks\.(\d)\.attention\.output\.weight": r"layers.\1.time_mix.out_proj.weight",
+            r"rwkv\.blocks\.(\d)\.feed_forward\.time_mix_(\w+)": shared_channel("layers.{0}.channel_mix.shift.{1}"),
+            r"rwkv\.blocks\.(\d)\.feed_forward\.key\.weight": r"layers.\1.channel_mix.up.weight",
+            r"rwkv\.blocks\.(\d)\.feed_forward\.value\.weight": r"layers.\1.channel_mix.down.weight",
+            r"rwkv\.blocks\.(\d)\.feed_forward\.receptance\.weight": r"layers.\1.channel_mix.r.weight",
+            r"rwkv\.ln_out\.(\w+)": r"final_norm.\1",
+            r"head\.weight": "head.projection.weight",
+        },
+    ),
+    Case(
+        "minimax",
+        "MiniMaxForCausalLM",
+        "MiniMaxConfig",
+        {
+            **SMALL,
+            "num_hidden_layers": 3,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+            "block_size": 4,
+        },
+        TINY["minimax"],
+        {
+            **EXPERTS,
+            r"model\.layers\.0\.input_layernorm\.weight": "embedding.norm.weight",
+            r"model\.layers\.1\.input_layernorm\.weight": "layers.0.experts_norm.weight",
+            r"model\.layers\.2\.input_layernorm\.weight": "layers.1.experts_norm.weight",
+            r"model\.norm\.weight": "layers.2.experts_norm.weight",
+            r"model\.layers\.([02])\.post_attention_layernorm\.weight": r"layers.\1.linear_attention_norm.weight",
+            r"model\.layers\.(1)\.post_attention_layernorm\.weight": r"layers.\1.attention_norm.weight",
+            r"model\.layers\.(\d)\.self_attn\.qkv_proj\.weight": lambda layer, tensor: {
+                f"layers.{layer}.linear_attention.in_proj.weight": tensor.unflatten(0, (4, 3, -1))
+                .transpose(0, 1)
+                .flatten(0, 2)
+            },
+            r"model\.layers\.(\d)\.self_attn\.output_gate\.weight": r"layers.\1.linear_attention.gate_proj.weight",
+            r"model\.layers\.(\d)\.self_attn\.(norm|out_proj)\.weight": r"layers.\1.linear_attention.\2.weight",
+            r"model\.layers\.(\d)\.self_attn\.slope_rate": lambda layer, tensor: {
+                f"layers.{layer}.linear_attention.scan.decay": tensor.flatten()
+            },
+        },
+        fixed=r".*slope_rate",
+    ),
+    Case(
         "jamba",
         "JambaForCausalLM",
         "JambaConfig",
@@ -709,12 +808,13 @@ def theirs_of(case: Case) -> nn.Module:
 def copy(case: Case, theirs: nn.Module, ours: nn.Module) -> None:
     """Copies every weight of `theirs` by the case's rules; each of ours must be given exactly once."""
     wanted = dict(ours.named_parameters()) | {k: v for k, v in ours.named_buffers() if v.is_floating_point()}
-    found = [*theirs.named_parameters(), *((k, v) for k, v in theirs.named_buffers() if re.fullmatch(case.buffers, k))]
+    copied = f"{case.buffers}|{case.fixed}"
+    found = [*theirs.named_parameters(), *((k, v) for k, v in theirs.named_buffers() if re.fullmatch(copied, k))]
     for name, tensor in found:
         # a later rule is the more particular one
         rule, match = [(r, m) for p, r in case.rules.items() if (m := re.fullmatch(p, name))][-1]
-        copied = {match.expand(rule): tensor} if isinstance(rule, str) else rule(*match.groups(), tensor=tensor)
-        for path, value in copied.items():
+        mapped = {match.expand(rule): tensor} if isinstance(rule, str) else rule(*match.groups(), tensor=tensor)
+        for path, value in mapped.items():
             wanted.pop(path).copy_(value)
     assert not wanted, f"nothing was copied to {sorted(wanted)}"
 
@@ -761,6 +861,9 @@ GENERATES = [
     "jamba",
     "gpt-oss",
     "qwen3-next",
+    "recurrent-gemma",
+    "rwkv",
+    "minimax",
 ]
 
 

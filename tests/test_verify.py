@@ -18,10 +18,11 @@ from txcalc import load
 from txcalc.cli import app
 from txcalc.errors import InputError, Refuted, UnknownName
 from txcalc.parts.attention import AttentionCore, Gate, LatentCore, RelativeBias, Rotary
-from txcalc.parts.linear import Activation, Convolution, Linear, Lookup, Norm, Patches, Sum, Vector
+from txcalc.parts.linear import Activation, BlockLinear, Convolution, Linear, Lookup, Norm, Patches, Sum, Vector
+from txcalc.parts.linear_attention import DecayScan, DeltaRule, TokenShift, WeightedSum
 from txcalc.parts.model import Memory
 from txcalc.parts.part import Cache, Leaf, MatMul, Weight, Workload
-from txcalc.parts.recurrent import DeltaRule, HeadScan, SelectiveScan
+from txcalc.parts.recurrent import GatedRecurrence, HeadScan, SelectiveScan
 from txcalc.planning.activations import korthikanti
 from txcalc.planning.evidence import MEANING, how_known
 from txcalc.planning.training import training_flops
@@ -134,6 +135,7 @@ def test_what_saved_only_models_is_said_and_not_compared() -> None:
 
 
 CACHED = ["gpt2", "mistral", "gemma3", "deepseek-v3", "t5", "mamba", "mamba2", "jamba", "qwen3-next", "channel-delta"]
+CACHED += ["recurrent-gemma", "rwkv", "minimax"]
 
 
 @pytest.mark.parametrize("name", CACHED)
@@ -208,6 +210,15 @@ PROVED = [
     (DeltaRule, "weights", "qwen3-next"),
     (DeltaRule, "cache", "channel-delta"),
     (Gate, "saved", "channel-delta"),
+    (BlockLinear, "weights", "recurrent-gemma"),
+    (BlockLinear, "operations", "recurrent-gemma"),
+    (GatedRecurrence, "weights", "recurrent-gemma"),
+    (GatedRecurrence, "cache", "recurrent-gemma"),
+    (DecayScan, "cache", "minimax"),
+    (TokenShift, "weights", "rwkv"),
+    (TokenShift, "cache", "rwkv"),
+    (WeightedSum, "weights", "rwkv"),
+    (WeightedSum, "cache", "rwkv"),
     (Memory, "saved", "t5"),
 ]
 ORACLE_OF = {"weights": "parameters", "operations": "flops", "saved": "saved", "cache": "cache"}
@@ -231,9 +242,9 @@ def doubled(leaf: type[Leaf], formula: str) -> Callable[..., Any]:
 
 def test_every_formula_of_every_leaf_is_proved_or_known_to_be_a_model() -> None:
     there = {(leaf, formula) for leaf in LEAVES for formula in ORACLE_OF if formula in vars(leaf)}
-    scans = (SelectiveScan, HeadScan, DeltaRule)
+    scans = (SelectiveScan, HeadScan, DeltaRule, GatedRecurrence, DecayScan, TokenShift, WeightedSum)
     no_products = {(leaf, "operations") for leaf in (Lookup, Norm, Activation, Sum, Rotary, Gate, *scans)}
-    recurrent = {(leaf, "saved") for leaf in scans}
+    recurrent = {(leaf, "saved") for leaf in (*scans, BlockLinear)}
     assert {(leaf, formula) for leaf, formula, _ in PROVED} == there - no_products - recurrent
 
 

@@ -86,7 +86,7 @@ class _Naming:
 
 
 IN_STACK = ("positions", "embedding", "head", "vision", "audio")
-IN_LAYER = ("attention", "latent", "feed_forward", "experts", "mamba", "mamba2", "delta")
+IN_LAYER = ("attention", "latent", "feed_forward", "experts", "mamba", "mamba2")
 
 
 def symbolic(model: Model) -> Symbolic:

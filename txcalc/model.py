@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from txcalc.checkpoint import Check
 
 MAX_TOKENS = 10**12
+MIXERS = ("mamba", "mamba2", "delta", "rg_lru", "linear_attention", "time_mix")  # parts that keep a state, not a past
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +71,7 @@ class Model:
         if kind != "decoder":
             return kind
         parts = {part for layer in self.spec["stacks"][""]["layer"].values() for part in layer["parts"]}
-        if not parts & {"mamba", "mamba2", "delta"}:
+        if not parts & {*MIXERS}:
             return "decoder"
         return "hybrid" if "attention" in parts else "recurrent"
 

@@ -57,6 +57,33 @@ class Linear(Leaf):
 
 
 @frozen
+class BlockLinear(Leaf):
+    """One linear layer a head, side by side: y = x·W + b of each head by itself.
+
+    Shapes   x and y (B, T, h, d), W (h, d, d), b (h, d)
+    Unit     FLOPs, two a multiply-add: 2·B·T·h·d²; the bias 1 an output, under other
+    Kept     x, unless another leaf before it keeps the same tensor
+    Source   De et al. 2024 (arXiv 2402.19427), section 2.4
+    """
+
+    n_heads: Any
+    width: Any
+    keeps: bool = True
+
+    def weights(self) -> tuple[Weight, ...]:
+        return Weight("weight", (self.n_heads, self.width, self.width)), Weight("bias", (self.n_heads, self.width))
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        rows, inner = work.positions, self.n_heads * self.width
+        moved = Traffic(inner * self.width, 2 * rows * inner)
+        product = MatMul("product", self.n_heads, rows, self.width, self.width, moved)
+        return product, elementwise("bias", rows * inner, "add", 0, 0, inner)
+
+    def saved(self, work: Workload) -> Any:
+        return work.positions * self.n_heads * self.width if self.keeps else 0
+
+
+@frozen
 class Lookup(Leaf):
     """A table of `rows` vectors, one fetched at each position: tokens, learned positions, token types, class token.
 

@@ -1,4 +1,4 @@
-"""Recurrent mixers: a short causal convolution, a state updated token by token, and the projections around them.
+"""State-space mixers: a short causal convolution, a state updated token by token, and the projections around them.
 
 The projections and the convolution are headline FLOPs. The scan is counted in its sequential form under `other`:
 chunked kernels trade it for matrix products whose number depends on the implementation.
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import Activation, Convolution, Linear, Norm
+from txcalc.parts.linear import Activation, BlockLinear, Convolution, Linear, Norm
 from txcalc.parts.part import (
     COST,
     Cache,
@@ -98,49 +98,33 @@ class HeadScan(Leaf):
 
 
 @frozen
-class DeltaRule(Leaf):
-    """The gated delta rule: S ← a·S, then S ← S + k·β·(v − Sᵀ·k)ᵀ, and y = Sᵀ·q, for every head of values.
+class GatedRecurrence(Leaf):
+    """RG-LRU: h ← a·h + √(1 − a²)·(i·x) with a = exp(−8·softplus(Λ)·r), for every channel; the first h is i·x.
 
-    Shapes   q and k (B, T, key heads, d_k), of length 1 each; v and y (B, T, h, d_v), β (B, T, h), S (B, h, d_k, d_v),
-             a (B, T, h, `decays`), one a head or one a row of S
-    Unit     FLOPs under other: 7 an element of S (decay, two multiplies-adds to read, one to write), 2 a value
-             (v − Sᵀ·k, β), 7 a channel of the keys (both lengths, 1/√d_k), 3 a head (β = sigmoid), and a decay's
-             exp(−A·softplus(a + bias)) (5), or exp(`bound`·sigmoid(A·(a + bias))) (7)
-    Kept     modelled: q, k, v, a, β and the states at every step
-    Source   Yang et al. 2024 (arXiv 2412.06464), equation 10; with d_k decays Kimi Linear (arXiv 2510.26692)
+    Shapes   x, y and the gates' logits i and r (B, T, C), Λ (C), h (B, C)
+    Unit     FLOPs under other, a channel: 2 to update, 6 for the gates' sigmoids, 8 for a, √(1 − a²) and the products
+    Kept     modelled: x, i, r, a and the state at every step
+    Source   De et al. 2024 (arXiv 2402.19427), equations 1 to 4
     """
 
-    n_heads: Any
-    n_key_heads: Any
-    d_key: Any
-    d_value: Any
-    decays: Any
-    bound: Any = None
+    channels: Any
 
     def weights(self) -> tuple[Weight, ...]:
-        return Weight("A_log", (self.n_heads,)), Weight("dt_bias", (self.n_heads * self.decays,))
+        return (Weight("rate", (self.channels,)),)
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
-        rows, values, keys = work.positions, self.n_heads * self.d_value, self.n_key_heads * self.d_key
-        decays = self.n_heads * self.decays
-        moved = Traffic(self.n_heads + decays, rows * (2 * keys + 2 * values + decays + self.n_heads), 0)
-        state = Traffic(0, 0, 2 * work.batch * values * self.d_key)
-        gate = 3 + COST["softplus"] if self.bound is None else 4 + COST["sigmoid"]
+        elements = work.positions * self.channels
+        state = Traffic(0, 0, 2 * work.batch * self.channels)
         return (
-            Elementwise("scan", rows * values * self.d_key, 7, state, "scan"),
-            Elementwise("correction", rows * values, 2, moved, "scan"),
-            Elementwise("lengths", rows * keys, 7, Traffic(), "scan"),
-            Elementwise("strength", rows * self.n_heads, COST["sigmoid"], Traffic(), "scan"),
-            Elementwise("decay", rows * decays, gate, Traffic(), "scan"),
+            Elementwise("scan", elements, 2, state, "scan"),
+            Elementwise("gates", elements, 8 + 2 * COST["sigmoid"], Traffic(self.channels, 4 * elements, 0), "scan"),
         )
 
     def saved(self, work: Workload) -> Any:
-        values, keys = self.n_heads * self.d_value, self.n_key_heads * self.d_key
-        return work.positions * (values * (1 + self.d_key) + 2 * keys + self.n_heads * (1 + self.decays))
+        return 5 * work.positions * self.channels
 
     def cache(self, work: Workload) -> Cache:
-        state = self.n_heads * self.d_value * self.d_key
-        return Cache(0, state, state)
+        return Cache(0, self.channels, self.channels)
 
 
 @frozen
@@ -200,45 +184,27 @@ class Mamba2(Composite):
 
 
 @frozen
-class DeltaNet(Composite):
-    """A gated delta rule between projections: q, k and v through a short convolution, a norm of what every head reads,
-    and a gate on it.
+class Griffin(Composite):
+    """A recurrent block of Griffin: a convolution and an RG-LRU, whose gates are projected head by head, beside a gate.
 
-    `by_channel`: a decay for every channel of the keys, not one a head. `rank`: decays and gate are projected through
-    so few dimensions; None: directly.
-    Source   Yang et al. 2024 (arXiv 2412.06464), section 3.3; Kimi Linear (arXiv 2510.26692)
+    Source   De et al. 2024 (arXiv 2402.19427), section 2.3
     """
 
     d_model: Any
     n_heads: Any
-    n_key_heads: Any
-    d_key: Any
-    d_value: Any
+    d_head: Any
     d_conv: Any
-    by_channel: bool
-    bound: Any
-    rank: Any
-    gate: str
-    norm_eps: Any
+    bias: bool
+    conv_bias: bool
+    activation: str
 
     def children(self) -> Iterator[Child]:
-        values, decays = self.n_heads * self.d_value, self.d_key if self.by_channel else 1
-        mixed = 2 * self.n_key_heads * self.d_key + values
-        yield Child("in_proj", Linear(self.d_model, mixed, False))
-        yield from self._projected("decay", self.n_heads * decays)
-        yield from self._projected("gate", values)
-        yield Child("beta_proj", Linear(self.d_model, self.n_heads, False, "no"))
-        yield Child("conv", Convolution(mixed, mixed, self.d_conv, False, True, True))
-        yield Child("activation", Activation(mixed, "silu", False))
-        yield Child("scan", DeltaRule(self.n_heads, self.n_key_heads, self.d_key, self.d_value, decays, self.bound))
-        yield Child("norm", Norm(self.d_value, "rms", False, self.norm_eps, self.n_heads))
-        yield Child("gate", Activation(values, self.gate, True))
-        yield Child("out_proj", Linear(values, self.d_model, False))
-
-    def _projected(self, name: str, width: Any) -> Iterator[Child]:
-        """One projection, or two through the rank."""
-        if self.rank is None:
-            yield Child(f"{name}_proj", Linear(self.d_model, width, False, "no"))
-        else:
-            yield Child(f"{name}_down", Linear(self.d_model, self.rank, False, "no"))
-            yield Child(f"{name}_up", Linear(self.rank, width, False))
+        inner = self.n_heads * self.d_head
+        yield Child("in_proj", Linear(self.d_model, inner, self.bias))
+        yield Child("gate_proj", Linear(self.d_model, inner, self.bias, "no"))
+        yield Child("conv", Convolution(inner, inner, self.d_conv, self.conv_bias, True, True))
+        yield Child("input_gate", BlockLinear(self.n_heads, self.d_head))
+        yield Child("decay_gate", BlockLinear(self.n_heads, self.d_head, False))
+        yield Child("scan", GatedRecurrence(inner))
+        yield Child("gate", Activation(inner, self.activation, True))
+        yield Child("out_proj", Linear(inner, self.d_model, self.bias))

@@ -26,9 +26,10 @@ from txcalc.parts.attention import Attention, LatentAttention, RelativeBias, Rot
 from txcalc.parts.block import Block
 from txcalc.parts.feedforward import Experts, FeedForward
 from txcalc.parts.linear import Norm
+from txcalc.parts.linear_attention import ChannelMix, DeltaNet, LinearAttention, TimeMix
 from txcalc.parts.model import Embedding, EncoderDecoder, FixedLength, Head, LayerGroup, Stack
 from txcalc.parts.part import Composite
-from txcalc.parts.recurrent import DeltaNet, Mamba, Mamba2
+from txcalc.parts.recurrent import Griffin, Mamba, Mamba2
 
 
 class Layout(NamedTuple):
@@ -265,6 +266,12 @@ class _Rank:
         if isinstance(part, DeltaNet):
             heads, groups = self.split("n_heads", part.n_heads), self.share("n_key_heads", part.n_key_heads)
             return replace(part, n_heads=heads, n_key_heads=groups)
+        if isinstance(part, Griffin | LinearAttention):
+            return replace(part, n_heads=self.split("n_heads", part.n_heads))
+        if isinstance(part, TimeMix):
+            return replace(part, d_inner=self.split("d_inner", part.d_inner))
+        if isinstance(part, ChannelMix):
+            return replace(part, d_ff=self.split("d_ff", part.d_ff))
         assert isinstance(part, FeedForward)
         return self.feed_forward(part, self.tp)
 

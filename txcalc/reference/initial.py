@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from txcalc.reference.linear import Convolution, Norm
+from txcalc.reference.linear_attention import TokenShift, WeightedSum
 from txcalc.reference.model import Block, Stack
-from txcalc.reference.recurrent import Mamba, SelectiveScan
+from txcalc.reference.recurrent import GatedRecurrence, Mamba, SelectiveScan
 
 STD = 0.02
 STEPS = 0.001, 0.1
@@ -47,6 +48,13 @@ def _first_values(module: nn.Module, name: str, parameter: Tensor) -> None:
         parameter.copy_(torch.linspace(1, last, parameter.shape[-1]).log().expand_as(parameter))
     elif name == "dt_bias":
         _steps(parameter)
+    elif isinstance(module, GatedRecurrence):
+        kept = torch.empty_like(parameter).uniform_(0.9**2, 0.999**2)  # a² where r is 1/8
+        parameter.copy_((kept.log() * -0.5).expm1().log())
+    elif isinstance(module, TokenShift):
+        parameter.fill_(0.5)
+    elif isinstance(module, WeightedSum):
+        parameter.copy_(torch.linspace(-5, 3, len(parameter)) if name == "decay" else torch.full_like(parameter, -1.2))
     elif name in ("bias", "sinks"):
         parameter.zero_()
     elif isinstance(module, Convolution):

@@ -26,6 +26,20 @@ class Linear(nn.Module):
         return F.linear(x, self.weight, self.bias)
 
 
+class BlockLinear(nn.Module):
+    """One linear layer a head, side by side, of x (B, T, h·d)."""
+
+    def __init__(self, n_heads: int, width: int, like: Like) -> None:
+        super().__init__()
+        self.weight = like.parameter(n_heads, width, width)
+        self.bias = like.parameter(n_heads, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.flatten(0, 1).unflatten(-1, self.bias.shape).transpose(0, 1)  # (h, B·T, d)
+        y = torch.bmm(rows, self.weight) + self.bias.unsqueeze(1)
+        return y.transpose(0, 1).flatten(1).view_as(x)
+
+
 class Lookup(nn.Module):
     """The vectors (B, T, width) of ids (B, T). `tied` is the table that it shares."""
 

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from txcalc.errors import InputError
+from txcalc.parts import linear_attention as linear_parts
 from txcalc.parts import model as parts
+from txcalc.parts import recurrent as recurrent_parts
 from txcalc.parts.attention import Attention as AttentionPart
 from txcalc.parts.attention import LatentAttention as LatentAttentionPart
 from txcalc.parts.block import Block as BlockPart
@@ -19,9 +21,6 @@ from txcalc.parts.feedforward import Experts as ExpertsPart
 from txcalc.parts.feedforward import FeedForward as FeedForwardPart
 from txcalc.parts.linear import Linear as LinearPart
 from txcalc.parts.part import Composite
-from txcalc.parts.recurrent import DeltaNet as DeltaNetPart
-from txcalc.parts.recurrent import Mamba as MambaPart
-from txcalc.parts.recurrent import Mamba2 as Mamba2Part
 from txcalc.reference.attention import Attention, LatentAttention, RelativeBias
 from txcalc.reference.feedforward import Experts, FeedForward
 from txcalc.reference.linear import (
@@ -36,8 +35,9 @@ from txcalc.reference.linear import (
     Vector,
     sinusoids,
 )
+from txcalc.reference.linear_attention import ChannelMix, DeltaNet, LinearAttention, TimeMix
 from txcalc.reference.mode import current, mode
-from txcalc.reference.recurrent import DeltaNet, Mamba, Mamba2
+from txcalc.reference.recurrent import Griffin, Mamba, Mamba2
 from txcalc.reference.run import Cache, Like, Remembers, Run
 
 BRANCHES: dict[type[Composite], type[Any]] = {
@@ -45,9 +45,13 @@ BRANCHES: dict[type[Composite], type[Any]] = {
     LatentAttentionPart: LatentAttention,
     FeedForwardPart: FeedForward,
     ExpertsPart: Experts,
-    MambaPart: Mamba,
-    Mamba2Part: Mamba2,
-    DeltaNetPart: DeltaNet,
+    recurrent_parts.Mamba: Mamba,
+    recurrent_parts.Mamba2: Mamba2,
+    recurrent_parts.Griffin: Griffin,
+    linear_parts.DeltaNet: DeltaNet,
+    linear_parts.LinearAttention: LinearAttention,
+    linear_parts.TimeMix: TimeMix,
+    linear_parts.ChannelMix: ChannelMix,
 }
 
 

@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 from txcalc.parts import recurrent as parts
 from txcalc.parts.linear import Convolution as ConvolutionPart
-from txcalc.parts.linear import Linear as LinearPart
 from txcalc.parts.linear import Norm as NormPart
-from txcalc.reference.linear import Activation, Convolution, Linear, Norm, RootMeanSquare
+from txcalc.reference.linear import Activation, BlockLinear, Convolution, Linear, Norm, RootMeanSquare
 from txcalc.reference.mode import current
 from txcalc.reference.run import Like, Remembers, Run
 
@@ -21,6 +20,17 @@ def summed(decay: Tensor, written: Tensor, state: Tensor | None) -> Tensor:
     decay = decay.cumsum(1)
     written = ((-decay).exp() * written).cumsum(1)
     return decay.exp() * (written if state is None else written + state.unsqueeze(1))
+
+
+def run_through(decay: Tensor, written: Tensor, state: Tensor | None) -> Tensor:
+    """Every state of h ← exp(decay)·h + written, token by token, or in closed form where the mode is `static`."""
+    if current().static:
+        return summed(decay, written, state)
+    states = []
+    for t in range(written.shape[1]):
+        state = written[:, t] if state is None else decay[:, t].exp() * state + written[:, t]
+        states.append(state)
+    return torch.stack(states, 1)
 
 
 def scan(
@@ -82,58 +92,21 @@ class HeadScan(Remembers):
         return (y + self.D[:, None] * wide).to(x.dtype)
 
 
-def unit(x: Tensor) -> Tensor:
-    """Vectors of length 1, as the kernels of the delta rule make them."""
-    return x * (x.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
+class GatedRecurrence(Remembers):
+    """The state (C) of an RG-LRU, in float32: y (B, T, C) of x and the logits of the input's and the decay's gates."""
 
-
-class DeltaRule(Remembers):
-    """The state (h, d_k, d_v) of the gated delta rule, in float32: y (B, T, h, d_v) of q and k (B, T, key heads, d_k),
-    v (B, T, h, d_v), the decays' logits (B, T, h, 1 or d_k) and β's (B, T, h).
-
-    In the `static` mode v is written, not v − Sᵀ·k, whose closed form is a triangular system: the same shapes, other
-    values.
-    """
-
-    def __init__(self, part: parts.DeltaRule, like: Like) -> None:
+    def __init__(self, part: parts.GatedRecurrence, like: Like) -> None:
         super().__init__()
-        self.A_log = like.parameter(part.n_heads)
-        self.dt_bias = like.parameter(part.n_heads * part.decays)
-        self.group, self.bound = part.n_heads // part.n_key_heads, part.bound
+        self.rate = like.parameter(part.channels)
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, run: Run) -> Tensor:
-        q, k = (unit(side.float()).repeat_interleave(self.group, 2) for side in (q, k))
-        q, wide = q * q.shape[-1] ** -0.5, v.float()
-        decay, beta = self._log_decay(decay.float()), beta.float().sigmoid().unsqueeze(-1)
+    def forward(self, x: Tensor, inward: Tensor, keep: Tensor, run: Run) -> Tensor:
+        decay = -8 * F.softplus(self.rate.float()) * keep.float().sigmoid()
+        first = (run.positions == 0).unsqueeze(1)
+        scaled = torch.where(first, 1.0, (1 - (2 * decay).exp()).sqrt()) * x.float() * inward.float().sigmoid()
         held = run.recall(self.place)
-        state = held[0] if held else None
-        if current().static:
-            states = summed(decay.unsqueeze(-1), k.unsqueeze(-1) * (beta * wide).unsqueeze(-2), state)
-            y, state = (states * q.unsqueeze(-1)).sum(-2), states[:, -1]
-        else:
-            y, state = self._scan(q, k, wide, decay.exp(), beta, state)
-        run.keep(self.place, state)
-        return y.to(v.dtype)
-
-    def _log_decay(self, logits: Tensor) -> Tensor:
-        logits = logits + self.dt_bias.float().view(logits.shape[2:])
-        rate = self.A_log.float().exp().unsqueeze(-1)
-        return -rate * F.softplus(logits) if self.bound is None else self.bound * (rate * logits).sigmoid()
-
-    @staticmethod
-    def _scan(
-        q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, state: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        if state is None:
-            state = v.new_zeros(*v.shape[:1], *v.shape[2:3], k.shape[-1], v.shape[-1])
-        ys = []
-        for t in range(v.shape[1]):
-            state = decay[:, t].unsqueeze(-1) * state
-            key = k[:, t].unsqueeze(-1)
-            change = beta[:, t] * (v[:, t] - (state * key).sum(-2))
-            state = state + key * change.unsqueeze(-2)
-            ys.append((state * q[:, t].unsqueeze(-1)).sum(-2))
-        return torch.stack(ys, 1), state
+        states = run_through(decay, scaled, held[0] if held else None)
+        run.keep(self.place, states[:, -1])
+        return states.to(x.dtype)
 
 
 class Mamba(nn.Module):
@@ -200,37 +173,21 @@ class Mamba2(nn.Module):
         return self.out_proj(self.norm(y * F.silu(z)))
 
 
-class DeltaNet(nn.Module):
-    """A gated delta rule between projections."""
+class Griffin(nn.Module):
+    """A convolution and an RG-LRU beside a gate."""
 
-    def __init__(self, part: parts.DeltaNet, like: Like) -> None:
+    def __init__(self, part: parts.Griffin, like: Like) -> None:
         super().__init__()
-        keys, values = part.n_key_heads * part.d_key, part.n_heads * part.d_value
-        mixed = 2 * keys + values
-        for child in part.parts:
-            if isinstance(child.part, LinearPart):
-                self.add_module(child.name, Linear(child.part.d_in, child.part.d_out, False, like))
-        self.conv = Convolution(ConvolutionPart(mixed, mixed, part.d_conv, False, True, True), like)
-        self.activation = Activation("silu")
-        decays = part.d_key if part.by_channel else 1
-        rule = parts.DeltaRule(part.n_heads, part.n_key_heads, part.d_key, part.d_value, decays, part.bound)
-        self.scan = DeltaRule(rule, like)
-        self.norm = Norm(NormPart(part.d_value, "rms", False, part.norm_eps, part.n_heads), like)
-        self.gate = Activation(part.gate)
-        self.widths, self.d_key, self.d_value, self.decays = (keys, keys, values), part.d_key, part.d_value, decays
+        inner, heads, width = part.n_heads * part.d_head, part.n_heads, part.d_head
+        self.in_proj = Linear(part.d_model, inner, part.bias, like)
+        self.gate_proj = Linear(part.d_model, inner, part.bias, like)
+        self.conv = Convolution(ConvolutionPart(inner, inner, part.d_conv, part.conv_bias, True, True), like)
+        self.input_gate, self.decay_gate = BlockLinear(heads, width, like), BlockLinear(heads, width, like)
+        self.scan = GatedRecurrence(parts.GatedRecurrence(inner), like)
+        self.gate = Activation(part.activation)
+        self.out_proj = Linear(inner, part.d_model, part.bias, like)
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
-        mixed = self.activation(self.conv(self._projected("in", x), run))
-        q, k, v = mixed.split(self.widths, -1)
-        q, k = (side.unflatten(-1, (-1, self.d_key)) for side in (q, k))
-        decay = self._projected("decay", x).unflatten(-1, (-1, self.decays))
-        y = self.scan(q, k, v.unflatten(-1, (-1, self.d_value)), decay, self._projected("beta", x), run)
-        y = self.gate(self._projected("gate", x), self.norm(y).flatten(2))
-        return self._projected("out", y)
-
-    def _projected(self, name: str, x: Tensor) -> Tensor:
-        """Through one projection, or through the rank."""
-        for step in ("proj", "down", "up"):
-            module = self._modules.get(f"{name}_{step}")
-            x = x if module is None else module(x)
-        return x
+        mixed = self.conv(self.in_proj(x), run)
+        y = self.scan(mixed, self.input_gate(mixed), self.decay_gate(mixed), run)
+        return self.out_proj(self.gate(self.gate_proj(x), y))

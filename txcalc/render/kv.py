@@ -11,8 +11,9 @@ from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.parts.attention import AttentionCore, Chunks, Cross, LatentCore, Window
 from txcalc.parts.linear import Convolution
+from txcalc.parts.linear_attention import DecayScan, DeltaRule, TokenShift, WeightedSum
 from txcalc.parts.part import Leaf
-from txcalc.parts.recurrent import DeltaRule, HeadScan, SelectiveScan
+from txcalc.parts.recurrent import GatedRecurrence, HeadScan, SelectiveScan
 from txcalc.planning.memory import cross_cache, dense_cache
 from txcalc.render.report import Cell, Report, Table, exact
 from txcalc.render.show import summary
@@ -74,6 +75,14 @@ def _kept(leaf: Leaf) -> str:
         return f"a state of {leaf.heads:,} · {leaf.width:,} · {leaf.states:,} elements"
     if isinstance(leaf, DeltaRule):
         return f"a state of {leaf.n_heads:,} · {leaf.d_key:,} · {leaf.d_value:,} elements"
+    if isinstance(leaf, DecayScan):
+        return f"a state of {leaf.n_heads:,} · {leaf.d_head:,} · {leaf.d_head:,} elements"
+    if isinstance(leaf, GatedRecurrence):
+        return f"a state of {leaf.channels:,} elements"
+    if isinstance(leaf, WeightedSum):
+        return f"a numerator, a denominator and their exponent: 3 · {leaf.channels:,} elements"
+    if isinstance(leaf, TokenShift):
+        return f"the last token: {leaf.width:,} elements"
     if isinstance(leaf, Convolution):
         return f"the last {leaf.taps} columns of a convolution: {leaf.c_in:,} · {leaf.taps} elements"
     raise TypeError(f"{type(leaf).__name__} keeps a cache that has no words")

@@ -42,6 +42,13 @@ def summary(model: Model) -> tuple[str, str]:
         if "delta" in table:
             delta = table["delta"]
             seen[f"delta rule {delta['n_heads']} × {delta['d_key']} × {delta['d_value']}"] = None
+        for name, words in (("rg_lru", "RG-LRU"), ("linear_attention", "linear attention")):
+            if name in table:
+                seen[f"{words} {table[name]['n_heads']} × {table[name]['d_head']}"] = None
+        if "time_mix" in table:
+            seen[f"RWKV {table['time_mix']['d_inner']:,}"] = None
+        if "channel_mix" in table:
+            seen[f"gated F = {table['channel_mix']['d_ff']:,}"] = None
         if "feed_forward" in table:
             gated = "gated " if table["feed_forward"]["gated"] else ""
             seen[f"{gated}F = {table['feed_forward']['d_ff']:,}"] = None

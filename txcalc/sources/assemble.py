@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from txcalc.model import MIXERS
 from txcalc.num import exact_div, product
 from txcalc.parts.attention import (
     Around,
@@ -34,9 +35,8 @@ KINDS = {
     "cross_attention": "attention",
     "feed_forward": "feed_forward",
     "experts": "experts",
-    "mamba": "recurrent",
-    "mamba2": "recurrent",
-    "delta": "recurrent",
+    "channel_mix": "feed_forward",
+    **dict.fromkeys(MIXERS, "recurrent"),
 }
 EPS = {"rms": 1e-6, "layer": 1e-5}
 
@@ -192,32 +192,40 @@ def _part(layer: Table, part: str, d_model: Any, role: str, shares_input: bool) 
         return FeedForward(d_model, table["d_ff"], table["gated"], table["activation"], table["bias"], not shares_input)
     if part == "experts":
         return _experts(layer["experts"], d_model)
-    if part == "mamba":
-        from txcalc.parts.recurrent import Mamba
-
-        table = layer["mamba"]
-        eps = (EPS["rms"] if layer["norm"]["eps"] is None else layer["norm"]["eps"]) if table["norms"] else None
-        widths = (table["d_inner"], table["d_state"], table["d_conv"], table["dt_rank"])
-        return Mamba(d_model, *widths, table["bias"], table["conv_bias"], eps)
-    if part == "mamba2":
-        from txcalc.parts.recurrent import Mamba2
-
-        table = layer["mamba2"]
-        sizes = (table["n_heads"], table["d_head"], table["n_groups"], table["d_state"], table["d_conv"])
-        eps = EPS["layer"] if layer["norm"]["eps"] is None else layer["norm"]["eps"]
-        return Mamba2(d_model, *sizes, table["bias"], table["conv_bias"], eps)
-    if part == "delta":
-        from txcalc.parts.recurrent import DeltaNet
-
-        table = layer["delta"]
-        sizes = (table["n_heads"], table["n_key_heads"], table["d_key"], table["d_value"], table["d_conv"])
-        eps = EPS["rms"] if layer["norm"]["eps"] is None else layer["norm"]["eps"]
-        by_channel = table["decay"] == "channel"
-        return DeltaNet(d_model, *sizes, by_channel, table["bound"], table["rank"], table["gate"], eps)
+    if part in MIXERS or part == "channel_mix":
+        return _recurrent(layer, part, d_model)
     if part == "attention" and "latent" in layer:
         return _latent(layer, d_model, _span(layer["latent"], role))
     cross = part == "cross_attention"
     return _attention(layer, d_model, Cross() if cross else _span(layer["attention"], role), cross, not shares_input)
+
+
+def _recurrent(layer: Table, part: str, d_model: Any) -> Composite:
+    from txcalc.parts import linear_attention, recurrent
+
+    table, norms = layer[part], layer["norm"]
+    eps = EPS["rms"] if norms["eps"] is None else norms["eps"]
+    if part == "mamba":
+        widths = (table["d_inner"], table["d_state"], table["d_conv"], table["dt_rank"])
+        within = eps if table["norms"] else None
+        return recurrent.Mamba(d_model, *widths, table["bias"], table["conv_bias"], within)
+    if part == "mamba2":
+        sizes = (table["n_heads"], table["d_head"], table["n_groups"], table["d_state"], table["d_conv"])
+        eps = EPS["layer"] if norms["eps"] is None else norms["eps"]
+        return recurrent.Mamba2(d_model, *sizes, table["bias"], table["conv_bias"], eps)
+    if part == "rg_lru":
+        shape = (table["n_heads"], table["d_head"], table["d_conv"])
+        return recurrent.Griffin(d_model, *shape, table["bias"], table["conv_bias"], table["activation"])
+    if part == "delta":
+        sizes = (table["n_heads"], table["n_key_heads"], table["d_key"], table["d_value"], table["d_conv"])
+        by_channel = table["decay"] == "channel"
+        return linear_attention.DeltaNet(d_model, *sizes, by_channel, table["bound"], table["rank"], table["gate"], eps)
+    if part == "linear_attention":
+        heads, within = (table["n_heads"], table["d_head"]), EPS["rms"]  # whatever the norms around it have
+        return linear_attention.LinearAttention(d_model, *heads, table["activation"], within)
+    if part == "time_mix":
+        return linear_attention.TimeMix(d_model, table["d_inner"])
+    return linear_attention.ChannelMix(d_model, table["d_ff"])
 
 
 def _span(attention: Table, role: str) -> Span:

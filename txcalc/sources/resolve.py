@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT, Fault, InputError, nearest, shown
+from txcalc.model import MIXERS
 from txcalc.num import divides, exceeds
 from txcalc.sources.spec import (
     IDENTITY,
     LAYER_KEYS,
     MAX_LAYERS,
-    MIXERS,
     PART_TABLES,
     PARTS,
     REQUIRED,
@@ -218,7 +218,7 @@ def _layer(
     parts = own.get("parts")
     if parts is None:
         first = mixing[:1] or ["attention", *crossing]
-        second = [key for key in ("experts", "feed_forward") if key in raw][:1]
+        second = [key for key in ("experts", "feed_forward", "channel_mix") if key in raw][:1]
         parts = first + (second or ([] if mixing else ["feed_forward"]))
     elif not isinstance(parts, list) or not parts or not all(part in PARTS for part in parts):
         resolver.fault(f"{path}.parts", parts, f"a list out of {', '.join(PARTS)}")
@@ -228,7 +228,7 @@ def _layer(
     for part in parts:
         if part == "cross_attention" and role != "cross-decoder":
             resolver.fault(f"{path}.parts", parts, "no cross_attention: there is no encoder to attend to")
-        if part in MIXERS and role in ("encoder", "vision"):
+        if part in (*MIXERS, "channel_mix") and role in ("encoder", "vision"):
             where = f"{path}.parts" if "parts" in own else written(homes, part)
             resolver.faults.append(f"{where}: {part} runs one way, expected only in a decoder")
     layer: dict[str, Any] = {"parts": parts}

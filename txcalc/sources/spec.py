@@ -12,6 +12,7 @@ from copy import deepcopy
 from typing import Any, NamedTuple
 
 from txcalc.errors import InputError, UnknownName
+from txcalc.model import MIXERS
 from txcalc.num import exact_div
 from txcalc.symbols import BY_LETTER
 
@@ -124,9 +125,8 @@ class _Required:
 
 
 REQUIRED = _Required()
-MIXERS = ("mamba", "mamba2", "delta")  # recurrent
-PARTS = ("attention", "cross_attention", "feed_forward", "experts", *MIXERS)
-PART_TABLES = ("attention", "latent", "feed_forward", "experts", *MIXERS)
+PARTS = ("attention", "cross_attention", "feed_forward", "experts", *MIXERS, "channel_mix")
+PART_TABLES = ("attention", "latent", "feed_forward", "experts", *MIXERS, "channel_mix")
 LAYER_KEYS = (*PART_TABLES, "norm", "positions", "parts")
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "sigmoid", "tanh", "none")
 
@@ -148,13 +148,17 @@ IDENTITY = {
 }
 
 
-def _per_head(at: Mapping[str, Any]) -> Any:
-    """D/h, where it is whole."""
-    d_model, heads = at[""]["d_model"], at["attention"]["n_heads"]
-    try:
-        return exact_div(d_model, heads)
-    except ValueError:
-        raise Wrong(f"a key of its own: d_model = {d_model} is no multiple of n_heads = {heads}") from None
+def _per_head(section: str) -> Callable[[Mapping[str, Any]], Any]:
+    """D/h, where it is whole, of the heads of a table."""
+
+    def width(at: Mapping[str, Any]) -> Any:
+        d_model, heads = at[""]["d_model"], at[section]["n_heads"]
+        try:
+            return exact_div(d_model, heads)
+        except ValueError:
+            raise Wrong(f"a key of its own: d_model = {d_model} is no multiple of n_heads = {heads}") from None
+
+    return width
 
 
 def _mamba2_heads(at: Mapping[str, Any]) -> Any:
@@ -183,7 +187,7 @@ STACK: dict[str, dict[str, Field]] = {
     "attention": {
         "n_heads": Field(size, REQUIRED, "query heads"),
         "n_kv_heads": Field(size, lambda at: at["attention"]["n_heads"], "key/value heads"),
-        "d_head": Field(size, _per_head, "width of a head"),
+        "d_head": Field(size, _per_head("attention"), "width of a head"),
         "window": Field(size, None, "query i sees key j when 0 ≤ i − j < window; in an encoder when |i − j| < window"),
         "chunked": Field(flag, False, "windows stand side by side: query i sees key j ≤ i of its own window"),
         "bias": Field(biases, [], "projections with a bias"),
@@ -275,6 +279,25 @@ STACK: dict[str, dict[str, Field]] = {
         "bound": Field(real, None, "the decays' logarithm is this times a sigmoid; absent: −A times a softplus"),
         "rank": Field(size, None, "rank of the projections to decays and gate; absent: projected directly"),
         "gate": Field(one_of("silu", "sigmoid"), "silu", "activation of the gate on what is read"),
+    },
+    "rg_lru": {
+        "n_heads": Field(size, REQUIRED, "heads, whose gates are projected apart"),
+        "d_head": Field(size, _per_head("rg_lru"), "channels of a head"),
+        "d_conv": Field(size, 4, "taps of the short convolution"),
+        "bias": Field(flag, True, "biases on the outer projections"),
+        "conv_bias": Field(flag, True, "bias of the convolution"),
+        "activation": Field(one_of(*ACTIVATIONS), "gelu_tanh", "activation of the gate on what is read"),
+    },
+    "linear_attention": {
+        "n_heads": Field(size, REQUIRED, "heads, each with a fixed decay"),
+        "d_head": Field(size, _per_head("linear_attention"), "width of a head"),
+        "activation": Field(one_of(*ACTIVATIONS), "silu", "activation of queries, keys and values"),
+    },
+    "time_mix": {
+        "d_inner": Field(size, lambda at: at[""]["d_model"], "channels"),
+    },
+    "channel_mix": {
+        "d_ff": Field(size, REQUIRED, "width"),
     },
     "norm": {
         "form": Field(one_of("rms", "layer"), "rms", "RMSNorm or LayerNorm"),

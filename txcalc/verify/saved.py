@@ -12,6 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from txcalc.errors import InputError
 from txcalc.ledger import Ledger
+from txcalc.model import MIXERS
 from txcalc.notation import tidy, write
 from txcalc.parts.attention import AttentionCore, LatentCore
 from txcalc.parts.linear import Convolution, Norm
@@ -91,9 +92,7 @@ def row_statistics(ledger: Ledger) -> dict[str, Any]:
 
 # Parts whose figure in the ledger models real kernels, and claims nothing about the reference.
 MODELLED = {
-    "mamba": "recurrent mixers (their kernels keep other states)",
-    "mamba2": "recurrent mixers (their kernels keep other states)",
-    "delta": "recurrent mixers (their kernels keep other states)",
+    **dict.fromkeys((*MIXERS, "channel_mix"), "recurrent mixers (their kernels keep other states)"),
     "experts": "experts (what is kept to dispatch and to combine depends on the implementation)",
 }
 

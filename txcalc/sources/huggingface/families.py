@@ -24,7 +24,8 @@ bart blenderbot blenderbot-small m2m_100 marian mbart mt5 mvp nllb-moe pegasus p
 whisper
 """
 _RECURRENT = """
-falcon_mamba granitemoehybrid jamba mamba mamba2 nemotron_h qwen3_5_moe_text qwen3_5_text qwen3_next
+falcon_mamba granitemoehybrid jamba mamba mamba2 minimax nemotron_h qwen3_5_moe_text qwen3_5_text qwen3_next
+recurrent_gemma rwkv
 """
 
 # model_type: (module, function)
@@ -116,7 +117,6 @@ TEXT_DEFAULTS: dict[str, dict[str, int]] = {"voxtral": {"head_dim": 128, "num_ke
 FLAT = frozenset({"qwen2_vl", "qwen2_5_vl"})
 
 _LINEAR = "its linear attention (gated delta rule) has no part yet"
-_LIGHTNING = "its lightning attention has no part yet"
 _MIXED = "its layers share or mix weights in a way that no part describes"
 _SPARSE_ATTENTION = "its sparse attention has no part yet"
 _NOT_ATTENTION = "its token mixing is not softmax attention and has no part yet"
@@ -126,7 +126,6 @@ REFUSED: dict[str, str] = {
     "bailing_hybrid": _LINEAR,
     "kimi_linear": _LINEAR,
     "olmo_hybrid": _LINEAR,
-    "minimax": _LIGHTNING,
     "afmoe": "its gated attention has no part yet",
     "axk1": "its norms after the experts alone have no part yet",
     "bitnet": "its norms inside the branches have no part yet",
@@ -161,9 +160,7 @@ REFUSED: dict[str, str] = {
     "mobilebert": "its bottlenecks have no part yet",
     "moshi": "its depth decoder has no part yet",
     "prophetnet": "its n-gram streams have no part yet",
-    "recurrent_gemma": "its RG-LRU has no part yet",
     "reformer": _SPARSE_ATTENTION,
-    "rwkv": _NOT_ATTENTION,
     "squeezebert": "its grouped convolutions have no part yet",
     "swin": "its shifted windows have no part yet",
     "xlnet": "its two streams have no part yet",

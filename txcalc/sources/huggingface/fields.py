@@ -8,7 +8,7 @@ from __future__ import annotations
 # Keys that may not be null in any family that has them.
 _NEVER_NULL = """
 activation add_router_probs afn apply_residual_connection_post_layernorm apply_spec_augment attn_temperature_tuning
-batch_prioritized_routing classifier_proj_size decoder_bias dense_act_fn deterministic_flash_attn
+batch_prioritized_routing block_size classifier_proj_size decoder_bias dense_act_fn deterministic_flash_attn
 enable_moe_fp32_combine encoder_sparse_step encoder_stride expand expansion_ratio expert_capacity floor_scale
 hidden_size inner_group_num intermediate_size_mlp is_gated_act learned_pos_emb mamba_d_conv mamba_d_head mamba_dt_rank
 mamba_expand mamba_hidden_act mamba_n_groups mask_feature_length mask_feature_min_masks mask_time_length
@@ -27,15 +27,16 @@ add_cross_attention: bert camembert data2vec-text electra ernie gpt-sw3 gpt2 gpt
 attention_bias: but cwm glm4v_text phi3
 attention_softmax_in_fp32: gpt_bigcode
 bias: internlm3
+context_length: rwkv
 decoder_sparse_step: but qwen3_5_moe_text
 decoder_start_token_id: blenderbot marian whisper
 first_k_dense_replace: but glm4_moe_lite solar_open
 head_dim: but arcee aria_text deepseek_v2 deepseek_v3 ernie4_5 granitemoehybrid hyperclovax internlm3 iquestcoder
-  jais2 kimi_k2 llama minicpm3 mistral mixtral nemotron qwen2_5_vl_text qwen2_vl_text qwen3_vl_moe_text seed_oss
-  starcoder2 switch_transformers youtu
+  jais2 kimi_k2 llama minicpm3 minimax mistral mixtral nemotron qwen2_5_vl_text qwen2_vl_text qwen3_vl_moe_text
+  seed_oss starcoder2 switch_transformers youtu
 hidden_act: but gemma2 gemma3_text modernbert nemotron_h vaultgemma
 hidden_activation: gemma2 gemma3_text modernbert vaultgemma
-intermediate_size: but gpt_neo qwen3_5_moe_text solar_open
+intermediate_size: but gpt_neo qwen3_5_moe_text rwkv solar_open
 is_decoder: bert blenderbot blenderbot-small camembert data2vec-text electra ernie gpt_neox marian mbart megatron-bert
   mt5 mvp pegasus plbart rembert roberta roberta-prelayernorm switch_transformers t5 xlm-roberta xlm-roberta-xl
 is_encoder_decoder: blenderbot blenderbot-small m2m_100 marian mbart mt5 mvp nllb-moe pegasus plbart
@@ -54,8 +55,8 @@ norm_type: mpt
 num_experts: but deepseek_v3 dots1 glm4_moe glm4_moe_lite glm4v_moe_text kimi_k2 llama4_text solar_open
 num_experts_per_tok: hunyuan_v1_moe
 num_key_value_heads: cwm ernie4_5_moe exaone4 exaone_moe flint gemma gemma2 gemma3_text glm glm4 glm4_moe
-  glm4_moe_lite glm4v_moe_text gpt_oss helium hy_v3 jamba kolibri1 llama4_text mellum minimax_m2 ministral ministral3
-  mistral mixtral nemotron nemotron_h phimoe qwen2_moe qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next
+  glm4_moe_lite glm4v_moe_text gpt_oss helium hy_v3 jamba kolibri1 llama4_text mellum minimax minimax_m2 ministral
+  ministral3 mistral mixtral nemotron nemotron_h phimoe qwen2_moe qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next
   qwen3_vl_moe_text solar_open stablelm starcoder2 t5gemma vaultgemma whisper youtu
 num_local_experts: but cohere2_moe deepseek_v2 exaone_moe flint granitemoe granitemoehybrid granitemoeshared qwen2_moe
 num_mtp_layers: deepseek_v3 glm4_moe kimi_k2
@@ -63,7 +64,7 @@ num_nextn_predict_layers: nemotron_h
 qkv_bias: but qwen3_moe
 query_pre_attn_scalar: gemma2 gemma3_text vaultgemma
 scale_embedding: but bart
-sliding_window: cwm exaone_moe
+sliding_window: cwm exaone_moe recurrent_gemma
 tie_word_embeddings: but perception_lm t5
 time_step_rank: but nemotron_h
 topk_group: exaone_moe glm4_moe glm4_moe_lite glm4v_moe_text solar_open

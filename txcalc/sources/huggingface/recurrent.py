@@ -11,6 +11,7 @@ from txcalc.sources.huggingface.shared import (
     experts,
     gated,
     heads,
+    layer_norm,
     layered,
     lm_head,
     more_heads,
@@ -287,7 +288,87 @@ def _branches(c: Config) -> list[str]:
     return [WORDS[word] for word in words]
 
 
+def recurrent_gemma(c: Config) -> Raw:
+    """Griffin: blocks with an RG-LRU, and in every third layer attention in a window."""
+    raw = stack(c)
+    n = raw["n_layers"]
+    attention = heads(c, raw, width_names=())
+    c.only(attention["d_head"], "head_dim", why="transformers derives it")
+    attention["window"] = c.size("attention_window_size", "sliding_window", default=2048)
+    attention["bias"] = [*"qkvo"] if c.flag("attention_bias", default=False) else ["o"]
+    width = c.size("lru_width", default=raw["d_model"], null=raw["d_model"])
+    c.divides(attention["n_heads"], width, "num_attention_heads", "lru_width")
+    cycle = c.items("block_types", of=any_of("recurrent", "attention"), length=None, default=[])
+    cycle = cycle or ["recurrent", "recurrent", "attention"]
+    if n > 100 * len(cycle):
+        c.fault("num_hidden_layers", n, f"at most {100 * len(cycle):,}, a hundred times block_types")
+    inner, left = divmod(c.size("intermediate_size"), 2)
+    if left or not inner:
+        c.fault("intermediate_size", 2 * inner + left, "an even number", "each matrix is half as wide")
+    activation = c.activation("hidden_activation", default="gelu_pytorch_tanh")
+    c.ignore("embeddings_scale_by_sqrt_dim", "w_init_variance_scale", "final_w_init_variance_scale", "layer_types")
+    c.ignore("layers_block_type")
+    mixer = {"n_heads": attention["n_heads"], "d_head": max(1, width // attention["n_heads"]), "activation": activation}
+    raw |= {
+        "attention": attention,
+        "rg_lru": mixer | {"d_conv": c.size("conv1d_width", default=4)},
+        "feed_forward": {"d_ff": max(1, inner), "gated": True, "activation": activation, "bias": True},
+        "norm": rms(c, offset=True),
+        "positions": rotary(c, attention["d_head"], partial=0.5),
+        "embedding": {"scale": raw["d_model"] ** 0.5},
+        "head": lm_head(c, tied=True) | {"softcap": c.real("logits_soft_cap", default=30.0)},
+    }
+    kinds = {"recurrent": "rg_lru", "attention": "attention"}
+    names = [kinds[cycle[i % len(cycle)]] for i in range(n)]
+    return layered(raw, (names, {name: {"parts": [name, "feed_forward"]} for name in set(names)}))
+
+
+def rwkv(c: Config) -> Raw:
+    """RWKV-4. Halving every `rescale_every` layers changes no result."""
+    raw = _recurrent(c)
+    c.only(raw["d_model"], "attention_hidden_size", why="transformers' rwkv runs with hidden_size alone")
+    inner = c.size("intermediate_size", default=4 * raw["d_model"], null=4 * raw["d_model"])
+    context = c.size("context_length", "max_position_embeddings", default=None)
+    raw |= {"context": context} if context else {}
+    return raw | {
+        "time_mix": {},
+        "channel_mix": {"d_ff": inner},
+        "norm": layer_norm(c, "layer_norm_epsilon"),
+        "embedding": {"norm": True},
+        "head": lm_head(c, tied=False),
+    }
+
+
 LINEAR = "linear_attention"
+
+
+def minimax(c: Config) -> Raw:
+    """Lightning attention, and softmax attention in some layers. The residual stream is what the norms give: the first
+    stands after the embedding, each other after a sum."""
+    raw = stack(c)
+    n = raw["n_layers"]
+    attention = heads(c, raw, kv=8)
+    types = c.items("layer_types", of=any_of(LINEAR, GLOBAL), length=n, default=None)
+    types = types or [LINEAR if i % 2 else GLOBAL for i in range(n)]
+    activation = c.activation("hidden_act", default="silu")
+    mixed = experts(c, ("num_local_experts", "num_experts"), TOP, ("intermediate_size",), 8, 2, scoring="softmax_after")
+    c.only(None, "sliding_window", why="windows are not read here")
+    c.ignore("block_size", *(f"{part}_{factor}_factor" for part in ("full_attn", "linear_attn", "mlp")
+                             for factor in ("alpha", "beta")))  # fmt: skip
+    raw |= {
+        "attention": attention,
+        "linear_attention": {
+            "n_heads": attention["n_heads"],
+            "d_head": attention["d_head"],
+            "activation": activation,
+        },
+        "experts": mixed,
+        "norm": rms(c, eps=1e-5, place="post"),
+        "embedding": {"norm": True},
+        "positions": rotary(c, attention["d_head"], 1e6),
+        "head": lm_head(c, tied=False),
+    }
+    return _mixed(c, raw, types, {LINEAR: "linear_attention", GLOBAL: "attention"}, ["experts"] * n)
 
 
 def _linear_or_full(c: Config, n: int) -> list[str]:

@@ -1,0 +1,261 @@
+"""Attention without a softmax, which needs no past but a state: the gated delta rule, fixed decays, RWKV.
+
+As of all recurrent mixers the projections and convolutions are headline FLOPs, and the scan, in its sequential form, is
+counted under `other` (see `parts.recurrent`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from txcalc.parts.frozen import frozen
+from txcalc.parts.linear import Activation, Convolution, Linear, Norm
+from txcalc.parts.part import (
+    COST,
+    Cache,
+    Child,
+    Composite,
+    Elementwise,
+    Leaf,
+    Operation,
+    Traffic,
+    Weight,
+    Workload,
+)
+
+
+@frozen
+class DeltaRule(Leaf):
+    """The gated delta rule: S ← a·S, then S ← S + k·β·(v − Sᵀ·k)ᵀ, and y = Sᵀ·q, for every head of values.
+
+    Shapes   q and k (B, T, key heads, d_k), of length 1 each; v and y (B, T, h, d_v), β (B, T, h), S (B, h, d_k, d_v),
+             a (B, T, h, `decays`), one a head or one a row of S
+    Unit     FLOPs under other: 7 an element of S (decay, two multiplies-adds to read, one to write), 2 a value
+             (v − Sᵀ·k, β), 7 a channel of the keys (both lengths, 1/√d_k), 3 a head (β = sigmoid), and a decay's
+             exp(−A·softplus(a + bias)) (5), or exp(`bound`·sigmoid(A·(a + bias))) (7)
+    Kept     modelled: q, k, v, a, β and the states at every step
+    Source   Yang et al. 2024 (arXiv 2412.06464), equation 10; with d_k decays Kimi Linear (arXiv 2510.26692)
+    """
+
+    n_heads: Any
+    n_key_heads: Any
+    d_key: Any
+    d_value: Any
+    decays: Any
+    bound: Any = None
+
+    def weights(self) -> tuple[Weight, ...]:
+        return Weight("A_log", (self.n_heads,)), Weight("dt_bias", (self.n_heads * self.decays,))
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        rows, values, keys = work.positions, self.n_heads * self.d_value, self.n_key_heads * self.d_key
+        decays = self.n_heads * self.decays
+        moved = Traffic(self.n_heads + decays, rows * (2 * keys + 2 * values + decays + self.n_heads), 0)
+        state = Traffic(0, 0, 2 * work.batch * values * self.d_key)
+        gate = 3 + COST["softplus"] if self.bound is None else 4 + COST["sigmoid"]
+        return (
+            Elementwise("scan", rows * values * self.d_key, 7, state, "scan"),
+            Elementwise("correction", rows * values, 2, moved, "scan"),
+            Elementwise("lengths", rows * keys, 7, Traffic(), "scan"),
+            Elementwise("strength", rows * self.n_heads, COST["sigmoid"], Traffic(), "scan"),
+            Elementwise("decay", rows * decays, gate, Traffic(), "scan"),
+        )
+
+    def saved(self, work: Workload) -> Any:
+        values, keys = self.n_heads * self.d_value, self.n_key_heads * self.d_key
+        return work.positions * (values * (1 + self.d_key) + 2 * keys + self.n_heads * (1 + self.decays))
+
+    def cache(self, work: Workload) -> Cache:
+        state = self.n_heads * self.d_value * self.d_key
+        return Cache(0, state, state)
+
+
+@frozen
+class DecayScan(Leaf):
+    """Linear attention with a fixed decay a head: S ← λ·S + k·vᵀ and y = Sᵀ·q.
+
+    Shapes   q, k, v and y (B, T, h, d), S (B, h, d, d)
+    Unit     FLOPs under other: 5 an element of S (decay, a multiply-add to write, one to read)
+    Kept     modelled: q, k, v and the states at every step
+    Source   Qin et al. 2024 (arXiv 2401.04658), equation 3
+    """
+
+    n_heads: Any
+    d_head: Any
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        rows, width = work.positions, self.n_heads * self.d_head
+        moved = Traffic(0, 4 * rows * width, 2 * work.batch * width * self.d_head)
+        return (Elementwise("scan", rows * width * self.d_head, 5, moved, "scan"),)
+
+    def saved(self, work: Workload) -> Any:
+        return work.positions * self.n_heads * self.d_head * (3 + self.d_head)
+
+    def cache(self, work: Workload) -> Cache:
+        state = self.n_heads * self.d_head * self.d_head
+        return Cache(0, state, state)
+
+
+@frozen
+class TokenShift(Leaf):
+    """Each token mixed with the one before, by a learned share for every channel and use: μ·x_t + (1 − μ)·x_{t−1}.
+
+    Shapes   x (B, T, D), one y (B, T, D) and one μ (D) for each of `uses`
+    Unit     FLOPs under other: 3 an element and use
+    Counts   cache: the last token
+    Kept     modelled: x once, and the token before
+    Source   Peng et al. 2023 (arXiv 2305.13048), equations 11 to 13
+    """
+
+    width: Any
+    uses: tuple[str, ...]
+
+    def weights(self) -> tuple[Weight, ...]:
+        return tuple(Weight(use, (self.width,)) for use in self.uses)
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        elements, times = work.positions * self.width, len(self.uses)
+        moved = Traffic(times * self.width, elements * (1 + times), 2 * work.batch * self.width)
+        return (Elementwise("shift", times * elements, 3, moved, "scan"),)
+
+    def saved(self, work: Workload) -> Any:
+        return 2 * work.positions * self.width
+
+    def cache(self, work: Workload) -> Cache:
+        return Cache(0, self.width, self.width)
+
+
+@frozen
+class WeightedSum(Leaf):
+    """RWKV's wkv: past values weighted by e^k, decaying at a learned rate a channel, and the present one by e^{u+k}.
+
+    Shapes   k, v and y (B, T, C), decay and bonus u (C); numerator, denominator and their largest exponent (B, C)
+    Unit     FLOPs under other: 23 a channel, in the form that subtracts the largest exponent: 12 to read, 11 to update
+    Kept     modelled: k, v, y and the states at every step
+    Source   Peng et al. 2023 (arXiv 2305.13048), appendix D
+    """
+
+    channels: Any
+
+    def weights(self) -> tuple[Weight, ...]:
+        return Weight("decay", (self.channels,)), Weight("bonus", (self.channels,))
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        elements = work.positions * self.channels
+        moved = Traffic(2 * self.channels, 3 * elements, 2 * work.batch * 3 * self.channels)
+        return (Elementwise("scan", elements, 23, moved, "scan"),)
+
+    def saved(self, work: Workload) -> Any:
+        return 6 * work.positions * self.channels
+
+    def cache(self, work: Workload) -> Cache:
+        return Cache(0, 3 * self.channels, 3 * self.channels)
+
+
+@frozen
+class DeltaNet(Composite):
+    """A gated delta rule between projections: q, k and v through a short convolution, a norm of what every head reads,
+    and a gate on it.
+
+    `by_channel`: a decay for every channel of the keys, not one a head. `rank`: decays and gate are projected through
+    so few dimensions; None: directly.
+    Source   Yang et al. 2024 (arXiv 2412.06464), section 3.3; Kimi Linear (arXiv 2510.26692)
+    """
+
+    d_model: Any
+    n_heads: Any
+    n_key_heads: Any
+    d_key: Any
+    d_value: Any
+    d_conv: Any
+    by_channel: bool
+    bound: Any
+    rank: Any
+    gate: str
+    norm_eps: Any
+
+    def children(self) -> Iterator[Child]:
+        values, decays = self.n_heads * self.d_value, self.d_key if self.by_channel else 1
+        mixed = 2 * self.n_key_heads * self.d_key + values
+        yield Child("in_proj", Linear(self.d_model, mixed, False))
+        yield from self._projected("decay", self.n_heads * decays)
+        yield from self._projected("gate", values)
+        yield Child("beta_proj", Linear(self.d_model, self.n_heads, False, "no"))
+        yield Child("conv", Convolution(mixed, mixed, self.d_conv, False, True, True))
+        yield Child("activation", Activation(mixed, "silu", False))
+        yield Child("scan", DeltaRule(self.n_heads, self.n_key_heads, self.d_key, self.d_value, decays, self.bound))
+        yield Child("norm", Norm(self.d_value, "rms", False, self.norm_eps, self.n_heads))
+        yield Child("gate", Activation(values, self.gate, True))
+        yield Child("out_proj", Linear(values, self.d_model, False))
+
+    def _projected(self, name: str, width: Any) -> Iterator[Child]:
+        """One projection, or two through the rank."""
+        if self.rank is None:
+            yield Child(f"{name}_proj", Linear(self.d_model, width, False, "no"))
+        else:
+            yield Child(f"{name}_down", Linear(self.d_model, self.rank, False, "no"))
+            yield Child(f"{name}_up", Linear(self.rank, width, False))
+
+
+@frozen
+class LinearAttention(Composite):
+    """Lightning attention: q, k and v through an activation, fixed decays, a norm over all heads, and a sigmoid's gate.
+
+    Source   Qin et al. 2024 (arXiv 2401.04658); MiniMax-01 (arXiv 2501.08313), section 2.2
+    """
+
+    d_model: Any
+    n_heads: Any
+    d_head: Any
+    activation: str
+    norm_eps: Any
+
+    def children(self) -> Iterator[Child]:
+        inner = self.n_heads * self.d_head
+        yield Child("in_proj", Linear(self.d_model, 3 * inner, False))
+        yield Child("gate_proj", Linear(self.d_model, inner, False, "no"))
+        yield Child("activation", Activation(3 * inner, self.activation, False))
+        yield Child("scan", DecayScan(self.n_heads, self.d_head))
+        yield Child("norm", Norm(inner, "rms", False, self.norm_eps))
+        yield Child("gate", Activation(inner, "sigmoid", True))
+        yield Child("out_proj", Linear(inner, self.d_model, False))
+
+
+@frozen
+class TimeMix(Composite):
+    """RWKV-4's mixing over time: shifted tokens to keys, values and a gate (the receptance), and their weighted sum.
+
+    Source   Peng et al. 2023 (arXiv 2305.13048), section 3.1
+    """
+
+    d_model: Any
+    d_inner: Any
+
+    def children(self) -> Iterator[Child]:
+        yield Child("shift", TokenShift(self.d_model, ("key", "value", "receptance")))
+        yield Child("k", Linear(self.d_model, self.d_inner, False))
+        yield Child("v", Linear(self.d_model, self.d_inner, False))
+        yield Child("r", Linear(self.d_model, self.d_inner, False))
+        yield Child("scan", WeightedSum(self.d_inner))
+        yield Child("gate", Activation(self.d_inner, "sigmoid", True))
+        yield Child("out_proj", Linear(self.d_inner, self.d_model, False))
+
+
+@frozen
+class ChannelMix(Composite):
+    """RWKV-4's feed-forward: of shifted tokens, with a gate on what comes out.
+
+    Source   Peng et al. 2023 (arXiv 2305.13048), section 3.1
+    """
+
+    d_model: Any
+    d_ff: Any
+
+    def children(self) -> Iterator[Child]:
+        yield Child("shift", TokenShift(self.d_model, ("key", "receptance")))
+        yield Child("up", Linear(self.d_model, self.d_ff, False))
+        yield Child("activation", Activation(self.d_ff, "relu2", False))
+        yield Child("down", Linear(self.d_ff, self.d_model, False))
+        yield Child("r", Linear(self.d_model, self.d_model, False))
+        yield Child("gate", Activation(self.d_model, "sigmoid", True))

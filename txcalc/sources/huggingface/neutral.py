@@ -38,7 +38,9 @@ forced_eos_token_id normalize_before_logits num_logits_to_keep gradient_checkpoi
 ignore_index pad_index bos_index eos_index unk_index mask_index force_bos_token_to_be_generated
 time_step_min time_step_max time_step_floor time_step_limit time_step_init_scheme time_step_scale
 rescale_prenorm_residual mamba_chunk_size chunk_size mamba_dt_min mamba_dt_max mamba_dt_init_floor
-rescale_every residual_in_fp32
+rescale_every residual_in_fp32 neftune_noise_alpha use_mrope rope_ratio
+sep_token cls_token mask_token pad_token bos_token eos_token unk_token
+model_parallel low_cpu_mem_usage use_reentrant bf16 fp16
 image_size_cls classifier_activation semantic_loss_ignore_index drop_path_rate
 """
 NAMES = frozenset(_NAMES.split())

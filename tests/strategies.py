@@ -129,7 +129,17 @@ latent_attentions = st.builds(
     rotaries,
     latent_cores,
 )
-experts = st.builds(Experts, sizes, sizes, sizes, feed_forwards, maybe(linears), maybe(feed_forwards), maybe(linears))
+experts = st.builds(
+    Experts,
+    sizes,
+    sizes,
+    sizes,
+    feed_forwards,
+    maybe(linears),
+    maybe(feed_forwards),
+    maybe(linears),
+    latent=maybe(sizes),
+)
 mambas = st.builds(Mamba, sizes, sizes, sizes, sizes, sizes, flags, flags, st.sampled_from([None, 1e-6]))
 mamba2s = st.builds(Mamba2, sizes, sizes, sizes, sizes, sizes, sizes, flags, flags, st.just(1e-5))
 delta_nets = st.builds(
@@ -305,6 +315,7 @@ def expert_tables(draw: st.DrawFn) -> dict[str, Any]:
         "router_bias": draw(flags),
         "n_shared": draw(st.integers(0, 2)),
         "shared_gate": draw(flags),
+        **({"latent": draw(sizes)} if draw(flags) else {}),
     }
 
 

@@ -390,6 +390,15 @@ ROWS = {
         traffic=(77 + 2 * 286 + 11 + 110, 18 + 2 * (2 * 24 + 26) + 12 + (2 * 16 + 10), 0),
         saved=11 + 2 * 24 + 11 + 16,
     ),
+    "experts on a latent": row(  # 7 of 5 · 13 · 2, 2 of them active, on a latent of 5
+        Experts(11, 7, 2, FeedForward(5, 13, False, "relu", False), Linear(11, 7, False), None, latent=5),
+        params=77 + 110 + 7 * 130,
+        active=77 + 110 + 2 * 130,
+        flops=2 * 6 * (77 + 110 + 2 * 130),
+        flops_other=6 * 2 * 13,
+        traffic=(77 + 110 + 7 * 130, 6 * (18 + 32 + 2 * (2 * 18 + 26)), 0),
+        saved=6 * (11 + 11 + 2 * (5 + 13) + 5),
+    ),
     "attention": row(  # 6 heads of 5, 2 for keys and values; norms of a head, rotary, biases on q and k
         Attention(
             11, 6, 2, 5, Causal(), frozenset("qk"), Norm(5, "rms", False, 0, 6), Norm(5, "rms", False, 0, 2),

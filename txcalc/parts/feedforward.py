@@ -39,7 +39,8 @@ class FeedForward(Composite):
 class Experts(Composite):
     """A router, E routed feed-forwards of which each token passes k, and those that every token passes.
 
-    A token's FLOPs are the router's, k experts' and the shared ones'; parameters are all of them.
+    A token's FLOPs are the router's, k experts' and the shared ones'; parameters are all of them. `latent`: the routed
+    experts share a projection to fewer dimensions and one back; router and shared experts do not use it.
     Source   Shazeer et al. 2017 (arXiv 1701.06538); DeepSeekMoE (arXiv 2401.06066) for the shared ones
     """
 
@@ -55,10 +56,14 @@ class Experts(Composite):
     scale: Any = 1
     n_groups: Any = 1
     top_groups: Any = 1
+    # Width of a latent that the routed experts work on; None: they work on the model's own.
+    latent: Any = None
 
     def children(self) -> Iterator[Child]:
         if self.router:
             yield Child("router", self.router, kind="router")
+        if self.latent is not None:
+            yield Child("latent_down", Linear(self.d_model, self.latent, False), kind="experts")
         yield Child(
             "routed",
             self.expert,
@@ -69,6 +74,8 @@ class Experts(Composite):
             indices=range(self.n_experts) if type(self.n_experts) is int else range(10**9),
             kind="experts",
         )
+        if self.latent is not None:
+            yield Child("latent_up", Linear(self.latent, self.d_model, False), kind="experts")
         if self.shared_gate:
             yield Child("shared_gate", self.shared_gate, kind="router")
         if self.shared:

@@ -38,6 +38,8 @@ class Experts(nn.Module):
     def __init__(self, part: parts.Experts, like: Like) -> None:
         super().__init__()
         self.router = Linear(part.d_model, part.n_experts, part.router.bias, like) if part.router else None
+        self.latent_down = Linear(part.d_model, part.latent, False, like) if part.latent is not None else None
+        self.latent_up = Linear(part.latent, part.d_model, False, like) if part.latent is not None else None
         self.routed = nn.ModuleList(FeedForward(part.expert, like) for _ in range(part.n_experts))
         self.shared_gate = Linear(part.d_model, 1, part.shared_gate.bias, like) if part.shared_gate else None
         self.shared = FeedForward(part.shared, like) if part.shared else None
@@ -57,10 +59,12 @@ class Experts(nn.Module):
             order = flat.argsort(stable=True)
             counts = flat.bincount(minlength=len(self.routed)).tolist()
             busy = [(expert, count) for expert, count in zip(self.routed, counts, strict=True) if count]
+        rows = rows if self.latent_down is None else self.latent_down(rows)
         shares = rows[order // self.top_k].split([count for _, count in busy])
         results = torch.cat([expert(share, run) for (expert, _), share in zip(busy, shares, strict=True)])
         results = results[order.argsort()].unflatten(0, (-1, self.top_k))  # (rows, k, D)
-        y = (results * weights.unsqueeze(2).to(results.dtype)).sum(1).view_as(x)
+        y = (results * weights.unsqueeze(2).to(results.dtype)).sum(1)
+        y = (y if self.latent_up is None else self.latent_up(y)).view_as(x)
         if self.shared is not None:
             shared = self.shared(x, run)
             y = y + (shared if self.shared_gate is None else self.shared_gate(x).sigmoid() * shared)

@@ -283,7 +283,7 @@ def _experts(table: Table, d_model: Any) -> Experts:
         d_model,
         table["n_experts"],
         table["top_k"],
-        FeedForward(d_model, table["d_ff"], gated, activation, bias),
+        FeedForward(d_model if table["latent"] is None else table["latent"], table["d_ff"], gated, activation, bias),
         Linear(d_model, table["n_experts"], table["router_bias"]) if table["router"] else None,
         None if none else FeedForward(d_model, shared, gated, activation, bias),
         Linear(d_model, 1, False) if table["shared_gate"] and not none else None,
@@ -291,4 +291,5 @@ def _experts(table: Table, d_model: Any) -> Experts:
         table["scale"],
         table["n_groups"],
         table["top_groups"],
+        table["latent"],
     )

@@ -250,6 +250,7 @@ STACK: dict[str, dict[str, Field]] = {
         "n_shared": Field(count, 0, "experts that every token passes"),
         "d_ff_shared": Field(count, _shared_width, "their joint width"),
         "shared_gate": Field(flag, False, "a gate of one row on the shared experts"),
+        "latent": Field(size, None, "width of a latent that the routed experts work on; absent: d_model"),
     },
     "mamba": {
         "d_inner": Field(size, lambda at: 2 * at[""]["d_model"], "channels"),

@@ -228,7 +228,7 @@ def nemotron_h(c: Config) -> Raw:
     attention = heads(c, raw, kv=8, d_head=128)
     c.only(attention["d_head"], "attention_head_dim", why="head_dim is what transformers' nemotron_h reads")
     c.only(False, "attention_bias", "tie_word_embeddings", why="transformers' nemotron_h has neither")
-    c.only(None, "moe_latent_size", why="experts on a latent have no part yet")
+    latent = c.size("moe_latent_size", default=None)
     activation = c.activation("mlp_hidden_act", default="relu2")
     bias = c.flag("mlp_bias", default=False)
     raw |= {
@@ -259,7 +259,7 @@ def nemotron_h(c: Config) -> Raw:
         shared = c.size("moe_shared_expert_intermediate_size", default=7688)
         c.only(1, "n_shared_experts", why="one feed-forward beside the routed ones is read")
         raw["experts"] = mixed | {"activation": activation, "gated": False, "d_ff_shared": shared}
-        raw["experts"]["scoring"] = "sigmoid"
+        raw["experts"] |= {"scoring": "sigmoid"} | ({"latent": latent} if latent is not None else {})
     c.ignore("intermediate_size", "num_experts_per_tok", "n_routed_experts", "num_local_experts")
     c.ignore("moe_intermediate_size")
     c.ignore("moe_shared_expert_intermediate_size", "n_shared_experts", "max_position_embeddings", "sliding_window")

@@ -282,6 +282,8 @@ def _channel(key: str, half: str = "last") -> Key:
 
 def _bias(f: Facts) -> bool:
     mixer = f.mixer
+    if f.one("rg_lru"):  # o has one whatever is said
+        return "q" in f.one("attention")["bias"]
     return mixer["bias"] if mixer and not f.one("attention") else bool((f.one("attention") or f.one("latent"))["bias"])
 
 
@@ -292,7 +294,7 @@ def _expand(f: Facts) -> Any:
 
 
 def _layer_types(f: Facts) -> list[str] | None:
-    if f.one("delta"):
+    if f.one("delta") or f.one("linear_attention"):
         mixes = [f.layer[kind]["parts"][0] for kind in f.kinds]
         return ["full_attention" if part == "attention" else "linear_attention" for part in mixes]
     if f.mixer:
@@ -348,7 +350,7 @@ _SAME: dict[Key, str] = {
     _heads("n_heads"): "num_attention_heads n_head n_heads attention_heads decoder_attention_heads",
     _heads("n_heads", "first"): "encoder_attention_heads",
     _heads("n_kv_heads"): "num_key_value_heads num_kv_heads",
-    _channel("d_ff"): "intermediate_size n_inner dff d_ff ffn_dim hidden_dim ffn_hidden_size decoder_ffn_dim",
+    _channel("d_ff"): "n_inner dff d_ff ffn_dim hidden_dim ffn_hidden_size decoder_ffn_dim",
     _channel("d_ff", "first"): "encoder_ffn_dim",
     _rows: "max_position_embeddings n_positions",
     _bias: "attention_bias use_bias bias qkv_bias use_qkv_bias enable_bias",
@@ -378,7 +380,29 @@ _SAME: dict[Key, str] = {
     _table("delta", "d_value"): "linear_value_head_dim",
     _table("delta", "d_conv"): "linear_conv_kernel_dim",
 }
+
+
+def _lru_width(f: Facts) -> Any:
+    table = f.one("rg_lru")
+    return table["n_heads"] * table["d_head"]
+
+
+def _width(f: Facts) -> Any:
+    """Twice a gated matrix's, where an RG-LRU's config says both together."""
+    if f.one("channel_mix"):
+        return f.one("channel_mix")["d_ff"]
+    return 2 * f.channel["d_ff"] if f.one("rg_lru") else _channel("d_ff")(f)
+
+
 KEYS: dict[str, Key] = {name: key for key, names in _SAME.items() for name in names.split()} | {
+    "intermediate_size": _width,
+    "lru_width": _lru_width,
+    "conv1d_width": _table("rg_lru", "d_conv"),
+    "attention_window_size": lambda f: f.window,
+    "block_types": lambda f: [
+        "attention" if "attention" in f.layer[kind]["parts"] else "recurrent" for kind in f.kinds
+    ],
+    "logits_soft_cap": lambda f: f.last["head"]["softcap"],
     "num_decoder_layers": lambda f: f.last["n_layers"],
     "decoder_layers": lambda f: f.last["n_layers"],
     "head_dim": lambda f: (f.one("attention") or f.mixer)["d_head"],

@@ -278,6 +278,9 @@ def test_a_suite_writes_as_it_goes_and_goes_on(one_thread: None, tmp_path: Path)
     assert {f["quantity"] for s in found["items"]["crossing"]["steps"].values() for f in s.get("figures", ())} >= {
         "time"
     }
+    fewer = suite(path, items=(ITEMS[0]._replace(times=()),)).run()  # what the list no longer asks for is dropped
+    assert fewer["items"].keys() == {"plain"} and len(fewer["items"]["plain"]["steps"]) == 3
+    assert fewer["items"]["plain"]["steps"].items() <= plain["steps"].items()
     code, out, _ = run("verify", "--show", str(path))
     assert code == 0 and "2 of 3" in out and "Most memory held at once" in out
 

@@ -160,7 +160,7 @@ class Suite:
             self._resume(path)
 
     def _resume(self, path: Path) -> None:
-        """What an earlier run of the same on the same device has is not done again."""
+        """What an earlier run on the same device has of the list is not done again."""
         try:
             before = json.loads(path.read_text())
             same = before["schema"] == SCHEMA and before["device"] == self.found["device"]
@@ -168,7 +168,9 @@ class Suite:
             raise InputError("verify", [f"--out {path} exists and is no file of measurements: {error}"]) from None
         if not same:
             raise InputError("verify", [f"--out {path} has measurements of another device or PyTorch (another name)"])
-        self.found |= {key: before[key] for key in ("items", CEILINGS) if key in before}
+        self.found |= {key: before[key] for key in (CEILINGS,) if key in before}
+        listed = {item.name for item in self.items}
+        self.found["items"] = {name: item for name, item in before["items"].items() if name in listed}
 
     def run(self) -> dict[str, Any]:
         """All that there is time for."""
@@ -197,8 +199,8 @@ class Suite:
 
     def _item(self, item: Item, accelerator: Accelerator, number: int) -> None:
         entry = self.found["items"].setdefault(item.name, {"source": item.source, "steps": {}})
-        steps = entry["steps"]
         wanted = [name for name, _ in _steps(item)]
+        steps = entry["steps"] = {name: entry["steps"][name] for name in wanted if name in entry["steps"]}
         if all(name in steps for name in wanted):
             return
         whole = load(item.source, dict(item.changes))

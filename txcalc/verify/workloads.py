@@ -52,7 +52,7 @@ class Load(NamedTuple):
 
     def __str__(self) -> str:
         past = f", {self.past:,} past" if self.past else ""
-        words = ", blocks computed again" * self.checkpoint + ", MLA absorbed" * self.absorbed
+        words = ", blocks computed again" * self.checkpoint + ", latents absorbed" * self.absorbed
         return f"{self.kind} B = {self.batch:,}, T = {self.tokens:,}{past}{words}"
 
 
@@ -100,8 +100,10 @@ class Subject(NamedTuple):
         return made
 
     def forward(self, net: Any, load: Load, given: tuple[Tensor, ...], cache: Cache | None) -> Any:
-        """One pass without gradients, as a server does it."""
-        with torch.no_grad(), mode(last=True, absorbed=load.absorbed, static=self.static):
+        """One pass without gradients, as a server does it. Absorbed latents are one key for all heads, wider than their
+        values: no fused kernel of PyTorch takes them so, and it would make a copy for each head; plain products do."""
+        forms = {"absorbed": load.absorbed, "explicit": load.absorbed, "static": self.static}
+        with torch.no_grad(), mode(last=True, **forms):
             return net(*given, cache=cache) if self.caches else net(*given)
 
     def prepare(self, load: Load) -> Callable[[str], Work]:

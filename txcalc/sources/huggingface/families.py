@@ -116,7 +116,7 @@ TEXT_DEFAULTS: dict[str, dict[str, int]] = {"voxtral": {"head_dim": 128, "num_ke
 # Those whose older configs hold the text's keys beside vision_config.
 FLAT = frozenset({"qwen2_vl", "qwen2_5_vl"})
 
-_LINEAR = "its linear attention (gated delta rule) has no part yet"
+_LINEAR = "its layers of the delta rule have no reader yet"
 _MIXED = "its layers share or mix weights in a way that no part describes"
 _SPARSE_ATTENTION = "its sparse attention has no part yet"
 _NOT_ATTENTION = "its token mixing is not softmax attention and has no part yet"

@@ -34,6 +34,11 @@ def test_a_wheel_holds_every_preset_and_its_licence(wheel: Path) -> None:
     assert any(file.endswith("licenses/LICENSE") for file in files)
 
 
+def test_a_wheel_holds_what_was_measured(wheel: Path) -> None:
+    files = {Path(file).name for file in zipfile.ZipFile(wheel).namelist() if "presets/measurements/" in file}
+    assert files == {path.name for path in (ROOT / "presets" / "measurements").iterdir()} != set()
+
+
 def test_a_wheel_finds_its_presets_where_there_is_no_checkout(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
     answer = _run("import txcalc; print(txcalc.__file__, txcalc.load('llama-3.1-8b').params)", tmp_path)

@@ -1,0 +1,164 @@
+"""The evidence that comes with txcalc: what is claimed exact is, and no measured figure is beyond what is possible."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txcalc import hardware, load
+from txcalc.errors import InputError
+from txcalc.render.measurements import folder, overview, read, report
+from txcalc.render.report import as_lines
+
+FILES = sorted(folder().glob("*.json"))
+WITHIN = 0.02  # of the predicted peak
+COPIES = 0.03  # where the CPU's product of batches copies the half of kv_b that it multiplies absorbed queries by
+
+evidence = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+
+
+def items(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    return [(name, item) for name, item in read(path)["items"].items() if item["steps"]]
+
+
+def figures(path: Path, quantity: str) -> list[dict[str, Any]]:
+    steps = [step for _, item in items(path) for step in item["steps"].values()]
+    return [figure for step in steps for figure in step.get("figures", ()) if figure["quantity"] == quantity]
+
+
+def test_there_is_evidence() -> None:
+    assert FILES and all(read(path)["complete"] for path in FILES)
+
+
+@evidence
+def test_it_says_where_when_and_how_it_was_made(path: Path) -> None:
+    found = read(path)
+    assert {"kind", "name", "torch", "memory_bytes", "clock"} <= found["device"].keys()
+    assert found["device"]["kind"] in ("cpu", "cuda")
+    assert found["device"]["kind"] == "cpu" or found["device"]["driver"]
+    assert found["command"].startswith("txcalc verify --suite")
+    hardware.parse(found["ceilings"]["accelerator"], "measured", path.name)
+
+
+@evidence
+def test_what_is_exact_is_equal(path: Path) -> None:
+    for name, item in items(path):
+        exact = {key: step for key, step in item["steps"].items() if key.startswith("exact: ")}
+        assert exact, name
+        for key, step in exact.items():
+            assert step["compared"] > 0 and step["unequal"] == [], (name, key)
+            column = step["columns"].index
+            for row in step["wholes"]:
+                assert row[column("predicted")] == row[column("measured")], (name, row)
+
+
+@evidence
+def test_its_parameters_are_those_of_today(path: Path) -> None:
+    for name, item in items(path):
+        model = load(item["source"], item.get("changes"))
+        if item["layers"] == item["of_layers"]:
+            assert item["params"] == model.params, name
+        else:
+            assert item["params"] < model.params, name
+
+
+@evidence
+def test_no_peak_is_below_the_least_and_all_are_near(path: Path) -> None:
+    peaks = figures(path, "peak memory")
+    assert peaks
+    for figure in peaks:
+        assert figure["floor"] <= figure["measured"], figure
+        gap = figure["measured"] - figure["predicted"]
+        most = COPIES if "latents absorbed" in figure["load"] else WITHIN
+        assert abs(gap) <= most * figure["predicted"], figure
+        assert sum(figure["gap"].values()) == gap, figure
+
+
+@evidence
+def test_no_time_is_below_its_floor(path: Path) -> None:
+    """The floor of what the same run measured: the fastest product and the fastest read of any size."""
+    times = figures(path, "time")
+    assert times
+    for figure in times:
+        assert 0 <= figure["floor"] <= figure["measured"], figure
+        assert figure["floor"] <= figure["predicted"], figure
+
+
+@evidence
+def test_attention_overtakes_near_the_predicted_length(path: Path) -> None:
+    """A kernel of attention reaches another share of the peak than a product: by FLOPs alone it is only near."""
+    met = {figure["load"]: figure for figure in figures(path, "attention outweighs the feed-forward")}
+    assert met.keys() == {"by masked FLOPs", "by expected times"}
+    assert all(0.5 < figure["measured"] / figure["predicted"] < 2 for figure in met.values())
+
+
+@evidence
+def test_fewer_heads_for_keys_cache_less_and_take_less(path: Path) -> None:
+    shared = [item for name, item in items(path) if "for keys and values" in name]
+    assert len(shared) == 3
+
+    def cached(item: dict[str, Any]) -> int:
+        rows = item["steps"]["exact: bytes"]["wholes"]
+        return next(row[5] for row in rows if row[1] == "bytes of the cache")
+
+    def core(item: dict[str, Any]) -> float:
+        steps = (step for name, step in item["steps"].items() if name.startswith("time: "))
+        return next(f["measured"] for step in steps for f in step["figures"] if f["part"] == "attention_core")
+
+    assert cached(shared[0]) > cached(shared[1]) > cached(shared[2])
+    assert core(shared[0]) > core(shared[2])
+
+
+@evidence
+def test_absorbed_latents_take_less(path: Path) -> None:
+    both = 0
+    for _, item in items(path):
+        timed = [f for step in item["steps"].values() for f in step.get("figures", ()) if f["quantity"] == "time"]
+        whole = {figure["load"]: figure["measured"] for figure in timed if not figure["part"]}
+        for work, taken in whole.items():
+            absorbed = whole.get(f"{work}, latents absorbed")
+            both += absorbed is not None
+            assert absorbed is None or absorbed < taken, work
+    assert both
+
+
+@evidence
+def test_it_is_shown(path: Path) -> None:
+    text = "\n".join("".join(piece for piece, _ in line) for line in as_lines(report(read(path)), 100))
+    assert "Exact: predicted equals measured" in text and "Most memory held at once" in text and "Time" in text
+    table = overview([path])
+    assert all(name in table for name, _ in items(path))
+
+
+def test_a_number_that_was_changed_is_seen(tmp_path: Path) -> None:
+    """The rules above are no formality: a peak a little lower, and a time under its floor, break them."""
+    found = read(FILES[0])
+    for item in found["items"].values():
+        for step in item["steps"].values():
+            for figure in step.get("figures", ()):
+                figure["measured"] *= 0.5
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps(found))
+    with pytest.raises(AssertionError):
+        test_no_peak_is_below_the_least_and_all_are_near(path)
+    with pytest.raises(AssertionError):
+        test_no_time_is_below_its_floor(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "cannot be read"),
+        ("[]", "schema is \\[\\]"),
+        ('{"schema": "txcalc/proofs/1"}', "expected 'txcalc/measurements/1'"),
+        ('{"schema": "txcalc/measurements/1", "items": []}', "5 faults"),
+    ],
+)
+def test_what_is_no_file_of_measurements_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=said):
+        read(path)

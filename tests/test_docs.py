@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from txcalc.cli import NAMES, Commands, app
+from txcalc.render.measurements import folder, overview
 from txcalc.sources import huggingface
 from txcalc.symbols import TABLE
 
@@ -64,6 +65,11 @@ def layout() -> str:
     return "\n".join(rows)
 
 
+def measurements() -> str:
+    """What was measured on real devices, from the files that `txcalc verify --suite` wrote."""
+    return overview(sorted(folder().glob("*.json")))
+
+
 def console(block: re.Match[str]) -> str:
     """A console block with what its command prints now."""
     argv = re.findall(r"'[^']*'|\"[^\"]*\"|\S+", block[1])
@@ -84,7 +90,7 @@ def test_the_readme_prints_what_the_commands_print(update_golden: bool) -> None:
     _same(text, update_golden)
 
 
-@pytest.mark.parametrize("table", [commands, symbols, families, layout], ids=lambda table: table.__name__)
+@pytest.mark.parametrize("table", [commands, symbols, families, layout, measurements], ids=lambda table: table.__name__)
 def test_generated_tables_are_current(table, update_golden: bool) -> None:
     marker = f"<!-- {table.__name__} -->"
     text = README.read_text()

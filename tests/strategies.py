@@ -28,6 +28,8 @@ from txcalc.parts.attention import (
     Window,
 )
 from txcalc.parts.block import Block, Branch
+from txcalc.parts.convolution import Product, ShortConvolution, TimeConvolution
+from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
 from txcalc.parts.feedforward import Experts, FeedForward
 from txcalc.parts.linear import Activation, BlockLinear, Convolution, Linear, Lookup, Norm, Patches, Sum, Vector
 from txcalc.parts.linear_attention import (
@@ -59,19 +61,21 @@ def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 causal_spans = st.builds(Causal) | st.builds(Window, st.integers(1, 60)) | st.builds(Chunks, st.integers(1, 60))
 spans = causal_spans | st.builds(Full) | st.builds(Around, st.integers(1, 60)) | st.builds(Cross)
-linears = st.builds(Linear, sizes, sizes, flags, st.sampled_from(["yes", "no", "eager"]), flags)
+linears = st.builds(Linear, sizes, sizes, flags, st.sampled_from(["yes", "no", "eager"]), flags, flags)
 norms = st.builds(Norm, sizes, st.sampled_from(["rms", "layer"]), flags, st.just(1e-6), sizes, flags, flags, flags)
 rotaries = st.builds(Rotary, sizes, sizes, st.just(10_000), sizes, flags)
 lookups = st.builds(Lookup, sizes, sizes, flags, flags)
 sums = st.builds(Sum, sizes, st.integers(1, 3))
 vectors = st.builds(Vector, sizes)
 patches = st.builds(Patches, sizes, sizes, sizes)
-convolutions = st.builds(Convolution, sizes, sizes, sizes, flags, flags, flags, st.integers(1, 3))
+convolutions = st.builds(Convolution, sizes, sizes, sizes, flags, flags, flags, st.integers(1, 3), flags)
 activation_leaves = st.builds(Activation, sizes, activations, flags)
 relative_biases = st.builds(RelativeBias, sizes, sizes, sizes, flags)
 cores = st.builds(AttentionCore, sizes, sizes, sizes, sizes, spans, flags, flags, flags)
 gates = st.builds(Gate, sizes, sizes, sizes, st.sampled_from(["sigmoid", "softplus"]))
 latent_cores = st.builds(LatentCore, sizes, sizes, sizes, sizes, sizes, causal_spans)
+
+disentangled_cores = st.builds(DisentangledCore, sizes, sizes, sizes, sizes, flags, flags, flags)
 
 LEAVES: dict[type, st.SearchStrategy[Any]] = {
     Activation: activation_leaves,
@@ -82,6 +86,7 @@ LEAVES: dict[type, st.SearchStrategy[Any]] = {
     DeltaRule: st.builds(DeltaRule, sizes, sizes, sizes, sizes, sizes, st.sampled_from([None, -5.0])),
     Gate: gates,
     GatedRecurrence: st.builds(GatedRecurrence, sizes),
+    DisentangledCore: disentangled_cores,
     HeadScan: st.builds(HeadScan, sizes, sizes, sizes, sizes),
     LatentCore: latent_cores,
     Linear: linears,
@@ -89,6 +94,7 @@ LEAVES: dict[type, st.SearchStrategy[Any]] = {
     Memory: st.builds(Memory, sizes),
     Norm: norms,
     Patches: patches,
+    Product: st.builds(Product, sizes, sizes),
     RelativeBias: relative_biases,
     Rotary: rotaries,
     SelectiveScan: st.builds(SelectiveScan, sizes, sizes),
@@ -129,6 +135,19 @@ latent_attentions = st.builds(
     rotaries,
     latent_cores,
 )
+distance_tables = st.builds(DistanceTable, sizes, sizes, maybe(norms))
+disentangled_attentions = st.builds(
+    DisentangledAttention,
+    sizes,
+    sizes,
+    sizes,
+    st.frozensets(st.sampled_from("qkvo")),
+    maybe(linears),
+    maybe(linears),
+    disentangled_cores,
+)
+time_convolutions = st.builds(TimeConvolution, sizes, sizes, activations)
+short_convolutions = st.builds(ShortConvolution, sizes, sizes, flags)
 experts = st.builds(
     Experts,
     sizes,
@@ -157,7 +176,17 @@ time_mixes, channel_mixes = st.builds(TimeMix, sizes, sizes), st.builds(ChannelM
 branches = st.builds(
     Branch,
     st.just("mixer"),
-    attentions | latent_attentions | mambas | mamba2s | delta_nets | griffins | linear_attentions | time_mixes,
+    attentions
+    | latent_attentions
+    | disentangled_attentions
+    | mambas
+    | mamba2s
+    | delta_nets
+    | griffins
+    | linear_attentions
+    | time_mixes
+    | short_convolutions
+    | time_convolutions,
     st.sampled_from(["attention", "recurrent", None]),
     maybe(norms),
     maybe(norms),
@@ -210,7 +239,15 @@ def groups(draw: st.DrawFn) -> tuple[LayerGroup, ...]:
 
 
 stacks = st.builds(
-    Stack, sizes, maybe(embeddings), maybe(relative_biases), groups(), maybe(norms), maybe(heads), maybe(heads)
+    Stack,
+    sizes,
+    maybe(embeddings),
+    maybe(relative_biases),
+    groups(),
+    maybe(norms),
+    maybe(heads),
+    maybe(heads),
+    maybe(distance_tables),
 )
 
 COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
@@ -218,6 +255,8 @@ COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
     Block: blocks,
     ChannelMix: channel_mixes,
     DeltaNet: delta_nets,
+    DisentangledAttention: disentangled_attentions,
+    DistanceTable: distance_tables,
     Embedding: embeddings,
     EncoderDecoder: st.builds(EncoderDecoder, stacks, stacks),
     Experts: experts,
@@ -229,8 +268,10 @@ COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
     LinearAttention: linear_attentions,
     Mamba: mambas,
     Mamba2: mamba2s,
+    ShortConvolution: short_convolutions,
     Stack: stacks,
     TimeMix: time_mixes,
+    TimeConvolution: time_convolutions,
 }
 
 workloads = st.builds(
@@ -451,6 +492,33 @@ def encoders(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
+def disentangled_encoders(draw: st.DrawFn) -> dict[str, Any]:
+    """Encoders whose distances have products of their own, one with a convolution in its first layer."""
+    reach = draw(st.integers(1, 40))
+    terms = draw(st.sampled_from([["c2p", "p2c"], ["c2p"], ["p2c"]]))
+    shared = len(terms) == 2 and draw(flags)
+    raw: dict[str, Any] = draw(encoders())
+    raw["attention"] = {"n_heads": draw(sizes), "d_head": draw(sizes), "bias": draw(flags)}
+    raw["positions"] = {
+        "form": "disentangled",
+        "rows": 2 * reach,
+        "distance": reach,
+        "clipped": draw(flags),
+        "terms": terms,
+        "shared": shared,
+        "norm": draw(flags),
+        "bias": [] if shared else draw(st.sampled_from([[], ["q"], ["q", "k"]])),
+    }
+    if draw(flags):
+        channel = "experts" if "experts" in raw else "feed_forward"
+        first = {"parts": ["attention", channel, "convolution"]}
+        kinds = {"first": first, "later": {}}
+        raw |= {"convolution": {"taps": draw(st.sampled_from([1, 3, 5]))}, "n_layers": 3, "layer": kinds}
+        raw["pattern"] = ["first", "2*later"]
+    return raw
+
+
+@st.composite
 def encoder_decoders(draw: st.DrawFn) -> dict[str, Any]:
     return {
         "kind": "encoder-decoder",
@@ -503,7 +571,7 @@ def audios(draw: st.DrawFn) -> dict[str, Any]:
 
 FAMILIES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "decoder": decoders(),
-    "encoder": encoders(),
+    "encoder": encoders() | disentangled_encoders(),
     "encoder-decoder": encoder_decoders(),
     "vision": visions(),
     "audio": audios(),

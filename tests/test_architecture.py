@@ -14,7 +14,18 @@ import pytest
 from strategies import LEAVES
 
 import txcalc
-from txcalc.parts import attention, block, feedforward, linear, linear_attention, model, part, recurrent
+from txcalc.parts import (
+    attention,
+    block,
+    convolution,
+    disentangled,
+    feedforward,
+    linear,
+    linear_attention,
+    model,
+    part,
+    recurrent,
+)
 
 PACKAGE = Path(txcalc.__file__).parent
 
@@ -102,7 +113,9 @@ def test_nothing_heavy_is_loaded_by_commands_that_do_not_need_it() -> None:
 
 # The language of formulas.
 
-MODULES = (attention, block, feedforward, linear, linear_attention, model, part, recurrent)
+MODULES = (
+    attention, block, convolution, disentangled, feedforward, linear, linear_attention, model, part, recurrent,
+)  # fmt: skip
 # Variables that are no `self`, by the class they are of.
 CLASSES = {"work": "Workload", "branch": "Branch", "group": "LayerGroup", "child": "Child"}
 FORBIDDEN = {"abs", "bool", "divmod", "float", "int", "max", "min", "pow", "round", "sum"}

@@ -41,8 +41,10 @@ def workload(model: Model, tokens: int, past: int = 0) -> dict[str, int]:
 def test_linear_in_the_batch(raw: dict[str, Any], tokens: int, past: int, batch: int) -> None:
     model = made(raw)
     one, two, many = (model.ledger(batch=b, **workload(model, tokens, past)) for b in (1, 2, batch))
+    once = any(stack["positions"]["form"] == "disentangled" for stack in model.spec["stacks"].values())
     for quantity in LINEAR_IN_BATCH:
-        assert many.total(quantity) == batch * one.total(quantity), quantity
+        step = two.total(quantity) - one.total(quantity) if once else one.total(quantity)
+        assert many.total(quantity) == one.total(quantity) + (batch - 1) * step, quantity
     for quantity in ("params", "active", "cache"):
         assert many.total(quantity) == one.total(quantity), quantity
     if not any(entry.routed for entry in one):  # of experts, more are read by more tokens, until it is all of them
@@ -228,7 +230,8 @@ def test_every_weight_is_read_once(kind: type, data: st.DataObject) -> None:
     """A table is read row by row, a bias of the scores with them; a tied weight is read and not owned."""
     leaf, work = data.draw(LEAVES[kind]), data.draw(workloads)
     (entry,) = walk(leaf, work).entries
-    shared = leaf.d_in * leaf.d_out if isinstance(leaf, Linear) and leaf.tied else 0
+    shared = leaf.d_in * leaf.d_out if isinstance(leaf, Linear) and (leaf.tied or leaf.borrowed) else 0
+    shared += leaf.d_out if isinstance(leaf, Linear) and leaf.borrowed and leaf.bias else 0
     assert entry.traffic.weights == entry.params + shared
 
 

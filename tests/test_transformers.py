@@ -64,6 +64,11 @@ def qkv_by_head(layer: str, suffix: str, tensor: Tensor) -> Copied:
     return {f"layers.{layer}.attention.{name}.{suffix}": rows[:, i].flatten(0, 1) for i, name in enumerate("qkv")}
 
 
+def thirds_by_head(layer: str, tensor: Tensor) -> Copied:
+    """The same without biases, head by head q over k over v (DeBERTa)."""
+    return qkv_by_head(layer, "weight", tensor)
+
+
 def expert_pairs(layer: str, tensor: Tensor) -> Copied:
     """gate and up of every expert, one under the other."""
     at = f"layers.{layer}.experts.routed"
@@ -169,6 +174,10 @@ ALBERT: dict[str, Rule] = {
     r"predictions\.bias": "head.projection.bias",
     r"predictions\.dense\.(\w+)": r"head.transform.\1",
     r"predictions\.LayerNorm\.(\w+)": r"head.norm.\1",
+}
+DEBERTA: dict[str, Rule] = {
+    **{pattern.replace("bert", "deberta", 1): name for pattern, name in BERT.items()},
+    r"deberta\.encoder\.rel_embeddings\.weight": "distances.table.weight",
 }
 FALCON: dict[str, Rule] = {
     r"transformer\.word_embeddings\.weight": "embedding.tokens.weight",
@@ -511,6 +520,54 @@ CASES = [
         ALBERT,
     ),
     Case(
+        "deberta",
+        "DebertaForMaskedLM",
+        "DebertaConfig",
+        {
+            **MHA,
+            "relative_attention": True,
+            "pos_att_type": ["c2p", "p2c"],
+            "max_relative_positions": 6,
+            "position_biased_input": False,
+            "tie_word_embeddings": True,
+        },
+        TINY["deberta"],
+        {
+            **DEBERTA,
+            r"deberta\.encoder\.layer\.(\d+)\.attention\.self\.in_proj\.weight": thirds_by_head,
+            r"deberta\.encoder\.layer\.(\d+)\.attention\.self\.([qv])_bias": r"layers.\1.attention.\2.bias",
+            r"deberta\.encoder\.layer\.(\d+)\.attention\.self\.pos_proj\.(\w+)": r"layers.\1.attention.distance_k.\2",
+            r"deberta\.encoder\.layer\.(\d+)\.attention\.self\.pos_q_proj\.(\w+)": (
+                r"layers.\1.attention.distance_q.\2"
+            ),
+        },
+    ),
+    Case(
+        "deberta-v2",
+        "DebertaV2ForMaskedLM",
+        "DebertaV2Config",
+        {
+            **MHA,
+            "num_hidden_layers": 3,
+            "relative_attention": True,
+            "pos_att_type": ["c2p", "p2c"],
+            "max_relative_positions": 10,
+            "position_buckets": 4,
+            "position_biased_input": False,
+            "share_att_key": True,
+            "norm_rel_ebd": "layer_norm",
+            "conv_kernel_size": 3,
+            "tie_word_embeddings": True,
+        },
+        TINY["deberta-v2"],
+        {
+            **DEBERTA,
+            r"deberta\.encoder\.LayerNorm\.(\w+)": r"distances.norm.\1",
+            r"deberta\.encoder\.conv\.conv\.(\w+)": r"layers.0.convolution.product.\1",
+            r"deberta\.encoder\.conv\.LayerNorm\.(\w+)": r"layers.0.convolution_norm.\1",
+        },
+    ),
+    Case(
         "t5",
         "T5ForConditionalGeneration",
         "T5Config",
@@ -789,6 +846,33 @@ CASES = [
         r".*e_score_correction_bias",
     ),
     Case(
+        "lfm2",
+        "Lfm2ForCausalLM",
+        "Lfm2Config",
+        {
+            **SMALL,
+            "num_hidden_layers": 3,
+            "layer_types": ["conv", "conv", "full_attention"],
+            "block_auto_adjust_ff_dim": False,
+            "conv_bias": True,
+            "tie_word_embeddings": True,
+        },
+        TINY["lfm2"],
+        {
+            **LLAMA,
+            r"model\.embedding_norm\.weight": "final_norm.weight",
+            r"model\.layers\.(2)\.operator_norm\.weight": r"layers.\1.attention_norm.weight",
+            r"model\.layers\.([01])\.operator_norm\.weight": r"layers.\1.short_convolution_norm.weight",
+            r"model\.layers\.(\d)\.ffn_norm\.weight": r"layers.\1.feed_forward_norm.weight",
+            r"model\.layers\.(\d)\.self_attn\.out_proj\.weight": r"layers.\1.attention.o.weight",
+            r"model\.layers\.(\d)\.self_attn\.([qk])_layernorm\.weight": r"layers.\1.attention.\2_norm.weight",
+            r"model\.layers\.(\d)\.conv\.(\w+)\.(\w+)": r"layers.\1.short_convolution.\2.\3",
+            r"model\.layers\.(\d)\.feed_forward\.w1\.weight": r"layers.\1.feed_forward.gate.weight",
+            r"model\.layers\.(\d)\.feed_forward\.w3\.weight": r"layers.\1.feed_forward.up.weight",
+            r"model\.layers\.(\d)\.feed_forward\.w2\.weight": r"layers.\1.feed_forward.down.weight",
+        },
+    ),
+    Case(
         "jamba",
         "JambaForCausalLM",
         "JambaConfig",
@@ -894,6 +978,7 @@ GENERATES = [
     "whisper",
     "mamba",
     "mamba2",
+    "lfm2",
     "jamba",
     "gpt-oss",
     "qwen3-next",

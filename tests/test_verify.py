@@ -18,6 +18,8 @@ from txcalc import load
 from txcalc.cli import app
 from txcalc.errors import InputError, Refuted, UnknownName
 from txcalc.parts.attention import AttentionCore, Gate, LatentCore, RelativeBias, Rotary
+from txcalc.parts.convolution import Product
+from txcalc.parts.disentangled import DisentangledCore
 from txcalc.parts.linear import Activation, BlockLinear, Convolution, Linear, Lookup, Norm, Patches, Sum, Vector
 from txcalc.parts.linear_attention import DecayScan, DeltaRule, TokenShift, WeightedSum
 from txcalc.parts.model import Memory
@@ -118,7 +120,20 @@ def test_saved_elements_of_dense_blocks(source: str) -> None:
     assert not any("modelled" in note for note in verdict.notes)
 
 
-OTHERS = ["falcon", "gpt-neox", "palm", "olmo2", "qwen3", "bert", "albert", "vit", "vectors", "qwen3-next"]
+OTHERS = [
+    "falcon",
+    "gpt-neox",
+    "palm",
+    "olmo2",
+    "qwen3",
+    "bert",
+    "albert",
+    "vit",
+    "vectors",
+    "qwen3-next",
+    "deberta",
+    "deberta-v2",
+]
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -202,6 +217,9 @@ PROVED = [
     (Patches, "operations", "vit"),
     (Patches, "saved", "vit"),
     (Vector, "weights", "vit"),
+    (Product, "saved", "lfm2"),
+    (DisentangledCore, "operations", "deberta"),
+    (DisentangledCore, "saved", "deberta-v2"),
     (RelativeBias, "weights", "t5"),
     (SelectiveScan, "weights", "mamba"),
     (SelectiveScan, "cache", "mamba"),
@@ -243,7 +261,7 @@ def doubled(leaf: type[Leaf], formula: str) -> Callable[..., Any]:
 def test_every_formula_of_every_leaf_is_proved_or_known_to_be_a_model() -> None:
     there = {(leaf, formula) for leaf in LEAVES for formula in ORACLE_OF if formula in vars(leaf)}
     scans = (SelectiveScan, HeadScan, DeltaRule, GatedRecurrence, DecayScan, TokenShift, WeightedSum)
-    no_products = {(leaf, "operations") for leaf in (Lookup, Norm, Activation, Sum, Rotary, Gate, *scans)}
+    no_products = {(leaf, "operations") for leaf in (Lookup, Product, Norm, Activation, Sum, Rotary, Gate, *scans)}
     recurrent = {(leaf, "saved") for leaf in (*scans, BlockLinear)}
     assert {(leaf, formula) for leaf, formula, _ in PROVED} == there - no_products - recurrent
 

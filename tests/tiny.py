@@ -173,6 +173,23 @@ TINY: dict[str, dict[str, Any]] = {
     },
     "bert": LIKE_BERT,
     "bert-pooler": {**LIKE_BERT, "head": {"form": "none", "pooler": True}},
+    "deberta": {
+        **LIKE_BERT,
+        "attention": {"n_heads": 4, "bias": ["q", "v", "o"]},
+        "norm": {"form": "layer", "place": "post", "eps": 1e-7},
+        "positions": {"form": "disentangled", "rows": 12, "distance": 6, "clipped": True, "bias": ["q"]},
+        "embedding": {"norm": True},
+    },
+    "deberta-v2": {
+        **LIKE_BERT,
+        "pattern": ["first", "2*later"],
+        "n_layers": 3,
+        "norm": {"form": "layer", "place": "post", "eps": 1e-7},
+        "positions": {"form": "disentangled", "rows": 8, "distance": 10, "shared": True, "norm": True},
+        "embedding": {"norm": True},
+        "convolution": {"taps": 3, "activation": "tanh"},
+        "layer": {"first": {"parts": ["attention", "feed_forward", "convolution"]}, "later": {}},
+    },
     "albert": {
         **LIKE_BERT,
         "n_layers": 3,
@@ -262,6 +279,20 @@ TINY: dict[str, dict[str, Any]] = {
         "layer": {
             "linear": {"parts": ["delta", "experts"]},
             "attention": {"parts": ["attention", "experts"]},
+        },
+    },
+    "lfm2": {
+        **LIKE_LLAMA,
+        "n_layers": 3,
+        "pattern": ["2*convolution", "attention"],
+        "attention": {"n_heads": 4, "n_kv_heads": 2, "qk_norm": "head"},
+        "short_convolution": {"taps": 3, "bias": True},
+        "positions": {"theta": 1_000_000},
+        "norm": {"eps": 1e-5},
+        "head": {"tied": True},
+        "layer": {
+            "convolution": {"parts": ["short_convolution", "feed_forward"]},
+            "attention": {"parts": ["attention", "feed_forward"]},
         },
     },
     # No class of transformers is these.

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from txcalc.checkpoint import Check
 
 MAX_TOKENS = 10**12
-MIXERS = ("mamba", "mamba2", "delta", "rg_lru", "linear_attention", "time_mix")  # parts that keep a state, not a past
+# Parts that keep a state, not a past.
+MIXERS = ("mamba", "mamba2", "delta", "rg_lru", "linear_attention", "time_mix", "short_convolution")
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from txcalc.parts.part import Child, Composite
 class Branch(NamedTuple):
     """One path beside the residual stream: x + post(part(pre(x))); the norms it does not have are None.
 
-    `kind` is what its leaves count as.
+    `kind` is what its leaves count as. `beside`: it reads what the block reads, not what the branches before it made.
     """
 
     name: str
@@ -21,6 +21,7 @@ class Branch(NamedTuple):
     kind: str | None
     pre: Norm | None
     post: Norm | None
+    beside: bool = False
 
 
 @frozen

@@ -26,7 +26,8 @@ class Linear(Leaf):
 
     Shapes   x (B, T, d_in), W (d_out, d_in), y (B, T, d_out)
     Unit     FLOPs, two a multiply-add: 2·B·T·d_in·d_out
-    Counts   a tied weight once, where it is first used: `tied` ones are multiplied here and owned elsewhere
+    Counts   a tied weight once, where it is first used: `tied` ones are multiplied here and owned elsewhere, and so is
+             the bias of a `borrowed` layer
     Omits    the bias from the headline FLOPs (1 an output, under other)
     Source   Kaplan et al. 2020 (arXiv 2001.08361), table 1
     """
@@ -38,8 +39,11 @@ class Linear(Leaf):
     # attention matrix is kept, for otherwise the fused kernel already keeps its own output.
     keeps: str = "yes"
     tied: bool = False
+    borrowed: bool = False
 
     def weights(self) -> tuple[Weight, ...]:
+        if self.borrowed:
+            return ()
         weight = () if self.tied else (Weight("weight", (self.d_out, self.d_in)),)
         return (*weight, Weight("bias", (self.d_out,))) if self.bias else weight
 
@@ -188,6 +192,8 @@ class Convolution(Leaf):
     depthwise: bool
     causal: bool
     stride: int = 1
+    # Its input is kept for backward; False: another leaf keeps the same tensor.
+    keeps: bool = True
 
     def weights(self) -> tuple[Weight, ...]:
         weight = Weight("weight", (self.c_out, 1 if self.depthwise else self.c_in, self.taps))
@@ -204,7 +210,7 @@ class Convolution(Leaf):
         return product, elementwise("bias", rows * self.c_out, "add", 0, 0, self.c_out)
 
     def saved(self, work: Workload) -> Any:
-        return work.positions * self.stride * self.c_in
+        return work.positions * self.stride * self.c_in if self.keeps else 0
 
     def cache(self, work: Workload) -> Any:
         state = self.taps * self.c_in

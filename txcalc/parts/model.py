@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from txcalc.parts.attention import RelativeBias
 from txcalc.parts.block import Block
+from txcalc.parts.disentangled import DistanceTable
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Convolution, Linear, Lookup, Norm, Patches, Sum, Vector
 from txcalc.parts.part import (
@@ -130,7 +131,8 @@ class Head(Composite):
 class Stack(Composite):
     """Embedding, layers, final norm and heads: a decoder, an encoder, or a half of both.
 
-    `positions` is a table of relative biases that all layers share. Head None: the stack ends in hidden states.
+    `relative_bias` is a table of biases by distance that all layers share, `distances` one of vectors. Head None: the
+    stack ends in hidden states.
     """
 
     d_model: Any
@@ -140,12 +142,15 @@ class Stack(Composite):
     final_norm: Norm | None
     pooler: Head | None
     head: Head | None
+    distances: DistanceTable | None = None
 
     def children(self) -> Iterator[Child]:
         if self.embedding:
             yield Child("embedding", self.embedding, kind="embedding")
         if self.relative_bias:
             yield Child("relative_bias", self.relative_bias)
+        if self.distances:
+            yield Child("distances", self.distances, kind="embedding")
         for group in self.groups:
             times = 1 if group.shared else group.count
             yield Child("layers", group.block, times=times, runs=group.count, indices=group.indices)

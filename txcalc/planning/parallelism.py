@@ -272,8 +272,12 @@ class _Rank:
             return replace(part, d_inner=self.split("d_inner", part.d_inner))
         if isinstance(part, ChannelMix):
             return replace(part, d_ff=self.split("d_ff", part.d_ff))
-        assert isinstance(part, FeedForward)
-        return self.feed_forward(part, self.tp)
+        if isinstance(part, FeedForward):
+            return self.feed_forward(part, self.tp)
+        if self.tp > 1:
+            fault = Fault("tp", self.tp, f"1: there is no way yet to split a {type(part).__name__}")
+            self._faults[str(fault)] = fault
+        return part
 
     def attention(self, part: Attention) -> Attention:
         heads, groups = self.split("n_heads", part.n_heads), self.share("n_kv_heads", part.n_kv_heads)

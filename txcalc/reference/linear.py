@@ -149,7 +149,8 @@ class Convolution(Remembers):
             return self._products(padded(x, sides, self.taps - 1 - sides))
         if run is None or run.cache is None:
             if not current().explicit:
-                return self._conv1d(x, self.taps - 1)[:, : x.shape[1]]
+                # A view would keep the columns past the last for backward.
+                return self._conv1d(x, self.taps - 1)[:, : x.shape[1]].clone()
             return self._products(padded(x, self.taps - 1))
         held = run.recall(self.place)
         columns = torch.cat((held[0], x), 1) if held else padded(x, self.taps)

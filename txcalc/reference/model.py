@@ -17,11 +17,16 @@ from txcalc.parts import recurrent as recurrent_parts
 from txcalc.parts.attention import Attention as AttentionPart
 from txcalc.parts.attention import LatentAttention as LatentAttentionPart
 from txcalc.parts.block import Block as BlockPart
+from txcalc.parts.convolution import ShortConvolution as ShortConvolutionPart
+from txcalc.parts.convolution import TimeConvolution as TimeConvolutionPart
+from txcalc.parts.disentangled import DisentangledAttention as DisentangledAttentionPart
 from txcalc.parts.feedforward import Experts as ExpertsPart
 from txcalc.parts.feedforward import FeedForward as FeedForwardPart
 from txcalc.parts.linear import Linear as LinearPart
 from txcalc.parts.part import Composite
 from txcalc.reference.attention import Attention, LatentAttention, RelativeBias
+from txcalc.reference.convolution import ShortConvolution, TimeConvolution
+from txcalc.reference.disentangled import DisentangledAttention, DistanceTable
 from txcalc.reference.feedforward import Experts, FeedForward
 from txcalc.reference.linear import (
     Activation,
@@ -52,6 +57,9 @@ BRANCHES: dict[type[Composite], type[Any]] = {
     linear_parts.LinearAttention: LinearAttention,
     linear_parts.TimeMix: TimeMix,
     linear_parts.ChannelMix: ChannelMix,
+    TimeConvolutionPart: TimeConvolution,
+    ShortConvolutionPart: ShortConvolution,
+    DisentangledAttentionPart: DisentangledAttention,
 }
 
 
@@ -61,6 +69,7 @@ class Block(nn.Module):
     def __init__(self, part: BlockPart, like: Like) -> None:
         super().__init__()
         self.names = [branch.name for branch in part.branches]
+        self.beside = {branch.name for branch in part.branches if branch.beside}
         self.parallel, self.norm_after_sum = part.parallel, part.norm_after_sum
         self.norm = Norm(part.shared_norm, like) if part.shared_norm else None
         for branch in part.branches:
@@ -80,9 +89,10 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
         if not self.parallel:
+            stream = x
             for name in self.names:
-                x = self._branch(name, x, x, run)
-            return x
+                stream = self._branch(name, x if name in self.beside else stream, stream, run)
+            return stream
         y, shared = x, x if self.norm is None else self.norm(x)
         for name in self.names:
             y = self._branch(name, shared, y, run)
@@ -212,6 +222,7 @@ class Stack(Asked):
         super().__init__()
         self.embedding = Embedding(part.embedding, like, tied) if part.embedding else None
         self.relative_bias = RelativeBias(part.relative_bias, like) if part.relative_bias else None
+        self.distances = DistanceTable(part.distances, like) if part.distances else None
         layers: dict[int, Block] = {}
         for group in part.groups:
             one = Block(group.block, like) if group.shared else None
@@ -238,6 +249,8 @@ class Stack(Asked):
         run = Run(past, past + torch.arange(tokens, device=x.device), cache, memory=memory)
         if self.relative_bias is not None:
             run = replace(run, bias=self.relative_bias(run, past + tokens))
+        if self.distances is not None:
+            run = replace(run, distances=self.distances())
         for layer, path in zip(self.layers, self.paths, strict=True):
             if current().checkpoint:
                 x = checkpoint(layer, x, run.at(path), use_reentrant=False)

@@ -50,6 +50,7 @@ class Run:
     layer       the path of the layer at work: two layers may share one module, never what they remember
     memory      the encoder's output; None where the cache has its keys and values already
     bias        the stack's relative bias (h, T, S)
+    distances   the stack's vectors (rows, D) of relative distances
     tables      made once a pass: masks, angles
     """
 
@@ -59,6 +60,7 @@ class Run:
     layer: str = ""
     memory: Tensor | None = None
     bias: Tensor | None = None
+    distances: Tensor | None = None
     tables: dict[Hashable, Tensor] = field(default_factory=dict)
 
     def at(self, layer: str) -> Run:

@@ -25,6 +25,7 @@ from txcalc.parts.attention import (
     Window,
 )
 from txcalc.parts.block import Block, Branch
+from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
 from txcalc.parts.feedforward import Experts, FeedForward
 from txcalc.parts.linear import Activation, Convolution, Linear, Lookup, Norm, Patches, Sum, Vector
 from txcalc.parts.model import Embedding, EncoderDecoder, FixedLength, Head, LayerGroup, Stack
@@ -37,6 +38,7 @@ KINDS = {
     "experts": "experts",
     "channel_mix": "feed_forward",
     **dict.fromkeys(MIXERS, "recurrent"),
+    "convolution": "recurrent",
 }
 EPS = {"rms": 1e-6, "layer": 1e-5}
 
@@ -97,6 +99,14 @@ def _stack(stack: Table) -> Stack:
         norm(stack["norm"], d_model) if stack["norm"]["final"] else None,
         pooler,
         _head(stack),
+        _distance_table(stack) if stack["positions"]["form"] == "disentangled" else None,
+    )
+
+
+def _distance_table(stack: Table) -> DistanceTable:
+    places, width = stack["positions"], stack["d_model"]
+    return DistanceTable(
+        places["rows"], width, replace(norm(stack["norm"], width), keeps=False) if places["norm"] else None
     )
 
 
@@ -181,7 +191,7 @@ def _block(layer: Table, d_model: Any, role: str) -> Block:
         pre = replace(pre, keeps=False) if pre and beside else pre
         made = _part(layer, part, d_model, role, shares_input=beside and pre is None)
         post = own if place in ("post", "after", "sandwich") else None
-        branches.append(Branch(part, made, KINDS[part], pre, post))
+        branches.append(Branch(part, made, KINDS[part], pre, post, part == "convolution"))
     shared = norm(layer["norm"], d_model) if parallel == "shared" else None
     return Block(d_model, tuple(branches), parallel != "no", place == "post", shared)
 
@@ -192,8 +202,18 @@ def _part(layer: Table, part: str, d_model: Any, role: str, shares_input: bool) 
         return FeedForward(d_model, table["d_ff"], table["gated"], table["activation"], table["bias"], not shares_input)
     if part == "experts":
         return _experts(layer["experts"], d_model)
+    if part == "short_convolution":
+        from txcalc.parts.convolution import ShortConvolution
+
+        return ShortConvolution(d_model, layer["short_convolution"]["taps"], layer["short_convolution"]["bias"])
     if part in MIXERS or part == "channel_mix":
         return _recurrent(layer, part, d_model)
+    if part == "convolution":
+        from txcalc.parts.convolution import TimeConvolution
+
+        return TimeConvolution(d_model, layer["convolution"]["taps"], layer["convolution"]["activation"])
+    if part == "attention" and layer["positions"]["form"] == "disentangled":
+        return _disentangled(layer, d_model)
     if part == "attention" and "latent" in layer:
         return _latent(layer, d_model, _span(layer["latent"], role))
     cross = part == "cross_attention"
@@ -264,6 +284,26 @@ def _attention(layer: Table, d_model: Any, span: Span, cross: bool, keeps_input:
     return Attention(
         d_model, heads, groups, width, span, biases, query_norm, key_norm, rotary, core, keeps_input, position, gate
     )
+
+
+def _disentangled(layer: Table, d_model: Any) -> DisentangledAttention:
+    table, places = layer["attention"], layer["positions"]
+    heads, width, terms = table["n_heads"], table["d_head"], places["terms"]
+    core = DisentangledCore(
+        heads,
+        width,
+        exact_div(places["rows"], 2),
+        places["distance"],
+        places["clipped"],
+        "c2p" in terms,
+        "p2c" in terms,
+        table["scale"],
+    )
+    shared, biases = places["shared"], table["bias"] if places["shared"] else places["bias"]
+    joint = product((heads, width))
+    distance_k = Linear(d_model, joint, "k" in biases, "no", borrowed=shared) if core.c2p else None
+    distance_q = Linear(d_model, joint, "q" in biases, "no", borrowed=shared) if core.p2c else None
+    return DisentangledAttention(d_model, heads, width, frozenset(table["bias"]), distance_k, distance_q, core)
 
 
 def _latent(layer: Table, d_model: Any, span: Span) -> LatentAttention:

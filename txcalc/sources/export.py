@@ -243,7 +243,12 @@ class Facts:
 
     @property
     def activation(self) -> str:
-        form = "silu" if self.channel["activation"] == "clamped_silu" else self.channel["activation"]
+        return self.named(self.channel["activation"])
+
+    @staticmethod
+    def named(form: str) -> str:
+        """transformers' name of an activation."""
+        form = "silu" if form == "clamped_silu" else form
         return "gelu_pytorch_tanh" if form == "gelu_tanh" else next(k for k, v in ACTIVATIONS.items() if v == form)
 
 
@@ -294,6 +299,12 @@ def _expand(f: Facts) -> Any:
 
 
 def _layer_types(f: Facts) -> list[str] | None:
+    if f.one("short_convolution"):
+        reach = {True: "sliding_attention", False: "full_attention"}
+        return [
+            reach[has] if "attention" in f.layer[kind]["parts"] else "conv"
+            for kind, has in zip(f.kinds, f.windows, strict=True)
+        ]
     if f.one("delta") or f.one("linear_attention"):
         mixes = [f.layer[kind]["parts"][0] for kind in f.kinds]
         return ["full_attention" if part == "attention" else "linear_attention" for part in mixes]
@@ -330,6 +341,15 @@ def _projection(f: Facts) -> str:
     if f.channel["gated"]:
         return "gated-gelu" if form == "gelu_tanh" else f"gated-{f.activation}"
     return f.activation
+
+
+def _distances(f: Facts) -> Any:
+    """The positions, where they are distances."""
+    return {"disentangled": f.last["positions"]}[f.last["positions"]["form"]]
+
+
+def _buckets(places: Any) -> Any:
+    return None if places["rows"] == 2 * places["distance"] else places["rows"] // 2
 
 
 def _rows(f: Facts) -> Any:
@@ -456,6 +476,21 @@ KEYS: dict[str, Key] = {name: key for key, names in _SAME.items() for name in na
     "embedding_size": lambda f: f.last["embedding"]["rank"] or f.last["d_model"],
     "relative_attention_num_buckets": lambda f: f.last["positions"]["buckets"],
     "relative_attention_max_distance": lambda f: f.last["positions"]["distance"],
+    "relative_attention": lambda f: f.last["positions"]["form"] == "disentangled",
+    "position_biased_input": lambda f: f.last["positions"]["form"] == "learned",
+    "pos_att_type": lambda f: _distances(f)["terms"],
+    "max_relative_positions": lambda f: _distances(f)["distance"],
+    "position_buckets": lambda f: _buckets(_distances(f)),
+    "share_att_key": lambda f: _distances(f)["shared"],
+    "norm_rel_ebd": lambda f: "layer_norm" if _distances(f)["norm"] else "none",
+    "conv_kernel_size": lambda f: (f.one("convolution") or {"taps": 0})["taps"],
+    "conv_act": lambda f: f.named(f.one("convolution")["activation"]),
+    "conv_L_cache": lambda f: f.one("short_convolution")["taps"],
+    "conv_bias": lambda f: f.one("short_convolution")["bias"],
+    "block_auto_adjust_ff_dim": lambda f: False,
+    "num_dense_layers": lambda f: len(f.kinds) - len(f.where("experts")),
+    "use_attention_gate": lambda f: f.one("attention")["gate"] == "head",
+    "use_sandwich_norm": lambda f: f.one("norm")["place"] == "sandwich",
     "num_mel_bins": lambda f: f.first["audio"]["mels"],
     "max_source_positions": lambda f: f.first["audio"]["positions"],
     "max_target_positions": lambda f: f.last["positions"]["rows"],

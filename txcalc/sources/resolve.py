@@ -231,6 +231,8 @@ def _layer(
         if part in (*MIXERS, "channel_mix") and role in ("encoder", "vision"):
             where = f"{path}.parts" if "parts" in own else written(homes, part)
             resolver.faults.append(f"{where}: {part} runs one way, expected only in a decoder")
+        if part == "convolution" and role not in ("encoder", "vision"):
+            resolver.fault(f"{path}.parts", parts, "no convolution, which reads what comes later: it is an encoder's")
     layer: dict[str, Any] = {"parts": parts}
     scope = dict(done)
     for part in parts:
@@ -264,9 +266,19 @@ def _check_layer(resolver: Resolver, layer: Mapping[str, Any], homes: Homes, rol
             fault("attention.bias", attention["bias"], 'a list without "g": there is no gate')
         if attention["chunked"] and (window is None or role in ("encoder", "vision")):
             fault("attention.chunked", True, "false without a window, and in an encoder")
+    if positions["form"] == "disentangled":
+        _check_disentangled(fault, positions, attention, role)
+    convolution = layer.get("convolution")
+    if convolution and divides(2, convolution["taps"]):
+        fault("convolution.taps", convolution["taps"], "an odd number: as many on either side")
     if latent and positions["form"] in ("relative-projection", "alibi"):
         fault("positions.form", positions["form"], "another form: latent attention adds no bias to its scores")
-    if positions["form"] != places and positions["form"] in ("learned", "sinusoidal", "relative"):
+    if positions["form"] != places and positions["form"] in (
+        "learned",
+        "sinusoidal",
+        "relative",
+        "disentangled",
+    ):
         fault("positions.form", positions["form"], f"the whole stack's form ({places}), rotary, alibi or none")
     experts = layer.get("experts")
     if experts:
@@ -287,6 +299,32 @@ def _check_layer(resolver: Resolver, layer: Mapping[str, Any], homes: Homes, rol
     norm = layer["norm"]
     if norm["form"] == "rms" and norm["bias"]:
         fault("norm.bias", True, "false with form = 'rms'", "an RMSNorm has no bias")
+
+
+def _check_disentangled(fault: Any, positions: Mapping[str, Any], attention: Any, role: Any) -> None:
+    """Queries and keys of as many heads meet the distances, in an encoder, and nothing else is done to the scores."""
+    if role != "encoder" or not attention:
+        fault("positions.form", "disentangled", "another form: it is that of an encoder's attention")
+        return
+    if _unequal(attention["n_kv_heads"], attention["n_heads"]):
+        fault("attention.n_kv_heads", attention["n_kv_heads"], f"n_heads = {attention['n_heads']} with distances")
+    for key, without in (("window", None), ("qk_norm", "none"), ("sinks", False), ("softcap", None), ("gate", "none")):
+        if attention[key] != without:
+            fault(f"attention.{key}", attention[key], "none in disentangled attention")
+    if positions["rows"] is None or not divides(2, positions["rows"]):
+        fault("positions.rows", positions["rows"] or ABSENT, "the rows of the table of distances, an even number")
+    elif exceeds(positions["rows"], 2 * positions["distance"]):
+        fault("positions.rows", positions["rows"], f"at most twice the distance = {positions['distance']}")
+    if not positions["terms"]:
+        fault("positions.terms", [], "one of 'c2p' and 'p2c' at least")
+    if positions["shared"] and len(positions["terms"]) < 2:
+        fault("positions.shared", True, "false with one term: q and k both project the distances")
+    if positions["shared"] and positions["bias"]:
+        fault(
+            "positions.bias", positions["bias"], "none where q and k project the distances, with the biases they have"
+        )
+    if positions["clipped"] and _unequal(positions["rows"], 2 * positions["distance"]):
+        fault("positions.clipped", True, "false where the distances are in buckets")
 
 
 def _check_stack(resolver: Resolver, stack: Mapping[str, Any], homes: Homes) -> None:

@@ -102,6 +102,17 @@ def biases(value: Any) -> list[str]:
     raise Wrong('true, false, or a list out of "q", "k", "v", "o", "g"')
 
 
+def some_of(*choices: str) -> Check:
+    """A list of different ones of the choices."""
+
+    def check(value: Any) -> list[str]:
+        if isinstance(value, list) and all(item in choices for item in value) and len(set(value)) == len(value):
+            return value
+        raise Wrong(f"a list out of {', '.join(map(repr, choices))}, each once")
+
+    return check
+
+
 def parts_of(value: Any) -> list[str]:
     """Names of a layer's parts."""
     if isinstance(value, list) and all(isinstance(item, str) and item in PARTS for item in value):
@@ -125,8 +136,8 @@ class _Required:
 
 
 REQUIRED = _Required()
-PARTS = ("attention", "cross_attention", "feed_forward", "experts", *MIXERS, "channel_mix")
-PART_TABLES = ("attention", "latent", "feed_forward", "experts", *MIXERS, "channel_mix")
+PARTS = ("attention", "cross_attention", "feed_forward", "experts", *MIXERS, "channel_mix", "convolution")
+PART_TABLES = ("attention", "latent", "feed_forward", "experts", *MIXERS, "channel_mix", "convolution")
 LAYER_KEYS = (*PART_TABLES, "norm", "positions", "parts")
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "sigmoid", "tanh", "none")
 
@@ -215,16 +226,23 @@ STACK: dict[str, dict[str, Field]] = {
     },
     "positions": {
         "form": Field(
-            one_of("rotary", "learned", "sinusoidal", "relative", "relative-projection", "alibi", "none"),
+            one_of(
+                "rotary", "learned", "sinusoidal", "relative", "relative-projection", "disentangled", "alibi", "none"
+            ),
             "rotary",
             "how order is known",
         ),
         "theta": Field(real, 10000, "base of the rotary frequencies"),
         "rotary_dims": Field(size, None, "rotated part of a head; absent: all of it"),
         "interleaved": Field(flag, False, "rotary pairs are neighbours, not halves"),
-        "rows": Field(size, None, "rows of the learned table"),
+        "rows": Field(size, None, "rows of the learned table; disentangled: of both signs of the distances"),
         "buckets": Field(size, 32, "buckets of the relative bias"),
-        "distance": Field(size, 128, "longest distance the buckets tell apart"),
+        "distance": Field(size, 128, "longest distance the buckets, or the table of distances, tell apart"),
+        "terms": Field(some_of("c2p", "p2c"), ["c2p", "p2c"], "disentangled: queries meet distances, keys do"),
+        "shared": Field(flag, False, "disentangled: q and k project the distances too"),
+        "bias": Field(some_of("q", "k"), [], "disentangled: projections of the distances with a bias"),
+        "norm": Field(flag, False, "disentangled: norm of the distances' vectors"),
+        "clipped": Field(flag, False, "disentangled: only the distances that occur are projected"),
     },
     "feed_forward": {
         "d_ff": Field(size, REQUIRED, "width"),
@@ -299,6 +317,14 @@ STACK: dict[str, dict[str, Field]] = {
     },
     "channel_mix": {
         "d_ff": Field(size, REQUIRED, "width"),
+    },
+    "short_convolution": {
+        "taps": Field(size, 3, "taps of the short convolution"),
+        "bias": Field(flag, False, "biases on the convolution and the projections"),
+    },
+    "convolution": {
+        "taps": Field(size, 3, "positions that it reaches over"),
+        "activation": Field(one_of(*ACTIVATIONS), "gelu", "activation"),
     },
     "norm": {
         "form": Field(one_of("rms", "layer"), "rms", "RMSNorm or LayerNorm"),

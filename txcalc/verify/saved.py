@@ -15,6 +15,7 @@ from txcalc.ledger import Ledger
 from txcalc.model import MIXERS
 from txcalc.notation import tidy, write
 from txcalc.parts.attention import AttentionCore, LatentCore
+from txcalc.parts.disentangled import DisentangledCore
 from txcalc.parts.linear import Convolution, Norm
 from txcalc.parts.part import Leaf
 from txcalc.planning.activations import korthikanti
@@ -92,7 +93,10 @@ def row_statistics(ledger: Ledger) -> dict[str, Any]:
 
 # Parts whose figure in the ledger models real kernels, and claims nothing about the reference.
 MODELLED = {
-    **dict.fromkeys((*MIXERS, "channel_mix"), "recurrent mixers (their kernels keep other states)"),
+    # A short convolution keeps its columns alone, and these are compared.
+    **dict.fromkeys(
+        {*MIXERS, "channel_mix"} - {"short_convolution"}, "recurrent mixers (their kernels keep other states)"
+    ),
     "experts": "experts (what is kept to dispatch and to combine depends on the implementation)",
 }
 
@@ -105,6 +109,8 @@ def modelled(leaf: Leaf, keep_scores: bool) -> str:
         return "convolutions (unfolded in this trace, whole in the other)" if isinstance(leaf, Convolution) else ""
     if isinstance(leaf, AttentionCore) and (leaf.biased or leaf.sinks or leaf.softcap is not None):
         return "biased, capped or sunk scores (PyTorch has no fused kernel for them)"
+    if isinstance(leaf, DisentangledCore):
+        return "disentangled scores (PyTorch has no fused kernel for them)"
     if isinstance(leaf, LatentCore):
         return "latent attention (PyTorch's fused kernel on the CPU takes one head width only)"
     return ""

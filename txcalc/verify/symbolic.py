@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.utils._sympy.functions import Min
 
 from txcalc.errors import Refuted
 
@@ -60,7 +61,8 @@ class Symbols:
         return found
 
     def _lettered(self, expression: Any) -> Any:
-        return sympy.sympify(expression).subs(self._letters)
+        # PyTorch's Min is a class of its own, which SymPy takes for another than its own.
+        return sympy.sympify(expression).subs(self._letters).replace(Min, sympy.Min)
 
     def domain(self) -> str:
         """For which sizes the trace holds. Errors: `NotForAll` where a symbol had to equal something."""

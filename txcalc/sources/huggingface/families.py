@@ -16,7 +16,7 @@ glm4_moe_lite glm4v_moe_text gpt_oss granitemoe granitemoe_swa granitemoeshared 
 llama4_text mellum minicpm3 minimax_m2 mixtral olmoe phimoe qwen2_moe qwen3_moe qwen3_vl_moe_text solar_open youtu
 """
 _ENCODER = """
-albert bert camembert data2vec-text distilbert electra ernie megatron-bert modernbert rembert roberta
+albert bert camembert data2vec-text deberta deberta-v2 distilbert electra ernie megatron-bert modernbert rembert roberta
 roberta-prelayernorm xlm-roberta xlm-roberta-xl
 """
 _SEQ2SEQ = """
@@ -24,8 +24,8 @@ bart blenderbot blenderbot-small m2m_100 marian mbart mt5 mvp nllb-moe pegasus p
 whisper
 """
 _RECURRENT = """
-falcon_mamba granitemoehybrid jamba mamba mamba2 minimax nemotron_h qwen3_5_moe_text qwen3_5_text qwen3_next
-recurrent_gemma rwkv
+falcon_mamba granitemoehybrid jamba lfm2 lfm2_moe lfm3 mamba mamba2 minimax nemotron_h qwen3_5_moe_text qwen3_5_text
+qwen3_next recurrent_gemma rwkv
 """
 
 # model_type: (module, function)
@@ -137,8 +137,6 @@ REFUSED: dict[str, str] = {
     "big_bird": _SPARSE_ATTENTION,
     "blt": "its byte patches and hashed tables have no part yet",
     "convbert": "its span convolutions have no part yet",
-    "deberta": "its disentangled attention has no part yet",
-    "deberta-v2": "its disentangled attention has no part yet",
     "deepseek_v4": "its compressed caches and connections have no part yet",
     "diffllama": "its differential attention has no part yet",
     "dinov2": "layer scales have no part yet",
@@ -151,9 +149,6 @@ REFUSED: dict[str, str] = {
     "gemma4": "per-layer embeddings and shared key/value layers have no part yet",
     "gemma4_text": "per-layer embeddings and shared key/value layers have no part yet",
     "jetmoe": "its experts of attention have no part yet",
-    "lfm2": "its short convolutions have no part yet",
-    "lfm2_moe": "its short convolutions have no part yet",
-    "lfm3": "its short convolutions have no part yet",
     "longformer": _SPARSE_ATTENTION,
     "led": _SPARSE_ATTENTION,
     "mllama": "its cross-attention layers have no reader yet",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, any_of
+from txcalc.sources.huggingface.config import Config, any_of, number
 from txcalc.sources.huggingface.shared import (
     GLOBAL,
+    LOCAL,
     Raw,
     alone,
     experts,
@@ -20,6 +21,7 @@ from txcalc.sources.huggingface.shared import (
     stack,
 )
 from txcalc.sources.huggingface.sparse import NAMES, TOP, WIDTH, qwen_sparse
+from txcalc.sources.spec import MAX_SIZE
 
 
 def _inner(c: Config, raw: Raw, *names: str) -> int:
@@ -444,3 +446,102 @@ def qwen3_5_moe_text(c: Config) -> Raw:
     c.only(1, "decoder_sparse_step", why="every layer has experts")
     c.ignore("intermediate_size")
     return _mixed(c, raw, _linear_or_full(c, n), DELTA, ["experts"] * n)
+
+
+CONV = "conv"
+SHORT = {CONV: "short_convolution", GLOBAL: "attention", LOCAL: "attention"}
+
+
+def _convolved(c: Config, taps: int = 3, d_head: int | None = None) -> Raw:
+    """Short convolutions and attention with norms on Q and K; all but the feed-forwards and which layer is what."""
+    raw = stack(c)
+    attention = heads(c, raw, kv=8, d_head=d_head) | {"qk_norm": "head"}
+    short = {"taps": c.size("conv_L_cache", default=taps), "bias": c.flag("conv_bias", default=False)}
+    head = lm_head(c, tied=True)
+    if "tie_embedding" in c:  # it goes before the other
+        tied = c.flag("tie_embedding")
+        head |= {} if head.get("form") == "none" else {"tied": tied}
+    c.only(raw["d_model"], "block_dim", "conv_dim", "conv_dim_out", why="transformers' convolutions are that wide")
+    c.only(attention["n_heads"], "num_heads", why="num_attention_heads is what transformers reads")
+    c.only(True, "block_use_swiglu", "use_pos_enc", why="transformers reads gated layers with rotary positions")
+    c.ignore("block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_xavier_init")
+    c.ignore("conv_use_xavier_init", "theta")
+    positions = rotary(c, attention["d_head"], 1000000.0)
+    return raw | {
+        "attention": attention,
+        "short_convolution": short,
+        "norm": rms(c, "norm_eps", "rms_norm_eps", eps=1e-5),
+        "positions": positions,
+        "head": head,
+    }
+
+
+def _kinds(c: Config, raw: Raw, *known: str, default: list[str] | None = None) -> list[str]:
+    """`layer_types`, one a layer."""
+    kinds = c.items("layer_types", of=any_of(*known), length=raw["n_layers"], default=default)
+    if kinds is None:
+        c.fault("layer_types", ABSENT, "a list of layer kinds")
+        return [GLOBAL] * raw["n_layers"]
+    return kinds  # type: ignore[no-any-return]
+
+
+def lfm2(c: Config) -> Raw:
+    """A feed-forward in every layer, two thirds of what the config says where it is adjusted."""
+    raw = _convolved(c)
+    n = raw["n_layers"]
+    attending = c.items("full_attn_idxs", of=number, length=None, default=None)
+    default = [GLOBAL if attending is None or i in attending else CONV for i in range(n)]
+    kinds = _kinds(c, raw, CONV, GLOBAL, default=default)
+    width = c.size("block_ff_dim") if "block_ff_dim" in c else c.size("intermediate_size")
+    c.ignore("intermediate_size")
+    adjusted = c.flag("block_auto_adjust_ff_dim", default=True)
+    factor, multiple = c.real("block_ffn_dim_multiplier", default=1.0), c.size("block_multiple_of", default=256)
+    if adjusted:
+        width = 2 * width // 3
+        width = -(-int(factor * width) // multiple) * multiple
+    if not 1 <= width <= MAX_SIZE:
+        c.fault("block_ffn_dim_multiplier", factor, "above 0, and no more than makes a size")
+        width = 1
+    raw["feed_forward"] = {"d_ff": width, "gated": True, "activation": "silu"}
+    names = [SHORT[kind] for kind in kinds]
+    return layered(raw, (names, {name: {"parts": [name, "feed_forward"]} for name in set(names)}))
+
+
+def lfm2_moe(c: Config) -> Raw:
+    """Dense layers first, then experts."""
+    raw = _convolved(c)
+    kinds = _kinds(c, raw, CONV, GLOBAL)
+    raw["feed_forward"] = {"d_ff": c.size("intermediate_size"), "gated": True, "activation": "silu"}
+    mixed = experts(c, ("num_experts",), ("num_experts_per_tok",), ("moe_intermediate_size",), 32, 4)
+    raw["experts"] = mixed | {"activation": "silu", "scoring": "sigmoid"}
+    c.ignore("use_expert_bias")
+    dense = c.count("num_dense_layers", default=2)
+    seconds = ["feed_forward" if i < dense else "experts" for i in range(raw["n_layers"])]
+    names = [f"{SHORT[kind]}-{second}" for kind, second in zip(kinds, seconds, strict=True)]
+    return layered(raw, (names, {name: {"parts": name.split("-")} for name in set(names)}))
+
+
+def lfm3(c: Config) -> Raw:
+    """Windows in some layers, gates on what the heads read, norms on both sides of every branch."""
+    raw = _convolved(c, 7, 128)
+    kinds = _kinds(c, raw, *SHORT, default=[
+        GLOBAL if i % 4 == 2 else LOCAL if i % 4 == 0 and i > 0 else CONV for i in range(raw["n_layers"])
+    ])  # fmt: skip
+    attention = raw["attention"]
+    attention["gate"] = "head" if c.flag("use_attention_gate", default=True) else "none"
+    attention["bias"] = c.flag("attention_bias", default=False)
+    raw["norm"] |= {"place": "sandwich" if c.flag("use_sandwich_norm", default=True) else "pre"}
+    raw["feed_forward"] = {"d_ff": c.size("intermediate_size"), "gated": True, "activation": "silu"}
+    window = c.size("sliding_window", default=256, null=None)
+    if LOCAL in kinds and window is None:
+        c.fault("sliding_window", None, "a window, for layers use one")
+    parts: Raw = {"parts": ["attention", "feed_forward"]}
+    said = c.data.get("rope_parameters") is not None
+    tables: dict[str, Raw] = {
+        CONV: {"parts": ["short_convolution", "feed_forward"]},
+        GLOBAL: parts | {"positions": rotary(c, attention["d_head"], 1e6, 1.0 if said else 0.5, GLOBAL)},
+        LOCAL: parts | {"positions": rotary(c, attention["d_head"], 1e4, 1.0, LOCAL), "attention": {"window": window}},
+    }
+    names = [{CONV: "convolution", GLOBAL: "global", LOCAL: "local"}[kind] for kind in kinds]
+    by_name = dict(zip(names, kinds, strict=True))
+    return layered(raw, (names, {name: tables[kind] for name, kind in by_name.items()}))

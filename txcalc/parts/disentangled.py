@@ -1,0 +1,122 @@
+"""Disentangled attention (DeBERTa): what tokens say and how far apart they are meet in products of their own.
+
+A table of relative distances, shared by all layers, is projected to the heads as keys (which queries meet: c2p) or as
+queries (which keys meet: p2c). It is projected once a layer, whatever the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from txcalc.num import minimum
+from txcalc.parts.frozen import frozen
+from txcalc.parts.linear import Linear, Lookup, Norm
+from txcalc.parts.part import (
+    Child,
+    Composite,
+    Leaf,
+    MatMul,
+    Operation,
+    Traffic,
+    Workload,
+    elementwise,
+)
+
+
+@frozen
+class DistanceTable(Composite):
+    """A vector for each distance: `rows`/2 on either side, or as many buckets of them; with a norm on every vector."""
+
+    rows: Any
+    width: Any
+    norm: Norm | None
+
+    def children(self) -> Iterator[Child]:
+        yield Child("table", Lookup(self.rows, self.width), on=self._every_row)
+        if self.norm:
+            yield Child("norm", self.norm, on=self._every_row)
+
+    def _every_row(self, work: Workload) -> Workload:
+        return work._replace(batch=1, tokens=self.rows)
+
+
+@frozen
+class DisentangledCore(Leaf):
+    """softmax(q·kᵀ + q·Kᵀ + k·Qᵀ)·v, where K and Q are the projected distances, gathered at each pair's own.
+
+    Shapes   q, k, v (B, h, T, d), K and Q (h, R, d), y (B, T, h·d); R = 2·`reach`, the table's rows, or 2·T where it is
+             `clipped` to the distances that occur and these are fewer
+    Unit     FLOPs 4·B·h·d·T², and for each of the two terms it has 2·B·h·d·T·R; other: 5 a score for the softmax, and 1
+             for each term added
+    Kept     q, k, v; for each term q or k again, laid out by head, and its h·T·R products; the h·T² probabilities with
+             `keep_scores`, without it y
+    Source   He et al. 2020 (arXiv 2006.03654), equations 2 to 4
+    """
+
+    kind = "attention_core"
+    n_heads: Any
+    d_head: Any
+    reach: Any
+    distance: Any  # the longest; more than `reach` where the rows are buckets
+    clipped: bool
+    c2p: bool
+    p2c: bool
+    scale: Any = None
+
+    def distances(self, work: Workload) -> Any:
+        """R."""
+        return 2 * (minimum(work.tokens, self.reach) if self.clipped else self.reach)
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        heads, tokens, rows = work.batch * self.n_heads, work.tokens, self.distances(work)
+        own, scores = heads * tokens * self.d_head, heads * tokens * tokens
+        content = MatMul("scores", heads, tokens, self.d_head, tokens, Traffic(0, 2 * own), "attention")
+        table = Traffic(0, own + self.n_heads * rows * self.d_head + heads * tokens * rows)
+        term = MatMul("", heads, tokens, self.d_head, rows, table, "attention")
+        added = elementwise("added", scores, "add", 0, 0)
+        return (
+            content,
+            *((term._replace(name="c2p"), added) if self.c2p else ()),
+            *((term._replace(name="p2c"), added) if self.p2c else ()),
+            elementwise("softmax", scores, "softmax", 0, 0),
+            MatMul("values", heads, tokens, tokens, self.d_head, Traffic(0, 2 * own), "attention"),
+        )
+
+    def saved(self, work: Workload) -> Any:
+        own = work.positions * self.n_heads * self.d_head
+        term = own + work.positions * self.n_heads * self.distances(work)
+        terms = (term if self.c2p else 0) + (term if self.p2c else 0)
+        return 3 * own + terms + (work.positions * work.tokens * self.n_heads if work.keep_scores else own)
+
+
+@frozen
+class DisentangledAttention(Composite):
+    """q, k, v, the projections of the distances as keys and as queries, the core and o.
+
+    `biases` names the projections of the tokens that have one. Those of the distances may be `borrowed`: q and k
+    themselves (DeBERTa-v3).
+    """
+
+    d_model: Any
+    n_heads: Any
+    d_head: Any
+    biases: frozenset[str]
+    distance_k: Linear | None
+    distance_q: Linear | None
+    core: DisentangledCore
+
+    def children(self) -> Iterator[Child]:
+        width = self.n_heads * self.d_head
+        yield Child("q", Linear(self.d_model, width, "q" in self.biases))
+        yield Child("k", Linear(self.d_model, width, "k" in self.biases, "no"))
+        yield Child("v", Linear(self.d_model, width, "v" in self.biases, "no"))
+        if self.distance_k:
+            yield Child("distance_k", self.distance_k, on=self._at_distances)
+        if self.distance_q:
+            yield Child("distance_q", self.distance_q, on=self._at_distances)
+        yield Child("core", self.core)
+        yield Child("o", Linear(width, self.d_model, "o" in self.biases, "eager"))
+
+    def _at_distances(self, work: Workload) -> Workload:
+        return work._replace(batch=1, tokens=self.core.distances(work))

@@ -1,0 +1,46 @@
+"""Convolutions over time that are branches: see `parts.convolution`."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from txcalc.parts import convolution as parts
+from txcalc.parts.linear import Convolution as ConvolutionPart
+from txcalc.reference.linear import Activation, Convolution, Linear
+from txcalc.reference.run import Like, Run
+
+
+class TimeConvolution(nn.Module):
+    """A convolution over both sides, and its activation."""
+
+    def __init__(self, part: parts.TimeConvolution, like: Like) -> None:
+        super().__init__()
+        self.product = Convolution(ConvolutionPart(part.d_model, part.d_model, part.taps, True, False, False), like)
+        self.activation = Activation(part.activation)
+
+    def forward(self, x: Tensor, run: Run) -> Tensor:
+        return self.activation(self.product(x))
+
+
+class Product(nn.Module):
+    """x·y."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x * y
+
+
+class ShortConvolution(nn.Module):
+    """A causal convolution between two gates and two projections."""
+
+    def __init__(self, part: parts.ShortConvolution, like: Like) -> None:
+        super().__init__()
+        width, bias = part.d_model, part.bias
+        self.in_proj = Linear(width, 3 * width, bias, like)
+        self.write = Product()
+        self.conv = Convolution(ConvolutionPart(width, width, part.taps, bias, True, True), like)
+        self.read = Product()
+        self.out_proj = Linear(width, width, bias, like)
+
+    def forward(self, x: Tensor, run: Run) -> Tensor:
+        write, read, x = self.in_proj(x).chunk(3, -1)
+        return self.out_proj(self.read(read, self.conv(self.write(write, x), run)))

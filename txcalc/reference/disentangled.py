@@ -1,0 +1,124 @@
+"""Disentangled attention: see `parts.disentangled`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from txcalc.parts import disentangled as parts
+from txcalc.parts.linear import Linear as LinearPart
+from txcalc.reference.attention import distances
+from txcalc.reference.linear import Linear, Lookup, Norm
+from txcalc.reference.run import Like, Run
+
+
+class DistanceTable(nn.Module):
+    """A vector (rows, D) for each distance from −rows/2 up, or for each bucket of them."""
+
+    def __init__(self, part: parts.DistanceTable, like: Like) -> None:
+        super().__init__()
+        self.table = Lookup(part.rows, part.width, like)
+        self.norm = Norm(part.norm, like) if part.norm else None
+
+    def forward(self) -> Tensor:
+        return self.table.weight if self.norm is None else self.norm(self.table.weight)
+
+
+class Borrowed(Linear):
+    """The weight and the bias of another layer."""
+
+    def __init__(self, owner: Linear) -> None:
+        nn.Module.__init__(self)
+        self.weight, self.bias = owner.weight, owner.bias
+
+
+class DisentangledCore(nn.Module):
+    """Scores of content, and of content with distances, each gathered where it belongs."""
+
+    def __init__(self, part: parts.DisentangledCore) -> None:
+        super().__init__()
+        terms = part.c2p + part.p2c
+        self.scale = (part.d_head * (1 + terms)) ** -0.5 if part.scale is None else part.scale
+        self.reach, self.distance, self.clipped = part.reach, part.distance, part.clipped
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, run: Run, k_far: Tensor | None, q_far: Tensor | None) -> Tensor:
+        """y (B, T, h·d) of q, k, v (B, T, h, d) and of the distances' keys and queries (R, h, d), where there are."""
+        q = q * self.scale
+        scores = torch.bmm(_by_head(q), _by_head(k).mT).unflatten(0, (-1, q.shape[2]))
+        places = run.once(("distances", self.reach, self.distance), lambda: self._places(run))
+        if k_far is not None:
+            scores = scores + _met(q, k_far).gather(3, places.expand_as(scores))
+        if q_far is not None:
+            scores = scores + _met(k, q_far * self.scale).gather(3, places.mT.expand_as(scores)).mT
+        shares = scores.softmax(-1, dtype=torch.float32 if scores.dtype.itemsize < 4 else None).to(v.dtype)
+        return torch.bmm(shares.flatten(0, 1), _by_head(v)).unflatten(0, (-1, q.shape[2])).transpose(1, 2).flatten(2)
+
+    def rows(self, tokens: int) -> slice:
+        """The rows of the table that are projected."""
+        reach = self._reach(tokens)
+        return slice(self.reach - reach, self.reach + reach)
+
+    def _reach(self, tokens: int) -> int:
+        if not self.clipped:
+            return self.reach
+        tokens = int(tokens) if isinstance(tokens, Tensor) else tokens  # what a length is while fvcore traces
+        return torch.sym_min(tokens, self.reach)
+
+    def _places(self, run: Run) -> Tensor:
+        """The row (T, T) of the distance i − j: it itself, or its bucket, from the middle of the table."""
+        tokens = run.positions.shape[0]
+        apart, reach = distances(run, tokens), self._reach(tokens)
+        if self.reach < self.distance:
+            apart = self._bucket(apart)
+        return (apart + reach).clamp(min=0).clamp(max=2 * reach - 1)
+
+    def _bucket(self, apart: Tensor) -> Tensor:
+        """Distances up to half the buckets exactly, longer ones by their logarithm."""
+        exact = self.reach // 2
+        size = apart.abs()
+        longest = torch.log(torch.tensor((self.distance - 1) / exact, device=apart.device))
+        growth = torch.log(size.clamp(min=exact) / exact) / longest * (exact - 1)
+        return torch.where(size <= exact, apart, (growth.ceil().long() + exact) * apart.sign())
+
+
+def _by_head(x: Tensor) -> Tensor:
+    """(B, T, h, d) as (B·h, T, d)."""
+    return x.transpose(1, 2).flatten(0, 1)
+
+
+def _met(x: Tensor, far: Tensor) -> Tensor:
+    """x (B, T, h, d) times far (R, h, d): (B, h, T, R), all sequences of a head at once."""
+    rows = x.permute(2, 0, 1, 3).flatten(1, 2)
+    return torch.bmm(rows, far.permute(1, 2, 0)).unflatten(1, x.shape[:2]).transpose(0, 1)
+
+
+def _projection(part: LinearPart | None, owner: Linear, like: Like) -> Linear | None:
+    if part is None:
+        return None
+    return Borrowed(owner) if part.borrowed else Linear(part.d_in, part.d_out, part.bias, like)
+
+
+class DisentangledAttention(nn.Module):
+    """q, k, v, the distances projected, the core and o."""
+
+    def __init__(self, part: parts.DisentangledAttention, like: Like) -> None:
+        super().__init__()
+        d_model, width = part.d_model, part.n_heads * part.d_head
+        self.q = Linear(d_model, width, "q" in part.biases, like)
+        self.k = Linear(d_model, width, "k" in part.biases, like)
+        self.v = Linear(d_model, width, "v" in part.biases, like)
+        self.distance_k = _projection(part.distance_k, self.k, like)
+        self.distance_q = _projection(part.distance_q, self.q, like)
+        self.core = DisentangledCore(part.core)
+        self.o = Linear(width, d_model, "o" in part.biases, like)
+        self.width = part.d_head
+
+    def forward(self, x: Tensor, run: Run) -> Tensor:
+        q, k, v = (module(x).unflatten(-1, (-1, self.width)) for module in (self.q, self.k, self.v))
+        assert run.distances is not None
+        table = run.distances[self.core.rows(x.shape[1])]
+        far = [
+            None if module is None else module(table).unflatten(-1, (-1, self.width))
+            for module in (self.distance_k, self.distance_q)
+        ]
+        return self.o(self.core(q, k, v, run, *far))

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from txcalc.hardware import SHARES, describe
 from txcalc.render.report import Cell, Report, Table, error
-from txcalc.units import short
 
 if TYPE_CHECKING:
     from txcalc.verify.calibrate import Calibration
@@ -16,7 +15,7 @@ def report(found: Calibration, file: str | None) -> Report:
     """Rates by kernel, shares and the predicted steps of the reference model, before and after."""
     accelerator, efficiency = found.accelerator, found.accelerator.efficiency
     rates = [
-        (rate.kind, rate.dtype, rate.size, Cell(rate.rate, f"{short(round(rate.rate))}{_unit(rate.kind)}"))
+        (rate.kind, rate.dtype, rate.size, Cell(rate.rate, f"{rate.rate / 1e9:,.1f} {_unit(rate.kind)}"))
         for rate in found.rates
     ]
     shares: list[tuple[str, Any]] = [(f"matmul.{dtype}", efficiency.matmul[dtype]) for dtype in accelerator.peaks]
@@ -56,7 +55,7 @@ def report(found: Calibration, file: str | None) -> Report:
 
 
 def _unit(kind: str) -> str:
-    return "FLOP/s" if kind in ("matmul", "attention, prefill") else "B/s"
+    return "GFLOP/s" if kind in ("matmul", "attention, prefill") else "GB/s"
 
 
 def _milliseconds(seconds: float) -> Cell:

@@ -68,8 +68,11 @@ def test_every_command_has_a_help_with_an_example(command: str) -> None:
     assert [param.name for param in options if not param.help] == []
 
 
-# trace's example is about a file of the user's; verify's takes seconds, and has tests of its own.
-@pytest.mark.parametrize("command", [name for name in NAMES if name not in ("verify", "trace")])
+# trace's example is about a file of the user's; verify's and calibrate's take seconds, and have tests of their own.
+APART = ("verify", "calibrate", "trace")
+
+
+@pytest.mark.parametrize("command", [name for name in NAMES if name not in APART])
 def test_examples_run(command: str) -> None:
     needs(command)
     code, out, err = run(*example(command))
@@ -91,7 +94,7 @@ def test_version() -> None:
 # Formats.
 
 
-@pytest.mark.parametrize("command", [name for name in NAMES if name not in ("verify", "trace", "export")])
+@pytest.mark.parametrize("command", [name for name in NAMES if name not in (*APART, "export")])
 def test_json_is_one_object_with_a_schema(command: str) -> None:
     needs(command)
     code, out, err = run(*example(command), "--json")

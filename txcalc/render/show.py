@@ -22,7 +22,7 @@ def summary(model: Model) -> tuple[str, str]:
     """What a model is, in one line, and what its layers are made of, in another."""
     spec = next(iter(reversed(model.spec["stacks"].values())))
     layers = " + ".join(str(stack["n_layers"]) for stack in model.spec["stacks"].values())
-    first = f"{model.name}: {model.kind}, {layers} layers, D = {spec['d_model']:,}"
+    first = f"{model.name}: {model.kind}, {layers} {'layer' if layers == '1' else 'layers'}, D = {spec['d_model']:,}"
     if spec["vocab_size"] is not None:
         first += f", V = {spec['vocab_size']:,}" + (" (tied)" if spec["head"]["tied"] else "")
     seen: dict[str, None] = {}

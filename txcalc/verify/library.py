@@ -75,7 +75,7 @@ class Measured(NamedTuple):
 def measure(
     data: Any, where: str, batch: int = 1, tokens: int = 1, source: int | None = None, *, formulas: bool = True
 ) -> Measured:
-    """What the model of a parsed config.json costs; without `formulas`, at these sizes alone, which takes half the time.
+    """What the model of a parsed config.json costs; without `formulas`, at these sizes alone (half the time).
 
     Errors: `InputError` where transformers makes no model of it; `MissingExtra`.
     """

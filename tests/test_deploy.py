@@ -379,6 +379,19 @@ def test_no_fewer_gpus_would_do(name: str, memory: int, concurrency: int) -> Non
     assert fewest is None or some(fewest)
 
 
+def test_a_layout_that_the_format_cannot_store_is_no_layout() -> None:
+    """Rows of 14,336 are blocks of 256 over up to 8 ranks: the other layouts of 16 remain, and the fewest are found."""
+    model = load("llama-3.1-8b")
+    deployment = Deployment(model, toy(2 * GIB), engine(model, "q4_k"))
+    allowed = set(deployment.sharding.layouts(16))
+    found = {choice.layout for choice in plan(deployment, 2048, gpus=16).choices}
+    assert found == {layout for layout in allowed if layout.tp < 16} and Layout(tp=16) in allowed
+    fewest = deployment.min_gpus(100_000, 1)
+    assert fewest and deployment.min_gpus(100_000, 1, {"tp": 16}) is None
+    with pytest.raises(InputError, match="rows of 896, which q4_k's blocks of 256 do not divide"):
+        plan(deployment, 2048, gpus=16, fixed={"tp": 16})
+
+
 @given(st.integers(1, 10**6), st.integers(0, 2 * 10**6))
 def test_largest_is_found_by_halving(most: int, end: int) -> None:
     expected = 0 if end < 1 else None if end >= most else end

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import tomllib
 from collections.abc import Mapping
@@ -14,6 +16,8 @@ import pytest
 
 from txcalc import hardware
 from txcalc.errors import InputError, UnknownName
+from txcalc.render.hardware import report
+from txcalc.render.report import as_csv
 from txcalc.sources.presets import folder
 from txcalc.units import parse_bytes
 
@@ -101,6 +105,15 @@ def test_units_are_exact() -> None:
     assert (h100.peak("bf16"), h100.peak("tf32"), h100.bandwidth) == (989 * 10**12, 4945 * 10**11, 3350 * 10**9)
     assert h100.peak("bfloat16") == h100.peak("bf16")
     assert hardware.load("h100-pcie").memory == 80 * 10**9  # no driver's figure: the vendor's, in GB
+
+
+def test_values_of_the_list_are_in_the_units_of_their_headings() -> None:
+    header, row = csv.reader(io.StringIO(as_csv(report([hardware.load("h100-sxm")]))))
+    found = dict(zip(header, row, strict=True))
+    assert Fraction(found["memory GiB"]) * 2**30 == hardware.load("h100-sxm").memory
+    assert (found["GB/s"], found["bf16 TFLOP/s"], found["link GB/s"], found["W"]) == ("3350", "989", "450", "700")
+    header, row = csv.reader(io.StringIO(as_csv(report([hardware.load("rtx-4090")]))))
+    assert row[header.index("bf16 TFLOP/s")] == "165.15" and row[header.index("link GB/s")] == ""
 
 
 def test_what_is_not_known_is_refused_when_it_is_needed() -> None:

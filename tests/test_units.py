@@ -56,8 +56,12 @@ def test_refused_as_tokens(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("16Gb", "memory is '16Gb', expected a size in bytes: Gb may mean bits (GB)"),
-        ("80 gib", "memory is '80 gib', expected a size in bytes: gib may mean bits (GiB)"),
+        ("16Gb", "memory is '16Gb', expected a size in bytes: Gb may mean bits (16GB, or 2GB if it does)"),
+        (
+            "1,500.5Mb",
+            "memory is '1,500.5Mb', expected a size in bytes: Mb may mean bits (1,500.5MB, or 187.5625MB if it does)",
+        ),
+        ("80 gib", "memory is '80 gib', expected a size in bytes: gib may mean bits (80GiB, or 10GiB if it does)"),
         ("16XB", "memory is '16XB', expected a size in bytes such as 16GB or 80GiB"),
         ("0.5", "memory is '0.5', expected a size in bytes such as 16GB or 80GiB"),
     ],

@@ -302,6 +302,7 @@ class Deployment:
         self.sharding = Sharding(model)
         self.reserve = engine.reserve.of(accelerator.memory)
         self._ranks: dict[Layout, list[Rank]] = {}
+        self._refusals: dict[tuple[int, int], InputError | None] = {}
 
     @property
     def usable(self) -> int:
@@ -315,6 +316,23 @@ class Deployment:
             if i == len(known):
                 known.append(Rank(self.model, stage, self.engine))
             yield known[i]
+
+    def layouts(self, gpus: int, fixed: Mapping[str, int] | None = None) -> Iterator[Layout]:
+        """Those that the model allows, and whose tensors the format of the weights can store."""
+        return (layout for layout in self.sharding.layouts(gpus, fixed) if not self.refusal(layout))
+
+    def refusal(self, layout: Layout) -> InputError | None:
+        """Why the format of the weights cannot store a rank's tensors. A cut between layers leaves them as they are."""
+        if not self.engine.weights.whole:
+            return None
+        key = layout.tp, layout.ep
+        if key not in self._refusals:
+            self._refusals[key] = None
+            try:
+                next(self.ranks(layout._replace(pp=1)))
+            except InputError as error:
+                self._refusals[key] = error
+        return self._refusals[key]
 
     def gpus(self, layout: Layout, context: int, concurrency: int) -> list[Gpu]:
         """The accelerators of every different stage, with their share of the sequences at a full context."""
@@ -373,7 +391,7 @@ class Deployment:
     def _useful(self, gpus: int, concurrency: int, fixed: Mapping[str, int] | None) -> Iterator[Layout]:
         """Layouts but for those with copies that have no sequence: fewer accelerators do the same, experts apart."""
         spare = self.sharding.has_experts or "dp" in (fixed or ())
-        return (layout for layout in self.sharding.layouts(gpus, fixed) if spare or layout.dp <= concurrency)
+        return (layout for layout in self.layouts(gpus, fixed) if spare or layout.dp <= concurrency)
 
 
 def largest(fits: Callable[[int], bool], most: int) -> int | None:
@@ -462,9 +480,12 @@ def plan(
             deployment.fullest(layout, context, concurrency),
             deployment.max_concurrency(layout, context),
         )
-        for layout in deployment.sharding.layouts(number, held)
+        for layout in deployment.layouts(number, held)
     ]
     if not choices:
+        refusals = (deployment.refusal(layout) for layout in deployment.sharding.layouts(number, held))
+        if refusal := next(refusals, None):
+            raise refusal
         raise InputError("layout", _reasons(deployment.sharding, number, held))
     choices.sort(key=lambda c: (not c.fits, c.layout.pp, -c.max_concurrency, -c.layout.tp, -c.fullest.free))
     best = choices[0].layout

@@ -17,7 +17,7 @@ def report(accelerators: Sequence[Accelerator]) -> Report:
     for one in accelerators:
         wide = one.peaks.get("bf16", one.peaks.get("fp16"))
         peaks = (_scaled(peak, 10**12) for peak in (wide, *map(one.peaks.get, SHOWN)))
-        size = Cell(one.memory, f"{one.memory / 2**30:.1f}")
+        size = Cell(one.memory / 2**30, f"{one.memory / 2**30:.1f}")
         rows.append((one.name, size, _scaled(one.bandwidth, 10**9), *peaks, _scaled(one.link, 10**9), cell(one.power)))
     tera = [Cell(f"{name} TFLOP/s", f"{name}\nTFLOP/s") for name in ("bf16", *SHOWN)]
     headings = ("accelerator", Cell("memory GiB", "memory\nGiB"), "GB/s", *tera, Cell("link GB/s", "link\nGB/s"), "W")
@@ -40,6 +40,8 @@ def report(accelerators: Sequence[Accelerator]) -> Report:
 
 
 def _scaled(value: int | None, unit: int) -> Cell:
+    """A value in the unit of its heading."""
     if value is None:
         return Cell(None, "")
-    return Cell(value, f"{float(Fraction(value, unit)):,g}")
+    scaled = Fraction(value, unit)
+    return Cell(scaled.numerator if scaled.denominator == 1 else float(scaled), f"{float(scaled):,g}")

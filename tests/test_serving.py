@@ -21,6 +21,7 @@ from txcalc.planning.deployment import Deployment, engine, plan
 from txcalc.planning.parallelism import Layout, Sharding
 from txcalc.planning.roofline import Cost, Pace, series
 from txcalc.planning.serving import Serving, Speculation, request, serve, sizes
+from txcalc.render.serving import parts as by_part
 from txcalc.sources.presets import names
 
 ONE = Layout()
@@ -128,6 +129,24 @@ def test_experts_over_all_gpus_go_to_ranks_once() -> None:
     assert experts.least_weights == pytest.approx(58 * touched * 3 * 7168 * 2048 * 2 / 4.8e12, rel=1e-9)
     narrow = pace("deepseek-v3", "h200", layout, weights="fp8-block").decode_parts(16, 1024)["collectives"]
     assert narrow.least_link == pytest.approx(0.75 * parts.least_link, rel=1e-9)  # there in fp8, back in bf16
+
+
+def test_experts_of_copies_without_a_sequence_are_left_alone() -> None:
+    """DeepSeek-V3 over eight copies: one sequence chooses 8 of 256 experts, an eighth of them a rank's; nine sequences
+    are two of the fullest copy, and nine all the same. A prompt alone is computed by the experts of all ranks."""
+    one = pace("deepseek-v3", "h200", Layout(dp=8, ep=8))
+    expert = 58 * 3 * 7168 * 2048 * 2
+    for sequences, fullest in ((1, 1), (8, 1), (9, 2), (16, 2)):
+        experts = one.decode_parts(fullest, 1024, busy=one.busy(sequences))["experts"]
+        touched = 32 * (1 - (1 - 8 / 256) ** sequences)
+        assert experts.least_weights == pytest.approx(touched * expert / 4.8e12, rel=1e-9)
+    alone = one.prefill_parts(4096)["experts"].least_compute
+    assert alone == pytest.approx(4096 * 8 / 8 * expert / 989e12, rel=1e-9)
+    assert pace("deepseek-v3", "h200", Layout(tp=8, dp=2, ep=8)).busy(1) == 1  # no copy shares another's
+    found = serving("deepseek-v3", "h200", 16, 2048)
+    assert found.pace.busy(1) < 1 and found.chosen.tpot == found.pace.step(1, 2048, busy=found.pace.busy(1))
+    _, decode = by_part(found)
+    assert sum(part.achievable for part in decode.values()) == pytest.approx(found.chosen.tpot.achievable, rel=1e-9)
 
 
 def test_a_pipeline_is_a_way_through_all_stages() -> None:

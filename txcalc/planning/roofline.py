@@ -15,6 +15,7 @@ So no achievable figure is below a floor: its shares are at most 1, and a sum of
 Counts   attention's masked pairs, which is what kernels compute; logits of a prompt's last position; MLA absorbed in
          decode; experts touched E·(1 − (1 − k/E)^tokens); no arithmetic for norms, activations and scans, which move
          more than they compute
+Copies   of dp that share experts hold the sequences evenly; a prompt alone passes the experts on all their ranks
 Fused    as engines fuse: products of one input (q, k, v; gate, up) and all routed experts of a layer are one start, an
          activation with its gate, a residual sum with the norm after it
 Links    tensor parallel: an all-reduce after every branch, a ring's 2(n − 1)/n of the message (floor: the message once,
@@ -164,15 +165,16 @@ class Rank:
         self._leaves: list[_Leaf] = []
         self._loads: dict[Workload, list[_Load]] = {}
 
-    def cost(self, work: Workload, head: bool = True) -> Cost:
-        """Seconds of one pass; `head`: with logits."""
-        return total([*self._operations(work, head), *self._transfers(work, head)])
+    def cost(self, work: Workload, head: bool = True, busy: float = 1.0) -> Cost:
+        """Seconds of one pass; `head`: with logits; `busy`: sequences of a copy that shares its experts, on average,
+        over those of this one."""
+        return total([*self._operations(work, head, busy), *self._transfers(work, head)])
 
-    def parts(self, work: Workload, head: bool = True) -> dict[str, Cost]:
+    def parts(self, work: Workload, head: bool = True, busy: float = 1.0) -> dict[str, Cost]:
         """Seconds of one pass by kind of part, and of the transfers between ranks."""
         sums: dict[str, list[tuple[float, ...]]] = {}
         kinds = [load.kind for load in self._asked(work, head)]
-        for kind, cost in zip(kinds, self._operations(work, head), strict=True):
+        for kind, cost in zip(kinds, self._operations(work, head, busy), strict=True):
             sums.setdefault(kind, []).append(cost)
         if transfers := list(self._transfers(work, head)):
             sums[LINKS] = list(transfers)
@@ -189,11 +191,12 @@ class Rank:
         loads = self._loads[one]
         return loads if head else [load for load in loads if load.kind != "head"]
 
-    def _operations(self, work: Workload, head: bool) -> Iterator[tuple[float, ...]]:
+    def _operations(self, work: Workload, head: bool, busy: float) -> Iterator[tuple[float, ...]]:
         """The fields of a cost for every leaf; this is the loop in which time is spent."""
-        batch, bandwidth, launch = float(work.batch), self.accelerator.bandwidth, self.efficiency.launch_s
+        own, bandwidth, launch = float(work.batch), self.accelerator.bandwidth, self.efficiency.launch_s
         for load in self._asked(work, head):
             leaf, copies = load.leaf, load.copies
+            batch = own * busy if leaf.chance else own
             if leaf.chance:
                 copies *= 1 - (1 - leaf.chance) ** (load.tokens * batch)
             elif load.rows:
@@ -360,10 +363,17 @@ class Pace:
         audio = model.spec["stacks"].get("encoder", {}).get("audio")
         # What a prompt is: tokens of the encoder, of which a prefix is no use; or what the model decodes from.
         self.encodes = model.has_encoder_apart and not audio
+        self.sharing = max(1, layout.ep // layout.tp)  # copies of the rest that experts are spread over
 
-    def _stages(self, work: Workload, head: bool = True) -> list[Cost]:
+    def busy(self, sequences: int) -> float:
+        """Sequences of the copies that share experts, on average, over those of the fullest: of all sequences, spread
+        evenly."""
+        fullest, together = ceil_div(sequences, self.layout.dp), ceil_div(sequences * self.sharing, self.layout.dp)
+        return float(Fraction(together, fullest * self.sharing))
+
+    def _stages(self, work: Workload, head: bool = True, busy: float = 1.0) -> list[Cost]:
         """The cost of every stage, equal ones again."""
-        return [cost for rank in self.ranks for cost in [rank.cost(work, head)] * rank.stage.copies]
+        return [cost for rank in self.ranks for cost in [rank.cost(work, head, busy)] * rank.stage.copies]
 
     def decode(self, sequences: int, context: int, tokens: int = 1) -> Workload:
         """A decode step: `tokens` new ones of every sequence, the last at the end of the context."""
@@ -371,14 +381,15 @@ class Pace:
         new = min(tokens, context)
         return base._replace(batch=sequences, tokens=new, past=context - new, decoding=True)
 
-    def step(self, sequences: int, context: int, tokens: int = 1) -> Figure:
-        """Time of a decode step of so many sequences of one copy of the model.
+    def step(self, sequences: int, context: int, tokens: int = 1, busy: float = 1.0) -> Figure:
+        """Time of a decode step of so many sequences of one copy of the model, the others that share its experts being
+        as `busy`.
 
         A pipeline of pp stages works on up to pp groups of them at a time: a group waits for its way through all, or
         for the slowest stage to have done every group.
         """
         groups = min(self.layout.pp, sequences)
-        stages = self._stages(self.decode(ceil_div(sequences, groups), context, tokens))
+        stages = self._stages(self.decode(ceil_div(sequences, groups), context, tokens), busy=busy)
         return Figure(
             max(sum(c.floor for c in stages), groups * max(c.floor for c in stages)),
             max(sum(c.achievable for c in stages), groups * max(c.achievable for c in stages)),
@@ -386,10 +397,10 @@ class Pace:
             total(stages).bound,
         )
 
-    def decode_parts(self, sequences: int, context: int, tokens: int = 1) -> dict[str, Cost]:
+    def decode_parts(self, sequences: int, context: int, tokens: int = 1, busy: float = 1.0) -> dict[str, Cost]:
         """A decode step by kind of part, all stages."""
         groups = min(self.layout.pp, sequences)
-        return self._parts(self.decode(ceil_div(sequences, groups), context, tokens))
+        return self._parts(self.decode(ceil_div(sequences, groups), context, tokens), busy=busy)
 
     def _chunks(self, prompt: int, cached: int, batch: int) -> tuple[Callable[[int], Workload], int]:
         """Work of the i-th chunk, and how many there are; prompts that go together are one chunk."""
@@ -413,9 +424,10 @@ class Pace:
         pass the others. The floor computes the prompt at once.
         """
         work, number = self._chunks(prompt, cached, 1)
-        last = self._stages(work(number - 1))
-        slowest = self._slowest(prompt, cached, 1)
-        alone = self._stages(work(0)._replace(tokens=prompt - cached) if number > 1 else work(0))
+        busy = self.busy(1)
+        last = self._stages(work(number - 1), busy=busy)
+        slowest = self._slowest(prompt, cached, 1, busy)
+        alone = self._stages(work(0)._replace(tokens=prompt - cached) if number > 1 else work(0), busy=busy)
         floors, times = [c.floor for c in last], [c.achievable for c in last]
         return Figure(
             max(c.floor for c in alone) + sum(floors) - max(floors),
@@ -424,12 +436,12 @@ class Pace:
             slowest.bound,
         )
 
-    def _slowest(self, prompt: int, cached: int, batch: int) -> Cost:
+    def _slowest(self, prompt: int, cached: int, batch: int, busy: float = 1.0) -> Cost:
         """What the slowest stage takes for every chunk: the pace of a full pipeline."""
         work, number = self._chunks(prompt, cached, batch)
 
         def chunk(i: int) -> Cost:
-            return max(self._stages(work(i), i == number - 1), key=lambda cost: cost.achievable)
+            return max(self._stages(work(i), i == number - 1, busy), key=lambda cost: cost.achievable)
 
         return series(chunk, number - 1).plus(chunk(number - 1))
 
@@ -442,18 +454,19 @@ class Pace:
     def prefill_parts(self, prompt: int, cached: int = 0) -> dict[str, Cost]:
         """A prefill by kind of part, all stages and chunks."""
         work, number = self._chunks(prompt, cached, 1)
-        last = self._parts(work(number - 1))
+        busy = self.busy(1)
+        last = self._parts(work(number - 1), busy=busy)
 
         def earlier(kind: str) -> Cost:
-            return series(lambda i: self._parts(work(i), False).get(kind, Cost()), number - 1)
+            return series(lambda i: self._parts(work(i), False, busy).get(kind, Cost()), number - 1)
 
         kinds = dict.fromkeys([*self._parts(work(0)), *last])
         return {kind: earlier(kind).plus(last.get(kind, Cost())) for kind in kinds}
 
-    def _parts(self, work: Workload, head: bool = True) -> dict[str, Cost]:
+    def _parts(self, work: Workload, head: bool = True, busy: float = 1.0) -> dict[str, Cost]:
         found: dict[str, list[Cost]] = {}
         for rank in self.ranks:
-            for kind, cost in rank.parts(work, head).items():
+            for kind, cost in rank.parts(work, head, busy).items():
                 found.setdefault(kind, []).append(cost.times(rank.stage.copies))
         return {kind: total(costs) for kind, costs in found.items()}
 

@@ -297,7 +297,7 @@ class _Runner:
         ttft, rate = self._prefills[layout]
         if not pace.caching:
             return Point(layout, sequences, ttft, None, 0.0, rate)
-        tpot = self._tpot(layout, ceil_div(sequences, layout.dp))
+        tpot = self._tpot(layout, ceil_div(sequences, layout.dp), pace.busy(sequences))
         return Point(layout, sequences, ttft, tpot, sequences / tpot.achievable / layout.gpus, rate)
 
     def within(self, choice: Choice, limit: float | None) -> int:
@@ -310,11 +310,11 @@ class _Runner:
         last = largest(lambda n: n <= most and self._tpot(layout, n).achievable <= limit, most + 1)
         return most if last is None else last
 
-    def _tpot(self, layout: Layout, sequences: int) -> Figure:
+    def _tpot(self, layout: Layout, sequences: int, busy: float = 1.0) -> Figure:
         pace, guess, context = self.pace(layout), self.asked.speculation, self.plan.context
         if guess is None:
-            return pace.step(sequences, context)
-        step = pace.step(sequences, context, guess.tokens + 1)
+            return pace.step(sequences, context, busy=busy)
+        step = pace.step(sequences, context, guess.tokens + 1, busy)
         floor, achievable = step.floor, step.achievable
         if guess.draft:
             proposed = self.draft(layout).step(sequences, context)

@@ -200,7 +200,8 @@ def parts(serving: Serving) -> tuple[Mapping[str, Cost], Mapping[str, Cost]]:
     if point.tpot is None:
         return pace.prefill_parts(serving.prompt), {}
     each = -(-point.sequences // point.layout.dp)
-    return pace.prefill_parts(serving.request.prompt, serving.cached), pace.decode_parts(each, plan.context)
+    decode = pace.decode_parts(each, plan.context, busy=pace.busy(point.sequences))
+    return pace.prefill_parts(serving.request.prompt, serving.cached), decode
 
 
 def _definitions(serving: Serving) -> Table:

@@ -31,7 +31,18 @@ from txcalc.parts.block import Block, Branch
 from txcalc.parts.convolution import Product, ShortConvolution, TimeConvolution
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
 from txcalc.parts.feedforward import Experts, FeedForward
-from txcalc.parts.linear import Activation, BlockLinear, Convolution, Linear, Lookup, Norm, Patches, Sum, Vector
+from txcalc.parts.linear import (
+    Activation,
+    BlockLinear,
+    Convolution,
+    LayerScale,
+    Linear,
+    Lookup,
+    Norm,
+    Patches,
+    Sum,
+    Vector,
+)
 from txcalc.parts.linear_attention import (
     ChannelMix,
     DecayScan,
@@ -77,6 +88,8 @@ latent_cores = st.builds(LatentCore, sizes, sizes, sizes, sizes, sizes, causal_s
 
 disentangled_cores = st.builds(DisentangledCore, sizes, sizes, sizes, sizes, flags, flags, flags)
 
+layer_scales = st.builds(LayerScale, sizes)
+
 LEAVES: dict[type, st.SearchStrategy[Any]] = {
     Activation: activation_leaves,
     AttentionCore: cores,
@@ -89,6 +102,7 @@ LEAVES: dict[type, st.SearchStrategy[Any]] = {
     DisentangledCore: disentangled_cores,
     HeadScan: st.builds(HeadScan, sizes, sizes, sizes, sizes),
     LatentCore: latent_cores,
+    LayerScale: layer_scales,
     Linear: linears,
     Lookup: lookups,
     Memory: st.builds(Memory, sizes),
@@ -198,6 +212,8 @@ channels = st.builds(
     st.just("feed_forward"),
     maybe(norms),
     maybe(norms),
+    flags,
+    maybe(layer_scales),
 )
 blocks = st.builds(Block, sizes, st.tuples(branches, channels), flags, flags, maybe(norms))
 embeddings = st.builds(

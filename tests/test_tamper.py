@@ -30,7 +30,18 @@ from txcalc.parts.block import Block, Branch
 from txcalc.parts.convolution import Product, ShortConvolution, TimeConvolution
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
 from txcalc.parts.feedforward import Experts, FeedForward
-from txcalc.parts.linear import Activation, BlockLinear, Convolution, Linear, Lookup, Norm, Patches, Sum, Vector
+from txcalc.parts.linear import (
+    Activation,
+    BlockLinear,
+    Convolution,
+    LayerScale,
+    Linear,
+    Lookup,
+    Norm,
+    Patches,
+    Sum,
+    Vector,
+)
 from txcalc.parts.linear_attention import (
     ChannelMix,
     DecayScan,
@@ -117,6 +128,7 @@ ROWS = {
     "norm, no weight": row(
         Norm(11, "rms", False, 0, weighted=False), flops_other=4 * 66, traffic=(0, 132, 0), saved=66
     ),
+    "layer scale": row(LayerScale(11), params=11, flops_other=66, traffic=(11, 132, 0), saved=66),
     "gelu": row(Activation(11, "gelu", False), flops_other=5 * 66, traffic=(0, 132, 0), saved=66),
     "relu": row(Activation(11, "relu", False), flops_other=66, traffic=(0, 132, 0), saved=66),
     "silu, gated": row(Activation(11, "silu", True), flops_other=5 * 66, traffic=(0, 132 + 198, 0), saved=3 * 66),
@@ -616,15 +628,15 @@ ROWS = {
             11,
             (
                 Branch("mixer", relu(5), "recurrent", RMS, None),
-                Branch("channel", relu(13), None, None, Norm(11, "layer", True, 0)),
+                Branch("channel", relu(13), None, None, Norm(11, "layer", True, 0), False, LayerScale(11)),
             ),
             shared_norm=Norm(11, "layer", False, 0),
         ),
-        params=11 + 11 + 110 + 286 + 22,
+        params=11 + 11 + 110 + 286 + 11 + 22,
         flops=2 * 6 * 396,
-        flops_other=6 * (66 + 44 + 5 + 13 + 77 + 22),
-        traffic=(11 + 11 + 110 + 286 + 22, 6 * (22 + 22 + 42 + 74 + 22 + 66), 0),
-        saved=6 * (11 + 11 + 16 + 24 + 11),
+        flops_other=6 * (66 + 44 + 5 + 13 + 11 + 77 + 22),
+        traffic=(11 + 11 + 110 + 286 + 11 + 22, 6 * (22 + 22 + 42 + 74 + 22 + 22 + 66), 0),
+        saved=6 * (11 + 11 + 16 + 24 + 11 + 11),
     ),
     "embedding": row(  # 3 tokens, of which 1 is the class token; 7 positions, 2 types
         Embedding(
@@ -661,6 +673,10 @@ ROWS = {
         Head(Linear(11, 13, False), None, None, None, False),
         WORK._replace(last_logits=True),
         params=143, flops=2 * 2 * 143, traffic=(143, 2 * 24, 0), saved=22,
+    ),
+    "head of the mean": row(  # 4 of the 6 positions
+        Head(Linear(11, 13, False), None, None, None, True, pool=Sum(11, 1), pool_norm=RMS),
+        params=143 + 11, flops=572, flops_other=4 * 11 + 2 * 44, traffic=(154, 4 * 33 + 44 + 48, 0), saved=22 + 22,
     ),
     "head at one position": row(
         Head(Linear(11, 13, False), None, None, None, True), params=143, flops=572, traffic=(143, 48, 0), saved=22

@@ -205,6 +205,14 @@ def mixer(name: str) -> dict[str, Rule]:
     }
 
 
+PICTURES: dict[str, Rule] = {
+    r"\w+\.embeddings\.(cls|mask)_token": lambda token, tensor: {
+        f"embedding.{'class' if token == 'cls' else token}_token.weight": tensor.flatten()
+    },
+    r"\w+\.embeddings\.patch_embeddings\.projection\.(\w+)": r"embedding.patches.\1",
+    r"\w+\..*layers?\.(\d+)\.attention\.(?:attention\.)?([qkvo])_proj\.(\w+)": r"layers.\1.attention.\2.\3",
+    r"classifier\.(\w+)": r"head.projection.\1",
+}
 SMALL = {
     "vocab_size": V,
     "hidden_size": 32,
@@ -659,6 +667,56 @@ CASES = [
             r"vit\.layers\.(\d+)\.mlp\.fc2\.(\w+)": r"layers.\1.feed_forward.down.\2",
             r"vit\.layernorm\.(\w+)": r"final_norm.\1",
             r"classifier\.(\w+)": r"head.projection.\1",
+        },
+    ),
+    Case(
+        "dinov2",
+        "Dinov2ForImageClassification",
+        "Dinov2Config",
+        {
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "image_size": 12,
+            "patch_size": 4,
+            "num_labels": 7,
+            "use_swiglu_ffn": True,
+        },
+        TINY["dinov2"],
+        PICTURES
+        | {
+            r"dinov2\.embeddings\.position_embeddings": lambda tensor: {"embedding.positions.weight": tensor[0]},
+            r"dinov2\.encoder\.layer\.(\d+)\.norm1\.(\w+)": r"layers.\1.attention_norm.\2",
+            r"dinov2\.encoder\.layer\.(\d+)\.norm2\.(\w+)": r"layers.\1.feed_forward_norm.\2",
+            r"dinov2\.encoder\.layer\.(\d+)\.layer_scale1\.lambda1": r"layers.\1.attention_scale.weight",
+            r"dinov2\.encoder\.layer\.(\d+)\.layer_scale2\.lambda1": r"layers.\1.feed_forward_scale.weight",
+            r"dinov2\.encoder\.layer\.(\d+)\.mlp\.(gate|up|down)_proj\.(\w+)": r"layers.\1.feed_forward.\2.\3",
+            r"dinov2\.layernorm\.(\w+)": r"final_norm.\1",
+        },
+    ),
+    Case(
+        "beit",
+        "BeitForImageClassification",
+        "BeitConfig",
+        {
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "image_size": 12,
+            "patch_size": 4,
+            "num_labels": 7,
+        },
+        TINY["beit"],
+        PICTURES
+        | {
+            r"beit\..*layers?\.(\d+)\.layernorm_before\.(\w+)": r"layers.\1.attention_norm.\2",
+            r"beit\..*layers?\.(\d+)\.layernorm_after\.(\w+)": r"layers.\1.feed_forward_norm.\2",
+            r"beit\..*layers?\.(\d+)\.lambda_1": r"layers.\1.attention_scale.weight",
+            r"beit\..*layers?\.(\d+)\.lambda_2": r"layers.\1.feed_forward_scale.weight",
+            r"beit\..*layers?\.(\d+)\.mlp\.fc1\.(\w+)": r"layers.\1.feed_forward.up.\2",
+            r"beit\..*layers?\.(\d+)\.mlp\.fc2\.(\w+)": r"layers.\1.feed_forward.down.\2",
+            r"beit\.pooler\.layernorm\.(\w+)": r"head.pool_norm.\1",
         },
     ),
     Case(

@@ -20,7 +20,18 @@ from txcalc.errors import InputError, Refuted, UnknownName
 from txcalc.parts.attention import AttentionCore, Gate, LatentCore, RelativeBias, Rotary
 from txcalc.parts.convolution import Product
 from txcalc.parts.disentangled import DisentangledCore
-from txcalc.parts.linear import Activation, BlockLinear, Convolution, Linear, Lookup, Norm, Patches, Sum, Vector
+from txcalc.parts.linear import (
+    Activation,
+    BlockLinear,
+    Convolution,
+    LayerScale,
+    Linear,
+    Lookup,
+    Norm,
+    Patches,
+    Sum,
+    Vector,
+)
 from txcalc.parts.linear_attention import DecayScan, DeltaRule, TokenShift, WeightedSum
 from txcalc.parts.model import Memory
 from txcalc.parts.part import Cache, Leaf, MatMul, Weight, Workload
@@ -218,6 +229,8 @@ PROVED = [
     (Patches, "saved", "vit"),
     (Vector, "weights", "vit"),
     (Product, "saved", "lfm2"),
+    (LayerScale, "weights", "beit"),
+    (LayerScale, "saved", "beit"),
     (DisentangledCore, "operations", "deberta"),
     (DisentangledCore, "saved", "deberta-v2"),
     (RelativeBias, "weights", "t5"),
@@ -261,7 +274,9 @@ def doubled(leaf: type[Leaf], formula: str) -> Callable[..., Any]:
 def test_every_formula_of_every_leaf_is_proved_or_known_to_be_a_model() -> None:
     there = {(leaf, formula) for leaf in LEAVES for formula in ORACLE_OF if formula in vars(leaf)}
     scans = (SelectiveScan, HeadScan, DeltaRule, GatedRecurrence, DecayScan, TokenShift, WeightedSum)
-    no_products = {(leaf, "operations") for leaf in (Lookup, Product, Norm, Activation, Sum, Rotary, Gate, *scans)}
+    no_products = {
+        (leaf, "operations") for leaf in (Lookup, Product, LayerScale, Norm, Activation, Sum, Rotary, Gate, *scans)
+    }
     recurrent = {(leaf, "saved") for leaf in (*scans, BlockLinear)}
     assert {(leaf, formula) for leaf, formula, _ in PROVED} == there - no_products - recurrent
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import Norm, Sum
+from txcalc.parts.linear import LayerScale, Norm, Sum
 from txcalc.parts.part import Child, Composite
 
 
 class Branch(NamedTuple):
-    """One path beside the residual stream: x + post(part(pre(x))); the norms it does not have are None.
+    """One path beside the residual stream: x + post(scale·part(pre(x))); what it does not have is None.
 
     `kind` is what its leaves count as. `beside`: it reads what the block reads, not what the branches before it made.
     """
@@ -22,6 +22,7 @@ class Branch(NamedTuple):
     pre: Norm | None
     post: Norm | None
     beside: bool = False
+    scale: LayerScale | None = None
 
 
 @frozen
@@ -46,6 +47,8 @@ class Block(Composite):
             if branch.pre:
                 yield Child(f"{branch.name}_norm", branch.pre)
             yield Child(branch.name, branch.part, kind=branch.kind)
+            if branch.scale:
+                yield Child(f"{branch.name}_scale", branch.scale)
             if branch.post:
                 suffix = "norm" if self.norm_after_sum else "post_norm"
                 yield Child(f"{branch.name}_{suffix}", branch.post)

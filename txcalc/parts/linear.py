@@ -272,3 +272,27 @@ class Vector(Leaf):
 
     def weights(self) -> tuple[Weight, ...]:
         return (Weight("weight", (self.width,)),)
+
+
+@frozen
+class LayerScale(Leaf):
+    """x·λ, with a learned λ for every channel: what a branch adds to the residual stream, made small at first.
+
+    Shapes   x and y (B, T, width), λ (width)
+    Unit     FLOPs under other: 1 an element
+    Kept     x
+    Source   Touvron et al. 2021 (arXiv 2103.17239), section 2
+    """
+
+    kind = "other"
+    width: Any
+
+    def weights(self) -> tuple[Weight, ...]:
+        return (Weight("weight", (self.width,)),)
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        elements = work.positions * self.width
+        return (elementwise("scale", elements, "add", elements, elements, self.width),)
+
+    def saved(self, work: Workload) -> Any:
+        return work.positions * self.width

@@ -41,7 +41,8 @@ class Embedding(Composite):
     """What turns ids, patches or sound into the stack's input.
 
     `positions` and `types` are tables added to the tokens; `fixed` is a sinusoid added, without weights; `rank` tables
-    (ALBERT) are projected to the model's width; a `scale` multiplies (Transformer 2017, Gemma).
+    (ALBERT) are projected to the model's width; a `scale` multiplies (Transformer 2017, Gemma). `mask_token` stands in
+    for patches that are hidden in training, and does nothing here.
     """
 
     width: Any
@@ -56,6 +57,7 @@ class Embedding(Composite):
     norm: Norm | None = None
     projection: Linear | None = None
     scale: Any = None
+    mask_token: Vector | None = None
 
     def children(self) -> Iterator[Child]:
         if self.tokens:
@@ -65,6 +67,8 @@ class Embedding(Composite):
             yield Child("patches", self.patches, on=on)
         if self.class_token:
             yield Child("class_token", self.class_token)
+        if self.mask_token:
+            yield Child("mask_token", self.mask_token)
         for i, convolution in enumerate(self.convolutions):
             before = _before_strides(self.convolutions[i + 1 :])
             yield Child(f"conv{i + 1}", convolution, on=before, kind="other")
@@ -101,7 +105,8 @@ class Head(Composite):
     """Logits over a vocabulary or classes, with a transform before them (BERT's masked-LM head); or a pooler.
 
     `at` is where it works: all positions (or the last, as the workload says) for a language model, one for a
-    classifier or a pooler. `scale` multiplies the logits, `softcap` bounds them by a tanh.
+    classifier or a pooler. That one is the first position; with `pool` the mean of all others, with a norm of its own;
+    `joined`: both, one after the other. `scale` multiplies the logits, `softcap` bounds them by a tanh.
     """
 
     projection: Linear | None
@@ -112,9 +117,16 @@ class Head(Composite):
     kind: str = "head"
     scale: Any = None
     softcap: Any = None
+    pool: Sum | None = None
+    pool_norm: Norm | None = None
+    joined: bool = False
 
     def children(self) -> Iterator[Child]:
         on = on_one if self.one else on_logits
+        if self.pool:
+            yield Child("pool", self.pool, on=_without_class_token)
+        if self.pool_norm:
+            yield Child("pool_norm", self.pool_norm, on=on)
         if self.transform:
             yield Child("transform", self.transform, on=on)
         if self.activation:

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from txcalc.reference.linear import Convolution, Norm
+from txcalc.reference.linear import Convolution, LayerScale, Norm
 from txcalc.reference.linear_attention import TokenShift, WeightedSum
 from txcalc.reference.model import Block, Stack
 from txcalc.reference.recurrent import GatedRecurrence, Mamba, SelectiveScan
@@ -40,7 +40,7 @@ def initialise(net: nn.Module) -> None:
 def _first_values(module: nn.Module, name: str, parameter: Tensor) -> None:
     if isinstance(module, Norm):
         parameter.fill_(1 if name == "weight" and not module.offset else 0)
-    elif name == "D":
+    elif name == "D" or isinstance(module, LayerScale):
         parameter.fill_(1)
     elif name == "A_log":
         states = isinstance(module, SelectiveScan)

@@ -205,6 +205,24 @@ class Sum(nn.Module):
         return x + y
 
 
+class LayerScale(nn.Module):
+    """x times a learned factor for every channel."""
+
+    def __init__(self, part: parts.LayerScale, like: Like) -> None:
+        super().__init__()
+        self.weight = like.parameter(part.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
+
+
+class Mean(nn.Module):
+    """The mean (B, D) of all positions but the first."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, 1:].mean(1)
+
+
 class Scale(nn.Module):
     """x times a constant."""
 

@@ -31,8 +31,10 @@ from txcalc.reference.feedforward import Experts, FeedForward
 from txcalc.reference.linear import (
     Activation,
     Convolution,
+    LayerScale,
     Linear,
     Lookup,
+    Mean,
     Norm,
     Patches,
     Scale,
@@ -79,6 +81,8 @@ class Block(nn.Module):
             if made is None:
                 raise InputError("reference", [f"{branch.name} is a {type(branch.part).__name__}, which has no module"])
             self.add_module(branch.name, made(branch.part, like))
+            if branch.scale:
+                self.add_module(f"{branch.name}_scale", LayerScale(branch.scale, like))
             if branch.post:
                 suffix = "norm" if part.norm_after_sum else "post_norm"
                 self.add_module(f"{branch.name}_{suffix}", Norm(branch.post, like))
@@ -100,12 +104,14 @@ class Block(nn.Module):
 
     def _branch(self, name: str, x: Tensor, stream: Tensor, run: Run) -> Tensor:
         """The stream with a branch of x added."""
-        own, norm, post = (self._modules.get(f"{name}{suffix}") for suffix in ("", "_norm", "_post_norm"))
+        suffixes = ("", "_norm", "_scale", "_post_norm")
+        own, norm, scale, post = (self._modules.get(f"{name}{suffix}") for suffix in suffixes)
         assert own is not None
+        y = own(x if norm is None or self.norm_after_sum else norm(x), run)
+        y = y if scale is None else scale(y)
         if self.norm_after_sum:
-            y = self.residual(stream, own(x, run))
+            y = self.residual(stream, y)
             return y if norm is None else norm(y)
-        y = own(x if norm is None else norm(x), run)
         return self.residual(stream, y if post is None else post(y))
 
 
@@ -117,6 +123,7 @@ class Embedding(nn.Module):
         self.tokens = Lookup(part.tokens.rows, part.tokens.width, like, tied) if part.tokens else None
         self.patches = Patches(part.patches, like) if part.patches else None
         self.class_token = Vector(part.class_token.width, like) if part.class_token else None
+        self.mask_token = Vector(part.mask_token.width, like) if part.mask_token else None
         self.convolutions = range(1, len(part.convolutions) + 1)
         for i, convolution in zip(self.convolutions, part.convolutions, strict=True):
             self.add_module(f"conv{i}", Convolution(convolution, like))
@@ -151,6 +158,9 @@ class Embedding(nn.Module):
             return self.tokens(inputs)
         if self.patches is not None:
             x = self.patches(inputs)
+            if self.mask_token is not None:  # no patch is hidden
+                hidden = x.new_zeros(x.shape[0], x.shape[1], 1, dtype=torch.bool)
+                x = torch.where(hidden, self.mask_token.weight, x)
             return x if self.class_token is None else self.class_token(x)
         x = inputs.transpose(1, 2)
         for i in self.convolutions:
@@ -173,9 +183,16 @@ class Head(nn.Module):
         self.projection = _linear(part.projection, like, tied)
         self.softcap = Activation("tanh") if part.softcap is not None else None
         self.one, self.scale, self.cap = part.one, part.scale, part.softcap
+        self.pool = Mean() if part.pool else None
+        self.pool_norm = Norm(part.pool_norm, like) if part.pool_norm else None
+        self.joined = part.joined
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.one:
+        if self.pool is not None:
+            mean = self.pool(x)
+            mean = mean if self.pool_norm is None else self.pool_norm(mean)
+            x = torch.cat((x[:, 0], mean), 1) if self.joined else mean
+        elif self.one:
             x = x[:, 0].clone()  # a view would keep every position for backward
         elif current().last:
             x = x[:, -1:]

@@ -27,7 +27,7 @@ from txcalc.parts.attention import (
 from txcalc.parts.block import Block, Branch
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
 from txcalc.parts.feedforward import Experts, FeedForward
-from txcalc.parts.linear import Activation, Convolution, Linear, Lookup, Norm, Patches, Sum, Vector
+from txcalc.parts.linear import Activation, Convolution, LayerScale, Linear, Lookup, Norm, Patches, Sum, Vector
 from txcalc.parts.model import Embedding, EncoderDecoder, FixedLength, Head, LayerGroup, Stack
 from txcalc.parts.part import Composite
 
@@ -91,6 +91,8 @@ def _stack(stack: Table) -> Stack:
     pooler = None
     if stack["head"]["pooler"]:
         pooler = Head(None, Linear(d_model, d_model, True), Activation(d_model, "tanh", False), None, True, "other")
+    elif stack["head"]["form"] == "none" and stack["head"]["pool"] == "mean":
+        pooler = Head(None, None, None, None, True, "other", **_pool(stack))
     return Stack(
         d_model,
         _embedding(stack),
@@ -148,6 +150,7 @@ def _embedding(stack: Table) -> Embedding | None:
         norm=norm(stack["norm"], inner) if table["norm"] else None,
         projection=None if table["rank"] is None else Linear(inner, width, True),
         scale=table["scale"],
+        mask_token=Vector(width) if vision and vision["mask_token"] else None,
     )
 
 
@@ -172,10 +175,20 @@ def _head(stack: Table) -> Head | None:
     )
 
 
+def _pool(stack: Table) -> dict[str, Any]:
+    """What a head reads instead of the first position, as its fields say it."""
+    head, d_model = stack["head"], stack["d_model"]
+    if head["pool"] == "first":
+        return {}
+    own = norm(stack["norm"], d_model) if head["pool_norm"] else None
+    return {"pool": Sum(d_model, 1), "pool_norm": own, "joined": head["pool"] == "both"}
+
+
 def _classifier(stack: Table, head: Table, d_model: Any) -> Head:
-    projection, form = Linear(d_model, head["classes"], head["bias"]), head["transform"]
+    width = 2 * d_model if head["pool"] == "both" else d_model
+    projection, form = Linear(width, head["classes"], head["bias"]), head["transform"]
     if form is None:
-        return Head(projection, None, None, None, not head["every"])
+        return Head(projection, None, None, None, not head["every"], **_pool(stack))
     after = norm(stack["norm"], d_model) if head["transform_norm"] else None
     transform = Linear(d_model, d_model, head["transform_bias"])
     return Head(projection, transform, Activation(d_model, form, False), after, not head["every"])
@@ -191,7 +204,8 @@ def _block(layer: Table, d_model: Any, role: str) -> Block:
         pre = replace(pre, keeps=False) if pre and beside else pre
         made = _part(layer, part, d_model, role, shares_input=beside and pre is None)
         post = own if place in ("post", "after", "sandwich") else None
-        branches.append(Branch(part, made, KINDS[part], pre, post, part == "convolution"))
+        scale = LayerScale(d_model) if layer["norm"]["layer_scale"] else None
+        branches.append(Branch(part, made, KINDS[part], pre, post, part == "convolution", scale))
     shared = norm(layer["norm"], d_model) if parallel == "shared" else None
     return Block(d_model, tuple(branches), parallel != "no", place == "post", shared)
 

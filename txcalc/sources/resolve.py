@@ -363,6 +363,10 @@ def _check_stack(resolver: Resolver, stack: Mapping[str, Any], homes: Homes) -> 
             fault("head.tied", True, "false with embedding.rank: the table is narrower than the head")
         elif _unequal(head["rank"] or stack["d_model"], stack["embedding"]["rank"] or stack["d_model"]):
             fault("head.tied", True, "false with head.rank: the table has another width")
+    if head["pool"] != "first" and not (vision and vision["class_token"]):
+        fault("head.pool", head["pool"], "'first' where there are no patches after a class token")
+    if head["pool_norm"] and head["pool"] != "mean":
+        fault("head.pool_norm", True, "false without head.pool = 'mean'")
     if vision and not divides(vision["patch"], vision["image"]):
         fault("vision.patch", vision["patch"], f"a divisor of image = {vision['image']}")
 

@@ -339,6 +339,7 @@ STACK: dict[str, dict[str, Field]] = {
         "final": Field(flag, lambda at: at["norm"]["place"] != "post", "norm after the last layer"),
         "offset": Field(flag, False, "multiplies by 1 + weight"),
         "weighted": Field(flag, True, "norms have weights"),
+        "layer_scale": Field(flag, False, "a learned scale of every channel of what a branch adds"),
         "without": Field(parts_of, [], "parts of the layer that have no norm"),
     },
     "embedding": {
@@ -356,6 +357,12 @@ STACK: dict[str, dict[str, Field]] = {
         "every": Field(flag, False, "a classifier of every position, not of the first alone"),
         "transform": Field(one_of(*ACTIVATIONS), None, "activation of a D×D layer before a classifier; absent: none"),
         "transform_norm": Field(flag, False, "norm after that layer"),
+        "pool": Field(
+            one_of("first", "mean", "both"),
+            "first",
+            "what a picture's classifier reads: its class token, the mean of its patches, or both",
+        ),
+        "pool_norm": Field(flag, False, "norm of that mean"),
         "rank": Field(
             size, lambda at: at["embedding"]["rank"], "width that a masked-lm head works at; absent: d_model"
         ),
@@ -369,6 +376,7 @@ STACK: dict[str, dict[str, Field]] = {
         "patch": Field(size, REQUIRED, "side of a patch, pixels"),
         "channels": Field(size, 3, "colour channels"),
         "class_token": Field(flag, True, "a learned vector before the patches"),
+        "mask_token": Field(flag, False, "a learned vector for hidden patches"),
     },
     "audio": {
         "mels": Field(size, REQUIRED, "mel bands"),

@@ -37,7 +37,7 @@ READERS: dict[str, tuple[str, str]] = {
         ("encoder", _ENCODER),
         ("seq2seq", _SEQ2SEQ),
         ("recurrent", _RECURRENT),
-        ("vision", "vit"),
+        ("vision", "beit dinov2 vit"),
     )
     for name in names.split()
 }
@@ -132,14 +132,12 @@ REFUSED: dict[str, str] = {
     "deepseek_v32": _SPARSE_ATTENTION,
     "glm_moe_dsa": _SPARSE_ATTENTION,
     "laguna": "its gated attention has no part yet",
-    "beit": "layer scales and a pooled norm have no part yet",
     "bigbird_pegasus": _SPARSE_ATTENTION,
     "big_bird": _SPARSE_ATTENTION,
     "blt": "its byte patches and hashed tables have no part yet",
     "convbert": "its span convolutions have no part yet",
     "deepseek_v4": "its compressed caches and connections have no part yet",
     "diffllama": "its differential attention has no part yet",
-    "dinov2": "layer scales have no part yet",
     "doge": "its dynamic mask has no part yet",
     "esm": "its contact head has no part yet",
     "fnet": _NOT_ATTENTION,

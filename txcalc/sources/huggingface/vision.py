@@ -6,12 +6,18 @@ from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.shared import Raw, alone, head_of, heads, labels, layer_norm, plain
 
 
-def vit(c: Config) -> Raw:
-    """Square patches and a class token; the classifier has a row a label."""
+def _pictures(c: Config, patch: int = 16) -> tuple[Raw, Raw]:
+    """Square pictures in square patches: the widths of a stack, and its `vision`."""
     alone(c)
     raw: Raw = {"kind": "vision", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
-    image, patch = c.size("image_size", default=224), c.size("patch_size", default=16)
+    image, patch = c.size("image_size", default=224), c.size("patch_size", default=patch)
     c.divides(patch, image, "patch_size", "image_size")
+    return raw, {"image": image, "patch": patch, "channels": c.size("num_channels", default=3)}
+
+
+def vit(c: Config) -> Raw:
+    """Square patches and a class token; the classifier has a row a label."""
+    raw, vision = _pictures(c)
     bias = ["q", "k", "v"] if c.flag("qkv_bias", default=True) else []
     c.ignore("encoder_stride", "pooler_output_size", "pooler_act")
     form = head_of(c, "classifier", "none")
@@ -21,6 +27,61 @@ def vit(c: Config) -> Raw:
         "feed_forward": plain(c),
         "norm": layer_norm(c, "layer_norm_eps", eps=1e-12),
         "positions": {"form": "learned"},
-        "vision": {"image": image, "patch": patch, "channels": c.size("num_channels", default=3)},
+        "vision": vision,
+        "head": head,
+    }
+
+
+def dinov2(c: Config) -> Raw:
+    """Scales on what the branches add; a classifier of the class token and the mean of the patches."""
+    raw, vision = _pictures(c, 14)
+    bias = ["q", "k", "v"] if c.flag("qkv_bias", default=True) else []
+    vision["mask_token"] = c.flag("use_mask_token", default=True)
+    c.ignore("layerscale_value", "apply_layernorm", "reshape_hidden_states", "stage_names")
+    c.ignore("out_features", "out_indices")
+    ratio = c.size("mlp_ratio", default=4)
+    wide = raw["d_model"] * ratio
+    if c.flag("use_swiglu_ffn", default=False):
+        c.ignore("hidden_act")
+        channel = {"d_ff": -(-(2 * wide // 3) // 8) * 8, "gated": True, "activation": "silu", "bias": True}
+    else:
+        channel = {"d_ff": wide, "activation": c.activation("hidden_act", default="gelu"), "bias": True}
+    head: Raw = {"form": "none"}
+    if head_of(c, "classifier", "none") == "classifier":
+        head = {"form": "classifier", "classes": labels(c), "pool": "both"}
+    return raw | {
+        "attention": heads(c, raw, kv_names=(), width_names=()) | {"bias": [*bias, "o"]},
+        "feed_forward": channel,
+        "norm": layer_norm(c, "layer_norm_eps", eps=1e-6, layer_scale=True),
+        "positions": {"form": "learned"},
+        "vision": vision,
+        "head": head,
+    }
+
+
+def beit(c: Config) -> Raw:
+    """Keys without a bias, scales on what the branches add, and a norm of the patches' mean in place of a final one."""
+    raw, vision = _pictures(c)
+    c.only(True, "qkv_bias", why="transformers' beit has biases on queries and values")
+    c.only(False, "use_relative_position_bias", "use_shared_relative_position_bias", why="biases by distance in two "
+           "dimensions have no part yet")  # fmt: skip
+    vision["mask_token"] = c.flag("use_mask_token", default=False)
+    c.ignore("vocab_size", "pool_scales", "use_auxiliary_head", "auxiliary_channels", "auxiliary_num_convs")
+    c.ignore("auxiliary_concat_input", "out_features", "out_indices", "add_fpn", "reshape_hidden_states", "stage_names")
+    c.ignore("segmentation_indices")
+    mean = c.flag("use_mean_pooling", default=True)
+    scale = c.real("layer_scale_init_value", default=0.1)
+    if type(scale) is int:
+        c.fault("layer_scale_init_value", scale, "a number with a point")
+    head: Raw = {"form": "none"}
+    if head_of(c, "classifier", "none") == "classifier":
+        head = {"form": "classifier", "classes": labels(c)}
+    head |= {"pool": "mean", "pool_norm": True} if mean else {}
+    return raw | {
+        "attention": heads(c, raw, kv_names=(), width_names=()) | {"bias": ["q", "v", "o"]},
+        "feed_forward": plain(c),
+        "norm": layer_norm(c, "layer_norm_eps", eps=1e-12, layer_scale=scale > 0, final=not mean),
+        "positions": {"form": "learned" if c.flag("use_absolute_position_embeddings", default=False) else "none"},
+        "vision": vision,
         "head": head,
     }

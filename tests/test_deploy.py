@@ -146,6 +146,16 @@ def test_bits_a_weight(name: str, bits: float) -> None:
     assert format_of(name).bits_per_weight == Fraction(bits)
 
 
+def test_padded_blocks_are_said() -> None:
+    model, gpu = load("llama-3.1-8b"), hardware.load("h100-sxm")
+    deployment = Deployment(model, gpu, engine(model, "int4"))
+    assert not any("padded" in note for note in plan(deployment, 4096, 1, 4, {"tp": 4}).notes)
+    model = load("D=2048 L=2 h=16 F=5504 V=1024")  # 5,504 / 8 columns are 5.375 groups of 128
+    deployment = Deployment(model, gpu, engine(model, "int4"))
+    said = "int4's last block of each row of layers.0.feed_forward.down (2,048 × 688) is padded, on each GPU"
+    assert said in plan(deployment, 4096, 1, 8, {"tp": 8}).notes
+
+
 def test_what_stays_wide_is_said() -> None:
     ledger = load("gpt-oss-20b").ledger()
     assert format_of("mxfp4").stays_wide(ledger) == ["embedding", "attention", "router", "head"]

@@ -84,6 +84,12 @@ class Format:
         left = ((e.kind, weight) for e in entries for weight in e.leaf.weights() if not self.stores(weight, e))
         return list({kind: None for kind, weight in left if len(weight.shape) > 1})
 
+    def part_filled(self, entries: Iterable[Entry]) -> list[str]:
+        """The matrices whose last blocks are not full, by path with their shape: each still has a scale of its own."""
+        long = self.block[1] if isinstance(self.block, tuple) else self.block
+        stored = ((e.path, w.shape) for e in entries for w in e.leaf.weights() if self.stores(w, e))
+        return [f"{path} ({rows:,} × {columns:,})" for path, (rows, columns) in stored if long and columns % long]
+
     def bytes_of(self, entry: Entry) -> int:
         """Bytes of a leaf's tensors, all its copies."""
         one = sum(ceil_div(self.bits_of(weight, entry), 8) for weight in entry.leaf.weights())

@@ -204,6 +204,8 @@ branches = st.builds(
     st.sampled_from(["attention", "recurrent", None]),
     maybe(norms),
     maybe(norms),
+    flags,
+    maybe(layer_scales),
 )
 channels = st.builds(
     Branch,

@@ -549,6 +549,13 @@ CHANGED = {
     "falcon": ("hidden_size", "multi_query", "new_decoder_architecture", "parallel_attn", "bias", "alibi"),
     "deepseek_v3": ("q_lora_rank", "n_shared_experts", "first_k_dense_replace", "v_head_dim", "num_key_value_heads"),
     "bert": ("hidden_size", "type_vocab_size", "tie_word_embeddings"),
+    "deberta-v2": (
+        "type_vocab_size",
+        "share_att_key",
+        "position_buckets",
+        "conv_kernel_size",
+        "max_position_embeddings",
+    ),
     "t5": ("d_kv", "num_heads", "num_layers"),
     "bart": ("encoder_attention_heads", "decoder_layers", "max_position_embeddings", "tie_word_embeddings"),
     "mamba2": ("expand", "num_heads", "n_groups", "state_size"),
@@ -587,7 +594,7 @@ def _class(transformers: Any, model_type: str) -> Any:
     from transformers.models.auto import modeling_auto as auto
 
     for names in (
-        auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES if model_type == "bert" else {},
+        auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES if model_type in ("bert", "deberta-v2") else {},
         auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
         auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     ):

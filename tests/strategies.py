@@ -27,10 +27,10 @@ from txcalc.parts.attention import (
     Rotary,
     Window,
 )
-from txcalc.parts.block import Block, Branch
+from txcalc.parts.block import Block, Branch, Laurel, Mix, Streams
 from txcalc.parts.convolution import Product, ShortConvolution, TimeConvolution
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
-from txcalc.parts.feedforward import Experts, FeedForward
+from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
 from txcalc.parts.linear import (
     Activation,
     BlockLinear,
@@ -40,6 +40,7 @@ from txcalc.parts.linear import (
     Lookup,
     Norm,
     Patches,
+    Scale,
     Sum,
     Vector,
 )
@@ -53,7 +54,17 @@ from txcalc.parts.linear_attention import (
     TokenShift,
     WeightedSum,
 )
-from txcalc.parts.model import Embedding, EncoderDecoder, FixedLength, Head, LayerGroup, Memory, Stack
+from txcalc.parts.model import (
+    Embedding,
+    EncoderDecoder,
+    FixedLength,
+    Head,
+    LayerGroup,
+    LayerInputs,
+    Memory,
+    Stack,
+    StreamEnds,
+)
 from txcalc.parts.part import Workload
 from txcalc.parts.recurrent import GatedRecurrence, Griffin, HeadScan, Mamba, Mamba2, SelectiveScan
 
@@ -80,10 +91,11 @@ sums = st.builds(Sum, sizes, st.integers(1, 3))
 vectors = st.builds(Vector, sizes)
 patches = st.builds(Patches, sizes, sizes, sizes)
 convolutions = st.builds(Convolution, sizes, sizes, sizes, flags, flags, flags, st.integers(1, 3), flags)
-activation_leaves = st.builds(Activation, sizes, activations, flags)
+activation_leaves = st.builds(Activation, sizes, activations, flags, st.sampled_from([None, 0.5]))
 relative_biases = st.builds(RelativeBias, sizes, sizes, sizes, flags)
-cores = st.builds(AttentionCore, sizes, sizes, sizes, sizes, spans, flags, flags, flags)
 gates = st.builds(Gate, sizes, sizes, sizes, st.sampled_from(["sigmoid", "softplus"]))
+scales = st.builds(Scale, sizes, sizes)
+cores = st.builds(AttentionCore, sizes, sizes, sizes, sizes, spans, flags, flags, flags, borrowed=flags)
 latent_cores = st.builds(LatentCore, sizes, sizes, sizes, sizes, sizes, causal_spans)
 
 disentangled_cores = st.builds(DisentangledCore, sizes, sizes, sizes, sizes, flags, flags, flags)
@@ -106,11 +118,13 @@ LEAVES: dict[type, st.SearchStrategy[Any]] = {
     Linear: linears,
     Lookup: lookups,
     Memory: st.builds(Memory, sizes),
+    Mix: st.builds(Mix, sizes, sizes),
     Norm: norms,
     Patches: patches,
     Product: st.builds(Product, sizes, sizes),
     RelativeBias: relative_biases,
     Rotary: rotaries,
+    Scale: scales,
     SelectiveScan: st.builds(SelectiveScan, sizes, sizes),
     Sum: sums,
     TokenShift: st.builds(TokenShift, sizes, st.sampled_from([("key",), ("key", "value")])),
@@ -134,6 +148,9 @@ attentions = st.builds(
     flags,
     maybe(linears),
     maybe(gates),
+    value_norm=maybe(norms),
+    tied_kv=flags,
+    lender=st.sampled_from([None, "a"]),
 )
 latent_attentions = st.builds(
     LatentAttention,
@@ -172,6 +189,9 @@ experts = st.builds(
     maybe(feed_forwards),
     maybe(linears),
     latent=maybe(sizes),
+    router_norm=maybe(norms),
+    scales=maybe(scales),
+    norm=maybe(norms),
 )
 mambas = st.builds(Mamba, sizes, sizes, sizes, sizes, sizes, flags, flags, st.sampled_from([None, 1e-6]))
 mamba2s = st.builds(Mamba2, sizes, sizes, sizes, sizes, sizes, sizes, flags, flags, st.just(1e-5))
@@ -217,7 +237,12 @@ channels = st.builds(
     flags,
     maybe(layer_scales),
 )
-blocks = st.builds(Block, sizes, st.tuples(branches, channels), flags, flags, maybe(norms))
+joints = {"joint": st.just(("mixer", "channel")), "joint_norm": maybe(norms), "scaled": flags}
+laurels = st.builds(Laurel, sizes, sizes, norms)
+streams = st.builds(Streams, sizes, sizes, st.integers(0, 3), norms)
+stream_ends = st.builds(StreamEnds, sizes, st.integers(2, 5), flags)
+beside = {**joints, "laurel": maybe(laurels), "streams": maybe(streams)}
+blocks = st.builds(Block, sizes, st.tuples(branches, channels), flags, flags, maybe(norms), **beside)
 embeddings = st.builds(
     Embedding,
     sizes,
@@ -233,6 +258,7 @@ embeddings = st.builds(
     maybe(linears),
     st.sampled_from([None, 2.0]),
 )
+layer_inputs = st.builds(LayerInputs, sizes, sizes, lookups, linears, norms)
 heads = st.builds(
     Head,
     maybe(linears),
@@ -266,6 +292,9 @@ stacks = st.builds(
     maybe(heads),
     maybe(heads),
     maybe(distance_tables),
+    maybe(layer_inputs),
+    maybe(stream_ends),
+    maybe(stream_ends),
 )
 
 COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
@@ -282,6 +311,9 @@ COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
     FixedLength: st.builds(FixedLength, stacks, st.integers(2, 40)),
     Griffin: griffins,
     Head: heads,
+    Laurel: laurels,
+    LayerInput: st.builds(LayerInput, sizes, sizes, activations),
+    LayerInputs: layer_inputs,
     LatentAttention: latent_attentions,
     LinearAttention: linear_attentions,
     Mamba: mambas,
@@ -290,6 +322,8 @@ COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
     Stack: stacks,
     TimeMix: time_mixes,
     TimeConvolution: time_convolutions,
+    StreamEnds: stream_ends,
+    Streams: streams,
 }
 
 workloads = st.builds(
@@ -339,7 +373,9 @@ def attention_tables(draw: st.DrawFn, window: bool = True, causal: bool = False)
         "qk_norm": draw(st.sampled_from(["none", "head", "width"])),
         "sinks": draw(flags),
         "gate": draw(st.sampled_from(["none", "element", "head"])),
+        "v_norm": draw(flags),
     }
+    table["tied_kv"] = table["bias"] is not True and "v" not in (table["bias"] or []) and draw(flags)
     if draw(flags):
         table["n_kv_heads"] = groups
     if window and draw(flags):

@@ -205,7 +205,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "strange key": (
         {"feed_forward.zzz": 3},
-        "feed_forward.zzz is not a key (known: d_ff, gated, activation, bias)",
+        "feed_forward.zzz is not a key (known: d_ff, gated, activation, bias, sparsity)",
     ),
     "kind": (
         {"kind": "decodr"},

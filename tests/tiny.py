@@ -25,6 +25,10 @@ LIKE_BERT: dict[str, Any] = {
     "embedding": {"types": 2, "norm": True},
     "head": {"form": "masked-lm", "tied": True},
 }
+WIDE: dict[str, Any] = {
+    "attention": {"d_head": 16},
+    "positions": {"theta": 1_000_000, "rotary_dims": 4, "spread": True},
+}
 
 TINY: dict[str, dict[str, Any]] = {
     "gpt2": {
@@ -61,6 +65,76 @@ TINY: dict[str, dict[str, Any]] = {
         "embedding": {"scale": 32**0.5},
         "head": {"tied": True},
         "layer": {"local": {"attention": {"window": 4}}, "global": {"positions": {"theta": 1_000_000}}},
+    },
+    "gemma4": {
+        **LIKE_LLAMA,
+        "n_layers": 6,
+        "pattern": ["local", "global", "2*local-reader", "2*global-reader"],
+        "attention": {"n_heads": 4, "n_kv_heads": 2, "d_head": 8, "qk_norm": "head", "v_norm": True, "scale": 1},
+        "feed_forward": {"d_ff": 48, "gated": True, "activation": "gelu_tanh"},
+        "layer_input": {"width": 6, "rows": 40},
+        "norm": {"place": "sandwich", "scalar": True},
+        "embedding": {"scale": 32**0.5},
+        "head": {"tied": True, "softcap": 5},
+        "layer": {
+            "local": {"attention": {"window": 4}},
+            "global": WIDE,
+            "local-reader": {"attention": {"window": 4, "kv_from": "local"}, "feed_forward": {"d_ff": 96}},
+            "global-reader": {
+                "attention": {"d_head": 16, "kv_from": "global"},
+                "feed_forward": {"d_ff": 96},
+                "positions": WIDE["positions"],
+            },
+        },
+    },
+    "gemma3n": {
+        **LIKE_LLAMA,
+        "n_layers": 6,
+        "streams": 3,
+        "active_stream": 1,
+        "laurel": 5,
+        "pattern": ["local", "local-2", "global", "local-reader", "global-reader", "local-reader"],
+        "attention": {"n_heads": 4, "n_kv_heads": 2, "d_head": 8, "qk_norm": "head", "v_norm": True, "scale": 1},
+        "feed_forward": {"d_ff": 48, "gated": True, "activation": "gelu_tanh"},
+        "layer_input": {"width": 6, "rows": 40},
+        "norm": {"place": "sandwich"},
+        "embedding": {"scale": 32**0.5},
+        "head": {"tied": True, "softcap": 30},
+        "layer": {
+            "local": {"attention": {"window": 4}, "feed_forward": {"d_ff": 64, "sparsity": 0.75}},
+            "local-2": {"attention": {"window": 4}},
+            "global": {"positions": {"theta": 1_000_000}},
+            "local-reader": {"attention": {"window": 4, "kv_from": "local-2"}},
+            "global-reader": {"attention": {"kv_from": "global"}, "positions": {"theta": 1_000_000}},
+        },
+    },
+    "gemma4-moe": {
+        **LIKE_LLAMA,
+        "n_layers": 3,
+        "pattern": ["2*local", "global"],
+        "attention": {"n_heads": 4, "n_kv_heads": 2, "d_head": 8, "qk_norm": "head", "v_norm": True, "scale": 1},
+        "feed_forward": {"d_ff": 48, "gated": True, "activation": "gelu_tanh"},
+        "experts": {
+            "n_experts": 4,
+            "top_k": 2,
+            "d_ff": 16,
+            "activation": "gelu_tanh",
+            "scoring": "softmax_after",
+            "router_norm": True,
+            "router_scale": 32**-0.5,
+            "expert_scales": True,
+        },
+        "norm": {"place": "sandwich", "scalar": True, "joint": ["feed_forward", "experts"]},
+        "embedding": {"scale": 32**0.5},
+        "head": {"tied": True, "softcap": 5},
+        "layer": {
+            "local": {"parts": ["attention", "feed_forward", "experts"], "attention": {"window": 4}},
+            "global": {
+                "parts": ["attention", "feed_forward", "experts"],
+                "attention": {"n_kv_heads": 1, "d_head": 16, "tied_kv": True},
+                "positions": WIDE["positions"],
+            },
+        },
     },
     "olmo2": {
         **LIKE_LLAMA,

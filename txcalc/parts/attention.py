@@ -140,6 +140,7 @@ class AttentionCore(Leaf):
     Traffic  that of a fused kernel: q, k, v and y once, no score leaves the chip
     Kept     q, k, v and the projected distances; with `keep_scores` the h·T·S probabilities (a sink's too, and what a
              soft cap made of the scores), without it y (the fused kernel's own result)
+    Cache    k and v; none where they are `borrowed` from an earlier layer, which keeps them
     Source   Vaswani et al. 2017 (arXiv 1706.03762), equation 1; Dao et al. 2022 (arXiv 2205.14135)
     """
 
@@ -154,6 +155,7 @@ class AttentionCore(Leaf):
     distances: bool = False
     softcap: Any = None
     scale: Any = None
+    borrowed: bool = False
 
     def weights(self) -> tuple[Weight, ...]:
         return (Weight("sinks", (self.n_heads,)),) if self.sinks else ()
@@ -182,10 +184,10 @@ class AttentionCore(Leaf):
         scores = scores if self.softcap is None else scores + keys * work.tokens * self.n_heads
         kept = scores if work.keep_scores else tokens * self.n_heads * self.d_v
         distances = keys * self.n_heads * self.d_qk if self.distances else 0
-        return query + kv + kept + distances
+        return query + kept + distances if self.borrowed else query + kv + kept + distances
 
     def cache(self, work: Workload) -> Cache:
-        return self.span.cache(work, self.n_kv_heads * (self.d_qk + self.d_v))
+        return NO_CACHE if self.borrowed else self.span.cache(work, self.n_kv_heads * (self.d_qk + self.d_v))
 
 
 @frozen
@@ -233,7 +235,8 @@ class LatentCore(Leaf):
 
 @frozen
 class Rotary(Leaf):
-    """Rotates the first `dims` of every query and key head by its position.
+    """Rotates `dims` of every query and key head by its position: the first ones, or, `spread`, the first of each half
+    at the frequencies of the whole head (Gemma-4).
 
     Shapes   q (B, T, h, d_h), k (B, T, h_kv, d_h)
     Unit     3 FLOPs a rotated element, under other; no weights, nothing new kept for backward
@@ -245,6 +248,7 @@ class Rotary(Leaf):
     theta: Any
     width: Any
     interleaved: bool = False
+    spread: bool = False
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements = work.positions * self.heads * self.dims
@@ -305,6 +309,8 @@ class Attention(Composite):
     heads' width: one new distance for each new token, in every sequence. Those of the past depend on no input, and are
     kept like a table, outside the cache. Code that shares them over the batch multiplies B times less.
     `gate` multiplies what the heads read by gates that `g` projects from the input.
+    `tied_kv`: v is what k projects, before its norm and rotation (Gemma-4). `lender` names the group of layers whose
+    last one lends its keys and values: this layer projects queries only (Brandon et al. 2024, arXiv 2405.12981).
     """
 
     d_model: Any
@@ -321,6 +327,9 @@ class Attention(Composite):
     keeps_input: bool = True
     position: Linear | None = None
     gate: Gate | None = None
+    value_norm: Norm | None = None
+    tied_kv: bool = False
+    lender: str | None = None
 
     def children(self) -> Iterator[Child]:
         cross = type(self.span) is Cross
@@ -329,14 +338,18 @@ class Attention(Composite):
         # The encoder's output is one tensor for all layers: the first cross-attention's k keeps it (see the stack).
         at = {"on": on_source} if cross else {}
         yield Child("q", Linear(self.d_model, queries, "q" in self.biases, keeps))
-        yield Child("k", Linear(self.d_model, pairs, "k" in self.biases, "no"), **at)  # type: ignore[arg-type]
-        yield Child("v", Linear(self.d_model, pairs, "v" in self.biases, "no"), **at)  # type: ignore[arg-type]
+        if self.lender is None:
+            yield Child("k", Linear(self.d_model, pairs, "k" in self.biases, "no"), **at)  # type: ignore[arg-type]
+        if self.lender is None and not self.tied_kv:
+            yield Child("v", Linear(self.d_model, pairs, "v" in self.biases, "no"), **at)  # type: ignore[arg-type]
         if self.gate:
             yield Child("g", Linear(self.d_model, self.n_heads * self.gate.gates, "g" in self.biases, "no"))
         if self.query_norm:
             yield Child("q_norm", self.query_norm)
         if self.key_norm:
             yield Child("k_norm", self.key_norm)
+        if self.value_norm:
+            yield Child("v_norm", self.value_norm)
         if self.rotary:
             yield Child("rotary", self.rotary)
         if self.position:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import LayerScale, Norm, Sum
-from txcalc.parts.part import Child, Composite
+from txcalc.parts.linear import Activation, LayerScale, Linear, Norm, Sum
+from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Workload, elementwise
 
 
 class Branch(NamedTuple):
@@ -26,11 +26,79 @@ class Branch(NamedTuple):
 
 
 @frozen
+class Laurel(Composite):
+    """x + norm(right(left(x))): a learned residual of low rank, beside a block's first branch and on its normed input.
+
+    What it adds and the branch are both divided by √2 with the stream.
+    Source   Menghani et al. 2024 (arXiv 2411.07501), section 3.2
+    """
+
+    d_model: Any
+    rank: Any
+    norm: Norm
+
+    def children(self) -> Iterator[Child]:
+        yield Child("left", Linear(self.d_model, self.rank, False, "no"))
+        yield Child("right", Linear(self.rank, self.d_model, False))
+        yield Child("norm", self.norm)
+        yield Child("sum", Sum(self.d_model, 3))
+
+
+@frozen
+class Mix(Leaf):
+    """Each of n streams plus a mix of all, with coefficients of its own for every token.
+
+    Shapes   streams (n, B, T, D), coefficients (B, T, n, n)
+    Unit     FLOPs 2·B·T·D·n²; 1 an element of all streams under other
+    Source   Baykal et al. 2023 (arXiv 2301.13310), section 3
+    """
+
+    width: Any
+    number: Any
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        elements = work.positions * self.width * self.number
+        moved = Traffic(0, 2 * elements + work.positions * self.number * self.number)
+        mixed = MatMul("mix", work.positions, self.width, self.number, self.number, moved)
+        return mixed, elementwise("sum", elements, "add", 2 * elements, elements)
+
+    def saved(self, work: Workload) -> Any:
+        return work.positions * self.number * (self.width + self.number)
+
+
+@frozen
+class Streams(Composite):
+    """Alternating updates: a block predicts all of n residual streams, works on the `active` one, and corrects all.
+
+    Coefficients of a token: tanh(router(norm(x))) of the active stream, before the block and after it. `scale` are
+    factors of the corrected active stream as the layer's own input meets it.
+    Source   Baykal et al. 2023 (arXiv 2301.13310), section 3; Gemma Team 2025, Gemma 3n
+    """
+
+    width: Any
+    number: Any
+    active: int
+    norm: Norm
+
+    def children(self) -> Iterator[Child]:
+        yield Child("norm", self.norm, runs=2)
+        yield Child("router", Linear(self.width, self.number, False), runs=2)
+        yield Child("activation", Activation(self.number, "tanh", False), runs=2)
+        yield Child("predict", Linear(self.number, self.number * self.number, False, "no"))
+        yield Child("mix", Mix(self.width, self.number))
+        yield Child("correct", Linear(self.number, self.number, False, "no"))
+        yield Child("update", Sum(self.number * self.width, 3))
+        yield Child("scale", LayerScale(self.width))
+
+
+@frozen
 class Block(Composite):
     """Branches one after the other, each with a residual sum; or side by side from one input (`parallel`).
 
     Norms stand before a branch (pre), after it (sandwich has both), or, `norm_after_sum`, after the sum (post-norm, as
-    published in 2017). `shared_norm` is the one norm that a parallel block's branches share.
+    published in 2017). `shared_norm` is the one norm that a parallel block's branches share. The `joint` branches, one
+    after the other in the list, read one input; `joint_norm` norms the sum of their results, which is added.
+    `scaled`: the block's result is multiplied by one stored number, a buffer.
     Source   Vaswani et al. 2017; Xiong et al. 2020 (arXiv 2002.04745) pre-norm; GPT-J, PaLM (arXiv 2204.02311) parallel
     """
 
@@ -39,8 +107,17 @@ class Block(Composite):
     parallel: bool = False
     norm_after_sum: bool = False
     shared_norm: Norm | None = None
+    joint: tuple[str, ...] = ()
+    joint_norm: Norm | None = None
+    scaled: bool = False
+    laurel: Laurel | None = None
+    streams: Streams | None = None
 
     def children(self) -> Iterator[Child]:
+        if self.streams:
+            yield Child("streams", self.streams, kind="other")
+        if self.laurel:
+            yield Child("laurel", self.laurel, kind="other")
         if self.shared_norm:
             yield Child("norm", self.shared_norm)
         for branch in self.branches:
@@ -52,4 +129,8 @@ class Block(Composite):
             if branch.post:
                 suffix = "norm" if self.norm_after_sum else "post_norm"
                 yield Child(f"{branch.name}_{suffix}", branch.post)
+            if self.joint_norm and branch.name == self.joint[len(self.joint) - 1]:
+                yield Child("joint_norm", self.joint_norm)
         yield Child("residual", Sum(self.d_model, len(self.branches)), kind="other")
+        if self.scaled:
+            yield Child("scale", Sum(self.d_model, 1), kind="other")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import SAVES_RESULT, Activation, Linear
+from txcalc.parts.linear import SAVES_RESULT, Activation, Linear, Norm, Scale
 from txcalc.parts.part import Child, Composite
 
 
@@ -24,15 +24,33 @@ class FeedForward(Composite):
     bias: bool
     # Its input is already kept by another leaf (a parallel block's attention shares it).
     keeps_input: bool = True
+    sparsity: float | None = None
 
     def children(self) -> Iterator[Child]:
         keeps = "yes" if self.keeps_input else "no"
         if self.gated:
             yield Child("gate", Linear(self.d_model, self.d_ff, self.bias, keeps))
         yield Child("up", Linear(self.d_model, self.d_ff, self.bias, "no" if self.gated else keeps))
-        yield Child("activation", Activation(self.d_ff, self.activation, self.gated))
+        yield Child("activation", Activation(self.d_ff, self.activation, self.gated, self.sparsity))
         same = self.activation in SAVES_RESULT and not self.gated
         yield Child("down", Linear(self.d_ff, self.d_model, self.bias, "no" if same else "yes"))
+
+
+@frozen
+class LayerInput(Composite):
+    """down(act(gate(x)) · e): a layer reads a vector e of its own for each token (see `model.LayerInputs`).
+
+    Source   Gemma Team 2025, Gemma 3n: per-layer embeddings
+    """
+
+    d_model: Any
+    width: Any
+    activation: str
+
+    def children(self) -> Iterator[Child]:
+        yield Child("gate", Linear(self.d_model, self.width, False))
+        yield Child("activation", Activation(self.width, self.activation, True))
+        yield Child("down", Linear(self.width, self.d_model, False))
 
 
 @frozen
@@ -41,6 +59,9 @@ class Experts(Composite):
 
     A token's FLOPs are the router's, k experts' and the shared ones'; parameters are all of them. `latent`: the routed
     experts share a projection to fewer dimensions and one back; router and shared experts do not use it.
+    A token's FLOPs are the router's, k experts' and the shared ones'; parameters are all of them.
+    `router_norm` is a norm of the router's own, where the experts read what `norm` makes of the same input; `scales`
+    are learned factors of the experts' weights (Gemma-4).
     Source   Shazeer et al. 2017 (arXiv 1701.06538); DeepSeekMoE (arXiv 2401.06066) for the shared ones
     """
 
@@ -58,12 +79,22 @@ class Experts(Composite):
     top_groups: Any = 1
     # Width of a latent that the routed experts work on; None: they work on the model's own.
     latent: Any = None
+    router_norm: Norm | None = None
+    router_scale: Any = None
+    scales: Scale | None = None
+    norm: Norm | None = None
 
     def children(self) -> Iterator[Child]:
+        if self.router_norm:
+            yield Child("router_norm", self.router_norm, kind="router", forced=True)
         if self.router:
             yield Child("router", self.router, kind="router")
         if self.latent is not None:
             yield Child("latent_down", Linear(self.d_model, self.latent, False), kind="experts")
+        if self.scales:
+            yield Child("scales", self.scales, kind="router")
+        if self.norm:
+            yield Child("norm", self.norm)
         yield Child(
             "routed",
             self.expert,

@@ -152,26 +152,34 @@ SAVES_RESULT = frozenset({"relu", "sigmoid", "tanh"})
 
 @frozen
 class Activation(Leaf):
-    """act(gate), and its product with `up` where the feed-forward is gated.
+    """act(gate), and its product with `up` where the feed-forward is gated. `sparsity`: first all but so many of the
+    gate's elements are cut to 0, by their mean and deviation (Gemma-3n).
 
     Shapes   gate, up and y (B, T, width)
-    Unit     FLOPs under other: `COST[form]` an element, and 1 for the product
-    Counts   kept for backward: gate (or act(gate) for ReLU); gated: act(gate) and up as well
+    Unit     FLOPs under other: `COST[form]` an element, 1 for the product, and 6 where gates are cut
+    Counts   kept for backward: gate (or act(gate) for ReLU); gated: act(gate) and up as well; cut: what is left
     Source   Shazeer 2020 (arXiv 2002.05202)
     """
 
     width: Any
     form: str
     gated: bool
+    sparsity: float | None = None
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements = work.positions * self.width
         act = elementwise("activation", elements, self.form, elements, elements)
-        return (act, elementwise("gate", elements, "add", 2 * elements, elements)) if self.gated else (act,)
+        cut = elementwise("cut", elements, "cut", elements, elements)
+        return (
+            *((cut,) if self.sparsity is not None else ()),
+            act,
+            *((elementwise("gate", elements, "add", 2 * elements, elements),) if self.gated else ()),
+        )
 
     def saved(self, work: Workload) -> Any:
         elements = work.positions * self.width
         own = 0 if self.form in SAVES_RESULT and self.gated else elements
+        own = own if self.sparsity is None else own + elements
         return own + 2 * elements if self.gated else own
 
 
@@ -257,6 +265,30 @@ class Sum(Leaf):
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements = work.positions * self.width * self.sums
         return (elementwise("sum", elements, "add", 2 * elements, elements),)
+
+
+@frozen
+class Scale(Leaf):
+    """y = w·x, element by element: a learned factor for each of `rows` (experts), of which a token meets `used`.
+
+    Shapes   w (rows,), x and y (B, T, used)
+    Unit     1 FLOP an element, under other
+    Kept     x
+    Source   Fedus et al. 2021 (arXiv 2101.03961), section 2.1 (an expert's factor)
+    """
+
+    rows: Any
+    used: Any
+
+    def weights(self) -> tuple[Weight, ...]:
+        return (Weight("weight", (self.rows,)),)
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        elements = work.positions * self.used
+        return (elementwise("scale", elements, "add", elements, elements, self.rows),)
+
+    def saved(self, work: Workload) -> Any:
+        return work.positions * self.used
 
 
 @frozen

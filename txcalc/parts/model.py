@@ -101,6 +101,49 @@ def _before_strides(later: tuple[Convolution, ...]) -> Stream:
 
 
 @frozen
+class LayerInputs(Composite):
+    """A vector for each layer and token: from the token's row of a table for all layers, and from the stack's input.
+
+    (norm(projection(x)) + rows) · 1/√2, with x the stack's input (B, T, D) and rows (B, T, L·width), which are scaled
+    by √width, as the projection is by 1/√D. `count` is L.
+    Source   Gemma Team 2025, Gemma 3n: per-layer embeddings
+    """
+
+    width: Any
+    count: Any
+    tokens: Lookup
+    projection: Linear
+    norm: Norm
+
+    def children(self) -> Iterator[Child]:
+        everything = self.count * self.width
+        yield Child("tokens", self.tokens, kind="embedding")
+        yield Child("scale", Sum(everything, 2))
+        yield Child("projection", self.projection)
+        yield Child("norm", self.norm)
+        yield Child("sum", Sum(everything, 2))
+
+
+@frozen
+class StreamEnds(Composite):
+    """A matrix for each stream but the first, before the layers or after them; all are made as long as the first.
+
+    Source   Gemma Team 2025, Gemma 3n
+    """
+
+    width: Any
+    number: Any
+    first: bool
+
+    def children(self) -> Iterator[Child]:
+        others = self.number - 1
+        every = range(others) if type(self.number) is int else range(10**9)
+        projection = Linear(self.width, self.width, False, "no" if self.first else "yes")
+        yield Child("projections", projection, times=others, indices=every)
+        yield Child("match", Sum(self.width * self.number, 3))
+
+
+@frozen
 class Head(Composite):
     """Logits over a vocabulary or classes, with a transform before them (BERT's masked-LM head); or a pooler.
 
@@ -155,6 +198,9 @@ class Stack(Composite):
     pooler: Head | None
     head: Head | None
     distances: DistanceTable | None = None
+    layer_inputs: LayerInputs | None = None
+    spread: StreamEnds | None = None
+    merge: StreamEnds | None = None
 
     def children(self) -> Iterator[Child]:
         if self.embedding:
@@ -163,9 +209,15 @@ class Stack(Composite):
             yield Child("relative_bias", self.relative_bias)
         if self.distances:
             yield Child("distances", self.distances, kind="embedding")
+        if self.layer_inputs:
+            yield Child("layer_inputs", self.layer_inputs, kind="other")
+        if self.spread:
+            yield Child("spread", self.spread, kind="other")
         for group in self.groups:
             times = 1 if group.shared else group.count
             yield Child("layers", group.block, times=times, runs=group.count, indices=group.indices)
+        if self.merge:
+            yield Child("merge", self.merge, kind="other")
         if self.final_norm:
             yield Child("final_norm", self.final_norm)
         if self.pooler:

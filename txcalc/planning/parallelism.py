@@ -4,8 +4,9 @@ One rule: a rank's share is itself a tree of parts, with fewer heads, columns, e
 rank's weights, FLOPs, traffic, cache and activations by the same formulas as the whole model's.
 
 Split by tp: query heads, key/value heads down to one a rank, feed-forward columns, recurrent channels and heads, rows
-of the vocabulary (padded up). Whole on every rank: norms, routers, biases after a row-split product, the low-rank
-halves and the latent of MLA, key/value heads where tp > h_kv, positions, patches, convolutions in front.
+of the vocabulary (padded up). Whole on every rank: norms, routers, a layer's own inputs, biases after a row-split
+product, the low-rank halves and the latent of MLA, key/value heads where tp > h_kv, positions, patches, convolutions in
+front.
 Source   Shoeybi et al. 2019 (arXiv 1909.08053) tensor parallel; Lepikhin et al. 2020 (arXiv 2006.16668) experts; the
          stages of an uneven pipeline as vLLM's `get_pp_indices` cuts them
 """
@@ -24,10 +25,10 @@ from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.parts.attention import Attention, LatentAttention, RelativeBias, Rotary
 from txcalc.parts.block import Block
-from txcalc.parts.feedforward import Experts, FeedForward
+from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
 from txcalc.parts.linear import Norm
 from txcalc.parts.linear_attention import ChannelMix, DeltaNet, LinearAttention, TimeMix
-from txcalc.parts.model import Embedding, EncoderDecoder, FixedLength, Head, LayerGroup, Stack
+from txcalc.parts.model import Embedding, EncoderDecoder, FixedLength, Head, LayerGroup, LayerInputs, Stack
 from txcalc.parts.part import Composite
 from txcalc.parts.recurrent import Griffin, Mamba, Mamba2
 
@@ -70,7 +71,7 @@ class Sharding:
         self.model = model
         root = model.root
         # Layers that a pipeline may cut; 0: it may not.
-        self.layers: int = sum(group.count for group in root.groups) if isinstance(root, Stack) else 0
+        self.layers: int = sum(group.count for group in root.groups) if isinstance(root, Stack) and _cuts(root) else 0
         tables = (layer for stack in model.spec["stacks"].values() for layer in stack["layer"].values())
         self.has_experts = any("experts" in layer for layer in tables)
         self._ranks: dict[tuple[int, int], _Rank] = {}
@@ -104,7 +105,8 @@ class Sharding:
             expected = f"a divisor of tp = {tp}, or a multiple of it that divides tp · dp = {tp * dp}"
             faults.append(Fault("ep", ep, expected))
         if pp > 1 and not self.layers:
-            faults.append(Fault("pp", pp, "1: only a single stack of layers is cut into stages"))
+            expected = "1: only a single stack, whose layers read nothing but the layer before, is cut into stages"
+            faults.append(Fault("pp", pp, expected))
         elif pp > 1 and pp > self.layers:
             faults.append(Fault("pp", pp, f"at most the {self.layers} layers"))
         return faults or self._rank(layout).faults
@@ -139,6 +141,16 @@ MOST = 1 << 16
 @cache
 def _divisors(n: int) -> tuple[int, ...]:
     return tuple(d for d in range(1, n + 1) if n % d == 0)
+
+
+def _cuts(stack: Stack) -> bool:
+    """Whether a pipeline may cut a stack's layers: not where they read another layer's keys, or the stack's input."""
+    attentions = (branch.part for group in stack.groups for branch in group.block.branches)
+    return (
+        stack.layer_inputs is None
+        and stack.spread is None
+        and all(part.lender is None for part in attentions if isinstance(part, Attention))
+    )
 
 
 def _stages(root: Composite, pp: int) -> Iterator[Stage]:
@@ -234,11 +246,15 @@ class _Rank:
             relative_bias=stack.relative_bias and self.bias(stack.relative_bias),
             groups=tuple(group._replace(block=self.block(group.block)) for group in stack.groups),
             head=stack.head and self.head(stack.head),
+            layer_inputs=stack.layer_inputs and self.layer_inputs(stack.layer_inputs),
         )
 
     def embedding(self, embedding: Embedding) -> Embedding:
         tokens = embedding.tokens
         return replace(embedding, tokens=tokens and replace(tokens, rows=self.rows(tokens.rows)))
+
+    def layer_inputs(self, inputs: LayerInputs) -> LayerInputs:
+        return replace(inputs, tokens=replace(inputs.tokens, rows=self.rows(inputs.tokens.rows)))
 
     def head(self, head: Head) -> Head:
         projection = head.projection
@@ -272,6 +288,8 @@ class _Rank:
             return replace(part, d_inner=self.split("d_inner", part.d_inner))
         if isinstance(part, ChannelMix):
             return replace(part, d_ff=self.split("d_ff", part.d_ff))
+        if isinstance(part, LayerInput):
+            return part
         if isinstance(part, FeedForward):
             return self.feed_forward(part, self.tp)
         if self.tp > 1:
@@ -288,7 +306,9 @@ class _Rank:
             n_kv_heads=groups,
             query_norm=_norm(part.query_norm, part.n_heads, heads),
             key_norm=_norm(part.key_norm, part.n_kv_heads, groups),
-            rotary=part.rotary and _rotary(part.rotary, part.n_heads + part.n_kv_heads, heads + groups),
+            value_norm=_norm(part.value_norm, part.n_kv_heads, groups),
+            rotary=part.rotary
+            and _rotary(part.rotary, {part.n_heads: heads, part.n_heads + part.n_kv_heads: heads + groups}),
             core=replace(part.core, n_heads=heads, n_kv_heads=groups),
             position=position and replace(position, d_out=self.split("n_heads · d_head", position.d_out)),
             gate=part.gate and replace(part.gate, n_heads=heads),
@@ -322,5 +342,6 @@ def _norm(norm: Norm | None, groups: int, kept: int) -> Norm | None:
     return replace(norm, groups=kept) if norm and norm.groups == groups else norm
 
 
-def _rotary(rotary: Rotary, heads: int, kept: int) -> Rotary:
-    return replace(rotary, heads=kept) if rotary.heads == heads else rotary
+def _rotary(rotary: Rotary, kept: Mapping[int, int]) -> Rotary:
+    """That of the kept heads: of queries and keys, or, where keys are another layer's, of queries."""
+    return replace(rotary, heads=kept.get(rotary.heads, rotary.heads))

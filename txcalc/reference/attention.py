@@ -92,6 +92,12 @@ class Core(Remembers):
         return torch.zeros_like(apart, dtype=dtype).masked_fill(hidden, -math.inf)
 
 
+def by_head(x: Tensor) -> Tensor:
+    """x (B, S, heads, d) with each head's rows together in memory, where products are explicit: they read it so, and
+    layers that share it make one copy."""
+    return x.transpose(1, 2).contiguous().transpose(1, 2) if current().explicit else x
+
+
 def distances(run: Run, keys: int) -> Tensor:
     """i − j of every new token i and each of the last S positions j: (T, S)."""
     last = run.past + run.positions.shape[0]
@@ -149,23 +155,26 @@ class Rotary(nn.Module):
     def __init__(self, part: parts.Rotary) -> None:
         super().__init__()
         self.dims, self.theta, self.interleaved = part.dims, part.theta, part.interleaved
+        self.whole = part.width if part.spread else part.dims  # whose frequencies, and whose halves, are meant
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
-        cos = run.once((torch.cos, self.theta, self.dims), lambda: self._table(run, torch.cos, 1).to(x.dtype))
-        sin = run.once((torch.sin, self.theta, self.dims), lambda: self._table(run, torch.sin, -1).to(x.dtype))
-        turned, rest = (x, None) if self.dims == x.shape[-1] else x.split((self.dims, x.shape[-1] - self.dims), -1)
+        key = self.theta, self.dims, self.whole
+        cos = run.once((torch.cos, *key), lambda: self._table(run, torch.cos, 1).to(x.dtype))
+        sin = run.once((torch.sin, *key), lambda: self._table(run, torch.sin, -1).to(x.dtype))
+        turned, rest = (x, None) if self.whole == x.shape[-1] else x.split((self.dims, x.shape[-1] - self.dims), -1)
         if self.interleaved:
             partner = turned.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
         else:
-            partner = turned.roll(self.dims // 2, -1)
+            partner = turned.roll(self.whole // 2, -1)
         y = turned * cos + partner * sin
         return y if rest is None else torch.cat((y, rest), -1)
 
     def _table(self, run: Run, function: Callable[[Tensor], Tensor], sign: int) -> Tensor:
         """The sine or cosine (T, 1, dims) of each position's angle, computed in float32; `sign` is that of the first of
-        a pair, for which the second counts negative: (a·cos − b·sin, b·cos + a·sin)."""
-        steps = torch.arange(0, self.dims, 2, device=run.positions.device, dtype=torch.float32) / self.dims
-        half = function(run.positions.float()[:, None] * self.theta**-steps)
+        a pair, for which the second counts negative: (a·cos − b·sin, b·cos + a·sin). Spread: 0 where nothing turns."""
+        steps = torch.arange(0, self.whole, 2, device=run.positions.device, dtype=torch.float32)
+        speeds = self.theta ** -(steps / self.whole) * (steps < self.dims)
+        half = function(run.positions.float()[:, None] * speeds)
         pair = (sign * half, half)
         table = torch.stack(pair, -1).flatten(-2) if self.interleaved else torch.cat(pair, -1)
         return table.unsqueeze(1)
@@ -211,10 +220,14 @@ class Attention(nn.Module):
         super().__init__()
         d_model, heads, groups, width = part.d_model, part.n_heads, part.n_kv_heads, part.d_head
         self.q = Linear(d_model, heads * width, "q" in part.biases, like)
-        self.k = Linear(d_model, groups * width, "k" in part.biases, like)
-        self.v = Linear(d_model, groups * width, "v" in part.biases, like)
+        self.lender, self.tied_kv = part.lender, part.tied_kv
+        if self.lender is None:
+            self.k = Linear(d_model, groups * width, "k" in part.biases, like)
+        if self.lender is None and not self.tied_kv:
+            self.v = Linear(d_model, groups * width, "v" in part.biases, like)
         self.q_norm = Norm(part.query_norm, like) if part.query_norm else None
         self.k_norm = Norm(part.key_norm, like) if part.key_norm else None
+        self.v_norm = Norm(part.value_norm, like) if part.value_norm else None
         self.rotary = Rotary(part.rotary) if part.rotary else None
         self.position = Linear(d_model, heads * width, False, like) if part.position else None
         self.core = AttentionCore(part.core, like)
@@ -227,10 +240,12 @@ class Attention(nn.Module):
         q = self._heads(self.q(x), self.q_norm)
         if self.cross:
             return self._out(self.core(q, *self._memory(run), run), x)
-        k, v = self._heads(self.k(x), self.k_norm), self._heads(self.v(x))
-        if self.rotary is not None:
-            q, k = self.rotary(q, run), self.rotary(k, run)
-        k, v = self.core.extend(run, k, v)
+        q = q if self.rotary is None else self.rotary(q, run)
+        if self.lender is None:
+            k, v = self._keys_and_values(x)
+            k = k if self.rotary is None else self.rotary(k, run)
+            run.lent[run.group] = tuple(by_head(x) for x in self.core.extend(run, k, v))
+        k, v = run.lent[run.group if self.lender is None else self.lender]
         projected = None if self.position is None else self._distances(x, run)
         return self._out(self.core(q, k, v, run, projected), x)
 
@@ -245,13 +260,18 @@ class Attention(nn.Module):
         x = x.unflatten(-1, (-1, self.width))
         return x if norm is None else norm(x)
 
+    def _keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """k and v (B, T, h_kv, d), not rotated."""
+        made = self.k(x)
+        return self._heads(made, self.k_norm), self._heads(made if self.tied_kv else self.v(x), self.v_norm)
+
     def _memory(self, run: Run) -> tuple[Tensor, ...]:
         """k and v of the encoder's output, computed once."""
         if run.memory is None:
             held = run.recall(self.core.place)
             assert held is not None, "neither an encoder's output nor a cache of it"
             return held
-        k, v = self._heads(self.k(run.memory), self.k_norm), self._heads(self.v(run.memory))
+        k, v = self._keys_and_values(run.memory)
         run.keep(self.core.place, k, v)
         return k, v
 

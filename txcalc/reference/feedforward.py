@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from txcalc.parts import feedforward as parts
-from txcalc.reference.linear import Activation, Linear
+from txcalc.reference.linear import Activation, Factors, Linear, Norm
 from txcalc.reference.mode import current
 from txcalc.reference.run import Like, Run
 
@@ -18,13 +18,28 @@ class FeedForward(nn.Module):
         super().__init__()
         self.gate = Linear(part.d_model, part.d_ff, part.bias, like) if part.gated else None
         self.up = Linear(part.d_model, part.d_ff, part.bias, like)
-        self.activation = Activation(part.activation)
+        self.activation = Activation(part.activation, part.sparsity)
         self.down = Linear(part.d_ff, part.d_model, part.bias, like)
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
         if self.gate is None:
             return self.down(self.activation(self.up(x)))
         return self.down(self.activation(self.gate(x), self.up(x)))
+
+
+class LayerInput(nn.Module):
+    """down(act(gate(x)) · e), with e the sum of the layer's two vectors (see `model.LayerInputs`) over √2."""
+
+    def __init__(self, part: parts.LayerInput, like: Like) -> None:
+        super().__init__()
+        self.gate = Linear(part.d_model, part.width, False, like)
+        self.activation = Activation(part.activation)
+        self.down = Linear(part.width, part.d_model, False, like)
+
+    def forward(self, x: Tensor, run: Run) -> Tensor:
+        assert run.inputs is not None
+        of_stack, of_table = (vectors[:, :, run.index] for vectors in run.inputs)
+        return self.down(self.activation(self.gate(x), (of_stack + of_table) * 2**-0.5))
 
 
 class Experts(nn.Module):
@@ -37,20 +52,26 @@ class Experts(nn.Module):
 
     def __init__(self, part: parts.Experts, like: Like) -> None:
         super().__init__()
+        self.router_norm = Norm(part.router_norm, like) if part.router_norm else None
         self.router = Linear(part.d_model, part.n_experts, part.router.bias, like) if part.router else None
         self.latent_down = Linear(part.d_model, part.latent, False, like) if part.latent is not None else None
         self.latent_up = Linear(part.latent, part.d_model, False, like) if part.latent is not None else None
+        self.scales = Factors(part.scales, like) if part.scales else None
+        self.norm = Norm(part.norm, like) if part.norm else None
         self.routed = nn.ModuleList(FeedForward(part.expert, like) for _ in range(part.n_experts))
         self.shared_gate = Linear(part.d_model, 1, part.shared_gate.bias, like) if part.shared_gate else None
         self.shared = FeedForward(part.shared, like) if part.shared else None
         self.top_k, self.scoring, self.scale = part.top_k, part.scoring, part.scale
-        self.groups, self.top_groups = part.n_groups, part.top_groups
+        self.groups, self.top_groups, self.router_scale = part.n_groups, part.top_groups, part.router_scale
         if part.scoring == "sigmoid":  # added when experts are chosen, not when they are weighed; moved by no gradient
             self.register_buffer("selection_bias", torch.zeros(part.n_experts, device=like.device))
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
         rows = x.flatten(0, 1)
         weights, chosen = self._route(rows)
+        if self.norm is not None:
+            x = self.norm(x)
+            rows = x.flatten(0, 1)
         if current().static:
             order = torch.arange(rows.shape[0] * self.top_k, device=x.device).unflatten(0, (-1, self.top_k)).T.flatten()
             busy = [(expert, rows.shape[0]) for expert in list(self.routed)[: self.top_k]]
@@ -75,7 +96,8 @@ class Experts(nn.Module):
         if self.router is None:
             every = torch.arange(self.top_k, device=rows.device).expand(rows.shape[0], -1)
             return torch.ones_like(every, dtype=rows.dtype), every
-        scores = self.router(rows).float()
+        scores = self.router(rows if self.router_norm is None else self.router_norm(rows)).float()
+        scores = scores if self.router_scale is None else scores * self.router_scale
         if self.scoring == "softmax":
             scores = scores.softmax(-1)
         elif self.scoring == "sigmoid":
@@ -89,6 +111,7 @@ class Experts(nn.Module):
             weights = weights.softmax(-1)
         elif self.scoring == "sigmoid":
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
+        weights = weights if self.scales is None else self.scales(weights, chosen)
         return weights * self.scale, chosen
 
     def _preferred(self, scores: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import NormalDist
 from typing import Any
 
 import torch
@@ -112,14 +113,19 @@ FORMS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Activation(nn.Module):
-    """act(gate), times `up` where there is one; gpt-oss clamps both and multiplies by up + 1."""
+    """act(gate), times `up` where there is one; gpt-oss clamps both and multiplies by up + 1. `sparsity`: the share of
+    gates below the cut-off at which a normal distribution has so many."""
 
-    def __init__(self, form: str) -> None:
+    def __init__(self, form: str, sparsity: float | None = None) -> None:
         super().__init__()
+        self.deviations = None if sparsity is None else NormalDist().inv_cdf(sparsity)
         self.clamped = form == "clamped_silu"
         self.act = FORMS["quick_gelu" if self.clamped else form]
 
     def forward(self, gate: Tensor, up: Tensor | None = None) -> Tensor:
+        if self.deviations is not None:
+            cut = gate.mean(-1, keepdim=True) + gate.std(-1, keepdim=True, correction=0) * self.deviations
+            gate = F.relu(gate - cut)
         if self.clamped:
             gate = gate.clamp(max=7)
             up = None if up is None else up.clamp(-7, 7) + 1
@@ -221,6 +227,17 @@ class Mean(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x[:, 1:].mean(1)
+
+
+class Factors(nn.Module):
+    """x times a learned factor for each of its elements, or for those that `chosen` names: see `parts.linear.Scale`."""
+
+    def __init__(self, part: parts.Scale, like: Like) -> None:
+        super().__init__()
+        self.weight = like.parameter(part.rows)
+
+    def forward(self, x: Tensor, chosen: Tensor | None = None) -> Tensor:
+        return x * (self.weight if chosen is None else self.weight[chosen])
 
 
 class Scale(nn.Module):

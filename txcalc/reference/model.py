@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,17 +18,21 @@ from txcalc.parts import recurrent as recurrent_parts
 from txcalc.parts.attention import Attention as AttentionPart
 from txcalc.parts.attention import LatentAttention as LatentAttentionPart
 from txcalc.parts.block import Block as BlockPart
+from txcalc.parts.block import Laurel as LaurelPart
+from txcalc.parts.block import Streams as StreamsPart
 from txcalc.parts.convolution import ShortConvolution as ShortConvolutionPart
 from txcalc.parts.convolution import TimeConvolution as TimeConvolutionPart
 from txcalc.parts.disentangled import DisentangledAttention as DisentangledAttentionPart
 from txcalc.parts.feedforward import Experts as ExpertsPart
 from txcalc.parts.feedforward import FeedForward as FeedForwardPart
+from txcalc.parts.feedforward import LayerInput as LayerInputPart
+from txcalc.parts.linear import LayerScale as LayerScalePart
 from txcalc.parts.linear import Linear as LinearPart
 from txcalc.parts.part import Composite
 from txcalc.reference.attention import Attention, LatentAttention, RelativeBias
 from txcalc.reference.convolution import ShortConvolution, TimeConvolution
 from txcalc.reference.disentangled import DisentangledAttention, DistanceTable
-from txcalc.reference.feedforward import Experts, FeedForward
+from txcalc.reference.feedforward import Experts, FeedForward, LayerInput
 from txcalc.reference.linear import (
     Activation,
     Convolution,
@@ -62,7 +67,64 @@ BRANCHES: dict[type[Composite], type[Any]] = {
     TimeConvolutionPart: TimeConvolution,
     ShortConvolutionPart: ShortConvolution,
     DisentangledAttentionPart: DisentangledAttention,
+    LayerInputPart: LayerInput,
 }
+
+
+class Laurel(nn.Module):
+    """x + norm(right(left(x)))."""
+
+    def __init__(self, part: LaurelPart, like: Like) -> None:
+        super().__init__()
+        self.left = Linear(part.d_model, part.rank, False, like)
+        self.right = Linear(part.rank, part.d_model, False, like)
+        self.norm = Norm(part.norm, like)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.norm(self.right(self.left(x)))
+
+
+class Mix(nn.Module):
+    """Streams (n, B, T, D), and to each the sum of all times coefficients (B, T, n, n)."""
+
+    def forward(self, streams: Tensor, coefficients: Tensor) -> Tensor:
+        return (streams.permute(1, 2, 3, 0) @ coefficients.mT).permute(3, 0, 1, 2) + streams
+
+
+class Update(nn.Module):
+    """Streams (n, B, T, D), each with its coefficient (B, T, n) of a change (B, T, D) added."""
+
+    def forward(self, streams: Tensor, change: Tensor, coefficients: Tensor) -> Tensor:
+        return streams + change * coefficients.permute(2, 0, 1).unsqueeze(-1)
+
+
+class Streams(nn.Module):
+    """Predicts streams (n, B, T, D) before a block works on the active one, and corrects them by what it made of it."""
+
+    def __init__(self, part: StreamsPart, like: Like) -> None:
+        super().__init__()
+        self.norm = Norm(part.norm, like)
+        self.router = Linear(part.width, part.number, False, like)
+        self.activation = Activation("tanh")
+        self.predict = Linear(part.number, part.number**2, False, like)
+        self.mix = Mix()
+        self.correct = Linear(part.number, part.number, False, like)
+        self.update = Update()
+        self.scale = LayerScale(LayerScalePart(part.width), like)
+        self.active = part.active
+
+    def predicted(self, streams: Tensor) -> Tensor:
+        coefficients = self.predict(self._coefficients(streams[self.active]))
+        return self.mix(streams, coefficients.unflatten(-1, (streams.shape[0], -1)))
+
+    def corrected(self, streams: Tensor, x: Tensor) -> Tensor:
+        """`streams` as predicted, and x (B, T, D) the active one as it became."""
+        coefficients = self.correct(self._coefficients(x)) + 1
+        changed: Tensor = self.update(streams, x - streams[self.active], coefficients)
+        return changed
+
+    def _coefficients(self, x: Tensor) -> Tensor:
+        return self.activation(self.router(self.norm(x) / x.shape[-1]))
 
 
 class Block(nn.Module):
@@ -86,33 +148,76 @@ class Block(nn.Module):
             if branch.post:
                 suffix = "norm" if part.norm_after_sum else "post_norm"
                 self.add_module(f"{branch.name}_{suffix}", Norm(branch.post, like))
+        self.joint, self.joint_norm = part.joint, Norm(part.joint_norm, like) if part.joint_norm else None
+        self.laurel = Laurel(part.laurel, like) if part.laurel else None
+        self.streams = Streams(part.streams, like) if part.streams else None
         self.residual = Sum()
+        self.scaled = part.scaled
+        if part.scaled:
+            self.register_buffer("scalar", torch.ones((), device=like.device, dtype=like.dtype))
         for name, module in self.named_modules():
             if isinstance(module, Remembers):
                 module.place = name
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
-        if not self.parallel:
-            stream = x
-            for name in self.names:
-                stream = self._branch(name, x if name in self.beside else stream, stream, run)
-            return stream
+        """x (B, T, D), or (n, B, T, D) where there are n streams."""
+        if self.streams is None:
+            y = self._through(x, self.names, run)
+        else:
+            streams, own = self.streams.predicted(x), self._modules.get("layer_input")
+            x = streams[self.streams.active].contiguous().clone()  # backward keeps it, not all streams
+            made = self._through(x, [name for name in self.names if name != "layer_input"], run)
+            y = self.streams.corrected(streams, made)
+            if own is not None:
+                more = self._result("layer_input", self.streams.scale(y[self.streams.active]), run)
+                y = torch.cat((y[:1], y[1:] + more))
+        return y * self.get_buffer("scalar") if self.scaled else y
+
+    def _through(self, x: Tensor, names: Sequence[str], run: Run) -> Tensor:
+        """x (B, T, D) after branches."""
         y, shared = x, x if self.norm is None else self.norm(x)
-        for name in self.names:
-            y = self._branch(name, shared, y, run)
+        for name in names:
+            if name == names[0] and self.laurel is not None:
+                y = self._beside_laurel(name, y, run)
+            elif name not in self.joint:
+                y = self._branch(name, shared if self.parallel or name in self.beside else y, y, run)
+            elif name == self.joint[0]:
+                y = self.residual(y, self._sum(y, run))
         return y
+
+    def _beside_laurel(self, name: str, x: Tensor, run: Run) -> Tensor:
+        """The stream with a branch of x and the learned residual of the branch's input added, over √2."""
+        norm, post = (self._modules.get(f"{name}{suffix}") for suffix in ("_norm", "_post_norm"))
+        assert self.laurel is not None
+        u = x if norm is None else norm(x)
+        y = self._scaled(name, u, run)
+        return (self.residual(x, y if post is None else post(y)) + self.laurel(u)) * 2**-0.5
 
     def _branch(self, name: str, x: Tensor, stream: Tensor, run: Run) -> Tensor:
         """The stream with a branch of x added."""
-        suffixes = ("", "_norm", "_scale", "_post_norm")
-        own, norm, scale, post = (self._modules.get(f"{name}{suffix}") for suffix in suffixes)
-        assert own is not None
-        y = own(x if norm is None or self.norm_after_sum else norm(x), run)
-        y = y if scale is None else scale(y)
-        if self.norm_after_sum:
-            y = self.residual(stream, y)
-            return y if norm is None else norm(y)
-        return self.residual(stream, y if post is None else post(y))
+        if not self.norm_after_sum:
+            return self.residual(stream, self._result(name, x, run))
+        norm, y = self._modules.get(f"{name}_norm"), self.residual(stream, self._scaled(name, x, run))
+        return y if norm is None else norm(y)
+
+    def _scaled(self, name: str, x: Tensor, run: Run) -> Tensor:
+        """What a branch makes of x, scaled."""
+        scale, y = self._modules.get(f"{name}_scale"), self.get_submodule(name)(x, run)
+        return y if scale is None else scale(y)
+
+    def _result(self, name: str, x: Tensor, run: Run) -> Tensor:
+        """What a branch makes of x, with its norms."""
+        norm, post = (self._modules.get(f"{name}{suffix}") for suffix in ("_norm", "_post_norm"))
+        y = self._scaled(name, x if norm is None else norm(x), run)
+        return y if post is None else post(y)
+
+    def _sum(self, x: Tensor, run: Run) -> Tensor:
+        """The normed sum of what the joint branches make of x."""
+        assert self.joint_norm is not None
+        y = self._result(self.joint[0], x, run)
+        for name in self.joint[1:]:
+            y = self.residual(y, self._result(name, x, run))
+        return self.joint_norm(y)
 
 
 class Embedding(nn.Module):
@@ -166,6 +271,41 @@ class Embedding(nn.Module):
         for i in self.convolutions:
             x = self.get_submodule(f"conv{i}_activation")(self.get_submodule(f"conv{i}")(x))
         return x
+
+
+class LayerInputs(nn.Module):
+    """Two vectors (B, T, L, width): what the stack's input x (B, T, D) says to each layer, and the tokens' rows."""
+
+    def __init__(self, part: parts.LayerInputs, like: Like) -> None:
+        super().__init__()
+        self.tokens = Lookup(part.tokens.rows, part.tokens.width, like)
+        self.scale = Scale(part.width**0.5)
+        self.projection = Linear(part.projection.d_in, part.projection.d_out, False, like)
+        self.norm = Norm(part.norm, like)
+        self.count = part.count
+
+    def forward(self, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        projected = self.projection(x) * x.shape[-1] ** -0.5
+        rows = self.tokens(ids.where(ids < self.tokens.weight.shape[0], 0))
+        return self.norm(projected.unflatten(-1, (self.count, -1))), self.scale(rows).unflatten(-1, (self.count, -1))
+
+
+class StreamEnds(nn.Module):
+    """A matrix for each stream but the first; the results are made as long as the first stream."""
+
+    def __init__(self, part: parts.StreamEnds, like: Like) -> None:
+        super().__init__()
+        made = (Linear(part.width, part.width, False, like) for _ in range(part.number - 1))
+        self.projections = nn.ModuleList(made)
+
+    def forward(self, first: Tensor, *others: Tensor) -> Tensor:
+        """Streams (n, B, T, D), of one or of n tensors (B, T, D)."""
+        length = first.square().mean(-1, keepdim=True).sqrt()
+        streams = [first]
+        for projection, x in zip(self.projections, others or [first] * len(self.projections), strict=True):
+            y = projection(x)
+            streams.append(y * length / y.square().mean(-1, keepdim=True).clamp(min=1e-5).sqrt())
+        return torch.stack(streams)
 
 
 def _linear(part: LinearPart | None, like: Like, tied: Lookup | None = None) -> Linear | None:
@@ -240,16 +380,22 @@ class Stack(Asked):
         self.embedding = Embedding(part.embedding, like, tied) if part.embedding else None
         self.relative_bias = RelativeBias(part.relative_bias, like) if part.relative_bias else None
         self.distances = DistanceTable(part.distances, like) if part.distances else None
+        self.layer_inputs = LayerInputs(part.layer_inputs, like) if part.layer_inputs else None
+        self.spread = StreamEnds(part.spread, like) if part.spread else None
+        self.merge = StreamEnds(part.merge, like) if part.merge else None
         layers: dict[int, Block] = {}
+        kinds: dict[int, str] = {}
         for group in part.groups:
             one = Block(group.block, like) if group.shared else None
             layers |= {i: one or Block(group.block, like) for i in group.indices}
+            kinds |= dict.fromkeys(group.indices, group.name)
         self.layers = nn.ModuleList(layers[i] for i in sorted(layers))
         self.final_norm = Norm(part.final_norm, like) if part.final_norm else None
         self.pooler = Head(part.pooler, like) if part.pooler else None
         table = self.embedding.tokens if self.embedding else None
         self.head = Head(part.head, like, table) if part.head else None
         self.paths = [f"{prefix}layers.{i}" for i in range(len(layers))]
+        self.kinds = [kinds[i] for i in sorted(kinds)]
 
     def forward(
         self,
@@ -268,13 +414,17 @@ class Stack(Asked):
             run = replace(run, bias=self.relative_bias(run, past + tokens))
         if self.distances is not None:
             run = replace(run, distances=self.distances())
-        for layer, path in zip(self.layers, self.paths, strict=True):
+        if self.layer_inputs is not None:
+            run = replace(run, inputs=self.layer_inputs(x, inputs))
+        x = x if self.spread is None else self.spread(x)
+        for i, (layer, path, kind) in enumerate(zip(self.layers, self.paths, self.kinds, strict=True)):
             if current().checkpoint:
-                x = checkpoint(layer, x, run.at(path), use_reentrant=False)
+                x = checkpoint(layer, x, run.at(path, i, kind), use_reentrant=False)
             else:
-                x = layer(x, run.at(path))
+                x = layer(x, run.at(path, i, kind))
         if cache is not None:
             cache.past = past + tokens
+        x = x if self.merge is None else self.merge(*x.unbind()).mean(0)
         x = x if self.final_norm is None else self.final_norm(x)
         result = x if self.head is None else self.head(x)
         return result if self.pooler is None else (result, self.pooler(x))

@@ -52,6 +52,10 @@ class Run:
     bias        the stack's relative bias (h, T, S)
     distances   the stack's vectors (rows, D) of relative distances
     tables      made once a pass: masks, angles
+    index       the number of the layer at work among those of the stack
+    group       the name of its layer kind
+    lent        keys and values (B, S, h_kv, d) of the last layer so far of each kind
+    inputs      for each layer, two vectors (B, T, L, width): `parts.model.LayerInputs`
     """
 
     past: int
@@ -62,10 +66,14 @@ class Run:
     bias: Tensor | None = None
     distances: Tensor | None = None
     tables: dict[Hashable, Tensor] = field(default_factory=dict)
+    index: int = 0
+    group: str = ""
+    lent: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
+    inputs: tuple[Tensor, Tensor] | None = None
 
-    def at(self, layer: str) -> Run:
+    def at(self, layer: str, index: int = 0, group: str = "") -> Run:
         """The same pass in one of the stack's layers."""
-        return replace(self, layer=layer)
+        return replace(self, layer=layer, index=index, group=group)
 
     def once(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
         """The table under `key`, made by the first who asks."""

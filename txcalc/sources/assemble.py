@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from txcalc.model import MIXERS
-from txcalc.num import exact_div, product
+from txcalc.num import exact_div, product, total
 from txcalc.parts.attention import (
     Around,
     Attention,
@@ -24,11 +24,11 @@ from txcalc.parts.attention import (
     Span,
     Window,
 )
-from txcalc.parts.block import Block, Branch
+from txcalc.parts.block import Block, Branch, Laurel, Streams
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
-from txcalc.parts.feedforward import Experts, FeedForward
-from txcalc.parts.linear import Activation, Convolution, LayerScale, Linear, Lookup, Norm, Patches, Sum, Vector
-from txcalc.parts.model import Embedding, EncoderDecoder, FixedLength, Head, LayerGroup, Stack
+from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
+from txcalc.parts.linear import Activation, Convolution, LayerScale, Linear, Lookup, Norm, Patches, Scale, Sum, Vector
+from txcalc.parts.model import Embedding, EncoderDecoder, FixedLength, Head, LayerGroup, LayerInputs, Stack, StreamEnds
 from txcalc.parts.part import Composite
 
 KINDS = {
@@ -39,6 +39,7 @@ KINDS = {
     "channel_mix": "feed_forward",
     **dict.fromkeys(MIXERS, "recurrent"),
     "convolution": "recurrent",
+    "layer_input": "other",
 }
 EPS = {"rms": 1e-6, "layer": 1e-5}
 
@@ -85,7 +86,7 @@ def _stack(stack: Table) -> Stack:
         heads = next(layer["attention"]["n_heads"] for layer in stack["layer"].values() if "attention" in layer)
         bias = RelativeBias(buckets, heads, distance, both_ways)
     groups = tuple(
-        LayerGroup(name, _block(stack["layer"][name], d_model, stack["role"]), indices, number, stack["shared_layers"])
+        LayerGroup(name, _block(stack["layer"][name], d_model, stack), indices, number, stack["shared_layers"])
         for name, indices, number in _counted(stack)
     )
     pooler = None
@@ -102,6 +103,11 @@ def _stack(stack: Table) -> Stack:
         pooler,
         _head(stack),
         _distance_table(stack) if stack["positions"]["form"] == "disentangled" else None,
+        _layer_inputs(stack),
+        *(
+            None if stack["streams"] is None else StreamEnds(d_model, stack["streams"], first)
+            for first in (True, False)
+        ),
     )
 
 
@@ -110,6 +116,16 @@ def _distance_table(stack: Table) -> DistanceTable:
     return DistanceTable(
         places["rows"], width, replace(norm(stack["norm"], width), keeps=False) if places["norm"] else None
     )
+
+
+def _layer_inputs(stack: Table) -> LayerInputs | None:
+    """What all layers read, a vector for each: they agree on its width (`resolve`)."""
+    table = next((layer["layer_input"] for layer in stack["layer"].values() if "layer_input" in layer), None)
+    if table is None:
+        return None
+    width, number = table["width"], total([number for _, _, number in _counted(stack)])
+    lookup, projection = Lookup(table["rows"], number * width), Linear(stack["d_model"], number * width, False, "no")
+    return LayerInputs(width, number, lookup, projection, norm(stack["norm"], width, number))
 
 
 def _counted(stack: Table) -> list[tuple[str, tuple[int, ...], Any]]:
@@ -194,28 +210,43 @@ def _classifier(stack: Table, head: Table, d_model: Any) -> Head:
     return Head(projection, transform, Activation(d_model, form, False), after, not head["every"])
 
 
-def _block(layer: Table, d_model: Any, role: str) -> Block:
-    place, parallel = layer["norm"]["place"], layer["norm"]["parallel"]
+def _block(layer: Table, d_model: Any, stack: Table) -> Block:
+    role, place, parallel = stack["role"], layer["norm"]["place"], layer["norm"]["parallel"]
     branches: list[Branch] = []
+    joint = tuple(layer["norm"]["joint"])
     for part in layer["parts"]:
         own = None if part in layer["norm"]["without"] else norm(layer["norm"], d_model)
-        beside = bool(branches) and parallel != "no"  # reads what the first branch reads, which keeps it
-        pre = own if place in ("pre", "sandwich") and parallel != "shared" else None
+        # It reads what an earlier branch reads, which keeps it.
+        beside = bool(branches) and (parallel != "no" or part in joint[1:])
+        pre = own if place in ("pre", "sandwich") and parallel != "shared" and part != "layer_input" else None
         pre = replace(pre, keeps=False) if pre and beside else pre
         made = _part(layer, part, d_model, role, shares_input=beside and pre is None)
-        post = own if place in ("post", "after", "sandwich") else None
+        if isinstance(made, Experts) and made.router_norm:  # the router's input is what their norm reads
+            made, pre = replace(made, norm=pre), None
+        post = own if place in ("post", "after", "sandwich") or part == "layer_input" else None
         scale = LayerScale(d_model) if layer["norm"]["layer_scale"] else None
         branches.append(Branch(part, made, KINDS[part], pre, post, part == "convolution", scale))
     shared = norm(layer["norm"], d_model) if parallel == "shared" else None
-    return Block(d_model, tuple(branches), parallel != "no", place == "post", shared)
+    sides = joint, norm(layer["norm"], d_model) if joint else None
+    own = norm(layer["norm"], d_model)
+    beside_it = (
+        None if stack["laurel"] is None else Laurel(d_model, stack["laurel"], own),
+        None if stack["streams"] is None else Streams(d_model, stack["streams"], stack["active_stream"], own),
+    )
+    return Block(
+        d_model, tuple(branches), parallel != "no", place == "post", shared, *sides, layer["norm"]["scalar"], *beside_it
+    )
 
 
 def _part(layer: Table, part: str, d_model: Any, role: str, shares_input: bool) -> Composite:
     if part == "feed_forward":
         table = layer["feed_forward"]
-        return FeedForward(d_model, table["d_ff"], table["gated"], table["activation"], table["bias"], not shares_input)
+        form = table["gated"], table["activation"], table["bias"]
+        return FeedForward(d_model, table["d_ff"], *form, not shares_input, table["sparsity"])
     if part == "experts":
-        return _experts(layer["experts"], d_model)
+        return _experts(layer, d_model)
+    if part == "layer_input":
+        return LayerInput(d_model, layer["layer_input"]["width"], layer["layer_input"]["activation"])
     if part == "short_convolution":
         from txcalc.parts.convolution import ShortConvolution
 
@@ -275,9 +306,11 @@ def _attention(layer: Table, d_model: Any, span: Span, cross: bool, keeps_input:
     biased = places["form"] in ("relative", "relative-projection", "alibi") and not cross
     distances = places["form"] == "relative-projection" and not cross
     rotary = None
+    lender = None if cross else table["kv_from"]
     if places["form"] == "rotary" and not cross:
         dims = width if places["rotary_dims"] is None else places["rotary_dims"]
-        rotary = Rotary(heads + groups, dims, places["theta"], width, places["interleaved"])
+        rotated = heads + groups if lender is None else heads
+        rotary = Rotary(rotated, dims, places["theta"], width, places["interleaved"], places["spread"])
     norms = dict.fromkeys(("query", "key"))
     if table["qk_norm"] == "head":
         norms = {"query": norm(layer["norm"], width, heads), "key": norm(layer["norm"], width, groups)}
@@ -288,15 +321,23 @@ def _attention(layer: Table, d_model: Any, span: Span, cross: bool, keeps_input:
     elif table["qk_norm"] == "bare":
         bare = {**layer["norm"], "weighted": False}
         norms = {"query": norm(bare, width, heads), "key": norm(bare, width, groups)}
+    value_norm = None
+    if table["v_norm"]:  # beside a norm of the keys, which keeps what both read
+        keeps = not (table["tied_kv"] and norms["key"])
+        value_norm = replace(norm({**layer["norm"], "weighted": False}, width, groups), keeps=keeps)
+    if lender is not None:
+        norms["key"] = value_norm = None
+    capped = table["softcap"], table["scale"]
     core = AttentionCore(
-        heads, groups, width, width, span, table["sinks"], biased, distances, table["softcap"], table["scale"]
+        heads, groups, width, width, span, table["sinks"], biased, distances, *capped, lender is not None
     )
     position = Linear(d_model, product((heads, width)), False) if distances else None
     biases = frozenset(table["bias"])
     gate = None if table["gate"] == "none" else Gate(heads, width, width if table["gate"] == "element" else 1)
     query_norm, key_norm = norms["query"], norms["key"]
+    rest = position, gate, value_norm, table["tied_kv"], lender
     return Attention(
-        d_model, heads, groups, width, span, biases, query_norm, key_norm, rotary, core, keeps_input, position, gate
+        d_model, heads, groups, width, span, biases, query_norm, key_norm, rotary, core, keeps_input, *rest
     )
 
 
@@ -329,7 +370,8 @@ def _latent(layer: Table, d_model: Any, span: Span) -> LatentAttention:
     return LatentAttention(d_model, heads, table["q_rank"], rank, nope, rope, value, table["bias"], eps, rotary, core)
 
 
-def _experts(table: Table, d_model: Any) -> Experts:
+def _experts(layer: Table, d_model: Any) -> Experts:
+    table = layer["experts"]
     gated, activation, bias = table["gated"], table["activation"], table["bias"]
     shared = table["d_ff_shared"]
     none = type(shared) is int and shared == 0
@@ -346,4 +388,7 @@ def _experts(table: Table, d_model: Any) -> Experts:
         table["n_groups"],
         table["top_groups"],
         table["latent"],
+        replace(norm(layer["norm"], d_model), keeps=False) if table["router_norm"] else None,
+        table["router_scale"],
+        Scale(table["n_experts"], table["top_k"]) if table["expert_scales"] else None,
     )

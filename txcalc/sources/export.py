@@ -176,7 +176,7 @@ def _uncounted(spec: Mapping[str, Any]) -> dict[str, set[str]]:
         tables = [(name, stack[name]) for name in ("norm", "embedding", "head")]
         tables += [pair for layer in stack["layer"].values() for pair in layer.items() if pair[0] != "parts"]
         for section, table in tables:
-            for key in ("eps", "theta", "scale", "softcap"):
+            for key in ("eps", "theta", "scale", "softcap", "router_scale", "sparsity"):
                 value = EPS[table["form"]] if key == "eps" and table.get(key, 0) is None else table.get(key)
                 if value is not None:
                     found.setdefault(f"{section}.{key}", set()).add(f"{value:.6g}")
@@ -215,6 +215,17 @@ class Facts:
     def window(self) -> Any:
         found = [layer["attention"]["window"] for layer in self.layer.values() if "attention" in layer]
         return next((window for window in found if window), None)
+
+    @property
+    def windowless(self) -> Any:
+        """The attention of the first layer without a window."""
+        tables = [layer["attention"] for layer in self.layer.values() if "attention" in layer]
+        return next(table for table in tables if table["window"] is None)
+
+    @property
+    def readers(self) -> list[str]:
+        """The kinds of the layers that read another's keys and values, layer by layer."""
+        return [kind for kind in self.kinds if (self.layer[kind].get("attention") or {}).get("kv_from") is not None]
 
     @property
     def windows(self) -> list[bool]:
@@ -378,7 +389,7 @@ _SAME: dict[Key, str] = {
     (lambda f: f.activation): "hidden_act hidden_activation activation_function activation afn mlp_hidden_act",
     (lambda f: f.rotary_share): "partial_rotary_factor rotary_pct",
     _table("experts", "n_experts"): "num_experts num_local_experts n_routed_experts moe_num_experts",
-    _table("experts", "top_k"): "num_experts_per_tok moe_topk",
+    _table("experts", "top_k"): "num_experts_per_tok moe_topk top_k_experts",
     _table("experts", "d_ff"): "moe_intermediate_size",
     _table("experts", "latent"): "moe_latent_size",
     _table("experts", "n_shared"): "n_shared_experts num_shared_experts moe_num_shared_experts",
@@ -426,6 +437,18 @@ KEYS: dict[str, Key] = {name: key for key, names in _SAME.items() for name in na
     "num_decoder_layers": lambda f: f.last["n_layers"],
     "decoder_layers": lambda f: f.last["n_layers"],
     "head_dim": lambda f: (f.one("attention") or f.mixer)["d_head"],
+    "altup_num_inputs": lambda f: f.last["streams"],
+    "altup_active_idx": lambda f: f.last["active_stream"],
+    "laurel_rank": lambda f: f.last["laurel"],
+    "activation_sparsity_pattern": lambda f: [f.layer[kind]["feed_forward"]["sparsity"] or 0.0 for kind in f.kinds],
+    "global_head_dim": lambda f: f.windowless["d_head"],
+    "num_global_key_value_heads": lambda f: f.windowless["n_kv_heads"],
+    "attention_k_eq_v": lambda f: f.windowless["tied_kv"],
+    "num_kv_shared_layers": lambda f: len(f.readers),
+    "use_double_wide_mlp": lambda f: any(f.layer[kind]["feed_forward"] != f.one("feed_forward") for kind in f.readers),
+    "enable_moe_block": lambda f: f.one("experts") is not None,
+    "hidden_size_per_layer_input": lambda f: (f.one("layer_input") or {"width": 0})["width"],
+    "vocab_size_per_layer_input": _table("layer_input", "rows"),
     "d_kv": _heads("d_head"),
     "attention_head_dim": _heads("d_head"),
     "num_heads": lambda f: (f.one("attention") or f.mixer)["n_heads"],

@@ -7,7 +7,7 @@ and returns a plain nested dict in which nothing is optional any more; `assemble
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT, Fault, InputError, nearest, shown
@@ -219,7 +219,8 @@ def _layer(
     if parts is None:
         first = mixing[:1] or ["attention", *crossing]
         second = [key for key in ("experts", "feed_forward", "channel_mix") if key in raw][:1]
-        parts = first + (second or ([] if mixing else ["feed_forward"]))
+        third = ["layer_input"] if "layer_input" in raw else []
+        parts = first + (second or ([] if mixing else ["feed_forward"])) + third
     elif not isinstance(parts, list) or not parts or not all(part in PARTS for part in parts):
         resolver.fault(f"{path}.parts", parts, f"a list out of {', '.join(PARTS)}")
         parts = []
@@ -233,6 +234,8 @@ def _layer(
             resolver.faults.append(f"{where}: {part} runs one way, expected only in a decoder")
         if part == "convolution" and role not in ("encoder", "vision"):
             resolver.fault(f"{path}.parts", parts, "no convolution, which reads what comes later: it is an encoder's")
+        if part == "layer_input" and role != "decoder":
+            resolver.faults.append(f"{written(homes, part)}: a layer input is expected only in a decoder by itself")
     layer: dict[str, Any] = {"parts": parts}
     scope = dict(done)
     for part in parts:
@@ -266,11 +269,19 @@ def _check_layer(resolver: Resolver, layer: Mapping[str, Any], homes: Homes, rol
             fault("attention.bias", attention["bias"], 'a list without "g": there is no gate')
         if attention["chunked"] and (window is None or role in ("encoder", "vision")):
             fault("attention.chunked", True, "false without a window, and in an encoder")
+        if attention["tied_kv"] and "v" in (attention["bias"] or ()):
+            fault("attention.bias", attention["bias"], 'a list without "v": tied_kv leaves it no projection')
+        if attention["kv_from"] is not None and role != "decoder":
+            fault("attention.kv_from", attention["kv_from"], "none: only a decoder by itself lends keys and values")
+        if attention["kv_from"] is not None and positions["form"] == "relative-projection":
+            fault("positions.form", positions["form"], "another form with attention.kv_from")
     if positions["form"] == "disentangled":
         _check_disentangled(fault, positions, attention, role)
     convolution = layer.get("convolution")
     if convolution and divides(2, convolution["taps"]):
         fault("convolution.taps", convolution["taps"], "an odd number: as many on either side")
+    if positions["spread"] and (latent or positions["interleaved"] or _odd(positions["rotary_dims"])):
+        fault("positions.spread", True, "false with interleaved pairs, latent attention, or an odd rotary_dims")
     if latent and positions["form"] in ("relative-projection", "alibi"):
         fault("positions.form", positions["form"], "another form: latent attention adds no bias to its scores")
     if positions["form"] != places and positions["form"] in (
@@ -296,9 +307,12 @@ def _check_layer(resolver: Resolver, layer: Mapping[str, Any], homes: Homes, rol
     delta = layer.get("delta")
     if delta and not divides(delta["n_key_heads"], delta["n_heads"]):
         fault("delta.n_key_heads", delta["n_key_heads"], f"a divisor of n_heads = {delta['n_heads']}")
-    norm = layer["norm"]
+    norm, parts = layer["norm"], layer["parts"]
     if norm["form"] == "rms" and norm["bias"]:
         fault("norm.bias", True, "false with form = 'rms'", "an RMSNorm has no bias")
+    joint = norm["joint"] or []
+    if joint and (norm["place"] != "sandwich" or norm["parallel"] != "no" or not _stands_in(joint, parts)):
+        fault("norm.joint", joint, 'several parts as they follow one another, with place = "sandwich"')
 
 
 def _check_disentangled(fault: Any, positions: Mapping[str, Any], attention: Any, role: Any) -> None:
@@ -308,7 +322,8 @@ def _check_disentangled(fault: Any, positions: Mapping[str, Any], attention: Any
         return
     if _unequal(attention["n_kv_heads"], attention["n_heads"]):
         fault("attention.n_kv_heads", attention["n_kv_heads"], f"n_heads = {attention['n_heads']} with distances")
-    for key, without in (("window", None), ("qk_norm", "none"), ("sinks", False), ("softcap", None), ("gate", "none")):
+    plain = {"window": None, "qk_norm": "none", "sinks": False, "softcap": None, "gate": "none"}
+    for key, without in (plain | {"v_norm": False, "tied_kv": False, "kv_from": None}).items():
         if attention[key] != without:
             fault(f"attention.{key}", attention[key], "none in disentangled attention")
     if positions["rows"] is None or not divides(2, positions["rows"]):
@@ -367,8 +382,71 @@ def _check_stack(resolver: Resolver, stack: Mapping[str, Any], homes: Homes) -> 
         fault("head.pool", head["pool"], "'first' where there are no patches after a class token")
     if head["pool_norm"] and head["pool"] != "mean":
         fault("head.pool_norm", True, "false without head.pool = 'mean'")
+    _check_lenders(stack, fault)
+    _check_streams(stack, fault)
+    inputs = [layer.get("layer_input") for layer in stack["layer"].values()]
+    if any(inputs) and stack["vocab_size"] is None:
+        fault("vocab_size", ABSENT, "the rows of the token table: layer_input looks tokens up")
+    if any(inputs) and any(_unlike(table, inputs[0], ("width", "rows")) for table in inputs):
+        fault("layer_input.width", [table and table["width"] for table in inputs], "the same in every layer")
     if vision and not divides(vision["patch"], vision["image"]):
         fault("vision.patch", vision["patch"], f"a divisor of image = {vision['image']}")
+
+
+def _unlike(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None, keys: tuple[str, ...]) -> bool:
+    """Whether only one is there, or numbers of theirs differ."""
+    return not (one and other) or any(_unequal(one[key], other[key]) for key in keys)
+
+
+def _check_lenders(stack: Mapping[str, Any], fault: Callable[..., None]) -> None:
+    """Who reads another layer's keys and values stands after it, and would have made its own of the same shape."""
+    first = {name: min(indices) for name, indices in stack["groups"] if len(indices)}
+    for name, layer in stack["layer"].items():
+        table = layer.get("attention")
+        if not table or table["kv_from"] is None:
+            continue
+        lender = stack["layer"].get(table["kv_from"], {}).get("attention")
+        if not lender or lender["kv_from"] is not None:
+            fault(f"layer.{name}.attention.kv_from", table["kv_from"], "a layer kind with keys and values of its own")
+        elif first.get(table["kv_from"], 0) > first.get(name, 0):
+            fault(f"layer.{name}.attention.kv_from", table["kv_from"], "a layer kind that stands before its reader")
+        elif any(table[key] != lender[key] for key in ("n_kv_heads", "d_head", "window", "chunked")):
+            expected = "a layer kind of as many and as wide key/value heads, and the same window"
+            fault(f"layer.{name}.attention.kv_from", table["kv_from"], expected)
+
+
+def _check_streams(stack: Mapping[str, Any], fault: Callable[..., None]) -> None:
+    """Streams and learned residuals stand in decoders whose parts follow one another."""
+    placed = all(
+        layer["norm"]["place"] != "post" and layer["norm"]["parallel"] == "no" for layer in stack["layer"].values()
+    )
+    number = stack["streams"]
+    for key in ("streams", "laurel"):
+        if stack[key] is not None and (stack["role"] != "decoder" or not placed):
+            fault(key, stack[key], "none but in a decoder, with norms before its parts, which follow one another")
+    if number is not None and exceeds(2, number):
+        fault("streams", number, "two or more")
+    elif number is not None and exceeds(stack["active_stream"], number - 1):
+        fault("active_stream", stack["active_stream"], f"less than streams = {number}")
+    if number is None and stack["active_stream"]:
+        fault("active_stream", stack["active_stream"], "0: there are no streams")
+    last = all(
+        layer["parts"].index("layer_input") == len(layer["parts"]) - 1
+        for layer in stack["layer"].values()
+        if "layer_input" in layer["parts"]
+    )
+    if number is not None and not last:
+        fault("layer_input", "a part", "the last of a layer's parts where there are streams")
+
+
+def _odd(number: Any) -> bool:
+    return type(number) is int and number % 2 == 1
+
+
+def _stands_in(joint: list[str], parts: list[str]) -> bool:
+    """Whether two or more parts follow one another in a layer's."""
+    first = parts.index(joint[0]) if joint[0] in parts else 0
+    return len(joint) > 1 and parts[first : first + len(joint)] == joint
 
 
 def _unequal(a: Any, b: Any) -> bool:

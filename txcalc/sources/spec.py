@@ -136,8 +136,17 @@ class _Required:
 
 
 REQUIRED = _Required()
-PARTS = ("attention", "cross_attention", "feed_forward", "experts", *MIXERS, "channel_mix", "convolution")
-PART_TABLES = ("attention", "latent", "feed_forward", "experts", *MIXERS, "channel_mix", "convolution")
+PARTS = (
+    "attention",
+    "cross_attention",
+    "feed_forward",
+    "experts",
+    *MIXERS,
+    "channel_mix",
+    "convolution",
+    "layer_input",
+)
+PART_TABLES = ("attention", "latent", "feed_forward", "experts", *MIXERS, "channel_mix", "convolution", "layer_input")
 LAYER_KEYS = (*PART_TABLES, "norm", "positions", "parts")
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "sigmoid", "tanh", "none")
 
@@ -194,6 +203,9 @@ STACK: dict[str, dict[str, Field]] = {
         "vocab_size": Field(size, None, "rows of the token table as stored; without it no table and no head"),
         "pattern": Field(texts, None, "layer kinds in order, repeated over the layers: 'local', '5*local', …"),
         "shared_layers": Field(flag, False, "one set of weights for all layers"),
+        "streams": Field(size, None, "residual streams, which a layer predicts and corrects, working on one (AltUp)"),
+        "active_stream": Field(count, 0, "the number of that one"),
+        "laurel": Field(size, None, "rank of a learned residual beside a layer's first part"),
     },
     "attention": {
         "n_heads": Field(size, REQUIRED, "query heads"),
@@ -213,6 +225,9 @@ STACK: dict[str, dict[str, Field]] = {
         "gate": Field(
             one_of("none", "element", "head"), "none", "gates on what is read: one an element, or one a head"
         ),
+        "v_norm": Field(flag, False, "norm of V, head by head, without weights"),
+        "tied_kv": Field(flag, False, "one projection for K and V"),
+        "kv_from": Field(text, None, "layer kind whose last layer lends its keys and values: none of its own"),
     },
     "latent": {
         "n_heads": Field(size, REQUIRED, "query heads"),
@@ -235,6 +250,7 @@ STACK: dict[str, dict[str, Field]] = {
         "theta": Field(real, 10000, "base of the rotary frequencies"),
         "rotary_dims": Field(size, None, "rotated part of a head; absent: all of it"),
         "interleaved": Field(flag, False, "rotary pairs are neighbours, not halves"),
+        "spread": Field(flag, False, "the rotated part is the first of both halves, at the whole head's frequencies"),
         "rows": Field(size, None, "rows of the learned table; disentangled: of both signs of the distances"),
         "buckets": Field(size, 32, "buckets of the relative bias"),
         "distance": Field(size, 128, "longest distance the buckets, or the table of distances, tell apart"),
@@ -251,6 +267,7 @@ STACK: dict[str, dict[str, Field]] = {
             one_of(*ACTIVATIONS), lambda at: ("gelu", "silu")[at["feed_forward"]["gated"]], "activation"
         ),
         "bias": Field(flag, False, "biases"),
+        "sparsity": Field(real, None, "share of the gates that are cut to 0, by their mean and deviation"),
     },
     "experts": {
         "n_experts": Field(size, REQUIRED, "routed experts"),
@@ -269,6 +286,16 @@ STACK: dict[str, dict[str, Field]] = {
         "d_ff_shared": Field(count, _shared_width, "their joint width"),
         "shared_gate": Field(flag, False, "a gate of one row on the shared experts"),
         "latent": Field(size, None, "width of a latent that the routed experts work on; absent: d_model"),
+        "router_norm": Field(
+            flag, False, "the router reads what the experts read before their norm, by one of its own"
+        ),
+        "router_scale": Field(real, None, "multiplies the router's scores"),
+        "expert_scales": Field(flag, False, "a learned factor of every expert's weight"),
+    },
+    "layer_input": {
+        "width": Field(size, REQUIRED, "width of the vector that each layer reads for a token"),
+        "rows": Field(size, lambda at: at[""]["vocab_size"], "rows of their table"),
+        "activation": Field(one_of(*ACTIVATIONS), "gelu_tanh", "activation of the gate on it"),
     },
     "mamba": {
         "d_inner": Field(size, lambda at: 2 * at[""]["d_model"], "channels"),
@@ -341,6 +368,8 @@ STACK: dict[str, dict[str, Field]] = {
         "weighted": Field(flag, True, "norms have weights"),
         "layer_scale": Field(flag, False, "a learned scale of every channel of what a branch adds"),
         "without": Field(parts_of, [], "parts of the layer that have no norm"),
+        "joint": Field(parts_of, [], "parts that read one input, and whose sum is normed before it is added"),
+        "scalar": Field(flag, False, "a stored number multiplies the layer's result; no parameter"),
     },
     "embedding": {
         "types": Field(size, None, "token types"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from txcalc.model import MIXERS
 from txcalc.notation import tidy, write
 from txcalc.parts.attention import AttentionCore, LatentCore
 from txcalc.parts.disentangled import DisentangledCore
-from txcalc.parts.linear import Convolution, Norm
+from txcalc.parts.linear import Activation, Convolution, Norm
 from txcalc.parts.part import Leaf
 from txcalc.planning.activations import korthikanti
 from txcalc.reference import mode
@@ -34,15 +34,21 @@ class Kept:
 
     Left out, as the ledger leaves it out: storages whose size does not depend on B (weights, masks, tables of
     positions), those that hold no floating-point numbers, and `statistics`: by path, so many elements are one number a
-    row, of a norm or of a fused softmax.
+    row, of a norm or of a fused softmax. What an `idle` path keeps first, which says that another keeps it, is charged
+    to the first that does not say so.
     """
 
-    def __init__(self, net: nn.Module, symbols: Symbols, statistics: Mapping[str, Any]) -> None:
-        self.symbols, self.statistics, self.tracker = symbols, statistics, Tracker(net)
+    def __init__(
+        self, net: nn.Module, symbols: Symbols, statistics: Mapping[str, Any], idle: Collection[str] = ()
+    ) -> None:
+        self.symbols, self.statistics, self.tracker, self.idle = symbols, statistics, Tracker(net), idle
         self.found: dict[str, Any] = {}
         self.apart: dict[str, Any] = {}
-        self._weights = {weight.untyped_storage()._cdata for weight in net.parameters()}
-        self._seen = dict[int, Any]()  # storages by address, held: a freed one could give its address to another
+        held = (*net.parameters(), *net.buffers())
+        self._weights = {tensor.untyped_storage()._cdata for tensor in held}
+        # Storages by address, held: a freed one could give its address to another.
+        self._seen = dict[int, Any]()
+        self._lent = dict[int, tuple[str, Any]]()  # those charged to an idle path: to be claimed by another
         self._memory = set[int]()
         self._net = net
 
@@ -57,6 +63,12 @@ class Kept:
             reason = self._reason(address, tensor, elements, path)
             where, key, amount = (self.apart, reason, size) if reason else (self.found, path, elements)
             where[key] = sympy.expand(where.get(key, 0) + amount)
+            if not reason and path in self.idle:
+                self._lent[address] = path, elements
+        elif address in self._lent and self.tracker.path not in self.idle:
+            before, elements = self._lent.pop(address)
+            for path, change in ((before, -elements), (self.tracker.path, elements)):
+                self.found[path] = sympy.expand(self.found.get(path, 0) + change)
         return tensor
 
     def _reason(self, address: int, tensor: Tensor, elements: Any, path: str) -> str:
@@ -85,8 +97,9 @@ def row_statistics(ledger: Ledger) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     for entry in ledger:
         leaf, work = entry.leaf, entry.work
-        each = leaf.groups if isinstance(leaf, Norm) else getattr(leaf, "n_heads", None)
-        if work is not None and isinstance(leaf, Norm | AttentionCore | LatentCore):
+        each = leaf.groups if isinstance(leaf, Norm) else getattr(leaf, "n_heads", 1)
+        cut = isinstance(leaf, Activation) and leaf.sparsity is not None
+        if work is not None and (cut or isinstance(leaf, Norm | AttentionCore | LatentCore)):
             rows |= dict.fromkeys(spread(Ledger([entry], work), lambda _: 0), work.positions * each)
     return rows
 
@@ -97,6 +110,9 @@ MODELLED = {
     **dict.fromkeys(
         {*MIXERS, "channel_mix"} - {"short_convolution"}, "recurrent mixers (their kernels keep other states)"
     ),
+    "streams": "streams (their many small steps are fused or not)",
+    "spread": "streams (their many small steps are fused or not)",
+    "merge": "streams (their many small steps are fused or not)",
     "experts": "experts (what is kept to dispatch and to combine depends on the implementation)",
 }
 
@@ -124,7 +140,8 @@ def rows(subject: Subject) -> Iterator[Row]:
         quantity = "saved" + (", attention matrix kept" if keep_scores else ", fused attention")
         with mode(explicit=keep_scores, static=True), symbols.mode:
             net = subject.some if keep_scores else subject.build_thin("cpu")
-            kept = Kept(net, symbols, row_statistics(ledger)).during(partial(net, *symbols.inputs))
+            idle = {path for path, (_, amount) in spread(ledger, lambda entry: entry.saved).items() if amount == 0}
+            kept = Kept(net, symbols, row_statistics(ledger), idle).during(partial(net, *symbols.inputs))
         found = subject.everywhere(kept.found)
         reasons = _modelled(ledger, found)
         subject.notes += [f"{quantity}: modelled, not compared: {reason}" for reason in sorted(set(reasons.values()))]

@@ -51,6 +51,7 @@ class Config:
         self.assumptions: list[str] = parent.assumptions if parent else []
         self.notes: list[str] = parent.notes if parent else []
         self.asked: set[str] = set()
+        self.listed: set[str] = set()  # those of them whose value is a list
         self.faulty: set[str] = set()
         self.inner: list[Config] = []
         if parent:
@@ -105,6 +106,7 @@ class Config:
                 raise Wrong(f"a list of {length:,} items, one a layer", f"it has {len(value):,}")
             return [of(item) for item in value]
 
+        self.listed.update(names)
         return self._get(names, check, default, default, default, told=False)
 
     def table(self, *names: str) -> Config | None:
@@ -151,7 +153,7 @@ class Config:
             if key in self.asked and key not in self.faulty:
                 if value is None and refuses_null(self.model_type, key):
                     self.fault(key, None, "a value", f"transformers makes no {self.model_type} of null")
-                elif value is not None and key in WHOLE and type(value) is not int:
+                elif value is not None and key in WHOLE - self.listed and type(value) is not int:
                     self.fault(key, value, "a whole number")
             if key not in self.asked and not is_neutral(key, value):
                 self.faults.append(

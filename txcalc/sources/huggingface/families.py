@@ -27,6 +27,9 @@ _RECURRENT = """
 falcon_mamba granitemoehybrid jamba lfm2 lfm2_moe lfm3 mamba mamba2 minimax nemotron_h qwen3_5_moe_text qwen3_5_text
 qwen3_next recurrent_gemma rwkv
 """
+_GEMMA = """
+gemma3n_text gemma4_text
+"""
 
 # model_type: (module, function)
 READERS: dict[str, tuple[str, str]] = {
@@ -37,6 +40,7 @@ READERS: dict[str, tuple[str, str]] = {
         ("encoder", _ENCODER),
         ("seq2seq", _SEQ2SEQ),
         ("recurrent", _RECURRENT),
+        ("gemma", _GEMMA),
         ("vision", "beit dinov2 vit"),
     )
     for name in names.split()
@@ -77,6 +81,7 @@ WRAPPERS: dict[str, str] = {
     "exaone4_5": "exaone4",
     "fast_vlm": "qwen2",
     "gemma3": "gemma3_text",
+    "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
     "glm4v": "glm4v_text",
     "glm4v_moe": "glm4v_moe_text",
@@ -142,10 +147,6 @@ REFUSED: dict[str, str] = {
     "esm": "its contact head has no part yet",
     "fnet": _NOT_ATTENTION,
     "fsmt": "its halves have vocabularies of their own",
-    "gemma3n": "per-layer embeddings and alternating updates have no part yet",
-    "gemma3n_text": "per-layer embeddings and alternating updates have no part yet",
-    "gemma4": "per-layer embeddings and shared key/value layers have no part yet",
-    "gemma4_text": "per-layer embeddings and shared key/value layers have no part yet",
     "jetmoe": "its experts of attention have no part yet",
     "longformer": _SPARSE_ATTENTION,
     "led": _SPARSE_ATTENTION,

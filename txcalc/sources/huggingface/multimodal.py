@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config, printable
 from txcalc.sources.huggingface.families import FLAT, TEXT_DEFAULTS, WRAPPERS
+from txcalc.sources.huggingface.neutral import is_neutral
 from txcalc.sources.huggingface.shared import head_of
 
 
@@ -35,7 +36,8 @@ def language_model(c: Config) -> Config:
     inner = Config({**absent, **_causal(c, text), **_tie(c, text)}, own, "text_config.", c)
     unread = [key for key in c.data if key not in c.asked and key not in ("model_type", "tie_word_embeddings")]
     for key in unread:
-        if key in text and isinstance(text[key], int) and text[key] != c.data[key]:
+        sized = key in text and isinstance(text[key], int) and not is_neutral(key, text[key])
+        if sized and text[key] != c.data[key]:
             c.fault(key, c.data[key], f"{text[key]}, for text_config.{printable(key)} says the same thing")
     c.ignore(*c.data)
     _said(c, [key for key in unread if isinstance(c.data[key], Mapping)])

@@ -228,7 +228,7 @@ def rotary(
     base = c.real(*names, default=theta)
     share = c.real("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction", default=partial)
     if inner:
-        _stretched(inner)
+        stretched(inner)
         own = "rope_theta" in inner and (inner is not outer or "rope_theta" in names)
         base = inner.real("rope_theta", default=base) if own else base
         share = inner.real("partial_rotary_factor", default=share)
@@ -243,7 +243,7 @@ def rotary(
     return raw if dims == d_head else raw | {"rotary_dims": max(1, dims)}
 
 
-def _stretched(table: Config) -> None:
+def stretched(table: Config) -> None:
     """A fault where transformers does not know how positions are stretched, or misses by how much."""
     named = {key: value for key, value in table.data.items() if isinstance(value, Mapping)}
     if named:  # one table a layer type

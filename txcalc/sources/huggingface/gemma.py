@@ -1,0 +1,232 @@
+"""Gemma-3n and Gemma-4: layers that read vectors of their own and lend one another their keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from txcalc.errors import ABSENT
+from txcalc.sources.huggingface.config import Config
+from txcalc.sources.huggingface.shared import (
+    GLOBAL,
+    LAYER_NAMES,
+    LOCAL,
+    Raw,
+    experts,
+    heads,
+    layer_types,
+    layered,
+    lm_head,
+    rms,
+    stack,
+    stretched,
+)
+from txcalc.sources.spec import Wrong, size
+
+READER = "-reader"
+
+
+def _lenders(c: Config, kinds: Sequence[str], shared: int) -> list[str]:
+    """The layer kinds, where the last `shared` layers read keys and values of the last layer before of their kind."""
+    first = len(kinds) - shared
+    missing = sorted(set(kinds) - set(kinds[:first]))
+    if shared and missing:
+        expected = f"fewer: no layer before these has keys and values for the {' and '.join(missing)} ones"
+        c.fault("num_kv_shared_layers", shared, expected)
+        return list(kinds)
+    return [*kinds[:first], *(kind + READER for kind in kinds[first:])]
+
+
+def _places(c: Config, kind: str, theta: float, width: int, form: str = "default", share: float = 1.0) -> Raw:
+    """Rotary positions of one kind of layers: of the whole head, or, proportional, of a share of its angles. `form` and
+    `share` are the class's where the config has no rotary parameters."""
+    outer = c.table("rope_parameters")
+    table = outer.table(kind) if outer and kind in outer else None
+    if table:
+        stretched(table)
+        form, share = table.data.get("rope_type", "default"), table.real("partial_rotary_factor", default=1.0)
+        theta = table.real("rope_theta", default=theta)
+    elif outer:
+        c.fault(f"rope_parameters.{kind}", ABSENT, "rotary parameters for each kind of layers")
+    for read in (outer, table):
+        if read:
+            read.ignore(*read.data)
+    places: Raw = {"form": "rotary", "theta": theta}
+    if form != "proportional" or share == 1:
+        return places
+    dims = 2 * int(share * width // 2)
+    if not 0 < dims <= width:
+        c.fault(f"rope_parameters.{kind}.partial_rotary_factor", share, "above 0 and at most 1")
+        return places
+    return places | {"rotary_dims": dims, "spread": True}
+
+
+def _layer_input(c: Config, width: Any, activation: str) -> Raw:
+    rows = c.size("vocab_size_per_layer_input", default=262144)
+    return {"width": width, "rows": rows, "activation": activation}
+
+
+def gemma4_text(c: Config) -> Raw:
+    raw = stack(c)
+    if c.text("use_bidirectional_attention", default=None) not in (None, "vision"):
+        c.only("vision", "use_bidirectional_attention", why="a causal model is read")
+    attention = heads(c, raw, kv=4, d_head=256)
+    attention |= {"bias": c.flag("attention_bias", default=False), "qk_norm": "head", "v_norm": True, "scale": 1}
+    activation = c.activation("hidden_activation", default="gelu_pytorch_tanh")
+    d_ff, n = c.size("intermediate_size"), raw["n_layers"]
+    parts = ["attention", "feed_forward"]
+    norms = rms(c, place="sandwich", scalar=True)
+    types = layer_types(c, n, [LOCAL if (i + 1) % 6 else GLOBAL for i in range(n)])
+    types[-1] = GLOBAL  # whatever the list says
+    own, wide = _widths(c, types, attention)
+    attention |= own
+    raw |= {
+        "attention": attention,
+        "feed_forward": {"d_ff": d_ff, "gated": True, "activation": activation},
+        "norm": norms,
+        "positions": _places(c, LOCAL, 1e4, attention["d_head"]),
+        "embedding": {"scale": raw["d_model"] ** 0.5},
+        "head": lm_head(c, tied=True),
+    }
+    cap = c.real("final_logit_softcapping", default=None)
+    if cap is not None and raw["head"].get("form") != "none":
+        raw["head"]["softcap"] = cap
+    if c.flag("enable_moe_block", default=False):
+        parts.append("experts")
+        norms["joint"] = parts[1:]
+        raw["experts"] = experts(c, ("num_experts",), ("top_k_experts",), ("moe_intermediate_size",)) | {
+            "activation": activation,
+            "scoring": "softmax_after",
+            "router_norm": True,
+            "router_scale": raw["d_model"] ** -0.5,
+            "expert_scales": True,
+        }
+    c.ignore("num_experts", "top_k_experts", "moe_intermediate_size", "hidden_act")
+    width = c.count("hidden_size_per_layer_input", default=256)
+    if width:
+        parts.append("layer_input")
+        raw["layer_input"] = _layer_input(c, width, activation)
+    c.ignore("vocab_size_per_layer_input")
+    places = _places(c, GLOBAL, 1e6, wide["d_head"], "proportional", 0.25)
+    local: Raw = {"window": c.size("sliding_window", default=512)}
+    over: dict[str, Raw] = {
+        "local": {"parts": parts, "attention": local},
+        "global": {"parts": parts, "attention": wide, "positions": places},
+    }
+    wider = {"feed_forward": {"d_ff": 2 * d_ff}} if c.flag("use_double_wide_mlp", default=False) else {}
+    for kind in ("local", "global"):
+        over[kind + READER] = {**over[kind], "attention": {**over[kind]["attention"], "kv_from": kind}, **wider}
+    kinds = _lenders(c, [LAYER_NAMES[kind] for kind in types], c.count("num_kv_shared_layers", default=0))
+    return layered(raw, (kinds, over))
+
+
+def _widths(c: Config, types: Sequence[str], attention: Raw) -> tuple[Raw, Raw]:
+    """Width and number of the key/value heads of local and of global layers: by kind, or written out for each layer."""
+    base = {key: attention[key] for key in ("d_head", "n_kv_heads")}
+    tied = c.flag("attention_k_eq_v", default=False)
+    wide: Raw = {"tied_kv": True, "bias": ["q", "k", "o"] if attention["bias"] else False} if tied else {}
+    written = c.table("per_layer_config")
+    if written is None:
+        groups = c.size("num_global_key_value_heads", default=None)
+        wide |= (
+            base
+            | {"d_head": c.size("global_head_dim", default=512)}
+            | ({"n_kv_heads": groups} if tied and groups else {})
+        )
+        c.divides(wide["n_kv_heads"], attention["n_heads"], "num_global_key_value_heads", "num_attention_heads")
+        return base, wide
+    c.ignore("num_global_key_value_heads", "global_head_dim")
+    layers = []
+    names = {int(key): key for key in written.data if key.isdecimal() and len(key) < 7}
+    for i in range(len(types)):
+        table, own = written.table(names.get(i, "")), dict(base)
+        if table:
+            own["d_head"] = table.size("head_dim", default=base["d_head"])
+            own["n_kv_heads"] = table.size("num_key_value_heads", default=base["n_kv_heads"])
+            table.divides(own["n_kv_heads"], attention["n_heads"], "num_key_value_heads", "num_attention_heads")
+        layers.append(own)
+    for kind, made in zip(types, layers, strict=True):
+        if made != layers[types.index(kind)]:
+            c.fault("per_layer_config", written.data, f"the same in all layers of {kind}")
+    first = layers[types.index(LOCAL)] if LOCAL in types else base
+    return first, wide | layers[types.index(GLOBAL)]
+
+
+def gemma3n_text(c: Config) -> Raw:
+    raw = stack(c)
+    n = raw["n_layers"]
+    c.only(False, "use_bidirectional_attention", why="a causal model is read")
+    c.only(True, "altup_correct_scale", why="the corrected stream is read with its factors")
+    c.ignore("altup_coef_clip", "hidden_act")
+    attention = heads(c, raw, kv=2, d_head=256, whole=True)
+    attention |= {"bias": c.flag("attention_bias", default=False), "qk_norm": "head", "v_norm": True, "scale": 1}
+    activation = c.activation("hidden_activation", default="gelu_pytorch_tanh")
+    raw |= {
+        "streams": c.size("altup_num_inputs", default=4),
+        "active_stream": c.count("altup_active_idx", default=0),
+        "laurel": c.size("laurel_rank", default=64),
+        "attention": attention,
+        "feed_forward": {"gated": True, "activation": activation},
+        "layer_input": _layer_input(c, c.size("hidden_size_per_layer_input", default=256), activation),
+        "norm": rms(c, place="sandwich"),
+        "embedding": {"scale": raw["d_model"] ** 0.5},
+        "head": lm_head(c, tied=True),
+    }
+    cap = c.real("final_logit_softcapping", default=30.0)
+    if raw["head"].get("form") != "none":
+        raw["head"]["softcap"] = cap
+    window = c.size("sliding_window", default=512)
+    outer = "rope_parameters" in c
+    bases = (c.real(key, default=base) for key, base in (("rope_local_base_freq", 1e4), ("rope_theta", 1e6)))
+    local, wide = ({"form": "rotary", "theta": base} for base in bases)
+    if outer:
+        local, wide = (_places(c, kind, 0.0, 0) for kind in (LOCAL, GLOBAL))
+    over: dict[str, Raw] = {
+        "local": {"attention": {"window": window}, "positions": local},
+        "global": {"attention": {}, "positions": wide},
+    }
+    types = layer_types(c, n, [GLOBAL if (i + 1) % 5 == 0 else LOCAL for i in range(n)])
+    kinds = _lenders(c, [LAYER_NAMES[kind] for kind in types], c.count("num_kv_shared_layers", default=15))
+    for kind in ("local", "global"):
+        over[kind + READER] = {**over[kind], "attention": {**over[kind]["attention"], "kv_from": kind}}
+    return layered(raw, _by_width(kinds, over, _feed_forwards(c, n)))
+
+
+def _feed_forwards(c: Config, n: int) -> list[Raw]:
+    """Width and sparsity of the feed-forward, layer by layer."""
+    name = "intermediate_size"
+    listed = isinstance(c.data.get(name), list)
+    widths = c.items(name, of=size, length=n, default=None) if listed else [c.size(name)] * n
+    widths = widths or [1] * n  # faulty, and said
+    first = 10 if n > 10 else 0
+    usual = [0.95] * first + [0.0] * (n - first)
+    sparsities = c.items("activation_sparsity_pattern", of=_share, length=n, default=usual) or usual
+    return [
+        {"d_ff": width} | ({"sparsity": sparsity} if sparsity else {})
+        for width, sparsity in zip(widths, sparsities, strict=True)
+    ]
+
+
+def _share(value: Any) -> float:
+    if type(value) is not float or not 0 <= value < 1:
+        raise Wrong("a list of shares, from 0.0 to less than 1.0")
+    return value
+
+
+def _by_width(kinds: Sequence[str], over: Mapping[str, Raw], widths: Sequence[Raw]) -> tuple[list[str], dict[str, Raw]]:
+    """The axis of layer kinds, each in as many variants as its layers have feed-forwards: local, local-2, …"""
+    variants: dict[str, list[Raw]] = {}
+    names = []
+    for kind, width in zip(kinds, widths, strict=True):
+        seen = variants.setdefault(kind, [])
+        if width not in seen:
+            seen.append(width)
+        names.append(kind if width == seen[0] else f"{kind}-{seen.index(width) + 1}")
+    last = dict(zip(kinds, names, strict=True))  # who lends is the last of its kind
+    tables = {}
+    for kind, name, width in zip(kinds, names, widths, strict=True):
+        table: Raw = {**over[kind], "feed_forward": width}
+        if "kv_from" in table["attention"]:
+            table["attention"] = table["attention"] | {"kv_from": last[table["attention"]["kv_from"]]}
+        tables[name] = table
+    return names, tables

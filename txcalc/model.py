@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from txcalc.errors import Fault, InputError
 from txcalc.ledger import Ledger, walk
 from txcalc.num import usable, whole
+from txcalc.parts.attention import LatentCore
 from txcalc.parts.model import EncoderDecoder, FixedLength
 from txcalc.parts.part import Composite, Leaf, Part, Workload
 from txcalc.units import bits_of
@@ -145,6 +146,11 @@ class Model:
     @property
     def has_encoder_apart(self) -> bool:
         return isinstance(self.root, EncoderDecoder)
+
+    @property
+    def has_latents(self) -> bool:
+        """Whether it caches latents (MLA), so that `mla` makes a difference."""
+        return any(isinstance(leaf, LatentCore) for leaf in leaves_of(self.root))
 
 
 def leaves_of(part: Part) -> Iterator[Leaf]:

@@ -59,7 +59,9 @@ def crossover(
         for each, rows, closed in zip(prefills, found, forms, strict=True)
     ]
     notes += [note for each in prefills for note in each.model.notes]
-    convention = {"logits": logits, "mla": mla, "dtype": dtype, "kv_dtype": kv_dtype, "experts_read": "min(E, k·batch)"}
+    latent = mla if any(each.model.has_latents for each in prefills) else None
+    convention = {"logits": logits, "mla": latent, "dtype": dtype, "kv_dtype": kv_dtype}
+    convention["experts_read"] = "min(E, k·batch)"
     emit(
         report(answers, classic, convention, chosen, notes),
         chosen,

@@ -11,9 +11,8 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from txcalc.ledger import Ledger
-from txcalc.model import Model, leaves_of
+from txcalc.model import Model
 from txcalc.num import ceil_div
-from txcalc.parts.attention import LatentCore
 from txcalc.planning.crossover import RULES, crossovers, lengths
 from txcalc.planning.memory import cache_bytes, weights_bytes
 from txcalc.render.report import Cell, Report, Table
@@ -184,7 +183,8 @@ def report(models: Sequence[Model], asked: Question) -> Report:
         heading = row.heading
         name = row.quantity if row.tokens is None else f"{row.quantity} at {row.tokens}"
         lines.append([Cell(name, f"  {row.label}" if heading else row.label), *cells])
-    convention = {"flops_per_mac": 2, "attention": asked.attention, "logits": asked.logits, "mla": asked.mla}
+    mla = asked.mla if any(model.has_latents for model in models) else None
+    convention = {"flops_per_mac": 2, "attention": asked.attention, "logits": asked.logits, "mla": mla}
     data = {
         "schema": "txcalc/compare/1",
         "models": [
@@ -201,8 +201,7 @@ def report(models: Sequence[Model], asked: Question) -> Report:
         "rows": [_data(row, models) for row in found],
     }
     words = ["2 FLOPs a multiply-add", f"{asked.attention} attention", f"{asked.logits} logits"]
-    if any(isinstance(leaf, LatentCore) for model in models for leaf in leaves_of(model.root)):
-        words.append(f"MLA {asked.mla}")
+    words += [f"MLA {mla}"] if mla else []
     header = [
         f"{len(models)} models; × is the ratio to {models[0].name}",
         "; ".join([*words, f"cache in {asked.kv_dtype}"]),

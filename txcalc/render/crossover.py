@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from txcalc.model import Model, leaves_of
-from txcalc.parts.attention import LatentCore
+from txcalc.model import Model
 from txcalc.planning.crossover import RULES, Balance, Crossover
 from txcalc.render.report import Cell, Report, Table, cell
 from txcalc.units import iec
@@ -28,7 +27,7 @@ class Answers(NamedTuple):
 
 
 def report(
-    answers: Sequence[Answers], classic: Sequence[Forms], convention: dict[str, str], format_: str, notes: Sequence[str]
+    answers: Sequence[Answers], classic: Sequence[Forms], convention: dict[str, Any], format_: str, notes: Sequence[str]
 ) -> Report:
     """Two tables a model, and the classic block's lengths, plain and gated, where there are closed forms."""
     rows: list[dict[str, Any]] = []
@@ -55,11 +54,10 @@ def report(
         ]
         title = "Classic blocks: h_kv = h, h·d_h = D, F = 4·D"
         tables.append(Table(title, ("rule", "plain", "gated"), lines, frozenset(range(3))))
-    mla = any(isinstance(leaf, LatentCore) for answer in answers for leaf in leaves_of(answer.model.root))
     header = [
         "The smallest length T at which the left side of a rule is at least the right side",
         "forward FLOPs summed over layers; active experts and routers are feed-forward; "
-        + f"{convention['logits']} logits{', MLA ' + convention['mla'] if mla else ''}",
+        + f"{convention['logits']} logits{', MLA ' + convention['mla'] if convention['mla'] else ''}",
         "a decode step reads the whole cache, and once every weight but embedding tables and untouched experts",
     ]
     return Report(data, tables, header, notes)

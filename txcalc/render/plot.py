@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 from txcalc.errors import InputError
 from txcalc.ledger import KINDS, walk
-from txcalc.model import MAX_TOKENS, Model, leaves_of
+from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
-from txcalc.parts.attention import LatentCore
 from txcalc.parts.part import Workload
 from txcalc.planning.crossover import RULES, Crossover, Lengths
 from txcalc.planning.deployment import Plan
@@ -128,8 +127,8 @@ def crossover(prefills: Sequence[Lengths], found: Sequence[Sequence[Crossover]],
 
 
 def _convention(models: Iterable[Model], what: str, logits: str, mla: str) -> str:
-    latent = any(isinstance(leaf, LatentCore) for model in models for leaf in leaves_of(model.root))
-    return "; ".join([what, "2 a multiply-add", f"{logits} logits", *([f"MLA {mla}"] if latent else [])])
+    words = [f"MLA {mla}"] if any(model.has_latents for model in models) else []
+    return "; ".join([what, "2 a multiply-add", f"{logits} logits", *words])
 
 
 def _sides(prefills: Lengths, found: Sequence[Crossover]) -> Panel:

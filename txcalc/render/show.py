@@ -39,6 +39,8 @@ def summary(model: Model) -> tuple[str, str]:
             seen[f"Mamba {table['mamba']['d_inner']:,} × {table['mamba']['d_state']}"] = None
         if "mamba2" in table:
             seen[f"Mamba-2 {table['mamba2']['n_heads']} × {table['mamba2']['d_head']}"] = None
+        if "short_convolution" in table:
+            seen[f"short convolution, {table['short_convolution']['taps']} taps"] = None
         if "delta" in table:
             delta = table["delta"]
             seen[f"delta rule {delta['n_heads']} × {delta['d_key']} × {delta['d_value']}"] = None
@@ -63,7 +65,7 @@ def convention(model: Model, ledger: Ledger, attention: str) -> str:
     """The conventions a header says, never assumes."""
     work = ledger.work
     words = ["2 FLOPs a multiply-add", f"{attention} attention", f"{'last' if work.last_logits else 'all'} logits"]
-    if any(isinstance(leaf, LatentCore) for leaf in leaves_of(model.root)):
+    if model.has_latents:
         words.append(f"MLA {'absorbed' if work.absorbed else 'expanded'}")
     return "; ".join(words)
 
@@ -80,7 +82,6 @@ def data(model: Model, ledger: Ledger) -> dict[str, Any]:
     work, cache = ledger.work, ledger.cache_terms
     params = ledger.by_kind("params")
     flops = ledger.by_kind("flops")
-    has_mla = any(isinstance(leaf, LatentCore) for leaf in leaves_of(model.root))
     return {
         "schema": "txcalc/show/1",
         "model": {
@@ -94,7 +95,7 @@ def data(model: Model, ledger: Ledger) -> dict[str, Any]:
             "flops_per_mac": 2,
             "attention": "dense",
             "logits": "last" if work.last_logits else "all",
-            "mla": ("absorbed" if work.absorbed else "expanded") if has_mla else None,
+            "mla": ("absorbed" if work.absorbed else "expanded") if model.has_latents else None,
         },
         "params": {
             "total": ledger.total("params"),

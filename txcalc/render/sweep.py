@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from txcalc.model import leaves_of
-from txcalc.parts.attention import LatentCore
 from txcalc.render.report import Report, Table, exact
 from txcalc.render.show import workload
 from txcalc.sweep import COLUMNS, Sweep
@@ -30,11 +28,10 @@ def report(sweep: Sweep) -> Report:
     """Every point a row: axes, and each quantity exact and short."""
     model, work = sweep.base, sweep.first.work
     fixed = {k: v for k, v in workload(model, sweep.first).items() if k not in sweep.places and v is not None}
-    latent = any(isinstance(leaf, LatentCore) for leaf in leaves_of(model.root))
     convention = {
         "flops_per_mac": 2,
         "logits": "last" if work.last_logits else "all",
-        "mla": ("absorbed" if work.absorbed else "expanded") if latent else None,
+        "mla": ("absorbed" if work.absorbed else "expanded") if model.has_latents else None,
     }
     names, width = columns(sweep), len(sweep.axes)
     rows = [row for block in sweep for row in zip(*(column.tolist() for column in block), strict=True)]
@@ -49,7 +46,7 @@ def report(sweep: Sweep) -> Report:
     }
     words = [f"{key} {value:,}" for key, value in fixed.items()]
     words += ["2 FLOPs a multiply-add", f"{convention['logits']} logits"]
-    words += [f"MLA {convention['mla']}"] if latent else []
+    words += [f"MLA {convention['mla']}"] if model.has_latents else []
     grid = " × ".join(f"{axis.name} ({len(axis.values):,})" for axis in sweep.axes)
     meaning = [f"{name}: {COLUMNS[name]}" for name in sweep.quantities]
     header = [f"{model.name} over {grid}", "; ".join(words), *meaning]

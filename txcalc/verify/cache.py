@@ -52,9 +52,8 @@ def rows(subject: Subject) -> Iterator[Row]:
     if subject.device != "meta":
         windows = {window for window in windows if window <= LONGEST_COMPUTED}
     short = min(5, max(point.tokens for point in subject.points) - STEPS)
-    latent = any(isinstance(leaf, LatentCore) for leaf in leaves)
     for prompt in sorted({max(short, 1)} | {window - 1 for window in windows if window > 1}):
-        for mla in ("expanded", "absorbed") if latent else ("expanded",):
+        for mla in ("expanded", "absorbed") if subject.model.has_latents else ("expanded",):
             yield from _decoded(subject, prompt, mla)
 
 

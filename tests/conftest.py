@@ -1,5 +1,5 @@
-"""What all tests share: a Hypothesis that draws the same examples on every machine and never times them, and a switch
-that writes generated texts anew."""
+"""What all tests share: a Hypothesis that draws the same examples on every machine and never times them, a width of
+tables, and a switch that writes generated texts anew."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ settings.load_profile("txcalc")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write generated texts anew, then compare")
+
+
+@pytest.fixture(autouse=True)
+def _one_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a table looks like does not depend on the terminal that runs the tests."""
+    monkeypatch.setenv("COLUMNS", "100")
 
 
 @pytest.fixture

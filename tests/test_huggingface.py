@@ -46,7 +46,7 @@ def read(config: Any) -> Model:
 # Kinds that a class's names do not tell apart: a recurrent mixer called an attention, or both called a block, and the
 # experts' latent within a "mixer".
 MERGED = dict.fromkeys(("minimax-text-01", "recurrentgemma-2b", "rwkv-4-430m", "rwkv-4-7b"), "attention")
-MERGED |= {"nvidia-nemotron-3-ultra-550b-a55b-bf16": "experts"}
+MERGED |= {"nvidia-nemotron-3-ultra-550b-a55b-bf16": "feed_forward"}
 
 
 def kinds(found: dict[str, int], name: str) -> dict[str, int]:

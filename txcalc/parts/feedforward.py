@@ -90,7 +90,7 @@ class Experts(Composite):
         if self.router:
             yield Child("router", self.router, kind="router")
         if self.latent is not None:
-            yield Child("latent_down", Linear(self.d_model, self.latent, False), kind="experts")
+            yield Child("latent_down", Linear(self.d_model, self.latent, False), kind="feed_forward")
         if self.scales:
             yield Child("scales", self.scales, kind="router")
         if self.norm:
@@ -106,7 +106,7 @@ class Experts(Composite):
             kind="experts",
         )
         if self.latent is not None:
-            yield Child("latent_up", Linear(self.latent, self.d_model, False), kind="experts")
+            yield Child("latent_up", Linear(self.latent, self.d_model, False), kind="feed_forward")
         if self.shared_gate:
             yield Child("shared_gate", self.shared_gate, kind="router")
         if self.shared:

@@ -11,6 +11,7 @@ import torch
 from txcalc.ledger import Entry
 from txcalc.parts.attention import AttentionCore, LatentCore
 from txcalc.parts.linear import Convolution
+from txcalc.parts.linear_attention import TokenShift
 from txcalc.reference import Cache, build, mode
 from txcalc.verify.measure import CUDA_BLOCK, held
 from txcalc.verify.subject import Point, Subject
@@ -74,8 +75,9 @@ def _cache(subject: Subject) -> Iterator[Row]:
 
 
 def state_bytes(entry: Entry, width: int) -> int:
-    """What a leaf and its copies keep of one sequence: keys, values, latents and columns are as wide as the modules."""
-    each = width if isinstance(entry.leaf, AttentionCore | LatentCore | Convolution) else STATE
+    """What a leaf and its copies keep of one sequence: tokens, keys, values, latents and columns are as wide as the
+    modules."""
+    each = width if isinstance(entry.leaf, AttentionCore | LatentCore | Convolution | TokenShift) else STATE
     return entry.cache * each  # type: ignore[no-any-return]
 
 

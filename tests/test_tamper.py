@@ -26,10 +26,10 @@ from txcalc.parts.attention import (
     Rotary,
     Window,
 )
-from txcalc.parts.block import Block, Branch
+from txcalc.parts.block import Block, Branch, Laurel, Mix, Streams
 from txcalc.parts.convolution import Product, ShortConvolution, TimeConvolution
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
-from txcalc.parts.feedforward import Experts, FeedForward
+from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
 from txcalc.parts.linear import (
     Activation,
     BlockLinear,
@@ -39,6 +39,7 @@ from txcalc.parts.linear import (
     Lookup,
     Norm,
     Patches,
+    Scale,
     Sum,
     Vector,
 )
@@ -52,7 +53,17 @@ from txcalc.parts.linear_attention import (
     TokenShift,
     WeightedSum,
 )
-from txcalc.parts.model import Embedding, EncoderDecoder, FixedLength, Head, LayerGroup, Memory, Stack
+from txcalc.parts.model import (
+    Embedding,
+    EncoderDecoder,
+    FixedLength,
+    Head,
+    LayerGroup,
+    LayerInputs,
+    Memory,
+    Stack,
+    StreamEnds,
+)
 from txcalc.parts.part import COST, Cache, Leaf, MatMul, Workload
 from txcalc.parts.recurrent import GatedRecurrence, Griffin, HeadScan, Mamba, Mamba2, SelectiveScan
 
@@ -195,6 +206,14 @@ ROWS = {
         traffic=(0, 6 * 6 * 24, 2 * 2 * 8 * 24),
         saved=6 * 6 * 11 + 16 * 2 * 24 + 2 * 12 * 24,
         cache=(48, 0, 8 * 48),
+    ),
+    "core, keys and values of another layer": row(
+        AttentionCore(6, 2, 11, 13, Causal(), borrowed=True),
+        flops=2 * 12 * 3 * 8 * 24,
+        flops_masked=2 * 12 * 21 * 24,
+        flops_other=5 * 12 * 24,
+        traffic=(0, 6 * 6 * 24, 2 * 2 * 8 * 24),
+        saved=6 * 6 * 11 + 6 * 6 * 13,
     ),
     "core with distances": row(
         AttentionCore(6, 2, 11, 13, Causal(), distances=True),
@@ -419,6 +438,91 @@ ROWS = {
         flops_other=6 * (2 * 13 + 5),
         traffic=(77 + 7 * 286 + 11 + 110, 6 * (18 + 2 * (2 * 24 + 26) + 12 + (2 * 16 + 10)), 0),
         saved=6 * (11 + 2 * 24 + 11 + 16),
+    ),
+    "experts, a router with its own norm": row(  # and factors: 2 of 7 a token
+        Experts(
+            11, 7, 2, relu(13), Linear(11, 7, False), None,
+            router_norm=Norm(11, "rms", False, 0, keeps=False), scales=Scale(7, 2), norm=RMS,
+        ),
+        params=11 + 77 + 7 + 11 + 7 * 286,
+        active=11 + 77 + 7 + 11 + 2 * 286,
+        flops=2 * 6 * (77 + 2 * 286),
+        flops_other=6 * (44 + 2 + 44 + 2 * 13),
+        traffic=(11 + 77 + 7 + 11 + 7 * 286, 6 * (22 + 18 + 4 + 22 + 2 * (2 * 24 + 26)), 0),
+        saved=6 * (11 + 2 + 11 + 2 * 24),
+    ),
+    "layer input": row(  # a gate to 5 and back
+        LayerInput(11, 5, "relu"),
+        params=110, flops=2 * 6 * 110, flops_other=60, traffic=(110, 6 * (16 + 25 + 16), 0), saved=6 * (11 + 10 + 5),
+    ),
+    "layer inputs": row(  # 5 for each of 3 layers; 17 rows
+        LayerInputs(5, 3, Lookup(17, 15), Linear(11, 15, False, "no"), Norm(5, "rms", False, 0, 3)),
+        params=255 + 165 + 5,
+        flops=2 * 6 * 165,
+        flops_other=6 * (30 + 60 + 30),
+        traffic=(90 + 165 + 5, 6 * (15 + 90 + 26 + 30 + 90), 0),
+        saved=6 * 15,
+    ),
+    "factors": row(Scale(7, 2), params=7, flops_other=12, traffic=(7, 24, 0), saved=12),
+    "activation of a cut gate": row(
+        Activation(13, "silu", True, 0.5), flops_other=78 * (6 + 4 + 1), traffic=(0, 78 * 7, 0), saved=78 * 4
+    ),
+    "mix": row(Mix(11, 3), flops=2 * 6 * 99, flops_other=198, traffic=(0, 6 * (75 + 99), 0), saved=6 * (33 + 9)),
+    "laurel": row(
+        Laurel(11, 5, RMS), params=121, flops=2 * 6 * 110, flops_other=6 * (44 + 33),
+        traffic=(121, 6 * (16 + 16 + 22 + 99), 0), saved=6 * (5 + 11),
+    ),
+    "streams": row(  # 3 of them; norm, router and tanh twice
+        Streams(11, 3, 1, RMS),
+        params=11 + 33 + 27 + 9 + 11,
+        flops=2 * 6 * (2 * 33 + 27 + 99 + 9),
+        flops_other=6 * (2 * (44 + 3) + 33 + 99 + 11),
+        traffic=(22 + 66 + 27 + 9 + 11, 6 * (2 * (22 + 14 + 6) + 12 + 174 + 6 + 297 + 22), 0),
+        saved=6 * (2 * (11 + 11 + 3) + 42 + 11),
+    ),
+    "ends of streams": row(
+        StreamEnds(11, 3, False), params=242, flops=2 * 6 * 242, flops_other=6 * 99,
+        traffic=(242, 6 * (44 + 297), 0), saved=6 * 22,
+    ),
+    "beginnings of streams": row(
+        StreamEnds(11, 3, True), params=242, flops=2 * 6 * 242, flops_other=6 * 99, traffic=(242, 6 * (44 + 297), 0)
+    ),
+    "block of joint branches": row(
+        Block(
+            11, (Branch("x", relu(3), None, None, None), Branch("y", relu(5), None, None, None)),
+            joint=("x", "y"), joint_norm=RMS, scaled=True,
+        ),
+        params=66 + 110 + 11,
+        flops=2 * 6 * 176,
+        flops_other=6 * (3 + 5 + 44 + 22 + 11),
+        traffic=(187, 6 * (34 + 42 + 22 + 66 + 33), 0),
+        saved=6 * (14 + 16 + 11),
+    ),
+    "attention whose values are its keys": row(  # both normed; 6 heads of 5, 2 for keys
+        Attention(
+            11, 6, 2, 5, Causal(), frozenset(), None, Norm(5, "rms", False, 0, 2), None,
+            AttentionCore(6, 2, 5, 5, Causal()), tied_kv=True,
+            value_norm=Norm(5, "rms", False, 0, 2, weighted=False, keeps=False),
+        ),
+        params=330 + 110 + 5 + 330,
+        flops=2 * 6 * 770 + 2 * 12 * 24 * 10,
+        flops_masked=2 * 6 * 770 + 2 * 12 * 21 * 10,
+        flops_other=6 * (40 + 40) + 5 * 12 * 24,
+        traffic=(775, 6 * (41 + 21 + 20 + 20 + 60 + 41), 2 * 2 * 8 * 10),
+        saved=6 * (11 + 10) + 6 * 30 + 16 * 20 + 6 * 30,
+        cache=(20, 0, 160),
+    ),
+    "attention to another layer's keys": row(
+        Attention(
+            11, 6, 2, 5, Causal(), frozenset(), None, None, None,
+            AttentionCore(6, 2, 5, 5, Causal(), borrowed=True), lender="a",
+        ),
+        params=660,
+        flops=2 * 6 * 660 + 2 * 12 * 24 * 10,
+        flops_masked=2 * 6 * 660 + 2 * 12 * 21 * 10,
+        flops_other=5 * 12 * 24,
+        traffic=(660, 6 * (41 + 60 + 41), 2 * 2 * 8 * 10),
+        saved=6 * (11 + 30 + 30),
     ),
     "experts of one token": row(
         EXPERTS,
@@ -765,7 +869,7 @@ def test_a_doubled_formula_is_noticed(cls: type[Leaf], formula: str, monkeypatch
 COSTS = {
     "add": 1, "layer_norm": 7, "layer_norm_nobias": 6, "rms_norm": 4, "softmax": 5, "rotary": 3, "relu": 1, "relu2": 2,
     "gelu": 5, "gelu_tanh": 9, "quick_gelu": 4, "silu": 4, "clamped_silu": 8, "sigmoid": 3, "tanh": 1, "softplus": 2,
-    "none": 0,
+    "cut": 6, "none": 0,
 }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from txcalc import load
 from txcalc.cli import app
 from txcalc.errors import InputError, Refuted, UnknownName
 from txcalc.parts.attention import AttentionCore, Gate, LatentCore, RelativeBias, Rotary
+from txcalc.parts.block import Mix
 from txcalc.parts.convolution import Product
 from txcalc.parts.disentangled import DisentangledCore
 from txcalc.parts.linear import (
@@ -29,6 +30,7 @@ from txcalc.parts.linear import (
     Lookup,
     Norm,
     Patches,
+    Scale,
     Sum,
     Vector,
 )
@@ -229,6 +231,8 @@ PROVED = [
     (Patches, "saved", "vit"),
     (Vector, "weights", "vit"),
     (Product, "saved", "lfm2"),
+    (Scale, "weights", "gemma4-moe"),
+    (Mix, "operations", "gemma3n"),
     (LayerScale, "weights", "beit"),
     (LayerScale, "saved", "beit"),
     (DisentangledCore, "operations", "deberta"),
@@ -275,10 +279,11 @@ def test_every_formula_of_every_leaf_is_proved_or_known_to_be_a_model() -> None:
     there = {(leaf, formula) for leaf in LEAVES for formula in ORACLE_OF if formula in vars(leaf)}
     scans = (SelectiveScan, HeadScan, DeltaRule, GatedRecurrence, DecayScan, TokenShift, WeightedSum)
     no_products = {
-        (leaf, "operations") for leaf in (Lookup, Product, LayerScale, Norm, Activation, Sum, Rotary, Gate, *scans)
+        (leaf, "operations")
+        for leaf in (Lookup, Product, LayerScale, Scale, Norm, Activation, Sum, Rotary, Gate, *scans)
     }
-    recurrent = {(leaf, "saved") for leaf in (*scans, BlockLinear)}
-    assert {(leaf, formula) for leaf, formula, _ in PROVED} == there - no_products - recurrent
+    models = {(leaf, "saved") for leaf in (*scans, BlockLinear, Scale, Mix)}
+    assert {(leaf, formula) for leaf, formula, _ in PROVED} == there - no_products - models
 
 
 @pytest.mark.parametrize(("leaf", "formula", "name"), PROVED, ids=lambda value: getattr(value, "__name__", value))

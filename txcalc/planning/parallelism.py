@@ -105,7 +105,7 @@ class Sharding:
             expected = f"a divisor of tp = {tp}, or a multiple of it that divides tp · dp = {tp * dp}"
             faults.append(Fault("ep", ep, expected))
         if pp > 1 and not self.layers:
-            expected = "1: only a single stack, whose layers read nothing but the layer before, is cut into stages"
+            expected = "1: only a single stack of layers is cut into stages, where each reads the one before alone"
             faults.append(Fault("pp", pp, expected))
         elif pp > 1 and pp > self.layers:
             faults.append(Fault("pp", pp, f"at most the {self.layers} layers"))

@@ -615,6 +615,16 @@ ALTERED: dict[str, tuple[dict[str, Any], ...]] = {
         {"mlp_only_layers": [2], "sliding_window": 4},
         {"attention_bias": True, "tie_word_embeddings": True, "shared_expert_intermediate_size": 8},
     ),
+    "gemma3n_text": (
+        {"layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2},
+        {"intermediate_size": [64, 64, 32, 48], "activation_sparsity_pattern": [0.5, 0.0, 0.5, 0.0]},
+        {"altup_num_inputs": 2, "altup_active_idx": 1, "laurel_rank": 8, "tie_word_embeddings": False},
+    ),
+    "gemma4_text": (
+        {"layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2, "sliding_window": 4},
+        {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "attention_bias": True},
+        {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 8},
+    ),
     "gpt-sw3": ({"n_inner": 100}, {"n_embd": 64, "n_head": 4, "tie_word_embeddings": False}),
     "granite_swa": (
         {"layer_rope_theta": [0, 1e4, 1e4, 0], "sliding_window": 4},

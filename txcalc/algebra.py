@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from txcalc.errors import MissingExtra
 from txcalc.ledger import Ledger, walk
-from txcalc.model import Model
+from txcalc.model import MIXERS, Model
 from txcalc.notation import LATEX, TEXT, Expression, Style, Term, tidy, write
 from txcalc.num import whole
 from txcalc.parts.model import FixedLength
@@ -86,7 +86,7 @@ class _Naming:
 
 
 IN_STACK = ("positions", "embedding", "head", "vision", "audio")
-IN_LAYER = ("attention", "latent", "feed_forward", "experts", "mamba", "mamba2")
+IN_LAYER = ("attention", "latent", "feed_forward", "experts", *MIXERS, "channel_mix")
 
 
 def symbolic(model: Model) -> Symbolic:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,10 @@ from txcalc.verify.symbolic import B, T
 from txcalc.verify.trace import trace
 
 SOURCE = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 import torch.nn.functional as F
@@ -89,6 +95,70 @@ class Two(Tied):
         return super().forward(ids)
 
 
+class Strided(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.shrink = nn.Embedding(10, 8), nn.Conv1d(8, 8, 3, stride=2)
+
+    def forward(self, ids):
+        return self.shrink(self.table(ids).transpose(1, 2))
+
+
+class Positions(Tied):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.ones(16, 16))
+
+    def forward(self, ids):
+        x = self.table(ids)
+        return self.head(self.mask[: ids.shape[1], : ids.shape[1]] @ x)
+
+
+class Odd(Tied):
+    def forward(self, ids):
+        return super().forward(ids) if ids.shape[1] % 2 else ids
+
+
+class Wide(nn.Linear):
+    def __init__(self):
+        super().__init__(8, 8)
+
+
+class Asserts(Tied):
+    def forward(self, ids):
+        assert ids is None
+
+
+class Exits(Tied):
+    def forward(self, ids):
+        raise SystemExit(7)
+
+
+class Talks(Tied):
+    def __init__(self):
+        super().__init__()
+        print("made")
+
+    def forward(self, ids):
+        print("called")
+        return super().forward(ids)
+
+
+@dataclass
+class Config:
+    width: int = 8
+
+
+class Decayed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rates = [rate.item() for rate in torch.linspace(0, 1, 3)]  # as timm does: a number of a tensor
+        self.table = nn.Embedding(10, Config().width)
+
+    def forward(self, ids):
+        return self.table(ids) * self.rates[1]
+
+
 def fails():
     raise RuntimeError("no config\\nat hand")
 
@@ -143,7 +213,11 @@ def test_einsum_is_counted_by_one_and_named_for_the_other(file: str) -> None:
     ("name", "kind", "said"),
     [
         ("Recurrent", Refuted, "only where T = 5"),
+        ("Odd", Refuted, "Mod(T, 2)"),
         ("Routed", Refuted, "depends on data"),
+        ("Wide", InputError, "does not run on token ids"),
+        ("Asserts", InputError, "(batch, length): AssertionError"),
+        ("Exits", InputError, "(batch, length): 7"),
         ("Pictures", InputError, "does not run on token ids"),
         ("Two", InputError, "does not run on token ids"),
         ("fails", InputError, "fails: RuntimeError: no config at hand"),
@@ -157,6 +231,32 @@ def test_what_cannot_be_traced_is_one_line(file: str, name: str, kind: type[Exce
     with pytest.raises(kind) as refused:
         trace(f"{file}:{name}")
     assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["Wide", "Exits"])
+def test_one_line_is_all_that_is_said(file: str, name: str) -> None:
+    """What PyTorch logs of an error, traceback and all, is not."""
+    answer = subprocess.run(
+        [sys.executable, "-m", "txcalc", "trace", f"{file}:{name}"], capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 2 and answer.stdout == "" and len(answer.stderr.splitlines()) == 1
+
+
+def test_what_a_module_prints_is_no_result(file: str) -> None:
+    result = CliRunner().invoke(app, ["trace", f"{file}:Talks", "--json"])
+    assert json.loads(result.stdout)["total"]["params"] == 992 and "made\ncalled" in result.stderr
+
+
+def test_lengths_that_are_divided_and_lengths_that_end(file: str) -> None:
+    result = CliRunner().invoke(app, ["trace", f"{file}:Strided", "--json"])
+    answer = json.loads(result.stdout)
+    assert result.exit_code == 0 and "(T - 3)//2" in answer["total"]["flops"]
+    assert answer["total"]["flops_at_point"] == 2 * 3 * 8 * 8 * 3 * 2  # 3 taps; 3 sequences of 2 places
+    assert trace(f"{file}:Positions").domain == "all B, T ≥ 2, T ≠ 16, T ≤ 16"
+
+
+def test_what_meta_cannot_make_is_made_as_it_is(file: str) -> None:
+    assert [part.params for part in trace(f"{file}:Decayed").parts] == [80]
 
 
 @pytest.mark.parametrize("source", ["mine.py", "", ":", "mine.py:", ":Tied", "nowhere.py:Tied", "no.such.module:Tied"])

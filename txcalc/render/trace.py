@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from txcalc.notation import tidy, write
 from txcalc.render.report import Cell, Report, Table, cell, times
+from txcalc.render.verify import formula
 from txcalc.verify.trace import POINT, Part, Trace
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -56,7 +56,8 @@ def _notes(trace: Trace) -> list[str]:
     ]
     if trace.untraced:
         notes.append(f"fvcore cannot trace this module: {trace.untraced}")
-    return [*notes, "counted by neither, for they multiply no matrices: " + ", ".join(trace.free)]
+    free = "counted by neither, for they multiply no matrices: " + ", ".join(trace.free)
+    return [*notes, free] if trace.free else notes
 
 
 def _at_point(part: Part) -> Any:
@@ -75,7 +76,7 @@ def _data(part: Part, trace: Trace) -> dict[str, Any]:
         "path": part.path,
         "class": part.kind or None,
         "params": part.params,
-        "flops": write(tidy(part.flops)),
+        "flops": formula(part.flops),
         "flops_at_point": _at_point(part),
         "fvcore_at_point": None if trace.untraced else part.fvcore,
     }
@@ -86,7 +87,7 @@ def _row(copies: list[Part], trace: Trace) -> list[Any]:
     segments = zip(*(part.path.split(".") for part in copies), strict=True)
     name = ".".join(names[0] if len(set(names)) == 1 else "*" for names in segments)
     name = name or ("the module itself" if first.kind else "all together")
-    text = write(tidy(first.flops))
+    text = formula(first.flops)
     fvcore = Cell(None, "") if trace.untraced else cell(first.fvcore)
     style = "" if trace.untraced or first.fvcore == _at_point(first) else "yellow"
     return [

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
-from torch.utils._sympy.functions import Min
+from torch.utils._sympy.functions import Min, Mod, PythonMod
 
 from txcalc.errors import Refuted
 
@@ -75,8 +75,18 @@ class Symbols:
             condition = self._lettered(guard.expr)
             if condition == sympy.true:
                 continue
-            if isinstance(condition, sympy.Eq) or condition.has(sympy.Mod):
+            remainders = condition.atoms(sympy.Mod, Mod, PythonMod)
+            if isinstance(condition, sympy.Eq) or any(r.args[1].is_number for r in remainders):
                 raise NotForAll(f"the trace holds only where {condition}")
-            limits.append(str(condition))
+            limits.append(_said(condition))
         letters = ", ".join(sorted({str(s) for e in self._letters.values() for s in e.free_symbols}))
         return f"all {letters} ≥ 2" + "".join(f", {limit}" for limit in sorted(set(limits)))
+
+
+def _said(condition: Any) -> str:
+    """A condition as people write it: T ≤ 16, T ≠ 16."""
+    if not isinstance(condition, sympy.core.relational.Relational):
+        return str(condition)
+    condition = condition.reversed if condition.lhs.is_number else condition
+    sign = {"<=": "≤", ">=": "≥", "!=": "≠"}.get(condition.rel_op, condition.rel_op)
+    return f"{condition.lhs} {sign} {condition.rhs}"

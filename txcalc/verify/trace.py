@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +56,7 @@ def trace(source: str) -> Trace:
     net = module(source)
     given = torch.zeros(POINT, dtype=torch.long, device="meta")
     symbols = Symbols((given,), ((Size(B, 1), Size(T, 1)),))
-    with torch.no_grad():
+    with torch.no_grad(), _theirs():
         with symbols.mode:
             counter = flops.count(net, lambda: _run(source, net, symbols.inputs[0]))
         domain = symbols.domain()
@@ -88,9 +90,9 @@ def _run(source: str, net: nn.Module, ids: Tensor) -> None:
     """One forward pass of token ids. What goes wrong inside is the user's to see in one line."""
     try:
         net(ids)
-    except (KeyboardInterrupt, Refuted):
+    except Refuted:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if "data-dependent" in str(error) or type(error).__name__ == "GuardOnDataDependentSymNode":
             raise Refuted(f"{source}: what it computes depends on data, no formula holds ({_line(error)})") from None
         raise InputError(source, [f"does not run on token ids (batch, length): {_line(error)}"]) from None
@@ -112,34 +114,56 @@ def module(source: str) -> nn.Module:
         made = _attempt(source, "fails", made)
     if not isinstance(made, nn.Module):
         raise InputError(source, [f"returns {type(made).__name__}, expected an nn.Module"])
-    return made.to("meta").eval()
+    return cast(
+        nn.Module, _attempt(source, "has weights that PyTorch's meta device does not take", made.to, "meta")
+    ).eval()
 
 
 def _loaded(source: str, place: str) -> Any:
     """A Python file, or a module by its name (of the current folder, too)."""
     if not place.endswith(".py"):
         sys.path.insert(0, str(Path.cwd()))
-        return _attempt(place, "cannot be imported", lambda: importlib.import_module(place))
+        return _attempt(place, "cannot be imported", importlib.import_module, place)
     path = Path(place)
     if not path.is_file():
         raise InputError(place, ["is not a file"])
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(f"traced_{path.stem}", path)
     assert spec is not None and spec.loader is not None
-    holder = importlib.util.module_from_spec(spec)
+    holder = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
     sys.path.insert(0, str(path.parent.resolve()))
-    _attempt(place, "cannot be imported", lambda: spec.loader.exec_module(holder))  # type: ignore[union-attr]
+    _attempt(place, "cannot be imported", spec.loader.exec_module, holder)
     return holder
 
 
-def _attempt(where: str, what: str, work: Callable[[], Any]) -> Any:
-    """Somebody else's code: whatever it raises is one line."""
+@contextmanager
+def _theirs() -> Iterator[None]:
+    """Somebody else's code at work: what it prints is no result, and what PyTorch logs of its errors is told once."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
-        with torch.device("meta"):
-            return work()
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _attempt(where: str, what: str, work: Callable[..., Any], *arguments: Any) -> Any:
+    """Somebody else's code: whatever it raises is one line. What cannot be made on meta (it reads a number of a tensor)
+    is made again as it is."""
+    try:
+        with _theirs():
+            try:
+                with torch.device("meta"):
+                    return work(*arguments)
+            except (RuntimeError, TypeError, NotImplementedError) as error:
+                if "meta" not in str(error):
+                    raise
+                return work(*arguments)
     except (Exception, SystemExit) as error:
-        raise InputError(where, [f"{what}: {type(error).__name__}: {_line(error)}"]) from None
+        said = ": ".join(dict.fromkeys((type(error).__name__, _line(error))))
+        raise InputError(where, [f"{what}: {said}"]) from None
 
 
 def _line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) < 160 else text[:159] + "…"

@@ -5,9 +5,11 @@ Everything here runs on the CPU; what needs a CUDA device is marked, and skipped
 
 from __future__ import annotations
 
+import gc
 import json
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +30,10 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 pytest.importorskip("fvcore", reason="fvcore is not installed: pip install 'txcalc[verify]'")
 
 from txcalc.verify import device, verify  # noqa: E402
-from txcalc.verify.calibrate import Sizes, calibrate  # noqa: E402
+from txcalc.verify.calibrate import Calibration, Sizes, calibrate  # noqa: E402
 from txcalc.verify.measure import Clock, held, measured, part_seconds, seconds, traced  # noqa: E402
 from txcalc.verify.suite import CPU_LIST, CUDA_LIST, Item, Suite  # noqa: E402
-from txcalc.verify.workloads import Load, Subject, crossing, peak_memory, times  # noqa: E402
+from txcalc.verify.workloads import Load, Subject, common, crossing, peak_memory, times  # noqa: E402
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, gpu])]
@@ -51,13 +53,22 @@ def tiny(name: str) -> Model:
     return build(TINY[name], name)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Then its own time on a processor is the clock, and what else runs on the machine no part of a time."""
+    """Then its own time on a processor is the clock, and what else runs on the machine no part of a time; nor does one
+    thread wait for another that has no processor. And what was imported is no garbage: no collection looks at it."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
+    gc.freeze()
     yield
+    gc.unfreeze()
     torch.set_num_threads(before)
+
+
+@cache
+def quick() -> Calibration:
+    """One round: how fast a machine is says nothing of what is done with the answer."""
+    return calibrate("cpu", sizes=SMALL, rounds=1)
 
 
 # Bytes.
@@ -138,6 +149,14 @@ def test_memory_that_no_one_foresaw_has_a_name() -> None:
     assert foreseen.peak < found.peak and "cumsum" in found.by_operator
 
 
+@pytest.mark.parametrize("rows", [1, 2, 300])
+def test_work_keeps_within_a_table_of_positions(rows: int) -> None:
+    model = load(f"D=12 L=1 h=2 F=8 V=5 learned={rows}")
+    longest = [step.past + step.tokens for step in common(model, "cpu")]
+    assert longest and max(longest) == min(rows, 256) and min(longest) > 0
+    assert peak_memory(Subject(model, "cpu", torch.float32), common(model, "cpu")[0]).measured > 0
+
+
 def test_blocks_computed_again_hold_less() -> None:
     subject = Subject(load("D=32 L=4 h=2 F=128 V=16"), "cpu", torch.float32)
     plain, again = (peak_memory(subject, Load("training", 4, 64, checkpoint=c)) for c in (False, True))
@@ -163,7 +182,7 @@ def test_a_part_is_timed_where_it_runs() -> None:
     assert found.keys() == {"first", "second"} and all(value > 0 for value in found.values())
 
 
-def test_the_clock_of_one_thread_does_not_count_waiting(one_thread: None) -> None:
+def test_the_clock_of_one_thread_does_not_count_waiting() -> None:
     import time
 
     (slept,) = seconds(lambda: lambda: time.sleep(0.05), "cpu", 1, 0)
@@ -179,7 +198,7 @@ def test_a_crossing_lies_between_two_lengths() -> None:
 # Calibration.
 
 
-def test_predictions_of_a_calibrated_machine(one_thread: None, tmp_path: Path) -> None:
+def test_predictions_of_a_calibrated_machine(tmp_path: Path) -> None:
     """Within 30 % for three steps of which no size was calibrated with.
 
     Again up to four times: a processor that others share changes its speed between two kernels (its clock, its caches,
@@ -197,16 +216,16 @@ def test_predictions_of_a_calibrated_machine(one_thread: None, tmp_path: Path) -
     assert shares.launch_s > 0
 
 
-def test_a_calibration_is_a_hardware_file(one_thread: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_calibration_is_a_hardware_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tomli_w", reason="tomli_w is not installed: pip install 'txcalc[export]'")
-    quick = calibrate("cpu", sizes=SMALL, rounds=1)
-    monkeypatch.setattr("txcalc.verify.calibrate.calibrate", lambda *_, **__: quick)
+    found = quick().accelerator
+    monkeypatch.setattr("txcalc.verify.calibrate.calibrate", lambda *_, **__: quick())
     path = tmp_path / "mine.toml"
     code, out, err = run("calibrate", "--out", str(path))
     assert code == 0 and "Shares of the ceilings" in out and f"--gpu {path}" in err
     read = hardware.load(path)
-    assert read.bandwidth == quick.accelerator.bandwidth and read.peaks == quick.accelerator.peaks
-    assert read.efficiency.launch_s == quick.accelerator.efficiency.launch_s
+    assert read.bandwidth == found.bandwidth and read.peaks == found.peaks
+    assert read.efficiency.launch_s == found.efficiency.launch_s
     assert "txcalc calibrate" in read.efficiency.sources["memory"]
     answer = json.loads(
         run("deploy", "gpt2", "--gpu", f"{path}:1", "--context", "512", "--weights", "fp32", "--json")[1]
@@ -217,7 +236,7 @@ def test_a_calibration_is_a_hardware_file(one_thread: None, tmp_path: Path, monk
     assert tomllib.loads(path.read_text())["calibration"].keys() == answer["accelerator"]["calibration"].keys()
 
 
-def test_a_known_datasheet_is_kept(one_thread: None) -> None:
+def test_a_known_datasheet_is_kept() -> None:
     like = hardware.load("h200")
     found = calibrate("cpu", sizes=SMALL, rounds=1, like=like).accelerator
     assert (found.peaks, found.bandwidth, found.link, found.power) == (
@@ -253,11 +272,12 @@ ITEMS = (
 
 
 def suite(path: Path | None, limit: float = 600, **options: Any) -> Suite:
-    quick = options.pop("ceilings", lambda name, **_: calibrate(name, sizes=SMALL, rounds=1))
-    return Suite("cpu", path, "a test", limit, options.pop("items", ITEMS), ceilings=quick, **options)
+    return Suite(
+        "cpu", path, "a test", limit, options.pop("items", ITEMS), ceilings=lambda *_, **__: quick(), **options
+    )
 
 
-def test_a_suite_writes_as_it_goes_and_goes_on(one_thread: None, tmp_path: Path) -> None:
+def test_a_suite_writes_as_it_goes_and_goes_on(tmp_path: Path) -> None:
     path, heard = tmp_path / "found.json", list[str]()
 
     def tell(step: str, share: float) -> None:
@@ -285,12 +305,12 @@ def test_a_suite_writes_as_it_goes_and_goes_on(one_thread: None, tmp_path: Path)
     assert code == 0 and "2 of 3" in out and "Most memory held at once" in out
 
 
-def test_a_suite_ends_in_time(one_thread: None) -> None:
+def test_a_suite_ends_in_time() -> None:
     found = suite(None, limit=0).run()
     assert found["items"] == {} and not found["complete"]
 
 
-def test_a_suite_cuts_to_what_fits_and_refuses_what_does_not(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suite_cuts_to_what_fits_and_refuses_what_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     model = load(ITEMS[0].source)
     layer = 4 * model.ledger().at("layers.0").total("params")
     monkeypatch.setattr(device, "free_bytes", lambda _: device.SPARE + 2 * (4 * model.params - 2 * layer))
@@ -301,9 +321,7 @@ def test_a_suite_cuts_to_what_fits_and_refuses_what_does_not(one_thread: None, m
     assert all("not one of its layers fits" in item["refused"] for item in found["items"].values())
 
 
-def test_memory_that_does_not_suffice_ends_a_step_and_not_the_suite(
-    one_thread: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_that_does_not_suffice_ends_a_step_and_not_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -332,7 +350,7 @@ def run(*argv: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_verify_on_a_device_shows_memory_and_time(one_thread: None) -> None:
+def test_verify_on_a_device_shows_memory_and_time() -> None:
     code, out, _ = run("verify", "D=32 L=1 h=4 F=64 V=50", "--device", "cpu", "--gpu", "l4", "--json")
     answer = json.loads(out)
     assert code == 0 and answer["ok"]
@@ -348,6 +366,12 @@ def test_verify_on_a_device_shows_memory_and_time(one_thread: None) -> None:
         (["verify", "--suite", "gpt2", "--device", "cpu"], 2, "stand alone"),
         (["verify", "--show", "README.md"], 2, "cannot be read"),
         (["verify", "gpt2", "--out", "x.json"], 2, "--out belongs to --suite"),
+        (["verify", "--suite", "--device", "cpu", "--limit", "nan"], 2, "--limit is nan, expected seconds"),
+        (["verify", "--suite", "--device", "cpu", "--layers", "1"], 2, "--layers does not go with --suite"),
+        (["verify", "--show", "x.json", "--limit", "1"], 2, "--limit does not go with --show"),
+        (["verify", "--suite", "--device", "cpu", "--out", "tests"], 2, "--out tests cannot be written"),
+        (["verify", "--suite", "--device", "cpu", "--out", "nowhere/x.json"], 2, "cannot be written"),
+        (["calibrate", "--out", "nowhere/mine.toml"], 2, "a folder that exists"),
         (["verify", "gpt2", "--oracle", "peak"], 2, "expected cpu or cuda, for --oracle peak"),
         (["calibrate", "--device", "meta"], 2, "expected cpu or cuda"),
         (["calibrate", "--out", "mine.json"], 2, "ends in .toml"),
@@ -355,7 +379,8 @@ def test_verify_on_a_device_shows_memory_and_time(one_thread: None) -> None:
         (["verify", "--suite", "--device", "cpu", "--out", "pyproject.toml"], 2, "no file of measurements"),
     ],
 )
-def test_bad_input(argv: list[str], code: int, said: str) -> None:
+def test_bad_input(argv: list[str], code: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parent.parent)
     got, out, err = run(*argv)
     assert got == code and out == "" and said in err
 

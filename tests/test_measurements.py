@@ -10,7 +10,7 @@ import pytest
 
 from txcalc import hardware, load
 from txcalc.errors import InputError
-from txcalc.render.measurements import folder, overview, read, report
+from txcalc.render.measurements import folder, overview, read, report, shown
 from txcalc.render.report import as_lines
 
 FILES = sorted(folder().glob("*.json"))
@@ -59,6 +59,8 @@ def test_what_is_exact_is_equal(path: Path) -> None:
 def test_its_parameters_are_those_of_today(path: Path) -> None:
     for name, item in items(path):
         model = load(item["source"], item.get("changes"))
+        rows = item["steps"]["exact: parameters"]["wholes"]
+        assert [row[4:6] for row in rows if row[1] == "params"] == [[item["params"]] * 2], name
         if item["layers"] == item["of_layers"]:
             assert item["params"] == model.params, name
         else:
@@ -126,6 +128,21 @@ def test_absorbed_latents_take_less(path: Path) -> None:
 
 
 @evidence
+def test_each_of_its_numbers_is_held(path: Path, tmp_path: Path) -> None:
+    """One figure at a time: a peak below the least, a time under its floor."""
+    rules = {"peak memory": test_no_peak_is_below_the_least_and_all_are_near, "time": test_no_time_is_below_its_floor}
+    for quantity, rule in rules.items():
+        for number in (0, len(figures(path, quantity)) - 1):
+            found, changed = read(path), tmp_path / "changed.json"
+            steps = [step for item in found["items"].values() for step in item["steps"].values()]
+            mine = [f for step in steps for f in step.get("figures", ()) if f["quantity"] == quantity]
+            mine[number]["measured"] = mine[number]["floor"] * 0.999 - 1
+            changed.write_text(json.dumps(found))
+            with pytest.raises(AssertionError):
+                rule(changed)
+
+
+@evidence
 def test_it_is_shown(path: Path) -> None:
     text = "\n".join("".join(piece for piece, _ in line) for line in as_lines(report(read(path)), 100))
     assert "Exact: predicted equals measured" in text and "Most memory held at once" in text and "Time" in text
@@ -155,10 +172,15 @@ def test_a_number_that_was_changed_is_seen(tmp_path: Path) -> None:
         ("[]", "schema is \\[\\]"),
         ('{"schema": "txcalc/proofs/1"}', "expected 'txcalc/measurements/1'"),
         ('{"schema": "txcalc/measurements/1", "items": []}', "5 faults"),
+        (
+            '{"schema": "txcalc/measurements/1", "device": {}, "date": "", "command": "", "complete": true, '
+            '"items": {"a": {}}}',
+            "no whole file of measurements: 'steps' is missing",
+        ),
     ],
 )
 def test_what_is_no_file_of_measurements_is_refused(text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "wrong.json"
     path.write_text(text)
     with pytest.raises(InputError, match=said):
-        read(path)
+        shown(path)

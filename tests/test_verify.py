@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
@@ -520,11 +521,43 @@ def test_running_out_of_memory_says_how_many_layers_fit(monkeypatch: pytest.Monk
         verify(tiny("llama"), device="cpu")
 
 
+def test_what_ran_out_of_memory_is_let_go_before_what_is_free_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[weakref.ref[nn.Module]] = []
+    alive: list[bool] = []
+
+    def full(subject: Subject) -> Any:
+        held.append(weakref.ref(subject.net))
+        raise RuntimeError("CUDA error: out of memory")
+
+    def free(_: str) -> int:
+        alive.append(bool(held) and held[0]() is not None)
+        return 2**40
+
+    monkeypatch.setattr(macs, "rows", full)
+    monkeypatch.setattr(device, "free_bytes", free)
+    with pytest.raises(Refuted, match="half of that to work in: its first 2 layers of 2 fit"):
+        verify(tiny("llama"), device="cpu")
+    assert held and alive == [False, False]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("where", ["meta", "cpu"])
+def test_a_table_of_few_positions_is_not_run_past(rows: int, where: str) -> None:
+    oracles = ["flops", "cache", "bytes", *(["fvcore", "memory"] if where == "meta" else [])]
+    verdict = verify(load(f"D=12 L=1 h=2 F=8 V=5 learned={rows} window=3"), oracles, device=where)
+    assert failed(verdict) == []
+    assert where == "cpu" or ("all B ≥ 2" if rows == 1 else "all B, T ≥ 2") in {row.where for row in verdict.rows}
+
+
 def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(NoDevice) as refused:
         verify(tiny("llama"), device="cuda")
     assert refused.value.exit_code == 3
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(NoDevice, match="PyTorch finds 2"):
+        verify(tiny("llama"), device="cuda:2")
     with pytest.raises(InputError, match="expected meta, cpu or cuda"):
         verify(tiny("llama"), device="abacus")
     with pytest.raises(UnknownName, match="did you mean flops"):
@@ -606,6 +639,10 @@ def test_what_people_read() -> None:
         (["gpt2", "--layers", "13"], 2, "from 1 to 12"),
         (["gpt2", "--layers", "1", "--record"], 2, "--record"),
         (["gpt2", "--device", "abacus"], 2, "expected meta, cpu or cuda"),
+        (["gpt2", "--device", "meta:0"], 2, "expected meta, cpu or cuda"),
+        (["gpt2", "--device", "cpu", "--symbolic"], 2, "expected meta, for --symbolic"),
+        (["gpt2", "--gpu", "l4"], 2, "--gpu belongs to --oracle time"),
+        (["gpt2", "--limit", "9"], 2, "--limit belongs to --suite"),
     ],
 )
 def test_bad_input(argv: list[str], code: int, said: str) -> None:

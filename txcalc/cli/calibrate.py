@@ -45,6 +45,8 @@ def calibrate(
         raise InputError("calibrate", [Fault("--device", device, "cpu or cuda")])
     if out is not None and out.suffix != ".toml":
         raise InputError("calibrate", [Fault("--out", str(out), "a file that ends in .toml, as deploy --gpu reads it")])
+    if out is not None and not (out.absolute().parent.is_dir() and not out.is_dir()):
+        raise InputError("calibrate", [Fault("--out", str(out), "a file in a folder that exists")])
     as_toml({})  # that it can be written is known before two minutes are over
     datasheet = hardware.load(like) if like else None
 

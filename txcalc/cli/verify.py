@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -51,7 +52,10 @@ def verify(
         Path | None,
         typer.Option(help="Where the suite writes after every step, and goes on.", metavar="FILE.json"),
     ] = None,
-    limit: Annotated[float, typer.Option(help="Seconds after which the suite begins nothing new.", metavar="N")] = 3600,
+    limit: Annotated[
+        float | None,
+        typer.Option(help="Seconds after which the suite begins nothing new.", metavar="N", show_default="3600"),
+    ] = None,
     show: Annotated[
         Path | None, typer.Option(help="A suite's file as tables; nothing is measured.", metavar="FILE.json")
     ] = None,
@@ -73,13 +77,24 @@ def verify(
     from txcalc.sources.presets import names
 
     chosen = o.chosen(format_, json_)
+    of_suite = {"--out": out, "--limit": limit is not None}
     if show is not None or suite:
         if sources or everything or (show is not None and suite):
             raise InputError("verify", ["--suite and --show stand alone: without models, one of both"])
-        _measurements(show, device, out, limit, gpu, chosen)
+        foreign: dict[str, Any] = {
+            "--oracle": oracle, "--symbolic and --points": symbolic is not None, "--layers": layers is not None,
+            "--dtype": dtype != "fp32", "--against": against, "--zero-cost": zero_cost, "--record": record,
+        }  # fmt: skip
+        if suite:
+            _refuse(foreign, "does not go with --suite, whose list says it for each model")
+        else:
+            foreign |= of_suite | {"--gpu": gpu, "--device": device != "meta"}
+            _refuse(foreign, "does not go with --show, which measures nothing")
+        if limit is not None and not limit > 0:
+            raise InputError("verify", [Fault("--limit", limit, "seconds, more than 0")])
+        _measurements(show, device, out, 3600 if limit is None else limit, gpu, chosen)
         return
-    if out is not None:
-        raise InputError("verify", ["--out belongs to --suite"])
+    _refuse(of_suite, "belongs to --suite")
     if everything == bool(sources):
         raise InputError("verify", ["expected models, or --all for every preset" + (", not both" if sources else "")])
     if layers is not None and record:
@@ -94,12 +109,16 @@ def verify(
     from txcalc.verify.workloads import MEASURES
 
     real = device != "meta"
+    if real:
+        gc.freeze()  # what is imported is no garbage: measuring collects often, and need not look at it
     usual = [*DEFAULT, "bytes", "training", *MEASURES] if real else list(DEFAULT)
     known = [*(name for name in ORACLES if name != "transformers"), *(MEASURES if real else ())]
-    asked = known if oracle == ["all"] else list(oracle or usual)
+    asked = known if "all" in (oracle or ()) else list(oracle or usual)
     measures = [name for name in MEASURES if name in asked]
     if measures and not real:
         raise InputError("verify", [Fault("--device", device, f"cpu or cuda, for --oracle {measures[0]}")])
+    if gpu is not None and "time" not in measures:
+        raise InputError("verify", ["--gpu belongs to --oracle time, on --device cpu or cuda"])
     asked = [name for name in asked if name not in MEASURES]
     asked += ["transformers"] if against else []
     lengths: Any = "auto" if symbolic is None else "symbolic" if symbolic else "points"
@@ -121,6 +140,14 @@ def verify(
         raise typer.Exit(1)
 
 
+def _refuse(given: dict[str, Any], why: str) -> None:
+    """Errors: `InputError` that names every option given for nothing."""
+    from txcalc.errors import InputError
+
+    if faults := [f"{name} {why}" for name, value in given.items() if value]:
+        raise InputError("verify", faults)
+
+
 def _figures(verdict: Any, model: Any, device: str, dtype: Any, measures: list[str], gpu: str | None) -> None:
     """Memory and time on a device, into the verdict."""
     from txcalc import hardware
@@ -136,10 +163,10 @@ def _figures(verdict: Any, model: Any, device: str, dtype: Any, measures: list[s
 def _measurements(show: Path | None, device: str, out: Path | None, limit: float, gpu: str | None, chosen: Any) -> None:
     """A suite is run, or only its file is shown."""
     from txcalc.cli.output import emit
-    from txcalc.render.measurements import read, report
+    from txcalc.render.measurements import report, shown
 
     if show is not None:
-        emit(report(read(show)), chosen)
+        emit(shown(show), chosen)
         return
     from rich.console import Console
     from rich.progress import Progress
@@ -155,6 +182,7 @@ def _measurements(show: Path | None, device: str, out: Path | None, limit: float
         def tell(step: str, share: float) -> None:
             bar.update(task, description=step, completed=share)
 
+        gc.freeze()
         found = Suite(device, out, command, limit, like=like, tell=tell).run()
     emit(report(found), chosen)
     if any(step.get("unequal") for item in found["items"].values() for step in item["steps"].values()):

@@ -45,6 +45,16 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
+def shown(path: Path) -> Report:
+    """The report of a file. Errors: `InputError`, also for one that lacks a part."""
+    found = read(path)
+    try:
+        return report(found)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
+        raise InputError(str(path), [f"is no whole file of measurements: {reason}"]) from None
+
+
 def report(found: Found) -> Report:
     """What was compared, the memory and the times of one device."""
     items = found["items"].items()

@@ -74,6 +74,8 @@ def verify(
         if name not in ORACLES:
             raise UnknownName("verify", "oracle", name, list(ORACLES), f"one of {', '.join(ORACLES)}")
     devices.check(device)
+    if lengths == "symbolic" and device != "meta" and not ON_FAKES.issuperset(wanted):
+        raise InputError("verify", [Fault("--device", device, "meta, for --symbolic", "real tensors have sizes")])
     devices.check_room(model, device, dtype)
     subject, fake = Subject(model, device, dtype, lengths), Subject(model, "meta", dtype, lengths)
     verdict = Verdict(model.name, notes=[note for note in model.notes if note.startswith(CUT)])
@@ -82,10 +84,11 @@ def verify(
             module, function, _ = ORACLES[name]
             chosen = fake if name in ON_FAKES else subject
             verdict.rows += getattr(import_module(f"txcalc.verify.{module}"), function)(chosen)
-    except (torch.OutOfMemoryError, RuntimeError) as error:
+    except RuntimeError as error:
         if not devices.ran_out(error):
             raise
-        raise devices.too_large(model, device, dtype, devices.free_bytes(device) // 2) from None
+        del subject, fake, chosen
+        raise devices.exhausted(error, model, device, dtype) from None
     verdict.notes += [*subject.notes, *fake.notes]
     return verdict
 

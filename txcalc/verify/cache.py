@@ -50,15 +50,18 @@ def rows(subject: Subject) -> Iterator[Row]:
     spans = [leaf.span for leaf in leaves if isinstance(leaf, AttentionCore | LatentCore)]
     windows = {span.window for span in spans if isinstance(span, Window)}
     if subject.device != "meta":
-        windows = {window for window in windows if window <= LONGEST_COMPUTED}
-    short = min(5, max(point.tokens for point in subject.points) - STEPS)
-    for prompt in sorted({max(short, 1)} | {window - 1 for window in windows if window > 1}):
+        most = min(LONGEST_COMPUTED, (subject.longest or LONGEST_COMPUTED + STEPS) - STEPS + 1)
+        windows = {window for window in windows if window <= most}
+    longest = max(point.tokens for point in subject.points)
+    short = max(min(5, longest - STEPS), 1)
+    for prompt in sorted({short} | {window - 1 for window in windows if window > 1}):
+        steps = min(STEPS, longest - short) if prompt == short else STEPS
         for mla in ("expanded", "absorbed") if subject.model.has_latents else ("expanded",):
-            yield from _decoded(subject, prompt, mla)
+            yield from _decoded(subject, prompt, steps, mla)
 
 
-def _decoded(subject: Subject, prompt: int, mla: str) -> Iterator[Row]:
-    sizes = Point(BATCH, prompt + STEPS, subject.points[-1].source)
+def _decoded(subject: Subject, prompt: int, steps: int, mla: str) -> Iterator[Row]:
+    sizes = Point(BATCH, prompt + steps, subject.points[-1].source)
     with tracing(static=subject.device == "meta", absorbed=mla == "absorbed"):
         passes = list(decode(subject.some, subject.inputs(sizes), prompt))
     for past, tokens, held, cost in passes:

@@ -32,10 +32,14 @@ def check(device: str) -> None:
         kind = torch.device(device).type
     except RuntimeError:
         kind = ""
-    if kind not in ("meta", "cpu", "cuda"):
+    if kind not in ("meta", "cpu", "cuda") or (kind != "cuda" and device != kind):
         raise InputError("verify", [f"--device is {device!r}, expected meta, cpu or cuda"])
     if kind == "cuda" and not torch.cuda.is_available():
         raise NoDevice("--device cuda needs a CUDA device, and PyTorch finds none (--device meta needs no device)")
+    if kind == "cuda" and (torch.device(device).index or 0) >= torch.cuda.device_count():
+        raise NoDevice(
+            f"--device {device} is not there, PyTorch finds {torch.cuda.device_count()} (cuda:0 is the first)"
+        )
 
 
 def check_room(model: Model, device: str, dtype: torch.dtype) -> None:
@@ -46,15 +50,24 @@ def check_room(model: Model, device: str, dtype: torch.dtype) -> None:
             raise too_large(model, device, dtype, free)
 
 
-def too_large(model: Model, device: str, dtype: torch.dtype, free: int) -> Refuted:
-    """The refusal for a model whose weights do not fit in `free` bytes."""
-    fitting, most = 0, n_layers(model)
-    while fitting < most and _weights(cut(model, fitting + 1), dtype) + SPARE <= free:
+def too_large(model: Model, device: str, dtype: torch.dtype, free: int, working: bool = False) -> Refuted:
+    """The refusal for a model whose weights do not fit in `free` bytes; `working`: that left no room to work in, for
+    which as much again is set aside."""
+    fitting, most, room = 0, n_layers(model), free // 2 if working else free
+    while fitting < most and _weights(cut(model, fitting + 1), dtype) + SPARE <= room:
         fitting += 1
     fits = f"its first {fitting} layers of {most} fit (--layers {fitting})" if fitting else "not one of its layers fits"
+    beside = ", half of that to work in" if working else ""
     return Refuted(
-        f"{model.name}: its weights take {iec(_weights(model, dtype))}, {device} has {iec(free)} free: {fits}"
+        f"{model.name}: its weights take {iec(_weights(model, dtype))}, {device} has {iec(free)} free{beside}: {fits}"
     )
+
+
+def exhausted(error: BaseException, model: Model, device: str, dtype: torch.dtype) -> Refuted:
+    """The refusal for a model at whose work memory ran out; what the failed work still held is given back first."""
+    error.__traceback__ = None  # its frames hold the modules
+    tidy(device)
+    return too_large(model, device, dtype, free_bytes(device), working=True)
 
 
 def free_bytes(device: str) -> int:
@@ -68,7 +81,8 @@ def free_bytes(device: str) -> int:
 
 def ran_out(error: BaseException) -> bool:
     """Whether an error of PyTorch says that memory did not suffice (the CPU's allocator has no class of its own)."""
-    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
+    words = ("allocate memory", "out of memory", "ALLOC_FAILED")  # the CPU's, a kernel's launch, cuBLAS's and cuDNN's
+    return isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in words)
 
 
 def tidy(device: str) -> None:

@@ -250,7 +250,7 @@ class Clock:
         if not self.cuda:
             return self._time()
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(torch.cuda.current_stream(self.device))
         return event
 
     def wait(self) -> None:

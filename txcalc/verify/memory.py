@@ -58,7 +58,8 @@ def training_step(subject: Subject, point: Point) -> dict[str, dict[str, int]]:
 def rows(subject: Subject) -> Iterator[Row]:
     """Weights, gradients, AdamW's state and what autograd keeps, each in the phase where it is; the peak in a note."""
     last = subject.points[-1]
-    point = Point(SIZES[0], min(SIZES[1], 2 * last.tokens), None if last.source is None else SIZES[2])
+    tokens = min(SIZES[1], 2 * last.tokens, subject.longest or SIZES[1])
+    point = Point(SIZES[0], tokens, None if last.source is None else SIZES[2])
     phases, ledger = training_step(subject, point), subject.ledger(point)
     width = subject.dtype.itemsize
     weights, saved = ledger.total("params") * width, ledger.total("saved") * width

@@ -47,27 +47,29 @@ def _weights(subject: Subject) -> Iterator[Row]:
 
 
 def _cache(subject: Subject) -> Iterator[Row]:
-    prompt = max(1, min(5, max(point.tokens for point in subject.points) - STEPS))
-    sizes = Point(BATCH, prompt + STEPS, subject.points[-1].source)
+    longest = max(point.tokens for point in subject.points)
+    prompt = max(1, min(5, longest - STEPS))
+    steps = min(STEPS, longest - prompt)
+    sizes = Point(BATCH, prompt + steps, subject.points[-1].source)
     net = subject.net if subject.device != "meta" else subject.some
     ids, *source = subject.inputs(sizes)
 
     def filled() -> Cache:
         cache, rest = Cache(), tuple(source)
         with torch.no_grad(), mode(static=subject.device == "meta"):
-            for part in ids.split((prompt, *[1] * STEPS), 1):
+            for part in ids.split((prompt, *[1] * steps), 1):
                 net(part, *rest, cache=cache)
                 rest = ()
         return cache
 
     cache, asked, given = held(filled, subject.device) if subject.device != "meta" else (filled(), 0, 0)
     found = {path: sum(t.untyped_storage().nbytes() for t in kept) for path, kept in cache.tensors.items()}
-    ledger = subject.model.ledger(BATCH, 1, prompt + STEPS - 1, sizes.source)
+    ledger = subject.model.ledger(BATCH, 1, prompt + steps - 1, sizes.source)
 
     def size(entry: Entry) -> int:
         return BATCH * state_bytes(entry, subject.dtype.itemsize)
 
-    where = f"B = {BATCH}, {prompt + STEPS} tokens"
+    where = f"B = {BATCH}, {prompt + steps} tokens"
     yield from compare(ledger, size, subject.everywhere(found), "bytes of the cache", ORACLE, where)
     if subject.device != "meta":
         tables = sum(table.untyped_storage().nbytes() for table in cache.distances.values())

@@ -114,12 +114,17 @@ class Subject:
         return copies
 
     @cached_property
+    def longest(self) -> int | None:
+        """Rows of the shortest table of positions; None where no table ends."""
+        tables = [stack.embedding.positions for stack in self._stacks.values() if stack.embedding]
+        return min([table.rows for table in tables if table is not None], default=None)
+
+    @cached_property
     def points(self) -> list[Point]:
         """Five sizes at which to measure, odd ones among them; fewer where the model has fewer positions."""
         if self.model.fixed_length:
             return [Point(batch, 1, None) for batch in (1, 2, 3, 5, 8)]
-        tables = [stack.embedding.positions for stack in self._stacks.values() if stack.embedding]
-        rows = min([table.rows for table in tables if table is not None], default=max(point[1] for point in POINTS))
+        rows = self.longest or max(point[1] for point in POINTS)
         apart = self.model.spec["kind"] == "encoder-decoder"
         found = [Point(b, min(t, rows), min(s, rows) if apart else None) for b, t, s in POINTS]
         return list(dict.fromkeys(found))
@@ -134,12 +139,14 @@ class Subject:
 
     @property
     def letters(self) -> Point:
-        """The sizes as symbols."""
+        """The sizes as symbols; a length that can only be 1 is none."""
+        if self.longest == 1 and not self.model.fixed_length:
+            return Point(B, 1, self.points[0].source and 1)
         return Point(B, T, T_SRC if self.model.spec["kind"] == "encoder-decoder" else None)
 
     def symbols(self, device: str = "meta") -> Symbols:
         """Inputs whose sizes are symbols. Which dimension is which shows when one size changes."""
-        base = self.points[EVERY_LAYER_AT]
+        base = self.points[min(EVERY_LAYER_AT, len(self.points) - 1)]
         sample = self.inputs(base, device)
         sizes: list[list[Size | None]] = [[None] * tensor.dim() for tensor in sample]
         for i, letter in enumerate(self.letters):

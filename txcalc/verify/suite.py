@@ -164,16 +164,22 @@ class Suite:
         try:
             before = json.loads(path.read_text())
             same = before["schema"] == SCHEMA and before["device"] == self.found["device"]
+            items = dict(before["items"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError("verify", [f"--out {path} exists and is no file of measurements: {error}"]) from None
         if not same:
             raise InputError("verify", [f"--out {path} has measurements of another device or PyTorch (another name)"])
         self.found |= {key: before[key] for key in (CEILINGS,) if key in before}
         listed = {item.name for item in self.items}
-        self.found["items"] = {name: item for name, item in before["items"].items() if name in listed}
+        self.found["items"] = {name: item for name, item in items.items() if name in listed}
 
     def run(self) -> dict[str, Any]:
-        """All that there is time for."""
+        """All that there is time for. Errors: `InputError` where the file cannot be written, found before measuring."""
+        try:
+            self._write()
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise InputError("verify", [f"--out {self.path} cannot be written: {reason}"]) from None
         try:
             if CEILINGS not in self.found:
                 self._ceilings()
@@ -210,6 +216,7 @@ class Suite:
             entry["refused"] = str(devices.too_large(whole, self.device, dtype, devices.free_bytes(self.device)))
             return
         kept = devices.n_layers(model)
+        entry.pop("refused", None)  # by an earlier run, which had less memory
         entry |= {"layers": kept, "of_layers": most, "dtype": item.dtype, "params": model.params}
         entry |= {"changes": dict(item.changes)} if item.changes else {}
         subject = Subject(model, self.device, dtype)
@@ -223,9 +230,10 @@ class Suite:
         start = time.monotonic()
         try:
             found: dict[str, Any] = step(subject, accelerator)
-        except (torch.OutOfMemoryError, RuntimeError) as error:
+        except RuntimeError as error:
             if not devices.ran_out(error):
                 raise
+            error.__traceback__ = None  # its frames hold the modules
             devices.tidy(self.device)
             found = {"refused": f"it needs more than the {devices.free_bytes(self.device):,} B that are free"}
         devices.tidy(self.device)

@@ -29,6 +29,7 @@ from txcalc.verify.flops import learning
 from txcalc.verify.measure import Peak, Work, measured, part_seconds, seconds, traced
 from txcalc.verify.saved import claims
 from txcalc.verify.storage import state_bytes
+from txcalc.verify.subject import Subject as Modules
 from txcalc.verify.verdict import Figure, Verdict, module_paths
 
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
@@ -254,14 +255,16 @@ MEASURES = {
 def common(model: Model, device: str) -> tuple[Load, ...]:
     """What is measured of any model where nothing else is asked: sizes that suit the device and the model."""
     cuda = torch.device(device).type == "cuda"
-    long, batch = min(2048 if cuda else 256, model.context or 256), 8 if cuda else 2
-    passes = (Load("prefill", 1, long // 4), Load("prefill", batch, long // 4), Load("prefill", 1, long))
+    rows = Modules(model).longest or 2048
+    long, batch = min(2048 if cuda else 256, model.context or 256, rows), 8 if cuda else 2
+    short = max(long // 4, 1)
+    passes = (Load("prefill", 1, short), Load("prefill", batch, short), Load("prefill", 1, long))
     steps = (Load("decode", 1, 1, long - 1), Load("decode", batch, 1, long - 1))
-    training = Load("training", 1, long // 4), Load("training", 1, long // 4, checkpoint=True)
+    training = Load("training", 1, short), Load("training", 1, short, checkpoint=True)
     if model.fixed_length:
         passes = Load("prefill", 1, 1), Load("prefill", batch, 1), Load("prefill", 2 * batch, 1)
         training = Load("training", batch, 1), Load("training", batch, 1, checkpoint=True)
-    return passes + (() if model.kind in ("encoder", "vision") else steps) + training
+    return passes + (() if long == 1 or model.kind in ("encoder", "vision") else steps) + training
 
 
 def measure(verdict: Verdict, subject: Subject, wanted: Sequence[str], accelerator: Accelerator | None) -> None:
@@ -283,8 +286,7 @@ def measure(verdict: Verdict, subject: Subject, wanted: Sequence[str], accelerat
     except RuntimeError as error:
         if not devices.ran_out(error):
             raise
-        free = devices.free_bytes(subject.device) // 2
-        raise devices.too_large(subject.model, subject.device, subject.dtype, free) from None
+        raise devices.exhausted(error, *subject) from None
 
 
 def crossing(tokens: Sequence[int], ratios: Sequence[float]) -> float | None:

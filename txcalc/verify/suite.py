@@ -178,6 +178,8 @@ class Suite:
         try:
             self._write()
         except OSError as error:
+            if self.path is not None:
+                self._draft(self.path).unlink(missing_ok=True)
             reason = (error.strerror or str(error)).lower()
             raise InputError("verify", [f"--out {self.path} cannot be written: {reason}"]) from None
         try:
@@ -246,9 +248,13 @@ class Suite:
             raise Late
         self.tell(name, share)
 
+    @staticmethod
+    def _draft(path: Path) -> Path:
+        return path.with_suffix(".part")
+
     def _write(self) -> None:
         if self.path is not None:
-            draft = self.path.with_suffix(".part")
+            draft = self._draft(self.path)
             draft.write_text(json.dumps(self.found, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
             draft.replace(self.path)
 

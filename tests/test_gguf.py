@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -424,7 +424,8 @@ def test_any_bytes_are_refused_without_a_fault(tmp_path_factory: pytest.TempPath
         txcalc.load(path)
 
 
-@given(st.integers(0, 3000), st.binary(min_size=1, max_size=8))
+@given(at=st.integers(0, 3000), patch=st.binary(min_size=1, max_size=8))
+@example(at=1428, patch=b"\0")  # a tensor of no elements
 def test_a_damaged_file_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, at: int, patch: bytes) -> None:
     place = tmp_path_factory.getbasetemp() / "whole"
     path = place / "x.gguf"

@@ -311,6 +311,8 @@ def _found(piece: Piece, copies: int, by_kind: dict[str, int]) -> None:
 
 def _run(tensor: Tensor, pieces: list[Piece], by_kind: dict[str, int]) -> bool:
     """Neighbouring pieces that together have the tensor's elements: fused, stacked or packed."""
+    if not tensor.elements:
+        return False
     for factor in (Fraction(1), *PACKED.get(tensor.dtype, ())):
         wanted = tensor.elements * factor
         for rank in (2, 1) if len(tensor.shape) > 1 else (1,):

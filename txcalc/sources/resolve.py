@@ -330,9 +330,10 @@ def _check_disentangled(fault: Any, positions: Mapping[str, Any], attention: Any
         fault("positions.rows", positions["rows"] or ABSENT, "the rows of the table of distances, an even number")
     elif exceeds(positions["rows"], 2 * positions["distance"]):
         fault("positions.rows", positions["rows"], f"at most twice the distance = {positions['distance']}")
-    if not positions["terms"]:
+    terms = positions["terms"]  # None where it is a fault already
+    if terms is not None and not terms:
         fault("positions.terms", [], "one of 'c2p' and 'p2c' at least")
-    if positions["shared"] and len(positions["terms"]) < 2:
+    if positions["shared"] and terms is not None and len(terms) < 2:
         fault("positions.shared", True, "false with one term: q and k both project the distances")
     if positions["shared"] and positions["bias"]:
         fault(

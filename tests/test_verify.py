@@ -7,7 +7,9 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -204,6 +206,28 @@ def test_transformers_own_modules_agree_and_a_difference_is_named(monkeypatch: p
     }
     assert differs["layers.*.attention.k.weight"] == ("(512, 2048)", "nothing")
     assert differs["model.layers.*.self_attn.k_proj.weight"] == ("nothing", "(256, 2048)")
+
+
+def test_a_config_that_was_misread_differs_from_what_transformers_makes_of_it(tmp_path: Path) -> None:
+    """The witness has the file itself: a description written back would repeat what was misread."""
+    pytest.importorskip("transformers")
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "head_dim": 12,
+        "intermediate_size": 40,
+    }
+    config = {"model_type": "llama", "vocab_size": 50, "attention_bias": True, "architectures": ["LlamaForCausalLM"]}
+    for name, bias in (("right", True), ("wrong", False)):
+        (tmp_path / f"{name}.json").write_text(json.dumps({**config, **sizes, "attention_bias": bias}))
+    right, wrong = (load(tmp_path / f"{name}.json") for name in ("right", "wrong"))
+    assert verify(right, ["transformers"]).ok
+    misread = replace(wrong, raw=right.raw, origin=right.origin)
+    paths = {row.path for row in verify(misread, ["transformers"]).failures}
+    assert "model.layers.*.self_attn.q_proj.bias" in paths
+    changed = load(tmp_path / "right.json", {"L": 3})
+    assert verify(changed, ["transformers"]).ok  # no file says so: it is written back
 
 
 # A wrong formula never passes: each formula of each leaf class doubled, in turn.
@@ -643,6 +667,7 @@ def test_what_people_read() -> None:
         (["gpt2", "--device", "cpu", "--symbolic"], 2, "expected meta, for --symbolic"),
         (["gpt2", "--gpu", "l4"], 2, "--gpu belongs to --oracle time"),
         (["gpt2", "--limit", "9"], 2, "--limit belongs to --suite"),
+        (["gpt2", "--layers", "1", "--against", "transformers"], 2, "compares whole models"),
     ],
 )
 def test_bad_input(argv: list[str], code: int, said: str) -> None:

@@ -99,6 +99,8 @@ def verify(
         raise InputError("verify", ["expected models, or --all for every preset" + (", not both" if sources else "")])
     if layers is not None and record:
         raise InputError("options", ["--record keeps what holds of whole models, --layers cuts them"])
+    if layers is not None and (against or "transformers" in (oracle or ())):
+        raise InputError("options", ["--against transformers compares whole models, --layers cuts them"])
     models = [load(source) for source in (names() if everything else sources or ())]
 
     from txcalc.render.verify import report

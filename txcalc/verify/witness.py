@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,7 +12,9 @@ import torch
 from txcalc.checkpoint import Checkpoint, Tensor, check, folded
 from txcalc.errors import InputError, MissingExtra
 from txcalc.model import Model
+from txcalc.sources import huggingface
 from txcalc.sources.export import to_config
+from txcalc.verify import library
 from txcalc.verify.subject import Subject
 from txcalc.verify.verdict import Row
 
@@ -36,11 +39,15 @@ def rows(subject: Subject) -> Iterator[Row]:
 
 
 def instantiate(model: Model) -> Any:
-    """The model of transformers that its config.json names."""
+    """The model of transformers that its config.json names: the one that it was read from, as it is, so that what was
+    misread shows; else the one that it is written back to."""
     try:
         import transformers
     except ModuleNotFoundError:
         raise MissingExtra("--against transformers", "transformers", "transformers") from None
+    own = _own(model)
+    if own is not None:
+        return library.instantiate(own, model.name)
     config, _ = to_config(model)
     config["model_type"] = SAME.get(config["model_type"], config["model_type"])
     config |= {key: float(value) for key, value in config.items() if key.endswith("softcapping") and value}  # no ints
@@ -53,6 +60,18 @@ def instantiate(model: Model) -> Any:
         except Exception as error:  # whatever its classes refuse, in whatever way
             reason = " ".join(str(error).split())[:120]
             raise InputError(model.name, [f"transformers makes no model of its config.json: {reason}"]) from None
+
+
+def _own(model: Model) -> Any:
+    """What the config.json holds that a description is of, as it was read; None where it is of none, was changed since,
+    or has towers beside the language model that is described."""
+    place = Path(model.origin)
+    if model.spec["multimodal"] or place.suffix != ".json" or not place.is_file():
+        return None
+    data, *names = huggingface.parsed_file(place)
+    if huggingface.describe(data, *names)[0] != model.raw:
+        return None
+    return {**data, "model_type": SAME.get(data["model_type"], data["model_type"])}
 
 
 def _automatic(transformers: Any, model: Model) -> Any:

@@ -643,6 +643,11 @@ def test_json_and_exit_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {row["path"] for row in answer["rows"] if not row["equal"]} >= {"final_norm", "layers.0.attention_norm", ""}
 
 
+def test_nothing_to_compare_is_no_failure() -> None:
+    code, out, err = run("vit-b", "--oracle", "cache")
+    assert code == 0 and out == "vit-b: nothing to compare\n" and "keeps no cache" in err
+
+
 def test_what_people_read() -> None:
     code, out, err = run("gpt2", "--layers", "1", "--oracle", "flops")
     assert code == 0

@@ -108,6 +108,8 @@ def _folded(rows: Sequence[Row]) -> Sequence[Row]:
 
 def _verdict(verdict: Verdict) -> list[str]:
     figures = f"{len(verdict.rows):,} figures"
+    if verdict.ok and not verdict.rows:
+        return [f"{verdict.model}: nothing to compare"]
     if verdict.ok:
         return [f"{verdict.model}: proved, {figures} compared and all equal"]
     if not verdict.rows:

@@ -15,7 +15,7 @@ from txcalc.reference import Cache, tracing
 from txcalc.verify.flops import ORACLE as FLOPS
 from txcalc.verify.flops import Count, count
 from txcalc.verify.subject import Point, Subject
-from txcalc.verify.verdict import Row, compare, uncounted
+from txcalc.verify.verdict import NO_CACHE, Row, compare, uncounted
 
 ORACLE = "decoding"
 BATCH, STEPS = 2, 3
@@ -45,6 +45,7 @@ def decode(net: nn.Module, inputs: tuple[Tensor, ...], prompt: int) -> Iterator[
 def rows(subject: Subject) -> Iterator[Row]:
     """After a prompt and three more tokens, also across the end of every window; latent attention in both its forms."""
     if subject.model.kind in ("encoder", "vision"):
+        subject.notes.append(NO_CACHE)
         return
     leaves = list(leaves_of(subject.model.root))
     spans = [leaf.span for leaf in leaves if isinstance(leaf, AttentionCore | LatentCore)]

@@ -192,6 +192,7 @@ experts = st.builds(
     router_norm=maybe(norms),
     scales=maybe(scales),
     norm=maybe(norms),
+    correction=maybe(st.builds(Vector, sizes)),
 )
 mambas = st.builds(Mamba, sizes, sizes, sizes, sizes, sizes, flags, flags, st.sampled_from([None, 1e-6]))
 mamba2s = st.builds(Mamba2, sizes, sizes, sizes, sizes, sizes, sizes, flags, flags, st.just(1e-5))
@@ -375,6 +376,8 @@ def attention_tables(draw: st.DrawFn, window: bool = True, causal: bool = False)
         "gate": draw(st.sampled_from(["none", "element", "head"])),
         "v_norm": draw(flags),
     }
+    if table["gate"] != "none":
+        table["gate_activation"] = draw(st.sampled_from(["sigmoid", "softplus"]))
     table["tied_kv"] = table["bias"] is not True and "v" not in (table["bias"] or []) and draw(flags)
     if draw(flags):
         table["n_kv_heads"] = groups
@@ -401,6 +404,7 @@ feed_forward_tables = st.fixed_dictionaries(
 @st.composite
 def expert_tables(draw: st.DrawFn) -> dict[str, Any]:
     number = draw(st.integers(1, 8))
+    scoring = draw(st.sampled_from(["softmax", "sigmoid"]))
     return {
         "n_experts": number,
         "top_k": draw(st.integers(1, number)),
@@ -410,6 +414,8 @@ def expert_tables(draw: st.DrawFn) -> dict[str, Any]:
         "router_bias": draw(flags),
         "n_shared": draw(st.integers(0, 2)),
         "shared_gate": draw(flags),
+        "scoring": scoring,
+        "correction": scoring == "sigmoid" and draw(flags),
         **({"latent": draw(sizes)} if draw(flags) else {}),
     }
 

@@ -451,6 +451,15 @@ ROWS = {
         traffic=(11 + 77 + 7 + 11 + 7 * 286, 6 * (22 + 18 + 4 + 22 + 2 * (2 * 24 + 26)), 0),
         saved=6 * (11 + 2 + 11 + 2 * 24),
     ),
+    "experts, chosen by a stored correction": row(
+        Experts(11, 7, 2, relu(13), Linear(11, 7, False), None, scoring="sigmoid", correction=Vector(7)),
+        params=77 + 7 + 7 * 286,
+        active=77 + 7 + 2 * 286,
+        flops=2 * 6 * (77 + 2 * 286),
+        flops_other=6 * 2 * 13,
+        traffic=(77 + 7 * 286, 6 * (18 + 2 * (2 * 24 + 26)), 0),
+        saved=6 * (11 + 2 * 24),
+    ),
     "layer input": row(  # a gate to 5 and back
         LayerInput(11, 5, "relu"),
         params=110, flops=2 * 6 * 110, flops_other=60, traffic=(110, 6 * (16 + 25 + 16), 0), saved=6 * (11 + 10 + 5),

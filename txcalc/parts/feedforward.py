@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import SAVES_RESULT, Activation, Linear, Norm, Scale
+from txcalc.parts.linear import SAVES_RESULT, Activation, Linear, Norm, Scale, Vector
 from txcalc.parts.part import Child, Composite
 
 
@@ -61,7 +61,8 @@ class Experts(Composite):
     experts share a projection to fewer dimensions and one back; router and shared experts do not use it.
     A token's FLOPs are the router's, k experts' and the shared ones'; parameters are all of them.
     `router_norm` is a norm of the router's own, where the experts read what `norm` makes of the same input; `scales`
-    are learned factors of the experts' weights (Gemma-4).
+    are learned factors of the experts' weights (Gemma-4). `correction` is added to the scores when experts are chosen,
+    where it is stored as a parameter; its gradient is 0 (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
     Source   Shazeer et al. 2017 (arXiv 1701.06538); DeepSeekMoE (arXiv 2401.06066) for the shared ones
     """
 
@@ -83,12 +84,15 @@ class Experts(Composite):
     router_scale: Any = None
     scales: Scale | None = None
     norm: Norm | None = None
+    correction: Vector | None = None
 
     def children(self) -> Iterator[Child]:
         if self.router_norm:
             yield Child("router_norm", self.router_norm, kind="router", forced=True)
         if self.router:
             yield Child("router", self.router, kind="router")
+        if self.correction:
+            yield Child("correction", self.correction, kind="router")
         if self.latent is not None:
             yield Child("latent_down", Linear(self.d_model, self.latent, False), kind="feed_forward")
         if self.scales:

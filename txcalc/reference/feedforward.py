@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from txcalc.parts import feedforward as parts
-from txcalc.reference.linear import Activation, Factors, Linear, Norm
+from txcalc.reference.linear import Activation, Factors, Linear, Norm, Vector
 from txcalc.reference.mode import current
 from txcalc.reference.run import Like, Run
 
@@ -63,7 +63,10 @@ class Experts(nn.Module):
         self.shared = FeedForward(part.shared, like) if part.shared else None
         self.top_k, self.scoring, self.scale = part.top_k, part.scoring, part.scale
         self.groups, self.top_groups, self.router_scale = part.n_groups, part.top_groups, part.router_scale
-        if part.scoring == "sigmoid":  # added when experts are chosen, not when they are weighed; moved by no gradient
+        self.correction = Vector(part.n_experts, like) if part.correction else None
+        if (
+            part.scoring == "sigmoid" and self.correction is None
+        ):  # added when experts are chosen, not when they are weighed; moved by no gradient
             self.register_buffer("selection_bias", torch.zeros(part.n_experts, device=like.device))
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
@@ -102,6 +105,8 @@ class Experts(nn.Module):
             scores = scores.softmax(-1)
         elif self.scoring == "sigmoid":
             scores = scores.sigmoid()
+        if self.correction is not None:  # a parameter that is not learnt: its gradient is 0
+            scores = scores + 0 * self.correction.weight
         if current().static:
             chosen = torch.arange(self.top_k, device=rows.device).expand(rows.shape[0], -1)
         else:
@@ -114,13 +119,16 @@ class Experts(nn.Module):
         weights = weights if self.scales is None else self.scales(weights, chosen)
         return weights * self.scale, chosen
 
+    def _correction(self) -> Tensor:
+        return self.get_buffer("selection_bias") if self.correction is None else self.correction.weight
+
     def _preferred(self, scores: Tensor) -> Tensor:
         """The scores by which experts are chosen: biased, and none of a group that is not among the best.
 
         A group is as good as its two best experts together, or, scored by softmax (DeepSeek-V2), as its best.
         """
         if self.scoring == "sigmoid":
-            scores = scores + self.get_buffer("selection_bias")
+            scores = scores + self._correction().detach()
         if self.groups == 1:
             return scores
         grouped = scores.unflatten(1, (self.groups, -1))

@@ -333,7 +333,9 @@ def _attention(layer: Table, d_model: Any, span: Span, cross: bool, keeps_input:
     )
     position = Linear(d_model, product((heads, width)), False) if distances else None
     biases = frozenset(table["bias"])
-    gate = None if table["gate"] == "none" else Gate(heads, width, width if table["gate"] == "element" else 1)
+    gate = None
+    if table["gate"] != "none":
+        gate = Gate(heads, width, width if table["gate"] == "element" else 1, table["gate_activation"])
     query_norm, key_norm = norms["query"], norms["key"]
     rest = position, gate, value_norm, table["tied_kv"], lender
     return Attention(
@@ -391,4 +393,5 @@ def _experts(layer: Table, d_model: Any) -> Experts:
         replace(norm(layer["norm"], d_model), keeps=False) if table["router_norm"] else None,
         table["router_scale"],
         Scale(table["n_experts"], table["top_k"]) if table["expert_scales"] else None,
+        correction=Vector(table["n_experts"]) if table["correction"] else None,
     )

@@ -267,6 +267,8 @@ def _check_layer(resolver: Resolver, layer: Mapping[str, Any], homes: Homes, rol
             fault("positions.rotary_dims", positions["rotary_dims"], f"at most d_head = {attention['d_head']}")
         if "g" in (attention["bias"] or ()) and attention["gate"] == "none":
             fault("attention.bias", attention["bias"], 'a list without "g": there is no gate')
+        if attention["gate"] == "none" and attention["gate_activation"] == "softplus":
+            fault("attention.gate_activation", "softplus", "'sigmoid', the default, where there is no gate")
         if attention["chunked"] and (window is None or role in ("encoder", "vision")):
             fault("attention.chunked", True, "false without a window, and in an encoder")
         if attention["tied_kv"] and "v" in (attention["bias"] or ()):
@@ -296,6 +298,8 @@ def _check_layer(resolver: Resolver, layer: Mapping[str, Any], homes: Homes, rol
         top, number = experts["top_k"], experts["n_experts"]
         if exceeds(top, number):
             fault("experts.top_k", top, f"at most n_experts = {number}")
+        if experts["correction"] and (experts["scoring"] != "sigmoid" or experts["router"] is False):
+            fault("experts.correction", True, "false without a router whose scoring is 'sigmoid'")
         parted, best = experts["n_groups"], experts["top_groups"]
         if not divides(parted, number):
             fault("experts.n_groups", parted, f"a divisor of n_experts = {number}")

@@ -225,6 +225,7 @@ STACK: dict[str, dict[str, Field]] = {
         "gate": Field(
             one_of("none", "element", "head"), "none", "gates on what is read: one an element, or one a head"
         ),
+        "gate_activation": Field(one_of("sigmoid", "softplus"), "sigmoid", "activation of the gates"),
         "v_norm": Field(flag, False, "norm of V, head by head, without weights"),
         "tied_kv": Field(flag, False, "one projection for K and V"),
         "kv_from": Field(text, None, "layer kind whose last layer lends its keys and values: none of its own"),
@@ -291,6 +292,7 @@ STACK: dict[str, dict[str, Field]] = {
         ),
         "router_scale": Field(real, None, "multiplies the router's scores"),
         "expert_scales": Field(flag, False, "a learned factor of every expert's weight"),
+        "correction": Field(flag, False, "what is added to sigmoid scores to choose experts is stored as a parameter"),
     },
     "layer_input": {
         "width": Field(size, REQUIRED, "width of the vector that each layer reads for a token"),

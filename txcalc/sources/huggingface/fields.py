@@ -14,13 +14,12 @@ classifier_proj_size decoder_bias dense_act_fn deterministic_flash_attn enable_m
 encoder_stride expand expansion_ratio expert_capacity floor_scale hidden_size inner_group_num intermediate_size_mlp
 is_gated_act learned_pos_emb mamba_d_conv mamba_d_head mamba_dt_rank mamba_expand mamba_hidden_act mamba_n_groups
 mask_feature_length mask_feature_min_masks mask_time_length mask_time_min_masks max_seq_len median_filter_width
-mlp_hidden_act moe_num_shared_experts moe_shared_expert_overlap n_shared_experts no_bias
-normalize_router_prob_before_dropping num_attention_heads num_hidden_groups num_hidden_layers num_shared_experts
+mlp_hidden_act moe_apply_router_weight_on_input moe_num_shared_experts moe_shared_expert_overlap n_shared_experts
+no_bias normalize_router_prob_before_dropping num_attention_heads num_hidden_groups num_hidden_layers num_shared_experts
 pooler_act prompt_length prompt_mid_dim reshape_hidden_states router_bias router_ignore_padding_tokens
-scale_attention_softmax_in_fp32 share_encoder_decoder_embeddings shared_expert_combination_strategy
-sinusoidal_pos_embds slow_but_exact sparse_pred_ignore_index sparse_prediction task_type_vocab_size use_auxiliary_head
-use_expert_bias use_prompt use_relative_position_bias use_shared_relative_position_bias use_task_id
-use_weighted_layer_sum vocab_size
+scale_attention_softmax_in_fp32 share_encoder_decoder_embeddings shared_expert_combination_strategy sinusoidal_pos_embds
+slow_but_exact sparse_pred_ignore_index sparse_prediction task_type_vocab_size use_auxiliary_head use_expert_bias
+use_prompt use_relative_position_bias use_shared_relative_position_bias use_task_id use_weighted_layer_sum vocab_size
 """
 # Keys with the families in which they may not be null, or, after "but", the only ones in which they may.
 _NULL = """
@@ -59,8 +58,8 @@ norm_type: mpt
 num_experts: but deepseek_v3 dots1 gemma4_text glm4_moe glm4_moe_lite glm4v_moe_text kimi_k2 llama4_text solar_open
 num_experts_per_tok: hunyuan_v1_moe
 num_key_value_heads: cwm ernie4_5_moe exaone4 exaone_moe flint gemma gemma2 gemma3_text gemma3n_text gemma4_text glm
-  glm4 glm4_moe glm4_moe_lite glm4v_moe_text gpt_oss helium hy_v3 jamba kolibri1 lfm2 lfm2_moe lfm3 llama4_text mellum
-  minimax minimax_m2 ministral ministral3 mistral mixtral nemotron nemotron_h phimoe qwen2_moe qwen3_5_moe_text
+  glm4 glm4_moe glm4_moe_lite glm4v_moe_text gpt_oss helium hy_v3 jamba kolibri1 laguna lfm2 lfm2_moe lfm3 llama4_text
+  mellum minimax minimax_m2 ministral ministral3 mistral mixtral nemotron nemotron_h phimoe qwen2_moe qwen3_5_moe_text
   qwen3_5_text qwen3_moe qwen3_next qwen3_vl_moe_text solar_open stablelm starcoder2 t5gemma vaultgemma whisper youtu
 num_local_experts: but cohere2_moe deepseek_v2 exaone_moe flint granitemoe granitemoehybrid granitemoeshared qwen2_moe
 num_mtp_layers: deepseek_v3 glm4_moe kimi_k2
@@ -68,7 +67,7 @@ num_nextn_predict_layers: nemotron_h
 qkv_bias: but qwen3_moe
 query_pre_attn_scalar: gemma2 gemma3_text vaultgemma
 scale_embedding: but bart
-sliding_window: cwm exaone_moe recurrent_gemma
+sliding_window: cwm exaone_moe laguna recurrent_gemma
 tie_word_embeddings: but perception_lm t5
 time_step_rank: but nemotron_h
 topk_group: exaone_moe glm4_moe glm4_moe_lite glm4v_moe_text solar_open

@@ -25,6 +25,7 @@ from txcalc.sources.huggingface.shared import (
     windows,
     with_own_bases,
 )
+from txcalc.sources.spec import size
 
 
 def _decoder(
@@ -567,3 +568,67 @@ def llama4_text(c: Config) -> Raw:
         (["rotary" if on else "unrotated" for on in turned], turning),
         mixture(c, raw, [i in sparse for i in range(n)]),
     )
+
+
+def laguna(c: Config) -> Raw:
+    """A gate by softplus on what is read; heads, windows and experts layer by layer; the correction is a parameter."""
+    raw = stack(c)
+    n = raw["n_layers"]
+    attention = heads(c, raw, kv=8, d_head=128) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    width, given = attention["d_head"], c.data["gating"] if "gating" in c else True
+    c.ignore("gating")
+    if given not in (True, "per-head", "per-element") or type(given) is int:
+        c.fault("gating", given, "true, 'per-head' or 'per-element'")
+    gate = "element" if given == "per-element" else "head"
+    mixed = experts(c, NAMES, TOP, WIDTH, 256, 8, d_ff_shared=c.size("shared_expert_intermediate_size", default=512))
+    mixed |= {"scoring": "sigmoid", "correction": True, "scale": c.real("moe_routed_scaling_factor", default=1.0)}
+    c.only(False, "moe_apply_router_weight_on_input", why="the experts' results are weighed, not their inputs")
+    if c.real("moe_router_logit_softcapping", default=0.0) > 0:
+        c.fault("moe_router_logit_softcapping", c.data["moe_router_logit_softcapping"], "0: no part caps them")
+    raw |= {
+        "attention": attention | {"gate": gate, "gate_activation": "softplus"},
+        "experts": mixed,
+        "norm": rms(c),
+        "head": lm_head(c, False),
+    }
+    types = layer_types(c, n, [GLOBAL] * n)
+    angles = c.data.get("rope_parameters")
+    turned = {GLOBAL: (5e5, 0.5), LOCAL: (1e4, 1.0)}
+    for kind in sorted(set(types)):
+        if isinstance(angles, dict) and not isinstance(angles.get(kind), dict):
+            c.fault("rope_parameters", sorted(map(str, angles)), f"a table for each layer type: {kind} has none")
+    positions = {
+        kind: {"positions": rotary(c, width, theta, partial if angles is None else 1.0, kind=kind)}
+        for kind, (theta, partial) in turned.items()
+        if kind in types
+    }
+    window = c.size("sliding_window", default=512) if LOCAL in types else None
+    c.ignore("sliding_window")
+    tables = {"global": positions.get(GLOBAL, {}), "local": positions.get(LOCAL, {})}
+    axis = windows(c, raw, window, types, tables)
+    counts = c.items("num_attention_heads_per_layer", of=size, length=n, default=None) or [attention["n_heads"]] * n
+    for count in sorted(set(counts)):
+        if count % attention["n_kv_heads"]:
+            c.fault(
+                "num_attention_heads_per_layer", count, f"multiples of num_key_value_heads = {attention['n_kv_heads']}"
+            )
+    by_heads: dict[str, Raw] = {f"{count}h": {"attention": {"n_heads": count}} for count in counts}
+    return layered(raw, axis, ([f"{count}h" for count in counts], by_heads), _typed(c, raw, [i == 0 for i in range(n)]))
+
+
+def afmoe(c: Config) -> Raw:
+    """Gated attention, sandwich norms, and positions only in the layers with a window."""
+    raw = stack(c)
+    n = raw["n_layers"]
+    attention = heads(c, raw, d_head=128) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    mixed = experts(c, NAMES, TOP, WIDTH, 64, 6, n_shared=c.size("num_shared_experts", default=2))
+    mixed |= {"scoring": "sigmoid", "correction": True, "scale": c.real("route_scale", default=1.0)}
+    raw = _decoder(c, raw, attention | {"gate": "element"}, mixed)
+    raw["norm"] = rms(c, eps=1e-5, place="sandwich")
+    if c.flag("mup_enabled", default=False, null=False):
+        raw["embedding"] = {"scale": raw["d_model"] ** 0.5}
+    window, every = c.size("sliding_window", default=1024, null=None), c.size("global_attn_every_n_layers", default=4)
+    types = layer_types(c, n, [LOCAL if (i + 1) % every else GLOBAL for i in range(n)])
+    first = c.count("num_dense_layers", default=1)
+    axis = windows(c, raw, window, types, {"global": {"positions": {"form": "none"}}})
+    return layered(raw, axis, _dense_where(c, raw, [i < first for i in range(n)]))

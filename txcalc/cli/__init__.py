@@ -7,6 +7,7 @@ missing, 130 Ctrl-C.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from importlib import import_module
@@ -100,7 +101,12 @@ def entry() -> None:
     if sys.stdout is None:
         typer.echo("txcalc: standard output is closed", err=True)
         sys.exit(2)
+    gc.set_threshold(
+        200_000
+    )  # what PyTorch's import makes is no garbage, and looking through it takes a sixth of `verify`
     try:
         app(prog_name="txcalc")
     except KeyboardInterrupt:
         sys.exit(130)
+    finally:
+        gc.freeze()  # nor when the process ends

@@ -103,7 +103,7 @@ def entry() -> None:
         sys.exit(2)
     gc.set_threshold(
         200_000
-    )  # what PyTorch's import makes is no garbage, and looking through it takes a sixth of `verify`
+    )  # what imports make is no garbage; looking through it costs verify a third
     try:
         app(prog_name="txcalc")
     except KeyboardInterrupt:

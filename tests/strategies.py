@@ -42,6 +42,7 @@ from txcalc.parts.linear import (
     Patches,
     Scale,
     Sum,
+    Unused,
     Vector,
 )
 from txcalc.parts.linear_attention import (
@@ -128,6 +129,7 @@ LEAVES: dict[type, st.SearchStrategy[Any]] = {
     SelectiveScan: st.builds(SelectiveScan, sizes, sizes),
     Sum: sums,
     TokenShift: st.builds(TokenShift, sizes, st.sampled_from([("key",), ("key", "value")])),
+    Unused: st.builds(Unused, sizes, sizes),
     Vector: vectors,
     WeightedSum: st.builds(WeightedSum, sizes),
 }

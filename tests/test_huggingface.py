@@ -31,7 +31,7 @@ TRUTH: dict[str, dict[str, Any]] = json.loads((DATA / "truth.json").read_text())
 REFUSED = """
 bitnet-b1.58-2b-4t convbert-base deepseek-v3.2 deepseek-v4-flash deepseek-v4-pro default-axk1 default-bailing-hybrid
 default-bigbird-pegasus default-blt default-diffllama default-doge default-fsmt default-moshi
-default-prophetnet default-xlstm default-zamba esm2-t33-650m fnet-base jetmoe-8b longformer-base-4096
+default-prophetnet default-xlstm default-zamba fnet-base jetmoe-8b longformer-base-4096
 mobilebert-uncased opt-350m squeezebert swin-tiny
 """
 
@@ -406,6 +406,7 @@ SAID: dict[str, dict[str, Any]] = {  # what a class lacks, or would make wide
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 1e4}},
     "deepseek_v2": {"num_experts_per_tok": 2},
     "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1, "num_key_value_heads": 8},
+    "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
     "hunyuan_v1_dense": {"head_dim": 64},
     "hunyuan_v1_moe": {"head_dim": 64},
@@ -592,7 +593,7 @@ def _class(transformers: Any, model_type: str) -> Any:
     from transformers.models.auto import modeling_auto as auto
 
     for names in (
-        auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES if model_type in ("bert", "deberta-v2") else {},
+        auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES if model_type in ("bert", "deberta-v2", "esm") else {},
         auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
         auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     ):
@@ -614,6 +615,10 @@ ALTERED: dict[str, tuple[dict[str, Any], ...]] = {
     "ernie4_5_moe": (
         {"moe_layer_start_index": 2, "moe_layer_end_index": 2, "moe_num_shared_experts": 0},
         {"moe_layer_interval": 2, "moe_k": 3, "num_key_value_heads": 2, "tie_word_embeddings": False},
+    ),
+    "esm": (
+        {"position_embedding_type": "rotary", "num_attention_heads": 6, "emb_layer_norm_before": True},
+        {"token_dropout": True, "intermediate_size": 100},
     ),
     "flint": (
         {"mlp_only_layers": [2], "sliding_window": 4},

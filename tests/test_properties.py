@@ -15,7 +15,7 @@ from txcalc.ledger import QUANTITIES, Ledger, walk
 from txcalc.model import Model
 from txcalc.parts.attention import RelativeBias
 from txcalc.parts.feedforward import Experts, FeedForward
-from txcalc.parts.linear import Linear, Lookup, Vector
+from txcalc.parts.linear import Linear, Lookup, Unused, Vector
 from txcalc.parts.model import LayerGroup, Stack
 from txcalc.parts.part import Workload
 from txcalc.sources import build
@@ -225,7 +225,7 @@ def test_conventions_change_only_what_they_say(raw: dict[str, Any], tokens: int)
         assert figures(plain) == figures(absorbed)
 
 
-@pytest.mark.parametrize("kind", [leaf for leaf in LEAVES if leaf not in (Lookup, RelativeBias, Vector)])
+@pytest.mark.parametrize("kind", [leaf for leaf in LEAVES if leaf not in (Lookup, RelativeBias, Unused, Vector)])
 @settings(max_examples=15)
 @given(data=st.data())
 def test_every_weight_is_read_once(kind: type, data: st.DataObject) -> None:

@@ -41,6 +41,7 @@ from txcalc.parts.linear import (
     Patches,
     Scale,
     Sum,
+    Unused,
     Vector,
 )
 from txcalc.parts.linear_attention import (
@@ -171,6 +172,7 @@ ROWS = {
         saved=6 * 75,
     ),
     "two sums": row(Sum(11, 2), flops_other=132, traffic=(0, 3 * 132, 0)),
+    "unused": row(Unused(11, 13), params=156),
     "vector": row(Vector(11), params=11),
     "memory": row(Memory(11), saved=66),
     # 5 heads of 11, of which one rotates 4

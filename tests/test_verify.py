@@ -35,6 +35,7 @@ from txcalc.parts.linear import (
     Patches,
     Scale,
     Sum,
+    Unused,
     Vector,
 )
 from txcalc.parts.linear_attention import DecayScan, DeltaRule, TokenShift, WeightedSum
@@ -254,6 +255,7 @@ PROVED = [
     (Patches, "weights", "vit"),
     (Patches, "operations", "vit"),
     (Patches, "saved", "vit"),
+    (Unused, "weights", "esm"),
     (Vector, "weights", "vit"),
     (Product, "saved", "lfm2"),
     (Scale, "weights", "gemma4-moe"),

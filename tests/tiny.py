@@ -367,6 +367,13 @@ TINY: dict[str, dict[str, Any]] = {
         "positions": {"form": "learned"},
         "head": {"form": "classifier", "classes": 7, "pool": "both"},
     },
+    "esm": {
+        **LIKE_BERT,
+        "contacts": True,
+        "norm": {"form": "layer", "eps": 1e-12},
+        "positions": {},
+        "embedding": {"scale": 0.88, "norm": True},
+    },
     "beit": {
         "kind": "vision",
         "d_model": 32,

@@ -307,6 +307,22 @@ class Vector(Leaf):
 
 
 @frozen
+class Unused(Leaf):
+    """A linear layer that a forward pass does not run: its parameters are held, learnt by no gradient of the result.
+
+    Shapes   W (d_out, d_in), b (d_out)
+    Unit     no arithmetic, nothing moved or kept
+    Source   Rao et al. 2021 (bioRxiv 2020.12.15.422761): contacts from attention weights, asked for apart
+    """
+
+    d_in: Any
+    d_out: Any
+
+    def weights(self) -> tuple[Weight, ...]:
+        return Weight("weight", (self.d_out, self.d_in)), Weight("bias", (self.d_out,))
+
+
+@frozen
 class LayerScale(Leaf):
     """x·λ, with a learned λ for every channel: what a branch adds to the residual stream, made small at first.
 

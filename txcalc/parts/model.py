@@ -12,7 +12,7 @@ from txcalc.parts.attention import RelativeBias
 from txcalc.parts.block import Block
 from txcalc.parts.disentangled import DistanceTable
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import Activation, Convolution, Linear, Lookup, Norm, Patches, Sum, Vector
+from txcalc.parts.linear import Activation, Convolution, Linear, Lookup, Norm, Patches, Sum, Unused, Vector
 from txcalc.parts.part import (
     Child,
     Composite,
@@ -187,7 +187,8 @@ class Stack(Composite):
     """Embedding, layers, final norm and heads: a decoder, an encoder, or a half of both.
 
     `relative_bias` is a table of biases by distance that all layers share, `distances` one of vectors. Head None: the
-    stack ends in hidden states.
+    stack ends in hidden states. `contacts` is a regression on the attention weights of all heads, which is asked for
+    apart (ESM).
     """
 
     d_model: Any
@@ -201,6 +202,7 @@ class Stack(Composite):
     layer_inputs: LayerInputs | None = None
     spread: StreamEnds | None = None
     merge: StreamEnds | None = None
+    contacts: Unused | None = None
 
     def children(self) -> Iterator[Child]:
         if self.embedding:
@@ -220,6 +222,8 @@ class Stack(Composite):
             yield Child("merge", self.merge, kind="other")
         if self.final_norm:
             yield Child("final_norm", self.final_norm)
+        if self.contacts:
+            yield Child("contacts", self.contacts, kind="other")
         if self.pooler:
             yield Child("pooler", self.pooler, kind=self.pooler.kind)
         if self.head:

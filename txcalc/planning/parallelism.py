@@ -183,6 +183,7 @@ def _stages(root: Composite, pp: int) -> Iterator[Stage]:
                 embedding=root.embedding if first else None,
                 groups=held,
                 final_norm=root.final_norm if last else None,
+                contacts=root.contacts if last else None,
                 pooler=root.pooler if last else None,
                 head=head,
             ),

@@ -211,6 +211,13 @@ class Sum(nn.Module):
         return x + y
 
 
+class Unused(Linear):
+    """Held, and never run: see `parts.linear.Unused`."""
+
+    def __init__(self, part: parts.Unused, like: Like) -> None:
+        super().__init__(part.d_in, part.d_out, True, like)
+
+
 class LayerScale(nn.Module):
     """x times a learned factor for every channel."""
 

@@ -44,6 +44,7 @@ from txcalc.reference.linear import (
     Patches,
     Scale,
     Sum,
+    Unused,
     Vector,
     sinusoids,
 )
@@ -391,6 +392,7 @@ class Stack(Asked):
             kinds |= dict.fromkeys(group.indices, group.name)
         self.layers = nn.ModuleList(layers[i] for i in sorted(layers))
         self.final_norm = Norm(part.final_norm, like) if part.final_norm else None
+        self.contacts = Unused(part.contacts, like) if part.contacts else None
         self.pooler = Head(part.pooler, like) if part.pooler else None
         table = self.embedding.tokens if self.embedding else None
         self.head = Head(part.head, like, table) if part.head else None

@@ -27,7 +27,19 @@ from txcalc.parts.attention import (
 from txcalc.parts.block import Block, Branch, Laurel, Streams
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
 from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
-from txcalc.parts.linear import Activation, Convolution, LayerScale, Linear, Lookup, Norm, Patches, Scale, Sum, Vector
+from txcalc.parts.linear import (
+    Activation,
+    Convolution,
+    LayerScale,
+    Linear,
+    Lookup,
+    Norm,
+    Patches,
+    Scale,
+    Sum,
+    Unused,
+    Vector,
+)
 from txcalc.parts.model import Embedding, EncoderDecoder, FixedLength, Head, LayerGroup, LayerInputs, Stack, StreamEnds
 from txcalc.parts.part import Composite
 
@@ -104,11 +116,15 @@ def _stack(stack: Table) -> Stack:
         _head(stack),
         _distance_table(stack) if stack["positions"]["form"] == "disentangled" else None,
         _layer_inputs(stack),
-        *(
-            None if stack["streams"] is None else StreamEnds(d_model, stack["streams"], first)
-            for first in (True, False)
-        ),
+        None if stack["streams"] is None else StreamEnds(d_model, stack["streams"], True),
+        None if stack["streams"] is None else StreamEnds(d_model, stack["streams"], False),
+        _contacts(stack) if stack["contacts"] else None,
     )
+
+
+def _contacts(stack: Table) -> Unused:
+    heads = [number * stack["layer"][name]["attention"]["n_heads"] for name, _, number in _counted(stack)]
+    return Unused(total(heads), 1)
 
 
 def _distance_table(stack: Table) -> DistanceTable:

@@ -367,6 +367,10 @@ def _rows(f: Facts) -> Any:
     return f.last["positions"]["rows"] if f.last["positions"]["form"] == "learned" else f.context
 
 
+def _form_of_positions(stack: Any) -> str:
+    return {(True, "learned"): "absolute", (True, "rotary"): "rotary"}[stack["contacts"], stack["positions"]["form"]]
+
+
 def _parallel(*forms: str) -> Key:
     return lambda f: f.one("norm")["parallel"] in forms
 
@@ -517,6 +521,9 @@ KEYS: dict[str, Key] = {name: key for key, names in _SAME.items() for name in na
     "global_attn_every_n_layers": _full_every,
     "moe_routed_scaling_factor": _table("experts", "scale"),
     "route_scale": _table("experts", "scale"),
+    "position_embedding_type": lambda f: _form_of_positions(f.last),
+    "emb_layer_norm_before": lambda f: f.last["embedding"]["norm"],
+    "token_dropout": lambda f: f.last["embedding"]["scale"] is not None,
     "mup_enabled": lambda f: f.last["embedding"]["scale"] is not None,
     "use_attention_gate": lambda f: f.one("attention")["gate"] == "head",
     "use_sandwich_norm": lambda f: f.one("norm")["place"] == "sandwich",

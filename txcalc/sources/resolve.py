@@ -387,6 +387,8 @@ def _check_stack(resolver: Resolver, stack: Mapping[str, Any], homes: Homes) -> 
         fault("head.pool", head["pool"], "'first' where there are no patches after a class token")
     if head["pool_norm"] and head["pool"] != "mean":
         fault("head.pool_norm", True, "false without head.pool = 'mean'")
+    if stack["contacts"] and (role != "encoder" or not all("attention" in layer for layer in stack["layer"].values())):
+        fault("contacts", True, "false but in an encoder whose layers all have attention")
     _check_lenders(stack, fault)
     _check_streams(stack, fault)
     inputs = [layer.get("layer_input") for layer in stack["layer"].values()]

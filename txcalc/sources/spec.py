@@ -205,6 +205,7 @@ STACK: dict[str, dict[str, Field]] = {
         "shared_layers": Field(flag, False, "one set of weights for all layers"),
         "streams": Field(size, None, "residual streams, which a layer predicts and corrects, working on one (AltUp)"),
         "active_stream": Field(count, 0, "the number of that one"),
+        "contacts": Field(flag, False, "an encoder's regression on all heads' attention weights, held and not run"),
         "laurel": Field(size, None, "rank of a learned residual beside a layer's first part"),
     },
     "attention": {

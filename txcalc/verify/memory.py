@@ -8,6 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 
+from txcalc.parts.linear import Unused
 from txcalc.reference import build, inputs, mode
 from txcalc.verify.flops import learning
 from txcalc.verify.saved import WEIGHTS, Kept, claims, row_statistics
@@ -63,10 +64,10 @@ def rows(subject: Subject) -> Iterator[Row]:
     phases, ledger = training_step(subject, point), subject.ledger(point)
     width = subject.dtype.itemsize
     weights, saved = ledger.total("params") * width, ledger.total("saved") * width
-    learned = (
-        ledger.total("active") * width
-    )  # the trace sends all tokens to the same k experts: no other has a gradient
-    tensors = sum(len(entry.leaf.weights()) * entry.active_times for entry in ledger)
+    # The trace sends all tokens to the same k experts: no other has a gradient.
+    used = [entry for entry in ledger if not isinstance(entry.leaf, Unused)]
+    learned = sum(entry.active for entry in used) * width
+    tensors = sum(len(entry.leaf.weights()) * entry.active_times for entry in used)
     state = 2 * learned + COUNTER * tensors
     predicted = {
         ("weights", "forward"): weights,

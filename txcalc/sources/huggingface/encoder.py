@@ -287,6 +287,46 @@ def rembert(c: Config) -> Raw:
     return raw
 
 
+def esm(c: Config) -> Raw:
+    """Norms before the parts and after the layers; a regression on the attention weights, held and not run.
+
+    Tokens are scaled by the share that training left unmasked: 1 − 0.15 · 0.8, in the class.
+    """
+    c.only(False, "is_folding_model", why="ESMFold is not read")
+    c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
+    c.ignore("esmfold_config", "vocab_list", "hidden_act", "mask_token_id", "classifier_dropout")
+    raw: Raw = {
+        "kind": "encoder",
+        "d_model": c.size("hidden_size"),
+        "n_layers": c.layers("num_hidden_layers"),
+        "vocab_size": c.size("vocab_size"),
+        "contacts": True,
+    }
+    padding_within(c, raw)
+    attention = heads(c, raw, kv_names=(), width_names=()) | {"bias": True}
+    form = c.text("position_embedding_type", default="absolute")
+    positions: Raw = {}
+    if form == "rotary":
+        positions = {"form": "rotary", "theta": c.real("rope_theta", default=1e4)}
+        if attention["d_head"] % 2:
+            c.fault("rotary width", attention["d_head"], "an even number")
+    elif form == "absolute":
+        positions = {"form": "learned", "rows": c.size("max_position_embeddings", default=1026)}
+    else:
+        c.fault("position_embedding_type", form, "'absolute' or 'rotary'")
+    table: Raw = {"norm": c.flag("emb_layer_norm_before", default=False, null=False)}
+    if c.flag("token_dropout", default=False, null=False):
+        table["scale"] = 1 - 0.15 * 0.8
+    return raw | {
+        "attention": attention,
+        "feed_forward": {"d_ff": c.size("intermediate_size"), "activation": "gelu", "bias": True},
+        "norm": layer_norm(c, "layer_norm_eps", eps=1e-12),
+        "positions": positions,
+        "embedding": table,
+        "head": _head(c, True, False, {"sequence": "tanh", "choice": "", "question": ""}),
+    }
+
+
 def modernbert(c: Config) -> Raw:
     """Rotary positions, a window around each position in most layers, no norm before the first attention."""
     c.only(False, "is_decoder", "is_encoder_decoder", why="an encoder is read")

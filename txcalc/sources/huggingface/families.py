@@ -16,8 +16,8 @@ laguna llama4_text mellum minicpm3 minimax_m2 mixtral olmoe phimoe qwen2_moe qwe
 youtu
 """
 _ENCODER = """
-albert bert camembert data2vec-text deberta deberta-v2 distilbert electra ernie megatron-bert modernbert rembert roberta
-roberta-prelayernorm xlm-roberta xlm-roberta-xl
+albert bert camembert data2vec-text deberta deberta-v2 distilbert electra ernie esm megatron-bert modernbert rembert
+roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl
 """
 _SEQ2SEQ = """
 bart blenderbot blenderbot-small m2m_100 marian mbart mt5 mvp nllb-moe pegasus plbart switch_transformers t5 t5gemma
@@ -142,7 +142,6 @@ REFUSED: dict[str, str] = {
     "deepseek_v4": "its compressed caches and connections have no part yet",
     "diffllama": "its differential attention has no part yet",
     "doge": "its dynamic mask has no part yet",
-    "esm": "its contact head has no part yet",
     "fnet": _NOT_ATTENTION,
     "fsmt": "its halves have vocabularies of their own",
     "jetmoe": "its experts of attention have no part yet",

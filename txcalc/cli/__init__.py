@@ -101,9 +101,7 @@ def entry() -> None:
     if sys.stdout is None:
         typer.echo("txcalc: standard output is closed", err=True)
         sys.exit(2)
-    gc.set_threshold(
-        200_000
-    )  # what imports make is no garbage; looking through it costs verify a third
+    gc.set_threshold(200_000)  # what imports make is no garbage; looking through it costs verify a third
     try:
         app(prog_name="txcalc")
     except KeyboardInterrupt:

@@ -377,6 +377,7 @@ def attention_tables(draw: st.DrawFn, window: bool = True, causal: bool = False)
         "sinks": draw(flags),
         "gate": draw(st.sampled_from(["none", "element", "head"])),
         "v_norm": draw(flags),
+        "inner_norm": draw(flags),
     }
     if table["gate"] != "none":
         table["gate_activation"] = draw(st.sampled_from(["sigmoid", "softplus"]))
@@ -399,7 +400,7 @@ def latent_tables(draw: st.DrawFn) -> dict[str, Any]:
 
 
 feed_forward_tables = st.fixed_dictionaries(
-    {"d_ff": sizes, "gated": flags}, optional={"activation": activations, "bias": flags}
+    {"d_ff": sizes, "gated": flags}, optional={"activation": activations, "bias": flags, "inner_norm": flags}
 )
 
 

@@ -205,7 +205,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "strange key": (
         {"feed_forward.zzz": 3},
-        "feed_forward.zzz is not a key (known: d_ff, gated, activation, bias, sparsity)",
+        "feed_forward.zzz is not a key (known: d_ff, gated, activation, bias, inner_norm, sparsity)",
     ),
     "kind": (
         {"kind": "decodr"},

@@ -172,6 +172,17 @@ ROWS = {
         saved=6 * 75,
     ),
     "two sums": row(Sum(11, 2), flops_other=132, traffic=(0, 3 * 132, 0)),
+    "norm of what a kernel keeps": row(
+        Norm(11, "rms", False, 0, fused=True), params=11, flops_other=264, traffic=(11, 132, 0)
+    ),
+    "feed-forward, a norm before down": row(
+        FeedForward(11, 13, False, "relu", False, inner_norm=Norm(13, "rms", False, 0)),
+        params=286 + 13,
+        flops=2 * 6 * 286,
+        flops_other=6 * (13 + 52),
+        traffic=(286 + 13, 6 * (2 * 24 + 26 + 26), 0),
+        saved=6 * (11 + 13 + 13),
+    ),
     "unused": row(Unused(11, 13), params=156),
     "vector": row(Vector(11), params=11),
     "memory": row(Memory(11), saved=66),

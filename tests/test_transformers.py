@@ -297,6 +297,18 @@ CASES = [
         LLAMA,
     ),
     Case(
+        "bitnet",
+        "BitNetForCausalLM",
+        "BitNetConfig",
+        SMALL,
+        TINY["bitnet"],
+        {
+            **LLAMA,
+            AT4 + r"self_attn\.attn_sub_norm\.weight": r"layers.\1.attention.inner_norm.weight",
+            AT4 + r"mlp\.ffn_sub_norm\.weight": r"layers.\1.feed_forward.inner_norm.weight",
+        },
+    ),
+    Case(
         "mistral",
         "MistralForCausalLM",
         "MistralConfig",

@@ -42,6 +42,13 @@ TINY: dict[str, dict[str, Any]] = {
         "head": {"tied": True},
     },
     "llama": {**LIKE_LLAMA, "positions": {"theta": 500_000}},
+    "bitnet": {
+        **LIKE_LLAMA,
+        "attention": {"n_heads": 4, "n_kv_heads": 2, "inner_norm": True},
+        "feed_forward": {"d_ff": 48, "gated": True, "activation": "relu2", "inner_norm": True},
+        "norm": {"eps": 1e-5},
+        "positions": {"theta": 500_000},
+    },
     "mistral": {**LIKE_LLAMA, "attention": {"n_heads": 4, "n_kv_heads": 2, "window": 4}},
     "qwen3": {**LIKE_LLAMA, "attention": {"n_heads": 4, "n_kv_heads": 2, "d_head": 12, "qk_norm": "head"}},
     "gemma2": {

@@ -311,6 +311,7 @@ class Attention(Composite):
     `gate` multiplies what the heads read by gates that `g` projects from the input.
     `tied_kv`: v is what k projects, before its norm and rotation (Gemma-4). `lender` names the group of layers whose
     last one lends its keys and values: this layer projects queries only (Brandon et al. 2024, arXiv 2405.12981).
+    `inner_norm` stands before o, over all heads (Wang et al. 2022, arXiv 2210.06423, section 2.1).
     """
 
     d_model: Any
@@ -330,6 +331,7 @@ class Attention(Composite):
     value_norm: Norm | None = None
     tied_kv: bool = False
     lender: str | None = None
+    inner_norm: Norm | None = None
 
     def children(self) -> Iterator[Child]:
         cross = type(self.span) is Cross
@@ -357,7 +359,10 @@ class Attention(Composite):
         yield Child("core", self.core)
         if self.gate:
             yield Child("gate", self.gate)
-        yield Child("o", Linear(queries, self.d_model, "o" in self.biases, "yes" if self.gate else "eager"))
+        if self.inner_norm:
+            yield Child("inner_norm", self.inner_norm)
+        keeps = "yes" if self.gate or self.inner_norm else "eager"
+        yield Child("o", Linear(queries, self.d_model, "o" in self.biases, keeps))
 
 
 @frozen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from txcalc.parts.frozen import frozen
@@ -14,7 +15,8 @@ from txcalc.parts.part import Child, Composite
 class FeedForward(Composite):
     """up, activation, down (8·D² where F = 4·D); gated: a second matrix beside up (SwiGLU, GeGLU).
 
-    Source   Vaswani et al. 2017, equation 2; Shazeer 2020 (arXiv 2002.05202)
+    `inner_norm` stands before down, which then keeps its input by itself.
+    Source   Vaswani et al. 2017, equation 2; Shazeer 2020 (arXiv 2002.05202); Wang et al. 2022 (arXiv 2210.06423)
     """
 
     d_model: Any
@@ -25,6 +27,7 @@ class FeedForward(Composite):
     # Its input is already kept by another leaf (a parallel block's attention shares it).
     keeps_input: bool = True
     sparsity: float | None = None
+    inner_norm: Norm | None = None
 
     def children(self) -> Iterator[Child]:
         keeps = "yes" if self.keeps_input else "no"
@@ -33,7 +36,10 @@ class FeedForward(Composite):
         yield Child("up", Linear(self.d_model, self.d_ff, self.bias, "no" if self.gated else keeps))
         yield Child("activation", Activation(self.d_ff, self.activation, self.gated, self.sparsity))
         same = self.activation in SAVES_RESULT and not self.gated
-        yield Child("down", Linear(self.d_ff, self.d_model, self.bias, "no" if same else "yes"))
+        if self.inner_norm:
+            yield Child("inner_norm", replace(self.inner_norm, keeps=not same))
+        kept = same and not self.inner_norm
+        yield Child("down", Linear(self.d_ff, self.d_model, self.bias, "no" if kept else "yes"))
 
 
 @frozen

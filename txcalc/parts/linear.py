@@ -131,6 +131,8 @@ class Norm(Leaf):
     offset: bool = False  # multiplies by 1 + weight (Gemma)
     # Its input is kept for backward; False: another norm keeps the same tensor (a parallel block's two norms).
     keeps: bool = True
+    # A fused kernel keeps its own output, which this reads: it is kept again only when the attention matrix is.
+    fused: bool = False
 
     def weights(self) -> tuple[Weight, ...]:
         shape = (self.groups, self.width) if self.apart else (self.width,)
@@ -143,7 +145,8 @@ class Norm(Leaf):
         return (elementwise("norm", elements, cost, elements, elements, self.params),)
 
     def saved(self, work: Workload) -> Any:
-        return work.positions * self.groups * self.width if self.keeps else 0
+        kept = self.keeps and (work.keep_scores or not self.fused)
+        return work.positions * self.groups * self.width if kept else 0
 
 
 # What backward needs of an activation: its input, or its own result (which the next product then need not keep again).

@@ -313,6 +313,7 @@ class _Rank:
             core=replace(part.core, n_heads=heads, n_kv_heads=groups),
             position=position and replace(position, d_out=self.split("n_heads · d_head", position.d_out)),
             gate=part.gate and replace(part.gate, n_heads=heads),
+            inner_norm=self.inner_norm(part.inner_norm, heads * part.d_head),
         )
 
     def latent(self, part: LatentAttention) -> LatentAttention:
@@ -323,7 +324,14 @@ class _Rank:
         return replace(part, n_heads=heads, rotary=rotary, core=replace(part.core, n_heads=heads))
 
     def feed_forward(self, part: FeedForward, ways: int) -> FeedForward:
-        return replace(part, d_ff=self.split("d_ff", part.d_ff, ways))
+        width = self.split("d_ff", part.d_ff, ways)
+        return replace(part, d_ff=width, inner_norm=self.inner_norm(part.inner_norm, width))
+
+    def inner_norm(self, norm: Norm | None, width: int) -> Norm | None:
+        """A rank's columns of a norm over what is split; the ranks add up its mean square."""
+        if norm and norm.width != width:
+            self._notes["the statistics of norms before o and down are summed over the ranks of tp"] = None
+        return norm and replace(norm, width=width)
 
     def experts(self, part: Experts) -> Experts:
         """A rank's experts, and how many of them the tokens of its own sequences pass on average: those of other

@@ -233,6 +233,7 @@ class Attention(nn.Module):
         self.core = AttentionCore(part.core, like)
         self.g = Linear(d_model, heads * part.gate.gates, "g" in part.biases, like) if part.gate else None
         self.gate = Gate(part.gate) if part.gate else None
+        self.inner_norm = Norm(part.inner_norm, like) if part.inner_norm else None
         self.o = Linear(heads * width, d_model, "o" in part.biases, like)
         self.cross, self.width = isinstance(part.span, parts.Cross), width
 
@@ -250,8 +251,9 @@ class Attention(nn.Module):
         return self._out(self.core(q, k, v, run, projected), x)
 
     def _out(self, y: Tensor, x: Tensor) -> Tensor:
-        """What the heads read, let through as far as gates of x say."""
-        return self.o(y if self.gate is None or self.g is None else self.gate(y, self.g(x)))
+        """What the heads read, let through as far as gates of x say, and normed."""
+        y = y if self.gate is None or self.g is None else self.gate(y, self.g(x))
+        return self.o(y if self.inner_norm is None else self.inner_norm(y))
 
     def _heads(self, x: Tensor, norm: Norm | None = None) -> Tensor:
         """(B, T, heads, d) of a projection, normed head by head or, by a norm as wide as the projection, before."""

@@ -19,12 +19,12 @@ class FeedForward(nn.Module):
         self.gate = Linear(part.d_model, part.d_ff, part.bias, like) if part.gated else None
         self.up = Linear(part.d_model, part.d_ff, part.bias, like)
         self.activation = Activation(part.activation, part.sparsity)
+        self.inner_norm = Norm(part.inner_norm, like) if part.inner_norm else None
         self.down = Linear(part.d_ff, part.d_model, part.bias, like)
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
-        if self.gate is None:
-            return self.down(self.activation(self.up(x)))
-        return self.down(self.activation(self.gate(x), self.up(x)))
+        y = self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x), self.up(x))
+        return self.down(y if self.inner_norm is None else self.inner_norm(y))
 
 
 class LayerInput(nn.Module):

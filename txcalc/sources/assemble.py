@@ -258,7 +258,8 @@ def _part(layer: Table, part: str, d_model: Any, role: str, shares_input: bool) 
     if part == "feed_forward":
         table = layer["feed_forward"]
         form = table["gated"], table["activation"], table["bias"]
-        return FeedForward(d_model, table["d_ff"], *form, not shares_input, table["sparsity"])
+        inner = norm(layer["norm"], table["d_ff"]) if table["inner_norm"] else None
+        return FeedForward(d_model, table["d_ff"], *form, not shares_input, table["sparsity"], inner)
     if part == "experts":
         return _experts(layer, d_model)
     if part == "layer_input":
@@ -353,7 +354,9 @@ def _attention(layer: Table, d_model: Any, span: Span, cross: bool, keeps_input:
     if table["gate"] != "none":
         gate = Gate(heads, width, width if table["gate"] == "element" else 1, table["gate_activation"])
     query_norm, key_norm = norms["query"], norms["key"]
-    rest = position, gate, value_norm, table["tied_kv"], lender
+    inner = norm(layer["norm"], product((heads, width))) if table["inner_norm"] else None
+    inner = replace(inner, fused=True) if inner and gate is None else inner
+    rest = position, gate, value_norm, table["tied_kv"], lender, inner
     return Attention(
         d_model, heads, groups, width, span, biases, query_norm, key_norm, rotary, core, keeps_input, *rest
     )

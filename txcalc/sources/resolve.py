@@ -327,7 +327,7 @@ def _check_disentangled(fault: Any, positions: Mapping[str, Any], attention: Any
     if _unequal(attention["n_kv_heads"], attention["n_heads"]):
         fault("attention.n_kv_heads", attention["n_kv_heads"], f"n_heads = {attention['n_heads']} with distances")
     plain = {"window": None, "qk_norm": "none", "sinks": False, "softcap": None, "gate": "none"}
-    for key, without in (plain | {"v_norm": False, "tied_kv": False, "kv_from": None}).items():
+    for key, without in (plain | {"v_norm": False, "tied_kv": False, "kv_from": None, "inner_norm": False}).items():
         if attention[key] != without:
             fault(f"attention.{key}", attention[key], "none in disentangled attention")
     if positions["rows"] is None or not divides(2, positions["rows"]):

@@ -227,6 +227,7 @@ STACK: dict[str, dict[str, Field]] = {
             one_of("none", "element", "head"), "none", "gates on what is read: one an element, or one a head"
         ),
         "gate_activation": Field(one_of("sigmoid", "softplus"), "sigmoid", "activation of the gates"),
+        "inner_norm": Field(flag, False, "norm before o, over all heads"),
         "v_norm": Field(flag, False, "norm of V, head by head, without weights"),
         "tied_kv": Field(flag, False, "one projection for K and V"),
         "kv_from": Field(text, None, "layer kind whose last layer lends its keys and values: none of its own"),
@@ -269,6 +270,7 @@ STACK: dict[str, dict[str, Field]] = {
             one_of(*ACTIVATIONS), lambda at: ("gelu", "silu")[at["feed_forward"]["gated"]], "activation"
         ),
         "bias": Field(flag, False, "biases"),
+        "inner_norm": Field(flag, False, "norm before the last matrix"),
         "sparsity": Field(real, None, "share of the gates that are cut to 0, by their mean and deviation"),
     },
     "experts": {

@@ -608,6 +608,26 @@ def mpt(c: Config) -> Raw:
     }
 
 
+def bitnet(c: Config) -> Raw:
+    """Norms before o and before the last matrix of the feed-forward, too; weights are counted one by one, unpacked."""
+    raw = stack(c)
+    attention = heads(c, raw, kv=5) | {"bias": c.flag("attention_bias", default=False), "inner_norm": True}
+    if attention["n_heads"] * attention["d_head"] != raw["d_model"]:
+        c.fault(
+            "head_dim",
+            attention["d_head"],
+            "hidden_size / num_attention_heads",
+            "the norm before o is hidden_size wide",
+        )
+    return raw | {
+        "attention": attention,
+        "feed_forward": gated(c, act="relu2") | {"inner_norm": True},
+        "norm": rms(c, eps=1e-5),
+        "positions": rotary(c, attention["d_head"], 5e5),
+        "head": lm_head(c, tied=False),
+    }
+
+
 def opt(c: Config) -> Raw:
     raw = stack(c)
     bias = c.flag("enable_bias", default=True)

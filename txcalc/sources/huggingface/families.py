@@ -4,10 +4,11 @@ from __future__ import annotations
 
 # Readers named like the model types they read.
 _DENSE = """
-arcee biogpt bloom codegen cohere cohere2 ctrl cwm ernie4_5 exaone4 falcon gemma gemma2 gemma3_text glm glm4 glm4v_text
-gpt-sw3 gpt2 gpt_bigcode gpt_neo gpt_neox gptj granite granite_swa helium hunyuan_v1_dense hyperclovax internlm3
-iquestcoder jais2 llama ministral ministral3 mistral mpt nanochat nemotron olmo olmo2 olmo3 openai-gpt opt persimmon phi
-phi3 qwen2 qwen2_5_vl_text qwen2_vl_text qwen3 qwen3_vl_text seed_oss smollm3 stablelm starcoder2 vaultgemma xglm
+arcee biogpt bitnet bloom codegen cohere cohere2 ctrl cwm ernie4_5 exaone4 falcon gemma gemma2 gemma3_text glm glm4
+glm4v_text gpt-sw3 gpt2 gpt_bigcode gpt_neo gpt_neox gptj granite granite_swa helium hunyuan_v1_dense hyperclovax
+internlm3 iquestcoder jais2 llama ministral ministral3 mistral mpt nanochat nemotron olmo olmo2 olmo3 openai-gpt opt
+persimmon phi phi3 qwen2 qwen2_5_vl_text qwen2_vl_text qwen3 qwen3_vl_text seed_oss smollm3 stablelm starcoder2
+vaultgemma xglm
 """
 _SPARSE = """
 afmoe aria_text cohere2_moe dbrx deepseek_v2 deepseek_v3 dots1 ernie4_5_moe exaone_moe flex_olmo flint glm4_moe
@@ -132,7 +133,6 @@ REFUSED: dict[str, str] = {
     "kimi_linear": _LINEAR,
     "olmo_hybrid": _LINEAR,
     "axk1": "its norms after the experts alone have no part yet",
-    "bitnet": "its norms inside the branches have no part yet",
     "deepseek_v32": _SPARSE_ATTENTION,
     "glm_moe_dsa": _SPARSE_ATTENTION,
     "bigbird_pegasus": _SPARSE_ATTENTION,

@@ -32,7 +32,7 @@ REFUSED = """
 convbert-base deepseek-v3.2 deepseek-v4-flash deepseek-v4-pro default-axk1 default-bailing-hybrid
 default-bigbird-pegasus default-blt default-diffllama default-doge default-fsmt default-moshi
 default-prophetnet default-xlstm default-zamba fnet-base jetmoe-8b longformer-base-4096
-mobilebert-uncased opt-350m squeezebert swin-tiny
+mobilebert-uncased squeezebert swin-tiny
 """
 
 # transformers repeats K and V for all heads before it caches them; 8 heads of each are all that is needed.
@@ -49,7 +49,14 @@ MERGED = dict.fromkeys(("minimax-text-01", "recurrentgemma-2b", "rwkv-4-430m", "
 MERGED |= {"nvidia-nemotron-3-ultra-550b-a55b-bf16": "feed_forward"}
 
 
+# What the truth counts as other: OPT's projections before and after the layers, of the embedding and of the head.
+OTHER = {"opt-350m": {"embedding": 512 * 1024, "head": 512 * 1024}}
+
+
 def kinds(found: dict[str, int], name: str) -> dict[str, int]:
+    for kind, number in OTHER.get(name, {}).items() if "other" not in found else ():
+        found = found | {kind: found[kind] - number, "other": found.get("other", 0) + number}
+    found = {kind: number for kind, number in found.items() if number}
     if name not in MERGED:
         return found
     kind = MERGED[name]
@@ -663,6 +670,10 @@ ALTERED: dict[str, tuple[dict[str, Any], ...]] = {
     "mellum": (
         {"layer_types": ["full_attention", "sliding_attention"] * 2, "mlp_layer_types": ["dense"] * 3 + ["sparse"]},
         {"attention_bias": True, "num_mtp_layers": 1, "tie_word_embeddings": True},
+    ),
+    "opt": (
+        {"word_embed_proj_dim": 100},
+        {"word_embed_proj_dim": 64, "do_layer_norm_before": False, "enable_bias": False},
     ),
     "mvp": ({"encoder_layers": 2, "d_model": 512}, {"decoder_ffn_dim": 100}),
 }

@@ -764,6 +764,16 @@ ROWS = {
         traffic=(11 + 11 + 110 + 286 + 11 + 22, 6 * (22 + 22 + 42 + 74 + 22 + 22 + 66), 0),
         saved=6 * (11 + 11 + 16 + 24 + 11 + 11),
     ),
+    "embedding, tokens narrower": row(  # 5 wide before a matrix to 11
+        Embedding(
+            5, Lookup(17, 5), positions=Lookup(7, 11, True), projection=Linear(5, 11, False), scale=2, early=True
+        ),
+        params=85 + 77 + 55,
+        flops=2 * 6 * 55,
+        flops_other=6 * (11 + 11),
+        traffic=(30 + 66 + 55, 6 * (5 + 16 + 33 + 11), 0),
+        saved=30,
+    ),
     "embedding": row(  # 3 tokens, of which 1 is the class token; 7 positions, 2 types
         Embedding(
             5, Lookup(17, 5), Patches(1, 2, 5), Vector(5), (), "gelu", Lookup(7, 5, True), None, Lookup(2, 5, True),

@@ -49,6 +49,17 @@ TINY: dict[str, dict[str, Any]] = {
         "norm": {"eps": 1e-5},
         "positions": {"theta": 500_000},
     },
+    "opt": {
+        "d_model": 32,
+        "n_layers": 2,
+        "vocab_size": V,
+        "attention": {"n_heads": 4, "bias": True},
+        "feed_forward": {"d_ff": 48, "activation": "relu", "bias": True},
+        "norm": {"form": "layer", "place": "post"},
+        "positions": {"form": "learned", "rows": 66},
+        "embedding": {"rank": 12, "early": True},
+        "head": {"tied": True},
+    },
     "mistral": {**LIKE_LLAMA, "attention": {"n_heads": 4, "n_kv_heads": 2, "window": 4}},
     "qwen3": {**LIKE_LLAMA, "attention": {"n_heads": 4, "n_kv_heads": 2, "d_head": 12, "qk_norm": "head"}},
     "gemma2": {

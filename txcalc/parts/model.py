@@ -41,7 +41,8 @@ class Embedding(Composite):
     """What turns ids, patches or sound into the stack's input.
 
     `positions` and `types` are tables added to the tokens; `fixed` is a sinusoid added, without weights; `rank` tables
-    (ALBERT) are projected to the model's width; a `scale` multiplies (Transformer 2017, Gemma). `mask_token` stands in
+    (ALBERT) are projected to the model's width, all that is added together, or, `early`, the tokens before anything is
+    added (OPT); a `scale` multiplies (Transformer 2017, Gemma). `mask_token` stands in
     for patches that are hidden in training, and does nothing here.
     """
 
@@ -58,10 +59,13 @@ class Embedding(Composite):
     projection: Linear | None = None
     scale: Any = None
     mask_token: Vector | None = None
+    early: bool = False
 
     def children(self) -> Iterator[Child]:
         if self.tokens:
             yield Child("tokens", self.tokens)
+        if self.projection and self.early:
+            yield Child("projection", self.projection)
         if self.patches:
             on: Stream = _without_class_token if self.class_token else everywhere
             yield Child("patches", self.patches, on=on)
@@ -76,7 +80,7 @@ class Embedding(Composite):
                 f"conv{i + 1}_activation", Activation(self.width, self.activation, False), on=before, kind="other"
             )
         if self.scale is not None:
-            yield Child("scale", Sum(self.width, 1))
+            yield Child("scale", Sum(self.projection.d_out if self.projection and self.early else self.width, 1))
         if self.types:
             yield Child("types", self.types)
         if self.positions:
@@ -85,7 +89,7 @@ class Embedding(Composite):
             yield Child("positions", self.fixed)
         if self.norm:
             yield Child("norm", self.norm)
-        if self.projection:
+        if self.projection and not self.early:
             yield Child("projection", self.projection)
 
 

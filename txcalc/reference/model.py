@@ -242,11 +242,12 @@ class Embedding(nn.Module):
         elif part.fixed:
             self.positions = Sum()
         self.norm = Norm(part.norm, like) if part.norm else None
-        self.projection = _linear(part.projection, like)
+        self.projection, self.early = _linear(part.projection, like), part.early
 
     def forward(self, inputs: Tensor, past: int, types: Tensor | None = None) -> Tensor:
         """`types` (B, T) are the tokens' types, 0 when absent."""
         x = self._vectors(inputs)
+        x = self.projection(x) if self.projection is not None and self.early else x
         positions = past + torch.arange(x.shape[1], device=x.device)
         if self.scale is not None:
             x = self.scale(x)
@@ -257,7 +258,7 @@ class Embedding(nn.Module):
         elif self.positions is not None:
             x = self.positions(x, sinusoids(positions, x.shape[2]).to(x.dtype))
         x = x if self.norm is None else self.norm(x)
-        return x if self.projection is None else self.projection(x)
+        return x if self.projection is None or self.early else self.projection(x)
 
     def _vectors(self, inputs: Tensor) -> Tensor:
         if self.tokens is not None:

@@ -159,6 +159,7 @@ def _embedding(stack: Table) -> Embedding | None:
     if vocab is None and not vision and not audio:
         return None
     inner = width if table["rank"] is None else table["rank"]
+    added = width if table["early"] else inner  # what is added to the tokens is as wide
     rows = places["rows"]
     if places["form"] == "learned" and rows is None:
         rows = _places(vision) if vision else audio["positions"]
@@ -176,13 +177,14 @@ def _embedding(stack: Table) -> Embedding | None:
         patches=Patches(vision["channels"], vision["patch"], width) if vision else None,
         class_token=Vector(width) if vision and vision["class_token"] else None,
         convolutions=convolutions,
-        positions=Lookup(rows, inner, True) if places["form"] == "learned" else None,
-        fixed=Sum(inner, 1) if places["form"] == "sinusoidal" else None,
-        types=Lookup(table["types"], inner, True) if table["types"] is not None else None,
-        norm=norm(stack["norm"], inner) if table["norm"] else None,
-        projection=None if table["rank"] is None else Linear(inner, width, True),
+        positions=Lookup(rows, added, True) if places["form"] == "learned" else None,
+        fixed=Sum(added, 1) if places["form"] == "sinusoidal" else None,
+        types=Lookup(table["types"], added, True) if table["types"] is not None else None,
+        norm=norm(stack["norm"], added) if table["norm"] else None,
+        projection=None if table["rank"] is None else Linear(inner, width, not table["early"]),
         scale=table["scale"],
         mask_token=Vector(width) if vision and vision["mask_token"] else None,
+        early=table["early"],
     )
 
 
@@ -194,8 +196,10 @@ def _head(stack: Table) -> Head | None:
     if head["form"] == "none" or vocab is None or (stack["role"] == "encoder" and head["form"] == "lm"):
         return None
     if head["form"] == "lm":
-        projection = Linear(d_model, vocab, head["bias"], tied=head["tied"])
-        return Head(projection, None, None, None, False, scale=head["scale"], softcap=head["softcap"])
+        early = stack["embedding"]["early"]
+        projection = Linear(inner if early else d_model, vocab, head["bias"], tied=head["tied"])
+        narrow = Linear(d_model, inner, False) if early else None
+        return Head(projection, narrow, None, None, False, scale=head["scale"], softcap=head["softcap"])
     first = next(iter(stack["layer"].values()))
     activation = first["feed_forward"]["activation"] if "feed_forward" in first else "gelu"
     return Head(

@@ -379,7 +379,7 @@ def _parallel(*forms: str) -> Key:
 NULLS = frozenset({"sliding_window", "q_lora_rank"})
 
 _SAME: dict[Key, str] = {
-    _stack("d_model"): "hidden_size n_embd d_model dim word_embed_proj_dim",
+    _stack("d_model"): "hidden_size n_embd d_model dim",
     _stack("n_layers"): "num_hidden_layers n_layer n_layers num_layers encoder_layers",
     _stack("vocab_size"): "vocab_size",
     _heads("n_heads"): "num_attention_heads n_head n_heads attention_heads decoder_attention_heads",
@@ -501,6 +501,7 @@ KEYS: dict[str, Key] = {name: key for key, names in _SAME.items() for name in na
     "layer_norm_elementwise_affine": lambda f: f.one("norm")["weighted"],
     "type_vocab_size": lambda f: f.last["embedding"]["types"],
     "embedding_size": lambda f: f.last["embedding"]["rank"] or f.last["d_model"],
+    "word_embed_proj_dim": lambda f: f.last["embedding"]["rank"] or f.last["d_model"],
     "relative_attention_num_buckets": lambda f: f.last["positions"]["buckets"],
     "relative_attention_max_distance": lambda f: f.last["positions"]["distance"],
     "relative_attention": lambda f: f.last["positions"]["form"] == "disentangled",

@@ -379,10 +379,12 @@ def _check_stack(resolver: Resolver, stack: Mapping[str, Any], homes: Homes) -> 
     if head["tied"] and role != "encoder":
         if stack["vocab_size"] is None or head["form"] not in ("lm", "masked-lm"):
             fault("head.tied", True, "false: there is no token table, or no head, to share it")
-        elif head["form"] == "lm" and stack["embedding"]["rank"] is not None:
+        elif head["form"] == "lm" and stack["embedding"]["rank"] is not None and not stack["embedding"]["early"]:
             fault("head.tied", True, "false with embedding.rank: the table is narrower than the head")
         elif _unequal(head["rank"] or stack["d_model"], stack["embedding"]["rank"] or stack["d_model"]):
             fault("head.tied", True, "false with head.rank: the table has another width")
+    if stack["embedding"]["early"] and (stack["embedding"]["rank"] is None or head["form"] != "lm"):
+        fault("embedding.early", True, "false without embedding.rank and head.form = 'lm'")
     if head["pool"] != "first" and not (vision and vision["class_token"]):
         fault("head.pool", head["pool"], "'first' where there are no patches after a class token")
     if head["pool_norm"] and head["pool"] != "mean":

@@ -380,6 +380,9 @@ STACK: dict[str, dict[str, Field]] = {
         "types": Field(size, None, "token types"),
         "norm": Field(flag, False, "norm after the embedding"),
         "rank": Field(size, None, "width of the table before a projection to d_model"),
+        "early": Field(
+            flag, False, "only the tokens are so wide, projected without a bias, and an lm head works as wide"
+        ),
         "shared": Field(flag, True, "one table for encoder and decoder"),
         "scale": Field(real, None, "multiplies the embedding"),
     },

@@ -637,15 +637,21 @@ def opt(c: Config) -> Raw:
     final = before and not c.flag("_remove_final_layer_norm", default=False)
     rows = c.size("max_position_embeddings", default=2048) + 2
     c.ignore("activation_dropout")
-    if rank != raw["d_model"]:
-        c.fault("word_embed_proj_dim", rank, f"hidden_size = {raw['d_model']:,}", "projected embeddings are not read")
+    head = lm_head(c, tied=True)
+    narrow = {} if rank == raw["d_model"] else {"embedding": {"rank": rank, "early": True}}
+    if narrow and "form" in head:
+        c.fault(
+            "word_embed_proj_dim", rank, f"hidden_size = {raw['d_model']:,}", "only logits are read of narrow tables"
+        )
+        narrow = {}
     norm = layer_norm(c, place="pre" if before else "post", final=final)
     return raw | {
         "attention": heads(c, raw, kv_names=(), width_names=()) | {"bias": bias},
         "feed_forward": plain(c, "ffn_dim", act="relu", act_names=GPT_ACT, bias=bias),
         "norm": norm | ({} if weighted else {"weighted": False, "bias": False}),
         "positions": {"form": "learned", "rows": rows},
-        "head": lm_head(c, tied=True),
+        "head": head,
+        **narrow,
     }
 
 

@@ -153,6 +153,7 @@ attentions = st.builds(
     value_norm=maybe(norms),
     tied_kv=flags,
     lender=st.sampled_from([None, "a"]),
+    inner_norm=maybe(norms),
 )
 latent_attentions = st.builds(
     LatentAttention,

@@ -675,6 +675,10 @@ ALTERED: dict[str, tuple[dict[str, Any], ...]] = {
         {"word_embed_proj_dim": 100},
         {"word_embed_proj_dim": 64, "do_layer_norm_before": False, "enable_bias": False},
     ),
+    "umt5": (
+        {"num_decoder_layers": 2, "num_heads": 4, "d_kv": 8},
+        {"feed_forward_proj": "relu", "relative_attention_num_buckets": 8},
+    ),
     "mvp": ({"encoder_layers": 2, "d_model": 512}, {"decoder_ffn_dim": 100}),
 }
 

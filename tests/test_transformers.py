@@ -812,6 +812,38 @@ CASES = [
         },
     ),
     Case(
+        "umt5",
+        "UMT5ForConditionalGeneration",
+        "UMT5Config",
+        {
+            "vocab_size": V,
+            "d_model": 32,
+            "d_kv": 6,
+            "d_ff": 48,
+            "num_layers": 2,
+            "num_heads": 4,
+            "relative_attention_num_buckets": 8,
+            "relative_attention_max_distance": 12,
+        },
+        TINY["umt5"],
+        {
+            r"shared\.weight": "decoder.embedding.tokens.weight",
+            r"(\w+)\.block\.(\d+)\.layer\.0\.SelfAttention\.relative_attention_bias\.weight": (
+                r"\1.layers.\2.attention.relative_bias.weight"
+            ),
+            r"(\w+)\.block\.(\d+)\.layer\.0\.SelfAttention\.([qkvo])\.weight": r"\1.layers.\2.attention.\3.weight",
+            r"(\w+)\.block\.(\d+)\.layer\.0\.layer_norm\.weight": r"\1.layers.\2.attention_norm.weight",
+            r"(\w+)\.block\.(\d+)\.layer\.1\.EncDecAttention\.(\w)\.weight": r"\1.layers.\2.cross_attention.\3.weight",
+            r"decoder\.block\.(\d+)\.layer\.1\.layer_norm\.weight": r"decoder.layers.\1.cross_attention_norm.weight",
+            r"encoder\.block\.(\d+)\.layer\.1\.layer_norm\.weight": r"encoder.layers.\1.feed_forward_norm.weight",
+            r"decoder\.block\.(\d+)\.layer\.2\.layer_norm\.weight": r"decoder.layers.\1.feed_forward_norm.weight",
+            r"(\w+)\.block\.(\d+)\..*\.DenseReluDense\.wi_0\.weight": r"\1.layers.\2.feed_forward.gate.weight",
+            r"(\w+)\.block\.(\d+)\..*\.DenseReluDense\.wi_1\.weight": r"\1.layers.\2.feed_forward.up.weight",
+            r"(\w+)\.block\.(\d+)\..*\.DenseReluDense\.wo\.weight": r"\1.layers.\2.feed_forward.down.weight",
+            r"(\w+)\.final_layer_norm\.weight": r"\1.final_norm.weight",
+        },
+    ),
+    Case(
         "whisper",
         "WhisperForConditionalGeneration",
         "WhisperConfig",
@@ -1245,7 +1277,7 @@ def pair(case: Case) -> tuple[nn.Module, nn.Module, tuple[Tensor, ...]]:
 
 
 def their_logits(case: Case, theirs: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
-    if case.name == "t5":
+    if case.name in ("t5", "umt5"):
         return theirs(decoder_input_ids=inputs[0], input_ids=inputs[1]).logits
     if case.name == "whisper":
         return theirs(decoder_input_ids=inputs[0], input_features=inputs[1]).logits
@@ -1277,6 +1309,7 @@ GENERATES = [
     "opt",
     "deepseek-v3",
     "t5",
+    "umt5",
     "whisper",
     "mamba",
     "mamba2",

@@ -351,6 +351,16 @@ TINY: dict[str, dict[str, Any]] = {
         "positions": {"form": "relative", "buckets": 8, "distance": 12},
         "head": {"tied": True, "scale": 32**-0.5},
     },
+    "umt5": {
+        "kind": "encoder-decoder",
+        "d_model": 32,
+        "n_layers": 2,
+        "vocab_size": V,
+        "attention": {"n_heads": 4, "d_head": 6, "scale": 1},
+        "feed_forward": {"d_ff": 48, "gated": True, "activation": "gelu_tanh"},
+        "positions": {"form": "relative", "buckets": 8, "distance": 12, "apart": True},
+        "head": {"tied": True, "scale": 32**-0.5},
+    },
     "whisper": {
         "kind": "audio",
         "d_model": 32,

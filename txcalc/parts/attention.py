@@ -283,7 +283,7 @@ class Gate(Leaf):
 
 @frozen
 class RelativeBias(Leaf):
-    """T5's table of biases by distance, one scalar a bucket and head, shared by the stack's layers.
+    """T5's table of biases by distance, one scalar a bucket and head, shared by the stack's layers; UMT5's have one each.
 
     Shapes   table (buckets, h), added to the scores (B, h, T, S)
     Unit     its additions are counted in the core of each layer
@@ -332,6 +332,8 @@ class Attention(Composite):
     tied_kv: bool = False
     lender: str | None = None
     inner_norm: Norm | None = None
+    # A table of biases by distance of this layer's own.
+    relative_bias: RelativeBias | None = None
 
     def children(self) -> Iterator[Child]:
         cross = type(self.span) is Cross
@@ -356,6 +358,8 @@ class Attention(Composite):
             yield Child("rotary", self.rotary)
         if self.position:
             yield Child("position", self.position)
+        if self.relative_bias:
+            yield Child("relative_bias", self.relative_bias)
         yield Child("core", self.core)
         if self.gate:
             yield Child("gate", self.gate)

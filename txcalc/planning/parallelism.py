@@ -314,6 +314,7 @@ class _Rank:
             position=position and replace(position, d_out=self.split("n_heads · d_head", position.d_out)),
             gate=part.gate and replace(part.gate, n_heads=heads),
             inner_norm=self.inner_norm(part.inner_norm, heads * part.d_head),
+            relative_bias=part.relative_bias and self.bias(part.relative_bias),
         )
 
     def latent(self, part: LatentAttention) -> LatentAttention:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -230,6 +231,7 @@ class Attention(nn.Module):
         self.v_norm = Norm(part.value_norm, like) if part.value_norm else None
         self.rotary = Rotary(part.rotary) if part.rotary else None
         self.position = Linear(d_model, heads * width, False, like) if part.position else None
+        self.relative_bias = RelativeBias(part.relative_bias, like) if part.relative_bias else None
         self.core = AttentionCore(part.core, like)
         self.g = Linear(d_model, heads * part.gate.gates, "g" in part.biases, like) if part.gate else None
         self.gate = Gate(part.gate) if part.gate else None
@@ -247,6 +249,8 @@ class Attention(nn.Module):
             k = k if self.rotary is None else self.rotary(k, run)
             run.lent[run.group] = tuple(by_head(x) for x in self.core.extend(run, k, v))
         k, v = run.lent[run.group if self.lender is None else self.lender]
+        if self.relative_bias is not None:
+            run = replace(run, bias=self.relative_bias(run, run.past + x.shape[1]))
         projected = None if self.position is None else self._distances(x, run)
         return self._out(self.core(q, k, v, run, projected), x)
 

@@ -92,11 +92,9 @@ def norm(table: Table, width: Any, groups: Any = 1, apart: bool = False) -> Norm
 def _stack(stack: Table) -> Stack:
     d_model = stack["d_model"]
     bias = None
-    if stack["positions"]["form"] == "relative":
-        both_ways = stack["role"] == "encoder"
-        buckets, distance = stack["positions"]["buckets"], stack["positions"]["distance"]
+    if stack["positions"]["form"] == "relative" and not stack["positions"]["apart"]:
         heads = next(layer["attention"]["n_heads"] for layer in stack["layer"].values() if "attention" in layer)
-        bias = RelativeBias(buckets, heads, distance, both_ways)
+        bias = _relative_bias(stack["positions"], heads, stack["role"])
     groups = tuple(
         LayerGroup(name, _block(stack["layer"][name], d_model, stack), indices, number, stack["shared_layers"])
         for name, indices, number in _counted(stack)
@@ -120,6 +118,10 @@ def _stack(stack: Table) -> Stack:
         None if stack["streams"] is None else StreamEnds(d_model, stack["streams"], False),
         _contacts(stack) if stack["contacts"] else None,
     )
+
+
+def _relative_bias(places: Table, heads: Any, role: str) -> RelativeBias:
+    return RelativeBias(places["buckets"], heads, places["distance"], role == "encoder")
 
 
 def _contacts(stack: Table) -> Unused:
@@ -283,7 +285,10 @@ def _part(layer: Table, part: str, d_model: Any, role: str, shares_input: bool) 
     if part == "attention" and "latent" in layer:
         return _latent(layer, d_model, _span(layer["latent"], role))
     cross = part == "cross_attention"
-    return _attention(layer, d_model, Cross() if cross else _span(layer["attention"], role), cross, not shares_input)
+    made = _attention(layer, d_model, Cross() if cross else _span(layer["attention"], role), cross, not shares_input)
+    if layer["positions"]["form"] == "relative" and layer["positions"]["apart"] and not cross:
+        return replace(made, relative_bias=_relative_bias(layer["positions"], made.n_heads, role))
+    return made
 
 
 def _recurrent(layer: Table, part: str, d_model: Any) -> Composite:

@@ -360,6 +360,10 @@ def _check_stack(resolver: Resolver, stack: Mapping[str, Any], homes: Homes) -> 
         fault("positions.rows", ABSENT, "the rows of the learned table")
     if positions["form"] == "relative-projection" and role in ("encoder", "vision"):
         fault("positions.form", positions["form"], "another form: it projects the distances that a causal decoder sees")
+    if positions["apart"] and positions["form"] != "relative":
+        fault("positions.apart", True, "false without positions.form = 'relative'")
+    if any(layer["positions"]["apart"] != positions["apart"] for layer in stack["layer"].values()):
+        fault("positions.apart", not positions["apart"], "the same in every layer")
     if positions["form"] == "relative":
         heads = [layer["attention"]["n_heads"] for layer in stack["layer"].values() if "attention" in layer]
         latent = any("latent" in layer for layer in stack["layer"].values())

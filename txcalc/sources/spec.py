@@ -257,6 +257,7 @@ STACK: dict[str, dict[str, Field]] = {
         "rows": Field(size, None, "rows of the learned table; disentangled: of both signs of the distances"),
         "buckets": Field(size, 32, "buckets of the relative bias"),
         "distance": Field(size, 128, "longest distance the buckets, or the table of distances, tell apart"),
+        "apart": Field(flag, False, "relative: each layer has a table of its own"),
         "terms": Field(some_of("c2p", "p2c"), ["c2p", "p2c"], "disentangled: queries meet distances, keys do"),
         "shared": Field(flag, False, "disentangled: q and k project the distances too"),
         "bias": Field(some_of("q", "k"), [], "disentangled: projections of the distances with a bias"),

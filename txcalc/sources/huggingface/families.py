@@ -22,7 +22,7 @@ roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl
 """
 _SEQ2SEQ = """
 bart blenderbot blenderbot-small m2m_100 marian mbart mt5 mvp nllb-moe pegasus plbart switch_transformers t5 t5gemma
-whisper
+umt5 whisper
 """
 _RECURRENT = """
 falcon_mamba granitemoehybrid jamba lfm2 lfm2_moe lfm3 mamba mamba2 minimax nemotron_h qwen3_5_moe_text qwen3_5_text

@@ -41,9 +41,9 @@ hidden_act: but gemma2 gemma3_text modernbert nemotron_h vaultgemma
 hidden_activation: gemma2 gemma3_text modernbert vaultgemma
 intermediate_size: but gpt_neo qwen3_5_moe_text rwkv solar_open
 is_decoder: bert blenderbot blenderbot-small camembert data2vec-text electra ernie gpt_neox marian mbart megatron-bert
-  mt5 mvp pegasus plbart rembert roberta roberta-prelayernorm switch_transformers t5 xlm-roberta xlm-roberta-xl
+  mt5 mvp pegasus plbart rembert roberta roberta-prelayernorm switch_transformers t5 umt5 xlm-roberta xlm-roberta-xl
 is_encoder_decoder: blenderbot blenderbot-small m2m_100 marian mbart mt5 mvp nllb-moe pegasus plbart
-  switch_transformers t5 t5gemma whisper
+  switch_transformers t5 t5gemma umt5 whisper
 layer_types: nemotron_h
 layers_block_type: granitemoehybrid
 mamba_conv_bias: but granitemoehybrid

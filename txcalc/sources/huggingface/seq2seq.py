@@ -48,10 +48,10 @@ def _headed(raw: Raw, head: Raw) -> Raw:
     return raw | {"encoder": raw["encoder"] | {"head": {"form": "none"}}, "decoder": raw["decoder"] | {"head": head}}
 
 
-def t5(c: Config, behind: int | None = None, deciding: int = 2) -> Raw:
+def t5(c: Config, behind: int | None = None, deciding: int = 2, gates: str = "relu") -> Raw:
     """RMSNorms, a relative bias that all layers of a half share, heads whose width is not D/h."""
     _joined(c)
-    projection = c.text("feed_forward_proj", default="relu")
+    projection = c.text("feed_forward_proj", default=gates)
     gate, _, name = projection.rpartition("-")
     if gate not in ("", "gated") or name not in ACTIVATIONS:
         c.fault("feed_forward_proj", projection, "an activation such as 'relu', or 'gated-gelu'")
@@ -82,6 +82,13 @@ def t5(c: Config, behind: int | None = None, deciding: int = 2) -> Raw:
         "decoder": {"n_layers": behind},
     }
     return _headed(raw, _head(c, True, deciding))
+
+
+def umt5(c: Config) -> Raw:
+    """As T5, with a table of biases in every layer."""
+    c.only(True, "tie_word_embeddings", why="transformers' umt5 is always tied")
+    raw = t5(c, deciding=0, gates="gated-gelu")
+    return raw | {"positions": raw["positions"] | {"apart": True}}
 
 
 def mt5(c: Config) -> Raw:

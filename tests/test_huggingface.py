@@ -646,6 +646,10 @@ ALTERED: dict[str, tuple[dict[str, Any], ...]] = {
         {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 8},
     ),
     "gpt-sw3": ({"n_inner": 100}, {"n_embd": 64, "n_head": 4, "tie_word_embeddings": False}),
+    "gpt_neox_japanese": (
+        {"num_attention_heads": 20, "intermediate_multiple_size": 2},
+        {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.25}, "tie_word_embeddings": False},
+    ),
     "granite_swa": (
         {"layer_rope_theta": [0, 1e4, 1e4, 0], "sliding_window": 4},
         {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False},

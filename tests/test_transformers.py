@@ -148,6 +148,7 @@ SANDWICH: dict[str, Rule] = {
     r"model\.layers\.(\d+)\.post_feedforward_layernorm\.weight": r"layers.\1.feed_forward_post_norm.weight",
 }
 AT4 = r"model\.layers\.(\d+)\."
+NEOX_JAPANESE = r"gpt_neox_japanese\.layers\.(\d+)\."
 GEMMA4: dict[str, Rule] = {
     **SANDWICH,
     r"model\.embed_tokens_per_layer\.weight": "layer_inputs.tokens.weight",
@@ -336,6 +337,31 @@ CASES = [
             r"model\.decoder\.layers\.(\d+)\.fc1\.(\w+)": r"layers.\1.feed_forward.up.\2",
             r"model\.decoder\.layers\.(\d+)\.fc2\.(\w+)": r"layers.\1.feed_forward.down.\2",
             r"model\.decoder\.layers\.(\d+)\.final_layer_norm\.(\w+)": r"layers.\1.feed_forward_norm.\2",
+        },
+    ),
+    Case(
+        "gpt-neox-japanese",
+        "GPTNeoXJapaneseForCausalLM",
+        "GPTNeoXJapaneseConfig",
+        {
+            "vocab_size": V,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_multiple_size": 2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+        },
+        TINY["gpt-neox-japanese"],
+        {
+            r"gpt_neox_japanese\.embed_in\.weight": "embedding.tokens.weight",
+            NEOX_JAPANESE + r"attention\.query_key_value\.weight": thirds_by_head,
+            NEOX_JAPANESE + r"attention\.dense\.weight": r"layers.\1.attention.o.weight",
+            NEOX_JAPANESE + r"attention\.dense_bias": r"layers.\1.attention.o.bias",
+            NEOX_JAPANESE + r"input_layernorm\.(\w+)": r"layers.\1.attention_norm.\2",
+            NEOX_JAPANESE + r"post_attention_layernorm\.(\w+)": r"layers.\1.feed_forward_norm.\2",
+            NEOX_JAPANESE + r"mlp\.dense_h_to_4h\.weight": r"layers.\1.feed_forward.up.weight",
+            NEOX_JAPANESE + r"mlp\.dense_4h_to_h\.weight": r"layers.\1.feed_forward.down.weight",
+            r"gpt_neox_japanese\.final_layer_norm\.(\w+)": r"final_norm.\1",
         },
     ),
     Case(

@@ -60,6 +60,18 @@ TINY: dict[str, dict[str, Any]] = {
         "embedding": {"rank": 12, "early": True},
         "head": {"tied": True},
     },
+    "gpt-neox-japanese": {
+        "d_model": 32,
+        "n_layers": 2,
+        "vocab_size": V,
+        "pattern": ["earlier", "last"],
+        "attention": {"n_heads": 4},
+        "feed_forward": {"d_ff": 64, "activation": "gelu"},
+        "norm": {"form": "layer"},
+        "positions": {"rotary_dims": 4},
+        "head": {"tied": True},
+        "layer": {"earlier": {}, "last": {"attention": {"bias": ["o"]}}},
+    },
     "mistral": {**LIKE_LLAMA, "attention": {"n_heads": 4, "n_kv_heads": 2, "window": 4}},
     "qwen3": {**LIKE_LLAMA, "attention": {"n_heads": 4, "n_kv_heads": 2, "d_head": 12, "qk_norm": "head"}},
     "gemma2": {

@@ -13,6 +13,7 @@ from typing import Any
 from txcalc.errors import InputError, MissingExtra, UnknownName
 from txcalc.ledger import QUANTITIES
 from txcalc.model import Model
+from txcalc.num import exact_div
 from txcalc.sources import build
 from txcalc.sources.assemble import EPS
 from txcalc.sources.explicit import kinds_in_order
@@ -525,6 +526,7 @@ KEYS: dict[str, Key] = {name: key for key, names in _SAME.items() for name in na
     "position_embedding_type": lambda f: _form_of_positions(f.last),
     "emb_layer_norm_before": lambda f: f.last["embedding"]["norm"],
     "token_dropout": lambda f: f.last["embedding"]["scale"] is not None,
+    "intermediate_multiple_size": lambda f: exact_div(f.channel["d_ff"], f.last["d_model"]),
     "mup_enabled": lambda f: f.last["embedding"]["scale"] is not None,
     "use_attention_gate": lambda f: f.one("attention")["gate"] == "head",
     "use_sandwich_norm": lambda f: f.one("norm")["place"] == "sandwich",

@@ -538,6 +538,22 @@ def gpt_neox(c: Config) -> Raw:
     }
 
 
+def gpt_neox_japanese(c: Config) -> Raw:
+    """Branches one after the other; no bias but that of the last layer's o."""
+    raw = stack(c)
+    n, attention = raw["n_layers"], heads(c, raw, kv_names=(), width_names=())
+    width = raw["d_model"] * c.size("intermediate_multiple_size", default=4)
+    raw |= {
+        "attention": attention,
+        "feed_forward": {"d_ff": width, "activation": c.activation("hidden_act", default="gelu"), "bias": False},
+        "norm": layer_norm(c),
+        "positions": rotary(c, attention["d_head"]),
+        "head": lm_head(c, tied=True),
+    }
+    kinds = ["last" if i == n - 1 else "earlier" for i in range(n)]
+    return layered(raw, (kinds, {"earlier": {}, "last": {"attention": {"bias": ["o"]}}}))
+
+
 def bloom(c: Config) -> Raw:
     raw = stack(c, ("hidden_size", "n_embed", "n_embd"), ("n_layer", "num_hidden_layers"))
     c.ignore(

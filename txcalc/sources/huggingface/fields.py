@@ -40,8 +40,9 @@ head_dim: but arcee aria_text deepseek_v2 deepseek_v3 ernie4_5 granitemoehybrid 
 hidden_act: but gemma2 gemma3_text modernbert nemotron_h vaultgemma
 hidden_activation: gemma2 gemma3_text modernbert vaultgemma
 intermediate_size: but gpt_neo qwen3_5_moe_text rwkv solar_open
-is_decoder: bert blenderbot blenderbot-small camembert data2vec-text electra ernie gpt_neox marian mbart megatron-bert
-  mt5 mvp pegasus plbart rembert roberta roberta-prelayernorm switch_transformers t5 umt5 xlm-roberta xlm-roberta-xl
+is_decoder: bert blenderbot blenderbot-small camembert data2vec-text electra ernie gpt_neox gpt_neox_japanese marian
+  mbart megatron-bert mt5 mvp pegasus plbart rembert roberta roberta-prelayernorm switch_transformers t5 umt5
+  xlm-roberta xlm-roberta-xl
 is_encoder_decoder: blenderbot blenderbot-small m2m_100 marian mbart mt5 mvp nllb-moe pegasus plbart
   switch_transformers t5 t5gemma umt5 whisper
 layer_types: nemotron_h

@@ -283,7 +283,7 @@ class Gate(Leaf):
 
 @frozen
 class RelativeBias(Leaf):
-    """T5's table of biases by distance, one scalar a bucket and head; all layers of a stack share it, or (UMT5) none do.
+    """T5's table of biases by distance, one scalar a bucket and head, which layers share or (UMT5) do not.
 
     Shapes   table (buckets, h), added to the scores (B, h, T, S)
     Unit     its additions are counted in the core of each layer

@@ -683,6 +683,10 @@ ALTERED: dict[str, tuple[dict[str, Any], ...]] = {
         {"num_decoder_layers": 2, "num_heads": 4, "d_kv": 8},
         {"feed_forward_proj": "relu", "relative_attention_num_buckets": 8},
     ),
+    "modernbert-decoder": (
+        {"layer_types": ["sliding_attention", "full_attention"] * 2, "local_attention": 6, "classifier_bias": True},
+        {"attention_bias": True, "mlp_bias": True, "norm_bias": True, "num_attention_heads": 6},
+    ),
     "mvp": ({"encoder_layers": 2, "d_model": 512}, {"decoder_ffn_dim": 100}),
 }
 

@@ -72,6 +72,23 @@ TINY: dict[str, dict[str, Any]] = {
         "head": {"tied": True},
         "layer": {"earlier": {}, "last": {"attention": {"bias": ["o"]}}},
     },
+    "modernbert-decoder": {
+        "d_model": 32,
+        "n_layers": 3,
+        "vocab_size": V,
+        "pattern": ["first", "local", "global"],
+        "attention": {"n_heads": 4},
+        "feed_forward": {"d_ff": 48, "gated": True, "activation": "gelu"},
+        "norm": {"form": "layer", "bias": False},
+        "positions": {"theta": 160_000},
+        "embedding": {"norm": True},
+        "head": {"form": "masked-lm", "tied": True, "transform_bias": False},
+        "layer": {
+            "first": {"norm": {"without": ["attention"]}},
+            "local": {"attention": {"window": 3}, "positions": {"theta": 10_000}},
+            "global": {},
+        },
+    },
     "mistral": {**LIKE_LLAMA, "attention": {"n_heads": 4, "n_kv_heads": 2, "window": 4}},
     "qwen3": {**LIKE_LLAMA, "attention": {"n_heads": 4, "n_kv_heads": 2, "d_head": 12, "qk_norm": "head"}},
     "gemma2": {

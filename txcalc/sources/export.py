@@ -527,6 +527,10 @@ KEYS: dict[str, Key] = {name: key for key, names in _SAME.items() for name in na
     "emb_layer_norm_before": lambda f: f.last["embedding"]["norm"],
     "token_dropout": lambda f: f.last["embedding"]["scale"] is not None,
     "intermediate_multiple_size": lambda f: exact_div(f.channel["d_ff"], f.last["d_model"]),
+    # An encoder's window counts the position itself with the half on its one side.
+    "local_attention": lambda f: 2 * (f.window - (f.last["role"] == "encoder")),
+    "norm_bias": lambda f: f.one("norm")["bias"],
+    "classifier_bias": lambda f: f.last["head"]["transform_bias"],
     "mup_enabled": lambda f: f.last["embedding"]["scale"] is not None,
     "use_attention_gate": lambda f: f.one("attention")["gate"] == "head",
     "use_sandwich_norm": lambda f: f.one("norm")["place"] == "sandwich",

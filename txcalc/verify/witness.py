@@ -82,4 +82,6 @@ def _automatic(transformers: Any, model: Model) -> Any:
         return transformers.AutoModelForSpeechSeq2Seq
     if model.spec["kind"] == "encoder-decoder":
         return transformers.AutoModelForSeq2SeqLM
+    if model.spec["kind"] == "decoder" and head == "masked-lm":
+        return transformers.AutoModelForCausalLM
     return getattr(transformers, kinds.get(head, "AutoModelForCausalLM"))

@@ -6,9 +6,9 @@ from __future__ import annotations
 _DENSE = """
 arcee biogpt bitnet bloom codegen cohere cohere2 ctrl cwm ernie4_5 exaone4 falcon gemma gemma2 gemma3_text glm glm4
 glm4v_text gpt-sw3 gpt2 gpt_bigcode gpt_neo gpt_neox gpt_neox_japanese gptj granite granite_swa helium hunyuan_v1_dense
-hyperclovax internlm3 iquestcoder jais2 llama ministral ministral3 mistral mpt nanochat nemotron olmo olmo2 olmo3
-openai-gpt opt persimmon phi phi3 qwen2 qwen2_5_vl_text qwen2_vl_text qwen3 qwen3_vl_text seed_oss smollm3 stablelm
-starcoder2 vaultgemma xglm
+hyperclovax internlm3 iquestcoder jais2 llama ministral ministral3 mistral modernbert-decoder mpt nanochat nemotron olmo
+olmo2 olmo3 openai-gpt opt persimmon phi phi3 qwen2 qwen2_5_vl_text qwen2_vl_text qwen3 qwen3_vl_text seed_oss smollm3
+stablelm starcoder2 vaultgemma xglm
 """
 _SPARSE = """
 afmoe aria_text cohere2_moe dbrx deepseek_v2 deepseek_v3 dots1 ernie4_5_moe exaone_moe flex_olmo flint glm4_moe

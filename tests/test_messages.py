@@ -261,6 +261,26 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"attention": {"n_heads": 8, "bias": ["g"]}},
         "attention.bias is ['g'], expected a list without \"g\": there is no gate",
     ),
+    "form of no gate": (
+        {"attention": {"n_heads": 8, "gate_activation": "softplus"}},
+        "attention.gate_activation is 'softplus', expected 'sigmoid', the default, where there is no gate",
+    ),
+    "correction of a softmax": (
+        {"experts": {**EXPERTS, "correction": True}, "feed_forward": DROP},
+        "experts.correction is True, expected false without a router whose scoring is 'sigmoid'",
+    ),
+    "contacts of a decoder": (
+        {"contacts": True},
+        "contacts is True, expected false but in an encoder whose layers all have attention",
+    ),
+    "tokens no narrower": (
+        {"embedding.early": True},
+        "embedding.early is True, expected false without embedding.rank and head.form = 'lm'",
+    ),
+    "tables of no biases": (
+        {"positions.apart": True},
+        "positions.apart is True, expected false without positions.form = 'relative'",
+    ),
     "bias of an RMSNorm": (
         {"norm.bias": True},
         "norm.bias is True, expected false with form = 'rms' (an RMSNorm has no bias)",

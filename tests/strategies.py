@@ -21,10 +21,13 @@ from txcalc.parts.attention import (
     Cross,
     Full,
     Gate,
+    IndexCore,
+    Indexer,
     LatentAttention,
     LatentCore,
     RelativeBias,
     Rotary,
+    Selected,
     Window,
 )
 from txcalc.parts.block import Block, Branch, Laurel, Mix, Streams
@@ -82,7 +85,12 @@ def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 # Parts.
 
-causal_spans = st.builds(Causal) | st.builds(Window, st.integers(1, 60)) | st.builds(Chunks, st.integers(1, 60))
+causal_spans = (
+    st.builds(Causal)
+    | st.builds(Window, st.integers(1, 60))
+    | st.builds(Chunks, st.integers(1, 60))
+    | st.builds(Selected, st.integers(1, 60))
+)
 spans = causal_spans | st.builds(Full) | st.builds(Around, st.integers(1, 60)) | st.builds(Cross)
 linears = st.builds(Linear, sizes, sizes, flags, st.sampled_from(["yes", "no", "eager"]), flags, flags)
 norms = st.builds(Norm, sizes, st.sampled_from(["rms", "layer"]), flags, st.just(1e-6), sizes, flags, flags, flags)
@@ -98,6 +106,7 @@ gates = st.builds(Gate, sizes, sizes, sizes, st.sampled_from(["sigmoid", "softpl
 scales = st.builds(Scale, sizes, sizes)
 cores = st.builds(AttentionCore, sizes, sizes, sizes, sizes, spans, flags, flags, flags, borrowed=flags)
 latent_cores = st.builds(LatentCore, sizes, sizes, sizes, sizes, sizes, causal_spans)
+index_cores = st.builds(IndexCore, sizes, sizes, causal_spans)
 
 disentangled_cores = st.builds(DisentangledCore, sizes, sizes, sizes, sizes, flags, flags, flags)
 
@@ -114,6 +123,7 @@ LEAVES: dict[type, st.SearchStrategy[Any]] = {
     GatedRecurrence: st.builds(GatedRecurrence, sizes),
     DisentangledCore: disentangled_cores,
     HeadScan: st.builds(HeadScan, sizes, sizes, sizes, sizes),
+    IndexCore: index_cores,
     LatentCore: latent_cores,
     LayerScale: layer_scales,
     Linear: linears,
@@ -155,6 +165,7 @@ attentions = st.builds(
     lender=st.sampled_from([None, "a"]),
     inner_norm=maybe(norms),
 )
+indexers = st.builds(Indexer, sizes, sizes, sizes, sizes, norms, rotaries, index_cores)
 latent_attentions = st.builds(
     LatentAttention,
     sizes,
@@ -168,6 +179,7 @@ latent_attentions = st.builds(
     st.just(1e-6),
     rotaries,
     latent_cores,
+    maybe(indexers),
 )
 distance_tables = st.builds(DistanceTable, sizes, sizes, maybe(norms))
 disentangled_attentions = st.builds(
@@ -315,6 +327,7 @@ COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
     FixedLength: st.builds(FixedLength, stacks, st.integers(2, 40)),
     Griffin: griffins,
     Head: heads,
+    Indexer: indexers,
     Laurel: laurels,
     LayerInput: st.builds(LayerInput, sizes, sizes, activations),
     LayerInputs: layer_inputs,
@@ -397,6 +410,10 @@ def latent_tables(draw: st.DrawFn) -> dict[str, Any]:
     table["bias"] = draw(flags)
     if draw(flags):
         table["q_rank"] = draw(sizes)
+        if draw(flags):
+            table["index_width"] = table["d_rope"] + draw(st.integers(0, 7))
+            table |= {"index_heads": draw(sizes), "index_top_k": draw(st.integers(1, 30))}
+            table["index_interleaved"] = draw(flags)
     return table
 
 

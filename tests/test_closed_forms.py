@@ -19,6 +19,7 @@ from txcalc.parts.feedforward import FeedForward
 from txcalc.parts.linear import Linear
 from txcalc.parts.part import Workload
 from txcalc.planning.memory import cache_bytes, weights_bytes
+from txcalc.planning.training import training_flops
 from txcalc.sources import build
 
 
@@ -258,6 +259,36 @@ def test_latent_attention_expanded_and_absorbed() -> None:
         ledger = model.ledger(tokens=T, past=P, mla=mla).at("layers.0.attention")
         assert ledger.total("flops") == 2 * (T * (down + up + out) + expanded + core), mla
         assert ledger.total("cache") == S * (r_kv + rope)
+
+
+def test_the_index_of_sparse_attention_and_what_it_lets_through() -> None:
+    """DeepSeek-AI 2025 (DeepSeek-V3.2-Exp), section 2.1: Σ w·relu(q·k) over the heads of an index for every pair, one
+    key a token cached, and the attention itself on the k best; dense, on all."""
+    D, h, r_q, r_kv, nope, rope, v, T, P = 40, 3, 12, 8, 5, 2, 6, 4, 9
+    h_i, d_i, k, S = 7, 10, 11, P + T
+    table = {"n_heads": h, "q_rank": r_q, "kv_rank": r_kv, "d_nope": nope, "d_rope": rope, "d_v": v}
+    sizes = {"d_model": D, "n_layers": 1, "feed_forward": {"d_ff": 1}}
+    plain = build({**sizes, "latent": table}, "MLA")
+    index = {"index_heads": h_i, "index_width": d_i, "index_top_k": k}
+    model = build({**sizes, "latent": {**table, **index}}, "DSA")
+    products = r_q * h_i * d_i + D * d_i + D * h_i
+    assert model.params - plain.params == products + 2 * d_i
+    pairs, chosen = sum(i + 1 for i in range(P, S)), sum(min(i + 1, k) for i in range(P, S))
+    for mla, width in (("expanded", nope + rope + v), ("absorbed", r_kv + rope + r_kv)):
+        ours, theirs = (each.ledger(tokens=T, past=P, mla=mla) for each in (model, plain))
+        more = 2 * (T * products + T * S * h_i * (d_i + 1))
+        assert ours.total("flops") - theirs.total("flops") == more, mla
+        masked = 2 * (T * products + pairs * h_i * (d_i + 1)) - 2 * (pairs - chosen) * h * width
+        assert ours.total("flops_masked") - theirs.total("flops_masked") == masked, mla
+        assert ours.total("cache") - theirs.total("cache") == S * d_i
+        # A step of training has the index's forward alone, and all else three times; checkpointing repeats both.
+        assert training_flops(ours) == 3 * theirs.total("flops") + more
+        assert training_flops(ours, "blocks") == 4 * theirs.total("flops") + 2 * more
+        core = theirs.by_kind("flops")["attention_core"]
+        assert training_flops(ours, "core") == 3 * theirs.total("flops") + more + core
+    # Absorbed, a step reads the latents of the keys that it chose, and every key of the index.
+    step = model.ledger(past=S, mla="absorbed")
+    assert sum(entry.traffic.cache for entry in step) == k * (r_kv + rope) + (S + 1) * d_i
 
 
 # Backward and traffic.

@@ -19,6 +19,7 @@ from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.ledger import walk
 from txcalc.num import ceil_div
+from txcalc.parts.attention import LatentCore
 from txcalc.planning.crossover import (
     BATCHES,
     RULES,
@@ -238,6 +239,36 @@ def test_llama_reads_its_weights_but_the_token_table() -> None:
     assert (one.weights_bytes, one.context) == (weights // 2, -(-weights // 2 // 32_768))
 
 
+def test_of_selected_keys_only_the_chosen_latents_are_read() -> None:
+    """Past `index_top_k` a step reads one more key of the index a token, and no more of the latent."""
+    index = {"index_heads": 2, "index_width": 4, "index_top_k": 10}
+    latent = {"n_heads": 2, "q_rank": 4, "kv_rank": 6, "d_nope": 2, "d_rope": 2, "d_v": 2, **index}
+    model = build({"d_model": 4, "n_layers": 1, "latent": latent, "feed_forward": {"d_ff": 4}}, "small")
+    for row in balances(lengths(model)):
+        weights = model.params
+        context = -(-weights // (12 * row.batch))  # 8 of the latent and 4 of the index, in as many bits
+        if context > 10:
+            context = -(-(weights - 80 * row.batch) // (4 * row.batch))
+        assert row.context == context
+        assert row.cache_bytes == 2 * row.batch * (8 * min(context, 10) + 4 * context)
+
+
+def test_crossovers_of_selected_keys_are_those_of_a_search() -> None:
+    """The masked length lies past `index_top_k`, where the core grows by its index alone."""
+    index = {"index_heads": 2, "index_width": 4, "index_top_k": 10}
+    latent = {"n_heads": 2, "q_rank": 4, "kv_rank": 6, "d_nope": 2, "d_rope": 2, "d_v": 2, **index}
+    model = build({"d_model": 16, "n_layers": 1, "latent": latent, "feed_forward": {"d_ff": 64}}, "small")
+    for found in crossovers(lengths(model)):
+        quantity = "flops" if found.attention == "dense" else "flops_masked"
+
+        def over(tokens: int, rule: Any = found.rule, quantity: str = quantity) -> bool:
+            left, right = rule.sides(model.ledger(tokens=tokens).by_kind(quantity))
+            return left >= right
+
+        assert found.tokens is not None and found.tokens > 10
+        assert over(found.tokens) and not any(map(over, range(1, found.tokens)))
+
+
 def test_a_tied_head_is_read() -> None:
     (row, *_) = balances(lengths(load("gpt2")))
     assert row.weights_bytes == 2 * (124_439_808 - 1024 * 768)
@@ -274,7 +305,9 @@ def test_the_first_context_and_no_earlier(raw: dict[str, Any], batch: int) -> No
     weights = sum(map(elements_read, prefills.model.ledger(batch, 1, 1)))
 
     def cache(context: int) -> int:
-        return batch * prefills.model.ledger(1, context).total("cache")  # type: ignore[no-any-return]
+        """All that is held, but of latents what the step reads: an index may select them."""
+        step = prefills.model.ledger(1, 1, context - 1, mla="absorbed")
+        return batch * sum(e.traffic.cache if isinstance(e.leaf, LatentCore) else e.cache for e in step)
 
     assert row.weights_bytes == ceil_div(16 * weights, 8)
     if row.context is None:

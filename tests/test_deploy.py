@@ -23,6 +23,7 @@ from txcalc.ledger import walk
 from txcalc.planning.deployment import Deployment, Engine, Rank, Reserve, engine, largest, parse_reserve, plan
 from txcalc.planning.parallelism import Layout, Sharding, Stage
 from txcalc.planning.weights import FORMATS, covering, format_of
+from txcalc.sources import build
 from txcalc.sources.presets import names
 
 GIB = 2**30
@@ -228,6 +229,20 @@ def test_the_latent_of_mla_is_whole_on_every_rank() -> None:
     assert shapes["layers.0.attention.q_a"] == (1536, 7168)
     assert shapes["layers.0.attention.kv_b"] == (128 // 8 * 256, 512)
     assert shapes["layers.0.attention.o"] == (7168, 128 // 8 * 128)
+
+
+def test_the_index_that_selects_keys_is_whole_on_every_rank_and_cached() -> None:
+    """Beside the latent, at the width of the cache's dtype; a page holds its key as it holds the latent."""
+    index = {"index_heads": 64, "index_width": 128, "index_top_k": 2048}
+    latent = {"n_heads": 128, "q_rank": 1536, "kv_rank": 512, "d_nope": 128, "d_rope": 64, "d_v": 128, **index}
+    model = build({"d_model": 7168, "n_layers": 2, "latent": latent, "feed_forward": {"d_ff": 64}}, "DSA")
+    sharding, how = Sharding(model), engine(model)
+    one, split = (Rank(model, sharding.stages(layout)[0], how) for layout in (ONE, Layout(8)))
+    assert split.caches(4096) == one.caches(4096) == (2 * 2 * 4096 * 704,) * 3
+    assert one.caches(4095).pages == one.caches(4096).pages
+    shapes = {entry.path.rpartition("indexer.")[2]: entry.leaf.weights()[0].shape for entry, _ in split.weights}
+    assert (shapes["q"], shapes["k"], shapes["weights"]) == ((8192, 1536), (128, 7168), (64, 7168))
+    assert "the index that selects keys is whole on every rank of tp" in sharding.notes(Layout(8))
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,19 @@ def test_a_description_without_a_model_type_gets_one_with_the_same_ledger(source
     assert notes[0] == f"written as {model_type}, a model type with the same ledger"
 
 
+@pytest.mark.parametrize("model_type", ["deepseek_v32", "glm_moe_dsa"])
+def test_an_index_that_selects_keys_comes_back(model_type: str) -> None:
+    """DeepSeek-V3.2 is found where nobody names it; that GLM's index rotates neighbours changes no count."""
+    sizes = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 99}
+    sizes |= {"intermediate_size": 64, "moe_intermediate_size": 32, "index_n_heads": 6, "index_topk": 9}
+    model = build(*huggingface.describe({"model_type": model_type, **sizes}))
+    written, _ = to_config(model)
+    assert written["model_type"] == model_type
+    assert [written[key] for key in ("index_n_heads", "index_head_dim", "index_topk")] == [6, 128, 9]
+    unnamed = build({key: value for key, value in model.raw.items() if key != "model_type"}, "x")
+    assert to_config(unnamed)[0]["model_type"] == "deepseek_v32"
+
+
 def test_what_a_config_cannot_say_is_told() -> None:
     _, notes = to_config(txcalc.load("t5-small"))
     assert notes == ("head.scale = 0.0441942 is not in this config.json",)

@@ -29,7 +29,7 @@ TRUTH: dict[str, dict[str, Any]] = json.loads((DATA / "truth.json").read_text())
 
 # What is refused, by name. This list may only shrink: a config that becomes readable must leave it.
 REFUSED = """
-convbert-base deepseek-v3.2 deepseek-v4-flash deepseek-v4-pro default-axk1 default-bailing-hybrid
+convbert-base deepseek-v4-flash deepseek-v4-pro default-axk1 default-bailing-hybrid
 default-bigbird-pegasus default-blt default-diffllama default-doge default-fsmt default-moshi
 default-prophetnet default-xlstm default-zamba fnet-base jetmoe-8b longformer-base-4096
 mobilebert-uncased squeezebert swin-tiny
@@ -179,6 +179,32 @@ def test_faults_name_the_key(change: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        {"index_topk_freq": 4},
+        {"index_topk_pattern": "FS" * 30 + "F"},
+        {"indexer_types": ["full"] * 60 + ["shared"]},
+    ],
+)
+def test_layers_that_use_an_earlier_choice_of_keys_are_refused(change: dict[str, Any]) -> None:
+    glm = CONFIGS["deepseek-v3.2"] | {"model_type": "glm_moe_dsa", "architectures": ["GlmMoeDsaForCausalLM"]}
+    assert read(glm | {"index_topk_freq": 1, "indexer_types": ["full"] * 61}).params == read(glm).params
+    (key,) = change
+    with pytest.raises(InputError, match=f"{key} is .* an earlier layer's choice of keys"):
+        read(glm | change)
+
+
+def test_what_a_selection_of_keys_leaves_is_said_and_counted_masked() -> None:
+    model = read(CONFIGS["deepseek-v3.2"])
+    assert any("dense attention counts every key" in note and "2,048" in note for note in model.notes)
+    short, long = model.ledger(tokens=2048), model.ledger(tokens=2049)
+    core = 61 * 2 * 128 * (128 + 64 + 128)
+    index = 61 * 2 * 64 * (128 + 1)
+    rest = long.total("flops") - short.total("flops") - (core + index) * (2049**2 - 2048**2)
+    assert long.total("flops_masked") - short.total("flops_masked") - rest == core * 2048 + index * 2049
+
+
+@pytest.mark.parametrize(
     ("name", "change"),
     [
         ("nvidia-nemotron-3-nano-30b-a3b-bf16", {"tie_word_embeddings": True}),
@@ -199,6 +225,10 @@ def test_faults_name_the_key(change: dict[str, Any], message: str) -> None:
         ("gpt2", {"n_head": None}),
         ("deepseek-v3", {"n_group": 7}),
         ("deepseek-v3", {"moe_layer_freq": 2}),
+        ("deepseek-v3.2", {"moe_layer_freq": 2}),
+        ("deepseek-v3.2", {"index_head_dim": 32}),
+        ("deepseek-v3.2", {"layer_types": ["full_attention"] * 61}),
+        ("deepseek-v3.2", {"rope_interleave": False}),
         ("bert-base-multilingual-cased", {"tie_word_embeddings": False}),
         ("bert-base-multilingual-cased", {"position_embedding_type": "relative_key"}),
         ("bart-base", {"tie_word_embeddings": False}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -116,6 +117,19 @@ def test_equal_layers_are_one_line() -> None:
         "52 × K and V of the last 1,024 tokens: 2 · 16 · 128 · min(S, 1,024) elements",
         "10 × K and V of every token: 2 · 16 · 128 · S elements",
     ]
+
+
+def test_an_index_keeps_a_key_beside_the_latent(tmp_path: Path) -> None:
+    latent = "n_heads = 2, q_rank = 8, kv_rank = 16, d_nope = 8, d_rope = 4, d_v = 8"
+    index = "index_heads = 2, index_width = 40, index_top_k = 3"
+    text = f"d_model = 32\nn_layers = 5\nfeed_forward = {{d_ff = 64}}\nlatent = {{{latent}, {index}}}\n"
+    (tmp_path / "indexed.toml").write_text(text)
+    assert json.loads(run(str(tmp_path / "indexed.toml"), "--json")[1])["holds"] == [
+        "5 × an index key of every token: 40 · S elements",
+        "5 × a latent of every token: (16 + 4) · S elements",
+    ]
+    (row,) = rows(str(tmp_path / "indexed.toml"), "--contexts", "1000", "--batch", "3")
+    assert row["bytes"] == row["dense_bytes"] == 2 * 3 * 5 * 60 * 1000
 
 
 @pytest.mark.parametrize("name", names())

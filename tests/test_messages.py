@@ -183,6 +183,7 @@ DECODER: dict[str, Any] = {
 }
 EXPERTS = {"n_experts": 8, "top_k": 2, "d_ff": 64}
 LATENT = {"n_heads": 8, "kv_rank": 64, "d_nope": 32, "d_rope": 16, "d_v": 32}
+INDEX = {"index_heads": 2, "index_width": 16, "index_top_k": 4}
 DROP = object()
 
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -318,6 +319,27 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "relative of a latent": (
         {"positions.form": "relative", "attention": DROP, "latent": LATENT},
         "positions.form is 'relative', expected another form: its table is added to the scores of equal query heads",
+    ),
+    "half an index": (
+        {"attention": DROP, "latent": {**LATENT, "q_rank": 8, "index_heads": 2, "index_width": 16}},
+        "latent.index_top_k is missing, expected a size beside index_heads: an index has index_heads, index_width, "
+        "index_top_k",
+    ),
+    "an index of direct queries": (
+        {"attention": DROP, "latent": {**LATENT, **INDEX}},
+        "latent.q_rank is missing, expected the rank of the queries, which the index reads",
+    ),
+    "a narrow index": (
+        {"attention": DROP, "latent": {**LATENT, **INDEX, "q_rank": 8, "index_width": 15}},
+        "latent.index_width is 15, expected at least d_rope = 16, which is rotated",
+    ),
+    "an index of nothing": (
+        {"attention": DROP, "latent": {**LATENT, "index_interleaved": True}},
+        "latent.index_interleaved is True, expected false without an index",
+    ),
+    "an index in an encoder": (
+        {"kind": "encoder", "attention": DROP, "latent": {**LATENT, **INDEX, "q_rank": 8}},
+        "latent.index_heads is 2, expected none in an encoder: an index chooses among what came before",
     ),
     "pattern": ({"pattern": []}, "pattern is [], expected a list of texts"),
     "pattern's count": (

@@ -164,7 +164,7 @@ def test_a_scan_in_closed_form_equals_the_loop(state: bool) -> None:
     torch.testing.assert_close(closed_last, last, **CLOSE)
 
 
-@pytest.mark.parametrize("name", ["deepseek-v2", "deepseek-v3"])
+@pytest.mark.parametrize("name", ["deepseek-v2", "deepseek-v3", "deepseek-v3.2"])
 @torch.no_grad()
 def test_latent_attention_absorbed_equals_expanded(name: str) -> None:
     _, net, inputs = made(name)
@@ -346,7 +346,9 @@ def test_a_step_of_training_reaches_every_weight(name: str) -> None:
         losses.append(loss.item())
     assert losses[0] == pytest.approx(math.log(V), abs=0.3)
     assert losses[-1] < losses[0] - 0.05
-    assert [path for path, weight in net.named_parameters() if weight.grad is None] == []
+    unreached = {path for path, weight in net.named_parameters() if weight.grad is None}
+    # What selects keys learns from a loss of its own.
+    assert unreached == {path for path, _ in net.named_parameters() if ".indexer." in path}
 
 
 def test_labels_say_what_is_to_be_learnt() -> None:

@@ -20,10 +20,13 @@ from txcalc.parts.attention import (
     Cross,
     Full,
     Gate,
+    IndexCore,
+    Indexer,
     LatentAttention,
     LatentCore,
     RelativeBias,
     Rotary,
+    Selected,
     Window,
 )
 from txcalc.parts.block import Block, Branch, Laurel, Mix, Streams
@@ -106,6 +109,8 @@ def relu_block(width: int) -> Block:
 EXPERTS = Experts(11, 7, 2, relu(13), Linear(11, 7, False), relu(5), Linear(11, 1, False))
 RMS = Norm(11, "rms", False, 0)
 
+KEY_NORM = Norm(13, "layer", True, 0, keeps=False)
+INDEXER = Indexer(11, 7, 4, 13, KEY_NORM, Rotary(5, 2, 0, 13), IndexCore(4, 13, Causal()))
 ROWS = {
     # 11 → 13
     "linear": row(Linear(11, 13, False), params=143, flops=2 * 6 * 143, traffic=(143, 6 * 24, 0), saved=66),
@@ -300,6 +305,36 @@ ROWS = {
         traffic=(0, 6 * 6 * (19 + 17), 2 * 8 * 19),
         saved=6 * 6 * 7 + 16 * 6 * 20 + 6 * 6 * 13,
         cache=(19, 0, 8 * 19),
+    ),
+    # 7 keys a query: 6, 7 and 7
+    "latent core, keys selected": row(
+        LatentCore(6, 17, 5, 2, 13, Selected(7)),
+        flops=2 * 12 * 24 * 20,
+        flops_masked=2 * 12 * 20 * 20,
+        flops_other=5 * 12 * 24,
+        traffic=(0, 6 * 6 * 20 + 12 * 8 * 20, 2 * 8 * 19),
+        saved=6 * 6 * 7 + 16 * 6 * 20 + 6 * 6 * 13,
+        cache=(19, 0, 8 * 19),
+    ),
+    # 3 queries read 6 latents of 8 at most
+    "latent core, keys selected, absorbed": row(
+        LatentCore(6, 17, 5, 2, 13, Selected(2)),
+        ABSORBED,
+        flops=2 * 12 * 24 * (19 + 17),
+        flops_masked=2 * 12 * 6 * (19 + 17),
+        flops_other=5 * 12 * 24,
+        traffic=(0, 6 * 6 * (19 + 17), 2 * 6 * 19),
+        saved=6 * 6 * 7 + 16 * 6 * 20 + 6 * 6 * 13,
+        cache=(19, 0, 8 * 19),
+    ),
+    # 4 heads of 13
+    "index core": row(
+        IndexCore(4, 13, Causal()),
+        flops=2 * 2 * 24 * 4 * 14,
+        flops_masked=2 * 2 * 21 * 4 * 14,
+        flops_other=2 * 4 * 24 + 6 * 4,
+        traffic=(0, 6 * 4 * 13 + 6 * 4 + 6 * 8, 2 * 8 * 13),
+        cache=(13, 0, 8 * 13),
     ),
     # 5 heads of 11, 13 distances on either side
     "disentangled core": row(
@@ -615,6 +650,31 @@ ROWS = {
         ),
         saved=6 * (11 + 7 + 7 + 17) + 16 * 17 + 6 * 6 * 7 + 16 * 6 * 20 + 6 * 6 * 13,
         cache=(19, 0, 152),
+    ),
+    "indexer": row(  # 4 heads of 13
+        INDEXER,
+        params=364 + 143 + 26 + 44,
+        flops=2 * 6 * (364 + 143 + 44) + 2 * 2 * 24 * 56,
+        flops_masked=2 * 6 * (364 + 143 + 44) + 2 * 2 * 21 * 56,
+        flops_other=7 * 78 + 3 * 60 + 192 + 24,
+        traffic=(364 + 143 + 26 + 44, 6 * (59 + 24 + 26 + 15 + 20) + 312 + 24 + 48, 208),
+        cache=(13, 0, 104),
+    ),
+    "latent attention, keys selected": row(
+        LatentAttention(
+            11, 6, 7, 17, 5, 2, 13, False, 0, Rotary(7, 2, 0, 2), LatentCore(6, 17, 5, 2, 13, Selected(7)), INDEXER
+        ),
+        params=77 + 7 + 294 + 209 + 17 + 17 * 108 + 858 + 577,
+        flops=2 * 6 * (77 + 294 + 209 + 858) + 2 * 16 * 17 * 108 + 2 * 12 * 24 * 20 + 2 * 6 * 551 + 2 * 2 * 24 * 56,
+        flops_masked=2 * 6 * 1438 + 2 * 16 * 1836 + 2 * 12 * 20 * 20 + 2 * 6 * 551 + 2 * 2 * 21 * 56,
+        flops_other=6 * (28 + 68 + 3 * 14) + 5 * 12 * 24 + 942,
+        traffic=(
+            77 + 7 + 294 + 209 + 17 + 1836 + 858 + 577,
+            6 * (18 + 14 + 49 + 30 + 34 + 28 + 89) + 16 * 125 + 6 * 6 * 20 + 12 * 8 * 20 + 6 * 144 + 384,
+            2 * 8 * 19 + 208,
+        ),
+        saved=6 * (11 + 7 + 7 + 17) + 16 * 17 + 6 * 6 * 7 + 16 * 6 * 20 + 6 * 6 * 13,
+        cache=(32, 0, 256),
     ),
     "latent attention, queries direct": row(
         LatentAttention(

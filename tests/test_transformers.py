@@ -141,6 +141,12 @@ EXPERTS: dict[str, Rule] = {
     r"model\.layers\.(\d+)\.mlp\.shared_experts?\.(gate|up|down)_proj\.weight": r"layers.\1.experts.shared.\2.weight",
     r"model\.layers\.(\d+)\.mlp\.shared_expert_gate\.weight": r"layers.\1.experts.shared_gate.weight",
 }
+INDEXER: dict[str, Rule] = {
+    r"model\.layers\.(\d+)\.self_attn\.indexer\.wq_b\.weight": r"layers.\1.attention.indexer.q.weight",
+    r"model\.layers\.(\d+)\.self_attn\.indexer\.wk\.weight": r"layers.\1.attention.indexer.k.weight",
+    r"model\.layers\.(\d+)\.self_attn\.indexer\.k_norm\.(\w+)": r"layers.\1.attention.indexer.k_norm.\2",
+    r"model\.layers\.(\d+)\.self_attn\.indexer\.weights_proj\.weight": r"layers.\1.attention.indexer.weights.weight",
+}
 SANDWICH: dict[str, Rule] = {
     **LLAMA,
     r"model\.layers\.(\d+)\.post_attention_layernorm\.weight": r"layers.\1.attention_post_norm.weight",
@@ -728,6 +734,88 @@ CASES = [
             r"model\.layers\.(\d+)\.self_attn\.(q_[ab]|kv_b)_proj\.weight": r"layers.\1.attention.\2.weight",
             r"model\.layers\.(\d+)\.self_attn\.kv_a_proj_with_mqa\.weight": r"layers.\1.attention.kv_a.weight",
             r"model\.layers\.(\d+)\.self_attn\.(q|kv)_a_layernorm\.weight": r"layers.\1.attention.\2_norm.weight",
+            r"model\.layers\.(\d+)\.mlp\.gate\.e_score_correction_bias": r"layers.\1.experts.selection_bias",
+        },
+        r".*e_score_correction_bias",
+    ),
+    Case(
+        "deepseek-v3.2",
+        "DeepseekV32ForCausalLM",
+        "DeepseekV32Config",
+        {
+            **SMALL,
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 4,
+            "moe_intermediate_size": 16,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 2.5,
+            "q_lora_rank": 12,
+            "kv_lora_rank": 16,
+            "qk_rope_head_dim": 4,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 6,
+            "first_k_dense_replace": 1,
+            "index_n_heads": 8,
+            "index_head_dim": 6,
+            "index_topk": 4,
+            "n_shared_experts": 2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
+        },
+        TINY["deepseek-v3.2"],
+        {
+            **EXPERTS,
+            r"model\.layers\.(0)\.post_attention_layernorm\.weight": r"layers.\1.feed_forward_norm.weight",
+            r"model\.layers\.([1-9])\.post_attention_layernorm\.weight": r"layers.\1.experts_norm.weight",
+            r"model\.layers\.(\d+)\.self_attn\.(q_[ab]|kv_b)_proj\.weight": r"layers.\1.attention.\2.weight",
+            r"model\.layers\.(\d+)\.self_attn\.kv_a_proj_with_mqa\.weight": r"layers.\1.attention.kv_a.weight",
+            r"model\.layers\.(\d+)\.self_attn\.(q|kv)_a_layernorm\.weight": r"layers.\1.attention.\2_norm.weight",
+            **INDEXER,
+            r"model\.layers\.(\d+)\.mlp\.gate\.e_score_correction_bias": r"layers.\1.experts.selection_bias",
+        },
+        r".*e_score_correction_bias",
+    ),
+    Case(
+        "glm-5",
+        "GlmMoeDsaForCausalLM",
+        "GlmMoeDsaConfig",
+        {
+            **SMALL,
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 4,
+            "moe_intermediate_size": 16,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "n_group": 4,
+            "topk_group": 2,
+            "routed_scaling_factor": 2.5,
+            "q_lora_rank": 12,
+            "kv_lora_rank": 16,
+            "qk_rope_head_dim": 4,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 6,
+            "first_k_dense_replace": 1,
+            "index_n_heads": 8,
+            "index_head_dim": 6,
+            "index_topk": 4,
+            "n_shared_experts": 2,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
+        },
+        {
+            **TINY["deepseek-v3.2"],
+            "latent": {**TINY["deepseek-v3.2"]["latent"], "index_interleaved": True},
+            "norm": {"eps": 1e-5},
+        },
+        {
+            **EXPERTS,
+            r"model\.layers\.(0)\.post_attention_layernorm\.weight": r"layers.\1.feed_forward_norm.weight",
+            r"model\.layers\.([1-9])\.post_attention_layernorm\.weight": r"layers.\1.experts_norm.weight",
+            r"model\.layers\.(\d+)\.self_attn\.(q_[ab]|kv_b)_proj\.weight": r"layers.\1.attention.\2.weight",
+            r"model\.layers\.(\d+)\.self_attn\.kv_a_proj_with_mqa\.weight": r"layers.\1.attention.kv_a.weight",
+            r"model\.layers\.(\d+)\.self_attn\.(q|kv)_a_layernorm\.weight": r"layers.\1.attention.\2_norm.weight",
+            **INDEXER,
             r"model\.layers\.(\d+)\.mlp\.gate\.e_score_correction_bias": r"layers.\1.experts.selection_bias",
         },
         r".*e_score_correction_bias",
@@ -1365,6 +1453,7 @@ GENERATES = [
     "opt",
     "modernbert-decoder",
     "deepseek-v3",
+    "deepseek-v3.2",
     "t5",
     "umt5",
     "whisper",
@@ -1385,7 +1474,7 @@ GENERATES = [
 def test_prefill_and_decode_with_a_cache_equal_the_whole(name: str) -> None:
     theirs, ours, inputs = pair(BY_NAME[name])
     expected = their_logits(BY_NAME[name], theirs, inputs)
-    for absorbed in (False, True) if name == "deepseek-v3" else (False,):
+    for absorbed in (False, True) if name in ("deepseek-v3", "deepseek-v3.2") else (False,):
         cache, pieces, start = reference.Cache(), [], 0
         for tokens in (5, 1, 2, 1, 1, 1):
             piece = inputs[0][:, start : start + tokens]

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from txcalc import load
 from txcalc.cli import app
 from txcalc.errors import InputError, Refuted, UnknownName
-from txcalc.parts.attention import AttentionCore, Gate, LatentCore, RelativeBias, Rotary
+from txcalc.parts.attention import AttentionCore, Gate, IndexCore, LatentCore, RelativeBias, Rotary
 from txcalc.parts.block import Mix
 from txcalc.parts.convolution import Product
 from txcalc.parts.disentangled import DisentangledCore
@@ -167,7 +167,7 @@ def test_what_saved_only_models_is_said_and_not_compared() -> None:
 
 
 CACHED = ["gpt2", "mistral", "gemma3", "deepseek-v3", "t5", "mamba", "mamba2", "jamba", "qwen3-next", "channel-delta"]
-CACHED += ["recurrent-gemma", "rwkv", "minimax"]
+CACHED += ["recurrent-gemma", "rwkv", "minimax", "deepseek-v3.2"]
 
 
 @pytest.mark.parametrize("name", CACHED)
@@ -248,6 +248,8 @@ PROVED = [
     (LatentCore, "operations", "deepseek-v3"),
     (LatentCore, "saved", "deepseek-v3"),
     (LatentCore, "cache", "deepseek-v3"),
+    (IndexCore, "operations", "deepseek-v3.2"),
+    (IndexCore, "cache", "deepseek-v3.2"),
     (Convolution, "weights", "mamba"),
     (Convolution, "operations", "mamba"),
     (Convolution, "saved", "whisper"),

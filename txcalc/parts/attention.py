@@ -1,6 +1,7 @@
 """Attention: what a query may see (the spans), the core between the projections, and the two families of layers.
 
-`Attention` is MHA, GQA or MQA by its number of key/value heads, self or cross; `LatentAttention` is DeepSeek's MLA.
+`Attention` is MHA, GQA or MQA by its number of key/value heads, self or cross; `LatentAttention` is DeepSeek's MLA,
+where an `Indexer` may select the keys (sparse attention).
 Rotary embedding, Q/K norms, biases, sinks and windows are fields or children, never a model's name.
 """
 
@@ -79,6 +80,18 @@ class Chunks(Window):
         """Σ (i mod W) + 1 over i = 0 … n − 1."""
         full = ceil_div(n + 1, self.window) - 1
         return full * triangle(self.window) + triangle(n - full * self.window)
+
+
+@frozen
+class Selected(Causal):
+    """Query i attends to the `top_k` keys j ≤ i that an index scores best. All are kept, for later queries choose
+    others; a dense product with a mask multiplies all of them, and only the masked pairs are fewer."""
+
+    top_k: Any
+
+    def visible(self, work: Workload) -> Any:
+        """Σ min(i + 1, top_k) over i = past … past + T − 1: as many as in a window of `top_k`."""
+        return Window(self.top_k).visible(work)
 
 
 @frozen
@@ -197,6 +210,7 @@ class LatentCore(Leaf):
     Shapes   expanded: k (B, h, S, d_nope + d_rope), v (B, h, S, d_v); absorbed: both (B, S, r_kv + d_rope)
     Unit     FLOPs 2·B·T·S·h·(d_nope + d_rope + d_v), or absorbed 2·B·T·S·h·(2·r_kv + d_rope)
     Counts   the expanded rectangle as `AttentionCore` does; cache r_kv + d_rope elements a token, whatever the form
+    Traffic  where keys are selected, the absorbed form reads no latent twice, and no more than its queries choose
     Source   DeepSeek-V2 (arXiv 2405.04434), section 2.1 and appendix C
     """
 
@@ -215,7 +229,10 @@ class LatentCore(Leaf):
         d_qk = (self.kv_rank if work.absorbed else self.d_nope) + self.d_rope
         d_v = self.kv_rank if work.absorbed else self.d_v
         query, result = heads * tokens * d_qk, heads * tokens * d_v
-        latents = work.batch * keys * (self.kv_rank + self.d_rope)
+        needed = keys
+        if type(self.span) is Selected and work.absorbed:
+            needed = minimum(keys, tokens * self.span.top_k)
+        latents = work.batch * needed * (self.kv_rank + self.d_rope)
         expanded = 0 if work.absorbed else heads * keys * (self.d_nope + self.d_rope + self.d_v)
         read, written = self.span.moved(query + expanded, latents), self.span.moved(result, 0)
         return (
@@ -231,6 +248,43 @@ class LatentCore(Leaf):
 
     def cache(self, work: Workload) -> Cache:
         return self.span.cache(work, self.kv_rank + self.d_rope)
+
+
+@frozen
+class IndexCore(Leaf):
+    """How much each query wants each key: Σ w·relu(q·k) over a few heads on one key, by which keys are selected. It
+    caches that key.
+
+    Shapes   q (B, T, h_i, d_i), k (B, S, d_i), w (B, T, h_i), scores (B, T, S)
+    Unit     FLOPs 2·B·T·S·h_i·(d_i + 1); other: 1 a head's score for the ReLU, 1 a weight for its scale
+    Counts   the full T×S rectangle, `flops_masked` the pairs before the selection; cache d_i elements a token
+    Omits    choosing the best, which only compares
+    Traffic  q, k and w once; the scores leave the chip, for a query's best are known when all are there
+    Kept     nothing: what a selection is made by gets no gradient from what is selected
+    Source   DeepSeek-V3.2-Exp (2025), section 2.1, equation 1: the lightning indexer
+    """
+
+    kind = "attention_core"
+    n_heads: Any
+    width: Any
+    span: Span
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        heads, keys, tokens = work.batch * self.n_heads, self.span.keys(work), work.tokens
+        pairs = self.span.visible(work)
+        weights, scores = work.positions * self.n_heads, work.positions * keys
+        read = self.span.moved(weights * self.width, work.batch * keys * self.width)
+        written = Traffic(0, weights + scores)
+        return (
+            MatMul("scores", heads, tokens, self.width, keys, read, "attention", pairs * self.width),
+            elementwise("relu", heads * tokens * keys, "relu", 0, 0),
+            elementwise("scale", weights, "add", 0, 0),
+            # Of each query by itself: 1 × h_i by h_i × S.
+            MatMul("weigh", work.batch, tokens, self.n_heads, keys, written, "attention", pairs * self.n_heads),
+        )
+
+    def cache(self, work: Workload) -> Cache:
+        return self.span.cache(work, self.width)
 
 
 @frozen
@@ -370,10 +424,35 @@ class Attention(Composite):
 
 
 @frozen
+class Indexer(Composite):
+    """The lightning indexer of DeepSeek's sparse attention: queries of few heads from the low-rank queries of MLA, one
+    normed key a token and a weight a head from the layer's input. It learns from a loss of its own, not from the
+    model's, and keeps nothing for the model's backward.
+    """
+
+    d_model: Any
+    q_rank: Any
+    n_heads: Any
+    width: Any
+    key_norm: Norm
+    rotary: Rotary
+    core: IndexCore
+
+    def children(self) -> Iterator[Child]:
+        yield Child("q", Linear(self.q_rank, self.n_heads * self.width, False, "no"))
+        yield Child("k", Linear(self.d_model, self.width, False, "no"))
+        yield Child("k_norm", self.key_norm)
+        yield Child("weights", Linear(self.d_model, self.n_heads, False, "no"))
+        yield Child("rotary", self.rotary)
+        yield Child("core", self.core)
+
+
+@frozen
 class LatentAttention(Composite):
     """Multi-head latent attention: K and V of all heads are expanded from one latent of r_kv a token, which is cached.
 
-    `q_rank` is None where queries are projected directly (DeepSeek-V2-Lite).
+    `q_rank` is None where queries are projected directly (DeepSeek-V2-Lite). `indexer` selects the keys that the core
+    attends to, whose span then says how many (DeepSeek-V3.2).
     """
 
     d_model: Any
@@ -387,6 +466,7 @@ class LatentAttention(Composite):
     norm_eps: Any
     rotary: Rotary
     core: LatentCore
+    indexer: Indexer | None = None
 
     def children(self) -> Iterator[Child]:
         queries = self.n_heads * (self.d_nope + self.d_rope)
@@ -401,6 +481,8 @@ class LatentAttention(Composite):
         expand = Linear(self.kv_rank, self.n_heads * (self.d_nope + self.d_v), False)
         yield Child("kv_b", expand, on=on_all_keys)
         yield Child("rotary", self.rotary)
+        if self.indexer:
+            yield Child("indexer", self.indexer)
         yield Child("core", self.core)
         yield Child("o", Linear(self.n_heads * self.d_v, self.d_model, self.bias, "eager"))
 

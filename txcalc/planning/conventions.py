@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from txcalc.errors import InputError
 from txcalc.ledger import Entry, Ledger
 from txcalc.model import Model
-from txcalc.parts.attention import AttentionCore, LatentCore
+from txcalc.parts.attention import AttentionCore, IndexCore, LatentCore
 from txcalc.parts.linear import Convolution, Linear, Lookup, Norm, Patches
 from txcalc.planning.crossover import FEED_FORWARD
 
@@ -205,6 +205,8 @@ def _describes(
         faults.append(f"takes every layer for attention, {model.name} has others (torchtitan and 2n know them)")
     elif not latent and any(isinstance(entry.leaf, LatentCore) for entry in ledger):
         faults.append(f"knows one head width, {model.name} has two and a latent (torchtitan and 2n know them)")
+    elif any(isinstance(entry.leaf, IndexCore) for entry in ledger):
+        faults.append(f"knows no index that selects keys, {model.name} has one")
     elif not experts and any(entry.routed for entry in ledger):
         faults.append(f"knows no experts, {model.name} has them (torchtitan and 2n know them)")
     if not past and ledger.work.past:

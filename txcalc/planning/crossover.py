@@ -8,6 +8,7 @@ Each piece is rebuilt from its own values, so that "never" is proved by coeffici
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from txcalc.errors import InputError
 from txcalc.ledger import Entry, Ledger, walk
 from txcalc.model import Model, leaves_of
 from txcalc.num import ceil_div, minimum, total
-from txcalc.parts.attention import Around, AttentionCore, Chunks, LatentCore, Window
+from txcalc.parts.attention import Around, AttentionCore, Chunks, LatentCore, Selected, Window
 from txcalc.parts.linear import Linear, Lookup
 from txcalc.parts.part import Workload
 from txcalc.units import bits_of
@@ -81,6 +82,7 @@ def lengths(model: Model, source: int | None = None, logits: str = "all", mla: s
     coupled = model.workload(1, 2, 0, source, logits=logits, mla=mla).source == 2 and source is None
     spans = [leaf.span for leaf in leaves_of(model.root) if isinstance(leaf, AttentionCore | LatentCore)]
     windows = {span.window for span in spans if isinstance(span, Window | Around)}
+    windows |= {span.top_k for span in spans if isinstance(span, Selected)}  # below it a query selects all
     chunks = {span.window for span in spans if isinstance(span, Chunks)}
     if chunks and len(windows) > 1:
         raise InputError(model.name, [f"mixes chunks of attention with windows of other lengths: {sorted(windows)}"])
@@ -143,7 +145,8 @@ def balances(prefills: Lengths, dtype: str = "bf16", kv_dtype: str = "bf16") -> 
     """Where reading the cache costs more than reading the weights, for some batches; [] for a model without a cache.
 
     A decode step reads every weight it multiplies by or adds once, a tied head too; rows of an embedding table are not
-    counted. Of experts it reads as many as its tokens can touch: min(E, k·batch). The cache is read whole.
+    counted. Of experts it reads as many as its tokens can touch: min(E, k·batch). The cache is read whole, but where
+    keys are selected: of a latent only those.
     """
     model = prefills.model
     if not walk(model.root, prefills.at(1)).total("cache"):
@@ -154,12 +157,20 @@ def balances(prefills: Lengths, dtype: str = "bf16", kv_dtype: str = "bf16") -> 
         weights = total(map(elements_read, walk(model.root, step))) * bits_of(dtype)
 
         def cache(tokens: int, batch: int = batch) -> int:
-            held: int = walk(model.root, prefills.at(tokens)).total("cache")
-            return batch * held * bits_of(kv_dtype)
+            read: int = total(map(cache_read, walk(model.root, prefills.at(tokens))))
+            return batch * read * bits_of(kv_dtype)
 
         context = first(lambda tokens, weights=weights: cache(tokens) - weights, prefills.windows)  # type: ignore[misc]
         rows.append(Balance(batch, context, ceil_div(weights, 8), ceil_div(cache(context), 8) if context else None))
     return rows
+
+
+def cache_read(entry: Entry) -> int:
+    """The cached elements of a sequence that one step reads of a leaf."""
+    leaf = entry.leaf
+    if entry.work is None or not (isinstance(leaf, LatentCore) and isinstance(leaf.span, Selected)):
+        return entry.cache  # type: ignore[no-any-return]
+    return replace(leaf, span=Window(leaf.span.top_k)).cache(entry.work).held * entry.runs  # type: ignore[no-any-return]
 
 
 def elements_read(entry: Entry) -> int:

@@ -18,7 +18,7 @@ from txcalc.hardware import Accelerator
 from txcalc.ledger import Entry, walk
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div, minimum
-from txcalc.parts.attention import AttentionCore, Causal, Cross, LatentCore, Window
+from txcalc.parts.attention import AttentionCore, Causal, Cross, IndexCore, LatentCore, Window
 from txcalc.parts.model import EncoderDecoder, FixedLength, Stack
 from txcalc.parts.part import Leaf, Workload
 from txcalc.planning.parallelism import Layout, Sharding, Stage
@@ -122,7 +122,7 @@ class Held(NamedTuple):
 
     @property
     def is_state(self) -> bool:
-        return not isinstance(self.leaf, AttentionCore | LatentCore)
+        return not isinstance(self.leaf, AttentionCore | LatentCore | IndexCore)
 
     def algorithmic(self, work: Workload) -> int:
         """Elements that later tokens need."""

@@ -5,8 +5,8 @@ rank's weights, FLOPs, traffic, cache and activations by the same formulas as th
 
 Split by tp: query heads, key/value heads down to one a rank, feed-forward columns, recurrent channels and heads, rows
 of the vocabulary (padded up). Whole on every rank: norms, routers, a layer's own inputs, biases after a row-split
-product, the low-rank halves and the latent of MLA, key/value heads where tp > h_kv, positions, patches, convolutions in
-front.
+product, the low-rank halves, the latent and the index of MLA, key/value heads where tp > h_kv, positions, patches,
+convolutions in front.
 Source   Shoeybi et al. 2019 (arXiv 1909.08053) tensor parallel; Lepikhin et al. 2020 (arXiv 2006.16668) experts; the
          stages of an uneven pipeline as vLLM's `get_pp_indices` cuts them
 """
@@ -321,6 +321,8 @@ class _Rank:
         heads = self.split("n_heads", part.n_heads)
         if self.tp > 1:
             self._notes["the latent of MLA and the projections to it are whole on every rank of tp"] = None
+            if part.indexer:  # as vLLM and transformers' own plan have it (2026-11): all heads choose the same keys
+                self._notes["the index that selects keys is whole on every rank of tp"] = None
         rotary = replace(part.rotary, heads=part.rotary.heads - part.n_heads + heads)
         return replace(part, n_heads=heads, rotary=rotary, core=replace(part.core, n_heads=heads))
 

@@ -146,8 +146,53 @@ class LatentCore(Core):
     def __init__(self, part: parts.LatentCore) -> None:
         super().__init__(part.span, (part.d_nope + part.d_rope) ** -0.5 if part.scale is None else part.scale)
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, run: Run) -> Tensor:
-        return self.attend(q, k, v, run)
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, run: Run, selected: Tensor | None = None) -> Tensor:
+        """`selected` (B, 1, T, S) is added to the scores of every head."""
+        bias = None if selected is None else selected.expand(-1, q.shape[2], -1, -1)
+        return self.attend(q, k, v, run, bias)
+
+
+class IndexCore(Core):
+    """Which keys each query selects, by Σ w·relu(q·k); it keeps k (B, S, d)."""
+
+    def __init__(self, part: parts.IndexCore) -> None:
+        super().__init__(part.span, (part.n_heads * part.width) ** -0.5)
+
+    def forward(self, q: Tensor, k: Tensor, weights: Tensor, top_k: int, run: Run) -> Tensor:
+        """0 where a query selects a key and −∞ elsewhere (B, 1, T, S), for q (B, T, h, d), k (B, T, d) and weights
+        (B, T, h). Of equal scores the earlier. Where nothing may depend on data it is 0 throughout, yet made of the
+        scores: a trace drops what nobody reads."""
+        (k,) = self.extend(run, k)
+        heads = q.shape[2]
+        met = torch.bmm(q.flatten(1, 2), k.mT).relu().unflatten(1, (-1, heads)).flatten(0, 1)  # (B·T, h, S)
+        scores = torch.bmm((weights * self.scale).flatten(0, 1).unsqueeze(1), met).view(*q.shape[:2], k.shape[1])
+        if current().static:
+            return (0 * scores).unsqueeze(1)
+        scores = scores + run.once("seen", lambda: self._mask(run, k.shape[1], q.dtype))
+        best = scores.sort(dim=-1, descending=True, stable=True).indices[..., :top_k]
+        return torch.full_like(scores, -math.inf).scatter(-1, best, 0).unsqueeze(1)
+
+
+class Indexer(nn.Module):
+    """The queries, key and weights of the index, which the model's loss does not reach."""
+
+    def __init__(self, part: parts.Indexer, top_k: int, like: Like) -> None:
+        super().__init__()
+        self.q = Linear(part.q_rank, part.n_heads * part.width, False, like)
+        self.k = Linear(part.d_model, part.width, False, like)
+        self.k_norm = Norm(part.key_norm, like)
+        self.weights = Linear(part.d_model, part.n_heads, False, like)
+        self.rotary = Rotary(part.rotary)
+        self.core = IndexCore(part.core)
+        self.width, self.top_k = part.width, top_k
+
+    @torch.no_grad()
+    def forward(self, x: Tensor, low: Tensor, run: Run) -> Tensor:
+        """`IndexCore`'s mask, of the layer's input x (B, T, D) and its low-rank queries (B, T, r_q)."""
+        q = self.rotary(self.q(low).unflatten(-1, (-1, self.width)), run)
+        k = self.rotary(self.k_norm(self.k(x)).unsqueeze(2), run).squeeze(2)
+        selected: Tensor = self.core(q, k, self.weights(x), self.top_k, run)
+        return selected
 
 
 class Rotary(nn.Module):
@@ -159,7 +204,7 @@ class Rotary(nn.Module):
         self.whole = part.width if part.spread else part.dims  # whose frequencies, and whose halves, are meant
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
-        key = self.theta, self.dims, self.whole
+        key = self.theta, self.dims, self.whole, self.interleaved
         cos = run.once((torch.cos, *key), lambda: self._table(run, torch.cos, 1).to(x.dtype))
         sin = run.once((torch.sin, *key), lambda: self._table(run, torch.sin, -1).to(x.dtype))
         turned, rest = (x, None) if self.whole == x.shape[-1] else x.split((self.dims, x.shape[-1] - self.dims), -1)
@@ -330,12 +375,18 @@ class LatentAttention(nn.Module):
         self.kv_b = Expansion(rank, heads, part.d_nope, part.d_v, like)
         self.rotary = Rotary(part.rotary)
         self.core = LatentCore(part.core)
+        self.indexer = None
+        if part.indexer:
+            assert isinstance(part.core.span, parts.Selected)
+            self.indexer = Indexer(part.indexer, part.core.span.top_k, like)
         self.o = Linear(heads * part.d_v, d_model, part.bias, like)
         self.rank, self.d_nope, self.d_rope, self.d_v = rank, part.d_nope, part.d_rope, part.d_v
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
         d_nope, d_rope = self.d_nope, self.d_rope
-        q = self.q_b(self.q_norm(self.q_a(x))) if self.low_rank else self.q(x)
+        low = self.q_norm(self.q_a(x)) if self.low_rank else None
+        q = self.q(x) if low is None else self.q_b(low)
+        selected = None if self.indexer is None else self.indexer(x, low, run)
         q_nope, q_rope = q.unflatten(-1, (-1, d_nope + d_rope)).split((d_nope, d_rope), -1)
         latent, k_rope = self.kv_a(x).split((self.rank, d_rope), -1)
         q_rope, k_rope = self.rotary(q_rope, run), self.rotary(k_rope.unsqueeze(2), run).squeeze(2)
@@ -344,8 +395,8 @@ class LatentAttention(nn.Module):
         if current().absorbed:
             q = torch.cat((self.kv_b(q_nope, "query"), q_rope), -1)
             k = torch.cat((latent, k_rope), -1).unsqueeze(2)
-            y = self.core(q, k, latent.unsqueeze(2), run).unflatten(-1, (-1, self.rank))
+            y = self.core(q, k, latent.unsqueeze(2), run, selected).unflatten(-1, (-1, self.rank))
             return self.o(self.kv_b(y, "value").flatten(2))
         k_nope, v = self.kv_b(latent).split((d_nope, self.d_v), -1)
         k = torch.cat((k_nope, k_rope.unsqueeze(2).expand(-1, -1, k_nope.shape[2], -1)), -1)
-        return self.o(self.core(torch.cat((q_nope, q_rope), -1), k, v, run))
+        return self.o(self.core(torch.cat((q_nope, q_rope), -1), k, v, run, selected))

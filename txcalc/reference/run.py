@@ -28,7 +28,7 @@ class Cache:
     """What the tokens so far left for later ones; `tensors` by the ledger's path, batch first.
 
     Attention keeps k and v (B, S, h_kv, d), a window's the last W of them, MLA the latent and the rotated key that all
-    heads share; a recurrent mixer its state, and the last K columns that its convolution saw.
+    heads share, an index its key; a recurrent mixer its state, and the last K columns that its convolution saw.
     """
 
     def __init__(self) -> None:

@@ -58,7 +58,7 @@ def report(
         "The smallest length T at which the left side of a rule is at least the right side",
         "forward FLOPs summed over layers; active experts and routers are feed-forward; "
         + f"{convention['logits']} logits{', MLA ' + convention['mla'] if convention['mla'] else ''}",
-        "a decode step reads the whole cache, and once every weight but embedding tables and untouched experts",
+        "a decode step reads the cache it attends to, and once every weight but embedding tables and untouched experts",
     ]
     return Report(data, tables, header, notes)
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.num import ceil_div
-from txcalc.parts.attention import AttentionCore, Chunks, Cross, LatentCore, Window
+from txcalc.parts.attention import AttentionCore, Chunks, Cross, IndexCore, LatentCore, Window
 from txcalc.parts.linear import Convolution
 from txcalc.parts.linear_attention import DecayScan, DeltaRule, TokenShift, WeightedSum
 from txcalc.parts.part import Leaf
@@ -55,8 +55,10 @@ def holders(ledger: Ledger) -> list[str]:
 
 
 def _kept(leaf: Leaf) -> str:
-    if isinstance(leaf, AttentionCore | LatentCore):
-        if isinstance(leaf, LatentCore):
+    if isinstance(leaf, AttentionCore | LatentCore | IndexCore):
+        if isinstance(leaf, IndexCore):
+            what, width = "an index key", f"{leaf.width:,}"
+        elif isinstance(leaf, LatentCore):
             what, width = "a latent", f"({leaf.kv_rank:,} + {leaf.d_rope:,})"
         elif leaf.d_qk == leaf.d_v:
             what, width = "K and V", f"2 · {leaf.n_kv_heads:,} · {leaf.d_v:,}"

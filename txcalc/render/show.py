@@ -9,7 +9,7 @@ from typing import Any
 from txcalc.ledger import KINDS, Ledger
 from txcalc.model import Model, leaves_of
 from txcalc.num import ceil_div
-from txcalc.parts.attention import AttentionCore, LatentCore, Window
+from txcalc.parts.attention import AttentionCore, IndexCore, LatentCore, Selected, Window
 from txcalc.planning.evidence import Known, how_known
 from txcalc.planning.memory import cache_bytes, saved_bytes, training_state, weights_bytes
 from txcalc.planning.rules import rules_of_thumb
@@ -33,7 +33,10 @@ def summary(model: Model) -> tuple[str, str]:
             window = f", window {leaf.span.window:,}" if isinstance(leaf.span, Window) else ""
             seen[f"{form} {heads}/{groups} × {leaf.d_qk}{window}"] = None
         elif isinstance(leaf, LatentCore):
-            seen[f"MLA {leaf.n_heads} heads, latent {leaf.kv_rank} + {leaf.d_rope}"] = None
+            chosen = f", {leaf.span.top_k:,} keys a query" if isinstance(leaf.span, Selected) else ""
+            seen[f"MLA {leaf.n_heads} heads, latent {leaf.kv_rank} + {leaf.d_rope}{chosen}"] = None
+        elif isinstance(leaf, IndexCore):
+            seen[f"index {leaf.n_heads} × {leaf.width}"] = None
     for table in (layer for stack in model.spec["stacks"].values() for layer in stack["layer"].values()):
         if "mamba" in table:
             seen[f"Mamba {table['mamba']['d_inner']:,} × {table['mamba']['d_state']}"] = None

@@ -17,10 +17,13 @@ from txcalc.parts.attention import (
     Cross,
     Full,
     Gate,
+    IndexCore,
+    Indexer,
     LatentAttention,
     LatentCore,
     RelativeBias,
     Rotary,
+    Selected,
     Span,
     Window,
 )
@@ -54,6 +57,7 @@ KINDS = {
     "layer_input": "other",
 }
 EPS = {"rms": 1e-6, "layer": 1e-5}
+INDEX_EPS = 1e-6  # of the norm of an index's keys, a LayerNorm, whatever the norms around it have (DeepSeek-V3.2)
 
 Table = Mapping[str, Any]
 
@@ -396,8 +400,20 @@ def _latent(layer: Table, d_model: Any, span: Span) -> LatentAttention:
     heads, rank, nope, rope, value = (table[key] for key in ("n_heads", "kv_rank", "d_nope", "d_rope", "d_v"))
     eps = EPS["rms"] if layer["norm"]["eps"] is None else layer["norm"]["eps"]
     rotary = Rotary(heads + 1, rope, places["theta"], rope, places["interleaved"])
+    indexer = None
+    if table["index_heads"] is not None:
+        indexer, span = _indexer(layer, d_model, span), Selected(table["index_top_k"])
     core = LatentCore(heads, rank, nope, rope, value, span, table["scale"])
-    return LatentAttention(d_model, heads, table["q_rank"], rank, nope, rope, value, table["bias"], eps, rotary, core)
+    sizes = d_model, heads, table["q_rank"], rank, nope, rope, value
+    return LatentAttention(*sizes, table["bias"], eps, rotary, core, indexer)
+
+
+def _indexer(layer: Table, d_model: Any, span: Span) -> Indexer:
+    table, theta = layer["latent"], layer["positions"]["theta"]
+    heads, width, interleaved = table["index_heads"], table["index_width"], table["index_interleaved"]
+    key_norm = Norm(width, "layer", True, INDEX_EPS, keeps=False)
+    rotary = Rotary(heads + 1, table["d_rope"], theta, width, interleaved)
+    return Indexer(d_model, table["q_rank"], heads, width, key_norm, rotary, IndexCore(heads, width, span))
 
 
 def _experts(layer: Table, d_model: Any) -> Experts:

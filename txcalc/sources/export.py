@@ -489,6 +489,9 @@ KEYS: dict[str, Key] = {name: key for key, names in _SAME.items() for name in na
     "qk_nope_head_dim": _table("latent", "d_nope"),
     "qk_rope_head_dim": _table("latent", "d_rope"),
     "v_head_dim": _table("latent", "d_v"),
+    "index_n_heads": _table("latent", "index_heads"),
+    "index_head_dim": _table("latent", "index_width"),
+    "index_topk": _table("latent", "index_top_k"),
     "new_decoder_architecture": lambda f: (
         f.one("norm")["parallel"] == "separate"
         or f.one("attention")["n_kv_heads"] not in (1, f.one("attention")["n_heads"])

@@ -286,6 +286,8 @@ def _check_layer(resolver: Resolver, layer: Mapping[str, Any], homes: Homes, rol
         fault("positions.spread", True, "false with interleaved pairs, latent attention, or an odd rotary_dims")
     if latent and positions["form"] in ("relative-projection", "alibi"):
         fault("positions.form", positions["form"], "another form: latent attention adds no bias to its scores")
+    if latent:
+        _check_index(fault, latent, role)
     if positions["form"] != places and positions["form"] in (
         "learned",
         "sinusoidal",
@@ -317,6 +319,25 @@ def _check_layer(resolver: Resolver, layer: Mapping[str, Any], homes: Homes, rol
     joint = norm["joint"] or []
     if joint and (norm["place"] != "sandwich" or norm["parallel"] != "no" or not _stands_in(joint, parts)):
         fault("norm.joint", joint, 'several parts as they follow one another, with place = "sandwich"')
+
+
+def _check_index(fault: Any, latent: Mapping[str, Any], role: Any) -> None:
+    """An index has all its sizes, reads the queries' latent, and chooses among what came before."""
+    sizes = ("index_heads", "index_width", "index_top_k")
+    given = [key for key in sizes if latent[key] is not None]
+    if not given:
+        if latent["index_interleaved"]:
+            fault("latent.index_interleaved", True, "false without an index")
+        return
+    for key in sizes:
+        if latent[key] is None:
+            fault(f"latent.{key}", ABSENT, f"a size beside {given[0]}: an index has {', '.join(sizes)}")
+    if latent["q_rank"] is None:
+        fault("latent.q_rank", ABSENT, "the rank of the queries, which the index reads")
+    if latent["index_width"] is not None and exceeds(latent["d_rope"], latent["index_width"]):
+        fault("latent.index_width", latent["index_width"], f"at least d_rope = {latent['d_rope']}, which is rotated")
+    if role in ("encoder", "vision"):
+        fault(f"latent.{given[0]}", latent[given[0]], "none in an encoder: an index chooses among what came before")
 
 
 def _check_disentangled(fault: Any, positions: Mapping[str, Any], attention: Any, role: Any) -> None:

@@ -241,6 +241,10 @@ STACK: dict[str, dict[str, Field]] = {
         "d_v": Field(size, REQUIRED, "width of a value head"),
         "bias": Field(flag, False, "biases on the down projections and o"),
         "scale": Field(real, None, "multiplies the scores"),
+        "index_heads": Field(size, None, "heads of an index that selects keys; absent: all are attended to"),
+        "index_width": Field(size, None, "width of a head of the index, and of its one key"),
+        "index_top_k": Field(size, None, "keys that a query selects by it"),
+        "index_interleaved": Field(flag, False, "the index's rotary pairs are neighbours, not halves"),
     },
     "positions": {
         "form": Field(

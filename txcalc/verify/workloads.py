@@ -22,6 +22,7 @@ from txcalc.planning.crossover import CORE, FEED_FORWARD, RULES, crossovers, len
 from txcalc.planning.deployment import engine
 from txcalc.planning.parallelism import Layout, Stage
 from txcalc.planning.roofline import Cost, Rank, total
+from txcalc.planning.training import reached
 from txcalc.reference import Cache, build, inputs, mode
 from txcalc.units import iec
 from txcalc.verify import device as devices
@@ -161,7 +162,7 @@ class Subject(NamedTuple):
         if load.kind != "training":
             cache = sum(load.batch * state_bytes(entry, width) for entry in ledger) if self.caches else 0
             return weights + cache  # type: ignore[no-any-return]
-        learned = (ledger.total("active") if self.static else ledger.total("params")) * width
+        learned = reached(ledger).total("active" if self.static else "params") * width
         kept = ledger.total("saved") * width if claims(ledger) and not load.checkpoint else 0
         return weights + 2 * learned + max(learned, kept)  # type: ignore[no-any-return]
 

@@ -11,10 +11,10 @@ olmo2 olmo3 openai-gpt opt persimmon phi phi3 qwen2 qwen2_5_vl_text qwen2_vl_tex
 stablelm starcoder2 vaultgemma xglm
 """
 _SPARSE = """
-afmoe aria_text cohere2_moe dbrx deepseek_v2 deepseek_v3 dots1 ernie4_5_moe exaone_moe flex_olmo flint glm4_moe
-glm4_moe_lite glm4v_moe_text gpt_oss granitemoe granitemoe_swa granitemoeshared hunyuan_v1_moe hy_v3 kimi_k2 kolibri1
-laguna llama4_text mellum minicpm3 minimax_m2 mixtral olmoe phimoe qwen2_moe qwen3_moe qwen3_vl_moe_text solar_open
-youtu
+afmoe aria_text cohere2_moe dbrx deepseek_v2 deepseek_v3 deepseek_v32 dots1 ernie4_5_moe exaone_moe flex_olmo flint
+glm4_moe glm4_moe_lite glm4v_moe_text glm_moe_dsa gpt_oss granitemoe granitemoe_swa granitemoeshared hunyuan_v1_moe
+hy_v3 kimi_k2 kolibri1 laguna llama4_text mellum minicpm3 minimax_m2 mixtral olmoe phimoe qwen2_moe qwen3_moe
+qwen3_vl_moe_text solar_open youtu
 """
 _ENCODER = """
 albert bert camembert data2vec-text deberta deberta-v2 distilbert electra ernie esm megatron-bert modernbert rembert
@@ -133,8 +133,6 @@ REFUSED: dict[str, str] = {
     "kimi_linear": _LINEAR,
     "olmo_hybrid": _LINEAR,
     "axk1": "its norms after the experts alone have no part yet",
-    "deepseek_v32": _SPARSE_ATTENTION,
-    "glm_moe_dsa": _SPARSE_ATTENTION,
     "bigbird_pegasus": _SPARSE_ATTENTION,
     "big_bird": _SPARSE_ATTENTION,
     "blt": "its byte patches and hashed tables have no part yet",

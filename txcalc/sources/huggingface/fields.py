@@ -53,15 +53,16 @@ max_position_embeddings: but bloom mpt
 max_window_layers: qwen2 qwen2_moe qwen3
 mlp_bias: but phi3
 n_ctx: codegen
-n_group: exaone_moe glm4_moe glm4_moe_lite glm4v_moe_text solar_open
+n_group: deepseek_v32 exaone_moe glm4_moe glm4_moe_lite glm4v_moe_text glm_moe_dsa solar_open
 n_positions: codegen ctrl gpt-sw3 gpt2 gpt_bigcode gptj openai-gpt
 norm_type: mpt
 num_experts: but deepseek_v3 dots1 gemma4_text glm4_moe glm4_moe_lite glm4v_moe_text kimi_k2 llama4_text solar_open
 num_experts_per_tok: hunyuan_v1_moe
-num_key_value_heads: cwm ernie4_5_moe exaone4 exaone_moe flint gemma gemma2 gemma3_text gemma3n_text gemma4_text glm
-  glm4 glm4_moe glm4_moe_lite glm4v_moe_text gpt_oss helium hy_v3 jamba kolibri1 laguna lfm2 lfm2_moe lfm3 llama4_text
-  mellum minimax minimax_m2 ministral ministral3 mistral mixtral nemotron nemotron_h phimoe qwen2_moe qwen3_5_moe_text
-  qwen3_5_text qwen3_moe qwen3_next qwen3_vl_moe_text solar_open stablelm starcoder2 t5gemma vaultgemma whisper youtu
+num_key_value_heads: cwm deepseek_v32 ernie4_5_moe exaone4 exaone_moe flint gemma gemma2 gemma3_text gemma3n_text
+  gemma4_text glm glm4 glm4_moe glm4_moe_lite glm4v_moe_text glm_moe_dsa gpt_oss helium hy_v3 jamba kolibri1 laguna lfm2
+  lfm2_moe lfm3 llama4_text mellum minimax minimax_m2 ministral ministral3 mistral mixtral nemotron nemotron_h phimoe
+  qwen2_moe qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next qwen3_vl_moe_text solar_open stablelm starcoder2 t5gemma
+  vaultgemma whisper youtu
 num_local_experts: but cohere2_moe deepseek_v2 exaone_moe flint granitemoe granitemoehybrid granitemoeshared qwen2_moe
 num_mtp_layers: deepseek_v3 glm4_moe kimi_k2
 num_nextn_predict_layers: nemotron_h
@@ -71,7 +72,7 @@ scale_embedding: but bart
 sliding_window: cwm exaone_moe laguna recurrent_gemma
 tie_word_embeddings: but perception_lm t5
 time_step_rank: but nemotron_h
-topk_group: exaone_moe glm4_moe glm4_moe_lite glm4v_moe_text solar_open
+topk_group: deepseek_v32 exaone_moe glm4_moe glm4_moe_lite glm4v_moe_text glm_moe_dsa solar_open
 use_bias: but ernie4_5 ernie4_5_moe
 v_head_dim: but minicpm3
 """

@@ -498,6 +498,62 @@ def deepseek_v3(c: Config) -> Raw:
     return layered(raw, _first_dense(c, raw, 3))
 
 
+def _indexed(c: Config, heads: int, latent: Raw) -> Raw:
+    """MLA with an index that selects keys: DeepSeek's sparse attention."""
+    if "q_rank" not in latent:
+        c.fault("q_lora_rank", c.data.get("q_lora_rank", ABSENT), "a whole number", "the index reads what it is of")
+    c.items("layer_types", of=any_of("indexed_attention"), length=None, default=None)
+    index = {
+        "index_heads": c.size("index_n_heads", default=heads),
+        "index_width": c.size("index_head_dim", default=128),
+        "index_top_k": c.size("index_topk", default=2048),
+    }
+    if index["index_width"] < latent["d_rope"]:
+        c.fault("index_head_dim", index["index_width"], f"at least {latent['d_rope']}", "that much of it is rotated")
+    c.note(
+        f"dense attention counts every key: that a query attends to {index['index_top_k']:,} at most, which its index "
+        "selects, is a mask (--attention masked)"
+    )
+    return latent | index
+
+
+def _indexed_decoder(c: Config, raw: Raw, latent: Raw, heads: int, eps: float = 1e-6) -> Raw:
+    """DeepSeek-V3.2 and what is built like it."""
+    c.ignore("ep_size", "mlp_bias")
+    c.only(True, "rope_interleave", why="transformers' class rotates neighbours")
+    raw = _latent_decoder(c, raw, _indexed(c, heads, latent), eps=eps)
+    raw["experts"] = _shared(c, experts(c, ROUTED, TOP, WIDTH, 256, 8), "n_shared_experts", default=1)
+    raw["experts"]["scoring"] = "sigmoid"
+    c.only(1, "moe_layer_freq", why="every layer after the first dense ones has experts")
+    more_heads(c)
+    typed = c.data.get("mlp_layer_types") is not None
+    first = 0 if typed else c.count("first_k_dense_replace", default=3)
+    c.ignore("first_k_dense_replace")
+    return layered(raw, _typed(c, raw, [i < first for i in range(raw["n_layers"])]))
+
+
+def deepseek_v32(c: Config) -> Raw:
+    raw = stack(c)
+    return _indexed_decoder(c, raw, _latent(c, 1536, 512, 128, 64, 128), heads=64)
+
+
+def glm_moe_dsa(c: Config) -> Raw:
+    """Neighbours are rotated in the index too. Layers that share an earlier one's choice are not read."""
+    raw = stack(c)
+    own = "layers that use an earlier layer's choice of keys have no part yet"
+    types = c.items("indexer_types", of=any_of("full", "shared"), length=raw["n_layers"], default=None)
+    if types is None:
+        c.only(1, "index_topk_freq", why=own)
+        pattern = c.data.get("index_topk_pattern")
+        if pattern is not None:
+            c.fault("index_topk_pattern", pattern, "none", own)
+    elif "shared" in types:
+        c.fault("indexer_types", types, '"full" in every layer', own)
+    c.ignore("index_topk_freq", "index_topk_pattern", "index_skip_topk_offset")
+    latent = _latent(c, 2048, 512, 192, 64, 256) | {"index_interleaved": True}
+    return _indexed_decoder(c, raw, latent, heads=32, eps=1e-5)
+
+
 def kimi_k2(c: Config) -> Raw:
     """DeepSeek-V3 with other sizes."""
     return deepseek_v3(c)

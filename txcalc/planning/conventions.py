@@ -77,7 +77,7 @@ def torchtitan(model: Model, ledger: Ledger, attention: str) -> Convention:
 
     Source   pytorch/torchtitan (b5bcd76), torchtitan/models/utils.py
     """
-    _describes("torchtitan", model, ledger)
+    _describes("torchtitan", model, ledger, index=False)
     left_out = (IDLE,) if _tied(ledger) else (IDLE, *TABLES.values())
     terms = (*_weights(ledger, 3, left_out), _cores(ledger, 3, attention, _widths))
     formula = "6·N + 6·L·H·(d_qk + d_v)·T a token; N active, without untied tables"
@@ -194,6 +194,7 @@ def _describes(
     *,
     recurrent: bool = True,
     latent: bool = True,
+    index: bool = True,
     experts: bool = True,
     past: bool = False,
 ) -> None:
@@ -205,8 +206,8 @@ def _describes(
         faults.append(f"takes every layer for attention, {model.name} has others (torchtitan and 2n know them)")
     elif not latent and any(isinstance(entry.leaf, LatentCore) for entry in ledger):
         faults.append(f"knows one head width, {model.name} has two and a latent (torchtitan and 2n know them)")
-    elif any(isinstance(entry.leaf, IndexCore) for entry in ledger):
-        faults.append(f"knows no index that selects keys, {model.name} has one")
+    elif not index and any(isinstance(entry.leaf, IndexCore) for entry in ledger):
+        faults.append(f"knows no index that selects keys, {model.name} has one (2n counts its parameters)")
     elif not experts and any(entry.routed for entry in ledger):
         faults.append(f"knows no experts, {model.name} has them (torchtitan and 2n know them)")
     if not past and ledger.work.past:

@@ -344,7 +344,13 @@ def test_a_long_sweep_shows_its_progress_and_writes_every_row(tmp_path: Path) ->
 def test_ctrl_c_is_130_and_quiet() -> None:
     needs("sweep")
     argv = ["sweep", "gpt2", "--over", "T=1:90M:1", "--format", "csv"]
-    child = subprocess.Popen([*TXCALC, *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a job in the background would inherit its absence
+    try:
+        child = subprocess.Popen([*TXCALC, *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert child.stdout and child.stderr
     assert child.stdout.readline() == "T,params,flops\n"
     child.send_signal(signal.SIGINT)

@@ -65,7 +65,7 @@ CASES = [
 def test_exact(model_type: str, cls: str) -> None:
     pytest.importorskip("fvcore")
     pytest.importorskip("transformers")
-    from txcalc.verify.library import measure
+    from txcalc.verify.via import measure
 
     config = small(model_type, cls, 2 if cls.endswith(ANSWERS) else 7)
     batch, tokens = (8, 4) if cls.endswith(CHOICES) else (1, 5)

@@ -22,8 +22,8 @@ pytest.importorskip("torch")
 pytest.importorskip("fvcore")
 pytest.importorskip("transformers")
 
-from txcalc.verify.library import Measured, measure
 from txcalc.verify.symbolic import T_SRC, B, T
+from txcalc.verify.via import Measured, measure
 
 DATA = Path(__file__).parent / "data" / "hf"
 CONFIGS: dict[str, dict[str, Any]] = json.loads((DATA / "configs.json").read_text())

@@ -10,6 +10,7 @@ from txcalc.errors import Fault, InputError
 from txcalc.ledger import Ledger, walk
 from txcalc.num import usable, whole
 from txcalc.parts.attention import LatentCore
+from txcalc.parts.linear import Linear, Norm
 from txcalc.parts.model import EncoderDecoder, FixedLength
 from txcalc.parts.part import Composite, Leaf, Part, Workload
 from txcalc.units import bits_of
@@ -58,7 +59,9 @@ class Model:
         stack = self.spec["stacks"][""]
         layer: int = self.ledger().at(f"layers.{stack['n_layers'] - 1}").total("params")
         d = stack["d_model"]
-        return number * (layer + 2 * d * d + 3 * d)  # type: ignore[no-any-return]
+        norms = [Norm(d, "rms", False, None)] * 3
+        beside = sum(weight.size for leaf in (Linear(2 * d, d, False), *norms) for weight in leaf.weights())
+        return number * (layer + beside)  # type: ignore[no-any-return]
 
     @property
     def active(self) -> int:

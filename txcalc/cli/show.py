@@ -87,7 +87,7 @@ def _via(
     if not find_spec("transformers"):
         raise MissingExtra("--via transformers", "transformers", "transformers")
     from txcalc.render.via import Described, report
-    from txcalc.verify.library import measure
+    from txcalc.verify.via import measure
 
     faults = [f"{name} asks for what --via transformers does not measure (drop it)" for name in others if others[name]]
     if faults:

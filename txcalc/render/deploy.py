@@ -11,7 +11,7 @@ from txcalc.model import Model
 from txcalc.planning.deployment import RULE, Gpu, Plan
 from txcalc.planning.serving import Serving
 from txcalc.render import serving
-from txcalc.render.report import Cell, Report, Table, exact, percent
+from txcalc.render.report import Cell, Report, Table, column, exact, percent
 from txcalc.render.show import summary
 from txcalc.units import iec
 
@@ -85,7 +85,15 @@ def comparison(answers: Sequence[Answer]) -> Report:
         rows.append((label, fits, str(best.layout), best.max_concurrency, *figures))
     cost = (Cell("cost of 1M out", "cost of\n1M out"),) if priced else ()
     most, rate = Cell("most sequences", "most\nat once"), Cell("tokens/s a GPU", "tokens/s\na GPU")
-    headings = (Cell("deployment", "model\nGPUs"), "fits", "layout", most, "TTFT", "TPOT", rate, *cost)
+    headings = (
+        Cell("deployment", "model\nGPUs"),
+        "fits",
+        "layout",
+        most,
+        *(column(name, "s") for name in ("TTFT", "TPOT")),
+        rate,
+        *cost,
+    )
     said = next((serving.asked(answer.speed) for answer in answers if answer.speed), [])
     table = Table("", headings, rows, left=frozenset({0, 2}))
     return Report({"schema": "txcalc/deploy/1", "deployments": data}, [table], said, list(notes))
@@ -189,7 +197,8 @@ def _layouts(plan: Plan) -> Table:
         )
         for choice in plan.choices[:LAYOUTS]
     ]
-    headings = ("layout", "fits", "weights", "cache", "free", "most sequences")
+    sizes = (column(name, "bytes") for name in ("weights", "cache", "free"))
+    headings = ("layout", "fits", *sizes, "most sequences")
     return Table(f"Layouts, best first: {RULE}", headings, rows)
 
 

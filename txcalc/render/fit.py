@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from txcalc.planning.fitting import RULE, Budget, Fit, Shape, boundary
-from txcalc.render.report import Cell, Report, Table, exact, rounded
+from txcalc.render.report import Cell, Report, Table, column, exact, rounded
 from txcalc.units import iec
 
 
@@ -58,7 +58,7 @@ def fit_report(found: Sequence[Fit], where: str, memory: int, reserve: int, cont
     notes = list(dict.fromkeys(f"{fit.model} as {fit.weights}: {fit.refused}" for fit in found if fit.refused))
     if len(notes) > 3:
         notes = [*notes[:3], f"and {len(notes) - 3} more that have no figure (–) for a like reason"]
-    headings = ("preset", "parameters", "tokens", *(f"room, {name}" for name in formats))
+    headings = ("preset", "parameters", "tokens", *(column(f"room, {name}", "bytes") for name in formats))
     return Report(data, [Table("", headings, rows)], header, notes)
 
 
@@ -131,5 +131,15 @@ def _table(title: str, budget: Budget, shapes: Sequence[Shape], judged: bool = F
         rows.append(
             (*map(exact, sizes), rounded(shape.params), Cell(shape.bytes, iec(shape.bytes)), cache, spare, *fits)
         )
-    headings = ("L", "D", "h", "h_kv", "F", "parameters", "memory", "cache a token", "left over")
+    left = "left over" if budget.params is not None else column("left over", "bytes")
+    headings = (
+        "L",
+        "D",
+        "h",
+        "h_kv",
+        "F",
+        "parameters",
+        *(column(name, "bytes") for name in ("memory", "cache a token")),
+        left,
+    )
     return Table(title, (*headings, *(("fits",) if judged else ())), rows, left=frozenset())

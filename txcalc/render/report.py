@@ -14,11 +14,17 @@ from txcalc.units import short
 
 
 class Cell(NamedTuple):
-    """A value and how people see it."""
+    """A value and how people see it; a heading's `unit` is that of the exact values below it, for CSV."""
 
     value: Any
     text: str
     style: str = ""
+    unit: str = ""
+
+
+def column(name: str, unit: str) -> Cell:
+    """The heading of values in a unit, which other formats than CSV show beside each."""
+    return Cell(name, name, unit=unit)
 
 
 def exact(number: Any) -> Cell:
@@ -107,7 +113,8 @@ def as_csv(report: Report) -> str:
     writer = csv.writer(out, lineterminator="\n")
     if len(report.tables) == 1:
         (table,) = report.tables
-        for row in (table.headings, *(row for row in table.rows if cell(row[0]).value is not None)):
+        headings = [_unit(heading) for heading in table.headings]
+        for row in (headings, *(row for row in table.rows if cell(row[0]).value is not None)):
             writer.writerow([cell(value).value for name, value in zip(table.headings, row, strict=True) if _name(name)])
         return out.getvalue().rstrip("\n")
     writer.writerow(("table", "row", "column", "value"))
@@ -116,7 +123,7 @@ def as_csv(report: Report) -> str:
             label = cell(first).text
             for heading, value in zip(table.headings[1:], rest, strict=True):
                 if _name(heading) and cell(value).value is not None:
-                    writer.writerow((table.title, label, cell(heading).value, cell(value).value))
+                    writer.writerow((table.title, label, _unit(heading), cell(value).value))
     return out.getvalue().rstrip("\n")
 
 
@@ -218,6 +225,11 @@ def _wrapped(text: str, width: int) -> list[str]:
             line = line[at:].lstrip()
         lines.append(line)
     return lines
+
+
+def _unit(heading: Any) -> str:
+    """A heading with the unit of its exact values."""
+    return f"{_name(heading)} {cell(heading).unit}".strip()
 
 
 def _name(heading: Any) -> str:

@@ -9,7 +9,7 @@ from txcalc.hardware import SHARES
 from txcalc.ledger import KINDS
 from txcalc.planning.roofline import LINKS, Cost, Figure
 from txcalc.planning.serving import DEFINITIONS, Point, Serving
-from txcalc.render.report import Cell, Table, cell
+from txcalc.render.report import Cell, Table, cell, column
 from txcalc.units import seconds
 
 FRONT = 12  # points shown; JSON has them all
@@ -127,7 +127,7 @@ def _batches(serving: Serving) -> Table:
             Cell(*[point.tpot.bound] * 2),
         ]
         rows.append([*row, _rate(point.user), _rate(point.output), *_costs_of(serving, point)])
-    headings = ("sequences", "TPOT floor", "TPOT", "bound", *_rates(), *_costs(serving))
+    headings = ("sequences", column("TPOT floor", "s"), column("TPOT", "s"), "bound", *_rates(), *_costs(serving))
     return Table(f"Batches, {serving.chosen.layout}", headings, rows, left=frozenset({0}))
 
 
@@ -145,7 +145,7 @@ def _front(serving: Serving) -> Table:
         assert point.tpot is not None
         times = _time(point.ttft.achievable), _time(point.tpot.achievable)
         rows.append([f"{point.layout}, {point.sequences:,}", *times, _rate(point.output), *_costs_of(serving, point)])
-    headings = ("layout, sequences", "TTFT", "TPOT", _rates()[1], *_costs(serving))
+    headings = ("layout, sequences", column("TTFT", "s"), column("TPOT", "s"), _rates()[1], *_costs(serving))
     return Table("Latency against throughput: points that no other beats in both", headings, rows)
 
 
@@ -190,7 +190,7 @@ def _parts(serving: Serving) -> Table:
                 row += [_time(cost.achievable), Cell(*[cost.bound] * 2)] if cost else [None, None]
             rows.append(row)
     rows.append(["all", *(x for total in sums[: 2 if decode else 1] for x in (_time(total), None))])
-    headings = ("part", "prefill", "bound", "decode", Cell("decode bound", "bound"))
+    headings = ("part", column("prefill", "s"), "bound", column("decode", "s"), Cell("decode bound", "bound"))
     return Table("Where the time goes (achievable)", headings[: 5 if decode else 3], rows, total=True)
 
 

@@ -10,7 +10,7 @@ from txcalc.notation import tidy, write
 from txcalc.num import ceil_div
 from txcalc.render.report import Cell, Report, Table, cell, rounded
 from txcalc.units import bits_of, iec
-from txcalc.verify.library import Measured, Part
+from txcalc.verify.via import Measured, Part
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 

@@ -14,7 +14,7 @@ from txcalc.errors import InputError, MissingExtra
 from txcalc.model import Model
 from txcalc.sources import huggingface
 from txcalc.sources.export import to_config
-from txcalc.verify import library
+from txcalc.verify import via
 from txcalc.verify.subject import Subject
 from txcalc.verify.verdict import Row
 
@@ -47,7 +47,7 @@ def instantiate(model: Model) -> Any:
         raise MissingExtra("--against transformers", "transformers", "transformers") from None
     own = _own(model)
     if own is not None:
-        return library.instantiate(own, model.name)
+        return via.instantiate(own, model.name)
     config, _ = to_config(model)
     config["model_type"] = SAME.get(config["model_type"], config["model_type"])
     config |= {key: float(value) for key, value in config.items() if key.endswith("softcapping") and value}  # no ints

@@ -57,6 +57,7 @@ def calibrate(
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("measuring", total=1.0)
         found = measure(device, name=name, like=datasheet, progress=lambda share: bar.update(task, completed=share))
+    described = found.described()
     if out is not None:
-        out.write_text(as_toml(hardware.describe(found.accelerator)))
-    emit(report(found, str(out) if out else None), chosen)
+        out.write_text(as_toml(described["accelerator"]))
+    emit(report(described, str(out) if out else None), chosen)

@@ -2,61 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
-from txcalc.hardware import SHARES, describe
+from txcalc.hardware import SHARES
 from txcalc.render.report import Cell, Report, Table, error
 
-if TYPE_CHECKING:
-    from txcalc.verify.calibrate import Calibration
 
-
-def report(found: Calibration, file: str | None) -> Report:
-    """Rates by kernel, shares and the predicted steps of the reference model, before and after."""
-    accelerator, efficiency = found.accelerator, found.accelerator.efficiency
-    rates = [
-        (rate.kind, rate.dtype, rate.size, Cell(rate.rate, f"{rate.rate / 1e9:,.1f} {_unit(rate.kind)}"))
-        for rate in found.rates
-    ]
-    shares: list[tuple[str, Any]] = [(f"matmul.{dtype}", efficiency.matmul[dtype]) for dtype in accelerator.peaks]
-    shares += [(key, getattr(efficiency, key)) for key in SHARES if key != "link"]
-    lines = [(key, Cell(share, f"{share:.3f}")) for key, share in shares]
-    lines.append(("launch_s", Cell(efficiency.launch_s, f"{1e6 * efficiency.launch_s:.2f} µs")))
-    checks = [
-        (
-            check.load,
-            _milliseconds(check.measured),
-            _milliseconds(check.before),
-            error(check.before, check.measured),
-            _milliseconds(check.after),
-            error(check.after, check.measured),
-        )
-        for check in found.checks
-    ]
-    headings = ("step", "measured ms", "before ms", "before", "after ms", "after")
-    data = {
-        "schema": "txcalc/calibrate/1",
-        "file": file,
-        "accelerator": describe(accelerator),
-        "rates": [rate._asdict() for rate in found.rates],
-        "model": found.model.name,
-        "dtype": found.dtype,
-        "checks": [check._asdict() for check in found.checks],
-        "rounds": found.rounds,
-    }
-    tables = [
-        Table("The fastest of each kernel", ("kernel", "dtype", "size", "rate"), rates, frozenset({0, 1, 2})),
-        Table("Shares of the ceilings", ("key", "share"), lines),
-        Table(f"Steps of {found.model.name} in {found.dtype}, before and after calibration", headings, checks),
-    ]
+def report(found: Mapping[str, Any], file: str | None) -> Report:
+    """What a `Calibration` describes of itself, as tables."""
+    accelerator = found["accelerator"]
+    data = {"schema": "txcalc/calibrate/1", "file": file, **found}
     said = f"written to {file}: txcalc deploy MODEL --gpu {file}" if file else "nothing was written (--out FILE.toml)"
-    header = [f"{accelerator.title}: {found.rounds} rounds, the fastest of each counts"]
-    return Report(data, tables, header, [said, *accelerator.notes])
+    header = [f"{accelerator['title']}: {found['rounds']} rounds, the fastest of each counts"]
+    return Report(data, tables(found), header, [said, *accelerator.get("notes", ())])
 
 
-def _unit(kind: str) -> str:
-    return "GFLOP/s" if kind in ("matmul", "attention, prefill") else "GB/s"
+def tables(found: Mapping[str, Any]) -> list[Table]:
+    """Rates by kernel, shares and the predicted steps of the reference model, before and after."""
+    shares = found["accelerator"]["calibration"]
+    products = {f"matmul.{dtype}": shares["matmul"][dtype] for dtype in found["accelerator"]["peak"]}
+    reached = products | {key: shares[key] for key in SHARES if key != "link"}
+    lines = [(key, Cell(share["value"], f"{share['value']:.3f}")) for key, share in reached.items()]
+    start = shares["launch_s"]["value"]
+    lines.append(("launch_s", Cell(start, f"{1e6 * start:.2f} µs")))
+    headings = ("step", "measured ms", "before ms", "before", "after ms", "after")
+    title = f"Steps of {found['model']} in {found['dtype']}, before and after calibration"
+    return [
+        Table("The fastest of each kernel", ("kernel", "dtype", "size", "rate"), [_rate(**r) for r in found["rates"]],
+              frozenset({0, 1, 2})),
+        Table("Shares of the ceilings", ("key", "share"), lines),
+        Table(title, headings, [_check(**check) for check in found["checks"]]),
+    ]  # fmt: skip
 
 
-def _milliseconds(seconds: float) -> Cell:
-    return Cell(seconds, f"{1e3 * seconds:,.3f}")
+def _rate(kind: str, dtype: str, size: str, rate: float) -> tuple[Any, ...]:
+    unit = "GFLOP/s" if kind in ("matmul", "attention, prefill") else "GB/s"
+    return kind, dtype, size, Cell(rate, f"{rate / 1e9:,.1f} {unit}")
+
+
+def _check(load: str, before: float, after: float, measured: float) -> tuple[Any, ...]:
+    taken, *foretold = (Cell(seconds, f"{1e3 * seconds:,.3f}") for seconds in (measured, before, after))
+    return load, taken, foretold[0], error(before, measured), foretold[1], error(after, measured)

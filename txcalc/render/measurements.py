@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from txcalc.errors import ABSENT, Fault, InputError
+from txcalc.render.calibrate import tables as ceilings
 from txcalc.render.report import Cell, Report, Table, cell, exact
 from txcalc.units import iec
 
@@ -56,7 +57,7 @@ def shown(path: Path) -> Report:
 
 
 def report(found: Found) -> Report:
-    """What was compared, the memory and the times of one device."""
+    """What was compared, the memory, the times and the ceilings of one device."""
     items = found["items"].items()
     headings = ("model", "layers", "dtype", "parameters", "figures", "differ")
     rows = [_exact(name, item) for name, item in items if item["steps"]]
@@ -66,7 +67,8 @@ def report(found: Found) -> Report:
     notes += [f"{name}, {s}: {v['refused']}" for name, i in items for s, v in i["steps"].items() if "refused" in v]
     if not found["complete"]:
         notes.append("not complete: the same command goes on where this ended")
-    return Report(dict(found), [exactly, *near(figures)], [device(found)], notes)
+    reached = ceilings(found["ceilings"]) if "ceilings" in found else []
+    return Report(dict(found), [exactly, *near(figures), *reached], [device(found)], notes)
 
 
 def near(figures: Sequence[tuple[str, Found]]) -> list[Table]:

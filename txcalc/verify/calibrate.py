@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from math import ceil
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -112,6 +112,17 @@ class Calibration(NamedTuple):
     dtype: str
     checks: list[Check]
     rounds: int
+
+    def described(self) -> dict[str, Any]:
+        """All of it, ready to be written as JSON; the accelerator as `hardware.parse` reads it."""
+        return {
+            "accelerator": hardware.describe(self.accelerator),
+            "rates": [rate._asdict() for rate in self.rates],
+            "model": self.model.name,
+            "dtype": self.dtype,
+            "checks": [check._asdict() for check in self.checks],
+            "rounds": self.rounds,
+        }
 
 
 def calibrate(

@@ -79,6 +79,7 @@ class Tally(TorchDispatchMode):
             if isinstance(tensor, Tensor) and tensor.device.type == self.kind:
                 name = func._schema.name.partition("::")[2]
                 self._add(tensor.untyped_storage(), OUTSIDE if name in HELPERS else name)
+        self._reach(_copied(func, args))
         return result
 
     def _add(self, storage: Any, name: str) -> None:
@@ -89,13 +90,27 @@ class Tally(TorchDispatchMode):
         weakref.finalize(storage, self._drop, address, name, size)
         self.live[name] += size
         self.total += size
-        if self.total > self.most:
-            self.most, self.at_most = self.total, dict(self.live)
+        self._reach()
+
+    def _reach(self, copies: int = 0) -> None:
+        if self.total + copies > self.most:
+            self.most, self.at_most = self.total + copies, {**self.live, "clone": self.live["clone"] + copies}
 
     def _drop(self, address: int, name: str, size: int) -> None:
         self._seen.discard(address)
         self.live[name] -= size
         self.total -= size
+
+
+def _copied(func: Any, args: Any) -> int:
+    """Bytes of the operands that oneDNN's batched product on the CPU copies first: in bf16 those that are not packed,
+    straight or transposed, unless the product is small (`mkldnn_matmul` of ATen/native/mkldnn/Matmul.cpp)."""
+    if func is not torch.ops.aten.bmm.default or args[0].device.type != "cpu" or args[0].dtype != torch.bfloat16:
+        return 0
+    small = args[0].numel() * args[1].shape[2] <= 16**3
+    if small or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return 0
+    return sum(t.nbytes for t in args if not (t.is_contiguous() or t.mT.is_contiguous()))
 
 
 def traced(prepare: Callable[[str], Work], device: str) -> Peak:

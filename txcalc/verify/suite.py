@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from txcalc.errors import Fault, InputError
-from txcalc.hardware import Accelerator, describe, parse
+from txcalc.hardware import Accelerator, parse
 from txcalc.model import Model
 from txcalc.reference import cut
 from txcalc.sources import load
@@ -89,7 +89,7 @@ CPU_LIST = (
     *_grouped(16, 16, 4, 1, width=64, layers=1, past=4096, batch=2, dtype="fp32"),
     Item("latent attention", "deepseek-v2", 1, "bf16", FORWARD, _latent(256), _latent(256), changes=FEW),
     Item("qwen3-0.6b", "qwen3-0.6b", 2, "bf16", EXACT, _prefills(2, 64), _decodes(256, 1), changes=FEW),
-    Item("gemma-3-27b", "gemma-3-27b", 1, "bf16", FORWARD, (*_prefills(1, 1280), *_decodes(1536, 1)),
+    Item("gemma-3-12b", "gemma-3-12b", 1, "bf16", FORWARD, (*_prefills(1, 1280), *_decodes(1536, 1)),
          changes=(*FEW, ("F", 2048))),
     Item("bert-base", "bert-base", None, "fp32", FORWARD, _prefills(2, 64), _prefills(1, 128)),
     Item("vit-b", "vit-b", None, "fp32", FORWARD, _prefills(1, 1), _prefills(1, 1)),
@@ -111,7 +111,7 @@ CUDA_LIST = (
     Item("gpt2-xl", "gpt2-xl", None, "bf16", EXACT, _training(4, 1024), _prefills(4, 1024)),
     Item("qwen3-8b", "qwen3-8b", None, "bf16", EXACT, _prefills(4, 2048),
          (*_prefills(1, 8192), *_decodes(8192, 32))),
-    Item("gemma-3-27b", "gemma-3-27b", 24, "bf16", FORWARD, (*_prefills(1, 4096), *_decodes(16384, 4)),
+    Item("gemma-3-12b", "gemma-3-12b", None, "bf16", FORWARD, (*_prefills(1, 4096), *_decodes(16384, 4)),
          _decodes(16384, 4)),
     Item("gpt-oss-20b", "gpt-oss-20b", 12, "bf16", FORWARD, _prefills(1, 1024), _decodes(4096, 8)),
     Item("mamba2-2.7b", "mamba2-2.7b", None, "bf16", FORWARD, _decodes(64, 64), _decodes(64, 1, 64)),
@@ -197,12 +197,7 @@ class Suite:
     def _ceilings(self) -> None:
         self._step("ceilings", 0)
         found = self.measure_ceilings(self.device, like=self.like, limit=min(60.0, self.limit / 4))
-        self.found[CEILINGS] = {
-            "accelerator": describe(found.accelerator),
-            "rates": [rate._asdict() for rate in found.rates],
-            "checks": [check._asdict() for check in found.checks],
-            "rounds": found.rounds,
-        }
+        self.found[CEILINGS] = found.described()
         self._write()
 
     def _item(self, item: Item, accelerator: Accelerator, number: int) -> None:

@@ -33,11 +33,13 @@ class Core(Remembers):
         """Tensors (B, T, …) of the new tokens with those of the past that they can see before them: (B, S, …)."""
         if run.cache is None or not self.causal:
             return new
+        if self.window is None:
+            return run.cache.append(f"{run.layer}.{self.place}", *new)
         held = run.recall(self.place)
         if held:
-            seen = held[0].shape[1] if self.window is None else min(held[0].shape[1], self.window - 1)
+            seen = min(held[0].shape[1], self.window - 1)
             new = tuple(torch.cat((h[:, h.shape[1] - seen :], n), 1) for h, n in zip(held, new, strict=True))
-        run.keep(self.place, *(new if self.window is None else (n[:, -self.window :].clone() for n in new)))
+        run.keep(self.place, *(n[:, -self.window :].clone() for n in new))
         return new
 
     def attend(

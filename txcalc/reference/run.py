@@ -31,10 +31,29 @@ class Cache:
     heads share, an index its key; a recurrent mixer its state, and the last K columns that its convolution saw.
     """
 
-    def __init__(self) -> None:
-        self.past = 0
+    def __init__(self, room: int = 0) -> None:
+        """`room`: for how many tokens after the first pass what grows has space, into which they are written; without
+        it each pass copies all that was kept."""
+        self.past, self.room = 0, room
         self.tensors: dict[str, tuple[Tensor, ...]] = {}
+        self.buffers: dict[str, tuple[Tensor, ...]] = {}  # where there is room: what `tensors` are the beginnings of
         self.distances: dict[str, Tensor] = {}  # a table: projected relative positions depend on no input
+
+    def append(self, path: str, *new: Tensor) -> tuple[Tensor, ...]:
+        """What is kept at `path` (B, past, …) with new tensors (B, T, …) behind it: (B, S, …)."""
+        held = self.tensors.get(path)
+        start = held[0].shape[1] if held else 0
+        end = start + new[0].shape[1]
+        if self.room:
+            if held is None:
+                self.buffers[path] = tuple(n.new_empty(n.shape[0], end + self.room, *n.shape[2:]) for n in new)
+            for buffer, n in zip(self.buffers[path], new, strict=True):
+                buffer[:, start:end] = n
+            new = tuple(buffer[:, :end] for buffer in self.buffers[path])
+        elif held is not None:
+            new = tuple(torch.cat(pair, 1) for pair in zip(held, new, strict=True))
+        self.tensors[path] = new
+        return new
 
     def elements(self) -> dict[str, int]:
         """Elements held at each path for one sequence."""

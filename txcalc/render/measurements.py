@@ -6,7 +6,9 @@ Every number shown is in the file. What is exact there is counted, what was time
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -73,15 +75,33 @@ def report(found: Found) -> Report:
 
 def near(figures: Sequence[tuple[str, Found]]) -> list[Table]:
     """Figures that need not equal their prediction, each with the name of its model: memory, times and lengths."""
+    memory = [one for one in figures if one[1]["quantity"] == "peak memory"]
+    time = [one for one in figures if one[1]["quantity"] == "time"]
+    lengths = [one for one in figures if one[1]["unit"] == "tokens"]
     tables = [
-        Table("Most memory held at once", ("model", "work", "at least", "predicted", "measured", "difference", "of it"),
-              [_memory(*one) for one in figures if one[1]["quantity"] == "peak memory"], frozenset({0, 1, 6})),
-        Table("Time", ("model", "work", "part", "floor ms", "expected ms", "measured ms", "ratio"),
-              [_time(*one) for one in figures if one[1]["quantity"] == "time"], frozenset({0, 1, 2})),
-        Table("Attention outweighs the feed-forward", ("model", "foretold", "tokens", "measured", "ratio"),
-              [_length(*one) for one in figures if one[1]["unit"] == "tokens"], frozenset({0, 1})),
+        Table("Most memory held at once", ("work", "at least", "predicted", "measured", "difference", "of it"),
+              _by_model(memory, _memory), frozenset({0, 5})),
+        Table("Time", ("work", "floor ms", "expected ms", "measured ms", "ratio"), _by_model(time, _time)),
+        Table("Attention outweighs the feed-forward", ("foretold", "tokens", "measured", "ratio"),
+              _by_model(lengths, _length)),
     ]  # fmt: skip
     return [table for table in tables if table.rows]
+
+
+def _by_model(figures: Sequence[tuple[str, Found]], row: Callable[[Found], list[Any]]) -> list[list[Any]]:
+    """A row for each figure, under the name of its model: its work, and of a part's time the part below the whole's."""
+    rows: list[list[Any]] = []
+    for name, group in groupby(figures, key=itemgetter(0)):
+        work = ""
+        for _, figure in group:
+            cells = row(figure)
+            rows += [] if work else [[Cell(None, name, "bold"), *[None] * len(cells)]]
+            label = f"{name}, {figure['load']}" + f", {figure['part']}" * bool(figure["part"])
+            if figure["part"]:
+                rows += [] if figure["load"] == work else [[Cell(None, f"  {figure['load']}"), *[None] * len(cells)]]
+            rows.append([Cell(label, f"    {figure['part']}" if figure["part"] else f"  {figure['load']}"), *cells])
+            work = figure["load"]
+    return rows
 
 
 def device(found: Found) -> str:
@@ -144,21 +164,22 @@ def _exact(name: str, item: Found) -> list[Any]:
     return [name, layers, item["dtype"], exact(item["params"]), exact(compared), differ]
 
 
-def _memory(name: str, figure: Found) -> list[Any]:
+def _memory(figure: Found) -> list[Any]:
     gap = figure["measured"] - figure["predicted"]
     share = f"{100 * gap / figure['predicted']:+.2f} %" if gap else "0"
     sizes = [Cell(figure[key], iec(figure[key])) for key in ("floor", "predicted", "measured")]
-    return [name, figure["load"], *sizes, Cell(gap, share), "; ".join(figure["gap"])]
+    return [*sizes, Cell(gap, share), "; ".join(figure["gap"])]
 
 
-def _time(name: str, figure: Found) -> list[Any]:
+def _time(figure: Found) -> list[Any]:
     shown = [Cell(figure[key], f"{1e3 * figure[key]:,.3f}") for key in ("floor", "predicted", "measured")]
+    return [*shown, _ratio(figure)]
+
+
+def _length(figure: Found) -> list[Any]:
+    return [*(Cell(figure[key], f"{figure[key]:,.0f}") for key in ("predicted", "measured")), _ratio(figure)]
+
+
+def _ratio(figure: Found) -> Cell:
     ratio = figure["measured"] / figure["predicted"] if figure["predicted"] else None
-    last = Cell(ratio, f"{ratio:.2f}") if ratio else cell(None)
-    return [name, figure["load"], figure["part"] or "all of it", *shown, last]
-
-
-def _length(name: str, figure: Found) -> list[Any]:
-    predicted, measured = (Cell(figure[key], f"{figure[key]:,.0f}") for key in ("predicted", "measured"))
-    ratio = figure["measured"] / figure["predicted"]
-    return [name, figure["load"], predicted, measured, Cell(ratio, f"{ratio:.2f}")]
+    return cell(None) if ratio is None else Cell(ratio, f"{ratio:.2f}")

@@ -120,7 +120,7 @@ def as_csv(report: Report) -> str:
     writer.writerow(("table", "row", "column", "value"))
     for table in report.tables:
         for first, *rest in table.rows:
-            label = cell(first).text
+            label = cell(first).value
             for heading, value in zip(table.headings[1:], rest, strict=True):
                 if _name(heading) and cell(value).value is not None:
                     writer.writerow((table.title, label, _unit(heading), cell(value).value))
@@ -214,15 +214,15 @@ def _table(table: Table, width: int) -> Iterator[Line]:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Lines of at most `width`, broken at spaces, else after a dot of a path, else anywhere; an indent is kept."""
+    """Lines of at most `width`, broken at spaces, else after a dot of a path, else anywhere; all have the first's indent."""
     lines = []
     for line in text.split("\n"):
+        indent = min(len(line) - len(line.lstrip()), width // 2)
         while len(line) > width:
-            indent = len(line) - len(line.lstrip())
             space, dot = line.rfind(" ", indent, width + 1), line.rfind(".", indent, width) + 1
             at = space if space > indent else dot if dot > indent else width
             lines.append(line[:at])
-            line = line[at:].lstrip()
+            line = " " * indent + line[at:].lstrip()
         lines.append(line)
     return lines
 

@@ -35,6 +35,7 @@ from txcalc.verify.verdict import Figure, Verdict, module_paths
 
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 ALONE = Layout(1, 1, 1, 1)
+WORKS = 2  # as often is a piece of work done: once before it counts
 
 
 class Load(NamedTuple):
@@ -82,21 +83,22 @@ class Subject(NamedTuple):
 
     def remembered(self, load: Load) -> Callable[[str], Cache]:
         """A cache of random values for `past` tokens, of the shapes that a prefill on meta leaves."""
-        shapes = Cache()
+        shapes = Cache(room=WORKS * load.tokens)
         if load.past:
             net = build(self.model, device="meta", dtype=self.dtype)
             given = self.data(load._replace(tokens=load.past, past=0), "meta")
             with torch.no_grad(), mode(static=True, last=True):
                 net(*given, cache=shapes)
 
-        held = {path: [(t.shape, t.dtype) for t in kept] for path, kept in shapes.tensors.items()}
-        tables = {path: (table.shape, table.dtype) for path, table in shapes.distances.items()}
-
         def made(device: str) -> Cache:
-            cache = Cache()
+            cache = Cache(shapes.room)
             cache.past = shapes.past
-            cache.tensors = {path: tuple(_random(*like, device) for like in kept) for path, kept in held.items()}
-            cache.distances = {path: _random(*like, device) for path, like in tables.items()}
+            cache.buffers = {path: _random(kept, device) for path, kept in shapes.buffers.items()}
+            for path, kept in shapes.tensors.items():
+                room = cache.buffers.get(path)
+                cache.tensors[path] = tuple(b[:, : cache.past] for b in room) if room else _random(kept, device)
+            for path, table in shapes.distances.items():
+                (cache.distances[path],) = _random((table,), device)
             return cache
 
         return made
@@ -167,8 +169,8 @@ class Subject(NamedTuple):
         return weights + 2 * learned + max(learned, kept)  # type: ignore[no-any-return]
 
 
-def _random(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
-    return torch.randn(shape, dtype=dtype, device=device)
+def _random(like: tuple[Tensor, ...], device: str) -> tuple[Tensor, ...]:
+    return tuple(torch.randn(tensor.shape, dtype=tensor.dtype, device=device) for tensor in like)
 
 
 def peak_memory(subject: Subject, load: Load) -> Figure:

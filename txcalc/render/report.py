@@ -214,7 +214,7 @@ def _table(table: Table, width: int) -> Iterator[Line]:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Lines of at most `width`, broken at spaces, else after a dot of a path, else anywhere; all have the first's indent."""
+    """Lines of at most `width`, each as indented as the first: cut at a space, after a dot of a path, or anywhere."""
     lines = []
     for line in text.split("\n"):
         indent = min(len(line) - len(line.lstrip()), width // 2)

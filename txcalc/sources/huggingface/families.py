@@ -4,17 +4,21 @@ from __future__ import annotations
 
 # Readers named like the model types they read.
 _DENSE = """
-arcee biogpt bitnet bloom codegen cohere cohere2 ctrl cwm ernie4_5 exaone4 falcon gemma gemma2 gemma3_text glm glm4
-glm4v_text gpt-sw3 gpt2 gpt_bigcode gpt_neo gpt_neox gpt_neox_japanese gptj granite granite_swa helium hunyuan_v1_dense
-hyperclovax internlm3 iquestcoder jais2 llama ministral ministral3 mistral modernbert-decoder mpt nanochat nemotron olmo
-olmo2 olmo3 openai-gpt opt persimmon phi phi3 qwen2 qwen2_5_vl_text qwen2_vl_text qwen3 qwen3_vl_text seed_oss smollm3
-stablelm starcoder2 vaultgemma xglm
+bitnet cohere cohere2 cwm ernie4_5 exaone4 glm glm4 glm4v_text granite granite_swa helium hunyuan_v1_dense hyperclovax
+internlm3 iquestcoder llama ministral ministral3 mistral modernbert-decoder nanochat olmo olmo2 olmo3 phi3 qwen2
+qwen2_5_vl_text qwen2_vl_text qwen3 qwen3_vl_text seed_oss smollm3
+"""
+_CLASSIC = """
+arcee biogpt bloom codegen ctrl falcon gpt-sw3 gpt2 gpt_bigcode gpt_neo gpt_neox gpt_neox_japanese gptj jais2 mpt
+nemotron openai-gpt opt persimmon phi stablelm starcoder2 xglm
 """
 _SPARSE = """
-afmoe aria_text cohere2_moe dbrx deepseek_v2 deepseek_v3 deepseek_v32 dots1 ernie4_5_moe exaone_moe flex_olmo flint
-glm4_moe glm4_moe_lite glm4v_moe_text glm_moe_dsa gpt_oss granitemoe granitemoe_swa granitemoeshared hunyuan_v1_moe
-hy_v3 kimi_k2 kolibri1 laguna llama4_text mellum minicpm3 minimax_m2 mixtral olmoe phimoe qwen2_moe qwen3_moe
-qwen3_vl_moe_text solar_open youtu
+afmoe aria_text cohere2_moe dbrx dots1 ernie4_5_moe exaone_moe flex_olmo flint glm4_moe glm4v_moe_text gpt_oss
+granitemoe granitemoe_swa granitemoeshared hunyuan_v1_moe hy_v3 kolibri1 laguna llama4_text mellum minimax_m2 mixtral
+olmoe phimoe qwen2_moe qwen3_moe qwen3_vl_moe_text solar_open
+"""
+_LATENT = """
+deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_k2 minicpm3 youtu
 """
 _ENCODER = """
 albert bert camembert data2vec-text deberta deberta-v2 distilbert electra ernie esm megatron-bert modernbert rembert
@@ -29,7 +33,7 @@ falcon_mamba granitemoehybrid jamba lfm2 lfm2_moe lfm3 mamba mamba2 minimax nemo
 qwen3_next recurrent_gemma rwkv
 """
 _GEMMA = """
-gemma3n_text gemma4_text
+gemma gemma2 gemma3_text gemma3n_text gemma4_text vaultgemma
 """
 
 # model_type: (module, function)
@@ -37,7 +41,9 @@ READERS: dict[str, tuple[str, str]] = {
     name: (module, name.replace("-", "_"))
     for module, names in (
         ("dense", _DENSE),
+        ("classic", _CLASSIC),
         ("sparse", _SPARSE),
+        ("latent", _LATENT),
         ("encoder", _ENCODER),
         ("seq2seq", _SEQ2SEQ),
         ("recurrent", _RECURRENT),

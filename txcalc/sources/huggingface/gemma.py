@@ -1,4 +1,4 @@
-"""Gemma-3n and Gemma-4: layers that read vectors of their own and lend one another their keys and values."""
+"""The Gemma family. Layers of Gemma-3n and 4 read vectors of their own and lend one another their keys and values."""
 
 from __future__ import annotations
 
@@ -17,13 +17,66 @@ from txcalc.sources.huggingface.shared import (
     layer_types,
     layered,
     lm_head,
+    periodic,
     rms,
+    rotary,
     stack,
     stretched,
+    windows,
 )
 from txcalc.sources.spec import Wrong, size
 
 READER = "-reader"
+
+
+def _gemma(c: Config, raw: Raw, kv: int, act_names: tuple[str, ...], whole: bool, place: str = "pre") -> Raw:
+    """GeGLU, norms that multiply by 1 + weight, embedding scaled by √D, head of 256, tied."""
+    c.only(False, "use_bidirectional_attention", why="a causal model is read")
+    attention = heads(c, raw, kv=kv, d_head=256, whole=whole) | {"bias": c.flag("attention_bias", default=False)}
+    activation = c.activation(*act_names, default="gelu_pytorch_tanh")
+    return raw | {
+        "attention": attention,
+        "feed_forward": {"d_ff": c.size("intermediate_size"), "gated": True, "activation": activation},
+        "norm": rms(c, offset=True, place=place),
+        "positions": rotary(c, attention["d_head"], kind=GLOBAL),
+        "embedding": {"scale": raw["d_model"] ** 0.5},
+        "head": lm_head(c, tied=True),
+    }
+
+
+def gemma(c: Config) -> Raw:
+    c.ignore("hidden_activation")
+    return _gemma(c, stack(c), 16, ("hidden_act",), whole=False)
+
+
+def gemma2(c: Config) -> Raw:
+    c.ignore("hidden_act", "query_pre_attn_scalar")
+    raw = _gemma(c, stack(c), 4, ("hidden_activation",), whole=True, place="sandwich")
+    raw["attention"]["softcap"] = c.real("attn_logit_softcapping", default=50.0)
+    raw["head"]["softcap"] = c.real("final_logit_softcapping", default=30.0)
+    window = c.size("sliding_window", default=4096, null=None)
+    types = layer_types(c, raw["n_layers"], [GLOBAL if i % 2 else LOCAL for i in range(raw["n_layers"])])
+    return layered(raw, windows(c, raw, window, types))
+
+
+def gemma3_text(c: Config) -> Raw:
+    c.ignore("hidden_act", "query_pre_attn_scalar")
+    raw = _gemma(c, stack(c), 4, ("hidden_activation",), whole=True, place="sandwich")
+    raw["attention"]["qk_norm"] = "head"
+    n, every = raw["n_layers"], c.size("sliding_window_pattern", "_sliding_window_pattern", default=6)
+    window = c.size("sliding_window", default=4096, null=None)
+    types = layer_types(c, n, periodic(n, every))
+    width = raw["attention"]["d_head"]
+    raw["positions"] = rotary(c, width, 1e6, kind=GLOBAL)
+    local = rotary(c, width, kind=LOCAL, names=("rope_local_base_freq",))
+    return layered(raw, windows(c, raw, window, types, {"local": {"positions": local}}))
+
+
+def vaultgemma(c: Config) -> Raw:
+    c.ignore("hidden_act", "query_pre_attn_scalar")
+    raw = _gemma(c, stack(c), 4, ("hidden_activation",), whole=True)
+    n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
+    return layered(raw, windows(c, raw, window, layer_types(c, n, [GLOBAL if i % 2 else LOCAL for i in range(n)])))
 
 
 def _lenders(c: Config, kinds: Sequence[str], shared: int) -> list[str]:

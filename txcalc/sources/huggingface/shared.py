@@ -300,6 +300,11 @@ def layer_types(
     return list(default) if given is None else given
 
 
+def periodic(n_layers: int, period: int) -> list[str]:
+    """Every `period`-th layer is global."""
+    return [LOCAL if (i + 1) % period else GLOBAL for i in range(n_layers)]
+
+
 def windows(c: Config, raw: Raw, window: Any, types: Sequence[str], tables: Mapping[str, Raw] | None = None) -> Any:
     """The axis of local and global layers; `tables` lays more over each kind."""
     if LOCAL in types and window is None:

@@ -107,7 +107,7 @@ def qwen3_moe(c: Config) -> Raw:
     return layered(raw, _one_window(c, raw, window), _qwen_mixture(c, raw))
 
 
-def _shared(c: Config, mixed: Raw, *names: str, default: Any) -> Raw:
+def with_shared(c: Config, mixed: Raw, *names: str, default: Any) -> Raw:
     """Experts that every token passes, each as wide as a routed one; the groups that the choice is narrowed to."""
     number = c.count(*names, default=default, null=0)
     groups, top = c.size("n_group", default=None), c.size("topk_group", default=None)
@@ -117,21 +117,21 @@ def _shared(c: Config, mixed: Raw, *names: str, default: Any) -> Raw:
     return mixed | ({"n_shared": number} if number else {})
 
 
-def _first_dense(c: Config, raw: Raw, default: int) -> tuple[list[str], dict[str, Raw]]:
+def first_dense(c: Config, raw: Raw, default: int) -> tuple[list[str], dict[str, Raw]]:
     """The first `first_k_dense_replace` layers are dense."""
     first = c.count("first_k_dense_replace", default=default)
     c.only(1, "moe_layer_freq", why="every layer after the first dense ones has experts")
-    return _dense_where(c, raw, [i < first for i in range(raw["n_layers"])])
+    return dense_where(c, raw, [i < first for i in range(raw["n_layers"])])
 
 
-def _typed(c: Config, raw: Raw, default: list[bool]) -> tuple[list[str], dict[str, Raw]]:
+def typed(c: Config, raw: Raw, default: list[bool]) -> tuple[list[str], dict[str, Raw]]:
     """`mlp_layer_types`, one a layer: "dense" or "sparse"; `default` says where they are dense."""
     names = ["dense" if is_dense else "sparse" for is_dense in default]
     kinds = c.items("mlp_layer_types", of=any_of("dense", "sparse"), length=raw["n_layers"], default=names)
-    return _dense_where(c, raw, [kind == "dense" for kind in kinds])
+    return dense_where(c, raw, [kind == "dense" for kind in kinds])
 
 
-def _dense_where(c: Config, raw: Raw, dense: list[bool]) -> tuple[list[str], dict[str, Raw]]:
+def dense_where(c: Config, raw: Raw, dense: list[bool]) -> tuple[list[str], dict[str, Raw]]:
     """Dense layers are `intermediate_size` wide; without any, the key says nothing."""
     if any(dense):
         raw["feed_forward"] = gated(c)
@@ -221,7 +221,7 @@ def ernie4_5_moe(c: Config) -> Raw:
     raw = stack(c)
     n, bias = raw["n_layers"], c.flag("use_bias", default=False)
     mixed = experts(c, ("moe_num_experts", "num_experts"), ("moe_k", "num_experts_per_tok"), WIDTH, 64, 6)
-    mixed = _shared(c, mixed, "moe_num_shared_experts", default=2) | {"router_bias": True}
+    mixed = with_shared(c, mixed, "moe_num_shared_experts", default=2) | {"router_bias": True}
     raw = _decoder(c, raw, heads(c, raw, kv=4) | {"bias": bias}, mixed, tied=True, theta=5e5)
     if bias:
         c.fault("use_bias", True, "false", "biases of the shared experts, not of the routed ones, are not read")
@@ -232,7 +232,7 @@ def ernie4_5_moe(c: Config) -> Raw:
         c.fault("moe_layer_end_index", last, "a layer, or -1 for the last")
         last = -1
     sparse = [first <= i <= (n if last == -1 else last) and (i + 1) % every == 0 for i in range(n)]
-    return layered(raw, _dense_where(c, raw, [not is_sparse for is_sparse in sparse]))
+    return layered(raw, dense_where(c, raw, [not is_sparse for is_sparse in sparse]))
 
 
 def hunyuan_v1_moe(c: Config) -> Raw:
@@ -252,7 +252,7 @@ def mellum(c: Config) -> Raw:
     more_heads(c)
     c.ignore("mtp_layer_types", "mtp_mlp_layer_types")
     axis = windows(c, raw, window, layer_types(c, n, [GLOBAL] * n))
-    return layered(raw, axis, _typed(c, raw, [False] * n))
+    return layered(raw, axis, typed(c, raw, [False] * n))
 
 
 def cohere2_moe(c: Config) -> Raw:
@@ -261,7 +261,7 @@ def cohere2_moe(c: Config) -> Raw:
     n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
     first = c.count("first_k_dense_replace", default=0) if "first_k_dense_replace" in c else 0
     attention = heads(c, raw, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
-    mixed = _shared(c, experts(c, NAMES, TOP, ("intermediate_size",), 8, 2), "num_shared_experts", default=0)
+    mixed = with_shared(c, experts(c, NAMES, TOP, ("intermediate_size",), 8, 2), "num_shared_experts", default=0)
     c.ignore("shared_expert_combination_strategy")
     if c.text("expert_selection_fn", default="softmax") == "sigmoid":
         mixed["scoring"] = "sigmoid"
@@ -303,7 +303,7 @@ def flint(c: Config) -> Raw:
     only = c.items("mlp_only_layers", of=number, length=None, default=[0, 1])
     dense = [i in only or (i + 1) % step != 0 for i in range(n)]
     axis = windows(c, raw, window, types, {"global": {"positions": {"form": "none"}}})
-    return layered(raw, axis, _dense_where(c, raw, dense))
+    return layered(raw, axis, dense_where(c, raw, dense))
 
 
 def kolibri1(c: Config) -> Raw:
@@ -323,10 +323,10 @@ def glm4_moe(c: Config) -> Raw:
     bias = ["q", "k", "v"] if c.flag("attention_bias", default=False) else []
     attention = heads(c, raw, kv=8, whole=None) | {"bias": bias}
     attention["qk_norm"] = "head" if c.flag("use_qk_norm", default=False) else "none"
-    mixed = _shared(c, experts(c, ROUTED, TOP, WIDTH, 128, 8), "n_shared_experts", default=1)
+    mixed = with_shared(c, experts(c, ROUTED, TOP, WIDTH, 128, 8), "n_shared_experts", default=1)
     raw = _decoder(c, raw, attention, mixed | {"scoring": "sigmoid"}, partial=0.5, even=True)
     more_heads(c)
-    return layered(raw, _first_dense(c, raw, 1))
+    return layered(raw, first_dense(c, raw, 1))
 
 
 def glm4v_moe_text(c: Config) -> Raw:
@@ -334,11 +334,11 @@ def glm4v_moe_text(c: Config) -> Raw:
     attention = heads(c, raw, kv=8, whole=None) | {
         "bias": ["q", "k", "v"] if c.flag("attention_bias", default=True) else []
     }
-    mixed = _shared(c, experts(c, ROUTED, TOP, WIDTH, 128, 8), "n_shared_experts", default=1)
+    mixed = with_shared(c, experts(c, ROUTED, TOP, WIDTH, 128, 8), "n_shared_experts", default=1)
     raw = _decoder(c, raw, attention, mixed | {"scoring": "sigmoid"}, partial=0.5, even=True)
     c.only(False, "use_qk_norm", why="transformers' glm4v_moe has no norms of Q and K")
     more_heads(c)
-    return layered(raw, _first_dense(c, raw, 1))
+    return layered(raw, first_dense(c, raw, 1))
 
 
 def qwen3_vl_moe_text(c: Config) -> Raw:
@@ -352,7 +352,7 @@ def aria_text(c: Config) -> Raw:
     raw = stack(c)
     attention = heads(c, raw, whole=True) | {"bias": c.flag("attention_bias", default=False)}
     names = (("moe_num_experts",), ("moe_topk",), ("intermediate_size", "moe_intermediate_size"))
-    mixed = _shared(c, experts(c, *names, 8, 2), "moe_num_shared_experts", default=2)
+    mixed = with_shared(c, experts(c, *names, 8, 2), "moe_num_shared_experts", default=2)
     c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
     return _decoder(c, raw, attention, mixed)
 
@@ -361,18 +361,18 @@ def dots1(c: Config) -> Raw:
     raw = stack(c)
     n = raw["n_layers"]
     attention = heads(c, raw, kv=32) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
-    mixed = _shared(c, experts(c, ROUTED, TOP, WIDTH), "n_shared_experts", default=REQUIRED)
+    mixed = with_shared(c, experts(c, ROUTED, TOP, WIDTH), "n_shared_experts", default=REQUIRED)
     raw = _decoder(c, raw, attention, mixed | {"scoring": "sigmoid"})
     window, first = c.size("sliding_window", default=4096, null=None), c.count("max_window_layers", default=62)
     types = layer_types(c, n, [LOCAL if window is not None and i >= first else GLOBAL for i in range(n)])
-    return layered(raw, windows(c, raw, window, types), _first_dense(c, raw, 0))
+    return layered(raw, windows(c, raw, window, types), first_dense(c, raw, 0))
 
 
 def solar_open(c: Config) -> Raw:
     raw = stack(c)
     bias = ["q", "k", "v"] if c.flag("attention_bias", default=False) else []
     attention = heads(c, raw, kv=8, d_head=128) | {"bias": bias}
-    mixed = _shared(c, experts(c, ROUTED, TOP, WIDTH, 128, 8), "n_shared_experts", default=1)
+    mixed = with_shared(c, experts(c, ROUTED, TOP, WIDTH, 128, 8), "n_shared_experts", default=1)
     c.only(0, "first_k_dense_replace", why="every layer of transformers' solar_open has experts")
     c.only(False, "use_qk_norm", why="transformers' solar_open has no norms of Q and K")
     c.ignore("intermediate_size")
@@ -383,7 +383,7 @@ def exaone_moe(c: Config) -> Raw:
     raw = stack(c)
     n = raw["n_layers"]
     attention = heads(c, raw, kv=32) | {"qk_norm": "head"}
-    mixed = _shared(c, experts(c, NAMES, TOP, WIDTH, 64, 8), "num_shared_experts", default=1)
+    mixed = with_shared(c, experts(c, NAMES, TOP, WIDTH, 64, 8), "num_shared_experts", default=1)
     raw = _decoder(c, raw, attention, mixed | {"scoring": "sigmoid"})
     first = 0 if c.data.get("mlp_layer_types") is not None else c.count("first_k_dense_replace", default=1)
     window = c.size("sliding_window", default=4096)
@@ -394,19 +394,19 @@ def exaone_moe(c: Config) -> Raw:
         default = [LOCAL if (i + 1) % period else GLOBAL for i in range(n)]
     c.ignore("first_k_dense_replace", "sliding_window_pattern")
     axis = windows(c, raw, window, layer_types(c, n, default), {"global": {"positions": {"form": "none"}}})
-    return layered(raw, axis, _typed(c, raw, [i < first for i in range(n)]))
+    return layered(raw, axis, typed(c, raw, [i < first for i in range(n)]))
 
 
 def hy_v3(c: Config) -> Raw:
     raw = stack(c)
     attention = heads(c, raw, kv=8, d_head=128) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
-    mixed = _shared(c, experts(c, NAMES, TOP, WIDTH, 192, 8), "num_shared_experts", default=1)
+    mixed = with_shared(c, experts(c, NAMES, TOP, WIDTH, 192, 8), "num_shared_experts", default=1)
     if "n_shared" not in mixed:
         c.fault("num_shared_experts", 0, "at least 1", "transformers' hy_v3 makes one of intermediate_size out of none")
     c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
     c.ignore("router_scaling_factor", "enable_moe_fp32_combine")
     raw = _decoder(c, raw, attention, mixed | {"scoring": "sigmoid"}, theta=11158840.0)
-    return layered(raw, _typed(c, raw, [i == 0 for i in range(raw["n_layers"])]))
+    return layered(raw, typed(c, raw, [i == 0 for i in range(raw["n_layers"])]))
 
 
 def dbrx(c: Config) -> Raw:
@@ -442,148 +442,6 @@ def dbrx(c: Config) -> Raw:
     raw = _decoder(c, raw, attention, mixed)
     c.only(False, "tie_word_embeddings", why="transformers' dbrx is never tied")
     return raw | {"norm": layer_norm(c, bias=False)}
-
-
-def _latent(c: Config, q: Any, kv: int, nope: int, rope: int, value: Any, also: str = "") -> Raw:
-    """MLA: ranks of the queries and of the latent, widths of the parts of a head. The class derives `head_dim` anew,
-    unless it is its other name (`also`) for the rotated part."""
-    n_heads = c.size("num_attention_heads")
-    c.only(n_heads, "num_key_value_heads", why="the latent is expanded for all heads")
-    raw_value = c.size("v_head_dim", default=value, null=value)
-    table = {
-        "n_heads": n_heads,
-        "kv_rank": c.size("kv_lora_rank", default=kv),
-        "d_nope": c.size("qk_nope_head_dim", default=nope),
-        "d_rope": c.size("qk_rope_head_dim", *filter(None, [also]), default=rope),
-        "d_v": raw_value,
-        "bias": c.flag("attention_bias", default=False),
-    }
-    c.ignore("qk_head_dim", "kv_channels")
-    if not also:
-        c.size("head_dim", default=None, null=None)
-    rank = c.size("q_lora_rank", default=q, null=None)
-    if table["d_rope"] % 2:
-        c.fault("qk_rope_head_dim", table["d_rope"], "an even number")
-    return table | ({"q_rank": rank} if rank is not None else {})
-
-
-def _latent_decoder(c: Config, raw: Raw, latent: Raw, tied: bool = False, eps: float = 1e-6) -> Raw:
-    interleaved = c.flag("rope_interleave", default=True)
-    return raw | {
-        "latent": latent,
-        "norm": rms(c, eps=eps),
-        "positions": {"form": "rotary", "theta": rotary(c, latent["d_rope"])["theta"], "interleaved": interleaved},
-        "head": lm_head(c, tied),
-    }
-
-
-def deepseek_v2(c: Config) -> Raw:
-    raw = stack(c)
-    c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
-    c.ignore("ep_size")
-    raw = _latent_decoder(c, raw, _latent(c, 1536, 512, 128, 64, 128))
-    c.divides(raw["latent"]["n_heads"], raw["d_model"], "num_attention_heads", "hidden_size")
-    raw["experts"] = _shared(c, experts(c, ROUTED, TOP, WIDTH, 64), "n_shared_experts", default=2)
-    more_heads(c)
-    return layered(raw, _first_dense(c, raw, 0))
-
-
-def deepseek_v3(c: Config) -> Raw:
-    raw = stack(c)
-    c.ignore("ep_size")
-    raw = _latent_decoder(c, raw, _latent(c, 1536, 512, 128, 64, 128))
-    raw["experts"] = _shared(c, experts(c, ROUTED, TOP, WIDTH, 256, 8), "n_shared_experts", default=1)
-    raw["experts"]["scoring"] = "sigmoid"
-    more_heads(c)
-    return layered(raw, _first_dense(c, raw, 3))
-
-
-def _indexed(c: Config, heads: int, latent: Raw) -> Raw:
-    """MLA with an index that selects keys: DeepSeek's sparse attention."""
-    if "q_rank" not in latent:
-        c.fault("q_lora_rank", c.data.get("q_lora_rank", ABSENT), "a whole number", "the index reads what it is of")
-    c.items("layer_types", of=any_of("indexed_attention"), length=None, default=None)
-    index = {
-        "index_heads": c.size("index_n_heads", default=heads),
-        "index_width": c.size("index_head_dim", default=128),
-        "index_top_k": c.size("index_topk", default=2048),
-    }
-    if index["index_width"] < latent["d_rope"]:
-        c.fault("index_head_dim", index["index_width"], f"at least {latent['d_rope']}", "that much of it is rotated")
-    c.note(
-        f"dense attention counts every key: that a query attends to {index['index_top_k']:,} at most, which its index "
-        "selects, is a mask (--attention masked)"
-    )
-    return latent | index
-
-
-def _indexed_decoder(c: Config, raw: Raw, latent: Raw, heads: int, eps: float = 1e-6) -> Raw:
-    """DeepSeek-V3.2 and what is built like it."""
-    c.ignore("ep_size", "mlp_bias")
-    c.only(True, "rope_interleave", why="transformers' class rotates neighbours")
-    raw = _latent_decoder(c, raw, _indexed(c, heads, latent), eps=eps)
-    raw["experts"] = _shared(c, experts(c, ROUTED, TOP, WIDTH, 256, 8), "n_shared_experts", default=1)
-    raw["experts"]["scoring"] = "sigmoid"
-    c.only(1, "moe_layer_freq", why="every layer after the first dense ones has experts")
-    more_heads(c)
-    typed = c.data.get("mlp_layer_types") is not None
-    first = 0 if typed else c.count("first_k_dense_replace", default=3)
-    c.ignore("first_k_dense_replace")
-    return layered(raw, _typed(c, raw, [i < first for i in range(raw["n_layers"])]))
-
-
-def deepseek_v32(c: Config) -> Raw:
-    raw = stack(c)
-    return _indexed_decoder(c, raw, _latent(c, 1536, 512, 128, 64, 128), heads=64)
-
-
-def glm_moe_dsa(c: Config) -> Raw:
-    """Neighbours are rotated in the index too. Layers that share an earlier one's choice are not read."""
-    raw = stack(c)
-    own = "layers that use an earlier layer's choice of keys have no part yet"
-    types = c.items("indexer_types", of=any_of("full", "shared"), length=raw["n_layers"], default=None)
-    if types is None:
-        c.only(1, "index_topk_freq", why=own)
-        pattern = c.data.get("index_topk_pattern")
-        if pattern is not None:
-            c.fault("index_topk_pattern", pattern, "none", own)
-    elif "shared" in types:
-        c.fault("indexer_types", types, '"full" in every layer', own)
-    c.ignore("index_topk_freq", "index_topk_pattern", "index_skip_topk_offset")
-    latent = _latent(c, 2048, 512, 192, 64, 256) | {"index_interleaved": True}
-    return _indexed_decoder(c, raw, latent, heads=32, eps=1e-5)
-
-
-def kimi_k2(c: Config) -> Raw:
-    """DeepSeek-V3 with other sizes."""
-    return deepseek_v3(c)
-
-
-def glm4_moe_lite(c: Config) -> Raw:
-    raw = stack(c)
-    raw = _latent_decoder(c, raw, _latent(c, 768, 512, 192, 64, 256, also="head_dim"), eps=1e-5)
-    raw["experts"] = _shared(c, experts(c, ROUTED, TOP, WIDTH, 64, 4), "n_shared_experts", default=1)
-    raw["experts"]["scoring"] = "sigmoid"
-    c.only(1, "first_k_dense_replace", why="mlp_layer_types is what transformers reads")
-    more_heads(c)
-    return layered(raw, _typed(c, raw, [i == 0 for i in range(raw["n_layers"])]))
-
-
-def youtu(c: Config) -> Raw:
-    raw = stack(c)
-    c.ignore("embedding_initializer_range")
-    raw = _latent_decoder(c, raw, _latent(c, 1536, 512, 128, 64, 128), tied=True)
-    return raw | {"feed_forward": gated(c)}
-
-
-def minicpm3(c: Config) -> Raw:
-    raw = stack(c)
-    n_heads = c.size("num_attention_heads")
-    c.divides(n_heads, raw["d_model"], "num_attention_heads", "hidden_size")
-    raw = _latent_decoder(c, raw, _latent(c, 768, 256, 64, 32, max(1, raw["d_model"] // n_heads)), tied=True, eps=1e-5)
-    c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
-    c.ignore("dim_model_base")
-    return raw | {"feed_forward": gated(c)}
 
 
 def llama4_text(c: Config) -> Raw:
@@ -669,7 +527,7 @@ def laguna(c: Config) -> Raw:
                 "num_attention_heads_per_layer", count, f"multiples of num_key_value_heads = {attention['n_kv_heads']}"
             )
     by_heads: dict[str, Raw] = {f"{count}h": {"attention": {"n_heads": count}} for count in counts}
-    return layered(raw, axis, ([f"{count}h" for count in counts], by_heads), _typed(c, raw, [i == 0 for i in range(n)]))
+    return layered(raw, axis, ([f"{count}h" for count in counts], by_heads), typed(c, raw, [i == 0 for i in range(n)]))
 
 
 def afmoe(c: Config) -> Raw:
@@ -687,4 +545,4 @@ def afmoe(c: Config) -> Raw:
     types = layer_types(c, n, [LOCAL if (i + 1) % every else GLOBAL for i in range(n)])
     first = c.count("num_dense_layers", default=1)
     axis = windows(c, raw, window, types, {"global": {"positions": {"form": "none"}}})
-    return layered(raw, axis, _dense_where(c, raw, [i < first for i in range(n)]))
+    return layered(raw, axis, dense_where(c, raw, [i < first for i in range(n)]))

@@ -1,0 +1,152 @@
+"""Decoders with latent attention (MLA), most of them with experts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txcalc.errors import ABSENT
+from txcalc.sources.huggingface.config import Config, any_of
+from txcalc.sources.huggingface.shared import Raw, experts, gated, layered, lm_head, more_heads, rms, rotary, stack
+from txcalc.sources.huggingface.sparse import ROUTED, TOP, WIDTH, first_dense, typed, with_shared
+
+
+def _latent(c: Config, q: Any, kv: int, nope: int, rope: int, value: Any, also: str = "") -> Raw:
+    """MLA: ranks of the queries and of the latent, widths of the parts of a head. The class derives `head_dim` anew,
+    unless it is its other name (`also`) for the rotated part."""
+    n_heads = c.size("num_attention_heads")
+    c.only(n_heads, "num_key_value_heads", why="the latent is expanded for all heads")
+    raw_value = c.size("v_head_dim", default=value, null=value)
+    table = {
+        "n_heads": n_heads,
+        "kv_rank": c.size("kv_lora_rank", default=kv),
+        "d_nope": c.size("qk_nope_head_dim", default=nope),
+        "d_rope": c.size("qk_rope_head_dim", *filter(None, [also]), default=rope),
+        "d_v": raw_value,
+        "bias": c.flag("attention_bias", default=False),
+    }
+    c.ignore("qk_head_dim", "kv_channels")
+    if not also:
+        c.size("head_dim", default=None, null=None)
+    rank = c.size("q_lora_rank", default=q, null=None)
+    if table["d_rope"] % 2:
+        c.fault("qk_rope_head_dim", table["d_rope"], "an even number")
+    return table | ({"q_rank": rank} if rank is not None else {})
+
+
+def _latent_decoder(c: Config, raw: Raw, latent: Raw, tied: bool = False, eps: float = 1e-6) -> Raw:
+    interleaved = c.flag("rope_interleave", default=True)
+    return raw | {
+        "latent": latent,
+        "norm": rms(c, eps=eps),
+        "positions": {"form": "rotary", "theta": rotary(c, latent["d_rope"])["theta"], "interleaved": interleaved},
+        "head": lm_head(c, tied),
+    }
+
+
+def deepseek_v2(c: Config) -> Raw:
+    raw = stack(c)
+    c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
+    c.ignore("ep_size")
+    raw = _latent_decoder(c, raw, _latent(c, 1536, 512, 128, 64, 128))
+    c.divides(raw["latent"]["n_heads"], raw["d_model"], "num_attention_heads", "hidden_size")
+    raw["experts"] = with_shared(c, experts(c, ROUTED, TOP, WIDTH, 64), "n_shared_experts", default=2)
+    more_heads(c)
+    return layered(raw, first_dense(c, raw, 0))
+
+
+def deepseek_v3(c: Config) -> Raw:
+    raw = stack(c)
+    c.ignore("ep_size")
+    raw = _latent_decoder(c, raw, _latent(c, 1536, 512, 128, 64, 128))
+    raw["experts"] = with_shared(c, experts(c, ROUTED, TOP, WIDTH, 256, 8), "n_shared_experts", default=1)
+    raw["experts"]["scoring"] = "sigmoid"
+    more_heads(c)
+    return layered(raw, first_dense(c, raw, 3))
+
+
+def _indexed(c: Config, heads: int, latent: Raw) -> Raw:
+    """MLA with an index that selects keys: DeepSeek's sparse attention."""
+    if "q_rank" not in latent:
+        c.fault("q_lora_rank", c.data.get("q_lora_rank", ABSENT), "a whole number", "the index reads what it is of")
+    c.items("layer_types", of=any_of("indexed_attention"), length=None, default=None)
+    index = {
+        "index_heads": c.size("index_n_heads", default=heads),
+        "index_width": c.size("index_head_dim", default=128),
+        "index_top_k": c.size("index_topk", default=2048),
+    }
+    if index["index_width"] < latent["d_rope"]:
+        c.fault("index_head_dim", index["index_width"], f"at least {latent['d_rope']}", "that much of it is rotated")
+    c.note(
+        f"dense attention counts every key: that a query attends to {index['index_top_k']:,} at most, which its index "
+        "selects, is a mask (--attention masked)"
+    )
+    return latent | index
+
+
+def _indexed_decoder(c: Config, raw: Raw, latent: Raw, heads: int, eps: float = 1e-6) -> Raw:
+    """DeepSeek-V3.2 and what is built like it."""
+    c.ignore("ep_size", "mlp_bias")
+    c.only(True, "rope_interleave", why="transformers' class rotates neighbours")
+    raw = _latent_decoder(c, raw, _indexed(c, heads, latent), eps=eps)
+    raw["experts"] = with_shared(c, experts(c, ROUTED, TOP, WIDTH, 256, 8), "n_shared_experts", default=1)
+    raw["experts"]["scoring"] = "sigmoid"
+    c.only(1, "moe_layer_freq", why="every layer after the first dense ones has experts")
+    more_heads(c)
+    listed = c.data.get("mlp_layer_types") is not None
+    first = 0 if listed else c.count("first_k_dense_replace", default=3)
+    c.ignore("first_k_dense_replace")
+    return layered(raw, typed(c, raw, [i < first for i in range(raw["n_layers"])]))
+
+
+def deepseek_v32(c: Config) -> Raw:
+    raw = stack(c)
+    return _indexed_decoder(c, raw, _latent(c, 1536, 512, 128, 64, 128), heads=64)
+
+
+def glm_moe_dsa(c: Config) -> Raw:
+    """Neighbours are rotated in the index too. Layers that share an earlier one's choice are not read."""
+    raw = stack(c)
+    own = "layers that use an earlier layer's choice of keys have no part yet"
+    types = c.items("indexer_types", of=any_of("full", "shared"), length=raw["n_layers"], default=None)
+    if types is None:
+        c.only(1, "index_topk_freq", why=own)
+        pattern = c.data.get("index_topk_pattern")
+        if pattern is not None:
+            c.fault("index_topk_pattern", pattern, "none", own)
+    elif "shared" in types:
+        c.fault("indexer_types", types, '"full" in every layer', own)
+    c.ignore("index_topk_freq", "index_topk_pattern", "index_skip_topk_offset")
+    latent = _latent(c, 2048, 512, 192, 64, 256) | {"index_interleaved": True}
+    return _indexed_decoder(c, raw, latent, heads=32, eps=1e-5)
+
+
+def kimi_k2(c: Config) -> Raw:
+    """DeepSeek-V3 with other sizes."""
+    return deepseek_v3(c)
+
+
+def glm4_moe_lite(c: Config) -> Raw:
+    raw = stack(c)
+    raw = _latent_decoder(c, raw, _latent(c, 768, 512, 192, 64, 256, also="head_dim"), eps=1e-5)
+    raw["experts"] = with_shared(c, experts(c, ROUTED, TOP, WIDTH, 64, 4), "n_shared_experts", default=1)
+    raw["experts"]["scoring"] = "sigmoid"
+    c.only(1, "first_k_dense_replace", why="mlp_layer_types is what transformers reads")
+    more_heads(c)
+    return layered(raw, typed(c, raw, [i == 0 for i in range(raw["n_layers"])]))
+
+
+def youtu(c: Config) -> Raw:
+    raw = stack(c)
+    c.ignore("embedding_initializer_range")
+    raw = _latent_decoder(c, raw, _latent(c, 1536, 512, 128, 64, 128), tied=True)
+    return raw | {"feed_forward": gated(c)}
+
+
+def minicpm3(c: Config) -> Raw:
+    raw = stack(c)
+    n_heads = c.size("num_attention_heads")
+    c.divides(n_heads, raw["d_model"], "num_attention_heads", "hidden_size")
+    raw = _latent_decoder(c, raw, _latent(c, 768, 256, 64, 32, max(1, raw["d_model"] // n_heads)), tied=True, eps=1e-5)
+    c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
+    c.ignore("dim_model_base")
+    return raw | {"feed_forward": gated(c)}

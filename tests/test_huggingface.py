@@ -440,6 +440,9 @@ assert not (set(WRAPPERS.values()) - set(READERS) - set(REFUSED)), set(WRAPPERS.
 # transformers' own configs, as its classes write them: what they are when nothing is said, with few layers.
 FEW = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "encoder_layers", "decoder_layers")
 SAID: dict[str, dict[str, Any]] = {  # what a class lacks, or would make wide
+    "cohere_compass_text": {
+        "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}, "sliding_attention": None}
+    },
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 1e4}},
     "deepseek_v2": {"num_experts_per_tok": 2},
     "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1, "num_key_value_heads": 8},
@@ -490,10 +493,11 @@ def test_what_transformers_writes_is_read_and_its_nulls_are_kept(model_type: str
                 read(full | {key: None})
 
 
-@pytest.mark.parametrize("model_type", sorted(set(WRAPPERS) - {"ovis2"}))
+@pytest.mark.parametrize("model_type", sorted(set(WRAPPERS) - {"cohere_compass", "ovis2", "phi4_multimodal"}))
 @pytest.mark.filterwarnings("ignore")
 def test_what_transformers_writes_of_a_multimodal_model_is_read(model_type: str) -> None:
-    """As its language model; refused where that is. The default Ovis-2 contradicts itself."""
+    """As its language model; refused where that is. The default Ovis-2 contradicts itself, and of the default
+    Cohere Compass transformers makes no model."""
     config = class_of(model_type)()
     for data in (config.to_dict(), config.to_diff_dict()):
         text = data["text_config"]["model_type"]
@@ -506,6 +510,26 @@ def test_what_transformers_writes_of_a_multimodal_model_is_read(model_type: str)
                 read(data | {"model_type": model_type})
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_language_model_beside_its_towers_configs() -> None:
+    """Phi-4's class holds its text's sizes itself, and no adapters; it looks at no text_config."""
+    config = class_of("phi4_multimodal")()
+    for data in (config.to_dict(), config.to_diff_dict() | {"model_type": "phi4_multimodal"}):
+        data |= PHI4
+        model = read(data)
+        assert model.params == 3_836_021_760  # that of microsoft/Phi-4-mini-instruct
+        assert model.whole is None and any("vision_config" in note for note in model.notes)
+    adapted = read(data | {"vision_lora": {"r": 256, "lora_alpha": 512}, "speech_lora": None})
+    assert adapted.params == 3_836_021_760 and "vision_lora (rank 256) is an adapter" in " ".join(adapted.notes)
+    for change in ({"text_config": LLAMA}, {"vision_lora": 256}):
+        with pytest.raises(InputError, match=next(iter(change))):
+            read(data | change)
+    with pytest.raises(InputError, match="r is 256, a key that is not understood"):
+        read(data | {"r": 256})
+
+
+PHI4 = {"hidden_size": 3072, "num_hidden_layers": 32, "num_attention_heads": 24, "vocab_size": 200064,
+        "intermediate_size": 8192, "tie_word_embeddings": True}  # fmt: skip
 # What PaliGemma writes into its text's config about the prompt.
 PROMPT = ("use_bidirectional_attention", "num_image_tokens")
 
@@ -630,6 +654,7 @@ def _class(transformers: Any, model_type: str) -> Any:
     from transformers.models.auto import modeling_auto as auto
 
     for names in (
+        {"emu3_text_model": "Emu3ForCausalLM"},  # which no mapping has
         auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES if model_type in ("bert", "deberta-v2", "esm") else {},
         auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
         auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -649,9 +674,17 @@ ALTERED: dict[str, tuple[dict[str, Any], ...]] = {
         {"num_attention_heads": 10, "num_key_value_heads": 10, "attention_bias": True},
         {"intermediate_size": 100, "tie_word_embeddings": True},
     ),
+    "cohere_compass_text": (
+        {"layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 4, "num_key_value_heads": 8},
+        {"attention_bias": True, "tie_word_embeddings": False, "num_attention_heads": 4},
+    ),
     "cohere2_moe": (
         {"first_k_dense_replace": 2, "prefix_dense_intermediate_size": 100, "num_shared_experts": 2},
         {"mlp_layer_types": ["dense", "sparse"] * 2, "rms_norm_eps": 1e-6, "tie_word_embeddings": False},
+    ),
+    "emu3_text_model": (
+        {"num_attention_heads": 24, "tie_word_embeddings": True},
+        {"num_key_value_heads": 4, "attention_bias": True, "mlp_bias": True},
     ),
     "ernie4_5_moe": (
         {"moe_layer_start_index": 2, "moe_layer_end_index": 2, "moe_num_shared_experts": 0},
@@ -674,6 +707,11 @@ ALTERED: dict[str, tuple[dict[str, Any], ...]] = {
         {"layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2, "sliding_window": 4},
         {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "attention_bias": True},
         {"enable_moe_block": True, "num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 8},
+    ),
+    "gemma4_unified_text": (
+        {"layer_types": ["sliding_attention", "full_attention"] * 2, "num_kv_shared_layers": 2, "sliding_window": 4},
+        {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "attention_bias": True},
+        {"use_double_wide_mlp": True, "tie_word_embeddings": False, "global_head_dim": 64},
     ),
     "gpt-sw3": ({"n_inner": 100}, {"n_embd": 64, "n_head": 4, "tie_word_embeddings": False}),
     "gpt_neox_japanese": (

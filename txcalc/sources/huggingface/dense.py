@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from txcalc.sources.huggingface.config import REQUIRED, Config, any_of
 from txcalc.sources.huggingface.shared import (
     GLOBAL,
+    LAYER_NAMES,
     LOCAL,
     Raw,
     gated,
@@ -39,6 +42,12 @@ def llama(c: Config) -> Raw:
     raw = stack(c)
     attention = heads(c, raw, whole=True) | {"bias": c.flag("attention_bias", default=False)}
     return _swiglu(c, raw, attention, mlp_bias=c.flag("mlp_bias", default=False))
+
+
+def emu3_text_model(c: Config) -> Raw:
+    raw = stack(c)
+    attention = heads(c, raw, kv=8, whole=None) | {"bias": c.flag("attention_bias", default=False)}
+    return _swiglu(c, raw, attention, mlp_bias=c.flag("mlp_bias", default=False), theta=1e6)
 
 
 def iquestcoder(c: Config) -> Raw:
@@ -290,6 +299,35 @@ def cohere2(c: Config) -> Raw:
     c.ignore("order_of_interleaved_layers", "rotary_pct", "position_embedding_type")
     types = layer_types(c, n, default)
     return layered(raw, windows(c, raw, window, types, {"global": {"positions": {"form": "none"}}}))
+
+
+def cohere_compass_text(c: Config) -> Raw:
+    """Windows only where `layer_types` says so; rotary parameters for each kind of layers, null for none."""
+    raw = stack(c)
+    attention = heads(c, raw, whole=None) | {"bias": c.flag("attention_bias", default=False)}
+    n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
+    c.ignore("pooling", "sliding_window_pattern")
+    types = layer_types(c, n, [GLOBAL] * n)
+    angles = c.data.get("rope_parameters")
+    given = angles if isinstance(angles, Mapping) else {}
+    tables: dict[str, Raw] = {}
+    for kind in sorted(set(types)):
+        if kind not in given:
+            c.fault(
+                "rope_parameters", angles, f"a table for each layer type, or null for no positions: {kind} is missing"
+            )
+        places = rotary(c, attention["d_head"], kind=kind) if given.get(kind) is not None else {"form": "none"}
+        tables[LAYER_NAMES[kind]] = {
+            "positions": places | {"interleaved": True} if places["form"] == "rotary" else places
+        }
+    c.ignore("rope_parameters")
+    raw |= {
+        "attention": attention,
+        "feed_forward": gated(c),
+        "norm": layer_norm(c, bias=False, parallel="shared"),
+        "head": lm_head(c, tied=True),
+    }
+    return layered(raw, windows(c, raw, window, types, tables))
 
 
 def modernbert_decoder(c: Config) -> Raw:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 # Readers named like the model types they read.
 _DENSE = """
-bitnet cohere cohere2 cwm ernie4_5 exaone4 glm glm4 glm4v_text granite granite_swa helium hunyuan_v1_dense hyperclovax
-internlm3 iquestcoder llama ministral ministral3 mistral modernbert-decoder nanochat olmo olmo2 olmo3 phi3 qwen2
-qwen2_5_vl_text qwen2_vl_text qwen3 qwen3_vl_text seed_oss smollm3
+bitnet cohere cohere2 cohere_compass_text cwm emu3_text_model ernie4_5 exaone4 glm glm4 glm4v_text granite granite_swa
+helium hunyuan_v1_dense hyperclovax internlm3 iquestcoder llama ministral ministral3 mistral modernbert-decoder nanochat
+olmo olmo2 olmo3 phi3 qwen2 qwen2_5_vl_text qwen2_vl_text qwen3 qwen3_vl_text seed_oss smollm3
 """
 _CLASSIC = """
 arcee biogpt bloom codegen ctrl falcon gpt-sw3 gpt2 gpt_bigcode gpt_neo gpt_neox gpt_neox_japanese gptj jais2 mpt
@@ -33,7 +33,7 @@ falcon_mamba granitemoehybrid jamba lfm2 lfm2_moe lfm3 mamba mamba2 minimax nemo
 qwen3_next recurrent_gemma rwkv
 """
 _GEMMA = """
-gemma gemma2 gemma3_text gemma3n_text gemma4_text vaultgemma
+gemma gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text vaultgemma
 """
 
 # model_type: (module, function)
@@ -56,9 +56,9 @@ READERS: dict[str, tuple[str, str]] = {
 # Decoders of which transformers has a class with a classifier, by what it decides about.
 _SEQUENCES = """
 arcee biogpt bloom ctrl deepseek_v2 deepseek_v3 exaone4 falcon gemma gemma2 gemma3_text glm glm4 gpt2 gpt_bigcode
-gpt_neo gpt_neox gpt_oss gptj helium jamba llama minicpm3 ministral ministral3 mistral mixtral mpt
-nemotron olmo olmo2 olmo3 openai-gpt opt persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_5_text qwen3_moe
-qwen3_next seed_oss smollm3 stablelm starcoder2
+gpt_neo gpt_neox gpt_oss gptj helium jamba llama minicpm3 ministral ministral3 mistral mixtral mpt nemotron olmo olmo2
+olmo3 openai-gpt opt persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_5_text qwen3_moe qwen3_next seed_oss smollm3
+stablelm starcoder2
 """
 _TOKENS = """
 arcee biogpt bloom deepseek_v3 exaone4 falcon gemma gemma2 glm glm4 gpt2 gpt_bigcode gpt_neo gpt_neox gpt_oss helium
@@ -66,8 +66,8 @@ llama ministral ministral3 mistral mixtral mpt nemotron persimmon phi phi3 qwen2
 seed_oss smollm3 stablelm starcoder2
 """
 _ANSWERS = """
-arcee bloom exaone4 falcon gpt2 gpt_neo gpt_neox gptj llama ministral ministral3 mistral mixtral mpt nemotron opt
-qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next seed_oss smollm3
+arcee bloom exaone4 falcon gpt2 gpt_neo gpt_neox gptj llama ministral ministral3 mistral mixtral mpt nemotron opt qwen2
+qwen2_moe qwen3 qwen3_moe qwen3_next seed_oss smollm3
 """
 DECIDING: dict[str, tuple[str, ...]] = {
     name: tuple(task for task, names in (("sequence", _SEQUENCES), ("token", _TOKENS), ("question", _ANSWERS))
@@ -85,11 +85,15 @@ WRAPPERS: dict[str, str] = {
     "audioflamingo3": "qwen2",
     "aya_vision": "cohere2",
     "cohere2_vision": "cohere2",
+    "cohere_compass": "cohere_compass_text",
+    "emu3": "emu3_text_model",
     "exaone4_5": "exaone4",
     "fast_vlm": "qwen2",
+    "fuyu": "persimmon",
     "gemma3": "gemma3_text",
     "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
+    "gemma4_unified": "gemma4_unified_text",
     "glm4v": "glm4v_text",
     "glm4v_moe": "glm4v_moe_text",
     "got_ocr2": "qwen2",
@@ -107,9 +111,11 @@ WRAPPERS: dict[str, str] = {
     "llava_next_video": "llama",
     "llava_onevision": "qwen2",
     "mistral3": "mistral",
+    "moss_transcribe_diarize": "qwen3",
     "ovis2": "qwen2",
     "paligemma": "gemma",
     "perception_lm": "llama",
+    "phi4_multimodal": "phi3",
     "qwen2_5_vl": "qwen2_5_vl_text",
     "qwen2_audio": "qwen2",
     "qwen2_vl": "qwen2_vl_text",
@@ -124,9 +130,17 @@ WRAPPERS: dict[str, str] = {
     "voxtral": "llama",
 }
 # What a text_config gets from the whole's class, before its own class is asked.
-TEXT_DEFAULTS: dict[str, dict[str, int]] = {"voxtral": {"head_dim": 128, "num_key_value_heads": 8}}
-# Those whose older configs hold the text's keys beside vision_config.
-FLAT = frozenset({"qwen2_vl", "qwen2_5_vl"})
+TEXT_DEFAULTS: dict[str, dict[str, int]] = {
+    "phi4_multimodal": {"num_key_value_heads": 8},
+    "voxtral": {"head_dim": 128, "num_key_value_heads": 8},
+}
+# Those whose configs, or older ones, hold the text's keys beside vision_config, with the keys that are the whole's own.
+FLAT: dict[str, tuple[str, ...]] = {
+    "fuyu": ("image_size", "patch_size", "num_channels", "text_model_type", "image_token_id"),
+    "phi4_multimodal": ("vision_lora", "speech_lora"),
+    "qwen2_5_vl": (),
+    "qwen2_vl": (),
+}
 
 _LINEAR = "its layers of the delta rule have no reader yet"
 _MIXED = "its layers share or mix weights in a way that no part describes"

@@ -34,17 +34,17 @@ decoder_sparse_step: but qwen3_5_moe_text
 decoder_start_token_id: blenderbot marian whisper
 final_logit_softcapping: gemma3n_text
 first_k_dense_replace: but glm4_moe_lite solar_open
-head_dim: but arcee aria_text deepseek_v2 deepseek_v3 ernie4_5 granitemoehybrid hyperclovax internlm3 iquestcoder
-  jais2 kimi_k2 llama minicpm3 minimax mistral mixtral nemotron qwen2_5_vl_text qwen2_vl_text qwen3_vl_moe_text
-  seed_oss starcoder2 switch_transformers youtu
+head_dim: but arcee aria_text deepseek_v2 deepseek_v3 ernie4_5 granitemoehybrid hyperclovax internlm3 iquestcoder jais2
+  kimi_k2 llama minicpm3 minimax mistral mixtral nemotron qwen2_5_vl_text qwen2_vl_text qwen3_vl_moe_text seed_oss
+  starcoder2 switch_transformers youtu
 hidden_act: but gemma2 gemma3_text modernbert nemotron_h vaultgemma
 hidden_activation: gemma2 gemma3_text modernbert vaultgemma
 intermediate_size: but gpt_neo qwen3_5_moe_text rwkv solar_open
 is_decoder: bert blenderbot blenderbot-small camembert data2vec-text electra ernie gpt_neox gpt_neox_japanese marian
   mbart megatron-bert mt5 mvp pegasus plbart rembert roberta roberta-prelayernorm switch_transformers t5 umt5
   xlm-roberta xlm-roberta-xl
-is_encoder_decoder: blenderbot blenderbot-small m2m_100 marian mbart mt5 mvp nllb-moe pegasus plbart
-  switch_transformers t5 t5gemma umt5 whisper
+is_encoder_decoder: blenderbot blenderbot-small m2m_100 marian mbart mt5 mvp nllb-moe pegasus plbart switch_transformers
+  t5 t5gemma umt5 whisper
 layer_types: nemotron_h
 layers_block_type: granitemoehybrid
 mamba_conv_bias: but granitemoehybrid
@@ -58,11 +58,11 @@ n_positions: codegen ctrl gpt-sw3 gpt2 gpt_bigcode gptj openai-gpt
 norm_type: mpt
 num_experts: but deepseek_v3 dots1 gemma4_text glm4_moe glm4_moe_lite glm4v_moe_text kimi_k2 llama4_text solar_open
 num_experts_per_tok: hunyuan_v1_moe
-num_key_value_heads: cwm deepseek_v32 ernie4_5_moe exaone4 exaone_moe flint gemma gemma2 gemma3_text gemma3n_text
-  gemma4_text glm glm4 glm4_moe glm4_moe_lite glm4v_moe_text glm_moe_dsa gpt_oss helium hy_v3 jamba kolibri1 laguna lfm2
-  lfm2_moe lfm3 llama4_text mellum minimax minimax_m2 ministral ministral3 mistral mixtral nemotron nemotron_h phimoe
-  qwen2_moe qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next qwen3_vl_moe_text solar_open stablelm starcoder2 t5gemma
-  vaultgemma whisper youtu
+num_key_value_heads: cwm deepseek_v32 emu3_text_model ernie4_5_moe exaone4 exaone_moe flint gemma gemma2 gemma3_text
+  gemma3n_text gemma4_text gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite glm4v_moe_text glm_moe_dsa gpt_oss helium
+  hy_v3 jamba kolibri1 laguna lfm2 lfm2_moe lfm3 llama4_text mellum minimax minimax_m2 ministral ministral3 mistral
+  mixtral nemotron nemotron_h phimoe qwen2_moe qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next qwen3_vl_moe_text
+  solar_open stablelm starcoder2 t5gemma vaultgemma whisper youtu
 num_local_experts: but cohere2_moe deepseek_v2 exaone_moe flint granitemoe granitemoehybrid granitemoeshared qwen2_moe
 num_mtp_layers: deepseek_v3 glm4_moe kimi_k2
 num_nextn_predict_layers: nemotron_h

@@ -119,8 +119,22 @@ def _layer_input(c: Config, width: Any, activation: str) -> Raw:
     return {"width": width, "rows": rows, "activation": activation}
 
 
+def gemma4_unified_text(c: Config) -> Raw:
+    """Gemma-4 without experts and without layers' own inputs."""
+    c.only(0, "hidden_size_per_layer_input", why="its layers have no inputs of their own")
+    c.only(False, "enable_moe_block", why="its layers have no experts")
+    return _gemma4(c, stack(c), window=1024)
+
+
 def gemma4_text(c: Config) -> Raw:
-    raw = stack(c)
+    mixed = c.flag("enable_moe_block", default=False)
+    c.ignore("num_experts", "top_k_experts", "moe_intermediate_size")
+    width = c.count("hidden_size_per_layer_input", default=256)
+    return _gemma4(c, stack(c), 512, width, mixed)
+
+
+def _gemma4(c: Config, raw: Raw, window: int, width: Any = 0, mixed: bool = False) -> Raw:
+    """Layers by kind: `window` is the class's default, `width` that of layers' own inputs, `mixed` has experts."""
     if c.text("use_bidirectional_attention", default=None) not in (None, "vision"):
         c.only("vision", "use_bidirectional_attention", why="a causal model is read")
     attention = heads(c, raw, kv=4, d_head=256)
@@ -144,7 +158,7 @@ def gemma4_text(c: Config) -> Raw:
     cap = c.real("final_logit_softcapping", default=None)
     if cap is not None and raw["head"].get("form") != "none":
         raw["head"]["softcap"] = cap
-    if c.flag("enable_moe_block", default=False):
+    if mixed:
         parts.append("experts")
         norms["joint"] = parts[1:]
         raw["experts"] = experts(c, ("num_experts",), ("top_k_experts",), ("moe_intermediate_size",)) | {
@@ -154,14 +168,13 @@ def gemma4_text(c: Config) -> Raw:
             "router_scale": raw["d_model"] ** -0.5,
             "expert_scales": True,
         }
-    c.ignore("num_experts", "top_k_experts", "moe_intermediate_size", "hidden_act")
-    width = c.count("hidden_size_per_layer_input", default=256)
+    c.ignore("hidden_act")
     if width:
         parts.append("layer_input")
         raw["layer_input"] = _layer_input(c, width, activation)
     c.ignore("vocab_size_per_layer_input")
     places = _places(c, GLOBAL, 1e6, wide["d_head"], "proportional", 0.25)
-    local: Raw = {"window": c.size("sliding_window", default=512)}
+    local: Raw = {"window": c.size("sliding_window", default=window)}
     over: dict[str, Raw] = {
         "local": {"parts": parts, "attention": local},
         "global": {"parts": parts, "attention": wide, "positions": places},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from txcalc.errors import ABSENT
+from txcalc.errors import ABSENT, shown
 from txcalc.sources.huggingface.config import Config, printable
 from txcalc.sources.huggingface.families import FLAT, TEXT_DEFAULTS, WRAPPERS
 from txcalc.sources.huggingface.neutral import is_neutral
@@ -16,12 +16,17 @@ def language_model(c: Config) -> Config:
     head_of(c, "lm")
     text = c.data.get("text_config")
     default = WRAPPERS[c.model_type]
-    if text is None and c.model_type in FLAT:  # the spelling of before: the text's keys stand beside vision_config
-        others = [key for key in c.data if key.endswith("_config") or key in ("architectures", "model_type")]
-        inner = Config({key: value for key, value in c.data.items() if key not in others}, default, "", c)
+    if text is None and c.model_type in FLAT:  # the text's keys stand beside vision_config
+        others = {key for key in c.data if key.endswith("_config")} | {"architectures", "model_type"}
+        others |= set(FLAT[c.model_type])
+        stated = {key: value for key, value in c.data.items() if key not in others}
+        inner = Config({**_absent(c, stated, ""), **stated}, default, "", c)
+        _adapters(c)
         c.ignore(*c.data)
-        _said(c, [key for key in others if key.endswith("_config")])
+        _said(c, [key for key in c.data if key.endswith("_config")])
         return inner
+    if text is not None and c.model_type in _NO_TEXT:
+        c.fault("text_config", text, "nothing", f"the sizes of {c.model_type}'s language model stand beside it")
     if not isinstance(text, Mapping):
         c.fault("text_config", ABSENT if text is None else text, "an object, the language model's own config")
         text = {}
@@ -30,9 +35,7 @@ def language_model(c: Config) -> Config:
     if not isinstance(own, str):
         c.fault("text_config.model_type", own, "the name of an architecture")
         own = default
-    absent = {key: value for key, value in TEXT_DEFAULTS.get(c.model_type, {}).items() if key not in text}
-    for key, value in absent.items():
-        c.assume(f"text_config.{key}", value)
+    absent = _absent(c, text, "text_config.")
     inner = Config({**absent, **_causal(c, text), **_tie(c, text)}, own, "text_config.", c)
     unread = [key for key in c.data if key not in c.asked and key not in ("model_type", "tie_word_embeddings")]
     for key in unread:
@@ -42,6 +45,28 @@ def language_model(c: Config) -> Config:
     c.ignore(*c.data)
     _said(c, [key for key in unread if isinstance(c.data[key], Mapping)])
     return inner
+
+
+# Those whose class looks at no text_config.
+_NO_TEXT = frozenset(("phi4_multimodal",))
+
+
+def _absent(c: Config, text: Mapping[str, object], path: str) -> dict[str, object]:
+    """What the class of the whole gives its text where it says nothing."""
+    absent = {key: value for key, value in TEXT_DEFAULTS.get(c.model_type, {}).items() if key not in text}
+    for key, value in absent.items():
+        c.assume(f"{path}{key}", value)
+    return dict(absent)
+
+
+def _adapters(c: Config) -> None:
+    """Low-rank adapters that a checkpoint brings beside the model (Phi-4): its class has no weights for them."""
+    for key in ("vision_lora", "speech_lora"):
+        table = c.data.get(key)
+        if isinstance(table, Mapping):
+            c.note(f"{key} (rank {shown(table.get('r'))}) is an adapter beside the model, and is not counted")
+        elif table is not None:
+            c.fault(key, table, "an object")
 
 
 # Those whose prompt, picture and text, is attended to both ways; transformers writes so into their text's config.
@@ -62,13 +87,22 @@ _EITHERS = "fast_vlm glm4v glm4v_moe llava llava_next_video llava_onevision qwen
 _EITHER = frozenset(_EITHERS.split())
 _TEXT = frozenset(("llama4",))
 _NEVER = frozenset(("audioflamingo3", "qwen2_audio", "voxtral"))
+# What the whole's class takes where its key is absent, in those that have no files from before transformers 5, or whose
+# files from before hold the key.
+_YOUNG = {
+    "cohere_compass": False,
+    "emu3": False,
+    "fuyu": False,
+    "gemma4_unified": True,
+    "moss_transcribe_diarize": True,
+}
 
 
 def _tie(c: Config, text: Mapping[str, object]) -> dict[str, object]:
     """What the whole says of its half's head. Without its key, which transformers 5 always writes, the text's own
     decides, as it did before."""
     key = "tie_word_embeddings"
-    given = c.flag(key, default=None)
+    given = c.flag(key, default=_YOUNG.get(c.model_type))
     if c.model_type in _NEVER:
         if True in (given, text.get(key)):
             c.note(f"{key} has no effect: transformers' {c.model_type} never ties its head")

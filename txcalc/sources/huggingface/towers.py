@@ -25,8 +25,9 @@ class Tower(NamedTuple):
 
 
 class Beside(NamedTuple):
-    """How a model type is put together: the key of its tower's config, the tower that a config without a model type
-    means, which towers it may be (none: always that one), and the projector's parameters."""
+    """How a model type is put together: the key of its tower's config (none: its sizes stand in the whole's), the
+    tower that a config without a model type means, which towers it may be (none: always that one), and the projector's
+    parameters."""
 
     key: str
     tower: str
@@ -68,6 +69,9 @@ def beside(c: Config, text: Config, raw: Raw) -> Raw:
 
 def _counted(own: Config, plan: Beside, raw: Raw) -> tuple[int, int]:
     """Parameters of the towers and of the projector. Errors: `InputError` where a table or a tower is not read."""
+    if not plan.key:
+        tower = TOWERS[plan.tower](own)
+        return tower.params, plan.projector(own, own, tower, raw)
     data = own.data.get(plan.key, ABSENT)
     own.ignore(plan.key)
     if not isinstance(data, Mapping):
@@ -324,17 +328,40 @@ def got_ocr2(v: Config) -> Tower:
     return Tower(ends + n * block(d, f, attention) + relative + neck, out)
 
 
-def whisper(v: Config) -> Tower:
+def whisper(
+    v: Config, width: int = 1280, d_ff: int = 5120, layers: int = 32, heads: int = 20, bands: int = 128
+) -> Tower:
     """Whisper's encoder: two convolutions, K without a bias."""
-    d = v.size("d_model", "hidden_size", default=1280)
-    f = v.size("encoder_ffn_dim", "intermediate_size", default=5120)
-    n = v.size("encoder_layers", "num_hidden_layers", default=32)
-    v.divides(v.size("encoder_attention_heads", "num_attention_heads", default=20), d, "heads", "the width")
-    mels, rows = v.size("num_mel_bins", default=128), v.size("max_source_positions", default=1500)
+    d = v.size("d_model", "hidden_size", default=width)
+    f = v.size("encoder_ffn_dim", "intermediate_size", default=d_ff)
+    n = v.size("encoder_layers", "num_hidden_layers", default=layers)
+    v.divides(v.size("encoder_attention_heads", "num_attention_heads", default=heads), d, "heads", "the width")
+    mels, rows = v.size("num_mel_bins", default=bands), v.size("max_source_positions", default=1500)
     v.ignore("activation_function", "activation_dropout", "attention_dropout", "scale_embedding", "vocab_size")
     v.ignore("head_dim")
     ends = linear(3 * mels, d) + linear(3 * d, d) + rows * d + 2 * d
     return Tower(ends + n * block(d, f, full(d) - d), d)
+
+
+def moss(v: Config) -> Tower:
+    """Whisper's of another size."""
+    return whisper(v, 1024, 4096, 24, 16, 80)
+
+
+def fuyu(v: Config) -> Tower:
+    """No tower: a picture's patches are handed on as they are."""
+    v.ignore("image_size", "text_model_type")
+    return Tower(0, v.size("num_channels", default=3) * v.size("patch_size", default=30) ** 2)
+
+
+def gemma4_unified(v: Config) -> Tower:
+    """Norms around a matrix on a picture's pooled patches, and a table of positions for both directions."""
+    side = v.size("patch_size", default=16) * v.size("pooling_kernel_size", default=3)
+    d, rows = v.size("mm_embed_dim", default=3840), v.size("mm_posemb_size", default=1120)
+    v.only(side, "model_patch_size", why="patch_size · pooling_kernel_size")
+    v.ignore("num_soft_tokens")
+    wide = 3 * side**2
+    return Tower(2 * wide + linear(wide, d) + 2 * rows * d + 4 * d, d)
 
 
 TOWERS: dict[str, Callable[[Config], Tower]] = {
@@ -355,6 +382,9 @@ TOWERS: dict[str, Callable[[Config], Tower]] = {
     "kimi_k25": kimi_k25,
     "got_ocr2": got_ocr2,
     "whisper": whisper,
+    "moss_transcribe_diarize_audio": moss,
+    "fuyu": fuyu,
+    "gemma4_unified_vision": gemma4_unified,
 }
 
 # Projectors: the whole's config, the tower's, the tower, the language model.
@@ -518,12 +548,37 @@ def _qwen2_audio(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
     return linear(tower.width, int(raw["d_model"]))
 
 
+def _fuyu(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    return linear(tower.width, int(raw["d_model"]))
+
+
+def _gemma4_unified(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    """A matrix for pictures, and one for sounds where there is an audio_config."""
+    sound, d = c.table("audio_config"), int(raw["d_model"])
+    heard = linear(sound.size("audio_embed_dim", default=640), d, False) if sound else 0
+    if sound is None and c.data.get("audio_config") is not None:
+        heard = linear(640, d, False)
+        c.assume("audio_config.audio_embed_dim", 640)
+    return linear(v.size("output_proj_dims", default=3840), d, False) + heard
+
+
+def _moss(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    """Frames side by side, two matrices and a norm."""
+    c.ignore("projector_hidden_act", "audio_chunk_size")
+    d, bias = int(raw["d_model"]), c.flag("projector_bias", default=True)
+    wide = tower.width * c.size("audio_merge_size", default=4)
+    return linear(wide, d, bias) + linear(d, d, bias) + 2 * d
+
+
 AUTO = ("clip_vision_model", "siglip_vision_model", "pixtral")
 BESIDE: dict[str, Beside] = {
     "audioflamingo3": Beside("audio_config", "whisper", (), _audioflamingo3),
     "aya_vision": Beside("vision_config", "siglip_vision_model", AUTO, _aya),
     "cohere2_vision": Beside("vision_config", "siglip_vision_model", AUTO, _cohere2),
+    "cohere_compass": Beside("vision_config", "qwen3_vl", (), _none),
     "exaone4_5": Beside("vision_config", "exaone4_5", (), _none),
+    "fuyu": Beside("", "fuyu", (), _fuyu),
+    "gemma4_unified": Beside("vision_config", "gemma4_unified_vision", (), _gemma4_unified),
     "gemma3": Beside("vision_config", "siglip_vision_model", AUTO[:2], _gemma3),
     "glm4v": Beside("vision_config", "glm4v", (), _none),
     "glm4v_moe": Beside("vision_config", "glm4v", (), _none),
@@ -539,6 +594,7 @@ BESIDE: dict[str, Beside] = {
     "llava_next_video": Beside("vision_config", "clip_vision_model", AUTO, _llava_next),
     "llava_onevision": Beside("vision_config", "siglip_vision_model", AUTO, _llava_next),
     "mistral3": Beside("vision_config", "pixtral", AUTO, _mistral3),
+    "moss_transcribe_diarize": Beside("audio_config", "moss_transcribe_diarize_audio", (), _moss),
     "ovis2": Beside("vision_config", "ovis2", (), _ovis2),
     "paligemma": Beside("vision_config", "siglip_vision_model", AUTO, _paligemma),
     "qwen2_5_vl": Beside("vision_config", "qwen2_5_vl", (), _none),

@@ -139,7 +139,7 @@ LEAVES: dict[type, st.SearchStrategy[Any]] = {
     SelectiveScan: st.builds(SelectiveScan, sizes, sizes),
     Sum: sums,
     TokenShift: st.builds(TokenShift, sizes, st.sampled_from([("key",), ("key", "value")])),
-    Unused: st.builds(Unused, sizes, sizes),
+    Unused: st.builds(Unused, sizes, sizes, flags),
     Vector: vectors,
     WeightedSum: st.builds(WeightedSum, sizes),
 }
@@ -418,7 +418,8 @@ def latent_tables(draw: st.DrawFn) -> dict[str, Any]:
 
 
 feed_forward_tables = st.fixed_dictionaries(
-    {"d_ff": sizes, "gated": flags}, optional={"activation": activations, "bias": flags, "inner_norm": flags}
+    {"d_ff": sizes, "gated": flags},
+    optional={"activation": activations, "bias": flags, "down_bias": flags, "inner_norm": flags},
 )
 
 
@@ -550,9 +551,13 @@ def decoders(draw: st.DrawFn, mixers: tuple[str, ...] = ("attention", *MIXERS), 
     return raw
 
 
+# Beside a relative bias, a learned table; of rotary positions, the sinusoids.
+TABLED = [{"form": "relative", "buckets": 8}, {"form": "relative", "rows": 64}, {"form": "rotary", "rows": 64}]
+
+
 @st.composite
 def encoders(draw: st.DrawFn) -> dict[str, Any]:
-    return {
+    raw: dict[str, Any] = {
         "kind": "encoder",
         "d_model": draw(sizes),
         "n_layers": draw(st.integers(1, 3)),
@@ -560,7 +565,7 @@ def encoders(draw: st.DrawFn) -> dict[str, Any]:
         "attention": draw(attention_tables(window=False)),
         **draw(channel_tables()),
         "norm": draw(norm_tables()),
-        "positions": draw(position_tables | st.just({"form": "relative", "buckets": 8})),
+        "positions": draw(position_tables | st.sampled_from(TABLED)),
         "embedding": draw(
             st.fixed_dictionaries({"norm": flags}, optional={"types": sizes, "rank": sizes, "scale": st.just(2.0)})
         ),
@@ -568,8 +573,14 @@ def encoders(draw: st.DrawFn) -> dict[str, Any]:
             st.sampled_from([{"form": "masked-lm", "tied": True}, {"form": "masked-lm"}, {"form": "none"}])
             | st.just({"form": "none", "pooler": True})
             | st.just({"form": "classifier", "classes": 3})
+            | st.fixed_dictionaries(
+                {"form": st.just("masked-lm"), "plain": st.just(True), "tied": flags, "bias": flags}
+            )
         ),
     }
+    if "plain" in raw["head"]:  # it is as wide as the model
+        raw["embedding"].pop("rank", None)
+    return raw
 
 
 @st.composite

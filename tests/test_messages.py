@@ -206,7 +206,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "strange key": (
         {"feed_forward.zzz": 3},
-        "feed_forward.zzz is not a key (known: d_ff, gated, activation, bias, inner_norm, sparsity)",
+        "feed_forward.zzz is not a key (known: d_ff, gated, activation, bias, down_bias, inner_norm, sparsity)",
     ),
     "kind": (
         {"kind": "decodr"},
@@ -287,6 +287,20 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         "norm.bias is True, expected false with form = 'rms' (an RMSNorm has no bias)",
     ),
     "rows": ({"positions.form": "learned"}, "positions.rows is missing, expected the rows of the learned table"),
+    "rows of sinusoids of several widths": (
+        {
+            "kind": "encoder",
+            "n_layers": 2,
+            "positions.rows": 9,
+            "pattern": ["a", "b"],
+            "layer": {"a": {}, "b": {"attention": {"d_head": 16}}},
+        },
+        "positions.rows is 9, expected none: its sinusoids are those of equally wide heads",
+    ),
+    "a plain head of another form": (
+        {"head.plain": True},
+        "head.plain is True, expected false but with head.form = 'masked-lm' as wide as the model",
+    ),
     "rows of no table": (
         {"positions.rows": 9},
         "positions.rows is 9, expected none with positions.form = 'rotary', which has no table",

@@ -189,6 +189,7 @@ ROWS = {
         saved=6 * (11 + 13 + 13),
     ),
     "unused": row(Unused(11, 13), params=156),
+    "unused table": row(Unused(11, 13, False), params=143),
     "vector": row(Vector(11), params=11),
     "memory": row(Memory(11), saved=66),
     # 5 heads of 11, of which one rotates 4
@@ -460,6 +461,14 @@ ROWS = {
         flops=2 * 6 * 286,
         flops_other=6 * (13 + 5 * 13 + 11),
         traffic=(2 * 143 + 24, 6 * (2 * 24 + 26), 0),
+        saved=6 * (11 + 13 + 13),
+    ),
+    "feed-forward, the last bias alone": row(
+        FeedForward(11, 13, False, "gelu", False, down_bias=True),
+        params=2 * 143 + 11,
+        flops=2 * 6 * 286,
+        flops_other=6 * (5 * 13 + 11),
+        traffic=(2 * 143 + 11, 6 * (2 * 24 + 26), 0),
         saved=6 * (11 + 13 + 13),
     ),
     "feed-forward, relu": row(  # what relu keeps is what down would

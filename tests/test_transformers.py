@@ -221,6 +221,11 @@ DEBERTA: dict[str, Rule] = {
     **{pattern.replace("bert", "deberta", 1): name for pattern, name in BERT.items()},
     r"deberta\.encoder\.rel_embeddings\.weight": "distances.table.weight",
 }
+ROBERTA_HEAD: dict[str, Rule] = {
+    r"lm_head\.bias": "head.projection.bias",
+    r"lm_head\.dense\.(\w+)": r"head.transform.\1",
+    r"lm_head\.layer_norm\.(\w+)": r"head.norm.\1",
+}
 FALCON: dict[str, Rule] = {
     r"transformer\.word_embeddings\.weight": "embedding.tokens.weight",
     r"transformer\.word_embeddings_layernorm\.(\w+)": r"embedding.norm.\1",
@@ -1083,6 +1088,92 @@ CASES = [
         },
     ),
     Case(
+        "mpnet",
+        "MPNetForMaskedLM",
+        "MPNetConfig",
+        MHA | {"max_position_embeddings": 66, "tie_word_embeddings": True},
+        TINY["mpnet"],
+        {
+            r"mpnet\.embeddings\.word_embeddings\.weight": "embedding.tokens.weight",
+            # Two rows before the first position: for padding, and for what comes before it.
+            r"mpnet\.embeddings\.position_embeddings\.weight": lambda tensor: {
+                "embedding.positions.weight": tensor[2:]
+            },
+            r"mpnet\.embeddings\.LayerNorm\.(\w+)": r"embedding.norm.\1",
+            r"mpnet\.encoder\.relative_attention_bias\.weight": "relative_bias.weight",
+            r"mpnet\.encoder\.layer\.(\d+)\.attention\.attn\.([qkvo])\.(\w+)": r"layers.\1.attention.\2.\3",
+            r"mpnet\.encoder\.layer\.(\d+)\.attention\.LayerNorm\.(\w+)": r"layers.\1.attention_norm.\2",
+            r"mpnet\.encoder\.layer\.(\d+)\.intermediate\.dense\.(\w+)": r"layers.\1.feed_forward.up.\2",
+            r"mpnet\.encoder\.layer\.(\d+)\.output\.dense\.(\w+)": r"layers.\1.feed_forward.down.\2",
+            r"mpnet\.encoder\.layer\.(\d+)\.output\.LayerNorm\.(\w+)": r"layers.\1.feed_forward_norm.\2",
+            **ROBERTA_HEAD,
+        },
+    ),
+    Case(
+        "roformer",
+        "RoFormerForMaskedLM",
+        "RoFormerConfig",
+        MHA | {"embedding_size": 12, "tie_word_embeddings": True},
+        TINY["roformer"],
+        {
+            **{
+                pattern.replace("bert", "roformer", 1): name for pattern, name in BERT.items() if "position" not in name
+            },
+            r"roformer\.embeddings_project\.(\w+)": r"embedding.projection.\1",
+            r"roformer\.encoder\.embed_positions\.weight": "angles.weight",
+        },
+    ),
+    Case(
+        "gte",
+        "GteForMaskedLM",
+        "GteConfig",
+        MHA | {"type_vocab_size": 2, "pad_token_id": 1},
+        TINY["gte"],
+        {
+            r"gte\.embeddings\.word_embeddings\.weight": "embedding.tokens.weight",
+            r"gte\.embeddings\.token_type_embeddings\.weight": "embedding.types.weight",
+            r"gte\.embeddings\.LayerNorm\.(\w+)": r"embedding.norm.\1",
+            r"gte\.layers\.(\d+)\.self_attn\.([qkvo])_proj\.(\w+)": r"layers.\1.attention.\2.\3",
+            r"gte\.layers\.(\d+)\.post_attention_layernorm\.(\w+)": r"layers.\1.attention_norm.\2",
+            r"gte\.layers\.(\d+)\.mlp\.(gate|up|down)_proj\.(\w+)": r"layers.\1.feed_forward.\2.\3",
+            r"gte\.layers\.(\d+)\.post_mlp_layernorm\.(\w+)": r"layers.\1.feed_forward_norm.\2",
+            **ROBERTA_HEAD,
+            r"lm_head\.decoder\.(\w+)": r"head.projection.\1",
+        },
+    ),
+    Case(
+        "eurobert",
+        "EuroBertForMaskedLM",
+        "EuroBertConfig",
+        SMALL | {"mlp_bias": True, "pad_token_id": 0},
+        TINY["eurobert"],
+        {
+            **LLAMA,
+            r"model\.layers\.(\d+)\.mlp\.(gate|up|down)_proj\.bias": r"layers.\1.feed_forward.\2.bias",
+            r"lm_head\.bias": "head.projection.bias",
+        },
+    ),
+    Case(
+        "xlm",
+        "XLMWithLMHeadModel",
+        "XLMConfig",
+        {"vocab_size": V, "emb_dim": 32, "n_layers": 2, "n_heads": 4, "n_langs": 3, "max_position_embeddings": 64},
+        TINY["xlm"],
+        {
+            r"transformer\.embeddings\.weight": "embedding.tokens.weight",
+            r"transformer\.position_embeddings\.weight": "embedding.positions.weight",
+            r"transformer\.lang_embeddings\.weight": "embedding.types.weight",
+            r"transformer\.layer_norm_emb\.(\w+)": r"embedding.norm.\1",
+            r"transformer\.attentions\.(\d+)\.([qkv])_lin\.(\w+)": r"layers.\1.attention.\2.\3",
+            r"transformer\.attentions\.(\d+)\.out_lin\.(\w+)": r"layers.\1.attention.o.\2",
+            r"transformer\.layer_norm1\.(\d+)\.(\w+)": r"layers.\1.attention_norm.\2",
+            r"transformer\.ffns\.(\d+)\.lin1\.(\w+)": r"layers.\1.feed_forward.up.\2",
+            r"transformer\.ffns\.(\d+)\.lin2\.(\w+)": r"layers.\1.feed_forward.down.\2",
+            r"transformer\.layer_norm2\.(\d+)\.(\w+)": r"layers.\1.feed_forward_norm.\2",
+            r"pred_layer\.proj\.bias": "head.projection.bias",
+        },
+    ),
+    Case(
         "dinov2",
         "Dinov2ForImageClassification",
         "Dinov2Config",
@@ -1382,13 +1473,14 @@ BY_NAME = {case.name: case for case in CASES}
 
 
 def theirs_of(case: Case) -> nn.Module:
-    """transformers' model, every weight moved: norms of ones and biases of zeros would hide a wrong map."""
+    """transformers' model, every weight that learns moved: norms of ones and biases of zeros would hide a wrong map."""
     config = getattr(hf, case.config)(**case.settings, attn_implementation="eager")
     model = getattr(hf, case.model)(config)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
+            if parameter.requires_grad:  # sinusoids are what they are
+                parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
         for name, buffer in model.named_buffers():
             if re.fullmatch(case.buffers, name):
                 buffer.add_(torch.randn(buffer.shape, generator=generator), alpha=0.1)
@@ -1425,7 +1517,11 @@ def their_logits(case: Case, theirs: nn.Module, inputs: tuple[Tensor, ...]) -> A
         return theirs(decoder_input_ids=inputs[0], input_ids=inputs[1]).logits
     if case.name == "whisper":
         return theirs(decoder_input_ids=inputs[0], input_features=inputs[1]).logits
-    out = theirs(inputs[0])
+    told = {  # for they take some ids for padding
+        "mpnet": {"position_ids": torch.arange(2, T + 2).expand(B, T)},
+        "xlm": {"lengths": torch.full((B,), T), "langs": torch.zeros_like(inputs[0])},
+    }
+    out = theirs(inputs[0], **told.get(case.name, {}))
     return (out.last_hidden_state, out.pooler_output) if case.name == "bert-pooler" else out.logits
 
 

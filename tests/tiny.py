@@ -403,6 +403,38 @@ TINY: dict[str, dict[str, Any]] = {
         "feed_forward": {"d_ff": 48, "activation": "gelu_tanh", "bias": True},
         "embedding": {"types": 2, "norm": True, "rank": 16},
     },
+    "mpnet": {
+        **LIKE_BERT,
+        "positions": {"form": "relative", "rows": 64, "buckets": 32},
+        "embedding": {"norm": True},
+    },
+    "roformer": {
+        **LIKE_BERT,
+        "positions": {"form": "rotary", "interleaved": True, "rows": 64},
+        "embedding": {"types": 2, "norm": True, "rank": 12},
+    },
+    "gte": {
+        **LIKE_BERT,
+        "feed_forward": {"d_ff": 48, "gated": True, "activation": "gelu", "down_bias": True},
+        "positions": {"theta": 160000},
+        "head": {"form": "masked-lm"},
+    },
+    "eurobert": {
+        "kind": "encoder",
+        "d_model": 32,
+        "n_layers": 2,
+        "vocab_size": V,
+        "attention": {"n_heads": 4, "n_kv_heads": 2},
+        "feed_forward": {"d_ff": 48, "gated": True, "bias": True},
+        "norm": {"eps": 1e-5},
+        "head": {"form": "masked-lm", "plain": True, "bias": True},
+    },
+    "xlm": {
+        **LIKE_BERT,
+        "feed_forward": {"d_ff": 128, "activation": "gelu", "bias": True},
+        "embedding": {"types": 3, "norm": True},
+        "head": {"form": "masked-lm", "plain": True, "tied": True, "bias": True},
+    },
     "t5": {
         "kind": "encoder-decoder",
         "d_model": 32,

@@ -28,6 +28,8 @@ class FeedForward(Composite):
     keeps_input: bool = True
     sparsity: float | None = None
     inner_norm: Norm | None = None
+    # Of the last matrix by itself; None: as the others.
+    down_bias: bool | None = None
 
     def children(self) -> Iterator[Child]:
         keeps = "yes" if self.keeps_input else "no"
@@ -39,7 +41,8 @@ class FeedForward(Composite):
         if self.inner_norm:
             yield Child("inner_norm", replace(self.inner_norm, keeps=not same))
         kept = same and not self.inner_norm
-        yield Child("down", Linear(self.d_ff, self.d_model, self.bias, "no" if kept else "yes"))
+        bias = self.bias if self.down_bias is None else self.down_bias
+        yield Child("down", Linear(self.d_ff, self.d_model, bias, "no" if kept else "yes"))
 
 
 @frozen

@@ -311,7 +311,8 @@ class Vector(Leaf):
 
 @frozen
 class Unused(Leaf):
-    """A linear layer that a forward pass does not run: its parameters are held, learnt by no gradient of the result.
+    """A linear layer, or without `bias` a table, that a forward pass does not run: its parameters are held, learnt by
+    no gradient of the result.
 
     Shapes   W (d_out, d_in), b (d_out)
     Unit     no arithmetic, nothing moved or kept
@@ -320,9 +321,11 @@ class Unused(Leaf):
 
     d_in: Any
     d_out: Any
+    bias: bool = True
 
     def weights(self) -> tuple[Weight, ...]:
-        return Weight("weight", (self.d_out, self.d_in)), Weight("bias", (self.d_out,))
+        weight = Weight("weight", (self.d_out, self.d_in))
+        return (weight, Weight("bias", (self.d_out,))) if self.bias else (weight,)
 
 
 @frozen

@@ -192,7 +192,7 @@ class Stack(Composite):
 
     `relative_bias` is a table of biases by distance that all layers share, `distances` one of vectors. Head None: the
     stack ends in hidden states. `contacts` is a regression on the attention weights of all heads, which is asked for
-    apart (ESM).
+    apart (ESM). `angles` are the sinusoids of rotary positions where a checkpoint holds them, which nothing learns.
     """
 
     d_model: Any
@@ -207,6 +207,7 @@ class Stack(Composite):
     spread: StreamEnds | None = None
     merge: StreamEnds | None = None
     contacts: Unused | None = None
+    angles: Unused | None = None
 
     def children(self) -> Iterator[Child]:
         if self.embedding:
@@ -215,6 +216,8 @@ class Stack(Composite):
             yield Child("relative_bias", self.relative_bias)
         if self.distances:
             yield Child("distances", self.distances, kind="embedding")
+        if self.angles:
+            yield Child("angles", self.angles, kind="embedding")
         if self.layer_inputs:
             yield Child("layer_inputs", self.layer_inputs, kind="other")
         if self.spread:

@@ -184,6 +184,7 @@ def _stages(root: Composite, pp: int) -> Iterator[Stage]:
                 groups=held,
                 final_norm=root.final_norm if last else None,
                 contacts=root.contacts if last else None,
+                angles=root.angles if first else None,
                 pooler=root.pooler if last else None,
                 head=head,
             ),

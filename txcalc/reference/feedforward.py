@@ -20,7 +20,8 @@ class FeedForward(nn.Module):
         self.up = Linear(part.d_model, part.d_ff, part.bias, like)
         self.activation = Activation(part.activation, part.sparsity)
         self.inner_norm = Norm(part.inner_norm, like) if part.inner_norm else None
-        self.down = Linear(part.d_ff, part.d_model, part.bias, like)
+        bias = part.bias if part.down_bias is None else part.down_bias
+        self.down = Linear(part.d_ff, part.d_model, bias, like)
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
         y = self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x), self.up(x))

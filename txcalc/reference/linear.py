@@ -215,7 +215,7 @@ class Unused(Linear):
     """Held, and never run: see `parts.linear.Unused`."""
 
     def __init__(self, part: parts.Unused, like: Like) -> None:
-        super().__init__(part.d_in, part.d_out, True, like)
+        super().__init__(part.d_in, part.d_out, part.bias, like)
 
 
 class LayerScale(nn.Module):

@@ -382,6 +382,7 @@ class Stack(Asked):
         self.embedding = Embedding(part.embedding, like, tied) if part.embedding else None
         self.relative_bias = RelativeBias(part.relative_bias, like) if part.relative_bias else None
         self.distances = DistanceTable(part.distances, like) if part.distances else None
+        self.angles = Unused(part.angles, like) if part.angles else None
         self.layer_inputs = LayerInputs(part.layer_inputs, like) if part.layer_inputs else None
         self.spread = StreamEnds(part.spread, like) if part.spread else None
         self.merge = StreamEnds(part.merge, like) if part.merge else None

@@ -72,9 +72,9 @@ def usual_contexts(models: Sequence[Model]) -> list[int]:
 
 
 def reaches(model: Model, tokens: int) -> bool:
-    """Whether a model can be given so many tokens at all: not past the rows of a learned table of positions."""
+    """Whether a model can be given so many tokens at all: not past the rows of a table of positions."""
     positions = list(model.spec["stacks"].values())[-1]["positions"]
-    learned = positions["form"] == "learned" and positions["rows"] is not None
+    learned = positions["form"] in ("learned", "relative") and positions["rows"] is not None
     return not model.fixed_length and not (learned and tokens > positions["rows"])
 
 

@@ -121,6 +121,7 @@ def _stack(stack: Table) -> Stack:
         None if stack["streams"] is None else StreamEnds(d_model, stack["streams"], True),
         None if stack["streams"] is None else StreamEnds(d_model, stack["streams"], False),
         _contacts(stack) if stack["contacts"] else None,
+        _angles(stack),
     )
 
 
@@ -131,6 +132,14 @@ def _relative_bias(places: Table, heads: Any, role: str) -> RelativeBias:
 def _contacts(stack: Table) -> Unused:
     heads = [number * stack["layer"][name]["attention"]["n_heads"] for name, _, number in _counted(stack)]
     return Unused(total(heads), 1)
+
+
+def _angles(stack: Table) -> Unused | None:
+    """The sinusoids of rotary positions that are stored: all layers turn heads of one width (`resolve`)."""
+    rows = stack["positions"]["rows"]
+    if stack["positions"]["form"] != "rotary" or rows is None:
+        return None
+    return Unused(next(iter(stack["layer"].values()))["attention"]["d_head"], rows, False)
 
 
 def _distance_table(stack: Table) -> DistanceTable:
@@ -183,7 +192,7 @@ def _embedding(stack: Table) -> Embedding | None:
         patches=Patches(vision["channels"], vision["patch"], width) if vision else None,
         class_token=Vector(width) if vision and vision["class_token"] else None,
         convolutions=convolutions,
-        positions=Lookup(rows, added, True) if places["form"] == "learned" else None,
+        positions=Lookup(rows, added, True) if _has_table(places) else None,
         fixed=Sum(added, 1) if places["form"] == "sinusoidal" else None,
         types=Lookup(table["types"], added, True) if table["types"] is not None else None,
         norm=norm(stack["norm"], added) if table["norm"] else None,
@@ -192,6 +201,11 @@ def _embedding(stack: Table) -> Embedding | None:
         mask_token=Vector(width) if vision and vision["mask_token"] else None,
         early=table["early"],
     )
+
+
+def _has_table(places: Table) -> bool:
+    """Whether positions are looked up: in a learned table, also one beside a relative bias."""
+    return places["form"] == "learned" or (places["form"] == "relative" and places["rows"] is not None)
 
 
 def _head(stack: Table) -> Head | None:
@@ -206,6 +220,8 @@ def _head(stack: Table) -> Head | None:
         projection = Linear(inner if early else d_model, vocab, head["bias"], tied=head["tied"])
         narrow = Linear(d_model, inner, False) if early else None
         return Head(projection, narrow, None, None, False, scale=head["scale"], softcap=head["softcap"])
+    if head["plain"]:
+        return Head(Linear(d_model, vocab, head["bias"], tied=head["tied"]), None, None, None, False)
     first = next(iter(stack["layer"].values()))
     activation = first["feed_forward"]["activation"] if "feed_forward" in first else "gelu"
     return Head(
@@ -269,7 +285,8 @@ def _part(layer: Table, part: str, d_model: Any, role: str, shares_input: bool) 
         table = layer["feed_forward"]
         form = table["gated"], table["activation"], table["bias"]
         inner = norm(layer["norm"], table["d_ff"]) if table["inner_norm"] else None
-        return FeedForward(d_model, table["d_ff"], *form, not shares_input, table["sparsity"], inner)
+        rest = table["sparsity"], inner, table["down_bias"]
+        return FeedForward(d_model, table["d_ff"], *form, not shares_input, *rest)
     if part == "experts":
         return _experts(layer, d_model)
     if part == "layer_input":

@@ -385,12 +385,17 @@ def _check_stack(resolver: Resolver, stack: Mapping[str, Any], homes: Homes) -> 
         fault("positions.apart", True, "false without positions.form = 'relative'")
     if any(layer["positions"]["apart"] != positions["apart"] for layer in stack["layer"].values()):
         fault("positions.apart", not positions["apart"], "the same in every layer")
+    if positions["form"] == "rotary" and positions["rows"] is not None:
+        widths = [layer["attention"]["d_head"] for layer in stack["layer"].values() if "attention" in layer]
+        if stack["layer"] and (not widths or any(_unequal(width, widths[0]) for width in widths)):
+            fault("positions.rows", positions["rows"], "none: its sinusoids are those of equally wide heads")
     if positions["form"] == "relative":
         heads = [layer["attention"]["n_heads"] for layer in stack["layer"].values() if "attention" in layer]
         latent = any("latent" in layer for layer in stack["layer"].values())
         if stack["layer"] and (latent or not heads or any(type(n) is int and n != heads[0] for n in heads)):
             fault("positions.form", "relative", "another form: its table is added to the scores of equal query heads")
-    if positions["form"] != "learned" and positions["rows"] is not None and role != "encoder":
+    tabled = ("learned", "relative", "rotary", "disentangled") if role == "encoder" else ("learned",)
+    if positions["form"] not in tabled and positions["rows"] is not None:
         fault(
             "positions.rows", positions["rows"], f"none with positions.form = {positions['form']!r}, which has no table"
         )
@@ -399,6 +404,8 @@ def _check_stack(resolver: Resolver, stack: Mapping[str, Any], homes: Homes) -> 
     for key in ("classes", "every", "transform", "transform_norm"):
         if head["form"] != "classifier" and head[key]:
             fault(f"head.{key}", head[key], f"none with head.form = {head['form']!r}")
+    if head["plain"] and (head["form"] != "masked-lm" or head["rank"] is not None):
+        fault("head.plain", True, "false but with head.form = 'masked-lm' as wide as the model")
     if head["transform_norm"] and head["transform"] is None:
         fault("head.transform_norm", True, "false without head.transform")
     if head["tied"] and role != "encoder":

@@ -258,7 +258,12 @@ STACK: dict[str, dict[str, Field]] = {
         "rotary_dims": Field(size, None, "rotated part of a head; absent: all of it"),
         "interleaved": Field(flag, False, "rotary pairs are neighbours, not halves"),
         "spread": Field(flag, False, "the rotated part is the first of both halves, at the whole head's frequencies"),
-        "rows": Field(size, None, "rows of the learned table; disentangled: of both signs of the distances"),
+        "rows": Field(
+            size,
+            None,
+            "rows of the learned table, or of one beside an encoder's relative bias; disentangled: of both signs of "
+            "the distances; an encoder's rotary: of a table of sinusoids that is stored and not learnt",
+        ),
         "buckets": Field(size, 32, "buckets of the relative bias"),
         "distance": Field(size, 128, "longest distance the buckets, or the table of distances, tell apart"),
         "apart": Field(flag, False, "relative: each layer has a table of its own"),
@@ -275,6 +280,7 @@ STACK: dict[str, dict[str, Field]] = {
             one_of(*ACTIVATIONS), lambda at: ("gelu", "silu")[at["feed_forward"]["gated"]], "activation"
         ),
         "bias": Field(flag, False, "biases"),
+        "down_bias": Field(flag, lambda at: at["feed_forward"]["bias"], "bias of the last matrix"),
         "inner_norm": Field(flag, False, "norm before the last matrix"),
         "sparsity": Field(real, None, "share of the gates that are cut to 0, by their mean and deviation"),
     },
@@ -409,6 +415,7 @@ STACK: dict[str, dict[str, Field]] = {
             size, lambda at: at["embedding"]["rank"], "width that a masked-lm head works at; absent: d_model"
         ),
         "transform_bias": Field(flag, True, "bias of the layer before a masked-lm head or a classifier"),
+        "plain": Field(flag, False, "a masked-lm head without a layer before it, whose bias is `bias`"),
         "pooler": Field(flag, False, "a D×D layer with tanh on the first position"),
         "softcap": Field(real, None, "logits are capped at ± this by a tanh"),
         "scale": Field(real, None, "multiplies the logits"),

@@ -20,6 +20,7 @@ from txcalc.sources.huggingface.shared import (
     layered,
     padding_within,
     plain,
+    rms,
     rotary,
     windows,
 )
@@ -30,23 +31,28 @@ def _encoder(
     d_model: Sequence[str] = ("hidden_size",),
     n_layers: Sequence[str] = ("num_hidden_layers",),
     n_heads: Sequence[str] = ("num_attention_heads",),
-    d_ff: str = "intermediate_size",
-    act: Sequence[str] = ("hidden_act",),
+    d_ff: Sequence[str] = ("intermediate_size",),
+    act_names: Sequence[str] = ("hidden_act",),
+    act: str = "gelu",
     rows: int | None = 512,
     types: int | None = 2,
     rank: Any = None,
     place: str = "post",
     embedded_norm: bool = True,
     pooler: bool = True,
-    untied: bool = False,
+    untied: bool | None = False,
     deciding: str = "pooler",
     choosing: str = "pooler",
+    without: Sequence[str] = (),
+    eps: float = 1e-12,
+    kept: Sequence[str] = (),
 ) -> Raw:
     """Learned positions and types, biases everywhere, a head tied to the token table.
 
     `rows` and `types` are the class's defaults; None: no such table. `rank` is the width of a table that a projection
     follows. `deciding` is what stands between the layers and a classifier of sequences: the pooler, or a layer with
-    this activation; `choosing` the same for a choice of several ("": it is not read).
+    this activation; `choosing` the same for a choice of several. `without` are tasks of which no class is read. `kept`
+    are names of a width of the heads that the class takes, whatever the model's; without it, it rounds D/h down.
     """
     c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
     c.only({}, "pruned_heads", why="pruned heads are not read")
@@ -71,16 +77,18 @@ def _encoder(
     if rows:
         positions = {"form": "learned", "rows": c.size("max_position_embeddings", default=rows)}
     return raw | {
-        "attention": heads(c, raw, names=n_heads, kv_names=(), width_names=()) | {"bias": True},
-        "feed_forward": plain(c, d_ff, act_names=act),
-        "norm": layer_norm(c, "layer_norm_eps", eps=1e-12, place=place),
+        "attention": heads(c, raw, names=n_heads, whole=None if kept else False, kv_names=(), width_names=kept)
+        | {"bias": True},
+        "feed_forward": plain(c, *d_ff, act=act, act_names=act_names),
+        "norm": layer_norm(c, "layer_norm_eps", eps=eps, place=place),
         "positions": positions,
         "embedding": table,
-        "head": _head(c, pooler, untied, {"sequence": deciding, "choice": choosing}),
+        "head": _head(c, pooler, untied, {"sequence": deciding, "choice": choosing} | dict.fromkeys(without, "")),
     }
 
 
-def _head(c: Config, pooler: bool, untied: bool, before: Mapping[str, str]) -> Raw:
+def _head(c: Config, pooler: bool, untied: bool | None, before: Mapping[str, str]) -> Raw:
+    """`before` is what stands before a classifier, by its task; `untied`: the config says it when None."""
     tasks = [task for task in ("sequence", "token", "question", "choice") if before.get(task) != ""]
     form = head_of(c, "masked-lm", "none", *tasks)
     if form != "masked-lm":
@@ -91,6 +99,8 @@ def _head(c: Config, pooler: bool, untied: bool, before: Mapping[str, str]) -> R
         layer = before.get(form)
         more = {} if layer is None else {"pooler": True} if layer == "pooler" else {"transform": layer}
         return classifier(c, form, **more)
+    if untied is None:
+        return {"form": "masked-lm", "tied": c.flag("tie_word_embeddings", default=True)}
     why = "the table and the head have different widths" if untied else "untied, it would have a second bias"
     c.only(not untied, "tie_word_embeddings", why=why)
     return {"form": "masked-lm", "tied": not untied}
@@ -134,10 +144,212 @@ def xlm_roberta_xl(c: Config) -> Raw:
     return _encoder(c, place="pre", rows=514, types=1, embedded_norm=False, deciding="tanh")
 
 
+def ibert(c: Config) -> Raw:
+    """I-BERT before its weights are rounded to integers."""
+    c.only(False, "quant_mode", why="sums of floating point are counted")
+    c.only("gelu", "hidden_act", why="its class has no other")
+    c.ignore("force_dequant")
+    return _encoder(c, deciding="tanh")
+
+
+def mpnet(c: Config) -> Raw:
+    """A learned table of positions, and a bias by distance that all layers share."""
+    raw = _encoder(c, types=None, deciding="tanh")
+    buckets = c.size("relative_attention_num_buckets", default=32)
+    raw["positions"] |= {"form": "relative", "buckets": buckets, "distance": 128}
+    return raw
+
+
+def _turned(c: Config, theta: float, **more: Any) -> Raw:
+    """Rotary positions instead of learned ones."""
+    raw = _encoder(c, rows=None, kept=("head_dim",), **more)
+    c.ignore("max_position_embeddings", "n_positions")
+    return raw | {"positions": rotary(c, raw["attention"]["d_head"], theta)}
+
+
+def jina_embeddings_v3(c: Config) -> Raw:
+    return _turned(c, 20000.0, types=1, deciding="tanh", without=("choice",), eps=1e-5)
+
+
+def nomic_bert(c: Config) -> Raw:
+    """Gated, without biases; also in GPT-2's spelling, as its first checkpoints have it."""
+    off = "prenorm", "use_rms_norm", "qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "causal", "parallel_block"
+    c.only(False, *off, why="the models that were published are read")
+    c.only("swiglu", "activation_function", why="the models that were published are read")
+    c.only(0, "num_experts", why="experts are not read")
+    c.only(False, "rotary_emb_interleaved", why="pairs of halves are read")
+    c.ignore("dense_seq_output", "fused_dropout_add_ln", "max_trained_positions", "pad_vocab_size_multiple")
+    c.ignore("parallel_block_tied_norm", "use_xentropy")
+    raw = _turned(
+        c,
+        1000.0,
+        d_model=("hidden_size", "n_embd"),
+        n_layers=("num_hidden_layers", "n_layer"),
+        n_heads=("num_attention_heads", "n_head"),
+        d_ff=("intermediate_size", "n_inner"),
+        act="silu",
+        pooler=False,
+        without=("question", "choice"),
+    )
+    raw["attention"]["bias"] = False
+    raw["feed_forward"] |= {"gated": True, "bias": False}
+    return raw
+
+
+def gte(c: Config) -> Raw:
+    """Gated, with a bias on the last matrix alone; the table of types may be missing."""
+    raw = _turned(c, 160000.0, types=None, pooler=False, untied=None, without=("question", "choice"))
+    raw["feed_forward"] |= {"gated": True, "bias": False, "down_bias": True}
+    types = c.count("type_vocab_size", default=1)
+    raw["embedding"] |= {"types": types} if types else {}
+    return raw
+
+
+def roformer(c: Config) -> Raw:
+    """Rotary positions, whose sinusoids are stored; a table that may be narrower than the model."""
+    c.only(False, "rotary_value", why="values are not turned")
+    rank = c.size("embedding_size", default=None)
+    rank = None if rank == c.data.get("hidden_size") else rank
+    activation = c.activation("hidden_act", default="gelu")
+    raw = _encoder(c, rows=None, rank=rank, pooler=False, deciding=activation, without=("choice",))
+    d_head = raw["attention"]["d_head"]
+    if d_head % 2:
+        c.fault("rotary width", d_head, "an even number")
+    rows = c.size("max_position_embeddings", default=1536)
+    return raw | {"positions": {"form": "rotary", "interleaved": True, "rows": rows}}
+
+
+def eurobert(c: Config) -> Raw:
+    """As Llama, looking both ways."""
+    raw = _gated(c)
+    c.ignore("classifier_pooling", "clf_pooling", "hidden_dropout")
+    form = head_of(c, "masked-lm", "none", "sequence", "token")
+    if form == "masked-lm":
+        tied = c.flag("tie_word_embeddings", default=False)
+        return raw | {"head": {"form": form, "plain": True, "tied": tied, "bias": raw["feed_forward"]["bias"]}}
+    c.ignore("tie_word_embeddings")
+    if form == "none":
+        return raw | {"head": {"form": form}}
+    head = classifier(c, form)
+    if form == "sequence":  # "late": the mean of what is said of every position
+        head["transform"] = "gelu"
+        pooling = c.text("classifier_pooling", default="late")
+        head["every"] = pooling == "late"
+        if pooling not in ("late", "bos", "mean"):
+            c.fault("classifier_pooling", pooling, "'late', 'bos' or 'mean'")
+    return raw | {"head": head}
+
+
+def _gated(c: Config) -> Raw:
+    """A stack of Llama's layers as an encoder."""
+    c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
+    raw: Raw = {
+        "kind": "encoder",
+        "d_model": c.size("hidden_size"),
+        "n_layers": c.layers("num_hidden_layers"),
+        "vocab_size": c.size("vocab_size"),
+    }
+    padding_within(c, raw, default=128001)
+    attention = heads(c, raw, whole=True)
+    return raw | {
+        "attention": attention | {"bias": c.flag("attention_bias", default=False)},
+        "feed_forward": gated(c, bias=c.flag("mlp_bias", default=False)),
+        "norm": rms(c, eps=1e-5),
+        "positions": rotary(c, attention["d_head"]),
+    }
+
+
+def bert_generation(c: Config) -> Raw:
+    """BERT without types; its decoder has a head that is the table alone, and looks both ways unless told otherwise."""
+    causal = c.flag("is_decoder", default=False)
+    c.only(False, "is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder", why="a stack by itself is read")
+    c.ignore("type_vocab_size", "position_embedding_type")  # its class has neither
+    form = head_of(c, "lm", "none", "encoder")
+    if form != "lm":
+        c.ignore("tie_word_embeddings")
+        head: Raw = {"form": "none"}
+    else:
+        c.only(True, "tie_word_embeddings", why="untied, it would have a second bias")
+        head = {"form": "lm"} if causal else {"form": "masked-lm", "plain": True}
+        head |= {"tied": True, "bias": True}
+    raw: Raw = {
+        "kind": "decoder" if causal else "encoder",
+        "d_model": c.size("hidden_size"),
+        "n_layers": c.layers("num_hidden_layers"),
+        "vocab_size": c.size("vocab_size"),
+    }
+    padding_within(c, raw)
+    return raw | {
+        "attention": heads(c, raw, kv_names=(), width_names=()) | {"bias": True},
+        "feed_forward": plain(c),
+        "norm": layer_norm(c, "layer_norm_eps", eps=1e-12, place="post"),
+        "positions": {"form": "learned", "rows": c.size("max_position_embeddings", default=512)},
+        "embedding": {"norm": True},
+        "head": head,
+    }
+
+
+def xlm(c: Config) -> Raw:
+    """Norms after the sums, a table of languages where there are several, a head that is the table alone."""
+    c.only(False, "causal", "asm", why="a head over all tokens, which looks both ways, is read")
+    c.only(True, "is_encoder", why="transformers makes no decoder of it")
+    c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
+    c.ignore(*_ASIDE.split())
+    raw: Raw = {
+        "kind": "encoder",
+        "d_model": c.size("emb_dim", "hidden_size"),
+        "n_layers": c.layers("n_layers", "num_hidden_layers"),
+        "vocab_size": c.size("vocab_size", "n_words"),
+    }
+    padding_within(c, raw, "pad_index")
+    form = head_of(c, "lm", "none", "sequence", "token")
+    table: Raw = {"norm": True}
+    languages = c.size("n_langs", default=1)
+    if c.flag("use_lang_emb", default=True) and languages > 1:
+        table["types"] = languages
+    if form == "lm":
+        tied = c.flag("tie_word_embeddings", default=True)
+        head: Raw = {"form": "masked-lm", "plain": True, "tied": tied, "bias": True}
+    else:
+        c.ignore("tie_word_embeddings")
+        head = {"form": "none"} if form == "none" else classifier(c, form)
+    if form == "sequence":
+        c.only(True, "summary_use_proj", "summary_proj_to_labels", why="one matrix to the classes is read")
+        if c.text("summary_type", default="first") == "attn":
+            c.fault("summary_type", "attn", "'first', 'last', 'mean' or 'cls_index'")
+    activation = "gelu" if c.flag("gelu_activation", default=True) else "relu"
+    return raw | {
+        "attention": heads(c, raw, names=("n_heads", "num_attention_heads"), kv_names=(), width_names=())
+        | {"bias": True},
+        "feed_forward": {"d_ff": 4 * raw["d_model"], "activation": activation, "bias": True},
+        "norm": layer_norm(c, "layer_norm_eps", eps=1e-12, place="post"),
+        "positions": {"form": "learned", "rows": c.size("max_position_embeddings", default=512)},
+        "embedding": table,
+        "head": head,
+    }
+
+
+# What XLM's and FlauBERT's training left in their configs.
+_ASIDE = """
+amp bptt clip_grad_norm encoder_only group_by_size id2lang lang2id lang_id langs lg_sampling_factor lgs max_batch_size
+max_vocab min_count mlm_steps same_enc_dec sample_alpha share_inout_emb sinusoidal_embeddings start_n_top end_n_top
+tokens_per_batch word_blank word_dropout word_keep word_mask word_mask_keep_rand word_pred word_rand word_shuffle
+embed_init_std init_std
+"""
+
+
+def flaubert(c: Config) -> Raw:
+    """XLM, or with the norms before the parts and none after the last."""
+    raw = xlm(c)
+    if c.flag("pre_norm", default=False):
+        raw["norm"] |= {"place": "pre", "final": False}
+    return raw
+
+
 def electra(c: Config) -> Raw:
     rank = c.size("embedding_size", default=128)
     rank = None if rank == c.data.get("hidden_size") else rank
-    return _encoder(c, rank=rank, pooler=False, deciding="gelu", choosing="")
+    return _encoder(c, rank=rank, pooler=False, deciding="gelu", without=("choice",))
 
 
 def albert(c: Config) -> Raw:
@@ -269,7 +481,7 @@ def distilbert(c: Config) -> Raw:
         ("dim", "hidden_size"),
         ("n_layers", "num_hidden_layers"),
         ("n_heads", "num_attention_heads"),
-        "hidden_dim",
+        ("hidden_dim",),
         ("activation",),
         types=None,
         pooler=False,

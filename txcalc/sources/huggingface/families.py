@@ -21,8 +21,9 @@ _LATENT = """
 deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_k2 minicpm3 youtu
 """
 _ENCODER = """
-albert bert camembert data2vec-text deberta deberta-v2 distilbert electra ernie esm megatron-bert modernbert rembert
-roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl
+albert bert bert-generation camembert data2vec-text deberta deberta-v2 distilbert electra ernie esm eurobert flaubert
+gte ibert jina_embeddings_v3 megatron-bert modernbert mpnet nomic_bert rembert roberta roberta-prelayernorm roformer xlm
+xlm-roberta xlm-roberta-xl
 """
 _SEQ2SEQ = """
 bart blenderbot blenderbot-small m2m_100 marian mbart mt5 mvp nllb-moe pegasus plbart switch_transformers t5 t5gemma

@@ -30,6 +30,8 @@ HEADS = {
     "ForMultipleChoice": "choice",
     "MTModel": "lm",
     "EncoderModel": "encoder",
+    "GenerationDecoder": "lm",
+    "GenerationEncoder": "encoder",
     "DoubleHeadsModel": "two heads",
     "Model": "none",
 }
@@ -113,11 +115,13 @@ def stack(
     return raw | ({"context": context} if context else {})
 
 
-def padding_within(c: Config, raw: Raw) -> None:
-    """The row that stands for padding is one of the table's."""
-    padding = c.data.get("pad_token_id")
-    if type(padding) is int and padding >= raw["vocab_size"]:
-        c.fault("pad_token_id", padding, f"less than vocab_size = {raw['vocab_size']:,}")
+def padding_within(c: Config, raw: Raw, *names: str, default: int | None = None) -> None:
+    """The row that stands for padding is one of the table's; `names` are other keys that say which, `default` is the
+    class's."""
+    for name in ("pad_token_id", *names):
+        padding = c.data.get(name, None if names else default)
+        if type(padding) is int and padding >= raw["vocab_size"]:
+            c.fault(name, padding, f"less than vocab_size = {raw['vocab_size']:,}")
 
 
 def lm_head(c: Config, tied: bool, **more: Any) -> Raw:

@@ -100,7 +100,7 @@ sums = st.builds(Sum, sizes, st.integers(1, 3))
 vectors = st.builds(Vector, sizes)
 patches = st.builds(Patches, sizes, sizes, sizes)
 convolutions = st.builds(Convolution, sizes, sizes, sizes, flags, flags, flags, st.integers(1, 3), flags)
-activation_leaves = st.builds(Activation, sizes, activations, flags, st.sampled_from([None, 0.5]))
+activation_leaves = st.builds(Activation, sizes, activations | st.just("xielu"), flags, st.sampled_from([None, 0.5]))
 relative_biases = st.builds(RelativeBias, sizes, sizes, sizes, flags)
 gates = st.builds(Gate, sizes, sizes, sizes, st.sampled_from(["sigmoid", "softplus"]))
 scales = st.builds(Scale, sizes, sizes)
@@ -164,6 +164,7 @@ attentions = st.builds(
     tied_kv=flags,
     lender=st.sampled_from([None, "a"]),
     inner_norm=maybe(norms),
+    value_scale=st.sampled_from([None, 0.5]),
 )
 indexers = st.builds(Indexer, sizes, sizes, sizes, sizes, norms, rotaries, index_cores)
 latent_attentions = st.builds(
@@ -396,6 +397,8 @@ def attention_tables(draw: st.DrawFn, window: bool = True, causal: bool = False)
     if table["gate"] != "none":
         table["gate_activation"] = draw(st.sampled_from(["sigmoid", "softplus"]))
     table["tied_kv"] = table["bias"] is not True and "v" not in (table["bias"] or []) and draw(flags)
+    if not table["tied_kv"]:
+        table |= draw(st.fixed_dictionaries({}, optional={"d_v": sizes, "v_scale": st.just(0.5)}))
     if draw(flags):
         table["n_kv_heads"] = groups
     if window and draw(flags):
@@ -419,7 +422,12 @@ def latent_tables(draw: st.DrawFn) -> dict[str, Any]:
 
 feed_forward_tables = st.fixed_dictionaries(
     {"d_ff": sizes, "gated": flags},
-    optional={"activation": activations, "bias": flags, "down_bias": flags, "inner_norm": flags},
+    optional={
+        "activation": activations | st.just("xielu"),
+        "bias": flags,
+        "down_bias": flags,
+        "inner_norm": flags,
+    },
 )
 
 
@@ -483,6 +491,8 @@ def norm_tables(draw: st.DrawFn) -> dict[str, Any]:
         "parallel": draw(st.sampled_from(["no", "shared", "separate"])),
         "final": draw(flags),
     }
+    if table["place"] == "pre":
+        table["after"] = draw(st.lists(st.sampled_from(["attention", "feed_forward", "experts"]), unique=True))
     if table["form"] == "layer":
         table["bias"] = draw(flags)
     return table

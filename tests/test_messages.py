@@ -216,7 +216,20 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "activation": (
         {"feed_forward.activation": "softmax"},
         "feed_forward.activation is 'softmax', expected one of relu, relu2, gelu, gelu_tanh, quick_gelu, silu, "
-        "clamped_silu, sigmoid, tanh, none",
+        "clamped_silu, sigmoid, tanh, none, xielu",
+    ),
+    "values that are keys": (
+        {"attention.tied_kv": True, "attention.d_v": 3},
+        "attention.d_v is 3, expected none where the values are the keys, or another layer's",
+    ),
+    "norms after all": (
+        {"norm.place": "sandwich", "norm.after": ["feed_forward"]},
+        "norm.after is ['feed_forward'], expected none unless place = 'pre' (the others have norms after every part)",
+    ),
+    "slopes that a head has not": (
+        {"feed_forward.activation": "xielu", "head.form": "masked-lm"},
+        "feed_forward.activation is 'xielu', expected another with head.form = 'masked-lm', whose layer has no weights "
+        "for it",
     ),
     "flag": ({"feed_forward.gated": 1}, "feed_forward.gated is 1, expected true or false"),
     "real": ({"positions.theta": float("inf")}, "positions.theta is inf, expected a finite number"),

@@ -20,7 +20,7 @@ from txcalc.ledger import Entry  # noqa: E402
 from txcalc.model import Model  # noqa: E402
 from txcalc.parts.attention import Around, Causal, Chunks, Window  # noqa: E402
 from txcalc.parts.part import Workload  # noqa: E402
-from txcalc.reference.linear import RootMeanSquare  # noqa: E402
+from txcalc.reference.linear import RootMeanSquare, Xielu  # noqa: E402
 from txcalc.reference.recurrent import scan  # noqa: E402
 from txcalc.sources import build as described  # noqa: E402
 from txcalc.sources import presets  # noqa: E402
@@ -180,6 +180,15 @@ def test_a_norm_has_the_gradient_of_its_definition() -> None:
     assert torch.autograd.gradcheck(lambda x, w: RootMeanSquare.apply(x, w, 1e-6), (x, weight))
     assert torch.autograd.gradcheck(lambda x: RootMeanSquare.apply(x, None, 1e-6), (x,))
     torch.testing.assert_close(RootMeanSquare.apply(x, weight, 1e-6), nn.functional.rms_norm(x, (5,), weight, 1e-6))
+
+
+def test_an_activation_that_learns_has_the_gradient_of_its_definition() -> None:
+    x = torch.linspace(-3, 3, 24, dtype=torch.float64).view(2, 3, 4).requires_grad_()
+    slopes = [torch.tensor([value], dtype=torch.float64, requires_grad=True) for value in (0.3, -0.4)]
+    assert torch.autograd.gradcheck(Xielu.apply, (x, *slopes))
+    above, below = nn.functional.softplus(slopes[0]), 0.5 + nn.functional.softplus(slopes[1])
+    direct = torch.where(x > 0, above * x**2 + x / 2, below * (x.exp() - 1 - x) + x / 2)
+    torch.testing.assert_close(Xielu.apply(x, *slopes), direct)
 
 
 def test_forms_are_set_within_and_restored_after() -> None:

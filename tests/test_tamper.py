@@ -149,6 +149,7 @@ ROWS = {
     "gelu": row(Activation(11, "gelu", False), flops_other=5 * 66, traffic=(0, 132, 0), saved=66),
     "relu": row(Activation(11, "relu", False), flops_other=66, traffic=(0, 132, 0), saved=66),
     "silu, gated": row(Activation(11, "silu", True), flops_other=5 * 66, traffic=(0, 132 + 198, 0), saved=3 * 66),
+    "xielu": row(Activation(11, "xielu", False), params=2, flops_other=6 * 66, traffic=(2, 132, 0), saved=66),
     "relu, gated": row(Activation(11, "relu", True), flops_other=2 * 66, traffic=(0, 330, 0), saved=2 * 66),
     # 11 → 13 channels, 5 taps, two steps in for one out
     "convolution": row(
@@ -970,7 +971,7 @@ def test_a_doubled_formula_is_noticed(cls: type[Leaf], formula: str, monkeypatch
 COSTS = {
     "add": 1, "layer_norm": 7, "layer_norm_nobias": 6, "rms_norm": 4, "softmax": 5, "rotary": 3, "relu": 1, "relu2": 2,
     "gelu": 5, "gelu_tanh": 9, "quick_gelu": 4, "silu": 4, "clamped_silu": 8, "sigmoid": 3, "tanh": 1, "softplus": 2,
-    "cut": 6, "none": 0,
+    "cut": 6, "xielu": 6, "none": 0,
 }  # fmt: skip
 
 

@@ -309,6 +309,20 @@ CASES = [
         LLAMA,
     ),
     Case(
+        "apertus",
+        "ApertusForCausalLM",
+        "ApertusConfig",
+        {**SMALL, "rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0}},
+        TINY["apertus"],
+        {
+            **LLAMA,
+            AT4 + r"attention_layernorm\.weight": r"layers.\1.attention_norm.weight",
+            AT4 + r"feedforward_layernorm\.weight": r"layers.\1.feed_forward_norm.weight",
+            AT4 + r"mlp\.act_fn\.alpha_p": r"layers.\1.feed_forward.activation.positive",
+            AT4 + r"mlp\.act_fn\.alpha_n": r"layers.\1.feed_forward.activation.negative",
+        },
+    ),
+    Case(
         "bitnet",
         "BitNetForCausalLM",
         "BitNetConfig",
@@ -707,6 +721,65 @@ CASES = [
             AT4 + r"mlp\.router\.gate\.weight": r"layers.\1.experts.router.weight",
             AT4 + r"mlp\.expert_bias": r"layers.\1.experts.correction.weight",
         },
+    ),
+    Case(
+        "axk1",
+        "AXK1ForCausalLM",
+        "AXK1Config",
+        {
+            **SMALL,
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 4,
+            "moe_intermediate_size": 16,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "n_group": 4,
+            "topk_group": 2,
+            "q_lora_rank": 12,
+            "kv_lora_rank": 16,
+            "qk_rope_head_dim": 4,
+            "qk_nope_head_dim": 8,
+            "v_head_dim": 6,
+            "n_shared_experts": 2,
+        },
+        TINY["axk1"],
+        {
+            **EXPERTS,
+            r"model\.layers\.(0)\.post_attention_layernorm\.weight": r"layers.\1.feed_forward_norm.weight",
+            r"model\.layers\.([1-9])\.post_attention_layernorm\.weight": r"layers.\1.experts_norm.weight",
+            r"model\.layers\.(\d+)\.self_attn\.(q_[ab]|kv_b)_proj\.weight": r"layers.\1.attention.\2.weight",
+            r"model\.layers\.(\d+)\.self_attn\.kv_a_proj_with_mqa\.weight": r"layers.\1.attention.kv_a.weight",
+            r"model\.layers\.(\d+)\.self_attn\.(q|kv)_a_layernorm\.weight": r"layers.\1.attention.\2_norm.weight",
+            r"model\.layers\.(\d+)\.mlp\.gate\.e_score_correction_bias": r"layers.\1.experts.selection_bias",
+            AT4 + r"mlp\.post_mlp_layernorm\.weight": r"layers.\1.experts_post_norm.weight",
+        },
+        r".*e_score_correction_bias",
+    ),
+    Case(
+        "mimo-v2-flash",
+        "MiMoV2FlashForCausalLM",
+        "MiMoV2FlashConfig",
+        {
+            **SMALL,
+            "num_hidden_layers": 3,
+            "head_dim": 12,
+            "v_head_dim": 6,
+            "attention_value_scale": 0.7,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "sliding_window": 4,
+            "moe_intermediate_size": 16,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+        },
+        TINY["mimo-v2-flash"],
+        {
+            **EXPERTS,
+            r"model\.layers\.(0)\.post_attention_layernorm\.weight": r"layers.\1.feed_forward_norm.weight",
+            r"model\.layers\.([1-9])\.post_attention_layernorm\.weight": r"layers.\1.experts_norm.weight",
+            r"model\.layers\.(\d+)\.self_attn\.sinks": r"layers.\1.attention.core.sinks",
+            r"model\.layers\.(\d+)\.mlp\.gate\.e_score_correction_bias": r"layers.\1.experts.selection_bias",
+        },
+        r".*e_score_correction_bias",
     ),
     Case(
         "deepseek-v3",
@@ -1536,6 +1609,9 @@ def test_the_same_logits_as_transformers(case: Case) -> None:
 
 
 GENERATES = [
+    "apertus",
+    "axk1",
+    "mimo-v2-flash",
     "gpt2",
     "mistral",
     "gemma2",
@@ -1570,7 +1646,7 @@ GENERATES = [
 def test_prefill_and_decode_with_a_cache_equal_the_whole(name: str) -> None:
     theirs, ours, inputs = pair(BY_NAME[name])
     expected = their_logits(BY_NAME[name], theirs, inputs)
-    for absorbed in (False, True) if name in ("deepseek-v3", "deepseek-v3.2") else (False,):
+    for absorbed in (False, True) if name in ("axk1", "deepseek-v3", "deepseek-v3.2") else (False,):
         cache, pieces, start = reference.Cache(), [], 0
         for tokens in (5, 1, 2, 1, 1, 1):
             piece = inputs[0][:, start : start + tokens]

@@ -150,6 +150,9 @@ OTHERS = [
     "qwen3-next",
     "deberta",
     "deberta-v2",
+    "apertus",
+    "axk1",
+    "mimo-v2-flash",
 ]
 
 
@@ -239,6 +242,7 @@ PROVED = [
     (Linear, "saved", "llama"),
     (Lookup, "weights", "gpt2"),
     (Norm, "weights", "gpt2"),
+    (Activation, "weights", "apertus"),
     (Norm, "saved", "gpt2"),
     (Activation, "saved", "llama"),
     (AttentionCore, "weights", "gpt-oss"),

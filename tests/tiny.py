@@ -42,6 +42,13 @@ TINY: dict[str, dict[str, Any]] = {
         "head": {"tied": True},
     },
     "llama": {**LIKE_LLAMA, "positions": {"theta": 500_000}},
+    "apertus": {
+        **LIKE_LLAMA,
+        "attention": {"n_heads": 4, "n_kv_heads": 2, "qk_norm": "head"},
+        "feed_forward": {"d_ff": 48, "activation": "xielu"},
+        "norm": {"eps": 1e-5},
+        "positions": {"theta": 500_000},
+    },
     "bitnet": {
         **LIKE_LLAMA,
         "attention": {"n_heads": 4, "n_kv_heads": 2, "inner_norm": True},
@@ -273,6 +280,48 @@ TINY: dict[str, dict[str, Any]] = {
         "layer": {
             "dense": {"parts": ["attention", "feed_forward"]},
             "sparse": {"parts": ["attention", "experts"]},
+        },
+    },
+    "axk1": {
+        "d_model": 32,
+        "n_layers": 3,
+        "vocab_size": V,
+        "pattern": ["dense", "2*sparse"],
+        "latent": {"n_heads": 4, "q_rank": 12, "kv_rank": 16, "d_nope": 8, "d_rope": 4, "d_v": 6},
+        "feed_forward": {"d_ff": 48, "gated": True},
+        "experts": {
+            "n_experts": 8,
+            "top_k": 3,
+            "d_ff": 16,
+            "n_shared": 2,
+            "scoring": "sigmoid",
+            "scale": 2.5,
+            "n_groups": 4,
+            "top_groups": 2,
+        },
+        "positions": {"interleaved": True},
+        "norm": {"after": ["experts"]},
+        "layer": {
+            "dense": {"parts": ["attention", "feed_forward"]},
+            "sparse": {"parts": ["attention", "experts"]},
+        },
+    },
+    "mimo-v2-flash": {
+        **LIKE_LLAMA,
+        "n_layers": 3,
+        "pattern": ["dense", "local", "global"],
+        "attention": {"n_heads": 4, "n_kv_heads": 2, "d_head": 12, "d_v": 6, "v_scale": 0.7},
+        "experts": {"n_experts": 8, "top_k": 3, "d_ff": 16, "scoring": "sigmoid"},
+        "norm": {"eps": 1e-5},
+        "positions": {"theta": 5_000_000, "rotary_dims": 4},
+        "layer": {
+            "dense": {"parts": ["attention", "feed_forward"]},
+            "local": {
+                "parts": ["attention", "experts"],
+                "attention": {"n_kv_heads": 4, "window": 4, "sinks": True},
+                "positions": {"theta": 10_000},
+            },
+            "global": {"parts": ["attention", "experts"]},
         },
     },
     "laguna": {

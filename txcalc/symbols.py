@@ -35,7 +35,7 @@ TABLE = (
     Symbol("r_kv", "attention.kv_rank", "width of the key/value latent (MLA)", "elements", "r_{kv}"),
     Symbol("d_nope", "attention.d_nope", "unrotated part of a query/key head (MLA)", "elements", "d_{nope}"),
     Symbol("d_rope", "attention.d_rope", "rotated part of a query/key head (MLA)", "elements", "d_{rope}"),
-    Symbol("d_v", "attention.d_v", "width of a value head (MLA)", "elements", "d_v"),
+    Symbol("d_v", "attention.d_v", "width of a value head, where it is not d_h (in MLA always)", "elements", "d_v"),
     Symbol("h_i", "attention.index_heads", "heads of the index that selects keys", "heads", "h_i"),
     Symbol("d_i", "attention.index_width", "width of a head of the index, and of its key", "elements", "d_i"),
     Symbol("k_i", "attention.index_top_k", "keys that a query selects", "tokens", "k_i"),

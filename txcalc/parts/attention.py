@@ -12,7 +12,7 @@ from typing import Any
 
 from txcalc.num import ceil_div, minimum, triangle
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import SAVES_RESULT, Linear, Norm
+from txcalc.parts.linear import SAVES_RESULT, Linear, Norm, Sum
 from txcalc.parts.part import (
     NO_CACHE,
     Cache,
@@ -366,6 +366,7 @@ class Attention(Composite):
     `tied_kv`: v is what k projects, before its norm and rotation (Gemma-4). `lender` names the group of layers whose
     last one lends its keys and values: this layer projects queries only (Brandon et al. 2024, arXiv 2405.12981).
     `inner_norm` stands before o, over all heads (Wang et al. 2022, arXiv 2210.06423, section 2.1).
+    A value head is as wide as the core says, which need not be a query's width; `value_scale` multiplies it.
     """
 
     d_model: Any
@@ -388,10 +389,12 @@ class Attention(Composite):
     inner_norm: Norm | None = None
     # A table of biases by distance of this layer's own.
     relative_bias: RelativeBias | None = None
+    value_scale: Any = None
 
     def children(self) -> Iterator[Child]:
         cross = type(self.span) is Cross
         queries, pairs = self.n_heads * self.d_head, self.n_kv_heads * self.d_head
+        values = self.n_kv_heads * self.core.d_v
         keeps = "yes" if self.keeps_input else "no"
         # The encoder's output is one tensor for all layers: the first cross-attention's k keeps it (see the stack).
         at = {"on": on_source} if cross else {}
@@ -399,7 +402,7 @@ class Attention(Composite):
         if self.lender is None:
             yield Child("k", Linear(self.d_model, pairs, "k" in self.biases, "no"), **at)  # type: ignore[arg-type]
         if self.lender is None and not self.tied_kv:
-            yield Child("v", Linear(self.d_model, pairs, "v" in self.biases, "no"), **at)  # type: ignore[arg-type]
+            yield Child("v", Linear(self.d_model, values, "v" in self.biases, "no"), **at)  # type: ignore[arg-type]
         if self.gate:
             yield Child("g", Linear(self.d_model, self.n_heads * self.gate.gates, "g" in self.biases, "no"))
         if self.query_norm:
@@ -408,6 +411,8 @@ class Attention(Composite):
             yield Child("k_norm", self.key_norm)
         if self.value_norm:
             yield Child("v_norm", self.value_norm)
+        if self.value_scale is not None:
+            yield Child("v_scale", Sum(values, 1), **at)  # type: ignore[arg-type]
         if self.rotary:
             yield Child("rotary", self.rotary)
         if self.position:
@@ -420,7 +425,8 @@ class Attention(Composite):
         if self.inner_norm:
             yield Child("inner_norm", self.inner_norm)
         keeps = "yes" if self.gate or self.inner_norm else "eager"
-        yield Child("o", Linear(queries, self.d_model, "o" in self.biases, keeps))
+        read = self.n_heads * self.core.d_v
+        yield Child("o", Linear(read, self.d_model, "o" in self.biases, keeps))
 
 
 @frozen

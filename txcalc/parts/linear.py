@@ -156,12 +156,12 @@ SAVES_RESULT = frozenset({"relu", "sigmoid", "tanh"})
 @frozen
 class Activation(Leaf):
     """act(gate), and its product with `up` where the feed-forward is gated. `sparsity`: first all but so many of the
-    gate's elements are cut to 0, by their mean and deviation (Gemma-3n).
+    gate's elements are cut to 0, by their mean and deviation (Gemma-3n). xIELU learns how steep each side of it is.
 
-    Shapes   gate, up and y (B, T, width)
+    Shapes   gate, up and y (B, T, width); xIELU's α of both signs (1,)
     Unit     FLOPs under other: `COST[form]` an element, 1 for the product, and 6 where gates are cut
     Counts   kept for backward: gate (or act(gate) for ReLU); gated: act(gate) and up as well; cut: what is left
-    Source   Shazeer 2020 (arXiv 2002.05202)
+    Source   Shazeer 2020 (arXiv 2002.05202); Huang and Schlag 2024 (arXiv 2411.13010) for xIELU
     """
 
     width: Any
@@ -169,9 +169,12 @@ class Activation(Leaf):
     gated: bool
     sparsity: float | None = None
 
+    def weights(self) -> tuple[Weight, ...]:
+        return (Weight("positive", (1,)), Weight("negative", (1,))) if self.form == "xielu" else ()
+
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements = work.positions * self.width
-        act = elementwise("activation", elements, self.form, elements, elements)
+        act = elementwise("activation", elements, self.form, elements, elements, self.params)
         cut = elementwise("cut", elements, "cut", elements, elements)
         return (
             *((cut,) if self.sparsity is not None else ()),

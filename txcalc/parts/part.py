@@ -165,6 +165,7 @@ COST = {
     "sigmoid": 3,
     "tanh": 1,
     "softplus": 2,
+    "xielu": 6,  # α·(exp(x) − 1 − x) + β·x: exp, two subtractions, two multiplies, an add
     "cut": 6,  # square, two means, deviation from the mean, cut-off, relu
     "none": 0,
 }

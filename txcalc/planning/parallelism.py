@@ -314,7 +314,7 @@ class _Rank:
             core=replace(part.core, n_heads=heads, n_kv_heads=groups),
             position=position and replace(position, d_out=self.split("n_heads · d_head", position.d_out)),
             gate=part.gate and replace(part.gate, n_heads=heads),
-            inner_norm=self.inner_norm(part.inner_norm, heads * part.d_head),
+            inner_norm=self.inner_norm(part.inner_norm, heads * part.core.d_v),
             relative_bias=part.relative_bias and self.bias(part.relative_bias),
         )
 

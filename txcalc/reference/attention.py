@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from txcalc.parts import attention as parts
 from txcalc.parts.linear import Norm as NormPart
-from txcalc.reference.linear import FORMS, Linear, Norm, sinusoids
+from txcalc.reference.linear import FORMS, Linear, Norm, Scale, sinusoids
 from txcalc.reference.mode import current
 from txcalc.reference.run import Like, Remembers, Run
 
@@ -272,10 +272,11 @@ class Attention(nn.Module):
         if self.lender is None:
             self.k = Linear(d_model, groups * width, "k" in part.biases, like)
         if self.lender is None and not self.tied_kv:
-            self.v = Linear(d_model, groups * width, "v" in part.biases, like)
+            self.v = Linear(d_model, groups * part.core.d_v, "v" in part.biases, like)
         self.q_norm = Norm(part.query_norm, like) if part.query_norm else None
         self.k_norm = Norm(part.key_norm, like) if part.key_norm else None
         self.v_norm = Norm(part.value_norm, like) if part.value_norm else None
+        self.v_scale = Scale(part.value_scale) if part.value_scale is not None else None
         self.rotary = Rotary(part.rotary) if part.rotary else None
         self.position = Linear(d_model, heads * width, False, like) if part.position else None
         self.relative_bias = RelativeBias(part.relative_bias, like) if part.relative_bias else None
@@ -283,8 +284,8 @@ class Attention(nn.Module):
         self.g = Linear(d_model, heads * part.gate.gates, "g" in part.biases, like) if part.gate else None
         self.gate = Gate(part.gate) if part.gate else None
         self.inner_norm = Norm(part.inner_norm, like) if part.inner_norm else None
-        self.o = Linear(heads * width, d_model, "o" in part.biases, like)
-        self.cross, self.width = isinstance(part.span, parts.Cross), width
+        self.o = Linear(heads * part.core.d_v, d_model, "o" in part.biases, like)
+        self.cross, self.width, self.d_value = isinstance(part.span, parts.Cross), width, part.core.d_v
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
         q = self._heads(self.q(x), self.q_norm)
@@ -316,7 +317,9 @@ class Attention(nn.Module):
     def _keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """k and v (B, T, h_kv, d), not rotated."""
         made = self.k(x)
-        return self._heads(made, self.k_norm), self._heads(made if self.tied_kv else self.v(x), self.v_norm)
+        v = (made if self.tied_kv else self.v(x)).unflatten(-1, (-1, self.d_value))
+        v = v if self.v_norm is None else self.v_norm(v)
+        return self._heads(made, self.k_norm), v if self.v_scale is None else self.v_scale(v)
 
     def _memory(self, run: Run) -> tuple[Tensor, ...]:
         """k and v of the encoder's output, computed once."""

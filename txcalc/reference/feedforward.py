@@ -18,7 +18,7 @@ class FeedForward(nn.Module):
         super().__init__()
         self.gate = Linear(part.d_model, part.d_ff, part.bias, like) if part.gated else None
         self.up = Linear(part.d_model, part.d_ff, part.bias, like)
-        self.activation = Activation(part.activation, part.sparsity)
+        self.activation = Activation(part.activation, part.sparsity, like)
         self.inner_norm = Norm(part.inner_norm, like) if part.inner_norm else None
         bias = part.bias if part.down_bias is None else part.down_bias
         self.down = Linear(part.d_ff, part.d_model, bias, like)

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from txcalc.reference.linear import Convolution, LayerScale, Norm
+from txcalc.reference.linear import Activation, Convolution, LayerScale, Norm
 from txcalc.reference.linear_attention import TokenShift, WeightedSum
 from txcalc.reference.model import Block, Stack
 from txcalc.reference.recurrent import GatedRecurrence, Mamba, SelectiveScan
@@ -55,6 +55,8 @@ def _first_values(module: nn.Module, name: str, parameter: Tensor) -> None:
         parameter.fill_(0.5)
     elif isinstance(module, WeightedSum):
         parameter.copy_(torch.linspace(-5, 3, len(parameter)) if name == "decay" else torch.full_like(parameter, -1.2))
+    elif isinstance(module, Activation):  # slopes of 0.8 on both sides, of which 0.5 are fixed on one (xIELU)
+        parameter.fill_(math.log(math.expm1(0.8 if name == "positive" else 0.3)))
     elif name in ("bias", "sinks"):
         parameter.zero_()
     elif isinstance(module, Convolution):

@@ -112,15 +112,42 @@ FORMS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+class Xielu(torch.autograd.Function):
+    """a·x² + β·x above 0 and b·(exp(x) − 1 − x) + β·x below, a = softplus(positive), b = β + softplus(negative), β 1/2:
+    Huang and Schlag 2024 (arXiv 2411.13010), keeping x alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        ctx.save_for_backward(x, positive, negative)
+        above, below = F.softplus(positive), 0.5 + F.softplus(negative)
+        return torch.where(x > 0, above * x * x, below * (torch.expm1(x.clamp(max=0)) - x)) + 0.5 * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, positive, negative = ctx.saved_tensors
+        above, below = F.softplus(positive), 0.5 + F.softplus(negative)
+        under = torch.expm1(x.clamp(max=0))
+        own = grad * (torch.where(x > 0, 2 * above * x, below * under) + 0.5)
+        of_above = (grad * torch.where(x > 0, x * x, 0)).sum() * positive.sigmoid()
+        of_below = (grad * torch.where(x > 0, 0, under - x)).sum() * negative.sigmoid()
+        return own, of_above, of_below
+
+
 class Activation(nn.Module):
     """act(gate), times `up` where there is one; gpt-oss clamps both and multiplies by up + 1. `sparsity`: the share of
-    gates below the cut-off at which a normal distribution has so many."""
+    gates below the cut-off at which a normal distribution has so many. `like` is for the weights that xIELU has."""
 
-    def __init__(self, form: str, sparsity: float | None = None) -> None:
+    def __init__(self, form: str, sparsity: float | None = None, like: Like | None = None) -> None:
         super().__init__()
+        self.positive = self.negative = None
+        if form == "xielu":
+            assert like is not None
+            self.positive, self.negative = like.parameter(1), like.parameter(1)
+            self.act: Callable[[Tensor], Tensor] = lambda x: Xielu.apply(x, self.positive, self.negative)  # type: ignore[no-untyped-call]
         self.deviations = None if sparsity is None else NormalDist().inv_cdf(sparsity)
         self.clamped = form == "clamped_silu"
-        self.act = FORMS["quick_gelu" if self.clamped else form]
+        if form != "xielu":
+            self.act = FORMS["quick_gelu" if self.clamped else form]
 
     def forward(self, gate: Tensor, up: Tensor | None = None) -> Tensor:
         if self.deviations is not None:

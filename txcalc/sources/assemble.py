@@ -265,7 +265,8 @@ def _block(layer: Table, d_model: Any, stack: Table) -> Block:
         made = _part(layer, part, d_model, role, shares_input=beside and pre is None)
         if isinstance(made, Experts) and made.router_norm:  # the router's input is what their norm reads
             made, pre = replace(made, norm=pre), None
-        post = own if place in ("post", "after", "sandwich") or part == "layer_input" else None
+        after = place in ("post", "after", "sandwich") or part in (*layer["norm"]["after"], "layer_input")
+        post = own if after else None
         scale = LayerScale(d_model) if layer["norm"]["layer_scale"] else None
         branches.append(Branch(part, made, KINDS[part], pre, post, part == "convolution", scale))
     shared = norm(layer["norm"], d_model) if parallel == "shared" else None
@@ -368,27 +369,41 @@ def _attention(layer: Table, d_model: Any, span: Span, cross: bool, keeps_input:
     elif table["qk_norm"] == "bare":
         bare = {**layer["norm"], "weighted": False}
         norms = {"query": norm(bare, width, heads), "key": norm(bare, width, groups)}
+    value = width if table["d_v"] is None else table["d_v"]
     value_norm = None
     if table["v_norm"]:  # beside a norm of the keys, which keeps what both read
         keeps = not (table["tied_kv"] and norms["key"])
-        value_norm = replace(norm({**layer["norm"], "weighted": False}, width, groups), keeps=keeps)
+        value_norm = replace(norm({**layer["norm"], "weighted": False}, value, groups), keeps=keeps)
     if lender is not None:
         norms["key"] = value_norm = None
     capped = table["softcap"], table["scale"]
     core = AttentionCore(
-        heads, groups, width, width, span, table["sinks"], biased, distances, *capped, lender is not None
+        heads, groups, width, value, span, table["sinks"], biased, distances, *capped, lender is not None
     )
     position = Linear(d_model, product((heads, width)), False) if distances else None
     biases = frozenset(table["bias"])
     gate = None
     if table["gate"] != "none":
-        gate = Gate(heads, width, width if table["gate"] == "element" else 1, table["gate_activation"])
+        gate = Gate(heads, value, value if table["gate"] == "element" else 1, table["gate_activation"])
     query_norm, key_norm = norms["query"], norms["key"]
-    inner = norm(layer["norm"], product((heads, width))) if table["inner_norm"] else None
+    inner = norm(layer["norm"], product((heads, value))) if table["inner_norm"] else None
     inner = replace(inner, fused=True) if inner and gate is None else inner
     rest = position, gate, value_norm, table["tied_kv"], lender, inner
+    scale = None if table["v_scale"] is None or lender is not None else table["v_scale"]
     return Attention(
-        d_model, heads, groups, width, span, biases, query_norm, key_norm, rotary, core, keeps_input, *rest
+        d_model,
+        heads,
+        groups,
+        width,
+        span,
+        biases,
+        query_norm,
+        key_norm,
+        rotary,
+        core,
+        keeps_input,
+        *rest,
+        value_scale=scale,
     )
 
 

@@ -261,6 +261,8 @@ class Facts:
     def named(form: str) -> str:
         """transformers' name of an activation."""
         form = "silu" if form == "clamped_silu" else form
+        if form == "xielu":
+            return form
         return "gelu_pytorch_tanh" if form == "gelu_tanh" else next(k for k, v in ACTIVATIONS.items() if v == form)
 
 
@@ -488,7 +490,8 @@ KEYS: dict[str, Key] = {name: key for key, names in _SAME.items() for name in na
     "q_lora_rank": _table("latent", "q_rank"),
     "qk_nope_head_dim": _table("latent", "d_nope"),
     "qk_rope_head_dim": _table("latent", "d_rope"),
-    "v_head_dim": _table("latent", "d_v"),
+    "v_head_dim": lambda f: (f.one("latent") or f.one("attention"))["d_v"],
+    "attention_value_scale": _table("attention", "v_scale"),
     "index_n_heads": _table("latent", "index_heads"),
     "index_head_dim": _table("latent", "index_width"),
     "index_topk": _table("latent", "index_top_k"),

@@ -273,6 +273,7 @@ def _check_layer(resolver: Resolver, layer: Mapping[str, Any], homes: Homes, rol
             fault("attention.chunked", True, "false without a window, and in an encoder")
         if attention["tied_kv"] and "v" in (attention["bias"] or ()):
             fault("attention.bias", attention["bias"], 'a list without "v": tied_kv leaves it no projection')
+        _check_values(fault, attention)
         if attention["kv_from"] is not None and role != "decoder":
             fault("attention.kv_from", attention["kv_from"], "none: only a decoder by itself lends keys and values")
         if attention["kv_from"] is not None and positions["form"] == "relative-projection":
@@ -316,9 +317,18 @@ def _check_layer(resolver: Resolver, layer: Mapping[str, Any], homes: Homes, rol
     norm, parts = layer["norm"], layer["parts"]
     if norm["form"] == "rms" and norm["bias"]:
         fault("norm.bias", True, "false with form = 'rms'", "an RMSNorm has no bias")
+    if norm["after"] and norm["place"] != "pre":
+        fault("norm.after", norm["after"], "none unless place = 'pre'", "the others have norms after every part")
     joint = norm["joint"] or []
     if joint and (norm["place"] != "sandwich" or norm["parallel"] != "no" or not _stands_in(joint, parts)):
         fault("norm.joint", joint, 'several parts as they follow one another, with place = "sandwich"')
+
+
+def _check_values(fault: Any, attention: Mapping[str, Any]) -> None:
+    """Values of a width or a scale of their own are projected here, and by a projection of their own."""
+    for key in ("d_v", "v_scale"):
+        if attention[key] is not None and (attention["tied_kv"] or attention["kv_from"] is not None):
+            fault(f"attention.{key}", attention[key], "none where the values are the keys, or another layer's")
 
 
 def _check_index(fault: Any, latent: Mapping[str, Any], role: Any) -> None:
@@ -348,6 +358,7 @@ def _check_disentangled(fault: Any, positions: Mapping[str, Any], attention: Any
     if _unequal(attention["n_kv_heads"], attention["n_heads"]):
         fault("attention.n_kv_heads", attention["n_kv_heads"], f"n_heads = {attention['n_heads']} with distances")
     plain = {"window": None, "qk_norm": "none", "sinks": False, "softcap": None, "gate": "none"}
+    plain |= {"d_v": None, "v_scale": None}
     for key, without in (plain | {"v_norm": False, "tied_kv": False, "kv_from": None, "inner_norm": False}).items():
         if attention[key] != without:
             fault(f"attention.{key}", attention[key], "none in disentangled attention")
@@ -423,6 +434,12 @@ def _check_stack(resolver: Resolver, stack: Mapping[str, Any], homes: Homes) -> 
         fault("head.pool_norm", True, "false without head.pool = 'mean'")
     if stack["contacts"] and (role != "encoder" or not all("attention" in layer for layer in stack["layer"].values())):
         fault("contacts", True, "false but in an encoder whose layers all have attention")
+    if head["form"] == "masked-lm" and any(_form(layer) == "xielu" for layer in stack["layer"].values()):
+        fault(
+            "feed_forward.activation",
+            "xielu",
+            "another with head.form = 'masked-lm', whose layer has no weights for it",
+        )
     _check_lenders(stack, fault)
     _check_streams(stack, fault)
     inputs = [layer.get("layer_input") for layer in stack["layer"].values()]
@@ -432,6 +449,11 @@ def _check_stack(resolver: Resolver, stack: Mapping[str, Any], homes: Homes) -> 
         fault("layer_input.width", [table and table["width"] for table in inputs], "the same in every layer")
     if vision and not divides(vision["patch"], vision["image"]):
         fault("vision.patch", vision["patch"], f"a divisor of image = {vision['image']}")
+
+
+def _form(layer: Mapping[str, Any]) -> Any:
+    """The activation of a layer's feed-forward."""
+    return layer["feed_forward"]["activation"] if "feed_forward" in layer else None
 
 
 def _unlike(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None, keys: tuple[str, ...]) -> bool:
@@ -451,7 +473,7 @@ def _check_lenders(stack: Mapping[str, Any], fault: Callable[..., None]) -> None
             fault(f"layer.{name}.attention.kv_from", table["kv_from"], "a layer kind with keys and values of its own")
         elif first.get(table["kv_from"], 0) > first.get(name, 0):
             fault(f"layer.{name}.attention.kv_from", table["kv_from"], "a layer kind that stands before its reader")
-        elif any(table[key] != lender[key] for key in ("n_kv_heads", "d_head", "window", "chunked")):
+        elif any(table[key] != lender[key] for key in ("n_kv_heads", "d_head", "d_v", "window", "chunked")):
             expected = "a layer kind of as many and as wide key/value heads, and the same window"
             fault(f"layer.{name}.attention.kv_from", table["kv_from"], expected)
 

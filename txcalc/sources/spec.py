@@ -228,6 +228,8 @@ STACK: dict[str, dict[str, Field]] = {
         ),
         "gate_activation": Field(one_of("sigmoid", "softplus"), "sigmoid", "activation of the gates"),
         "inner_norm": Field(flag, False, "norm before o, over all heads"),
+        "d_v": Field(size, None, "width of a value head; absent: d_head"),
+        "v_scale": Field(real, None, "multiplies the values"),
         "v_norm": Field(flag, False, "norm of V, head by head, without weights"),
         "tied_kv": Field(flag, False, "one projection for K and V"),
         "kv_from": Field(text, None, "layer kind whose last layer lends its keys and values: none of its own"),
@@ -277,7 +279,7 @@ STACK: dict[str, dict[str, Field]] = {
         "d_ff": Field(size, REQUIRED, "width"),
         "gated": Field(flag, False, "a second matrix beside up"),
         "activation": Field(
-            one_of(*ACTIVATIONS), lambda at: ("gelu", "silu")[at["feed_forward"]["gated"]], "activation"
+            one_of(*ACTIVATIONS, "xielu"), lambda at: ("gelu", "silu")[at["feed_forward"]["gated"]], "activation"
         ),
         "bias": Field(flag, False, "biases"),
         "down_bias": Field(flag, lambda at: at["feed_forward"]["bias"], "bias of the last matrix"),
@@ -384,6 +386,7 @@ STACK: dict[str, dict[str, Field]] = {
         "weighted": Field(flag, True, "norms have weights"),
         "layer_scale": Field(flag, False, "a learned scale of every channel of what a branch adds"),
         "without": Field(parts_of, [], "parts of the layer that have no norm"),
+        "after": Field(parts_of, [], "parts with a norm after them, where place = 'pre' has none for the others"),
         "joint": Field(parts_of, [], "parts that read one input, and whose sum is normed before it is added"),
         "scalar": Field(flag, False, "a stored number multiplies the layer's result; no parameter"),
     },

@@ -127,6 +127,8 @@ def modelled(leaf: Leaf, keep_scores: bool) -> str:
         return "biased, capped or sunk scores (PyTorch has no fused kernel for them)"
     if isinstance(leaf, DisentangledCore):
         return "disentangled scores (PyTorch has no fused kernel for them)"
+    if isinstance(leaf, AttentionCore) and leaf.d_qk != leaf.d_v:
+        return "values of a width of their own (PyTorch's fused kernel on the CPU takes one head width only)"
     if isinstance(leaf, LatentCore):
         return "latent attention (PyTorch's fused kernel on the CPU takes one head width only)"
     return ""

@@ -168,6 +168,21 @@ def nanochat(c: Config) -> Raw:
     }
 
 
+def apertus(c: Config) -> Raw:
+    """Two matrices, with an activation that learns its slopes."""
+    raw = stack(c)
+    attention = heads(c, raw, whole=None) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    form = c.text("hidden_act", default="xielu")
+    named = form if form == "xielu" else c.activation("hidden_act", default="xielu")
+    return raw | {
+        "attention": attention,
+        "feed_forward": {"d_ff": c.size("intermediate_size"), "gated": False, "activation": named},
+        "norm": rms(c, eps=1e-5),
+        "positions": rotary(c, attention["d_head"], 12e6),
+        "head": lm_head(c, tied=False),
+    }
+
+
 def olmo(c: Config) -> Raw:
     raw = stack(c)
     c.ignore("clip_qkv")

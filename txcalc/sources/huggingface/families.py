@@ -4,9 +4,10 @@ from __future__ import annotations
 
 # Readers named like the model types they read.
 _DENSE = """
-bitnet cohere cohere2 cohere_compass_text cwm emu3_text_model ernie4_5 exaone4 glm glm4 glm4v_text granite granite_swa
-helium hunyuan_v1_dense hyperclovax internlm3 iquestcoder llama ministral ministral3 mistral modernbert-decoder nanochat
-olmo olmo2 olmo3 phi3 qwen2 qwen2_5_vl_text qwen2_vl_text qwen3 qwen3_vl_text seed_oss smollm3
+apertus bitnet cohere cohere2 cohere_compass_text cwm emu3_text_model ernie4_5 exaone4 glm glm4 glm4v_text granite
+granite_swa helium hunyuan_v1_dense hyperclovax internlm3 iquestcoder llama ministral ministral3 mistral
+modernbert-decoder nanochat olmo olmo2 olmo3 phi3 qwen2 qwen2_5_vl_text qwen2_vl_text qwen3 qwen3_vl_text seed_oss
+smollm3
 """
 _CLASSIC = """
 arcee biogpt bloom codegen ctrl falcon gpt-sw3 gpt2 gpt_bigcode gpt_neo gpt_neox gpt_neox_japanese gptj jais2 mpt
@@ -14,11 +15,11 @@ nemotron openai-gpt opt persimmon phi stablelm starcoder2 xglm
 """
 _SPARSE = """
 afmoe aria_text cohere2_moe dbrx dots1 ernie4_5_moe exaone_moe flex_olmo flint glm4_moe glm4v_moe_text gpt_oss
-granitemoe granitemoe_swa granitemoeshared hunyuan_v1_moe hy_v3 kolibri1 laguna llama4_text mellum minimax_m2 mixtral
-olmoe phimoe qwen2_moe qwen3_moe qwen3_vl_moe_text solar_open
+granitemoe granitemoe_swa granitemoeshared hunyuan_v1_moe hy_v3 kolibri1 laguna llama4_text mellum mimo_v2_flash
+minimax_m2 mixtral olmoe phimoe qwen2_moe qwen3_moe qwen3_vl_moe_text solar_open
 """
 _LATENT = """
-deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_k2 minicpm3 youtu
+axk1 deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_k2 minicpm3 youtu
 """
 _ENCODER = """
 albert bert bert-generation camembert data2vec-text deberta deberta-v2 distilbert electra ernie esm eurobert flaubert
@@ -56,15 +57,15 @@ READERS: dict[str, tuple[str, str]] = {
 
 # Decoders of which transformers has a class with a classifier, by what it decides about.
 _SEQUENCES = """
-arcee biogpt bloom ctrl deepseek_v2 deepseek_v3 exaone4 falcon gemma gemma2 gemma3_text glm glm4 gpt2 gpt_bigcode
+arcee axk1 biogpt bloom ctrl deepseek_v2 deepseek_v3 exaone4 falcon gemma gemma2 gemma3_text glm glm4 gpt2 gpt_bigcode
 gpt_neo gpt_neox gpt_oss gptj helium jamba llama minicpm3 ministral ministral3 mistral mixtral mpt nemotron olmo olmo2
 olmo3 openai-gpt opt persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_5_text qwen3_moe qwen3_next seed_oss smollm3
 stablelm starcoder2
 """
 _TOKENS = """
-arcee biogpt bloom deepseek_v3 exaone4 falcon gemma gemma2 glm glm4 gpt2 gpt_bigcode gpt_neo gpt_neox gpt_oss helium
-llama ministral ministral3 mistral mixtral mpt nemotron persimmon phi phi3 qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next
-seed_oss smollm3 stablelm starcoder2
+apertus arcee axk1 biogpt bloom deepseek_v3 exaone4 falcon gemma gemma2 glm glm4 gpt2 gpt_bigcode gpt_neo gpt_neox
+gpt_oss helium llama ministral ministral3 mistral mixtral mpt nemotron persimmon phi phi3 qwen2 qwen2_moe qwen3
+qwen3_moe qwen3_next seed_oss smollm3 stablelm starcoder2
 """
 _ANSWERS = """
 arcee bloom exaone4 falcon gpt2 gpt_neo gpt_neox gptj llama ministral ministral3 mistral mixtral mpt nemotron opt qwen2
@@ -153,7 +154,6 @@ REFUSED: dict[str, str] = {
     "bailing_hybrid": _LINEAR,
     "kimi_linear": _LINEAR,
     "olmo_hybrid": _LINEAR,
-    "axk1": "its norms after the experts alone have no part yet",
     "bigbird_pegasus": _SPARSE_ATTENTION,
     "big_bird": _SPARSE_ATTENTION,
     "blt": "its byte patches and hashed tables have no part yet",

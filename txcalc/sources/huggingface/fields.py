@@ -7,6 +7,7 @@ from __future__ import annotations
 
 # Keys that may not be null in any family that has them.
 _NEVER_NULL = """
+n_shared_experts: but mimo_v2_flash
 activation add_fpn add_router_probs afn altup_coef_clip altup_correct_scale apply_layernorm
 apply_residual_connection_post_layernorm apply_spec_augment asm attn_temperature_tuning auxiliary_channels
 auxiliary_concat_input auxiliary_num_convs batch_prioritized_routing block_ffn_dim_multiplier block_size causal
@@ -25,6 +26,7 @@ use_weighted_layer_sum vocab_size
 """
 # Keys with the families in which they may not be null, or, after "but", the only ones in which they may.
 _NULL = """
+n_shared_experts: but mimo_v2_flash
 activation_function: but starcoder2
 add_cross_attention: bert bert-generation camembert data2vec-text electra ernie gpt-sw3 gpt2 gpt_bigcode megatron-bert
   rembert roberta roberta-prelayernorm roformer switch_transformers xglm xlm-roberta xlm-roberta-xl
@@ -55,16 +57,16 @@ max_position_embeddings: but bloom mpt
 max_window_layers: qwen2 qwen2_moe qwen3
 mlp_bias: but phi3
 n_ctx: codegen
-n_group: deepseek_v32 exaone_moe glm4_moe glm4_moe_lite glm4v_moe_text glm_moe_dsa solar_open
+n_group: axk1 deepseek_v32 exaone_moe glm4_moe glm4_moe_lite glm4v_moe_text glm_moe_dsa mimo_v2_flash solar_open
 n_positions: codegen ctrl gpt-sw3 gpt2 gpt_bigcode gptj openai-gpt
 norm_type: mpt
 num_experts: but deepseek_v3 dots1 gemma4_text glm4_moe glm4_moe_lite glm4v_moe_text kimi_k2 llama4_text solar_open
 num_experts_per_tok: hunyuan_v1_moe
-num_key_value_heads: cwm deepseek_v32 emu3_text_model ernie4_5_moe exaone4 exaone_moe flint gemma gemma2 gemma3_text
-  gemma3n_text gemma4_text gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite glm4v_moe_text glm_moe_dsa gpt_oss helium
-  hy_v3 jamba kolibri1 laguna lfm2 lfm2_moe lfm3 llama4_text mellum minimax minimax_m2 ministral ministral3 mistral
-  mixtral nemotron nemotron_h phimoe qwen2_moe qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next qwen3_vl_moe_text
-  solar_open stablelm starcoder2 t5gemma vaultgemma whisper youtu
+num_key_value_heads: axk1 cwm deepseek_v32 emu3_text_model ernie4_5_moe exaone4 exaone_moe flint gemma gemma2
+  gemma3_text gemma3n_text gemma4_text gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite glm4v_moe_text glm_moe_dsa
+  gpt_oss helium hy_v3 jamba kolibri1 laguna lfm2 lfm2_moe lfm3 llama4_text mellum mimo_v2_flash minimax minimax_m2
+  ministral ministral3 mistral mixtral nemotron nemotron_h phimoe qwen2_moe qwen3_5_moe_text qwen3_5_text qwen3_moe
+  qwen3_next qwen3_vl_moe_text solar_open stablelm starcoder2 t5gemma vaultgemma whisper youtu
 num_local_experts: but cohere2_moe deepseek_v2 exaone_moe flint granitemoe granitemoehybrid granitemoeshared qwen2_moe
 num_mtp_layers: deepseek_v3 glm4_moe kimi_k2
 num_nextn_predict_layers: nemotron_h
@@ -74,7 +76,7 @@ scale_embedding: but bart
 sliding_window: cwm exaone_moe laguna recurrent_gemma
 tie_word_embeddings: but perception_lm t5
 time_step_rank: but nemotron_h
-topk_group: deepseek_v32 exaone_moe glm4_moe glm4_moe_lite glm4v_moe_text glm_moe_dsa solar_open
+topk_group: axk1 deepseek_v32 exaone_moe glm4_moe glm4_moe_lite glm4v_moe_text glm_moe_dsa mimo_v2_flash solar_open
 use_bias: but ernie4_5 ernie4_5_moe
 v_head_dim: but minicpm3
 """

@@ -135,6 +135,31 @@ def glm4_moe_lite(c: Config) -> Raw:
     return layered(raw, typed(c, raw, [i == 0 for i in range(raw["n_layers"])]))
 
 
+def axk1(c: Config) -> Raw:
+    """DeepSeek-V3 with a norm after the experts; which layers have them is a list, or a first one and a period."""
+    raw = stack(c)
+    raw = _latent_decoder(c, raw, _latent(c, 1536, 512, 128, 64, 128))
+    if "q_rank" not in raw["latent"]:
+        c.fault("q_lora_rank", None, "a whole number", "transformers' axk1 always has low-rank queries")
+    raw["experts"] = with_shared(
+        c, experts(c, ROUTED, TOP, WIDTH, 192, 8), "n_shared_experts", default=1, groups=(8, 4)
+    )
+    raw["experts"]["scoring"] = "sigmoid"
+    raw["norm"]["after"] = ["experts"]
+    more_heads(c)
+    return layered(raw, typed(c, raw, _before_experts(c, raw["n_layers"])))
+
+
+def _before_experts(c: Config, n_layers: int) -> list[bool]:
+    """The layers that are dense by the keys of before `mlp_layer_types`."""
+    if c.data.get("mlp_layer_types") is not None:
+        c.ignore("first_k_dense_replace", "moe_layer_freq")
+        return [False] * n_layers
+    first = c.count("first_k_dense_replace", default=1) if "first_k_dense_replace" in c else 1
+    every = c.size("moe_layer_freq", default=1) if "moe_layer_freq" in c else 1
+    return [i < first or i % every != 0 for i in range(n_layers)]
+
+
 def youtu(c: Config) -> Raw:
     raw = stack(c)
     c.ignore("embedding_initializer_range")

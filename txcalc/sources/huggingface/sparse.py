@@ -8,6 +8,7 @@ from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import REQUIRED, Config, any_of, number
 from txcalc.sources.huggingface.shared import (
     GLOBAL,
+    LAYER_NAMES,
     LOCAL,
     Raw,
     experts,
@@ -107,13 +108,16 @@ def qwen3_moe(c: Config) -> Raw:
     return layered(raw, _one_window(c, raw, window), _qwen_mixture(c, raw))
 
 
-def with_shared(c: Config, mixed: Raw, *names: str, default: Any) -> Raw:
-    """Experts that every token passes, each as wide as a routed one; the groups that the choice is narrowed to."""
+def with_shared(
+    c: Config, mixed: Raw, *names: str, default: Any, groups: tuple[int | None, int | None] = (None, None)
+) -> Raw:
+    """Experts that every token passes, each as wide as a routed one; the groups that the choice is narrowed to, and how
+    many there are and are chosen from where the class says it (`groups`)."""
     number = c.count(*names, default=default, null=0)
-    groups, top = c.size("n_group", default=None), c.size("topk_group", default=None)
-    if groups:
-        c.divides(groups, mixed["n_experts"], "n_group", "the number of experts")
-        mixed = mixed | {"n_groups": groups, "top_groups": min(groups, top or groups)}
+    parted, top = c.size("n_group", default=groups[0]), c.size("topk_group", default=groups[1])
+    if parted:
+        c.divides(parted, mixed["n_experts"], "n_group", "the number of experts")
+        mixed = mixed | {"n_groups": parted, "top_groups": min(parted, top or parted)}
     return mixed | ({"n_shared": number} if number else {})
 
 
@@ -482,6 +486,62 @@ def llama4_text(c: Config) -> Raw:
         (["rotary" if on else "unrotated" for on in turned], turning),
         mixture(c, raw, [i in sparse for i in range(n)]),
     )
+
+
+def mimo_v2_flash(c: Config) -> Raw:
+    """Values narrower than keys; layers with a window have sinks and twice the key/value heads."""
+    raw = stack(c)
+    n, window = raw["n_layers"], c.size("sliding_window", default=129)
+    attention = heads(c, raw, kv=4, d_head=192, whole=None)
+    attention |= {
+        "bias": ["q", "k", "v"] if c.flag("attention_bias", default=False) else [],
+        "d_v": c.size("v_head_dim", default=128),
+        "v_scale": c.real("attention_value_scale", default=0.707),
+    }
+    if "attention_value_scale" in c and c.data["attention_value_scale"] is None:
+        del attention["v_scale"]
+    before = c.size("sliding_window_size", default=None)
+    window = window if before is None else before + 1
+    names = ("n_routed_experts", "num_local_experts")
+    mixed = with_shared(c, experts(c, names, TOP, WIDTH, 256, 8), "n_shared_experts", default=0, groups=(1, 1))
+    if mixed.pop("n_shared", 0):
+        c.fault(
+            "n_shared_experts", c.data["n_shared_experts"], "0", "transformers' mimo_v2_flash has no shared experts"
+        )
+    raw |= {
+        "attention": attention,
+        "experts": mixed | {"scoring": "sigmoid"},
+        "norm": rms(c, eps=1e-5),
+        "head": lm_head(c, False),
+    }
+    types = layer_types(c, n, [GLOBAL if i == 0 or (i + 1) % 6 == 0 else LOCAL for i in range(n)])
+    twice = 2 * attention["n_kv_heads"]
+    if LOCAL in types:
+        c.divides(twice, attention["n_heads"], "num_key_value_heads · 2", "num_attention_heads")
+    # What the file's own code reads, where transformers' has a rule.
+    own = "transformers' class has it so"
+    c.only(attention["n_heads"], "swa_num_attention_heads", why=own)
+    c.only(attention["d_head"], "swa_head_dim", why=own)
+    c.only(attention["d_v"], "swa_v_head_dim", why=own)
+    c.only(twice, "swa_num_key_value_heads", why=own)
+    c.only(True, "add_swa_attention_sink_bias", why=own)
+    c.only(False, "add_full_attention_sink_bias", why=own)
+    c.only([int(kind == LOCAL) for kind in types], "hybrid_layer_pattern", why=own)
+    c.ignore("swa_rope_theta", "attention_chunk_size", "partial_rotary_factor", "rope_theta")
+    given = c.data.get("rope_parameters")
+    tables: dict[str, Raw] = {}
+    for kind, theta in ((GLOBAL, 5e6), (LOCAL, 1e4)):
+        if kind in types and given is not None and not isinstance(given, dict):
+            c.fault("rope_parameters", given, "an object with a table for each layer type")
+        elif kind in types and given is not None and not isinstance(given.get(kind), dict):
+            c.fault("rope_parameters", sorted(map(str, given)), f"a table for each layer type: {kind} has none")
+        places = rotary(c, attention["d_head"], theta, 0.334, kind=kind, names=())
+        tables[LAYER_NAMES[kind]] = {"positions": places}
+    tables["local"]["attention"] = {"n_kv_heads": twice, "sinks": True}
+    axis = windows(c, raw, window, types, tables)
+    kinds = typed(c, raw, [i == 0 for i in range(n)])
+    c.only([int(kind == "sparse") for kind in kinds[0]], "moe_layer_freq", why=own)
+    return layered(raw, axis, kinds)
 
 
 def laguna(c: Config) -> Raw:

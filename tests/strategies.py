@@ -211,7 +211,7 @@ experts = st.builds(
     correction=maybe(st.builds(Vector, sizes)),
 )
 mambas = st.builds(Mamba, sizes, sizes, sizes, sizes, sizes, flags, flags, st.sampled_from([None, 1e-6]))
-mamba2s = st.builds(Mamba2, sizes, sizes, sizes, sizes, sizes, sizes, flags, flags, st.just(1e-5))
+mamba2s = st.builds(Mamba2, *[sizes] * 6, flags, flags, st.sampled_from([None, 1e-5]))
 delta_nets = st.builds(
     DeltaNet,
     *[sizes] * 6,
@@ -465,6 +465,7 @@ def mamba2_tables(draw: st.DrawFn) -> dict[str, Any]:
         "d_head": draw(sizes),
         "d_state": draw(sizes),
         "bias": draw(flags),
+        "norm": draw(flags),
     }
 
 

@@ -443,6 +443,7 @@ FEATURES = [
     "vit",
     "jamba",
     "mamba2",
+    "falcon-h1",
     "qwen3-next",
     "channel-delta",
     "recurrent-gemma",

@@ -757,6 +757,15 @@ ROWS = {
         saved=6 * (11 + 29 + (15 * 8 + 3 + 14) + 15 + 15),
         cache=(0, 116 + 105, 116 + 105),
     ),
+    "mamba-2 without a norm": row(
+        Mamba2(11, 3, 5, 1, 7, 4, True, False, None),
+        params=12 * 47 + 29 * 4 + 9 + 16 * 11,
+        flops=2 * 6 * (11 * 47 + 29 * 4 + 165),
+        flops_other=6 * (47 + 15 * (5 * 7 + 3) + 15 + 11),
+        traffic=(12 * 47 + 116 + 9 + 176, 6 * (58 + 58 + 47 + 26), 2 * 2 * 105),
+        saved=6 * (11 + 29 + (15 * 8 + 3 + 14) + 15),
+        cache=(0, 116 + 105, 116 + 105),
+    ),
     "griffin": row(  # 3 heads of 5, 2 taps
         Griffin(11, 3, 5, 2, True, True, "gelu_tanh"),
         params=2 * (165 + 15) + 45 + 2 * 90 + 15 + 165 + 11,

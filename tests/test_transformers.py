@@ -270,6 +270,23 @@ SMALL = {
     "max_position_embeddings": 64,
     "tie_word_embeddings": False,
 }
+BAMBA_SIZES = SMALL | {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 8,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 8,
+    "mamba_chunk_size": 4,
+}
+BAMBA: dict[str, Rule] = {
+    **LLAMA,
+    r"model\.final_layernorm\.weight": "final_norm.weight",
+    AT4 + r"pre_ff_layernorm\.weight": r"layers.\1.feed_forward_norm.weight",
+    AT4 + r"feed_forward\.(gate|up|down)_proj\.weight": r"layers.\1.feed_forward.\2.weight",
+    r"model\.layers\.0\.input_layernorm\.weight": "layers.0.mamba2_norm.weight",
+    AT4 + r"mamba\.(A_log|D|dt_bias)": r"layers.\1.mamba2.scan.\2",
+    AT4 + r"mamba\.conv1d\.(\w+)": r"layers.\1.mamba2.conv.\2",
+    AT4 + r"mamba\.((?:\w+_proj|norm)\.\w+)": r"layers.\1.mamba2.\2",
+}
 MHA = {key: value for key, value in SMALL.items() if key != "num_key_value_heads"}
 
 CASES = [
@@ -1322,6 +1339,18 @@ CASES = [
         TINY["mamba2"],
         mixer("mamba2"),
     ),
+    Case("bamba", "BambaForCausalLM", "BambaConfig", {**BAMBA_SIZES, "attn_layer_indices": [1]}, TINY["bamba"], BAMBA),
+    Case(
+        "falcon-h1",
+        "FalconH1ForCausalLM",
+        "FalconH1Config",
+        {**BAMBA_SIZES, "mamba_n_heads": 6, "mamba_d_ssm": 48, "embedding_multiplier": 2.0, "lm_head_multiplier": 0.5},
+        TINY["falcon-h1"],
+        {
+            **BAMBA,
+            AT4 + r"input_layernorm\.weight": r"layers.\1.mamba2_norm.weight",
+        },
+    ),
     Case(
         "qwen3-next",
         "Qwen3NextForCausalLM",
@@ -1631,6 +1660,8 @@ GENERATES = [
     "whisper",
     "mamba",
     "mamba2",
+    "bamba",
+    "falcon-h1",
     "lfm2",
     "jamba",
     "gpt-oss",

@@ -573,6 +573,25 @@ TINY: dict[str, dict[str, Any]] = {
         "norm": {"eps": 1e-5},
         "positions": {"form": "none"},
     },
+    "bamba": {
+        **LIKE_LLAMA,
+        "pattern": ["mixer", "attention"],
+        "mamba2": {"n_heads": 8, "d_head": 8, "n_groups": 2, "d_state": 8},
+        "norm": {"eps": 1e-5},
+        "positions": {"rotary_dims": 4},
+        "layer": {
+            "mixer": {"parts": ["mamba2", "feed_forward"]},
+            "attention": {"parts": ["attention", "feed_forward"]},
+        },
+    },
+    "falcon-h1": {
+        **LIKE_LLAMA,
+        "mamba2": {"n_heads": 6, "d_head": 8, "n_groups": 2, "d_state": 8, "norm": False},
+        "norm": {"eps": 1e-5, "abreast": ["mamba2", "attention"]},
+        "layer": {"both": {"parts": ["mamba2", "attention", "feed_forward"]}},
+        "embedding": {"scale": 2.0},
+        "head": {"scale": 0.5},
+    },
     "jamba": {
         **LIKE_LLAMA,
         "n_layers": 4,

@@ -14,6 +14,7 @@ class Branch(NamedTuple):
     """One path beside the residual stream: x + post(scale·part(pre(x))); what it does not have is None.
 
     `kind` is what its leaves count as. `beside`: it reads what the block reads, not what the branches before it made.
+    `abreast`: it reads what the branch before it reads, through that one's norm (Falcon-H1, arXiv 2507.22448).
     """
 
     name: str
@@ -23,6 +24,7 @@ class Branch(NamedTuple):
     post: Norm | None
     beside: bool = False
     scale: LayerScale | None = None
+    abreast: bool = False
 
 
 @frozen

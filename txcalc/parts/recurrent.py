@@ -158,7 +158,7 @@ class Mamba(Composite):
 
 @frozen
 class Mamba2(Composite):
-    """A Mamba-2 mixer: one projection for z, x, B, C and Δ, and a gated RMSNorm before the last.
+    """A Mamba-2 mixer: one projection for z, x, B, C and Δ, and a gated RMSNorm before the last, or a gate alone.
 
     Source   Dao and Gu 2024 (arXiv 2405.21060)
     """
@@ -171,7 +171,7 @@ class Mamba2(Composite):
     d_conv: Any
     bias: bool
     conv_bias: bool
-    norm_eps: Any
+    norm_eps: Any  # None: no norm
 
     def children(self) -> Iterator[Child]:
         inner = self.n_heads * self.d_head
@@ -179,7 +179,8 @@ class Mamba2(Composite):
         yield Child("in_proj", Linear(self.d_model, inner + mixed + self.n_heads, self.bias))
         yield Child("conv", Convolution(mixed, mixed, self.d_conv, self.conv_bias, True, True))
         yield Child("scan", HeadScan(self.n_heads, self.d_head, self.n_groups, self.d_state))
-        yield Child("norm", Norm(inner, "rms", False, self.norm_eps))
+        if self.norm_eps is not None:
+            yield Child("norm", Norm(inner, "rms", False, self.norm_eps))
         yield Child("out_proj", Linear(inner, self.d_model, self.bias))
 
 

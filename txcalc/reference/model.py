@@ -135,6 +135,8 @@ class Block(nn.Module):
         super().__init__()
         self.names = [branch.name for branch in part.branches]
         self.beside = {branch.name for branch in part.branches if branch.beside}
+        following = [i for i, branch in enumerate(part.branches) if branch.abreast]
+        self.abreast = self.names[following[0] - 1 : following[-1] + 1] if following else []
         self.parallel, self.norm_after_sum = part.parallel, part.norm_after_sum
         self.norm = Norm(part.shared_norm, like) if part.shared_norm else None
         for branch in part.branches:
@@ -180,6 +182,8 @@ class Block(nn.Module):
         for name in names:
             if name == names[0] and self.laurel is not None:
                 y = self._beside_laurel(name, y, run)
+            elif name in self.abreast:
+                y = self._side_by_side(y, run) if name == self.abreast[0] else y
             elif name not in self.joint:
                 y = self._branch(name, shared if self.parallel or name in self.beside else y, y, run)
             elif name == self.joint[0]:
@@ -193,6 +197,14 @@ class Block(nn.Module):
         u = x if norm is None else norm(x)
         y = self._scaled(name, u, run)
         return (self.residual(x, y if post is None else post(y)) + self.laurel(u)) * 2**-0.5
+
+    def _side_by_side(self, x: Tensor, run: Run) -> Tensor:
+        """The stream with all that branches abreast make of x added, through the norm of the first."""
+        norm = self._modules.get(f"{self.abreast[0]}_norm")
+        u, y = x if norm is None else norm(x), x
+        for name in self.abreast:
+            y = self.residual(y, self._scaled(name, u, run))
+        return y
 
     def _branch(self, name: str, x: Tensor, stream: Tensor, run: Run) -> Tensor:
         """The stream with a branch of x added."""

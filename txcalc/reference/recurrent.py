@@ -160,7 +160,9 @@ class Mamba2(nn.Module):
         self.in_proj = Linear(part.d_model, inner + mixed + part.n_heads, part.bias, like)
         self.conv = Convolution(ConvolutionPart(mixed, mixed, part.d_conv, part.conv_bias, True, True), like)
         self.scan = HeadScan(parts.HeadScan(part.n_heads, part.d_head, part.n_groups, part.d_state), like)
-        self.norm = GroupNorm(NormPart(inner, "rms", False, part.norm_eps), part.n_groups, like)
+        self.norm = None
+        if part.norm_eps is not None:
+            self.norm = GroupNorm(NormPart(inner, "rms", False, part.norm_eps), part.n_groups, like)
         self.out_proj = Linear(inner, part.d_model, part.bias, like)
         self.widths, self.mixed = (inner, mixed, part.n_heads), (inner, shared, shared)
         self.d_head, self.d_state = part.d_head, part.d_state
@@ -170,7 +172,8 @@ class Mamba2(nn.Module):
         x, write, read = F.silu(self.conv(mixed, run)).split(self.mixed, -1)
         write, read = (side.unflatten(-1, (-1, self.d_state)) for side in (write, read))
         y = self.scan(x.unflatten(-1, (-1, self.d_head)), step, write, read, run).flatten(2)
-        return self.out_proj(self.norm(y * F.silu(z)))
+        y = y * F.silu(z)
+        return self.out_proj(y if self.norm is None else self.norm(y))
 
 
 class Griffin(nn.Module):

@@ -255,11 +255,12 @@ def _classifier(stack: Table, head: Table, d_model: Any) -> Head:
 def _block(layer: Table, d_model: Any, stack: Table) -> Block:
     role, place, parallel = stack["role"], layer["norm"]["place"], layer["norm"]["parallel"]
     branches: list[Branch] = []
-    joint = tuple(layer["norm"]["joint"])
+    joint, abreast = tuple(layer["norm"]["joint"]), layer["norm"]["abreast"]
     for part in layer["parts"]:
-        own = None if part in layer["norm"]["without"] else norm(layer["norm"], d_model)
+        follows = part in abreast[1:]
+        own = None if part in layer["norm"]["without"] or follows else norm(layer["norm"], d_model)
         # It reads what an earlier branch reads, which keeps it.
-        beside = bool(branches) and (parallel != "no" or part in joint[1:])
+        beside = bool(branches) and (parallel != "no" or part in joint[1:] or follows)
         pre = own if place in ("pre", "sandwich") and parallel != "shared" and part != "layer_input" else None
         pre = replace(pre, keeps=False) if pre and beside else pre
         made = _part(layer, part, d_model, role, shares_input=beside and pre is None)
@@ -268,7 +269,7 @@ def _block(layer: Table, d_model: Any, stack: Table) -> Block:
         after = place in ("post", "after", "sandwich") or part in (*layer["norm"]["after"], "layer_input")
         post = own if after else None
         scale = LayerScale(d_model) if layer["norm"]["layer_scale"] else None
-        branches.append(Branch(part, made, KINDS[part], pre, post, part == "convolution", scale))
+        branches.append(Branch(part, made, KINDS[part], pre, post, part == "convolution", scale, follows))
     shared = norm(layer["norm"], d_model) if parallel == "shared" else None
     sides = joint, norm(layer["norm"], d_model) if joint else None
     own = norm(layer["norm"], d_model)
@@ -325,7 +326,7 @@ def _recurrent(layer: Table, part: str, d_model: Any) -> Composite:
     if part == "mamba2":
         sizes = (table["n_heads"], table["d_head"], table["n_groups"], table["d_state"], table["d_conv"])
         eps = EPS["layer"] if norms["eps"] is None else norms["eps"]
-        return recurrent.Mamba2(d_model, *sizes, table["bias"], table["conv_bias"], eps)
+        return recurrent.Mamba2(d_model, *sizes, table["bias"], table["conv_bias"], eps if table["norm"] else None)
     if part == "rg_lru":
         shape = (table["n_heads"], table["d_head"], table["d_conv"])
         return recurrent.Griffin(d_model, *shape, table["bias"], table["conv_bias"], table["activation"])

@@ -322,6 +322,11 @@ def _check_layer(resolver: Resolver, layer: Mapping[str, Any], homes: Homes, rol
     joint = norm["joint"] or []
     if joint and (norm["place"] != "sandwich" or norm["parallel"] != "no" or not _stands_in(joint, parts)):
         fault("norm.joint", joint, 'several parts as they follow one another, with place = "sandwich"')
+    abreast = norm["abreast"] or []
+    alone = norm["place"] == "pre" and norm["parallel"] == "no" and not joint and not norm["after"]
+    if abreast and not (alone and _stands_in(abreast, parts) and _reads_alike(abreast[1:], layer)):
+        expected = 'parts as they follow one another, attention or feed_forward behind the first, with place = "pre"'
+        fault("norm.abreast", abreast, expected)
 
 
 def _check_values(fault: Any, attention: Mapping[str, Any]) -> None:
@@ -480,9 +485,8 @@ def _check_lenders(stack: Mapping[str, Any], fault: Callable[..., None]) -> None
 
 def _check_streams(stack: Mapping[str, Any], fault: Callable[..., None]) -> None:
     """Streams and learned residuals stand in decoders whose parts follow one another."""
-    placed = all(
-        layer["norm"]["place"] != "post" and layer["norm"]["parallel"] == "no" for layer in stack["layer"].values()
-    )
+    norms = [layer["norm"] for layer in stack["layer"].values()]
+    placed = all(norm["place"] != "post" and norm["parallel"] == "no" and not norm["abreast"] for norm in norms)
     number = stack["streams"]
     for key in ("streams", "laurel"):
         if stack[key] is not None and (stack["role"] != "decoder" or not placed):
@@ -510,6 +514,11 @@ def _stands_in(joint: list[str], parts: list[str]) -> bool:
     """Whether two or more parts follow one another in a layer's."""
     first = parts.index(joint[0]) if joint[0] in parts else 0
     return len(joint) > 1 and parts[first : first + len(joint)] == joint
+
+
+def _reads_alike(parts: list[str], layer: Mapping[str, Any]) -> bool:
+    """Whether parts can read what another one before them reads and keeps."""
+    return all(part == "feed_forward" or (part == "attention" and "latent" not in layer) for part in parts)
 
 
 def _unequal(a: Any, b: Any) -> bool:

@@ -332,6 +332,7 @@ STACK: dict[str, dict[str, Field]] = {
         "d_conv": Field(size, 4, "taps of the short convolution"),
         "bias": Field(flag, False, "biases on the outer projections"),
         "conv_bias": Field(flag, True, "bias of the convolution"),
+        "norm": Field(flag, True, "RMSNorm of each group of what is read, after its gate"),
     },
     "delta": {
         "n_heads": Field(size, REQUIRED, "heads of values"),
@@ -387,6 +388,7 @@ STACK: dict[str, dict[str, Field]] = {
         "layer_scale": Field(flag, False, "a learned scale of every channel of what a branch adds"),
         "without": Field(parts_of, [], "parts of the layer that have no norm"),
         "after": Field(parts_of, [], "parts with a norm after them, where place = 'pre' has none for the others"),
+        "abreast": Field(parts_of, [], "parts side by side that read one input, through the norm of the first"),
         "joint": Field(parts_of, [], "parts that read one input, and whose sum is normed before it is added"),
         "scalar": Field(flag, False, "a stored number multiplies the layer's result; no parameter"),
     },

@@ -34,6 +34,9 @@ _RECURRENT = """
 falcon_mamba granitemoehybrid jamba lfm2 lfm2_moe lfm3 mamba mamba2 minimax nemotron_h qwen3_5_moe_text qwen3_5_text
 qwen3_next recurrent_gemma rwkv
 """
+_HYBRID = """
+bamba falcon_h1
+"""
 _GEMMA = """
 gemma gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text vaultgemma
 """
@@ -49,6 +52,7 @@ READERS: dict[str, tuple[str, str]] = {
         ("encoder", _ENCODER),
         ("seq2seq", _SEQ2SEQ),
         ("recurrent", _RECURRENT),
+        ("hybrid", _HYBRID),
         ("gemma", _GEMMA),
         ("vision", "beit dinov2 vit"),
     )

@@ -156,13 +156,8 @@ def _every(c: Config, name: str, period: int, offset: int) -> tuple[int, int]:
     return period, offset
 
 
-def granitemoehybrid(c: Config) -> Raw:
-    """Mamba-2 or attention, then routed experts beside a feed-forward that every token passes."""
-    raw = stack(c)
-    n = raw["n_layers"]
-    kinds = {"mamba": "mamba2", "attention": "attention", "linear_attention": "mamba2", "full_attention": "attention"}
-    given = c.items("layer_types", "layers_block_type", of=any_of(*kinds), length=n, default=["mamba"] * n)
-    inner = _inner(c, raw, "mamba_expand")
+def granite_mixer(c: Config, raw: Raw, inner: int) -> Raw:
+    """Mamba-2 as Bamba and Granite say it, of `inner` channels."""
     n_heads = c.size("mamba_n_heads", default=128)
     width = c.data.get("mamba_d_head")
     if width in (None, "auto"):
@@ -170,6 +165,27 @@ def granitemoehybrid(c: Config) -> Raw:
         width = max(1, inner // n_heads)
     else:
         width = c.size("mamba_d_head")
+    return _mamba2(
+        c,
+        raw,
+        n_heads,
+        width,
+        inner,
+        "mamba_n_heads",
+        n_groups=c.size("mamba_n_groups", default=1),
+        d_state=c.size("mamba_d_state", default=256),
+        d_conv=c.size("mamba_d_conv", default=4),
+        bias=c.flag("mamba_proj_bias", default=False),
+        conv_bias=c.flag("mamba_conv_bias", default=True),
+    )
+
+
+def granitemoehybrid(c: Config) -> Raw:
+    """Mamba-2 or attention, then routed experts beside a feed-forward that every token passes."""
+    raw = stack(c)
+    n = raw["n_layers"]
+    kinds = {"mamba": "mamba2", "attention": "attention", "linear_attention": "mamba2", "full_attention": "attention"}
+    given = c.items("layer_types", "layers_block_type", of=any_of(*kinds), length=n, default=["mamba"] * n)
     attention = heads(c, raw) | {"bias": c.flag("attention_bias", default=False)}
     number = c.count("num_local_experts", default=8)
     shared = c.size("shared_intermediate_size", default=1024)
@@ -178,19 +194,7 @@ def granitemoehybrid(c: Config) -> Raw:
         c.fault("position_embedding_type", form, "'rope' or 'nope'")
     raw |= {
         "attention": attention,
-        "mamba2": _mamba2(
-            c,
-            raw,
-            n_heads,
-            width,
-            inner,
-            "mamba_n_heads",
-            n_groups=c.size("mamba_n_groups", default=1),
-            d_state=c.size("mamba_d_state", default=256),
-            d_conv=c.size("mamba_d_conv", default=4),
-            bias=c.flag("mamba_proj_bias", default=False),
-            conv_bias=c.flag("mamba_conv_bias", default=True),
-        ),
+        "mamba2": granite_mixer(c, raw, _inner(c, raw, "mamba_expand")),
         "norm": rms(c),
         "positions": rotary(c, attention["d_head"]) if form == "rope" else {"form": "none"},
         "head": lm_head(c, tied=False),

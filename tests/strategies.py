@@ -165,6 +165,7 @@ attentions = st.builds(
     lender=st.sampled_from([None, "a"]),
     inner_norm=maybe(norms),
     value_scale=st.sampled_from([None, 0.5]),
+    d_memory=maybe(sizes),
 )
 indexers = st.builds(Indexer, sizes, sizes, sizes, sizes, norms, rotaries, index_cores)
 latent_attentions = st.builds(
@@ -638,6 +639,23 @@ def encoder_decoders(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @st.composite
+def unlike_halves(draw: st.DrawFn) -> dict[str, Any]:
+    """Halves of widths and tables of their own; some of the encoders look at pictures, and some pool them."""
+    raw: dict[str, Any] = draw(encoder_decoders())
+    width, vocabulary = raw.pop("d_model"), raw.pop("vocab_size")
+    encoder = {"d_model": draw(sizes), "embedding": {"shared": False}, "head": {"form": "none", "pooler": draw(flags)}}
+    if draw(flags):
+        patch = draw(st.integers(1, 4))
+        encoder["vision"] = {"image": patch * draw(st.integers(1, 3)), "patch": patch, "class_token": draw(flags)}
+        encoder["positions"] = {"form": "learned"}
+    else:
+        encoder["vocab_size"] = draw(sizes)
+    raw["encoder"] |= encoder
+    raw["decoder"] |= {"d_model": width, "vocab_size": vocabulary}
+    return raw
+
+
+@st.composite
 def visions(draw: st.DrawFn) -> dict[str, Any]:
     patch = draw(st.integers(1, 6))
     return {
@@ -675,7 +693,7 @@ def audios(draw: st.DrawFn) -> dict[str, Any]:
 FAMILIES: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "decoder": decoders(),
     "encoder": encoders() | disentangled_encoders(),
-    "encoder-decoder": encoder_decoders(),
+    "encoder-decoder": encoder_decoders() | unlike_halves(),
     "vision": visions(),
     "audio": audios(),
 }

@@ -351,7 +351,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "halves of other widths": (
         {"kind": "encoder-decoder", "encoder": {"d_model": 256}},
-        "decoder.d_model is 512, expected the encoder's 256",
+        "decoder.d_model is 512, expected the encoder's 256, for they share a table of tokens",
     ),
     "relative of a latent": (
         {"positions.form": "relative", "attention": DROP, "latent": LATENT},

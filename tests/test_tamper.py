@@ -645,6 +645,17 @@ ROWS = {
         saved=66 + 6 * 10 + 14 * 20 + 6 * 10,
         cache=(0, 140, 140),
     ),
+    "cross-attention of a width of 13": row(
+        Attention(
+            *(11, 2, 2, 5, Cross(), frozenset(), None, None, None, AttentionCore(2, 2, 5, 5, Cross())), d_memory=13
+        ),
+        params=220 + 260,
+        flops=2 * (6 * 220 + 14 * 260) + 2 * 4 * 21 * 10,
+        flops_other=5 * 4 * 21,
+        traffic=(480, 6 * 21 + 14 * 46 + 6 * 21 + 6 * 20, 2 * 2 * 7 * 10),
+        saved=66 + 6 * 10 + 14 * 20 + 6 * 10,
+        cache=(0, 140, 140),
+    ),
     "latent attention": row(  # ranks 7 and 17
         LatentAttention(
             11, 6, 7, 17, 5, 2, 13, False, 0, Rotary(7, 2, 0, 2), LatentCore(6, 17, 5, 2, 13, Causal())

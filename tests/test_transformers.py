@@ -260,6 +260,8 @@ PICTURES: dict[str, Rule] = {
     r"\w+\..*layers?\.(\d+)\.attention\.(?:attention\.)?([qkvo])_proj\.(\w+)": r"layers.\1.attention.\2.\3",
     r"classifier\.(\w+)": r"head.projection.\1",
 }
+AT_BERT = r"decoder\.bert\.encoder\.layer\.(\d+)\.crossattention\."
+AT_TROCR = r"decoder\.model\.decoder\.layers\.(\d+)\."
 SMALL = {
     "vocab_size": V,
     "hidden_size": 32,
@@ -1121,6 +1123,88 @@ CASES = [
         },
     ),
     Case(
+        "bert2bert",
+        "EncoderDecoderModel",
+        "EncoderDecoderConfig",
+        {
+            "encoder": {"model_type": "bert", **MHA, "num_hidden_layers": 3},
+            "decoder": {
+                "model_type": "bert",
+                **MHA,
+                "vocab_size": V - 3,
+                "is_decoder": True,
+                "add_cross_attention": True,
+                "tie_word_embeddings": True,
+            },
+        },
+        TINY["bert2bert"],
+        {
+            **{pattern.replace(r"bert\.", r"encoder\.", 1): f"encoder.{name}" for pattern, name in BERT.items()},
+            r"encoder\.pooler\.dense\.(\w+)": r"encoder.pooler.transform.\1",
+            **{rf"decoder\.{pattern}": f"decoder.{name}" for pattern, name in BERT.items()},
+            AT_BERT + r"self\.([qkv])\w+\.(\w+)": r"decoder.layers.\1.cross_attention.\2.\3",
+            AT_BERT + r"output\.dense\.(\w+)": r"decoder.layers.\1.cross_attention.o.\2",
+            AT_BERT + r"output\.LayerNorm\.(\w+)": r"decoder.layers.\1.cross_attention_norm.\2",
+        },
+    ),
+    Case(
+        "vit2trocr",
+        "VisionEncoderDecoderModel",
+        "VisionEncoderDecoderConfig",
+        {
+            "encoder": {
+                "model_type": "vit",
+                "hidden_size": 24,
+                "intermediate_size": 48,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "image_size": 12,
+                "patch_size": 4,
+            },
+            "decoder": {
+                "model_type": "trocr",
+                "vocab_size": V,
+                "d_model": 32,
+                "decoder_layers": 2,
+                "decoder_attention_heads": 4,
+                "decoder_ffn_dim": 48,
+                "max_position_embeddings": 64,
+                "cross_attention_hidden_size": 24,
+            },
+        },
+        TINY["vit2trocr"],
+        {
+            r"encoder\.embeddings\.cls_token": lambda tensor: {
+                "encoder.embedding.class_token.weight": tensor.flatten()
+            },
+            r"encoder\.embeddings\.position_embeddings": lambda tensor: {
+                "encoder.embedding.positions.weight": tensor[0]
+            },
+            r"encoder\.embeddings\.patch_embeddings\.projection\.(\w+)": r"encoder.embedding.patches.\1",
+            r"encoder\.layers\.(\d+)\.attention\.([qkvo])_proj\.(\w+)": r"encoder.layers.\1.attention.\2.\3",
+            r"encoder\.layers\.(\d+)\.layernorm_before\.(\w+)": r"encoder.layers.\1.attention_norm.\2",
+            r"encoder\.layers\.(\d+)\.layernorm_after\.(\w+)": r"encoder.layers.\1.feed_forward_norm.\2",
+            r"encoder\.layers\.(\d+)\.mlp\.fc1\.(\w+)": r"encoder.layers.\1.feed_forward.up.\2",
+            r"encoder\.layers\.(\d+)\.mlp\.fc2\.(\w+)": r"encoder.layers.\1.feed_forward.down.\2",
+            r"encoder\.layernorm\.(\w+)": r"encoder.final_norm.\1",
+            r"encoder\.pooler\.dense\.(\w+)": r"encoder.pooler.transform.\1",
+            r"decoder\.model\.decoder\.embed_tokens\.weight": "decoder.embedding.tokens.weight",
+            r"decoder\.model\.decoder\.embed_positions\.weight": lambda tensor: {
+                "decoder.embedding.positions.weight": torch.cat((tensor[2:], tensor[:2]))
+            },
+            r"decoder\.model\.decoder\.layernorm_embedding\.(\w+)": r"decoder.embedding.norm.\1",
+            AT_TROCR + r"self_attn\.([qkv])_proj\.(\w+)": r"decoder.layers.\1.attention.\2.\3",
+            AT_TROCR + r"self_attn\.out_proj\.(\w+)": r"decoder.layers.\1.attention.o.\2",
+            AT_TROCR + r"encoder_attn\.([qkv])_proj\.(\w+)": r"decoder.layers.\1.cross_attention.\2.\3",
+            AT_TROCR + r"encoder_attn\.out_proj\.(\w+)": r"decoder.layers.\1.cross_attention.o.\2",
+            AT_TROCR + r"self_attn_layer_norm\.(\w+)": r"decoder.layers.\1.attention_norm.\2",
+            AT_TROCR + r"encoder_attn_layer_norm\.(\w+)": r"decoder.layers.\1.cross_attention_norm.\2",
+            AT_TROCR + r"final_layer_norm\.(\w+)": r"decoder.layers.\1.feed_forward_norm.\2",
+            AT_TROCR + r"fc1\.(\w+)": r"decoder.layers.\1.feed_forward.up.\2",
+            AT_TROCR + r"fc2\.(\w+)": r"decoder.layers.\1.feed_forward.down.\2",
+        },
+    ),
+    Case(
         "vit",
         "ViTForImageClassification",
         "ViTConfig",
@@ -1619,6 +1703,9 @@ def their_logits(case: Case, theirs: nn.Module, inputs: tuple[Tensor, ...]) -> A
         return theirs(decoder_input_ids=inputs[0], input_ids=inputs[1]).logits
     if case.name == "whisper":
         return theirs(decoder_input_ids=inputs[0], input_features=inputs[1]).logits
+    if case.name in ("bert2bert", "vit2trocr"):
+        source = {"input_ids" if case.name == "bert2bert" else "pixel_values": inputs[1]}
+        return theirs(decoder_input_ids=inputs[0], **source).logits, theirs.encoder(inputs[1]).pooler_output
     told = {  # for they take some ids for padding
         "mpnet": {"position_ids": torch.arange(2, T + 2).expand(B, T)},
         "xlm": {"lengths": torch.full((B,), T), "langs": torch.zeros_like(inputs[0])},

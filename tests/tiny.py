@@ -25,6 +25,7 @@ LIKE_BERT: dict[str, Any] = {
     "embedding": {"types": 2, "norm": True},
     "head": {"form": "masked-lm", "tied": True},
 }
+HALF_BERT = {key: value for key, value in LIKE_BERT.items() if key != "kind"}
 WIDE: dict[str, Any] = {
     "attention": {"d_head": 16},
     "positions": {"theta": 1_000_000, "rotary_dims": 4, "spread": True},
@@ -515,6 +516,37 @@ TINY: dict[str, dict[str, Any]] = {
         "head": {"tied": True},
         "encoder": {"audio": {"mels": 8, "positions": 10}, "positions": {"form": "learned"}},
         "decoder": {"positions": {"form": "learned", "rows": 32}},
+    },
+    "bert2bert": {
+        "kind": "encoder-decoder",
+        "encoder": {
+            **HALF_BERT,
+            "n_layers": 3,
+            "embedding": {**LIKE_BERT["embedding"], "shared": False},
+            "head": {"form": "none", "pooler": True},
+        },
+        "decoder": {**HALF_BERT, "vocab_size": V - 3},
+    },
+    "vit2trocr": {
+        "kind": "encoder-decoder",
+        "n_layers": 2,
+        "attention": {"n_heads": 4, "bias": True},
+        "feed_forward": {"d_ff": 48, "activation": "gelu", "bias": True},
+        "encoder": {
+            "d_model": 24,
+            "vision": {"image": 12, "patch": 4},
+            "norm": {"form": "layer", "eps": 1e-12},
+            "positions": {"form": "learned"},
+            "head": {"form": "none", "pooler": True},
+        },
+        "decoder": {
+            "d_model": 32,
+            "vocab_size": V,
+            "norm": {"form": "layer", "place": "post"},
+            "positions": {"form": "learned", "rows": 66},
+            "embedding": {"norm": True},
+            "head": {"tied": True},
+        },
     },
     "vit": {
         "kind": "vision",

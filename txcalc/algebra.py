@@ -21,7 +21,7 @@ from txcalc.parts.model import FixedLength
 from txcalc.parts.part import Composite, Workload
 from txcalc.planning.crossover import RULES, Crossover, Lengths, Rule
 from txcalc.sources import build
-from txcalc.sources.assemble import assemble
+from txcalc.sources.assemble import assemble, positions_of
 from txcalc.symbols import BY_LETTER, TABLE, Symbol
 
 try:
@@ -123,8 +123,9 @@ def _lettered(stack: Mapping[str, Any], naming: _Naming, half: str) -> dict[str,
         result["n_layers"] = naming(number, stack["n_layers"], half)
     else:
         result["counts"] = {name: naming(number, len(at), half, name, plain=False) for name, at in stack["groups"]}
-    if stack["audio"] and result["positions"]["rows"] is None:
-        result["positions"]["rows"] = naming(BY_LETTER["P_max"], stack["audio"]["positions"], half)
+    if half == "encoder" and result["positions"]["form"] == "learned" and result["positions"]["rows"] is None:
+        rows = stack["audio"]["positions"] if stack["audio"] else positions_of(stack["vision"])
+        result["positions"]["rows"] = naming(BY_LETTER["P_max"], rows, half)
     result["layer"] = {}
     for name in kinds:
         layer = result["layer"][name] = dict(stack["layer"][name])

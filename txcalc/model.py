@@ -97,7 +97,8 @@ class Model:
         keep_scores: bool = False,
         decoding: bool | None = None,
     ) -> Workload:
-        """A checked workload. `source` is the encoder's positions: as many as `tokens` unless the model fixes them.
+        """A checked workload. `source` is the encoder's positions: as many as `tokens` unless the model fixes them (a
+        picture's, whatever is said).
 
         `decoding` is past > 0 for ints; over symbols or arrays say it.
         """
@@ -122,6 +123,8 @@ class Model:
             source = audio["positions"] if audio else tokens
         if isinstance(self.root, FixedLength):
             tokens = source = self.root.positions
+        elif isinstance(self.root, EncoderDecoder) and self.root.positions is not None:
+            source = self.root.positions
         step = decoding if decoding is not None else not (whole(past) and past == 0)
         return Workload(batch, tokens, past, source, step, logits == "last", mla == "absorbed", keep_scores)
 
@@ -149,6 +152,12 @@ class Model:
     @property
     def has_encoder_apart(self) -> bool:
         return isinstance(self.root, EncoderDecoder)
+
+    @property
+    def reads_no_ids(self) -> bool:
+        """True where an encoder apart reads sound or a picture, of a length of its own."""
+        encoder = self.spec["stacks"].get("encoder", {})
+        return bool(encoder.get("audio") or encoder.get("vision"))
 
     @property
     def has_latents(self) -> bool:

@@ -390,6 +390,8 @@ class Attention(Composite):
     # A table of biases by distance of this layer's own.
     relative_bias: RelativeBias | None = None
     value_scale: Any = None
+    # Width of what cross-attention reads, where it is not this stack's.
+    d_memory: Any = None
 
     def children(self) -> Iterator[Child]:
         cross = type(self.span) is Cross
@@ -398,11 +400,12 @@ class Attention(Composite):
         keeps = "yes" if self.keeps_input else "no"
         # The encoder's output is one tensor for all layers: the first cross-attention's k keeps it (see the stack).
         at = {"on": on_source} if cross else {}
+        read = self.d_model if self.d_memory is None else self.d_memory
         yield Child("q", Linear(self.d_model, queries, "q" in self.biases, keeps))
         if self.lender is None:
-            yield Child("k", Linear(self.d_model, pairs, "k" in self.biases, "no"), **at)  # type: ignore[arg-type]
+            yield Child("k", Linear(read, pairs, "k" in self.biases, "no"), **at)  # type: ignore[arg-type]
         if self.lender is None and not self.tied_kv:
-            yield Child("v", Linear(self.d_model, values, "v" in self.biases, "no"), **at)  # type: ignore[arg-type]
+            yield Child("v", Linear(read, values, "v" in self.biases, "no"), **at)  # type: ignore[arg-type]
         if self.gate:
             yield Child("g", Linear(self.d_model, self.n_heads * self.gate.gates, "g" in self.biases, "no"))
         if self.query_norm:

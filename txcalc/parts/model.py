@@ -254,10 +254,14 @@ class Memory(Leaf):
 
 @frozen
 class EncoderDecoder(Composite):
-    """An encoder over `source` positions, and a decoder over `tokens` that attends to it."""
+    """An encoder over `source` positions, and a decoder over `tokens` that attends to it.
+
+    `positions` is how many the encoder has where that is part of the model (a picture's patches).
+    """
 
     encoder: Stack
     decoder: Stack
+    positions: Any = None
 
     def children(self) -> Iterator[Child]:
         yield Child("encoder", self.encoder, on=on_source)

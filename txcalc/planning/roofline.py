@@ -360,9 +360,8 @@ class Pace:
         self.model, self.layout, self.engine = model, layout, engine
         self.ranks = [Rank(model, stage, layout, accelerator, engine) for stage in sharding.stages(layout)]
         self.caching = model.kind not in ("encoder", "vision")
-        audio = model.spec["stacks"].get("encoder", {}).get("audio")
         # What a prompt is: tokens of the encoder, of which a prefix is no use; or what the model decodes from.
-        self.encodes = model.has_encoder_apart and not audio
+        self.encodes = model.has_encoder_apart and not model.reads_no_ids
         self.sharing = max(1, layout.ep // layout.tp)  # copies of the rest that experts are spread over
 
     def busy(self, sequences: int) -> float:

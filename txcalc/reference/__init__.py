@@ -21,7 +21,9 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtra("the reference model", "torch", "verify") from missing
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor
 
@@ -89,24 +91,29 @@ def inputs(
 ) -> tuple[Tensor, ...]:
     """Random inputs that `forward` takes, in its order.
 
-    Ids (B, T); an encoder–decoder's ids (B, T) and source ids (B, source); audio's ids (B, T) and bands
+    Ids (B, T); an encoder–decoder's ids (B, T) and source ids (B, source), or pictures; audio's ids (B, T) and bands
     (B, mels, 2·source); pictures (B, channels, side, side); vectors (B, T, D) of a model without a vocabulary.
     """
     stacks = model.spec["stacks"]
     last = stacks.get("decoder") or stacks[""]
     if last["vision"]:
-        side = last["vision"]["image"]
-        return (torch.randn(batch, last["vision"]["channels"], side, side, device=device),)
+        return (_pictures(last["vision"], batch, device),)
     if last["vocab_size"] is None:
         return (torch.randn(batch, tokens, last["d_model"], device=device),)
     ids = torch.randint(last["vocab_size"], (batch, tokens), device=device)
     if "encoder" not in stacks:
         return (ids,)
     source = model.workload(batch, tokens, source=source).source
-    audio = stacks["encoder"]["audio"]
-    if audio:
-        return ids, torch.randn(batch, audio["mels"], 2 * source, device=device)
-    return ids, torch.randint(last["vocab_size"], (batch, source), device=device)
+    first = stacks["encoder"]
+    if first["vision"]:
+        return ids, _pictures(first["vision"], batch, device)
+    if first["audio"]:
+        return ids, torch.randn(batch, first["audio"]["mels"], 2 * source, device=device)
+    return ids, torch.randint(first["vocab_size"], (batch, source), device=device)
+
+
+def _pictures(vision: Mapping[str, Any], batch: int, device: str | torch.device) -> Tensor:
+    return torch.randn(batch, vision["channels"], vision["image"], vision["image"], device=device)
 
 
 __all__ = ["Cache", "Mode", "build", "cut", "inputs", "mode", "tracing"]

@@ -269,10 +269,11 @@ class Attention(nn.Module):
         d_model, heads, groups, width = part.d_model, part.n_heads, part.n_kv_heads, part.d_head
         self.q = Linear(d_model, heads * width, "q" in part.biases, like)
         self.lender, self.tied_kv = part.lender, part.tied_kv
+        read = d_model if part.d_memory is None else part.d_memory
         if self.lender is None:
-            self.k = Linear(d_model, groups * width, "k" in part.biases, like)
+            self.k = Linear(read, groups * width, "k" in part.biases, like)
         if self.lender is None and not self.tied_kv:
-            self.v = Linear(d_model, groups * part.core.d_v, "v" in part.biases, like)
+            self.v = Linear(read, groups * part.core.d_v, "v" in part.biases, like)
         self.q_norm = Norm(part.query_norm, like) if part.query_norm else None
         self.k_norm = Norm(part.key_norm, like) if part.key_norm else None
         self.v_norm = Norm(part.value_norm, like) if part.value_norm else None

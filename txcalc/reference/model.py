@@ -458,8 +458,10 @@ class EncoderDecoder(Asked):
         self.encoder = Stack(part.encoder, like, "encoder.", table)
         self.memory = nn.Identity()
 
-    def forward(self, ids: Tensor, source: Tensor | None = None, *, cache: Cache | None = None) -> Tensor:
-        """Logits (B, T, V) of decoder ids (B, T) after `source`, ids (B, S) or bands of sound; None where the cache
-        holds what the decoder needs of it."""
-        memory = None if source is None else self.memory(self.encoder(source))
-        return self.decoder(ids, memory=memory, cache=cache)
+    def forward(self, ids: Tensor, source: Tensor | None = None, *, cache: Cache | None = None) -> Any:
+        """Logits (B, T, V) of decoder ids (B, T) after `source`, ids (B, S), pictures or bands of sound; None where the
+        cache holds what the decoder needs of it. With a pooler over the encoder, these and its vector."""
+        made = None if source is None else self.encoder(source)
+        states, *pooled = made if isinstance(made, tuple) else (made,)
+        logits = self.decoder(ids, memory=None if states is None else self.memory(states), cache=cache)
+        return (logits, *pooled) if pooled else logits

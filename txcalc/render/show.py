@@ -157,6 +157,8 @@ def report(model: Model, ledger: Ledger, kept: Ledger, attention: str, dtype: st
         notes.append(f"{work.past + work.tokens:,} positions are beyond its context of {model.context:,}")
     if model.fixed_length:
         notes.append("the number of positions is part of the model: tokens are ignored")
+    elif model.has_encoder_apart and model.reads_no_ids and model.kind != "audio":
+        notes.append("a picture's positions are part of the model: a source is ignored")
     return Report(facts, tables, header, notes)
 
 

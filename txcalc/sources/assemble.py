@@ -64,14 +64,16 @@ Table = Mapping[str, Any]
 
 def assemble(spec: Table) -> Composite:
     """The tree of a resolved description (`resolve.resolve`)."""
-    stacks = {half: _stack(stack) for half, stack in spec["stacks"].items()}
+    memory = spec["stacks"].get("encoder", {}).get("d_model")
+    stacks = {half: _stack({**stack, "d_memory": memory}) for half, stack in spec["stacks"].items()}
     if len(stacks) == 1:
         (stack,), (table,) = stacks.values(), spec["stacks"].values()
-        return FixedLength(stack, _places(table["vision"])) if table["vision"] else stack
+        return FixedLength(stack, positions_of(table["vision"])) if table["vision"] else stack
     encoder, decoder = stacks["encoder"], stacks["decoder"]
     if encoder.embedding and encoder.embedding.tokens and spec["stacks"]["encoder"]["embedding"]["shared"]:
         encoder = _with_shared_table(encoder)
-    return EncoderDecoder(encoder, decoder)
+    vision = spec["stacks"]["encoder"]["vision"]
+    return EncoderDecoder(encoder, decoder, positions_of(vision) if vision else None)
 
 
 def _with_shared_table(encoder: Stack) -> Stack:
@@ -80,7 +82,7 @@ def _with_shared_table(encoder: Stack) -> Stack:
     return replace(encoder, embedding=replace(embedding, tokens=replace(embedding.tokens, tied=True)))
 
 
-def _places(vision: Table) -> Any:
+def positions_of(vision: Table) -> Any:
     """Positions of a picture: its patches, and the class token."""
     side = exact_div(vision["image"], vision["patch"])
     return side * side + 1 if vision["class_token"] else side * side
@@ -177,7 +179,7 @@ def _embedding(stack: Table) -> Embedding | None:
     added = width if table["early"] else inner  # what is added to the tokens is as wide
     rows = places["rows"]
     if places["form"] == "learned" and rows is None:
-        rows = _places(vision) if vision else audio["positions"]
+        rows = positions_of(vision) if vision else audio["positions"]
     convolutions: tuple[Convolution, ...] = ()
     if audio:
         kernel = audio["kernel"]
@@ -263,7 +265,7 @@ def _block(layer: Table, d_model: Any, stack: Table) -> Block:
         beside = bool(branches) and (parallel != "no" or part in joint[1:] or follows)
         pre = own if place in ("pre", "sandwich") and parallel != "shared" and part != "layer_input" else None
         pre = replace(pre, keeps=False) if pre and beside else pre
-        made = _part(layer, part, d_model, role, shares_input=beside and pre is None)
+        made = _part(layer, part, d_model, role, beside and pre is None, stack["d_memory"])
         if isinstance(made, Experts) and made.router_norm:  # the router's input is what their norm reads
             made, pre = replace(made, norm=pre), None
         after = place in ("post", "after", "sandwich") or part in (*layer["norm"]["after"], "layer_input")
@@ -282,7 +284,7 @@ def _block(layer: Table, d_model: Any, stack: Table) -> Block:
     )
 
 
-def _part(layer: Table, part: str, d_model: Any, role: str, shares_input: bool) -> Composite:
+def _part(layer: Table, part: str, d_model: Any, role: str, shares_input: bool, memory: Any) -> Composite:
     if part == "feed_forward":
         table = layer["feed_forward"]
         form = table["gated"], table["activation"], table["bias"]
@@ -309,7 +311,9 @@ def _part(layer: Table, part: str, d_model: Any, role: str, shares_input: bool) 
         return _latent(layer, d_model, _span(layer["latent"], role))
     cross = part == "cross_attention"
     made = _attention(layer, d_model, Cross() if cross else _span(layer["attention"], role), cross, not shares_input)
-    if layer["positions"]["form"] == "relative" and layer["positions"]["apart"] and not cross:
+    if cross:
+        return replace(made, d_memory=memory)
+    if layer["positions"]["form"] == "relative" and layer["positions"]["apart"]:
         return replace(made, relative_bias=_relative_bias(layer["positions"], made.n_heads, role))
     return made
 

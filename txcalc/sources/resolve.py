@@ -140,7 +140,7 @@ def _stack(resolver: Resolver, raw: Mapping[str, Any], homes: Homes, kind: Any, 
         stack[name] = resolver.section(name, STACK[name], raw.get(name, {}), homes, done)
     for name in ("vision", "audio"):
         stack[name] = None
-        if name == kind and half != "decoder":
+        if (name == kind and half != "decoder") or (name == "vision" and half == "encoder" and name in raw):
             stack[name] = resolver.section(name, STACK[name], raw.get(name, {}), homes, done)
         elif name in raw and name != kind:
             resolver.faults.append(f'{written(homes, name)} is a table, expected only where kind is "{name}"')
@@ -526,11 +526,11 @@ def _unequal(a: Any, b: Any) -> bool:
 
 
 def _check_halves(resolver: Resolver, encoder: Mapping[str, Any], decoder: Mapping[str, Any]) -> None:
-    """The decoder attends to the encoder's output; one token table serves both where the encoder reads tokens."""
-    shared = [("d_model", encoder["d_model"], decoder["d_model"])]
-    if not encoder["audio"] and encoder["embedding"]["shared"]:
-        ranks = encoder["embedding"]["rank"], decoder["embedding"]["rank"]
-        shared += [("vocab_size", encoder["vocab_size"], decoder["vocab_size"]), ("embedding.rank", *ranks)]
-    for key, one, other in shared:
+    """One token table serves both halves where the encoder reads tokens, unless each has its own."""
+    if encoder["audio"] or encoder["vision"] or not encoder["embedding"]["shared"]:
+        return
+    ranks = encoder["embedding"]["rank"], decoder["embedding"]["rank"]
+    shared = [(key, encoder[key], decoder[key]) for key in ("d_model", "vocab_size")]
+    for key, one, other in (*shared, ("embedding.rank", *ranks)):
         if _unequal(one, other):
-            resolver.fault(f"decoder.{key}", other, f"the encoder's {one}")
+            resolver.fault(f"decoder.{key}", other, f"the encoder's {one}, for they share a table of tokens")

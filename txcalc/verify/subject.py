@@ -125,7 +125,7 @@ class Subject:
         if self.model.fixed_length:
             return [Point(batch, 1, None) for batch in (1, 2, 3, 5, 8)]
         rows = self.longest or max(point[1] for point in POINTS)
-        apart = self.model.spec["kind"] == "encoder-decoder"
+        apart = self.model.has_encoder_apart and not self.model.reads_no_ids
         found = [Point(b, min(t, rows), min(s, rows) if apart else None) for b, t, s in POINTS]
         return list(dict.fromkeys(found))
 
@@ -142,7 +142,7 @@ class Subject:
         """The sizes as symbols; a length that can only be 1 is none."""
         if self.longest == 1 and not self.model.fixed_length:
             return Point(B, 1, self.points[0].source and 1)
-        return Point(B, T, T_SRC if self.model.spec["kind"] == "encoder-decoder" else None)
+        return Point(B, T, T_SRC if self.model.has_encoder_apart and not self.model.reads_no_ids else None)
 
     def symbols(self, device: str = "meta") -> Symbols:
         """Inputs whose sizes are symbols. Which dimension is which shows when one size changes."""

@@ -80,6 +80,8 @@ def _automatic(transformers: Any, model: Model) -> Any:
     kinds = {"masked-lm": "AutoModelForMaskedLM", "classifier": "AutoModelForImageClassification", "none": "AutoModel"}
     if model.spec["kind"] == "audio":
         return transformers.AutoModelForSpeechSeq2Seq
+    if model.reads_no_ids:
+        return transformers.AutoModelForImageTextToText
     if model.spec["kind"] == "encoder-decoder":
         return transformers.AutoModelForSeq2SeqLM
     if model.spec["kind"] == "decoder" and head == "masked-lm":

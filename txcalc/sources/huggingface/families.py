@@ -27,8 +27,8 @@ gte ibert jina_embeddings_v3 megatron-bert modernbert mpnet nomic_bert rembert r
 xlm-roberta xlm-roberta-xl
 """
 _SEQ2SEQ = """
-bart blenderbot blenderbot-small m2m_100 marian mbart mt5 mvp nllb-moe pegasus plbart switch_transformers t5 t5gemma
-umt5 whisper
+bart blenderbot blenderbot-small fsmt m2m_100 marian mbart mt5 mvp nllb-moe pegasus plbart switch_transformers t5
+t5gemma umt5 whisper
 """
 _RECURRENT = """
 falcon_mamba granitemoehybrid jamba lfm2 lfm2_moe lfm3 mamba mamba2 minimax nemotron_h qwen3_5_moe_text qwen3_5_text
@@ -55,6 +55,7 @@ READERS: dict[str, tuple[str, str]] = {
         ("hybrid", _HYBRID),
         ("gemma", _GEMMA),
         ("vision", "beit dinov2 vit"),
+        ("joined", "encoder-decoder vision-encoder-decoder"),
     )
     for name in names.split()
 }
@@ -166,7 +167,6 @@ REFUSED: dict[str, str] = {
     "diffllama": "its differential attention has no part yet",
     "doge": "its dynamic mask has no part yet",
     "fnet": _NOT_ATTENTION,
-    "fsmt": "its halves have vocabularies of their own",
     "jetmoe": "its experts of attention have no part yet",
     "longformer": _SPARSE_ATTENTION,
     "led": _SPARSE_ATTENTION,
@@ -177,6 +177,7 @@ REFUSED: dict[str, str] = {
     "reformer": _SPARSE_ATTENTION,
     "squeezebert": "its grouped convolutions have no part yet",
     "swin": "its shifted windows have no part yet",
+    "trocr": "a decoder that is read in a vision-encoder-decoder",
     "xlnet": "its two streams have no part yet",
     "xlstm": _NOT_ATTENTION,
     "zamba": _MIXED,

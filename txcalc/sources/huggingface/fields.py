@@ -47,8 +47,8 @@ intermediate_size: but gpt_neo qwen3_5_moe_text rwkv solar_open
 is_decoder: bert blenderbot blenderbot-small camembert data2vec-text electra ernie gpt_neox gpt_neox_japanese marian
   mbart megatron-bert mt5 mvp pegasus plbart rembert roberta roberta-prelayernorm roformer switch_transformers t5 umt5
   xlm-roberta xlm-roberta-xl
-is_encoder_decoder: blenderbot blenderbot-small m2m_100 marian mbart mt5 mvp nllb-moe pegasus plbart switch_transformers
-  t5 t5gemma umt5 whisper
+is_encoder_decoder: blenderbot blenderbot-small fsmt m2m_100 marian mbart mt5 mvp nllb-moe pegasus plbart
+  switch_transformers t5 t5gemma umt5 vision-encoder-decoder whisper
 layer_types: nemotron_h
 layers_block_type: granitemoehybrid
 mamba_conv_bias: but granitemoehybrid

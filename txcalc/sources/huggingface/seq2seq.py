@@ -95,12 +95,12 @@ def mt5(c: Config) -> Raw:
     return t5(c)
 
 
-def _half(c: Config, raw: Raw, half: str) -> Raw:
+def _half(c: Config, raw: Raw, half: str, act: str = "gelu") -> Raw:
     """The keys of one half: layers, heads, feed-forward."""
     n_heads = c.size(f"{half}_attention_heads", *(("num_attention_heads",) if half == "encoder" else ()))
     c.divides(n_heads, raw["d_model"], f"{half}_attention_heads", "d_model")
     names = (f"{half}_layers", *(("num_hidden_layers",) if half == "encoder" else ()))
-    channel = {"d_ff": c.size(f"{half}_ffn_dim"), "activation": c.activation("activation_function", default="gelu")}
+    channel = {"d_ff": c.size(f"{half}_ffn_dim"), "activation": c.activation("activation_function", default=act)}
     return {
         "n_layers": c.layers(*names),
         "attention": {"n_heads": n_heads, "d_head": max(1, raw["d_model"] // n_heads), "bias": True},
@@ -181,8 +181,51 @@ def marian(c: Config) -> Raw:
     return raw
 
 
+def fsmt(c: Config) -> Raw:
+    """Halves with a vocabulary each; the sinusoids are stored as tables, with rows up to the padding's."""
+    _joined(c)
+    c.ignore("scale_embedding", "activation_dropout", "langs", "decoder")
+    head_of(c, "lm")
+    vocabulary = {"encoder": c.size("src_vocab_size"), "decoder": c.size("tgt_vocab_size", "vocab_size")}
+    padding = c.count("pad_token_id", default=1)
+    if padding >= min(vocabulary.values()):
+        c.fault("pad_token_id", padding, "less than src_vocab_size and tgt_vocab_size")
+    tied = c.flag("tie_word_embeddings", default=False)
+    if tied and vocabulary["encoder"] != vocabulary["decoder"]:
+        c.fault("tie_word_embeddings", True, "false where src_vocab_size and tgt_vocab_size differ")
+    d_model, rows = c.size("d_model", "hidden_size"), c.size("max_position_embeddings", default=1024) + padding + 1
+    raw: Raw = {
+        "kind": "encoder-decoder",
+        "d_model": d_model,
+        "norm": {"form": "layer", "place": "post"},
+        "positions": {"form": "learned", "rows": rows},
+        "embedding": {"shared": tied},
+        "head": {"tied": tied},
+    }
+    for half, size in vocabulary.items():
+        raw[half] = {"vocab_size": size, **_half(c, raw, half, act="relu")}
+    return raw
+
+
 def m2m_100(c: Config) -> Raw:
     return _bart(c, "pre", 1024, 0, False, positions="sinusoidal")
+
+
+def trocr(c: Config) -> Raw:
+    """BART's decoder alone, with a head tied to its table."""
+    c.ignore("scale_embedding", "activation_dropout", "classifier_dropout", "decoder_start_token_id")
+    c.only(False, "is_encoder_decoder", why="a decoder is read")
+    raw: Raw = {"d_model": c.size("d_model", "hidden_size"), "vocab_size": c.size("vocab_size")}
+    padding_within(c, raw)
+    learned = c.flag("use_learned_position_embeddings", default=True)
+    rows = c.size("max_position_embeddings", default=512)
+    return raw | {
+        **_half(c, raw, "decoder"),
+        "norm": {"form": "layer", "place": "post"},
+        "positions": {"form": "learned", "rows": rows + 2} if learned else {"form": "sinusoidal"},
+        "embedding": {"norm": c.flag("layernorm_embedding", default=True)},
+        "head": {"tied": c.flag("tie_word_embeddings", default=True)},
+    }
 
 
 def whisper(c: Config) -> Raw:
@@ -242,9 +285,7 @@ def t5gemma(c: Config) -> Raw:
             c.fault(half, c.data.get(half), "an object, the half's own config")
             table = Config({}, c.model_type, f"{half}.", c)
         halves[half] = _gemma_half(table, half)
-    encoder, decoder = halves["encoder"], halves["decoder"]
-    if encoder["d_model"] != decoder["d_model"]:
-        c.fault("decoder.hidden_size", decoder["d_model"], f"the encoder's {encoder['d_model']:,}")
+    decoder = halves["decoder"]
     c.only(decoder["vocab_size"], "vocab_size", why="the decoder's table")
     c.ignore("query_pre_attn_scalar")
     return {

@@ -496,7 +496,7 @@ def norm_tables(draw: st.DrawFn) -> dict[str, Any]:
     if table["place"] == "pre":
         table["after"] = draw(st.lists(st.sampled_from(["attention", "feed_forward", "experts"]), unique=True))
     if table["form"] == "layer":
-        table["bias"] = draw(flags)
+        table |= {key: draw(flags) for key in ("bias", "final_bias", "qk_bias")}
     return table
 
 
@@ -579,12 +579,21 @@ def encoders(draw: st.DrawFn) -> dict[str, Any]:
         "norm": draw(norm_tables()),
         "positions": draw(position_tables | st.sampled_from(TABLED)),
         "embedding": draw(
-            st.fixed_dictionaries({"norm": flags}, optional={"types": sizes, "rank": sizes, "scale": st.just(2.0)})
+            st.fixed_dictionaries(
+                {"norm": flags},
+                optional={
+                    "types": sizes,
+                    "rank": sizes,
+                    "scale": st.just(2.0),
+                    "tables": st.lists(st.tuples(sizes, sizes).map(list), max_size=2),
+                },
+            )
         ),
         "head": draw(
             st.sampled_from([{"form": "masked-lm", "tied": True}, {"form": "masked-lm"}, {"form": "none"}])
             | st.just({"form": "none", "pooler": True})
             | st.just({"form": "classifier", "classes": 3})
+            | st.just({"form": "masked-lm", "activation": "relu"})
             | st.fixed_dictionaries(
                 {"form": st.just("masked-lm"), "plain": st.just(True), "tied": flags, "bias": flags}
             )

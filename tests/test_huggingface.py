@@ -868,6 +868,10 @@ ALTERED: dict[str, tuple[dict[str, Any], ...]] = {
         {"num_key_value_heads": 3, "mlp_bias": True, "attention_bias": True},
         {"head_dim": 16, "num_attention_heads": 6, "tie_word_embeddings": True},
     ),
+    "esmc": (
+        {"num_attention_heads": 20, "mlp_bias": True, "attention_bias": True},
+        {"intermediate_size": 100, "vocab_size": 33},
+    ),
     "flaubert": ({"n_langs": 5, "emb_dim": 64, "n_heads": 4}, {"use_lang_emb": False, "n_langs": 5, "n_heads": 8}),
     "gte": (
         {"type_vocab_size": 0, "tie_word_embeddings": False},
@@ -878,6 +882,10 @@ ALTERED: dict[str, tuple[dict[str, Any], ...]] = {
         {"num_attention_heads": 6, "head_dim": 10, "type_vocab_size": 3},
         {"hidden_size": 64, "num_attention_heads": 4, "vocab_size": 99},
     ),
+    "layoutlm": (
+        {"max_2d_position_embeddings": 99, "num_attention_heads": 6},
+        {"type_vocab_size": 3, "intermediate_size": 100, "max_position_embeddings": 64},
+    ),
     "mpnet": (
         {"relative_attention_num_buckets": 40, "max_position_embeddings": 64},
         {"num_attention_heads": 6, "intermediate_size": 100},
@@ -886,6 +894,10 @@ ALTERED: dict[str, tuple[dict[str, Any], ...]] = {
     "roformer": (
         {"embedding_size": 100, "num_attention_heads": 6},
         {"max_position_embeddings": 99, "type_vocab_size": 3, "embedding_size": 768},
+    ),
+    "tapas": (
+        {"type_vocab_sizes": [3, 5, 7, 2, 2, 2, 2], "num_attention_heads": 6},
+        {"type_vocab_sizes": [4, 5, 6], "intermediate_size": 100},
     ),
     "xlm": ({"n_langs": 5, "emb_dim": 64, "n_heads": 4}, {"gelu_activation": False, "tie_word_embeddings": False}),
     "ernie4_5_moe": (
@@ -971,7 +983,7 @@ ALTERED: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 # Their code looks at values, which no tensor has on the meta device.
-VALUES = frozenset({"flaubert", "ibert", "roformer", "xlm"})
+VALUES = frozenset({"flaubert", "ibert", "layoutlm", "roformer", "tapas", "xlm"})
 
 
 @pytest.mark.parametrize("model_type", ALTERED)

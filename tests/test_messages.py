@@ -320,6 +320,18 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         },
         "positions.rows is 9, expected none: its sinusoids are those of equally wide heads",
     ),
+    "tables without how often": (
+        {"embedding.tables": [[9, 1], [9]]},
+        "embedding.tables is [[9, 1], [9]], expected a list of pairs: the rows of a table, and how often it is read",
+    ),
+    "an RMSNorm at the end with a bias": (
+        {"norm.final_bias": True},
+        "norm.final_bias is True, expected false with form = 'rms' (an RMSNorm has no bias)",
+    ),
+    "an activation of no layer": (
+        {"head.activation": "gelu"},
+        "head.activation is 'gelu', expected none but with a layer before a masked-lm head",
+    ),
     "a plain head of another form": (
         {"head.plain": True},
         "head.plain is True, expected false but with head.form = 'masked-lm' as wide as the model",

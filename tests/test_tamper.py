@@ -864,6 +864,12 @@ ROWS = {
         traffic=(30 + 66 + 55, 6 * (5 + 16 + 33 + 11), 0),
         saved=30,
     ),
+    "embedding, further tables": row(  # the second is read twice
+        Embedding(5, Lookup(17, 5), tables=((Lookup(7, 5, True), 1), (Lookup(3, 5, True), 2))),
+        params=85 + 35 + 15,
+        flops_other=6 * 3 * 5,
+        traffic=(4 * 30, 6 * 4 * 5, 0),
+    ),
     "embedding": row(  # 3 tokens, of which 1 is the class token; 7 positions, 2 types
         Embedding(
             5, Lookup(17, 5), Patches(1, 2, 5), Vector(5), (), "gelu", Lookup(7, 5, True), None, Lookup(2, 5, True),

@@ -1262,6 +1262,35 @@ CASES = [
         },
     ),
     Case(
+        "layoutlm",
+        "LayoutLMForMaskedLM",
+        "LayoutLMConfig",
+        MHA | {"max_2d_position_embeddings": 20, "tie_word_embeddings": True},
+        TINY["layoutlm"],
+        {
+            **{pattern.replace("bert", "layoutlm", 1): name for pattern, name in BERT.items()},
+            **{
+                rf"layoutlm\.embeddings\.{axis}_position_embeddings\.weight": f"embedding.tables.{i}.weight"
+                for i, axis in enumerate("xyhw")
+            },
+            r"layoutlm\.pooler\.dense\.(\w+)": r"pooler.transform.\1",
+        },
+    ),
+    Case(
+        "esmc",
+        "EsmcForMaskedLM",
+        "EsmcConfig",
+        MHA | {"attention_bias": True, "num_hidden_layers": 36},  # with 36 the branches are as they are, else scaled
+        TINY["esmc"] | {"n_layers": 36},
+        {
+            **{pattern.replace("model", "esmc", 1): name for pattern, name in LLAMA.items()},
+            r"esmc\.layers\.(\d+)\.input_layernorm\.(\w+)": r"layers.\1.attention_norm.\2",
+            r"esmc\.layers\.(\d+)\.post_attention_layernorm\.(\w+)": r"layers.\1.feed_forward_norm.\2",
+            **ROBERTA_HEAD,
+            r"lm_head\.decoder\.(\w+)": r"head.projection.\1",
+        },
+    ),
+    Case(
         "mpnet",
         "MPNetForMaskedLM",
         "MPNetConfig",
@@ -1711,6 +1740,8 @@ def their_logits(case: Case, theirs: nn.Module, inputs: tuple[Tensor, ...]) -> A
         "xlm": {"lengths": torch.full((B,), T), "langs": torch.zeros_like(inputs[0])},
     }
     out = theirs(inputs[0], **told.get(case.name, {}))
+    if case.name == "layoutlm":
+        return out.logits, theirs.layoutlm(inputs[0]).pooler_output
     return (out.last_hidden_state, out.pooler_output) if case.name == "bert-pooler" else out.logits
 
 

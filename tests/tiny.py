@@ -453,6 +453,21 @@ TINY: dict[str, dict[str, Any]] = {
         "feed_forward": {"d_ff": 48, "activation": "gelu_tanh", "bias": True},
         "embedding": {"types": 2, "norm": True, "rank": 16},
     },
+    "layoutlm": {
+        **LIKE_BERT,
+        "embedding": {"types": 2, "norm": True, "tables": [[20, 2], [20, 2], [20, 1], [20, 1]]},
+        "head": {"form": "masked-lm", "tied": True, "pooler": True},
+    },
+    "esmc": {
+        "kind": "encoder",
+        "d_model": 32,
+        "n_layers": 2,
+        "vocab_size": V,
+        "attention": {"n_heads": 4, "qk_norm": "width", "bias": True},
+        "feed_forward": {"d_ff": 48, "gated": True},
+        "norm": {"form": "layer", "final_bias": False, "qk_bias": False},
+        "head": {"form": "masked-lm", "activation": "gelu"},
+    },
     "mpnet": {
         **LIKE_BERT,
         "positions": {"form": "relative", "rows": 64, "buckets": 32},

@@ -40,10 +40,11 @@ class LayerGroup(NamedTuple):
 class Embedding(Composite):
     """What turns ids, patches or sound into the stack's input.
 
-    `positions` and `types` are tables added to the tokens; `fixed` is a sinusoid added, without weights; `rank` tables
-    (ALBERT) are projected to the model's width, all that is added together, or, `early`, the tokens before anything is
-    added (OPT); a `scale` multiplies (Transformer 2017, Gemma). `mask_token` stands in
-    for patches that are hidden in training, and does nothing here.
+    `positions` and `types` are tables added to the tokens, `tables` others, each with how often it is read for a token
+    (LayoutLM's of places on a page, TAPAS's of rows and columns); `fixed` is a sinusoid added, without weights; `rank`
+    tables (ALBERT) are projected to the model's width, all that is added together, or, `early`, the tokens before
+    anything is added (OPT); a `scale` multiplies (Transformer 2017, Gemma). `mask_token` stands in for patches that are
+    hidden in training, and does nothing here.
     """
 
     width: Any
@@ -60,6 +61,7 @@ class Embedding(Composite):
     scale: Any = None
     mask_token: Vector | None = None
     early: bool = False
+    tables: tuple[tuple[Lookup, Any], ...] = ()
 
     def children(self) -> Iterator[Child]:
         if self.tokens:
@@ -83,6 +85,8 @@ class Embedding(Composite):
             yield Child("scale", Sum(self.projection.d_out if self.projection and self.early else self.width, 1))
         if self.types:
             yield Child("types", self.types)
+        for i, (table, reads) in enumerate(self.tables):
+            yield Child("tables", table, runs=reads, indices=(i,))
         if self.positions:
             yield Child("positions", self.positions)
         if self.fixed:

@@ -115,7 +115,7 @@ def _stack(stack: Table) -> Stack:
         _embedding(stack),
         bias,
         groups,
-        norm(stack["norm"], d_model) if stack["norm"]["final"] else None,
+        norm(stack["norm"] | {"bias": stack["norm"]["final_bias"]}, d_model) if stack["norm"]["final"] else None,
         pooler,
         _head(stack),
         _distance_table(stack) if stack["positions"]["form"] == "disentangled" else None,
@@ -197,6 +197,7 @@ def _embedding(stack: Table) -> Embedding | None:
         positions=Lookup(rows, added, True) if _has_table(places) else None,
         fixed=Sum(added, 1) if places["form"] == "sinusoidal" else None,
         types=Lookup(table["types"], added, True) if table["types"] is not None else None,
+        tables=tuple((Lookup(rows, added, True), reads) for rows, reads in table["tables"]) if text else (),
         norm=norm(stack["norm"], added) if table["norm"] else None,
         projection=None if table["rank"] is None else Linear(inner, width, not table["early"]),
         scale=table["scale"],
@@ -225,7 +226,8 @@ def _head(stack: Table) -> Head | None:
     if head["plain"]:
         return Head(Linear(d_model, vocab, head["bias"], tied=head["tied"]), None, None, None, False)
     first = next(iter(stack["layer"].values()))
-    activation = first["feed_forward"]["activation"] if "feed_forward" in first else "gelu"
+    usual = first["feed_forward"]["activation"] if "feed_forward" in first else "gelu"
+    activation = usual if head["activation"] is None else head["activation"]
     return Head(
         Linear(inner, vocab, True, tied=head["tied"]),
         Linear(d_model, inner, head["transform_bias"]),
@@ -364,15 +366,15 @@ def _attention(layer: Table, d_model: Any, span: Span, cross: bool, keeps_input:
         dims = width if places["rotary_dims"] is None else places["rotary_dims"]
         rotated = heads + groups if lender is None else heads
         rotary = Rotary(rotated, dims, places["theta"], width, places["interleaved"], places["spread"])
-    norms = dict.fromkeys(("query", "key"))
+    norms, own = dict.fromkeys(("query", "key")), {**layer["norm"], "bias": layer["norm"]["qk_bias"]}
     if table["qk_norm"] == "head":
-        norms = {"query": norm(layer["norm"], width, heads), "key": norm(layer["norm"], width, groups)}
+        norms = {"query": norm(own, width, heads), "key": norm(own, width, groups)}
     elif table["qk_norm"] == "width":
-        norms = {"query": norm(layer["norm"], product((heads, width))), "key": norm(layer["norm"], groups * width)}
+        norms = {"query": norm(own, product((heads, width))), "key": norm(own, groups * width)}
     elif table["qk_norm"] == "apart":
-        norms = {"query": norm(layer["norm"], width, heads, True), "key": norm(layer["norm"], width, groups, True)}
+        norms = {"query": norm(own, width, heads, True), "key": norm(own, width, groups, True)}
     elif table["qk_norm"] == "bare":
-        bare = {**layer["norm"], "weighted": False}
+        bare = {**own, "weighted": False}
         norms = {"query": norm(bare, width, heads), "key": norm(bare, width, groups)}
     value = width if table["d_v"] is None else table["d_v"]
     value_norm = None

@@ -315,8 +315,9 @@ def _check_layer(resolver: Resolver, layer: Mapping[str, Any], homes: Homes, rol
     if delta and not divides(delta["n_key_heads"], delta["n_heads"]):
         fault("delta.n_key_heads", delta["n_key_heads"], f"a divisor of n_heads = {delta['n_heads']}")
     norm, parts = layer["norm"], layer["parts"]
-    if norm["form"] == "rms" and norm["bias"]:
-        fault("norm.bias", True, "false with form = 'rms'", "an RMSNorm has no bias")
+    for key in ("bias", "final_bias", "qk_bias"):
+        if norm["form"] == "rms" and norm[key] and (key == "bias" or not norm["bias"]):
+            fault(f"norm.{key}", True, "false with form = 'rms'", "an RMSNorm has no bias")
     if norm["after"] and norm["place"] != "pre":
         fault("norm.after", norm["after"], "none unless place = 'pre'", "the others have norms after every part")
     joint = norm["joint"] or []
@@ -420,6 +421,8 @@ def _check_stack(resolver: Resolver, stack: Mapping[str, Any], homes: Homes) -> 
     for key in ("classes", "every", "transform", "transform_norm"):
         if head["form"] != "classifier" and head[key]:
             fault(f"head.{key}", head[key], f"none with head.form = {head['form']!r}")
+    if head["activation"] is not None and (head["form"] != "masked-lm" or head["plain"]):
+        fault("head.activation", head["activation"], "none but with a layer before a masked-lm head")
     if head["plain"] and (head["form"] != "masked-lm" or head["rank"] is not None):
         fault("head.plain", True, "false but with head.form = 'masked-lm' as wide as the model")
     if head["transform_norm"] and head["transform"] is None:

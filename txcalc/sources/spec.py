@@ -113,6 +113,13 @@ def some_of(*choices: str) -> Check:
     return check
 
 
+def tables(value: Any) -> list[list[Any]]:
+    """Pairs of sizes: the rows of a table, and how often it is read for a token."""
+    if not isinstance(value, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in value):
+        raise Wrong("a list of pairs: the rows of a table, and how often it is read")
+    return [[size(rows), size(reads)] for rows, reads in value]
+
+
 def parts_of(value: Any) -> list[str]:
     """Names of a layer's parts."""
     if isinstance(value, list) and all(isinstance(item, str) and item in PARTS for item in value):
@@ -383,6 +390,8 @@ STACK: dict[str, dict[str, Field]] = {
             one_of("no", "shared", "separate"), "no", "branches side by side, with one norm or their own"
         ),
         "final": Field(flag, lambda at: at["norm"]["place"] != "post", "norm after the last layer"),
+        "final_bias": Field(flag, lambda at: at["norm"]["bias"], "bias of that one, a LayerNorm"),
+        "qk_bias": Field(flag, lambda at: at["norm"]["bias"], "bias of the norms of Q and K, LayerNorms"),
         "offset": Field(flag, False, "multiplies by 1 + weight"),
         "weighted": Field(flag, True, "norms have weights"),
         "layer_scale": Field(flag, False, "a learned scale of every channel of what a branch adds"),
@@ -394,6 +403,9 @@ STACK: dict[str, dict[str, Field]] = {
     },
     "embedding": {
         "types": Field(size, None, "token types"),
+        "tables": Field(
+            tables, [], "further tables added to the tokens: pairs of their rows and how often each is read"
+        ),
         "norm": Field(flag, False, "norm after the embedding"),
         "rank": Field(size, None, "width of the table before a projection to d_model"),
         "early": Field(
@@ -420,6 +432,9 @@ STACK: dict[str, dict[str, Field]] = {
             size, lambda at: at["embedding"]["rank"], "width that a masked-lm head works at; absent: d_model"
         ),
         "transform_bias": Field(flag, True, "bias of the layer before a masked-lm head or a classifier"),
+        "activation": Field(
+            one_of(*ACTIVATIONS), None, "activation before a masked-lm head; absent: that of the feed-forward"
+        ),
         "plain": Field(flag, False, "a masked-lm head without a layer before it, whose bias is `bias`"),
         "pooler": Field(flag, False, "a D×D layer with tanh on the first position"),
         "softcap": Field(real, None, "logits are capped at ± this by a tanh"),

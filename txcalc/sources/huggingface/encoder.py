@@ -24,6 +24,7 @@ from txcalc.sources.huggingface.shared import (
     rotary,
     windows,
 )
+from txcalc.sources.spec import size
 
 
 def _encoder(
@@ -152,6 +153,35 @@ def ibert(c: Config) -> Raw:
     return _encoder(c, deciding="tanh")
 
 
+def layoutlm(c: Config) -> Raw:
+    """BERT with tables of places on a page: left and right, top and bottom, height, width. Its pooler always runs."""
+    raw = _encoder(c, without=("choice",))
+    rows = c.size("max_2d_position_embeddings", default=1024)
+    raw["embedding"]["tables"] = [[rows, 2], [rows, 2], [rows, 1], [rows, 1]]
+    raw["head"]["pooler"] = True
+    return raw
+
+
+def tapas(c: Config) -> Raw:
+    """BERT with tables of where a token stands in a spreadsheet."""
+    c.ignore(*_SPREADSHEET.split())
+    raw = _encoder(c, types=None, rows=1024, without=("token", "question", "choice"))
+    rows = c.items("type_vocab_sizes", of=size, length=None, default=[3, 256, 256, 2, 256, 256, 10])
+    raw["embedding"]["tables"] = [[number, 1] for number in rows]
+    return raw
+
+
+# What decides about TAPAS's losses and answers, whose head is not read.
+_SPREADSHEET = """
+positive_label_weight num_aggregation_labels aggregation_loss_weight use_answer_as_supervision answer_loss_importance
+use_normalized_answer_loss huber_loss_delta aggregation_temperature use_gumbel_for_cells use_gumbel_for_aggregation
+average_approximation_function cell_selection_preference answer_loss_cutoff max_num_rows max_num_columns
+average_logits_per_cell select_one_column allow_empty_column_selection init_cell_selection_weights_to_zero
+reset_position_index_per_cell disable_per_token_loss aggregation_labels no_aggregation_label_index softmax_temperature
+type_vocab_size
+"""
+
+
 def mpnet(c: Config) -> Raw:
     """A learned table of positions, and a bias by distance that all layers share."""
     raw = _encoder(c, types=None, deciding="tanh")
@@ -221,7 +251,7 @@ def roformer(c: Config) -> Raw:
 
 def eurobert(c: Config) -> Raw:
     """As Llama, looking both ways."""
-    raw = _gated(c)
+    raw = _gated(c, padding=128001)
     c.ignore("classifier_pooling", "clf_pooling", "hidden_dropout")
     form = head_of(c, "masked-lm", "none", "sequence", "token")
     if form == "masked-lm":
@@ -240,8 +270,8 @@ def eurobert(c: Config) -> Raw:
     return raw | {"head": head}
 
 
-def _gated(c: Config) -> Raw:
-    """A stack of Llama's layers as an encoder."""
+def _gated(c: Config, padding: int) -> Raw:
+    """A stack of Llama's layers as an encoder; `padding` is the row of padding in the class."""
     c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
     raw: Raw = {
         "kind": "encoder",
@@ -249,7 +279,7 @@ def _gated(c: Config) -> Raw:
         "n_layers": c.layers("num_hidden_layers"),
         "vocab_size": c.size("vocab_size"),
     }
-    padding_within(c, raw, default=128001)
+    padding_within(c, raw, default=padding)
     attention = heads(c, raw, whole=True)
     return raw | {
         "attention": attention | {"bias": c.flag("attention_bias", default=False)},
@@ -537,6 +567,22 @@ def esm(c: Config) -> Raw:
         "embedding": table,
         "head": _head(c, True, False, {"sequence": "tanh", "choice": "", "question": ""}),
     }
+
+
+def esmc(c: Config) -> Raw:
+    """Llama's layers with LayerNorms, those of Q and K over all heads and, like the last one, without a bias."""
+    raw = _gated(c, padding=1)
+    heads_of = raw["attention"]
+    c.only(raw["d_model"] // heads_of["n_heads"], "head_dim", why="the norms of Q and K are as wide as the model")
+    if heads_of["n_kv_heads"] != heads_of["n_heads"]:
+        c.fault("num_key_value_heads", heads_of["n_kv_heads"], f"num_attention_heads = {heads_of['n_heads']}")
+    heads_of["qk_norm"] = "width"
+    raw["norm"] = {"form": "layer", "eps": 1e-5, "final_bias": False, "qk_bias": False}
+    c.ignore("tie_word_embeddings", "classifier_dropout")
+    form = head_of(c, "masked-lm", "none", "sequence", "token")
+    if form in ("masked-lm", "none"):
+        return raw | {"head": {"form": form} | ({"activation": "gelu"} if form == "masked-lm" else {})}
+    return raw | {"head": classifier(c, form) | ({"transform": "tanh"} if form == "sequence" else {})}
 
 
 def modernbert(c: Config) -> Raw:

@@ -22,9 +22,9 @@ _LATENT = """
 axk1 deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_k2 minicpm3 youtu
 """
 _ENCODER = """
-albert bert bert-generation camembert data2vec-text deberta deberta-v2 distilbert electra ernie esm eurobert flaubert
-gte ibert jina_embeddings_v3 megatron-bert modernbert mpnet nomic_bert rembert roberta roberta-prelayernorm roformer xlm
-xlm-roberta xlm-roberta-xl
+albert bert bert-generation camembert data2vec-text deberta deberta-v2 distilbert electra ernie esm esmc eurobert
+flaubert gte ibert jina_embeddings_v3 layoutlm megatron-bert modernbert mpnet nomic_bert rembert roberta
+roberta-prelayernorm roformer tapas xlm xlm-roberta xlm-roberta-xl
 """
 _SEQ2SEQ = """
 bart blenderbot blenderbot-small fsmt m2m_100 marian mbart mt5 mvp nllb-moe pegasus plbart switch_transformers t5
@@ -157,7 +157,13 @@ _NOT_ATTENTION = "its token mixing is not softmax attention and has no part yet"
 # Model types that are known and not read, with the reason.
 REFUSED: dict[str, str] = {
     "bailing_hybrid": _LINEAR,
+    "funnel": "its sequence grows shorter from block to block, and no part says so yet",
     "kimi_linear": _LINEAR,
+    "luke": "its entities and their own queries have no part yet",
+    "modernvbert": "its language model's head is not its text's, and has no reader yet",
+    "mra": "its attention at several resolutions has no part yet",
+    "neomme": "its embeddings of values and its layers' own mixing have no part yet",
+    "nystromformer": "its landmarks have no part yet",
     "olmo_hybrid": _LINEAR,
     "bigbird_pegasus": _SPARSE_ATTENTION,
     "big_bird": _SPARSE_ATTENTION,
@@ -173,13 +179,18 @@ REFUSED: dict[str, str] = {
     "mllama": "its cross-attention layers have no reader yet",
     "mobilebert": "its bottlenecks have no part yet",
     "moshi": "its depth decoder has no part yet",
+    "perceiver": "its latents, whose number is not the tokens', have no part yet",
     "prophetnet": "its n-gram streams have no part yet",
     "reformer": _SPARSE_ATTENTION,
+    "roc_bert": "its tables of sound and shape, joined to the tokens, have no part yet",
     "squeezebert": "its grouped convolutions have no part yet",
     "swin": "its shifted windows have no part yet",
     "trocr": "a decoder that is read in a vision-encoder-decoder",
+    "ultrabert": "its head of two layers has no part yet",
     "xlnet": "its two streams have no part yet",
     "xlstm": _NOT_ATTENTION,
+    "xmod": "its languages' adapters have no part yet",
+    "yoso": "its hashed attention has no part yet",
     "zamba": _MIXED,
     "zamba2": _MIXED,
 }

@@ -89,6 +89,29 @@ def test_a_config_with_a_state_comes_back(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("all-mpnet-base-v2", {"max_position_embeddings": 99, "relative_attention_num_buckets": 40}),
+        ("bert-for-seq-generation-l-24", {"is_decoder": True, "architectures": ["BertGenerationDecoder"]}),
+        ("default-gte", {"type_vocab_size": 0}),
+        ("esmc-300m", {}),
+        ("eurobert-210m", {"num_key_value_heads": 4, "mlp_bias": True}),
+        ("flaubert-base-cased", {"pre_norm": True, "n_langs": 7}),
+        ("layoutlm-base-uncased", {"max_2d_position_embeddings": 99}),
+        ("nomic-embed-text-v1.5", {}),
+        ("roformer-chinese-base", {"max_position_embeddings": 99, "embedding_size": 100}),
+        ("tapas-base-masklm", {"type_vocab_sizes": [3, 4, 5]}),
+        ("xlm-mlm-100-1280", {"gelu_activation": False}),
+    ],
+)
+def test_an_encoders_config_comes_back(name: str, change: dict[str, Any]) -> None:
+    model = build(*huggingface.describe(CONFIGS[name] | change))
+    config, _ = to_config(model)
+    back = build(*huggingface.describe(json.loads(json.dumps(config))))
+    assert rows(back, batch=2, tokens=5) == rows(model, batch=2, tokens=5)
+
+
+@pytest.mark.parametrize(
     ("preset", "name"),
     [
         ("llama-3.1-8b", "LlamaForCausalLM"),

@@ -367,7 +367,8 @@ def _buckets(places: Any) -> Any:
 
 
 def _rows(f: Facts) -> Any:
-    return f.last["positions"]["rows"] if f.last["positions"]["form"] == "learned" else f.context
+    places = f.last["positions"]
+    return f.context if places["form"] == "disentangled" or places["rows"] is None else places["rows"]
 
 
 def _form_of_positions(stack: Any) -> str:
@@ -506,7 +507,13 @@ KEYS: dict[str, Key] = {name: key for key, names in _SAME.items() for name in na
     "alibi": lambda f: f.last["positions"]["form"] == "alibi",
     "do_layer_norm_before": lambda f: f.one("norm")["place"] == "pre",
     "layer_norm_elementwise_affine": lambda f: f.one("norm")["weighted"],
-    "type_vocab_size": lambda f: f.last["embedding"]["types"],
+    "type_vocab_size": lambda f: f.last["embedding"]["types"] or 0,
+    "type_vocab_sizes": lambda f: [rows for rows, _ in f.last["embedding"]["tables"]],
+    "max_2d_position_embeddings": lambda f: f.last["embedding"]["tables"][0][0],
+    "n_langs": lambda f: f.last["embedding"]["types"] or 1,
+    "gelu_activation": lambda f: f.channel["activation"] == "gelu",
+    "pre_norm": lambda f: f.one("norm")["place"] == "pre",
+    "is_decoder": lambda f: f.last["role"] == "decoder",
     "embedding_size": lambda f: f.last["embedding"]["rank"] or f.last["d_model"],
     "word_embed_proj_dim": lambda f: f.last["embedding"]["rank"] or f.last["d_model"],
     "relative_attention_num_buckets": lambda f: f.last["positions"]["buckets"],

@@ -118,7 +118,7 @@ LEAVES: dict[type, st.SearchStrategy[Any]] = {
     BlockLinear: st.builds(BlockLinear, sizes, sizes, flags),
     Convolution: convolutions,
     DecayScan: st.builds(DecayScan, sizes, sizes),
-    DeltaRule: st.builds(DeltaRule, sizes, sizes, sizes, sizes, sizes, st.sampled_from([None, -5.0])),
+    DeltaRule: st.builds(DeltaRule, *[sizes] * 5, st.sampled_from([None, -5.0]), flags),
     Gate: gates,
     GatedRecurrence: st.builds(GatedRecurrence, sizes),
     DisentangledCore: disentangled_cores,
@@ -179,9 +179,10 @@ latent_attentions = st.builds(
     sizes,
     flags,
     st.just(1e-6),
-    rotaries,
+    maybe(rotaries),
     latent_cores,
     maybe(indexers),
+    maybe(gates),
 )
 distance_tables = st.builds(DistanceTable, sizes, sizes, maybe(norms))
 disentangled_attentions = st.builds(
@@ -221,6 +222,7 @@ delta_nets = st.builds(
     maybe(sizes),
     st.sampled_from(["silu", "sigmoid"]),
     st.just(1e-6),
+    flags,
 )
 griffins = st.builds(Griffin, sizes, sizes, sizes, sizes, flags, flags, activations)
 linear_attentions = st.builds(LinearAttention, sizes, sizes, sizes, activations, st.just(1e-6))
@@ -411,7 +413,7 @@ def attention_tables(draw: st.DrawFn, window: bool = True, causal: bool = False)
 @st.composite
 def latent_tables(draw: st.DrawFn) -> dict[str, Any]:
     table = {key: draw(sizes) for key in ("n_heads", "kv_rank", "d_nope", "d_rope", "d_v")}
-    table["bias"] = draw(flags)
+    table |= {"bias": draw(flags), "gate": draw(st.sampled_from(["none", "element", "head"]))}
     if draw(flags):
         table["q_rank"] = draw(sizes)
         if draw(flags):
@@ -480,6 +482,7 @@ def delta_tables(draw: st.DrawFn) -> dict[str, Any]:
         "d_value": draw(sizes),
         "decay": draw(st.sampled_from(["head", "channel"])),
         "gate": draw(st.sampled_from(["silu", "sigmoid"])),
+        "signed": draw(flags),
     }
     optional = {"rank": sizes, "bound": st.just(-5.0), "d_conv": sizes}
     return table | draw(st.fixed_dictionaries({}, optional=optional))
@@ -560,6 +563,8 @@ def decoders(draw: st.DrawFn, mixers: tuple[str, ...] = ("attention", *MIXERS), 
         part = "attention" if mixer == "latent" else mixer
         tables = attention_tables(window, causal=True) if mixer == "attention" else MIXERS[mixer]
         raw["layer"][kind] = {"parts": [part, channel] if channel else [part], mixer: draw(tables)}
+        if "index_heads" in raw["layer"][kind].get("latent", {}):
+            raw["positions"] = {"form": "rotary"}
     return raw
 
 

@@ -382,6 +382,10 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"attention": DROP, "latent": {**LATENT, **INDEX, "q_rank": 8, "index_width": 15}},
         "latent.index_width is 15, expected at least d_rope = 16, which is rotated",
     ),
+    "an index of what is not rotated": (
+        {"attention": DROP, "latent": {**LATENT, **INDEX, "q_rank": 8}, "positions": {"form": "none"}},
+        "positions.form is 'none', expected 'rotary' with an index, whose keys are rotated",
+    ),
     "an index of nothing": (
         {"attention": DROP, "latent": {**LATENT, "index_interleaved": True}},
         "latent.index_interleaved is True, expected false without an index",

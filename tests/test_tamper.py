@@ -397,6 +397,15 @@ ROWS = {
         saved=5 * (21 * 6 + 10 + 3 + 15),
         cache=(0, 105, 105),
     ),
+    "delta rule, signed": row(
+        DeltaRule(3, 1, 5, 7, 1, None, True),
+        STEP,
+        params=3 + 3,
+        flops_other=5 * (105 * 7 + 21 * 2 + 5 * 7 + 3 * 4 + 3 * 5),
+        traffic=(6, 5 * (10 + 42 + 3 + 3), 2 * 5 * 105),
+        saved=5 * (21 * 6 + 10 + 3 + 3),
+        cache=(0, 105, 105),
+    ),
     "linear layers side by side": row(  # 3 of 5 by 5
         BlockLinear(3, 5), params=90, flops=2 * 6 * 75, flops_other=6 * 15, traffic=(90, 6 * 30, 0), saved=6 * 15
     ),
@@ -708,6 +717,23 @@ ROWS = {
         flops_other=6 * (19 + 68 + 3 * 14 + 11) + 5 * 12 * 24,
         traffic=(462 + 228 + 17 + 1836 + 869, 6 * (53 + 30 + 34 + 125 + 28 + 89) + 6 * 6 * 36, 2 * 8 * 19),
         saved=6 * (11 + 17 + 17) + 6 * 6 * 7 + 16 * 6 * 20 + 6 * 6 * 13,
+        cache=(19, 0, 152),
+    ),
+    "latent attention, nothing rotated, a gate a head": row(
+        LatentAttention(
+            11, 6, None, 17, 5, 2, 13, True, 0, None, LatentCore(6, 17, 5, 2, 13, Causal()), gate=Gate(6, 13, 1)
+        ),
+        ABSORBED,
+        params=462 + 209 + 19 + 17 + 1836 + 858 + 11 + 66,
+        flops=2 * 6 * (462 + 209 + 1836 + 858 + 66) + 2 * 12 * 24 * 36,
+        flops_masked=2 * 6 * 3431 + 2 * 12 * 21 * 36,
+        flops_other=6 * (19 + 68 + 11) + 5 * 12 * 24 + 6 * (3 * 6 + 78),
+        traffic=(
+            462 + 228 + 17 + 1836 + 869 + 66,
+            6 * (53 + 30 + 34 + 125 + 89) + 6 * 6 * 36 + 6 * (17 + 12 + 6 + 78 + 78),
+            2 * 8 * 19,
+        ),
+        saved=6 * (11 + 17 + 17) + 6 * 6 * 7 + 16 * 6 * 20 + 6 * 6 * 13 + 6 * (6 + 78),
         cache=(19, 0, 152),
     ),
     "disentangled attention": row(  # 5 heads of 3, 7 distances on either side

@@ -13,6 +13,29 @@ LIKE_LLAMA: dict[str, Any] = {
     "feed_forward": {"d_ff": 48, "gated": True},
 }
 SPARSE = {key: value for key, value in LIKE_LLAMA.items() if key != "feed_forward"}
+KIMI: dict[str, Any] = {
+    "d_model": 32,
+    "n_layers": 3,
+    "vocab_size": V,
+    "pattern": ["dense", "latent", "linear"],
+    "latent": {"n_heads": 4, "kv_rank": 16, "d_nope": 8, "d_rope": 4, "d_v": 6},
+    "feed_forward": {"d_ff": 48, "gated": True},
+    "experts": {
+        "n_experts": 8,
+        "top_k": 3,
+        "d_ff": 16,
+        "n_shared": 2,
+        "scoring": "sigmoid",
+        "scale": 2.5,
+        "n_groups": 4,
+        "top_groups": 2,
+    },
+    "layer": {
+        "dense": {"parts": ["delta", "feed_forward"]},
+        "latent": {"parts": ["attention", "experts"]},
+        "linear": {"parts": ["delta", "experts"]},
+    },
+}
 LIKE_BERT: dict[str, Any] = {
     "kind": "encoder",
     "d_model": 32,
@@ -672,6 +695,29 @@ TINY: dict[str, dict[str, Any]] = {
             "linear": {"parts": ["delta", "experts"]},
             "attention": {"parts": ["attention", "experts"]},
         },
+    },
+    "olmo-hybrid": {  # norms before a delta rule, behind attention
+        **LIKE_LLAMA,
+        "pattern": ["linear", "attention"],
+        "attention": {"n_heads": 4, "n_kv_heads": 2, "qk_norm": "width"},
+        "delta": {"n_heads": 4, "n_key_heads": 2, "d_key": 8, "d_value": 6, "signed": True},
+        "norm": {"eps": 1e-5},
+        "positions": {"form": "none"},
+        "layer": {
+            "linear": {"parts": ["delta", "feed_forward"]},
+            "attention": {"parts": ["attention", "feed_forward"], "norm": {"place": "after"}},
+        },
+    },
+    "kimi-linear": {  # a decay for every channel, and latents of which nothing is rotated
+        **KIMI,
+        "delta": {"n_heads": 3, "d_key": 8, "decay": "channel", "rank": 8, "gate": "sigmoid"},
+        "positions": {"form": "none"},
+    },
+    "bailing-hybrid": {  # bounded decays, and a gate a head on latents
+        **KIMI,
+        "latent": {**KIMI["latent"], "gate": "head"},
+        "delta": {"n_heads": 4, "d_key": 8, "decay": "channel", "bound": -5, "gate": "sigmoid"},
+        "positions": {"interleaved": True},
     },
     "lfm2": {
         **LIKE_LLAMA,

@@ -461,7 +461,8 @@ class LatentAttention(Composite):
     """Multi-head latent attention: K and V of all heads are expanded from one latent of r_kv a token, which is cached.
 
     `q_rank` is None where queries are projected directly (DeepSeek-V2-Lite). `indexer` selects the keys that the core
-    attends to, whose span then says how many (DeepSeek-V3.2).
+    attends to, whose span then says how many (DeepSeek-V3.2). Without `rotary` nothing is turned, and keys still share
+    `d_rope` of their width (Kimi Linear, arXiv 2510.26692, section 4). `gate` is as in `Attention`.
     """
 
     d_model: Any
@@ -473,9 +474,10 @@ class LatentAttention(Composite):
     d_v: Any
     bias: bool
     norm_eps: Any
-    rotary: Rotary
+    rotary: Rotary | None
     core: LatentCore
     indexer: Indexer | None = None
+    gate: Gate | None = None
 
     def children(self) -> Iterator[Child]:
         queries = self.n_heads * (self.d_nope + self.d_rope)
@@ -489,11 +491,17 @@ class LatentAttention(Composite):
         yield Child("kv_norm", Norm(self.kv_rank, "rms", False, self.norm_eps))
         expand = Linear(self.kv_rank, self.n_heads * (self.d_nope + self.d_v), False)
         yield Child("kv_b", expand, on=on_all_keys)
-        yield Child("rotary", self.rotary)
+        if self.gate:
+            yield Child("g", Linear(self.d_model, self.n_heads * self.gate.gates, False, "no"))
+        if self.rotary:
+            yield Child("rotary", self.rotary)
         if self.indexer:
             yield Child("indexer", self.indexer)
         yield Child("core", self.core)
-        yield Child("o", Linear(self.n_heads * self.d_v, self.d_model, self.bias, "eager"))
+        if self.gate:
+            yield Child("gate", self.gate)
+        keeps = "yes" if self.gate else "eager"
+        yield Child("o", Linear(self.n_heads * self.d_v, self.d_model, self.bias, keeps))
 
 
 AnyAttention = Attention | LatentAttention

@@ -29,11 +29,13 @@ from txcalc.parts.part import (
 class DeltaRule(Leaf):
     """The gated delta rule: S ← a·S, then S ← S + k·β·(v − Sᵀ·k)ᵀ, and y = Sᵀ·q, for every head of values.
 
+    `signed`: β reaches from 0 to 2, not to 1, and eigenvalues from −1 (Grazzi et al. 2024, arXiv 2411.12537).
+
     Shapes   q and k (B, T, key heads, d_k), of length 1 each; v and y (B, T, h, d_v), β (B, T, h), S (B, h, d_k, d_v),
              a (B, T, h, `decays`), one a head or one a row of S
     Unit     FLOPs under other: 7 an element of S (decay, two multiplies-adds to read, one to write), 2 a value
-             (v − Sᵀ·k, β), 7 a channel of the keys (both lengths, 1/√d_k), 3 a head (β = sigmoid), and a decay's
-             exp(−A·softplus(a + bias)) (5), or exp(`bound`·sigmoid(A·(a + bias))) (7)
+             (v − Sᵀ·k, β), 7 a channel of the keys (both lengths, 1/√d_k), 3 a head (β = sigmoid; 4 `signed`), and a
+             decay's exp(−A·softplus(a + bias)) (5), or exp(`bound`·sigmoid(A·(a + bias))) (7)
     Kept     modelled: q, k, v, a, β and the states at every step
     Source   Yang et al. 2024 (arXiv 2412.06464), equation 10; with d_k decays Kimi Linear (arXiv 2510.26692)
     """
@@ -44,6 +46,7 @@ class DeltaRule(Leaf):
     d_value: Any
     decays: Any
     bound: Any = None
+    signed: bool = False
 
     def weights(self) -> tuple[Weight, ...]:
         return Weight("A_log", (self.n_heads,)), Weight("dt_bias", (self.n_heads * self.decays,))
@@ -54,11 +57,12 @@ class DeltaRule(Leaf):
         moved = Traffic(self.n_heads + decays, rows * (2 * keys + 2 * values + decays + self.n_heads), 0)
         state = Traffic(0, 0, 2 * work.batch * values * self.d_key)
         gate = 3 + COST["softplus"] if self.bound is None else 4 + COST["sigmoid"]
+        strength = COST["sigmoid"] + self.signed
         return (
             Elementwise("scan", rows * values * self.d_key, 7, state, "scan"),
             Elementwise("correction", rows * values, 2, moved, "scan"),
             Elementwise("lengths", rows * keys, 7, Traffic(), "scan"),
-            Elementwise("strength", rows * self.n_heads, COST["sigmoid"], Traffic(), "scan"),
+            Elementwise("strength", rows * self.n_heads, strength, Traffic(), "scan"),
             Elementwise("decay", rows * decays, gate, Traffic(), "scan"),
         )
 
@@ -174,6 +178,7 @@ class DeltaNet(Composite):
     rank: Any
     gate: str
     norm_eps: Any
+    signed: bool = False
 
     def children(self) -> Iterator[Child]:
         values, decays = self.n_heads * self.d_value, self.d_key if self.by_channel else 1
@@ -184,7 +189,8 @@ class DeltaNet(Composite):
         yield Child("beta_proj", Linear(self.d_model, self.n_heads, False, "no"))
         yield Child("conv", Convolution(mixed, mixed, self.d_conv, False, True, True))
         yield Child("activation", Activation(mixed, "silu", False))
-        yield Child("scan", DeltaRule(self.n_heads, self.n_key_heads, self.d_key, self.d_value, decays, self.bound))
+        sizes = self.n_heads, self.n_key_heads, self.d_key, self.d_value, decays
+        yield Child("scan", DeltaRule(*sizes, self.bound, self.signed))
         yield Child("norm", Norm(self.d_value, "rms", False, self.norm_eps, self.n_heads))
         yield Child("gate", Activation(values, self.gate, True))
         yield Child("out_proj", Linear(values, self.d_model, False))

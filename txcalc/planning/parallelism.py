@@ -324,8 +324,9 @@ class _Rank:
             self._notes["the latent of MLA and the projections to it are whole on every rank of tp"] = None
             if part.indexer:  # as vLLM and transformers' own plan have it (2026-11): all heads choose the same keys
                 self._notes["the index that selects keys is whole on every rank of tp"] = None
-        rotary = replace(part.rotary, heads=part.rotary.heads - part.n_heads + heads)
-        return replace(part, n_heads=heads, rotary=rotary, core=replace(part.core, n_heads=heads))
+        rotary = part.rotary and replace(part.rotary, heads=part.rotary.heads - part.n_heads + heads)
+        gate = part.gate and replace(part.gate, n_heads=heads)
+        return replace(part, n_heads=heads, rotary=rotary, core=replace(part.core, n_heads=heads), gate=gate)
 
     def feed_forward(self, part: FeedForward, ways: int) -> FeedForward:
         width = self.split("d_ff", part.d_ff, ways)

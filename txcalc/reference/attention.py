@@ -379,7 +379,9 @@ class LatentAttention(nn.Module):
         self.kv_a = Linear(d_model, rank + part.d_rope, part.bias, like)
         self.kv_norm = Norm(NormPart(rank, "rms", False, part.norm_eps), like)
         self.kv_b = Expansion(rank, heads, part.d_nope, part.d_v, like)
-        self.rotary = Rotary(part.rotary)
+        self.rotary = Rotary(part.rotary) if part.rotary else None
+        self.g = Linear(d_model, heads * part.gate.gates, False, like) if part.gate else None
+        self.gate = Gate(part.gate) if part.gate else None
         self.core = LatentCore(part.core)
         self.indexer = None
         if part.indexer:
@@ -395,14 +397,19 @@ class LatentAttention(nn.Module):
         selected = None if self.indexer is None else self.indexer(x, low, run)
         q_nope, q_rope = q.unflatten(-1, (-1, d_nope + d_rope)).split((d_nope, d_rope), -1)
         latent, k_rope = self.kv_a(x).split((self.rank, d_rope), -1)
-        q_rope, k_rope = self.rotary(q_rope, run), self.rotary(k_rope.unsqueeze(2), run).squeeze(2)
+        if self.rotary is not None:
+            q_rope, k_rope = self.rotary(q_rope, run), self.rotary(k_rope.unsqueeze(2), run).squeeze(2)
         # Apart from the rotated key, which backward would keep with it.
         latent, k_rope = self.core.extend(run, self.kv_norm(latent.contiguous()), k_rope)
         if current().absorbed:
             q = torch.cat((self.kv_b(q_nope, "query"), q_rope), -1)
             k = torch.cat((latent, k_rope), -1).unsqueeze(2)
             y = self.core(q, k, latent.unsqueeze(2), run, selected).unflatten(-1, (-1, self.rank))
-            return self.o(self.kv_b(y, "value").flatten(2))
+            return self._out(self.kv_b(y, "value").flatten(2), x)
         k_nope, v = self.kv_b(latent).split((d_nope, self.d_v), -1)
         k = torch.cat((k_nope, k_rope.unsqueeze(2).expand(-1, -1, k_nope.shape[2], -1)), -1)
-        return self.o(self.core(torch.cat((q_nope, q_rope), -1), k, v, run, selected))
+        return self._out(self.core(torch.cat((q_nope, q_rope), -1), k, v, run, selected), x)
+
+    def _out(self, y: Tensor, x: Tensor) -> Tensor:
+        """What the heads read (B, T, h·d_v), let through as far as gates of x say."""
+        return self.o(y if self.gate is None or self.g is None else self.gate(y, self.g(x)))

@@ -34,11 +34,12 @@ class DeltaRule(Remembers):
         self.A_log = like.parameter(part.n_heads)
         self.dt_bias = like.parameter(part.n_heads * part.decays)
         self.group, self.bound = part.n_heads // part.n_key_heads, part.bound
+        self.reach = 2 if part.signed else 1
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, run: Run) -> Tensor:
         q, k = (unit(side.float()).repeat_interleave(self.group, 2) for side in (q, k))
         q, wide = q * q.shape[-1] ** -0.5, v.float()
-        decay, beta = self._log_decay(decay.float()), beta.float().sigmoid().unsqueeze(-1)
+        decay, beta = self._log_decay(decay.float()), self.reach * beta.float().sigmoid().unsqueeze(-1)
         held = run.recall(self.place)
         state = held[0] if held else None
         if current().static:
@@ -176,8 +177,8 @@ class DeltaNet(nn.Module):
         self.conv = Convolution(ConvolutionPart(mixed, mixed, part.d_conv, False, True, True), like)
         self.activation = Activation("silu")
         decays = part.d_key if part.by_channel else 1
-        rule = parts.DeltaRule(part.n_heads, part.n_key_heads, part.d_key, part.d_value, decays, part.bound)
-        self.scan = DeltaRule(rule, like)
+        sizes = part.n_heads, part.n_key_heads, part.d_key, part.d_value, decays
+        self.scan = DeltaRule(parts.DeltaRule(*sizes, part.bound, part.signed), like)
         self.norm = Norm(NormPart(part.d_value, "rms", False, part.norm_eps, part.n_heads), like)
         self.gate = Activation(part.gate)
         self.widths, self.d_key, self.d_value, self.decays = (keys, keys, values), part.d_key, part.d_value, decays

@@ -339,7 +339,8 @@ def _recurrent(layer: Table, part: str, d_model: Any) -> Composite:
     if part == "delta":
         sizes = (table["n_heads"], table["n_key_heads"], table["d_key"], table["d_value"], table["d_conv"])
         by_channel = table["decay"] == "channel"
-        return linear_attention.DeltaNet(d_model, *sizes, by_channel, table["bound"], table["rank"], table["gate"], eps)
+        ways = table["bound"], table["rank"], table["gate"], eps, table["signed"]
+        return linear_attention.DeltaNet(d_model, *sizes, by_channel, *ways)
     if part == "linear_attention":
         heads, within = (table["n_heads"], table["d_head"]), EPS["rms"]  # whatever the norms around it have
         return linear_attention.LinearAttention(d_model, *heads, table["activation"], within)
@@ -438,13 +439,15 @@ def _latent(layer: Table, d_model: Any, span: Span) -> LatentAttention:
     table, places = layer["latent"], layer["positions"]
     heads, rank, nope, rope, value = (table[key] for key in ("n_heads", "kv_rank", "d_nope", "d_rope", "d_v"))
     eps = EPS["rms"] if layer["norm"]["eps"] is None else layer["norm"]["eps"]
-    rotary = Rotary(heads + 1, rope, places["theta"], rope, places["interleaved"])
-    indexer = None
+    rotary, indexer = None, None
+    if places["form"] == "rotary":
+        rotary = Rotary(heads + 1, rope, places["theta"], rope, places["interleaved"])
     if table["index_heads"] is not None:
         indexer, span = _indexer(layer, d_model, span), Selected(table["index_top_k"])
     core = LatentCore(heads, rank, nope, rope, value, span, table["scale"])
     sizes = d_model, heads, table["q_rank"], rank, nope, rope, value
-    return LatentAttention(*sizes, table["bias"], eps, rotary, core, indexer)
+    gate = None if table["gate"] == "none" else Gate(heads, value, value if table["gate"] == "element" else 1)
+    return LatentAttention(*sizes, table["bias"], eps, rotary, core, indexer, gate)
 
 
 def _indexer(layer: Table, d_model: Any, span: Span) -> Indexer:

@@ -288,7 +288,7 @@ def _check_layer(resolver: Resolver, layer: Mapping[str, Any], homes: Homes, rol
     if latent and positions["form"] in ("relative-projection", "alibi"):
         fault("positions.form", positions["form"], "another form: latent attention adds no bias to its scores")
     if latent:
-        _check_index(fault, latent, role)
+        _check_index(fault, latent, positions["form"], role)
     if positions["form"] != places and positions["form"] in (
         "learned",
         "sinusoidal",
@@ -337,7 +337,7 @@ def _check_values(fault: Any, attention: Mapping[str, Any]) -> None:
             fault(f"attention.{key}", attention[key], "none where the values are the keys, or another layer's")
 
 
-def _check_index(fault: Any, latent: Mapping[str, Any], role: Any) -> None:
+def _check_index(fault: Any, latent: Mapping[str, Any], places: Any, role: Any) -> None:
     """An index has all its sizes, reads the queries' latent, and chooses among what came before."""
     sizes = ("index_heads", "index_width", "index_top_k")
     given = [key for key in sizes if latent[key] is not None]
@@ -348,6 +348,8 @@ def _check_index(fault: Any, latent: Mapping[str, Any], role: Any) -> None:
     for key in sizes:
         if latent[key] is None:
             fault(f"latent.{key}", ABSENT, f"a size beside {given[0]}: an index has {', '.join(sizes)}")
+    if places != "rotary":
+        fault("positions.form", places, "'rotary' with an index, whose keys are rotated")
     if latent["q_rank"] is None:
         fault("latent.q_rank", ABSENT, "the rank of the queries, which the index reads")
     if latent["index_width"] is not None and exceeds(latent["d_rope"], latent["index_width"]):

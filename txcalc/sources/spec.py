@@ -250,6 +250,7 @@ STACK: dict[str, dict[str, Field]] = {
         "d_v": Field(size, REQUIRED, "width of a value head"),
         "bias": Field(flag, False, "biases on the down projections and o"),
         "scale": Field(real, None, "multiplies the scores"),
+        "gate": Field(one_of("none", "element", "head"), "none", "gates on what is read, as attention.gate"),
         "index_heads": Field(size, None, "heads of an index that selects keys; absent: all are attended to"),
         "index_width": Field(size, None, "width of a head of the index, and of its one key"),
         "index_top_k": Field(size, None, "keys that a query selects by it"),
@@ -351,6 +352,7 @@ STACK: dict[str, dict[str, Field]] = {
         "bound": Field(real, None, "the decays' logarithm is this times a sigmoid; absent: −A times a softplus"),
         "rank": Field(size, None, "rank of the projections to decays and gate; absent: projected directly"),
         "gate": Field(one_of("silu", "sigmoid"), "silu", "activation of the gate on what is read"),
+        "signed": Field(flag, False, "what is written reaches to twice its value, so that eigenvalues may be negative"),
     },
     "rg_lru": {
         "n_heads": Field(size, REQUIRED, "heads, whose gates are projected apart"),

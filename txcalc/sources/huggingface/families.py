@@ -35,7 +35,7 @@ falcon_mamba granitemoehybrid jamba lfm2 lfm2_moe lfm3 mamba mamba2 minimax nemo
 qwen3_next recurrent_gemma rwkv
 """
 _HYBRID = """
-bamba falcon_h1
+bailing_hybrid bamba falcon_h1 kimi_linear olmo_hybrid
 """
 _GEMMA = """
 gemma gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text vaultgemma
@@ -149,22 +149,18 @@ FLAT: dict[str, tuple[str, ...]] = {
     "qwen2_vl": (),
 }
 
-_LINEAR = "its layers of the delta rule have no reader yet"
 _MIXED = "its layers share or mix weights in a way that no part describes"
 _SPARSE_ATTENTION = "its sparse attention has no part yet"
 _NOT_ATTENTION = "its token mixing is not softmax attention and has no part yet"
 
 # Model types that are known and not read, with the reason.
 REFUSED: dict[str, str] = {
-    "bailing_hybrid": _LINEAR,
     "funnel": "its sequence grows shorter from block to block, and no part says so yet",
-    "kimi_linear": _LINEAR,
     "luke": "its entities and their own queries have no part yet",
     "modernvbert": "its language model's head is not its text's, and has no reader yet",
     "mra": "its attention at several resolutions has no part yet",
     "neomme": "its embeddings of values and its layers' own mixing have no part yet",
     "nystromformer": "its landmarks have no part yet",
-    "olmo_hybrid": _LINEAR,
     "bigbird_pegasus": _SPARSE_ATTENTION,
     "big_bird": _SPARSE_ATTENTION,
     "blt": "its byte patches and hashed tables have no part yet",

@@ -10,7 +10,7 @@ from txcalc.sources.huggingface.shared import Raw, experts, gated, layered, lm_h
 from txcalc.sources.huggingface.sparse import ROUTED, TOP, WIDTH, first_dense, typed, with_shared
 
 
-def _latent(c: Config, q: Any, kv: int, nope: int, rope: int, value: Any, also: str = "") -> Raw:
+def mla(c: Config, q: Any, kv: int, nope: int, rope: int, value: Any, also: str = "") -> Raw:
     """MLA: ranks of the queries and of the latent, widths of the parts of a head. The class derives `head_dim` anew,
     unless it is its other name (`also`) for the rotated part."""
     n_heads = c.size("num_attention_heads")
@@ -47,7 +47,7 @@ def deepseek_v2(c: Config) -> Raw:
     raw = stack(c)
     c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
     c.ignore("ep_size")
-    raw = _latent_decoder(c, raw, _latent(c, 1536, 512, 128, 64, 128))
+    raw = _latent_decoder(c, raw, mla(c, 1536, 512, 128, 64, 128))
     c.divides(raw["latent"]["n_heads"], raw["d_model"], "num_attention_heads", "hidden_size")
     raw["experts"] = with_shared(c, experts(c, ROUTED, TOP, WIDTH, 64), "n_shared_experts", default=2)
     more_heads(c)
@@ -57,7 +57,7 @@ def deepseek_v2(c: Config) -> Raw:
 def deepseek_v3(c: Config) -> Raw:
     raw = stack(c)
     c.ignore("ep_size")
-    raw = _latent_decoder(c, raw, _latent(c, 1536, 512, 128, 64, 128))
+    raw = _latent_decoder(c, raw, mla(c, 1536, 512, 128, 64, 128))
     raw["experts"] = with_shared(c, experts(c, ROUTED, TOP, WIDTH, 256, 8), "n_shared_experts", default=1)
     raw["experts"]["scoring"] = "sigmoid"
     more_heads(c)
@@ -100,7 +100,7 @@ def _indexed_decoder(c: Config, raw: Raw, latent: Raw, heads: int, eps: float = 
 
 def deepseek_v32(c: Config) -> Raw:
     raw = stack(c)
-    return _indexed_decoder(c, raw, _latent(c, 1536, 512, 128, 64, 128), heads=64)
+    return _indexed_decoder(c, raw, mla(c, 1536, 512, 128, 64, 128), heads=64)
 
 
 def glm_moe_dsa(c: Config) -> Raw:
@@ -116,7 +116,7 @@ def glm_moe_dsa(c: Config) -> Raw:
     elif "shared" in types:
         c.fault("indexer_types", types, '"full" in every layer', own)
     c.ignore("index_topk_freq", "index_topk_pattern", "index_skip_topk_offset")
-    latent = _latent(c, 2048, 512, 192, 64, 256) | {"index_interleaved": True}
+    latent = mla(c, 2048, 512, 192, 64, 256) | {"index_interleaved": True}
     return _indexed_decoder(c, raw, latent, heads=32, eps=1e-5)
 
 
@@ -127,7 +127,7 @@ def kimi_k2(c: Config) -> Raw:
 
 def glm4_moe_lite(c: Config) -> Raw:
     raw = stack(c)
-    raw = _latent_decoder(c, raw, _latent(c, 768, 512, 192, 64, 256, also="head_dim"), eps=1e-5)
+    raw = _latent_decoder(c, raw, mla(c, 768, 512, 192, 64, 256, also="head_dim"), eps=1e-5)
     raw["experts"] = with_shared(c, experts(c, ROUTED, TOP, WIDTH, 64, 4), "n_shared_experts", default=1)
     raw["experts"]["scoring"] = "sigmoid"
     c.only(1, "first_k_dense_replace", why="mlp_layer_types is what transformers reads")
@@ -138,7 +138,7 @@ def glm4_moe_lite(c: Config) -> Raw:
 def axk1(c: Config) -> Raw:
     """DeepSeek-V3 with a norm after the experts; which layers have them is a list, or a first one and a period."""
     raw = stack(c)
-    raw = _latent_decoder(c, raw, _latent(c, 1536, 512, 128, 64, 128))
+    raw = _latent_decoder(c, raw, mla(c, 1536, 512, 128, 64, 128))
     if "q_rank" not in raw["latent"]:
         c.fault("q_lora_rank", None, "a whole number", "transformers' axk1 always has low-rank queries")
     raw["experts"] = with_shared(
@@ -163,7 +163,7 @@ def _before_experts(c: Config, n_layers: int) -> list[bool]:
 def youtu(c: Config) -> Raw:
     raw = stack(c)
     c.ignore("embedding_initializer_range")
-    raw = _latent_decoder(c, raw, _latent(c, 1536, 512, 128, 64, 128), tied=True)
+    raw = _latent_decoder(c, raw, mla(c, 1536, 512, 128, 64, 128), tied=True)
     return raw | {"feed_forward": gated(c)}
 
 
@@ -171,7 +171,7 @@ def minicpm3(c: Config) -> Raw:
     raw = stack(c)
     n_heads = c.size("num_attention_heads")
     c.divides(n_heads, raw["d_model"], "num_attention_heads", "hidden_size")
-    raw = _latent_decoder(c, raw, _latent(c, 768, 256, 64, 32, max(1, raw["d_model"] // n_heads)), tied=True, eps=1e-5)
+    raw = _latent_decoder(c, raw, mla(c, 768, 256, 64, 32, max(1, raw["d_model"] // n_heads)), tied=True, eps=1e-5)
     c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
     c.ignore("dim_model_base")
     return raw | {"feed_forward": gated(c)}

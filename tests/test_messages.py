@@ -222,6 +222,15 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"attention.tied_kv": True, "attention.d_v": 3},
         "attention.d_v is 3, expected none where the values are the keys, or another layer's",
     ),
+    "halves of an odd number": (
+        {"attention.n_heads": 3, "attention.n_kv_heads": 3, "attention.d_head": 8, "attention.differential": True},
+        "2 faults\n  attention.n_heads is 3, expected an even number: differential attention halves them\n  "
+        "attention.n_kv_heads is 3, expected an even number: differential attention halves them",
+    ),
+    "sinks of a difference": (
+        {"attention.differential": True, "attention.sinks": True},
+        "attention.sinks is True, expected none in differential attention",
+    ),
     "norms after all": (
         {"norm.place": "sandwich", "norm.after": ["feed_forward"]},
         "norm.after is ['feed_forward'], expected none unless place = 'pre' (the others have norms after every part)",

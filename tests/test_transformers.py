@@ -397,6 +397,14 @@ CASES = [
         },
     ),
     Case(
+        "diffllama",
+        "DiffLlamaForCausalLM",
+        "DiffLlamaConfig",
+        {**SMALL, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 6},
+        TINY["diffllama"],
+        {**LLAMA, AT4 + r"self_attn\.(lambda_[qk][12])": r"layers.\1.attention.core.\2"},
+    ),
+    Case(
         "bitnet",
         "BitNetForCausalLM",
         "BitNetConfig",
@@ -1857,6 +1865,7 @@ def test_the_same_logits_as_transformers(case: Case) -> None:
 
 
 GENERATES = [
+    "diffllama",
     "apertus",
     "axk1",
     "mimo-v2-flash",

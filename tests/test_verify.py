@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from txcalc import load
 from txcalc.cli import app
 from txcalc.errors import InputError, Refuted, UnknownName
-from txcalc.parts.attention import AttentionCore, Gate, IndexCore, LatentCore, RelativeBias, Rotary
+from txcalc.parts.attention import AttentionCore, DifferentialCore, Gate, IndexCore, LatentCore, RelativeBias, Rotary
 from txcalc.parts.block import Mix
 from txcalc.parts.convolution import Product
 from txcalc.parts.disentangled import DisentangledCore
@@ -151,6 +151,7 @@ OTHERS = [
     "deberta",
     "deberta-v2",
     "apertus",
+    "diffllama",
     "axk1",
     "mimo-v2-flash",
 ]
@@ -243,6 +244,9 @@ PROVED = [
     (Lookup, "weights", "gpt2"),
     (Norm, "weights", "gpt2"),
     (Activation, "weights", "apertus"),
+    (DifferentialCore, "weights", "diffllama"),
+    (DifferentialCore, "operations", "diffllama"),
+    (DifferentialCore, "saved", "diffllama"),
     (Norm, "saved", "gpt2"),
     (Activation, "saved", "llama"),
     (AttentionCore, "weights", "gpt-oss"),

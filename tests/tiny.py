@@ -73,6 +73,11 @@ TINY: dict[str, dict[str, Any]] = {
         "norm": {"eps": 1e-5},
         "positions": {"theta": 500_000},
     },
+    "diffllama": {
+        **LIKE_LLAMA,
+        "attention": {"n_heads": 8, "n_kv_heads": 4, "d_head": 6, "differential": True},
+        "norm": {"eps": 1e-5},
+    },
     "bitnet": {
         **LIKE_LLAMA,
         "attention": {"n_heads": 4, "n_kv_heads": 2, "inner_norm": True},

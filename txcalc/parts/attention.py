@@ -204,6 +204,43 @@ class AttentionCore(Leaf):
 
 
 @frozen
+class DifferentialCore(AttentionCore):
+    """Heads in two halves: what one reads less λ times what the other reads, each of the values of both halves. λ is
+    learned: exp(a·b) − exp(c·d) of four vectors, and more in later layers.
+
+    Shapes   q (B, T, h, d), k and v (B, S, h_kv, d), vectors (d,), y (B, T, h/2, 2·d)
+    Unit     FLOPs 8·B·T·S·h·d: a half meets its keys anew for each half of the values, so that values are as wide as
+             keys, as kernels want them; other: 5 a score for the softmax, 3 a result: λ, the difference, its scale
+    Counts   the full T×S rectangle; `flops_masked` only the pairs that the span lets through
+    Traffic  that of fused kernels, each of which reads its half of q, k and v
+    Kept     q, k, v and the four results (with `keep_scores` the probabilities instead), and what λ multiplies
+    Source   Ye et al. 2024 (arXiv 2410.05258), equation 1
+    """
+
+    def weights(self) -> tuple[Weight, ...]:
+        return tuple(Weight(name, (self.d_qk,)) for name in ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"))
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        heads, keys, tokens = 2 * work.batch * self.n_heads, self.span.keys(work), work.tokens
+        pairs, width = self.span.visible(work), self.d_qk
+        own, kv = heads * tokens * width, 2 * work.batch * self.n_kv_heads * keys * width
+        read, written = self.span.moved(own, kv, self.params), self.span.moved(own, kv)
+        result = work.positions * self.n_heads * width
+        return (
+            MatMul("scores", heads, tokens, width, keys, read, "attention", pairs * width),
+            elementwise("softmax", heads * tokens * keys, "softmax", 0, 0),
+            MatMul("values", heads, tokens, keys, width, written, "attention", pairs * width),
+            *(elementwise("difference", result, "add", result, result) for _ in range(3)),
+        )
+
+    def saved(self, work: Workload) -> Any:
+        tokens, keys = work.batch * work.tokens, work.batch * self.span.keys(work)
+        query, kv = tokens * self.n_heads * self.d_qk, 2 * keys * self.n_kv_heads * self.d_qk
+        scores = 2 * keys * work.tokens * self.n_heads
+        return kv + (3 * query + scores if work.keep_scores else 4 * query)
+
+
+@frozen
 class LatentCore(Leaf):
     """The core of MLA: expanded heads as any other, or all heads on the shared latent (absorbed). Caches the latent.
 

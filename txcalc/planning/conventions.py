@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from txcalc.errors import InputError
 from txcalc.ledger import Entry, Ledger
 from txcalc.model import Model
-from txcalc.parts.attention import AttentionCore, IndexCore, LatentCore
+from txcalc.parts.attention import AttentionCore, DifferentialCore, IndexCore, LatentCore
 from txcalc.parts.linear import Convolution, Linear, Lookup, Norm, Patches
 from txcalc.planning.crossover import FEED_FORWARD
 
@@ -270,6 +270,8 @@ def _widths(core: Any) -> int:
 def _why_core(ledger: Ledger, attention: str) -> str:
     if attention == "masked":
         return "ours: only what the mask lets through"
+    if any(isinstance(entry.leaf, DifferentialCore) for entry in ledger):
+        return "ours: two attentions with the same queries and keys"
     distances = any(isinstance(entry.leaf, AttentionCore) and entry.leaf.distances for entry in ledger)
     return "ours: the products with the distances too" if distances else "theirs: heads of another width"
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from txcalc.errors import Fault, InputError
 from txcalc.model import Model
 from txcalc.num import ceil_div
-from txcalc.parts.attention import Attention, LatentAttention, RelativeBias, Rotary
+from txcalc.parts.attention import Attention, DifferentialCore, LatentAttention, RelativeBias, Rotary
 from txcalc.parts.block import Block
 from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
 from txcalc.parts.linear import Norm
@@ -302,6 +302,8 @@ class _Rank:
     def attention(self, part: Attention) -> Attention:
         heads, groups = self.split("n_heads", part.n_heads), self.share("n_kv_heads", part.n_kv_heads)
         position = part.position
+        if isinstance(part.core, DifferentialCore):
+            self.split("pairs of n_heads", part.n_heads // 2)
         return replace(
             part,
             n_heads=heads,
@@ -334,6 +336,8 @@ class _Rank:
 
     def inner_norm(self, norm: Norm | None, width: int) -> Norm | None:
         """A rank's columns of a norm over what is split; the ranks add up its mean square."""
+        if norm and norm.groups != 1:  # of every pair of heads
+            return replace(norm, groups=norm.groups * width // (norm.groups * norm.width))
         if norm and norm.width != width:
             self._notes["the statistics of norms before o and down are summed over the ranks of tp"] = None
         return norm and replace(norm, width=width)

@@ -142,6 +142,34 @@ class AttentionCore(Core):
         return (-slopes[:, None, None] * distances(run, keys)).to(dtype)
 
 
+class DifferentialCore(Core):
+    """Two halves of the heads, each attending for both halves of the values, and their difference; see
+    `parts.attention`. What pairs of heads read is normed after it, and scaled by 1 − the λ that a layer starts with."""
+
+    def __init__(self, part: parts.DifferentialCore, like: Like) -> None:
+        super().__init__(part.span, part.d_qk**-0.5 if part.scale is None else part.scale)
+        for name in ("q1", "k1", "q2", "k2"):
+            self.register_parameter(f"lambda_{name}", like.parameter(part.d_qk))
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, run: Run, projected: Tensor | None = None) -> Tensor:
+        q1, q2 = q.chunk(2, 2)
+        (k1, k2), (v1, v2) = ([by_head(half) for half in x.chunk(2, 2)] for x in (k, v))
+        first, second = (
+            torch.cat([self.attend(q, k, v, run).unflatten(-1, (q1.shape[2], -1)) for v in (v1, v2)], -1)
+            for q, k in ((q1, k1), (q2, k2))
+        )
+        return (first - self._share(run) * second).flatten(2)
+
+    def _share(self, run: Run) -> Tensor:
+        a, b, c, d = (self.get_parameter(f"lambda_{name}") for name in ("q1", "k1", "q2", "k2"))
+        return (a * b).sum().exp() - (c * d).sum().exp() + first_share(run.index)
+
+
+def first_share(layer: int) -> float:
+    """The λ that the i-th layer starts with: 0.8 − 0.6·exp(−0.3·i)."""
+    return 0.8 - 0.6 * math.exp(-0.3 * layer)
+
+
 class LatentCore(Core):
     """The core of `LatentAttention`; what it keeps are the latents and the rotated key that the heads share."""
 
@@ -281,7 +309,12 @@ class Attention(nn.Module):
         self.rotary = Rotary(part.rotary) if part.rotary else None
         self.position = Linear(d_model, heads * width, False, like) if part.position else None
         self.relative_bias = RelativeBias(part.relative_bias, like) if part.relative_bias else None
-        self.core = AttentionCore(part.core, like)
+        self.differential = isinstance(part.core, parts.DifferentialCore)
+        self.core: AttentionCore | DifferentialCore
+        if isinstance(part.core, parts.DifferentialCore):
+            self.core = DifferentialCore(part.core, like)
+        else:
+            self.core = AttentionCore(part.core, like)
         self.g = Linear(d_model, heads * part.gate.gates, "g" in part.biases, like) if part.gate else None
         self.gate = Gate(part.gate) if part.gate else None
         self.inner_norm = Norm(part.inner_norm, like) if part.inner_norm else None
@@ -301,7 +334,12 @@ class Attention(nn.Module):
         if self.relative_bias is not None:
             run = replace(run, bias=self.relative_bias(run, run.past + x.shape[1]))
         projected = None if self.position is None else self._distances(x, run)
-        return self._out(self.core(q, k, v, run, projected), x)
+        y = self.core(q, k, v, run, projected)
+        if self.differential:
+            assert self.inner_norm is not None
+            y = self.inner_norm(y.unflatten(-1, (-1, self.inner_norm.width))).flatten(2)
+            return self.o(y * (1 - first_share(run.index)))
+        return self._out(y, x)
 
     def _out(self, y: Tensor, x: Tensor) -> Tensor:
         """What the heads read, let through as far as gates of x say, and normed."""

@@ -12,6 +12,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from txcalc.reference.attention import DifferentialCore
 from txcalc.reference.linear import Activation, Convolution, LayerScale, Norm
 from txcalc.reference.linear_attention import TokenShift, WeightedSum
 from txcalc.reference.model import Block, Stack
@@ -57,6 +58,8 @@ def _first_values(module: nn.Module, name: str, parameter: Tensor) -> None:
         parameter.copy_(torch.linspace(-5, 3, len(parameter)) if name == "decay" else torch.full_like(parameter, -1.2))
     elif isinstance(module, Activation):  # slopes of 0.8 on both sides, of which 0.5 are fixed on one (xIELU)
         parameter.fill_(math.log(math.expm1(0.8 if name == "positive" else 0.3)))
+    elif isinstance(module, DifferentialCore):
+        parameter.normal_(0, 0.1)  # Ye et al. 2024, section 2.1
     elif name in ("bias", "sinks"):
         parameter.zero_()
     elif isinstance(module, Convolution):

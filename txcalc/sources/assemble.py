@@ -15,6 +15,7 @@ from txcalc.parts.attention import (
     Causal,
     Chunks,
     Cross,
+    DifferentialCore,
     Full,
     Gate,
     IndexCore,
@@ -388,6 +389,8 @@ def _attention(layer: Table, d_model: Any, span: Span, cross: bool, keeps_input:
     core = AttentionCore(
         heads, groups, width, value, span, table["sinks"], biased, distances, *capped, lender is not None
     )
+    if table["differential"]:
+        core = DifferentialCore(heads, groups, width, width, span, scale=table["scale"])
     position = Linear(d_model, product((heads, width)), False) if distances else None
     biases = frozenset(table["bias"])
     gate = None
@@ -396,6 +399,8 @@ def _attention(layer: Table, d_model: Any, span: Span, cross: bool, keeps_input:
     query_norm, key_norm = norms["query"], norms["key"]
     inner = norm(layer["norm"], product((heads, value))) if table["inner_norm"] else None
     inner = replace(inner, fused=True) if inner and gate is None else inner
+    if table["differential"]:
+        inner = norm({**layer["norm"], "form": "rms", "weighted": False}, 2 * width, exact_div(heads, 2))
     rest = position, gate, value_norm, table["tied_kv"], lender, inner
     scale = None if table["v_scale"] is None or lender is not None else table["v_scale"]
     return Attention(

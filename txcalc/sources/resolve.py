@@ -274,6 +274,8 @@ def _check_layer(resolver: Resolver, layer: Mapping[str, Any], homes: Homes, rol
         if attention["tied_kv"] and "v" in (attention["bias"] or ()):
             fault("attention.bias", attention["bias"], 'a list without "v": tied_kv leaves it no projection')
         _check_values(fault, attention)
+        if attention["differential"]:
+            _check_differential(fault, attention, positions, role)
         if attention["kv_from"] is not None and role != "decoder":
             fault("attention.kv_from", attention["kv_from"], "none: only a decoder by itself lends keys and values")
         if attention["kv_from"] is not None and positions["form"] == "relative-projection":
@@ -337,6 +339,21 @@ def _check_values(fault: Any, attention: Mapping[str, Any]) -> None:
             fault(f"attention.{key}", attention[key], "none where the values are the keys, or another layer's")
 
 
+def _check_differential(fault: Any, attention: Mapping[str, Any], positions: Mapping[str, Any], role: Any) -> None:
+    """Heads, and key/value heads, in two halves, in a decoder, and nothing else is done to scores and results."""
+    if role != "decoder":
+        fault("attention.differential", True, "false but in a decoder by itself")
+    for key in ("n_heads", "n_kv_heads"):
+        if not divides(2, attention[key]):
+            fault(f"attention.{key}", attention[key], "an even number: differential attention halves them")
+    if positions["form"] not in ("rotary", "learned", "sinusoidal", "none"):
+        fault("positions.form", positions["form"], "another form: differential attention adds no bias to its scores")
+    plain = {"sinks": False, "softcap": None, "gate": "none", "inner_norm": False, "kv_from": None, "d_v": None}
+    for key, without in plain.items():
+        if attention[key] != without:
+            fault(f"attention.{key}", attention[key], "none in differential attention")
+
+
 def _check_index(fault: Any, latent: Mapping[str, Any], places: Any, role: Any) -> None:
     """An index has all its sizes, reads the queries' latent, and chooses among what came before."""
     sizes = ("index_heads", "index_width", "index_top_k")
@@ -366,7 +383,7 @@ def _check_disentangled(fault: Any, positions: Mapping[str, Any], attention: Any
     if _unequal(attention["n_kv_heads"], attention["n_heads"]):
         fault("attention.n_kv_heads", attention["n_kv_heads"], f"n_heads = {attention['n_heads']} with distances")
     plain = {"window": None, "qk_norm": "none", "sinks": False, "softcap": None, "gate": "none"}
-    plain |= {"d_v": None, "v_scale": None}
+    plain |= {"d_v": None, "v_scale": None, "differential": False}
     for key, without in (plain | {"v_norm": False, "tied_kv": False, "kv_from": None, "inner_norm": False}).items():
         if attention[key] != without:
             fault(f"attention.{key}", attention[key], "none in disentangled attention")

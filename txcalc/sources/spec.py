@@ -237,6 +237,9 @@ STACK: dict[str, dict[str, Field]] = {
         "inner_norm": Field(flag, False, "norm before o, over all heads"),
         "d_v": Field(size, None, "width of a value head; absent: d_head"),
         "v_scale": Field(real, None, "multiplies the values"),
+        "differential": Field(
+            flag, False, "heads in two halves, of which one is taken from the other, and a norm of each pair"
+        ),
         "v_norm": Field(flag, False, "norm of V, head by head, without weights"),
         "tied_kv": Field(flag, False, "one projection for K and V"),
         "kv_from": Field(text, None, "layer kind whose last layer lends its keys and values: none of its own"),

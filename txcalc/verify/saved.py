@@ -14,7 +14,7 @@ from txcalc.errors import InputError
 from txcalc.ledger import Ledger
 from txcalc.model import MIXERS
 from txcalc.notation import tidy, write
-from txcalc.parts.attention import AttentionCore, LatentCore
+from txcalc.parts.attention import AttentionCore, DifferentialCore, LatentCore
 from txcalc.parts.disentangled import DisentangledCore
 from txcalc.parts.linear import Activation, Convolution, Norm
 from txcalc.parts.part import Leaf
@@ -98,6 +98,7 @@ def row_statistics(ledger: Ledger) -> dict[str, Any]:
     for entry in ledger:
         leaf, work = entry.leaf, entry.work
         each = leaf.groups if isinstance(leaf, Norm) else getattr(leaf, "n_heads", 1)
+        each = each // 2 if isinstance(leaf, DifferentialCore) else each
         cut = isinstance(leaf, Activation) and leaf.sparsity is not None
         if work is not None and (cut or isinstance(leaf, Norm | AttentionCore | LatentCore)):
             rows |= dict.fromkeys(spread(Ledger([entry], work), lambda _: 0), work.positions * each)

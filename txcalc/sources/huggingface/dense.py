@@ -50,6 +50,20 @@ def emu3_text_model(c: Config) -> Raw:
     return _swiglu(c, raw, attention, mlp_bias=c.flag("mlp_bias", default=False), theta=1e6)
 
 
+def diffllama(c: Config) -> Raw:
+    """Llama with differential attention."""
+    raw = stack(c)
+    attention = heads(c, raw, whole=None) | {"bias": c.flag("attention_bias", default=False), "differential": True}
+    for key, name in (("n_kv_heads", "num_key_value_heads"), ("n_heads", "num_attention_heads")):
+        if attention[key] % 2:
+            c.fault(name, attention[key], "an even number", "differential attention halves the heads")
+    if c.real("attention_dropout", default=0.0) > 0:
+        c.fault("attention_dropout", c.data["attention_dropout"], "0", "transformers makes no diffllama with it")
+    c.ignore("lambda_std_dev")
+    raw = _swiglu(c, raw, attention)
+    return raw | {"norm": rms(c, eps=1e-5)}
+
+
 def iquestcoder(c: Config) -> Raw:
     raw = stack(c)
     attention = heads(c, raw, kv=8, d_head=128, whole=True) | {"bias": c.flag("attention_bias", default=False)}

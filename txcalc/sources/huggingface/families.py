@@ -4,8 +4,8 @@ from __future__ import annotations
 
 # Readers named like the model types they read.
 _DENSE = """
-apertus bitnet cohere cohere2 cohere_compass_text cwm emu3_text_model ernie4_5 exaone4 glm glm4 glm4v_text granite
-granite_swa helium hunyuan_v1_dense hyperclovax internlm3 iquestcoder llama ministral ministral3 mistral
+apertus bitnet cohere cohere2 cohere_compass_text cwm diffllama emu3_text_model ernie4_5 exaone4 glm glm4 glm4v_text
+granite granite_swa helium hunyuan_v1_dense hyperclovax internlm3 iquestcoder llama ministral ministral3 mistral
 modernbert-decoder nanochat olmo olmo2 olmo3 phi3 qwen2 qwen2_5_vl_text qwen2_vl_text qwen3 qwen3_vl_text seed_oss
 smollm3
 """
@@ -62,19 +62,19 @@ READERS: dict[str, tuple[str, str]] = {
 
 # Decoders of which transformers has a class with a classifier, by what it decides about.
 _SEQUENCES = """
-arcee axk1 biogpt bloom ctrl deepseek_v2 deepseek_v3 exaone4 falcon gemma gemma2 gemma3_text glm glm4 gpt2 gpt_bigcode
-gpt_neo gpt_neox gpt_oss gptj helium jamba llama minicpm3 ministral ministral3 mistral mixtral mpt nemotron olmo olmo2
-olmo3 openai-gpt opt persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_5_text qwen3_moe qwen3_next seed_oss smollm3
-stablelm starcoder2
+arcee axk1 biogpt bloom ctrl deepseek_v2 deepseek_v3 diffllama exaone4 falcon gemma gemma2 gemma3_text glm glm4 gpt2
+gpt_bigcode gpt_neo gpt_neox gpt_oss gptj helium jamba llama minicpm3 ministral ministral3 mistral mixtral mpt nemotron
+olmo olmo2 olmo3 openai-gpt opt persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_5_text qwen3_moe qwen3_next
+seed_oss smollm3 stablelm starcoder2
 """
 _TOKENS = """
-apertus arcee axk1 biogpt bloom deepseek_v3 exaone4 falcon gemma gemma2 glm glm4 gpt2 gpt_bigcode gpt_neo gpt_neox
-gpt_oss helium llama ministral ministral3 mistral mixtral mpt nemotron persimmon phi phi3 qwen2 qwen2_moe qwen3
+apertus arcee axk1 biogpt bloom deepseek_v3 diffllama exaone4 falcon gemma gemma2 glm glm4 gpt2 gpt_bigcode gpt_neo
+gpt_neox gpt_oss helium llama ministral ministral3 mistral mixtral mpt nemotron persimmon phi phi3 qwen2 qwen2_moe qwen3
 qwen3_moe qwen3_next seed_oss smollm3 stablelm starcoder2
 """
 _ANSWERS = """
-arcee bloom exaone4 falcon gpt2 gpt_neo gpt_neox gptj llama ministral ministral3 mistral mixtral mpt nemotron opt qwen2
-qwen2_moe qwen3 qwen3_moe qwen3_next seed_oss smollm3
+arcee bloom diffllama exaone4 falcon gpt2 gpt_neo gpt_neox gptj llama ministral ministral3 mistral mixtral mpt nemotron
+opt qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next seed_oss smollm3
 """
 DECIDING: dict[str, tuple[str, ...]] = {
     name: tuple(task for task, names in (("sequence", _SEQUENCES), ("token", _TOKENS), ("question", _ANSWERS))
@@ -151,6 +151,10 @@ FLAT: dict[str, tuple[str, ...]] = {
 
 _MIXED = "its layers share or mix weights in a way that no part describes"
 _SPARSE_ATTENTION = "its sparse attention has no part yet"
+_HYPER = "its hyper-connections have no part yet"
+_LATENT_WINDOWS = "its latent attention of two sizes, one with a window, has no part yet"
+_DRAFTS = "it drafts for another model, whose keys and values it reads"
+_RELATIVE = "its short convolutions beside attention and its relative scores have no part yet"
 _NOT_ATTENTION = "its token mixing is not softmax attention and has no part yet"
 
 # Model types that are known and not read, with the reason.
@@ -166,7 +170,6 @@ REFUSED: dict[str, str] = {
     "blt": "its byte patches and hashed tables have no part yet",
     "convbert": "its span convolutions have no part yet",
     "deepseek_v4": "its compressed caches and connections have no part yet",
-    "diffllama": "its differential attention has no part yet",
     "doge": "its dynamic mask has no part yet",
     "fnet": _NOT_ATTENTION,
     "jetmoe": "its experts of attention have no part yet",
@@ -189,4 +192,24 @@ REFUSED: dict[str, str] = {
     "yoso": "its hashed attention has no part yet",
     "zamba": _MIXED,
     "zamba2": _MIXED,
+    "axk2": "its gated norms and gated latent attention have no part yet",
+    "cpmant": "its prompts and the distances between segments have no part yet",
+    "dots3_note": _LATENT_WINDOWS,
+    "dots3_note_text": _LATENT_WINDOWS,
+    "gemma4_assistant": _DRAFTS,
+    "gemma4_unified_assistant": _DRAFTS,
+    "git": "its pictures are read as tokens of its own, and have no reader yet",
+    "hrm_text": "its layers run in cycles within cycles, which no part describes",
+    "hy_v4": _HYPER,
+    "qwen4_exp": _HYPER,
+    "qwen4_exp_text": _HYPER,
+    "inkling2": _RELATIVE,
+    "inkling2_text": _RELATIVE,
+    "inkling_mm_model": _RELATIVE,
+    "inkling_text": _RELATIVE,
+    "longcat_flash": "some of its experts do nothing: what a token costs depends on the token",
+    "minimax_m3_vl": _SPARSE_ATTENTION,
+    "minimax_m3_vl_text": _SPARSE_ATTENTION,
+    "mllama_text_model": "its cross-attention layers have no reader yet",
+    "zaya": "its attention on convolved, compressed heads has no part yet",
 }

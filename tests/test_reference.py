@@ -453,6 +453,8 @@ FEATURES = [
     "falcon-h1",
     "qwen3-next",
     "channel-delta",
+    "kimi-linear",
+    "bailing-hybrid",
     "recurrent-gemma",
     "rwkv",
     "minimax",

@@ -171,7 +171,7 @@ def test_what_saved_only_models_is_said_and_not_compared() -> None:
 
 
 CACHED = ["gpt2", "mistral", "gemma3", "deepseek-v3", "t5", "mamba", "mamba2", "jamba", "qwen3-next", "channel-delta"]
-CACHED += ["falcon-h1", "recurrent-gemma", "rwkv", "minimax", "deepseek-v3.2"]
+CACHED += ["falcon-h1", "kimi-linear", "bailing-hybrid", "recurrent-gemma", "rwkv", "minimax", "deepseek-v3.2"]
 
 
 @pytest.mark.parametrize("name", CACHED)

@@ -149,7 +149,7 @@ FLAT: dict[str, tuple[str, ...]] = {
     "qwen2_vl": (),
 }
 
-_MIXED = "its layers share or mix weights in a way that no part describes"
+_SHARED = "its attention blocks, shared between layers and reading the embedding again, have no part yet"
 _SPARSE_ATTENTION = "its sparse attention has no part yet"
 _HYPER = "its hyper-connections have no part yet"
 _LATENT_WINDOWS = "its latent attention of two sizes, one with a window, has no part yet"
@@ -187,11 +187,11 @@ REFUSED: dict[str, str] = {
     "trocr": "a decoder that is read in a vision-encoder-decoder",
     "ultrabert": "its head of two layers has no part yet",
     "xlnet": "its two streams have no part yet",
-    "xlstm": _NOT_ATTENTION,
+    "xlstm": "its matrix memories have no part yet",
     "xmod": "its languages' adapters have no part yet",
     "yoso": "its hashed attention has no part yet",
-    "zamba": _MIXED,
-    "zamba2": _MIXED,
+    "zamba": _SHARED,
+    "zamba2": _SHARED,
     "axk2": "its gated norms and gated latent attention have no part yet",
     "cpmant": "its prompts and the distances between segments have no part yet",
     "dots3_note": _LATENT_WINDOWS,

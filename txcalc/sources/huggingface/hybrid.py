@@ -177,12 +177,23 @@ def kimi_linear(c: Config) -> Raw:
         default = [GLOBAL if i in full else LINEAR for i in range(1, n + 1)]  # they count from 1
         if sorted([*full, *linear]) != list(range(1, n + 1)):
             inner.fault("full_attn_layers", full, f"with kda_layers every layer from 1 to {n:,} once")
-    width = inner.size("head_dim", default=c.size("linear_head_dim", default=128))
-    heads_of = inner.size("num_heads", default=c.size("linear_num_heads", default=32))
-    taps = inner.size("short_conv_kernel_size", default=c.size("linear_conv_kernel_dim", default=4))
+
+    def said(key: str, own: str, default: int) -> Any:
+        """A size that the nested table says, or the class's own key where it does not."""
+        if key not in inner:
+            return c.size(own, default=default)
+        c.ignore(own)
+        return inner.size(key)
+
+    width = said("head_dim", "linear_head_dim", 128)
+    delta = {
+        "n_heads": said("num_heads", "linear_num_heads", 32),
+        "d_key": width,
+        "d_conv": said("short_conv_kernel_size", "linear_conv_kernel_dim", 4),
+        "rank": width,
+    }
     first = c.count("first_k_dense_replace", default=1)
     latent = mla(c, None, 512, 128, 64, 128)
-    delta = {"n_heads": heads_of, "d_key": width, "d_conv": taps, "rank": width}
     types = layer_types(c, n, default, (LINEAR, GLOBAL))
     return _kimi_decoder(c, latent, delta, types, first, 1e-5, form="none")
 

@@ -1010,6 +1010,47 @@ ALTERED: dict[str, tuple[dict[str, Any], ...]] = {
 VALUES = frozenset({"flaubert", "ibert", "layoutlm", "roformer", "tapas", "xlm"})
 
 
+# As on the hub: swiss-ai/Apertus-8B-2509, and XiaomiMiMo/MiMo-V2-Flash in the spelling of its own code.
+APERTUS: dict[str, Any] = {
+    "architectures": ["ApertusForCausalLM"], "model_type": "apertus", "attention_bias": False, "attention_dropout": 0.0,
+    "bos_token_id": 1, "eos_token_id": 68, "hidden_act": "xielu", "hidden_dropout": 0.0, "hidden_size": 4096,
+    "initializer_range": 0.02, "intermediate_size": 21504, "max_position_embeddings": 65536, "mlp_bias": False,
+    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "pad_token_id": 3, "post_norm": False,
+    "qk_norm": True, "rms_norm_eps": 1e-05, "rope_theta": 12000000, "tie_word_embeddings": False, "use_cache": True,
+    "rope_scaling": {"factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "rope_type": "llama3",
+                     "original_max_position_embeddings": 8192, "type": "llama3"}, "vocab_size": 131072,
+}  # fmt: skip
+MIMO: dict[str, Any] = {
+    "model_type": "mimo_v2_flash", "hidden_size": 4096, "intermediate_size": 16384, "num_hidden_layers": 48,
+    "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 192, "v_head_dim": 128, "vocab_size": 152576,
+    "n_routed_experts": 256, "n_shared_experts": None, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
+    "hybrid_layer_pattern": [0 if i == 0 or (i + 1) % 6 == 0 else 1 for i in range(48)],
+    "moe_layer_freq": [0] + [1] * 47, "n_group": 1, "topk_group": 1, "topk_method": "noaux_tc",
+    "scoring_func": "sigmoid", "routed_scaling_factor": None, "norm_topk_prob": True, "sliding_window": 128,
+    "sliding_window_size": 128, "swa_head_dim": 192, "swa_v_head_dim": 128, "swa_num_attention_heads": 64,
+    "swa_num_key_value_heads": 8, "swa_rope_theta": 10000, "rope_theta": 5000000, "partial_rotary_factor": 0.334,
+    "add_swa_attention_sink_bias": True, "add_full_attention_sink_bias": False, "attention_value_scale": 0.707,
+    "layernorm_epsilon": 1e-05, "hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def test_a_learned_activation_at_full_size() -> None:
+    assert read(APERTUS).params == 8_053_338_176  # 64 slopes among them
+    with pytest.raises(InputError, match="qk_norm is False, expected true"):
+        read(APERTUS | {"qk_norm": False})
+
+
+def test_values_narrower_than_keys_at_full_size() -> None:
+    """309B with 15B active, as published; cached by nine layers of four heads, and by 39 with a window of eight."""
+    model = read(MIMO)
+    assert (model.params, model.active) == (308_778_768_832, 15_445_924_288)
+    terms = model.ledger().cache_terms
+    assert (terms.growth, terms.constant) == (9 * 4 * (192 + 128), 39 * 8 * (192 + 128) * 129)
+    for change in ({"swa_head_dim": 128}, {"hybrid_layer_pattern": [0] * 48}, {"moe_layer_freq": [1] * 48}):
+        with pytest.raises(InputError, match=next(iter(change))):
+            read(MIMO | change)
+
+
 @pytest.mark.parametrize("model_type", ALTERED)
 @pytest.mark.filterwarnings("ignore")
 def test_families_without_a_published_config(model_type: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,6 +186,8 @@ def apertus(c: Config) -> Raw:
     """Two matrices, with an activation that learns its slopes."""
     raw = stack(c)
     attention = heads(c, raw, whole=None) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    c.only(False, "mlp_bias", "post_norm", why="transformers' apertus has no biases there and pre-norms")
+    c.only(True, "qk_norm", why="transformers' apertus normalises Q and K")
     form = c.text("hidden_act", default="xielu")
     named = form if form == "xielu" else c.activation("hidden_act", default="xielu")
     return raw | {

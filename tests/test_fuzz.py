@@ -96,6 +96,7 @@ def plausible(check: Any) -> st.SearchStrategy[Any]:
         spec.texts: st.lists(st.sampled_from(["a", "b", "2*a"]), min_size=1, max_size=3),
         spec.biases: st.booleans() | st.lists(st.sampled_from("qkvo"), max_size=4),
         spec.parts_of: st.lists(st.sampled_from(spec.PARTS), max_size=2),
+        spec.tables: st.lists(st.lists(st.integers(1, 12), min_size=2, max_size=2), max_size=2),
     }[check]
 
 

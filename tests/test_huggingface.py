@@ -1034,6 +1034,23 @@ MIMO: dict[str, Any] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("given", [None, {}])
+@pytest.mark.parametrize("model_type", ["gemma4_text", "gemma4_unified_text"])
+def test_widths_by_layer_that_say_nothing_are_refused(model_type: str, given: Any) -> None:
+    """Where the key is there, transformers asks no other for the widths of global layers."""
+    config = LLAMA | {"model_type": model_type, "head_dim": 16, "num_key_value_heads": 2}
+    assert read(config).params
+    with pytest.raises(InputError, match=r"per_layer_config is .*expected an object with the widths"):
+        read(config | {"per_layer_config": given})
+
+
+def test_a_row_for_padding_is_one_of_the_table() -> None:
+    config = LLAMA | {"model_type": "emu3_text_model", "num_key_value_heads": 2}
+    assert read(config | {"pad_token_id": 0}).params
+    with pytest.raises(InputError, match="pad_token_id is missing, expected a row of the table"):
+        read(config)
+
+
 def test_a_learned_activation_at_full_size() -> None:
     assert read(APERTUS).params == 8_053_338_176  # 64 slopes among them
     with pytest.raises(InputError, match="qk_norm is False, expected true"):

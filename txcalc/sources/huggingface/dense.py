@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import REQUIRED, Config, any_of
 from txcalc.sources.huggingface.shared import (
     GLOBAL,
@@ -46,6 +47,8 @@ def llama(c: Config) -> Raw:
 
 def emu3_text_model(c: Config) -> Raw:
     raw = stack(c)
+    if "pad_token_id" not in c and raw["vocab_size"] <= 151643:
+        c.fault("pad_token_id", ABSENT, f"a row of the table: the class's own is 151643, of {raw['vocab_size']:,}")
     attention = heads(c, raw, kv=8, whole=None) | {"bias": c.flag("attention_bias", default=False)}
     return _swiglu(c, raw, attention, mlp_bias=c.flag("mlp_bias", default=False), theta=1e6)
 

@@ -192,6 +192,8 @@ def _widths(c: Config, types: Sequence[str], attention: Raw) -> tuple[Raw, Raw]:
     tied = c.flag("attention_k_eq_v", default=False)
     wide: Raw = {"tied_kv": True, "bias": ["q", "k", "o"] if attention["bias"] else False} if tied else {}
     written = c.table("per_layer_config")
+    if written is None and "per_layer_config" in c:  # then transformers gives all layers the widths of local ones
+        c.fault("per_layer_config", c.data["per_layer_config"], "an object with the widths of layers, or no such key")
     if written is None:
         groups = c.size("num_global_key_value_heads", default=None)
         wide |= (

@@ -86,7 +86,7 @@ def _causal(c: Config, text: Mapping[str, object]) -> Mapping[str, object]:
 _EITHERS = "fast_vlm glm4v glm4v_moe llava llava_next_video llava_onevision qwen2_5_vl qwen2_vl shieldgemma2"
 _EITHER = frozenset(_EITHERS.split())
 _TEXT = frozenset(("llama4",))
-_NEVER = frozenset(("audioflamingo3", "qwen2_audio", "voxtral"))
+_NEVER = frozenset(("audioflamingo3", "musicflamingo", "qwen2_audio", "vibevoice_asr", "voxtral"))
 # What the whole's class takes where its key is absent, in those that have no files from before transformers 5, or whose
 # files from before hold the key.
 _YOUNG = {
@@ -94,7 +94,11 @@ _YOUNG = {
     "emu3": False,
     "fuyu": False,
     "gemma4_unified": True,
+    "glmasr": True,
+    "granite_speech_plus": True,
     "moss_transcribe_diarize": True,
+    "qwen3_asr": True,
+    "voxtral_realtime": True,
 }
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from txcalc.errors import ABSENT, InputError, shown
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.shared import Raw
+from txcalc.sources.spec import MAX_SIZE
 
 # Sizes of the language model that older configs say outside text_config, too; `multimodal` compares them.
 SAID_TWICE = frozenset({"hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"})
@@ -60,7 +61,7 @@ def beside(c: Config, text: Config, raw: Raw) -> Raw:
         c.note(f"params.whole is not known: {error.faults[0]}{more}")
         return found
     c.assumptions += own.assumptions
-    kind = "audio" if plan.key == "audio_config" else "vision"
+    kind = "audio" if plan.key in ("audio_config", "encoder_config") else "vision"
     towers = "towers" if plan.copies > 1 else "tower"
     parts = f"{params:,}, projector {projector:,}" if projector else f"with its projector {params:,}"
     c.note(f"beside the language model: {kind} {towers} {parts} parameters")
@@ -364,6 +365,53 @@ def gemma4_unified(v: Config) -> Tower:
     return Tower(2 * wide + linear(wide, d) + 2 * rows * d + 4 * d, d)
 
 
+def glmasr(v: Config) -> Tower:
+    """Whisper's with rotary positions in place of a table, and as many key/value heads as its config says."""
+    d, f, n = _sizes(v, 1280, 5120, 32, 20)
+    heads, mels = v.size("num_attention_heads", default=20), v.size("num_mel_bins", default=128)
+    groups = v.size("num_key_value_heads", default=heads, null=heads)
+    v.divides(groups, heads, "num_key_value_heads", "num_attention_heads")
+    v.only(d // heads, "head_dim", why="the width over the heads")
+    v.ignore("rope_parameters", "partial_rotary_factor", "max_position_embeddings")
+    pairs = groups * (d // heads)
+    attention = 2 * linear(d, d) + linear(d, pairs, False) + linear(d, pairs)
+    return Tower(linear(3 * mels, d) + linear(3 * d, d) + 2 * d + n * block(d, f, attention), d)
+
+
+def qwen3_asr(v: Config) -> Tower:
+    """Three convolutions of 3 × 3 with a stride of 2 over bands and time, and layers with biases everywhere."""
+    d = v.size("d_model", "hidden_size", default=1024)
+    f = v.size("encoder_ffn_dim", "intermediate_size", default=4096)
+    n = v.size("encoder_layers", "num_hidden_layers", default=24)
+    v.divides(v.size("encoder_attention_heads", "num_attention_heads", default=16), d, "heads", "the width")
+    bands, channels = v.size("num_mel_bins", default=128), v.size("downsample_hidden_size", default=480)
+    v.ignore("activation_function", "activation_dropout", "attention_dropout", "scale_embedding", "n_window")
+    v.ignore("n_window_infer", "max_position_embeddings")
+    for _ in range(3):
+        bands = (bands + 1) // 2
+    ends = linear(9, channels) + 2 * linear(9 * channels, channels) + linear(channels * bands, d, False) + 2 * d
+    return Tower(ends + n * block(d, f, full(d)), d)
+
+
+def granite_speech(v: Config) -> Tower:
+    """A Conformer: two feed-forwards, attention with a table of relative positions, and a convolution in each layer; a
+    head in the middle, whose guesses are read again."""
+    d, n = v.size("hidden_dim", "hidden_size", default=1024), v.size("num_layers", "num_hidden_layers", default=10)
+    heads, bands = v.size("num_heads", "num_attention_heads", default=8), v.size("input_dim", default=160)
+    head = v.size("dim_head", default=None, null=None)
+    inner = heads * (d // heads if head is None else head)
+    rows, context = v.size("max_pos_emb", default=512), v.size("context_size", default=200)
+    if context > rows:
+        v.fault("context_size", context, f"at most max_pos_emb = {rows:,}")
+    wide, taps = d * v.size("conv_expansion_factor", default=2), v.size("conv_kernel_size", default=15)
+    f, words = d * v.size("feedforward_mult", default=4), v.size("output_dim", default=42)
+    channel = 2 * d + linear(d, f) + linear(f, d)
+    attention = 2 * d + 3 * linear(d, inner, False) + linear(inner, d) + (2 * rows + 1) * (inner // heads)
+    convolution = 2 * d + linear(d, 2 * wide) + taps * wide + 2 * wide + linear(wide, d)
+    ends = linear(bands, d) + linear(d, words) + linear(words, d)
+    return Tower(ends + n * (2 * channel + attention + convolution + 2 * d), d)
+
+
 TOWERS: dict[str, Callable[[Config], Tower]] = {
     "clip_vision_model": clip,
     "siglip_vision_model": siglip,
@@ -382,6 +430,9 @@ TOWERS: dict[str, Callable[[Config], Tower]] = {
     "kimi_k25": kimi_k25,
     "got_ocr2": got_ocr2,
     "whisper": whisper,
+    "glmasr_encoder": glmasr,
+    "qwen3_asr_encoder": qwen3_asr,
+    "granite_speech_encoder": granite_speech,
     "moss_transcribe_diarize_audio": moss,
     "fuyu": fuyu,
     "gemma4_unified_vision": gemma4_unified,
@@ -570,8 +621,69 @@ def _moss(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
     return linear(wide, d, bias) + linear(d, d, bias) + 2 * d
 
 
+def _musicflamingo(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    """Audio Flamingo 3's; the times of its frames are rotary positions."""
+    c.ignore("rope_parameters", "partial_rotary_factor", "max_position_embeddings", "head_dim", "audio_frame_step")
+    return _audioflamingo3(c, v, tower, raw)
+
+
+def _glmasr(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    """As many frames side by side as make the tower's feed-forward width, and two matrices."""
+    c.ignore("projector_hidden_act")
+    d = int(raw["d_model"])
+    return linear(v.size("intermediate_size", default=5120), 2 * d) + linear(2 * d, d)
+
+
+def _qwen3_asr(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    c.ignore("token_classification_bias")  # of another class's head
+    return linear(tower.width, tower.width) + linear(tower.width, v.size("output_dim", default=3584))
+
+
+QFORMER = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+
+
+def _granite_speech(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    """Learned queries that attend to windows of frames (a Q-Former), and a matrix. Granite Speech Plus hands on some
+    of the tower's layers beside the last, with no weights of its own."""
+    c.ignore("has_lora_adapter")
+    queries = c.size("window_size", default=15) // c.size("downsample_rate", default=5)
+    p = c.table("projector_config") or Config({}, "blip_2_qformer", "projector_config.", c)
+    p.only("blip_2_qformer", "model_type", why="a Q-Former is read")
+    p.only(False, "use_qformer_text_input", why="a Q-Former without words is read")
+    p.ignore("vocab_size", "hidden_act", "max_position_embeddings", "position_embedding_type")
+    d, f, n, heads = (p.size(key, default=size) for key, size in QFORMER.items())
+    p.divides(heads, d, "num_attention_heads", "hidden_size")
+    read, every = p.size("encoder_hidden_size", default=1408), p.size("cross_attention_frequency", default=2)
+    layers = v.data.get("cat_hidden_layers") if c.model_type == "granite_speech_plus" else None
+    v.asked |= {"cat_hidden_layers"} if c.model_type == "granite_speech_plus" else set()
+    if layers is not None and (not isinstance(layers, list) or read != tower.width * (len(layers) + 1)):
+        v.fault("cat_hidden_layers", layers, f"layers that are together as wide as encoder_hidden_size = {read:,}")
+    across = 2 * linear(d, d) + 2 * linear(read, d) + 2 * d
+    former = 2 * d + n * block(d, f, full(d)) + -(-n // every) * across
+    return int(queries * d + former + linear(d, raw["d_model"]))
+
+
+def _aria(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    """Learned queries that attend to the patches, as many as the longest list needs, and two matrices."""
+    c.ignore("vision_feature_layer", "projector_patch_to_query_dict", "max_value_projector_patch_to_query_dict")
+    table = c.data.get("projector_patch_to_query_dict")
+    table = {"4900": 256} if table is None else table
+    sizes = table.items() if isinstance(table, Mapping) else ()
+    if not sizes or not all(str(key).isdecimal() and type(n) is int and 0 < n <= MAX_SIZE for key, n in sizes):
+        c.fault("projector_patch_to_query_dict", table, "an object with a number of queries for numbers of patches")
+        table = {"1": 1}
+    d, out = tower.width, int(raw["d_model"])
+    across = 3 * linear(d, d, False) + full(d) + linear(d, d) + 4 * d
+    return int(max(table.values()) * d + across + 2 * d + linear(d, out, False) + linear(out, out, False))
+
+
+def _hyperclovax(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    return linear(tower.width, int(raw["d_model"]))
+
+
 AUTO = ("clip_vision_model", "siglip_vision_model", "pixtral")
 BESIDE: dict[str, Beside] = {
+    "aria": Beside("vision_config", "idefics3_vision", (), _aria),
     "audioflamingo3": Beside("audio_config", "whisper", (), _audioflamingo3),
     "aya_vision": Beside("vision_config", "siglip_vision_model", AUTO, _aya),
     "cohere2_vision": Beside("vision_config", "siglip_vision_model", AUTO, _cohere2),
@@ -582,6 +694,10 @@ BESIDE: dict[str, Beside] = {
     "gemma3": Beside("vision_config", "siglip_vision_model", AUTO[:2], _gemma3),
     "glm4v": Beside("vision_config", "glm4v", (), _none),
     "glm4v_moe": Beside("vision_config", "glm4v", (), _none),
+    "glmasr": Beside("audio_config", "glmasr_encoder", (), _glmasr),
+    "granite_speech": Beside("encoder_config", "granite_speech_encoder", (), _granite_speech),
+    "granite_speech_plus": Beside("encoder_config", "granite_speech_encoder", (), _granite_speech),
+    "hyperclovax_vision_v2": Beside("vision_config", "qwen2_5_vl", (), _hyperclovax),
     "got_ocr2": Beside("vision_config", "got_ocr2", (), _got_ocr2),
     "idefics2": Beside("vision_config", "idefics2_vision", (), _idefics2),
     "idefics3": Beside("vision_config", "idefics3_vision", (), _idefics3),
@@ -595,6 +711,7 @@ BESIDE: dict[str, Beside] = {
     "llava_onevision": Beside("vision_config", "siglip_vision_model", AUTO, _llava_next),
     "mistral3": Beside("vision_config", "pixtral", AUTO, _mistral3),
     "moss_transcribe_diarize": Beside("audio_config", "moss_transcribe_diarize_audio", (), _moss),
+    "musicflamingo": Beside("audio_config", "whisper", (), _musicflamingo),
     "ovis2": Beside("vision_config", "ovis2", (), _ovis2),
     "paligemma": Beside("vision_config", "siglip_vision_model", AUTO, _paligemma),
     "qwen2_5_vl": Beside("vision_config", "qwen2_5_vl", (), _none),
@@ -602,6 +719,7 @@ BESIDE: dict[str, Beside] = {
     "qwen2_vl": Beside("vision_config", "qwen2_vl", (), _none),
     "qwen3_5": Beside("vision_config", "qwen3_5", (), _none),
     "qwen3_5_moe": Beside("vision_config", "qwen3_5", (), _none),
+    "qwen3_asr": Beside("audio_config", "qwen3_asr_encoder", (), _qwen3_asr),
     "qwen3_vl": Beside("vision_config", "qwen3_vl", (), _none),
     "qwen3_vl_moe": Beside("vision_config", "qwen3_vl", (), _none),
     "shieldgemma2": Beside("vision_config", "siglip_vision_model", AUTO[:2], _gemma3),

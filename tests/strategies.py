@@ -608,6 +608,8 @@ def encoders(draw: st.DrawFn) -> dict[str, Any]:
     }
     if "plain" in raw["head"]:  # it is as wide as the model
         raw["embedding"].pop("rank", None)
+    elif raw["head"]["form"] == "masked-lm" and "xielu" in raw.get("feed_forward", {}).values():
+        raw["head"]["activation"] = "relu"  # its layer has no weights for the slopes of the other
     return raw
 
 

@@ -1333,7 +1333,7 @@ CASES = [
         {
             **{pattern.replace("bert", "layoutlm", 1): name for pattern, name in BERT.items()},
             **{
-                rf"layoutlm\.embeddings\.{axis}_position_embeddings\.weight": f"embedding.tables.{i}.weight"
+                rf"layoutlm\.embeddings\.{axis}_position_embeddings\.weight": f"embedding.table{i + 1}.weight"
                 for i, axis in enumerate("xyhw")
             },
             r"layoutlm\.pooler\.dense\.(\w+)": r"pooler.transform.\1",

@@ -86,7 +86,7 @@ class Embedding(Composite):
         if self.types:
             yield Child("types", self.types)
         for i, (table, reads) in enumerate(self.tables):
-            yield Child("tables", table, runs=reads, indices=(i,))
+            yield Child(f"table{i + 1}", table, runs=reads)
         if self.positions:
             yield Child("positions", self.positions)
         if self.fixed:

@@ -248,8 +248,9 @@ class Embedding(nn.Module):
             self.add_module(f"conv{i}_activation", Activation(part.activation))
         self.scale = Scale(part.scale) if part.scale is not None else None
         self.types = Lookup(part.types.rows, part.types.width, like) if part.types else None
-        self.tables = nn.ModuleList(Lookup(table.rows, table.width, like) for table, _ in part.tables)
-        self.reads = [reads for _, reads in part.tables]
+        self.reads = {f"table{i + 1}": reads for i, (_, reads) in enumerate(part.tables)}
+        for name, (table, _) in zip(self.reads, part.tables, strict=True):
+            self.add_module(name, Lookup(table.rows, table.width, like))
         self.positions: nn.Module | None = None
         if part.positions:
             self.positions = Lookup(part.positions.rows, part.positions.width, like)
@@ -267,9 +268,9 @@ class Embedding(nn.Module):
             x = self.scale(x)
         if self.types is not None:
             x = x + self.types(torch.zeros_like(inputs) if types is None else types)
-        for table, reads in zip(self.tables, self.reads, strict=True):
+        for name, reads in self.reads.items():
             for _ in range(reads):
-                x = x + table(torch.zeros_like(inputs))
+                x = x + self.get_submodule(name)(torch.zeros_like(inputs))
         if isinstance(self.positions, Lookup):
             x = x + self.positions(positions)
         elif self.positions is not None:

@@ -461,7 +461,8 @@ def _check_stack(resolver: Resolver, stack: Mapping[str, Any], homes: Homes) -> 
         fault("head.pool_norm", True, "false without head.pool = 'mean'")
     if stack["contacts"] and (role != "encoder" or not all("attention" in layer for layer in stack["layer"].values())):
         fault("contacts", True, "false but in an encoder whose layers all have attention")
-    if head["form"] == "masked-lm" and any(_form(layer) == "xielu" for layer in stack["layer"].values()):
+    as_usual = head["form"] == "masked-lm" and head["activation"] is None and not head["plain"]
+    if as_usual and any(_form(layer) == "xielu" for layer in stack["layer"].values()):
         fault(
             "feed_forward.activation",
             "xielu",

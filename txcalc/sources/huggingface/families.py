@@ -157,6 +157,7 @@ FLAT: dict[str, tuple[str, ...]] = {
 }
 
 _SHARED = "its attention blocks, shared between layers and reading the embedding again, have no part yet"
+_SPEAKING = "its encoder of speech and its vocoder have no part yet"
 _SPARSE_ATTENTION = "its sparse attention has no part yet"
 _HYPER = "its hyper-connections have no part yet"
 _LATENT_WINDOWS = "its latent attention of two sizes, one with a window, has no part yet"
@@ -167,9 +168,12 @@ _NOT_ATTENTION = "its token mixing is not softmax attention and has no part yet"
 # Model types that are known and not read, with the reason.
 REFUSED: dict[str, str] = {
     "funnel": "its sequence grows shorter from block to block, and no part says so yet",
+    "longt5": _SPARSE_ATTENTION,
     "luke": "its entities and their own queries have no part yet",
     "modernvbert": "its language model's head is not its text's, and has no reader yet",
     "mra": "its attention at several resolutions has no part yet",
+    "musicgen": "its codebooks' tables and heads have no part yet",
+    "nemo_speechlm": "its adapter of sound and its timestamps have no reader yet",
     "neomme": "its embeddings of values and its layers' own mixing have no part yet",
     "nystromformer": "its landmarks have no part yet",
     "bigbird_pegasus": _SPARSE_ATTENTION,
@@ -185,12 +189,17 @@ REFUSED: dict[str, str] = {
     "mllama": "its cross-attention layers have no reader yet",
     "mobilebert": "its bottlenecks have no part yet",
     "moshi": "its depth decoder has no part yet",
+    "pegasus_x": _SPARSE_ATTENTION,
     "perceiver": "its latents, whose number is not the tokens', have no part yet",
     "prophetnet": "its n-gram streams have no part yet",
     "reformer": _SPARSE_ATTENTION,
     "roc_bert": "its tables of sound and shape, joined to the tokens, have no part yet",
+    "seamless_m4t": _SPEAKING,
+    "seamless_m4t_v2": _SPEAKING,
+    "speech_to_text": "its gated convolutions have no part yet",
     "squeezebert": "its grouped convolutions have no part yet",
     "swin": "its shifted windows have no part yet",
+    "t5gemma2": "its decoder's one attention to itself and its encoder has no part yet",
     "trocr": "a decoder that is read in a vision-encoder-decoder",
     "ultrabert": "its head of two layers has no part yet",
     "voxtral_realtime_text": "its norms that depend on a delay have no part yet",

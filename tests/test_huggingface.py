@@ -1044,6 +1044,13 @@ def test_widths_by_layer_that_say_nothing_are_refused(model_type: str, given: An
         read(config | {"per_layer_config": given})
 
 
+def test_a_rotated_part_of_two_names_has_one_width() -> None:
+    config = CONFIGS["default-axk1"]
+    assert read(config | {"head_dim": 64}).params == read(config).params
+    with pytest.raises(InputError, match="head_dim is 62, expected 64"):
+        read(config | {"head_dim": 62})
+
+
 def test_a_row_for_padding_is_one_of_the_table() -> None:
     config = LLAMA | {"model_type": "emu3_text_model", "num_key_value_heads": 2}
     assert read(config | {"pad_token_id": 0}).params

@@ -140,12 +140,15 @@ def axk1(c: Config) -> Raw:
     raw = stack(c)
     raw = _latent_decoder(c, raw, mla(c, 1536, 512, 128, 64, 128))
     if "q_rank" not in raw["latent"]:
-        c.fault("q_lora_rank", None, "a whole number", "transformers' axk1 always has low-rank queries")
+        c.fault(
+            "q_lora_rank", c.data.get("q_lora_rank"), "a whole number", "transformers' axk1 always has low-rank queries"
+        )
     raw["experts"] = with_shared(
         c, experts(c, ROUTED, TOP, WIDTH, 192, 8), "n_shared_experts", default=1, groups=(8, 4)
     )
     raw["experts"]["scoring"] = "sigmoid"
     raw["norm"]["after"] = ["experts"]
+    c.only(raw["latent"]["d_rope"], "head_dim", why="the rotated part, which transformers' axk1 calls so")
     more_heads(c)
     return layered(raw, typed(c, raw, _before_experts(c, raw["n_layers"])))
 

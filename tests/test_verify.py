@@ -579,10 +579,23 @@ def test_what_ran_out_of_memory_is_let_go_before_what_is_free_is_said(monkeypatc
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("where", ["meta", "cpu"])
 def test_a_table_of_few_positions_is_not_run_past(rows: int, where: str) -> None:
-    oracles = ["flops", "cache", "bytes", *(["fvcore", "memory"] if where == "meta" else [])]
+    oracles = ["flops", "cache", "bytes", *(["fvcore", "memory", "saved"] if where == "meta" else [])]
     verdict = verify(load(f"D=12 L=1 h=2 F=8 V=5 learned={rows} window=3"), oracles, device=where)
     assert failed(verdict) == []
     assert where == "cpu" or ("all B ≥ 2" if rows == 1 else "all B, T ≥ 2") in {row.where for row in verdict.rows}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "D=9 L=1 h=3 F=4 V=10",  # heads of an odd width, of which the last element is not rotated
+        "D=8 L=2 h=8 h_kv=2 F=4 V=10",  # heads of one element
+        "D=12 L=1 h=2 F=4 V=9 h_kv=1 d_h=2",  # as many elements of a key as heads: they are no statistics
+        "D=1 L=1 h=2 F=7 V=5 d_h=4",  # norms of one element
+    ],
+)
+def test_odd_sizes_are_not_refuted(source: str) -> None:
+    assert failed(verify(load(source), ["fvcore", "flops", "training", "saved", "cache"])) == []
 
 
 def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

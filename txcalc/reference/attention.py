@@ -226,18 +226,21 @@ class Indexer(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Rotates the first `dims` of the heads (B, T, heads, width) by the tokens' positions."""
+    """Rotates the first `dims` of the heads (B, T, heads, width) by their positions; of an odd number the last stays."""
 
     def __init__(self, part: parts.Rotary) -> None:
         super().__init__()
         self.dims, self.theta, self.interleaved = part.dims, part.theta, part.interleaved
-        self.whole = part.width if part.spread else part.dims  # whose frequencies, and whose halves, are meant
+        whole = part.width if part.spread else part.dims  # whose frequencies, and whose halves, are meant
+        self.whole = whole - whole % 2
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
+        if not self.whole:
+            return x
         key = self.theta, self.dims, self.whole, self.interleaved
         cos = run.once((torch.cos, *key), lambda: self._table(run, torch.cos, 1).to(x.dtype))
         sin = run.once((torch.sin, *key), lambda: self._table(run, torch.sin, -1).to(x.dtype))
-        turned, rest = (x, None) if self.whole == x.shape[-1] else x.split((self.dims, x.shape[-1] - self.dims), -1)
+        turned, rest = (x, None) if self.whole == x.shape[-1] else x.split((self.whole, x.shape[-1] - self.whole), -1)
         if self.interleaved:
             partner = turned.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
         else:

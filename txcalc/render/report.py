@@ -14,7 +14,7 @@ from txcalc.units import short
 
 
 class Cell(NamedTuple):
-    """A value and how people see it; a heading's `unit` is that of the exact values below it, for CSV."""
+    """A value and how people see it; a heading's `unit` is that of the exact values under or beside it, for CSV."""
 
     value: Any
     text: str
@@ -23,7 +23,7 @@ class Cell(NamedTuple):
 
 
 def column(name: str, unit: str) -> Cell:
-    """The heading of values in a unit, which other formats than CSV show beside each."""
+    """The heading of a column, or of a row, of values in a unit, which other formats than CSV show beside each."""
     return Cell(name, name, unit=unit)
 
 
@@ -120,7 +120,7 @@ def as_csv(report: Report) -> str:
     writer.writerow(("table", "row", "column", "value"))
     for table in report.tables:
         for first, *rest in table.rows:
-            label = cell(first).value
+            label = _unit(first)
             for heading, value in zip(table.headings[1:], rest, strict=True):
                 if _name(heading) and cell(value).value is not None:
                     writer.writerow((table.title, label, _unit(heading), cell(value).value))
@@ -229,7 +229,8 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 def _unit(heading: Any) -> str:
     """A heading with the unit of its exact values."""
-    return f"{_name(heading)} {cell(heading).unit}".strip()
+    unit = cell(heading).unit
+    return f"{_name(heading)} ({unit})" if unit else _name(heading)
 
 
 def _name(heading: Any) -> str:

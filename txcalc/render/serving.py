@@ -99,7 +99,12 @@ def _latencies(serving: Serving) -> Table:
     if point.tpot:
         if point.sequences > 1:
             rows.append(
-                (f"the last of {point.sequences:,} prompts at once", None, _time(point.last(serving.prompt)), None)
+                (
+                    column(f"the last of {point.sequences:,} prompts at once", "s"),
+                    None,
+                    _time(point.last(serving.prompt)),
+                    None,
+                )
             )
         rows.append(_figure(f"TPOT, {_sequences(point.sequences)} of {serving.plan.context:,}", point.tpot))
         output = point.sequences / point.tpot.floor / point.layout.gpus
@@ -113,7 +118,7 @@ def _latencies(serving: Serving) -> Table:
 
 
 def _figure(name: str, figure: Figure) -> tuple[Any, ...]:
-    return name, _time(figure.floor), _time(figure.achievable), figure.bound
+    return column(name, "s"), _time(figure.floor), _time(figure.achievable), figure.bound
 
 
 def _batches(serving: Serving) -> Table:

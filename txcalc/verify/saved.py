@@ -78,7 +78,8 @@ class Kept:
             return IDS
         if not elements.has(B):
             return TABLES
-        return STATISTICS if sympy.expand(elements - self.statistics.get(path, 0)) == 0 else ""
+        whole = tensor.dim() == 4 and tensor.shape[-1] > 1  # q, k, v or y of all heads, whatever its size
+        return STATISTICS if not whole and sympy.expand(elements - self.statistics.get(path, 0)) == 0 else ""
 
     def during(self, work: Callable[[], Any]) -> Kept:
         """Records while `work` runs."""
@@ -93,14 +94,15 @@ class Kept:
 
 
 def row_statistics(ledger: Ledger) -> dict[str, Any]:
-    """One number a row and head, of every norm and attention core: path → elements."""
+    """One number a row and head, of every norm and fused attention core: path → elements."""
     rows: dict[str, Any] = {}
+    kinds: tuple[type[Leaf], ...] = (Norm,) if ledger.work.keep_scores else (Norm, AttentionCore, LatentCore)
     for entry in ledger:
         leaf, work = entry.leaf, entry.work
         each = leaf.groups if isinstance(leaf, Norm) else getattr(leaf, "n_heads", 1)
         each = each // 2 if isinstance(leaf, DifferentialCore) else each
         cut = isinstance(leaf, Activation) and leaf.sparsity is not None
-        if work is not None and (cut or isinstance(leaf, Norm | AttentionCore | LatentCore)):
+        if work is not None and (cut or isinstance(leaf, kinds)):
             rows |= dict.fromkeys(spread(Ledger([entry], work), lambda _: 0), work.positions * each)
     return rows
 
@@ -122,10 +124,14 @@ def modelled(leaf: Leaf, keep_scores: bool) -> str:
     """The same for a leaf in one of the two traces: why the reference cannot keep what the ledger says there, or ""."""
     if isinstance(leaf, AttentionCore) and leaf.distances:
         return "projected distances"
+    if isinstance(leaf, Norm) and leaf.width == leaf.groups:
+        return "norms of one element (it cannot be told from what is kept a row)"
     if keep_scores:
         return "convolutions (unfolded in this trace, whole in the other)" if isinstance(leaf, Convolution) else ""
     if isinstance(leaf, AttentionCore) and (leaf.biased or leaf.sinks or leaf.softcap is not None):
         return "biased, capped or sunk scores (PyTorch has no fused kernel for them)"
+    if isinstance(leaf, AttentionCore) and leaf.d_qk == 1:
+        return "heads of one element (PyTorch has no fused kernel for them)"
     if isinstance(leaf, DisentangledCore):
         return "disentangled scores (PyTorch has no fused kernel for them)"
     if isinstance(leaf, AttentionCore) and leaf.d_qk != leaf.d_v:

@@ -585,6 +585,16 @@ def test_a_table_of_few_positions_is_not_run_past(rows: int, where: str) -> None
     assert where == "cpu" or ("all B ≥ 2" if rows == 1 else "all B, T ≥ 2") in {row.where for row in verdict.rows}
 
 
+def test_work_that_backward_does_again_has_numbers_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on CUDA, where backward runs in a thread with a counter of its own."""
+    number = torch._C._autograd._get_sequence_nr
+    monkeypatch.setattr(
+        torch._C._autograd, "_get_sequence_nr", lambda: number() if torch._C._current_autograd_node() is None else 1
+    )
+    verdict = verify(load("D=8 L=12 h=2 F=16 V=10"), ["training"], device="cpu")
+    assert failed(verdict) == [] and any("blocks recomputed" in row.quantity for row in verdict.rows)
+
+
 @pytest.mark.parametrize(
     "source",
     [

@@ -108,7 +108,7 @@ def verify(
     from txcalc.verify.coverage import ZERO_COST
     from txcalc.verify.device import DTYPES
     from txcalc.verify.record import proofs, store
-    from txcalc.verify.workloads import MEASURES
+    from txcalc.verify.workloads import MEASURES, Subject, measure
 
     real = device != "meta"
     if real:
@@ -127,12 +127,13 @@ def verify(
     models = [shortened(model, layers) for model in models] if layers is not None else models
     verdicts = []
     with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("", total=len(models) if len(models) > 1 else None)
+        task = bar.add_task("ceilings", total=len(models) if len(models) > 1 else None)
+        accelerator = _accelerator(device, gpu) if "time" in measures else None
         for model in models:
             bar.update(task, description=model.name)
             verdicts.append(verify(model, asked, lengths=lengths, device=device, dtype=DTYPES[dtype]))
             if measures:
-                _figures(verdicts[-1], model, device, DTYPES[dtype], measures, gpu)
+                measure(verdicts[-1], Subject(model, device, DTYPES[dtype]), measures, accelerator)
             if record:
                 store({model.name: proofs(model, verdicts[-1])})
             bar.advance(task)
@@ -150,16 +151,12 @@ def _refuse(given: dict[str, Any], why: str) -> None:
         raise InputError("verify", faults)
 
 
-def _figures(verdict: Any, model: Any, device: str, dtype: Any, measures: list[str], gpu: str | None) -> None:
-    """Memory and time on a device, into the verdict."""
+def _accelerator(device: str, gpu: str | None) -> Any:
+    """What times are held against: a known one, or what is measured now."""
     from txcalc import hardware
     from txcalc.verify.calibrate import calibrate
-    from txcalc.verify.workloads import Subject, measure
 
-    known = None
-    if "time" in measures:
-        known = hardware.load(gpu) if gpu else calibrate(device, rounds=3, limit=30).accelerator
-    measure(verdict, Subject(model, device, dtype), measures, known)
+    return hardware.load(gpu) if gpu else calibrate(device, rounds=3, limit=30).accelerator
 
 
 def _measurements(show: Path | None, device: str, out: Path | None, limit: float, gpu: str | None, chosen: Any) -> None:
@@ -187,5 +184,6 @@ def _measurements(show: Path | None, device: str, out: Path | None, limit: float
         gc.freeze()
         found = Suite(device, out, command, limit, like=like, tell=tell).run()
     emit(report(found), chosen)
-    if any(step.get("unequal") for item in found["items"].values() for step in item["steps"].values()):
+    steps = [step for item in found["items"].values() for step in item["steps"].values()]
+    if any(step.get("unequal") or "failed" in step for step in steps):
         raise typer.Exit(1)

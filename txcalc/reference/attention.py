@@ -226,7 +226,7 @@ class Indexer(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Rotates the first `dims` of the heads (B, T, heads, width) by their positions; of an odd number the last stays."""
+    """Rotates the first `dims` of the heads (B, T, heads, width) by their positions; if odd, the last stays."""
 
     def __init__(self, part: parts.Rotary) -> None:
         super().__init__()

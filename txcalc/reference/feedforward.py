@@ -47,8 +47,8 @@ class Experts(nn.Module):
     """Each token to the k experts that its router scores highest, and to the shared ones.
 
     Tokens are sorted by expert and each expert works once, on its own: no token is dropped. In the `static` mode all
-    tokens go to experts 0 … k − 1 instead, whatever their scores, through the same code: the count of FLOPs does not
-    depend on the routing, and no shape on data.
+    tokens go to experts 0 … k − 1 instead, in the `even` mode to the next k in turn, whatever their scores, through the
+    same code: the count of FLOPs does not depend on the routing, and no shape on data.
     """
 
     def __init__(self, part: parts.Experts, like: Like) -> None:
@@ -82,7 +82,7 @@ class Experts(nn.Module):
         else:
             flat = chosen.flatten()
             order = flat.argsort(stable=True)
-            counts = flat.bincount(minlength=len(self.routed)).tolist()
+            counts = self._in_turn(rows) if current().even else flat.bincount(minlength=len(self.routed)).tolist()
             busy = [(expert, count) for expert, count in zip(self.routed, counts, strict=True) if count]
         rows = rows if self.latent_down is None else self.latent_down(rows)
         shares = rows[order // self.top_k].split([count for _, count in busy])
@@ -110,6 +110,9 @@ class Experts(nn.Module):
             scores = scores + 0 * self.correction.weight
         if current().static:
             chosen = torch.arange(self.top_k, device=rows.device).expand(rows.shape[0], -1)
+        elif current().even:
+            turns = torch.arange(rows.shape[0] * self.top_k, device=rows.device) % len(self.routed)
+            chosen = turns.unflatten(0, (-1, self.top_k))
         else:
             chosen = self._preferred(scores.detach()).topk(self.top_k).indices
         weights = scores.gather(1, chosen)
@@ -119,6 +122,11 @@ class Experts(nn.Module):
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20)
         weights = weights if self.scales is None else self.scales(weights, chosen)
         return weights * self.scale, chosen
+
+    def _in_turn(self, rows: Tensor) -> list[int]:
+        """How many rows each expert takes of those that all take in turn."""
+        rounds, rest = divmod(rows.shape[0] * self.top_k, len(self.routed))
+        return [rounds + (i < rest) for i in range(len(self.routed))]
 
     def _correction(self) -> Tensor:
         return self.get_buffer("selection_bias") if self.correction is None else self.correction.weight

@@ -1,8 +1,8 @@
 """How a forward pass computes what has more than one form: the one place where that is chosen.
 
-Every form gives the same outputs but for `static`, which is there to be counted. The default is the one to run;
-`tracing` is the one whose matrix products every profiler sees, and whose shapes depend on no data, so that batch and
-length may be symbols.
+Every form gives the same outputs but for `static` and `even`, which are there to be counted and timed. The default is
+the one to run; `tracing` is the one whose matrix products every profiler sees, and whose shapes depend on no data, so
+that batch and length may be symbols.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ class Mode(NamedTuple):
                 False: `scaled_dot_product_attention` and `conv1d`
     static      no shape and no loop depends on data or on a length: all tokens go to the first k experts, and recurrent
                 states come from a cumulative sum (which overflows on long inputs; the delta rule's lack its correction)
+    even        experts take the tokens in turn, whatever their scores: balanced, and no shape depends on data
     absorbed    MLA without expanding its latents
     last        logits for the last position only
     checkpoint  blocks keep only their input for backward and compute again
@@ -26,6 +27,7 @@ class Mode(NamedTuple):
 
     explicit: bool = False
     static: bool = False
+    even: bool = False
     absorbed: bool = False
     last: bool = False
     checkpoint: bool = False

@@ -441,7 +441,7 @@ class Stack(Asked):
         x = x if self.spread is None else self.spread(x)
         for i, (layer, path, kind) in enumerate(zip(self.layers, self.paths, self.kinds, strict=True)):
             if current().checkpoint:
-                x = checkpoint(layer, x, run.at(path, i, kind), use_reentrant=False)
+                x = checkpoint(layer, x, run.at(path, i, kind), use_reentrant=False, preserve_rng_state=False)
             else:
                 x = layer(x, run.at(path, i, kind))
         if cache is not None:

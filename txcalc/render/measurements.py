@@ -66,7 +66,9 @@ def report(found: Found) -> Report:
     exactly = Table("Exact: predicted equals measured", headings, rows, frozenset({0, 2}))
     figures = [(name, f) for name, item in items for step in item["steps"].values() for f in step.get("figures", ())]
     notes = [f"{name}: {item['refused']}" for name, item in items if "refused" in item]
-    notes += [f"{name}, {s}: {v['refused']}" for name, i in items for s, v in i["steps"].items() if "refused" in v]
+    steps = [(f"{name}, {step}", found) for name, item in items for step, found in item["steps"].items()]
+    notes += [f"{name}: {found['refused']}" for name, found in steps if "refused" in found]
+    notes += [f"{name} failed: {found['failed']}" for name, found in steps if "failed" in found]
     if not found["complete"]:
         notes.append("not complete: the same command goes on where this ended")
     reached = ceilings(found["ceilings"]) if "ceilings" in found else []
@@ -168,7 +170,8 @@ def _memory(figure: Found) -> list[Any]:
     gap = figure["measured"] - figure["predicted"]
     share = f"{100 * gap / figure['predicted']:+.2f} %" if gap else "0"
     sizes = [Cell(figure[key], iec(figure[key])) for key in ("floor", "predicted", "measured")]
-    return [*sizes, Cell(gap, share), "; ".join(figure["gap"])]
+    beside = [f"{iec(size)} {name}" for name, size in figure.get("beside", {}).items()]
+    return [*sizes, Cell(gap, share), "; ".join([*figure["gap"], *beside])]
 
 
 def _time(figure: Found) -> list[Any]:

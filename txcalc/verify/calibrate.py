@@ -38,7 +38,8 @@ class Sizes(NamedTuple):
 
     products    rows, inputs and outputs of a linear layer
     moved       bytes of a copy; the largest is also that of a matrix that a few rows (`NARROW`) are multiplied by
-    prompts     lengths of a causal attention of 8 heads × 64
+    heads       number and width of attention's
+    prompts     lengths of a causal attention
     contexts    keys and values that a batch of 8 single queries reads
     model       the reference model whose steps are predicted
     steps       none of which has a size of the above
@@ -47,6 +48,7 @@ class Sizes(NamedTuple):
     dtypes: tuple[str, ...]
     products: tuple[tuple[int, int, int], ...]
     moved: tuple[int, ...]
+    heads: tuple[int, int]
     prompts: tuple[int, ...]
     contexts: tuple[int, ...]
     model: str
@@ -57,6 +59,7 @@ CPU = Sizes(
     ("fp32", "bf16"),
     ((256, 512, 512), (256, 512, 2048), (256, 2048, 512), (1024, 1024, 1024)),
     (2**18, 2**20, 2**27),
+    (8, 64),
     (256, 1024),
     (1024,),
     "D=640 L=4 h=10 h_kv=5 F=1920 V=8192",
@@ -66,7 +69,8 @@ CUDA = Sizes(
     ("fp32", "bf16", "fp16", "fp8"),
     ((2048, 4096, 4096), (4096, 4096, 16384), (4096, 16384, 4096), (8192, 8192, 8192), (16384, 16384, 16384)),
     (2**28, 2**30),
-    (2048, 8192),
+    (32, 128),
+    (4096, 16384),
     (16384,),
     "D=3072 L=12 h=24 h_kv=8 F=9216 V=65536",
     (Load("prefill", 1, 1536), Load("prefill", 4, 3072), Load("decode", 16, 1, 3072)),
@@ -162,10 +166,12 @@ def _measured(
     limit: float,
     progress: Callable[[float], None],
 ) -> Calibration:
-    sizes = sizes or (CUDA if torch.device(device).type == "cuda" else CPU)
+    sizes = sizes or (CUDA if devices.is_cuda(device) else CPU)
     start = time.monotonic()
-    kernels = [kernel for kernel in _kernels(device, sizes) if _runs(kernel)]
-    wide = "bf16" if torch.device(device).type == "cuda" else "fp32"
+    every = [(kernel, _refused(kernel)) for kernel in _kernels(device, sizes)]
+    kernels = [kernel for kernel, reason in every if not reason]
+    absent = {f"{kernel.kind} in {kernel.dtype}: not on this device, {reason}" for kernel, reason in every if reason}
+    wide = "bf16" if devices.is_cuda(device) else "fp32"
     subject, tiny = (Subject(load(text), device, TORCH[wide]) for text in (sizes.model, TINY))
     works = [kernel.make() for kernel in kernels]
     steps = [(subject, step) for step in sizes.steps] + [(tiny, Load("decode", 1, 1, 8))]
@@ -183,7 +189,8 @@ def _measured(
     *taken, of_tiny = best[len(works) :]
     plain = _accelerator(device, name, like, rates)
     share = _starts(tiny, plain, of_tiny)
-    found = replace(plain, calibration=_efficiency(plain, rates, share, wide))
+    notes = (*plain.notes, *sorted(absent))
+    found = replace(plain, calibration=_efficiency(plain, rates, share, wide), notes=notes)
     uncalibrated = replace(plain, calibration=like.calibration if like else None)
     before = [expected(subject, step, uncalibrated) for step in sizes.steps]
     after = [expected(subject, step, found) for step in sizes.steps]
@@ -214,31 +221,30 @@ def _kernels(device: str, sizes: Sizes) -> list[Kernel]:
             found.append(Kernel("matmul", dtype, f"{rows} × {d_in} × {d_out}", 2.0 * rows * d_in * d_out, make))
     for size in sizes.moved:
         found.append(Kernel("copy", "", f"{size:,} B", 2.0 * size, _copy(device, size)))
-    wide = "bf16" if torch.device(device).type == "cuda" else "fp32"
-    width, side = TORCH[wide].itemsize, int((sizes.moved[-1] / TORCH[wide].itemsize) ** 0.5)
+    wide = "bf16" if devices.is_cuda(device) else "fp32"
+    width, side = TORCH[wide].itemsize, int((sizes.moved[-1] / TORCH[wide].itemsize) ** 0.5) // 128 * 128
     for rows in NARROW:
         make = _product(device, wide, rows, side, side)
         found.append(Kernel(READING, wide, f"{rows} × {side} × {side}", float(side * side * width), make))
+    every = sizes.heads[0] * sizes.heads[1]
     for tokens in sizes.prompts:
-        flops = 4.0 * 8 * 64 * tokens * (tokens + 1) / 2
-        found.append(
-            Kernel("attention, prefill", wide, f"{tokens} tokens", flops, _attention(device, wide, 1, tokens, tokens))
-        )
+        flops, make = 2.0 * every * tokens * (tokens + 1), _attention(device, wide, sizes.heads, 1, tokens, tokens)
+        found.append(Kernel("attention, prefill", wide, f"{tokens} tokens", flops, make))
     for keys in sizes.contexts:
-        read = 2.0 * 8 * keys * 8 * 64 * width
-        found.append(Kernel("attention, decode", wide, f"8 × {keys} keys", read, _attention(device, wide, 8, 1, keys)))
+        read, make = 2.0 * 8 * keys * every * width, _attention(device, wide, sizes.heads, 8, 1, keys)
+        found.append(Kernel("attention, decode", wide, f"8 × {keys} keys", read, make))
     return found
 
 
-def _runs(kernel: Kernel) -> bool:
-    """Whether the device has it: not each multiplies every dtype."""
+def _refused(kernel: Kernel) -> str:
+    """Why the device has it not, or "": not each multiplies every dtype."""
     try:
         kernel.make()()
     except (RuntimeError, NotImplementedError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
+        if devices.ran_out(error):
             raise
-        return False
-    return True
+        return str(error).partition("\n")[0]
+    return ""
 
 
 def _product(device: str, dtype: str, rows: int, d_in: int, d_out: int) -> Callable[[], Work]:
@@ -263,11 +269,14 @@ def _copy(device: str, size: int) -> Callable[[], Work]:
     return make
 
 
-def _attention(device: str, dtype: str, batch: int, tokens: int, keys: int) -> Callable[[], Work]:
+def _attention(
+    device: str, dtype: str, heads: tuple[int, int], batch: int, tokens: int, keys: int
+) -> Callable[[], Work]:
     def make() -> Work:
         like = {"device": device, "dtype": TORCH[dtype]}
-        q = torch.randn(batch, 8, tokens, 64, **like)  # type: ignore[call-overload]
-        k, v = (torch.randn(batch, 8, keys, 64, **like) for _ in range(2))  # type: ignore[call-overload]
+        number, width = heads
+        q = torch.randn(batch, number, tokens, width, **like)  # type: ignore[call-overload]
+        k, v = (torch.randn(batch, number, keys, width, **like) for _ in range(2))  # type: ignore[call-overload]
         return lambda: F.scaled_dot_product_attention(q, k, v, is_causal=tokens > 1)
 
     return make

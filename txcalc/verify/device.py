@@ -26,6 +26,11 @@ class NoDevice(TxcalcError):
     exit_code = 3
 
 
+def is_cuda(device: str) -> bool:
+    """Whether it is a CUDA device."""
+    return torch.device(device).type == "cuda"
+
+
 def check(device: str) -> None:
     """Errors: `InputError` for no such name, `NoDevice` where PyTorch finds none."""
     try:
@@ -72,8 +77,9 @@ def exhausted(error: BaseException, model: Model, device: str, dtype: torch.dtyp
 
 def free_bytes(device: str) -> int:
     """What can still be allocated."""
-    if torch.device(device).type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+    if is_cuda(device):
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by PyTorch, to be used again
+        return torch.cuda.mem_get_info(device)[0] + kept
     for size in _said("/proc/meminfo", "MemAvailable"):
         return 1024 * int(size.split()[0])
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -88,14 +94,14 @@ def ran_out(error: BaseException) -> bool:
 def tidy(device: str) -> None:
     """Gives back what is no longer used."""
     gc.collect()
-    if torch.device(device).type == "cuda":
+    if is_cuda(device):
         torch.cuda.empty_cache()
 
 
 def describe(device: str) -> dict[str, str | int | None]:
     """What the device is: kind, name, driver, memory in bytes, PyTorch, and on the CPU how many threads compute."""
     facts: dict[str, str | int | None] = {"kind": torch.device(device).type, "torch": torch.__version__}
-    if torch.device(device).type == "cuda":
+    if is_cuda(device):
         found = torch.cuda.get_device_properties(device)
         capability = f"{found.major}.{found.minor}"
         facts |= {"name": found.name, "memory_bytes": found.total_memory, "capability": capability}

@@ -31,6 +31,9 @@ HELPERS = frozenset(
     {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "resize_", "resize_as_", "zero_"}
 )
 OUTSIDE = "outside operators"
+aten = torch.ops.aten
+PRODUCTS = frozenset({aten.mm.default, aten.addmm.default, aten.bmm.default})
+SMALL = 16**3  # multiplications for which oneDNN is not asked
 MARK = "txcalc: measured"
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's library tells stderr when it starts and stops
@@ -60,6 +63,7 @@ class Tally(TorchDispatchMode):
     def __init__(self, device: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.kind = torch.device(device).type
+        self.block = CUDA_BLOCK if devices.is_cuda(device) else 1  # by operator bytes are whole blocks, as measured
         self.live: Counter[str] = Counter()
         self.total = self.most = self.resident = 0
         self.at_most: dict[str, int] = {}
@@ -79,7 +83,7 @@ class Tally(TorchDispatchMode):
             if isinstance(tensor, Tensor) and tensor.device.type == self.kind:
                 name = func._schema.name.partition("::")[2]
                 self._add(tensor.untyped_storage(), OUTSIDE if name in HELPERS else name)
-        self._reach(_copied(func, args))
+        self._reach(_scratch(func, args), "clone" if func in PRODUCTS else "eq")
         return result
 
     def _add(self, storage: Any, name: str) -> None:
@@ -87,34 +91,50 @@ class Tally(TorchDispatchMode):
         if address in self._seen or not size:
             return
         self._seen.add(address)
-        weakref.finalize(storage, self._drop, address, name, size)
-        self.live[name] += size
+        given = -(-size // self.block) * self.block
+        weakref.finalize(storage, self._drop, address, name, size, given)
+        self.live[name] += given
         self.total += size
         self._reach()
 
-    def _reach(self, copies: int = 0) -> None:
-        if self.total + copies > self.most:
-            self.most, self.at_most = self.total + copies, {**self.live, "clone": self.live["clone"] + copies}
+    def _reach(self, scratch: int = 0, name: str = "") -> None:
+        if self.total + scratch > self.most:
+            self.most, self.at_most = self.total + scratch, {**self.live, name: self.live[name] + scratch}
 
-    def _drop(self, address: int, name: str, size: int) -> None:
+    def _drop(self, address: int, name: str, size: int, given: int) -> None:
         self._seen.discard(address)
-        self.live[name] -= size
+        self.live[name] -= given
         self.total -= size
 
 
-def _copied(func: Any, args: Any) -> int:
-    """Bytes of the operands that oneDNN's batched product on the CPU copies first: in bf16 those that are not packed,
-    straight or transposed, unless the product is small (`mkldnn_matmul` of ATen/native/mkldnn/Matmul.cpp)."""
-    if func is not torch.ops.aten.bmm.default or args[0].device.type != "cpu" or args[0].dtype != torch.bfloat16:
+def _scratch(func: Any, args: Any) -> int:
+    """Bytes that an operator takes beside its result while it runs, where that is known of its kernel.
+
+    A product copies operands that its library does not take as they lie (`prepare_matrix_for_cublas`; the CPU's
+    `addmm_impl_cpu_`, and, in bf16 unless it is small, `mkldnn_matmul`, which wants them packed). The softmax of plain
+    attention marks what is −∞, and the rows that are so throughout (`_safe_softmax`).
+    """
+    if func is aten._safe_softmax.default:
+        return int(args[0].numel() + args[0].numel() // args[0].shape[-1] + 4)
+    if func not in PRODUCTS:
         return 0
-    small = args[0].numel() * args[1].shape[2] <= 16**3
-    if small or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return 0
-    return sum(t.nbytes for t in args if not (t.is_contiguous() or t.mT.is_contiguous()))
+    x, y = args[-2:]
+    packed = x.device.type == "cpu" and x.dtype == torch.bfloat16 and x.numel() * y.shape[-1] > SMALL
+    if packed and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return sum(t.nbytes for t in (x, y) if not (t.is_contiguous() or t.mT.is_contiguous()))
+    if func is aten.bmm.default:
+        return 0  # where one matrix of the batch begins is told apart
+    return sum(t.nbytes for t in (x, y) if not (_in_lines(t) or _in_lines(t.mT)))
+
+
+def _in_lines(matrix: Tensor) -> bool:
+    """Whether the elements of each row lie side by side, and the rows apart."""
+    return matrix.stride(-1) == 1 and matrix.stride(-2) >= max(1, matrix.shape[-1])
 
 
 def traced(prepare: Callable[[str], Work], device: str) -> Peak:
-    """The peak of `prepare(device)()` on fake tensors: nothing is computed, and no device is needed.
+    """The peak of `prepare(device)()` on fake tensors: nothing is computed or allocated (a PyTorch that was built with
+    the device's library is needed all the same).
 
     `prepare` makes what is there before and returns the work; it runs once before it counts, as it does when measured.
     """
@@ -131,8 +151,14 @@ def traced(prepare: Callable[[str], Work], device: str) -> Peak:
 
 
 def measured(prepare: Callable[[str], Work], device: str) -> Peak:
-    """The peak of the same work on the device, by its allocator, after it has run once."""
-    cuda = _is_cuda(device)
+    """The peak of the same work on the device, by its allocator, after it has run once.
+
+    On CUDA it runs once more before anything counts: the workspaces that libraries take at their first call, for each
+    thread and for good, are no part of it.
+    """
+    cuda = devices.is_cuda(device)
+    if cuda:
+        prepare(device)()
     devices.tidy(device)
     start = _cuda_bytes(device) if cuda else {}
     with _profile() as profile:
@@ -161,7 +187,7 @@ def held(make: Callable[[], Made], device: str) -> tuple[Made, int, int]:
     """
     make()
     devices.tidy(device)
-    if _is_cuda(device):
+    if devices.is_cuda(device):
         before = _cuda_bytes(device)
         made = make()
         gc.collect()
@@ -175,10 +201,6 @@ def held(make: Callable[[], Made], device: str) -> tuple[Made, int, int]:
         gc.collect()
     size = sum(block.size for block in _blocks(profile, device))
     return made, size, size
-
-
-def _is_cuda(device: str) -> bool:
-    return torch.device(device).type == "cuda"
 
 
 def _profile() -> Any:
@@ -251,7 +273,7 @@ class Clock:
     time for which that thread had a processor: what others do on the same machine is then no part of it."""
 
     def __init__(self, device: str) -> None:
-        self.device, self.cuda = device, _is_cuda(device)
+        self.device, self.cuda = device, devices.is_cuda(device)
         self._time = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
 
     @property

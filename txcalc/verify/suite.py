@@ -82,20 +82,25 @@ CPU_LIST = (
          (*_prefills(1, 64, 192), *_decodes(256, 1))),
     Item("blocks computed again", "D=256 L=8 h=4 F=1024 V=512", None, "fp32", ("parameters", "training"),
          _training(4, 128)),
+    Item("a large vocabulary", "D=64 L=2 h=2 F=128 V=20000", None, "bf16", ("parameters", "training"),
+         _training(4, 256)),
     Item("llama-3.2-1b", "llama-3.2-1b", 2, "bf16", EXACT, (*_prefills(1, 128), *_decodes(512, 4)), _prefills(1, 128),
          changes=FEW),
     Item("attention overtakes the feed-forward", "D=256 L=1 h=4 F=768 V=512 plain", None, "fp32", ("parameters",),
          overtaking=(512, 1024, 2048, 3072)),
     *_grouped(16, 16, 4, 1, width=64, layers=1, past=4096, batch=2, dtype="fp32"),
-    Item("latent attention", "deepseek-v2", 1, "bf16", FORWARD, _latent(256), _latent(256), changes=FEW),
-    Item("qwen3-0.6b", "qwen3-0.6b", 2, "bf16", EXACT, _prefills(2, 64), _decodes(256, 1), changes=FEW),
+    Item("latent attention", "deepseek-v2", 1, "bf16", FORWARD, (*_prefills(1, 256), *_latent(256)), _latent(256),
+         changes=FEW),
+    Item("qwen3-0.6b", "qwen3-0.6b", 2, "bf16", EXACT, (*_prefills(2, 64), *_training(1, 64)), _decodes(256, 1),
+         changes=FEW),
     Item("gemma-3-12b", "gemma-3-12b", 1, "bf16", FORWARD, (*_prefills(1, 1280), *_decodes(1536, 1)),
          changes=(*FEW, ("F", 2048))),
     Item("bert-base", "bert-base", None, "fp32", FORWARD, _prefills(2, 64), _prefills(1, 128)),
     Item("vit-b", "vit-b", None, "fp32", FORWARD, _prefills(1, 1), _prefills(1, 1)),
     Item("t5-small", "t5-small", None, "fp32", EXACT, _prefills(2, 64), _prefills(1, 128)),
     Item("mamba2-130m", "mamba2-130m", 4, "fp32", FORWARD, (*_prefills(1, 16), *_decodes(16, 1)), _decodes(16, 1)),
-    Item("mixtral-8x7b", "mixtral-8x7b", 1, "bf16", FORWARD, _prefills(1, 32), changes=(*FEW, ("F_e", 512))),
+    Item("mixtral-8x7b", "mixtral-8x7b", 1, "bf16", FORWARD, _prefills(1, 32), _prefills(1, 32),
+         changes=(*FEW, ("F_e", 512))),
 )  # fmt: skip
 CUDA_LIST = (
     Item("gpt2", "gpt2", None, "fp32", EXACT, (*_prefills(8, 512, 1024), *_decodes(1000, 64), *_training(8, 1024)),
@@ -145,7 +150,7 @@ class Suite:
         if torch.device(device).type == "meta":
             raise InputError("verify", [Fault("--device", device, "cpu or cuda", "a suite measures a real device")])
         self.device, self.path, self.limit, self.tell, self.like = device, path, limit, tell, like
-        self.items = items or (CUDA_LIST if torch.device(device).type == "cuda" else CPU_LIST)
+        self.items = items or (CUDA_LIST if devices.is_cuda(device) else CPU_LIST)
         self.end, self.measure_ceilings = time.monotonic() + limit, ceilings
         self.longest = 0.0  # seconds of a step: as much must be left to begin another
         self.found: dict[str, Any] = {
@@ -153,6 +158,7 @@ class Suite:
             "device": {**devices.describe(device), "clock": Clock(device).name},
             "date": f"{datetime.now(UTC):%Y-%m-%d}",
             "command": command,
+            "datasheet": like.name if like else None,
             "complete": False,
             "items": {},
         }
@@ -160,15 +166,24 @@ class Suite:
             self._resume(path)
 
     def _resume(self, path: Path) -> None:
-        """What an earlier run on the same device has of the list is not done again."""
+        """What an earlier run on the same device has of the list is not done again, but for what failed."""
         try:
             before = json.loads(path.read_text())
             same = before["schema"] == SCHEMA and before["device"] == self.found["device"]
-            items = dict(before["items"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            sheet = before.get("datasheet")
+            if CEILINGS in before:
+                parse(before[CEILINGS]["accelerator"], "this-machine", CEILINGS)
+            items = {
+                name: {**item, "steps": {n: step for n, step in item["steps"].items() if "failed" not in step}}
+                for name, item in before["items"].items()
+            }
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, InputError) as error:
             raise InputError("verify", [f"--out {path} exists and is no file of measurements: {error}"]) from None
         if not same:
             raise InputError("verify", [f"--out {path} has measurements of another device or PyTorch (another name)"])
+        if sheet != self.found["datasheet"]:
+            used = f"with --gpu {sheet}" if sheet else "without --gpu"
+            raise InputError("verify", [f"--out {path} was begun {used}: go on so, or give it another name"])
         self.found |= {key: before[key] for key in (CEILINGS,) if key in before}
         listed = {item.name for item in self.items}
         self.found["items"] = {name: item for name, item in items.items() if name in listed}
@@ -214,7 +229,15 @@ class Suite:
             return
         kept = devices.n_layers(model)
         entry.pop("refused", None)  # by an earlier run, which had less memory
-        entry |= {"layers": kept, "of_layers": most, "dtype": item.dtype, "params": model.params}
+        if entry.get("layers", kept) != kept:
+            steps.clear()  # they are of another size
+        entry |= {
+            "date": self.found["date"],
+            "layers": kept,
+            "of_layers": most,
+            "dtype": item.dtype,
+            "params": model.params,
+        }
         entry |= {"changes": dict(item.changes)} if item.changes else {}
         subject = Subject(model, self.device, dtype)
         for name, step in _steps(item):
@@ -227,12 +250,12 @@ class Suite:
         start = time.monotonic()
         try:
             found: dict[str, Any] = step(subject, accelerator)
-        except RuntimeError as error:
-            if not devices.ran_out(error):
-                raise
+        except Exception as error:
             error.__traceback__ = None  # its frames hold the modules
             devices.tidy(self.device)
-            found = {"refused": f"it needs more than the {devices.free_bytes(self.device):,} B that are free"}
+            found = {"failed": f"{type(error).__name__}: {error}"}
+            if isinstance(error, RuntimeError) and devices.ran_out(error):
+                found = {"refused": f"it needs more than the {devices.free_bytes(self.device):,} B that are free"}
         devices.tidy(self.device)
         spent = time.monotonic() - start
         self.longest = max(self.longest, spent)

@@ -16,7 +16,7 @@ class Tracker:
     Stands in for the tracker of `FlopCounterMode`, whose own charges every module above as well, and loses its place
     in backward where one tensor feeds several modules. Here backward is exact: autograd numbers its nodes in the order
     in which forward makes them, so a node's number says which module was running. What backward computes again
-    (checkpointing) runs under its modules like any forward.
+    (checkpointing) runs under its modules like any forward, and on CUDA in a thread of its own, with other numbers.
     """
 
     def __init__(self, net: nn.Module) -> None:
@@ -41,6 +41,8 @@ class Tracker:
         return {self.path}
 
     def _mark(self) -> None:
+        if torch._C._current_autograd_node() is not None:
+            return
         self._numbers.append(torch._C._autograd._get_sequence_nr())
         self._paths.append(self._stack[-1] if self._stack else "")
 

@@ -50,6 +50,7 @@ class Figure:
     unit        "bytes", "seconds" or "tokens"
     floor       what no implementation can be under; None: nobody knows
     gap         what measured less predicted consists of, by name
+    beside      what is no part of either, by name
     """
 
     quantity: str
@@ -60,6 +61,7 @@ class Figure:
     predicted: float | None
     measured: float
     gap: Mapping[str, float] = field(default_factory=dict)
+    beside: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass

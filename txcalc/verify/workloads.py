@@ -70,11 +70,6 @@ class Subject(NamedTuple):
     def caches(self) -> bool:
         return self.model.kind not in ("encoder", "vision")
 
-    @property
-    def static(self) -> bool:
-        """Experts get tokens as in a trace: who gets how many depends on data, and memory on that."""
-        return any(entry.routed for entry in self.model.ledger())
-
     def data(self, load: Load, device: str) -> tuple[Tensor, ...]:
         """Fresh random inputs; a decode step's are ids alone, what it needs of an encoder is in the cache."""
         made = inputs(self.model, load.batch, load.tokens, device=device)
@@ -104,10 +99,10 @@ class Subject(NamedTuple):
         return made
 
     def forward(self, net: Any, load: Load, given: tuple[Tensor, ...], cache: Cache | None) -> Any:
-        """One pass without gradients, as a server does it. Absorbed latents are one key for all heads, wider than their
-        values: no fused kernel of PyTorch takes them so, and it would make a copy for each head; plain products do."""
-        forms = {"absorbed": load.absorbed, "explicit": load.absorbed, "static": self.static}
-        with torch.no_grad(), mode(last=True, **forms):
+        """One pass without gradients, as a server does it; time and memory depend on no data, as experts take turns.
+        Absorbed latents are one key for all heads, wider than their values: PyTorch has no fused kernel for that, and
+        would make a copy for each head; plain products do not."""
+        with torch.no_grad(), mode(last=True, even=True, absorbed=load.absorbed, explicit=load.absorbed):
             return net(*given, cache=cache) if self.caches else net(*given)
 
     def prepare(self, load: Load) -> Callable[[str], Work]:
@@ -140,11 +135,12 @@ class Subject(NamedTuple):
 
     def _training(self, load: Load, device: str) -> Work:
         net = build(self.model, device=device, dtype=self.dtype)
-        given, optimizer = learning(net, self.data(load, device)), torch.optim.AdamW(net.parameters())
+        given = learning(net, self.data(load, device))
+        optimizer = torch.optim.AdamW(net.parameters(), foreach=devices.is_cuda(device))  # its default of real tensors
 
         def work() -> None:
             optimizer.zero_grad(set_to_none=True)
-            with mode(checkpoint=load.checkpoint, static=self.static):
+            with mode(checkpoint=load.checkpoint, even=True):
                 result = net(*given)
                 loss = sum(part.sum() for part in (result if isinstance(result, tuple) else (result,)))
                 del result
@@ -164,7 +160,7 @@ class Subject(NamedTuple):
         if load.kind != "training":
             cache = sum(load.batch * state_bytes(entry, width) for entry in ledger) if self.caches else 0
             return weights + cache  # type: ignore[no-any-return]
-        learned = reached(ledger).total("active" if self.static else "params") * width
+        learned = reached(ledger).total("active") * width
         kept = ledger.total("saved") * width if claims(ledger) and not load.checkpoint else 0
         return weights + 2 * learned + max(learned, kept)  # type: ignore[no-any-return]
 
@@ -178,7 +174,10 @@ def peak_memory(subject: Subject, load: Load) -> Figure:
     prepare = subject.prepare(load)
     foreseen, found = traced(prepare, subject.device), measured(prepare, subject.device)
     least, gap = subject.least_bytes(load), _gap(foreseen, found)
-    return Figure("peak memory", str(load), "", "bytes", least, foreseen.peak, found.peak, gap)
+    held = (
+        {} if found.reserved is None else {"taken from the device and not used: fragments": found.reserved - found.peak}
+    )
+    return Figure("peak memory", str(load), "", "bytes", least, foreseen.peak, found.peak, gap, held)
 
 
 def _gap(foreseen: Peak, found: Peak) -> dict[str, float]:
@@ -257,7 +256,7 @@ MEASURES = {
 
 def common(model: Model, device: str) -> tuple[Load, ...]:
     """What is measured of any model where nothing else is asked: sizes that suit the device and the model."""
-    cuda = torch.device(device).type == "cuda"
+    cuda = devices.is_cuda(device)
     rows = Modules(model).longest or 2048
     long, batch = min(2048 if cuda else 256, model.context or 256, rows), 8 if cuda else 2
     short = max(long // 4, 1)

@@ -217,7 +217,7 @@ class Suite:
 
     def _item(self, item: Item, accelerator: Accelerator, number: int) -> None:
         entry = self.found["items"].setdefault(item.name, {"source": item.source, "steps": {}})
-        wanted = [name for name, _ in _steps(item)]
+        wanted = [name for name, _ in steps_of(item)]
         steps = entry["steps"] = {name: entry["steps"][name] for name in wanted if name in entry["steps"]}
         if all(name in steps for name in wanted):
             return
@@ -240,7 +240,7 @@ class Suite:
         }
         entry |= {"changes": dict(item.changes)} if item.changes else {}
         subject = Subject(model, self.device, dtype)
-        for name, step in _steps(item):
+        for name, step in steps_of(item):
             if name not in steps:
                 self._step(f"{item.name}: {name}", number / len(self.items))
                 steps[name] = self._measured(step, subject, accelerator)
@@ -288,7 +288,8 @@ def _fitting(model: Model, layers: int | None, device: str, dtype: torch.dtype) 
     return model if kept == most else cut(model, kept)
 
 
-def _steps(item: Item) -> Iterator[tuple[str, Callable[[Subject, Accelerator], dict[str, Any]]]]:
+def steps_of(item: Item) -> Iterator[tuple[str, Callable[[Subject, Accelerator], dict[str, Any]]]]:
+    """What is asked of an item, by name, in order."""
     for oracle in item.exact:
         yield f"exact: {oracle}", lambda subject, _, oracle=oracle: _exact(subject, oracle)  # type: ignore[misc]
     for step in item.peaks:

@@ -205,4 +205,4 @@ def test_csv_says_the_unit_of_what_it_writes_exact() -> None:
     argv = ["fit", "--gpu", "l4", "--weights", "bf16", "--format", "csv"]
     assert CliRunner().invoke(app, argv).stdout.splitlines()[0] == 'preset,parameters,tokens,"room, bf16 (bytes)"'
     argv = ["deploy", "gpt2", "mixtral-8x7b", "--gpu", "h100-sxm:2", "--format", "csv"]
-    assert CliRunner().invoke(app, argv).stdout.startswith("deployment,fits,layout,most sequences,TTFT s,TPOT s,")
+    assert CliRunner().invoke(app, argv).stdout.startswith("deployment,fits,layout,most sequences,TTFT (s),TPOT (s),")

@@ -223,8 +223,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         "attention.d_v is 3, expected none where the values are the keys, or another layer's",
     ),
     "halves of an odd number": (
-        {"attention.n_heads": 3, "attention.n_kv_heads": 3, "attention.d_head": 8, "attention.differential": True},
-        "2 faults\n  attention.n_heads is 3, expected an even number: differential attention halves them\n  "
+        {"attention.n_heads": 6, "attention.n_kv_heads": 3, "attention.d_head": 8, "attention.differential": True},
         "attention.n_kv_heads is 3, expected an even number: differential attention halves them",
     ),
     "sinks of a difference": (

@@ -241,7 +241,7 @@ def _parameters(entry: Entry, tied: bool) -> Iterator[tuple[str, int]]:
     """The parameters of a leaf, by the term they are in."""
     for weight in entry.leaf.weights():
         if isinstance(entry.leaf, Lookup):
-            name = "head" if tied and _last(entry) == "tokens" else TABLES[_last(entry)]
+            name = "head" if tied and _last(entry) == "tokens" else TABLES.get(_last(entry), "further tables")
         elif isinstance(entry.leaf, Linear | Convolution | Patches):
             name = "biases" if weight.name == "bias" else MATRICES[entry.kind]
         else:

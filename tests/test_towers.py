@@ -19,7 +19,8 @@ from txcalc.model import Model
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
 from txcalc.sources.huggingface.families import WRAPPERS
-from txcalc.sources.huggingface.towers import BESIDE, TOWERS
+from txcalc.sources.huggingface.projectors import BESIDE
+from txcalc.sources.huggingface.towers import TOWERS
 
 DATA = Path(__file__).parent / "data" / "hf"
 TRUTH: dict[str, dict[str, Any]] = json.loads((DATA / "towers.json").read_text())

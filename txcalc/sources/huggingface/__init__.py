@@ -79,7 +79,7 @@ def describe(data: Any, where: str = "config.json", name: str = "") -> Descripti
     if text.model_type in PREDICTING:
         raw["predictors"] = next((text.data[key] for key in PREDICTORS if type(text.data.get(key)) is int), 0)
     if text is not c:
-        from txcalc.sources.huggingface.towers import beside
+        from txcalc.sources.huggingface.projectors import beside
 
         raw |= beside(c, text, raw)
     _remarks(c, text)

@@ -22,9 +22,11 @@ _LATENT = """
 axk1 deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_k2 minicpm3 youtu
 """
 _ENCODER = """
-albert bert bert-generation camembert data2vec-text deberta deberta-v2 distilbert electra ernie esm esmc eurobert
-flaubert gte ibert jina_embeddings_v3 layoutlm megatron-bert modernbert mpnet nomic_bert rembert roberta
-roberta-prelayernorm roformer tapas xlm xlm-roberta xlm-roberta-xl
+albert bert bert-generation camembert data2vec-text deberta deberta-v2 distilbert electra ernie flaubert ibert
+layoutlm megatron-bert mpnet rembert roberta roberta-prelayernorm tapas xlm xlm-roberta xlm-roberta-xl
+"""
+_MODERN = """
+esm esmc eurobert gte jina_embeddings_v3 modernbert nomic_bert roformer
 """
 _SEQ2SEQ = """
 bart blenderbot blenderbot-small fsmt m2m_100 marian mbart mt5 mvp nllb-moe pegasus plbart switch_transformers t5
@@ -50,6 +52,7 @@ READERS: dict[str, tuple[str, str]] = {
         ("sparse", _SPARSE),
         ("latent", _LATENT),
         ("encoder", _ENCODER),
+        ("modern", _MODERN),
         ("seq2seq", _SEQ2SEQ),
         ("recurrent", _RECURRENT),
         ("hybrid", _HYBRID),

@@ -1,0 +1,219 @@
+"""Encoders after BERT: rotary positions, and most of them gated feed-forwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txcalc.sources.huggingface.config import Config
+from txcalc.sources.huggingface.encoder import bert_like, masked_lm
+from txcalc.sources.huggingface.shared import (
+    GLOBAL,
+    LOCAL,
+    Raw,
+    classifier,
+    gated,
+    head_of,
+    heads,
+    layer_norm,
+    layer_types,
+    layered,
+    padding_within,
+    rms,
+    rotary,
+    windows,
+)
+
+
+def _turned(c: Config, theta: float, **more: Any) -> Raw:
+    """Rotary positions instead of learned ones."""
+    raw = bert_like(c, rows=None, kept=("head_dim",), **more)
+    c.ignore("max_position_embeddings", "n_positions")
+    return raw | {"positions": rotary(c, raw["attention"]["d_head"], theta)}
+
+
+def jina_embeddings_v3(c: Config) -> Raw:
+    return _turned(c, 20000.0, types=1, deciding="tanh", without=("choice",), eps=1e-5)
+
+
+def nomic_bert(c: Config) -> Raw:
+    """Gated, without biases; also in GPT-2's spelling, as its first checkpoints have it."""
+    off = "prenorm", "use_rms_norm", "qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "causal", "parallel_block"
+    c.only(False, *off, why="the models that were published are read")
+    c.only("swiglu", "activation_function", why="the models that were published are read")
+    c.only(0, "num_experts", why="experts are not read")
+    c.only(False, "rotary_emb_interleaved", why="pairs of halves are read")
+    c.ignore("dense_seq_output", "fused_dropout_add_ln", "max_trained_positions", "pad_vocab_size_multiple")
+    c.ignore("parallel_block_tied_norm", "use_xentropy")
+    raw = _turned(
+        c,
+        1000.0,
+        d_model=("hidden_size", "n_embd"),
+        n_layers=("num_hidden_layers", "n_layer"),
+        n_heads=("num_attention_heads", "n_head"),
+        d_ff=("intermediate_size", "n_inner"),
+        act="silu",
+        pooler=False,
+        without=("question", "choice"),
+    )
+    raw["attention"]["bias"] = False
+    raw["feed_forward"] |= {"gated": True, "bias": False}
+    return raw
+
+
+def gte(c: Config) -> Raw:
+    """Gated, with a bias on the last matrix alone; the table of types may be missing."""
+    raw = _turned(c, 160000.0, types=None, pooler=False, untied=None, without=("question", "choice"))
+    raw["feed_forward"] |= {"gated": True, "bias": False, "down_bias": True}
+    types = c.count("type_vocab_size", default=1)
+    raw["embedding"] |= {"types": types} if types else {}
+    return raw
+
+
+def roformer(c: Config) -> Raw:
+    """Rotary positions, whose sinusoids are stored; a table that may be narrower than the model."""
+    c.only(False, "rotary_value", why="values are not turned")
+    rank = c.size("embedding_size", default=None)
+    rank = None if rank == c.data.get("hidden_size") else rank
+    activation = c.activation("hidden_act", default="gelu")
+    raw = bert_like(c, rows=None, rank=rank, pooler=False, deciding=activation, without=("choice",))
+    d_head = raw["attention"]["d_head"]
+    if d_head % 2:
+        c.fault("rotary width", d_head, "an even number")
+    rows = c.size("max_position_embeddings", default=1536)
+    return raw | {"positions": {"form": "rotary", "interleaved": True, "rows": rows}}
+
+
+def eurobert(c: Config) -> Raw:
+    """As Llama, looking both ways."""
+    raw = _gated(c, padding=128001)
+    c.ignore("classifier_pooling", "clf_pooling", "hidden_dropout")
+    form = head_of(c, "masked-lm", "none", "sequence", "token")
+    if form == "masked-lm":
+        tied = c.flag("tie_word_embeddings", default=False)
+        return raw | {"head": {"form": form, "plain": True, "tied": tied, "bias": raw["feed_forward"]["bias"]}}
+    c.ignore("tie_word_embeddings")
+    if form == "none":
+        return raw | {"head": {"form": form}}
+    head = classifier(c, form)
+    if form == "sequence":  # "late": the mean of what is said of every position
+        head["transform"] = "gelu"
+        pooling = c.text("classifier_pooling", default="late")
+        head["every"] = pooling == "late"
+        if pooling not in ("late", "bos", "mean"):
+            c.fault("classifier_pooling", pooling, "'late', 'bos' or 'mean'")
+    return raw | {"head": head}
+
+
+def _gated(c: Config, padding: int) -> Raw:
+    """A stack of Llama's layers as an encoder; `padding` is the row of padding in the class."""
+    c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
+    raw: Raw = {
+        "kind": "encoder",
+        "d_model": c.size("hidden_size"),
+        "n_layers": c.layers("num_hidden_layers"),
+        "vocab_size": c.size("vocab_size"),
+    }
+    padding_within(c, raw, default=padding)
+    attention = heads(c, raw, whole=True)
+    return raw | {
+        "attention": attention | {"bias": c.flag("attention_bias", default=False)},
+        "feed_forward": gated(c, bias=c.flag("mlp_bias", default=False)),
+        "norm": rms(c, eps=1e-5),
+        "positions": rotary(c, attention["d_head"]),
+    }
+
+
+def esm(c: Config) -> Raw:
+    """Norms before the parts and after the layers; a regression on the attention weights, held and not run.
+
+    Tokens are scaled by the share that training left unmasked: 1 − 0.15 · 0.8, in the class.
+    """
+    c.only(False, "is_folding_model", why="ESMFold is not read")
+    c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
+    c.ignore("esmfold_config", "vocab_list", "hidden_act", "mask_token_id", "classifier_dropout")
+    raw: Raw = {
+        "kind": "encoder",
+        "d_model": c.size("hidden_size"),
+        "n_layers": c.layers("num_hidden_layers"),
+        "vocab_size": c.size("vocab_size"),
+        "contacts": True,
+    }
+    padding_within(c, raw)
+    attention = heads(c, raw, kv_names=(), width_names=()) | {"bias": True}
+    form = c.text("position_embedding_type", default="absolute")
+    positions: Raw = {}
+    if form == "rotary":
+        positions = {"form": "rotary", "theta": c.real("rope_theta", default=1e4)}
+        if attention["d_head"] % 2:
+            c.fault("rotary width", attention["d_head"], "an even number")
+    elif form == "absolute":
+        positions = {"form": "learned", "rows": c.size("max_position_embeddings", default=1026)}
+    else:
+        c.fault("position_embedding_type", form, "'absolute' or 'rotary'")
+    table: Raw = {"norm": c.flag("emb_layer_norm_before", default=False, null=False)}
+    if c.flag("token_dropout", default=False, null=False):
+        table["scale"] = 1 - 0.15 * 0.8
+    return raw | {
+        "attention": attention,
+        "feed_forward": {"d_ff": c.size("intermediate_size"), "activation": "gelu", "bias": True},
+        "norm": layer_norm(c, "layer_norm_eps", eps=1e-12),
+        "positions": positions,
+        "embedding": table,
+        "head": masked_lm(c, True, False, {"sequence": "tanh", "choice": "", "question": ""}),
+    }
+
+
+def esmc(c: Config) -> Raw:
+    """Llama's layers with LayerNorms, those of Q and K over all heads and, like the last one, without a bias."""
+    raw = _gated(c, padding=1)
+    heads_of = raw["attention"]
+    c.only(raw["d_model"] // heads_of["n_heads"], "head_dim", why="the norms of Q and K are as wide as the model")
+    if heads_of["n_kv_heads"] != heads_of["n_heads"]:
+        c.fault("num_key_value_heads", heads_of["n_kv_heads"], f"num_attention_heads = {heads_of['n_heads']}")
+    heads_of["qk_norm"] = "width"
+    raw["norm"] = {"form": "layer", "eps": 1e-5, "final_bias": False, "qk_bias": False}
+    c.ignore("tie_word_embeddings", "classifier_dropout")
+    form = head_of(c, "masked-lm", "none", "sequence", "token")
+    if form in ("masked-lm", "none"):
+        return raw | {"head": {"form": form} | ({"activation": "gelu"} if form == "masked-lm" else {})}
+    return raw | {"head": classifier(c, form) | ({"transform": "tanh"} if form == "sequence" else {})}
+
+
+def modernbert(c: Config) -> Raw:
+    """Rotary positions, a window around each position in most layers, no norm before the first attention."""
+    c.only(False, "is_decoder", "is_encoder_decoder", why="an encoder is read")
+    c.only(True, "tie_word_embeddings", "decoder_bias", why="the head is tied, with a bias")
+    c.ignore("classifier_activation", "classifier_pooling", "sparse_prediction", "sparse_pred_ignore_index")
+    c.ignore("deterministic_flash_attn", "reference_compile", "initializer_cutoff_factor", "repad_logits_with_grad")
+    c.ignore("position_embedding_type", "global_rope_theta", "local_rope_theta")
+    raw: Raw = {
+        "kind": "encoder",
+        "d_model": c.size("hidden_size"),
+        "n_layers": c.layers("num_hidden_layers"),
+        "vocab_size": c.size("vocab_size"),
+    }
+    padding_within(c, raw)
+    n = raw["n_layers"]
+    bias = c.flag("mlp_bias", default=False)
+    attention = heads(c, raw, kv_names=(), width_names=()) | {"bias": c.flag("attention_bias", default=False)}
+    form = head_of(c, "masked-lm", "none", "sequence", "token", "question", "choice")
+    raw |= {
+        "attention": attention,
+        "feed_forward": gated(c, act="gelu", bias=bias),
+        "norm": layer_norm(c, "norm_eps", bias=c.flag("norm_bias", default=False)),
+        "positions": rotary(c, attention["d_head"], 160000.0, kind=GLOBAL),
+        "embedding": {"norm": True},
+        "head": {"form": form},
+    }
+    biased = c.flag("classifier_bias", default=False)
+    if form == "masked-lm":
+        raw["head"] |= {"tied": True, "transform_bias": biased}
+    elif form != "none":
+        activation = c.activation("classifier_activation", default="gelu")
+        raw["head"] = classifier(c, form, transform=activation, transform_norm=True, transform_bias=biased)
+    every = c.size("global_attn_every_n_layers", default=3)
+    types = layer_types(c, n, [LOCAL if i % every else GLOBAL for i in range(n)])
+    reach = c.size("local_attention", default=128) // 2 + 1
+    first: Raw = {"norm": {"without": ["attention"]}}
+    starts = ["first" if i == 0 else "later" for i in range(n)]
+    return layered(raw, windows(c, raw, reach, types), (starts, {"first": first, "later": {}}))

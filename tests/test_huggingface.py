@@ -754,8 +754,8 @@ def test_mutations_give_a_model_or_a_fault(name: str, data: st.DataObject) -> No
         assert str(error).encode("utf-8")
         return
     assert model.params > 0 and ledger_of(model, 1, 4).total("flops") > 0
-    if table is config.get("vision_config"):
-        return  # the language model alone is read
+    if table is config.get("vision_config") or (name == "wmt19-en-ru" and table is config.get("decoder")):
+        return  # the language model alone is read, and FSMT's class drops what stands under decoder
     sizes = {name: table[name] for name in PRIMARY if name in table}
     assert all(type(value) is int and value > 0 for value in sizes.values()), sizes
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from strategies import FAMILIES, descriptions
 
@@ -204,6 +204,7 @@ def test_changed_keys(name: str, changes: dict[str, Any]) -> None:
 @example("D=" + "9" * 5000)
 @example("D=512 " * 2000)
 def test_arbitrary_text_as_a_source(text: str) -> None:
+    assume(text != "-")  # standard input
     bears(load, text)
 
 

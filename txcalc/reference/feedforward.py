@@ -65,9 +65,8 @@ class Experts(nn.Module):
         self.top_k, self.scoring, self.scale = part.top_k, part.scoring, part.scale
         self.groups, self.top_groups, self.router_scale = part.n_groups, part.top_groups, part.router_scale
         self.correction = Vector(part.n_experts, like) if part.correction else None
-        if (
-            part.scoring == "sigmoid" and self.correction is None
-        ):  # added when experts are chosen, not when they are weighed; moved by no gradient
+        # Added when experts are chosen, not when they are weighed; moved by no gradient.
+        if part.scoring == "sigmoid" and self.correction is None:
             self.register_buffer("selection_bias", torch.zeros(part.n_experts, device=like.device))
 
     def forward(self, x: Tensor, run: Run) -> Tensor:

@@ -98,14 +98,8 @@ def _latencies(serving: Serving) -> Table:
     rows = [_figure(f"{what} {serving.prompt:,}{said}", point.ttft)]
     if point.tpot:
         if point.sequences > 1:
-            rows.append(
-                (
-                    column(f"the last of {point.sequences:,} prompts at once", "s"),
-                    None,
-                    _time(point.last(serving.prompt)),
-                    None,
-                )
-            )
+            last = column(f"the last of {point.sequences:,} prompts at once", "s")
+            rows.append((last, None, _time(point.last(serving.prompt)), None))
         rows.append(_figure(f"TPOT, {_sequences(point.sequences)} of {serving.plan.context:,}", point.tpot))
         output = point.sequences / point.tpot.floor / point.layout.gpus
         rows.append(("tokens/s of a user", _rate(1 / point.tpot.floor), _rate(point.user), None))

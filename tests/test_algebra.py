@@ -83,6 +83,7 @@ def test_every_preset_substituted_is_its_ledger(name: str) -> None:
     check(load(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=12)
 @given(data=st.data())
@@ -90,6 +91,7 @@ def test_any_description_substituted_is_its_ledger(family: str, data: st.DataObj
     check(build(data.draw(FAMILIES[family]), "a drawn description"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 def test_what_is_written_says_what_was_meant(name: str) -> None:
     model = load(name)

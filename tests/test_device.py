@@ -26,6 +26,8 @@ from txcalc.parts.linear import Linear
 from txcalc.parts.part import Cache, Weight
 from txcalc.sources import build
 
+pytestmark = pytest.mark.slow
+
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'txcalc[verify]'")
 pytest.importorskip("fvcore", reason="fvcore is not installed: pip install 'txcalc[verify]'")
 

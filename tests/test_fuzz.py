@@ -24,6 +24,8 @@ from txcalc.sources.spec import IDENTITY, STACK, changed
 from txcalc.symbols import BY_LETTER
 from txcalc.units import iec, parse_bytes, parse_count, parse_tokens, short, si_bytes
 
+pytestmark = pytest.mark.slow
+
 SECTIONS = [*STACK, "layer", "encoder", "decoder", "latent", "local", "parts"]
 KEYS = sorted({key for fields in STACK.values() for key in fields} | {*IDENTITY} | {*SECTIONS})
 WORDS = sorted(

@@ -14,6 +14,8 @@ from txcalc.sources.export import to_config
 from txcalc.sources.huggingface import describe
 from txcalc.sources.huggingface.families import DECIDING
 
+pytestmark = pytest.mark.slow
+
 CONFIGS: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "hf" / "configs.json").read_text())
 LAYERS = {"num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers", "decoder_layers",
           "num_decoder_layers"}  # fmt: skip

@@ -792,6 +792,7 @@ CHANGED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", CHANGED)
 def test_transformers_agrees(model_type: str) -> None:
     transformers = pytest.importorskip("transformers")
@@ -1075,6 +1076,7 @@ def test_values_narrower_than_keys_at_full_size() -> None:
             read(MIMO | change)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", ALTERED)
 @pytest.mark.filterwarnings("ignore")
 def test_families_without_a_published_config(model_type: str, monkeypatch: pytest.MonkeyPatch) -> None:

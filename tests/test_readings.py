@@ -23,6 +23,8 @@ from txcalc.parts.linear import Convolution, Linear, Norm
 from txcalc.parts.part import Composite, Leaf, Workload
 from txcalc.sources import build
 
+pytestmark = pytest.mark.slow
+
 numpy = pytest.importorskip("numpy")
 sympy = pytest.importorskip("sympy")
 

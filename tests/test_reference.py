@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'txcalc[verify]'")
 
 from tiny import TINY, V  # noqa: E402

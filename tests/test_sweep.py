@@ -193,6 +193,7 @@ def test_a_small_difference_of_large_squares_is_exact(tokens: list[int], past: l
     assert swept("gpt2", axes, quantities) == one_by_one("gpt2", axes, quantities)
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 10**6), min_size=2, max_size=4), st.lists(st.integers(1, 10**6), min_size=2, max_size=4))
 def test_descriptions_of_any_size_are_exact(widths: list[int], rows_of_table: list[int]) -> None:
     axes = {"D": [512 * w for w in widths], "V": rows_of_table, "F": widths}

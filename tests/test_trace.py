@@ -19,6 +19,8 @@ pytest.importorskip("fvcore")
 from txcalc.verify.symbolic import B, T
 from txcalc.verify.trace import trace
 
+pytestmark = pytest.mark.slow
+
 SOURCE = """
 from __future__ import annotations
 

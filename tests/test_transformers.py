@@ -21,7 +21,10 @@ from torch import Tensor, nn  # noqa: E402
 from txcalc import reference  # noqa: E402
 from txcalc.sources import build as described  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what transformers warns of is its own
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore"),  # what transformers warns of is its own
+]
 
 Copied = Mapping[str, Tensor]
 Rule = str | Callable[..., Copied]

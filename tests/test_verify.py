@@ -49,6 +49,8 @@ from txcalc.sources import build
 from txcalc.sources.export import to_config
 from txcalc.sources.presets import names
 
+pytestmark = pytest.mark.slow
+
 torch = pytest.importorskip("torch")
 pytest.importorskip("fvcore")
 

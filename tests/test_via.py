@@ -25,6 +25,8 @@ pytest.importorskip("transformers")
 from txcalc.verify.symbolic import T_SRC, B, T
 from txcalc.verify.via import Measured, measure
 
+pytestmark = pytest.mark.slow
+
 DATA = Path(__file__).parent / "data" / "hf"
 CONFIGS: dict[str, dict[str, Any]] = json.loads((DATA / "configs.json").read_text())
 TRUTH: dict[str, dict[str, Any]] = json.loads((DATA / "truth.json").read_text())

@@ -1,0 +1,230 @@
+"""Measured servers against the library: `python tests/evidence/servers.py [--by KEY …] [--what FIGURE …]`.
+
+Every row of `tests/data/serving/servers.csv` is predicted from its layout, formats, lengths and concurrency alone.
+Columns are predicted ÷ measured: median, 10th and 90th percentile; mean absolute error; share of rows within 25 %.
+Rows that cannot be predicted are counted by their reason, and rows whose measurement contradicts itself are left out
+by name (`SUSPECT`).
+
+bare     TPOT: one decode step of all sequences at the mean context
+share    the same, and the prompts' share of the time: concurrency · prompt/(answer · prefill rate)
+TTFT     a prompt alone
+tokens   answers' tokens/s per GPU, from share and TTFT, against the same from the measured TTFT and TPOT
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from txcalc import hardware, load
+from txcalc.errors import TxcalcError
+from txcalc.model import Model
+from txcalc.planning.deployment import engine
+from txcalc.planning.parallelism import Layout, Sharding
+from txcalc.planning.roofline import Pace
+
+DATA = Path(__file__).parent.parent / "data" / "serving"
+PRESETS = {
+    "DeepSeek-R1": "deepseek-v3",
+    "DeepSeek-V3": "deepseek-v3",
+    "DeepSeek-R1-NVFP4": "deepseek-v3",
+    "DeepSeek-V3.1-NVFP4": "deepseek-v3",
+    "gpt-oss-120b": "gpt-oss-120b",
+    "Llama-3.1-70B": "llama-3.1-70b",
+}
+GPUS = {"h100_sxm": "h100-sxm", "h200_sxm": "h200", "b200_sxm": "b200", "b300_sxm": "b300"}
+DENSE = ("Qwen3-32B", "Llama-3.1-70B")
+
+
+class Row(NamedTuple):
+    """A measured server; latencies in seconds."""
+
+    engine: str
+    model: str
+    gpu: str
+    tp: int
+    dp: int
+    ep: int
+    moe_tp: int
+    weights: str
+    experts: str
+    concurrency: int
+    prompt: int
+    answer: int
+    ttft: float
+    tpot: float
+
+    @property
+    def name(self) -> str:
+        return self.model.partition("/")[2]
+
+    @property
+    def rate(self) -> float:
+        return output(self.concurrency, self.answer, self.ttft, self.tpot) / (self.tp * self.dp)
+
+
+class Found(NamedTuple):
+    """What the library says of a row, in seconds and tokens/s."""
+
+    row: Row
+    bare: float
+    share: float
+    ttft: float
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        row = self.row
+        rate = output(row.concurrency, row.answer, self.ttft, self.share) / (row.tp * row.dp)
+        return {
+            "bare": self.bare / row.tpot,
+            "share": self.share / row.tpot,
+            "TTFT": self.ttft / row.ttft,
+            "tokens": rate / row.rate,
+        }
+
+
+def output(concurrency: int, answer: int, ttft: float, tpot: float) -> float:
+    """Tokens/s of a closed loop: each of so many clients asks again when its answer is there."""
+    return concurrency * answer / (ttft + (answer - 1) * tpot)
+
+
+SUSPECT: dict[str, Callable[[Row], bool]] = {
+    "its tp is attention's data parallelism": lambda row: row.gpu.startswith("gb") and row.tp > 16,
+    "no number of copies": lambda row: row.dp < 1 or row.ep < 1,
+    "fewer requests ran than were asked for: TTFT above 60 s": lambda row: row.ttft > 60,
+}
+KEYS: dict[str, Callable[[Row], str]] = {
+    "all": lambda row: "all",
+    "kind": lambda row: "dense" if row.name in DENSE else "experts",
+    "format": lambda row: form(row),
+    "engine": lambda row: row.engine.split()[0],
+    "band": lambda row: next(text for most, text in BANDS if row.concurrency <= most),
+    "gpu": lambda row: row.gpu,
+    "model": lambda row: row.name,
+    "prompt": lambda row: f"{row.prompt}/{row.answer}",
+    "cell": lambda row: f"{row.name} {row.gpu} {row.engine.split()[0]} {form(row)}",
+    "version": lambda row: f"{row.name} {row.gpu} {row.engine} {form(row)}",
+    "layout": lambda row: f"{row.name} {row.gpu} tp{row.tp} dp{row.dp} ep{row.ep}",
+}
+BANDS = ((4, "c <= 4"), (32, "c 5-32"), (128, "c 33-128"), (1 << 30, "c > 128"))
+
+
+def form(row: Row) -> str:
+    """The format of the weights, in the library's words."""
+    if row.name.startswith("gpt-oss"):
+        return "mxfp4"
+    dense = row.name in DENSE
+    return {"fp8": "fp8" if dense else "fp8-block", "fp8_block": "fp8-block"}.get(row.weights, row.weights)
+
+
+def cache_of(row: Row) -> str:
+    """The dtype of the cache, which the rows do not say: fp8 where weights are narrower than 16 bits and the engine is
+    TensorRT-LLM, or the GPU a Blackwell, as the public recipes have it; else bf16."""
+    narrow = form(row) != "bf16" and (row.engine.startswith("trtllm") or row.gpu.startswith(("b", "gb")))
+    return "fp8" if narrow else "bf16"
+
+
+def rows() -> list[Row]:
+    with (DATA / "servers.csv").open(encoding="utf-8") as file:
+        every = list(csv.DictReader(file))
+    return [
+        Row(
+            one["engine"], one["model"], one["gpu"],
+            *(int(one[key]) for key in ("tp", "dp", "ep", "moe_tp")),  # type: ignore[arg-type]
+            one["weights"], one["experts"],
+            *(int(one[key]) for key in ("concurrency", "prompt", "answer")),  # type: ignore[arg-type]
+            float(one["ttft_ms"]) / 1e3, float(one["tpot_ms"]) / 1e3,
+        )
+        for one in every
+    ]  # fmt: skip
+
+
+@cache
+def model(name: str) -> Model:
+    return load(PRESETS.get(name) or DATA / "configs" / f"{name.lower()}.json")
+
+
+@cache
+def sharding(name: str) -> Sharding:
+    return Sharding(model(name))
+
+
+@cache
+def pace(name: str, gpu: str, layout: Layout, weights: str, kv: str) -> Pace:
+    how = engine(model(name), weights=weights, kv=kv)
+    return Pace(model(name), sharding(name), layout, hardware.load(GPUS.get(gpu, gpu)), how)
+
+
+@cache
+def prefill(found: Pace, prompt: int) -> tuple[float, float]:
+    """TTFT of a prompt alone, and prompt tokens/s of all GPUs."""
+    return found.prefill(prompt).achievable, found.prefill_rate(prompt) * found.layout.dp
+
+
+def predict(row: Row) -> Found:
+    layout = Layout(tp=row.tp, dp=row.dp, ep=row.ep)
+    found = pace(row.name, row.gpu, layout, form(row), cache_of(row))
+    each = -(-row.concurrency // row.dp)
+    step = found.step(each, row.prompt + row.answer // 2, busy=found.busy(row.concurrency)).achievable
+    alone, rate = prefill(found, row.prompt)
+    return Found(row, step, step + row.concurrency * row.prompt / (row.answer * rate), alone)
+
+
+def gather(every: Iterable[Row]) -> tuple[list[Found], Counter[str]]:
+    found, without = [], Counter[str]()
+    for row in every:
+        reason = next((text for text, wrong in SUSPECT.items() if wrong(row)), None)
+        if reason:
+            without[f"left out: {reason}"] += 1
+            continue
+        try:
+            found.append(predict(row))
+        except TxcalcError as error:
+            without[f"refused: {row.name}: {str(error).splitlines()[0][:90]}"] += 1
+    return found, without
+
+
+def summary(ratios: list[float]) -> str:
+    ordered = sorted(ratios)
+    at = lambda share: ordered[min(len(ordered) - 1, int(share * len(ordered)))]  # noqa: E731
+    error = sum(abs(ratio - 1) for ratio in ordered) / len(ordered)
+    within = sum(abs(ratio - 1) <= 0.25 for ratio in ordered) / len(ordered)
+    return f"{at(0.5):5.2f} {at(0.1):5.2f}-{at(0.9):4.2f} {100 * error:5.1f}% {100 * within:3.0f}%"
+
+
+def report(found: list[Found], by: Iterable[str], what: Iterable[str]) -> None:
+    wanted = list(what)
+    heading = "".join(f" | {name + ': median p10-p90 error ≤25%':30}" for name in wanted)
+    for key in by:
+        groups: dict[str, list[Found]] = defaultdict(list)
+        for one in found:
+            groups[KEYS[key](one.row)].append(one)
+        wide = max(24, *(len(name) for name in groups))
+        print(f"\n{key:{wide}} {'n':>5}{heading}")
+        for name, ones in sorted(groups.items()):
+            cells = "".join(f" | {summary([one.ratios[each] for one in ones]):30}" for each in wanted)
+            print(f"{name:{wide}} {len(ones):5}{cells}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--by", nargs="+", choices=KEYS, default=["all", "kind", "format", "engine", "band", "gpu"])
+    parser.add_argument("--what", nargs="+", choices=("bare", "share", "TTFT", "tokens"), default=["bare", "share"])
+    parser.add_argument("--only", default="", help="rows whose cell contains the text")
+    parser.add_argument("--every", type=int, default=1, help="each n-th row alone")
+    asked = parser.parse_args()
+    chosen = [row for row in rows() if asked.only in KEYS["version"](row)][:: asked.every]
+    found, without = gather(chosen)
+    report(found, asked.by, asked.what)
+    print()
+    for reason, number in without.most_common():
+        print(f"{number:5} rows {reason}")
+
+
+if __name__ == "__main__":
+    main()

@@ -21,7 +21,8 @@ from txcalc.errors import InputError, UnknownName
 from txcalc.hardware import Accelerator
 from txcalc.ledger import walk
 from txcalc.planning.deployment import Deployment, Engine, Rank, Reserve, engine, largest, parse_reserve, plan
-from txcalc.planning.parallelism import Layout, Sharding, Stage
+from txcalc.planning.layout import Layout
+from txcalc.planning.parallelism import Sharding, Stage
 from txcalc.planning.weights import FORMATS, covering, format_of
 from txcalc.sources import build
 from txcalc.sources.presets import names
@@ -195,7 +196,7 @@ def test_published_bytes_of_tensor_parallel_ranks(name: str, tp: int, bytes_a_we
     """gpt-fast (pytorch-labs, README at 32971d3): GB/s over tokens/s. It leaves the head whole, and counts the
     embedding in its Llama-2 rows."""
     model = load(name)
-    (stage,) = Sharding(model).stages(Layout(tp))
+    (stage,) = Sharding(model).stages(Layout(tp=tp))
     params = model.ledger().by_kind("params")
     whole = params["head"] + (params["embedding"] if "llama-2" in name else 0)
     size = bytes_a_weight * (elements(stage, "layers") + whole) / 10**9
@@ -204,25 +205,25 @@ def test_published_bytes_of_tensor_parallel_ranks(name: str, tp: int, bytes_a_we
 
 def test_a_rank_of_llama_by_hand() -> None:
     d, f, v, layers, tp = 4096, 14_336, 128_256, 32, 8
-    (stage,) = Sharding(load("llama-3.1-8b")).stages(Layout(tp))
+    (stage,) = Sharding(load("llama-3.1-8b")).stages(Layout(tp=tp))
     layer = (2 * d * d + 2 * d * 1024 + 3 * d * f) // tp + 2 * d
     assert elements(stage) == layers * layer + d + 2 * v // tp * d
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4, 8, 16, 32])
 def test_key_value_heads_beyond_tp_are_held_more_than_once(tp: int) -> None:
-    one, split = rank("llama-3.1-70b"), rank("llama-3.1-70b", Layout(tp))
+    one, split = rank("llama-3.1-70b"), rank("llama-3.1-70b", Layout(tp=tp))
     heads = max(1, 8 // tp)
     assert split.caches(4096).pages * 8 == one.caches(4096).pages * heads
     (k,) = [entry for entry, _ in split.weights if entry.path.endswith("attention.k")]
     assert k.leaf.weights()[0].shape == (128 * heads, 8192)
-    said = Sharding(load("llama-3.1-70b")).notes(Layout(tp))
+    said = Sharding(load("llama-3.1-70b")).notes(Layout(tp=tp))
     repeated = (f"n_kv_heads = 8 is less than tp = {tp}: {tp // 8} ranks hold each",)
     assert said == (repeated if tp > 8 else ())
 
 
 def test_the_latent_of_mla_is_whole_on_every_rank() -> None:
-    one, split = rank("deepseek-v3"), rank("deepseek-v3", Layout(8))
+    one, split = rank("deepseek-v3"), rank("deepseek-v3", Layout(tp=8))
     assert split.caches(4096) == one.caches(4096)
     shapes = {entry.path: entry.leaf.weights()[0].shape for entry, _ in split.weights if "layers.0." in entry.path}
     assert shapes["layers.0.attention.kv_a"] == (576, 7168)
@@ -237,17 +238,22 @@ def test_the_index_that_selects_keys_is_whole_on_every_rank_and_cached() -> None
     latent = {"n_heads": 128, "q_rank": 1536, "kv_rank": 512, "d_nope": 128, "d_rope": 64, "d_v": 128, **index}
     model = build({"d_model": 7168, "n_layers": 2, "latent": latent, "feed_forward": {"d_ff": 64}}, "DSA")
     sharding, how = Sharding(model), engine(model)
-    one, split = (Rank(model, sharding.stages(layout)[0], how) for layout in (ONE, Layout(8)))
+    one, split = (Rank(model, sharding.stages(layout)[0], how) for layout in (ONE, Layout(tp=8)))
     assert split.caches(4096) == one.caches(4096) == (2 * 2 * 4096 * 704,) * 3
     assert one.caches(4095).pages == one.caches(4096).pages
     shapes = {entry.path.rpartition("indexer.")[2]: entry.leaf.weights()[0].shape for entry, _ in split.weights}
     assert (shapes["q"], shapes["k"], shapes["weights"]) == ((8192, 1536), (128, 7168), (64, 7168))
-    assert "the index that selects keys is whole on every rank of tp" in sharding.notes(Layout(8))
+    assert "the index that selects keys is whole on every rank of tp" in sharding.notes(Layout(tp=8))
 
 
 @pytest.mark.parametrize(
     ("layout", "experts", "width"),
-    [(Layout(8), 256, 256), (Layout(8, ep=8), 32, 2048), (Layout(8, ep=2), 128, 512), (Layout(1, 1, 8, 8), 32, 2048)],
+    [
+        (Layout(tp=8), 256, 256),
+        (Layout(tp=8, ep=8), 32, 2048),
+        (Layout(tp=8, ep=2), 128, 512),
+        (Layout(dp=8, ep=8), 32, 2048),
+    ],
 )
 def test_experts_are_split_or_spread(layout: Layout, experts: int, width: int) -> None:
     split = rank("deepseek-v3", layout)
@@ -266,7 +272,7 @@ def test_experts_are_split_or_spread(layout: Layout, experts: int, width: int) -
 )
 def test_ranks_together_hold_the_model(tp: int, pp: int, dp: int, ep: int, name: str) -> None:
     """All matrices over all GPUs: once, but for what dp and the router repeat. FLOPs of all ranks likewise."""
-    model, layout = load(name), Layout(tp, pp, dp, ep)
+    model, layout = load(name), Layout(tp=tp, pp=pp, dp=dp, ep=ep)
     sharding = Sharding(model)
     assume(not sharding.faults(layout))
     kept: dict[str, int] = {}
@@ -289,7 +295,7 @@ def test_ranks_together_hold_the_model(tp: int, pp: int, dp: int, ep: int, name:
 
 def test_stages_cut_the_layers_in_order() -> None:
     model = load("gemma-3-27b")  # 62 layers: 12, 12, 13, 13, 12 as vLLM cuts them
-    stages = Sharding(model).stages(Layout(1, 5))
+    stages = Sharding(model).stages(Layout(pp=5))
     layers = [sum(group.count for group in stage.root.groups) for stage in stages]  # type: ignore[attr-defined]
     assert (layers, [stage.copies for stage in stages]) == ([12, 12, 13, 12], [1, 1, 2, 1])
     both = 2 * model.ledger().at("embedding.tokens").total("params")  # the tied matrix is on the last stage too
@@ -300,13 +306,13 @@ def test_stages_cut_the_layers_in_order() -> None:
 @pytest.mark.parametrize(
     ("name", "layout", "words"),
     [
-        ("llama-3.1-8b", Layout(3), "tp is 3, expected a divisor of n_heads = 32"),
-        ("qwen2.5-7b", Layout(8), "tp is 8, expected a divisor of n_heads = 28"),
-        ("mixtral-8x7b", Layout(1, 1, 16, 16), "ep is 16, expected a divisor of n_experts = 8"),
-        ("mixtral-8x7b", Layout(4, 1, 1, 8), "ep is 8, expected a divisor of tp = 4, or a multiple"),
-        ("llama-3.1-8b", Layout(1, 33), "pp is 33, expected at most the 32 layers"),
-        ("t5-small", Layout(1, 2), "only a single stack of layers is cut into stages"),
-        ("llama-3.1-8b", Layout(0), "tp is 0, expected a whole number from 1"),
+        ("llama-3.1-8b", Layout(tp=3), "tp is 3, expected a divisor of n_heads = 32"),
+        ("qwen2.5-7b", Layout(tp=8), "tp is 8, expected a divisor of n_heads = 28"),
+        ("mixtral-8x7b", Layout(dp=16, ep=16), "ep is 16, expected a divisor of n_experts = 8"),
+        ("mixtral-8x7b", Layout(tp=4, ep=8), "ep is 8, expected a divisor of tp = 4, or a multiple"),
+        ("llama-3.1-8b", Layout(pp=33), "pp is 33, expected at most the 32 layers"),
+        ("t5-small", Layout(pp=2), "only a single stack of layers is cut into stages"),
+        ("llama-3.1-8b", Layout(tp=0), "tp is 0, expected a whole number from 1"),
     ],
 )
 def test_layouts_that_cannot_be_are_refused(name: str, layout: Layout, words: str) -> None:
@@ -316,17 +322,17 @@ def test_layouts_that_cannot_be_are_refused(name: str, layout: Layout, words: st
 
 def test_a_vocabulary_that_does_not_divide_is_padded_and_said() -> None:
     sharding = Sharding(load("gpt2"))
-    (stage,) = sharding.stages(Layout(4))
+    (stage,) = sharding.stages(Layout(tp=4))
     assert walk(stage.root, load("gpt2").workload()).at("embedding.tokens").total("params") == 12_565 * 768
-    assert sharding.notes(Layout(4)) == ("V = 50,257 is padded to 50,260, a multiple of tp = 4",)
+    assert sharding.notes(Layout(tp=4)) == ("V = 50,257 is padded to 50,260, a multiple of tp = 4",)
 
 
 def test_every_preset_has_ranks_of_two() -> None:
     for name in names():
         model = load(name)
         sharding = Sharding(model)
-        if not sharding.faults(Layout(2)):
-            (stage,) = sharding.stages(Layout(2))
+        if not sharding.faults(Layout(tp=2)):
+            (stage,) = sharding.stages(Layout(tp=2))
             half = walk(stage.root, model.workload()).total("params")
             assert model.params < 2 * half < 1.2 * model.params, name
 
@@ -375,7 +381,7 @@ def test_every_answer_is_the_last_that_fits(
 ) -> None:
     model = load(name)
     deployment = Deployment(model, toy(memory), engine(model, weights, chunk=chunk))
-    layout = Layout(2)
+    layout = Layout(tp=2)
     most = deployment.max_concurrency(layout, context)
     assert most == 0 or deployment.fits(layout, context, most)
     assert not deployment.fits(layout, context, most + 1)
@@ -426,7 +432,7 @@ def test_largest_is_found_by_halving(most: int, end: int) -> None:
 def test_a_gpu_is_a_ledger_that_adds_up() -> None:
     model = load("deepseek-v3")
     deployment = Deployment(model, hardware.load("h200"), engine(model, "fp8-block"))
-    for gpu in deployment.gpus(Layout(2, 2, 2, 4), 4096, 64):
+    for gpu in deployment.gpus(Layout(tp=2, pp=2, dp=2, ep=4), 4096, 64):
         entries = sum(size for _, size in gpu.rank.weights) + 32 * sum(size for _, size in gpu.rank.pages(4096))
         assert entries == gpu.weights + gpu.cache
         assert gpu.weights + gpu.cache + gpu.peak + gpu.reserve + gpu.free == gpu.memory
@@ -459,7 +465,7 @@ def test_layouts_are_ranked_by_the_rule() -> None:
     answer = plan(deployment, 8192, 8, 8)
     keys = [(not c.fits, c.layout.pp, -c.max_concurrency, -c.layout.tp, -c.fullest.free) for c in answer.choices]
     assert keys == sorted(keys)
-    assert (answer.best.layout, answer.best.fits) == (Layout(8), True)
+    assert (answer.best.layout, answer.best.fits) == (Layout(tp=8), True)
     assert {c.layout for c in answer.choices} == set(Sharding(model).layouts(8))
 
 

@@ -16,7 +16,7 @@ from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.planning.deployment import Deployment, Engine, Reserve, engine
 from txcalc.planning.fitting import CLASSIC, Budget, Family, boundary, classics, designs, fits, need, parse_ratio
-from txcalc.planning.parallelism import Layout
+from txcalc.planning.layout import Layout
 from txcalc.planning.weights import format_of
 
 FREE = Reserve.none()

@@ -29,8 +29,8 @@ from txcalc import hardware
 from txcalc.ledger import Entry, Ledger
 from txcalc.model import Model
 from txcalc.planning.deployment import Deployment, Reserve, engine
+from txcalc.planning.layout import Layout
 from txcalc.planning.memory import cache_bytes, training_state, weights_bytes
-from txcalc.planning.parallelism import Layout
 from txcalc.planning.roofline import Pace
 from txcalc.planning.rules import rules_of_thumb
 from txcalc.planning.training import training_flops

@@ -18,7 +18,8 @@ from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator, assumed
 from txcalc.planning.deployment import Deployment, engine, plan
-from txcalc.planning.parallelism import Layout, Sharding
+from txcalc.planning.layout import Layout
+from txcalc.planning.parallelism import Sharding
 from txcalc.planning.roofline import Cost, Pace, series
 from txcalc.planning.serving import Serving, Speculation, request, serve, sizes
 from txcalc.render.serving import parts as by_part

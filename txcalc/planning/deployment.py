@@ -21,7 +21,8 @@ from txcalc.num import ceil_div, minimum
 from txcalc.parts.attention import AttentionCore, Causal, Cross, IndexCore, LatentCore, Window
 from txcalc.parts.model import EncoderDecoder, FixedLength, Stack
 from txcalc.parts.part import Leaf, Workload
-from txcalc.planning.parallelism import Layout, Sharding, Stage
+from txcalc.planning.layout import Layout
+from txcalc.planning.parallelism import Sharding, Stage
 from txcalc.planning.weights import Format, covering, format_of
 from txcalc.units import bits_of, parse_bytes
 
@@ -299,7 +300,7 @@ class Deployment:
 
     def __init__(self, model: Model, accelerator: Accelerator, engine: Engine) -> None:
         self.model, self.accelerator, self.engine = model, accelerator, engine
-        self.sharding = Sharding(model)
+        self.sharding = Sharding(model, serving=True)
         self.reserve = engine.reserve.of(accelerator.memory)
         self._ranks: dict[Layout, list[Rank]] = {}
         self._refusals: dict[tuple[int, int], InputError | None] = {}
@@ -311,7 +312,7 @@ class Deployment:
 
     def ranks(self, layout: Layout) -> Iterator[Rank]:
         """A rank of every different stage; each is made when it is first asked for."""
-        known = self._ranks.setdefault(layout._replace(dp=1), [])
+        known = self._ranks.setdefault(layout.replace(dp=1), [])
         for i, stage in enumerate(self.sharding.stages(layout)):
             if i == len(known):
                 known.append(Rank(self.model, stage, self.engine))
@@ -329,7 +330,7 @@ class Deployment:
         if key not in self._refusals:
             self._refusals[key] = None
             try:
-                next(self.ranks(layout._replace(pp=1)))
+                next(self.ranks(layout.replace(pp=1)))
             except InputError as error:
                 self._refusals[key] = error
         return self._refusals[key]
@@ -359,7 +360,7 @@ class Deployment:
         A pipeline's stages together hold at least what one would: where that is too much, none is looked at.
         """
         sequences = ceil_div(concurrency, layout.dp)
-        whole = next(self.ranks(layout._replace(pp=1)))
+        whole = next(self.ranks(layout.replace(pp=1)))
         if whole.weights_bytes + sequences * whole.pages_bytes(context) > layout.pp * self.usable:
             return False
         return all(rank.fits(self.usable, context, sequences) for rank in self.ranks(layout))

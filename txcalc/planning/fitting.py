@@ -16,7 +16,8 @@ from txcalc.errors import Fault, InputError
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
 from txcalc.planning.deployment import Engine, Rank
-from txcalc.planning.parallelism import Layout, Sharding
+from txcalc.planning.layout import Layout
+from txcalc.planning.parallelism import Sharding
 from txcalc.sources import load
 
 MOST_PARAMS = 10**15

@@ -31,29 +31,7 @@ from txcalc.parts.linear_attention import ChannelMix, DeltaNet, LinearAttention,
 from txcalc.parts.model import Embedding, EncoderDecoder, FixedLength, Head, LayerGroup, LayerInputs, Stack
 from txcalc.parts.part import Composite
 from txcalc.parts.recurrent import Griffin, Mamba, Mamba2
-
-
-class Layout(NamedTuple):
-    """tp · pp · dp accelerators.
-
-    tp   tensor parallel: heads, feed-forward columns and vocabulary are split over tp accelerators
-    pp   pipeline parallel: the layers are cut into pp stages
-    dp   data parallel: dp copies of everything but the experts, each with sequences of its own
-    ep   expert parallel: whole experts are spread over ep of a stage's tp · dp accelerators, and each is split over
-         tp/ep of them where ep < tp; 1: experts are split like any feed-forward
-    """
-
-    tp: int = 1
-    pp: int = 1
-    dp: int = 1
-    ep: int = 1
-
-    @property
-    def gpus(self) -> int:
-        return self.tp * self.pp * self.dp
-
-    def __str__(self) -> str:
-        return " ".join(f"{name}={n}" for name, n in zip(self._fields, self, strict=True) if n > 1) or "one GPU"
+from txcalc.planning.layout import Layout, unserved
 
 
 class Stage(NamedTuple):
@@ -65,10 +43,10 @@ class Stage(NamedTuple):
 
 
 class Sharding:
-    """A model's ranks under many layouts; trees are made once."""
+    """A model's ranks under many layouts; trees are made once. `serving`: what is for training only is refused."""
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
+    def __init__(self, model: Model, serving: bool = False) -> None:
+        self.model, self.serving = model, serving
         root = model.root
         # Layers that a pipeline may cut; 0: it may not.
         self.layers: int = sum(group.count for group in root.groups) if isinstance(root, Stack) and _cuts(root) else 0
@@ -81,7 +59,7 @@ class Sharding:
         """The different stages of a layout. Errors: `InputError` with every reason why it cannot be."""
         if faults := self.faults(layout):
             raise InputError(f"layout {layout}", faults)
-        key = layout._replace(dp=1)
+        key = layout.replace(dp=1)
         if key not in self._stages:
             self._stages[key] = tuple(_stages(self._rank(layout).root, layout.pp))
         return self._stages[key]
@@ -92,23 +70,17 @@ class Sharding:
 
     def faults(self, layout: Layout) -> list[Fault | str]:
         """Why the model cannot be laid out so; [] where it can."""
-        faults: list[Fault | str] = []
-        for name, number in zip(Layout._fields, layout, strict=True):
-            if type(number) is not int or not 1 <= number <= MOST:
-                faults.append(Fault(name, number, f"a whole number from 1 to {MOST:,}"))
-        return faults or self._reasons(layout)
+        return layout.faults() or (unserved(layout) if self.serving else []) or self._reasons(layout)
 
     def _reasons(self, layout: Layout) -> list[Fault | str]:
-        tp, pp, dp, ep = layout
         faults: list[Fault | str] = []
-        if ep > 1 and ((tp % ep and ep % tp) or (tp * dp) % ep):
-            expected = f"a divisor of tp = {tp}, or a multiple of it that divides tp · dp = {tp * dp}"
-            faults.append(Fault("ep", ep, expected))
-        if pp > 1 and not self.layers:
+        stages = layout.pp * layout.vpp
+        if stages > 1 and not self.layers:
             expected = "1: only a single stack of layers is cut into stages, where each reads the one before alone"
-            faults.append(Fault("pp", pp, expected))
-        elif pp > 1 and pp > self.layers:
-            faults.append(Fault("pp", pp, f"at most the {self.layers} layers"))
+            faults.append(Fault("pp", layout.pp, expected))
+        elif stages > self.layers > 0:
+            key = "pp" if layout.vpp == 1 else "pp · vpp"
+            faults.append(Fault(key, stages, f"at most the {self.layers} layers"))
         return faults or self._rank(layout).faults
 
     def layouts(self, gpus: int, fixed: Mapping[str, int] | None = None) -> Iterator[Layout]:
@@ -124,8 +96,8 @@ class Sharding:
                 dp = gpus // tp // pp
                 spread = {1, tp * dp} if self.has_experts else {1}
                 for ep in (held["ep"],) if "ep" in held else sorted(spread):
-                    layout = Layout(tp, pp, dp, ep)
-                    if held.get("dp", dp) == dp and not self._reasons(layout):
+                    layout = Layout(tp=tp, pp=pp, dp=dp, ep=ep)
+                    if held.get("dp", dp) == dp and not self.faults(layout):
                         yield layout
 
     def _rank(self, layout: Layout) -> _Rank:
@@ -133,9 +105,6 @@ class Sharding:
         if key not in self._ranks:
             self._ranks[key] = _Rank(self.model.root, *key)
         return self._ranks[key]
-
-
-MOST = 1 << 16
 
 
 @cache

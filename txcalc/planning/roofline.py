@@ -40,7 +40,8 @@ from txcalc.parts.linear import Activation, Linear, Lookup, Sum
 from txcalc.parts.model import EncoderDecoder, FixedLength, Stack
 from txcalc.parts.part import Workload
 from txcalc.planning.deployment import Engine
-from txcalc.planning.parallelism import Layout, Sharding, Stage
+from txcalc.planning.layout import Layout
+from txcalc.planning.parallelism import Sharding, Stage
 from txcalc.units import ALIASES
 
 BOUNDS = ("compute", "memory", "link", "launch")
@@ -266,7 +267,7 @@ class Rank:
         )
 
     def _transfers(self, work: Workload, head: bool) -> Iterator[Cost]:
-        tp, pp, _, ep = self.layout
+        tp, pp, ep = self.layout.tp, self.layout.pp, self.layout.ep
         root = self.stage.root
         for stack, own in _stacks(root, work):
             if own is None:
@@ -305,7 +306,7 @@ class Rank:
 
         Counts   (ep − 1)·(1 − (1 − 1/ep)^k) ranks on average; there in the dtype of the products, back in the wide one
         """
-        tp, _, _, ep = self.layout
+        tp, ep = self.layout.tp, self.layout.ep
         chosen = float(Fraction(experts.top_k) * min(tp, ep))
         others = (ep - 1) * (1 - (1 - 1 / ep) ** chosen)
         narrow = min(1.0, self.engine.weights.bits / self.engine.activation_bits) if self._multiplies_narrow else 1.0

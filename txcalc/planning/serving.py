@@ -15,7 +15,8 @@ from txcalc.hardware import Efficiency
 from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.planning.deployment import MOST_SEQUENCES, Choice, Plan, largest
-from txcalc.planning.parallelism import Layout, Sharding
+from txcalc.planning.layout import Layout
+from txcalc.planning.parallelism import Sharding
 from txcalc.planning.roofline import Figure, Pace, total
 from txcalc.planning.weights import covering
 

@@ -229,11 +229,11 @@ def _data(plan: Plan, gpus: list[Gpu], speed: Serving | None, notes: list[str]) 
         "max_concurrency": best.max_concurrency,
         "max_context": plan.max_context,
         "min_gpus": plan.min_gpus,
-        "layout": {**best.layout._asdict(), "gpus": best.layout.gpus},
+        "layout": {**best.layout.record(), "gpus": best.layout.gpus},
         "rule": RULE,
         "layouts": [
             {
-                **choice.layout._asdict(),
+                **choice.layout.record(),
                 "gpus": choice.layout.gpus,
                 "fits": choice.fits,
                 "headroom_bytes": choice.fullest.free,

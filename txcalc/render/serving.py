@@ -277,7 +277,7 @@ def _point(serving: Serving, point: Point) -> dict[str, Any]:
     price, watts = serving.price, serving.plan.deployment.accelerator.power
     answers = point.tpot is not None
     return {
-        "layout": {**point.layout._asdict(), "gpus": point.layout.gpus},
+        "layout": {**point.layout.record(), "gpus": point.layout.gpus},
         "sequences": point.sequences,
         "ttft_s": point.ttft.achievable,
         "tpot_s": point.tpot.achievable if point.tpot else None,

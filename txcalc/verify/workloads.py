@@ -20,7 +20,8 @@ from txcalc.model import Model
 from txcalc.parts.part import Workload
 from txcalc.planning.crossover import CORE, FEED_FORWARD, RULES, crossovers, lengths
 from txcalc.planning.deployment import engine
-from txcalc.planning.parallelism import Layout, Stage
+from txcalc.planning.layout import Layout
+from txcalc.planning.parallelism import Stage
 from txcalc.planning.roofline import Cost, Rank, total
 from txcalc.planning.training import reached
 from txcalc.reference import Cache, build, inputs, mode
@@ -34,7 +35,7 @@ from txcalc.verify.subject import Subject as Modules
 from txcalc.verify.verdict import Figure, Verdict, module_paths
 
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
-ALONE = Layout(1, 1, 1, 1)
+ALONE = Layout()
 WORKS = 2  # as often is a piece of work done: once before it counts
 
 

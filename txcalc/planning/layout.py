@@ -1,0 +1,189 @@
+"""A layout: over how many accelerators each kind of parallelism spreads a model, and where the ranks stand.
+
+Ranks are numbered as Megatron-LM and torchtitan number them: those of tp are neighbours, then cp, fsdp, dp, and stages
+of pp are farthest apart. So a group of ranks lies within a node, or reaches over several, by its size and its stride.
+Source   Narayanan et al. 2021 (arXiv 2104.04473), section 3; Liang et al. 2024 (arXiv 2410.06511), section 2
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+from txcalc.errors import Fault, InputError, nearest
+
+MOST = 1 << 16
+ORDER = ("tp", "cp", "fsdp", "dp", "pp")  # from neighbours to those farthest apart
+# A server's copies of a model are apart, each with its stages side by side.
+SERVING_ORDER = ("tp", "cp", "pp", "fsdp", "dp")
+
+
+class Group(NamedTuple):
+    """Ranks that exchange data: so many of them, `local` of which stand in one node."""
+
+    size: int
+    local: int
+
+    @property
+    def crosses(self) -> bool:
+        """Whether it reaches over several nodes."""
+        return self.local < self.size
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """tp · pp · cp · dp · fsdp accelerators.
+
+    tp     tensor parallel: heads, feed-forward columns and vocabulary are split over tp ranks
+    sp     sequence parallel: between the branches of a layer, where nothing is split by tp, its ranks hold a share of
+           the positions each; tp, or 1 for not
+    pp     pipeline parallel: the layers are cut into stages on pp ranks
+    vpp    stages of each rank of a pipeline (interleaved)
+    dp     data parallel: dp copies of everything but the experts, each with sequences of its own
+    fsdp   fully sharded data parallel: ranks with sequences of their own that hold a share of every weight each and
+           gather it when it is used; with dp above 1 there are dp copies of such groups (hybrid sharding)
+    cp     context parallel: the positions of a sequence are split over cp ranks
+    ep     expert parallel: whole experts are spread over ep ranks of a stage, whatever else these are; 1: experts are
+           split like any feed-forward
+    etp    ranks over which one expert is split; None: tp/ep where ep < tp, else 1
+    """
+
+    tp: int = 1
+    sp: int = 1
+    pp: int = 1
+    vpp: int = 1
+    dp: int = 1
+    fsdp: int = 1
+    cp: int = 1
+    ep: int = 1
+    etp: int | None = None
+
+    @property
+    def gpus(self) -> int:
+        return self.stage * self.pp
+
+    @property
+    def stage(self) -> int:
+        """Ranks of one stage of a pipeline."""
+        return self.tp * self.cp * self.copies
+
+    @property
+    def copies(self) -> int:
+        """Ranks, or groups of them, with sequences of their own."""
+        return self.dp * self.fsdp
+
+    @property
+    def expert_ways(self) -> int:
+        """Ranks over which one expert is split."""
+        return max(1, self.tp // self.ep) if self.etp is None else self.etp
+
+    def replace(self, **ways: int) -> Layout:
+        """The same with other numbers."""
+        return replace(self, **ways)
+
+    def record(self) -> dict[str, int]:
+        """tp, pp, dp and ep, and others that are not 1."""
+        return {
+            field.name: number
+            for field in fields(self)
+            if (number := getattr(self, field.name)) not in (1, None) or field.name in SERVING
+        }
+
+    def group(self, axis: str, node: int | None, order: tuple[str, ...] = ORDER) -> Group:
+        """The ranks of an axis, on nodes of so many accelerators each (None: all accelerators share one link).
+
+        Ranks of ep are those of a stage, one after the other, each `expert_ways` of them together; those of etp these.
+        """
+        axes = [name for name in order if name != "pp"] if axis in ("ep", "etp") else [axis]
+        step = self.expert_ways if axis == "ep" else 1
+        size = self.expert_ways if axis == "etp" else getattr(self, axis)
+        if node is None:
+            return Group(size, size)
+        local = sum(self._place(i * step, axes, order) < node for i in range(size))
+        return Group(size, local)
+
+    def _place(self, member: int, axes: list[str], order: tuple[str, ...]) -> int:
+        """The number among all ranks of the i-th of those that differ in some axes alone."""
+        place, stride = 0, 1
+        for name in order:
+            ways = getattr(self, name)
+            if name in axes:
+                member, digit = divmod(member, ways)
+                place += digit * stride
+            stride *= ways
+        return place
+
+    def faults(self) -> list[Fault | str]:
+        """Why there is no such layout, whatever the model; [] where there is."""
+        numbers = {field.name: getattr(self, field.name) for field in fields(self)}
+        found: list[Fault | str] = [
+            Fault(name, number, f"a whole number from 1 to {MOST:,}")
+            for name, number in numbers.items()
+            if not (type(number) is int and 1 <= number <= MOST) and not (name == "etp" and number is None)
+        ]
+        if found:
+            return found
+        if self.sp not in (1, self.tp):
+            found.append(Fault("sp", self.sp, f"1 or tp = {self.tp}, whose ranks split the positions"))
+        if self.vpp > 1 and self.pp == 1:
+            found.append(Fault("vpp", self.vpp, "1 where pp is 1: it is stages of each rank of a pipeline"))
+        return found + self._experts()
+
+    def _experts(self) -> list[Fault | str]:
+        tp, ep, ranks = self.tp, self.ep, self.stage
+        others = " · ".join(["tp", *(name for name in ("cp", "fsdp") if getattr(self, name) > 1), "dp"])
+        if self.etp is not None:
+            if ranks % (ep * self.etp):
+                return [Fault("ep · etp", ep * self.etp, f"a divisor of {others} = {ranks}")]
+        elif ep > 1 and ((tp % ep and ep % tp) or ranks % ep):
+            expected = f"a divisor of tp = {tp}, or a multiple of it that divides {others} = {ranks}"
+            return [Fault("ep", ep, expected)]
+        return []
+
+    def __str__(self) -> str:
+        numbers = {field.name: getattr(self, field.name) for field in fields(self)}
+        return " ".join(f"{name}={n}" for name, n in numbers.items() if n not in (1, None)) or "one GPU"
+
+
+AXES = tuple(field.name for field in fields(Layout))
+SERVING = ("tp", "pp", "dp", "ep")
+# What a server has no use for, and why.
+UNSERVED: Mapping[str, str] = {
+    "sp": "1: sequence parallelism saves activations for backward, which a server does not keep",
+    "vpp": "1: interleaved stages fill the bubble of training's backward; a server's stages are contiguous",
+    "fsdp": "1: a server keeps its weights; gathering them for every step is for training",
+    "cp": "1: context parallelism is not supported yet when serving",
+    "etp": "1: a server splits an expert over tp/ep ranks where ep < tp",
+}
+
+
+def unserved(layout: Layout) -> list[Fault | str]:
+    """What of a layout is for training only."""
+    return [Fault(name, n, why) for name, why in UNSERVED.items() if (n := getattr(layout, name)) not in (1, None)]
+
+
+def parse_layout(text: str, where: str = "--layout") -> Layout:
+    """`tp=8,pp=16,dp=64` as a layout; what is not named is 1.
+
+    Errors: `InputError` with every fault at once.
+    """
+    found: dict[str, Any] = {}
+    faults: list[Fault | str] = []
+    for pair in text.split(","):
+        name, equals, number = (piece.strip() for piece in pair.partition("="))
+        if not equals or not re.fullmatch(r"[0-9]{1,9}", number):
+            faults.append(Fault(where, pair.strip(), "NAME=N with a whole number", "tp=8,pp=2,dp=4"))
+        elif name not in AXES:
+            near = nearest(name, AXES)
+            mend = f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(AXES)}"
+            faults.append(f"{name!r} is not a kind of parallelism ({mend})")
+        elif name in found:
+            faults.append(f"{name} is given twice")
+        else:
+            found[name] = int(number)
+    layout = Layout(**found)
+    if faults := faults or layout.faults():
+        raise InputError(where, faults)
+    return layout

@@ -73,8 +73,12 @@ def parse_tokens(text: str, what: str = "tokens") -> int:
 
 
 def parse_count(text: str, what: str = "count") -> int:
-    """A count: `8B`, `15T`, `124_439_808`; decimal."""
-    return _scaled(text, what, _DECIMAL, "a count such as 124439808, 8B or 15T")
+    """A count: `8B`, `15T`, `124_439_808`, `3.8e25`; decimal."""
+    if re.fullmatch(r"\s*\d{1,40}(\.\d{1,40})?[eE]\+?\d{1,2}\s*", text, re.ASCII):
+        number = Fraction(text.strip())
+        if number.denominator == 1:
+            return number.numerator
+    return _scaled(text, what, _DECIMAL, "a count such as 124439808, 8B, 15T or 3.8e25")
 
 
 def parse_bytes(text: str, what: str = "memory") -> int:

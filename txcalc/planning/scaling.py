@@ -1,0 +1,330 @@
+"""Scaling laws: the loss of a model of N parameters after D tokens, and the N and D that are best for a compute budget.
+
+Every law here has the form L(N, D) = E + A/N^α + B/D^β, in nats per token of the tokenizer it was fitted with. N counts
+all parameters, embeddings too, of a dense decoder; compute is C = 6·N·D.
+
+On C = 6·N·D the loss is least at N = G·(C/6)^(β/(α+β)), D = (C/6)/N, with G = (α·A/(β·B))^(1/(α+β)).
+
+Source   Hoffmann et al. 2022 (arXiv 2203.15556), section 3.3; each law's constants where it stands in `LAWS`
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+from math import exp, fsum, log, log2
+from typing import NamedTuple
+
+from txcalc.errors import Fault, InputError, UnknownName
+from txcalc.model import Model
+from txcalc.units import short
+
+FLOPS = 6  # per parameter and token: 2 forward, 4 backward
+EPOCHS = 44  # as often as Muennighoff et al. repeated their data
+
+
+class Law(NamedTuple):
+    """Constants of L(N, D) = E + A/N^α + B/D^β, where they stand, and what they were fitted to.
+
+    interval   95 % confidence of a constant, where it was published
+    params     smallest (0: not published) and largest N that it was fitted to; `tokens` likewise of D
+    data       what it was fitted to, in words
+    repeats    R_D* and R_N* of repeated data; None: it says nothing of data that is seen again
+    """
+
+    name: str
+    title: str
+    E: float
+    A: float
+    B: float
+    alpha: float
+    beta: float
+    params: tuple[float, float]
+    tokens: tuple[float, float]
+    data: str
+    source: str
+    interval: Mapping[str, tuple[float, float]] = {}
+    repeats: tuple[float, float] | None = None
+
+    @property
+    def ratio(self) -> float:
+        """G: how the best N grows from C/6."""
+        return float((self.alpha * self.A / (self.beta * self.B)) ** (1 / (self.alpha + self.beta)))
+
+    def loss(self, params: float, tokens: float, unique: float | None = None) -> float:
+        """Nats per token after `tokens`, of which `unique` are different (None: all).
+
+        Source   of repeated data: Muennighoff et al. 2023 (arXiv 2305.16264), section 3.1 and equation 6
+        """
+        if self.repeats:
+            data, size = self.repeats
+            unique = tokens if unique is None else min(unique, tokens)
+            useful = min(params, self.params_for(unique))
+            tokens = _decayed(unique, tokens, data)
+            params = _decayed(useful, params, size)
+        return float(self.E + self.A / params**self.alpha + self.B / tokens**self.beta)
+
+    def optimum(self, compute: float) -> tuple[float, float]:
+        """The N and D that are best for a budget of FLOPs, all data different."""
+        whole = compute / FLOPS
+        params = self.ratio * whole ** (self.beta / (self.alpha + self.beta))
+        return params, whole / params
+
+    def tokens_for(self, params: float) -> float:
+        """The D of which a given N is the best."""
+        whole = (params / self.ratio) ** ((self.alpha + self.beta) / self.beta)
+        return float(whole / params)
+
+    def params_for(self, tokens: float) -> float:
+        """The N of which a given D is the best."""
+        whole = (tokens * self.ratio) ** ((self.alpha + self.beta) / self.alpha)
+        return float(whole / tokens)
+
+    def limited(self, compute: float, unique: float) -> tuple[float, float]:
+        """The N and D that are best for a budget where only so many tokens are different, to six digits: there is no
+        closed form, and the loss on C = 6·N·D falls and then rises."""
+        low, high = 0.0, log(compute / FLOPS)
+        for _ in range(120):
+            left, right = low + (high - low) / 3, high - (high - low) / 3
+            better = self._on(compute, exp(left), unique) <= self._on(compute, exp(right), unique)
+            low, high = (low, right) if better else (left, high)
+        return exp(low), compute / FLOPS / exp(low)
+
+    def _on(self, compute: float, params: float, unique: float) -> float:
+        return self.loss(params, compute / FLOPS / params, unique)
+
+
+def _decayed(first: float, seen: float, decay: float) -> float:
+    """What `seen` is worth, of which everything beyond `first` is a repetition: first·(1 + R*·(1 − e^(−R/R*)))."""
+    return first * (1 + decay * (1 - exp(-max(0.0, seen / first - 1) / decay)))
+
+
+_HOFFMANN = "the runs of Chinchilla's figure 4, on MassiveText"
+LAWS = {
+    law.name: law
+    for law in (
+        Law(
+            "besiroglu",
+            "Chinchilla's approach 3, fitted again",
+            1.81686,
+            482.00572,
+            2085.4342,
+            0.34781,
+            0.36585,
+            (57.3e6, 16.2e9),
+            (0.245e9, 318e9),
+            _HOFFMANN,
+            "Besiroglu et al. 2024 (arXiv 2404.10102) and its notebook (epoch-research/analyzing-chinchilla, 9225883)",
+            {
+                "E": (1.769, 1.871),
+                "A": (285.214, 743.626),
+                "B": (1042.357, 5810.344),
+                "alpha": (0.317, 0.373),
+                "beta": (0.331, 0.415),
+            },
+        ),
+        Law(
+            "chinchilla",
+            "Chinchilla's approach 3 as published, exponents to four digits (two give 32 B at 5.76e23 FLOPs, not 40 B)",
+            1.6934,
+            406.4,
+            410.7,
+            0.3392,
+            0.2849,
+            (70e6, 16e9),
+            (5e9, 500e9),
+            "more than 400 runs on MassiveText",
+            "Hoffmann et al. 2022 (arXiv 2203.15556), equation 10; its digits in the notebook of arXiv 2404.10102",
+        ),
+        Law(
+            "muennighoff",
+            "with repeated data, α = β",
+            exp(0.6254804),
+            exp(6.255414),
+            exp(7.3049974),
+            0.3526596,
+            0.3526596,
+            (0, 8.7e9),
+            (0, 900e9),
+            "runs of up to 44 epochs on C4",
+            "Muennighoff et al. 2023 (arXiv 2305.16264), the README of huggingface/datablations (1370131)",
+            repeats=(15.387756, 5.309743),
+        ),
+    )
+}
+
+
+class Point(NamedTuple):
+    """N, D, and the loss there."""
+
+    params: float
+    tokens: float
+    loss: float
+
+
+class Answer(NamedTuple):
+    """What a law says of the model asked about (the best one where only a budget, N or D is given) and of the best one
+    for the same compute; where it is used outside what it was fitted to."""
+
+    law: Law
+    asked: Point
+    best: Point
+    warnings: tuple[str, ...]
+
+    @property
+    def compute(self) -> float:
+        return FLOPS * self.asked.params * self.asked.tokens
+
+
+class Question(NamedTuple):
+    """Two of N, D and C, or one, for which the others are to be best; how many of the tokens are different."""
+
+    params: int | None = None
+    tokens: int | None = None
+    compute: int | None = None
+    unique: int | None = None
+
+    def checked(self) -> Question:
+        """Errors: `InputError` with every fault."""
+        named = {"--params": self.params, "--train-tokens": self.tokens, "--compute": self.compute}
+        also = {"--unique-tokens": self.unique}
+        faults: list[Fault | str] = [
+            Fault(name, number, "a number above 0") for name, number in {**named, **also}.items() if number == 0
+        ]
+        given = [name for name, number in named.items() if number is not None]
+        if not given:
+            faults.append("give one or two of --params, --train-tokens and --compute")
+        if len(given) == 3:
+            faults.append(f"{', '.join(given)}: any two of them fix the third (C = 6·N·D)")
+        if self.unique is not None and len(given) == 1 and self.compute is None:
+            faults.append(f"--unique-tokens with {given[0]} alone: give --compute, or two of the three")
+        if not faults and self.compute is not None:
+            least = FLOPS * (self.params or self.tokens or 1)
+            if self.compute < 6000 or self.compute < least:
+                faults.append(Fault("--compute", self.compute, f"at least {max(6000, least):,} FLOPs"))
+        if faults:
+            raise InputError("scale", faults)
+        return self
+
+
+def laws(text: str | None, unique: int | None) -> list[Law]:
+    """Laws by name, apart by commas; None: all that answer. Errors: `UnknownName`, `InputError`."""
+    names = list(LAWS) if text is None else list(dict.fromkeys(name.strip().lower() for name in text.split(",")))
+    for name in names:
+        if name not in LAWS:
+            raise UnknownName("--law", "law", name, list(LAWS), f"one of {', '.join(LAWS)}")
+    found = [LAWS[name] for name in names]
+    if unique is None:
+        return found
+    silent = [law.name for law in found if not law.repeats]
+    if text is not None and silent:
+        raise InputError(
+            "--unique-tokens", [f"no term for data that is seen again in {' and '.join(silent)} (muennighoff has one)"]
+        )
+    return [law for law in found if law.repeats]
+
+
+def ask(law: Law, question: Question) -> Answer:
+    """One law's answer to a checked question."""
+    params, tokens, compute, unique = question
+    if params and compute:
+        tokens_asked = compute / FLOPS / params
+        point = (float(params), tokens_asked)
+    elif tokens and compute:
+        point = (compute / FLOPS / tokens, float(tokens))
+    elif params and tokens:
+        point = (float(params), float(tokens))
+    elif params:
+        point = (float(params), law.tokens_for(params))
+    elif tokens:
+        point = (law.params_for(tokens), float(tokens))
+    else:
+        assert compute is not None
+        point = law.optimum(compute) if unique is None else law.limited(compute, unique)
+    best = point
+    if sum(number is not None for number in question[:3]) == 2:
+        budget = FLOPS * point[0] * point[1]
+        best = law.optimum(budget) if unique is None else law.limited(budget, unique)
+    sizes = {"N": (point[0], law.params), "D": (point[1], law.tokens)}
+    warnings = [
+        f"{law.name}: {name} = {short(size)} is outside what it was fitted to, {_range(low, high)}"
+        for name, (size, (low, high)) in sizes.items()
+        if not low <= size <= high
+    ]
+    if unique and point[1] / unique > EPOCHS:
+        warnings.append(
+            f"{law.name}: {point[1] / unique:,.0f} epochs are outside what it was fitted to, up to {EPOCHS}"
+        )
+    asked, there = Point(*point, law.loss(*point, unique)), Point(*best, law.loss(*best, unique))
+    return Answer(law, asked, there, tuple(warnings))
+
+
+def _range(low: float, high: float) -> str:
+    return f"{short(low)} to {short(high)}" if low else f"up to {short(high)}"
+
+
+def counted(model: Model) -> int:
+    """The N of a model: all its parameters. Errors: `InputError` for one that no law here describes."""
+    faults = []
+    if model.kind not in ("decoder", "hybrid", "recurrent"):
+        faults.append(f"the laws describe decoders; {model.name} is a model of kind {model.kind!r}")
+    if model.active != model.params:
+        faults.append(
+            f"the laws describe dense models; {model.name} has experts (give --params, and say what it counts)"
+        )
+    if faults:
+        raise InputError(model.name, faults)
+    return model.params
+
+
+def distribution(text: str, flag: str) -> tuple[Fraction, ...]:
+    """Probabilities apart by commas, `0.5,0.25,1/4`, that sum to 1 exactly. Errors: `InputError` with every fault."""
+    found: list[Fraction] = []
+    faults: list[Fault | str] = []
+    for item in text.split(","):
+        if not re.fullmatch(r"\s*\d{1,30}(\.\d{0,30}|/0*[1-9]\d{0,29})?\s*", item, re.ASCII):
+            faults.append(Fault(flag, item.strip(), "probabilities such as 0.25 or 1/4, apart by commas"))
+        else:
+            found.append(Fraction(item.strip()))
+    whole = sum(found, Fraction(0))
+    if not faults and whole != 1:
+        mend = "write thirds as 1/3" if abs(whole - 1) < Fraction(1, 20) else ""
+        faults.append(Fault(f"the sum of {flag}", float(whole), "1 exactly", mend))
+    if faults:
+        raise InputError("entropy", faults)
+    return tuple(found)
+
+
+class Entropy(NamedTuple):
+    """Sums over a distribution p, and one that it is compared with (q); in bits, None where infinite or without q.
+
+    entropy   −Σ p·log2 p
+    cross     −Σ p·log2 q: what coding p costs with a code made for q; infinite where q excludes what p allows
+    kl        cross − entropy
+    """
+
+    p: tuple[Fraction, ...]
+    q: tuple[Fraction, ...] | None
+    entropy: float
+    cross: float | None
+    kl: float | None
+
+
+def entropy(p: tuple[Fraction, ...], q: tuple[Fraction, ...] | None = None) -> Entropy:
+    """The entropy of p, and with q the cross-entropy and the Kullback–Leibler divergence, each sum over what p allows.
+
+    Source   Shannon 1948; Kullback and Leibler 1951
+    Errors   `InputError` where p and q are of different lengths
+    """
+    own = -fsum(float(x) * log2(float(x)) for x in p if x) + 0.0
+    if q is None:
+        return Entropy(p, None, own, None, None)
+    if len(p) != len(q):
+        raise InputError("entropy", [f"p has {len(p)} probabilities and --against {len(q)}, expected as many"])
+    pairs = [(x, y) for x, y in zip(p, q, strict=True) if x]
+    if not all(y for _, y in pairs):
+        return Entropy(p, q, own, None, None)
+    cross = -fsum(float(x) * log2(float(y)) for x, y in pairs) + 0.0
+    divergence = fsum(float(x) * log2(float(x / y)) for x, y in pairs)
+    return Entropy(p, q, own, cross, max(0.0, divergence))

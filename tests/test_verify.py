@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 import weakref
@@ -43,7 +44,7 @@ from txcalc.parts.model import Memory
 from txcalc.parts.part import Cache, Leaf, MatMul, Weight, Workload
 from txcalc.parts.recurrent import GatedRecurrence, HeadScan, SelectiveScan
 from txcalc.planning.activations import korthikanti
-from txcalc.planning.evidence import MEANING, how_known
+from txcalc.planning.evidence import MEANING, RECORDED, _proofs, how_known, proofs_file
 from txcalc.planning.training import training_flops
 from txcalc.sources import build
 from txcalc.sources.export import to_config
@@ -60,6 +61,7 @@ from txcalc.reference import mode  # noqa: E402
 from txcalc.verify import NoDevice, NotForAll, Verdict, device, macs, shortened, verify, witness  # noqa: E402
 from txcalc.verify.coverage import ZERO_COST, costs_nothing  # noqa: E402
 from txcalc.verify.flops import count  # noqa: E402
+from txcalc.verify.record import proofs, store  # noqa: E402
 from txcalc.verify.subject import EVERY_LAYER_AT, Subject  # noqa: E402
 from txcalc.verify.symbolic import B, Size, Symbols, T  # noqa: E402
 from txcalc.verify.verdict import module_paths  # noqa: E402
@@ -657,6 +659,63 @@ def test_a_changed_formula_inherits_no_proof(monkeypatch: pytest.MonkeyPatch) ->
     assert how_known(load("gpt2"), "params").how == "proved"
 
 
+def test_sizes_that_no_probe_reaches_inherit_no_proof() -> None:
+    """A window longer than any prompt that was compared costs what none of them shows."""
+    windowed = load("llama-3.1-8b", {"attention.window": 8192})
+    assert {how_known(windowed, quantity).how for quantity in RECORDED} <= {"modelled", "published"}
+
+
+def test_keys_of_another_stream_inherit_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cross-attention that read T keys, and not T_src, would cost the same where both are equal."""
+    (memory,) = {type(entry.leaf) for entry in load("t5-small").ledger() if entry.path.endswith("cross_attention.core")}
+    wrong = memory.operations
+    monkeypatch.setattr(memory, "operations", lambda self, work: wrong(self, work._replace(source=work.tokens)))
+    assert how_known(load("t5-small"), "flops").how == "modelled"
+
+
+def test_a_file_of_proofs_says_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "proofs.json"
+    monkeypatch.setattr("txcalc.planning.evidence.proofs_file", lambda: path)
+    for how, where in (("certain", ""), ("proved", 3)):
+        path.write_text(json.dumps({"presets": {"gpt2": {"flops": {"how": how, "where": where, "digest": "0"}}}}))
+        _proofs.cache_clear()
+        with pytest.raises(InputError, match='how is "proved" or "measured"'):
+            how_known(load("gpt2"), "flops")
+    _proofs.cache_clear()
+
+
+def test_what_is_not_shown_again_is_taken_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "proofs.json"
+    monkeypatch.setattr("txcalc.verify.record.proofs_file", lambda: path)
+    model = tiny("llama")
+    store({"llama": proofs(model, verify(model, ["parameters", "flops"]))})
+    assert json.loads(path.read_text())["presets"]["llama"].keys() == {"params", "flops"}
+    monkeypatch.setattr(Linear, "operations", doubled(Linear, "operations"))
+    store({"llama": proofs(model, verify(tiny("llama"), ["flops"]))})
+    assert json.loads(path.read_text())["presets"]["llama"].keys() == {"params"}
+
+
+def test_some_of_the_recorded_proofs_are_made_again() -> None:
+    """Others at every run; those that take over two seconds are left to `txcalc verify --all`."""
+    for name in random.SystemRandom().sample(
+        ["gpt2", "bert-base", "t5-small", "mistral-7b", "gemma-2b", "qwen3-8b"], 2
+    ):
+        verdict = verify(load(name), ["parameters", "flops"])
+        found = proofs(load(name), verdict)
+        stored = json.loads(proofs_file().read_text())["presets"][name]
+        assert {quantity: stored[quantity] for quantity in found} == found, name
+
+
+def test_a_verdict_says_what_was_shown() -> None:
+    points = verify(tiny("llama"), ["flops"], lengths="points")
+    assert {known.how for known in points.known.values()} == {"measured"}
+    shown = verify(tiny("llama"), ["parameters", "flops", "cache"]).known
+    assert shown["flops"] == ("proved", "all B, T ≥ 2") and shown["params"].how == "proved"
+    assert shown["cache"].how == "measured"
+    code, out, _ = run("D=32 L=2 h=4 F=64 V=50", "--points", "--oracle", "flops")
+    assert code == 0 and ": measured, " in out.splitlines()[0] and out.splitlines()[1] == "measured at 5 sizes: flops"
+
+
 # The command.
 
 
@@ -688,7 +747,10 @@ def test_nothing_to_compare_is_no_failure() -> None:
 def test_what_people_read() -> None:
     code, out, err = run("gpt2", "--layers", "1", "--oracle", "flops")
     assert code == 0
-    assert out.splitlines()[0] == "gpt2: proved, 9 figures compared and all equal"
+    assert out.splitlines()[:2] == [
+        "gpt2: proved, 9 figures compared and all equal",
+        "proved for all B, T ≥ 2: flops",
+    ]
     assert "the whole model" in out and "all B, T ≥ 2" in out and "layers.0.attention.core" in out
     assert "only the first 1 of 12 layers" in err
     code, out, err = run("gpt2", "vit-b", "--oracle", "parameters", "--zero-cost")

@@ -1,19 +1,21 @@
 """How each figure is known: proved, measured, published or modelled.
 
-`txcalc verify --record` keeps what it found for the presets in `presets/proofs.json`: for each quantity a digest of the
-figures that were compared, part by part. A figure is called proved only where the digest is that of the ledger at hand,
-so that neither a changed description nor a changed formula inherits a proof; an equal description by another name does.
+`txcalc verify --record` keeps what it found for the presets in `presets/proofs.json`: for each quantity a digest of
+every leaf that was compared, with all its sizes, and of its figures. A figure is called proved only where the digest is
+that of the ledger at hand, so that neither a changed description nor a changed formula inherits a proof; an equal
+description by another name does.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import fields, is_dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from txcalc.errors import InputError
+from txcalc.errors import Fault, InputError
 from txcalc.model import Model
 from txcalc.sources.presets import folder
 
@@ -26,6 +28,8 @@ MEANING = {
 
 PROMPT: dict[str, Any] = {"batch": 2, "tokens": 7}
 DECODE: dict[str, Any] = {"batch": 1, "tokens": 3, "past": 5000}
+FAR: dict[str, Any] = {**DECODE, "past": 3_000_000}  # past every window
+SOURCE = 11  # encoder positions: as many as no probe has tokens
 
 
 class Probe(NamedTuple):
@@ -38,9 +42,9 @@ class Probe(NamedTuple):
 RECORDED = {
     "params": Probe("params", (PROMPT,)),
     "flops": Probe("flops", (PROMPT,)),
-    "flops with cache": Probe("flops", (DECODE,)),
+    "flops with cache": Probe("flops", (DECODE, FAR)),
     "training flops": Probe("flops", (PROMPT,)),
-    "cache": Probe("cache", (PROMPT, DECODE)),
+    "cache": Probe("cache", (PROMPT, DECODE, FAR)),
     "saved, fused attention": Probe("saved", (PROMPT,)),
     "saved, attention matrix kept": Probe("saved", ({**PROMPT, "keep_scores": True},)),
 }
@@ -54,14 +58,28 @@ class Known(NamedTuple):
 
 
 def digest(model: Model, recorded: str) -> str:
-    """The figures of a recorded quantity, part by part and at sizes that tell formulas apart."""
+    """Every leaf with its sizes, and its figures of a recorded quantity where formulas can be told apart: the sizes say
+    whose proof it is, the figures that its formulas are still those that were proved."""
     probe = RECORDED[recorded]
+    cached = model.kind not in ("encoder", "vision")
+    source: dict[str, Any] = {"source": SOURCE} if model.has_encoder_apart and not model.reads_no_ids else {}
     figures = [
-        [(entry.path, entry.times, getattr(entry, probe.quantity)) for entry in model.ledger(**workload)]
+        [(entry.path, repr((_sizes(entry.leaf), entry.times, entry.runs, entry.work)), getattr(entry, probe.quantity))
+         for entry in model.ledger(**workload, **source)]
         for workload in probe.workloads
-        if model.kind not in ("encoder", "vision") or "past" not in workload
-    ]
+        if cached or "past" not in workload
+    ]  # fmt: skip
     return sha256(json.dumps(figures).encode()).hexdigest()[:16]
+
+
+def _sizes(value: Any) -> Any:
+    """A leaf as its class and the fields that are not at their defaults."""
+    if not is_dataclass(value):
+        return value
+    said = {field.name: getattr(value, field.name) for field in fields(value)}
+    return type(value).__name__, [
+        (field.name, _sizes(said[field.name])) for field in fields(value) if said[field.name] is not field.default
+    ]
 
 
 def proofs_file() -> Path:
@@ -74,15 +92,23 @@ def _proofs() -> dict[tuple[str, str], Known]:
     """By quantity and digest."""
     try:
         stored = json.loads(proofs_file().read_text())["presets"]
+        found = {
+            (quantity, proof["digest"]): Known(proof["how"], proof["where"])
+            for proofs in stored.values()
+            for quantity, proof in proofs.items()
+        }
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(str(proofs_file()), [f"cannot be read: {error}"]) from None
-    return {
-        (quantity, proof["digest"]): Known(proof["how"], proof["where"])
-        for proofs in stored.values()
-        for quantity, proof in proofs.items()
-    }
+    faults: list[Fault | str] = [
+        Fault(f"{quantity}, {mark}", list(known), 'how is "proved" or "measured", and where a text')
+        for (quantity, mark), known in found.items()
+        if quantity not in RECORDED or known.how not in ("proved", "measured") or not isinstance(known.where, str)
+    ]
+    if faults:
+        raise InputError(str(proofs_file()), faults)
+    return found
 
 
 def how_known(model: Model, quantity: str) -> Known:

@@ -17,7 +17,14 @@ def report(verdicts: Sequence[Verdict], zero_cost: Sequence[str] = ()) -> Report
         "schema": "txcalc/verify/1",
         "ok": all(verdict.ok for verdict in verdicts),
         "models": [
-            {"model": v.model, "ok": v.ok, "figures": len(v.rows), "unequal": len(v.failures), "notes": v.notes}
+            {
+                "model": v.model,
+                "ok": v.ok,
+                "figures": len(v.rows),
+                "unequal": len(v.failures),
+                "notes": v.notes,
+                "known": {quantity: known._asdict() for quantity, known in v.known.items()},
+            }
             for v in verdicts
         ],
         "rows": [{"model": v.model, **_data(row)} for v in verdicts for row in v.rows],
@@ -111,7 +118,7 @@ def _verdict(verdict: Verdict) -> list[str]:
     if verdict.ok and not verdict.rows:
         return [f"{verdict.model}: nothing to compare"]
     if verdict.ok:
-        return [f"{verdict.model}: proved, {figures} compared and all equal"]
+        return [f"{verdict.model}: {_shown([verdict])}, {figures} compared and all equal", *_evidence(verdict)]
     if not verdict.rows:
         return [f"{verdict.model}: nothing was measured"]
     first = verdict.failures[0]
@@ -119,11 +126,26 @@ def _verdict(verdict: Verdict) -> list[str]:
     return [f"{verdict.model}: REFUTED, {len(verdict.failures):,} of {figures} differ, the first: {place}"]
 
 
+def _shown(verdicts: Iterable[Verdict]) -> str:
+    """The word for what was shown: that of the least sure of all quantities."""
+    words = {known.how for verdict in verdicts for known in verdict.known.values()}
+    return "proved" if words == {"proved"} else "measured" if words == {"measured"} else "proved and measured"
+
+
+def _evidence(verdict: Verdict) -> list[str]:
+    """A line for each way in which quantities were shown: "proved for all B, T ≥ 2: flops"."""
+    groups: dict[str, list[str]] = {}
+    for quantity, (how, where) in verdict.known.items():
+        place = f" for {where}" if how == "proved" and where else f" {where}" if where else ""
+        groups.setdefault(f"{how}{place}", []).append(quantity)
+    return [f"{shown}: {', '.join(quantities)}" for shown, quantities in groups.items()]
+
+
 def _all(verdicts: Sequence[Verdict]) -> str:
     good = sum(verdict.ok for verdict in verdicts)
     figures = sum(len(verdict.rows) for verdict in verdicts)
     if good == len(verdicts):
-        return f"all {good} models proved: {figures:,} figures compared, all equal"
+        return f"all {good} models {_shown(verdicts)}: {figures:,} figures compared, all equal"
     return f"REFUTED: {len(verdicts) - good} of {len(verdicts)} models have figures that differ"
 
 
@@ -133,7 +155,7 @@ def _overview(verdicts: Sequence[Verdict]) -> Table:
         wholes = [row for row in verdict.rows if row.path == ""]
         params = next((row.measured for row in wholes if row.quantity == "params"), None)
         known = next(
-            (row.where for row in wholes if row.where.startswith("all ")), f"{len({r.where for r in wholes})} sizes"
+            (row.where for row in wholes if row.for_all and row.where), f"{len({r.where for r in wholes})} sizes"
         )
         style = "green" if verdict.ok else "red"
         lines.append(

@@ -111,5 +111,5 @@ def _symbolic(subject: Subject, quantity: str, figure: Any, work: Work, checkpoi
     where = symbols.domain()
     found = {path: symbols.read(value) for path, value in counter.by_module.items()}
     found, skipped = (found, counter.uncounted) if every else map(subject.everywhere, (found, counter.uncounted))
-    yield from compare(subject.ledger(subject.letters), figure, found, quantity, ORACLE, where)
+    yield from compare(subject.ledger(subject.letters), figure, found, quantity, ORACLE, where, for_all=True)
     yield from uncounted(skipped, ORACLE, where)

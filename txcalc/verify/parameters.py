@@ -18,7 +18,7 @@ def rows(subject: Subject) -> Iterator[Row]:
         path = name.rpartition(".")[0]
         elements[path] = elements.get(path, 0) + weight.numel()
     ledger = subject.model.ledger()
-    yield from compare(ledger, lambda entry: entry.params, elements, "params", ORACLE)
+    yield from compare(ledger, lambda entry: entry.params, elements, "params", ORACLE, for_all=True)
     described = {
         f"{path}.{weight.name}": weight.shape
         for entry in ledger

@@ -15,15 +15,11 @@ from txcalc.verify.verdict import Row, Verdict, equal
 Proof = dict[str, str]
 
 
-def proofs(model: Model, verdict: Verdict) -> dict[str, Proof]:
-    """What a verdict says of each recorded quantity of a whole model; nothing of what was not asked, or failed."""
-    wholes = [row for row in verdict.rows if row.path == ""]
-    found: dict[str, Proof] = {}
-    for recorded in RECORDED if verdict.ok else ():
-        rows = [row for row in wholes if row.quantity == recorded and _complete(model, row)]
-        if rows:
-            found[recorded] = {**_known(rows), "digest": digest(model, recorded)}
-    return found
+def proofs(model: Model, verdict: Verdict) -> dict[str, Proof | None]:
+    """What a verdict says of each recorded quantity of a whole model: None of what was asked and not shown."""
+    asked = {row.quantity: row for row in verdict.rows if row.path == "" and row.quantity in RECORDED}
+    shown = {name: verdict.known[name] for name, row in asked.items() if verdict.ok and _complete(model, row)}
+    return {name: {**shown[name]._asdict(), "digest": digest(model, name)} if name in shown else None for name in asked}
 
 
 def _complete(model: Model, row: Row) -> bool:
@@ -35,20 +31,14 @@ def _complete(model: Model, row: Row) -> bool:
     return equal(ledger.total("saved"), row.predicted)
 
 
-def _known(rows: list[Row]) -> Proof:
-    """Proved for every size, or for what has none; else measured at so many sizes."""
-    proved = next((row for row in rows if row.where.startswith("all ") or not row.where), None)
-    if proved:
-        return {"how": "proved", "where": proved.where}
-    return {"how": "measured", "where": f"at {len({row.where for row in rows})} sizes"}
-
-
-def store(found: Mapping[str, dict[str, Proof]]) -> None:
-    """Adds what was found to the file, by preset and quantity; what is there of others stays."""
+def store(found: Mapping[str, Mapping[str, Proof | None]]) -> None:
+    """Puts what was found into the file, by preset and quantity, and takes out what was not shown; what is there of
+    others stays."""
     path = proofs_file()
     stored: dict[str, Any] = json.loads(path.read_text())["presets"] if path.is_file() else {}
     for name, proved in found.items():
-        stored.setdefault(name, {}).update(proved)
+        kept = {**stored.get(name, {}), **proved}
+        stored[name] = {quantity: proof for quantity, proof in kept.items() if proof}
     made = {package: version(package) for package in ("torch", "fvcore")}
     content = {"schema": "txcalc/proofs/1", "made_with": made, "presets": dict(sorted(stored.items()))}
     path.write_text(json.dumps(content, indent=1) + "\n")

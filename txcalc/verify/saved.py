@@ -156,7 +156,7 @@ def rows(subject: Subject) -> Iterator[Row]:
         subject.notes += [f"{quantity}: modelled, not compared: {reason}" for reason in sorted(set(reasons.values()))]
         claimed = Ledger((entry for entry in ledger if module_paths(entry)[0] not in reasons), ledger.work)
         found = {path: value for path, value in found.items() if path not in reasons}
-        yield from compare(claimed, lambda entry: entry.saved, found, quantity, ORACLE, symbols.domain())
+        yield from compare(claimed, lambda entry: entry.saved, found, quantity, ORACLE, symbols.domain(), for_all=True)
         subject.notes += _published(subject, ledger) if keep_scores else []
 
 

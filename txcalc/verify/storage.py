@@ -36,7 +36,7 @@ def _weights(subject: Subject) -> Iterator[Row]:
         path = name.rpartition(".")[0]
         found[path] = found.get(path, 0) + weight.untyped_storage().nbytes()
     ledger = subject.model.ledger()
-    yield from compare(ledger, lambda entry: entry.params * width, found, "bytes of weights", ORACLE)
+    yield from compare(ledger, lambda entry: entry.params * width, found, "bytes of weights", ORACLE, for_all=True)
     if subject.device != "meta":
         buffers = sum(buffer.untyped_storage().nbytes() for buffer in subject.net.buffers())
         del subject.net

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from txcalc.ledger import Entry, Ledger
 from txcalc.num import exact_div, total, whole
+from txcalc.planning.evidence import Known
 
 # Experts are compared together: which of them work depends on the data, their sum does not.
 ROUTED = "routed"
@@ -29,6 +30,7 @@ class Row(NamedTuple):
     oracle      who measured
     where       for which batch and lengths
     copies      how many equal parts the row stands for (`path` is the first)
+    for_all     `where` is every size of a stated domain, or there is none that could vary (the shapes of weights)
     """
 
     path: str
@@ -39,6 +41,7 @@ class Row(NamedTuple):
     oracle: str
     where: str = ""
     copies: int = 1
+    for_all: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,25 @@ class Verdict:
     @property
     def failures(self) -> list[Row]:
         return [row for row in self.rows if not row.equal]
+
+    @property
+    def known(self) -> dict[str, Known]:
+        """How each quantity of the whole model was shown, those alone of which every row is equal."""
+        wholes: dict[str, list[Row]] = {}
+        for row in self.rows:
+            if row.path == "":
+                wholes.setdefault(row.quantity, []).append(row)
+        unequal = {row.quantity for row in self.failures}
+        return {quantity: _known(rows) for quantity, rows in wholes.items() if quantity not in unequal}
+
+
+def _known(rows: list[Row]) -> Known:
+    """Proved for every size of a domain, or else measured at so many sizes."""
+    proved = next((row for row in rows if row.for_all), None)
+    if proved:
+        return Known("proved", proved.where)
+    sizes = list(dict.fromkeys(row.where for row in rows))
+    return Known("measured", f"at {sizes[0]}" if len(sizes) == 1 else f"at {len(sizes)} sizes")
 
 
 def equal(predicted: Any, measured: Any) -> bool:
@@ -129,6 +151,7 @@ def compare(
     quantity: str,
     oracle: str,
     where: str = "",
+    for_all: bool = False,
 ) -> Iterator[Row]:
     """Rows of one quantity, part by part and of the whole; what was measured where nothing was predicted is a row too.
 
@@ -144,13 +167,13 @@ def compare(
         first, want = predicted.get(path, (path, 0))
         got = found.get(path, 0)
         if not (_zero(want) and _zero(got)):
-            row = Row(path, quantity, want, got, equal(want, got), oracle, where)
+            row = Row(path, quantity, want, got, equal(want, got), oracle, where, for_all=for_all)
             rows.setdefault(first, []).append(row)
     for copies in rows.values():
         yield from _folded(copies)
     want, got = total([figure(entry) for entry in ledger]), total(found.values())
     if not (_zero(want) and _zero(got)):
-        yield Row("", quantity, want, got, equal(want, got), oracle, where)
+        yield Row("", quantity, want, got, equal(want, got), oracle, where, for_all=for_all)
 
 
 def _owner(path: str, predicted: Mapping[str, Any]) -> str:

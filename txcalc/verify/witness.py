@@ -30,7 +30,7 @@ def rows(subject: Subject) -> Iterator[Row]:
     weights = [Tensor(name, tuple(w.shape), str(w.dtype), w.nbytes) for name, w in theirs.named_parameters()]
     ledger = subject.model.ledger()
     total, found = ledger.total("params"), sum(tensor.elements for tensor in weights)
-    yield Row("", "params", total, found, total == found, ORACLE, where)
+    yield Row("", "params", total, found, total == found, ORACLE, where, for_all=True)
     checked = check(Checkpoint(where, ORACLE, 1, tuple(weights)), ledger)
     for lacking in checked.missing:
         yield Row(lacking.path, "shape", str(lacking.shape), "nothing", False, ORACLE, where, lacking.copies)

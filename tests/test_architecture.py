@@ -84,6 +84,28 @@ def test_every_room_is_there() -> None:
     assert found - {"__init__", "__main__"} == set(ROOMS)
 
 
+def types_asked(path: Path) -> list[str]:
+    """What a module asks of values by their type."""
+
+    def asks(node: ast.AST) -> bool:
+        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        return called in ("isinstance", "issubclass", "type") or isinstance(node, ast.MatchClass)
+
+    return [ast.unparse(node) for node in ast.walk(ast.parse(path.read_text())) if asks(node)]
+
+
+# Parts say themselves what is done with them: these modules ask none what it is.
+@pytest.mark.parametrize("name", ["layout", "parallelism"])
+def test_no_part_is_asked_what_it_is(name: str) -> None:
+    assert types_asked(PACKAGE / "planning" / f"{name}.py") in ([], ["type(number)"])
+
+
+def test_a_planted_test_of_a_type_is_noticed(tmp_path: Path) -> None:
+    planted = tmp_path / "planted.py"
+    planted.write_text("def width(part):\n    return part.width if isinstance(part, Linear) else type(part) is Norm\n")
+    assert sorted(types_asked(planted)) == ["isinstance(part, Linear)", "type(part)"]
+
+
 def loaded(code: str) -> set[str]:
     """Which heavy packages a fresh interpreter has after this."""
     script = f"{code}\nimport sys\nprint('loaded:', *({HEAVY!r} & set(sys.modules)))"
@@ -239,7 +261,7 @@ class Reader(ast.NodeVisitor):
         if isinstance(test, ast.Compare):
             return self.compares_structure(test.left, test.ops[0], test.comparators[0])
         if isinstance(test, ast.Name):
-            return test.id in self.structural
+            return test.id in self.structural or test.id == "TYPE_CHECKING"
         return self.kind(test) not in (None, "Any", "Num", "int")
 
     def compares_structure(self, left: ast.expr, how: ast.cmpop, right: ast.expr) -> bool:

@@ -293,6 +293,43 @@ def test_ranks_together_hold_the_model(tp: int, pp: int, dp: int, ep: int, name:
     assert flops == dp * (once.total("flops") - routers)
 
 
+def test_placements_of_a_grouped_attention_by_hand() -> None:
+    found = {
+        (at.entry.path, at.weight): (at.dim, at.pieces, at.alike, at.held)
+        for at in Sharding(load("qwen3-8b")).placements(Layout(tp=16))
+    }
+    layer = "layers.0."
+    assert found["embedding.tokens", "weight"] == (0, 16, 1, (151_936 // 16, 4096))
+    assert found[layer + "attention.q", "weight"] == (0, 16, 1, (2 * 128, 4096))
+    assert found[layer + "attention.k", "weight"] == (0, 8, 2, (128, 4096))
+    assert found[layer + "attention.q_norm", "weight"] == (None, 1, 16, (128,))
+    assert found[layer + "attention.o", "weight"] == (1, 16, 1, (4096, 2 * 128))
+    assert found[layer + "feed_forward.up", "weight"] == (0, 16, 1, (12_288 // 16, 4096))
+    assert found[layer + "feed_forward.down", "weight"] == (1, 16, 1, (4096, 12_288 // 16))
+    assert found["final_norm", "weight"] == (None, 1, 16, (4096,))
+    assert found["head.projection", "weight"] == (0, 16, 1, (151_936 // 16, 4096))
+
+
+@pytest.mark.parametrize("layout", [Layout(tp=4), Layout(tp=4, ep=2), Layout(dp=8, ep=8), Layout(tp=2, pp=2), Layout()])
+def test_the_pieces_of_every_tensor_are_all_of_it(layout: Layout) -> None:
+    """At most one dimension is split; a piece is the whole over the pieces, rounded up; experts' copies likewise."""
+    for name in names():
+        sharding = Sharding(load(name))
+        if sharding.faults(layout):
+            continue
+        for stage in range(len(sharding.stages(layout))):
+            for at in sharding.placements(layout, stage):
+                where = f"{name} {at.entry.path}.{at.weight}"
+                ways = layout.expert_ways if at.entry.routed else layout.tp
+                assert at.pieces * at.alike == ways, where
+                assert at.axis == ("etp" if at.entry.routed else "tp"), where
+                assert at.times == at.entry.times * (layout.ep if at.entry.routed else 1), where
+                cut = [-(-n // at.pieces) if dim == at.dim else n for dim, n in enumerate(at.whole)]
+                if at.entry.path.endswith((".in_proj", ".conv")):  # with groups that several ranks hold
+                    cut[0] = max(cut[0], at.held[0])
+                assert list(at.held) == cut, where
+
+
 def test_stages_cut_the_layers_in_order() -> None:
     model = load("gemma-3-27b")  # 62 layers: 12, 12, 13, 13, 12 as vLLM cuts them
     stages = Sharding(model).stages(Layout(pp=5))

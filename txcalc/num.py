@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from fractions import Fraction
 from typing import Any, Protocol
 
 
@@ -79,6 +80,16 @@ def exact_div(a: Any, b: Any) -> Any:
     if left_over.any() if kind == "array" else left_over:
         raise ValueError(f"{b} does not divide {a}")
     return quotient
+
+
+def ratio(a: Any, b: Any) -> Any:
+    """a / b, exact: an int where b divides a, else a Fraction (symbols: the fraction; arrays: elements as they are)."""
+    if _kind(a, b) == "symbol":
+        return exact_div(a, b)
+    if _kind(a, b) == "array":
+        return a / b
+    exact = Fraction(a) / Fraction(b)
+    return exact.numerator if exact.denominator == 1 else exact
 
 
 def ceil_div(a: Any, b: Any) -> Any:

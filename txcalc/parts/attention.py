@@ -8,9 +8,10 @@ Rotary embedding, Q/K norms, biases, sinks and windows are fields or children, n
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
-from txcalc.num import ceil_div, minimum, triangle
+from txcalc.num import ceil_div, exact_div, minimum, triangle
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import SAVES_RESULT, Linear, Norm, Sum
 from txcalc.parts.part import (
@@ -28,6 +29,7 @@ from txcalc.parts.part import (
     on_all_keys,
     on_source,
 )
+from txcalc.parts.sharding import Ways
 
 
 @frozen
@@ -390,6 +392,10 @@ class RelativeBias(Leaf):
     def weights(self) -> tuple[Weight, ...]:
         return (Weight("weight", (self.buckets, self.n_heads)),)
 
+    def shard(self, ways: Ways) -> RelativeBias:
+        """The columns of its heads."""
+        return replace(self, n_heads=ways.split("n_heads", self.n_heads))
+
 
 @frozen
 class Attention(Composite):
@@ -468,6 +474,33 @@ class Attention(Composite):
         read = self.n_heads * self.core.d_v
         yield Child("o", Linear(read, self.d_model, "o" in self.biases, keeps))
 
+    @property
+    def cuttable(self) -> bool:
+        """Not where another layer lends its keys and values."""
+        return self.lender is None
+
+    def shard(self, ways: Ways) -> Attention:
+        """Its query heads, and its key/value heads or one that other ranks have too; norms over all heads are whole."""
+        heads, groups = ways.split("n_heads", self.n_heads), ways.groups("n_kv_heads", self.n_kv_heads)
+        turned = heads if self.lender else heads + groups
+        if type(self.core) is DifferentialCore:
+            ways.split("pairs of n_heads", exact_div(self.n_heads, 2))
+        return replace(
+            self,
+            n_heads=heads,
+            n_kv_heads=groups,
+            query_norm=ways.head_norm(self.query_norm, self.n_heads, heads),
+            key_norm=ways.head_norm(self.key_norm, self.n_kv_heads, groups),
+            value_norm=ways.head_norm(self.value_norm, self.n_kv_heads, groups),
+            rotary=self.rotary and replace(self.rotary, heads=turned),
+            core=replace(self.core, n_heads=heads, n_kv_heads=groups),
+            position=self.position
+            and replace(self.position, d_out=ways.split("n_heads · d_head", self.position.d_out)),
+            gate=self.gate and replace(self.gate, n_heads=heads),
+            inner_norm=ways.inner_norm(self.inner_norm, heads * self.core.d_v),
+            relative_bias=self.relative_bias and self.relative_bias.shard(ways),
+        )
+
 
 @frozen
 class Indexer(Composite):
@@ -539,6 +572,21 @@ class LatentAttention(Composite):
             yield Child("gate", self.gate)
         keeps = "yes" if self.gate else "eager"
         yield Child("o", Linear(self.n_heads * self.d_v, self.d_model, self.bias, keeps))
+
+    def shard(self, ways: Ways) -> LatentAttention:
+        """Its heads; the latents, what projects to them and the index are whole (as vLLM and transformers' own plan
+        have it, 2026-11: all heads choose the same keys)."""
+        heads = ways.split("n_heads", self.n_heads)
+        ways.note("the latent of MLA and the projections to it are whole on every rank of tp")
+        if self.indexer:
+            ways.note("the index that selects keys is whole on every rank of tp")
+        return replace(
+            self,
+            n_heads=heads,
+            rotary=self.rotary and replace(self.rotary, heads=self.rotary.heads - self.n_heads + heads),
+            core=replace(self.core, n_heads=heads),
+            gate=self.gate and replace(self.gate, n_heads=heads),
+        )
 
 
 AnyAttention = Attention | LatentAttention

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, LayerScale, Linear, Norm, Sum
 from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Workload, elementwise
+from txcalc.parts.sharding import Ways
 
 
 class Branch(NamedTuple):
@@ -136,3 +138,12 @@ class Block(Composite):
         yield Child("residual", Sum(self.d_model, len(self.branches)), kind="other")
         if self.scaled:
             yield Child("scale", Sum(self.d_model, 1), kind="other")
+
+    @property
+    def cuttable(self) -> bool:
+        """Not where a branch reads another layer's keys and values."""
+        return all(branch.part.cuttable for branch in self.branches)
+
+    def shard(self, ways: Ways) -> Block:
+        """The shares of its branches; norms, sums and what is beside the branches are whole."""
+        return replace(self, branches=tuple(branch._replace(part=branch.part.shard(ways)) for branch in self.branches))

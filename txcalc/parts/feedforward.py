@@ -9,6 +9,7 @@ from typing import Any
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import SAVES_RESULT, Activation, Linear, Norm, Scale, Vector
 from txcalc.parts.part import Child, Composite
+from txcalc.parts.sharding import Ways
 
 
 @frozen
@@ -44,6 +45,11 @@ class FeedForward(Composite):
         bias = self.bias if self.down_bias is None else self.down_bias
         yield Child("down", Linear(self.d_ff, self.d_model, bias, "no" if kept else "yes"))
 
+    def shard(self, ways: Ways) -> FeedForward:
+        """Its columns: rows of gate and up, columns of down, whose bias is whole."""
+        width = ways.split("d_ff", self.d_ff)
+        return replace(self, d_ff=width, inner_norm=ways.inner_norm(self.inner_norm, width))
+
 
 @frozen
 class LayerInput(Composite):
@@ -60,6 +66,10 @@ class LayerInput(Composite):
         yield Child("gate", Linear(self.d_model, self.width, False))
         yield Child("activation", Activation(self.width, self.activation, True))
         yield Child("down", Linear(self.width, self.d_model, False))
+
+    def shard(self, ways: Ways) -> LayerInput:
+        """All of it: it is small, and every rank has what it reads."""
+        return self
 
 
 @frozen
@@ -124,3 +134,13 @@ class Experts(Composite):
             yield Child("shared_gate", self.shared_gate, kind="router")
         if self.shared:
             yield Child("shared", self.shared, kind="shared_experts")
+
+    def shard(self, ways: Ways) -> Experts:
+        """Its experts, each split where etp says so, and the columns of the shared ones; the router is whole."""
+        return replace(
+            self,
+            n_experts=ways.experts(self.n_experts),
+            top_k=ways.passed(self.top_k),
+            expert=self.expert.shard(ways.routed),
+            shared=self.shared and self.shared.shard(ways),
+        )

@@ -7,6 +7,7 @@ counted under `other` (see `parts.recurrent`).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from txcalc.parts.frozen import frozen
@@ -23,6 +24,7 @@ from txcalc.parts.part import (
     Weight,
     Workload,
 )
+from txcalc.parts.sharding import Ways
 
 
 @frozen
@@ -195,6 +197,12 @@ class DeltaNet(Composite):
         yield Child("gate", Activation(values, self.gate, True))
         yield Child("out_proj", Linear(values, self.d_model, False))
 
+    def shard(self, ways: Ways) -> DeltaNet:
+        """Its heads, and their heads of queries and keys, or one that other ranks have too; what projects to a low rank
+        is whole."""
+        heads = ways.split("n_heads", self.n_heads)
+        return replace(self, n_heads=heads, n_key_heads=ways.groups("n_key_heads", self.n_key_heads))
+
     def _projected(self, name: str, width: Any) -> Iterator[Child]:
         """One projection, or two through the rank."""
         if self.rank is None:
@@ -227,6 +235,10 @@ class LinearAttention(Composite):
         yield Child("gate", Activation(inner, "sigmoid", True))
         yield Child("out_proj", Linear(inner, self.d_model, False))
 
+    def shard(self, ways: Ways) -> LinearAttention:
+        """Its heads."""
+        return replace(self, n_heads=ways.split("n_heads", self.n_heads))
+
 
 @frozen
 class TimeMix(Composite):
@@ -247,6 +259,10 @@ class TimeMix(Composite):
         yield Child("gate", Activation(self.d_inner, "sigmoid", True))
         yield Child("out_proj", Linear(self.d_inner, self.d_model, False))
 
+    def shard(self, ways: Ways) -> TimeMix:
+        """Its channels; the shift, which they all read, is whole."""
+        return replace(self, d_inner=ways.split("d_inner", self.d_inner))
+
 
 @frozen
 class ChannelMix(Composite):
@@ -265,3 +281,7 @@ class ChannelMix(Composite):
         yield Child("down", Linear(self.d_ff, self.d_model, False))
         yield Child("r", Linear(self.d_model, self.d_model, False))
         yield Child("gate", Activation(self.d_model, "sigmoid", True))
+
+    def shard(self, ways: Ways) -> ChannelMix:
+        """Its columns; the shift and the gate on what comes out are whole."""
+        return replace(self, d_ff=ways.split("d_ff", self.d_ff))

@@ -6,6 +6,7 @@ A layer pattern is data: `LayerGroup`s of equal blocks with the indices at which
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from txcalc.parts.attention import RelativeBias
@@ -24,6 +25,7 @@ from txcalc.parts.part import (
     on_one,
     on_source,
 )
+from txcalc.parts.sharding import Ways
 
 
 class LayerGroup(NamedTuple):
@@ -96,6 +98,11 @@ class Embedding(Composite):
         if self.projection and not self.early:
             yield Child("projection", self.projection)
 
+    def shard(self, ways: Ways) -> Embedding:
+        """Its rows of the vocabulary; positions, types, patches and convolutions are whole."""
+        tokens = self.tokens and replace(self.tokens, rows=ways.rows(self.tokens.rows))
+        return replace(self, tokens=tokens)
+
 
 def _without_class_token(work: Workload) -> Workload:
     return work._replace(tokens=work.tokens - 1)
@@ -130,6 +137,10 @@ class LayerInputs(Composite):
         yield Child("projection", self.projection)
         yield Child("norm", self.norm)
         yield Child("sum", Sum(everything, 2))
+
+    def shard(self, ways: Ways) -> LayerInputs:
+        """Its rows of the vocabulary; the projection is whole."""
+        return replace(self, tokens=replace(self.tokens, rows=ways.rows(self.tokens.rows)))
 
 
 @frozen
@@ -189,6 +200,11 @@ class Head(Composite):
         if self.projection and self.softcap is not None:
             yield Child("softcap", Activation(self.projection.d_out, "tanh", False), on=on)
 
+    def shard(self, ways: Ways) -> Head:
+        """Its rows of the vocabulary or of the classes; what stands before them is whole."""
+        projection = self.projection and replace(self.projection, d_out=ways.rows(self.projection.d_out))
+        return replace(self, projection=projection)
+
 
 @frozen
 class Stack(Composite):
@@ -240,6 +256,23 @@ class Stack(Composite):
         if self.head:
             yield Child("head", self.head, kind=self.head.kind)
 
+    @property
+    def cuttable(self) -> bool:
+        """Whether a pipeline may cut its layers: not where they read another layer's keys, or the stack's input."""
+        alone = self.layer_inputs is None and self.spread is None
+        return alone and all(group.block.cuttable for group in self.groups)
+
+    def shard(self, ways: Ways) -> Stack:
+        """The shares of its blocks, tables over the vocabulary and head; norms and a pooler are whole."""
+        return replace(
+            self,
+            embedding=self.embedding and self.embedding.shard(ways),
+            relative_bias=self.relative_bias and self.relative_bias.shard(ways),
+            groups=tuple(group._replace(block=group.block.shard(ways)) for group in self.groups),
+            head=self.head and self.head.shard(ways),
+            layer_inputs=self.layer_inputs and self.layer_inputs.shard(ways),
+        )
+
 
 @frozen
 class Memory(Leaf):
@@ -272,6 +305,15 @@ class EncoderDecoder(Composite):
         yield Child("memory", Memory(self.encoder.d_model), on=on_source, kind="other")
         yield Child("decoder", self.decoder)
 
+    @property
+    def cuttable(self) -> bool:
+        """Not yet: the decoder's layers all read the encoder's result."""
+        return False
+
+    def shard(self, ways: Ways) -> EncoderDecoder:
+        """The shares of both."""
+        return replace(self, encoder=self.encoder.shard(ways), decoder=self.decoder.shard(ways))
+
 
 @frozen
 class FixedLength(Composite):
@@ -283,6 +325,15 @@ class FixedLength(Composite):
     def children(self) -> Iterator[Child]:
         for child in self.stack.parts:
             yield child._replace(on=_fixed(child.on, self.positions))
+
+    @property
+    def cuttable(self) -> bool:
+        """Not yet."""
+        return False
+
+    def shard(self, ways: Ways) -> FixedLength:
+        """The share of its stack."""
+        return replace(self, stack=self.stack.shard(ways))
 
 
 def _fixed(inner: Stream, positions: Any) -> Stream:

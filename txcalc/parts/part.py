@@ -10,10 +10,13 @@ width · F feed-forward width · V vocabulary · E experts · k experts per toke
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from txcalc.num import Num, product, total
 from txcalc.parts.frozen import once
+
+if TYPE_CHECKING:
+    from txcalc.parts.sharding import Ways
 
 
 class Workload(NamedTuple):
@@ -239,7 +242,7 @@ class Child(NamedTuple):
 
 
 class Composite:
-    """A part that is only its children."""
+    """A part that is only its children, and says which share of them a rank has."""
 
     def children(self) -> Iterator[Child]:
         """The children, in the order in which they compute."""
@@ -249,6 +252,17 @@ class Composite:
     def parts(self) -> tuple[Child, ...]:
         """The children, made once."""
         return tuple(self.children())
+
+    @property
+    def cuttable(self) -> bool:
+        """Whether a pipeline may cut before and after it: it reads the part before it alone."""
+        return True
+
+    def shard(self, ways: Ways) -> Self:
+        """Its share on one rank: the same part with fewer heads, columns, channels or experts. What stands in the way
+        is said to `ways`."""
+        ways.whole(type(self).__name__)
+        return self
 
 
 Part = Leaf | Composite

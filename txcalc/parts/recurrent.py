@@ -7,6 +7,7 @@ chunked kernels trade it for matrix products whose number depends on the impleme
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from txcalc.parts.frozen import frozen
@@ -23,6 +24,7 @@ from txcalc.parts.part import (
     Weight,
     Workload,
 )
+from txcalc.parts.sharding import Ways
 
 
 @frozen
@@ -155,6 +157,10 @@ class Mamba(Composite):
         yield Child("scan", SelectiveScan(self.d_inner, self.d_state))
         yield Child("out_proj", Linear(self.d_inner, self.d_model, self.bias))
 
+    def shard(self, ways: Ways) -> Mamba:
+        """Its channels; Δ, B and C, which all of them share, are whole."""
+        return replace(self, d_inner=ways.split("d_inner", self.d_inner))
+
 
 @frozen
 class Mamba2(Composite):
@@ -183,6 +189,11 @@ class Mamba2(Composite):
             yield Child("norm", Norm(inner, "rms", False, self.norm_eps))
         yield Child("out_proj", Linear(inner, self.d_model, self.bias))
 
+    def shard(self, ways: Ways) -> Mamba2:
+        """Its heads, and their groups of B and C, or one that other ranks have too."""
+        heads = ways.split("n_heads", self.n_heads)
+        return replace(self, n_heads=heads, n_groups=ways.groups("n_groups", self.n_groups))
+
 
 @frozen
 class Griffin(Composite):
@@ -209,3 +220,7 @@ class Griffin(Composite):
         yield Child("scan", GatedRecurrence(inner))
         yield Child("gate", Activation(inner, self.activation, True))
         yield Child("out_proj", Linear(inner, self.d_model, self.bias))
+
+    def shard(self, ways: Ways) -> Griffin:
+        """Its heads, each with its channels and gates."""
+        return replace(self, n_heads=ways.split("n_heads", self.n_heads))

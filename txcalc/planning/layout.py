@@ -115,15 +115,18 @@ class Layout:
             stride *= ways
         return place
 
-    def faults(self) -> list[Fault | str]:
-        """Why there is no such layout, whatever the model; [] where there is."""
+    def not_numbers(self) -> list[Fault | str]:
+        """The fields that are no whole numbers above 0."""
         numbers = {field.name: getattr(self, field.name) for field in fields(self)}
-        found: list[Fault | str] = [
+        return [
             Fault(name, number, f"a whole number from 1 to {MOST:,}")
             for name, number in numbers.items()
             if not (type(number) is int and 1 <= number <= MOST) and not (name == "etp" and number is None)
         ]
-        if found:
+
+    def faults(self) -> list[Fault | str]:
+        """Why there is no such layout, whatever the model; [] where there is."""
+        if found := self.not_numbers():
             return found
         if self.sp not in (1, self.tp):
             found.append(Fault("sp", self.sp, f"1 or tp = {self.tp}, whose ranks split the positions"))

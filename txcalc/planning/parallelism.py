@@ -1,9 +1,10 @@
 """How a model is spread over accelerators: the tree of parts that one of them holds.
 
 One rule: a rank's share is itself a tree of parts, with fewer heads, columns, experts and layers. Its ledger gives the
-rank's weights, FLOPs, traffic, cache and activations by the same formulas as the whole model's.
+rank's weights, FLOPs, traffic, cache and activations by the same formulas as the whole model's. Each part says its own
+share (`shard`); here layouts are tried, and layers cut into stages.
 
-Split by tp: query heads, key/value heads down to one a rank, feed-forward columns, recurrent channels and heads, rows
+Split by tp: query heads, key/value heads down to one per rank, feed-forward columns, recurrent channels and heads, rows
 of the vocabulary (padded up). Whole on every rank: norms, routers, a layer's own inputs, biases after a row-split
 product, the low-rank halves, the latent and the index of MLA, key/value heads where tp > h_kv, positions, patches,
 convolutions in front.
@@ -15,22 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from fractions import Fraction
 from functools import cache
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from txcalc.errors import Fault, InputError
+from txcalc.ledger import Entry, walk
 from txcalc.model import Model
-from txcalc.num import ceil_div
-from txcalc.parts.attention import Attention, DifferentialCore, LatentAttention, RelativeBias, Rotary
-from txcalc.parts.block import Block
-from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
-from txcalc.parts.linear import Norm
-from txcalc.parts.linear_attention import ChannelMix, DeltaNet, LinearAttention, TimeMix
-from txcalc.parts.model import Embedding, EncoderDecoder, FixedLength, Head, LayerGroup, LayerInputs, Stack
-from txcalc.parts.part import Composite
-from txcalc.parts.recurrent import Griffin, Mamba, Mamba2
+from txcalc.parts.model import LayerGroup, Stack
+from txcalc.parts.part import Composite, Weight
+from txcalc.parts.sharding import Ways
 from txcalc.planning.layout import Layout, unserved
 
 
@@ -42,17 +37,47 @@ class Stage(NamedTuple):
     root: Composite
 
 
+class Share(NamedTuple):
+    """What one rank of tp and ep holds of a model, why it cannot, and what is held twice or padded."""
+
+    root: Composite
+    faults: list[Fault | str]
+    notes: list[str]
+
+
+class Placement(NamedTuple):
+    """Where one tensor of parameters is: of `whole`, its shape on one accelerator alone, a rank holds `held`.
+
+    entry   the leaf on the rank, with how many copies of it the rank has
+    times   copies of the leaf in the stage on one accelerator alone: ep spreads those of experts
+    dim     the dimension that is split; None: the ranks of `axis` all hold the tensor
+    axis    the axis of the layout that may split it: tp, or etp of routed experts
+    pieces  into how many; together they are more than the whole where it is padded, or where a packed projection has
+            rows that several ranks hold (Mamba-2's B and C)
+    alike   ranks of the axis that hold the same piece
+    """
+
+    entry: Entry
+    weight: str
+    whole: tuple[int, ...]
+    held: tuple[int, ...]
+    times: int
+    dim: int | None
+    axis: str
+    pieces: int
+    alike: int
+
+
 class Sharding:
     """A model's ranks under many layouts; trees are made once. `serving`: what is for training only is refused."""
 
     def __init__(self, model: Model, serving: bool = False) -> None:
         self.model, self.serving = model, serving
-        root = model.root
         # Layers that a pipeline may cut; 0: it may not.
-        self.layers: int = sum(group.count for group in root.groups) if isinstance(root, Stack) and _cuts(root) else 0
+        self.layers = _layers(cast(Stack, model.root)) if model.root.cuttable else 0
         tables = (layer for stack in model.spec["stacks"].values() for layer in stack["layer"].values())
         self.has_experts = any("experts" in layer for layer in tables)
-        self._ranks: dict[tuple[int, int], _Rank] = {}
+        self._ranks: dict[tuple[int, int, int], Share] = {}
         self._stages: dict[Layout, tuple[Stage, ...]] = {}
 
     def stages(self, layout: Layout) -> tuple[Stage, ...]:
@@ -64,16 +89,30 @@ class Sharding:
             self._stages[key] = tuple(_stages(self._rank(layout).root, layout.pp))
         return self._stages[key]
 
+    def placements(self, layout: Layout, stage: int = 0) -> list[Placement]:
+        """Every tensor that a rank of one of `stages` holds, in the order of its ledger.
+
+        Errors: `InputError` with every reason why the layout cannot be.
+        """
+        split = self.stages(layout)[stage]
+        alone = list(_stages(self.model.root, layout.pp))[stage]
+        work = self.model.workload()
+        both = zip(walk(alone.root, work), walk(split.root, work), strict=True)
+        return [
+            _placement(whole, held, tensors, layout)
+            for whole, held in both
+            for tensors in zip(whole.leaf.weights(), held.leaf.weights(), strict=True)
+        ]
+
     def notes(self, layout: Layout) -> tuple[str, ...]:
         """What is held more than once, or padded."""
         return tuple(self._rank(layout).notes)
 
     def faults(self, layout: Layout) -> list[Fault | str]:
         """Why the model cannot be laid out so; [] where it can."""
-        return layout.faults() or (unserved(layout) if self.serving else []) or self._reasons(layout)
-
-    def _reasons(self, layout: Layout) -> list[Fault | str]:
-        faults: list[Fault | str] = []
+        if wrong := layout.not_numbers():
+            return wrong
+        faults = layout.faults() + (unserved(layout) if self.serving else [])
         stages = layout.pp * layout.vpp
         if stages > 1 and not self.layers:
             expected = "1: only a single stack of layers is cut into stages, where each reads the one before alone"
@@ -100,11 +139,23 @@ class Sharding:
                     if held.get("dp", dp) == dp and not self.faults(layout):
                         yield layout
 
-    def _rank(self, layout: Layout) -> _Rank:
-        key = (layout.tp, layout.ep)
+    def _rank(self, layout: Layout) -> Share:
+        key = (layout.tp, layout.ep, layout.expert_ways)
         if key not in self._ranks:
-            self._ranks[key] = _Rank(self.model.root, *key)
+            ways = Ways(*key)
+            self._ranks[key] = Share(self.model.root.shard(ways), ways.faults, ways.notes)
         return self._ranks[key]
+
+
+def _placement(whole: Entry, held: Entry, tensors: tuple[Weight, Weight], layout: Layout) -> Placement:
+    alone, own = tensors
+    axis, ways = ("etp", layout.expert_ways) if held.routed else ("tp", layout.tp)
+    dims = [dim for dim, (n, kept) in enumerate(zip(alone.shape, own.shape, strict=True)) if n != kept]
+    dim = dims[0] if dims else None
+    pieces, left = divmod(alone.shape[dim], own.shape[dim]) if dim is not None else (1, 0)
+    if left or ways % pieces:
+        pieces = ways
+    return Placement(held, own.name, alone.shape, own.shape, whole.times, dim, axis, pieces, ways // pieces)
 
 
 @cache
@@ -112,22 +163,17 @@ def _divisors(n: int) -> tuple[int, ...]:
     return tuple(d for d in range(1, n + 1) if n % d == 0)
 
 
-def _cuts(stack: Stack) -> bool:
-    """Whether a pipeline may cut a stack's layers: not where they read another layer's keys, or the stack's input."""
-    attentions = (branch.part for group in stack.groups for branch in group.block.branches)
-    return (
-        stack.layer_inputs is None
-        and stack.spread is None
-        and all(part.lender is None for part in attentions if isinstance(part, Attention))
-    )
+def _layers(stack: Stack) -> int:
+    return sum(group.count for group in stack.groups)
 
 
 def _stages(root: Composite, pp: int) -> Iterator[Stage]:
     """Contiguous layers; where L is no multiple of pp the stages before the last take one more each."""
-    if pp == 1 or not isinstance(root, Stack):
+    if pp == 1:
         yield Stage(0, 1, root)
         return
-    layers = sum(group.count for group in root.groups)
+    root = cast(Stack, root)
+    layers = _layers(root)
     sizes = [layers // pp] * pp
     for i in range(layers % pp):
         sizes[-2 - i] += 1
@@ -163,172 +209,3 @@ def _stages(root: Composite, pp: int) -> Iterator[Stage]:
 def _slice(group: LayerGroup, start: int, end: int) -> LayerGroup:
     indices = tuple(i for i in group.indices if start <= i < end)
     return group._replace(indices=indices, count=len(indices))
-
-
-class _Rank:
-    """The tree of one rank of tp, its experts spread over ep; and what stands in the way."""
-
-    def __init__(self, root: Composite, tp: int, ep: int) -> None:
-        self.tp, self.ep = tp, ep
-        self._faults: dict[str, Fault] = {}
-        self._notes: dict[str, None] = {}
-        self.root = self.tree(root)
-        self.faults: list[Fault | str] = list(self._faults.values())
-        self.notes = list(self._notes)
-
-    def split(self, name: str, number: int, ways: int | None = None, key: str = "tp") -> int:
-        """A ways-th of a number that must divide."""
-        ways = self.tp if ways is None else ways
-        if number % ways:
-            fault = Fault(key, self.tp if key == "tp" else self.ep, f"a divisor of {name} = {number:,}")
-            self._faults[str(fault)] = fault
-        return max(1, number // ways)
-
-    def share(self, name: str, number: int) -> int:
-        """A tp-th; or one, which several ranks hold alike, where there are fewer than ranks."""
-        if number % self.tp == 0:
-            return number // self.tp
-        if self.tp % number == 0:
-            self._notes[f"{name} = {number:,} is less than tp = {self.tp}: {self.tp // number} ranks hold each"] = None
-            return 1
-        fault = Fault("tp", self.tp, f"a divisor of {name} = {number:,}, or a multiple of it")
-        self._faults[str(fault)] = fault
-        return 1
-
-    def rows(self, number: int) -> int:
-        """A tp-th of a vocabulary, rounded up."""
-        if number % self.tp:
-            padded = ceil_div(number, self.tp) * self.tp
-            self._notes[f"V = {number:,} is padded to {padded:,}, a multiple of tp = {self.tp}"] = None
-        return ceil_div(number, self.tp)  # type: ignore[no-any-return]
-
-    def tree(self, root: Composite) -> Composite:
-        if isinstance(root, EncoderDecoder):
-            return replace(root, encoder=self.stack(root.encoder), decoder=self.stack(root.decoder))
-        if isinstance(root, FixedLength):
-            return replace(root, stack=self.stack(root.stack))
-        assert isinstance(root, Stack)
-        return self.stack(root)
-
-    def stack(self, stack: Stack) -> Stack:
-        return replace(
-            stack,
-            embedding=stack.embedding and self.embedding(stack.embedding),
-            relative_bias=stack.relative_bias and self.bias(stack.relative_bias),
-            groups=tuple(group._replace(block=self.block(group.block)) for group in stack.groups),
-            head=stack.head and self.head(stack.head),
-            layer_inputs=stack.layer_inputs and self.layer_inputs(stack.layer_inputs),
-        )
-
-    def embedding(self, embedding: Embedding) -> Embedding:
-        tokens = embedding.tokens
-        return replace(embedding, tokens=tokens and replace(tokens, rows=self.rows(tokens.rows)))
-
-    def layer_inputs(self, inputs: LayerInputs) -> LayerInputs:
-        return replace(inputs, tokens=replace(inputs.tokens, rows=self.rows(inputs.tokens.rows)))
-
-    def head(self, head: Head) -> Head:
-        projection = head.projection
-        return replace(head, projection=projection and replace(projection, d_out=self.rows(projection.d_out)))
-
-    def bias(self, table: RelativeBias) -> RelativeBias:
-        return replace(table, n_heads=self.split("n_heads", table.n_heads))
-
-    def block(self, block: Block) -> Block:
-        branches = tuple(branch._replace(part=self.branch(branch.part)) for branch in block.branches)
-        return replace(block, branches=branches)
-
-    def branch(self, part: Composite) -> Composite:
-        if isinstance(part, Attention):
-            return self.attention(part)
-        if isinstance(part, LatentAttention):
-            return self.latent(part)
-        if isinstance(part, Experts):
-            return self.experts(part)
-        if isinstance(part, Mamba):
-            return replace(part, d_inner=self.split("d_inner", part.d_inner))
-        if isinstance(part, Mamba2):
-            heads, groups = self.split("n_heads", part.n_heads), self.share("n_groups", part.n_groups)
-            return replace(part, n_heads=heads, n_groups=groups)
-        if isinstance(part, DeltaNet):
-            heads, groups = self.split("n_heads", part.n_heads), self.share("n_key_heads", part.n_key_heads)
-            return replace(part, n_heads=heads, n_key_heads=groups)
-        if isinstance(part, Griffin | LinearAttention):
-            return replace(part, n_heads=self.split("n_heads", part.n_heads))
-        if isinstance(part, TimeMix):
-            return replace(part, d_inner=self.split("d_inner", part.d_inner))
-        if isinstance(part, ChannelMix):
-            return replace(part, d_ff=self.split("d_ff", part.d_ff))
-        if isinstance(part, LayerInput):
-            return part
-        if isinstance(part, FeedForward):
-            return self.feed_forward(part, self.tp)
-        if self.tp > 1:
-            fault = Fault("tp", self.tp, f"1: there is no way yet to split a {type(part).__name__}")
-            self._faults[str(fault)] = fault
-        return part
-
-    def attention(self, part: Attention) -> Attention:
-        heads, groups = self.split("n_heads", part.n_heads), self.share("n_kv_heads", part.n_kv_heads)
-        position = part.position
-        if isinstance(part.core, DifferentialCore):
-            self.split("pairs of n_heads", part.n_heads // 2)
-        return replace(
-            part,
-            n_heads=heads,
-            n_kv_heads=groups,
-            query_norm=_norm(part.query_norm, part.n_heads, heads),
-            key_norm=_norm(part.key_norm, part.n_kv_heads, groups),
-            value_norm=_norm(part.value_norm, part.n_kv_heads, groups),
-            rotary=part.rotary
-            and _rotary(part.rotary, {part.n_heads: heads, part.n_heads + part.n_kv_heads: heads + groups}),
-            core=replace(part.core, n_heads=heads, n_kv_heads=groups),
-            position=position and replace(position, d_out=self.split("n_heads · d_head", position.d_out)),
-            gate=part.gate and replace(part.gate, n_heads=heads),
-            inner_norm=self.inner_norm(part.inner_norm, heads * part.core.d_v),
-            relative_bias=part.relative_bias and self.bias(part.relative_bias),
-        )
-
-    def latent(self, part: LatentAttention) -> LatentAttention:
-        heads = self.split("n_heads", part.n_heads)
-        if self.tp > 1:
-            self._notes["the latent of MLA and the projections to it are whole on every rank of tp"] = None
-            if part.indexer:  # as vLLM and transformers' own plan have it (2026-11): all heads choose the same keys
-                self._notes["the index that selects keys is whole on every rank of tp"] = None
-        rotary = part.rotary and replace(part.rotary, heads=part.rotary.heads - part.n_heads + heads)
-        gate = part.gate and replace(part.gate, n_heads=heads)
-        return replace(part, n_heads=heads, rotary=rotary, core=replace(part.core, n_heads=heads), gate=gate)
-
-    def feed_forward(self, part: FeedForward, ways: int) -> FeedForward:
-        width = self.split("d_ff", part.d_ff, ways)
-        return replace(part, d_ff=width, inner_norm=self.inner_norm(part.inner_norm, width))
-
-    def inner_norm(self, norm: Norm | None, width: int) -> Norm | None:
-        """A rank's columns of a norm over what is split; the ranks add up its mean square."""
-        if norm and norm.groups != 1:  # of every pair of heads
-            return replace(norm, groups=norm.groups * width // (norm.groups * norm.width))
-        if norm and norm.width != width:
-            self._notes["the statistics of norms before o and down are summed over the ranks of tp"] = None
-        return norm and replace(norm, width=width)
-
-    def experts(self, part: Experts) -> Experts:
-        """A rank's experts, and how many of them the tokens of its own sequences pass on average: those of other
-        sequences of dp come to it as its own go to others."""
-        runs = Fraction(part.top_k, min(self.tp, self.ep))
-        return replace(
-            part,
-            n_experts=self.split("n_experts", part.n_experts, self.ep, "ep"),
-            top_k=runs.numerator if runs.denominator == 1 else runs,
-            expert=self.feed_forward(part.expert, max(1, self.tp // self.ep)),
-            shared=part.shared and self.feed_forward(part.shared, self.tp),
-        )
-
-
-def _norm(norm: Norm | None, groups: int, kept: int) -> Norm | None:
-    """A norm of every head has as many groups as the rank has heads; one over all of them stays whole."""
-    return replace(norm, groups=kept) if norm and norm.groups == groups else norm
-
-
-def _rotary(rotary: Rotary, kept: Mapping[int, int]) -> Rotary:
-    """That of the kept heads: of queries and keys, or, where keys are another layer's, of queries."""
-    return replace(rotary, heads=kept.get(rotary.heads, rotary.heads))

@@ -15,6 +15,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def crossover(
     sources: o.Sources,
     set_: o.Set = None,
+    ignore: o.Ignore = None,
     source_length: o.SourceLength = None,
     dtype: o.Dtype = "bf16",
     kv_dtype: o.KvDtype = "bf16",
@@ -41,7 +42,7 @@ def crossover(
     chosen = o.chosen(format_, json_)
     place = o.plotted(plot, chosen)
     changes = o.changes(set_)
-    prefills = [lengths(load(source, changes), source_length, logits, mla) for source in sources]
+    prefills = [lengths(load(source, changes, ignore=ignore or ()), source_length, logits, mla) for source in sources]
     found = [crossovers(each) for each in prefills]
     forms: list[Any] = [[] for _ in found]
     classic: list[Any] = []

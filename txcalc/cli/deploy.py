@@ -77,6 +77,7 @@ def deploy(
     sources: o.Sources,
     gpu: Gpus,
     set_: o.Set = None,
+    ignore: o.Ignore = None,
     context: Context = 8192,
     concurrency: Concurrency = 1,
     weights: Weights = "bf16",
@@ -127,7 +128,7 @@ def deploy(
         parse_seconds(text, flag) if text is not None else None for flag, text in (("--ttft", ttft), ("--tpot", tpot))
     ]
     serving.check_budget(price, *within)
-    models = [load(source, o.changes(set_)) for source in sources]
+    models = [load(source, o.changes(set_), ignore=ignore or ()) for source in sources]
     kinds = [hardware.load(name) for name, _ in wanted]
     alone = len(models) * len(kinds) == 1
 

@@ -19,6 +19,7 @@ def export(
     to: Annotated[Literal["toml", "config.json"], typer.Option("--to", help="A preset, or a Hugging Face config.")],
     file: Annotated[Path | None, typer.Argument(help="Where to; without it, standard output.", metavar="FILE")] = None,
     set_: o.Set = None,
+    ignore: o.Ignore = None,
 ) -> None:
     """Write a model's description as a preset or a config.json. It reads back to the same numbers.
 
@@ -28,7 +29,7 @@ def export(
     from txcalc.errors import InputError
     from txcalc.sources.export import to_config, to_toml
 
-    model = load(source, o.changes(set_))
+    model = load(source, o.changes(set_), ignore=ignore or ())
     notes: tuple[str, ...] = ()
     if to == "toml":
         text = to_toml(model)

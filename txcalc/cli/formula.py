@@ -25,6 +25,7 @@ def formula(
         str, typer.Argument(help="A part of it and all below: layers.0.attention, embedding, head.", metavar="[PART]")
     ] = "",
     set_: o.Set = None,
+    ignore: o.Ignore = None,
     batch: o.Batch = 1,
     tokens: o.Tokens = 1,
     past: o.Past = 0,
@@ -47,7 +48,7 @@ def formula(
     chosen = o.chosen(format_, json_)
     if source is None:
         return emit(generic(derivations(), textbook_letters(), chosen), chosen)
-    model = load(source, o.changes(set_))
+    model = load(source, o.changes(set_), ignore=ignore or ())
     ledger = model.ledger(batch, tokens, past, source_length, logits=logits, mla=mla)
     rows, letters = formulas(model, ledger.work, part)
     emit(report(model, ledger, rows, letters, part, attention, chosen), chosen)

@@ -27,6 +27,7 @@ def kv(
         str, typer.Option("--kv-dtypes", "--kv-dtype", help="Dtypes of the cache: bf16,fp8.", metavar="TYPE,…")
     ] = "bf16",
     set_: o.Set = None,
+    ignore: o.Ignore = None,
     source_length: o.SourceLength = None,
     format_: o.Format = "table",
     json_: o.Json = False,
@@ -44,7 +45,7 @@ def kv(
 
     chosen = o.chosen(format_, json_)
     place = o.plotted(plot, chosen)
-    model = load(source, o.changes(set_))
+    model = load(source, o.changes(set_), ignore=ignore or ())
     if not model.ledger().total("cache"):
         raise InputError(model.name, ["has no cache: an encoder keeps nothing for later tokens"])
     lengths = o.numbers(contexts, "--contexts") if contexts else _usual(model.context)

@@ -42,6 +42,12 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change a key of the description: h_kv=32, norm.place=post. Repeatable.", metavar="K=V"),
 ]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ignore", help="Read a config.json without this key (text_config.width). Repeatable.", metavar="KEY"
+    ),
+]
 Batch = Annotated[int, length("--batch", "Sequences in the batch.")]
 Tokens = Annotated[int, length("--tokens", "New tokens per sequence (32k = 32,768).")]
 Past = Annotated[int, length("--past", "Tokens already in the cache; above 0 is a decode step.")]

@@ -19,6 +19,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def show(
     source: o.Source,
     set_: o.Set = None,
+    ignore: o.Ignore = None,
     batch: o.Batch = 1,
     tokens: o.Tokens = 1,
     past: o.Past = 0,
@@ -50,18 +51,24 @@ def show(
     from txcalc.cli.output import emit
 
     if via:
-        others = {"--set": bool(set_), "--past": bool(past), "--weights": weights, "--as": bool(as_)}
+        others = {
+            "--set": bool(set_),
+            "--ignore": bool(ignore),
+            "--past": bool(past),
+            "--weights": weights,
+            "--as": bool(as_),
+        }
         others |= {"--attention": attention != "dense", "--logits": logits != "all", "--mla": mla != "expanded"}
         return emit(_via(source, batch, tokens, source_length, dtype, others), o.chosen(format_, json_))
     from txcalc.render.show import report
     from txcalc.sources import lone_checkpoint
 
-    lone = None if set_ or as_ else lone_checkpoint(source)
+    lone = None if set_ or as_ or ignore else lone_checkpoint(source)
     if lone:
         from txcalc.render import checkpoint
 
         return emit(checkpoint.report(lone), o.chosen(format_, json_))
-    model = load(source, o.changes(set_), weights=weights)
+    model = load(source, o.changes(set_), weights=weights, ignore=ignore or ())
     asked = {"logits": logits, "mla": mla}
     ledger = model.ledger(batch, tokens, past, source_length, dtype=dtype, kv_dtype=kv_dtype, **asked)
     kept = model.ledger(batch, tokens, past, source_length, dtype=dtype, kv_dtype=kv_dtype, keep_scores=True, **asked)

@@ -28,6 +28,7 @@ def sweep(
     over: Annotated[list[str], typer.Option("--over", help=_OVER, metavar="AXIS=GRID")],
     quantity: Annotated[list[str] | None, typer.Option("--quantity", help=_QUANTITY, metavar="NAME")] = None,
     set_: o.Set = None,
+    ignore: o.Ignore = None,
     batch: o.MaybeBatch = None,
     tokens: o.MaybeTokens = None,
     past: o.MaybePast = None,
@@ -57,7 +58,7 @@ def sweep(
     chosen = o.chosen(format_, json_)
     place = o.plotted(plot, chosen)
     changes = o.changes(set_)
-    model = load(source, changes)
+    model = load(source, changes, ignore=ignore or ())
     lengths = {"batch": batch, "tokens": tokens, "past": past, "source": source_length}
     fixed: dict[str, Any] = {name: value for name, value in lengths.items() if value is not None}
     how = {"dtype": dtype, "kv_dtype": kv_dtype, "logits": logits, "mla": mla}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,13 +17,20 @@ if TYPE_CHECKING:
     from txcalc.checkpoint import Checkpoint
 
 
-def load(source: str | Path, changes: Mapping[str, Any] | None = None, *, weights: bool = False) -> Model:
+def load(
+    source: str | Path,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    weights: bool = False,
+    ignore: Sequence[str] = (),
+) -> Model:
     """The model that `source` names: a preset (`gpt2`), an inline description (`"D=512 h=8 F=1376 L=1"`), a repository
     of the hub (`hf:org/name@revision`), or a path: a description (.toml), a config.json or a folder that holds one, a
     checkpoint (.safetensors with a config.json beside it, .gguf); `-` reads a config.json from standard input.
 
     `changes` sets keys of the description, by letter or by name: `{"h_kv": 32}`. The headers of a checkpoint that is
     named or lies in a named folder are checked against the description; with `weights` those on the hub are, too.
+    `ignore` names keys of a config.json that are left out of it (`text_config.width`), each told in the notes.
     Errors: `InputError` with every fault at once, `UnknownName` with the nearest presets, `MissingExtra`.
     """
     from txcalc.sources import presets
@@ -34,27 +41,31 @@ def load(source: str | Path, changes: Mapping[str, Any] | None = None, *, weight
         from txcalc.sources import hub
 
         place = hub.repository(source)
-        model = build(*hub.read(place), changes=changes)
+        model = build(*hub.read(place, ignore), changes=changes)
         return checked(model, hub.headers(place)) if weights else model
+    path = Path(source)
+    stored = path.suffix in (".safetensors", ".gguf") or _there(path / "config.json")
+    named = isinstance(source, Path) or "/" in source
+    config = source == "-" or path.suffix == ".json" or (named and path.is_dir())
+    if ignore and (path.suffix == ".gguf" or not (stored or config)):
+        raise InputError("--ignore", [f"leaves keys out of a config.json, and {source} is none"])
     if isinstance(source, str) and "=" in source:
         from txcalc.sources import inline
 
         if inline.looks_inline(source):
             return build(*inline.read(source), changes=changes, spelling=inline.SPELLING)
-    path = Path(source)
-    if path.suffix in (".safetensors", ".gguf") or _there(path / "config.json"):
-        return _stored(path, changes)
-    named = isinstance(source, Path) or "/" in source
-    if source == "-" or path.suffix == ".json" or _there(path / "config.json") or (named and path.is_dir()):
+    if stored:
+        return _stored(path, changes, ignore)
+    if config:
         from txcalc.sources import huggingface
 
-        return build(*huggingface.read(source), changes=changes)
+        return build(*huggingface.read(source, ignore), changes=changes)
     if named or path.suffix == ".toml" or (_there(path) and path.name.lower() not in presets.names()):
         return build(*presets.read(path), changes=changes)
     return build(*presets.find(str(source)), changes=changes)
 
 
-def _stored(path: Path, changes: Mapping[str, Any] | None) -> Model:
+def _stored(path: Path, changes: Mapping[str, Any] | None, ignore: Sequence[str]) -> Model:
     """The model of a GGUF file, or of a config.json with the checkpoint beside it, if there is one."""
     if path.suffix == ".gguf":
         from txcalc.sources import gguf
@@ -74,7 +85,7 @@ def _stored(path: Path, changes: Mapping[str, Any] | None) -> Model:
             raise InputError(str(path), [f"{lacks}: its config.json is not beside it (txcalc show lists the tensors)"])
     else:
         files, config = safetensors.beside(path), path
-    raw, origin, assumptions, notes = huggingface.read(config)
+    raw, origin, assumptions, notes = huggingface.read(config, ignore)
     notes = (*notes, files[1]) if files[1] else notes
     return checked(build(raw, origin, assumptions, notes, changes=changes), files[0])
 

@@ -7,7 +7,7 @@ here its ways to fail become one line each. Only config.json and the headers of 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -37,9 +37,9 @@ def repository(source: str) -> Repository:
     return Repository(found[1], found[2])
 
 
-def read(place: Repository) -> huggingface.Description:
+def read(place: Repository, ignore: Sequence[str] = ()) -> huggingface.Description:
     """The description in a repository's config.json. Errors: `InputError`, `MissingExtra`."""
-    return huggingface.describe(*parsed(place))
+    return huggingface.describe(*parsed(place), ignore)
 
 
 def parsed(place: Repository) -> tuple[Any, str, str]:

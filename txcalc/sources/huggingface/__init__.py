@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from txcalc.errors import ABSENT, Fault, InputError, UnknownName, shown
-from txcalc.sources.huggingface.config import Config
+from txcalc.sources.huggingface import library
+from txcalc.sources.huggingface.config import Config, bare, printable
 from txcalc.sources.huggingface.families import PREDICTING, PREDICTORS, READERS, REFUSED, WRAPPERS
 
 MAX_BYTES = 1 << 24
@@ -24,12 +25,13 @@ MAX_BYTES = 1 << 24
 Description = tuple[Mapping[str, Any], str, tuple[str, ...], tuple[str, ...]]
 
 
-def read(source: str | Path) -> Description:
-    """The description in a config.json, or in the one that a folder holds; `-` reads standard input.
+def read(source: str | Path, ignore: Sequence[str] = ()) -> Description:
+    """The description in a config.json, or in the one that a folder holds; `-` reads standard input. The keys in
+    `ignore` (`text_config.width`) are left out of it.
 
     Returns it with what errors call it, what was assumed, and notes. Errors: `InputError` with every fault.
     """
-    return describe(*parsed_file(source))
+    return describe(*parsed_file(source), ignore)
 
 
 def parsed_file(source: str | Path) -> tuple[Any, str, str]:
@@ -62,15 +64,16 @@ def parsed(data: bytes, where: str) -> Any:
         raise InputError(where, [f"is not valid JSON: {str(error) or 'nested too deep'}"]) from None
 
 
-def describe(data: Any, where: str = "config.json", name: str = "") -> Description:
+def describe(data: Any, where: str = "config.json", name: str = "", ignore: Sequence[str] = ()) -> Description:
     """The description of a parsed config.json. Errors: `InputError` with every fault, `UnknownName`."""
     if not isinstance(data, Mapping):
         raise InputError(where, [f"holds {shown(data)}, expected an object with model_type"])
-    model_type = data.get("model_type")
-    if not isinstance(model_type, str) or not model_type:
-        got = ABSENT if "model_type" not in data else model_type
-        raise InputError(where, [Fault("model_type", got, "the name of an architecture, such as 'llama'")])
+    data, left_out = without(data, where, ignore)
+    model_type, inferred = type_of(data, where)
     c = text = Config(data, model_type)
+    c.assumptions += inferred
+    c.notes += left_out
+    agreed(c)
     if model_type in WRAPPERS:
         from txcalc.sources.huggingface.multimodal import language_model
 
@@ -85,15 +88,73 @@ def describe(data: Any, where: str = "config.json", name: str = "") -> Descripti
     _remarks(c, text)
     c.leftovers()
     c.finish(where)
-    raw = {"name": name or model_type, "model_type": model_type, **raw}
+    raw = {"name": name or data.get("model_type") or model_type, "model_type": model_type, **raw}
     return raw, where, tuple(c.assumptions), tuple(c.notes)
+
+
+def without(data: Mapping[str, Any], where: str, ignore: Sequence[str]) -> tuple[Mapping[str, Any], list[str]]:
+    """A config without the keys that its user wants ignored, and a note for each. Errors: `InputError` for one that is
+    not there."""
+    notes: list[str] = []
+    for path in dict.fromkeys(ignore):
+        *outer, key = path.split(".")
+        tables: list[Any] = [data]
+        for step in outer:
+            tables.append(tables[-1].get(step) if isinstance(tables[-1], Mapping) else None)
+        if not isinstance(tables[-1], Mapping) or key not in tables[-1]:
+            raise InputError(where, [f"has no key {shown(path)} to ignore"])
+        notes.append(f"ignored as asked: {printable(path)} = {shown(tables[-1][key])}")
+        inner: Any = {other: value for other, value in tables[-1].items() if other != key}
+        for step, table in zip(reversed(outer), reversed(tables[:-1]), strict=True):
+            inner = {**table, step: inner}
+        data = inner
+    return data, notes
+
+
+def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
+    """The model type of a config, and an assumption where it is its class that says it: files of transformers 2 have no
+    model type, and some have one that no library knows. Errors: `InputError`."""
+    model_type, names = data.get("model_type"), data.get("architectures")
+    if isinstance(model_type, str):
+        known = model_type in READERS or model_type in WRAPPERS or model_type in REFUSED
+        if known or library.knows(model_type) or (model_type and "auto_map" in data):
+            return model_type, []
+    cls = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+    types = [one for one in library.types_of(cls) if one in READERS or one in WRAPPERS]
+    if len(types) > 1:
+        types = [one for one in types if bare(cls).startswith(bare(one))]
+    if len(types) == 1:
+        return types[0], [f"model_type = {types[0]!r}, which has the class {cls}"]
+    if not isinstance(model_type, str) or not model_type:
+        got = ABSENT if "model_type" not in data else model_type
+        raise InputError(where, [Fault("model_type", got, "the name of an architecture, such as 'llama'")])
+    return model_type, []
+
+
+# Classes by older names of transformers'.
+RENAMED = {"T5WithLMHeadModel": "T5ForConditionalGeneration"}
+
+
+def agreed(c: Config) -> None:
+    """A fault where `architectures[0]` is no class of this model type: one of the two is wrong, or it is a class of
+    other code, which may have other layers."""
+    names = c.data.get("architectures")
+    cls = names[0] if isinstance(names, list) and names else None
+    if not isinstance(cls, str) or not library.knows(c.model_type):
+        return
+    types = library.types_of(RENAMED.get(cls, cls))
+    if not {c.model_type, WRAPPERS.get(c.model_type)} & set(types):
+        owner = f"that is a class of {types[0]}" if types else "that is a class of other code"
+        wanted = ", ".join([one for one in library.classes(c.model_type) if "For" in one or "Model" in one][:3])
+        c.fault("architectures[0]", cls, f"a class of {c.model_type} such as {wanted}", f"{owner}; --ignore "
+                f"architectures reads transformers' {c.model_type}")  # fmt: skip
 
 
 def reader_of(where: str, c: Config) -> Any:
     """The function that reads a config of this model type. Errors: `InputError` says why none does."""
     if c.model_type in REFUSED:
         raise InputError(
-            where, [f"model_type is {c.model_type!r}, which is not read: {REFUSED[c.model_type]}{way_out()}"]
+            where, [f"model_type is {c.model_type!r}, which is not read: {REFUSED[c.model_type]}{way_out(c)}"]
         )
     if c.model_type not in READERS:
         if "auto_map" in c:
@@ -102,14 +163,15 @@ def reader_of(where: str, c: Config) -> Any:
                 [f"model_type is {shown(c.model_type)}, whose code auto_map names and txcalc never runs"],
             )
         known = sorted({*READERS, *WRAPPERS})
-        raise UnknownName(where, "reader for model_type", c.model_type, known, "see the README's list", way_out())
+        raise UnknownName(where, "reader for model_type", c.model_type, known, "see the README's list", way_out(c))
     module, function = READERS[c.model_type]
     return getattr(import_module(f"txcalc.sources.huggingface.{module}"), function)
 
 
-def way_out() -> str:
-    """Where to go with a model type that is not read, if transformers is there to go to."""
-    return "; txcalc show … --via transformers measures transformers' own" if find_spec("transformers") else ""
+def way_out(c: Config) -> str:
+    """Where to go with a model type that is not read, if transformers is there to go to and has it."""
+    there = library.knows(c.model_type) and find_spec("transformers")
+    return "; txcalc show … --via transformers measures transformers' own" if there else ""
 
 
 def _remarks(c: Config, text: Config) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from txcalc.errors import ABSENT, Fault, InputError, shown
 from txcalc.sources.huggingface.fields import WHOLE, refuses_null
+from txcalc.sources.huggingface.library import size_of, unnamed
 from txcalc.sources.huggingface.neutral import is_neutral
 from txcalc.sources.spec import MAX_LAYERS, Wrong, count, flag, layers, real, size, text
 
@@ -43,14 +44,26 @@ ACTIVATIONS = {
 
 
 class Config:
-    """One object of a config.json; `path` is where it stands in the file (`text_config.`), faults are its parent's."""
+    """One object of a config.json; `path` is where it stands in the file (`text_config.`), faults are its parent's.
 
-    def __init__(self, data: Mapping[str, Any], model_type: str, path: str = "", parent: Config | None = None) -> None:
-        self.data, self.model_type, self.path = data, model_type, path
+    A `partial` one holds no more than what differs from its class's defaults: a size that is absent is the class's.
+    """
+
+    def __init__(
+        self,
+        data: Mapping[str, Any],
+        model_type: str,
+        path: str = "",
+        parent: Config | None = None,
+        *,
+        partial: bool = False,
+    ) -> None:
+        self.data, self.model_type, self.path, self.partial = data, model_type, path, partial
         self.faults: list[Fault | str] = parent.faults if parent else []
         self.assumptions: list[str] = parent.assumptions if parent else []
         self.notes: list[str] = parent.notes if parent else []
         self.asked: set[str] = set()
+        self.taken: dict[str, int] = {}  # sizes that were read or assumed
         self.listed: set[str] = set()  # those of them whose value is a list
         self.faulty: set[str] = set()
         self.inner: list[Config] = []
@@ -148,7 +161,9 @@ class Config:
 
     def leftovers(self) -> None:
         """A fault for every key that was not asked for and is not known to be neutral, and for one that was and has a
-        value that transformers refuses, used or not."""
+        value that transformers refuses, used or not. A key that the type's own code does not name is passed over with a
+        note where its value can be no size, or repeats one that was read."""
+        passed: list[str] = []
         for key, value in self.data.items():
             if key in self.asked and key not in self.faulty:
                 if value is None and refuses_null(self.model_type, key):
@@ -156,12 +171,38 @@ class Config:
                 elif value is not None and key in WHOLE - self.listed and type(value) is not int:
                     self.fault(key, value, "a whole number")
             if key not in self.asked and not is_neutral(key, value):
+                if self._harmless(key, value):
+                    passed.append(f"{printable(key)} = {shown(value, 30)}")
+                    continue
                 self.faults.append(
                     f"{self.path}{printable(key)} is {shown(value)}, a key that is not understood "
-                    f"in a config of {self.model_type} and may change a size (drop it if it does not)"
+                    f"in a config of {self.model_type} and may change a size "
+                    f"(--ignore {self.path}{printable(key)} if it does not)"
                 )
+        if passed:
+            more = f" and {len(passed) - 8:,} more" if len(passed) > 8 else ""
+            where = f" in {self.path.rstrip('.')}" if self.path else ""
+            self.note(
+                f"passed over{where}, for transformers' {self.model_type} never looks at them and they hold no further "
+                f"size: {', '.join(passed[:8])}{more}"
+            )
         for inner in self.inner:
             inner.leftovers()
+
+    def _take(self, names: tuple[str, ...], value: Any) -> None:
+        if type(value) is int:
+            self.taken |= dict.fromkeys(names, value)
+
+    def _harmless(self, key: str, value: Any) -> bool:
+        """True for a key that transformers' code of this type never names, with a value that is no size, or a twin of
+        a key that was read: the same number under a name that shares a word."""
+        if not (_no_size(value) or (type(value) is int and self._twin(key, value))):
+            return False
+        return unnamed(self.model_type, key)
+
+    def _twin(self, key: str, value: int) -> bool:
+        words = set(key.split("_")) - _COMMON
+        return any(taken == value and words & set(other.split("_")) for other, taken in self.taken.items())
 
     def finish(self, where: str) -> None:
         """All faults, if there are any."""
@@ -183,9 +224,13 @@ class Config:
         if not values:
             absent = not given
             value = default if absent else null if null is not REQUIRED else default if default is None else REQUIRED
+            if value is REQUIRED and absent and self.partial:
+                known = (size_of(self.model_type, name) for name in names)
+                value = next((size for size in known if size is not None), REQUIRED)
             if value is REQUIRED:
                 self.fault(next(iter(given), names[0]), ABSENT if absent else None, _expected(check))
                 return stand_in
+            self._take(names, value)
             if told and value is not None:
                 self.assume(next(iter(given), names[0]), value)
             return value
@@ -193,11 +238,27 @@ class Config:
         for other, twin in values.items():
             if type(twin) is not type(value) or twin != value:
                 self.fault(other, twin, f"{shown(value)}, for {first} says the same thing")
+        self._take((first,), value)
         try:
             return check(value)
         except Wrong as wrong:
             self.fault(first, value, wrong.expected, wrong.fix)
             return stand_in
+
+
+# Words that say nothing about which size a key is.
+_COMMON = frozenset(("num", "n", "size", "of", "per", "dim", "max", "number", "total"))
+
+
+def _no_size(value: Any) -> bool:
+    """True for what cannot be a size: a flag, 0, a negative number, one with a point, a text, what is empty."""
+    if isinstance(value, bool | str | float) or value is None:
+        return True
+    if isinstance(value, int):
+        return value <= 0
+    if isinstance(value, Mapping):
+        return all(isinstance(inner, Mapping) and not inner for inner in value.values())
+    return bool(value == [])
 
 
 def _table(value: Any) -> Mapping[str, Any]:
@@ -225,6 +286,11 @@ def printable(key: str) -> str:
     """A key as it can be printed: cut, and quoted where it is not plain text."""
     plain = key.isascii() and key.isprintable() and 0 < len(key) <= 60
     return key if plain else shown(key)
+
+
+def bare(name: str) -> str:
+    """A name without what spellings differ in."""
+    return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
 def any_of(*choices: Any) -> Callable[[Any], Any]:

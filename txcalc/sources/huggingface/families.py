@@ -147,9 +147,23 @@ WRAPPERS: dict[str, str] = {
 }
 # What a text_config gets from the whole's class, before its own class is asked.
 TEXT_DEFAULTS: dict[str, dict[str, int]] = {
-    "glmasr": {"num_key_value_heads": 4},
+    "glmasr": {
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "num_attention_heads": 16,
+        "num_hidden_layers": 28,
+        "num_key_value_heads": 4,
+        "vocab_size": 59264,
+    },
     "phi4_multimodal": {"num_key_value_heads": 8},
-    "voxtral": {"head_dim": 128, "num_key_value_heads": 8},
+    "voxtral": {
+        "head_dim": 128,
+        "hidden_size": 3072,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 30,
+        "num_key_value_heads": 8,
+        "vocab_size": 131072,
+    },
 }
 # Those whose configs, or older ones, hold the text's keys beside vision_config, with the keys that are the whole's own.
 FLAT: dict[str, tuple[str, ...]] = {

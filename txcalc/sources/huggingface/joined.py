@@ -64,7 +64,7 @@ def _half(c: Config, half: str, known: Readers) -> Config:
     shown = {key: value for key, value in data.items() if key not in hidden}
     if half == "encoder":
         shown["architectures"] = [f"{name}Model"]
-    inner = Config(shown, name, f"{half}.", c)
+    inner = Config(shown, name, f"{half}.", c, partial=True)
     for key in CROSSING[name] if half == "decoder" else ():
         if data.get(key) is not True:
             inner.fault(key, data.get(key, ABSENT), "true, for a decoder attends to its encoder")

@@ -36,7 +36,7 @@ def language_model(c: Config) -> Config:
         c.fault("text_config.model_type", own, "the name of an architecture")
         own = default
     absent = _absent(c, text, "text_config.")
-    inner = Config({**absent, **_causal(c, text), **_tie(c, text)}, own, "text_config.", c)
+    inner = Config({**absent, **_causal(c, text), **_tie(c, text)}, own, "text_config.", c, partial=True)
     unread = [key for key in c.data if key not in c.asked and key not in ("model_type", "tie_word_embeddings")]
     for key in unread:
         sized = key in text and isinstance(text[key], int) and not is_neutral(key, text[key])

@@ -11,7 +11,7 @@ from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.explicit import folded
-from txcalc.sources.huggingface.config import REQUIRED, Config, any_of
+from txcalc.sources.huggingface.config import REQUIRED, Config, any_of, bare
 from txcalc.sources.huggingface.families import DECIDING, PREDICTORS
 from txcalc.sources.spec import PARTS, merge, real
 
@@ -48,9 +48,9 @@ def head_of(c: Config, *known: str) -> str:
         c.fault("architectures", names, "a list of class names")
         return known[0]
     ending = next((ending for ending in HEADS if names[0].endswith(ending)), None)
-    if ending == "Model" and _bare(names[0]) not in (_bare(f"{c.model_type}model"), _bare(f"{c.model_type}textmodel")):
+    if ending == "Model" and bare(names[0]) not in (bare(f"{c.model_type}model"), bare(f"{c.model_type}textmodel")):
         ending = None  # …RewardModel and the like
-    elif ending and HEADS[ending] in TASKS and _bare(names[0]) != _bare(c.model_type + ending):
+    elif ending and HEADS[ending] in TASKS and bare(names[0]) != bare(c.model_type + ending):
         ending = None  # another family's head
     if ending is None or HEADS[ending] not in known:
         wanted = " or ".join(f"…{ending}" for ending in HEADS if HEADS[ending] in known)
@@ -85,11 +85,6 @@ def classifier(c: Config, task: str, default: int = 2, **more: Any) -> Raw:
     if task == "question" and classes != 2:
         c.fault("num_labels", classes, "2, for an answer has a start and an end")
     return {"form": "classifier", "classes": classes, "every": task in ("token", "question"), **more}
-
-
-def _bare(name: str) -> str:
-    """A name without what spellings differ in."""
-    return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
 def alone(c: Config) -> None:

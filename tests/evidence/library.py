@@ -1,0 +1,171 @@
+"""What transformers' code says about each model type, as data: `python tests/evidence/library.py`.
+
+Writes beside the readers
+- `classes.json`: the classes of each model type (those that take its configuration),
+- `named.json`: the keys that the configuration and modelling code of a type names, those that the code which all types
+  share names, and the sizes that a configuration class takes when it is told nothing.
+
+A key counts as named where code has it as a field, an attribute of something called config, a keyword, or a text given
+to getattr, hasattr, get, pop or setdefault: more than is used, never less. Needs transformers and torch; no weights.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+from txcalc.sources.huggingface.families import READERS, WRAPPERS
+from txcalc.sources.huggingface.neutral import is_neutral
+
+PLACE = Path(inspect.getfile(is_neutral)).parent
+# Modules of transformers that read configs of every type.
+SHARED = (
+    "backbone_utils cache_utils configuration_utils masking_utils modeling_attn_mask_utils"
+    " modeling_flash_attention_utils modeling_layers modeling_rope_utils modeling_utils"
+)
+LOOKUPS = {"getattr", "hasattr", "get", "pop", "setdefault", "setattr"}
+
+
+@cache
+def named_in(path: str) -> frozenset[str]:
+    """The keys that a source file names."""
+    return frozenset(_names(ast.parse(Path(path).read_text())))
+
+
+def _names(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and _last(node.value).endswith(("config", "cfg")):
+            yield node.attr
+        elif isinstance(node, ast.Call) and _last(node.func) in LOOKUPS:
+            yield from (a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str))
+        elif isinstance(node, ast.ClassDef) and node.name.endswith("Config"):
+            yield from _fields(node)
+
+
+def _fields(node: ast.ClassDef) -> Iterator[str]:
+    """What a configuration class has: annotated fields, attributes of self, parameters, and the texts in its tables."""
+    for item in ast.walk(node):
+        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+            yield item.target.id
+        elif isinstance(item, ast.Attribute) and _last(item.value) == "self":
+            yield item.attr
+        elif isinstance(item, ast.arg | ast.keyword) and item.arg:
+            yield item.arg
+        elif isinstance(item, ast.Constant) and isinstance(item.value, str) and item.value.isidentifier():
+            yield item.value
+        elif isinstance(item, ast.FunctionDef):
+            yield item.name  # a property
+
+
+def _last(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def configurations() -> Iterator[tuple[str, type]]:
+    """Every model type that has code, with its configuration class."""
+    for model_type in sorted(CONFIG_MAPPING_NAMES):
+        try:
+            yield model_type, transformers.CONFIG_MAPPING[model_type]
+        except Exception as error:
+            print(f"{model_type}: {error}", file=sys.stderr)
+
+
+def modelling(configuration: type) -> list[Path]:
+    """The modelling code beside a configuration class."""
+    return sorted(Path(inspect.getfile(configuration)).parent.glob("modeling_*.py"))
+
+
+def classes(configuration: type) -> list[str]:
+    """The public classes that take this configuration."""
+    return sorted(
+        name
+        for file in modelling(configuration)
+        for name, configs in taking(file).items()
+        if configuration.__name__ in configs and not name.endswith("PreTrainedModel")
+    )
+
+
+@cache
+def taking(file: Path) -> dict[str, set[str]]:
+    """The public classes of a modelling module, with the configuration classes that each says it takes."""
+    tree = ast.parse(file.read_text())
+    nodes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+
+    def configs(name: str) -> set[str]:
+        if name not in nodes:
+            return set()
+        for item in nodes[name].body:
+            if isinstance(item, ast.AnnAssign) and _last(item.target) == "config":
+                return {_last(node) for node in ast.walk(item.annotation)} - {""}
+            if isinstance(item, ast.Assign) and any(_last(target) == "config_class" for target in item.targets):
+                return {_last(item.value)}
+        return next(filter(None, (configs(_last(base)) for base in nodes[name].bases)), set())
+
+    return {name: configs(name) for name in nodes if not name.startswith("_")}
+
+
+def named(configuration: type) -> set[str]:
+    """The keys that a type's code names."""
+    files = {str(file) for file in modelling(configuration)}
+    files |= {inspect.getfile(cls) for cls in configuration.__mro__ if "transformers.models" in cls.__module__}
+    names = set().union(*(named_in(file) for file in files))
+    names |= set(getattr(configuration, "attribute_map", {})) | set(getattr(configuration, "__dataclass_fields__", {}))
+    return names
+
+
+def sizes(configuration: type) -> dict[str, Any]:
+    """The whole numbers above 0 that a configuration has when it is told nothing."""
+    try:
+        made = configuration()
+    except Exception as error:
+        print(f"{configuration.__name__} has no defaults: {error}", file=sys.stderr)
+        return {}
+    found = {key: value for key, value in vars(made).items() if type(value) is int and value > 0}
+    for alias, key in getattr(configuration, "attribute_map", {}).items():
+        value = getattr(made, key, None)
+        if type(value) is int and value > 0:
+            found[alias] = value
+    return {key: value for key, value in sorted(found.items()) if not is_neutral(key, value)}
+
+
+def _keylike(name: str) -> bool:
+    """True for what may be a key of a config that says a size."""
+    return name.isidentifier() and name.lower() == name and not is_neutral(name, 1)
+
+
+def write(name: str, data: Any) -> None:
+    """One line per model type."""
+    rows = [f"{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}" for key, value in data.items()]
+    (PLACE / name).write_text("{\n" + ",\n".join(rows) + "\n}\n")
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    root = Path(inspect.getfile(transformers)).parent
+    shared = set().union(*(named_in(str(root / f"{name}.py")) for name in SHARED.split()))
+    shared |= set(transformers.PreTrainedConfig.__dataclass_fields__)
+    held, keys, told = {}, {}, {}
+    for model_type, configuration in configurations():
+        held[model_type] = classes(configuration)
+        if model_type in READERS or model_type in WRAPPERS or "vision" in model_type or "audio" in model_type:
+            keys[model_type] = sorted(filter(_keylike, named(configuration) - shared))
+            told[model_type] = sizes(configuration)
+    version = {"": [transformers.__version__]}
+    write("classes.json", version | held)
+    write("named.json", {"": sorted(filter(_keylike, shared)), "named": keys, "sizes": told})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Config files as people have them: read right or refused, never wrong; and what a file may hold that is not read."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from txcalc import load
+from txcalc.cli import app
+from txcalc.errors import InputError
+from txcalc.sources import build
+from txcalc.sources.huggingface import describe, library
+
+sys.path.insert(0, str(Path(__file__).parent / "evidence"))
+from configs import judge
+
+DATA = Path(__file__).parent / "data" / "hf"
+WILD: dict[str, dict[str, Any]] = json.loads((DATA / "wild.json").read_text())
+
+# Refused with reason: keys of other code (retrieval, chunks, codes), and classes that are not transformers'.
+STOPPED = """
+complexformer.qwen fengshenbang-lm.pretrain lavis.bert-config-alpro memlong.output memlong.output-debug
+neuronx-distributed-inference.config-chunked-attention neuronx-distributed-inference.config-chunked-attention-2
+neuronx-distributed-inference.config-chunked-attention-tkg-kernel
+"""
+# Not read yet. This list may only shrink.
+REFUSED = """
+bert-japanese.bert-base-character bert-japanese.bert-large-character blip-instance.final-model
+inference.deepseek-v4-flash-0731 intel-extension-for-pytorch.baichuan intel-extension-for-pytorch.chatglm
+intel-extension-for-pytorch.git intel-extension-for-pytorch.mllama intel-extension-for-pytorch.qwen
+intel-extension-for-pytorch.vision-tower invoice-ocr-app.final-model llm-tpu.baichuan2-7b llm-tpu.chatglm2-6b
+llm-tpu.chatglm3-6b-32k llm-tpu.config-6 llm-tpu.config-8 llm-tpu.config-9 llm-tpu.glm-4-9b-chat
+llm-tpu.qwen-1-8b-chat llm-tpu.qwen-14b-chat llm-tpu.qwen-72b-chat llm-tpu.qwen-7b-chat
+neuronx-distributed-inference.config-4layer neuronx-distributed-inference.resources-multi-modal
+stable-diffusion-webui-forge.image-encoder stable-diffusion-webui-forge.safety-checker
+stable-diffusion-webui-forge.safety-checker-2 stable-diffusion-webui-forge.text-encoder
+stable-diffusion-webui-forge.text-encoder-2-2 stable-diffusion-webui-forge.text-encoder-2-3
+stable-diffusion-webui-forge.text-encoder-2-4 stable-diffusion-webui-forge.text-encoder-3
+stable-diffusion-webui-forge.text-encoder-3-2 stable-diffusion-webui-forge.text-encoder-4
+stable-diffusion-webui-forge.text-encoder-5 stable-diffusion-webui-forge.text-encoder-6
+stable-diffusion-webui-forge.text-encoder-7 stable-diffusion-webui-forge.text-encoder-8 trajglm.model
+"""
+# Answered where the truth has no number: transformers needs the model type that these files lack, or do not name.
+UNKNOWN = """
+dnabert.bert-config-3 dnabert.bert-config-4 dnabert.bert-config-5 dnabert.bert-config-6 llm-tpu.minicpm3-4b
+japanese-pretrained-models.gpt2-ja-medium-config japanese-pretrained-models.gpt2-ja-small-config
+japanese-pretrained-models.gpt2-ja-xsmall-config
+"""
+
+
+def test_right_or_refused_by_name() -> None:
+    found: dict[str, set[str]] = {}
+    for name, record in WILD.items():
+        found.setdefault(judge(record["config"], record)[0], set()).add(name)
+    assert found.get("WRONG", set()) == set()
+    assert found["stopped"] == set(STOPPED.split())
+    assert found["unknown"] == set(UNKNOWN.split())
+    assert found.get("refused", set()) == set(REFUSED.split())
+
+
+QWEN = {
+    "model_type": "qwen3",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "head_dim": 16,
+    "intermediate_size": 96,
+    "vocab_size": 100,
+}
+
+
+def notes(config: dict[str, Any]) -> str:
+    return " ".join(build(*describe(config)).notes)
+
+
+@pytest.mark.parametrize("value", [False, True, 0, -1, 0.5, "text", [], {}, {"inner": {}}, None])
+def test_a_key_that_the_code_never_names_passes_where_it_is_no_size(value: object) -> None:
+    model = build(*describe(QWEN | {"shiny_new_thing": value}))
+    assert model.params == build(*describe(QWEN)).params
+    assert value is None or "shiny_new_thing = " in " ".join(model.notes)
+
+
+@pytest.mark.parametrize("value", [1, 7, [1], [[]], {"a": 1}, {"a": {"b": 1}}])
+def test_what_may_be_a_size_is_a_fault(value: object) -> None:
+    with pytest.raises(InputError, match=r"shiny_new_thing is .* \(--ignore shiny_new_thing if it does not\)"):
+        describe(QWEN | {"shiny_new_thing": value})
+
+
+def test_a_twin_of_a_key_that_was_read_passes_and_a_like_number_does_not() -> None:
+    assert "embedding_hidden_width = 64" in notes(QWEN | {"embedding_hidden_width": 64})
+    for other in ({"embedding_hidden_width": 65}, {"shiny_width": 64}):
+        with pytest.raises(InputError):
+            describe(QWEN | other)
+
+
+@pytest.mark.parametrize("key", ["is_causal", "attention_chunk_size", "head_dims", "num_experts"])
+def test_a_key_that_the_code_names_is_a_fault_whatever_it_holds(key: str) -> None:
+    named = not library.unnamed("qwen3", key)
+    assert named == (key in ("is_causal", "attention_chunk_size"))
+    if named:
+        with pytest.raises(InputError, match=key):
+            describe(QWEN | {key: False})
+
+
+def test_keys_of_types_whose_code_is_not_known_are_faults() -> None:
+    assert not library.unnamed("kimi_k2", "anything") and not library.unnamed("", "anything")
+
+
+def test_ignore(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(QWEN | {"odd": 7, "even": 8}))
+    with pytest.raises(InputError, match="odd is 7") as error:
+        load(file, ignore=["even"])
+    assert "even" not in str(error.value)
+    model = load(file, ignore=["odd", "even"])
+    assert model.params == build(*describe(QWEN)).params
+    assert "ignored as asked: odd = 7" in model.notes
+    with pytest.raises(InputError, match="has no key 'old' to ignore"):
+        load(file, ignore=["old"])
+    with pytest.raises(InputError, match=r"--ignore: leaves keys out of a config\.json, and gpt2 is none"):
+        load("gpt2", ignore=["odd"])
+    shown = CliRunner().invoke(app, ["show", str(file), "--ignore", "odd", "--ignore", "even", "--json"])
+    assert shown.exit_code == 0
+    assert "ignored as asked: even = 8" in json.loads(shown.stdout)["notes"]
+
+
+def test_ignore_within_a_table() -> None:
+    config = {"model_type": "llava", "text_config": {**QWEN, "odd": 7}, "vision_config": {}}
+    with pytest.raises(InputError, match=r"--ignore text_config\.odd"):
+        describe(config)
+    assert "ignored as asked: text_config.odd = 7" in " ".join(describe(config, ignore=["text_config.odd"])[3])
+    assert config["text_config"]["odd"] == 7  # type: ignore[index]
+
+
+def test_a_text_config_holds_what_differs_from_its_class() -> None:
+    _, _, assumptions, _ = describe({"model_type": "llava", "text_config": {"model_type": "qwen2"}})
+    assert "text_config.hidden_size = 4096, the default of qwen2" in assumptions
+    with pytest.raises(InputError, match="hidden_size is missing"):
+        describe({"model_type": "qwen2"})
+
+
+@pytest.mark.parametrize(
+    ("model_type", "cls", "owner"),
+    [
+        ("mixtral", "LlamaForCausalLM", "a class of llama"),
+        ("qwen2", "LlavaQwenForCausalLM", "a class of other code"),
+        ("llama", "MistralForCausalLM", "a class of mistral"),
+        ("bert", "BertForEverything", "a class of other code"),
+        ("t5", "MT5ForConditionalGeneration", "a class of mt5"),
+    ],
+)
+def test_class_and_type_agree(model_type: str, cls: str, owner: str) -> None:
+    with pytest.raises(InputError, match=rf"architectures\[0\] is '{cls}', expected a class of {model_type}.*{owner}"):
+        describe(QWEN | {"model_type": model_type, "architectures": [cls]})
+
+
+def test_the_spelling_of_capitals_is_free() -> None:
+    config = {key: value for key, value in QWEN.items() if key != "head_dim"} | {"model_type": "llama"}
+    spelled = build(*describe(config | {"architectures": ["LLaMAForCausalLM"]}))
+    assert spelled.params == build(*describe(config)).params
+
+
+def test_a_missing_model_type_is_that_of_the_class() -> None:
+    config = {key: value for key, value in QWEN.items() if key not in ("model_type", "head_dim", "num_key_value_heads")}
+    _, _, assumptions, _ = describe(config | {"architectures": ["BertForMaskedLM"]})
+    assert "model_type = 'bert', which has the class BertForMaskedLM" in assumptions
+    config = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
+    assert describe(config | {"architectures": ["GPT2Model"], "model_type": "gpt2-ja"})[2][0].startswith("model_type")
+    for names in ([], None, ["OddForCausalLM"], [7], "BertForMaskedLM"):
+        with pytest.raises(InputError, match="model_type is missing"):
+            describe(config | {"architectures": names})
+
+
+def test_transformers_is_offered_where_it_has_the_type() -> None:
+    pytest.importorskip("transformers")
+    for model_type, offered in (("swin", True), ("yodel", False)):
+        with pytest.raises(InputError) as error:
+            describe({"model_type": model_type})
+        assert ("--via transformers" in str(error.value)) == offered

@@ -1,0 +1,52 @@
+"""What transformers' code says about a model type: its classes, the keys it names, the sizes it takes unless told.
+
+The tables beside this file are made by `tests/evidence/library.py` from one release of transformers; nothing of it is
+imported here.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+
+@cache
+def _table(name: str) -> dict[str, Any]:
+    return json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
+def knows(model_type: str) -> bool:
+    """True for a model type that transformers has."""
+    return bool(model_type) and model_type in _table("classes.json")
+
+
+def classes(model_type: str) -> list[str]:
+    """transformers' classes of a model type; none where it is not transformers'."""
+    return list(_table("classes.json").get(model_type, ())) if model_type else []
+
+
+@cache
+def types_of(cls: str) -> tuple[str, ...]:
+    """The model types of which this is a class, whatever the spelling of its capitals."""
+    folded = cls.casefold()
+    return tuple(
+        model_type
+        for model_type, names in _table("classes.json").items()
+        if model_type and any(name.casefold() == folded for name in names)
+    )
+
+
+def unnamed(model_type: str, key: str) -> bool:
+    """True for a key that neither the code of this model type nor the code that all types share names; False where
+    that code is not known."""
+    table = _table("named.json")
+    own = table["named"].get(model_type)
+    return own is not None and key not in table[""] and key not in own
+
+
+def size_of(model_type: str, key: str) -> int | None:
+    """The size that the configuration class of a model type takes when it is told nothing."""
+    found: int | None = _table("named.json")["sizes"].get(model_type, {}).get(key)
+    return found

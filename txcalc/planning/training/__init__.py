@@ -7,6 +7,7 @@ largest(model, recipe, "micro_batch", capacity)        the largest that fits
 
 from __future__ import annotations
 
+from txcalc.planning.layout import Layout
 from txcalc.planning.training.flops import (
     READS_DATA,
     SELECTS,
@@ -19,7 +20,7 @@ from txcalc.planning.training.flops import (
 )
 from txcalc.planning.training.inverse import fewest, largest
 from txcalc.planning.training.memory import CATEGORIES, RESERVED, Plan, Rank, memory
-from txcalc.planning.training.recipe import FRAMEWORKS, SCHEDULES, Adapters, Framework, Layout, Recipe
+from txcalc.planning.training.recipe import FRAMEWORKS, SCHEDULES, Adapters, Framework, Recipe
 from txcalc.planning.training.schedules import Action, in_flight, order
 from txcalc.planning.training.states import OPTIMIZERS
 

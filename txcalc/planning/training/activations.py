@@ -32,7 +32,7 @@ def kept(piece: Piece, recipe: Recipe, width: int) -> Kept:
     outside = sum(leaf_bytes(held, recipe) for held in piece.leaves if not held.layers)
     each = {i: sum(_of_one(held, recipe) for held in piece.leaves if i in held.layers) for i in _first(layers, piece)}
     by_layer = {i: each[first] for i, first in _folded(layers, piece).items()}
-    rows, columns = piece.work.positions, recipe.layout.tp if recipe.layout.sp else 1
+    rows, columns = piece.work.positions, recipe.layout.sp
     entrance = ceil_div(rows * width, columns) * recipe.compute_bytes
     saved = outside + sum(entrance if i in numbers else size for i, size in by_layer.items())
     again = max((size for i, size in by_layer.items() if i in numbers), default=0)
@@ -82,7 +82,5 @@ def _share(held: Held, recipe: Recipe) -> int:
     """Among how many ranks of tp the rows that a leaf keeps are cut: what stands between split products with sequence
     parallel, and the input of a split product where the framework gathers it again."""
     layout = recipe.layout
-    if layout.tp == 1 or not layout.sp:
-        return 1
     gathered = isinstance(held.entry.leaf, Linear) and held.column
-    return layout.tp if held.between or (gathered and recipe.rules.regather) else 1
+    return layout.sp if held.between or (gathered and recipe.rules.regather) else 1

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from math import lcm
 
 from txcalc.errors import InputError
 from txcalc.model import Model
+from txcalc.planning.layout import Layout
 from txcalc.planning.training.memory import memory
-from txcalc.planning.training.recipe import MOST, Layout, Recipe
+from txcalc.planning.training.recipe import MOST, Recipe
 
 LONGEST = 1 << 30
 
@@ -18,7 +18,7 @@ def largest(model: Model, recipe: Recipe, what: str, capacity: int) -> int:
     """The largest `micro_batch`, or the longest sequence (`tokens`), whose fullest rank allocates at most `capacity`
     bytes; 0 where none does. A length is a multiple of what the layout cuts it by."""
     layout = recipe.layout
-    step = lcm(layout.cp * (layout.tp if layout.sp else 1)) if what == "tokens" else 1
+    step = layout.cp * layout.sp if what == "tokens" else 1
 
     def fits(number: int) -> bool:
         changed = (

@@ -96,7 +96,7 @@ def _stage(stage: int, pieces: list[Piece], saved: list[Kept], recipe: Recipe) -
     """The ranks of a stage: those of tp whose shards differ, and of each those that share them and differ."""
     layout = recipe.layout
     ranks, cuts = list[Rank](), _columns(pieces, recipe)
-    inner = layout.cp * layout.replicas
+    inner = layout.cp * layout.copies
     for first, after in zip(cuts, [*cuts[1:], layout.tp], strict=True):
         held = [list(tensors(piece, recipe, first)) for piece in pieces]
         points = turns((tensor for some in held for tensor in some), recipe)

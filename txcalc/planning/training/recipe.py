@@ -6,49 +6,13 @@ A `Recipe` is data. Its faults need a model (`recipe.faults(model)`), its memory
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from txcalc.errors import Fault, InputError, UnknownName
+from txcalc.planning.layout import Layout
 from txcalc.units import bits_of
 
 MOST = 1 << 20
-
-
-class Layout(NamedTuple):
-    """tp · pp · cp · fsdp · dp GPUs; neighbours in number first differ in tp, then cp, fsdp, dp, and last in pp.
-
-    tp     heads, feed-forward columns and vocabulary are split
-    pp     the layers are cut into pp stages, each of `vpp` pieces
-    dp     copies, each with sequences of its own; `zero` says what they split among them
-    fsdp   fully sharded data parallel: parameters, gradients and optimizer state in `fsdp` shards, gathered layer by
-           layer; with dp as well, hybrid sharding (HSDP)
-    cp     each sequence is cut into cp pieces
-    ep     whole experts are spread over ep of the ranks that share a stage, each split over etp
-    sp     with tp: what lies between the split products is cut along the sequence
-    """
-
-    tp: int = 1
-    pp: int = 1
-    vpp: int = 1
-    dp: int = 1
-    fsdp: int = 1
-    cp: int = 1
-    ep: int = 1
-    etp: int = 1
-    sp: bool = True
-
-    @property
-    def gpus(self) -> int:
-        return self.tp * self.pp * self.dp * self.fsdp * self.cp
-
-    @property
-    def replicas(self) -> int:
-        """Ranks that work on different sequences."""
-        return self.dp * self.fsdp
-
-    def __str__(self) -> str:
-        named = {name: getattr(self, name) for name in ("tp", "pp", "vpp", "dp", "fsdp", "cp", "ep", "etp")}
-        return ",".join(f"{name}={n}" for name, n in named.items() if n != 1) or "one GPU"
 
 
 class Framework(NamedTuple):
@@ -162,7 +126,7 @@ class Recipe:
     @property
     def global_batch(self) -> int:
         """Sequences of one step, of all ranks."""
-        return self.micro_batch * self.accumulation * self.layout.replicas
+        return self.micro_batch * self.accumulation * self.layout.copies
 
     @property
     def parameter_bytes(self) -> int:
@@ -204,7 +168,7 @@ class Recipe:
 
     def faults(self) -> list[Fault | str]:
         """What is wrong with the recipe whatever the model; [] where nothing is."""
-        faults = [*self._sizes(), *self._names()]
+        faults = [*self.layout.faults(), *self._sizes(), *self._names()]
         return faults or [*self._combined()]
 
     def check(self) -> None:
@@ -213,9 +177,7 @@ class Recipe:
             raise InputError("recipe", faults)
 
     def _sizes(self) -> list[Fault | str]:
-        sizes: dict[str, Any] = {**self.layout._asdict(), "micro_batch": self.micro_batch}
-        sizes |= {"accumulation": self.accumulation, "tokens": self.tokens}
-        sizes.pop("sp")
+        sizes = {"micro_batch": self.micro_batch, "accumulation": self.accumulation, "tokens": self.tokens}
         return [
             Fault(name, number, f"a whole number from 1 to {MOST:,}")
             for name, number in sizes.items()
@@ -252,18 +214,15 @@ class Recipe:
             faults.append(Fault("zero", self.zero, "0 where dp = 1: nobody to share with"))
         if self.tokens % layout.cp:
             faults.append(Fault("tokens", self.tokens, f"a multiple of cp = {layout.cp}"))
-        elif layout.tp > 1 and layout.sp and self.local_tokens % layout.tp:
-            faults.append(Fault("tokens", self.tokens, f"a multiple of cp · tp = {layout.cp * layout.tp}", "or sp off"))
+        elif self.local_tokens % layout.sp:
+            faults.append(Fault("tokens", self.tokens, f"a multiple of cp · sp = {layout.cp * layout.sp}"))
         faults += self._pipeline()
-        ways = layout.tp * layout.cp * layout.dp * layout.fsdp
-        if layout.ep > 1 and ways % (layout.ep * layout.etp):
-            faults.append(Fault("ep · etp", layout.ep * layout.etp, f"a divisor of tp · cp · dp · fsdp = {ways}"))
         return faults
 
     def _pipeline(self) -> list[Fault | str]:
         layout, faults = self.layout, list[Fault | str]()
         if layout.pp == 1:
-            return [Fault("vpp", layout.vpp, "1 without a pipeline (pp = 1)")] if layout.vpp > 1 else []
+            return []
         pieces = {"gpipe": 1, "1f1b": 1, "zbv": 2, "dualpipev": 2}.get(self.schedule)
         if pieces is not None and layout.vpp not in (1, pieces):
             faults.append(Fault("vpp", layout.vpp, f"{pieces} with --schedule {self.schedule}"))

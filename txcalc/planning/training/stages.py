@@ -70,7 +70,7 @@ class Pipeline:
         sharding = parallelism.Sharding(model)
         total = recipe.layout.pp * recipe.pieces
         faults = list(self._faults(sharding, total))
-        inner = parallelism.Layout(layout.tp, 1, layout.dp * layout.fsdp * layout.cp, layout.ep)
+        inner = layout.replace(pp=1, vpp=1)
         faults += sharding.faults(inner)
         if faults:
             raise InputError(f"layout {layout}", faults)
@@ -84,8 +84,6 @@ class Pipeline:
             yield Fault("pp", layout.pp, "1: only a single stack of layers is cut into stages")
         elif total > max(1, sharding.layers):
             yield Fault("pp · pieces", total, f"at most the {sharding.layers} layers")
-        if layout.ep > 1 and layout.etp != max(1, layout.tp // layout.ep):
-            yield Fault("etp", layout.etp, f"{max(1, layout.tp // layout.ep)} at tp = {layout.tp} and ep = {layout.ep}")
         if layout.ep > 1 and not sharding.has_experts:
             yield Fault("ep", layout.ep, "1: the model has no experts")
 

@@ -172,7 +172,7 @@ def sharers(recipe: Recipe, expert: bool) -> int:
     layout = recipe.layout
     ways = recipe.shards if layout.fsdp > 1 else layout.dp * layout.cp if recipe.zero else 1
     if expert and layout.ep > 1:
-        return max(1, ways * layout.tp // (layout.ep * layout.etp))
+        return max(1, ways * layout.tp // (layout.ep * layout.expert_ways))
     return ways
 
 

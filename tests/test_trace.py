@@ -161,6 +161,47 @@ class Decayed(nn.Module):
         return self.table(ids) * self.rates[1]
 
 
+class Grouped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(10, 16, dtype=torch.bfloat16)
+        self.experts = nn.Parameter(torch.zeros(4, 16, 24, dtype=torch.bfloat16))
+
+    def forward(self, ids):
+        x = self.table(ids).flatten(0, 1)
+        ends = torch.arange(1, 5, device=ids.device, dtype=torch.int32) * (x.shape[0] // 4)
+        return torch._grouped_mm(x, self.experts, offs=ends)
+
+
+class Distances(Tied):
+    def forward(self, ids):
+        return torch.cdist(self.table(ids), self.table.weight)
+
+
+class Translates(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.cross = nn.Embedding(10, 8), nn.Linear(8, 8, bias=False)
+
+    def forward(self, source, ids):
+        return self.table(ids) @ self.cross(self.table(source)).transpose(1, 2)
+
+
+class relu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        return x @ w
+
+
+class Disguised(nn.Linear):
+    def __init__(self):
+        super().__init__(8, 8)
+        self.table = nn.Embedding(10, 8)
+
+    def forward(self, ids):
+        return relu.apply(self.table(ids), self.weight)
+
+
 def fails():
     raise RuntimeError("no config\\nat hand")
 
@@ -289,3 +330,85 @@ def test_the_command(file: str) -> None:
     assert "not counted by fvcore: aten::scaled_dot_product_attention (3 times)" in shown.stderr
     refused = CliRunner().invoke(app, ["trace", f"{file}:Recurrent"])
     assert refused.exit_code == 1 and refused.stdout == ""
+
+
+def invoke(*argv: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["trace", *argv])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_grouped_products_are_counted(file: str) -> None:
+    (part,) = [part for part in trace(f"{file}:Grouped").parts if part.path == ""]
+    assert part.flops.equals(2 * 16 * 24 * B * T)
+
+
+def test_transformers_experts_are_counted(tmp_path: Path) -> None:
+    """q, k, v and o, the two products of attention, the router, three products of each of k experts, and the head."""
+    pytest.importorskip("transformers")
+    sizes = "vocab_size=50, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4"
+    path = tmp_path / "mixture.py"
+    path.write_text(
+        "from transformers import MixtralConfig, MixtralForCausalLM\n"
+        f"def build():\n    config = MixtralConfig({sizes}, num_key_value_heads=2, num_local_experts=4)\n"
+        "    return MixtralForCausalLM(config)\n"
+        "def half():\n    return build().bfloat16()\n"
+    )
+    projections, router, experts = 2 * 16 * (16 + 8 + 8 + 16), 2 * 16 * 4, 2 * 2 * 3 * 16 * 24
+    expected = B * T * (2 * (projections + router + experts + 4 * 16 * T) + 2 * 16 * 50)
+    for name in ("build", "half"):
+        found = trace(f"{path}:{name}")
+        assert found.complete and (sum(part.flops for part in found.parts) - expected).expand() == 0
+    grouped = "def grouped():\n    net = half()\n    net.set_experts_implementation = None\n    return net\n"
+    path.write_text(path.read_text() + grouped)
+    found = trace(f"{path}:grouped")
+    assert found.complete and (sum(part.flops for part in found.parts) - expected).expand() == 0
+
+
+def test_an_operator_that_may_cost_makes_it_a_bound(file: str) -> None:
+    code, out, err = invoke(f"{file}:Distances")
+    assert code == 1 and "at least these FLOPs" in " ".join(out.split()) and "aten::_cdist_forward (1 times)" in err
+    code, out, _ = invoke(f"{file}:Distances", "--json")
+    assert code == 1 and json.loads(out)["complete"] is False
+    assert json.loads(invoke(f"{file}:Tied", "--json")[1])["complete"] is True
+
+
+def test_a_class_is_not_free_for_its_name(file: str) -> None:
+    assert trace(f"{file}:Disguised").skipped == {"fvcore": {"prim::PythonOp.relu": 1}}
+
+
+def test_what_no_symbol_can_pass_is_measured(file: str) -> None:
+    code, out, err = invoke(f"{file}:Recurrent")
+    assert code == 1 and out == "" and "mine.py:" in err and "for t in range(ids.shape[1])" in err
+    code, out, _ = invoke(f"{file}:Recurrent", "--tokens", "7", "--json")
+    answer = json.loads(out)
+    assert code == 0 and answer["domain"] == "B = 3, T = 7" and answer["total"]["flops"] == str(7 * 3 * 2 * 8 * 8)
+    assert "--device cpu" in invoke(f"{file}:Routed")[2]
+    answer = json.loads(invoke(f"{file}:Routed", "--device", "cpu", "--batch", "2", "--tokens", "4", "--json")[1])
+    assert answer["total"]["params"] == 152 and 0 <= int(answer["total"]["flops"]) <= 2 * 4 * 2 * 64
+
+
+def test_inputs_by_name(file: str) -> None:
+    inputs = ["--input", "ids=B,T:int64", "--input", "source=B,T_src:int64"]
+    answer = json.loads(invoke(f"{file}:Translates", *inputs, "--json")[1])
+    assert answer["total"]["flops"] == "16·B·T_src·(T + 8)"
+    assert answer["point"] == {"batch": 3, "tokens": 5, "source_tokens": 2}
+    assert answer["total"]["fvcore_at_point"] is None
+    picture = json.loads(invoke(f"{file}:Pictures", "--input", "B,3,8,8:float32", "--json")[1])
+    assert picture["total"]["flops"] == f"{2 * 3 * 9 * 4 * 36}·B"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--input", "ids=B,T"], "NAME=SIZES:DTYPE"),
+        (["--input", "ids=B,Q:int64"], "B, T, T_src or numbers"),
+        (["--input", "ids=B,T:int65"], "NAME=SIZES:DTYPE"),
+        (["--input", "a=B:int64", "--input", "a=B:int64"], "a name of its own"),
+        (["--input", "nobody=B,T:int64"], "does not run on nobody"),
+        (["--batch", "0"], "--batch is 0"),
+        (["--device", "abacus"], "expected meta, cpu or cuda"),
+    ],
+)
+def test_bad_options(file: str, options: list[str], said: str) -> None:
+    code, out, err = invoke(f"{file}:Tied", *options)
+    assert code == 2 and out == "" and said in err and "Traceback" not in err

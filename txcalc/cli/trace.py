@@ -20,15 +20,35 @@ def trace(
             metavar="FILE.py:NAME",
         ),
     ],
+    input_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            help="What it takes, if not token ids: sizes are B, T, T_src or numbers. Repeatable.",
+            metavar="NAME=B,T:int64",
+        ),
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option(help="Measure at this batch, where no formula holds for all.", metavar="N")
+    ] = None,
+    tokens: Annotated[int | None, typer.Option(help="Measure at this length.", metavar="N")] = None,
+    source_tokens: Annotated[int | None, typer.Option(help="Measure at this T_src.", metavar="N")] = None,
+    device: Annotated[
+        str, typer.Option(help="meta (computes nothing), or cpu or cuda: measures what depends on data.")
+    ] = "meta",
     format_: o.Format = "table",
     json_: o.Json = False,
 ) -> None:
     """Parameters and FLOPs of any PyTorch module, by part. As formulas in batch and length, beside what fvcore counts.
 
+    Exit code 1 where an operator that may cost has no count: the FLOPs are then at least those shown.
     Example: txcalc trace model.py:build
     """
     from txcalc.cli.output import emit
     from txcalc.render.trace import report
     from txcalc.verify.trace import trace as traced
 
-    emit(report(traced(source)), o.chosen(format_, json_))
+    found = traced(source, input_ or (), batch, tokens, source_tokens, device)
+    emit(report(found), o.chosen(format_, json_))
+    if not found.complete:
+        raise typer.Exit(1)

@@ -7,8 +7,9 @@ from typing import Any
 
 from txcalc.render.report import Cell, Report, Table, cell, times
 from txcalc.render.verify import formula
-from txcalc.verify.trace import POINT, Part, Trace
+from txcalc.verify.trace import LETTERS, Part, Trace
 
+_SIZES = {"B": "batch", "T": "tokens", "T_src": "source_tokens"}
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
@@ -21,12 +22,12 @@ def report(trace: Trace) -> Report:
         sum(part.flops for part in trace.parts),
         sum(part.fvcore for part in trace.parts),
     )
-    batch, tokens = POINT
     data: dict[str, Any] = {
         "schema": "txcalc/trace/1",
         "source": trace.name,
         "domain": trace.domain,
-        "point": {"batch": batch, "tokens": tokens},
+        "complete": trace.complete,
+        "point": {_SIZES[letter]: size for letter, size in trace.point.items()},
         "total": _data(whole, trace),
         "rows": [_data(part, trace) for part in trace.parts],
         "not_counted": {counter: dict(names) for counter, names in trace.skipped.items()},
@@ -34,7 +35,7 @@ def report(trace: Trace) -> Report:
     }
     rows = [_row(copies, trace) for copies in _folded(trace.parts)]
     rows.append(_row([whole], trace))
-    at = f"B = {batch}, T = {tokens}"
+    at = ", ".join(f"{letter} = {size}" for letter, size in trace.point.items())
     headings = (
         "module",
         "×",
@@ -44,7 +45,8 @@ def report(trace: Trace) -> Report:
         Cell(f"at {at}", f"at\n{at}"),
         Cell(f"fvcore at {at}", f"fvcore at\n{at}"),
     )
-    header = [f"{trace.name}: FLOPs of matrix products, 2 a multiply-add, for {trace.domain}"]
+    least = "" if trace.complete else "at least these "
+    header = [f"{trace.name}: {least}FLOPs of matrix products, 2 per multiply-add, for {trace.domain}"]
     table = Table("", headings, rows, left=frozenset({0, 2}), total=True)
     return Report(data, [table], header, _notes(trace))
 
@@ -54,21 +56,20 @@ def _notes(trace: Trace) -> list[str]:
         f"not counted by {counter}: " + ", ".join(f"{name} ({times} times)" for name, times in sorted(names.items()))
         for counter, names in trace.skipped.items()
     ]
+    if not trace.complete:
+        notes.append("the FLOPs are at least those shown: what is not counted by FlopCounterMode may cost more")
     if trace.untraced:
         notes.append(f"fvcore cannot trace this module: {trace.untraced}")
     free = "counted by neither, for they multiply no matrices: " + ", ".join(trace.free)
     return [*notes, free] if trace.free else notes
 
 
-def _at_point(part: Part) -> Any:
-    """The FLOPs of a part at `POINT`."""
+def _at_point(part: Part, trace: Trace) -> Any:
+    """The FLOPs of a part at the point."""
     if isinstance(part.flops, int):
         return part.flops
-    return int(
-        part.flops.subs(
-            {letter: dict(zip("BT", POINT, strict=True))[str(letter)] for letter in part.flops.free_symbols}
-        )
-    )
+    sizes = {str(LETTERS[letter]): size for letter, size in trace.point.items()}
+    return int(part.flops.subs({letter: sizes[str(letter)] for letter in part.flops.free_symbols}))
 
 
 def _data(part: Part, trace: Trace) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def _data(part: Part, trace: Trace) -> dict[str, Any]:
         "class": part.kind or None,
         "params": part.params,
         "flops": formula(part.flops),
-        "flops_at_point": _at_point(part),
+        "flops_at_point": _at_point(part, trace),
         "fvcore_at_point": None if trace.untraced else part.fvcore,
     }
 
@@ -89,14 +90,14 @@ def _row(copies: list[Part], trace: Trace) -> list[Any]:
     name = name or ("the module itself" if first.kind else "all together")
     text = formula(first.flops)
     fvcore = Cell(None, "") if trace.untraced else cell(first.fvcore)
-    style = "" if trace.untraced or first.fvcore == _at_point(first) else "yellow"
+    style = "" if trace.untraced or first.fvcore == _at_point(first, trace) else "yellow"
     return [
         name,
         times(len(copies)),
         first.kind,
         cell(first.params),
         Cell(text, text),
-        cell(_at_point(first)),
+        cell(_at_point(first, trace)),
         fvcore._replace(style=style),
     ]
 

@@ -24,11 +24,21 @@ ORACLE = "FlopCounterMode"
 Work = Callable[[nn.Module, tuple[Tensor, ...]], None]
 
 
+def _grouped(a: Any, b: Any, *_: Any, **__: Any) -> Any:
+    """FLOPs of a grouped product, of shapes (M, K) or (G, M, K) and (K, N) or (G, K, N): the groups share a dimension
+    where one of the two has no G of its own, and multiply each row by one of them; else they are G products."""
+    groups = a[0] if len(a) == len(b) == 3 else 1
+    return 2 * groups * a[-2] * a[-1] * b[-1]
+
+
+GROUPED = {torch.ops.aten._grouped_mm: _grouped}  # PyTorch's counter knows no grouped products
+
+
 class Count(FlopCounterMode):
     """`FlopCounterMode` by innermost module; what ran without a count: `free` operators, and all others by module."""
 
     def __init__(self, net: nn.Module) -> None:
-        super().__init__(display=False)
+        super().__init__(display=False, custom_mapping=GROUPED)
         self.tracker = Tracker(net)
         self.mod_tracker = self.tracker  # type: ignore[assignment]
         self.free: Counter[str] = Counter()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import traceback
+from pathlib import Path
+from types import TracebackType
 from typing import Any, NamedTuple
 
 import sympy
@@ -23,6 +26,39 @@ class NotForAll(Refuted):
         super().__init__(f"no proof for every batch and length: {reason}")
 
 
+class _Environment(ShapeEnv):
+    """Remembers the line of the module's code that asked for each condition."""
+
+    def __init__(self) -> None:
+        super().__init__(duck_shape=False)  # equal hints are not equal sizes
+        self.lines: dict[Any, str] = {}
+
+    def evaluate_sym_node(self, *arguments: Any, **options: Any) -> Any:
+        answer = super().evaluate_sym_node(*arguments, **options)
+        for asked in (*(guard.expr for guard in self.guards), *self.replacements):
+            if asked not in self.lines:
+                self.lines[asked] = theirs(traceback.extract_stack())
+        return answer
+
+    def line(self, asked: Any) -> str:
+        said = self.lines.get(asked)
+        return f" ({said})" if said else ""
+
+
+_OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), str(Path(traceback.__file__).parent))
+
+
+def theirs(stack: traceback.StackSummary | TracebackType | None) -> str:
+    """The innermost line that is neither PyTorch's, Python's own nor of this package: "model.py:12: x = x[:, 0]"."""
+    frames = traceback.extract_tb(stack) if isinstance(stack, TracebackType) else stack or ()
+    for frame in reversed(frames):
+        installed = "site-packages" in frame.filename
+        if frame.filename.startswith(_OURS[:2]) or (frame.filename.startswith(_OURS[2]) and not installed):
+            continue
+        return f"{Path(frame.filename).name}:{frame.lineno}: {frame.line}"
+    return ""
+
+
 class Size(NamedTuple):
     """A dimension that is `factor` times a letter."""
 
@@ -37,7 +73,7 @@ class Symbols:
     """
 
     def __init__(self, inputs: tuple[Tensor, ...], sizes: tuple[tuple[Size | None, ...], ...]) -> None:
-        self.env = ShapeEnv(duck_shape=False)  # equal hints are not equal sizes
+        self.env = _Environment()
         self.mode = FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True)
         self._letters: dict[Any, Any] = {}
         self.inputs = tuple(map(self._fake, inputs, sizes))
@@ -69,7 +105,7 @@ class Symbols:
         for symbol, value in self.env.replacements.items():
             one, other = self._letters.get(symbol, symbol), self._lettered(value)
             if one != other:
-                raise NotForAll(f"the trace holds only where {one} = {other}")
+                raise NotForAll(f"the trace holds only where {one} = {other}{self.env.line(symbol)}")
         limits = []
         for guard in self.env.guards:
             condition = self._lettered(guard.expr)
@@ -77,7 +113,7 @@ class Symbols:
                 continue
             remainders = condition.atoms(sympy.Mod, Mod, PythonMod)
             if isinstance(condition, sympy.Eq) or any(r.args[1].is_number for r in remainders):
-                raise NotForAll(f"the trace holds only where {condition}")
+                raise NotForAll(f"the trace holds only where {condition}{self.env.line(guard.expr)}")
             limits.append(_said(condition))
         letters = ", ".join(sorted({str(s) for e in self._letters.values() for s in e.free_symbols}))
         return f"all {letters} ≥ 2" + "".join(f", {limit}" for limit in sorted(set(limits)))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
+import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -16,14 +18,26 @@ import torch
 from torch import Tensor, nn
 
 from txcalc.errors import Fault, InputError, Refuted, UnknownName
+from txcalc.verify import device as devices
 from txcalc.verify import flops, macs
-from txcalc.verify.symbolic import B, Size, Symbols, T
+from txcalc.verify.symbolic import T_SRC, B, NotForAll, Size, Symbols, T, theirs
 
-POINT = (3, 5)
+POINT = {"B": 3, "T": 5, "T_src": 2}  # where fvcore counts, unless other sizes are given
+LETTERS = {"B": B, "T": T, "T_src": T_SRC}
+IDS = "B,T:int64"
+MOST = 1 << 20  # of a size that is given
+
+
+class Input(NamedTuple):
+    """A tensor that the module takes: by its name, or the first one where that is ""; its sizes are letters or ints."""
+
+    name: str
+    shape: tuple[str | int, ...]
+    dtype: torch.dtype
 
 
 class Part(NamedTuple):
-    """A module: its class, the parameters and FLOPs (a formula) that are its own, and fvcore's count at `POINT`."""
+    """A module: its class, the parameters and FLOPs (a formula) that are its own, and fvcore's count at the point."""
 
     path: str
     kind: str
@@ -33,35 +47,66 @@ class Part(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """What a module costs, and the sizes for which the formulas hold (`domain`).
+    """What a module costs, and the sizes for which the formulas hold (`domain`), or the one at which it was measured.
 
-    `free` are the operators that ran and multiply no matrices; `skipped` those that PyTorch's counter or fvcore did not
-    count and of which nobody knows that; `untraced` why fvcore could not read the module at all, else "".
+    `point` are the sizes of fvcore's count; `free` the operators that ran and multiply no matrices; `skipped` those
+    that PyTorch's counter or fvcore did not count and of which nobody knows that; `untraced` why fvcore could not read
+    the module at all, else "".
     """
 
     name: str
     parts: list[Part]
     domain: str
+    point: dict[str, int]
     free: list[str]
     skipped: dict[str, Counter[str]]
     untraced: str
 
+    @property
+    def complete(self) -> bool:
+        """False where an operator ran that may cost and has no count: FLOPs are at least what is said."""
+        return flops.ORACLE not in self.skipped
 
-def trace(source: str) -> Trace:
+
+def trace(
+    source: str,
+    inputs: Iterable[str] = (),
+    batch: int | None = None,
+    tokens: int | None = None,
+    source_tokens: int | None = None,
+    device: str = "meta",
+) -> Trace:
     """The costs of `FILE.py:factory` or `module:Class`, called without arguments on the meta device.
 
-    Errors: `InputError` for what cannot be loaded, makes no module or takes no token ids; `Refuted` where a size or the
-    data decides what is computed.
+    Formulas, for every batch and length; with `batch`, `tokens` or `source_tokens`, or on another device, where the
+    module computes with real numbers, ints measured at these sizes. `inputs` are "NAME=B,T:int64"; without any the
+    module takes token ids.
+    Errors: `InputError` for what cannot be loaded, makes no module or does not take the inputs; `Refuted` where a size
+    or the data decides what is computed.
     """
-    net = module(source)
-    given = torch.zeros(POINT, dtype=torch.long, device="meta")
-    symbols = Symbols((given,), ((Size(B, 1), Size(T, 1)),))
+    devices.check(device)
+    wanted = _inputs(inputs)
+    given = {"B": batch, "T": tokens, "T_src": source_tokens}
+    faults: list[Fault | str] = [
+        Fault(name, value, f"a whole number from 1 to {MOST:,}")
+        for name, value in zip(("--batch", "--tokens", "--source-tokens"), given.values(), strict=True)
+        if value is not None and not 1 <= value <= MOST
+    ]
+    if faults:
+        raise InputError("trace", faults)
+    measured = device != "meta" or any(value is not None for value in given.values())
+    used = {letter for one in wanted for letter in one.shape if isinstance(letter, str)}
+    point = {letter: given[letter] or size for letter, size in POINT.items() if letter in used}
+    net = module(source, device)
+    run = partial(_run, source, net, wanted)
+    made = [_made(one, point, device) for one in wanted]
     with torch.no_grad(), _theirs():
-        with symbols.mode:
-            counter = flops.count(net, lambda: _run(source, net, symbols.inputs[0]))
-        domain = symbols.domain()
-        found, skipped, untraced = _fvcore(net, given)
-    costs = {path: symbols.read(value) for path, value in counter.by_module.items()}
+        if measured:
+            counter = flops.count(net, lambda: run(made))
+            costs, domain = counter.by_module, ", ".join(f"{letter} = {size:,}" for letter, size in point.items())
+        else:
+            counter, costs, domain = _symbolic(net, wanted, made, run)
+        found, skipped, untraced = _fvcore(net, made) if [one.name for one in wanted] == [""] else ({}, {}, NAMED)
     owned: Counter[str] = Counter()
     for name, weight in net.named_parameters():
         owned[name.rpartition(".")[0]] += weight.numel()
@@ -72,12 +117,64 @@ def trace(source: str) -> Trace:
     ]
     missed = {flops.ORACLE: _sum(counter.uncounted), macs.ORACLE: _sum(skipped)}
     free = sorted(name for name in counter.free if not name.startswith("prim::"))
-    return Trace(source, parts, domain, free, {name: names for name, names in missed.items() if names}, untraced)
+    skips = {name: names for name, names in missed.items() if names}
+    return Trace(source, parts, domain, point, free, skips, untraced)
 
 
-def _fvcore(net: nn.Module, ids: Tensor) -> tuple[dict[str, int], dict[str, Counter[str]], str]:
+MEASURE = "--batch and --tokens measure it there, with --device cpu where data decides"
+NAMED = "it takes inputs without names"
+_INPUT = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>[^:=]+):(?P<dtype>\w+)")
+
+
+def _inputs(texts: Iterable[str]) -> list[Input]:
+    """Errors: `InputError` with every text that is no input."""
+    found: list[Input] = []
+    faults: list[Fault | str] = []
+    for text in list(texts) or [IDS]:
+        match = _INPUT.fullmatch(text)
+        shape = [part.strip() for part in match["shape"].split(",")] if match else []
+        dtype = getattr(torch, match["dtype"], None) if match else None
+        sizes = [int(part) if part.isdecimal() and len(part) < 8 else part for part in shape]
+        good = all(part in LETTERS or (isinstance(part, int) and 1 <= part <= MOST) for part in sizes)
+        if not match or not good or not isinstance(dtype, torch.dtype):
+            expected = "NAME=SIZES:DTYPE, as in pixel_values=B,3,224,224:float32"
+            faults.append(Fault("--input", text, expected, "sizes are B, T, T_src or numbers"))
+        else:
+            found.append(Input(match["name"] or "", tuple(sizes), dtype))
+    names = [one.name for one in found]
+    if not faults and len(names) > 1 and (len(set(names)) < len(names) or "" in names):
+        faults.append(Fault("--input", ", ".join(names), "a name of its own for each"))
+    if faults:
+        raise InputError("trace", faults)
+    return found
+
+
+def _symbolic(
+    net: nn.Module, wanted: Sequence[Input], made: Sequence[Tensor], run: Callable[[Sequence[Tensor]], None]
+) -> tuple[flops.Count, dict[str, Any], str]:
+    """The count, its formulas by module, and the sizes for which they hold. Errors: `Refuted` where not for all."""
+    symbols = Symbols(tuple(made), tuple(tuple(_size(length) for length in one.shape) for one in wanted))
     try:
-        return *macs.count(net, (ids,)), ""
+        with symbols.mode:
+            counter = flops.count(net, lambda: run(symbols.inputs))
+        domain = symbols.domain()
+        return counter, {path: symbols.read(value) for path, value in counter.by_module.items()}, domain
+    except NotForAll as refusal:
+        raise Refuted(f"{refusal}; {MEASURE}") from None
+
+
+def _size(length: str | int) -> Size | None:
+    return Size(LETTERS[length], 1) if isinstance(length, str) else None
+
+
+def _made(one: Input, point: Mapping[str, int], device: str) -> Tensor:
+    shape = [point[length] if isinstance(length, str) else length for length in one.shape]
+    return torch.zeros(shape, dtype=one.dtype, device=device)
+
+
+def _fvcore(net: nn.Module, given: Sequence[Tensor]) -> tuple[dict[str, int], dict[str, Counter[str]], str]:
+    try:
+        return *macs.count(net, tuple(given)), ""
     except Exception as error:  # its trace is older than many an operator
         return {}, {}, _line(error)
 
@@ -86,20 +183,32 @@ def _sum(counts: dict[str, Counter[str]]) -> Counter[str]:
     return sum(counts.values(), Counter[str]())
 
 
-def _run(source: str, net: nn.Module, ids: Tensor) -> None:
-    """One forward pass of token ids. What goes wrong inside is the user's to see in one line."""
+def _run(source: str, net: nn.Module, wanted: Sequence[Input], made: Sequence[Tensor]) -> None:
+    """One forward pass. What goes wrong inside is the user's to see in one line."""
+    named = {one.name: tensor for one, tensor in zip(wanted, made, strict=True) if one.name}
     try:
-        net(ids)
+        net(**named) if named else net(*made)
     except Refuted:
         raise
     except (Exception, SystemExit) as error:
-        if "data-dependent" in str(error) or type(error).__name__ == "GuardOnDataDependentSymNode":
-            raise Refuted(f"{source}: what it computes depends on data, no formula holds ({_line(error)})") from None
-        raise InputError(source, [f"does not run on token ids (batch, length): {_line(error)}"]) from None
+        line, place = _line(error), theirs(error.__traceback__)
+        where = f", at {place}" if place else ""
+        if _depends_on_data(error):
+            said = f"{source}: what it computes depends on data, no formula holds ({line}{where})"
+            raise Refuted(f"{said}; {MEASURE}") from None
+        takes = " and ".join(one.name for one in wanted if one.name) or "token ids (batch, length)"
+        raise InputError(source, [f"does not run on {takes}: {line}{where}"]) from None
 
 
-def module(source: str) -> nn.Module:
-    """The module that `FILE.py:name` or `package.module:name` makes, with its weights on meta."""
+def _depends_on_data(error: BaseException) -> bool:
+    said = str(error)
+    names = ("GuardOnDataDependentSymNode", "DynamicOutputShapeException", "DataDependentOutputException")
+    on_meta = isinstance(error, NotImplementedError | RuntimeError) and "meta" in said and "nonzero" in said
+    return "data-dependent" in said or type(error).__name__ in names or on_meta
+
+
+def module(source: str, device: str = "meta") -> nn.Module:
+    """The module that `FILE.py:name` or `package.module:name` makes, with its weights on a device."""
     place, colon, name = source.rpartition(":")
     if not colon or not place or not name:
         raise InputError("trace", [Fault("source", source, "FILE.py:factory or module:Class")])
@@ -111,19 +220,22 @@ def module(source: str) -> nn.Module:
     if not isinstance(made, nn.Module):
         if not callable(made):
             raise InputError(source, [f"is {type(made).__name__}, expected a function or class that makes a module"])
-        made = _attempt(source, "fails", made)
+        made = _attempt(source, device, "fails", made)
     if not isinstance(made, nn.Module):
         raise InputError(source, [f"returns {type(made).__name__}, expected an nn.Module"])
-    return cast(
-        nn.Module, _attempt(source, "has weights that PyTorch's meta device does not take", made.to, "meta")
-    ).eval()
+    what = f"has weights that PyTorch's {device} device does not take"
+    net = cast(nn.Module, _attempt(source, device, what, made.to, device)).eval()
+    choose: Any = getattr(net, "set_experts_implementation", None)
+    if callable(choose):
+        choose("batched_mm")  # transformers' form that no data decides: k products per token
+    return net
 
 
 def _loaded(source: str, place: str) -> Any:
     """A Python file, or a module by its name (of the current folder, too)."""
     if not place.endswith(".py"):
         sys.path.insert(0, str(Path.cwd()))
-        return _attempt(place, "cannot be imported", importlib.import_module, place)
+        return _attempt(place, "meta", "cannot be imported", importlib.import_module, place)
     path = Path(place)
     if not path.is_file():
         raise InputError(place, ["is not a file"])
@@ -131,7 +243,7 @@ def _loaded(source: str, place: str) -> Any:
     assert spec is not None and spec.loader is not None
     holder = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
     sys.path.insert(0, str(path.parent.resolve()))
-    _attempt(place, "cannot be imported", spec.loader.exec_module, holder)
+    _attempt(place, "meta", "cannot be imported", spec.loader.exec_module, holder)
     return holder
 
 
@@ -147,13 +259,13 @@ def _theirs() -> Iterator[None]:
         logging.disable(before)
 
 
-def _attempt(where: str, what: str, work: Callable[..., Any], *arguments: Any) -> Any:
+def _attempt(where: str, device: str, what: str, work: Callable[..., Any], *arguments: Any) -> Any:
     """Somebody else's code: whatever it raises is one line. What cannot be made on meta (it reads a number of a tensor)
     is made again as it is."""
     try:
         with _theirs():
             try:
-                with torch.device("meta"):
+                with torch.device(device):
                     return work(*arguments)
             except (RuntimeError, TypeError, NotImplementedError) as error:
                 if "meta" not in str(error):

@@ -37,14 +37,14 @@ PERFECT = replace(
 def pace(name: str, gpu: str | Accelerator = "h100-sxm", layout: Layout = ONE, **how: Any) -> Pace:
     model = load(name)
     accelerator = hardware.load(gpu) if isinstance(gpu, str) else gpu
-    return Pace(model, Sharding(model), layout, accelerator, engine(model, **how))
+    return Pace(model, Sharding(model), layout, accelerator, engine(model, **{"weights": "bf16", **how}))
 
 
 def serving(
     name: str, gpu: str = "h100-sxm", gpus: int = 1, context: int = 2048, concurrency: int = 1, **asked: Any
 ) -> Serving:
     model = load(name)
-    found = plan(Deployment(model, hardware.load(gpu), engine(model)), context, concurrency, gpus)
+    found = plan(Deployment(model, hardware.load(gpu), engine(model, "bf16")), context, concurrency, gpus)
     wanted = {key: asked.pop(key) for key in ("price", "ttft", "tpot") if key in asked}
     return serve(found, request(context, **asked), **wanted)
 

@@ -31,6 +31,8 @@ ALIASES = {
     "bfloat16": "bf16",
     "float16": "fp16",
     "half": "fp16",
+    "f16": "fp16",
+    "f32": "fp32",
     "float8": "fp8",
     "fp8_e4m3": "fp8",
     "fp8_e5m2": "fp8",

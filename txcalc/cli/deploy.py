@@ -40,7 +40,10 @@ Gpus = Annotated[list[str], _gpu(" Repeatable.")]
 Context = Annotated[int, o.length("--context", "Tokens that each sequence may grow to, prompt and answer.")]
 Concurrency = Annotated[int, o.length("--concurrency", "Sequences at once.")]
 Weights = Annotated[
-    str, typer.Option(help="Format of the weights: bf16, fp8, int4, nf4, mxfp4, nvfp4, q4_k …", metavar="FORMAT")
+    str,
+    typer.Option(
+        help="Format of the weights: native (as published), bf16, fp8, int4, nvfp4, Q4_K_M …", metavar="FORMAT"
+    ),
 ]
 Kv = Annotated[str, typer.Option("--kv", help="Dtype of the cache, whatever the weights are.", metavar="TYPE")]
 Block = Annotated[int, o.length("--block", "Tokens of a page of the cache.")]
@@ -80,7 +83,7 @@ def deploy(
     ignore: o.Ignore = None,
     context: Context = 8192,
     concurrency: Concurrency = 1,
-    weights: Weights = "bf16",
+    weights: Weights = "native",
     kv: Kv = "bf16",
     tp: Annotated[str, _ways("--tp", "Tensor parallel")] = "auto",
     pp: Annotated[str, _ways("--pp", "Pipeline parallel")] = "auto",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from txcalc.cli import options as o
 
@@ -15,7 +16,15 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-@app.command()
+class _Show(TyperCommand):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """A bare --weights asks for the checkpoint's headers, as --headers does."""
+        after = [*args, "-"][1:]
+        bare = {i for i, arg in enumerate(args) if arg == "--weights" and after[i].startswith("-")}
+        return super().parse_args(ctx, ["--headers" if i in bare else arg for i, arg in enumerate(args)])
+
+
+@app.command(cls=_Show)
 def show(
     source: o.Source,
     set_: o.Set = None,
@@ -30,7 +39,14 @@ def show(
     logits: o.Logits = "all",
     mla: o.Mla = "expanded",
     weights: Annotated[
-        bool, typer.Option("--weights", help="hf:… only: fetch the checkpoint's headers too, and check them.")
+        str | None,
+        typer.Option(
+            help="Format of the weights: native (as published), fp8, int4, Q4_K_M … (default: --dtype).",
+            metavar="FORMAT",
+        ),
+    ] = None,
+    headers: Annotated[
+        bool, typer.Option("--headers", help="hf:… only: fetch the checkpoint's headers too, and check them.")
     ] = False,
     as_: Annotated[
         Literal["palm", "chinchilla", "megatron", "nanogpt", "torchtitan", "2n"] | None,
@@ -55,11 +71,13 @@ def show(
             "--set": bool(set_),
             "--ignore": bool(ignore),
             "--past": bool(past),
-            "--weights": weights,
+            "--weights": bool(weights),
+            "--headers": headers,
             "--as": bool(as_),
         }
         others |= {"--attention": attention != "dense", "--logits": logits != "all", "--mla": mla != "expanded"}
         return emit(_via(source, batch, tokens, source_length, dtype, others), o.chosen(format_, json_))
+    from txcalc.planning.weights import stored_narrow, weights_of
     from txcalc.render.show import report
     from txcalc.sources import lone_checkpoint
 
@@ -68,11 +86,13 @@ def show(
         from txcalc.render import checkpoint
 
         return emit(checkpoint.report(lone), o.chosen(format_, json_))
-    model = load(source, o.changes(set_), weights=weights, ignore=ignore or ())
+    model = load(source, o.changes(set_), weights=headers, ignore=ignore or ())
+    form = weights_of(model, weights or dtype) if weights or stored_narrow(dtype) else None
+    dtype = "bf16" if form and stored_narrow(dtype) else dtype  # what activations are in
     asked = {"logits": logits, "mla": mla}
     ledger = model.ledger(batch, tokens, past, source_length, dtype=dtype, kv_dtype=kv_dtype, **asked)
     kept = model.ledger(batch, tokens, past, source_length, dtype=dtype, kv_dtype=kv_dtype, keep_scores=True, **asked)
-    found = report(model, ledger, kept, attention, dtype, kv_dtype)
+    found = report(model, ledger, kept, attention, dtype, kv_dtype, form)
     if as_:
         from txcalc.planning.conventions import CONVENTIONS
         from txcalc.render.conventions import beside

@@ -23,7 +23,8 @@ from txcalc.parts.model import EncoderDecoder, FixedLength, Stack
 from txcalc.parts.part import Leaf, Workload
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding, Stage
-from txcalc.planning.weights import Format, covering, format_of
+from txcalc.planning.quantised import native
+from txcalc.planning.weights import NATIVE, Format, weights_of
 from txcalc.units import bits_of, parse_bytes
 
 MOST_GPUS = 1024
@@ -68,6 +69,8 @@ def parse_reserve(text: str) -> Reserve:
 class Engine:
     """How an engine keeps weights and caches.
 
+    weights   their format for the model that is served
+    asked     the format's name as it was asked for: what other models get
     kv        dtype of the cache
     block     tokens of a page of the cache
     chunk     tokens that a step of prefill computes at most, of all sequences together
@@ -78,6 +81,7 @@ class Engine:
     block: int = 16
     chunk: int = 8192
     reserve: Reserve = field(default_factory=Reserve)
+    asked: str = NATIVE
 
     @property
     def activation_bits(self) -> int:
@@ -95,7 +99,7 @@ class Engine:
 
 def engine(
     model: Model,
-    weights: str = "bf16",
+    weights: str = NATIVE,
     kv: str = "bf16",
     block: int = 16,
     chunk: int = 8192,
@@ -110,8 +114,7 @@ def engine(
     if faults:
         raise InputError("engine", faults)
     bits_of(kv)
-    kinds = {entry.kind for entry in model.ledger()}
-    return Engine(covering(format_of(weights), kinds), kv, block, chunk, reserve or Reserve())
+    return Engine(weights_of(model, weights), kv, block, chunk, reserve or Reserve(), weights)
 
 
 class Held(NamedTuple):
@@ -467,10 +470,6 @@ def plan(
         )
         if type(value) is not int or not 1 <= value <= most
     ]
-    multiplied, peaks = deployment.engine.weights.dtype, deployment.accelerator.peaks
-    if peaks and bits_of(multiplied) < 16 and multiplied not in peaks:
-        expected = f"a format that {deployment.accelerator.name} multiplies in ({', '.join(peaks)})"
-        faults.append(Fault("weights", deployment.engine.weights.name, expected))
     if faults:
         raise InputError("deploy", faults)
     least = deployment.min_gpus(context, concurrency, held)
@@ -495,6 +494,11 @@ def plan(
     return Plan(deployment, context, concurrency, choices, least, longest, notes)
 
 
+def multiplies(accelerator: Accelerator, dtype: str) -> bool:
+    """Whether an accelerator multiplies in a dtype; in one of 16 bits or more that it may lack, it has to."""
+    return dtype in accelerator.peaks or not accelerator.peaks or bits_of(dtype) >= 16
+
+
 def _reasons(sharding: Sharding, gpus: int, held: Mapping[str, int]) -> list[Fault | str]:
     """Why there is no layout of so many accelerators."""
     given = held.get("tp", 1) * held.get("pp", 1) * held.get("dp", 1)
@@ -517,9 +521,12 @@ def _notes(deployment: Deployment, layout: Layout, context: int, longest: int | 
         yield f"the longest context is that of memory: {model.name} was made for {model.context:,}"
     if model.fixed_length:
         yield f"{model.name} has a fixed number of positions: the context asked for is ignored"
-    if model.checkpoint:
+    if model.checkpoint and engine.weights != native(model):
         stored = model.checkpoint.held.size.bytes
         yield f"the checkpoint itself stores {stored:,} bytes; here its weights are counted as {engine.weights.name}"
+    if not multiplies(deployment.accelerator, engine.weights.dtype):
+        name, narrow = deployment.accelerator.name, engine.weights.dtype
+        yield f"{name} does not multiply in {narrow}: weights are read as {engine.weights.name}, multiplied in 16 bits"
     yield from deployment.sharding.notes(layout)
     if wide := engine.weights.stays_wide(model.ledger()):
         bits = engine.weights.wide

@@ -9,6 +9,7 @@ from txcalc.ledger import Ledger
 from txcalc.num import ceil_div, total
 from txcalc.parts.attention import AttentionCore, Causal, Cross, LatentCore
 from txcalc.parts.part import Leaf
+from txcalc.planning.weights import Format
 
 
 class Share(NamedTuple):
@@ -34,8 +35,10 @@ def training_state(params: int) -> list[Share]:
     return [Share(name, size, size * params) for name, size in ADAMW_MIXED]
 
 
-def weights_bytes(ledger: Ledger) -> int:
-    """Unique parameters at the ledger's weight dtype."""
+def weights_bytes(ledger: Ledger, form: Format | None = None) -> int:
+    """Unique parameters at the ledger's weight dtype, or in a format."""
+    if form is not None:
+        return sum(form.bytes_of(entry) for entry in ledger if entry.leaf.params)
     return ceil_div(ledger.total("params") * ledger.bits[0], 8)  # type: ignore[no-any-return]
 
 

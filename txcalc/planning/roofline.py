@@ -39,7 +39,7 @@ from txcalc.parts.feedforward import Experts
 from txcalc.parts.linear import Activation, Linear, Lookup, Sum
 from txcalc.parts.model import EncoderDecoder, FixedLength, Stack
 from txcalc.parts.part import Workload
-from txcalc.planning.deployment import Engine
+from txcalc.planning.deployment import Engine, multiplies
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding, Stage
 from txcalc.units import ALIASES
@@ -229,8 +229,9 @@ class Rank:
             rows = isinstance(leaf, Lookup)
             if rows:
                 size = size / leaf.rows if tensors else leaf.width * self.element  # type: ignore[attr-defined]
-            stored = bool(tensors) and form.stores(tensors[0], entry)
-            dtype = form.dtype if isinstance(leaf, Linear) and stored else self.wide
+            dtype = form.dtype_of(entry) or self.wide
+            if not multiplies(self.accelerator, dtype):
+                dtype = self.wide  # the weights are read narrow, and multiplied wide
             # k of all E: a rank has E/ep of them, and of a token's k those that its tp or ep ranks share.
             chance = float(entry.runs / entry.times * Fraction(min(tp, ep), ep)) if entry.routed else 0.0
             merged = isinstance(leaf, Linear) and _same_input(before, entry)

@@ -18,7 +18,7 @@ from txcalc.planning.deployment import MOST_SEQUENCES, Choice, Plan, largest
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.roofline import Figure, Pace, total
-from txcalc.planning.weights import covering
+from txcalc.planning.weights import weights_of
 
 DEFINITIONS = {
     "ttft": "time to first token: one prompt computed alone, in chunks, from its first token in to its first one out",
@@ -332,7 +332,7 @@ class _Runner:
             split = Layout(tp=layout.tp)
             own = split if not self._draft.faults(split) else Layout()
             engine, model = self.deployment.engine, guess.draft
-            form = covering(engine.weights, {entry.kind for entry in model.ledger()})
+            form = weights_of(model, engine.asked)
             self._drafts[layout.tp] = Pace(
                 model, self._draft, own, self.deployment.accelerator, replace(engine, weights=form)
             )

@@ -1,22 +1,25 @@
 """Formats of weights: what a quantiser stores for a tensor, to the bit, and which tensors it leaves wide.
 
 A format is an element's bits, the scales of its groups, and the kinds of parts that it covers. Bits are whole numbers
-of a whole tensor; bytes are made last, tensor by tensor.
+of a whole tensor; bytes are made last, tensor by tensor. `Mixed` gives every tensor of every layer a format of its own.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
-from txcalc.errors import Fault, InputError, UnknownName
+from txcalc.errors import InputError, UnknownName
 from txcalc.ledger import Entry
 from txcalc.num import ceil_div, product
 from txcalc.parts.linear import Linear, Lookup
 from txcalc.parts.part import Weight
 from txcalc.units import ALIASES
+
+if TYPE_CHECKING:
+    from txcalc.model import Model
 
 # Kinds whose linear layers a quantiser covers. Routers, heads, embeddings and norms stay wide.
 LAYERS = frozenset({"attention", "feed_forward", "experts", "shared_experts", "recurrent"})
@@ -51,19 +54,23 @@ class Format:
     wide: int = 16
     whole: bool = False
 
-    def bits_of(self, weight: Weight, entry: Entry) -> int:
-        """All bits of one tensor of a leaf.
+    def bits_of(self, weight: Weight, entry: Entry) -> Any:
+        """All bits of one tensor of a leaf. Errors: `InputError` where a row does not divide into its blocks."""
+        if not self.stores(weight, entry):
+            return self.wide * product(weight.shape)
+        return self.matrix_bits(weight, entry.path)
+
+    def matrix_bits(self, weight: Weight, path: str) -> int:
+        """All bits of a matrix in this format, with its scales.
 
         Errors: `InputError` where a row does not divide into the format's blocks.
         """
-        if not self.stores(weight, entry):
-            return self.wide * product(weight.shape)  # type: ignore[no-any-return]
         rows, columns = weight.shape
         tall, long = self.block if isinstance(self.block, tuple) else (1, self.block or columns)
         if self.whole and columns % long:
-            fault = f"{entry.path} has rows of {columns:,}, which {self.name}'s blocks of {long} do not divide"
+            fault = f"{path} has rows of {columns:,}, which {self.name}'s blocks of {long} do not divide"
             raise InputError(
-                "weights", [f"{fault} (llama.cpp stores it in another type: txcalc show FILE.gguf says which)"]
+                "weights", [f"{fault} (llama.cpp stores it in another type: a mixture such as Q4_K_M says which)"]
             )
         blocks = ceil_div(rows, tall) * ceil_div(columns, long) if self.block else 0
         bits: int = rows * columns * self.bits + blocks * self.scale + rows * self.row + self.tensor
@@ -86,7 +93,7 @@ class Format:
 
     def part_filled(self, entries: Iterable[Entry]) -> list[str]:
         """The matrices whose last blocks are not full, by path with their shape: each still has a scale of its own."""
-        long = self.block[1] if isinstance(self.block, tuple) else self.block
+        long = self.long
         stored = ((e.path, w.shape) for e in entries for w in e.leaf.weights() if self.stores(w, e))
         return [f"{path} ({rows:,} × {columns:,})" for path, (rows, columns) in stored if long and columns % long]
 
@@ -94,6 +101,16 @@ class Format:
         """Bytes of a leaf's tensors, all its copies."""
         one = sum(ceil_div(self.bits_of(weight, entry), 8) for weight in entry.leaf.weights())
         return one * entry.times  # type: ignore[no-any-return]
+
+    def dtype_of(self, entry: Entry) -> str | None:
+        """What the accelerator multiplies a leaf's matrix in; None: as it multiplies what stays wide."""
+        tensors = entry.leaf.weights()
+        return self.dtype if isinstance(entry.leaf, Linear) and tensors and self.stores(tensors[0], entry) else None
+
+    @property
+    def long(self) -> int:
+        """Elements of a row that share a scale; 0: none do."""
+        return self.block[1] if isinstance(self.block, tuple) else self.block
 
     @property
     def bits_per_weight(self) -> Fraction:
@@ -114,6 +131,8 @@ _GGUF = {
     "q5_0": (32, 22, 5),
     "q5_1": (32, 24, 5),
     "q8_0": (32, 34, 8),
+    "iq1_s": (256, 50, 1),
+    "iq1_m": (256, 56, 1),
     "q2_k": (256, 84, 2),
     "q3_k": (256, 110, 3),
     "q4_k": (256, 144, 4),
@@ -139,6 +158,7 @@ def _plain(name: str, bits: int) -> Format:
     return Format(name, bits, EVERY_MATRIX, "no scales", dtype, wide=bits)
 
 
+GGML = {name: _ggml(name, *block) for name, block in (*_GGUF.items(), ("mxfp4", (32, 17, 4)))}
 FORMATS = {
     form.name: form
     for form in (
@@ -156,23 +176,167 @@ FORMATS = {
         Format("nf4", 4, LAYERS, f"{_BNB}: blocks of 64, fp32 scales", block=64, scale=32),
         Format("mxfp4", 4, EXPERTS, f"{_OCP}; on experts only, as gpt-oss has it", "bf16", block=32, scale=8),
         Format("nvfp4", 4, LAYERS, "NVFP4: blocks of 16, an fp8 scale, fp32 a tensor", "fp4", 16, 8, tensor=32),
-        *(_ggml(name, *block) for name, block in _GGUF.items()),
+        *(form for name, form in GGML.items() if name != "mxfp4"),
     )
 }
 
-_MIXTURE = re.compile(r"i?q[2-6]_k?_?(s|m|l|xl|xs)\Z")
+
+Place = tuple[str, int | None]  # a path without its numbers, and the number of its layer
+
+
+def name_of(entry: Entry) -> str:
+    """An entry's path without the numbers of its layers and experts: `layers.experts.routed.gate`."""
+    return ".".join(step.name for step in entry.steps)
+
+
+def layers_of(entry: Entry) -> Sequence[int | None]:
+    """The layers that an entry's weights stand in; a layer that others share is named once."""
+    for step in entry.steps:
+        if step.name == "layers" and step.indices is not None:
+            return list(step.indices)[: step.times]
+    return (None,)
+
+
+@dataclass(frozen=True)
+class Mixed(Format):
+    """Weights whose matrices have formats of their own, layer by layer; the fields are those of the one that most
+    elements have. `table` says which: of a path without its numbers and a layer; what it does not name stays wide.
+    """
+
+    table: Mapping[Place, Format] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        source: str,
+        entries: Iterable[Entry],
+        choose: Callable[[Entry, int | None], Format | None],
+        wide: int,
+    ) -> Format:
+        """The formats that `choose` gives to the matrices of a model; one alone where they have it in common."""
+        table: dict[Place, Format] = {}
+        elements: dict[Format, int] = {}
+        for entry in entries:
+            if not any(_is_matrix(entry, weight) for weight in entry.leaf.weights()):
+                continue
+            numbers = layers_of(entry)
+            for number in numbers:
+                if form := choose(entry, number):
+                    table[name_of(entry), number] = form
+                    elements[form] = elements.get(form, 0) + entry.params // len(numbers)
+        main = max(elements, key=lambda form: elements[form], default=FORMATS["fp32" if wide == 32 else "bf16"])
+        given = {item.name: getattr(main, item.name) for item in fields(Format)}
+        return cls(**{**given, "name": name, "source": source, "wide": wide, "table": table})
+
+    def parts(self, weight: Weight, entry: Entry) -> list[tuple[Format | None, int]]:
+        """The formats of a tensor's layers with how many have each; None: it stays wide."""
+        if not _is_matrix(entry, weight):
+            return [(None, 1)]
+        found: dict[Format | None, int] = {}
+        for number in layers_of(entry):
+            form = self.table.get((name_of(entry), number))
+            found[form] = found.get(form, 0) + 1
+        return list(found.items())
+
+    def bits_of(self, weight: Weight, entry: Entry) -> Any:
+        """All bits of one tensor of a leaf, on average over the layers that have it."""
+        parts = [(self._bits(form, weight, entry), number) for form, number in self.parts(weight, entry)]
+        if len(parts) == 1:
+            return parts[0][0]
+        return Fraction(sum(bits * number for bits, number in parts), sum(number for _, number in parts))
+
+    def _bits(self, form: Format | None, weight: Weight, entry: Entry) -> Any:
+        return self.wide * product(weight.shape) if form is None else form.matrix_bits(weight, entry.path)
+
+    def bytes_of(self, entry: Entry) -> int:
+        """Bytes of a leaf's tensors, all its copies."""
+        total = 0
+        for weight in entry.leaf.weights():
+            parts = self.parts(weight, entry)
+            each = entry.times // sum(number for _, number in parts)
+            total += sum(ceil_div(self._bits(form, weight, entry), 8) * number * each for form, number in parts)
+        return total
+
+    def stores(self, weight: Weight, entry: Entry) -> bool:
+        """True for a tensor that has a format in some layer."""
+        return any(form for form, _ in self.parts(weight, entry))
+
+    def dtype_of(self, entry: Entry) -> str | None:
+        """What the accelerator multiplies most layers' matrix in."""
+        tensors = entry.leaf.weights()
+        if not (isinstance(entry.leaf, Linear) and tensors):
+            return None
+        form = max(self.parts(tensors[0], entry), key=lambda item: item[1])[0]
+        return form.dtype if form else None
+
+    def part_filled(self, entries: Iterable[Entry]) -> list[str]:
+        """Of each format, the matrices whose last blocks are not full."""
+        held = [
+            (entry, weight, form)
+            for entry in entries
+            for weight in entry.leaf.weights()
+            for form, _ in self.parts(weight, entry)
+            if form
+        ]
+        return [
+            f"{entry.path} ({weight.shape[0]:,} × {weight.shape[1]:,})"
+            for entry, weight, form in held
+            if form.long and weight.shape[1] % form.long
+        ]
+
+
+def _is_matrix(entry: Entry, weight: Weight) -> bool:
+    """True for what a quantiser may store: a linear layer's matrix, the table of tokens."""
+    leaf = entry.leaf
+    if isinstance(leaf, Lookup):
+        return entry.steps[-1].name == "tokens"
+    return isinstance(leaf, Linear) and weight.name == "weight"
 
 
 def format_of(name: str) -> Format:
-    """The format of a name. Errors: `UnknownName` with the nearest; a mixture of llama.cpp is refused."""
-    wanted = ALIASES.get(name.strip().lower(), name.strip().lower())
+    """The format of a name. Errors: `UnknownName` with the nearest."""
+    wanted = plain(name)
     if wanted in FORMATS:
         return FORMATS[wanted]
-    if _MIXTURE.match(wanted):
-        expected = "one type: a mixture gives each tensor its own"
-        mend = "txcalc show FILE.gguf says a file's own size; or take q4_k or q6_k"
-        raise InputError("weights", [Fault("weights", name, expected, mend)])
-    raise UnknownName("weights", "format of weights", name, list(FORMATS), f"one of {', '.join(FORMATS)}")
+    raise unknown(name)
+
+
+def stored_narrow(name: str) -> bool:
+    """Whether a dtype is also a format of weights that has scales, or leaves some of them wide."""
+    return plain(name) in FORMATS and FORMATS[plain(name)].bits < 16
+
+
+def plain(name: str) -> str:
+    """A format's name as the tables have it; f16 and f32 are llama.cpp's names."""
+    return ALIASES.get(name.strip().lower(), name.strip().lower())
+
+
+def unknown(name: str) -> UnknownName:
+    """That there is no such format, with those there are."""
+    from txcalc.planning.mixtures import MIXTURES
+
+    known = [NATIVE, *FORMATS, *MIXTURES]
+    return UnknownName("weights", "format of weights", name, known, f"one of {', '.join(known)}")
+
+
+NATIVE = "native"  # as published
+
+
+def weights_of(model: Model, name: str) -> Format:
+    """The format of a name, for a model: as published, a mixture of llama.cpp, or one format for its layers.
+
+    A format in which the model's own makers have published a checkpoint is that checkpoint's, with what it leaves wide.
+    Errors: `UnknownName` with the nearest; `InputError` for a `quantization_config` that is not understood.
+    """
+    from txcalc.planning import mixtures, quantised
+
+    wanted = plain(name)
+    if wanted == NATIVE:
+        return quantised.native(model)
+    if (found := quantised.published(model, wanted) or mixtures.mixture(model, wanted)) is not None:
+        return found
+    return covering(format_of(name), {entry.kind for entry in model.ledger()})
 
 
 def covering(form: Format, kinds: Iterable[str]) -> Format:

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
+from txcalc.errors import InputError
 from txcalc.ledger import KINDS, Ledger
 from txcalc.model import Model, leaves_of
 from txcalc.num import ceil_div
 from txcalc.parts.attention import AttentionCore, IndexCore, LatentCore, Selected, Window
 from txcalc.planning.evidence import Known, how_known
 from txcalc.planning.memory import cache_bytes, saved_bytes, training_state, weights_bytes
+from txcalc.planning.quantised import native
 from txcalc.planning.rules import rules_of_thumb
 from txcalc.planning.training import training_flops
+from txcalc.planning.weights import Format
 from txcalc.render.report import Cell, Report, Table, cell, error, percent, rounded
 from txcalc.units import iec, short
 
@@ -80,8 +83,8 @@ def workload(model: Model, ledger: Ledger) -> dict[str, Any]:
     return {"batch": work.batch, "tokens": work.tokens, "past": work.past, "source": source}
 
 
-def data(model: Model, ledger: Ledger) -> dict[str, Any]:
-    """The JSON of `show`."""
+def data(model: Model, ledger: Ledger, form: Format | None = None) -> dict[str, Any]:
+    """The JSON of `show`; weights in a format, or else at the ledger's dtype."""
     work, cache = ledger.work, ledger.cache_terms
     params = ledger.by_kind("params")
     flops = ledger.by_kind("flops")
@@ -119,26 +122,36 @@ def data(model: Model, ledger: Ledger) -> dict[str, Any]:
             "elements": cache.held,
             "bytes": cache_bytes(ledger),
         },
-        "memory": {"weights_bytes": weights_bytes(ledger)},
+        "memory": {"weights_bytes": weights_bytes(ledger, form)},
         "assumptions": list(model.assumptions),
         "notes": list(model.notes),
     }
 
 
-def report(model: Model, ledger: Ledger, kept: Ledger, attention: str, dtype: str, kv_dtype: str) -> Report:
-    """The whole report; `kept` is the same ledger with the attention matrix kept for backward."""
+def report(
+    model: Model,
+    ledger: Ledger,
+    kept: Ledger,
+    attention: str,
+    dtype: str,
+    kv_dtype: str,
+    form: Format | None = None,
+) -> Report:
+    """The whole report; `kept` is the same ledger with the attention matrix kept for backward, `form` that of the
+    weights if it is not their dtype."""
     work = ledger.work
     places = workload(model, ledger)
     said = ", ".join(f"{name} {value:,}" for name, value in places.items() if value is not None)
     header = [*summary(model), *_whole(model), said, convention(model, ledger, attention)]
-    facts = data(model, ledger)
+    facts = data(model, ledger, form)
     facts["convention"]["attention"] = attention
     known = _known(model, ledger)
     facts["known"] = {quantity: found._asdict() for quantity, found in known.items()}
+    rows = _weights(model, ledger, dtype, form, known["params"], facts)
     tables = [
         _parts(ledger, "flops" if attention == "dense" else "flops_masked", known),
         _flops(ledger, attention, known),
-        _memory(ledger, dtype, kv_dtype, kept, known),
+        _memory(ledger, dtype, kv_dtype, kept, known, rows),
         _rules(model, ledger),
     ]
     if model.checkpoint:
@@ -235,12 +248,31 @@ def _per(number: int, among: int) -> Any:
     return share.numerator if share.denominator == 1 else share
 
 
-def _memory(ledger: Ledger, dtype: str, kv_dtype: str, kept: Ledger, known: Mapping[str, Known]) -> Table:
+def _weights(
+    model: Model, ledger: Ledger, dtype: str, form: Format | None, known: Known, facts: dict[str, Any]
+) -> list[list[Any]]:
+    """The weights as asked for, and as published where that is something else."""
+    size = weights_bytes(ledger, form)
+    rows = [_bytes(f"weights ({form.name if form else dtype})", size, known)]
+    try:
+        own = native(model)
+    except InputError:  # a method of quantisation that is not known
+        facts["memory"]["native"] = None
+        return rows
+    published = weights_bytes(ledger, own)
+    facts["memory"]["native"] = {"format": own.name, "bytes": published}
+    if published != size:
+        rows.append(_bytes(f"weights as published ({own.name})", published, Known("published", own.source)))
+    return rows
+
+
+def _memory(
+    ledger: Ledger, dtype: str, kv_dtype: str, kept: Ledger, known: Mapping[str, Known], rows: list[list[Any]]
+) -> Table:
     params, cache, batch = ledger.total("params"), ledger.cache_terms, ledger.work.batch
     growth, constant = (ceil_div(elements * ledger.bits[2], 8) for elements in (cache.growth, cache.constant))
     state = training_state(params)
     weights, held = known["params"], known["cache"]
-    rows = [_bytes(f"weights ({dtype})", weights_bytes(ledger), weights)]
     if cache.growth or cache.constant:
         one = cache_bytes(ledger)
         rows += [

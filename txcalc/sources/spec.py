@@ -120,6 +120,20 @@ def tables(value: Any) -> list[list[Any]]:
     return [[size(rows), size(reads)] for rows, reads in value]
 
 
+def table(value: Any) -> Mapping[str, Any] | None:
+    """A table, read where it is needed."""
+    if value is not None and not isinstance(value, Mapping):
+        raise Wrong("a table")
+    return value
+
+
+def tables_by_name(value: Any) -> Mapping[str, Any]:
+    """Tables by name."""
+    if not isinstance(value, Mapping) or not all(isinstance(item, Mapping) for item in value.values()):
+        raise Wrong("tables by name")
+    return value
+
+
 def parts_of(value: Any) -> list[str]:
     """Names of a layer's parts."""
     if isinstance(value, list) and all(isinstance(item, str) and item in PARTS for item in value):
@@ -171,6 +185,9 @@ IDENTITY = {
     "model_type": Field(text, "", "name of the architecture in Hugging Face configs"),
     "predictors": Field(count, 0, "multi-token-prediction layers beside it, each a layer like its last"),
     "multimodal": Field(flag, False, "the language model of a model that has more to it"),
+    "dtype": Field(one_of("bf16", "fp16", "fp32"), "bf16", "dtype that the published checkpoint has, quantised or not"),
+    "quantization": Field(table, None, "quantization_config of the published checkpoint"),
+    "variants": Field(tables_by_name, {}, "quantization_config of its makers' other checkpoints, by format"),
     "beside": Field(expected, None, "parameters of its towers and projectors, beside the language model"),
 }
 

@@ -85,6 +85,7 @@ def describe(data: Any, where: str = "config.json", name: str = "", ignore: Sequ
         from txcalc.sources.huggingface.projectors import beside
 
         raw |= beside(c, text, raw)
+    raw |= _stored(c, text)
     _remarks(c, text)
     c.leftovers()
     c.finish(where)
@@ -181,7 +182,16 @@ def _remarks(c: Config, text: Config) -> None:
     quantization = c.data.get("quantization_config") or text.data.get("quantization_config")
     if isinstance(quantization, Mapping):
         method = quantization.get("quant_method", "a method it does not name")
-        c.note(f"the checkpoint is quantised ({shown(method)}); parameters are counted as unquantised")
+        c.note(f"the checkpoint is quantised ({shown(method)}): --weights native counts its bytes")
+
+
+def _stored(c: Config, text: Config) -> dict[str, Any]:
+    """How the checkpoint is stored: its dtype, and what its quantiser did."""
+    dtypes = (at.data.get(key) for key in ("dtype", "torch_dtype") for at in (text, c))
+    dtype = str(next((name for name in dtypes if isinstance(name, str)), "bfloat16")).removeprefix("torch.")
+    quantization = c.data.get("quantization_config") or text.data.get("quantization_config")
+    found: dict[str, Any] = {"dtype": {"float32": "fp32", "float16": "fp16"}.get(dtype, "bf16")}
+    return {**found, "quantization": quantization} if isinstance(quantization, Mapping) else found
 
 
 def families() -> dict[str, str]:

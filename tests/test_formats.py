@@ -1,0 +1,317 @@
+"""Weights as published: quantisation configs, mixtures of llama.cpp and files, the same bytes in every command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from txcalc import hardware, load
+from txcalc.cli import app
+from txcalc.errors import InputError, UnknownName
+from txcalc.planning.deployment import Deployment, Rank, engine, plan
+from txcalc.planning.layout import Layout
+from txcalc.planning.mixtures import MIXTURES, WHEN, Layer
+from txcalc.planning.parallelism import Sharding
+from txcalc.planning.quantised import READERS, configured
+from txcalc.planning.weights import FORMATS, weights_of
+
+GIB = 2**30
+SIZES = json.loads((Path(__file__).parent / "data" / "gguf_sizes.json").read_text())
+SMALL = "D=256 L=3 h=4 h_kv=2 F=768 V=1000 untied"
+ATTENTION, WIDE_FFN = 256 * (256 + 128 + 128 + 256), 3 * 256 * 768
+
+
+def run(*argv: str) -> tuple[int, str, str]:
+    result = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"}).invoke(app, list(argv))
+    return result.exit_code, result.stdout, result.stderr
+
+
+def size(source: Any, weights: str = "native") -> int:
+    model = load(source) if isinstance(source, str) else source
+    form = weights_of(model, weights)
+    return sum(form.bytes_of(entry) for entry in model.ledger())
+
+
+def bits(config: dict[str, Any], source: str = SMALL) -> dict[str, int]:
+    """Bits of every leaf's tensors under a config, by path."""
+    model = load(source)
+    form = configured(model, config)
+    return {entry.path: 8 * form.bytes_of(entry) for entry in model.ledger() if entry.leaf.params}
+
+
+# Published checkpoints: total_size of their safetensors index.
+
+TOTALS = {"gpt-oss-20b": 13_761_264_768, "gpt-oss-120b": 65_248_815_744, "llama-3.1-8b": 16_060_522_496}
+
+
+@pytest.mark.parametrize("name", TOTALS)
+def test_native_bytes_are_the_published_checkpoints(name: str) -> None:
+    assert size(name) == TOTALS[name]
+
+
+def test_native_leaves_wide_what_its_makers_left_wide() -> None:
+    """DeepSeek-V3: fp8 in blocks of 128 × 128 with fp32 scales, but for the router, the tables and the norms."""
+    model = load("deepseek-v3")
+    ledger = model.ledger()
+    kinds = ("attention", "feed_forward", "experts", "shared_experts")
+    matrices = [(e.times, e.leaf.weights()[0].shape) for e in ledger if e.kind in kinds and e.params]
+    narrow = sum(times * rows * columns for times, (rows, columns) in matrices)
+    scales = 4 * sum(times * -(-rows // 128) * -(-columns // 128) for times, (rows, columns) in matrices)
+    assert size("deepseek-v3") == narrow + scales + 2 * (model.params - narrow)
+
+
+def test_metas_own_fp8_leaves_attention_and_two_layers_wide() -> None:
+    """Llama Team 2024, section 6.2. vLLM's log of the first upload, which had 16 key/value heads: 57.752 GiB."""
+    model = load("llama-3.1-405b")
+    ffn = 3 * 16_384 * 53_248
+    rows = 4 * (2 * 53_248 + 16_384)
+    assert size("llama-3.1-405b", "fp8") == 2 * model.params - 124 * (ffn - rows)
+    first = load("llama-3.1-405b", {"h_kv": 16})
+    rank = Rank(first, Sharding(first).stages(Layout(tp=8))[0], engine(first, "fp8"))
+    assert rank.weights_bytes / GIB == pytest.approx(57.752, rel=0.005)
+
+
+def test_a_checkpoint_in_its_own_dtype() -> None:
+    assert (size("gpt2"), size("whisper-large-v3")) == (4 * 124_439_808, 2 * 1_543_490_560)
+
+
+# quantization_config.
+
+INT4 = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
+KIMI = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"],
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": INT4}},
+}
+
+
+def test_kimis_int4_is_on_routed_experts_only() -> None:
+    model = load("kimi-k2")
+    form = configured(model, KIMI)
+    routed = sum(e.params for e in model.ledger() if e.kind == "experts")
+    total = sum(form.bytes_of(entry) for entry in model.ledger())
+    assert total == routed * 9 // 16 + 2 * (model.params - routed)  # 4 bits, and 16 for every 32 elements
+    assert total / 1e9 == pytest.approx(594, abs=1)  # the published folder: 594 GB
+
+
+@pytest.mark.parametrize(
+    ("config", "q", "down"),
+    [
+        ({"quant_method": "fp8"}, 8 * 256 * 256 + 32, 8 * 256 * 768 + 32),
+        ({"quant_method": "fp8", "modules_to_not_convert": ["self_attn"]}, 16 * 256 * 256, 8 * 256 * 768 + 32),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 8 * 65_536 + 32 * 4, 8 * 256 * 768 + 32 * 12),
+        ({"quant_method": "fbgemm_fp8"}, 8 * 65_536 + 32 * 256, 8 * 256 * 768 + 32 * 256),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, 4 * 65_536 + 20 * 512, 4 * 256 * 768 + 20 * 1536),
+        ({"quant_method": "gptq", "bits": 8, "group_size": -1}, 8 * 65_536 + 24 * 256, 8 * 256 * 768 + 24 * 256),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, 8 * 65_536 + 32 * 256, 8 * 256 * 768 + 32 * 256),
+        (
+            {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+            4 * 65_536 + 32 * 1024,
+            4 * 256 * 768 + 32 * 3072,
+        ),
+        (
+            {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+            4 * 65_536 + 8 * 4096 + 32,
+            4 * 196_608 + 8 * 12_288 + 32,
+        ),
+        (
+            {"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["lm_head", "*down_proj*"]},
+            8 * 65_536 + 32,
+            16 * 256 * 768,
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"g": {"targets": ["re:.*down_proj"], "weights": INT4}},
+            },
+            16 * 65_536,
+            4 * 196_608 + 16 * 6144,
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {
+                    "g": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}
+                },
+            },
+            8 * 65_536 + 32 * 256,
+            8 * 256 * 768 + 32 * 256,
+        ),
+    ],
+)
+def test_a_config_says_the_bits_of_a_matrix(config: dict[str, Any], q: int, down: int) -> None:
+    found = bits(config)
+    assert (found["layers.0.attention.q"], found["layers.0.feed_forward.down"]) == (3 * q, 3 * down)
+    assert found["embedding.tokens"] == found["head.projection"] == 16 * 256 * 1000
+    assert found["final_norm"] == 16 * 256
+
+
+def test_a_layer_alone_may_stay_wide() -> None:
+    one = bits({"quant_method": "fp8", "modules_to_not_convert": ["model.layers.1"]})
+    assert one["layers.0.attention.q"] == 2 * (8 * 65_536 + 32) + 16 * 65_536
+    ten = bits({"quant_method": "fp8", "modules_to_not_convert": ["model.layers.1"]}, SMALL.replace("L=3", "L=12"))
+    assert ten["layers.0.attention.q"] == 11 * (8 * 65_536 + 32) + 16 * 65_536  # not layers 10 and 11
+
+
+def test_every_stage_of_a_pipeline_holds_its_own_layers_formats() -> None:
+    model = load("llama-3.1-405b")
+    how = engine(model, "fp8")
+    whole = sum(how.weights.bytes_of(entry) for entry in model.ledger())
+    stages = Sharding(model).stages(Layout(pp=4))
+    assert sum(Rank(model, stage, how).weights_bytes * stage.copies for stage in stages) == whole
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"quant_method": "aqlm"}, "quant_method is 'aqlm', expected one of fp8, fbgemm_fp8"),
+        ({"quant_method": "awq", "bits": 16}, "bits is 16, expected one of 4"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": True}, "expected one of them true"),
+        ({"quant_method": "bitsandbytes"}, "expected one of them true"),
+        ({"quant_method": "fp8", "weight_block_size": [128]}, "two whole numbers, rows and columns"),
+        ({"quant_method": "compressed-tensors"}, "config_groups is missing, expected a table"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"g": {"weights": {"num_bits": 4, "strategy": "group"}}},
+            },
+            "group_size is None, expected a whole number above 0, for the strategy is 'group'",
+        ),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 0}, "or -1 for whole rows"),
+        ({"quant_method": "modelopt", "quant_algo": "FP5"}, "quant_algo is 'FP5', expected one of FP8, NVFP4"),
+        ({"quant_method": "fp8", "modules_to_not_convert": ["re:("]}, "a regular expression"),
+        ({"quant_method": "fp8", "modules_to_not_convert": ["mlp", "self_attn"]}, "quantises no layer"),
+        ({"quant_method": "fp8", "ignore": "lm_head"}, "a list of modules' names"),
+    ],
+)
+def test_a_config_that_is_not_understood_is_refused(config: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError) as error:
+        bits(config)
+    assert words in str(error.value), error.value
+
+
+def test_a_quantised_config_json_is_counted_as_published(tmp_path: Path) -> None:
+    llama = {
+        "model_type": "llama",
+        "hidden_size": 256,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 768,
+        "vocab_size": 1000,
+        "torch_dtype": "float16",
+        "tie_word_embeddings": False,
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**llama, "quantization_config": {"quant_method": "fp8"}}))
+    narrow = 3 * (ATTENTION + WIDE_FFN)
+    assert size(str(path)) == 2 * (load(str(path)).params - narrow) + narrow + 3 * 7 * 4
+    assert weights_of(load(str(path)), "native").wide == 16
+    path.write_text(json.dumps({**llama, "quantization_config": {"quant_method": "hqq"}}))
+    code, _, err = run("deploy", str(path), "--gpu", "l4")
+    assert code == 2 and "say --weights FORMAT instead" in err
+    assert run("deploy", str(path), "--gpu", "l4", "--weights", "bf16")[0] == 0
+    assert run("show", str(path))[0] == 0  # parameters are known all the same
+
+
+# Mixtures of llama.cpp.
+
+
+@pytest.mark.parametrize("weights", SIZES["bits_per_weight"]["llama-3.1-8b"])
+def test_a_mixture_has_the_bits_a_weight_of_real_files(weights: str) -> None:
+    rope_freqs = 4 * 64  # a table of frequencies, which is no parameter
+    found = 8 * (size("llama-3.1-8b", weights) + rope_freqs) / load("llama-3.1-8b").params
+    assert round(found, 4) == SIZES["bits_per_weight"]["llama-3.1-8b"][weights]
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "gib"), [(name, w, gib) for name, row in SIZES["gib"].items() for w, gib in row.items()]
+)
+def test_a_mixture_has_the_size_of_real_files(name: str, weights: str, gib: float) -> None:
+    assert round(size(name, weights) / GIB, 2) == gib
+
+
+def test_more_bits_go_to_both_ends_and_every_third_layer() -> None:
+    wide = [i for i in range(32) if WHEN["more"](Layer(i, 32, 4, 0))]
+    assert wide == [0, 1, 2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31]
+
+
+def test_rows_that_a_type_does_not_divide_fall_back() -> None:
+    """gpt-oss has rows of 2,880, no multiple of 256: q4_k becomes q5_0, q6_k q8_0, in blocks of 32."""
+    model = load("gpt-oss-20b")
+    form = weights_of(model, "Q4_K_M")
+    held = {entry.path: form.bytes_of(entry) for entry in model.ledger()}
+    assert held["head.projection"] == 201_088 * 2880 // 32 * 34
+    assert held["layers.0.attention.k"] == 12 * (512 * 2880 // 32 * 22 + 4 * 512)
+    assert held["layers.0.attention.o"] == 12 * (2880 * 4096 // 256 * 144 + 4 * 2880)
+
+
+def test_a_stage_of_a_mixture_is_part_of_the_whole() -> None:
+    model = load("llama-3.1-8b")
+    how = engine(model, "Q4_K_M")
+    stages = Sharding(model).stages(Layout(pp=2))
+    held = sum(Rank(model, stage, how).weights_bytes * stage.copies for stage in stages)
+    assert held == size("llama-3.1-8b", "Q4_K_M")
+
+
+@pytest.mark.parametrize(("name", "near"), [("Q4_K_N", "q4_k_m"), ("IQ2_XXL", "iq2_xxs"), ("nativ", "native")])
+def test_an_unknown_mixture_names_the_nearest(name: str, near: str) -> None:
+    with pytest.raises(UnknownName) as error:
+        weights_of(load("gpt2"), name)
+    assert near in str(error.value)
+
+
+# One vocabulary.
+
+
+@pytest.mark.parametrize("weights", ["native", "int4", "fp8", "mxfp4", "nvfp4", "Q4_K_M", "iq4_xs", "bf16"])
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "gpt-oss-20b"])
+def test_the_same_word_gives_the_same_bytes_everywhere(name: str, weights: str) -> None:
+    expected = size(name, weights)
+    _, out, _ = run("show", name, "--weights", weights, "--json")
+    assert json.loads(out)["memory"]["weights_bytes"] == expected
+    _, out, _ = run("deploy", name, "--gpu", "b200:1", "--weights", weights, "--json")
+    assert json.loads(out)["memory"][0]["weights_bytes"] == expected
+
+
+def test_a_dtype_that_is_a_format_is_that_format() -> None:
+    narrow, wide = (
+        json.loads(run("show", "llama-3.1-8b", "--dtype", dtype, "--json")[1]) for dtype in ("int4", "bf16")
+    )
+    assert narrow["memory"]["weights_bytes"] == size("llama-3.1-8b", "int4")
+    assert wide["memory"]["weights_bytes"] == 16_060_522_496
+    assert narrow["memory"]["native"] == {"format": "bf16", "bytes": 16_060_522_496}
+
+
+def test_a_bare_weights_still_asks_for_headers() -> None:
+    assert run("show", "gpt2", "--weights")[1] == run("show", "gpt2", "--headers")[1] == run("show", "gpt2")[1]
+
+
+def test_native_is_the_default_of_a_plan() -> None:
+    """A Kimi in its own fp8 fits on 16 H200, which 2 TB of bf16 would not; gpt-oss-120b on one H100."""
+    model = load("gpt-oss-120b")
+    assert engine(model).weights.name == "mxfp4"
+    assert plan(Deployment(model, hardware.load("h100-sxm"), engine(model)), 8192, 1, 1).best.fits
+
+
+def test_a_format_that_a_card_does_not_multiply_in_is_read_narrow_and_multiplied_wide() -> None:
+    """Engines run fp8 checkpoints on an A100 with 16-bit products (Marlin): memory as fp8, speed of bf16 products."""
+    model = load("llama-3.1-8b")
+    a100 = hardware.load("a100-80gb-sxm")
+    found = plan(Deployment(model, a100, engine(model, "fp8")), 8192, 1, 1)
+    assert found.best.fits and found.best.fullest.weights == size("llama-3.1-8b", "fp8")
+    assert any("does not multiply in fp8" in note for note in found.notes)
+    code, out, _ = run("deploy", "llama-3.1-8b", "--gpu", "a100-80gb-sxm:1", "--weights", "fp8")
+    assert code == 0 and "TTFT" in out
+
+
+def test_every_name_is_read_and_every_reader_has_a_test() -> None:
+    assert {"fp8", "mxfp4", "awq", "gptq", "bitsandbytes", "modelopt", "compressed-tensors"} <= set(READERS)
+    assert set(MIXTURES) & set(FORMATS) >= {"q8_0", "q6_k", "q4_0"}
+    model = load(SMALL)
+    assert all(size(model, name) > 0 for name in (*MIXTURES, *FORMATS))

@@ -1,0 +1,284 @@
+"""The mixtures of llama.cpp (Q4_K_M, Q6_K, IQ3_XS …): which type its quantiser gives to each matrix of each layer.
+
+A mixture has a type for all, and rules for what matters more: the values of attention, the way down, the head. A row
+that a type's blocks do not divide falls back to another type. Files with an importance matrix (imatrix) are what the
+IQ1, IQ2, IQ3_XXS and Q2_K_S mixtures need; the others are as made without one.
+
+Source   llama.cpp src/llama-quant.cpp (007dbbf, 2026): llama_tensor_get_type_impl, tensor_type_fallback
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from txcalc.errors import InputError
+from txcalc.ledger import Entry
+from txcalc.model import Model
+from txcalc.parts.linear import Lookup
+from txcalc.planning.weights import FORMATS, GGML, Format, Mixed, layers_of, name_of, plain
+
+
+class Layer(NamedTuple):
+    """Where a matrix stands: its number among `of`, and what of the model the rules ask."""
+
+    number: int
+    of: int
+    groups: int  # query heads a key/value head
+    experts: int
+
+    @property
+    def more(self) -> bool:
+        """An eighth of the layers at each end, and every third between."""
+        eighth = self.of // 8
+        return self.number < eighth or self.number >= 7 * self.of // 8 or (self.number - eighth) % 3 == 2
+
+
+WHEN: Mapping[str, Callable[[Layer], bool]] = {
+    "": lambda at: True,
+    "more": lambda at: at.more,
+    "first 2": lambda at: at.number < 2,
+    "first 4": lambda at: at.number < 4,
+    "first 1/16": lambda at: at.number < at.of // 16,
+    "first 1/8": lambda at: at.number < at.of // 8,
+    "between": lambda at: at.of // 8 <= at.number < 7 * at.of // 8,
+    "grouped": lambda at: at.groups >= 4,
+    "grouped or sparse": lambda at: at.groups >= 4 or at.experts >= 4,
+    "8 experts": lambda at: at.experts == 8,
+    "8 experts, more": lambda at: at.experts == 8 and at.more,
+}
+Rules = tuple[tuple[str, str], ...]  # when, and the type then; the first that holds
+
+
+class Mixture(NamedTuple):
+    """A type for all matrices, and the rules for some; `head` is that of the head, and of a tied table."""
+
+    default: str
+    v: Rules = ()
+    k: Rules = ()
+    q: Rules = ()
+    o: Rules = ()
+    gate: Rules = ()
+    down: Rules = ()
+    table: str = ""
+    head: str = "q6_k"
+    low: bool = False  # the group whose rules are for 1 and 2 bits
+
+
+_SPARSE_K, _SPARSE_O = (("8 experts", "q8_0"),), (("8 experts", "q5_k"),)
+
+
+def _some(default: str, **rules: Rules | str) -> Mixture:
+    """A mixture whose values and keys are wider where there are eight experts."""
+    v = (("8 experts", "q8_0"), *rules.pop("v", ()))
+    k = (*_SPARSE_K, *rules.pop("k", ()))
+    return Mixture(default, v=v, k=k, **rules)  # type: ignore[arg-type]
+
+
+def _low(default: str, less: str, o: str = "", table: str = "q2_k") -> Mixture:
+    """A mixture of one or two bits: `less` is what the values and the first layers' way down get."""
+    v = (("grouped or sparse", "q4_k"), ("", less))
+    end = (("", o),) if o else ()
+    return Mixture(
+        default, v, (("8 experts", "q4_k"),), (), (*_SPARSE_O, *end), (), (("first 1/8", less),), table, "q5_k", True
+    )
+
+
+MIXTURES: Mapping[str, Mixture] = {
+    "q4_0": _some("q4_0"),
+    "q4_1": _some("q4_1"),
+    "q5_0": _some("q5_0"),
+    "q5_1": _some("q5_1"),
+    "q8_0": _some("q8_0", head="q8_0"),
+    "q2_k": _some("q2_k", v=(("grouped", "q4_k"), ("", "q3_k")), o=(*_SPARSE_O, ("", "q3_k")), down=(("", "q3_k"),)),
+    "q2_k_s": _some("q2_k", v=(("grouped", "q4_k"),), down=(("first 1/8", "q4_k"),)),
+    "q3_k_s": _some("q3_k", o=_SPARSE_O),
+    "q3_k_m": _some(
+        "q3_k",
+        v=(("first 2", "q5_k"), ("", "q4_k")),
+        o=(*_SPARSE_O, ("", "q4_k")),
+        down=(("first 1/16", "q5_k"), ("", "q4_k")),
+    ),
+    "q3_k_l": _some("q3_k", v=(("", "q5_k"),), o=(("8 experts", "q3_k"), ("", "q5_k")), down=(("", "q5_k"),)),
+    "q4_k_s": _some("q4_k", v=(("first 4", "q5_k"),), o=_SPARSE_O, down=(("first 1/8", "q5_k"),)),
+    "q4_k_m": _some("q4_k", v=(("more", "q6_k"),), o=_SPARSE_O, down=(("more", "q6_k"),)),
+    "q5_k_s": _some("q5_k"),
+    "q5_k_m": _some("q5_k", v=(("more", "q6_k"),), down=(("more", "q6_k"),)),
+    "q6_k": _some("q6_k"),
+    "iq1_s": _low("iq1_s", "q2_k", "iq2_xxs"),
+    "iq1_m": _low("iq1_m", "q2_k", "iq2_xxs"),
+    "iq2_xxs": _low("iq2_xxs", "q2_k"),
+    "iq2_xs": _low("iq2_xs", "q2_k"),
+    "iq2_s": _low("iq2_xs", "iq3_s", "iq3_s", "iq3_s"),
+    "iq2_m": _low("iq2_s", "iq3_s", "iq3_s", "iq3_s"),
+    "iq3_xxs": _some(
+        "iq3_xxs",
+        v=(("grouped", "q4_k"),),
+        k=(("", "iq2_s"),),
+        q=(("", "iq2_s"),),
+        o=(*_SPARSE_O, ("", "iq3_s")),
+        table="iq3_s",
+        head="q5_k",
+    ),
+    "iq3_xs": _some(
+        "iq3_s",
+        v=(("grouped", "q4_k"),),
+        k=(("", "iq3_xxs"),),
+        q=(("", "iq3_xxs"),),
+        o=_SPARSE_O,
+        gate=(("between", "iq3_xxs"),),
+    ),
+    "iq3_s": _some("iq3_s", v=(("grouped", "q4_k"),), o=_SPARSE_O),
+    "iq3_m": _some(
+        "iq3_s",
+        v=(("", "q4_k"),),
+        o=(*_SPARSE_O, ("", "q4_k")),
+        down=(("first 1/8", "q4_k"), ("8 experts, more", "q4_k")),
+    ),
+    "iq4_nl": _some("iq4_nl", v=(("grouped", "q5_k"),), o=_SPARSE_O, down=(("first 1/8", "q5_k"),)),
+    "iq4_xs": _some("iq4_xs", v=(("grouped", "q5_k"),), o=_SPARSE_O, down=(("first 1/8", "q5_k"),)),
+}
+# What a type becomes where its blocks of 256 do not divide a row.
+FALLBACK = {
+    **dict.fromkeys(("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs"), "iq4_nl"),
+    **dict.fromkeys(("q2_k", "q3_k"), "q4_0"),
+    "q4_k": "q5_0",
+    "q5_k": "q5_1",
+    "q6_k": "q8_0",
+}
+# Whose layers hold queries, keys and values in one tensor, which gets the values' type.
+FUSED = frozenset(
+    {"bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "mpt", "phi", "phi3", "stablelm_epoch", "dbrx"}
+)
+ALIASES = {"q3_k": "q3_k_m"}  # as llama-quantize has them; q4_k and q5_k stay one type alone here
+
+
+def mixture(model: Model, name: str) -> Format | None:
+    """The formats that a mixture gives to a model's matrices; None where there is no mixture of the name."""
+    wanted = plain(name)
+    if wanted == "mxfp4_moe":
+        return _mixed(model, wanted, lambda entry, _: "mxfp4" if entry.kind == "experts" else "q8_0")
+    if wanted not in MIXTURES:
+        return None
+    rules, (stack, layer) = MIXTURES[wanted], _shape(model)
+    ledger = [entry for entry in model.ledger() if entry.leaf.params]
+    values = sorted({i for entry in ledger if _role(model, entry) == "v" for i in layers_of(entry) if i is not None})
+    place = {number: i for i, number in enumerate(values)}
+    tied = bool(stack["head"]["tied"])
+
+    def choose(entry: Entry, number: int | None) -> str:
+        if entry.kind == "head" or (tied and isinstance(entry.leaf, Lookup)):
+            return rules.head
+        if isinstance(entry.leaf, Lookup):
+            return rules.table or rules.default
+        role = _role(model, entry)
+        at = layer._replace(number=number or 0)
+        if role == "v":
+            at = at._replace(number=place.get(number or 0, 0), of=len(values))
+        own: Rules = getattr(rules, {"up": "gate"}.get(role, role), ()) if role else ()
+        chosen = next((kind for when, kind in own if WHEN[when](at)), rules.default)
+        seventy = layer.of == 80 and layer.groups > 1 and not rules.low  # llama.cpp's own name for the shape is 70B
+        return "q5_k" if role == "v" and seventy and chosen in ("q3_k", "q4_k") else chosen
+
+    return _mixed(model, wanted, choose)
+
+
+def _shape(model: Model) -> tuple[Mapping[str, Any], Layer]:
+    """The stack that generates, and what the rules ask of it."""
+    stack = next(reversed(model.spec["stacks"].values()))
+    tables = list(stack["layer"].values())
+    attention = next((table["attention"] for table in tables if "attention" in table), None)
+    experts = max((table["experts"]["n_experts"] for table in tables if "experts" in table), default=0)
+    groups = attention["n_heads"] // attention["n_kv_heads"] if attention else 1
+    return stack, Layer(0, stack["n_layers"], groups, experts)
+
+
+def _role(model: Model, entry: Entry) -> str:
+    """What the rules call a matrix: q, k, v, o, gate, up, down; "" for all others."""
+    name = name_of(entry)
+    own, inside = entry.steps[-1].name, any(step.name in ("attention", "delta") for step in entry.steps)
+    if inside and own in ("q", "k", "v", "o"):
+        return "v" if own in ("q", "k") and model.spec["model_type"] in FUSED else own
+    if name.endswith("delta.in_proj"):
+        return "v"
+    return own if entry.kind in ("feed_forward", "experts", "shared_experts") and own in ("gate", "up", "down") else ""
+
+
+def _mixed(model: Model, name: str, choose: Callable[[Entry, int | None], str]) -> Format:
+    def form(entry: Entry, number: int | None) -> Format | None:
+        if entry.kind == "router":
+            return None
+        rows = entry.leaf.weights()[0].shape[1]
+        kind = choose(entry, number)
+        if entry.kind == "head" or isinstance(entry.leaf, Lookup):
+            kind = kind if rows % GGML[kind].long == 0 else "q8_0"
+        for narrow in (kind, FALLBACK.get(kind, "fp16"), "fp16"):
+            found = GGML.get(narrow, FORMATS["fp16"])
+            if not found.long or rows % found.long == 0:
+                return found
+        raise AssertionError("fp16 has no blocks")
+
+    ledger = [entry for entry in model.ledger() if entry.leaf.params]
+    return Mixed.of(name.upper() if name in MIXTURES else name, f"llama.cpp's mixture {name.upper()}", ledger, form, 32)
+
+
+# The ends of paths that a tensor of a .gguf file holds, by its name in a layer.
+TENSORS: Mapping[str, tuple[str, ...]] = {
+    "attn_q": ("attention.q",),
+    "attn_k": ("attention.k",),
+    "attn_v": ("attention.v",),
+    "attn_qkv": ("attention.q", "attention.k", "attention.v", "delta.in_proj"),
+    "attn_output": ("attention.o",),
+    "attn_q_a": ("attention.q_a",),
+    "attn_q_b": ("attention.q_b",),
+    "attn_kv_a_mqa": ("attention.kv_a",),
+    "attn_kv_b": ("attention.kv_b",),
+    "attn_v_b": ("attention.kv_b",),
+    "ffn_gate": ("feed_forward.gate",),
+    "ffn_up": ("feed_forward.up", "feed_forward.gate"),
+    "ffn_down": ("feed_forward.down",),
+    "ffn_gate_exps": ("experts.routed.gate",),
+    "ffn_up_exps": ("experts.routed.up",),
+    "ffn_down_exps": ("experts.routed.down",),
+    "ffn_gate_up_exps": ("experts.routed.gate", "experts.routed.up"),
+    "ffn_gate_shexp": ("experts.shared.gate",),
+    "ffn_up_shexp": ("experts.shared.up",),
+    "ffn_down_shexp": ("experts.shared.down",),
+    "ssm_in": ("mamba.in_proj", "mamba2.in_proj"),
+    "ssm_x": ("mamba.x_proj",),
+    "ssm_dt": ("mamba.dt_proj",),
+    "ssm_out": ("mamba.out_proj", "mamba2.out_proj", "delta.out_proj"),
+}
+
+
+def stored(model: Model) -> Format:
+    """The types that a .gguf file has, tensor by tensor."""
+    assert model.checkpoint is not None
+    held = {tensor.name: tensor.dtype.lower() for tensor in model.checkpoint.held.tensors}
+    places: dict[str, list[str]] = {}
+    for name, ends in TENSORS.items():
+        for end in ends:
+            places.setdefault(end, []).append(name)
+
+    def form(entry: Entry, number: int | None) -> Format | None:
+        if isinstance(entry.leaf, Lookup):
+            names = ["token_embd.weight"]
+        elif entry.kind == "head":
+            names = ["output.weight", "token_embd.weight"]
+        else:
+            path = name_of(entry)
+            own = next((found for end, found in places.items() if path.endswith("." + end)), [])
+            names = [f"blk.{number}.{name}.weight" for name in own]
+        kind = next((held[name] for name in names if name in held), None)
+        if kind is None or kind == "f32":
+            return None
+        plain_ = {"f16": "fp16", "bf16": "bf16"}.get(kind)
+        if plain_:
+            return FORMATS[plain_]
+        if kind not in GGML:
+            raise InputError(model.name, [f"holds tensors of type {kind.upper()}, whose size is not known here"])
+        return GGML[kind]
+
+    ledger = [entry for entry in model.ledger() if entry.leaf.params]
+    kinds = sorted({kind for kind in held.values() if kind != "f32"})
+    return Mixed.of("+".join(kinds), "the types of its .gguf file", ledger, form, 32)

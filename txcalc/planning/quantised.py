@@ -1,0 +1,405 @@
+"""The weights of a model as they are published: its `quantization_config`, or its own dtype.
+
+A quantiser's config says a format and which modules it leaves alone, by the names that modules have in transformers.
+`names` gives a ledger's leaf those names. A method that is not known is refused: its bytes cannot be guessed.
+
+Source   transformers' quantizers (`should_convert_module`), compressed-tensors' `QuantizationConfig`, AutoAWQ, AutoGPTQ
+         and ModelOpt as their checkpoints store it (2026-11)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from txcalc.errors import ABSENT, Fault, InputError
+from txcalc.ledger import Entry
+from txcalc.model import Model
+from txcalc.parts.linear import Lookup
+from txcalc.planning.weights import EXPERTS, FORMATS, LAYERS, Format, Mixed, name_of
+
+WHERE = "quantization_config"
+Config = Mapping[str, Any]
+
+# The names that a leaf's module has in checkpoints, by the end of its path in the ledger.
+ATTENTION, MLP = ("self_attn", "attention", "attn"), ("mlp", "feed_forward", "block_sparse_moe", "moe")
+MODULES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "attention.q": (ATTENTION, ("q_proj", "qkv_proj", "query_key_value", "wq")),
+    "attention.k": (ATTENTION, ("k_proj", "qkv_proj", "query_key_value", "wk")),
+    "attention.v": (ATTENTION, ("v_proj", "qkv_proj", "query_key_value", "wv")),
+    "attention.o": (ATTENTION, ("o_proj", "out_proj", "wo", "dense")),
+    "attention.g": (ATTENTION, ("q_proj", "g_proj", "gate_proj")),
+    "attention.q_a": (ATTENTION, ("q_a_proj",)),
+    "attention.q_b": (ATTENTION, ("q_b_proj", "q_proj")),
+    "attention.kv_a": (ATTENTION, ("kv_a_proj_with_mqa",)),
+    "attention.kv_b": (ATTENTION, ("kv_b_proj",)),
+    "attention.indexer.q": (("self_attn.indexer",), ("wq_b",)),
+    "attention.indexer.k": (("self_attn.indexer",), ("wk",)),
+    "attention.indexer.weights": (("self_attn.indexer",), ("weights_proj",)),
+    "feed_forward.gate": (MLP, ("gate_proj", "gate_up_proj", "w1")),
+    "feed_forward.up": (MLP, ("up_proj", "gate_up_proj", "w3", "fc1", "c_fc")),
+    "feed_forward.down": (MLP, ("down_proj", "w2", "fc2", "c_proj")),
+    "experts.router": (MLP, ("gate", "router", "router.gate")),
+    "experts.shared_gate": (MLP, ("shared_expert_gate",)),
+    "experts.routed.gate": (MLP, ("experts.*.gate_proj", "experts.gate_up_proj", "experts.*.w1")),
+    "experts.routed.up": (MLP, ("experts.*.up_proj", "experts.gate_up_proj", "experts.*.w3")),
+    "experts.routed.down": (MLP, ("experts.*.down_proj", "experts.down_proj", "experts.*.w2")),
+    "experts.shared.gate": (MLP, ("shared_experts.gate_proj", "shared_expert.gate_proj", "shared_mlp.gate_proj")),
+    "experts.shared.up": (MLP, ("shared_experts.up_proj", "shared_expert.up_proj", "shared_mlp.up_proj")),
+    "experts.shared.down": (MLP, ("shared_experts.down_proj", "shared_expert.down_proj", "shared_mlp.down_proj")),
+    "delta.in_proj": (("linear_attn",), ("in_proj_qkv", "in_proj_qkvz")),
+    "delta.gate_proj": (("linear_attn",), ("in_proj_z", "in_proj_qkvz")),
+    "delta.decay_proj": (("linear_attn",), ("in_proj_a", "in_proj_ba")),
+    "delta.beta_proj": (("linear_attn",), ("in_proj_b", "in_proj_ba")),
+    "delta.out_proj": (("linear_attn",), ("out_proj",)),
+}
+HEAD, TABLE = ("lm_head",), ("embed_tokens", "embeddings", "wte")
+PREFIXES = ("model", "model.language_model", "language_model.model", "transformer", "backbone")
+
+
+@cache
+def names(path: str) -> tuple[str, ...]:
+    """What follows `layers.N.` in the names that a leaf's module may have in a checkpoint."""
+    ends = [end for end in MODULES if path.endswith("." + end)]
+    if not ends:
+        return (path.rpartition("layers.")[2],)
+    above, own = MODULES[max(ends, key=len)]
+    return tuple(f"{one}.{name}" for one in above for name in own)
+
+
+class Modules:
+    """Patterns of modules, as quantisers' lists have them: names, parts of names, globs, `re:` expressions."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self.words: set[str] = set()
+        self.patterns: list[re.Pattern[str]] = []
+        for text in patterns:
+            if text.startswith("re:"):
+                self.patterns.append(_compiled(text[3:]))
+            elif "*" in text:
+                self.patterns.append(_compiled(re.escape(text.rstrip(".*")).replace(r"\*", ".*") + r"(?:\.|$)"))
+            else:
+                self.words.add(_short(text))
+
+    def have(self, entry: Entry, number: int | None) -> bool:
+        """Whether a leaf is among them, in a layer."""
+        if number is None:
+            own: tuple[str, ...] = (
+                HEAD if entry.kind == "head" else TABLE if isinstance(entry.leaf, Lookup) else (entry.path,)
+            )
+            full = [*own, *(f"{prefix}.{name}" for prefix in PREFIXES for name in own)]
+        else:
+            own = tuple(f"layers.{number}.{name}" for name in names(name_of(entry)))
+            full = [f"{prefix}.{name}" for prefix in PREFIXES for name in own]
+        if any(pattern.match(name) for pattern in self.patterns for name in full):
+            return True
+        return any(run in self.words for name in own for run in _runs(name))
+
+
+@cache
+def _runs(name: str) -> tuple[str, ...]:
+    """All runs of a name's segments: what a name in a list may be of it."""
+    steps = name.split(".")
+    n = len(steps)
+    return tuple(".".join(steps[i:j]) for i in range(n) for j in range(i + 1, n + 1))
+
+
+def _short(name: str) -> str:
+    """A name from its layer on."""
+    at = re.search(r"(?:^|\.)(?:layers|h|blocks)\.(?=\d)", name)
+    return ("layers." + name[at.end() :] if at else name.removeprefix("model.")).removesuffix(".weight")
+
+
+def _compiled(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error:
+        raise InputError(WHERE, [Fault("ignore", text, "a regular expression after re:")]) from None
+
+
+Rule = tuple[Callable[[Entry, int | None], bool], Format | None]  # the first that is true of a leaf decides
+
+
+def native(model: Model) -> Format:
+    """The weights as published. Errors: `InputError` for a config that is not understood or contradicts itself."""
+    dtype = model.spec["dtype"]
+    if model.checkpoint and model.checkpoint.held.form == "gguf":
+        from txcalc.planning.mixtures import stored
+
+        return stored(model)
+    config = model.spec["quantization"]
+    if config is None:
+        return FORMATS[dtype]
+    return configured(model, config, FORMATS[dtype].bits)
+
+
+def published(model: Model, name: str) -> Format | None:
+    """A checkpoint in the format of a name that the model's own makers have published; None: none."""
+    config = model.spec["variants"].get(name)
+    if config is None:
+        return None
+    return configured(model, config, FORMATS[model.spec["dtype"]].bits)
+
+
+def configured(model: Model, config: Config, wide: int = 16) -> Format:
+    """The formats that a `quantization_config` gives to a model's matrices. Errors: `InputError`."""
+    read = _Config(config)
+    rules = list(read.rules())
+    if read.faults:
+        raise InputError(WHERE, read.faults)
+
+    def choose(entry: Entry, number: int | None) -> Format | None:
+        return next((form for covers, form in rules if covers(entry, number)), None)
+
+    ledger = [entry for entry in model.ledger() if entry.leaf.params]
+    source = f"quantization_config: {read.method}"
+    main = next((form for _, form in reversed(rules) if form), None)
+    found = Mixed.of(main.name if main else read.method, source, ledger, choose, wide)
+    if not isinstance(found, Mixed) or not found.table:
+        raise InputError(WHERE, [f"quantises no layer of {model.name}: its lists leave every one wide"])
+    return found
+
+
+def _linear(entry: Entry, _: int | None) -> bool:
+    """A linear layer of a block: what transformers replaces. Routers are no linear layers of its modules."""
+    return entry.kind in LAYERS
+
+
+def _routed(entry: Entry, _: int | None) -> bool:
+    return entry.kind in EXPERTS
+
+
+class _Config:
+    """Reads one config into rules and gathers its faults."""
+
+    def __init__(self, raw: Config) -> None:
+        self.raw, self.faults = raw, list[Fault | str]()
+        method = raw.get("quant_method")
+        if method is None and (raw.get("load_in_4bit") or raw.get("load_in_8bit")):
+            method = "bitsandbytes"
+        self.method = str(method or "").lower().replace("_", "-")
+
+    def rules(self) -> Iterator[Rule]:
+        reader = READERS.get(self.method)
+        if reader is None:
+            mend = "say --weights FORMAT instead"
+            self.faults.append(Fault("quant_method", self.raw.get("quant_method", ABSENT), _known(), mend))
+            return
+        yield (Modules(self.left()).have, None)
+        yield from reader(self)
+
+    def left(self) -> Iterator[str]:
+        """The names of modules that stay wide."""
+        for key in ("modules_to_not_convert", "ignore", "exclude_modules", "exclude", "llm_int8_skip_modules"):
+            value = self.raw.get(key) or ()
+            if (
+                isinstance(value, str)
+                or not isinstance(value, list | tuple)
+                or not all(isinstance(v, str) for v in value)
+            ):
+                self.faults.append(Fault(key, value, "a list of modules' names"))
+                continue
+            yield from value
+
+    def number(self, key: str, among: tuple[int, ...] = (), default: Any = ABSENT, table: Config | None = None) -> Any:
+        """A whole number of a key, one of some if they are given."""
+        value = (self.raw if table is None else table).get(key, default)
+        if type(value) is int and (value in among if among else value > 0):
+            return value
+        expected = "one of " + ", ".join(map(str, among)) if among else "a whole number above 0"
+        self.faults.append(Fault(key, value, expected))
+        return among[0] if among else 1
+
+    def fp8(self) -> Iterator[Rule]:
+        block = self.raw.get("weight_block_size")
+        if block is None:
+            yield (_linear, FORMATS["fp8"])
+        elif isinstance(block, list) and len(block) == 2 and all(type(n) is int and n > 0 for n in block):
+            own = Format("fp8-block", 8, LAYERS, WHERE, "fp8", (block[0], block[1]), scale=32)
+            yield (_linear, FORMATS["fp8-block"] if block == [128, 128] else own)
+        else:
+            self.faults.append(Fault("weight_block_size", block, "two whole numbers, rows and columns"))
+
+    def fbgemm(self) -> Iterator[Rule]:
+        yield (_linear, Format("fp8", 8, LAYERS, "fbgemm: an fp32 scale a row", "fp8", row=32))
+
+    def mxfp4(self) -> Iterator[Rule]:
+        yield (_routed, FORMATS["mxfp4"])
+
+    def awq(self) -> Iterator[Rule]:
+        bits = self.number("bits" if "bits" in self.raw else "w_bit", (4,))
+        yield (
+            _linear,
+            self.integers(bits, self.group("group_size" if "group_size" in self.raw else "q_group_size"), zero=bits),
+        )
+
+    def gptq(self) -> Iterator[Rule]:
+        bits, group = self.number("bits", (4, 2, 3, 8)), self.group("group_size")
+        for name, own in self.table("extra_config").items():
+            if isinstance(own, Mapping) and own.get("bits", bits) >= 16:
+                yield (Modules([f"re:{name}" if "\\" in name or "*" in name else name]).have, None)
+        if self.raw.get("lm_head") is True:
+            yield (lambda entry, _: entry.kind == "head", self.integers(bits, group, zero=bits))
+        yield (_linear, self.integers(bits, group, zero=bits))
+
+    def group(self, key: str) -> int:
+        """Elements that share a scale; -1, a whole row, is 0 here."""
+        value = self.raw.get(key, 128)
+        if type(value) is int and (value == -1 or value > 0):
+            return max(value, 0)
+        self.faults.append(Fault(key, value, "a whole number above 0, or -1 for whole rows"))
+        return 128
+
+    def integers(self, bits: int, group: int, zero: int = 0, scale: int = 16) -> Format:
+        """Integers with a scale, and a zero point where `zero` is its bits, for every group of a row."""
+        name = f"int{bits}" + (f"-g{group}" if group and group != 128 else "")
+        if bits == 4 and zero == 4 and group in (128, 64, 32):
+            return FORMATS[name]
+        if not group:
+            return Format(name, bits, LAYERS, WHERE, row=scale + zero)
+        return Format(name, bits, LAYERS, WHERE, block=group, scale=scale + zero)
+
+    def bitsandbytes(self) -> Iterator[Rule]:
+        four, eight = (self.raw.get(key, False) for key in ("load_in_4bit", "load_in_8bit"))
+        if bool(four) == bool(eight):
+            self.faults.append(f"load_in_4bit is {four} and load_in_8bit is {eight}, expected one of them true")
+        elif eight:
+            yield (_linear, FORMATS["int8"])
+        else:
+            kind = self.raw.get("bnb_4bit_quant_type", "fp4")
+            if kind not in ("nf4", "fp4"):
+                self.faults.append(Fault("bnb_4bit_quant_type", kind, "'nf4' or 'fp4'"))
+            double = bool(self.raw.get("bnb_4bit_use_double_quant", False))
+            plain = FORMATS["nf4"]
+            # Scales of 8 bits, 256 of which share one of fp32.
+            yield (
+                _linear,
+                Format(kind, 4, LAYERS, plain.source, block=64 * 256, scale=256 * 8 + 32) if double else plain,
+            )
+
+    def modelopt(self) -> Iterator[Rule]:
+        inner = self.table("quantization") or self.raw
+        yield (Modules(name for key in ("exclude_modules", "ignore") for name in inner.get(key) or ()).have, None)
+        mixed = inner.get("quantized_layers")
+        if isinstance(mixed, Mapping):
+            for name, own in mixed.items():
+                algo = own.get("quant_algo") if isinstance(own, Mapping) else own
+                if form := self.algorithm(algo, own if isinstance(own, Mapping) else {}):
+                    yield (Modules([name]).have, form)
+            return
+        if "config_groups" in inner and "quant_algo" not in inner:
+            yield from self.groups(inner)
+        elif form := self.algorithm(inner.get("quant_algo"), inner):
+            yield (_linear, form)
+
+    def algorithm(self, name: Any, table: Config) -> Format | None:
+        known = {
+            "FP8": FORMATS["fp8"],
+            "NVFP4": FORMATS["nvfp4"],
+            "NVFP4_AWQ": FORMATS["nvfp4"],
+            "MXFP4": FORMATS["mxfp4"],
+        }
+        known["FP8_PB_WO"] = known["FP8_BLOCK_SCALES"] = FORMATS["fp8-block"]
+        known["FP8_PER_CHANNEL_PER_TOKEN"] = Format("fp8", 8, LAYERS, WHERE, "fp8", row=32)
+        known["INT8_SQ"] = known["W8A16"] = FORMATS["int8"]
+        if name in ("W4A16_AWQ", "W4A8_AWQ"):
+            return self.integers(4, self.number("group_size", (), 128, table))
+        if name not in known:
+            expected = "one of " + ", ".join([*known, "W4A16_AWQ", "MIXED_PRECISION with quantized_layers"])
+            self.faults.append(Fault("quant_algo", name, expected))
+        return known.get(str(name))
+
+    def compressed(self) -> Iterator[Rule]:
+        yield from self.groups(self.raw)
+
+    def groups(self, table: Config) -> Iterator[Rule]:
+        """compressed-tensors: what targets name, each with its scheme; "Linear" is every linear layer."""
+        groups = table.get("config_groups")
+        if not isinstance(groups, Mapping) or not groups:
+            self.faults.append(Fault("config_groups", groups or ABSENT, "a table of groups"))
+            return
+        wide: list[Rule] = []
+        for name, group in groups.items():
+            scheme = group.get("weights") if isinstance(group, Mapping) else None
+            if not isinstance(scheme, Mapping):
+                self.faults.append(Fault(f"config_groups.{name}.weights", scheme, "a table: num_bits, type, strategy"))
+                continue
+            form, targets = self.scheme(f"config_groups.{name}.weights", scheme), group.get("targets") or ["Linear"]
+            own = [target for target in targets if target != "Linear"]
+            if own:
+                yield (Modules(own).have, form)
+            if len(own) < len(targets):
+                wide.append((_linear, form))
+        yield from wide
+
+    def scheme(self, where: str, table: Config) -> Format:
+        bits = self.number("num_bits", (4, 8, 2, 3), table=table)
+        kind, strategy = table.get("type", "int"), table.get("strategy")
+        group, block = table.get("group_size"), table.get("block_structure")
+        if strategy is None:
+            strategy = "tensor" if group is None else "channel" if group == -1 else "group"
+        if kind not in ("int", "float"):
+            self.faults.append(Fault(f"{where}.type", kind, "'int' or 'float'"))
+        if strategy in ("group", "tensor_group") and not (type(group) is int and group > 0):
+            self.faults.append(
+                Fault(f"{where}.group_size", group, f"a whole number above 0, for the strategy is {strategy!r}")
+            )
+            group = 128
+        zero = 0 if table.get("symmetric", True) else bits
+        floats = kind == "float"
+        if strategy == "tensor_group" or (floats and bits == 4):
+            return FORMATS["nvfp4"] if group == 16 else FORMATS["mxfp4"]
+        dtype = ("fp8" if floats else "int8") if bits == 8 else "bf16"
+        name = ("fp" if floats else "int") + str(bits)
+        if strategy == "block":
+            tall, long = block or (128, 128)
+            return Format("fp8-block", bits, LAYERS, WHERE, dtype, (tall, long), scale=32)
+        if strategy == "group":
+            return self.integers(bits, int(group or 128), zero)
+        if strategy == "channel":
+            return Format(name, bits, LAYERS, WHERE, dtype, row=32 if floats else 16 + zero)
+        if strategy != "tensor":
+            self.faults.append(Fault(f"{where}.strategy", strategy, "tensor, channel, group, block or tensor_group"))
+        return Format(name, bits, LAYERS, WHERE, dtype, tensor=32)
+
+    def quark(self) -> Iterator[Rule]:
+        scheme = (self.table("global_quant_config") or {}).get("weight") or {}
+        kind, group = scheme.get("dtype"), scheme.get("group_size")
+        if kind in ("fp8_e4m3", "fp8"):
+            per_row = scheme.get("qscheme") == "per_channel"
+            yield (_linear, Format("fp8", 8, LAYERS, WHERE, "fp8", row=32) if per_row else FORMATS["fp8"])
+        elif kind == "fp4" and group == 32:
+            yield (_linear, Format("mxfp4", 4, LAYERS, FORMATS["mxfp4"].source, block=32, scale=8))
+        elif kind in ("int4", "uint4") and type(group) is int and group > 0:
+            yield (_linear, self.integers(4, group, zero=4))
+        else:
+            self.faults.append(Fault("global_quant_config.weight", dict(scheme), "fp8, fp4 in groups of 32, or int4"))
+
+    def table(self, key: str) -> Config:
+        value = self.raw.get(key) or {}
+        if isinstance(value, Mapping):
+            return value
+        self.faults.append(Fault(key, value, "a table"))
+        return {}
+
+
+READERS: Mapping[str, Callable[[_Config], Iterator[Rule]]] = {
+    "fp8": _Config.fp8,
+    "fbgemm-fp8": _Config.fbgemm,
+    "mxfp4": _Config.mxfp4,
+    "awq": _Config.awq,
+    "gptq": _Config.gptq,
+    "auto-round": _Config.gptq,
+    "intel/auto-round": _Config.gptq,
+    "bitsandbytes": _Config.bitsandbytes,
+    "modelopt": _Config.modelopt,
+    "modelopt-fp4": _Config.modelopt,
+    "compressed-tensors": _Config.compressed,
+    "quark": _Config.quark,
+}
+
+
+def _known() -> str:
+    return "one of " + ", ".join(name.replace("-", "_") if name == "fbgemm-fp8" else name for name in READERS)

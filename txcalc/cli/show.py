@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -11,6 +11,9 @@ from typer.core import TyperCommand
 from txcalc.cli import options as o
 
 if TYPE_CHECKING:
+    from txcalc.ledger import Ledger
+    from txcalc.model import Model
+    from txcalc.planning.terms import Convention
     from txcalc.render.report import Report
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -49,8 +52,14 @@ def show(
         bool, typer.Option("--headers", help="hf:… only: fetch the checkpoint's headers too, and check them.")
     ] = False,
     as_: Annotated[
-        Literal["palm", "chinchilla", "megatron", "nanogpt", "torchtitan", "2n"] | None,
-        typer.Option("--as", help="FLOPs by a published convention too, the difference term by term."),
+        list[str] | None,
+        typer.Option(
+            "--as",
+            help="FLOPs as others count them, term by term: palm, chinchilla, megatron, megatron-model, megatron-lm, "
+            "llm-foundry, nanotron, nanogpt, torchtitan, llama-3, transformers, 6n, 2n; or activation bytes as "
+            "korthikanti. Several: repeat it, or commas.",
+            metavar="NAME",
+        ),
     ] = None,
     via: Annotated[
         Literal["transformers"] | None,
@@ -94,11 +103,23 @@ def show(
     kept = model.ledger(batch, tokens, past, source_length, dtype=dtype, kv_dtype=kv_dtype, keep_scores=True, **asked)
     found = report(model, ledger, kept, attention, dtype, kv_dtype, form)
     if as_:
-        from txcalc.planning.conventions import CONVENTIONS
         from txcalc.render.conventions import beside
 
-        found = beside(found, CONVENTIONS[as_](model, ledger, attention), ledger)
+        found = beside(found, list(_counted(as_, model, ledger, kept, attention)), ledger)
     emit(found, o.chosen(format_, json_))
+
+
+def _counted(asked: Sequence[str], model: Model, ledger: Ledger, kept: Ledger, attention: str) -> Iterator[Convention]:
+    """The conventions asked for, each once. Errors: `UnknownName`; `InputError` where one cannot describe the model."""
+    from txcalc.errors import UnknownName
+    from txcalc.planning.activations import korthikanti
+    from txcalc.planning.conventions import CONVENTIONS
+
+    known = [*CONVENTIONS, "korthikanti"]
+    for name in dict.fromkeys(name.strip() for text in asked for name in text.split(",")):
+        if name not in known:
+            raise UnknownName("--as", "convention", name, known, f"one of {', '.join(known)}")
+        yield korthikanti(model, kept) if name == "korthikanti" else CONVENTIONS[name](model, ledger, attention)
 
 
 def _via(

@@ -10,7 +10,7 @@ from txcalc.model import Model
 from txcalc.num import total
 from txcalc.parts.attention import AttentionCore
 from txcalc.parts.linear import Activation
-from txcalc.planning.conventions import Convention, Term
+from txcalc.planning.terms import Convention, Term
 
 MASK = "a dropout mask of one byte an element: txcalc's models drop nothing"
 DROPPED = "the probabilities again, after dropout"

@@ -3,123 +3,239 @@
 A convention is a function of a model and its ledger. Its terms sum exactly to both totals, and say what a formula
 counts that is in no matrix product, what it leaves out, and where its sizes are not the model's. What a formula cannot
 describe at all is refused. FLOPs are those of the whole workload; a training step is three forwards.
+
+`pp` is the number of stages of the pipeline that it was measured on, for formulas that read parameters off the ranks.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
 from txcalc.errors import InputError
-from txcalc.ledger import Entry, Ledger
+from txcalc.ledger import Ledger
 from txcalc.model import Model
-from txcalc.parts.attention import AttentionCore, DifferentialCore, IndexCore, LatentCore
-from txcalc.parts.linear import Convolution, Linear, Lookup, Norm, Patches
+from txcalc.parts.attention import AttentionCore, LatentCore, RelativeBias
+from txcalc.parts.linear import Lookup
 from txcalc.planning.crossover import FEED_FORWARD
+from txcalc.planning.terms import (
+    CORE,
+    HEAD,
+    IDLE,
+    MATRICES,
+    NOTHING,
+    TABLES,
+    WHY,
+    Convention,
+    by_kind,
+    by_product,
+    convention,
+    cores_term,
+    describes,
+    flops_of,
+    last,
+    linears,
+    only_stack,
+    parameters,
+    term,
+    tied_table,
+    trained,
+    weights,
+    why_core,
+    widths,
+)
 
 
-class Term(NamedTuple):
-    """FLOPs of one term by the convention and by txcalc, and why they differ (empty: they do not)."""
-
-    name: str
-    theirs: int
-    ours: int
-    why: str = ""
-
-
-class Convention(NamedTuple):
-    """A published count of one workload: what it counts, its formula, where it stands, and its terms."""
-
-    name: str
-    counts: str
-    formula: str
-    source: str
-    terms: tuple[Term, ...]
-
-    @property
-    def theirs(self) -> int:
-        return sum(term.theirs for term in self.terms)
-
-    @property
-    def ours(self) -> int:
-        return sum(term.ours for term in self.terms)
-
-
-def palm(model: Model, ledger: Ledger, attention: str) -> Convention:
+def palm(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
     """6·N + 12·L·H·Q·T a token of a training step; N is every parameter, embeddings too.
 
     Source   Chowdhery et al. 2022 (arXiv 2204.02311), appendix B
     """
-    _describes("palm", model, ledger, recurrent=False, latent=False)
-    terms = (*_weights(ledger, 3), _cores(ledger, 3, attention, _widths))
+    describes("palm", model, ledger, recurrent=False, latent=False)
+    core = cores_term(ledger, 3, attention, widths)
     formula = "6·N + 12·L·H·Q·T a token"
-    return _convention("palm", "a training step", formula, "Chowdhery et al. 2022, appendix B", terms)
+    return trained("palm", formula, "Chowdhery et al. 2022, appendix B", [*weights(ledger, 3), core])
 
 
-def nanogpt(model: Model, ledger: Ledger, attention: str) -> Convention:
+def llm_foundry(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
+    """6·N + 12·L·D·T a token of a training step; N is every parameter, embeddings too. With activation checkpointing
+    the hardware's FLOPs are 4/3 of it.
+
+    Source   mosaicml/llm-foundry (8c8dd48), scripts/train/benchmarking/README.md: MFU and HFU
+    """
+    describes("llm-foundry", model, ledger, recurrent=False, latent=False)
+    width = only_stack(model)["d_model"]
+    core = cores_term(ledger, 3, attention, lambda core: 2 * width)
+    source = "mosaicml/llm-foundry, scripts/train/benchmarking"
+    return trained("llm-foundry", "6·N + 12·L·D·T a token", source, [*weights(ledger, 3), core])
+
+
+def nanotron(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
+    """6·N + 12·L·D·T a token of a training step; N summed over the ranks, so that a tied table counts twice where a
+    pipeline holds it on two.
+
+    Source   the runs of huggingface/nanotron's ultra-scale playbook (2025), which it reproduces
+    """
+    describes("nanotron", model, ledger, recurrent=False, latent=False)
+    width = only_stack(model)["d_model"]
+    core = cores_term(ledger, 3, attention, lambda core: 2 * width)
+    tables = [entry.params for entry in ledger if isinstance(entry.leaf, Lookup) and last(entry) == "tokens"]
+    again = 6 * sum(tables) * ledger.work.positions if pp > 1 and tied_table(ledger) else 0
+    twice = term("the tied table on the last stage", again, 0, "held on two stages, and counted on both")
+    formula = "6·N + 12·L·D·T a token; N as the ranks hold it"
+    return trained("nanotron", formula, "nanotron, ultra-scale playbook", [*weights(ledger, 3), twice, core])
+
+
+def six_n(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
+    """6·N a token of a training step, N the parameters a token passes, embeddings too; nothing for scores and values.
+
+    Source   as it is quoted; in Kaplan et al. 2020 (arXiv 2001.08361), section 2.1, N is without embeddings
+    """
+    return _six_n("6n", "as quoted after Kaplan et al. 2020", model, ledger, attention)
+
+
+def llama_3(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
+    """6·N a token: what gives the paper's 3.8e25 FLOPs for 405 B parameters and 15.6 T tokens.
+
+    Source   Grattafiori et al. 2024 (arXiv 2407.21783), section 3.2 and table 4, which does not say how it counts
+    """
+    return _six_n("llama-3", "Grattafiori et al. 2024, from its 3.8e25 FLOPs", model, ledger, attention)
+
+
+def _six_n(name: str, source: str, model: Model, ledger: Ledger, attention: str) -> Convention:
+    describes(name, model, ledger)
+    core = cores_term(ledger, 3, attention, lambda core: 0)
+    return trained(name, "6·N a token", source, [*weights(ledger, 3, (IDLE,)), core])
+
+
+def nanogpt(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
     """6·N + 12·L·H·Q·T a token of a training step; N without the position table, Q = D/H, T the length trained on.
 
     Source   karpathy/nanoGPT (3adf61e), model.py: get_num_params, estimate_mfu
     """
-    _describes("nanogpt", model, ledger, recurrent=False, latent=False)
-    width = _stack(model)["d_model"]
-    cores = _cores(ledger, 3, attention, lambda core: 2 * core.n_heads * (width // core.n_heads))
+    describes("nanogpt", model, ledger, recurrent=False, latent=False)
+    width = only_stack(model)["d_model"]
+    cores = cores_term(ledger, 3, attention, lambda core: 2 * core.n_heads * (width // core.n_heads))
     formula = "6·N + 12·L·H·Q·T a token; N without positions, Q = D/H"
-    terms = (*_weights(ledger, 3, ("position table",)), cores)
-    return _convention("nanogpt", "a training step", formula, "karpathy/nanoGPT, model.py", terms)
+    return trained("nanogpt", formula, "karpathy/nanoGPT, model.py", [*weights(ledger, 3, ("position table",)), cores])
 
 
-def torchtitan(model: Model, ledger: Ledger, attention: str) -> Convention:
+def torchtitan(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
     """6·N + 6·L·H·(d_qk + d_v)·T a token of a training step, L the layers that have attention.
 
     N is the parameters a token passes (routed experts times k/E), without the embedding tables unless the head is tied.
 
     Source   pytorch/torchtitan (b5bcd76), torchtitan/models/utils.py
     """
-    _describes("torchtitan", model, ledger, index=False)
-    left_out = (IDLE,) if _tied(ledger) else (IDLE, *TABLES.values())
-    terms = (*_weights(ledger, 3, left_out), _cores(ledger, 3, attention, _widths))
+    describes("torchtitan", model, ledger, index=False)
+    left_out = (IDLE,) if tied_table(ledger) else (IDLE, *TABLES.values())
     formula = "6·N + 6·L·H·(d_qk + d_v)·T a token; N active, without untied tables"
-    return _convention("torchtitan", "a training step", formula, "pytorch/torchtitan, models/utils.py", terms)
+    terms = [*weights(ledger, 3, left_out), cores_term(ledger, 3, attention, widths)]
+    return trained("torchtitan", formula, "pytorch/torchtitan, models/utils.py", terms)
 
 
-def two_n(model: Model, ledger: Ledger, attention: str) -> Convention:
+def megatron_lm(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
+    """Three forwards of the linear layers, the head once, and half of all pairs of attention, whatever the window; no
+    routers, no norms but those of MLA's latents.
+
+    Source   NVIDIA/Megatron-LM (001b00c), megatron/training/training.py: num_floating_point_operations; the same as
+             stas00/ml-engineering (744d01e), insights/when-to-upgrade-gpus, for its runs with DeepSpeed
+    """
+    describes("megatron-lm", model, ledger, recurrent=False, index=False)
+    own = by_kind(ledger, attention)
+    cores = [entry for entry in ledger if entry.kind == "attention_core"]
+    half = 3 * sum(widths(entry.leaf) * entry.runs for entry in cores) * ledger.work.positions * ledger.work.tokens
+    core = term(CORE, half, 3 * own.pop("attention_core", 0), "theirs: half of all pairs, as a causal kernel computes")
+    latent = any(isinstance(entry.leaf, LatentCore) for entry in ledger)
+    inner = [entry for entry in ledger if latent and last(entry) in ("q_norm", "kv_norm")]
+    norms = 6 * sum(entry.params for entry in inner) * ledger.work.positions
+    terms = [
+        term(name, 0 if kind == "router" else 3 * own.get(kind, 0), 3 * own.get(kind, 0), NOTHING)
+        for kind, name in MATRICES.items()
+    ]
+    latents = term("norms of the latents", norms, 0, "their weights are in no matrix product")
+    formula = "6·(linear layers + head) + 3·L·H·(d_qk + d_v)·T a token"
+    return trained("megatron-lm", formula, "NVIDIA/Megatron-LM, training.py", [*terms, latents, core])
+
+
+def hugging_face(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
+    """6·N a token that goes in, N without embedding tables and a head tied to them; of an encoder–decoder, the
+    encoder's tokens times the parameters of both.
+
+    Source   huggingface/transformers, modeling_utils.py: floating_point_ops, estimate_tokens
+    """
+    if model.kind not in ("decoder", "encoder", "encoder-decoder", "recurrent", "hybrid") or ledger.work.past:
+        raise InputError("--as transformers", [f"counts a training step on text; {model.name} is {model.kind}"])
+    tied, apart = tied_table(ledger), model.has_encoder_apart
+    tokens = ledger.work.batch * (ledger.work.source if apart else ledger.work.tokens)
+    theirs, ours = Counter[str](), Counter[str]()
+    for entry in ledger:
+        if entry.kind != "attention_core":
+            ours[MATRICES.get(entry.kind, "norms")] += 3 * flops_of(entry, attention)
+        for name, params in parameters(entry, tied):
+            table = isinstance(entry.leaf, Lookup | RelativeBias)
+            theirs[name] += 0 if table else 6 * params * tokens
+    terms = [
+        term(name, theirs[name], ours[name], WHY.get(name, "theirs: once for every token that goes in"))
+        for name in dict.fromkeys((*MATRICES.values(), *theirs, *ours))
+    ]
+    cores = sum(flops_of(entry, attention) for entry in ledger if entry.kind == "attention_core")
+    formula = "6·N a token that goes in; N without tables"
+    core = term(CORE, 0, 3 * cores, NOTHING)
+    return trained("transformers", formula, "transformers, floating_point_ops", [*terms, core])
+
+
+def two_n(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
     """2·N a token of a forward pass, N the parameters a token passes, embeddings too; nothing for scores and values.
 
     Source   as it is quoted; in Kaplan et al. 2020 (arXiv 2001.08361), section 2.1, N is without embeddings
     """
-    _describes("2n", model, ledger, past=True)
-    terms = (*_weights(ledger, 1, (IDLE,)), _cores(ledger, 1, attention, lambda core: 0))
-    return _convention("2n", "a forward pass", "2·N a token", "as quoted after Kaplan et al. 2020", terms)
+    describes("2n", model, ledger, past=True)
+    terms = (*weights(ledger, 1, (IDLE,)), cores_term(ledger, 1, attention, lambda core: 0))
+    return convention("2n", "a forward pass", "2·N a token", "as quoted after Kaplan et al. 2020", terms)
 
 
-def megatron(model: Model, ledger: Ledger, attention: str) -> Convention:
+def megatron(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
     """96·B·s·l·h²·(1 + s/(6·h) + V/(16·l·h)), a training step that computes the layers' forward twice.
 
-    Every layer has 4·h² of attention and 8·h² of feed-forward, whatever the model's has. Without the recomputation it
-    is the 72·B·s·l·h²·(1 + s/(6·h) + V/(12·l·h)) of Korthikanti et al. 2022 (arXiv 2205.05198).
+    Every layer has 4·h² of attention and 8·h² of feed-forward, whatever the model's has.
 
     Source   Narayanan et al. 2021 (arXiv 2104.04473), equation 3
     """
-    _describes("megatron", model, ledger, recurrent=False, latent=False)
-    stack, own = _stack(model), _by_kind(ledger, attention)
+    formula = "96·B·s·l·h²·(1 + s/(6·h) + V/(16·l·h))"
+    return _megatron("megatron", formula, "Narayanan et al. 2021, equation 3", model, ledger, attention, "blocks")
+
+
+def megatron_model(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
+    """72·B·s·l·h²·(1 + s/(6·h) + V/(12·l·h)), a training step in which nothing is computed again.
+
+    Source   Korthikanti et al. 2022 (arXiv 2205.05198), appendix A, equation 7
+    """
+    formula = "72·B·s·l·h²·(1 + s/(6·h) + V/(12·l·h))"
+    return _megatron("megatron-model", formula, "Korthikanti et al. 2022, appendix A", model, ledger, attention, "none")
+
+
+def _megatron(
+    name: str, formula: str, source: str, model: Model, ledger: Ledger, attention: str, holds: str
+) -> Convention:
+    describes(name, model, ledger, recurrent=False, latent=False)
+    stack, own = only_stack(model), by_kind(ledger, attention)
     width, layers, vocab, rows = stack["d_model"], stack["n_layers"], stack["vocab_size"] or 0, ledger.work.positions
     squares, scores = rows * layers * width * width, rows * ledger.work.tokens * layers * width
     channel = sum(own.pop(kind, 0) for kind in FEED_FORWARD)
-    terms = (
-        _term("attention projections", 24 * squares, 3 * own.pop("attention", 0), "theirs: four matrices of D × D"),
-        _term("feed-forward", 48 * squares, 3 * channel, "theirs: two matrices of D × 4·D"),
-        _term("scores and values", 12 * scores, 3 * own.pop("attention_core", 0), _why_core(ledger, attention)),
-        _term("logits", 6 * rows * width * vocab, 3 * own.pop("head", 0), _HEAD),
-        _term("the layers' forward again", 24 * squares + 4 * scores, 0, "activations recomputed in backward"),
-        _term("other products", 0, 3 * sum(own.values()), _NOTHING),
-    )
-    formula = "96·B·s·l·h²·(1 + s/(6·h) + V/(16·l·h))"
-    return _convention("megatron", "a training step", formula, "Narayanan et al. 2021, equation 3", terms)
+    again = {"core": 4 * scores, "blocks": 24 * squares + 4 * scores}
+    terms = [
+        term("attention projections", 24 * squares, 3 * own.pop("attention", 0), "theirs: four matrices of D × D"),
+        term("feed-forward", 48 * squares, 3 * channel, "theirs: two matrices of D × 4·D"),
+        term("scores and values", 12 * scores, 3 * own.pop("attention_core", 0), why_core(ledger, attention)),
+        term("logits", 6 * rows * width * vocab, 3 * own.pop("head", 0), HEAD),
+        term("the layers' forward again", again.get(holds, 0), 0, "activations recomputed in backward"),
+        term("other products", 0, 3 * sum(own.values()), NOTHING),
+    ]
+    return convention(name, "a training step", formula, source, terms)._replace(again=again, holds=holds)
 
 
-def chinchilla(model: Model, ledger: Ledger, attention: str) -> Convention:
+def chinchilla(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
     """Three forwards of embeddings 2·T·V·D, logits 2·T·D·V, and in each layer: QKV 6·T·D·(d·H), scores 2·T²·(d·H),
     softmax 3·H·T², reduction 2·T²·(d·H), projection 2·T·(d·H)·D, dense block 4·T·D·F.
 
@@ -127,182 +243,42 @@ def chinchilla(model: Model, ledger: Ledger, attention: str) -> Convention:
 
     Source   Hoffmann et al. 2022 (arXiv 2203.15556), appendix F
     """
-    _describes("chinchilla", model, ledger, recurrent=False, latent=False, experts=False)
-    width, vocab, rows = _stack(model)["d_model"], _stack(model)["vocab_size"] or 0, ledger.work.positions
+    describes("chinchilla", model, ledger, recurrent=False, latent=False, experts=False)
+    width, vocab, rows = only_stack(model)["d_model"], only_stack(model)["vocab_size"] or 0, ledger.work.positions
     cores = [(entry.leaf, entry.runs) for entry in ledger if isinstance(entry.leaf, AttentionCore)]
     joint = rows * sum(core.n_heads * core.d_qk * runs for core, runs in cores)
     pairs = rows * ledger.work.tokens * sum(core.n_heads * runs for core, runs in cores)
     scores = joint * ledger.work.tokens
-    inner = rows * sum(leaf.d_in * entry.runs for entry, leaf in _linears(ledger) if _last(entry) == "down")
-    own = _by_product(ledger, attention)
+    inner = rows * sum(leaf.d_in * entry.runs for entry, leaf in linears(ledger) if last(entry) == "down")
+    own = by_product(ledger, attention)
     table = 6 * rows * vocab * width
     terms = (
-        _term("embeddings", table, 0, "a lookup multiplies nothing"),
-        _term("QKV", 18 * width * joint, 3 * sum(own.pop(name, 0) for name in "qkv"), "theirs: h_kv = h"),
-        _term("scores (key·query logits)", 6 * scores, 3 * own.pop("scores", 0), _why_core(ledger, attention)),
-        _term("softmax", 9 * pairs, 0, "no matrix product"),
-        _term("reduction (softmax·value)", 6 * scores, 3 * own.pop("values", 0), _why_core(ledger, attention)),
-        _term("projection", 6 * joint * width, 3 * own.pop("o", 0)),
-        _term("dense block", 12 * width * inner, 3 * own.pop("feed_forward", 0), "theirs: two matrices of D × F"),
-        _term("logits", table, 3 * own.pop("head", 0), _HEAD),
-        _term("other products", 0, 3 * sum(own.values()), _NOTHING),
+        term("embeddings", table, 0, "a lookup multiplies nothing"),
+        term("QKV", 18 * width * joint, 3 * sum(own.pop(name, 0) for name in "qkv"), "theirs: h_kv = h"),
+        term("scores (key·query logits)", 6 * scores, 3 * own.pop("scores", 0), why_core(ledger, attention)),
+        term("softmax", 9 * pairs, 0, "no matrix product"),
+        term("reduction (softmax·value)", 6 * scores, 3 * own.pop("values", 0), why_core(ledger, attention)),
+        term("projection", 6 * joint * width, 3 * own.pop("o", 0)),
+        term("dense block", 12 * width * inner, 3 * own.pop("feed_forward", 0), "theirs: two matrices of D × F"),
+        term("logits", table, 3 * own.pop("head", 0), HEAD),
+        term("other products", 0, 3 * sum(own.values()), NOTHING),
     )
     formula = "3·(embeddings + L·(QKV + scores + softmax + reduction + projection + dense) + logits)"
-    return _convention("chinchilla", "a training step", formula, "Hoffmann et al. 2022, appendix F", terms)
+    return trained("chinchilla", formula, "Hoffmann et al. 2022, appendix F", terms)
 
 
-CONVENTIONS: dict[str, Callable[[Model, Ledger, str], Convention]] = {
+CONVENTIONS: dict[str, Callable[..., Convention]] = {
     "palm": palm,
     "chinchilla": chinchilla,
     "megatron": megatron,
+    "megatron-model": megatron_model,
+    "megatron-lm": megatron_lm,
+    "llm-foundry": llm_foundry,
+    "nanotron": nanotron,
     "nanogpt": nanogpt,
     "torchtitan": torchtitan,
+    "llama-3": llama_3,
+    "transformers": hugging_face,
+    "6n": six_n,
     "2n": two_n,
 }
-
-
-# The parts of a convention.
-
-IDLE = "experts a token does not pass"
-TABLES = {"tokens": "token table", "positions": "position table", "types": "token-type table"}
-MATRICES = {
-    "attention": "attention projections",
-    "feed_forward": "feed-forward",
-    "experts": "experts a token passes",
-    "shared_experts": "shared experts",
-    "router": "routers",
-    "recurrent": "recurrent mixers",
-    "head": "head",
-    "embedding": "embedding projection",
-    "other": "other layers",
-}
-WHY = {
-    **dict.fromkeys(TABLES.values(), "a lookup multiplies nothing"),
-    "norms": "their weights are in no matrix product",
-    "biases": "added, not multiplied",
-    "other weights": "in no matrix product",
-    IDLE: "in no product of this token",
-}
-_HEAD = "theirs: V × D at every position"
-_NOTHING = "not in their formula"
-
-
-def _describes(
-    name: str,
-    model: Model,
-    ledger: Ledger,
-    *,
-    recurrent: bool = True,
-    latent: bool = True,
-    index: bool = True,
-    experts: bool = True,
-    past: bool = False,
-) -> None:
-    """Refuses a model or workload that a formula says nothing about."""
-    faults = []
-    if model.kind in ("encoder-decoder", "audio", "vision"):
-        faults.append(f"describes one stack over one text; {model.name} is a model of kind {model.kind!r}")
-    elif not recurrent and model.kind in ("recurrent", "hybrid"):
-        faults.append(f"takes every layer for attention, {model.name} has others (torchtitan and 2n know them)")
-    elif not latent and any(isinstance(entry.leaf, LatentCore) for entry in ledger):
-        faults.append(f"knows one head width, {model.name} has two and a latent (torchtitan and 2n know them)")
-    elif not index and any(isinstance(entry.leaf, IndexCore) for entry in ledger):
-        faults.append(f"knows no index that selects keys, {model.name} has one (2n counts its parameters)")
-    elif not experts and any(entry.routed for entry in ledger):
-        faults.append(f"knows no experts, {model.name} has them (torchtitan and 2n know them)")
-    if not past and ledger.work.past:
-        faults.append("counts a training step, which has no past (drop --past)")
-    if faults:
-        raise InputError(f"--as {name}", faults)
-
-
-def _convention(name: str, counts: str, formula: str, source: str, terms: Iterable[Term]) -> Convention:
-    return Convention(name, counts, formula, source, tuple(term for term in terms if term.theirs or term.ours))
-
-
-def _term(name: str, theirs: int, ours: int, why: str = "") -> Term:
-    return Term(name, theirs, ours, why if theirs != ours else "")
-
-
-def _weights(ledger: Ledger, passes: int, left_out: Iterable[str] = ()) -> Iterator[Term]:
-    """2·N FLOPs a token and pass, apart by what the parameters are, beside the products that they are in."""
-    tied = _tied(ledger)
-    theirs, ours = Counter[str](), Counter[str]()
-    for entry in ledger:
-        if entry.kind != "attention_core":
-            ours[MATRICES.get(entry.kind, "norms")] += passes * entry.flops
-        for name, params in _parameters(entry, tied):
-            theirs[name] += 0 if name in left_out else 2 * passes * params * ledger.work.positions
-    for name in dict.fromkeys((*MATRICES.values(), *theirs, *ours)):
-        yield _term(name, theirs[name], ours[name], WHY.get(name, "theirs: once at every position"))
-
-
-def _parameters(entry: Entry, tied: bool) -> Iterator[tuple[str, int]]:
-    """The parameters of a leaf, by the term they are in."""
-    for weight in entry.leaf.weights():
-        if isinstance(entry.leaf, Lookup):
-            name = "head" if tied and _last(entry) == "tokens" else TABLES.get(_last(entry), "further tables")
-        elif isinstance(entry.leaf, Linear | Convolution | Patches):
-            name = "biases" if weight.name == "bias" else MATRICES[entry.kind]
-        else:
-            name = "norms" if isinstance(entry.leaf, Norm) else "other weights"
-        yield name, weight.size * entry.active_times
-        yield IDLE, weight.size * (entry.times - entry.active_times)
-
-
-def _cores(ledger: Ledger, passes: int, attention: str, width: Callable[[Any], int]) -> Term:
-    """2·width·T FLOPs a token, pass and layer that has attention, beside the cores' own."""
-    cores = [entry for entry in ledger if entry.kind == "attention_core"]
-    theirs = sum(width(entry.leaf) * entry.runs for entry in cores) * ledger.work.positions * ledger.work.tokens
-    ours = _by_kind(ledger, attention).get("attention_core", 0)
-    return _term(_CORE, 2 * passes * theirs, passes * ours, _why_core(ledger, attention) if theirs else _NOTHING)
-
-
-_CORE = "scores and values"
-
-
-def _widths(core: Any) -> int:
-    """h·(d_qk + d_v)."""
-    query: int = core.d_nope + core.d_rope if isinstance(core, LatentCore) else core.d_qk
-    return core.n_heads * (query + core.d_v)  # type: ignore[no-any-return]
-
-
-def _why_core(ledger: Ledger, attention: str) -> str:
-    if attention == "masked":
-        return "ours: only what the mask lets through"
-    if any(isinstance(entry.leaf, DifferentialCore) for entry in ledger):
-        return "ours: two attentions with the same queries and keys"
-    distances = any(isinstance(entry.leaf, AttentionCore) and entry.leaf.distances for entry in ledger)
-    return "ours: the products with the distances too" if distances else "theirs: heads of another width"
-
-
-def _by_kind(ledger: Ledger, attention: str) -> dict[str, int]:
-    return ledger.by_kind("flops" if attention == "dense" else "flops_masked")
-
-
-def _by_product(ledger: Ledger, attention: str) -> Counter[str]:
-    """FLOPs by projection or by product of a core; of all else by kind."""
-    result = Counter[str]()
-    for entry in ledger:
-        for op in entry.operations:
-            flops = (op.flops if attention == "dense" else op.flops_masked) * entry.runs
-            names = {"attention": _last(entry), "attention_core": op.name}
-            result[names.get(entry.kind, entry.kind)] += flops
-    return result
-
-
-def _linears(ledger: Ledger) -> Iterator[tuple[Entry, Linear]]:
-    return ((entry, entry.leaf) for entry in ledger if isinstance(entry.leaf, Linear))
-
-
-def _last(entry: Entry) -> str:
-    return entry.steps[-1].name
-
-
-def _tied(ledger: Ledger) -> bool:
-    return any(leaf.tied for _, leaf in _linears(ledger))
-
-
-def _stack(model: Model) -> Any:
-    (stack,) = model.spec["stacks"].values()
-    return stack

@@ -1,25 +1,37 @@
-"""A published count of FLOPs beside txcalc's, as one more table of `txcalc show`."""
+"""Published counts of FLOPs beside txcalc's, as further tables of `txcalc show`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 from txcalc.ledger import Ledger
-from txcalc.planning.conventions import Convention, Term
+from txcalc.planning.terms import Convention, Term
 from txcalc.render.report import Report, Table, cell, error, rounded
 
 
-def beside(report: Report, found: Convention, ledger: Ledger) -> Report:
-    """The report with a convention: its table first, its numbers under `as` in JSON."""
+def beside(report: Report, found: Sequence[Convention], ledger: Ledger) -> Report:
+    """The report with conventions: their tables first, their numbers under `conventions` in JSON, the first under `as`
+    too."""
+    data = [_data(each) for each in found]
+    tables = [_table(each, ledger) for each in found]
+    return replace(report, data={**report.data, "as": data[0], "conventions": data}, tables=[*tables, *report.tables])
+
+
+def _table(found: Convention, ledger: Ledger) -> Table:
     tokens = ledger.work.positions
     rows = [[_named(term), cell(term.theirs), cell(term.ours), _share(term, found.ours)] for term in found.terms]
     rows.append(["total", cell(found.theirs), cell(found.ours), error(found.theirs, found.ours)])
     if tokens > 1:
         rows.append(["a token", rounded(Fraction(found.theirs, tokens)), rounded(Fraction(found.ours, tokens)), ""])
     title = f"As {found.name} counts {found.counts}: {found.formula} ({found.source})"
-    table = Table(title, ("term: why they differ", found.name, "txcalc", "off"), rows)
-    data = {
+    return Table(title, ("term: why they differ", found.name, "txcalc", "off"), rows)
+
+
+def _data(found: Convention) -> dict[str, Any]:
+    return {
         "name": found.name,
         "counts": found.counts,
         "formula": found.formula,
@@ -28,7 +40,6 @@ def beside(report: Report, found: Convention, ledger: Ledger) -> Report:
         "ours": found.ours,
         "terms": [{**term._asdict(), "difference": term.theirs - term.ours} for term in found.terms],
     }
-    return replace(report, data={**report.data, "as": data}, tables=[table, *report.tables])
 
 
 def _named(term: Term) -> str:

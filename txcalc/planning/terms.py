@@ -1,0 +1,212 @@
+"""What published counts of FLOPs are made of: terms beside txcalc's own, over the leaves of a ledger."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from txcalc.errors import InputError
+from txcalc.ledger import Entry, Ledger
+from txcalc.model import Model
+from txcalc.parts.attention import AttentionCore, DifferentialCore, IndexCore, LatentCore
+from txcalc.parts.linear import Convolution, Linear, Lookup, Norm, Patches
+
+
+class Term(NamedTuple):
+    """FLOPs of one term by the convention and by txcalc, and why they differ (empty: they do not)."""
+
+    name: str
+    theirs: int
+    ours: int
+    why: str = ""
+
+
+class Convention(NamedTuple):
+    """A published count of one workload: what it counts, its formula, where it stands, and its terms.
+
+    again    FLOPs, by its own count, of computing attention (`core`) or all blocks (`blocks`) again in backward
+    holds    which of these its terms hold already
+    """
+
+    name: str
+    counts: str
+    formula: str
+    source: str
+    terms: tuple[Term, ...]
+    again: Mapping[str, int] = {}
+    holds: str = "none"
+
+    @property
+    def theirs(self) -> int:
+        return sum(term.theirs for term in self.terms)
+
+    @property
+    def ours(self) -> int:
+        return sum(term.ours for term in self.terms)
+
+    @property
+    def model_flops(self) -> int:
+        """FLOPs without recomputation: what a model FLOPs utilisation (MFU) divides."""
+        return self.theirs - self.again.get(self.holds, 0)
+
+    def hardware_flops(self, recompute: str) -> int:
+        """FLOPs with what is computed again: what a hardware FLOPs utilisation (HFU) divides."""
+        return self.model_flops + self.again.get(recompute, 0)
+
+
+IDLE = "experts a token does not pass"
+TABLES = {"tokens": "token table", "positions": "position table", "types": "token-type table"}
+MATRICES = {
+    "attention": "attention projections",
+    "feed_forward": "feed-forward",
+    "experts": "experts a token passes",
+    "shared_experts": "shared experts",
+    "router": "routers",
+    "recurrent": "recurrent mixers",
+    "head": "head",
+    "embedding": "embedding projection",
+    "other": "other layers",
+}
+WHY = {
+    **dict.fromkeys(TABLES.values(), "a lookup multiplies nothing"),
+    "norms": "their weights are in no matrix product",
+    "biases": "added, not multiplied",
+    "other weights": "in no matrix product",
+    IDLE: "in no product of this token",
+}
+HEAD = "theirs: V × D at every position"
+NOTHING = "not in their formula"
+
+
+def describes(
+    name: str,
+    model: Model,
+    ledger: Ledger,
+    *,
+    recurrent: bool = True,
+    latent: bool = True,
+    index: bool = True,
+    experts: bool = True,
+    past: bool = False,
+) -> None:
+    """Refuses a model or workload that a formula says nothing about."""
+    faults = []
+    if model.kind in ("encoder-decoder", "audio", "vision"):
+        faults.append(f"describes one stack over one text; {model.name} is a model of kind {model.kind!r}")
+    elif not recurrent and model.kind in ("recurrent", "hybrid"):
+        faults.append(f"takes every layer for attention, {model.name} has others (torchtitan and 2n know them)")
+    elif not latent and any(isinstance(entry.leaf, LatentCore) for entry in ledger):
+        faults.append(f"knows one head width, {model.name} has two and a latent (torchtitan and 2n know them)")
+    elif not index and any(isinstance(entry.leaf, IndexCore) for entry in ledger):
+        faults.append(f"knows no index that selects keys, {model.name} has one (2n counts its parameters)")
+    elif not experts and any(entry.routed for entry in ledger):
+        faults.append(f"knows no experts, {model.name} has them (torchtitan and 2n know them)")
+    if not past and ledger.work.past:
+        faults.append("counts a training step, which has no past (drop --past)")
+    if faults:
+        raise InputError(f"--as {name}", faults)
+
+
+def convention(name: str, counts: str, formula: str, source: str, terms: Iterable[Term]) -> Convention:
+    return Convention(name, counts, formula, source, tuple(term for term in terms if term.theirs or term.ours))
+
+
+def trained(name: str, formula: str, source: str, terms: Iterable[Term]) -> Convention:
+    """A training step: three forwards, of which backward may compute one again."""
+    found = convention(name, "a training step", formula, source, terms)
+    core = sum(term.theirs for term in found.terms if term.name == CORE)
+    return found._replace(again={"core": core // 3, "blocks": found.theirs // 3})
+
+
+def term(name: str, theirs: int, ours: int, why: str = "") -> Term:
+    return Term(name, theirs, ours, why if theirs != ours else "")
+
+
+def weights(ledger: Ledger, passes: int, left_out: Iterable[str] = ()) -> Iterator[Term]:
+    """2·N FLOPs a token and pass, apart by what the parameters are, beside the products that they are in."""
+    tied = tied_table(ledger)
+    theirs, ours = Counter[str](), Counter[str]()
+    for entry in ledger:
+        if entry.kind != "attention_core":
+            ours[MATRICES.get(entry.kind, "norms")] += passes * entry.flops
+        for name, params in parameters(entry, tied):
+            theirs[name] += 0 if name in left_out else 2 * passes * params * ledger.work.positions
+    for name in dict.fromkeys((*MATRICES.values(), *theirs, *ours)):
+        yield term(name, theirs[name], ours[name], WHY.get(name, "theirs: once at every position"))
+
+
+def parameters(entry: Entry, tied: bool) -> Iterator[tuple[str, int]]:
+    """The parameters of a leaf, by the term they are in."""
+    for weight in entry.leaf.weights():
+        if isinstance(entry.leaf, Lookup):
+            name = "head" if tied and last(entry) == "tokens" else TABLES.get(last(entry), "further tables")
+        elif isinstance(entry.leaf, Linear | Convolution | Patches):
+            name = "biases" if weight.name == "bias" else MATRICES[entry.kind]
+        else:
+            name = "norms" if isinstance(entry.leaf, Norm) else "other weights"
+        yield name, weight.size * entry.active_times
+        yield IDLE, weight.size * (entry.times - entry.active_times)
+
+
+def cores_term(ledger: Ledger, passes: int, attention: str, width: Callable[[Any], int]) -> Term:
+    """2·width·T FLOPs a token, pass and layer that has attention, beside the cores' own."""
+    cores = [entry for entry in ledger if entry.kind == "attention_core"]
+    theirs = sum(width(entry.leaf) * entry.runs for entry in cores) * ledger.work.positions * ledger.work.tokens
+    ours = by_kind(ledger, attention).get("attention_core", 0)
+    return term(CORE, 2 * passes * theirs, passes * ours, why_core(ledger, attention) if theirs else NOTHING)
+
+
+CORE = "scores and values"
+
+
+def widths(core: Any) -> int:
+    """h·(d_qk + d_v)."""
+    query: int = core.d_nope + core.d_rope if isinstance(core, LatentCore) else core.d_qk
+    return core.n_heads * (query + core.d_v)  # type: ignore[no-any-return]
+
+
+def why_core(ledger: Ledger, attention: str) -> str:
+    if attention == "masked":
+        return "ours: only what the mask lets through"
+    if any(isinstance(entry.leaf, DifferentialCore) for entry in ledger):
+        return "ours: two attentions with the same queries and keys"
+    distances = any(isinstance(entry.leaf, AttentionCore) and entry.leaf.distances for entry in ledger)
+    return "ours: the products with the distances too" if distances else "theirs: heads of another width"
+
+
+def by_kind(ledger: Ledger, attention: str) -> dict[str, int]:
+    return ledger.by_kind("flops" if attention == "dense" else "flops_masked")
+
+
+def flops_of(entry: Entry, attention: str) -> int:
+    flops: int = entry.flops if attention == "dense" else entry.flops_masked
+    return flops
+
+
+def by_product(ledger: Ledger, attention: str) -> Counter[str]:
+    """FLOPs by projection or by product of a core; of all else by kind."""
+    result = Counter[str]()
+    for entry in ledger:
+        for op in entry.operations:
+            flops = (op.flops if attention == "dense" else op.flops_masked) * entry.runs
+            names = {"attention": last(entry), "attention_core": op.name}
+            result[names.get(entry.kind, entry.kind)] += flops
+    return result
+
+
+def linears(ledger: Ledger) -> Iterator[tuple[Entry, Linear]]:
+    return ((entry, entry.leaf) for entry in ledger if isinstance(entry.leaf, Linear))
+
+
+def last(entry: Entry) -> str:
+    return entry.steps[-1].name
+
+
+def tied_table(ledger: Ledger) -> bool:
+    return any(leaf.tied for _, leaf in linears(ledger))
+
+
+def only_stack(model: Model) -> Any:
+    (stack,) = model.spec["stacks"].values()
+    return stack

@@ -1,0 +1,93 @@
+"""Utilisation: the share of the peak that a training rate is, by each published count of FLOPs.
+
+MFU counts the FLOPs of the model, HFU also what is computed again. Both ways: a rate in, utilisation out, for a rate
+that was measured as for one that was predicted.
+Source   Chowdhery et al. 2022 (arXiv 2204.02311), section 4.1
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import NamedTuple
+
+from txcalc.errors import Fault, InputError
+from txcalc.ledger import Ledger
+from txcalc.model import Model
+from txcalc.planning.conventions import CONVENTIONS
+
+# What `train` reports where nobody asks for others: no forward counts, and none for a model it cannot describe.
+REPORTED = ("palm", "megatron-model", "megatron-lm", "llm-foundry", "nanotron", "torchtitan", "llama-3")
+
+
+class Utilisation(NamedTuple):
+    """Model and hardware FLOPs a second over the peak, by a convention; `a_token` its model FLOPs per token."""
+
+    name: str
+    formula: str
+    a_token: Fraction
+    mfu: float
+    hfu: float
+
+
+def utilisation(
+    model: Model,
+    ledger: Ledger,
+    tokens_s: float,
+    peak: float,
+    recompute: str = "none",
+    pp: int = 1,
+    share: Fraction = Fraction(1),
+    names: tuple[str, ...] = REPORTED,
+) -> list[Utilisation]:
+    """By each convention that describes the model, at a rate of tokens per second and accelerator.
+
+    recompute   none, core or blocks, of which `share` of the layers
+    pp          stages of the pipeline
+    Errors      `InputError` where only one convention was asked for, and it does not describe the model
+    """
+    found = []
+    for name in names:
+        try:
+            counted = CONVENTIONS[name](model, ledger, "dense", pp)
+        except InputError:
+            if len(names) == 1:
+                raise
+            continue
+        if counted.counts != "a training step":
+            raise InputError(f"--as {name}", ["counts a forward pass, and a utilisation is of a training step"])
+        again = share * (counted.hardware_flops(recompute) - counted.model_flops)
+        positions = ledger.work.positions
+        a_token, executed = Fraction(counted.model_flops, positions), (counted.model_flops + again) / positions
+        rate = tokens_s / peak
+        found.append(Utilisation(name, counted.formula, a_token, float(a_token) * rate, float(executed) * rate))
+    return found
+
+
+class Measured(NamedTuple):
+    """A measured rate: `number` tok/s of one accelerator, seconds of a step, or FLOP/s of one accelerator."""
+
+    number: float
+    unit: str
+
+    def tokens_s(self, tokens: int, gpus: int, flops_a_token: float) -> float:
+        """Tokens per second and accelerator; `tokens` of a step of `gpus` accelerators."""
+        if self.unit == "s":
+            return tokens / self.number / gpus
+        return self.number if self.unit == "tok/s" else self.number / flops_a_token
+
+
+_UNITS = {"tok/s": "tok/s", "tokens/s": "tok/s", "s": "s", "tflops": "tflops", "tflop/s": "tflops"}
+
+
+def parse_measured(text: str) -> Measured:
+    """`1007tok/s` (of one accelerator), `1.42s` (a step) or `400TFLOPS` (of one accelerator).
+
+    Errors: `InputError`.
+    """
+    found = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*([A-Za-z/]+)\s*", text, re.ASCII)
+    unit = _UNITS.get(found[2].lower()) if found else None
+    if not found or not unit or not float(found[1]):
+        expected = "a rate of one accelerator, such as 1007tok/s or 400TFLOPS, or the seconds of a step, such as 1.42s"
+        raise InputError("--measured", [Fault("--measured", text, expected)])
+    return Measured(float(found[1]) * (1e12 if unit == "tflops" else 1), unit)

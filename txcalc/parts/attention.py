@@ -201,6 +201,9 @@ class AttentionCore(Leaf):
         distances = keys * self.n_heads * self.d_qk if self.distances else 0
         return query + kept + distances if self.borrowed else query + kv + kept + distances
 
+    def statistics(self, work: Workload) -> Any:
+        return 0 if work.keep_scores else work.positions * self.n_heads
+
     def cache(self, work: Workload) -> Cache:
         return NO_CACHE if self.borrowed else self.span.cache(work, self.n_kv_heads * (self.d_qk + self.d_v))
 
@@ -284,6 +287,9 @@ class LatentCore(Leaf):
         tokens, keys = work.batch * work.tokens * self.n_heads, work.batch * self.span.keys(work) * self.n_heads
         query, kv = tokens * (self.d_nope + self.d_rope), keys * (self.d_nope + self.d_rope + self.d_v)
         return query + kv + (keys * work.tokens if work.keep_scores else tokens * self.d_v)
+
+    def statistics(self, work: Workload) -> Any:
+        return 0 if work.keep_scores else work.positions * self.n_heads
 
     def cache(self, work: Workload) -> Cache:
         return self.span.cache(work, self.kv_rank + self.d_rope)

@@ -148,6 +148,10 @@ class Norm(Leaf):
         kept = self.keeps and (work.keep_scores or not self.fused)
         return work.positions * self.groups * self.width if kept else 0
 
+    def statistics(self, work: Workload) -> Any:
+        rows = work.positions * self.groups
+        return rows if self.form == "rms" else 2 * rows
+
 
 # What backward needs of an activation: its input, or its own result (which the next product then need not keep again).
 SAVES_RESULT = frozenset({"relu", "sigmoid", "tanh"})

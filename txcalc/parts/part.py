@@ -209,6 +209,10 @@ class Leaf:
         or a norm's statistics)."""
         return 0
 
+    def statistics(self, work: Workload) -> Any:
+        """Numbers in fp32 that its kernel keeps of each row for backward: means, deviations, a softmax's log-sum."""
+        return 0
+
     def cache(self, work: Workload) -> Cache:
         """What it keeps for later tokens."""
         return NO_CACHE

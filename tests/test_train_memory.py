@@ -1,0 +1,120 @@
+"""The memory of every rank of a training run: closed forms, published shards, conservation, and bad input."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from txcalc import load
+from txcalc.errors import InputError, UnknownName
+from txcalc.model import Model
+from txcalc.planning.training import Layout, Plan, Recipe, in_flight, largest, memory
+
+LLAMA = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
+
+
+@pytest.fixture(scope="module")
+def llama() -> Model:
+    return load("llama-3.1-8b")
+
+
+def parameters(plan: Plan) -> list[tuple[int, int]]:
+    """Elements of each kind of rank, in fp32, and how many there are."""
+    return [(rank.state.parameters // 4, rank.count) for rank in plan.ranks]
+
+
+def test_the_shards_that_fully_shard_makes(llama: Model) -> None:
+    """As torch 2.13's fully_shard gives them on a fake group of so many ranks."""
+    assert parameters(memory(llama, Recipe(Layout(fsdp=8)))) == [(1_003_782_656, 8)]
+    found = parameters(memory(llama, Recipe(Layout(fsdp=1024))))
+    assert found == [(7_848_196, 1017), (7_749_892, 1), (6_816_004, 6)]  # 128,256 rows: 126 each, 114 for one, none
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(fsdp=3), Layout(fsdp=7), Layout(fsdp=1000), Layout(tp=2, fsdp=3), Layout(tp=4, fsdp=5, cp=2),
+        Layout(pp=2, fsdp=3), Layout(tp=2, pp=4, fsdp=2), Layout(dp=2, fsdp=4),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_shards_add_up_to_the_model(layout: Layout) -> None:
+    """Over all ranks every weight is held as often as it is copied: norms by every rank of tp, all by those of dp."""
+    model = load(LLAMA)
+    plan = memory(model, Recipe(layout, tokens=64, accumulation=4))
+    assert sum(rank.count for rank in plan.ranks) == layout.gpus
+    norms = sum(entry.params for entry in model.ledger() if entry.kind == "norm")
+    once = sum(elements * count for elements, count in parameters(plan))
+    assert once == layout.dp * (model.params + norms * (layout.tp - 1))
+
+
+def test_zero_by_stage() -> None:
+    """Rajbhandari et al. 2020, figure 1: 16·Ψ, then 4·Ψ + 12·Ψ/N, 2·Ψ + 14·Ψ/N, 16·Ψ/N bytes (7.5 B, N = 64)."""
+    model = load(LLAMA)
+    n, params = 4, model.params
+    for zero, held in ((0, 16 * params), (1, 4 * params + 12 * params // n), (2, 2 * params + 14 * params // n)):
+        (rank,) = memory(model, Recipe(Layout(dp=n), framework="deepspeed", zero=zero, tokens=64)).ranks
+        assert 0 <= sum(rank.state) - held < 16
+
+
+def test_in_flight_by_schedule() -> None:
+    def held(schedule: str, pp: int, m: int, vpp: int = 1) -> list[int]:
+        recipe = Recipe(Layout(pp=pp, vpp=vpp), accumulation=m, schedule=schedule)
+        return [max(map(sum, in_flight(recipe, stage))) for stage in range(pp)]
+
+    assert held("gpipe", 4, 8) == [8, 8, 8, 8]
+    assert held("1f1b", 4, 8) == [4, 3, 2, 1]
+    assert held("1f1b", 4, 2) == [2, 2, 2, 1]
+    assert held("interleaved", 4, 8, 2) == [11, 9, 7, 5]  # 2·(pp − r − 1) + (v − 1)·pp + 1
+    assert held("zbv", 4, 8) == [8, 8, 8, 8]
+    assert held("dualpipev", 4, 8) == [9, 9, 9, 9]
+
+
+def test_recomputing_blocks_keeps_their_inputs_alone() -> None:
+    model = load(LLAMA)
+    recipe = Recipe(Layout(), micro_batch=3, tokens=64)
+    whole, blocks, half = (
+        memory(model, replace(recipe, recompute=how)).fullest for how in ("none", "blocks", "every:2")
+    )
+    assert whole.bytes["saved"] > half.bytes["saved"] > blocks.bytes["saved"]
+    one = model.ledger(3, 64).at("layers.0").total("saved") * 2 + 2 * 3 * 64 * 4 + 3 * 64 * 8 * 4  # statistics in fp32
+    saved = {rank.moment: rank.bytes["saved"] for rank in (whole, blocks)}
+    assert whole.bytes["saved"] - half.bytes["saved"] == 2 * (one - 3 * 64 * 64 * 2), saved
+
+
+def test_the_largest_that_fits_is_the_last_that_does(llama: Model) -> None:
+    recipe, capacity = Recipe(Layout(fsdp=8), tokens=4096), 80 * 10**9
+    for what in ("micro_batch", "tokens"):
+        best = largest(llama, recipe, what, capacity)
+        assert memory(llama, replace(recipe, **{what: best})).fullest.allocated <= capacity
+        assert memory(llama, replace(recipe, **{what: best + 1})).fullest.allocated > capacity
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        (Recipe(Layout(tp=0)), "tp is 0, expected a whole number from 1"),
+        (Recipe(Layout(tp=16)), "tp is 16, expected a divisor of n_heads = 8"),
+        (Recipe(Layout(pp=8)), "pp · pieces is 8, expected at most the 4 layers"),
+        (Recipe(Layout(pp=2, vpp=2), accumulation=4), "vpp is 2, expected 1 with --schedule 1f1b"),
+        (Recipe(Layout(pp=4), schedule="dualpipev", accumulation=4), "accumulation is 4, expected at least 8"),
+        (Recipe(Layout(cp=3), tokens=64), "tokens is 64, expected a multiple of cp = 3"),
+        (Recipe(Layout(ep=2, fsdp=2)), "ep is 2, expected 1: the model has no experts"),
+        (Recipe(zero=1), "zero is 1, expected one of 0 with --framework fsdp2"),
+        (Recipe(Layout(dp=2), zero=2, framework="megatron"), "zero is 2, expected one of 0, 1"),
+        (Recipe(Layout(fsdp=2), framework="megatron"), "fsdp is 2, expected 1 with --framework megatron"),
+        (Recipe(recompute="every:0"), "recompute is 'every:0', expected one of none, core, blocks"),
+        (Recipe(tokens=0), "tokens is 0, expected a whole number from 1"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_is_refused(recipe: Recipe, said: str) -> None:
+    with pytest.raises(InputError) as error:
+        memory(load(LLAMA), recipe)
+    assert said in str(error.value)
+
+
+def test_an_unknown_optimizer_is_told_its_neighbours() -> None:
+    with pytest.raises(UnknownName, match="did you mean adamw"):
+        memory(load(LLAMA), Recipe(optimizer="adam"))

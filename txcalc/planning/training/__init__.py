@@ -1,0 +1,53 @@
+"""A training step: its FLOPs, and the memory of every rank under a layout.
+
+recipe = Recipe(Layout(fsdp=8), tokens=8192)
+plan = memory(load("llama-3.1-8b"), recipe)            `plan.fullest.allocated`, `plan.ranks`
+largest(model, recipe, "micro_batch", capacity)        the largest that fits
+"""
+
+from __future__ import annotations
+
+from txcalc.planning.layout import Layout
+from txcalc.planning.training.flops import (
+    READS_DATA,
+    SELECTS,
+    Recompute,
+    reached,
+    recomputed,
+    selects,
+    step_flops,
+    training_flops,
+)
+from txcalc.planning.training.inverse import fewest, largest
+from txcalc.planning.training.memory import CATEGORIES, RESERVED, Plan, Rank, memory
+from txcalc.planning.training.recipe import FRAMEWORKS, SCHEDULES, Adapters, Framework, Recipe
+from txcalc.planning.training.schedules import Action, in_flight, order
+from txcalc.planning.training.states import OPTIMIZERS
+
+__all__ = [
+    "CATEGORIES",
+    "FRAMEWORKS",
+    "OPTIMIZERS",
+    "READS_DATA",
+    "RESERVED",
+    "SCHEDULES",
+    "SELECTS",
+    "Action",
+    "Adapters",
+    "Framework",
+    "Layout",
+    "Plan",
+    "Rank",
+    "Recipe",
+    "Recompute",
+    "fewest",
+    "in_flight",
+    "largest",
+    "memory",
+    "order",
+    "reached",
+    "recomputed",
+    "selects",
+    "step_flops",
+    "training_flops",
+]

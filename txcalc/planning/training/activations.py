@@ -1,0 +1,86 @@
+"""What one micro-batch leaves for backward on one rank, in bytes: by layer, and of a layer that is computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from txcalc.num import ceil_div
+from txcalc.parts.linear import Linear
+from txcalc.parts.part import Workload
+from txcalc.planning.training.recipe import Recipe
+from txcalc.planning.training.stages import Held, Piece
+
+STATISTIC = 4  # bytes: the means, deviations and log-sums that kernels keep of a row are fp32
+
+
+class Kept(NamedTuple):
+    """Bytes that a piece keeps of one micro-batch.
+
+    saved    from its forward to its backward
+    again    while its largest recomputed block's backward runs, beside that
+    """
+
+    saved: int
+    again: int
+
+
+def kept(piece: Piece, recipe: Recipe, width: int) -> Kept:
+    """Of one micro-batch in a piece, `width` the model's."""
+    layers = sorted({i for held in piece.leaves for i in held.layers})
+    numbers = recipe.recomputed(layers[-1] + 1) if layers else frozenset()
+    outside = sum(leaf_bytes(held, recipe) for held in piece.leaves if not held.layers)
+    each = {i: sum(_of_one(held, recipe) for held in piece.leaves if i in held.layers) for i in _first(layers, piece)}
+    by_layer = {i: each[first] for i, first in _folded(layers, piece).items()}
+    rows, columns = piece.work.positions, recipe.layout.sp
+    entrance = ceil_div(rows * width, columns) * recipe.compute_bytes
+    saved = outside + sum(entrance if i in numbers else size for i, size in by_layer.items())
+    again = max((size for i, size in by_layer.items() if i in numbers), default=0)
+    return Kept(saved, again)
+
+
+def _folded(layers: Iterable[int], piece: Piece) -> dict[int, int]:
+    """Each layer's number, and the first of the layers that are equal to it."""
+    first: dict[int, int] = {}
+    for held in piece.leaves:
+        for i in held.layers:
+            first.setdefault(i, held.layers[0])
+    return {i: first[i] for i in layers}
+
+
+def _first(layers: Iterable[int], piece: Piece) -> set[int]:
+    return set(_folded(layers, piece).values())
+
+
+def _of_one(held: Held, recipe: Recipe) -> int:
+    total = leaf_bytes(held, recipe)
+    return total // len(held.layers)
+
+
+def leaf_bytes(held: Held, recipe: Recipe) -> int:
+    """What a leaf and its copies are the first to keep, of one micro-batch."""
+    entry, work = held.entry, held.entry.work
+    if work is None:
+        return 0
+    elements = entry.leaf.saved(work)
+    rows = entry.leaf.statistics(work)
+    if recipe.recompute == "core" and entry.kind == "attention_core":
+        elements = entry.leaf.saved(_fused(work))
+        rows = 0
+    share = _share(held, recipe)
+    return int(ceil_div(elements * entry.runs * recipe.compute_bytes, share)) + int(
+        ceil_div(rows * entry.runs * STATISTIC, share if held.between else 1)
+    )
+
+
+def _fused(work: Workload) -> Workload:
+    """The workload in which the attention matrix is not kept."""
+    return work._replace(keep_scores=False)
+
+
+def _share(held: Held, recipe: Recipe) -> int:
+    """Among how many ranks of tp the rows that a leaf keeps are cut: what stands between split products with sequence
+    parallel, and the input of a split product where the framework gathers it again."""
+    layout = recipe.layout
+    gathered = isinstance(held.entry.leaf, Linear) and held.column
+    return layout.sp if held.between or (gathered and recipe.rules.regather) else 1

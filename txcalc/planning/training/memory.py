@@ -1,0 +1,161 @@
+"""The memory of every rank of a training run, by category: exact integers, in the allocator's sense.
+
+Parameters, gradients, optimizer state and what is saved for backward are what PyTorch's own sharding gives, to the
+byte (`txcalc verify --layout`). What is gathered, the buffers and the logits follow the framework's rules, and are
+modelled: when a kernel's or a collective's temporary is freed is not a matter of shapes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from txcalc.model import Model
+from txcalc.planning.training import profiles
+from txcalc.planning.training.activations import Kept, kept
+from txcalc.planning.training.recipe import Recipe
+from txcalc.planning.training.schedules import in_flight
+from txcalc.planning.training.stages import Piece, Pipeline
+from txcalc.planning.training.states import State, Tensor, sharers, states, tensors, turns
+
+CATEGORIES = (
+    "parameters", "gradients", "optimizer", "saved", "gathered", "buffers", "logits", "in_flight", "adapters",
+)  # fmt: skip
+
+# Reserved by PyTorch's caching allocator over allocated, the median of 43 runs of Megatron-LM on B200 (SimuMax 4dcaae5,
+# docs/b200: 1.028 … 1.093). FSDP2 in eager mode fragments more (torchtitan: 1.17 … 1.22).
+RESERVED = (1040, 1000)
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Equal ranks.
+
+    rank, count   the number of the first, and how many there are
+    stage         of the pipeline
+    bytes         by category, at the moment when their sum is largest
+    moment        which that is
+    moments       the sum at each moment
+    state         what it holds for good, whatever the moment
+    held          micro-batches in flight, of each of its pieces
+    """
+
+    rank: int
+    count: int
+    stage: int
+    bytes: dict[str, int]
+    moment: str
+    moments: dict[str, int]
+    state: State
+    held: tuple[int, ...]
+
+    @property
+    def allocated(self) -> int:
+        return sum(self.bytes.values())
+
+    @property
+    def reserved(self) -> int:
+        """What the allocator is likely to hold: `RESERVED`, a measured factor."""
+        return self.allocated * RESERVED[0] // RESERVED[1]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The ranks of a training run, equal ones folded."""
+
+    model: Model
+    recipe: Recipe
+    ranks: tuple[Rank, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def fullest(self) -> Rank:
+        return max(self.ranks, key=lambda rank: rank.allocated)
+
+
+def memory(model: Model, recipe: Recipe) -> Plan:
+    """What every rank holds at its fullest.
+
+    Unit     bytes
+    Counts   tensors that the allocator gives out: weights, gradients, optimizer state after the first step, what
+             autograd keeps, gathered weights, buffers of collectives, logits and what the loss makes of them
+    Omits    the CUDA context (0.5 to 1 GB), the libraries' workspaces, fragmentation (see `RESERVED`)
+    Errors   `InputError` with every reason why the model cannot be laid out so
+    """
+    pipeline = Pipeline(model, recipe)
+    layout, found = recipe.layout, list[Rank]()
+    width = next(reversed(model.spec["stacks"].values()))["d_model"]
+    work = [kept(piece, recipe, width) for piece in pipeline.pieces]
+    for stage in range(layout.pp):
+        pieces = pipeline.of_stage(stage)
+        saved = [work[piece.number] for piece in pieces]
+        found += _stage(stage, pieces, saved, recipe)
+    return Plan(model, recipe, tuple(_fold(found)), tuple(pipeline.notes))
+
+
+def _stage(stage: int, pieces: list[Piece], saved: list[Kept], recipe: Recipe) -> list[Rank]:
+    """The ranks of a stage: those of tp whose shards differ, and of each those that share them and differ."""
+    layout = recipe.layout
+    ranks, cuts = list[Rank](), _columns(pieces, recipe)
+    inner = layout.cp * layout.copies
+    for first, after in zip(cuts, [*cuts[1:], layout.tp], strict=True):
+        held = [list(tensors(piece, recipe, first)) for piece in pieces]
+        points = turns((tensor for some in held for tensor in some), recipe)
+        shards = sharers(recipe, False)
+        for start, end in zip(points, [*points[1:], shards], strict=True):
+            number = (stage * inner + start) * layout.tp + first
+            count = (end - start) * (inner // shards) * (after - first)
+            ranks.append(_rank(number, count, stage, pieces, held, saved, recipe, start))
+    return ranks
+
+
+def _columns(pieces: list[Piece], recipe: Recipe) -> list[int]:
+    """The first rank of every run of tp's that hold alike."""
+    points, last = list[int](), list[list[Tensor]]()
+    for rank in range(recipe.layout.tp):
+        now = [list(tensors(piece, recipe, rank)) for piece in pieces]
+        if now != last:
+            points.append(rank)
+            last = now
+    return points
+
+
+def _rank(
+    number: int,
+    count: int,
+    stage: int,
+    pieces: list[Piece],
+    held: list[list[Tensor]],
+    saved: list[Kept],
+    recipe: Recipe,
+    shard: int,
+) -> Rank:
+    all_of_them = [tensor for some in held for tensor in some]
+    state = states(all_of_them, recipe, shard)
+    flights = in_flight(recipe, stage)
+    best: tuple[int, ...] = max(flights, key=lambda f: sum(n * k.saved for n, k in zip(f, saved, strict=True)))
+    last = max((i for i, n in enumerate(best) if n), key=lambda i: saved[i].saved)
+    one = saved[last].saved
+    rest = sum(n * k.saved for n, k in zip(best, saved, strict=True)) - one
+    again = max(k.again for k in saved)
+    moments = profiles.moments(recipe, pieces, held, state)
+    tables: dict[str, dict[str, int]] = {}
+    for name, moment in moments.items():
+        table = dict.fromkeys(CATEGORIES, 0)
+        table |= {"parameters": state.parameters, "optimizer": state.optimizer, "gradients": moment.gradients}
+        table |= {"gathered": moment.gathered, "buffers": moment.buffers, "logits": moment.logits}
+        if moment.saved:
+            table |= {"saved": one + (again if moment.again else 0), "in_flight": rest}
+        tables[name] = table
+    sums = {name: sum(table.values()) for name, table in tables.items()}
+    largest = max(sums, key=sums.__getitem__)
+    return Rank(number, count, stage, tables[largest], largest, sums, state, best)
+
+
+def _fold(ranks: list[Rank]) -> list[Rank]:
+    """Equal ranks once."""
+    found: dict[object, Rank] = {}
+    for rank in ranks:
+        key = (rank.stage, rank.state, tuple(rank.bytes.items()))
+        before = found.get(key)
+        found[key] = rank if before is None else replace(before, count=before.count + rank.count)
+    return list(found.values())

@@ -1,0 +1,255 @@
+"""What a training run is: layout, batch, length, what is computed again, optimizer, dtypes, framework, fine-tuning.
+
+A `Recipe` is data. Its faults need a model (`recipe.faults(model)`), its memory too (`memory.memory`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from txcalc.errors import Fault, InputError, UnknownName
+from txcalc.planning.layout import Layout
+from txcalc.units import bits_of
+
+MOST = 1 << 20
+
+
+class Framework(NamedTuple):
+    """How a framework keeps the state of a training run, by default.
+
+    parameter   dtype of the stored weights
+    gradient    dtype of the gradients that are kept from one micro-batch to the next
+    master      beside weights in 16 bits, an fp32 copy with the optimizer
+    held        gradients live in buffers that are never freed
+    zeros       ZeRO stages that dp may have
+    regather    with sequence parallel, a split product keeps its slice of the input and gathers it again in backward
+    source      where the rules stand
+    """
+
+    name: str
+    parameter: str
+    gradient: str
+    master: bool
+    held: bool
+    zeros: tuple[int, ...]
+    regather: bool
+    source: str
+
+
+FRAMEWORKS = {
+    f.name: f
+    for f in (
+        Framework(
+            "fsdp2", "fp32", "fp32", False, False, (0,), False, "torch 2.13: distributed.fsdp.fully_shard, DTensor"
+        ),
+        Framework(
+            "megatron", "bf16", "fp32", True, True, (0, 1), True,
+            "Megatron-LM d98e8a64: core/distributed/param_and_grad_buffer.py, optimizer/distrib_optimizer.py",
+        ),
+        Framework(
+            "nanotron", "bf16", "fp32", True, True, (0, 1), True,
+            "nanotron 2411b022: optim/gradient_accumulator.py, optim/zero.py",
+        ),
+        Framework(
+            "deepspeed", "bf16", "bf16", True, True, (0, 1, 2, 3), True,
+            "DeepSpeed 0.19: runtime/bf16_optimizer.py, runtime/zero/stage_1_and_2.py, stage3.py",
+        ),
+    )
+}  # fmt: skip
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb", "zbv", "dualpipev")
+V_SHAPED = frozenset({"zbv", "dualpipev"})  # a rank has the n-th piece from the front and the n-th from the back
+RECOMPUTE = ("none", "core", "blocks", "every:N", "layers:0,2,…")
+CONTEXT_PARALLEL = ("ring", "allgather", "ulysses")
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """Low-rank adapters (LoRA, arXiv 2106.09685): y + B·A·x with A (rank, d_in) and B (d_out, rank), beside frozen
+    weights, which `weights` may quantise: nf4 (one fp32 scale for 64 weights), or nf4-dq, whose scales are in 8 bits
+    with one more fp32 for 256 of them (QLoRA, arXiv 2305.14314, section 3).
+
+    modules   names of the linear layers that have one: q, v, …; "all" for every linear layer in the blocks
+    """
+
+    rank: int = 8
+    modules: tuple[str, ...] = ("q", "v")
+    weights: str = "bf16"
+    dtype: str = "bf16"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training run.
+
+    micro_batch      sequences of a rank in one forward pass
+    accumulation     micro-batches of a rank in one step
+    tokens           length of a sequence
+    recompute        none; core (attention); blocks (all of them keep their input alone); every:N (each N-th block);
+                     layers:0,2 (those)
+    optimizer        a key of `states.OPTIMIZERS`
+    parameter, gradient, compute, reduce   dtypes; None: the framework's
+    zero             what dp's ranks split: 1 optimizer state, 2 gradients too, 3 parameters too
+    context          how cp's ranks exchange keys and values
+    loss_parallel    with tp: each rank has the logits of its own rows of the vocabulary
+    keep_scores      attention without a fused kernel: its matrix is kept
+    """
+
+    layout: Layout = field(default_factory=Layout)
+    micro_batch: int = 1
+    accumulation: int = 1
+    tokens: int = 4096
+    recompute: str = "none"
+    optimizer: str = "adamw"
+    framework: str = "fsdp2"
+    schedule: str = "1f1b"
+    zero: int = 0
+    parameter: str | None = None
+    gradient: str | None = None
+    compute: str = "bf16"
+    reduce: str = "fp32"
+    context: str = "ring"
+    loss_parallel: bool = True
+    keep_scores: bool = False
+    reshard: bool = True
+    adapters: Adapters | None = None
+
+    @property
+    def rules(self) -> Framework:
+        if self.framework not in FRAMEWORKS:
+            raise UnknownName(
+                "recipe", "framework", self.framework, list(FRAMEWORKS), "one of " + ", ".join(FRAMEWORKS)
+            )
+        return FRAMEWORKS[self.framework]
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences of one step, of all ranks."""
+        return self.micro_batch * self.accumulation * self.layout.copies
+
+    @property
+    def parameter_bytes(self) -> int:
+        return bits_of(self.parameter or self.rules.parameter) // 8
+
+    @property
+    def gradient_bytes(self) -> int:
+        """FSDP2's gradients are of the dtype of its parameters, whatever they were reduced in."""
+        default = self.parameter if self.rules.name == "fsdp2" and self.parameter else self.rules.gradient
+        return bits_of(self.gradient or default) // 8
+
+    @property
+    def compute_bytes(self) -> int:
+        return bits_of(self.compute) // 8
+
+    @property
+    def reduce_bytes(self) -> int:
+        return bits_of(self.reduce) // 8
+
+    @property
+    def local_tokens(self) -> int:
+        """Tokens of a sequence that one rank works on."""
+        return self.tokens // self.layout.cp
+
+    @property
+    def shards(self) -> int:
+        """Ranks among which FSDP splits what is no expert's: fsdp's, and cp's, which hold the same weights."""
+        return self.layout.fsdp * self.layout.cp if self.layout.fsdp > 1 else 1
+
+    def recomputed(self, layers: int) -> frozenset[int]:
+        """The numbers of the layers whose blocks are computed again."""
+        if self.recompute == "blocks":
+            return frozenset(range(layers))
+        if self.recompute.startswith("every:"):
+            return frozenset(range(0, layers, int(self.recompute[6:])))
+        if self.recompute.startswith("layers:"):
+            return frozenset(map(int, self.recompute[7:].split(",")))
+        return frozenset()
+
+    def faults(self) -> list[Fault | str]:
+        """What is wrong with the recipe whatever the model; [] where nothing is."""
+        faults = [*self.layout.faults(), *self._sizes(), *self._names()]
+        return faults or [*self._combined()]
+
+    def check(self) -> None:
+        """Errors: `InputError` with every fault of the recipe, `UnknownName` for a framework or an optimizer."""
+        if faults := self.faults():
+            raise InputError("recipe", faults)
+
+    def _sizes(self) -> list[Fault | str]:
+        sizes = {"micro_batch": self.micro_batch, "accumulation": self.accumulation, "tokens": self.tokens}
+        return [
+            Fault(name, number, f"a whole number from 1 to {MOST:,}")
+            for name, number in sizes.items()
+            if type(number) is not int or not 1 <= number <= (10**9 if name == "tokens" else MOST)
+        ]
+
+    def _names(self) -> list[Fault | str]:
+        from txcalc.planning.training.states import OPTIMIZERS
+
+        if self.optimizer not in OPTIMIZERS:
+            raise UnknownName(
+                "recipe", "optimizer", self.optimizer, list(OPTIMIZERS), f"one of {', '.join(OPTIMIZERS)}"
+            )
+        faults: list[Fault | str] = []
+        for name, known in (("schedule", SCHEDULES), ("context", CONTEXT_PARALLEL)):
+            if getattr(self, name) not in known:
+                faults.append(Fault(name, getattr(self, name), f"one of {', '.join(known)}"))
+        if not _recompute(self.recompute):
+            faults.append(Fault("recompute", self.recompute, f"one of {', '.join(RECOMPUTE)}"))
+        if self.zero not in (0, *self.rules.zeros):
+            stages = ", ".join(map(str, self.rules.zeros))
+            faults.append(Fault("zero", self.zero, f"one of {stages} with --framework {self.framework}", _fsdp(self)))
+        for name in ("parameter", "gradient", "compute", "reduce"):
+            value = getattr(self, name)
+            if value is not None and bits_of(value) % 8:
+                faults.append(Fault(name, value, "a dtype of whole bytes"))
+        return faults
+
+    def _combined(self) -> list[Fault | str]:
+        layout, faults = self.layout, list[Fault | str]()
+        if layout.fsdp > 1 and self.rules.name != "fsdp2":
+            faults.append(Fault("fsdp", layout.fsdp, f"1 with --framework {self.rules.name}", "say dp and zero"))
+        if self.zero and layout.dp == 1 and layout.cp == 1:
+            faults.append(Fault("zero", self.zero, "0 where dp = 1: nobody to share with"))
+        if self.tokens % layout.cp:
+            faults.append(Fault("tokens", self.tokens, f"a multiple of cp = {layout.cp}"))
+        elif self.local_tokens % layout.sp:
+            faults.append(Fault("tokens", self.tokens, f"a multiple of cp · sp = {layout.cp * layout.sp}"))
+        faults += self._pipeline()
+        return faults
+
+    def _pipeline(self) -> list[Fault | str]:
+        layout, faults = self.layout, list[Fault | str]()
+        if layout.pp == 1:
+            return []
+        pieces = {"gpipe": 1, "1f1b": 1, "zbv": 2, "dualpipev": 2}.get(self.schedule)
+        if pieces is not None and layout.vpp not in (1, pieces):
+            faults.append(Fault("vpp", layout.vpp, f"{pieces} with --schedule {self.schedule}"))
+        if self.schedule == "interleaved" and layout.vpp == 1:
+            faults.append(Fault("vpp", 1, "2 or more with --schedule interleaved"))
+        if self.schedule in ("interleaved", "zb") and self.accumulation % layout.pp and layout.vpp > 1:
+            faults.append(Fault("accumulation", self.accumulation, f"a multiple of pp = {layout.pp}"))
+        least = {"dualpipev": 2 * layout.pp, "zbv": layout.pp}.get(self.schedule, layout.pp)
+        if self.schedule not in ("gpipe", "1f1b") and self.accumulation < least:
+            expected = f"at least {least}: the schedule {self.schedule} needs as many micro-batches at pp = {layout.pp}"
+            faults.append(Fault("accumulation", self.accumulation, expected))
+        return faults
+
+    @property
+    def pieces(self) -> int:
+        """Pieces of the model that one rank of the pipeline holds."""
+        return 2 if self.layout.pp > 1 and self.schedule in V_SHAPED else self.layout.vpp
+
+
+def _fsdp(recipe: Recipe) -> str:
+    return "fsdp=N is ZeRO-3" if recipe.rules.name == "fsdp2" else ""
+
+
+def _recompute(text: str) -> bool:
+    if text in ("none", "core", "blocks"):
+        return True
+    kind, _, numbers = text.partition(":")
+    if kind == "every":
+        return numbers.isdecimal() and 1 <= int(numbers) <= MOST
+    return kind == "layers" and all(n.isdecimal() for n in numbers.split(","))

@@ -1,0 +1,160 @@
+"""Pipeline schedules: the order in which one rank works, and how many micro-batches' activations it holds at once.
+
+Source   GPipe: Huang et al. 2018 (arXiv 1811.06965); 1F1B: Narayanan et al. 2019 (PipeDream); interleaved: Narayanan et
+         al. 2021 (arXiv 2104.04473), section 2.2; zero bubble (ZB-H1) and ZB-V: Qi et al. 2023 (arXiv 2401.10241);
+         DualPipe-V: DeepSeek-V3 (arXiv 2412.19437), section 3.2.1, folded
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import NamedTuple
+
+from txcalc.planning.training.recipe import Recipe
+
+
+class Action(NamedTuple):
+    """kind: F forward; B backward; where a schedule splits it, I the input's gradient and W the weights'. `piece`: of
+    the rank's own, from the front. What a piece keeps of a micro-batch goes with its B or its W."""
+
+    kind: str
+    piece: int
+    batch: int
+
+
+def order(schedule: str, stages: int, rank: int, batches: int, pieces: int = 1) -> list[Action]:
+    """What the rank-th of `stages` does in one step of so many micro-batches."""
+    if stages == 1:
+        return [Action(kind, 0, m) for m in range(batches) for kind in "FB"]
+    if schedule == "gpipe":
+        return [Action(kind, 0, m) for kind in "FB" for m in range(batches)]
+    if schedule == "zbv":
+        return [a for a in _zbv(stages, rank, max(batches, 2 * stages - 1)) if a.batch < batches]
+    if schedule == "dualpipev":
+        return list(_dualpipev(stages, rank, batches))
+    return list(_one_f_one_b(stages, rank, batches, pieces, schedule == "zb"))
+
+
+def _one_f_one_b(stages: int, rank: int, batches: int, pieces: int, zero_bubble: bool) -> Iterator[Action]:
+    """Forwards ahead of the first backward, then one of each in turn, then the backwards left. With `zero_bubble` the
+    weights' gradients come as much later as the rank is."""
+    total, ahead = batches * pieces, stages - rank - 1
+    ahead = min(
+        total, ahead + (pieces - 1) * stages if zero_bubble or pieces == 1 else 2 * ahead + (pieces - 1) * stages
+    )
+
+    def turn(kind: str, i: int) -> Action:
+        """A rank's pieces take turns, `stages` micro-batches each; backward begins with the last."""
+        rounds, rest = divmod(i, stages * pieces) if pieces > 1 else (0, i)
+        piece, batch = (rest // stages, rounds * stages + rest % stages) if pieces > 1 else (0, i)
+        return Action(kind, piece if kind == "F" else pieces - 1 - piece, batch)
+
+    done = 0
+    for i in range(total + ahead):
+        if i < total:
+            yield turn("F", i)
+        if i < ahead:
+            continue
+        yield turn("I" if zero_bubble else "B", i - ahead)
+        if zero_bubble and i - ahead >= rank:
+            yield turn("W", done)
+            done += 1
+    if zero_bubble:
+        yield from (turn("W", i) for i in range(done, total))
+
+
+class _Script:
+    """Actions of a rank with two pieces, the micro-batches numbered as they come."""
+
+    def __init__(self) -> None:
+        self.next = Counter[tuple[str, int]]()
+        self.waiting: list[tuple[int, int]] = []  # weights' gradients put off: piece and micro-batch
+
+    def __call__(self, words: str) -> Iterator[Action]:
+        """F0 I0 W0 B0: kind and piece; W without a piece: the oldest that was put off."""
+        for word in words.split():
+            if word == "W":
+                if self.waiting:
+                    yield Action("W", *self.waiting.pop(0))
+                continue
+            kind, piece = word[0], int(word[1])
+            count = "F" if kind == "F" else "W" if kind == "W" else "I"
+            batch = self.next[count, piece]
+            self.next[count, piece] += 1
+            if kind == "B":
+                self.next["W", piece] += 1
+            elif kind == "I":
+                self.waiting.append((piece, batch))
+            yield Action(kind, piece, batch)
+
+
+def _zbv(stages: int, rank: int, batches: int) -> Iterator[Action]:
+    do = _Script()
+    for _ in range(2 * (stages - rank) - 1):
+        yield from do("F0")
+    for _ in range(rank):
+        yield from do("F1 F0")
+    for _ in range(stages - rank):
+        yield from do("F1 I1 W1")
+    while do.next["F", 1] < do.next["F", 0] or do.next["F", 0] < batches:
+        if do.next["F", 0] < batches:
+            yield from do("F0")
+        yield from do("I0 W0 F1 I1 W1")
+    for _ in range(rank):
+        yield from do("I0 I1")
+    for _ in range(stages - rank):
+        yield from do("I0 W0")
+    for piece in (1, 0):
+        while do.next["W", piece] < do.next["I", piece]:
+            yield from do(f"W{piece}")
+
+
+def _dualpipev(stages: int, rank: int, batches: int) -> Iterator[Action]:
+    do, behind = _Script(), stages - rank - 1
+    for _ in range(2 * behind):
+        yield from do("F0")
+    for _ in range(rank + 1):
+        yield from do("F0 F1")
+    for _ in range(behind):
+        yield from do("I1 W F1")
+    for _ in range(batches - 2 * stages + rank + 1):
+        yield from do("F0 B1 F1 B0")
+    for _ in range(behind):
+        yield from do("B1 F1 B0")
+    late = False  # from half of what is left on, weights' gradients are put off
+    for i in range(rank + 1):
+        half = i == (rank + 1) // 2
+        late = late or (half and rank % 2 == 1)
+        yield from do("I1" if late else "B1")
+        late = late or half
+        yield from do("I0" if late else "B0")
+    for _ in range(behind):
+        yield from do("W I0" if late else "W B0")
+    while do.waiting:
+        yield from do("W")
+
+
+def in_flight(recipe: Recipe, stage: int) -> tuple[tuple[int, ...], ...]:
+    """How many micro-batches of each of its pieces a rank of this stage holds when it holds most; several where none
+    of them is the most of all."""
+    layout = recipe.layout
+    return _fullest(recipe.schedule, layout.pp, stage, recipe.accumulation, recipe.pieces)
+
+
+@cache
+def _fullest(schedule: str, stages: int, rank: int, batches: int, pieces: int) -> tuple[tuple[int, ...], ...]:
+    now, found = [0] * pieces, list[tuple[int, ...]]()
+    for action in order(schedule, stages, rank, batches, pieces):
+        if action.kind == "F":
+            now[action.piece] += 1
+            if not any(_covers(other, now) for other in found):
+                found = [*(other for other in found if not _covers(now, other)), tuple(now)]
+        elif action.kind != "I":
+            now[action.piece] -= 1
+    return tuple(found)
+
+
+def _covers(more: Sequence[int], less: Sequence[int]) -> bool:
+    return all(m >= n for m, n in zip(more, less, strict=True))

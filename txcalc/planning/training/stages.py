@@ -1,0 +1,165 @@
+"""Which leaves a rank holds: pieces of the pipeline, each beside the same piece undivided, leaf by leaf.
+
+The one place that asks `planning.parallelism` how a layer is split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from txcalc.errors import Fault, InputError
+from txcalc.ledger import Entry, walk
+from txcalc.model import Model
+from txcalc.parts.block import Block
+from txcalc.parts.linear import Linear
+from txcalc.parts.model import Stack
+from txcalc.parts.part import Composite, Leaf, Part, Workload
+from txcalc.planning import parallelism
+from txcalc.planning.training.recipe import Recipe
+
+
+class Held(NamedTuple):
+    """A leaf as one rank of tp holds it.
+
+    entry    what it is on the rank, with the copies and where it works
+    whole    the leaf undivided
+    between  it stands between the split products: with sequence parallel each rank works on its share of the tokens
+    layers   the numbers of the layers it stands in; () outside of all
+    """
+
+    entry: Entry
+    whole: Leaf
+    between: bool
+    layers: tuple[int, ...]
+
+    @property
+    def column(self) -> bool:
+        """A linear layer whose outputs are split: all ranks of tp need its whole input."""
+        own, whole = self.entry.leaf, self.whole
+        return isinstance(own, Linear) and isinstance(whole, Linear) and own.d_in == whole.d_in
+
+    def axes(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], int | None]]:
+        """Of each weight: its shape here, its whole shape, and the axis that is split."""
+        for own, whole in zip(self.entry.leaf.weights(), self.whole.weights(), strict=True):
+            split = [i for i, (a, b) in enumerate(zip(own.shape, whole.shape, strict=True)) if a != b]
+            yield own.shape, whole.shape, split[0] if split else None
+
+
+class Piece(NamedTuple):
+    """A piece of the pipeline: its number from the front, and its leaves."""
+
+    number: int
+    first: bool
+    last: bool
+    leaves: tuple[Held, ...]
+    work: Workload
+
+
+class Pipeline:
+    """The pieces of a model under a recipe."""
+
+    def __init__(self, model: Model, recipe: Recipe) -> None:
+        """Errors: `InputError` with every reason why the model cannot be laid out so."""
+        self.model, self.recipe = model, recipe
+        layout = recipe.layout
+        recipe.check()
+        sharding = parallelism.Sharding(model)
+        total = recipe.layout.pp * recipe.pieces
+        faults = list(self._faults(sharding, total))
+        inner = layout.replace(pp=1, vpp=1)
+        faults += sharding.faults(inner)
+        if faults:
+            raise InputError(f"layout {layout}", faults)
+        (stage,) = sharding.stages(inner)
+        self.notes = sharding.notes(inner)
+        self._rank, self._whole, self._total = stage.root, model.root, total
+
+    def _faults(self, sharding: parallelism.Sharding, total: int) -> Iterator[Fault | str]:
+        layout = self.recipe.layout
+        if total > 1 and not sharding.layers:
+            yield Fault("pp", layout.pp, "1: only a single stack of layers is cut into stages")
+        elif total > max(1, sharding.layers):
+            yield Fault("pp · pieces", total, f"at most the {sharding.layers} layers")
+        if layout.ep > 1 and not sharding.has_experts:
+            yield Fault("ep", layout.ep, "1: the model has no experts")
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Layers of each piece: as even as can be; where it does not divide, those before the last take one more."""
+        root = self._whole
+        if not isinstance(root, Stack):
+            return []
+        layers = sum(group.count for group in root.groups)
+        sizes = [layers // self._total] * self._total
+        for i in range(layers % self._total):
+            sizes[-2 - i] += 1
+        return sizes
+
+    @cached_property
+    def pieces(self) -> list[Piece]:
+        """All pieces, from the front."""
+        recipe = self.recipe
+        tokens = recipe.local_tokens
+        gathered = recipe.tokens - tokens if recipe.context == "allgather" else 0
+        work = self.model.workload(recipe.micro_batch, tokens, gathered, decoding=False, keep_scores=recipe.keep_scores)
+        pairs = zip(self._cut(self._whole), self._cut(self._rank), strict=True)
+        return [
+            Piece(i, i == 0, i == self._total - 1, tuple(_held(whole, rank, work)), work)
+            for i, (whole, rank) in enumerate(pairs)
+        ]
+
+    def of_stage(self, stage: int) -> list[Piece]:
+        """The pieces of the ranks of one stage, from the front."""
+        pp = self.recipe.layout.pp
+        if self.recipe.pieces == 2 and len(self.pieces) == 2 * pp and self.recipe.schedule in ("zbv", "dualpipev"):
+            return [self.pieces[stage], self.pieces[2 * pp - 1 - stage]]
+        return self.pieces[stage::pp]
+
+    def _cut(self, root: Composite) -> Iterator[Composite]:
+        if self._total == 1 or not isinstance(root, Stack):
+            yield root
+            return
+        ends = list(accumulate(self.sizes, initial=0))
+        for number, (start, end) in enumerate(pairwise(ends)):
+            first, last = number == 0, number == self._total - 1
+            groups = (
+                group._replace(indices=held, count=len(held))
+                for group in root.groups
+                if (held := tuple(i for i in group.indices if start <= i < end))
+            )
+            head = root.head if last else None
+            if head and head.projection and head.projection.tied:  # the embedding is on another rank
+                head = replace(head, projection=replace(head.projection, tied=False))
+            yield replace(
+                root,
+                embedding=root.embedding if first else None,
+                groups=tuple(groups),
+                final_norm=root.final_norm if last else None,
+                contacts=root.contacts if last else None,
+                angles=root.angles if first else None,
+                pooler=root.pooler if last else None,
+                head=head,
+            )
+
+
+def _held(whole: Composite, rank: Composite, work: Workload) -> Iterator[Held]:
+    beside = {id(leaf) for leaf in _between(rank)}
+    for own, all_of_it in zip(walk(rank, work), walk(whole, work), strict=True):
+        numbered = [step.indices for step in own.steps if step.name == "layers" and step.indices is not None]
+        yield Held(own, all_of_it.leaf, id(own.leaf) in beside, tuple(numbered[0]) if numbered else ())
+
+
+def _between(part: Part) -> Iterator[Leaf]:
+    """Leaves that are no part of a branch: norms and sums beside the residual stream."""
+    if isinstance(part, Leaf):
+        return
+    for child in part.parts:
+        if isinstance(child.part, Leaf):
+            if isinstance(part, Block | Stack):
+                yield child.part
+        elif isinstance(child.part, Block | Stack) or isinstance(part, Stack):
+            yield from _between(child.part)

@@ -1,0 +1,210 @@
+"""Parameters, gradients and optimizer state of one rank: how a framework cuts a tensor, what an optimizer keeps.
+
+Sizes are exact integers of one tensor at a time, for nobody cuts a sum: 128,256 rows over 1,024 ranks are 126 for most
+ranks, 108 for one, and nothing for the last 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from txcalc.num import ceil_div, product
+from txcalc.parts.linear import Lookup
+from txcalc.planning.training.recipe import Recipe
+from txcalc.planning.training.stages import Piece
+
+Shape = tuple[int, ...]
+BLOCK, SMALLEST = 256, 4096  # bitsandbytes: one fp32 scale for so many 8-bit numbers; smaller tensors stay in fp32
+
+
+class Tensor(NamedTuple):
+    """A weight as one rank of tp (and ep) holds it, before anything is sharded by data.
+
+    copies    equal ones
+    axis      the dimension that tp splits; None: it has all of it
+    expert    one of the routed experts'
+    hidden    a matrix between hidden vectors, which Muon turns: no table, no head, no norm
+    group     the layers that hold it; () where no layer does
+    learns    it has a gradient
+    gradient  the shape of that, where it is not the weight's
+    """
+
+    shape: Shape
+    copies: int
+    axis: int | None
+    expert: bool
+    hidden: bool
+    group: tuple[int, ...]
+    learns: bool = True
+    gradient: Shape | None = None
+
+    @property
+    def size(self) -> int:
+        return product(self.shape)  # type: ignore[no-any-return]
+
+
+def tensors(piece: Piece, recipe: Recipe, rank: int = 0) -> Iterator[Tensor]:
+    """The weights of a piece on rank number `rank` of tp. FSDP2 (DTensor) cuts a dimension like `torch.chunk`: what
+    does not divide leaves less, or nothing, for the last; the other frameworks pad, and all hold the same."""
+    exact = recipe.rules.name == "fsdp2"
+    # torch 2.13: the gradient of a table whose rows tp splits comes out whole, on every rank, and stays so until FSDP
+    # reduces it; without FSDP it is kept so.
+    inflated = exact and recipe.layout.fsdp == 1
+    for held in piece.leaves:
+        for own, whole, axis in held.axes():
+            shape = own
+            if exact and axis is not None and not held.entry.routed:
+                shape = (*own[:axis], chunk(whole[axis], recipe.layout.tp, rank), *own[axis + 1 :])
+            table = inflated and axis == 0 and isinstance(held.entry.leaf, Lookup)
+            hidden = len(own) == 2 and bool(held.layers) and held.entry.kind != "norm"
+            times, expert = held.entry.times, held.entry.routed
+            yield Tensor(shape, times, axis, expert, hidden, held.layers, gradient=whole if table else None)
+
+
+def chunk(number: int, ways: int, rank: int) -> int:
+    """Rows of the rank-th piece that `torch.chunk` makes: all as large as the first, the last ones smaller or empty."""
+    each = -(-number // ways)
+    return max(0, min(each, number - rank * each))
+
+
+def level(number: int, ways: int, rank: int) -> int:
+    """Elements of the rank-th of pieces that differ by one at most, the larger ones first."""
+    return number // ways + (1 if rank < number % ways else 0)
+
+
+class Optimizer(NamedTuple):
+    """What an optimizer keeps beside a tensor of this shape, in bytes; `dtype` bytes a state where it can choose.
+
+    Counts   after the first step
+    Omits    a step counter of 4 bytes a tensor, which PyTorch keeps on the CPU
+    """
+
+    what: str
+    source: str
+    size: Callable[[Shape, int, bool], int]
+
+
+def _states(number: int) -> Callable[[Shape, int, bool], int]:
+    return lambda shape, dtype, hidden: number * dtype * product(shape)
+
+
+def _blockwise(number: int) -> Callable[[Shape, int, bool], int]:
+    def size(shape: Shape, dtype: int, hidden: bool) -> int:
+        elements = product(shape)
+        if elements < SMALLEST:
+            return number * 4 * elements  # type: ignore[no-any-return]
+        return number * (elements + 4 * ceil_div(elements, BLOCK))  # type: ignore[no-any-return]
+
+    return size
+
+
+def _muon(shape: Shape, dtype: int, hidden: bool) -> int:
+    return product(shape) * dtype * (1 if hidden else 2)  # type: ignore[no-any-return]
+
+
+def _adafactor(shape: Shape, dtype: int, hidden: bool) -> int:
+    if len(shape) < 2:
+        return dtype * product(shape)  # type: ignore[no-any-return]
+    *outer, rows, columns = shape
+    return dtype * product(outer) * (rows + columns) if product(shape) else 0
+
+
+OPTIMIZERS = {
+    "adamw": Optimizer("two moments", "Loshchilov and Hutter 2017 (arXiv 1711.05101)", _states(2)),
+    "adamw-bf16": Optimizer(
+        "two moments in bf16",
+        "torchtitan docs/bf16_optimizer_states.md",
+        lambda shape, dtype, hidden: 4 * product(shape),
+    ),
+    "adamw-8bit": Optimizer(
+        f"two moments in 8 bits, an fp32 scale for {BLOCK} of each; tensors under {SMALLEST:,} elements in fp32",
+        "Dettmers et al. 2021 (arXiv 2110.02861); bitsandbytes 0.45: block size 256, min_8bit_size 4096",
+        _blockwise(2),
+    ),
+    "sgd": Optimizer("nothing", "Robbins and Monro 1951", _states(0)),
+    "sgd-momentum": Optimizer("a momentum", "Polyak 1964; torch.optim.SGD", _states(1)),
+    "lion": Optimizer("one moment", "Chen et al. 2023 (arXiv 2302.06675)", _states(1)),
+    "muon": Optimizer(
+        "a momentum for matrices between hidden vectors, AdamW's two moments for all else",
+        "Jordan et al. 2024; torch.optim.Muon",
+        _muon,
+    ),
+    "adafactor": Optimizer(
+        "of a matrix its rows' and its columns' second moments, of a vector all",
+        "Shazeer and Stern 2018 (arXiv 1804.04235); torch.optim.Adafactor",
+        _adafactor,
+    ),
+}
+
+
+class State(NamedTuple):
+    """Bytes a rank holds for good."""
+
+    parameters: int = 0
+    gradients: int = 0
+    optimizer: int = 0
+
+    def __add__(self, other: object) -> State:
+        assert isinstance(other, State)
+        return State(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+def states(held: Sequence[Tensor], recipe: Recipe, shard: int) -> State:
+    """Of all tensors of a rank, the shard-th of those that share them."""
+    width, kept = recipe.parameter_bytes, recipe.gradient_bytes
+    optimizer = OPTIMIZERS[recipe.optimizer]
+    master = 4 if recipe.rules.master and width < 4 else 0
+    zero = 3 if recipe.layout.fsdp > 1 else recipe.zero
+    parameters = gradients = beside = 0
+    for tensor, mine in _cuts(held, recipe, shard):
+        whole = tensor.shape
+        parameters += tensor.copies * width * product(mine if zero == 3 else whole)
+        if tensor.learns:
+            gradients += tensor.copies * kept * product(mine if zero >= 2 else tensor.gradient or whole)
+            own = mine if zero else whole
+            beside += tensor.copies * (optimizer.size(own, master or width, tensor.hidden) + master * product(own))
+    return State(parameters, gradients, beside)
+
+
+def sharers(recipe: Recipe, expert: bool) -> int:
+    """Ranks among which the data-parallel group splits a tensor: for experts those that hold the same experts."""
+    layout = recipe.layout
+    ways = recipe.shards if layout.fsdp > 1 else layout.dp * layout.cp if recipe.zero else 1
+    if expert and layout.ep > 1:
+        return max(1, ways * layout.tp // (layout.ep * layout.expert_ways))
+    return ways
+
+
+def _cuts(held: Sequence[Tensor], recipe: Recipe, shard: int) -> Iterator[tuple[Tensor, Shape]]:
+    """Each tensor with what the shard-th rank has of it: rows (FSDP2) or a run of its elements (nanotron). The others
+    cut one flat buffer of all, padded to whole pieces: all its tensors are one."""
+    rows = recipe.layout.fsdp > 1
+    if rows or recipe.rules.name == "nanotron":
+        for tensor in held:
+            ways = sharers(recipe, tensor.expert)
+            own = shard * ways // sharers(recipe, False)
+            cut = chunk(tensor.shape[0], ways, own) if rows else level(tensor.size, ways, own)
+            yield tensor, (cut, *tensor.shape[1:]) if rows else (cut,)
+        return
+    if not recipe.zero:
+        yield from ((tensor, tensor.shape) for tensor in held)
+        return
+    for kind in sorted({(tensor.expert, tensor.learns) for tensor in held}):
+        size = sum(tensor.size * tensor.copies for tensor in held if (tensor.expert, tensor.learns) == kind)
+        yield Tensor((size,), 1, None, kind[0], False, (), kind[1]), (ceil_div(size, sharers(recipe, kind[0])),)
+
+
+def turns(held: Iterable[Tensor], recipe: Recipe) -> list[int]:
+    """The first rank of every run of sharing ranks that hold alike."""
+    most, points = sharers(recipe, False), {0}
+    for tensor in held:
+        ways = sharers(recipe, tensor.expert)
+        each = max(1, most // ways)
+        if recipe.layout.fsdp > 1:
+            rows = tensor.shape[0]
+            full = rows // max(1, -(-rows // ways))
+            points |= {full * each, (full + 1) * each}
+        elif recipe.rules.name == "nanotron" and recipe.zero:
+            points.add(tensor.size % ways * each)
+    return sorted(point for point in points if point < most)

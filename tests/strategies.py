@@ -32,6 +32,7 @@ from txcalc.parts.attention import (
     Window,
 )
 from txcalc.parts.block import Block, Branch, Laurel, Mix, Streams
+from txcalc.parts.collectives import AllGather, AllReduce, AllToAll, Axis, Receive, ReduceScatter, Send
 from txcalc.parts.convolution import Product, ShortConvolution, TimeConvolution
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
 from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
@@ -113,7 +114,19 @@ disentangled_cores = st.builds(DisentangledCore, sizes, sizes, sizes, sizes, fla
 
 layer_scales = st.builds(LayerScale, sizes)
 
+axes = st.builds(Axis, st.just("tp"), st.integers(2, 9))
+rings = st.integers(1, 40), axes
+handed = st.integers(1, 40), axes, st.integers(1, 4)
+joins = {"gather": maybe(st.builds(AllGather, *rings)), "join": maybe(st.builds(AllReduce, *rings))}
+exchanges = st.builds(AllToAll, *handed, st.integers(1, 4), flags)
+
 LEAVES: dict[type, st.SearchStrategy[Any]] = {
+    AllGather: st.builds(AllGather, *rings),
+    AllReduce: st.builds(AllReduce, *rings),
+    AllToAll: exchanges,
+    Receive: st.builds(Receive, *handed),
+    ReduceScatter: st.builds(ReduceScatter, *rings),
+    Send: st.builds(Send, *handed),
     Activation: activation_leaves,
     AttentionCore: cores,
     BlockLinear: st.builds(BlockLinear, sizes, sizes, flags),
@@ -248,6 +261,7 @@ branches = st.builds(
     maybe(norms),
     flags,
     maybe(layer_scales),
+    **joins,
 )
 channels = st.builds(
     Branch,
@@ -258,6 +272,7 @@ channels = st.builds(
     maybe(norms),
     flags,
     maybe(layer_scales),
+    **joins,
 )
 joints = {"joint": st.just(("mixer", "channel")), "joint_norm": maybe(norms), "scaled": flags}
 laurels = st.builds(Laurel, sizes, sizes, norms)

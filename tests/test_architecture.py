@@ -17,6 +17,7 @@ import txcalc
 from txcalc.parts import (
     attention,
     block,
+    collectives,
     convolution,
     disentangled,
     feedforward,
@@ -136,7 +137,8 @@ def test_nothing_heavy_is_loaded_by_commands_that_do_not_need_it() -> None:
 # The language of formulas.
 
 MODULES = (
-    attention, block, convolution, disentangled, feedforward, linear, linear_attention, model, part, recurrent,
+    attention, block, collectives, convolution, disentangled, feedforward, linear, linear_attention, model, part,
+    recurrent,
 )  # fmt: skip
 # Variables that are no `self`, by the class they are of.
 CLASSES = {"work": "Workload", "branch": "Branch", "group": "LayerGroup", "child": "Child"}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
 from txcalc import load
 from txcalc.errors import InputError
+from txcalc.ledger import walk
 from txcalc.planning.layout import AXES, SERVING_ORDER, UNSERVED, Group, Layout, parse_layout
 from txcalc.planning.parallelism import Sharding
+from txcalc.sources import build
+from txcalc.sources.presets import names
 
 
 def test_a_layout_is_read_by_name() -> None:
@@ -83,3 +88,88 @@ def test_a_server_keeps_the_stages_of_a_copy_together() -> None:
     assert layout.group("pp", 8, SERVING_ORDER) == Group(2, 2)
     assert layout.group("dp", 8, SERVING_ORDER) == Group(4, 2)
     assert Layout(tp=4, pp=2, dp=2, ep=8).group("ep", 8, SERVING_ORDER) == Group(8, 4)
+
+
+# What ranks send.
+
+
+def sent(name: str, layout: Layout, stage: int = 0, tokens: int = 7, **how: object) -> dict[str, object]:
+    """Elements that a rank sends, by kind of collective."""
+    model = load(name)
+    root = Sharding(model).stages(layout)[stage].root
+    return walk(root, model.workload(2, tokens, **how)).by_kind("sent")  # type: ignore[arg-type]
+
+
+def test_tensor_parallel_sums_every_branch_and_gathers_the_logits() -> None:
+    """2·3/4 of the residual stream for the embedding and 2 · 80 branches, 3/4 of the logits; one layer by its path."""
+    message = 2 * 7 * 8192
+    expected = {"all_reduce": 161 * message * 3 // 2, "all_gather": 2 * 7 * 128_256 * 3 // 4}
+    assert sent("llama-3.1-70b", Layout(tp=4)) == expected
+    assert sent("llama-3.1-70b", Layout(tp=4), logits="last")["all_gather"] == 2 * 128_256 * 3 // 4
+    model = load("llama-3.1-70b")
+    ledger = walk(Sharding(model).stages(Layout(tp=4))[0].root, model.workload(2, 7))
+    assert ledger.total("sent") == sum(expected.values())
+    assert ledger.at("layers.7.attention_join").total("sent") == message * 3 // 2
+    assert sent("llama-3.1-70b", Layout()) == {}
+
+
+def test_sequence_parallel_sends_as_much_in_halves() -> None:
+    """A reduce-scatter and an all-gather are an all-reduce: Korthikanti et al. 2022, section 4.2.2."""
+    whole, split = sent("llama-3.1-70b", Layout(tp=4)), sent("llama-3.1-70b", Layout(tp=4, sp=4))
+    logits = 2 * 7 * 128_256 * 3 // 4
+    assert split == {"reduce_scatter": whole["all_reduce"] // 2, "all_gather": whole["all_reduce"] // 2 + logits}  # type: ignore[operator]
+
+
+def test_a_parallel_block_sums_once() -> None:
+    assert sent("falcon-7b", Layout(tp=1)) == {}
+    layers, message = 118, 2 * 7 * 18_432
+    assert sent("palm-540b", Layout(tp=8))["all_reduce"] == (layers + 1) * message * 7 // 4
+
+
+def test_tokens_go_to_their_experts_and_back() -> None:
+    """8 of 256 experts on 16 ranks, of which tp = 4 hold the same tokens: a quarter each, to 15·(1 − (15/16)^8) others,
+    there and back, then together again; the shared expert's columns are summed for the same quarter."""
+    found = sent("deepseek-v3", Layout(tp=4, dp=4, ep=16))
+    message = 2 * 7 * 7168
+    assert found["all_to_all"] == 58 * 2 * Fraction(message, 4) * 15 * (1 - Fraction(15, 16) ** 8)
+    assert found["all_gather"] == 58 * message * 3 // 4 + 2 * 7 * 129_280 * 3 // 4
+    assert found["reduce_scatter"] == 58 * message * 3 // 4
+    assert found["all_reduce"] == (1 + 61 + 3) * message * 3 // 2  # embedding, attention, three dense layers
+    assert sent("deepseek-v3", Layout(tp=4, ep=4)).keys() == {"all_reduce", "all_gather"}  # all tokens are there
+
+
+def test_a_pipeline_hands_the_residual_stream_on() -> None:
+    first, last = (sent("llama-3.1-8b", Layout(tp=2, pp=2), stage) for stage in (0, 1))
+    assert first["send"] == 2 * 7 * 4096 // 2 and "send" not in last
+    root = Sharding(load("llama-3.1-8b")).stages(Layout(tp=2, pp=2))[1].root
+    (received,) = [each for entry in walk(root, load("llama-3.1-8b").workload(2, 7)) for each in entry.transfers][:1]
+    assert (received.kind, received.received, received.sent) == ("receive", 2 * 7 * 4096 // 2, 0)
+
+
+def test_norms_and_steps_over_what_is_split_are_summed_too() -> None:
+    """Mamba's Δ, B and C, Mamba-2's mean square, heads of all ranks for a norm over all of them."""
+    rows = 2 * 7
+    assert sent("mamba-2.8b", Layout(tp=2))["all_reduce"] == 65 * rows * 2560 + 64 * rows * (160 + 32)
+    assert sent("mamba2-2.7b", Layout(tp=2))["all_reduce"] == 65 * rows * 2560 + 64 * rows
+    model = build(
+        {
+            "d_model": 64,
+            "n_layers": 3,
+            "attention": {"n_heads": 8, "n_kv_heads": 4, "d_head": 16, "qk_norm": "width"},
+            "feed_forward": {"d_ff": 128},
+        },
+        "OLMo-2's norms",
+    )
+    (stage,) = Sharding(model).stages(Layout(tp=2))
+    assert walk(stage.root, model.workload(2, 7)).by_kind("sent")["all_gather"] == 3 * rows * 12 * 16 // 2
+
+
+def test_every_preset_under_two_ranks_sends_what_joins_it() -> None:
+    """At least the message once for every block; nothing alone."""
+    for name in names():
+        model = load(name)
+        sharding = Sharding(model)
+        if not sharding.faults(Layout(tp=2)):
+            work = model.workload(1, 4)
+            assert walk(sharding.stages(Layout(tp=2))[0].root, work).total("sent") > 0, name
+        assert walk(model.root, work).total("sent") == 0, name

@@ -149,7 +149,7 @@ def test_where_keeps_what_is_accepted(deepseek: Ledger) -> None:
 
 def test_nothing_sums_to_nothing(deepseek: Ledger) -> None:
     nothing = deepseek.where(lambda entry: False)
-    assert [nothing.total(quantity) for quantity in QUANTITIES] == [0] * 8
+    assert [nothing.total(quantity) for quantity in QUANTITIES] == [0] * 9
     assert nothing.cache_terms == (0, 0, 0)
     assert nothing.by_kind("flops") == {}
 

@@ -7,6 +7,7 @@ every formula behind it doubled, every operation's every number changed, and eve
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from txcalc.parts.attention import (
     Window,
 )
 from txcalc.parts.block import Block, Branch, Laurel, Mix, Streams
+from txcalc.parts.collectives import AllGather, AllReduce, AllToAll, Axis, Receive, ReduceScatter, Send
 from txcalc.parts.convolution import Product, ShortConvolution, TimeConvolution
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
 from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
@@ -78,13 +80,16 @@ EAGER = WORK._replace(keep_scores=True)
 ABSORBED = WORK._replace(absorbed=True)
 PROMPT = Workload(2, 3, 0, 7)
 STEP = Workload(5, 1, 3, 7)
+TP = Axis("tp", 5)
 
 
 def figures(part: Any, work: Workload) -> dict[str, Any]:
     """Every quantity that is not zero; traffic is (weights, activations, cache), cache (growth, constant, held)."""
     ledger = walk(part, work)
     moved = [entry.traffic for entry in ledger]
-    found = {name: ledger.total(name) for name in ("params", "active", "flops", "flops_masked", "flops_other", "saved")}
+    sums = ("params", "active", "flops", "flops_masked", "flops_other", "saved", "sent")
+    found = {name: ledger.total(name) for name in sums}
+    found["received"] = sum(each.received * entry.runs for entry in ledger for each in entry.transfers)
     found["traffic"] = tuple(sum(column) for column in zip(*moved, strict=True))
     found["cache"] = tuple(ledger.cache_terms)
     return {name: value for name, value in found.items() if value not in (0, (0, 0, 0))}
@@ -1000,13 +1005,23 @@ ROWS = {
         WORK._replace(decoding=True),
         params=33, flops_other=6 * 77, traffic=(22, 6 * 22, 0), saved=66,
     ),
+    # 6 rows of 10 elements over 5 ranks: 4 steps of an all-gather send 12 each.
+    "all-reduce": row(AllReduce(10, TP), sent=2 * 4 * 12, received=2 * 4 * 12),
+    "all-gather": row(AllGather(10, TP), sent=4 * 12, received=4 * 12),
+    "reduce-scatter": row(ReduceScatter(10, TP), sent=4 * 12, received=4 * 12),
+    # A third of the rows, to each of 4 others with the chance that one of two choices is there.
+    "all-to-all": row(
+        AllToAll(10, TP, 3, 2, True), sent=20 * 4 * Fraction(9, 25), received=20 * 4 * Fraction(9, 25)
+    ),
+    "send": row(Send(10, TP, 4), sent=15),
+    "receive": row(Receive(10, TP, 4), received=15),
     "fixed length": row(  # 19 positions, whatever is asked
         FixedLength(Stack(11, None, None, (), RMS, None, Head(Linear(11, 3, False), None, None, None, True)), 19),
         params=11 + 33, flops=2 * 2 * 33, flops_other=38 * 44, traffic=(11 + 33, 38 * 22 + 28, 0), saved=38 * 11 + 22,
     ),
 }  # fmt: skip
 
-FORMULAS = ("weights", "operations", "saved", "cache")
+FORMULAS = ("weights", "operations", "saved", "cache", "transfers")
 
 
 @pytest.mark.parametrize("name", ROWS)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from txcalc.errors import UnknownName
 from txcalc.num import ceil_div, exact_div, minimum, total, whole
+from txcalc.parts.collectives import Transfer
 from txcalc.parts.frozen import once
 from txcalc.parts.part import NO_CACHE, Cache, Leaf, Operation, Part, Traffic, Workload
 
@@ -24,6 +25,7 @@ QUANTITIES = {
     "bytes": "bytes moved: each operation reads its operands and writes its result once",
     "saved": "elements kept for backward",
     "cache": "elements held for later tokens, one sequence",
+    "sent": "elements that a rank of a layout sends to others in a forward pass",
 }
 
 KINDS = (
@@ -38,6 +40,12 @@ KINDS = (
     "norm",
     "head",
     "other",
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "send",
+    "receive",
 )
 
 
@@ -57,6 +65,8 @@ class Step(NamedTuple):
 class Entry:
     """One leaf of the tree: `times` equal copies of which each token passes `runs`, at `work` (None: idle).
 
+    `kind` is what it counts as, `within` what the part counts as in which it stands.
+
     `path` is that of the first copy, and stands for all of them.
     """
 
@@ -70,7 +80,9 @@ class Entry:
         active: Any,
         runs: Any,
         routed: bool = False,
+        within: str = "other",
     ) -> None:
+        self.within = within
         self.steps, self.leaf, self.kind, self.work = steps, leaf, kind, work
         self.times, self.active_times, self.runs, self.routed = times, active, runs, routed
 
@@ -121,6 +133,15 @@ class Entry:
     @property
     def cache(self) -> Any:
         return self.cache_terms.held
+
+    @once
+    def transfers(self) -> tuple[Transfer, ...]:
+        """What one copy sends and receives in one forward pass."""
+        return () if self.work is None else self.leaf.transfers(self.work)
+
+    @once
+    def sent(self) -> Any:
+        return total([transfer.sent for transfer in self.transfers]) * self.runs
 
     @once
     def traffic(self) -> Traffic:
@@ -213,7 +234,7 @@ def _walk(
 ) -> None:
     if isinstance(part, Leaf):
         own = None if forced else part.kind
-        entries.append(Entry(steps, part, own or kind, work, *counts, routed))
+        entries.append(Entry(steps, part, own or kind, work, *counts, routed, kind))
         return
     for child in part.parts:
         runs = child.times if child.runs is None else child.runs
@@ -254,7 +275,7 @@ def _narrow(entry: Entry, path: str) -> Iterator[Entry]:
     if wanted:
         return
     times, active, runs = _share(entry.times, copies), _share(entry.active_times, copies), _share(entry.runs, passes)
-    yield Entry(tuple(steps), entry.leaf, entry.kind, entry.work, times, active, runs, entry.routed)
+    yield Entry(tuple(steps), entry.leaf, entry.kind, entry.work, times, active, runs, entry.routed, entry.within)
 
 
 def _share(count: Any, among: Any) -> Any:

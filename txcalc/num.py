@@ -83,13 +83,20 @@ def exact_div(a: Any, b: Any) -> Any:
 
 
 def ratio(a: Any, b: Any) -> Any:
-    """a / b, exact: an int where b divides a, else a Fraction (symbols: the fraction; arrays: elements as they are)."""
-    if _kind(a, b) == "symbol":
+    """a / b: an int where b divides a, else a Fraction (symbols: the fraction itself; float64 arrays: rounded)."""
+    kind = _kind(a, b)
+    if kind == "symbol":
         return exact_div(a, b)
-    if _kind(a, b) == "array":
-        return a / b
+    if kind == "array":
+        numpy = sys.modules["numpy"]
+        return a / b if numpy.result_type(a, b) == numpy.float64 else numpy.frompyfunc(ratio, 2, 1)(a, b)
     exact = Fraction(a) / Fraction(b)
     return exact.numerator if exact.denominator == 1 else exact
+
+
+def power(base: Any, exponent: Any) -> Any:
+    """base^exponent: of a probability, for so many draws."""
+    return base**exponent
 
 
 def ceil_div(a: Any, b: Any) -> Any:

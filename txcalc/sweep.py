@@ -40,7 +40,7 @@ WORKLOAD = {**WORDS, **{word: word for word in WORDS.values()}}
 # Bytes of a quantity in elements, at the dtype of weights (0), activations (1) or cache (2).
 BYTES = {"weights_bytes": ("params", 0), "saved_bytes": ("saved", 1), "cache_bytes": ("cache", 2)}
 COLUMNS = {
-    **QUANTITIES,
+    **{name: what for name, what in QUANTITIES.items() if name != "sent"},  # a sweep has no layout
     "weights_bytes": "bytes of all parameters at --dtype",
     "saved_bytes": "bytes kept for backward at --dtype",
     "cache_bytes": "bytes held for later tokens at --kv-dtype, one sequence",

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from txcalc.num import ceil_div, exact_div, minimum, triangle
+from txcalc.parts.collectives import AllGather, AllReduce
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import SAVES_RESULT, Linear, Norm, Sum
 from txcalc.parts.part import (
@@ -441,6 +442,9 @@ class Attention(Composite):
     value_scale: Any = None
     # Width of what cross-attention reads, where it is not this stack's.
     d_memory: Any = None
+    # Of one rank's share: heads of all ranks, for norms over all of them; statistics of `inner_norm`.
+    norm_gather: AllGather | None = None
+    inner_join: AllReduce | None = None
 
     def children(self) -> Iterator[Child]:
         cross = type(self.span) is Cross
@@ -457,6 +461,8 @@ class Attention(Composite):
             yield Child("v", Linear(read, values, "v" in self.biases, "no"), **at)  # type: ignore[arg-type]
         if self.gate:
             yield Child("g", Linear(self.d_model, self.n_heads * self.gate.gates, "g" in self.biases, "no"))
+        if self.norm_gather:
+            yield Child("norm_gather", self.norm_gather)
         if self.query_norm:
             yield Child("q_norm", self.query_norm)
         if self.key_norm:
@@ -476,6 +482,8 @@ class Attention(Composite):
             yield Child("gate", self.gate)
         if self.inner_norm:
             yield Child("inner_norm", self.inner_norm)
+        if self.inner_join:
+            yield Child("inner_join", self.inner_join)
         keeps = "yes" if self.gate or self.inner_norm else "eager"
         read = self.n_heads * self.core.d_v
         yield Child("o", Linear(read, self.d_model, "o" in self.biases, keeps))
@@ -505,6 +513,14 @@ class Attention(Composite):
             gate=self.gate and replace(self.gate, n_heads=heads),
             inner_norm=ways.inner_norm(self.inner_norm, heads * self.core.d_v),
             relative_bias=self.relative_bias and self.relative_bias.shard(ways),
+            norm_gather=ways.normed(
+                (
+                    (self.query_norm, self.n_heads, self.d_head),
+                    (self.key_norm, self.n_kv_heads, self.d_head),
+                    (self.value_norm, self.n_kv_heads, self.core.d_v),
+                )
+            ),
+            inner_join=ways.statistics(self.inner_norm),
         )
 
 

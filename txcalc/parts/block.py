@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from txcalc.parts.collectives import Collective
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, LayerScale, Linear, Norm, Sum
 from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Workload, elementwise
@@ -17,6 +18,7 @@ class Branch(NamedTuple):
 
     `kind` is what its leaves count as. `beside`: it reads what the block reads, not what the branches before it made.
     `abreast`: it reads what the branch before it reads, through that one's norm (Falcon-H1, arXiv 2507.22448).
+    Of one rank's share `gather` brings the positions that it reads together, and `join` adds the ranks' results up.
     """
 
     name: str
@@ -27,6 +29,8 @@ class Branch(NamedTuple):
     beside: bool = False
     scale: LayerScale | None = None
     abreast: bool = False
+    gather: Collective | None = None
+    join: Collective | None = None
 
 
 @frozen
@@ -127,7 +131,11 @@ class Block(Composite):
         for branch in self.branches:
             if branch.pre:
                 yield Child(f"{branch.name}_norm", branch.pre)
+            if branch.gather:
+                yield Child(f"{branch.name}_gather", branch.gather)
             yield Child(branch.name, branch.part, kind=branch.kind)
+            if branch.join:
+                yield Child(f"{branch.name}_join", branch.join)
             if branch.scale:
                 yield Child(f"{branch.name}_scale", branch.scale)
             if branch.post:
@@ -146,4 +154,4 @@ class Block(Composite):
 
     def shard(self, ways: Ways) -> Block:
         """The shares of its branches; norms, sums and what is beside the branches are whole."""
-        return replace(self, branches=tuple(branch._replace(part=branch.part.shard(ways)) for branch in self.branches))
+        return replace(self, branches=ways.branches(self.branches, self.d_model, self.parallel))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from txcalc.parts.collectives import AllReduce, Collective
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import SAVES_RESULT, Activation, Linear, Norm, Scale, Vector
 from txcalc.parts.part import Child, Composite
@@ -16,7 +17,7 @@ from txcalc.parts.sharding import Ways
 class FeedForward(Composite):
     """up, activation, down (8·D² where F = 4·D); gated: a second matrix beside up (SwiGLU, GeGLU).
 
-    `inner_norm` stands before down, which then keeps its input by itself.
+    `inner_norm` stands before down, which then keeps its input by itself; ranks add up its statistics (`inner_join`).
     Source   Vaswani et al. 2017, equation 2; Shazeer 2020 (arXiv 2002.05202); Wang et al. 2022 (arXiv 2210.06423)
     """
 
@@ -31,6 +32,7 @@ class FeedForward(Composite):
     inner_norm: Norm | None = None
     # Of the last matrix by itself; None: as the others.
     down_bias: bool | None = None
+    inner_join: AllReduce | None = None
 
     def children(self) -> Iterator[Child]:
         keeps = "yes" if self.keeps_input else "no"
@@ -41,6 +43,8 @@ class FeedForward(Composite):
         same = self.activation in SAVES_RESULT and not self.gated
         if self.inner_norm:
             yield Child("inner_norm", replace(self.inner_norm, keeps=not same))
+        if self.inner_join:
+            yield Child("inner_join", self.inner_join)
         kept = same and not self.inner_norm
         bias = self.bias if self.down_bias is None else self.down_bias
         yield Child("down", Linear(self.d_ff, self.d_model, bias, "no" if kept else "yes"))
@@ -48,7 +52,8 @@ class FeedForward(Composite):
     def shard(self, ways: Ways) -> FeedForward:
         """Its columns: rows of gate and up, columns of down, whose bias is whole."""
         width = ways.split("d_ff", self.d_ff)
-        return replace(self, d_ff=width, inner_norm=ways.inner_norm(self.inner_norm, width))
+        norm, join = ways.inner_norm(self.inner_norm, width), ways.statistics(self.inner_norm)
+        return replace(self, d_ff=width, inner_norm=norm, inner_join=join)
 
 
 @frozen
@@ -66,6 +71,11 @@ class LayerInput(Composite):
         yield Child("gate", Linear(self.d_model, self.width, False))
         yield Child("activation", Activation(self.width, self.activation, True))
         yield Child("down", Linear(self.width, self.d_model, False))
+
+    @property
+    def complete(self) -> bool:
+        """Every rank has all of it."""
+        return True
 
     def shard(self, ways: Ways) -> LayerInput:
         """All of it: it is small, and every rank has what it reads."""
@@ -104,6 +114,12 @@ class Experts(Composite):
     scales: Scale | None = None
     norm: Norm | None = None
     correction: Vector | None = None
+    # Of one rank's share: whether tokens are exchanged, what is sent before the routed experts and after them, and what
+    # joins the shared ones.
+    exchanged: bool = False
+    arrive: tuple[tuple[str, Collective], ...] = ()
+    leave: tuple[tuple[str, Collective], ...] = ()
+    shared_join: Collective | None = None
 
     def children(self) -> Iterator[Child]:
         if self.router_norm:
@@ -118,6 +134,8 @@ class Experts(Composite):
             yield Child("scales", self.scales, kind="router")
         if self.norm:
             yield Child("norm", self.norm)
+        for name, collective in self.arrive:
+            yield Child(name, collective)
         yield Child(
             "routed",
             self.expert,
@@ -128,12 +146,26 @@ class Experts(Composite):
             indices=range(self.n_experts) if type(self.n_experts) is int else range(10**9),
             kind="experts",
         )
+        for name, collective in self.leave:
+            yield Child(name, collective)
         if self.latent is not None:
             yield Child("latent_up", Linear(self.latent, self.d_model, False), kind="feed_forward")
         if self.shared_gate:
             yield Child("shared_gate", self.shared_gate, kind="router")
         if self.shared:
             yield Child("shared", self.shared, kind="shared_experts")
+        if self.shared and self.shared_join:
+            yield Child("shared_join", self.shared_join)
+
+    @property
+    def complete(self) -> bool:
+        """Where tokens are exchanged each comes back with all that its experts made of it."""
+        return self.exchanged
+
+    @property
+    def width(self) -> Any:
+        """What the routed experts read of a token."""
+        return self.d_model if self.latent is None else self.latent
 
     def shard(self, ways: Ways) -> Experts:
         """Its experts, each split where etp says so, and the columns of the shared ones; the router is whole."""
@@ -143,4 +175,8 @@ class Experts(Composite):
             top_k=ways.passed(self.top_k),
             expert=self.expert.shard(ways.routed),
             shared=self.shared and self.shared.shard(ways),
+            exchanged=ways.exchanges,
+            arrive=ways.arriving(self.width, self.top_k),
+            leave=ways.leaving(self.width, self.top_k),
+            shared_join=ways.beside(self.d_model),
         )

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from txcalc.parts.collectives import AllReduce
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Convolution, Linear, Norm
 from txcalc.parts.part import (
@@ -224,6 +225,8 @@ class LinearAttention(Composite):
     d_head: Any
     activation: str
     norm_eps: Any
+    # Of one rank's share: the mean square of all heads.
+    join: AllReduce | None = None
 
     def children(self) -> Iterator[Child]:
         inner = self.n_heads * self.d_head
@@ -232,12 +235,14 @@ class LinearAttention(Composite):
         yield Child("activation", Activation(3 * inner, self.activation, False))
         yield Child("scan", DecayScan(self.n_heads, self.d_head))
         yield Child("norm", Norm(inner, "rms", False, self.norm_eps))
+        if self.join:
+            yield Child("norm_join", self.join)
         yield Child("gate", Activation(inner, "sigmoid", True))
         yield Child("out_proj", Linear(inner, self.d_model, False))
 
     def shard(self, ways: Ways) -> LinearAttention:
         """Its heads."""
-        return replace(self, n_heads=ways.split("n_heads", self.n_heads))
+        return replace(self, n_heads=ways.split("n_heads", self.n_heads), join=ways.summed(1))
 
 
 @frozen

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from txcalc.parts.attention import RelativeBias
 from txcalc.parts.block import Block
+from txcalc.parts.collectives import Collective
 from txcalc.parts.disentangled import DistanceTable
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Convolution, Linear, Lookup, Norm, Patches, Sum, Unused, Vector
@@ -64,10 +65,14 @@ class Embedding(Composite):
     mask_token: Vector | None = None
     early: bool = False
     tables: tuple[tuple[Lookup, Any], ...] = ()
+    # Of one rank's share: rows that other ranks found.
+    join: Collective | None = None
 
     def children(self) -> Iterator[Child]:
         if self.tokens:
             yield Child("tokens", self.tokens)
+        if self.tokens and self.join:
+            yield Child("join", self.join)
         if self.projection and self.early:
             yield Child("projection", self.projection)
         if self.patches:
@@ -100,8 +105,10 @@ class Embedding(Composite):
 
     def shard(self, ways: Ways) -> Embedding:
         """Its rows of the vocabulary; positions, types, patches and convolutions are whole."""
-        tokens = self.tokens and replace(self.tokens, rows=ways.rows(self.tokens.rows))
-        return replace(self, tokens=tokens)
+        if not self.tokens:
+            return self
+        tokens = replace(self.tokens, rows=ways.rows(self.tokens.rows))
+        return replace(self, tokens=tokens, join=ways.scattered(tokens.width))
 
 
 def _without_class_token(work: Workload) -> Workload:
@@ -129,10 +136,14 @@ class LayerInputs(Composite):
     tokens: Lookup
     projection: Linear
     norm: Norm
+    # Of one rank's share: rows that other ranks found.
+    join: Collective | None = None
 
     def children(self) -> Iterator[Child]:
         everything = self.count * self.width
         yield Child("tokens", self.tokens, kind="embedding")
+        if self.join:
+            yield Child("join", self.join)
         yield Child("scale", Sum(everything, 2))
         yield Child("projection", self.projection)
         yield Child("norm", self.norm)
@@ -140,7 +151,8 @@ class LayerInputs(Composite):
 
     def shard(self, ways: Ways) -> LayerInputs:
         """Its rows of the vocabulary; the projection is whole."""
-        return replace(self, tokens=replace(self.tokens, rows=ways.rows(self.tokens.rows)))
+        tokens = replace(self.tokens, rows=ways.rows(self.tokens.rows))
+        return replace(self, tokens=tokens, join=ways.scattered(tokens.width))
 
 
 @frozen
@@ -182,9 +194,14 @@ class Head(Composite):
     pool: Sum | None = None
     pool_norm: Norm | None = None
     joined: bool = False
+    # Of one rank's share: positions of all ranks before it, logits of all ranks after it.
+    gather: Collective | None = None
+    join: Collective | None = None
 
     def children(self) -> Iterator[Child]:
         on = on_one if self.one else on_logits
+        if self.gather:
+            yield Child("gather", self.gather, on=on)
         if self.pool:
             yield Child("pool", self.pool, on=_without_class_token)
         if self.pool_norm:
@@ -199,11 +216,16 @@ class Head(Composite):
             yield Child("projection", self.projection, on=on)
         if self.projection and self.softcap is not None:
             yield Child("softcap", Activation(self.projection.d_out, "tanh", False), on=on)
+        if self.join:
+            yield Child("join", self.join, on=on)
 
     def shard(self, ways: Ways) -> Head:
         """Its rows of the vocabulary or of the classes; what stands before them is whole."""
-        projection = self.projection and replace(self.projection, d_out=ways.rows(self.projection.d_out))
-        return replace(self, projection=projection)
+        if not self.projection:
+            return self
+        projection = replace(self.projection, d_out=ways.rows(self.projection.d_out))
+        join = ways.every(projection.d_out * ways.tp)
+        return replace(self, projection=projection, gather=ways.gathered(self.projection.d_in), join=join)
 
 
 @frozen
@@ -228,8 +250,13 @@ class Stack(Composite):
     merge: StreamEnds | None = None
     contacts: Unused | None = None
     angles: Unused | None = None
+    # Of one stage of a pipeline: the residual stream from the stage before it, and to the next one.
+    receive: Collective | None = None
+    send: Collective | None = None
 
     def children(self) -> Iterator[Child]:
+        if self.receive:
+            yield Child("receive", self.receive)
         if self.embedding:
             yield Child("embedding", self.embedding, kind="embedding")
         if self.relative_bias:
@@ -255,6 +282,8 @@ class Stack(Composite):
             yield Child("pooler", self.pooler, kind=self.pooler.kind)
         if self.head:
             yield Child("head", self.head, kind=self.head.kind)
+        if self.send:
+            yield Child("send", self.send)
 
     @property
     def cuttable(self) -> bool:

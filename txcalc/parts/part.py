@@ -16,6 +16,7 @@ from txcalc.num import Num, product, total
 from txcalc.parts.frozen import once
 
 if TYPE_CHECKING:
+    from txcalc.parts.collectives import Transfer
     from txcalc.parts.sharding import Ways
 
 
@@ -217,6 +218,10 @@ class Leaf:
         """What it keeps for later tokens."""
         return NO_CACHE
 
+    def transfers(self, work: Workload) -> tuple[Transfer, ...]:
+        """What it sends to other ranks and receives from them in one forward pass."""
+        return ()
+
     @once
     def params(self) -> Any:
         """The elements of its weights."""
@@ -261,6 +266,11 @@ class Composite:
     def cuttable(self) -> bool:
         """Whether a pipeline may cut before and after it: it reads the part before it alone."""
         return True
+
+    @property
+    def complete(self) -> bool:
+        """Whether a rank's share gives the whole result: else a summand of it, which is joined outside."""
+        return False
 
     def shard(self, ways: Ways) -> Self:
         """Its share on one rank: the same part with fewer heads, columns, channels or experts. What stands in the way

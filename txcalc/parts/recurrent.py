@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from txcalc.parts.collectives import AllReduce
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, BlockLinear, Convolution, Linear, Norm
 from txcalc.parts.part import (
@@ -144,11 +145,15 @@ class Mamba(Composite):
     bias: bool
     conv_bias: bool
     norm_eps: Any = None  # None: no norms
+    # Of one rank's share: Δ, B and C are sums over all channels.
+    join: AllReduce | None = None
 
     def children(self) -> Iterator[Child]:
         yield Child("in_proj", Linear(self.d_model, 2 * self.d_inner, self.bias))
         yield Child("conv", Convolution(self.d_inner, self.d_inner, self.d_conv, self.conv_bias, True, True))
         yield Child("x_proj", Linear(self.d_inner, self.dt_rank + 2 * self.d_state, False))
+        if self.join:
+            yield Child("x_join", self.join)
         if self.norm_eps is not None:
             yield Child("dt_norm", Norm(self.dt_rank, "rms", False, self.norm_eps))
             yield Child("b_norm", Norm(self.d_state, "rms", False, self.norm_eps))
@@ -159,7 +164,8 @@ class Mamba(Composite):
 
     def shard(self, ways: Ways) -> Mamba:
         """Its channels; Δ, B and C, which all of them share, are whole."""
-        return replace(self, d_inner=ways.split("d_inner", self.d_inner))
+        join = ways.summed(self.dt_rank + 2 * self.d_state)
+        return replace(self, d_inner=ways.split("d_inner", self.d_inner), join=join)
 
 
 @frozen
@@ -178,6 +184,8 @@ class Mamba2(Composite):
     bias: bool
     conv_bias: bool
     norm_eps: Any  # None: no norm
+    # Of one rank's share: the mean square of all channels.
+    join: AllReduce | None = None
 
     def children(self) -> Iterator[Child]:
         inner = self.n_heads * self.d_head
@@ -187,12 +195,14 @@ class Mamba2(Composite):
         yield Child("scan", HeadScan(self.n_heads, self.d_head, self.n_groups, self.d_state))
         if self.norm_eps is not None:
             yield Child("norm", Norm(inner, "rms", False, self.norm_eps))
+            if self.join:
+                yield Child("norm_join", self.join)
         yield Child("out_proj", Linear(inner, self.d_model, self.bias))
 
     def shard(self, ways: Ways) -> Mamba2:
         """Its heads, and their groups of B and C, or one that other ranks have too."""
         heads = ways.split("n_heads", self.n_heads)
-        return replace(self, n_heads=heads, n_groups=ways.groups("n_groups", self.n_groups))
+        return replace(self, n_heads=heads, n_groups=ways.groups("n_groups", self.n_groups), join=ways.summed(1))
 
 
 @frozen

@@ -1,18 +1,22 @@
-"""Over how many ranks parts are split: what each `shard` asks, and what it finds in the way.
+"""Over how many ranks parts are split: what each `shard` asks, what joins the shares, and what stands in the way.
 
 A part's share on one rank is a part of the same type with fewer heads, columns, channels or experts, so that the
-formulas are the same. Numbers are looked at here, so that no formula does.
-Source   Shoeybi et al. 2019 (arXiv 1909.08053) tensor parallel; Lepikhin et al. 2020 (arXiv 2006.16668) experts
+formulas are the same; where shares are joined stands a collective. Numbers are looked at here, so that no formula does.
+Source   Shoeybi et al. 2019 (arXiv 1909.08053) tensor parallel; Lepikhin et al. 2020 (arXiv 2006.16668) experts;
+         Korthikanti et al. 2022 (arXiv 2205.05198), section 4.2.2, sequence parallel
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 from txcalc.errors import Fault
-from txcalc.num import ceil_div, exact_div, minimum, ratio, whole
+from txcalc.num import ceil_div, exact_div, power, ratio, whole
+from txcalc.parts.collectives import AllGather, AllReduce, AllToAll, Axis, Collective, ReduceScatter
+
+Named = tuple[tuple[str, Collective], ...]
 
 
 class Ways:
@@ -21,14 +25,35 @@ class Ways:
     tp      ranks that split heads, columns, channels and the vocabulary
     ep      ranks that experts are spread over
     etp     ranks that split one expert
-    value   the number behind a size; over symbols it says what a letter stands for
+    sp      whether the ranks of tp split the positions between branches
+    value   the number behind a size or a way; over symbols it says what a letter stands for
     """
 
-    def __init__(self, tp: int = 1, ep: int = 1, etp: int = 1, value: Callable[[Any], Any] = lambda size: size) -> None:
-        self.tp, self.ep, self.etp, self.value = tp, ep, etp, value
-        self.said = "tp", tp  # what a fault names
+    def __init__(
+        self,
+        tp: Any = 1,
+        ep: Any = 1,
+        etp: Any = 1,
+        *,
+        sp: bool = False,
+        value: Callable[[Any], int] = lambda size: size,
+    ) -> None:
+        self.tp, self.ep, self.etp, self.sp, self.value = tp, ep, etp, sp, value
+        self.ranks = value(tp)
+        self._said = "tp", self.ranks  # what a fault names
         self._faults: dict[str, Fault] = {}
         self._notes: dict[str, None] = {}
+
+    @property
+    def routed(self) -> Ways:
+        """Those of one routed expert, which etp splits."""
+        expert = Ways(self.etp, value=self.value)
+        expert._faults, expert._notes = self._faults, self._notes
+        derived = expert.ranks == max(1, self.ranks // self.value(self.ep))
+        expert._said = self._said if derived else ("etp", expert.ranks)
+        return expert
+
+    # What is found.
 
     @property
     def faults(self) -> list[Fault | str]:
@@ -47,69 +72,68 @@ class Ways:
 
     def note(self, text: str) -> None:
         """Something that a split by tp holds more than once, or pads; each is said once."""
-        if self.tp > 1:
+        if self.ranks > 1:
             self._notes[text] = None
 
-    def _divided(self, number: Any, ways: int) -> Any:
+    def whole(self, name: str) -> None:
+        """A part that is not split: a fault where there are several ranks."""
+        if self.ranks > 1:
+            self.fault("tp", self.ranks, f"1: splitting a {name} over ranks is not supported yet")
+
+    # Shares of numbers.
+
+    def _divided(self, number: Any, ways: Any) -> Any:
         """A ways-th; of what does not divide, which is a fault, as many as there could be."""
-        if whole(number):
+        if whole(number) and whole(ways):
             return number // ways or 1
         return exact_div(number, ways)
 
     def split(self, name: str, number: Any) -> Any:
         """A tp-th of heads, columns or channels, whose number must divide."""
-        if self.value(number) % self.tp:
-            self.fault(*self.said, f"a divisor of {name} = {self.value(number):,}")
+        if self.value(number) % self.ranks:
+            self.fault(*self._said, f"a divisor of {name} = {self.value(number):,}")
         return self._divided(number, self.tp)
-
-    @property
-    def routed(self) -> Ways:
-        """Those of one routed expert, which etp splits."""
-        expert = Ways(self.etp, value=self.value)
-        expert._faults, expert._notes = self._faults, self._notes
-        expert.said = self.said if self.etp == max(1, self.tp // self.ep) else ("etp", self.etp)
-        return expert
 
     def groups(self, name: str, number: Any) -> Any:
         """A tp-th; or one, which several ranks hold alike, where there are fewer than ranks."""
         there = self.value(number)
-        if there % self.tp == 0:
+        if there % self.ranks == 0:
             return self._divided(number, self.tp)
-        if self.tp % there == 0:
-            self.note(f"{name} = {there:,} is less than tp = {self.tp}: {self.tp // there} ranks hold each")
+        if self.ranks % there == 0:
+            self.note(f"{name} = {there:,} is less than tp = {self.ranks}: {self.ranks // there} ranks hold each")
         else:
-            self.fault("tp", self.tp, f"a divisor of {name} = {there:,}, or a multiple of it")
+            self.fault("tp", self.ranks, f"a divisor of {name} = {there:,}, or a multiple of it")
         return 1
 
     def rows(self, number: Any) -> Any:
         """A tp-th of a vocabulary, rounded up."""
         there = self.value(number)
-        if there % self.tp:
-            padded = ceil_div(there, self.tp) * self.tp
-            self.note(f"V = {there:,} is padded to {padded:,}, a multiple of tp = {self.tp}")
-            return ceil_div(number, self.tp)
-        return exact_div(number, self.tp)
+        if there % self.ranks == 0:
+            return exact_div(number, self.tp)
+        padded = ceil_div(there, self.ranks) * self.ranks
+        self.note(f"V = {there:,} is padded to {padded:,}, a multiple of tp = {self.ranks}")
+        return ceil_div(number, self.tp)
 
     def experts(self, number: Any) -> Any:
         """An ep-th of the experts, which must divide."""
-        if self.value(number) % self.ep:
-            self.fault("ep", self.ep, f"a divisor of n_experts = {self.value(number):,}")
+        if self.value(number) % self.value(self.ep):
+            self.fault("ep", self.value(self.ep), f"a divisor of n_experts = {self.value(number):,}")
         return self._divided(number, self.ep)
 
     def passed(self, top_k: Any) -> Any:
         """How many of a rank's experts the tokens of its own sequences pass on average: those of other sequences come
         to it as its own go to others. A Fraction where k does not divide."""
-        return ratio(top_k, minimum(self.tp, self.ep))
+        return ratio(top_k * self.etp, self.tp)
 
     def head_norm(self, norm: Any, number: Any, kept: Any) -> Any:
         """A norm of each of `number` heads, of which `kept` are left; one over all of them stays whole."""
-        if norm is None or self.value(norm.groups) != self.value(number):
-            return norm
-        return replace(norm, groups=kept)
+        return replace(norm, groups=kept) if norm and self._of_each(norm, number) else norm
+
+    def _of_each(self, norm: Any, number: Any) -> bool:
+        return self.value(norm.groups) == self.value(number)
 
     def inner_norm(self, norm: Any, width: Any) -> Any:
-        """A rank's columns of a norm over what is split, or its groups of them; of columns the ranks add up the mean
-        square."""
+        """A rank's columns of a norm over what is split, or its groups of them."""
         if norm is None:
             return None
         if self.value(norm.groups) != 1:  # of every pair of heads
@@ -118,7 +142,76 @@ class Ways:
             self.note("the statistics of norms before o and down are summed over the ranks of tp")
         return replace(norm, width=width)
 
-    def whole(self, name: str) -> None:
-        """A part that is not split: a fault where there are several ranks."""
-        if self.tp > 1:
-            self.fault("tp", self.tp, f"1: splitting a {name} over ranks is not supported yet")
+    # What joins the shares.
+
+    def summed(self, width: Any) -> AllReduce | None:
+        """Summands of every rank of tp become their sum on all of them."""
+        return AllReduce(width, Axis("tp", self.tp)) if self.ranks > 1 else None
+
+    def statistics(self, norm: Any) -> AllReduce | None:
+        """The mean square of what is normed, and of LayerNorm the mean, from the columns of every rank."""
+        if norm is None or self.value(norm.groups) != 1:
+            return None
+        return self.summed(1 if norm.form == "rms" else 2)
+
+    def scattered(self, width: Any) -> Collective | None:
+        """Summands become their sum: on all ranks of tp, or, with sp, each rank's positions of it."""
+        return ReduceScatter(width, Axis("tp", self.tp)) if self.sp and self.ranks > 1 else self.summed(width)
+
+    def gathered(self, width: Any) -> AllGather | None:
+        """Positions that sp splits, before what reads all of them."""
+        return self.every(width) if self.sp else None
+
+    def every(self, width: Any) -> AllGather | None:
+        """Shares of every rank of tp become the whole on all of them."""
+        return AllGather(width, Axis("tp", self.tp)) if self.ranks > 1 else None
+
+    def normed(self, norms: Iterable[tuple[Any, Any, Any]]) -> AllGather | None:
+        """Heads of all ranks, for norms over all of them: (norm, heads, their width) each."""
+        width = [number * each for norm, number, each in norms if norm and not self._of_each(norm, number)]
+        return self.every(sum(width)) if width else None
+
+    def branches(self, branches: tuple[Any, ...], width: Any, parallel: bool) -> tuple[Any, ...]:
+        """A block's branches on one rank: the results of each are joined, of parallel ones all at once."""
+        shares = [branch._replace(part=branch.part.shard(self)) for branch in branches]
+        found = []
+        for number, branch in enumerate(shares):
+            first, last = number == 0 or not parallel, number == len(shares) - 1 or not parallel
+            apart = branch.part.complete
+            gather = None if apart or not first else self.gathered(width)
+            found.append(branch._replace(gather=gather, join=None if apart or not last else self.scattered(width)))
+        return tuple(found)
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether experts are spread over more ranks than those of tp, which all have the same tokens."""
+        return self.value(self.ep) * self.value(self.etp) > self.ranks
+
+    def arriving(self, width: Any, top_k: Any) -> Named:
+        """A rank's share of the tokens, to the experts they choose."""
+        return self._exchange("dispatch", width, top_k, True)
+
+    def leaving(self, width: Any, top_k: Any) -> Named:
+        """What the experts made of them, back; then the shares of the ranks of tp together."""
+        back = self._exchange("combine", width, top_k, False)[::-1]
+        gather = None if self.sp or not back else self.every(width)
+        return (*back, ("gather", gather)) if gather else back
+
+    def _exchange(self, name: str, width: Any, top_k: Any, there: bool) -> Named:
+        if not self.exchanges:
+            return ()
+        exchange = AllToAll(width, Axis("ep", self.ep), self.tp, top_k, there)
+        if self.value(self.etp) == 1:
+            return ((name, exchange),)
+        # Tokens that have come to one of the ranks of etp, which all of them need.
+        reached = self.ep * (1 - power(ratio(self.ep - 1, self.ep), top_k))
+        every = (AllGather if there else ReduceScatter)(
+            ratio(width * reached * self.etp, self.tp), Axis("etp", self.etp)
+        )
+        return (name, exchange), (f"{name}_{'gather' if there else 'scatter'}", every)
+
+    def beside(self, width: Any) -> ReduceScatter | None:
+        """Summands of the shared experts, which are split by tp, where the routed ones are exchanged: each rank's share
+        of the tokens."""
+        split = self.exchanges and self.ranks > 1
+        return ReduceScatter(width, Axis("tp", self.tp)) if split else None

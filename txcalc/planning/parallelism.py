@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, cast
 from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry, walk
 from txcalc.model import Model
+from txcalc.parts.collectives import Axis, Receive, Send
 from txcalc.parts.model import LayerGroup, Stack
 from txcalc.parts.part import Composite, Weight
 from txcalc.parts.sharding import Ways
@@ -77,7 +78,7 @@ class Sharding:
         self.layers = _layers(cast(Stack, model.root)) if model.root.cuttable else 0
         tables = (layer for stack in model.spec["stacks"].values() for layer in stack["layer"].values())
         self.has_experts = any("experts" in layer for layer in tables)
-        self._ranks: dict[tuple[int, int, int], Share] = {}
+        self._ranks: dict[tuple[int, int, int, int], Share] = {}
         self._stages: dict[Layout, tuple[Stage, ...]] = {}
 
     def stages(self, layout: Layout) -> tuple[Stage, ...]:
@@ -86,7 +87,7 @@ class Sharding:
             raise InputError(f"layout {layout}", faults)
         key = layout.replace(dp=1)
         if key not in self._stages:
-            self._stages[key] = tuple(_stages(self._rank(layout).root, layout.pp))
+            self._stages[key] = tuple(_stages(self._rank(layout).root, layout.pp, layout.tp))
         return self._stages[key]
 
     def placements(self, layout: Layout, stage: int = 0) -> list[Placement]:
@@ -95,9 +96,10 @@ class Sharding:
         Errors: `InputError` with every reason why the layout cannot be.
         """
         split = self.stages(layout)[stage]
-        alone = list(_stages(self.model.root, layout.pp))[stage]
+        alone = list(_stages(self.model.root, layout.pp, 1))[stage]
         work = self.model.workload()
-        both = zip(walk(alone.root, work), walk(split.root, work), strict=True)
+        whole, held = ([e for e in walk(stage.root, work) if e.leaf.params] for stage in (alone, split))
+        both = zip(whole, held, strict=True)
         return [
             _placement(whole, held, tensors, layout)
             for whole, held in both
@@ -140,9 +142,10 @@ class Sharding:
                         yield layout
 
     def _rank(self, layout: Layout) -> Share:
-        key = (layout.tp, layout.ep, layout.expert_ways)
+        key = (layout.tp, layout.ep, layout.expert_ways, layout.sp)
         if key not in self._ranks:
-            ways = Ways(*key)
+            tp, ep, etp, sp = key
+            ways = Ways(tp, ep, etp, sp=sp > 1)
             self._ranks[key] = Share(self.model.root.shard(ways), ways.faults, ways.notes)
         return self._ranks[key]
 
@@ -167,7 +170,7 @@ def _layers(stack: Stack) -> int:
     return sum(group.count for group in stack.groups)
 
 
-def _stages(root: Composite, pp: int) -> Iterator[Stage]:
+def _stages(root: Composite, pp: int, tp: int) -> Iterator[Stage]:
     """Contiguous layers; where L is no multiple of pp the stages before the last take one more each."""
     if pp == 1:
         yield Stage(0, 1, root)
@@ -202,6 +205,8 @@ def _stages(root: Composite, pp: int) -> Iterator[Stage]:
                 angles=root.angles if first else None,
                 pooler=root.pooler if last else None,
                 head=head,
+                receive=None if first else Receive(root.d_model, Axis("pp", pp), tp),
+                send=None if last else Send(root.d_model, Axis("pp", pp), tp),
             ),
         )
 

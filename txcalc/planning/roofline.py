@@ -18,9 +18,8 @@ Counts   attention's masked pairs, which is what kernels compute; logits of a pr
 Copies   of dp that share experts hold the sequences evenly; a prompt alone passes the experts on all their ranks
 Fused    as engines fuse: products of one input (q, k, v; gate, up) and all routed experts of a layer are one start, an
          activation with its gate, a residual sum with the norm after it
-Links    tensor parallel: an all-reduce after every branch, a ring's 2(n − 1)/n of the message (floor: the message once,
-         as a switch that adds can do); experts over ep > tp: to and from every other rank that a token's experts are
-         on, once; a pipeline: the residual stream. All over the one link that the accelerator has.
+Links    what the collectives of the rank's tree send (`parts.collectives`), each with its latency; the floor of an
+         all-reduce is the message once, as a switch that adds can do. All over the one link that the accelerator has.
 Source   Williams et al. 2009 (roofline); Pope et al. 2022 (arXiv 2211.05102) for the split of a step
 """
 
@@ -35,9 +34,8 @@ from txcalc.hardware import Accelerator
 from txcalc.ledger import Entry, walk
 from txcalc.model import Model
 from txcalc.num import ceil_div
-from txcalc.parts.feedforward import Experts
+from txcalc.parts.collectives import Transfer
 from txcalc.parts.linear import Activation, Linear, Lookup, Sum
-from txcalc.parts.model import EncoderDecoder, FixedLength, Stack
 from txcalc.parts.part import Workload
 from txcalc.planning.deployment import Engine, multiplies
 from txcalc.planning.layout import Layout
@@ -147,6 +145,17 @@ class _Load(NamedTuple):
     reading: float
 
 
+class _Sent(NamedTuple):
+    """What a sequence makes a rank send in one collective, which stands `runs` times `within` parts of a kind."""
+
+    within: str
+    kind: str
+    axis: str
+    message: float
+    size: float
+    runs: float
+
+
 class Rank:
     """One accelerator of a stage: the time it takes for a workload, by kind of part.
 
@@ -165,6 +174,7 @@ class Rank:
         self.best_core = max(self.core, accelerator.peaks.get(ALIASES.get(engine.kv.lower(), engine.kv.lower()), 0))
         self._leaves: list[_Leaf] = []
         self._loads: dict[Workload, list[_Load]] = {}
+        self._sent: dict[Workload, list[_Sent]] = {}
 
     def cost(self, work: Workload, head: bool = True, busy: float = 1.0) -> Cost:
         """Seconds of one pass; `head`: with logits; `busy`: sequences of a copy that shares its experts, on average,
@@ -268,55 +278,33 @@ class Rank:
         )
 
     def _transfers(self, work: Workload, head: bool) -> Iterator[Cost]:
-        tp, pp, ep = self.layout.tp, self.layout.pp, self.layout.ep
-        root = self.stage.root
-        for stack, own in _stacks(root, work):
-            if own is None:
-                continue
-            message = float(own.positions) * stack.d_model * self.element
-            if tp > 1:
-                if stack.embedding and stack.embedding.tokens:
-                    yield self._all_reduce(message)
-                if stack.head and stack.head.projection and head:
-                    rows = own.batch if stack.head.one or own.last_logits else own.positions
-                    gathered = float(rows) * stack.head.projection.d_out * (tp - 1) * self.element
-                    yield self._transfer(gathered)
-            for group in stack.groups:
-                for branch in group.block.branches:
-                    if isinstance(branch.part, Experts) and ep > tp:
-                        yield self._exchange(message, branch.part).times(group.count)
-                        if tp > 1:
-                            yield self._transfer(message * (tp - 1) / tp).times(group.count)
-                    elif tp > 1 and not (group.block.parallel and branch is not group.block.branches[-1]):
-                        yield self._all_reduce(message).times(group.count)
-            if pp > 1 and self.stage.first + self.stage.copies < pp:  # the last stage sends nothing on
-                yield self._transfer(message / tp)
+        """The costs of everything that this rank sends in a pass."""
+        batch = float(work.batch)
+        for sent in self._sends(work._replace(batch=1)):
+            if head or sent.within != "head":
+                yield self._transfer(sent.kind, sent.axis, sent.message * batch, sent.size * batch).times(sent.runs)
 
-    def _transfer(self, size: float, least: float | None = None) -> Cost:
-        """Bytes over the link; `least` of them if not all are needed."""
+    def _sends(self, one: Workload) -> list[_Sent]:
+        if one not in self._sent:
+            self._sent[one] = [
+                _Sent(entry.within, each.kind, each.axis.name, *self._sizes(each), float(entry.runs))
+                for entry in walk(self.stage.root, one)
+                for each in entry.transfers
+                if each.sent
+            ]
+        return self._sent[one]
+
+    def _sizes(self, transfer: Transfer) -> tuple[float, float]:
+        """Bytes of its message and of what is sent; in the dtype of the products, where they allow it."""
+        narrow = transfer.narrow and self.engine.weights.dtype not in ("bf16", "fp16", "fp32")
+        bits = min(self.engine.activation_bits, self.engine.weights.bits if narrow else self.engine.activation_bits)
+        return float(transfer.message * bits / 8), float(transfer.sent * bits / 8)
+
+    def _transfer(self, kind: str, axis: str, message: float, sent: float) -> Cost:
+        """A collective of an axis's ranks: bytes of its message, and of what one rank sends."""
         share = self.efficiency
-        time = size / self.link / share.link + share.collective_s
-        return Cost(least_link=(size if least is None else least) / self.link, link=time)
-
-    def _all_reduce(self, message: float) -> Cost:
-        n = self.layout.tp
-        return self._transfer(2 * (n - 1) / n * message, message)
-
-    def _exchange(self, message: float, experts: Experts) -> Cost:
-        """A token to every other rank that holds one of its k experts, once, and back; a tp-th of them from each rank.
-
-        Counts   (ep − 1)·(1 − (1 − 1/ep)^k) ranks on average; there in the dtype of the products, back in the wide one
-        """
-        tp, ep = self.layout.tp, self.layout.ep
-        chosen = float(Fraction(experts.top_k) * min(tp, ep))
-        others = (ep - 1) * (1 - (1 - 1 / ep) ** chosen)
-        narrow = min(1.0, self.engine.weights.bits / self.engine.activation_bits) if self._multiplies_narrow else 1.0
-        there, back = message / tp * others * narrow, message / tp * others
-        return self._transfer(there).plus(self._transfer(back))
-
-    @property
-    def _multiplies_narrow(self) -> bool:
-        return self.engine.weights.dtype not in ("bf16", "fp16", "fp32")
+        least = message if kind == "all_reduce" else sent
+        return Cost(least_link=least / self.link, link=sent / self.link / share.link + share.collective_s)
 
 
 def peak(accelerator: Accelerator, dtype: str) -> int:
@@ -343,14 +331,6 @@ def _layers(entry: Entry) -> float:
         if step.name == "layers":
             layers *= step.number
     return float(layers)
-
-
-def _stacks(root: Any, work: Workload) -> Iterator[tuple[Stack, Workload | None]]:
-    if isinstance(root, EncoderDecoder):
-        encoding = None if work.decoding else work._replace(tokens=work.source, past=0)
-        yield from ((root.encoder, encoding), (root.decoder, work))
-    else:
-        yield root.stack if isinstance(root, FixedLength) else root, work
 
 
 class Pace:

@@ -1,0 +1,163 @@
+"""What ranks send each other: a leaf wherever the parts of a split model are joined.
+
+Message: the elements of the whole tensor that a group of n ranks shares. All are counted as rings do them, which send
+the fewest elements of any algorithm without a switch that adds.
+Source   Thakur et al. 2005 (Optimization of collective communication operations in MPICH), sections 4 to 7
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from txcalc.num import power, ratio
+from txcalc.parts.frozen import frozen
+from txcalc.parts.part import Leaf, Workload
+
+
+class Axis(NamedTuple):
+    """The ranks of one axis of a layout (tp, ep, …), and how many there are."""
+
+    name: str
+    size: Any
+
+
+class Transfer(NamedTuple):
+    """One collective of a forward pass, of one rank.
+
+    kind       all_reduce, all_gather, reduce_scatter, all_to_all, send or receive
+    axis       whose ranks take part
+    message    elements of the whole tensor that is shared
+    sent       elements that this rank sends, and `received` that it receives
+    narrow     whether it may be sent in the dtype of the products that read it
+    """
+
+    kind: str
+    axis: Axis
+    message: Any
+    sent: Any
+    received: Any
+    narrow: bool = False
+
+
+def _ring(kind: str, axis: Axis, message: Any, passes: int) -> tuple[Transfer, ...]:
+    """`passes` times around a ring: each time an n-th to the neighbour, n − 1 times."""
+    moved = ratio(passes * message * (axis.size - 1), axis.size)
+    return (Transfer(kind, axis, message, moved, moved),)
+
+
+@frozen
+class AllReduce(Leaf):
+    """Every rank has a summand of the whole tensor, and gets the sum.
+
+    Shapes   summands and sum (B, T, width)
+    Unit     2·B·T·width·(n − 1)/n elements sent; an addition at every element is left out
+    Source   Shoeybi et al. 2019 (arXiv 1909.08053), section 3: once after attention and once after the feed-forward
+    """
+
+    kind = "all_reduce"
+    width: Any
+    axis: Axis
+
+    def transfers(self, work: Workload) -> tuple[Transfer, ...]:
+        return _ring(self.kind, self.axis, work.positions * self.width, 2)
+
+
+@frozen
+class AllGather(Leaf):
+    """Every rank has an n-th of the tensor, and gets all of it.
+
+    Shapes   shares (B, T, width/n) or (B, T/n, width), result (B, T, width)
+    Unit     B·T·width·(n − 1)/n elements sent
+    Source   Korthikanti et al. 2022 (arXiv 2205.05198), section 4.2.2
+    """
+
+    kind = "all_gather"
+    width: Any
+    axis: Axis
+
+    def transfers(self, work: Workload) -> tuple[Transfer, ...]:
+        return _ring(self.kind, self.axis, work.positions * self.width, 1)
+
+
+@frozen
+class ReduceScatter(Leaf):
+    """Every rank has a summand of the whole tensor, and gets an n-th of the sum.
+
+    Shapes   summands (B, T, width), share of the sum (B, T/n, width)
+    Unit     B·T·width·(n − 1)/n elements sent; an addition at every element is left out
+    Source   Korthikanti et al. 2022 (arXiv 2205.05198), section 4.2.2
+    """
+
+    kind = "reduce_scatter"
+    width: Any
+    axis: Axis
+
+    def transfers(self, work: Workload) -> tuple[Transfer, ...]:
+        return _ring(self.kind, self.axis, work.positions * self.width, 1)
+
+
+@frozen
+class AllToAll(Leaf):
+    """Every token to the ranks that hold one of its `choices` experts, once each, or what these made of it back.
+
+    `sharers` ranks hold the same tokens, of which each sends a share. `narrow`: in the dtype of the products.
+
+    Shapes   tokens (B, T, width)
+    Unit     B·T·width/sharers·(n − 1)·(1 − (1 − 1/n)^choices) elements sent
+    Counts   even routing: each choice is on any rank alike, which is the expectation for experts chosen independently
+    Source   Lepikhin et al. 2020 (arXiv 2006.16668), section 3.2; once per rank: DeepSeek-V3 (arXiv 2412.19437), 3.2.2
+    """
+
+    kind = "all_to_all"
+    width: Any
+    axis: Axis
+    sharers: Any
+    choices: Any
+    narrow: bool
+
+    def transfers(self, work: Workload) -> tuple[Transfer, ...]:
+        ranks = self.axis.size
+        own = ratio(work.positions * self.width, self.sharers)
+        moved = own * (ranks - 1) * (1 - power(ratio(ranks - 1, ranks), self.choices))
+        return (Transfer(self.kind, self.axis, own, moved, moved, self.narrow),)
+
+
+@frozen
+class Send(Leaf):
+    """A pipeline's stage hands the residual stream on; each of its `sharers` ranks, which all have it, sends a share.
+
+    Shapes   (B, T, width)
+    Unit     B·T·width/sharers elements sent
+    Source   Narayanan et al. 2021 (arXiv 2104.04473), section 4.1
+    """
+
+    kind = "send"
+    width: Any
+    axis: Axis
+    sharers: Any
+
+    def transfers(self, work: Workload) -> tuple[Transfer, ...]:
+        share = ratio(work.positions * self.width, self.sharers)
+        return (Transfer(self.kind, self.axis, share, share, 0),)
+
+
+@frozen
+class Receive(Leaf):
+    """A pipeline's stage gets the residual stream; each of its `sharers` ranks receives a share.
+
+    Shapes   (B, T, width)
+    Unit     B·T·width/sharers elements received, none sent
+    Source   Narayanan et al. 2021 (arXiv 2104.04473), section 4.1
+    """
+
+    kind = "receive"
+    width: Any
+    axis: Axis
+    sharers: Any
+
+    def transfers(self, work: Workload) -> tuple[Transfer, ...]:
+        share = ratio(work.positions * self.width, self.sharers)
+        return (Transfer(self.kind, self.axis, share, 0, share),)
+
+
+Collective = AllReduce | AllGather | ReduceScatter | AllToAll | Send | Receive

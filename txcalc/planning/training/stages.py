@@ -15,6 +15,7 @@ from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry, walk
 from txcalc.model import Model
 from txcalc.parts.block import Block
+from txcalc.parts.collectives import Collective
 from txcalc.parts.linear import Linear
 from txcalc.parts.model import Stack
 from txcalc.parts.part import Composite, Leaf, Part, Workload
@@ -50,13 +51,14 @@ class Held(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A piece of the pipeline: its number from the front, and its leaves."""
+    """A piece of the pipeline: its number from the front, its leaves, and the collectives that join their shares."""
 
     number: int
     first: bool
     last: bool
     leaves: tuple[Held, ...]
     work: Workload
+    joins: tuple[Held, ...] = ()
 
 
 class Pipeline:
@@ -108,7 +110,7 @@ class Pipeline:
         work = self.model.workload(recipe.micro_batch, tokens, gathered, decoding=False, keep_scores=recipe.keep_scores)
         pairs = zip(self._cut(self._whole), self._cut(self._rank), strict=True)
         return [
-            Piece(i, i == 0, i == self._total - 1, tuple(_held(whole, rank, work)), work)
+            Piece(i, i == 0, i == self._total - 1, tuple(_held(whole, rank, work)), work, tuple(_joins(rank, work)))
             for i, (whole, rank) in enumerate(pairs)
         ]
 
@@ -148,9 +150,21 @@ class Pipeline:
 
 def _held(whole: Composite, rank: Composite, work: Workload) -> Iterator[Held]:
     beside = {id(leaf) for leaf in _between(rank)}
-    for own, all_of_it in zip(walk(rank, work), walk(whole, work), strict=True):
-        numbered = [step.indices for step in own.steps if step.name == "layers" and step.indices is not None]
-        yield Held(own, all_of_it.leaf, id(own.leaf) in beside, tuple(numbered[0]) if numbered else ())
+    leaves = [entry for entry in walk(rank, work) if not isinstance(entry.leaf, Collective)]
+    for own, all_of_it in zip(leaves, walk(whole, work), strict=True):
+        yield Held(own, all_of_it.leaf, id(own.leaf) in beside, _numbers(own))
+
+
+def _joins(rank: Composite, work: Workload) -> Iterator[Held]:
+    for own in walk(rank, work):
+        if isinstance(own.leaf, Collective):
+            yield Held(own, own.leaf, False, _numbers(own))
+
+
+def _numbers(entry: Entry) -> tuple[int, ...]:
+    """Of the layers that a leaf stands in."""
+    numbered = [step.indices for step in entry.steps if step.name == "layers" and step.indices is not None]
+    return tuple(numbered[0]) if numbered else ()
 
 
 def _between(part: Part) -> Iterator[Leaf]:

@@ -21,7 +21,9 @@ from txcalc.planning.deployment import Deployment, engine, plan
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.roofline import Cost, Pace, series
-from txcalc.planning.serving import Serving, Speculation, request, serve, sizes
+from txcalc.planning.serving import Serving, serve, sizes
+from txcalc.planning.steady import Steady
+from txcalc.planning.timing import Speculation, Timer, request
 from txcalc.render.serving import parts as by_part
 from txcalc.sources.presets import names
 
@@ -310,35 +312,37 @@ def test_no_point_beats_one_of_the_front() -> None:
     assert len({point.layout for point in found.points}) > 3
     for best in found.front:
         for other in found.points:
-            assert best.tpot and other.tpot
-            quicker, more = other.tpot.achievable < best.tpot.achievable, other.output > best.output
-            assert not (quicker and other.output >= best.output)
-            assert not (more and other.tpot.achievable <= best.tpot.achievable)
+            assert isinstance(best.steady, Steady) and isinstance(other.steady, Steady)
+            assert best.steady.tpot and other.steady.tpot
+            quicker, more = other.steady.tpot < best.steady.tpot, other.served > best.served
+            assert not (quicker and other.served >= best.served)
+            assert not (more and other.steady.tpot <= best.steady.tpot)
     assert {p.sequences for p in found.batches} >= {1, 2, 4, 16, found.plan.best.max_concurrency}
 
 
-def test_the_cheapest_point_is_the_largest_batch_within_the_limit() -> None:
+def test_the_cheapest_point_is_the_largest_load_within_the_limit() -> None:
     found = serving("llama-3.1-8b", context=4096, tpot=0.012, price=2.0)
     point = found.cheapest
-    assert point and point.tpot and point.tpot.achievable <= 0.012
-    assert found.pace.step(point.sequences + 1, 4096).achievable > 0.012
-    assert point.seconds(100, 10) == pytest.approx(100 / point.input + 10 / point.output)
-    cost = [p.seconds(2048, 2048) for p in found.points if found.meets(p)]
-    assert point.seconds(2048, 2048) == min(cost)
+    assert point and isinstance(point.steady, Steady) and point.steady.tpot and point.steady.tpot <= 0.012
+    timer = Timer(found.plan.deployment, found.request, 4096)
+    assert (timer.steady(ONE, point.sequences + 1).tpot or 0) > 0.012
+    assert point.seconds == min(p.seconds for p in found.points if found.limits.met(p))
     assert point.last(2048) == pytest.approx(point.sequences * 2048 / found.pace.prefill_rate(2048))
-    assert found.meets(point) and not found.unmet
+    assert found.limits.met(point) and not found.unmet  # one user is within it, too
     assert serving("llama-3.1-8b", ttft=0.001).unmet and not serving("llama-3.1-8b", ttft=9.0).unmet
 
 
 def test_costs_are_gpu_time() -> None:
-    """A GPU-hour of 3.6 is a thousandth a second."""
+    """A GPU-hour of 3.6 is a thousandth a second; the answers bear all of it, prompt tokens the time they take."""
     found = serving("llama-3.1-70b", gpus=4, concurrency=8, price=3.6)
     point = found.chosen
-    assert point.tpot and point.layout.gpus == 4
-    assert point.million_output(3.6) == pytest.approx(1e6 * 1e-3 * 4 * point.tpot.achievable / 8)
+    assert isinstance(point.steady, Steady) and point.layout.gpus == 4
+    each = 1e-3 * 4 / point.steady.rate  # of a request
+    assert point.million_output(3.6) == pytest.approx(1e6 * each / 1024)
     whole = found.pace.prefill_rate(1024)
     assert point.million_input(3.6) == pytest.approx(1e6 * 1e-3 * 4 / whole)
-    assert point.joules(700) == pytest.approx(700 * 4 * point.tpot.achievable / 8)
+    assert point.million_input(3.6) == pytest.approx(1e6 * each * point.steady.utilisation / 1024)
+    assert point.joules(700) == pytest.approx(700 * 4 / point.steady.rate / 1024)
 
 
 def test_a_cache_is_multiplied_in_its_own_dtype_at_best() -> None:
@@ -406,9 +410,21 @@ def test_bad_input_is_one_message(argv: list[str], said: str) -> None:
 def test_the_report_says_what_it_means() -> None:
     code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm", "--context", "2048", "--prompt", "2048", "--price", "2.5")
     assert code == 0 and max(map(len, out.splitlines())) <= 80
-    for words in ("TTFT 45.1 ms (floor 30.0 ms)", "TPOT 6.62 ms (floor 4.56 ms)", "time to first token: one prompt"):
-        assert words in out.replace("\n", " ")
-    assert "time per output token: one decode step" in out and "at 2.5 a GPU-hour" in out
+    text = out.replace("\n", " ")
+    for words in ("a prompt 45.1 ms (floor 30.0 ms)", "a step 6.62 ms (floor 4.56 ms)", "at 2.5 a GPU-hour"):
+        assert words in text
+    assert "first token" not in text
+    code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm", "--context", "2048", "--detail")
+    assert "time to first token: the mean at the load" in out.replace("\n", " ") and "Where the time goes" in out
+
+
+def test_one_deployment_fits_a_screen() -> None:
+    """Within 60 lines of 80 columns; all formats but the table have everything."""
+    for name, gpu in (("llama-3.1-70b", "h100-sxm:16"), ("deepseek-v3", "h200:16"), ("jamba-v0.1", "l40s:8")):
+        argv = [name, "--gpu", gpu, "--price", "2", "--ttft", "2s", "--tpot", "40ms", "--concurrency", "64"]
+        _, out, _ = run(*argv)
+        assert len(out.splitlines()) <= 60 and max(map(len, out.splitlines())) <= 80
+        assert "Where the time goes" in run(*argv, "--format", "markdown")[1]
 
 
 def test_the_json_is_the_contract() -> None:
@@ -429,9 +445,10 @@ def test_the_json_is_the_contract() -> None:
 
 def test_limits_that_no_point_meets_fail() -> None:
     code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm", "--tpot", "1ms")
-    assert code == 1 and "no layout and batch is within a TPOT of 1.00 ms" in out
+    assert code == 1 and "no layout and batch is within a TPOT of 1.00 ms" in out.replace("\n", " ")
+    assert out.startswith("misses: TPOT ")
     code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm", "--tpot", "20ms", "--ttft", "1s")
-    assert code == 0 and "cheapest within a TTFT of 1 s and TPOT of 20.0 ms" in out.replace("\n", " ")
+    assert code == 0 and "keeps a TTFT of 1 s and TPOT of 20.0 ms" in out.replace("\n", " ")
 
 
 def test_encoders_have_one_latency() -> None:

@@ -59,6 +59,16 @@ ReserveOption = Annotated[
 Prompt = Annotated[
     int | None, o.length("--prompt", "Tokens of a prompt, the rest of the context being its answer (default: half).")
 ]
+AnswerLength = Annotated[
+    int | None, o.length("--answer", "Tokens of an answer (default: what the prompt leaves of the context).")
+]
+Rate = Annotated[
+    str | None,
+    typer.Option(help="Requests that come at random, instead of users who ask again: 5/s, 300/min.", metavar="N/s"),
+]
+Detail = Annotated[
+    bool, typer.Option("--detail", help="Every table: layouts, parts of memory and of time, the front, definitions.")
+]
 Hits = Annotated[
     str,
     typer.Option("--prefix-hits", help="Share of a prompt that a prefix cache holds already.", metavar="30%|0.3"),
@@ -93,6 +103,8 @@ def deploy(
     chunk: Chunk = 8192,
     reserve: ReserveOption = None,
     prompt: Prompt = None,
+    answer: AnswerLength = None,
+    rate: Rate = None,
     prefix_hits: Hits = "0",
     draft: Draft = None,
     acceptance: Acceptance = None,
@@ -101,6 +113,7 @@ def deploy(
     tpot: Annotated[str | None, _limit("--tpot", "time per output token")] = None,
     format_: o.Format = "table",
     json_: o.Json = False,
+    detail: Detail = False,
     plot: o.Plot = None,
 ) -> None:
     """Will it fit, how fast is it, what does it cost: memory of each GPU, most sequences, latency. Exit code 1: no.
@@ -111,7 +124,7 @@ def deploy(
     """
     from txcalc import hardware, load
     from txcalc.cli.output import emit
-    from txcalc.planning import serving
+    from txcalc.planning import serving, timing
     from txcalc.planning.deployment import Deployment, engine, parse_reserve, plan
     from txcalc.render.deploy import Answer, comparison, report
     from txcalc.units import parse_seconds
@@ -124,9 +137,9 @@ def deploy(
     fixed = ways({"tp": tp, "pp": pp, "dp": dp, "ep": ep})
     kept = parse_reserve(reserve) if reserve is not None else None
     tokens, drafter = drafts(draft)
-    asked = serving.request(
-        context, prompt, share(prefix_hits), acceptance, tokens, load(drafter) if drafter is not None else None
-    )
+    guess = load(drafter) if drafter is not None else None
+    often = rates(rate) if rate is not None else None
+    asked = timing.request(context, prompt, share(prefix_hits), acceptance, tokens, guess, answer, often)
     within = [
         parse_seconds(text, flag) if text is not None else None for flag, text in (("--ttft", ttft), ("--tpot", tpot))
     ]
@@ -135,7 +148,7 @@ def deploy(
     kinds = [hardware.load(name) for name, _ in wanted]
     alone = len(models) * len(kinds) == 1
 
-    def answer(model: Any, kind: Any, gpus: int | None) -> Answer:
+    def found_for(model: Any, kind: Any, gpus: int | None) -> Answer:
         deployment = Deployment(model, kind, engine(model, weights, kv, block, chunk, kept))
         found = plan(deployment, context, concurrency, gpus, fixed)
         if not found.best.fits:
@@ -148,17 +161,22 @@ def deploy(
             return Answer(model, kind, found, None, str(error))
 
     if alone:
-        one = answer(models[0], kinds[0], wanted[0][1])
+        one = found_for(models[0], kinds[0], wanted[0][1])
         assert one.plan
         drawn = one.plan, one.speed
-        emit(report(one.plan, one.speed, one.why), chosen, place, lambda plots: plots.deploy(*drawn))
+        emit(
+            report(one.plan, one.speed, one.why, detail or chosen != "table"),
+            chosen,
+            place,
+            lambda plots: plots.deploy(*drawn),
+        )
         failed = one.failed
     else:
         answers = []
         for model in models:
             for kind, (_, gpus) in zip(kinds, wanted, strict=True):
                 try:
-                    answers.append(answer(model, kind, gpus))
+                    answers.append(found_for(model, kind, gpus))
                 except InputError as error:
                     answers.append(Answer(model, kind, None, None, str(error)))
         if all(one.plan is None for one in answers):
@@ -185,6 +203,15 @@ def share(text: str) -> Fraction:
     if not found:
         raise InputError("options", [Fault("--prefix-hits", text, "a share such as 30% or 0.3")])
     return Fraction(found[1]) / (100 if found[2] else 1)
+
+
+def rates(text: str) -> float:
+    """`5/s`, `300/min` or `1000/h` as requests a second."""
+    found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*/\s*(s|min|h)\s*", text, re.ASCII)
+    number = Fraction(found[1]) / {"s": 1, "min": 60, "h": 3600}[found[2]] if found else Fraction(0)
+    if not number:
+        raise InputError("options", [Fault("--rate", text, "requests above 0 in a time, such as 5/s or 300/min")])
+    return float(number)
 
 
 def drafts(text: str | None) -> tuple[int | None, str | None]:

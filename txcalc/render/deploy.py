@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from txcalc.hardware import Accelerator
@@ -21,27 +22,28 @@ SIGNS = {"weights": "█", "cache": "▓", "activations": "▒", "reserve": "░
 LAYOUTS = 10  # shown; JSON has them all
 
 
-def report(plan: Plan, speed: Serving | None = None, why_not: str = "") -> Report:
-    """All of a plan, and its speed; None: it has none, and `why_not` says so in a note."""
+def report(plan: Plan, speed: Serving | None = None, why_not: str = "", detail: bool = True) -> Report:
+    """A plan and its speed; None: it has none, and `why_not` says so in a note. In detail: every table."""
     deployment, best = plan.deployment, plan.best
     model, accelerator, engine = deployment.model, deployment.accelerator, deployment.engine
     gpus = deployment.gpus(best.layout, plan.context, plan.concurrency)
     form = engine.weights
+    verdicts = [line for line in (verdict(plan), serving.verdict(speed) if speed else None) if line]
+    if speed and speed.unmet:
+        verdicts.reverse()  # what fails comes first
     header = [
+        *verdicts,
+        *(serving.headline(speed) if speed else ()),
         summary(model)[0],
         f"{best.layout.gpus} × {accelerator.title}, {iec(accelerator.memory)} each; {best.layout}",
         f"{_sequences(plan.concurrency)} of {plan.context:,} tokens; weights {form.name}, cache {engine.kv}",
         f"pages of {engine.block} tokens, prefill in chunks of {engine.chunk:,}, "
         f"reserve {engine.reserve} ({engine.reserve.source})",
-        verdict(plan),
     ]
-    tables = [_answers(plan), _stacks(gpus), _memory(best.fullest), _caches(plan, gpus), _layouts(plan)]
+    held = [_memory(best.fullest), _caches(plan, gpus), _layouts(plan)] if detail else []
+    tables = [_answers(plan), _stacks(gpus), *held, *(serving.tables(speed, detail) if speed else ())]
     notes = [*plan.notes, *([f"no speed: {why_not}"] if why_not else speed.notes if speed else ())]
-    if speed:
-        said = (serving.headline(speed), serving.limits(speed))
-        header += [line for line in said if line]
-        tables += serving.tables(speed)
-    return Report(_data(plan, gpus, speed, notes), tables, header, notes)
+    return Report({}, tables, header, notes, partial(_data, plan, gpus, speed, notes))
 
 
 class Answer(NamedTuple):
@@ -63,7 +65,7 @@ def comparison(answers: Sequence[Answer]) -> Report:
     """Several models or accelerators, a row each."""
     rows: list[Sequence[Any]] = []
     notes: dict[str, None] = {}
-    data = []
+    data: list[Any] = []
     priced = any(answer.speed and answer.speed.price is not None for answer in answers)
     for model, accelerator, plan, speed, why in answers:
         name = f"{model.name} on {accelerator.name}"
@@ -75,7 +77,7 @@ def comparison(answers: Sequence[Answer]) -> Report:
             notes[f"{name}: {why}"] = None
             continue
         one = report(plan, speed, why)
-        data.append({key: value for key, value in one.data.items() if key != "schema"})
+        data.append(one.later)
         notes |= dict.fromkeys(f"{name}: {note}" for note in one.notes)
         best = plan.best
         fits = Cell(best.fits, "yes" if best.fits else "no", "green" if best.fits else "red")
@@ -96,7 +98,13 @@ def comparison(answers: Sequence[Answer]) -> Report:
     )
     said = next((serving.asked(answer.speed) for answer in answers if answer.speed), [])
     table = Table("", headings, rows, left=frozenset({0, 2}))
-    return Report({"schema": "txcalc/deploy/1", "deployments": data}, [table], said, list(notes))
+    return Report({}, [table], said, list(notes), partial(_deployments, data))
+
+
+def _deployments(found: Sequence[Any]) -> dict[str, Any]:
+    each = [one() if callable(one) else one for one in found]
+    rows = [{key: value for key, value in one.items() if key != "schema"} for one in each]
+    return {"schema": "txcalc/deploy/1", "deployments": rows}
 
 
 def _sequences(number: int) -> str:

@@ -346,8 +346,8 @@ def _latency(speed: Serving) -> Panel:
         ridge = (each or 0) * speed.chosen.layout.dp
         if 0 < ridge <= max(xs):
             marks.append(Mark(f"computes as long as it reads {what}: {ridge:,}", ridge))
-    if speed.tpot is not None:
-        marks.append(Mark(f"limit: {seconds(speed.tpot)}", y=speed.tpot))
+    if speed.limits.tpot is not None:
+        marks.append(Mark(f"limit: {seconds(speed.limits.tpot)}", y=speed.limits.tpot))
     x, y = Axis("sequences at once", "sizes", 2), Axis("time per output token", "seconds", 10)
     return Panel(f"Latency of a decode step at {speed.plan.context:,} tokens", x, y, series, marks)
 

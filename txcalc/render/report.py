@@ -5,7 +5,7 @@ A cell is a value with the text that shows it; CSV and JSON get the value, exact
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -85,19 +85,24 @@ class Table:
 
 @dataclass(frozen=True)
 class Report:
-    """What a command prints: `data` for JSON, `header` lines and `tables` for the rest, `notes` for stderr."""
+    """What a command prints: `data` for JSON, `header` lines and `tables` for the rest, `notes` for stderr.
+
+    `later` makes data that takes time, where JSON is asked for.
+    """
 
     data: dict[str, Any]
     tables: Sequence[Table]
     header: Sequence[str] = ()
     notes: Sequence[str] = field(default=())
+    later: Callable[[], dict[str, Any]] | None = None
 
 
 def as_json(report: Report) -> str:
     """One object, exact integers, keys in the order of the schema."""
     import json
 
-    return json.dumps(report.data, indent=2, ensure_ascii=False, allow_nan=False)
+    data = {**report.data, **report.later()} if report.later else report.data
+    return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def as_csv(report: Report) -> str:

@@ -8,54 +8,106 @@ from typing import Any
 from txcalc.hardware import SHARES
 from txcalc.ledger import KINDS
 from txcalc.planning.roofline import LINKS, Cost, Figure
-from txcalc.planning.serving import DEFINITIONS, Point, Serving
+from txcalc.planning.serving import DEFINITIONS, Limits, Serving
+from txcalc.planning.steady import Overload, Steady
+from txcalc.planning.timing import Point
 from txcalc.render.report import Cell, Table, cell, column
 from txcalc.units import seconds
 
 FRONT = 12  # points shown; JSON has them all
+BATCHES = 6  # shown without detail
 
 
-def headline(serving: Serving) -> str:
-    """Both latencies in one line."""
-    ttft, tpot = serving.chosen.ttft, serving.chosen.tpot
+def headline(serving: Serving) -> list[str]:
+    """The speed at the load, and that of one prompt and one step alone."""
+    point, steady = serving.chosen, serving.chosen.steady
+    lines = []
+    if isinstance(steady, Steady):
+        tpot = (
+            "" if steady.tpot is None else f", TPOT {seconds(steady.tpot)}, {_rate(point.served).text} tokens/s a GPU"
+        )
+        share = f"prompts take {steady.utilisation:.0%} of the time"
+        lines.append(f"{_load(serving)}: TTFT {seconds(steady.ttft)}{tpot}; {share}")
 
     def said(name: str, figure: Figure) -> str:
         return f"{name} {seconds(figure.achievable)} (floor {seconds(figure.floor)}), bound by {figure.bound}"
 
-    return f"{said('TTFT', ttft)}; {said('TPOT', tpot)}" if tpot else said("a pass:", ttft)
+    alone = said("a prompt" if point.tpot else "a pass", point.ttft)
+    return [*lines, f"alone: {alone}" + (f"; {said('a step', point.tpot)}" if point.tpot else "")]
 
 
-def limits(serving: Serving) -> str | None:
-    """Whether some point is within the limits that were asked for."""
-    if serving.ttft is None and serving.tpot is None:
+def _load(serving: Serving) -> str:
+    rate, users = serving.request.rate, serving.chosen.sequences
+    if rate is not None:
+        return f"at {rate:g} requests/s"
+    return "1 user" if users == 1 else f"{users:,} users"
+
+
+def verdict(serving: Serving) -> str | None:
+    """Whether the load lasts, and within the limits that were asked for: by how much it misses them, and the largest
+    load that does not."""
+    point, limits = serving.chosen, serving.limits
+    if isinstance(point.steady, Overload):
+        return _overload(serving, point.steady)
+    if not limits:
         return None
-    asked = " and ".join(
-        f"{name} of {seconds(limit)}" for name, limit in (("TTFT", serving.ttft), ("TPOT", serving.tpot)) if limit
+    if limits.met(point):
+        return f"keeps a {_limits(limits)}"
+    missed = [
+        f"{name} {seconds(found)}, {found / limit:.1f} × the {seconds(limit)} asked"
+        for name, found, limit in (
+            ("TTFT", point.steady.ttft, limits.ttft),
+            ("TPOT", point.steady.tpot, limits.tpot),
+        )
+        if limit is not None and found is not None and found > limit
+    ]
+    return f"misses: {' and '.join(missed)}; {_within(serving)}"
+
+
+def _overload(serving: Serving, over: Overload) -> str:
+    gpus = f"{serving.chosen.layout.gpus} × {serving.plan.deployment.accelerator.name}"
+    if over.utilisation >= 1:
+        why = f"prompts alone need {over.utilisation:.0%} of {gpus}"
+    elif over.decoding is None:
+        why = f"no number of sequences at once keeps up on {gpus}"
+    else:
+        why = f"more than the {over.decoding:,.0f} sequences that fit would have to decode at once"
+    return f"cannot last: {why}; at most {over.most:.3g} requests/s"
+
+
+def _limits(limits: Limits) -> str:
+    return " and ".join(
+        f"{name} of {seconds(limit)}" for name, limit in (("TTFT", limits.ttft), ("TPOT", limits.tpot)) if limit
     )
+
+
+def _within(serving: Serving) -> str:
+    """The most sequences within the limits, or that there are none."""
     point = serving.cheapest
     if point is None:
-        return f"no layout and batch is within a {asked}"
-    return f"cheapest within a {asked}: {point.layout}, {_sequences(point.sequences)}"
+        return f"no layout and batch is within a {_limits(serving.limits)}"
+    return f"the most within: {point.sequences:,} at once, {point.layout}"
 
 
 def asked(serving: Serving) -> list[str]:
     """The question and the definitions that figures of several deployments share."""
-    plan, engine = serving.plan, serving.plan.deployment.engine
+    engine = serving.plan.deployment.engine
     return [
-        f"{_sequences(plan.concurrency)} of {plan.context:,} tokens, prompts of {serving.request.prompt:,}; "
+        f"{_load(serving)}, prompts of {serving.request.prompt:,} and answers of {serving.request.answer:,} tokens; "
         f"weights {engine.weights.name}, cache {engine.kv}",
         *(f"{name.upper()}: {DEFINITIONS[name].partition(': ')[2]}" for name in ("ttft", "tpot")),
-        "achievable figures, at each one's best layout; --json has the floors",
+        "achievable figures at the load, at each one's best layout; --json has the floors",
     ]
 
 
 def row(serving: Serving) -> list[Cell]:
     """What a table of several deployments shows of one."""
-    point = serving.chosen
-    if point.tpot is None:
-        return [_time(point.ttft.achievable), cell(None), cell(None), *_costs_of(serving, None)]
-    rate = _rate(point.output)
-    return [_time(point.ttft.achievable), _time(point.tpot.achievable), rate, *_costs_of(serving, point)]
+    point, steady = serving.chosen, serving.chosen.steady
+    if isinstance(steady, Overload):
+        return [Cell(None, "cannot last"), cell(None), _rate(point.served), *_costs_of(serving, point)]
+    if steady.tpot is None:
+        return [_time(steady.ttft), cell(None), cell(None), *_costs_of(serving, None)]
+    return [_time(steady.ttft), _time(steady.tpot), _rate(point.served), *_costs_of(serving, point)]
 
 
 def _costs_of(serving: Serving, point: Point | None) -> tuple[Cell, ...]:
@@ -64,24 +116,25 @@ def _costs_of(serving: Serving, point: Point | None) -> tuple[Cell, ...]:
     return (_money(point.million_output(serving.price)) if point else cell(None),)
 
 
-def tables(serving: Serving) -> list[Table]:
-    """Latencies, where the time goes, batches, the front, cost, definitions."""
+def tables(serving: Serving, detail: bool = True) -> list[Table]:
+    """Latencies, batches, cost; in detail the front, where the time goes, definitions."""
+    more = [_parts(serving), _definitions(serving)] if detail else []
     if serving.chosen.tpot is None:
-        return [_latencies(serving), _parts(serving), _definitions(serving)]
-    found = [_latencies(serving), _batches(serving)]
-    if len({point.layout for point in serving.points}) > 1:
+        return [_latencies(serving, detail), *more]
+    found = [_latencies(serving, detail), _batches(serving, None if detail else BATCHES)]
+    if detail and len({point.layout for point in serving.points}) > 1:
         found.append(_front(serving))
-    if serving.price is not None or serving.plan.deployment.accelerator.power is not None:
+    if serving.price is not None or (detail and serving.plan.deployment.accelerator.power is not None):
         found.append(_budget(serving))
-    return [*found, _parts(serving), _definitions(serving)]
+    return [*found, *more]
 
 
 def _sequences(number: int) -> str:
     return "1 sequence" if number == 1 else f"{number:,} sequences"
 
 
-def _time(value: float) -> Cell:
-    return Cell(value, seconds(value))
+def _time(value: float | None) -> Cell:
+    return cell(None) if value is None else Cell(value, seconds(value))
 
 
 def _rate(value: float) -> Cell:
@@ -92,42 +145,55 @@ def _money(value: float) -> Cell:
     return Cell(value, f"{value:,.4f}" if value < 1 else f"{value:,.2f}")
 
 
-def _latencies(serving: Serving) -> Table:
+def _latencies(serving: Serving, detail: bool) -> Table:
     point, what = serving.chosen, "TTFT, prompt of" if serving.chosen.tpot else "a pass over"
-    said = f", {serving.cached:,} of them cached" if serving.cached else ""
-    rows = [_figure(f"{what} {serving.prompt:,}{said}", point.ttft)]
+    steady = point.steady if isinstance(point.steady, Steady) else None
+    gpus, said = point.layout.gpus, f", {serving.cached:,} of them cached" if serving.cached else ""
+    rows = [_figure(f"{what} {serving.prompt:,}{said}", steady and steady.ttft, point.ttft)]
     if point.tpot:
-        if point.sequences > 1:
-            last = column(f"the last of {point.sequences:,} prompts at once", "s")
-            rows.append((last, None, _time(point.last(serving.prompt)), None))
-        rows.append(_figure(f"TPOT, {_sequences(point.sequences)} of {serving.plan.context:,}", point.tpot))
-        output = point.sequences / point.tpot.floor / point.layout.gpus
-        rows.append(("tokens/s of a user", _rate(1 / point.tpot.floor), _rate(point.user), None))
-        rows.append(("tokens/s of a GPU", _rate(output), _rate(point.output), None))
-    rows.append((f"{'prompt tokens' if point.tpot else 'positions'}/s of a GPU", None, _rate(point.input), None))
-    if serving.ridge:
+        name = f"TPOT, {_sequences(point.sequences)} of {serving.plan.context:,}"
+        rows.append(_figure(name, steady and steady.tpot, point.tpot))
+        rows.append((column(f"end to end, answer of {point.answer:,}", "s"), _time(steady and steady.e2e), *[None] * 3))
+        user = _rate(1 / steady.tpot) if steady and steady.tpot else None
+        rows.append(("tokens/s of a user", user, _rate(point.user), _rate(1 / point.tpot.floor), None))
+        output = point.sequences / point.tpot.floor / gpus
+        rows.append(("tokens/s of a GPU", _rate(point.served), _rate(point.output), _rate(output), None))
+    prompts = f"{'prompt tokens' if point.tpot else 'positions'}/s of a GPU"
+    rows.append((prompts, _rate(point.rate * serving.prompt / gpus), _rate(point.input), None, None))
+    rows.append(("requests/s", _rate(point.rate), None, None, None))
+    share = point.steady.utilisation
+    rows.append(("time that prompts take", Cell(share, f"{100 * share:.3g} %"), None, None, None))
+    if steady and serving.request.rate is not None:
+        rows.append(("requests inside, on average", _rate(steady.inside), None, None, None))
+    if detail and point.tpot and point.sequences > 1:
+        last = column(f"the last of {point.sequences:,} prompts at once", "s")
+        rows.append((last, None, _time(point.last(serving.prompt)), None, None))
+    if detail and serving.ridge:
         for name, n in zip(("weights alone", "with the cache"), serving.ridge, strict=True):
-            rows.append((f"batch at the ridge, {name}", cell(n) if n else Cell(None, "never"), None, None))
-    return Table("Speed", ("", "floor", "achievable", "bound"), rows)
+            rows.append((f"batch at the ridge, {name}", None, None, cell(n) if n else Cell(None, "never"), None))
+    return Table("Speed", ("", "at the load", "alone", "floor", "bound"), rows)
 
 
-def _figure(name: str, figure: Figure) -> tuple[Any, ...]:
-    return column(name, "s"), _time(figure.floor), _time(figure.achievable), figure.bound
+def _figure(name: str, loaded: float | None, figure: Figure) -> tuple[Any, ...]:
+    return column(name, "s"), _time(loaded), _time(figure.achievable), _time(figure.floor), figure.bound
 
 
-def _batches(serving: Serving) -> Table:
+def _batches(serving: Serving, most: int | None) -> Table:
     rows = []
-    for point in serving.batches:
-        assert point.tpot is not None
-        row = [
-            cell(point.sequences),
-            _time(point.tpot.floor),
-            _time(point.tpot.achievable),
-            Cell(*[point.tpot.bound] * 2),
-        ]
-        rows.append([*row, _rate(point.user), _rate(point.output), *_costs_of(serving, point)])
-    headings = ("sequences", column("TPOT floor", "s"), column("TPOT", "s"), "bound", *_rates(), *_costs(serving))
-    return Table(f"Batches, {serving.chosen.layout}", headings, rows, left=frozenset({0}))
+    points = serving.batches if most is None else _spaced(serving.batches, most)
+    for point in points:
+        assert point.tpot is not None and isinstance(point.steady, Steady)
+        times = (_time(point.steady.ttft), _time(point.steady.tpot), _time(point.tpot.achievable))
+        rows.append([cell(point.sequences), *times, Cell(*[point.tpot.bound] * 2), *_served(serving, point)])
+    times = column("TTFT", "s"), column("TPOT", "s"), column("bare step", "s")
+    headings = (Cell("users", "users"), *times, "bound", *_rates(), *_costs(serving))
+    return Table(f"Loads, {serving.chosen.layout}: users who ask again at once", headings, rows, left=frozenset({0}))
+
+
+def _served(serving: Serving, point: Point) -> tuple[Cell, ...]:
+    assert isinstance(point.steady, Steady)
+    user = _rate(1 / point.steady.tpot) if point.steady.tpot else cell(None)
+    return user, _rate(point.served), *_costs_of(serving, point)
 
 
 def _rates() -> tuple[Cell, Cell]:
@@ -141,10 +207,10 @@ def _costs(serving: Serving) -> tuple[Cell, ...]:
 def _front(serving: Serving) -> Table:
     rows = []
     for point in _spaced(serving.front, FRONT):
-        assert point.tpot is not None
-        times = _time(point.ttft.achievable), _time(point.tpot.achievable)
-        rows.append([f"{point.layout}, {point.sequences:,}", *times, _rate(point.output), *_costs_of(serving, point)])
-    headings = ("layout, sequences", column("TTFT", "s"), column("TPOT", "s"), _rates()[1], *_costs(serving))
+        assert isinstance(point.steady, Steady)
+        times = _time(point.steady.ttft), _time(point.steady.tpot)
+        rows.append([f"{point.layout}, {point.sequences:,}", *times, *_served(serving, point)])
+    headings = ("layout, users", column("TTFT", "s"), column("TPOT", "s"), *_rates(), *_costs(serving))
     return Table("Latency against throughput: points that no other beats in both", headings, rows)
 
 
@@ -156,23 +222,26 @@ def _spaced(points: list[Point], most: int) -> list[Point]:
 
 
 def _budget(serving: Serving) -> Table:
-    """What a million tokens cost, and the power they take at most: here, and at the cheapest point within limits."""
+    """What the load costs, and the power it takes at most: here, and at the cheapest point within limits."""
     columns = {"here": serving.chosen}
     if cheapest := serving.cheapest:
         columns["cheapest"] = cheapest
     points = list(columns.values())
     rows: list[tuple[Any, ...]] = [
         ("layout", *(Cell(*[str(point.layout)] * 2) for point in points)),
-        ("sequences", *(point.sequences for point in points)),
+        ("users", *(point.sequences for point in points)),
     ]
     if (price := serving.price) is not None:
-        rows.append(("cost of a million prompt tokens", *(_money(point.million_input(price)) for point in points)))
-        rows.append(("cost of a million tokens of answers", *(_money(point.million_output(price)) for point in points)))
+        rows.append(("cost of an hour", *(_money(price * point.layout.gpus) for point in points)))
+        rows.append(("cost of a month of 730 hours", *(_money(730 * price * point.layout.gpus) for point in points)))
+        rows.append(("cost of a thousand requests", *(_money(price / 3.6 * point.seconds) for point in points)))
+        rows.append(("cost of 1M prompt tokens, of their time", *(_money(p.million_input(price)) for p in points)))
+        rows.append(("cost of 1M tokens of answers, of all", *(_money(p.million_output(price)) for p in points)))
     if (watts := serving.plan.deployment.accelerator.power) is not None:
         rows.append(("watts at most (TDP of all GPUs)", *(point.layout.gpus * watts for point in points)))
         rows.append(("joules at most of a token of an answer", *(_rate(point.joules(watts)) for point in points)))
     title = "Budget" if serving.price is None else f"Budget, at {serving.price:g} a GPU-hour"
-    within = " within the limits" if serving.ttft or serving.tpot else ""
+    within = " within the limits" if serving.limits else ""
     return Table(f"{title}; cheapest of all points{within}", ("", *columns), rows)
 
 
@@ -232,6 +301,8 @@ def data(serving: Serving) -> dict[str, Any]:
         "achievable": _latency(chosen, 1, 3),
         "prompt": serving.prompt,
         "prefix_cached": serving.cached,
+        "answer": chosen.answer,
+        "rate": serving.request.rate,
         "ttft_last_s": chosen.last(serving.prompt) if chosen.tpot else None,
         **_point(serving, chosen),
         "ridge": serving.ridge._asdict() if serving.ridge else None,
@@ -249,7 +320,7 @@ def data(serving: Serving) -> dict[str, Any]:
         "batches": [_point(serving, point) for point in serving.batches if point.tpot],
         "front": [_point(serving, point) for point in serving.front],
         "price_per_gpu_hour": serving.price,
-        "limits": {"ttft_s": serving.ttft, "tpot_s": serving.tpot},
+        "limits": {"ttft_s": serving.limits.ttft, "tpot_s": serving.limits.tpot},
         "cheapest": _point(serving, serving.cheapest) if serving.cheapest else None,
         "watts_at_most": None if watts is None else watts * chosen.layout.gpus,
         "efficiency": {
@@ -286,9 +357,33 @@ def _point(serving: Serving, point: Point) -> dict[str, Any]:
         "tokens_per_s_user": point.user if answers else None,
         "tokens_per_s_gpu": point.output if answers else None,
         "prompt_tokens_per_s_gpu": point.input,
+        "steady": _steady(point),
         "cost_per_million_input": None if price is None else point.million_input(price),
         "cost_per_million_output": None if price is None or not answers else point.million_output(price),
+        "cost_per_request": None if price is None else price / 3600 * point.seconds,
+        "cost_per_hour": None if price is None else price * point.layout.gpus,
         "joules_per_token_at_most": None if watts is None or not answers else point.joules(watts),
+    }
+
+
+def _steady(point: Point) -> dict[str, Any]:
+    """The load's means, and null for what only a simulation tells; of a load that does not last, what would."""
+    steady = point.steady
+    if isinstance(steady, Overload):
+        means: list[float | None] = [None] * 3
+    else:
+        means = [steady.ttft, steady.tpot, steady.e2e if point.tpot else None]
+    return {
+        **{
+            name: {"mean": mean, "p50": None, "p90": None, "p99": None}
+            for name, mean in zip(("ttft_s", "tpot_s", "e2e_s"), means, strict=True)
+        },
+        "lasts": isinstance(steady, Steady),
+        "requests_per_s": point.rate,
+        "output_tokens_per_s": point.rate * point.answer if point.tpot else None,
+        "per_gpu": point.served if point.tpot else None,
+        "utilisation": steady.utilisation,
+        "decoding": steady.decoding,
     }
 
 

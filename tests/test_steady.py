@@ -1,0 +1,173 @@
+"""The steady state: by hand, Little's law, monotone in load, limits of light and of full load, what cannot last."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from txcalc.cli import app
+from txcalc.planning.steady import ROUNDS, Curve, Demand, Overload, Steady, closed, open_
+
+
+def linear(fixed: float, each: float) -> Callable[[float], float]:
+    return lambda n: fixed + each * max(1.0, n)
+
+
+DEMANDS = st.builds(
+    lambda fixed, each, prompt, slower, chunks, answer, tokens, own: Demand(
+        linear(fixed, each), prompt, prompt * slower, chunks, answer, tokens, own
+    ),
+    st.floats(1e-3, 0.1),
+    st.floats(0, 1e-3),
+    st.floats(1e-4, 5),
+    st.floats(1, 3),
+    st.floats(0.001, 20),
+    st.integers(1, 5000),
+    st.floats(1, 5),
+    st.floats(0, 0.5),
+)
+
+
+def test_one_user_alone() -> None:
+    """Nothing in line: the prompt, the step that it shares with nobody, and 99 steps."""
+    found = closed(Demand(linear(0.01, 0), 0.2, 0.3, 0.25, 100, own=0.05), 1)
+    assert found.ttft == pytest.approx(0.05 + 0.3 + 0.01, rel=1e-4)
+    decoding = found.rate * 99 * (found.tpot or 0)
+    assert found.tpot == pytest.approx(0.01 + decoding * 0.2 / 99, rel=1e-4)
+    assert found.e2e == pytest.approx(found.ttft + 99 * (found.tpot or 0)) == pytest.approx(1 / found.rate, rel=1e-4)
+
+
+def test_a_step_and_its_share_of_the_prompts() -> None:
+    """Long answers: all users decode nearly all the time, each step pays users/(answer − 1) prompts."""
+    found = closed(Demand(linear(0.01, 0.001), 0.2, 0.2, 0.1, 10_001), 64)
+    assert found.tpot == pytest.approx(0.01 + 0.064 + 64 * 0.2 / 10_000, rel=0.01)
+    assert found.utilisation == pytest.approx(found.rate * 0.2)
+
+
+def test_the_wait_of_an_open_loop_is_pollaczek_and_khinchines() -> None:
+    """Answers of one token: a queue of prompts alone, M/D/1."""
+    found = open_(Demand(linear(0.01, 0), 0.2, 0.2, 0.0, 1), 2.5, 100)
+    assert isinstance(found, Steady) and found.utilisation == pytest.approx(0.5)
+    assert found.ttft == pytest.approx(0.2 + 0.5 * 0.2 / (2 * 0.5)) and found.tpot is None
+
+
+def test_a_closed_loop_starts_at_once() -> None:
+    """A tenth of a hundred users' prompts wait for half of the others."""
+    demand = Demand(linear(0.001, 0), 0.01, 0.01, 0.0, 100_000)
+    assert closed(demand, 101).ttft == pytest.approx(0.011 + 50 * 0.01 / ROUNDS, rel=0.02)
+
+
+def test_what_cannot_last() -> None:
+    demand = Demand(linear(0.01, 0.001), 0.2, 0.2, 0.1, 100)
+    over = open_(demand, 6, 1e6)
+    assert isinstance(over, Overload) and over.utilisation == pytest.approx(1.2) and 3 < over.most < 5
+    assert isinstance(open_(demand, over.most * 0.99, 1e6), Steady)
+    assert isinstance(open_(demand, over.most * 1.01, 1e6), Overload)
+    few = open_(demand, 2, 2)
+    assert isinstance(few, Overload) and few.utilisation < 1 and few.most == pytest.approx(2 / (99 * 0.012 + 2 * 0.2))
+
+
+@given(DEMANDS, st.floats(1, 2000))
+def test_littles_law_in_a_closed_loop(demand: Demand, clients: float) -> None:
+    found = closed(demand, clients)
+    assert found.inside == pytest.approx(clients, rel=1e-3)
+    assert 0 < found.utilisation < 1 and found.ttft >= demand.alone
+    if demand.answer > 1:
+        assert found.tpot and found.tpot * (1 + 1e-9) >= demand.step(found.decoding) / demand.tokens
+        assert found.decoding == pytest.approx(found.rate * (demand.answer - 1) * found.tpot, rel=1e-6)
+        share = found.decoding * demand.prompt / (demand.answer - 1)
+        assert found.tpot == pytest.approx(demand.step(found.decoding) / demand.tokens + share, rel=1e-6)
+
+
+@given(DEMANDS, st.floats(1, 1000), st.floats(1.05, 3))
+def test_more_users_wait_longer_and_are_served_more(demand: Demand, clients: float, more: float) -> None:
+    few, many = closed(demand, clients), closed(demand, clients * more)
+    assert many.e2e >= few.e2e * (1 - 1e-4) and many.rate >= few.rate * (1 - 1e-3)
+
+
+@given(DEMANDS, st.floats(0.001, 0.9), st.floats(1.01, 2))
+def test_an_open_loop(demand: Demand, share: float, more: float) -> None:
+    """Lasts or not, the rate that does is one; at a higher rate nothing is quicker."""
+    over = open_(demand, 1e9, 1e4)
+    assert isinstance(over, Overload)
+    found, later = (open_(demand, rate, 1e4) for rate in (over.most * share, over.most * min(0.99, share * more)))
+    assert isinstance(found, Steady) and isinstance(later, Steady)
+    assert found.rate == pytest.approx(over.most * share)
+    assert found.utilisation == pytest.approx(found.rate * demand.prompt) and found.utilisation < 1
+    assert later.ttft >= found.ttft * (1 - 1e-6) and later.e2e >= found.e2e * (1 - 1e-6)
+
+
+def test_a_curve_is_exact_at_its_knots() -> None:
+    calls = []
+
+    def exact(n: int) -> float:
+        calls.append(n)
+        return 3.0 + n**0.5
+
+    curve = Curve(exact)
+    assert [curve(n) for n in (0.2, 1, 5, 8, 16, 128)] == [4.0, 4.0, exact(5), exact(8), exact(16), exact(128)]
+    for n in (1.5, 9, 100.3, 3000):
+        assert curve(n) == pytest.approx(3.0 + n**0.5, rel=5e-3)
+    assert len(set(calls)) < 20
+
+
+# The command.
+
+
+def run(*argv: str) -> tuple[int, str, str]:
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["deploy", *argv])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_contract_of_steady() -> None:
+    argv = ["llama-3.1-8b", "--gpu", "h100-sxm:2", "--context", "3k", "--prompt", "2k", "--concurrency", "32", "--json"]
+    steady = json.loads(run(*argv)[1])["speed"]["steady"]
+    for key in ("ttft_s", "tpot_s", "e2e_s"):
+        assert steady[key].keys() == {"mean", "p50", "p90", "p99"} and steady[key]["mean"] > 0
+    assert steady["output_tokens_per_s"] == pytest.approx(2 * steady["per_gpu"])
+    assert steady["requests_per_s"] * steady["e2e_s"]["mean"] == pytest.approx(32, rel=1e-3)
+    assert steady["output_tokens_per_s"] == pytest.approx(1024 * steady["requests_per_s"])
+    assert 0 < steady["utilisation"] < 1 and steady["lasts"]
+
+
+def test_hits_drafts_and_loads_go_together() -> None:
+    base = ["llama-3.1-8b", "--gpu", "h100-sxm:1", "--context", "3k", "--prompt", "2k", "--concurrency", "16", "--json"]
+
+    def steady(*more: str) -> dict[str, dict[str, float]]:
+        return json.loads(run(*base, *more)[1])["speed"]["steady"]  # type: ignore[no-any-return]
+
+    plain, hits = steady(), steady("--prefix-hits", "50%")
+    assert hits["ttft_s"]["mean"] < plain["ttft_s"]["mean"] and hits["tpot_s"]["mean"] < plain["tpot_s"]["mean"]
+    drafts = steady("--draft", "3", "--acceptance", "0.8")
+    assert drafts["tpot_s"]["mean"] < plain["tpot_s"]["mean"]
+    assert drafts["utilisation"] > plain["utilisation"]  # prompts cost what they did, and come more often
+
+
+def test_a_rate_that_does_not_last() -> None:
+    argv = ["llama-3.1-8b", "--gpu", "h100-sxm:1", "--context", "4k"]
+    code, out, _ = run(*argv, "--rate", "30/s")
+    assert code == 1 and out.startswith("cannot last: prompts alone need 132% of 1 × h100-sxm; at most ")
+    code, out, _ = run(*argv, "--rate", "60/min", "--json")
+    speed = json.loads(out)["speed"]
+    assert code == 0 and speed["rate"] == 1 and speed["steady"]["requests_per_s"] == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--rate", "0/s"], "--rate is '0/s', expected requests above 0 in a time, such as 5/s"),
+        (["--rate", "nan/s"], "--rate is 'nan/s'"),
+        (["--rate", "5"], "--rate is '5'"),
+        (["--answer", "0"], "answer is 0, expected a whole number from 1 to the context of 1,024"),
+        (["--answer", "2k"], "answer is 2048, expected a whole number from 1 to the context of 1,024"),
+        (["--prompt", "1000", "--answer", "100"], "answer is 100, expected at most 24"),
+    ],
+)
+def test_bad_loads(argv: list[str], said: str) -> None:
+    code, out, err = run("gpt2", "--gpu", "l4", "--context", "1k", *argv)
+    assert code == 2 and out == "" and said in err, err

@@ -1,0 +1,217 @@
+"""A server that prefills and decodes at once, in closed form: means of TTFT, TPOT and end to end at a load.
+
+One copy of the model serves x requests a second. A prompt takes τ seconds of its time, so prompts take ρ = x·τ of it,
+and decode steps have the rest:
+
+TPOT     t(D)/(1 − ρ), where t(D) is a decode step of the D sequences that decode on average; by Little's law
+         D = x·(answer − 1)·TPOT, so that TPOT = t(D) + D·τ/(answer − 1): a step, and its share of the prompts
+TTFT     the wait in line, the prompt alone, the decode steps that its chunks share a step with, the engine's own share
+wait     M/G/1 (Pollaczek and Khinchine) with a prompt's time in a step that decodes too, and what is left of the
+         running step. Of N clients in a closed loop each sees (N − 1)/N of the others (Schweitzer), and they start at
+         once, as the usual benchmarks do, each with `ROUNDS` requests: at the start half of all prompts come first
+x        open loop: the rate asked for, which lasts while ρ < 1 and D fits; closed loop: of N clients,
+         N = x·(TTFT + (answer − 1)·TPOT)
+
+Source   Little 1961; Kleinrock 1975 (Queueing Systems I, 5.6) and Schweitzer 1979 for the wait; Agrawal et al. 2024
+         (arXiv 2403.02310) for chunks of prompts that share their steps with decoding
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+# A benchmark's clients send so many requests each: --num-prompts is 10 · --max-concurrency in InferenceX's runs
+# (SemiAnalysisAI/InferenceX, benchmarks, 2026-02).
+ROUNDS = 10
+CLOSE = 1e-6  # relative, of a root
+
+
+class Demand(NamedTuple):
+    """What requests ask of one copy of the model.
+
+    step     seconds of a decode step of so many sequences at their mean length
+    tokens   expected of a sequence in a step: 1, or more by speculation
+    prompt   seconds of the copy's time that a prompt takes among others: τ
+    alone    seconds from a prompt's first token in to its first one out, with nothing else to do
+    chunks   steps that a prompt takes where each holds a full chunk: of prompts that share one, a part
+    answer   tokens of an answer, the first of which comes with the prompt
+    own      seconds of TTFT that an engine takes for itself
+    spread   variance of a prompt's time over its mean squared
+    """
+
+    step: Callable[[float], float]
+    prompt: float
+    alone: float
+    chunks: float
+    answer: int
+    tokens: float = 1.0
+    own: float = 0.0
+    spread: float = 0.0
+
+
+class Steady(NamedTuple):
+    """Means of a copy of the model at a load, in seconds; tpot: None where an answer is one token.
+
+    rate          requests a second
+    utilisation   share of the time that prompts take
+    decoding      sequences that decode
+    """
+
+    ttft: float
+    tpot: float | None
+    e2e: float
+    rate: float
+    utilisation: float
+    decoding: float
+
+    @property
+    def inside(self) -> float:
+        """Requests that wait, are computed or decode: Little's law."""
+        return self.rate * self.e2e
+
+
+class Overload(NamedTuple):
+    """A rate that a copy cannot keep up with.
+
+    utilisation   share of the time that its prompts alone would take
+    decoding      sequences that would have to decode at once; None: no number is enough
+    most          requests a second that it can
+    """
+
+    utilisation: float
+    decoding: float | None
+    most: float
+
+
+class Curve:
+    """A step's seconds by the sequences that decode: exact up to 8, then linear between numbers 2^(1/2) apart."""
+
+    def __init__(self, exact: Callable[[int], float]) -> None:
+        self.exact = exact
+        self._known: dict[int, float] = {}
+
+    def __call__(self, sequences: float) -> float:
+        n = max(1.0, sequences)
+        low = int(n) if n < 8 else _knot(_index(n))
+        if low == n:
+            return self._at(low)
+        high = low + 1 if n < 8 else _knot(_index(n) + 1)
+        first = self._at(low)
+        return first + (self._at(high) - first) * (n - low) / (high - low)
+
+    def _at(self, n: int) -> float:
+        if n not in self._known:
+            self._known[n] = self.exact(n)
+        return self._known[n]
+
+
+def _knot(i: int) -> int:
+    return round(8 * 2 ** (i / 2))
+
+
+def _index(n: float) -> int:
+    """The last knot that is not above n."""
+    i = 0
+    while _knot(i + 1) <= n:
+        i += 1
+    return i
+
+
+def closed(demand: Demand, clients: float) -> Steady:
+    """So many clients, each of which asks again when its answer is there."""
+
+    def at(decoding: float) -> Steady | None:
+        rate = _rate(demand, decoding)
+        return _state(demand, rate, decoding, clients)
+
+    if demand.answer == 1:
+        most = 1 / _service(demand, 0.0)
+
+        def over(rate: float) -> float:
+            found = _state(demand, rate, 0.0, clients)
+            return 1.0 if found is None else found.inside - clients
+
+        rate = _root(over, 0.0, most)
+        found = _state(demand, rate, 0.0, clients)
+    else:
+
+        def excess(decoding: float) -> float:
+            found = at(decoding)
+            return clients if found is None else min(clients, found.inside - clients)
+
+        found = at(_root(excess, 0.0, clients))
+    assert found is not None
+    waiting = max(0.0, clients - found.inside) / found.rate  # where prompts take all of a copy's time
+    return found._replace(ttft=found.ttft + waiting, e2e=found.e2e + waiting)
+
+
+def open_(demand: Demand, rate: float, most: float) -> Steady | Overload:
+    """Requests that come at random, so many a second; of which at most so many decode at once."""
+    if demand.answer == 1:
+        found = _state(demand, rate, 0.0, None)
+        return found or Overload(rate * demand.prompt, 0.0, 1 / _service(demand, 0.0))
+
+    def behind(decoding: float) -> float:
+        return _rate(demand, decoding) - rate
+
+    def stuck(decoding: float) -> float:
+        return 1.0 if _state(demand, _rate(demand, decoding), decoding, None) is None else -1.0
+
+    if behind(most) >= 0:
+        decoding = _root(behind, 0.0, most)
+        if found := _state(demand, rate, decoding, None):
+            return found
+    limit = _root(stuck, 0.0, most) if stuck(most) > 0 else most
+    return Overload(rate * demand.prompt, None if behind(most) < 0 else most, _rate(demand, limit))
+
+
+def _rate(demand: Demand, decoding: float) -> float:
+    """Requests a second where so many decode on average."""
+    later = demand.answer - 1
+    return decoding / (later * demand.step(decoding) / demand.tokens + decoding * demand.prompt)
+
+
+def _service(demand: Demand, decoding: float) -> float:
+    """Seconds that a prompt holds up the next: its own, and the steps of decoding that its chunks share."""
+    return demand.prompt + demand.chunks * (demand.step(decoding) if decoding else 0.0)
+
+
+def _state(demand: Demand, rate: float, decoding: float, clients: float | None) -> Steady | None:
+    """Means at a rate and a number that decodes; None: prompts come faster than they are served."""
+    step = demand.step(decoding) if decoding else 0.0
+    service = _service(demand, decoding)
+    busy, utilisation = rate * service, rate * demand.prompt
+    if busy >= 1:
+        return None
+    others = 1.0 if clients is None else max(0.0, 1 - 1 / max(1.0, clients))
+    wait = others * busy * service / 2 * (1 + demand.spread) / (1 - others * busy)
+    wait += others * (1 - busy) * min(1.0, decoding) * step / 2
+    if clients is not None and demand.answer > 1:
+        wait += max(0.0, clients - 1) / 2 * _service(demand, clients / 2) / ROUNDS
+    ttft = demand.own + wait + demand.alone + max(1.0, demand.chunks) * step
+    if demand.answer == 1:
+        return Steady(ttft, None, ttft, rate, utilisation, 0.0)
+    tpot = step / demand.tokens / (1 - utilisation)
+    return Steady(ttft, tpot, ttft + (demand.answer - 1) * tpot, rate, utilisation, decoding)
+
+
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function that grows is 0, from below, between its ends: halving, with the secant's help (Illinois)."""
+    below, above = function(low + (high - low) * 1e-9), function(high)
+    if above <= 0:
+        return high
+    side = 0
+    while high - low > CLOSE * high:
+        at = (low * above - high * below) / (above - below)
+        at = min(max(at, low + (high - low) * 1e-3), high - (high - low) * 1e-3)
+        value = function(at)
+        if value > 0:
+            high, above = at, value
+            below = below / 2 if side > 0 else below
+            side = 1
+        else:
+            low, below = at, value
+            above = above / 2 if side < 0 else above
+            side = -1
+    return low

@@ -1,0 +1,275 @@
+"""The time of points: a layout with so many sequences at once, alone and under load.
+
+A point's own times are those of `roofline`: a prompt alone, a bare decode step. What users see is the steady state of
+a server that does both at once, `steady`, from the same times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import NamedTuple
+
+from txcalc.errors import Fault, InputError
+from txcalc.model import Model
+from txcalc.num import ceil_div
+from txcalc.planning.deployment import MOST_SEQUENCES, Deployment
+from txcalc.planning.layout import Layout
+from txcalc.planning.parallelism import Sharding
+from txcalc.planning.roofline import Figure, Pace
+from txcalc.planning.steady import Curve, Demand, Overload, Steady, closed, open_
+from txcalc.planning.weights import weights_of
+
+OWN_S = 0.03  # TTFT that an engine takes for itself: HTTP, tokenizer, scheduler
+
+
+class Speculation(NamedTuple):
+    """A draft model proposes `tokens`, of which each is accepted with a probability; None: proposals cost nothing.
+
+    Expected tokens a step: (1 − a^(g + 1))/(1 − a); its time: a decode step over g + 1 tokens a sequence, and g of the
+    draft.
+    Source   Leviathan et al. 2022 (arXiv 2211.17192), equation 1 and theorem 3.8
+    """
+
+    tokens: int
+    acceptance: float
+    draft: Model | None = None
+
+    @property
+    def expected(self) -> float:
+        a, g = self.acceptance, self.tokens
+        return g + 1 if a == 1 else (1 - a ** (g + 1)) / (1 - a)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What users ask for.
+
+    prompt        tokens of a prompt
+    answer        tokens of its answer
+    hits          share of the prompt that is in a prefix cache already: whole pages of it, never the last token
+    speculation   a draft, or None
+    rate          requests a second that come at random; None: each user asks again when the answer is there
+    """
+
+    prompt: int
+    answer: int = 1
+    hits: Fraction = Fraction(0)
+    speculation: Speculation | None = None
+    rate: float | None = None
+
+    @property
+    def mean_length(self) -> int:
+        """Tokens of a sequence that decodes, on average over its answer."""
+        return self.prompt + self.answer // 2
+
+    def cached(self, block: int) -> int:
+        """Tokens of the prompt that are not computed again."""
+        return min(int(self.hits * self.prompt) // block * block, self.prompt - 1)
+
+    def on(self, pace: Pace, context: int) -> tuple[int, int]:
+        """Tokens of a prompt, and how many of them a prefix cache holds; of a model that does not decode, positions."""
+        if not pace.caching:
+            return pace.model.workload(1, context).tokens, 0
+        return self.prompt, 0 if pace.encodes else self.cached(pace.engine.block)
+
+
+def request(
+    context: int,
+    prompt: int | None = None,
+    hits: Fraction = Fraction(0),
+    acceptance: float | None = None,
+    draft_tokens: int | None = None,
+    draft: Model | None = None,
+    answer: int | None = None,
+    rate: float | None = None,
+) -> Request:
+    """A checked request. Without a prompt, half of the context is one (half of a token rounded up), or what the answer
+    leaves; without an answer, it is what the prompt leaves of the context, and at least one token."""
+    faults: list[Fault | str] = []
+    for name, value in (("prompt", prompt), ("answer", answer)):
+        if value is not None and not (type(value) is int and 1 <= value <= context):
+            faults.append(Fault(name, value, f"a whole number from 1 to the context of {context:,}"))
+    if prompt is not None and answer is not None and not faults and prompt + answer > context:
+        expected = f"at most {context - prompt:,}, what a prompt of {prompt:,} leaves of the context"
+        faults.append(Fault("answer", answer, expected, f"--context {prompt + answer}"))
+    if rate is not None and not 0 < rate < 1e9:
+        faults.append(Fault("rate", rate, "requests a second, a number above 0"))
+    if not 0 <= hits <= 1:
+        faults.append(Fault("prefix hits", float(hits), "a share from 0 to 1"))
+    if (acceptance is None) != (draft_tokens is None):
+        faults.append("a draft's tokens and their acceptance go together")
+    if draft_tokens is not None and not (type(draft_tokens) is int and 1 <= draft_tokens <= 64):
+        faults.append(Fault("draft tokens", draft_tokens, "a whole number from 1 to 64"))
+    if acceptance is not None and not 0 <= acceptance <= 1:
+        faults.append(Fault("acceptance", acceptance, "a probability from 0 to 1"))
+    if faults:
+        raise InputError("deploy", faults)
+    guess = None if draft_tokens is None or acceptance is None else Speculation(draft_tokens, acceptance, draft)
+    if prompt is None:
+        prompt = ceil_div(context, 2) if answer is None else max(1, context - answer)
+    return Request(prompt, max(1, context - prompt) if answer is None else answer, hits, guess, rate)
+
+
+class Point(NamedTuple):
+    """A layout with so many sequences at once.
+
+    ttft      a prompt alone
+    tpot      a bare decode step at the full context, divided by the tokens that speculation expects of it; None: the
+              model does not decode
+    output    tokens a second and GPU in decode alone
+    input     prompt tokens a second and GPU in prefill alone
+    answer    tokens of an answer
+    steady    of all GPUs, with prompts and answers at once
+    """
+
+    layout: Layout
+    sequences: int
+    ttft: Figure
+    tpot: Figure | None
+    output: float
+    input: float
+    answer: int
+    steady: Steady | Overload
+
+    def last(self, prompt: int) -> float:
+        """Seconds to the first token of the last of all sequences, where their prompts come at once."""
+        return self.sequences * prompt / self.input / self.layout.gpus
+
+    @property
+    def user(self) -> float:
+        """Tokens a second of one sequence in a bare decode step."""
+        return 1 / self.tpot.achievable if self.tpot else 0.0
+
+    @property
+    def rate(self) -> float:
+        """Requests a second that are answered."""
+        return self.steady.rate if isinstance(self.steady, Steady) else self.steady.most
+
+    @property
+    def served(self) -> float:
+        """Tokens of answers a second and GPU, in the steady state."""
+        return self.rate * self.answer / self.layout.gpus
+
+    @property
+    def seconds(self) -> float:
+        """GPU-seconds of a request, in the steady state."""
+        return self.layout.gpus / self.rate
+
+    def million_input(self, price: float) -> float:
+        """Cost of the time that a million prompt tokens take, at a price of a GPU-hour."""
+        return price / 3600 * 1e6 / self.input
+
+    def million_output(self, price: float) -> float:
+        """Cost of everything, prompts too, over a million tokens of answers, at a price of a GPU-hour."""
+        return price / 3600 * 1e6 / self.served
+
+    def joules(self, watts: int) -> float:
+        """Energy of a token of an answer, its prompt's share too, if every GPU draws so much."""
+        return watts / self.served
+
+
+class Timer:
+    """Times points of a deployment; of each layout once what its points share."""
+
+    def __init__(self, deployment: Deployment, asked: Request, context: int) -> None:
+        self.deployment, self.asked, self.context = deployment, asked, context
+        self._paces: dict[Layout, Pace] = {}
+        self._prefills: dict[Layout, tuple[Figure, float]] = {}
+        self._demands: dict[tuple[Layout, float], Demand] = {}
+        self._drafts: dict[int, Pace] = {}
+        guess = asked.speculation
+        self._draft = Sharding(guess.draft) if guess and guess.draft else None
+
+    def pace(self, layout: Layout) -> Pace:
+        if layout not in self._paces:
+            held = self.deployment
+            self._paces[layout] = Pace(held.model, held.sharding, layout, held.accelerator, held.engine)
+        return self._paces[layout]
+
+    def known(self, layout: Layout) -> bool:
+        """Whether the accelerator's link, if the layout needs one, is known."""
+        return (layout.gpus == layout.dp and layout.ep == 1) or self.deployment.accelerator.link is not None
+
+    def point(self, layout: Layout, sequences: int, rate: float | None = None, most: int = MOST_SEQUENCES) -> Point:
+        """So many sequences in a closed loop; or requests that come at a rate, at most so many at once."""
+        pace = self.pace(layout)
+        ttft, prefill_rate = self._prefill(layout)
+        steady = self.steady(layout, sequences) if rate is None else self.open(layout, rate, most)
+        per_gpu, answer = prefill_rate * layout.dp / layout.gpus, self.asked.answer
+        if not pace.caching:
+            return Point(layout, sequences, ttft, None, 0.0, per_gpu, 1, steady)
+        tpot = self._tpot(layout, ceil_div(sequences, layout.dp), pace.busy(sequences))
+        output = sequences / tpot.achievable / layout.gpus
+        return Point(layout, sequences, ttft, tpot, output, per_gpu, answer, steady)
+
+    def steady(self, layout: Layout, clients: int) -> Steady:
+        """A closed loop of so many clients, evenly over the copies of the model; a copy serves at least one or none."""
+        copies = min(layout.dp, clients)
+        found = closed(self._demand(layout, clients), clients / copies)
+        return found._replace(rate=found.rate * copies, decoding=found.decoding * copies)
+
+    def open(self, layout: Layout, rate: float, most: int) -> Steady | Overload:
+        """Requests at random, so many a second, evenly over the copies."""
+        copies = layout.dp
+        found = open_(self._demand(layout, MOST_SEQUENCES), rate / copies, most / copies)
+        if isinstance(found, Steady):
+            return found._replace(rate=found.rate * copies, decoding=found.decoding * copies)
+        decoding = None if found.decoding is None else found.decoding * copies
+        return found._replace(most=found.most * copies, decoding=decoding)
+
+    def _prefill(self, layout: Layout) -> tuple[Figure, float]:
+        """A prompt alone, and prompt tokens a second of one copy."""
+        if layout not in self._prefills:
+            pace = self.pace(layout)
+            prompt, cached = self.asked.on(pace, self.context)
+            self._prefills[layout] = pace.prefill(prompt, cached), pace.prefill_rate(prompt, cached)
+        return self._prefills[layout]
+
+    def _demand(self, layout: Layout, sequences: int) -> Demand:
+        pace = self.pace(layout)
+        busy = pace.busy(sequences) if sequences < layout.dp else 1.0
+        if (layout, busy) not in self._demands:
+            alone, rate = self._prefill(layout)
+            prompt, cached = self.asked.on(pace, self.context)
+            length = min(self.asked.mean_length, self.context)
+            guess = self.asked.speculation
+            expected = guess.expected if guess else 1.0
+            self._demands[layout, busy] = Demand(
+                Curve(lambda n: expected * self._tpot(layout, n, busy, length).achievable),
+                prompt / rate,
+                alone.achievable,
+                (prompt - cached) / self.deployment.engine.chunk if pace.caching and not pace.encodes else 1.0,
+                self.asked.answer if pace.caching else 1,
+                expected,
+                OWN_S,
+            )
+        return self._demands[layout, busy]
+
+    def _tpot(self, layout: Layout, sequences: int, busy: float = 1.0, context: int | None = None) -> Figure:
+        """A decode step over the tokens that it is expected to yield."""
+        pace, guess, context = self.pace(layout), self.asked.speculation, context or self.context
+        if guess is None:
+            return pace.step(sequences, context, busy=busy)
+        step = pace.step(sequences, context, guess.tokens + 1, busy)
+        floor, achievable = step.floor, step.achievable
+        if guess.draft:
+            proposed = self.draft(layout).step(sequences, context)
+            floor, achievable = (
+                a + guess.tokens * b for a, b in ((floor, proposed.floor), (achievable, proposed.achievable))
+            )
+        return step._replace(floor=floor / guess.expected, achievable=achievable / guess.expected)
+
+    def draft(self, layout: Layout) -> Pace:
+        """The draft's pace: split as the model's layers are where it can be, else on one GPU."""
+        guess = self.asked.speculation
+        assert guess is not None and guess.draft is not None and self._draft is not None
+        if layout.tp not in self._drafts:
+            split = Layout(tp=layout.tp)
+            own = split if not self._draft.faults(split) else Layout()
+            engine, model = self.deployment.engine, guess.draft
+            form = weights_of(model, engine.asked)
+            self._drafts[layout.tp] = Pace(
+                model, self._draft, own, self.deployment.accelerator, replace(engine, weights=form)
+            )
+        return self._drafts[layout.tp]

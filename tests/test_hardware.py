@@ -181,6 +181,27 @@ def test_all_faults_of_a_file_at_once() -> None:
         assert words in text, text
 
 
+def test_what_is_between_nodes_needs_their_size(tmp_path: Path) -> None:
+    card = 'link_between = { value = "50GB", source = "me" }'
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE.replace("[memory]", f"{card}\nnode = {{ value = 8, source = 'me' }}\n[memory]"))
+    found = hardware.load(path)
+    assert (found.link_between, found.node) == (50 * 10**9, 8)
+    path.write_text(MINE.replace("[memory]", f"{card}\n[memory]"))
+    with pytest.raises(InputError, match="link_between and node go together"):
+        hardware.load(path)
+    path.write_text(MINE.replace("[memory]", f"{card}\nnode = {{ value = 2.5, source = 'me' }}\n[memory]"))
+    with pytest.raises(InputError, match=r"node.value is 2.5, expected a number of accelerators above 0"):
+        hardware.load(path)
+
+
+@pytest.mark.parametrize("name", hardware.names())
+def test_links_between_nodes_are_slower_than_within(name: str) -> None:
+    one = hardware.load(name)
+    if one.node is not None:
+        assert one.link and one.link_between and one.link > one.link_between and one.node > 1
+
+
 MEASURED = """
 [calibration]
 memory = { value = 0.91, source = "me" }

@@ -482,3 +482,60 @@ def test_several_are_one_table() -> None:
         assert (code, out) == (2, "") and len(err.splitlines()) == 1, err
     code, _, err = run(*argv, "--plot", "-")
     assert code == 2 and "--plot draws one deployment" in err
+
+
+# Links have a place.
+
+
+def link_seconds(gpu: str, layout: Layout, name: str = "llama-3.1-70b") -> tuple[float, float]:
+    """Seconds of the transfers of a prefill of 2,048 tokens: least, and as reached without latency."""
+    found = pace(name, gpu, layout).prefill_parts(2048)["collectives"]
+    return found.least_link, found.link
+
+
+def test_a_group_within_a_node_never_meets_the_network() -> None:
+    """Two copies of eight: nothing of a copy leaves its node. The same on one node of 16."""
+    assert link_seconds("h100-sxm", Layout(tp=8, dp=2)) == link_seconds("h100-sxm", Layout(tp=8))
+    within = replace(hardware.load("h100-sxm"), node=None, link_between=None)
+    assert link_seconds("h100-sxm", Layout(tp=8)) == tuple(
+        getattr(pace("llama-3.1-70b", within, Layout(tp=8)).prefill_parts(2048)["collectives"], name)
+        for name in ("least_link", "link")
+    )
+
+
+def test_a_ring_over_two_nodes_is_as_fast_as_their_network_cards() -> None:
+    """Eight cards of 50 GB/s are less than a link of 450: 161 all-reduces pass them. At least half of the logits
+    has to, less than what the link carries."""
+    message, logits = 2048 * 8192 * 2, 128_256 * 2
+    least, reached = link_seconds("h100-sxm", Layout(tp=16))
+    assert least == pytest.approx(161 * message / (8 * 50e9) + logits * 15 / 16 / 450e9, rel=1e-9)
+    share = assumed()
+    ring = (161 * 2 * message + logits) * 15 / 16 / (8 * 50e9) / share.link
+    assert reached == pytest.approx(ring + 162 * share.collective_s, rel=1e-9)
+    assert link_seconds("gb200", Layout(tp=16))[0] == pytest.approx(
+        (161 * message + logits * 15 / 16) / 900e9, rel=1e-9
+    )
+
+
+def test_an_exchange_over_nodes_is_bound_by_a_card_of_each_rank() -> None:
+    """Of 15 others 8 are in the other node: 8/15 of what is sent passes one card of 50 GB/s, the rest a link of 450."""
+    layout = Layout(dp=16, ep=16)
+    found = pace("deepseek-v3", "h200", layout).decode_parts(16, 1024)["collectives"]
+    sent = 58 * 2 * 16 * 7168 * 2 * 15 * (1 - (15 / 16) ** 8)
+    assert found.least_link == pytest.approx(sent * 8 / 15 / 50e9, rel=1e-9)
+
+
+def test_stages_in_one_node_hand_on_over_its_link() -> None:
+    """Four stages of two: all in one node; of four: of three hand-overs one leaves it."""
+    size = 2048 * 8192 * 2
+    one = pace("llama-3.1-70b", "h100-sxm", Layout(tp=2, pp=4)).ranks[0]._transfer("send", "pp", size, size)
+    two = pace("llama-3.1-70b", "h100-sxm", Layout(tp=4, pp=4)).ranks[0]._transfer("send", "pp", size, size)
+    assert one.least_link == pytest.approx(size / 450e9)
+    assert two.least_link == pytest.approx(size * (2 / 450e9 + 1 / 50e9) / 3)
+
+
+def test_a_node_without_a_network_is_refused_where_it_is_needed() -> None:
+    apart = replace(hardware.load("h100-sxm"), link_between=None)
+    assert pace("llama-3.1-8b", apart, Layout(tp=8)).prefill(64).achievable > 0
+    with pytest.raises(InputError, match="its link_between is not known"):
+        pace("llama-3.1-8b", apart, Layout(tp=16))

@@ -20,6 +20,8 @@ from txcalc.units import ALIASES, DTYPE_BITS, parse_bytes
 PEAKS = (*DTYPE_BITS, "fp6")
 SHARES = ("attention_prefill", "attention_decode", "memory", "link")
 SECONDS = ("launch_s", "collective_s")
+PLACES = ("link", "link_between", "node")
+KEYS = ("title", "sources", "memory", "bandwidth", *PLACES, "power", "peak", "notes", "calibration")
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class Accelerator:
     bandwidth   bytes a second, to and from its own memory
     peaks       dense FLOPs a second by dtype (integer operations for int8), two a multiply-add
     link        bytes a second one way to the others of its node; None: unknown
+    link_between    bytes a second one way from one accelerator to other nodes (its share of their network cards), and
+    node            accelerators of a node, which share links; None: unknown, and all are taken to share links
     power       watts, the most it may draw; None: unknown
     sources     where each value was read, by key
     calibration what was measured of its efficiency, the rest as for any; None: nothing was
@@ -70,6 +74,8 @@ class Accelerator:
     sources: Mapping[str, str]
     notes: tuple[str, ...] = ()
     calibration: Efficiency | None = field(default=None)
+    link_between: int | None = None
+    node: int | None = None
 
     @property
     def efficiency(self) -> Efficiency:
@@ -85,7 +91,7 @@ class Accelerator:
         return self.peaks[name]
 
     def needed(self, key: str) -> int:
-        """`link` or `power`. Errors: `InputError` where it is not known."""
+        """`link`, `link_between` or `power`. Errors: `InputError` where it is not known."""
         value: int | None = getattr(self, key)
         if value is None:
             raise InputError(self.name, [f"its {key} is not known, and this needs it (a .toml of your own can say it)"])
@@ -128,7 +134,8 @@ def parse(raw: Mapping[str, Any], name: str, where: str) -> Accelerator:
     """An accelerator's description: every value a table of `value` and `source`, a key of `[sources]`.
 
     `memory.driver` (what the driver reports) goes before `memory.vendor`; sizes are texts such as "80GB", bandwidth and
-    link such texts a second, peaks numbers of dense TFLOP/s, power watts.
+    link such texts a second, peaks numbers of dense TFLOP/s, power watts. `link_between` and `node`, a number of
+    accelerators, go together.
 
     `[calibration]` is optional, and so is each of its keys; what it leaves out is as `presets/efficiency.toml` has it.
     Values are numbers: shares above 0 and at most 1 (`attention_prefill`, `attention_decode`, `memory`, `link`, and by
@@ -159,6 +166,10 @@ def describe(accelerator: Accelerator) -> dict[str, Any]:
     described["bandwidth"] = table("bandwidth", f"{accelerator.bandwidth}B")
     if accelerator.link is not None:
         described["link"] = table("link", f"{accelerator.link}B")
+    if accelerator.link_between is not None:
+        described["link_between"] = table("link_between", f"{accelerator.link_between}B")
+    if accelerator.node is not None:
+        described["node"] = table("node", accelerator.node)
     if accelerator.power is not None:
         described["power"] = table("power", accelerator.power)
     described["memory"] = {held.removeprefix("memory."): table(held, f"{accelerator.memory}B")}
@@ -198,7 +209,7 @@ class _Reader:
         self.cited = self.table("sources")
 
     def accelerator(self, name: str) -> Accelerator:
-        self.keys(("title", "sources", "memory", "bandwidth", "link", "power", "peak", "notes", "calibration"))
+        self.keys(KEYS)
         memory, peaks = self.table("memory"), self.table("peak")
         sizes = {key: self.size(f"memory.{key}", memory[key]) for key in memory if self.one_of(key, "memory")}
         if not sizes:
@@ -206,6 +217,10 @@ class _Reader:
         found = {key: self.flops(f"peak.{key}", value) for key, value in peaks.items() if self.one_of(key, "peak")}
         bandwidth = self.size("bandwidth", self.raw.get("bandwidth", ABSENT))
         link = self.size("link", self.raw["link"]) if "link" in self.raw else None
+        between = self.size("link_between", self.raw["link_between"]) if "link_between" in self.raw else None
+        node = self.number("node", self.raw["node"], "accelerators", 1) if "node" in self.raw else None
+        if (between is None) != (node is None):
+            self.faults.append("link_between and node go together: what is between nodes, and how large these are")
         power = self.watts("power", self.raw["power"]) if "power" in self.raw else None
         calibration = self.calibration() if "calibration" in self.raw else None
         title, notes = self.raw.get("title", name), self.raw.get("notes", [])
@@ -216,7 +231,8 @@ class _Reader:
         if self.faults:
             raise InputError(self.where, self.faults)
         held = sizes.get("driver", sizes.get("vendor", 0))
-        return Accelerator(name, title, held, bandwidth, found, link, power, self.sources, tuple(notes), calibration)
+        known = name, title, held, bandwidth, found, link, power, self.sources, tuple(notes), calibration
+        return Accelerator(*known, between, node)
 
     def efficiency_alone(self) -> Efficiency:
         """A description that is nothing but a complete calibration."""

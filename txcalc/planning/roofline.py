@@ -19,7 +19,8 @@ Copies   of dp that share experts hold the sequences evenly; a prompt alone pass
 Fused    as engines fuse: products of one input (q, k, v; gate, up) and all routed experts of a layer are one start, an
          activation with its gate, a residual sum with the norm after it
 Links    what the collectives of the rank's tree send (`parts.collectives`), each with its latency; the floor of an
-         all-reduce is the message once, as a switch that adds can do. All over the one link that the accelerator has.
+         all-reduce is the message once, as a switch that adds can do. Within a node over its link, between nodes over
+         the network cards, where the size of a node is known
 Source   Williams et al. 2009 (roofline); Pope et al. 2022 (arXiv 2211.05102) for the split of a step
 """
 
@@ -38,7 +39,7 @@ from txcalc.parts.collectives import Transfer
 from txcalc.parts.linear import Activation, Linear, Lookup, Sum
 from txcalc.parts.part import Workload
 from txcalc.planning.deployment import Engine, multiplies
-from txcalc.planning.layout import Layout
+from txcalc.planning.layout import SERVING_ORDER, Group, Layout
 from txcalc.planning.parallelism import Sharding, Stage
 from txcalc.units import ALIASES
 
@@ -165,8 +166,10 @@ class Rank:
     def __init__(self, model: Model, stage: Stage, layout: Layout, accelerator: Accelerator, engine: Engine) -> None:
         self.model, self.stage, self.layout, self.engine = model, stage, layout, engine
         self.accelerator, self.efficiency = accelerator, accelerator.efficiency
-        spread = layout.tp > 1 or layout.pp > 1 or layout.ep > 1
-        self.link = accelerator.needed("link") if spread else 0
+        self.groups = {axis: layout.group(axis, accelerator.node, SERVING_ORDER) for axis in ("tp", "pp", "ep", "etp")}
+        for group in self.groups.values():
+            if group.size > 1:
+                seconds(accelerator, group, "send", 0.0)  # refused now, if a link is not known
         self.wide = {"fp32": "fp32", "fp16": "fp16"}.get(engine.weights.name, "bf16")
         self.element = engine.activation_bits / 8
         # Kernels of attention compute in the wide dtype; some can in that of the cache.
@@ -302,9 +305,33 @@ class Rank:
 
     def _transfer(self, kind: str, axis: str, message: float, sent: float) -> Cost:
         """A collective of an axis's ranks: bytes of its message, and of what one rank sends."""
-        share = self.efficiency
-        least = message if kind == "all_reduce" else sent
-        return Cost(least_link=least / self.link, link=sent / self.link / share.link + share.collective_s)
+        group, reduces = self.groups[axis], kind == "all_reduce"
+        least = seconds(self.accelerator, group, kind, message if reduces else sent, least=True)
+        most = seconds(self.accelerator, group, kind, sent)
+        return Cost(least_link=least, link=most / self.efficiency.link + self.efficiency.collective_s)
+
+
+def seconds(accelerator: Accelerator, group: Group, kind: str, sent: float, least: bool = False) -> float:
+    """The time of bytes that every rank of a group sends, on the datasheet: links within nodes and between them work at
+    the same time, and the slower decides.
+
+    A ring enters and leaves a node once, over the network cards of all its ranks there (at `least` only what no rank of
+    the other node has does); in an all-to-all every rank sends to all others alike, over its own. What stages hand on
+    is the mean of all that do, of which some stand in one node.
+    Errors: `InputError` where a link is needed and not known.
+    """
+    inside = sent / accelerator.needed("link")
+    if not group.crosses:
+        return inside
+    across = sent / accelerator.needed("link_between")
+    ranks, local = group
+    away = (ranks - local) / (ranks - 1)  # of the others
+    if kind == "all_to_all":
+        return max(inside * (1 - away), across * away)
+    if kind == "send":
+        hops = ceil_div(ranks, local) - 1
+        return (across * hops + inside * (ranks - 1 - hops)) / (ranks - 1)  # type: ignore[no-any-return]
+    return max(inside, across / local * (away if least and kind != "all_reduce" else 1))
 
 
 def peak(accelerator: Accelerator, dtype: str) -> int:

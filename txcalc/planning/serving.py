@@ -199,7 +199,8 @@ def _notes(plan: Plan, timer: Timer, chosen: Point) -> Iterator[str]:
         yield f"the memory of the draft, {guess.draft.name}, is not counted"
     if not timer.pace(chosen.layout).caching:
         yield f"{plan.deployment.model.name} does not decode: its one latency is that of a pass"
-    if chosen.layout.gpus > NODE and plan.deployment.accelerator.link is not None:
+    accelerator = plan.deployment.accelerator
+    if chosen.layout.gpus > NODE and accelerator.link is not None and accelerator.node is None:
         yield f"all transfers are timed over the link of one node, which {chosen.layout.gpus} GPUs may not share"
     if len(plan.choices) > MOST_LAYOUTS:
         yield f"the front compares the best {MOST_LAYOUTS} layouts of {len(plan.choices)}"

@@ -29,6 +29,8 @@ def report(accelerators: Sequence[Accelerator]) -> Report:
             "bandwidth_bytes_per_s": one.bandwidth,
             "peak_flops": dict(one.peaks),
             "link_bytes_per_s": one.link,
+            "link_between_bytes_per_s": one.link_between,
+            "node": one.node,
             "power_w": one.power,
             "source": dict(one.sources),
             "notes": list(one.notes),

@@ -48,12 +48,28 @@ Weights = Annotated[
 Kv = Annotated[str, typer.Option("--kv", help="Dtype of the cache, whatever the weights are.", metavar="TYPE")]
 Block = Annotated[int, o.length("--block", "Tokens of a page of the cache.")]
 Chunk = Annotated[int, o.length("--chunk", "Tokens that a step of prefill computes at most.")]
+MaybeChunk = Annotated[
+    int | None,
+    o.length("--chunk", "Tokens that a step of prefill computes at most (default: 8192, or the engine's own)."),
+]
 ReserveOption = Annotated[
     str | None,
     typer.Option(
         help="What the engine and the driver keep: a share of the memory or a size (default: 10%, as vLLM's 0.9).",
         metavar="10%|4GiB",
     ),
+]
+
+EngineOption = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        help="Count what an engine keeps besides, in a version: vllm, vllm@0.8, sglang, trtllm, llama.cpp, none.",
+        metavar="NAME[@V]",
+    ),
+]
+MaxSeqs = Annotated[
+    int | None, o.length("--max-num-seqs", "Sequences that the engine's profile run samples (default: its own).")
 ]
 
 Prompt = Annotated[
@@ -100,7 +116,9 @@ def deploy(
     dp: Annotated[str, _ways("--dp", "Data parallel")] = "auto",
     ep: Annotated[str, _ways("--ep", "Expert parallel")] = "auto",
     block: Block = 16,
-    chunk: Chunk = 8192,
+    chunk: MaybeChunk = None,
+    engine_: EngineOption = "none",
+    max_num_seqs: MaxSeqs = None,
     reserve: ReserveOption = None,
     prompt: Prompt = None,
     answer: AnswerLength = None,
@@ -124,8 +142,9 @@ def deploy(
     """
     from txcalc import hardware, load
     from txcalc.cli.output import emit
-    from txcalc.planning import serving, timing
+    from txcalc.planning import engine_memory, serving, timing
     from txcalc.planning.deployment import Deployment, engine, parse_reserve, plan
+    from txcalc.planning.engine_memory import EngineMemory
     from txcalc.render.deploy import Answer, comparison, report
     from txcalc.units import parse_seconds
 
@@ -136,6 +155,9 @@ def deploy(
         raise InputError("options", ["--plot draws one deployment: one source and one --gpu"])
     fixed = ways({"tp": tp, "pp": pp, "dp": dp, "ep": ep})
     kept = parse_reserve(reserve) if reserve is not None else None
+    profile = engine_memory.profile(engine_)
+    if max_num_seqs is not None and (profile is None or not 1 <= max_num_seqs <= 1 << 20):
+        raise InputError("options", ["--max-num-seqs is a number above 0 of an --engine"])
     tokens, drafter = drafts(draft)
     guess = load(drafter) if drafter is not None else None
     often = rates(rate) if rate is not None else None
@@ -149,7 +171,9 @@ def deploy(
     alone = len(models) * len(kinds) == 1
 
     def found_for(model: Any, kind: Any, gpus: int | None) -> Answer:
-        deployment = Deployment(model, kind, engine(model, weights, kv, block, chunk, kept))
+        memory = EngineMemory(profile, kind, context, max_num_seqs, chunk) if profile else None
+        step = chunk if chunk is not None else memory.most_tokens if memory else 8192
+        deployment = Deployment(model, kind, engine(model, weights, kv, block, step, kept, memory))
         found = plan(deployment, context, concurrency, gpus, fixed)
         if not found.best.fits:
             return Answer(model, kind, found, None)

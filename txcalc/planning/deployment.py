@@ -21,6 +21,7 @@ from txcalc.num import ceil_div, minimum
 from txcalc.parts.attention import AttentionCore, Causal, Cross, IndexCore, LatentCore, Window
 from txcalc.parts.model import EncoderDecoder, FixedLength, Stack
 from txcalc.parts.part import Leaf, Workload
+from txcalc.planning.engine_memory import EngineMemory, visible
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding, Stage
 from txcalc.planning.quantised import native
@@ -28,6 +29,7 @@ from txcalc.planning.weights import NATIVE, Format, weights_of
 from txcalc.units import bits_of, parse_bytes
 
 MOST_GPUS = 1024
+ONE = Layout()
 MOST_SEQUENCES = 10**9
 
 
@@ -36,7 +38,7 @@ class Reserve(NamedTuple):
 
     share: Fraction = Fraction(1, 10)
     bytes: int = 0
-    source: str = "vLLM's gpu_memory_utilization = 0.9"
+    source: str = "what vLLM's gpu_memory_utilization = 0.9 leaves alone"
 
     @classmethod
     def none(cls) -> Reserve:
@@ -71,6 +73,7 @@ class Engine:
 
     weights   their format for the model that is served
     asked     the format's name as it was asked for: what other models get
+    memory    what the engine keeps besides on the accelerator; None: no more than the reserve
     kv        dtype of the cache
     block     tokens of a page of the cache
     chunk     tokens that a step of prefill computes at most, of all sequences together
@@ -82,6 +85,12 @@ class Engine:
     chunk: int = 8192
     reserve: Reserve = field(default_factory=Reserve)
     asked: str = NATIVE
+    memory: EngineMemory | None = None
+
+    def stored(self, entry: Entry) -> int:
+        """Bytes of a leaf's weights as the engine keeps them."""
+        size = self.weights.bytes_of(entry)
+        return self.memory.padded(entry, self.weights, size) if self.memory else size
 
     @property
     def activation_bits(self) -> int:
@@ -104,6 +113,7 @@ def engine(
     block: int = 16,
     chunk: int = 8192,
     reserve: Reserve | None = None,
+    memory: EngineMemory | None = None,
 ) -> Engine:
     """A checked engine for a model."""
     faults = [
@@ -114,7 +124,14 @@ def engine(
     if faults:
         raise InputError("engine", faults)
     bits_of(kv)
-    return Engine(weights_of(model, weights), kv, block, chunk, reserve or Reserve(), weights)
+    return Engine(weights_of(model, weights), kv, block, chunk, reserve or _left(memory), weights, memory)
+
+
+def _left(memory: EngineMemory | None) -> Reserve:
+    """What an engine leaves alone of what it sees, unless told."""
+    if memory is None or memory.profile.engine == "vllm":
+        return Reserve()
+    return Reserve(memory.share, 0, f"{memory.profile} leaves none")
 
 
 class Held(NamedTuple):
@@ -173,10 +190,10 @@ class Caches(NamedTuple):
 class Rank:
     """One accelerator of a stage: what it holds whatever is asked, and what sequences at a context add to it."""
 
-    def __init__(self, model: Model, stage: Stage, engine: Engine) -> None:
+    def __init__(self, model: Model, stage: Stage, engine: Engine, layout: Layout = ONE) -> None:
         self.model, self.stage, self.engine = model, stage, engine
         ledger = walk(stage.root, model.workload())
-        self.weights = [(entry, engine.weights.bytes_of(entry)) for entry in ledger if entry.leaf.params]
+        self.weights = [(entry, engine.stored(entry)) for entry in ledger if entry.leaf.params]
         self.weights_bytes = sum(size for _, size in self.weights)
         self.held = [Held(entry.path, entry.leaf, entry.runs) for entry in ledger if any(entry.cache_terms)]
         self.caching = model.kind not in ("encoder", "vision")
@@ -186,6 +203,11 @@ class Rank:
         has_head = any(entry.kind == "head" for entry in ledger)
         # As computed, and once more in fp32 for sampling; over the whole vocabulary, for every sequence.
         self._logits = vocab * (engine.activation_bits + 32) // 8 if has_head else 0
+        # The engine's own peak and what else it keeps: a model that does not decode has no such profile run.
+        memory = engine.memory if self.caching else None
+        self.profiled = memory.activations(stage.root, vocab if has_head else 0) if memory else {}
+        taken = self.weights_bytes + max(self.profiled.values(), default=0)
+        self.rest = memory.rest(model, layout, taken) if memory else {}
 
     def caches(self, context: int) -> Caches:
         """One sequence's cache at a context, three ways."""
@@ -209,7 +231,7 @@ class Rank:
 
     def fits(self, usable: int, context: int, sequences: int) -> bool:
         """Whether so many sequences and their weights fit; what is cheap to know is looked at first."""
-        room = usable - self.weights_bytes - sequences * self.pages_bytes(context)
+        room = usable - sum(self.rest.values()) - self.weights_bytes - sequences * self.pages_bytes(context)
         return room >= 0 and room >= max(self.activations(context, sequences).values())
 
     def _bits(self, held: Held) -> int:
@@ -224,6 +246,8 @@ class Rank:
         Counts   the residual stream, and the most that one operation reads and writes beside it (all passes of routed
                  experts are one operation); prefill from nothing, as engines profile it
         """
+        if self.profiled:
+            return self.profiled
         if not self.caching:  # no step but the one
             return {"forward": sequences * self._peak(context, False)}
         return {
@@ -282,6 +306,11 @@ class Gpu(NamedTuple):
     activations: dict[str, int]
 
     @property
+    def rest(self) -> int:
+        """What the engine keeps beside the reserve."""
+        return sum(self.rank.rest.values())
+
+    @property
     def peak(self) -> int:
         """Activations at their most."""
         return max(self.activations.values())
@@ -289,12 +318,22 @@ class Gpu(NamedTuple):
     @property
     def free(self) -> int:
         """What is left; below 0, what is lacking."""
-        return self.memory - self.reserve - self.weights - self.cache - self.peak
+        return self.memory - self.reserve - self.rest - self.weights - self.cache - self.peak
+
+    @property
+    def pool(self) -> int:
+        """Bytes that are left for the cache; below 0, what is lacking without any."""
+        return self.free + self.cache
+
+    def cache_tokens(self, context: int) -> int | None:
+        """Tokens that the pool holds, of sequences at a context; 0: none; None: no token takes any of it."""
+        pages = self.rank.pages_bytes(context)
+        return max(0, self.pool) * context // pages if pages else None
 
     @property
     def limit(self) -> str:
         """What does not fit, or would be the first not to."""
-        room = self.memory - self.reserve - self.weights
+        room = self.memory - self.reserve - self.rest - self.weights
         return "weights" if room < 0 else "activations" if room < self.peak or not self.rank.held else "cache"
 
 
@@ -304,7 +343,8 @@ class Deployment:
     def __init__(self, model: Model, accelerator: Accelerator, engine: Engine) -> None:
         self.model, self.accelerator, self.engine = model, accelerator, engine
         self.sharding = Sharding(model, serving=True)
-        self.reserve = engine.reserve.of(accelerator.memory)
+        seen = visible(accelerator) if engine.memory else accelerator.memory
+        self.reserve = accelerator.memory - seen + engine.reserve.of(seen)
         self._ranks: dict[Layout, list[Rank]] = {}
         self._refusals: dict[tuple[int, int], InputError | None] = {}
 
@@ -318,7 +358,7 @@ class Deployment:
         known = self._ranks.setdefault(layout.replace(dp=1), [])
         for i, stage in enumerate(self.sharding.stages(layout)):
             if i == len(known):
-                known.append(Rank(self.model, stage, self.engine))
+                known.append(Rank(self.model, stage, self.engine, layout))
             yield known[i]
 
     def layouts(self, gpus: int, fixed: Mapping[str, int] | None = None) -> Iterator[Layout]:
@@ -527,6 +567,8 @@ def _notes(deployment: Deployment, layout: Layout, context: int, longest: int | 
     if not multiplies(deployment.accelerator, engine.weights.dtype):
         name, narrow = deployment.accelerator.name, engine.weights.dtype
         yield f"{name} does not multiply in {narrow}: weights are read as {engine.weights.name}, multiplied in 16 bits"
+    if engine.memory:
+        yield from engine.memory.notes(model)
     yield from deployment.sharding.notes(layout)
     if wide := engine.weights.stays_wide(model.ledger()):
         bits = engine.weights.wide

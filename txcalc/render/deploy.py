@@ -128,6 +128,9 @@ def _answers(plan: Plan) -> Table:
         ("fewest GPUs for both", "more than are tried" if plan.min_gpus is None else plan.min_gpus),
         ("what ends it", best.fullest.limit),
     ]
+    tokens = best.fullest.cache_tokens(plan.context)
+    if plan.deployment.engine.memory and tokens is not None:
+        rows.insert(1, ("tokens that the cache holds, a copy", tokens))
     return Table("Largest and smallest", ("question", "answer"), rows)
 
 
@@ -145,7 +148,7 @@ def _stacks(gpus: list[Gpu]) -> Table:
 def bar(gpu: Gpu, width: int = BAR) -> str:
     """The stack of an accelerator's memory, drawn to scale; what does not fit is cut off by a ►."""
     sizes = {
-        **dict(zip(SIGNS, (gpu.weights, gpu.cache, gpu.peak, gpu.reserve), strict=False)),
+        **dict(zip(SIGNS, (gpu.weights, gpu.cache, gpu.peak, gpu.reserve + gpu.rest), strict=False)),
         "free": max(0, gpu.free),
     }
     drawn, end, text = 0, 0, ""
@@ -173,6 +176,7 @@ def _memory(gpu: Gpu) -> Table:
     rows.append(("cache (pages)", gpu.cache))
     most = max(gpu.activations, key=lambda name: gpu.activations[name])
     rows.append((f"activations (most: {most})", gpu.peak))
+    rows += [(f"engine: {name}", size) for name, size in gpu.rank.rest.items() if size]
     rows.append(("reserve", gpu.reserve))
     rows.append(("free" if gpu.free >= 0 else "lacking", gpu.free))
     rows.append(("memory", gpu.memory))
@@ -230,7 +234,9 @@ def _data(plan: Plan, gpus: list[Gpu], speed: Serving | None, notes: list[str]) 
             "kv": engine.kv,
             "block": engine.block,
             "chunk": engine.chunk,
+            **({"profile": engine.memory.facts()} if engine.memory else {}),
         },
+        "cache_tokens": best.fullest.cache_tokens(plan.context),
         "fits": best.fits,
         "limit": best.fullest.limit,
         "headroom_bytes": best.fullest.free,
@@ -268,6 +274,8 @@ def _gpu(gpu: Gpu, context: int) -> dict[str, Any]:
         "cache_a_sequence": rank.caches(context)._asdict(),
         "activations_bytes": gpu.peak,
         "activations": gpu.activations,
+        "rest_bytes": gpu.rest,
+        "rest": gpu.rank.rest,
         "free_bytes": gpu.free,
         "weights": [{"path": entry.path, "copies": entry.times, "bytes": size} for entry, size in rank.weights],
         "cache": [{"path": held.path, "copies": held.copies, "bytes": size} for held, size in rank.pages(context)],

@@ -1,0 +1,258 @@
+"""What an engine keeps of an accelerator beside weights and cache: by engine and version, from `presets/engines.toml`.
+
+vLLM fills `gpu_memory_utilization` of what CUDA reports; of that it takes the weights, the peak of a profile run (a
+step of as many tokens as one may have, then a sampler over every sequence's logits) and what lies outside torch: the
+rest is the cache. SGLang keeps a fixed part for activations and graphs, TensorRT-LLM a tenth of what is free, llama.cpp
+buffers of one batch. These are *modelled*: formulas of the engines' own code, constants of what their logs print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from math import ceil
+from typing import Any, NamedTuple
+
+from txcalc.errors import InputError, UnknownName
+from txcalc.hardware import Accelerator
+from txcalc.ledger import Entry
+from txcalc.model import Model, leaves_of
+from txcalc.num import ceil_div
+from txcalc.parts.attention import Attention, LatentAttention, Rotary
+from txcalc.parts.feedforward import Experts, FeedForward
+from txcalc.parts.linear import Linear
+from txcalc.parts.model import EncoderDecoder, FixedLength, Stack
+from txcalc.parts.part import Weight
+from txcalc.planning.layout import Layout
+from txcalc.planning.weights import Format, Mixed
+from txcalc.units import iec, parse_bytes
+
+ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "llama.cpp": "llama.cpp"}
+LARGE = 70 * 2**30  # from which vLLM takes larger batches (not on A100, of which it says that throughput falls)
+GIB = 2**30
+
+
+class Profile(NamedTuple):
+    """An engine's version and its numbers."""
+
+    engine: str
+    version: str
+    source: str
+    numbers: Mapping[str, Any]
+
+    def size(self, key: str) -> int:
+        """Bytes of a key; 0 where it is not said."""
+        return parse_bytes(self.numbers[key], key) if key in self.numbers else 0
+
+    def of_card(self, key: str, large: bool) -> int:
+        """A number that large cards may have another of."""
+        return int(self.numbers.get(f"{key}_large" if large else key, self.numbers.get(key, 0)))
+
+    def __str__(self) -> str:
+        return f"{ENGINES[self.engine]} {self.version}"
+
+
+@cache
+def _data() -> Mapping[str, Any]:
+    from txcalc.sources.presets import folder, read
+
+    return read(folder() / "engines.toml")[0]
+
+
+def profile(text: str) -> Profile | None:
+    """`vllm`, `vllm@0.8`, `none`: an engine and a version of it, or the newest before it.
+
+    Errors: `UnknownName` with the nearest; `InputError` for a version before the first.
+    """
+    name, at, wanted = text.strip().lower().partition("@")
+    name = {"llamacpp": "llama.cpp", "tensorrt-llm": "trtllm"}.get(name, name)
+    if name == "none" and not at:
+        return None
+    if name not in ENGINES:
+        raise UnknownName("--engine", "engine", text, [*ENGINES, "none"], f"one of {', '.join(ENGINES)}, none")
+    rows = _data()[name.replace(".", "")]
+    known = [row for row in rows if not at or _order(row["version"]) <= _order(wanted)]
+    if (at and not wanted) or not known:
+        versions = ", ".join(row["version"] for row in rows)
+        raise InputError(
+            "--engine", [f"{text!r} names no version that is known: from {rows[0]['version']} ({versions})"]
+        )
+    row = known[-1]
+    return Profile(name, row["version"], row["source"], row)
+
+
+def _order(version: str) -> tuple[int, ...]:
+    return tuple(int("0" + "".join(filter(str.isdecimal, part))) for part in version.split(".")[:2])
+
+
+def visible(accelerator: Accelerator) -> int:
+    """Bytes of it that a CUDA process sees; all of what is not NVIDIA's."""
+    table = _data()["visible"]
+    if found := table.get(accelerator.name):
+        return min(accelerator.memory, int(found["value"] * GIB))
+    if not accelerator.title.startswith("NVIDIA"):
+        return accelerator.memory
+    return max(accelerator.memory // 2, accelerator.memory - parse_bytes(table["unseen"]["value"], "unseen"))
+
+
+@dataclass(frozen=True)
+class EngineMemory:
+    """An engine on an accelerator.
+
+    context     tokens that a sequence may have (max_model_len)
+    sequences   those whose logits its profile run holds (max_num_seqs); None: the engine's own default
+    tokens      of the step that it profiles (max_num_batched_tokens); None: the engine's own default
+    """
+
+    profile: Profile
+    accelerator: Accelerator
+    context: int
+    sequences: int | None = None
+    tokens: int | None = None
+
+    @property
+    def large(self) -> bool:
+        """Whether the card is one of those that the engine gives larger batches."""
+        return visible(self.accelerator) >= LARGE and "a100" not in self.accelerator.name
+
+    @property
+    def most_sequences(self) -> int:
+        return self.sequences or self.profile.of_card("sequences", self.large) or 1
+
+    @property
+    def most_tokens(self) -> int:
+        """Tokens of the step that the engine profiles."""
+        context = self.context
+        if self.tokens is not None:
+            return self.tokens
+        if self.profile.numbers.get("tokens") != "context":
+            return self.profile.of_card("tokens", self.large)
+        longest = int(self.profile.numbers.get("longest", context))
+        return max(context, 2048) if context <= longest else int(self.profile.numbers["chunk"])
+
+    def activations(self, root: Any, vocab: int) -> dict[str, int]:
+        """Bytes of the engine's own peak, stage by stage of its profile run; the largest counts."""
+        name, tokens = self.profile.engine, self.most_tokens
+        stack = _stack(root)
+        if name == "sglang":
+            return {"step": 0}  # within the part that it keeps
+        if name == "llama.cpp":
+            return {"batch": tokens * 4 * (vocab + stack.d_model)}
+        step = 2 * tokens * step_elements(stack)
+        hidden = 2 * tokens * stack.d_model
+        logits = min(self.most_sequences, tokens) * vocab * int(self.profile.numbers["logit_bytes"])
+        return {"step": step, "sampler": logits + hidden if vocab else 0}
+
+    def rest(self, model: Model, layout: Layout, taken: int) -> dict[str, int]:
+        """Bytes that it keeps besides, by name; `taken` are the weights and the activations of a rank."""
+        numbers = self.profile.numbers
+        split = layout.tp > 1 or layout.pp > 1 or layout.ep > 1
+        found: dict[str, int] = {}
+        if self.profile.engine == "sglang":
+            tokens = self.tokens or self.profile.of_card("tokens", self.large)
+            sequences = self.sequences or self.profile.of_card("graph_sequences", self.large)
+            mib = 512 + Fraction(3, 2) * max(tokens, 2048) + 2 * sequences + Fraction(layout.tp * layout.pp, 8) * 1024
+            kept = ceil(mib * 2**20)
+            return {"activations and graphs": max(kept, 10 * GIB) if self.accelerator.memory > 60 * GIB else kept}
+        key = "outside_torch_split" if split and "outside_torch_split" in numbers else "outside_torch"
+        found["outside torch"] = self.profile.size(key)
+        if self.profile.engine == "vllm":
+            found["rotary table"] = rotary_table(model)
+        if "graphs" in numbers and _in_budget(self.profile):
+            found["CUDA graphs"] = self.profile.size("graphs")
+        if "free_share" in numbers:
+            left = max(0, visible(self.accelerator) - taken - sum(found.values()))
+            found["left free"] = ceil(left * (1 - Fraction(str(numbers["free_share"]))))
+        return found
+
+    def padded(self, entry: Entry, form: Format, size: int) -> int:
+        """Bytes of a leaf's weights as the engine keeps them: vLLM pads MXFP4 experts to what its kernels take."""
+        if self.profile.engine != "vllm" or not entry.routed or not isinstance(entry.leaf, Linear):
+            return size
+        (weight, *_), table = entry.leaf.weights(), _data()["mxfp4"]
+        held = next((f for f, _ in form.parts(weight, entry) if f), None) if isinstance(form, Mixed) else form
+        if held is None or held.name != "mxfp4" or held.block != 32:
+            return size
+        name = self.accelerator.name
+        kind = next((key for key in ("hopper", "blackwell") if name in table[key]["cards"]), "others")
+        ff, stream = table[kind]["d_ff"], table[kind]["d_model"]
+        tall, long = (stream, ff) if entry.steps[-1].name == "down" else (ff, stream)
+        rows, columns = weight.shape
+        wide = Weight(weight.name, (ceil_div(rows, tall) * tall, ceil_div(columns, long) * long))
+        more: int = (held.matrix_bits(wide, entry.path) - held.matrix_bits(weight, entry.path)) // 8 * entry.times
+        return size + more
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON has it."""
+        found = {"name": self.profile.engine, "version": self.profile.version, "source": self.profile.source}
+        numbers = {"max_num_seqs": self.most_sequences, "max_num_batched_tokens": self.most_tokens}
+        return {**found, "visible_bytes": visible(self.accelerator), "graphs_bytes": self.graphs, **numbers}
+
+    def notes(self, model: Model) -> Iterator[str]:
+        """What the engine's numbers are, and what lies outside of them."""
+        if model.kind in ("encoder", "vision"):
+            yield f"{self.profile} profiles a decoder: nothing of it is counted for {model.name}"
+            return
+        batch = f"a step of {self.most_tokens:,} tokens, {self.most_sequences:,} sequences' logits"
+        yield f"as {self.profile} keeps it (modelled): {batch}"
+        seen = visible(self.accelerator)
+        if seen < self.accelerator.memory:
+            hidden = iec(self.accelerator.memory - seen)
+            yield f"the reserve is of {iec(seen)} that CUDA reports; {hidden} more are the driver's"
+        if self.graphs:
+            yield f"CUDA graphs take some {iec(self.graphs)} of what the reserve leaves, more with many batch sizes"
+
+    @property
+    def graphs(self) -> int:
+        """Bytes of CUDA graphs that lie outside the engine's budget, in what it leaves."""
+        return 0 if _in_budget(self.profile) else self.profile.size("graphs")
+
+    @property
+    def share(self) -> Fraction:
+        """Of what CUDA reports, the share that the engine leaves alone unless told."""
+        return Fraction(1, 10) if self.profile.engine == "vllm" else Fraction(0)
+
+
+def _in_budget(engine: Profile) -> bool:
+    """vLLM captures its graphs after it has sized the cache; what they take is outside gpu_memory_utilization."""
+    return engine.engine != "vllm"
+
+
+def rotary_table(model: Model) -> int:
+    """Bytes of the cosines and sines that vLLM keeps for every position up to the model's context, in 16 bits."""
+    sizes = {(leaf.dims, str(leaf.theta)) for leaf in leaves_of(model.root) if isinstance(leaf, Rotary)}
+    return sum(2 * int(dims) * (model.context or 0) for dims, _ in sizes)
+
+
+def _stack(root: Any) -> Stack:
+    if isinstance(root, EncoderDecoder):
+        return root.decoder
+    stack: Stack = root.stack if isinstance(root, FixedLength) else root
+    return stack
+
+
+def step_elements(stack: Stack) -> int:
+    """Elements a token that a step of a rank has alive at its peak: the stream with its residual, norm and sum, and the
+    widest branch: gate, up and their product, or queries, keys, values and what attention gives."""
+    widest = 0
+    for group in stack.groups:
+        for branch in group.block.branches:
+            widest = max(widest, _branch(branch.part))
+    elements: int = ceil(4 * stack.d_model + widest)
+    return elements
+
+
+def _branch(part: Any) -> Any:
+    if isinstance(part, FeedForward):
+        return (3 if part.gated else 2) * part.d_ff
+    if isinstance(part, Experts):
+        # The first cache is used again for what the second product gives (fused_moe); a token passes k experts.
+        routed = part.top_k * (max(2 * part.expert.d_ff, part.d_model) + part.expert.d_ff)
+        return max(routed, 3 * part.shared.d_ff if part.shared else 0)
+    if isinstance(part, LatentAttention):
+        return part.n_heads * (2 * (part.core.d_nope + part.core.d_rope) + 2 * part.core.d_v)
+    if isinstance(part, Attention):
+        return 2 * part.n_heads * part.core.d_qk + 2 * part.n_kv_heads * part.core.d_qk
+    return 0

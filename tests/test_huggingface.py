@@ -241,7 +241,6 @@ def test_what_a_selection_of_keys_leaves_is_said_and_counted_masked() -> None:
         ("bart-base", {"normalize_embedding": False}),
         ("opus-mt-en-de", {"share_encoder_decoder_embeddings": False}),
         ("flan-t5-base", {"is_gated_act": False}),
-        ("t5-11b", {"architectures": ["T5EncoderModel"]}),
         ("albert-base-v2", {"num_hidden_groups": 2}),
         ("mamba-130m", {"intermediate_size": 1000}),
         ("mamba2-130m", {"num_heads": 25}),

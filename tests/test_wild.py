@@ -26,24 +26,17 @@ WILD: dict[str, dict[str, Any]] = json.loads((DATA / "wild.json").read_text())
 STOPPED = """
 complexformer.qwen fengshenbang-lm.pretrain lavis.bert-config-alpro memlong.output memlong.output-debug
 neuronx-distributed-inference.config-chunked-attention neuronx-distributed-inference.config-chunked-attention-2
-neuronx-distributed-inference.config-chunked-attention-tkg-kernel
+neuronx-distributed-inference.config-chunked-attention-tkg-kernel stable-diffusion-webui-forge.safety-checker
+stable-diffusion-webui-forge.safety-checker-2
 """
 # Not read yet. This list may only shrink.
 REFUSED = """
-bert-japanese.bert-base-character bert-japanese.bert-large-character blip-instance.final-model
 inference.deepseek-v4-flash-0731 intel-extension-for-pytorch.baichuan intel-extension-for-pytorch.chatglm
 intel-extension-for-pytorch.git intel-extension-for-pytorch.mllama intel-extension-for-pytorch.qwen
-intel-extension-for-pytorch.vision-tower invoice-ocr-app.final-model llm-tpu.baichuan2-7b llm-tpu.chatglm2-6b
-llm-tpu.chatglm3-6b-32k llm-tpu.config-6 llm-tpu.config-8 llm-tpu.config-9 llm-tpu.glm-4-9b-chat
-llm-tpu.qwen-1-8b-chat llm-tpu.qwen-14b-chat llm-tpu.qwen-72b-chat llm-tpu.qwen-7b-chat
-neuronx-distributed-inference.config-4layer neuronx-distributed-inference.resources-multi-modal
-stable-diffusion-webui-forge.image-encoder stable-diffusion-webui-forge.safety-checker
-stable-diffusion-webui-forge.safety-checker-2 stable-diffusion-webui-forge.text-encoder
-stable-diffusion-webui-forge.text-encoder-2-2 stable-diffusion-webui-forge.text-encoder-2-3
-stable-diffusion-webui-forge.text-encoder-2-4 stable-diffusion-webui-forge.text-encoder-3
-stable-diffusion-webui-forge.text-encoder-3-2 stable-diffusion-webui-forge.text-encoder-4
-stable-diffusion-webui-forge.text-encoder-5 stable-diffusion-webui-forge.text-encoder-6
-stable-diffusion-webui-forge.text-encoder-7 stable-diffusion-webui-forge.text-encoder-8 trajglm.model
+invoice-ocr-app.final-model llm-tpu.baichuan2-7b llm-tpu.chatglm2-6b llm-tpu.chatglm3-6b-32k llm-tpu.config-6
+llm-tpu.config-8 llm-tpu.config-9 llm-tpu.glm-4-9b-chat llm-tpu.qwen-1-8b-chat llm-tpu.qwen-14b-chat
+llm-tpu.qwen-72b-chat llm-tpu.qwen-7b-chat neuronx-distributed-inference.config-4layer
+neuronx-distributed-inference.resources-multi-modal stable-diffusion-webui-forge.text-encoder trajglm.model
 """
 # Answered where the truth has no number: transformers needs the model type that these files lack, or do not name.
 UNKNOWN = """
@@ -183,3 +176,39 @@ def test_transformers_is_offered_where_it_has_the_type() -> None:
         with pytest.raises(InputError) as error:
             describe({"model_type": model_type})
         assert ("--via transformers" in str(error.value)) == offered
+
+
+SMALL = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+WORDS, PICTURES = SMALL | {"vocab_size": 100}, SMALL | {"image_size": 64}
+PAIRS = {
+    "clip": {
+        "model_type": "clip",
+        "architectures": ["CLIPModel"],
+        "text_config": WORDS,
+        "vision_config": PICTURES,
+        "projection_dim": 24,
+    },
+    "blip": {"model_type": "blip", "text_config": WORDS, "vision_config": PICTURES},
+    "words": {"model_type": "clip_text_model", "architectures": ["CLIPTextModelWithProjection"], **WORDS},
+    "pictures": {"model_type": "clip_vision_model", "architectures": ["CLIPVisionModelWithProjection"], **PICTURES},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PAIRS)
+def test_pictures_and_words_are_those_of_transformers_and_proved(name: str) -> None:
+    pytest.importorskip("fvcore")
+    pytest.importorskip("transformers")
+    from txcalc.verify import verify
+    from txcalc.verify.via import instantiate
+
+    model = build(*describe(PAIRS[name]))
+    assert model.params == sum(weight.numel() for weight in instantiate(PAIRS[name], name).parameters())
+    assert verify(model).ok
+
+
+def test_the_config_of_an_encoder_that_is_there_twice() -> None:
+    config = {**PAIRS["clip"], "text_config_dict": {"hidden_size": 64, "num_attention_heads": 4}}
+    assert "text_config.num_hidden_layers = 12, the default of clip_text_model" in describe(config)[2]
+    with pytest.raises(InputError, match=r"text_config\.hidden_size is 64, expected 32"):
+        describe({**PAIRS["clip"], "text_config_dict": {"hidden_size": 32}})

@@ -159,7 +159,11 @@ def main() -> None:
     held, keys, told = {}, {}, {}
     for model_type, configuration in configurations():
         held[model_type] = classes(configuration)
-        if model_type in READERS or model_type in WRAPPERS or "vision" in model_type or "audio" in model_type:
+        if (
+            model_type in READERS
+            or model_type in WRAPPERS
+            or any(word in model_type for word in ("vision", "audio", "text"))
+        ):
             keys[model_type] = sorted(filter(_keylike, named(configuration) - shared))
             told[model_type] = sizes(configuration)
     version = {"": [transformers.__version__]}

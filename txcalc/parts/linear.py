@@ -247,15 +247,17 @@ class Patches(Leaf):
     channels: Any
     size: Any
     width: Any
+    bias: bool = True
 
     def weights(self) -> tuple[Weight, ...]:
-        return Weight("weight", (self.width, self.channels, self.size, self.size)), Weight("bias", (self.width,))
+        weight = Weight("weight", (self.width, self.channels, self.size, self.size))
+        return (weight, Weight("bias", (self.width,))) if self.bias else (weight,)
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         rows, fan_in = work.positions, self.channels * self.size * self.size
         moved = Traffic(fan_in * self.width, rows * (fan_in + self.width))
         product = MatMul("convolution", 1, rows, fan_in, self.width, moved, "convolution")
-        return product, elementwise("bias", rows * self.width, "add", 0, 0, self.width)
+        return (product, elementwise("bias", rows * self.width, "add", 0, 0, self.width)) if self.bias else (product,)
 
     def saved(self, work: Workload) -> Any:
         return work.positions * self.channels * self.size * self.size

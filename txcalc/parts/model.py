@@ -235,6 +235,7 @@ class Stack(Composite):
     `relative_bias` is a table of biases by distance that all layers share, `distances` one of vectors. Head None: the
     stack ends in hidden states. `contacts` is a regression on the attention weights of all heads, which is asked for
     apart (ESM). `angles` are the sinusoids of rotary positions where a checkpoint holds them, which nothing learns.
+    `idle` are parameters of layers that these inputs do not run.
     """
 
     d_model: Any
@@ -250,6 +251,7 @@ class Stack(Composite):
     merge: StreamEnds | None = None
     contacts: Unused | None = None
     angles: Unused | None = None
+    idle: Unused | None = None
     # Of one stage of a pipeline: the residual stream from the stage before it, and to the next one.
     receive: Collective | None = None
     send: Collective | None = None
@@ -278,6 +280,8 @@ class Stack(Composite):
             yield Child("final_norm", self.final_norm)
         if self.contacts:
             yield Child("contacts", self.contacts, kind="other")
+        if self.idle:
+            yield Child("idle", self.idle, kind="other")
         if self.pooler:
             yield Child("pooler", self.pooler, kind=self.pooler.kind)
         if self.head:

@@ -203,6 +203,7 @@ def _stages(root: Composite, pp: int, tp: int) -> Iterator[Stage]:
                 final_norm=root.final_norm if last else None,
                 contacts=root.contacts if last else None,
                 angles=root.angles if first else None,
+                idle=root.idle if last else None,
                 pooler=root.pooler if last else None,
                 head=head,
                 receive=None if first else Receive(root.d_model, Axis("pp", pp), tp),

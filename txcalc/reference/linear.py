@@ -212,7 +212,7 @@ class Patches(nn.Module):
     def __init__(self, part: parts.Patches, like: Like) -> None:
         super().__init__()
         self.weight = like.parameter(part.width, part.channels, part.size, part.size)
-        self.bias = like.parameter(part.width)
+        self.bias = like.parameter(part.width) if part.bias else None
         self.size = part.size
 
     def forward(self, pictures: Tensor) -> Tensor:

@@ -413,6 +413,7 @@ class Stack(Asked):
         self.layers = nn.ModuleList(layers[i] for i in sorted(layers))
         self.final_norm = Norm(part.final_norm, like) if part.final_norm else None
         self.contacts = Unused(part.contacts, like) if part.contacts else None
+        self.idle = Unused(part.idle, like) if part.idle else None
         self.pooler = Head(part.pooler, like) if part.pooler else None
         table = self.embedding.tokens if self.embedding else None
         self.head = Head(part.head, like, table) if part.head else None
@@ -463,6 +464,8 @@ class EncoderDecoder(Asked):
         table = self.decoder.embedding.tokens if tokens and tokens.tied and self.decoder.embedding else None
         self.encoder = Stack(part.encoder, like, "encoder.", table)
         self.memory = nn.Identity()
+        branches = (branch.name for group in part.decoder.groups for branch in group.block.branches)
+        self.apart = "cross_attention" not in branches  # then what the encoder finds is a result of its own
 
     def forward(self, ids: Tensor, source: Tensor | None = None, *, cache: Cache | None = None) -> Any:
         """Logits (B, T, V) of decoder ids (B, T) after `source`, ids (B, S), pictures or bands of sound; None where the
@@ -470,4 +473,4 @@ class EncoderDecoder(Asked):
         made = None if source is None else self.encoder(source)
         states, *pooled = made if isinstance(made, tuple) else (made,)
         logits = self.decoder(ids, memory=None if states is None else self.memory(states), cache=cache)
-        return (logits, *pooled) if pooled else logits
+        return (logits, *([states] if self.apart else []), *pooled) if pooled or self.apart else logits

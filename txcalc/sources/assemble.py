@@ -108,7 +108,10 @@ def _stack(stack: Table) -> Stack:
     )
     pooler = None
     if stack["head"]["pooler"]:
-        pooler = Head(None, Linear(d_model, d_model, True), Activation(d_model, "tanh", False), None, True, "other")
+        pairs = stack["head"]["pairs"] and Linear(d_model, stack["head"]["pairs"], True)
+        pooler = Head(pairs, Linear(d_model, d_model, True), Activation(d_model, "tanh", False), None, True, "other")
+    elif stack["head"]["form"] == "none" and stack["head"]["norm"]:
+        pooler = Head(None, None, None, norm(stack["norm"], d_model), True, "other")
     elif stack["head"]["form"] == "none" and stack["head"]["pool"] == "mean":
         pooler = Head(None, None, None, None, True, "other", **_pool(stack))
     return Stack(
@@ -125,6 +128,7 @@ def _stack(stack: Table) -> Stack:
         None if stack["streams"] is None else StreamEnds(d_model, stack["streams"], False),
         _contacts(stack) if stack["contacts"] else None,
         _angles(stack),
+        Unused(stack["idle"], 1, False) if stack["idle"] else None,
     )
 
 
@@ -192,7 +196,7 @@ def _embedding(stack: Table) -> Embedding | None:
     return Embedding(
         inner,
         tokens=Lookup(vocab, inner) if text else None,
-        patches=Patches(vision["channels"], vision["patch"], width) if vision else None,
+        patches=Patches(vision["channels"], vision["patch"], width, vision["patch_bias"]) if vision else None,
         class_token=Vector(width) if vision and vision["class_token"] else None,
         convolutions=convolutions,
         positions=Lookup(rows, added, True) if _has_table(places) else None,
@@ -251,7 +255,8 @@ def _classifier(stack: Table, head: Table, d_model: Any) -> Head:
     width = 2 * d_model if head["pool"] == "both" else d_model
     projection, form = Linear(width, head["classes"], head["bias"]), head["transform"]
     if form is None:
-        return Head(projection, None, None, None, not head["every"], **_pool(stack))
+        before = norm(stack["norm"], d_model) if head["norm"] else None
+        return Head(projection, None, None, before, not head["every"], **_pool(stack))
     after = norm(stack["norm"], d_model) if head["transform_norm"] else None
     transform = Linear(d_model, d_model, head["transform_bias"])
     return Head(projection, transform, Activation(d_model, form, False), after, not head["every"])

@@ -440,6 +440,10 @@ def _check_stack(resolver: Resolver, stack: Mapping[str, Any], homes: Homes) -> 
     for key in ("classes", "every", "transform", "transform_norm"):
         if head["form"] != "classifier" and head[key]:
             fault(f"head.{key}", head[key], f"none with head.form = {head['form']!r}")
+    if head["pairs"] is not None and not head["pooler"]:
+        fault("head.pairs", head["pairs"], "none without head.pooler")
+    if head["norm"] and (head["form"] not in ("classifier", "none") or head["every"] or head["transform"] is not None):
+        fault("head.norm", True, "false but for a classifier of one position, or no head")
     if head["activation"] is not None and (head["form"] != "masked-lm" or head["plain"]):
         fault("head.activation", head["activation"], "none but with a layer before a masked-lm head")
     if head["plain"] and (head["form"] != "masked-lm" or head["rank"] is not None):

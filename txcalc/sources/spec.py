@@ -230,6 +230,7 @@ STACK: dict[str, dict[str, Field]] = {
         "streams": Field(size, None, "residual streams, which a layer predicts and corrects, working on one (AltUp)"),
         "active_stream": Field(count, 0, "the number of that one"),
         "contacts": Field(flag, False, "an encoder's regression on all heads' attention weights, held and not run"),
+        "idle": Field(count, 0, "parameters that are held and that no token runs through"),
         "laurel": Field(size, None, "rank of a learned residual beside a layer's first part"),
     },
     "attention": {
@@ -459,6 +460,10 @@ STACK: dict[str, dict[str, Field]] = {
         ),
         "plain": Field(flag, False, "a masked-lm head without a layer before it, whose bias is `bias`"),
         "pooler": Field(flag, False, "a D×D layer with tanh on the first position"),
+        "pairs": Field(
+            size, None, "classes of a second head, read off the pooler: of pairs of sentences, in pretraining"
+        ),
+        "norm": Field(flag, False, "norm of the one position that a classifier, or a head of form none, reads"),
         "softcap": Field(real, None, "logits are capped at ± this by a tanh"),
         "scale": Field(real, None, "multiplies the logits"),
     },
@@ -468,6 +473,7 @@ STACK: dict[str, dict[str, Field]] = {
         "channels": Field(size, 3, "colour channels"),
         "class_token": Field(flag, True, "a learned vector before the patches"),
         "mask_token": Field(flag, False, "a learned vector for hidden patches"),
+        "patch_bias": Field(flag, True, "bias of the patches' matrix"),
     },
     "audio": {
         "mels": Field(size, REQUIRED, "mel bands"),

@@ -12,6 +12,7 @@ from txcalc.sources.huggingface.shared import (
     classifier,
     head_of,
     heads,
+    labels,
     layer_norm,
     layered,
     padding_within,
@@ -84,20 +85,24 @@ def bert_like(
 def masked_lm(c: Config, pooler: bool, untied: bool | None, before: Mapping[str, str]) -> Raw:
     """`before` is what stands before a classifier, by its task; `untied`: the config says it when None."""
     tasks = [task for task in ("sequence", "token", "question", "choice") if before.get(task) != ""]
-    form = head_of(c, "masked-lm", "none", *tasks)
-    if form != "masked-lm":
+    pairs = ("pretraining", "pairs") if pooler else ()
+    form = head_of(c, "masked-lm", "none", *tasks, *pairs)
+    if form not in ("masked-lm", "pretraining"):
         c.ignore("tie_word_embeddings")
+    if form == "pairs":
+        return {"form": "classifier", "classes": 2, "every": False, "pooler": True}
     if form == "none":
         return {"form": "none", "pooler": pooler}
     if form in tasks:
         layer = before.get(form)
         more = {} if layer is None else {"pooler": True} if layer == "pooler" else {"transform": layer}
         return classifier(c, form, **more)
+    both = {"pooler": True, "pairs": labels(c) if c.model_type == "albert" else 2} if form == "pretraining" else {}
     if untied is None:
-        return {"form": "masked-lm", "tied": c.flag("tie_word_embeddings", default=True)}
+        return {"form": "masked-lm", "tied": c.flag("tie_word_embeddings", default=True), **both}
     why = "the table and the head have different widths" if untied else "untied, it would have a second bias"
     c.only(not untied, "tie_word_embeddings", why=why)
-    return {"form": "masked-lm", "tied": not untied}
+    return {"form": "masked-lm", "tied": not untied, **both}
 
 
 def bert(c: Config) -> Raw:
@@ -340,7 +345,7 @@ def _letters(terms: Sequence[str]) -> list[str]:
 def _disentangled(c: Config) -> Raw:
     c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
     c.ignore("cross_attention_hidden_size", "classifier_dropout", "padding_idx", "cls_dropout")
-    c.ignore("pooler_hidden_size", "pooler_hidden_act", "pooler_dropout", "hidden_dropout_prob")
+    c.ignore("pooler_dropout", "hidden_dropout_prob")
     raw: Raw = {
         "kind": "encoder",
         "d_model": c.size("hidden_size"),
@@ -357,7 +362,7 @@ def _disentangled(c: Config) -> Raw:
         "feed_forward": plain(c),
         "norm": layer_norm(c, "layer_norm_eps", eps=1e-7, place="post"),
         "embedding": {"norm": True} | ({"types": types} if types else {}),
-        "head": masked_lm(c, False, False, {"sequence": "", "choice": ""}),
+        "head": masked_lm(c, False, False, dict.fromkeys(("sequence", "choice"), _context_pooler(c, raw))),
         "positions": {"form": "none"},
     }
     terms = _terms(c)
@@ -376,6 +381,12 @@ def _disentangled(c: Config) -> Raw:
     if biased:
         raw["positions"] = {"form": "learned", "rows": c.size("max_position_embeddings", default=512)}
     return raw
+
+
+def _context_pooler(c: Config, raw: Raw) -> str:
+    """The activation of the layer before a classifier of sequences, which is as wide as the model."""
+    c.only(raw["d_model"], "pooler_hidden_size", why="a pooler as wide as the model is read")
+    return c.activation("pooler_hidden_act", default="gelu")
 
 
 def _terms(c: Config) -> list[str]:

@@ -58,6 +58,7 @@ READERS: dict[str, tuple[str, str]] = {
         ("hybrid", _HYBRID),
         ("gemma", _GEMMA),
         ("vision", "beit dinov2 vit"),
+        ("contrastive", "blip clip clip_text_model clip_vision_model"),
         ("joined", "encoder-decoder vision-encoder-decoder"),
     )
     for name in names.split()
@@ -66,18 +67,18 @@ READERS: dict[str, tuple[str, str]] = {
 # Decoders of which transformers has a class with a classifier, by what it decides about.
 _SEQUENCES = """
 arcee axk1 biogpt bloom ctrl deepseek_v2 deepseek_v3 diffllama exaone4 falcon gemma gemma2 gemma3_text glm glm4 gpt2
-gpt_bigcode gpt_neo gpt_neox gpt_oss gptj helium jamba llama minicpm3 ministral ministral3 mistral mixtral mpt nemotron
-olmo olmo2 olmo3 openai-gpt opt persimmon phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_5_text qwen3_moe qwen3_next
-seed_oss smollm3 stablelm starcoder2
+gpt-sw3 gpt_bigcode gpt_neo gpt_neox gpt_oss gptj helium hunyuan_v1_dense hunyuan_v1_moe jamba llama minicpm3 minimax
+ministral ministral3 mistral mixtral mpt nemotron olmo olmo2 olmo3 openai-gpt opt persimmon phi phi3 phimoe qwen2
+qwen2_moe qwen3 qwen3_5_text qwen3_moe qwen3_next seed_oss smollm3 stablelm starcoder2
 """
 _TOKENS = """
 apertus arcee axk1 biogpt bloom deepseek_v3 diffllama exaone4 falcon gemma gemma2 glm glm4 gpt2 gpt_bigcode gpt_neo
-gpt_neox gpt_oss helium llama ministral ministral3 mistral mixtral mpt nemotron persimmon phi phi3 qwen2 qwen2_moe qwen3
-qwen3_moe qwen3_next seed_oss smollm3 stablelm starcoder2
+gpt_neox gpt-sw3 gpt_oss helium llama minimax ministral ministral3 mistral mixtral mpt nemotron persimmon phi phi3
+qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next seed_oss smollm3 stablelm starcoder2
 """
 _ANSWERS = """
-arcee bloom diffllama exaone4 falcon gpt2 gpt_neo gpt_neox gptj llama ministral ministral3 mistral mixtral mpt nemotron
-opt qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next seed_oss smollm3
+arcee bloom diffllama exaone4 falcon gpt2 gpt_neo gpt_neox gptj llama minimax ministral ministral3 mistral mixtral mpt
+nemotron opt qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next seed_oss smollm3
 """
 DECIDING: dict[str, tuple[str, ...]] = {
     name: tuple(task for task, names in (("sequence", _SEQUENCES), ("token", _TOKENS), ("question", _ANSWERS))

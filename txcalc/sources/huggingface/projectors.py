@@ -62,8 +62,20 @@ def beside(c: Config, text: Config, raw: Raw) -> Raw:
     return found | {"beside": params + projector}
 
 
+# Activations of transformers' table that have weights of their own.
+_LEARNED = ("prelu", "xielu")
+
+
+def _without_weights(c: Config) -> None:
+    """A fault for an activation that has weights: those of a tower or projector are not looked at otherwise."""
+    for key, value in c.data.items():
+        if isinstance(value, str) and value in _LEARNED:
+            c.fault(key, value, "an activation without weights")
+
+
 def _counted(own: Config, plan: Beside, raw: Raw) -> tuple[int, int]:
     """Parameters of the towers and of the projector. Errors: `InputError` where a table or a tower is not read."""
+    _without_weights(own)
     if not plan.key:
         tower = TOWERS[plan.tower](own)
         return tower.params, plan.projector(own, own, tower, raw)
@@ -75,6 +87,7 @@ def _counted(own: Config, plan: Beside, raw: Raw) -> tuple[int, int]:
     if name not in (plan.tower, *plan.others):
         raise InputError(own.model_type, [f"{plan.key}.model_type is {shown(name)}, a tower that is not read"])
     v = Config(data, name, f"{plan.key}.", own)
+    _without_weights(v)
     v.ignore("dropout", "encoder_layerdrop")
     tower = TOWERS[name](v)
     return plan.copies * tower.params, plan.projector(own, v, tower, raw)
@@ -212,7 +225,8 @@ def _kimi(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
     if not isinstance(merge, list) or len(merge) != 2 or not all(type(n) is int and 0 < n < 100 for n in merge):
         v.fault("merge_kernel_size", merge, "two whole numbers above 0")
         merge = [1, 1]
-    c.only(tower.width, "projection_hidden_size", why="the tower's width")
+    if c.size("projection_hidden_size", default=1152) != tower.width:
+        c.fault("projection_hidden_size", c.data.get("projection_hidden_size", 1152), f"the tower's {tower.width:,}")
     c.ignore("projection_hidden_act", "projection_layer_norm_eps")
     wide = tower.width * merge[0] * merge[1]
     return 2 * tower.width + linear(wide, wide) + linear(wide, raw["d_model"])

@@ -20,9 +20,23 @@ from txcalc.sources.huggingface.shared import (
 )
 
 
-def _joined(c: Config) -> None:
-    c.only(True, "is_encoder_decoder", why="an encoder and a decoder are read")
-    c.only(False, "add_cross_attention", "is_decoder", "tie_encoder_decoder", why="an encoder and a decoder are read")
+def _named(c: Config, *endings: str) -> bool:
+    """True where `architectures[0]` ends so."""
+    names = c.data.get("architectures")
+    return isinstance(names, list) and bool(names) and isinstance(names[0], str) and names[0].endswith(endings)
+
+
+def _joined(c: Config, half: bool = False) -> None:
+    """An encoder and a decoder; with `half`, one of them may stand alone, whatever the config says of it."""
+    if half:
+        c.ignore("is_encoder_decoder", "add_cross_attention", "is_decoder")
+    else:
+        if _named(c, "ForCausalLM"):
+            c.fault("architectures[0]", c.data["architectures"][0], "a class of both halves", "the decoder alone is "
+                    f"not read in a config of {c.model_type}")  # fmt: skip
+        c.only(True, "is_encoder_decoder", why="an encoder and a decoder are read")
+        c.only(False, "add_cross_attention", "is_decoder", why="an encoder and a decoder are read")
+    c.only(False, "tie_encoder_decoder", why="an encoder and a decoder are read")
     c.only({}, "pruned_heads", why="pruned heads are not read")
     c.ignore("cross_attention_hidden_size", "decoder_start_token_id")
 
@@ -48,9 +62,14 @@ def _headed(raw: Raw, head: Raw) -> Raw:
     return raw | {"encoder": raw["encoder"] | {"head": {"form": "none"}}, "decoder": raw["decoder"] | {"head": head}}
 
 
+# T5's classes of the encoder alone.
+_ENCODERS = ("EncoderModel", "ForTokenClassification")
+
+
 def t5(c: Config, behind: int | None = None, deciding: int = 2, gates: str = "relu") -> Raw:
     """RMSNorms, a relative bias that all layers of a half share, heads whose width is not D/h."""
-    _joined(c)
+    alone = _named(c, *_ENCODERS)
+    _joined(c, alone)
     projection = c.text("feed_forward_proj", default=gates)
     gate, _, name = projection.rpartition("-")
     if gate not in ("", "gated") or name not in ACTIVATIONS:
@@ -81,18 +100,33 @@ def t5(c: Config, behind: int | None = None, deciding: int = 2, gates: str = "re
         "encoder": {"n_layers": n_layers},
         "decoder": {"n_layers": behind},
     }
-    return _headed(raw, _head(c, True, deciding))
+    if alone:
+        return _encoder(c, raw, deciding)
+    head = _head(c, True, deciding)
+    if head.get("tied") is False:
+        c.note("the head is untied, as in T5's own later checkpoints: transformers 5 may tie it")
+    return _headed(raw, head)
+
+
+def _encoder(c: Config, raw: Raw, deciding: int) -> Raw:
+    """The encoder alone, without a head or with a classifier of tokens."""
+    c.ignore("tie_word_embeddings")
+    form = head_of(c, "encoder", *(("token",) if deciding else ()))
+    head = {"form": "none"} if form == "encoder" else classifier(c, form, deciding)
+    stack = {key: value for key, value in raw.items() if key not in ("encoder", "decoder")}
+    return {**stack, "kind": "encoder", **raw["encoder"], "head": head}
 
 
 def umt5(c: Config) -> Raw:
     """As T5, with a table of biases in every layer."""
-    c.only(True, "tie_word_embeddings", why="transformers' umt5 is always tied")
-    raw = t5(c, deciding=0, gates="gated-gelu")
+    if not _named(c, *_ENCODERS):
+        c.only(True, "tie_word_embeddings", why="transformers' umt5 is always tied")
+    raw = t5(c, deciding=2, gates="gated-gelu")
     return raw | {"positions": raw["positions"] | {"apart": True}}
 
 
 def mt5(c: Config) -> Raw:
-    return t5(c)
+    return t5(c, gates="gated-gelu")
 
 
 def _half(c: Config, raw: Raw, half: str, act: str = "gelu") -> Raw:
@@ -111,8 +145,9 @@ def _half(c: Config, raw: Raw, half: str, act: str = "gelu") -> Raw:
 def _bart(
     c: Config, place: str, rows: int, extra: int, embedded_norm: bool, positions: str = "learned", deciding: int = 0
 ) -> Raw:
-    """Two stacks with learned positions each; the head's bias is a buffer."""
-    _joined(c)
+    """Two stacks with learned positions each, or the decoder by itself; the head's bias is a buffer."""
+    alone = _named(c, "ForCausalLM")
+    _joined(c, alone)
     c.ignore(
         "num_decoder_layers", "scale_embedding", "activation_dropout", "classif_dropout", "static_position_embeddings"
     )
@@ -137,7 +172,17 @@ def _bart(
         "encoder": _half(c, raw, "encoder"),
         "decoder": _half(c, raw, "decoder"),
     }
-    return _headed(raw, _head(c, deciding=deciding))
+    return _decoder(c, raw) if alone else _headed(raw, _head(c, deciding=deciding))
+
+
+def _decoder(c: Config, raw: Raw) -> Raw:
+    """The decoder by itself: it holds cross-attentions that nothing runs without an encoder."""
+    head = _head(c)
+    stack = {key: value for key, value in raw.items() if key not in ("encoder", "decoder")}
+    d, n = raw["d_model"], raw["decoder"]["n_layers"]
+    idle = n * (4 * d * (d + 1) + 2 * d)
+    c.note(f"the decoder alone, without an encoder: its cross-attentions ({idle:,} parameters) are held and not run")
+    return {**stack, "kind": "decoder", **raw["decoder"], "head": head, "idle": idle}
 
 
 def bart(c: Config) -> Raw:

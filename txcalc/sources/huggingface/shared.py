@@ -28,11 +28,14 @@ HEADS = {
     "ForTokenClassification": "token",
     "ForQuestionAnswering": "question",
     "ForMultipleChoice": "choice",
+    "ForPreTraining": "pretraining",
+    "ForNextSentencePrediction": "pairs",
     "MTModel": "lm",
     "EncoderModel": "encoder",
     "GenerationDecoder": "lm",
     "GenerationEncoder": "encoder",
     "DoubleHeadsModel": "two heads",
+    "WithProjection": "projected",
     "Model": "none",
 }
 
@@ -42,13 +45,13 @@ def head_of(c: Config, *known: str) -> str:
     the config names no class."""
     c.asked.add("architectures")
     names = c.data.get("architectures")
-    if names is None or names == []:
+    if names is None or names == [] or "architectures[0]" in c.faulty:
         return known[0]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         c.fault("architectures", names, "a list of class names")
         return known[0]
     ending = next((ending for ending in HEADS if names[0].endswith(ending)), None)
-    if ending == "Model" and bare(names[0]) not in (bare(f"{c.model_type}model"), bare(f"{c.model_type}textmodel")):
+    if ending == "Model" and bare(names[0]) not in [bare(c.model_type + more) for more in ("model", "textmodel", "")]:
         ending = None  # …RewardModel and the like
     elif ending and HEADS[ending] in TASKS and bare(names[0]) != bare(c.model_type + ending):
         ending = None  # another family's head
@@ -61,7 +64,7 @@ def head_of(c: Config, *known: str) -> str:
 
 # What a head that is no language model's decides about: each sequence, each token, the ends of an answer, or which of
 # several sequences.
-TASKS = frozenset({"sequence", "token", "question", "choice"})
+TASKS = frozenset({"sequence", "token", "question", "choice", "pretraining", "pairs"})
 
 
 def labels(c: Config, default: int = 2) -> int:

@@ -194,7 +194,7 @@ def phimoe(c: Config) -> Raw:
         c.fault("num_experts_per_tok", mixed["top_k"], "2", "transformers' phimoe always takes two")
     raw = _decoder(c, raw, attention, mixed, theta=1e6)
     raw["norm"] = layer_norm(c, "rms_norm_eps")
-    if c.flag("lm_head_bias", default=False) and raw["head"].get("form") != "none":
+    if c.flag("lm_head_bias", default=False) and raw["head"].get("form", "lm") == "lm":
         raw["head"]["bias"] = True
     return layered(raw, _one_window(c, raw, window))
 

@@ -6,18 +6,18 @@ from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.shared import Raw, alone, head_of, heads, labels, layer_norm, plain
 
 
-def _pictures(c: Config, patch: int = 16) -> tuple[Raw, Raw]:
+def pictures(c: Config, patch: int = 16, side: int = 224) -> tuple[Raw, Raw]:
     """Square pictures in square patches: the widths of a stack, and its `vision`."""
     alone(c)
     raw: Raw = {"kind": "vision", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
-    image, patch = c.size("image_size", default=224), c.size("patch_size", default=patch)
+    image, patch = c.size("image_size", default=side), c.size("patch_size", default=patch)
     c.divides(patch, image, "patch_size", "image_size")
     return raw, {"image": image, "patch": patch, "channels": c.size("num_channels", default=3)}
 
 
 def vit(c: Config) -> Raw:
     """Square patches and a class token; the classifier has a row a label."""
-    raw, vision = _pictures(c)
+    raw, vision = pictures(c)
     bias = ["q", "k", "v"] if c.flag("qkv_bias", default=True) else []
     c.ignore("encoder_stride", "pooler_output_size", "pooler_act")
     form = head_of(c, "classifier", "none")
@@ -34,7 +34,7 @@ def vit(c: Config) -> Raw:
 
 def dinov2(c: Config) -> Raw:
     """Scales on what the branches add; a classifier of the class token and the mean of the patches."""
-    raw, vision = _pictures(c, 14)
+    raw, vision = pictures(c, 14)
     bias = ["q", "k", "v"] if c.flag("qkv_bias", default=True) else []
     vision["mask_token"] = c.flag("use_mask_token", default=True)
     c.ignore("layerscale_value", "apply_layernorm", "reshape_hidden_states", "stage_names")
@@ -61,7 +61,7 @@ def dinov2(c: Config) -> Raw:
 
 def beit(c: Config) -> Raw:
     """Keys without a bias, scales on what the branches add, and a norm of the patches' mean in place of a final one."""
-    raw, vision = _pictures(c)
+    raw, vision = pictures(c)
     c.only(True, "qkv_bias", why="transformers' beit has biases on queries and values")
     c.only(False, "use_relative_position_bias", "use_shared_relative_position_bias", why="biases by distance in two "
            "dimensions have no part yet")  # fmt: skip

@@ -1,0 +1,137 @@
+"""Pictures and words: CLIP's two encoders, alone and side by side, and BLIP, whose decoder reads a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from txcalc.errors import ABSENT, shown
+from txcalc.sources.huggingface.config import Config
+from txcalc.sources.huggingface.shared import Raw, alone, head_of, heads, layer_norm, padding_within, plain
+from txcalc.sources.huggingface.vision import pictures
+
+
+def _layers(c: Config, raw: Raw, act: str, eps: float = 1e-5) -> Raw:
+    """Pre-norm layers with biases everywhere."""
+    c.ignore("projection_dim", "dropout", "tie_word_embeddings")
+    return raw | {
+        "attention": heads(c, raw, kv_names=(), width_names=()) | {"bias": True},
+        "feed_forward": plain(c, act=act),
+        "norm": layer_norm(c, "layer_norm_eps", eps=eps),
+    }
+
+
+def _projected(c: Config, form: str) -> Raw:
+    """A matrix without a bias from the one position that stands for all to the width which both encoders share."""
+    if form != "projected":
+        return {"form": "none"}
+    return {"form": "classifier", "classes": c.size("projection_dim", default=512), "bias": False, "every": False}
+
+
+def clip_text_model(c: Config, form: str = "") -> Raw:
+    """Causal layers over words; the last word's state is projected where the class says so."""
+    alone(c)
+    raw: Raw = {
+        "kind": "decoder",
+        "d_model": c.size("hidden_size"),
+        "n_layers": c.layers("num_hidden_layers"),
+        "vocab_size": c.size("vocab_size"),
+    }
+    padding_within(c, raw)
+    head = _projected(c, form or head_of(c, "none", "projected"))
+    if not form:
+        c.note("its layers are causal, and run once over a whole text: the cache below is what it could keep")
+    rows = c.size("max_position_embeddings", default=77)
+    return _layers(c, raw, "quick_gelu") | {
+        "context": rows,
+        "positions": {"form": "learned", "rows": rows},
+        "head": head,
+    }
+
+
+def clip_vision_model(c: Config, form: str = "") -> Raw:
+    """A class token and patches without a bias, a norm before the layers, and one of the class token after them."""
+    raw, vision = pictures(c, 32)
+    head = _projected(c, form or head_of(c, "none", "projected")) | {"norm": True}
+    made = _layers(c, raw, "quick_gelu")
+    return made | {
+        "norm": made["norm"] | {"final": False},
+        "positions": {"form": "learned"},
+        "embedding": {"norm": True},
+        "vision": vision | {"patch_bias": False},
+        "head": head,
+    }
+
+
+def clip(c: Config) -> Raw:
+    """Both encoders side by side, each projected; nothing of one is read by the other."""
+    head_of(c, "none")
+    c.ignore("logit_scale_init_value")
+    width, halves = c.size("projection_dim", default=512), {}
+    for half, key, reader in (("encoder", "vision", clip_vision_model), ("decoder", "text", clip_text_model)):
+        table = _table(c, key)
+        inner = Config({**table, "projection_dim": width}, f"clip_{key}_model", f"{key}_config.", c, partial=True)
+        inner.ignore("architectures")
+        halves[half] = reader(inner, "projected")
+    first, second = halves["encoder"], halves["decoder"]
+    second |= {"layer": {"text": {"parts": ["attention", "feed_forward"]}}, "idle": 1}  # the products' temperature
+    first["embedding"] |= {"shared": False}
+    c.note("two encoders side by side: a picture and a text; neither keeps a cache in use")
+    own = {half: {k: v for k, v in raw.items() if k not in ("kind", "context")} for half, raw in halves.items()}
+    return {"kind": "encoder-decoder", **own}
+
+
+def _table(c: Config, key: str) -> Mapping[str, object]:
+    """The config of one encoder. Files of transformers 4 may hold it twice: then transformers takes the one that ends
+    in `_dict`, filled up with the class's values."""
+    old, new = c.data.get(f"{key}_config_dict"), c.data.get(f"{key}_config")
+    c.ignore(f"{key}_config_dict", f"{key}_config")
+    for name, value in ((f"{key}_config_dict", old), (f"{key}_config", new)):
+        if value is not None and not isinstance(value, Mapping):
+            c.fault(name, value, "an object, the encoder's own config")
+    if not isinstance(new, Mapping) and not isinstance(old, Mapping):
+        c.fault(f"{key}_config", ABSENT if new is None else new, "an object, the encoder's own config")
+    first: Mapping[str, object] = new if isinstance(new, Mapping) else {}
+    if not isinstance(old, Mapping):
+        return first
+    for name, value in old.items():
+        if first.get(name, value) != value:
+            c.fault(f"{key}_config.{name}", first[name], f"{shown(value)}, for {key}_config_dict says the same thing")
+    return old
+
+
+def blip(c: Config) -> Raw:
+    """A picture's encoder, whose every position a post-norm decoder attends to; its head is BERT's masked one."""
+    form = head_of(c, "lm")
+    c.only(True, "tie_word_embeddings", why="the head is the table")
+    c.ignore("projection_dim", "logit_scale_init_value", "image_text_hidden_size", "label_smoothing")
+    parts = [
+        Config(_table(c, key), f"blip_{key}_model", f"{key}_config.", c, partial=True) for key in ("vision", "text")
+    ]
+    v, t = parts
+    for half in parts:
+        half.ignore("architectures", "label_smoothing")
+    raw, vision = pictures(v, 16, 384)
+    encoder = _layers(v, raw, "gelu") | {"positions": {"form": "learned"}, "vision": vision}
+    encoder |= {"embedding": {"shared": False}}
+    t.only(True, "is_decoder", "tie_word_embeddings", why="a decoder is read, whose head is its table")
+    t.only(encoder["d_model"], "encoder_hidden_size", why="the width of vision_config, which the class takes")
+    t.ignore("is_encoder_decoder", "add_cross_attention", "projection_dim", "dropout", "sep_token_id")
+    text: Raw = {
+        "d_model": t.size("hidden_size"),
+        "n_layers": t.layers("num_hidden_layers"),
+        "vocab_size": t.size("vocab_size"),
+    }
+    padding_within(t, text)
+    decoder = text | {
+        "attention": heads(t, text, kv_names=(), width_names=()) | {"bias": True},
+        "feed_forward": plain(t),
+        "norm": layer_norm(t, "layer_norm_eps", eps=1e-12, place="post"),
+        "positions": {"form": "learned", "rows": t.size("max_position_embeddings", default=512)},
+        "embedding": {"norm": True},
+        "head": {"form": "masked-lm", "tied": form == "lm"},
+    }
+    own = {
+        half: {k: v for k, v in raw.items() if k != "kind"}
+        for half, raw in (("encoder", encoder), ("decoder", decoder))
+    }
+    return {"kind": "encoder-decoder", **own}

@@ -21,6 +21,7 @@ def frozen(cls: type[T]) -> type[T]:
     """
     cls.__setattr__ = _set_once  # type: ignore[method-assign]
     cls.__repr__ = _shown  # type: ignore[method-assign]
+    cls.__getstate__ = _fields  # type: ignore[attr-defined]
     return dataclass(eq=False, repr=False)(cls)
 
 
@@ -33,6 +34,11 @@ def _set_once(self: Any, name: str, value: Any) -> None:
 def _shown(self: Any) -> str:
     fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__dataclass_fields__)
     return f"{type(self).__name__}({fields})"
+
+
+def _fields(self: Any) -> dict[str, Any]:
+    """What is pickled: not what was computed once."""
+    return {name: self.__dict__[name] for name in self.__dataclass_fields__ if name in self.__dict__}
 
 
 class once(Generic[T]):

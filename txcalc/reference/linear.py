@@ -15,13 +15,14 @@ from txcalc.reference.mode import current
 from txcalc.reference.run import Like, Remembers, Run
 
 
-class Linear(nn.Module):
+class Linear(nn.Linear):
     """y = x·Wᵀ + b, for x (…, d_in). `tied` is the table whose weight it multiplies by."""
 
     def __init__(self, d_in: int, d_out: int, bias: bool, like: Like, tied: Lookup | None = None) -> None:
-        super().__init__()
-        self.weight: nn.Parameter = like.parameter(d_out, d_in) if tied is None else tied.weight
-        self.bias = like.parameter(d_out) if bias else None
+        nn.Module.__init__(self)  # its parameters are made here
+        self.in_features, self.out_features = d_in, d_out
+        self.weight = like.parameter(d_out, d_in) if tied is None else tied.weight
+        self.register_parameter("bias", like.parameter(d_out) if bias else None)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)
@@ -41,12 +42,13 @@ class BlockLinear(nn.Module):
         return y.transpose(0, 1).flatten(1).view_as(x)
 
 
-class Lookup(nn.Module):
+class Lookup(nn.Embedding):
     """The vectors (B, T, width) of ids (B, T). `tied` is the table that it shares."""
 
     def __init__(self, rows: int, width: int, like: Like, tied: Lookup | None = None) -> None:
-        super().__init__()
-        self.weight: nn.Parameter = like.parameter(rows, width) if tied is None else tied.weight
+        nn.Module.__init__(self)
+        self.num_embeddings, self.embedding_dim = rows, width
+        self.weight = like.parameter(rows, width) if tied is None else tied.weight
 
     def forward(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self.weight)

@@ -23,6 +23,7 @@ class Mode(NamedTuple):
     absorbed    MLA without expanding its latents
     last        logits for the last position only
     checkpoint  blocks keep only their input for backward and compute again
+    shares      between branches, x holds one of so many shares of the positions (sequence parallel)
     """
 
     explicit: bool = False
@@ -31,6 +32,7 @@ class Mode(NamedTuple):
     absorbed: bool = False
     last: bool = False
     checkpoint: bool = False
+    shares: int = 1
 
 
 _current = Mode()  # a plain global: backward recomputes blocks in threads of its own

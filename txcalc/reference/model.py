@@ -431,7 +431,7 @@ class Stack(Asked):
         """`memory` is the encoder's output, for a decoder's cross-attention; `cache` is read, and grows."""
         past = 0 if cache is None else cache.past
         x = inputs if self.embedding is None else self.embedding(inputs, past, types)
-        tokens = x.shape[1]
+        tokens = x.shape[1] * current().shares
         run = Run(past, past + torch.arange(tokens, device=x.device), cache, memory=memory)
         if self.relative_bias is not None:
             run = replace(run, bias=self.relative_bias(run, past + tokens))

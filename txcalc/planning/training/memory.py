@@ -32,6 +32,7 @@ class Rank:
 
     rank, count   the number of the first, and how many there are
     stage         of the pipeline
+    column        the number of the first in its group of tp
     bytes         by category, at the moment when their sum is largest
     moment        which that is
     moments       the sum at each moment
@@ -42,6 +43,7 @@ class Rank:
     rank: int
     count: int
     stage: int
+    column: int
     bytes: dict[str, int]
     moment: str
     moments: dict[str, int]
@@ -83,13 +85,18 @@ def memory(model: Model, recipe: Recipe) -> Plan:
     """
     pipeline = Pipeline(model, recipe)
     layout, found = recipe.layout, list[Rank]()
-    width = next(reversed(model.spec["stacks"].values()))["d_model"]
+    width = width_of(model)
     work = [kept(piece, recipe, width) for piece in pipeline.pieces]
     for stage in range(layout.pp):
         pieces = pipeline.of_stage(stage)
         saved = [work[piece.number] for piece in pieces]
         found += _stage(stage, pieces, saved, recipe)
     return Plan(model, recipe, tuple(_fold(found)), tuple(pipeline.notes))
+
+
+def width_of(model: Model) -> int:
+    """D of the stack that the layers' stream belongs to."""
+    return next(reversed(model.spec["stacks"].values()))["d_model"]  # type: ignore[no-any-return]
 
 
 def _stage(stage: int, pieces: list[Piece], saved: list[Kept], recipe: Recipe) -> list[Rank]:
@@ -137,7 +144,7 @@ def _rank(
     one = saved[last].saved
     rest = sum(n * k.saved for n, k in zip(best, saved, strict=True)) - one
     again = max(k.again for k in saved)
-    moments = profiles.moments(recipe, pieces, held, state)
+    moments = profiles.moments(recipe, pieces, held, state, number % recipe.layout.tp)
     tables: dict[str, dict[str, int]] = {}
     for name, moment in moments.items():
         table = dict.fromkeys(CATEGORIES, 0)
@@ -148,7 +155,7 @@ def _rank(
         tables[name] = table
     sums = {name: sum(table.values()) for name, table in tables.items()}
     largest = max(sums, key=sums.__getitem__)
-    return Rank(number, count, stage, tables[largest], largest, sums, state, best)
+    return Rank(number, count, stage, number % recipe.layout.tp, tables[largest], largest, sums, state, best)
 
 
 def _fold(ranks: list[Rank]) -> list[Rank]:

@@ -12,7 +12,11 @@ from typing import NamedTuple
 from txcalc.parts.linear import Linear
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Piece
-from txcalc.planning.training.states import State, Tensor
+from txcalc.planning.training.states import State, Tensor, chunk
+
+# Bytes of a logit in PyTorch's cross-entropy in fp32: its log-softmax, kept for backward; at the most beside it the
+# gradients of both of the loss's steps.
+LOSS_KEEPS, LOSS_AT_MOST = 4, 12
 
 
 class Moment(NamedTuple):
@@ -28,19 +32,18 @@ class Moment(NamedTuple):
 
 
 def moments(
-    recipe: Recipe, pieces: Sequence[Piece], held: Sequence[Sequence[Tensor]], state: State
+    recipe: Recipe, pieces: Sequence[Piece], held: Sequence[Sequence[Tensor]], state: State, column: int
 ) -> dict[str, Moment]:
     """The moments at which a rank may hold most: in the loss, in the first block's backward, at the end of backward,
     and in the optimizer's step."""
-    loss = logits_bytes(recipe, pieces)
+    loss = LOSS_AT_MOST * logits(recipe, pieces, column)
     if recipe.layout.fsdp > 1:
         return _fsdp2(recipe, held, state, loss)
     return _unsharded(recipe, state, loss)
 
 
-def logits_bytes(recipe: Recipe, pieces: Sequence[Piece]) -> int:
-    """Logits and what the loss makes of them, at the largest: 12 bytes each in PyTorch (log-softmax in fp32, kept for
-    backward, its gradient and that of the loss); Megatron and nanotron: logits in 16 bits, in fp32 and the softmax."""
+def logits(recipe: Recipe, pieces: Sequence[Piece], column: int) -> int:
+    """Logits of one micro-batch on the column-th rank of tp."""
     elements = 0
     for piece in pieces:
         for leaf in piece.leaves:
@@ -48,8 +51,10 @@ def logits_bytes(recipe: Recipe, pieces: Sequence[Piece]) -> int:
                 own, whole = leaf.entry.leaf, leaf.whole
                 assert isinstance(whole, Linear)
                 columns = own.d_out if recipe.loss_parallel else whole.d_out
+                if recipe.rules.name == "fsdp2" and recipe.loss_parallel and own.d_out != whole.d_out:
+                    columns = chunk(whole.d_out, recipe.layout.tp, column)
                 elements += leaf.entry.work.positions * columns
-    return 12 * elements
+    return elements
 
 
 def _fsdp2(recipe: Recipe, held: Sequence[Sequence[Tensor]], state: State, loss: int) -> dict[str, Moment]:

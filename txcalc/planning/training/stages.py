@@ -114,6 +114,10 @@ class Pipeline:
             for i, (whole, rank) in enumerate(pairs)
         ]
 
+    def root(self, number: int) -> Composite:
+        """The tree of a piece, undivided."""
+        return list(self._cut(self._whole))[number]
+
     def of_stage(self, stage: int) -> list[Piece]:
         """The pieces of the ranks of one stage, from the front."""
         pp = self.recipe.layout.pp

@@ -1,0 +1,190 @@
+"""A layout against PyTorch's own sharding: every kind of rank's parameters, gradients, optimizer state, saved tensors
+and collectives, and the micro-batches that a schedule holds; equal to the byte.
+
+Layers are folded: one of each kind is run, then one more of each, and the rest are as many times the difference, which
+a third layer shows to be the same. What PyTorch has no part for is not compared, and said.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from txcalc.errors import InputError
+from txcalc.model import Model
+from txcalc.parts.model import Stack
+from txcalc.planning.training import Recipe, in_flight, memory
+from txcalc.planning.training.activations import kept
+from txcalc.planning.training.collectives import collectives
+from txcalc.planning.training.memory import Plan, Rank, width_of
+from txcalc.planning.training.profiles import LOSS_KEEPS, logits
+from txcalc.planning.training.stages import Pipeline
+from txcalc.verify.parallel import Job, check, folded, live, measure
+from txcalc.verify.saved import claims
+from txcalc.verify.verdict import Row, Verdict
+
+STATES, FAKE, SCHEDULE = "torch's sharding", "fake process group", "torch's schedule"
+COMPARED = ("parameters", "gradients", "optimizer", "saved", "saved by the loss")
+
+
+class _Point(NamedTuple):
+    """A rank's piece with so many layers of each kind, and what it is for."""
+
+    piece: int
+    counts: tuple[int, ...]
+
+
+def verify_layout(model: Model, recipe: Recipe, ranks: int | None = None) -> Verdict:
+    """Every distinct rank of a layout (at most `ranks` of a stage: the first and the last), predicted and measured.
+
+    Errors: `NoParallel` where torch lacks what is needed; `InputError` for a recipe that cannot be, or that is not
+    PyTorch's.
+    """
+    check()
+    _provable(recipe)
+    plan = memory(model, recipe)
+    pipeline = Pipeline(model, recipe)
+    verdict = Verdict(f"{model.name}, {recipe.layout}")
+    for stage in range(recipe.layout.pp):
+        all_of_them = [rank for rank in plan.ranks if rank.stage == stage]
+        few = (
+            all_of_them if ranks is None or len(all_of_them) <= ranks else [*all_of_them[: ranks - 1], all_of_them[-1]]
+        )
+        for rank in few:
+            verdict.rows += _rows(model, recipe, pipeline, rank, affine=rank is few[0] and stage == 0)
+    if recipe.layout.pp > 1:
+        verdict.rows += _in_flight(recipe)
+    verdict.notes += _notes(model, recipe, plan)
+    return verdict
+
+
+def _provable(recipe: Recipe) -> None:
+    """Errors: `InputError` with everything that PyTorch does not do, and that is therefore modelled."""
+    recipe.check()
+    faults = []
+    if recipe.framework != "fsdp2":
+        faults.append(
+            f"--framework {recipe.framework} is modelled from its source; fsdp2 is what torch itself can show"
+        )
+    if recipe.recompute != "none":
+        faults.append(
+            f"--recompute {recipe.recompute}: a checkpoint's inputs are kept by no tensor that autograd saves"
+        )
+    if recipe.adapters is not None:
+        faults.append("adapters are modelled: torch has none")
+    if recipe.layout.ep > 1:
+        faults.append("ep: torch has no style for experts, their exchange is modelled")
+    if recipe.shards == 1 and recipe.compute_bytes != recipe.parameter_bytes:
+        faults.append("without fsdp torch computes in the parameters' dtype: give both the same (--parameters bf16)")
+    if recipe.shards == 1 and recipe.layout.dp > 1:
+        faults.append("dp without fsdp: DistributedDataParallel's buckets are modelled; fsdp=N is proved")
+    if recipe.layout.cp > 1 and recipe.context != "ring":
+        faults.append(f"context {recipe.context}: what its ranks exchange is modelled")
+    if faults:
+        raise InputError("verify --layout", faults)
+
+
+def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: Rank, affine: bool) -> Iterator[Row]:
+    pieces = pipeline.of_stage(rank.stage)
+    inner = replace(recipe, layout=recipe.layout)
+    models = {piece.number: replace(model, root=pipeline.root(piece.number)) for piece in pieces}
+    points = [point for number, one in models.items() for point in _points(number, one, affine)]
+    local = replace(inner, accumulation=max(1, recipe.accumulation))
+    jobs = [Job(folded(models[p.piece], p.counts), local, rank.rank) for p in points]
+    (found,) = measure([jobs])
+    measured = dict(zip(points, found, strict=True))
+    each = {number: _whole(number, one, measured) for number, one in models.items()}
+    where, oracle = f"rank {rank.rank} of {recipe.layout.gpus:,}, stage {rank.stage}", FAKE
+    total: Counter[str] = Counter()
+    for table in each.values():
+        total.update(table)
+    width = width_of(model)
+    want = Counter(rank.state._asdict())
+    saved = [kept(piece, recipe, width) for piece in pieces]
+    want["saved"] = sum(one.saved for one in saved)
+    want["saved by the loss"] = LOSS_KEEPS * logits(recipe, pieces, rank.column)
+    for kind, sent in collectives(pieces, recipe, width, rank.column).items():
+        want[kind], want[f"{kind} bytes"] = sent
+    for name in [*COMPARED, *sorted((want.keys() | total.keys()) - {*COMPARED})]:
+        if name == "saved" and not all(claims(_ledger(one, recipe)) for one in models.values()):
+            continue
+        if want[name] or total[name]:
+            unit = "" if name in ("all_gather", "reduce_scatter", "all_reduce") else ", bytes"
+            quantity = name.removesuffix(" bytes") + unit
+            yield Row("", quantity, want[name], total[name], want[name] == total[name], oracle, where, rank.count)
+    yield from _affine(models, measured) if affine else ()
+
+
+def _ledger(model: Model, recipe: Recipe) -> Any:
+    return model.ledger(recipe.micro_batch, recipe.local_tokens, keep_scores=recipe.keep_scores)
+
+
+def _points(number: int, model: Model, affine: bool) -> Iterator[_Point]:
+    """One layer of each kind, one more of each that has more, and of the first such kind three, to show a line."""
+    root = model.root
+    if not isinstance(root, Stack):
+        yield _Point(number, ())
+        return
+    most = [group.count for group in root.groups]
+    if any(group.shared for group in root.groups):
+        yield _Point(number, tuple(most))
+        return
+    one = tuple(min(1, n) for n in most)
+    yield _Point(number, one)
+    for i, n in enumerate(most):
+        for more in (2, 3) if affine else (2,):
+            if n >= more:
+                yield _Point(number, (*one[:i], more, *one[i + 1 :]))
+
+
+def _whole(number: int, model: Model, measured: Mapping[_Point, Mapping[str, int]]) -> Counter[str]:
+    """What all layers of a piece come to."""
+    points = [point for point in measured if point.piece == number]
+    base = measured[points[0]]
+    total = Counter(base)
+    root = model.root
+    for i, group in enumerate(root.groups if isinstance(root, Stack) and points[0].counts else ()):
+        if group.count > points[0].counts[i]:
+            counts = points[0].counts
+            more = measured[_Point(number, (*counts[:i], 2, *counts[i + 1 :]))]
+            for name in {*more, *base}:
+                total[name] += (group.count - 1) * (more.get(name, 0) - base.get(name, 0))
+    return total
+
+
+def _affine(models: Mapping[int, Model], measured: Mapping[_Point, Mapping[str, int]]) -> Iterator[Row]:
+    """A third layer adds what the second did."""
+    for point, found in measured.items():
+        if 3 in point.counts:
+            i = point.counts.index(3)
+            one, two = (measured[point._replace(counts=(*point.counts[:i], n, *point.counts[i + 1 :]))] for n in (1, 2))
+            names = {*one, *two, *found}
+            want = sum(2 * two.get(name, 0) - one.get(name, 0) for name in names)
+            got = sum(found.get(name, 0) for name in names)
+            same = all(found.get(n, 0) - two.get(n, 0) == two.get(n, 0) - one.get(n, 0) for n in names)
+            yield Row(f"layers of kind {i}", "all of the above on 1, 2 and 3 layers", want, got, same, FAKE)
+
+
+def _in_flight(recipe: Recipe) -> Iterator[Row]:
+    for stage, found in enumerate(live(recipe)):
+        want = tuple(sorted(in_flight(recipe, stage)))
+        where = f"stage {stage}, {recipe.accumulation} micro-batches, {recipe.schedule}"
+        predicted, measured = (max(map(sum, held)) for held in (want, found))
+        yield Row("", "micro-batches in flight", predicted, measured, want == found, SCHEDULE, where)
+
+
+def _notes(model: Model, recipe: Recipe, plan: Plan) -> list[str]:
+    notes = [
+        "proved for this layout: parameters, gradients, optimizer state, saved tensors, collectives; modelled: "
+        "gathered weights, buffers, the loss's temporaries, the moment that is largest, and what is reserved",
+        "norms and attention as their fused kernels keep: the input and one or two fp32 numbers a row",
+    ]
+    if not claims(_ledger(model, recipe)):
+        notes.append("saved tensors: not compared, a part of this model is only modelled there")
+    if recipe.layout.cp > 1:
+        notes.append("cp: state and what is kept of a rank's own tokens; torch's context parallel needs a GPU")
+    if len(plan.ranks) > 1:
+        notes.append(f"{len(plan.ranks)} kinds of ranks among {recipe.layout.gpus:,}")
+    return notes

@@ -1,0 +1,445 @@
+"""What PyTorch's own sharding does on one rank, on fake tensors and a fake process group: any world, no device.
+
+The one module that names torch's private parts (`PRIVATE`): a torch without them is refused, never guessed at. It runs
+in a process of its own for every rank, for a process group is made once.
+
+    fully_shard on every block and on the root · ColwiseParallel, RowwiseParallel, SequenceParallel · PipelineStage
+    under torch's schedules · an optimizer's step · collectives, with their bytes · saved_tensors_hooks
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from txcalc.errors import TxcalcError
+from txcalc.model import Model
+from txcalc.parts.linear import Lookup
+from txcalc.planning.training.collectives import per_head
+from txcalc.planning.training.recipe import Recipe
+from txcalc.planning.training.stages import Held, Pipeline
+from txcalc.reference import build, inputs, mode
+from txcalc.reference.run import Run
+from txcalc.verify.tracker import Tracker
+
+PRIVATE = (
+    ("torch.testing._internal.distributed.fake_pg", "FakeStore"),
+    ("torch._subclasses.fake_tensor", "FakeTensorMode"),
+    ("torch.distributed.fsdp", "fully_shard"),
+    ("torch.distributed.tensor", "DTensor"),
+    ("torch.distributed.tensor.parallel", "parallelize_module"),
+    ("torch.distributed.pipelining.schedules", "_PipelineSchedule._warmup_p2p"),
+    ("torch.distributed.pipelining.schedules", "ScheduleDualPipeV"),
+    ("torch.distributed.pipelining.stage", "InferenceMode"),
+    ("torch.distributed.pipelining.stage", "PipelineStage.backward_weight_one_chunk"),
+)
+TIMEOUT = 600  # seconds for one rank
+
+# torch's names of collectives, without the parts that differ between its two interfaces; and whose size counts: what
+# comes out of a gather, what goes into a reduction.
+COLLECTIVES = {
+    "_allgather_base_": ("all_gather", 0),
+    "all_gather_into_tensor": ("all_gather", None),
+    "_reduce_scatter_base_": ("reduce_scatter", 1),
+    "reduce_scatter_tensor": ("reduce_scatter", 0),
+    "allreduce_": ("all_reduce", 0),
+    "all_reduce": ("all_reduce", 0),
+    "all_reduce_": ("all_reduce", 0),
+}
+
+
+class NoParallel(TxcalcError):
+    """This torch lacks what the proof of a layout needs."""
+
+    exit_code = 3
+
+
+class Job(NamedTuple):
+    """One rank's work: a model (or a piece of one, cut to few layers) under a recipe, as rank `rank` of its world."""
+
+    model: Model
+    recipe: Recipe
+    rank: int
+
+
+def check() -> None:
+    """Errors: `NoParallel` that names what this torch does not have."""
+    missing = []
+    for module, name in PRIVATE:
+        try:
+            found: Any = import_module(module)
+            for part in name.split("."):
+                found = getattr(found, part)
+        except (ImportError, AttributeError):
+            missing.append(f"{module}.{name}")
+    if missing or not dist.is_available():
+        lacks = ", ".join(missing) or "torch.distributed"
+        raise NoParallel(f"verifying a layout needs {lacks}, which torch {torch.__version__} lacks (2.13 has it)")
+
+
+def measure(jobs: Sequence[Sequence[Job]]) -> list[list[dict[str, int]]]:
+    """What each job's rank holds and sends in one micro-batch and a step: the jobs of one list in one process."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["txcalc.verify.parallel"])
+    results = []
+    for some in jobs:
+        with context.Pool(1) as pool:
+            results.append(pool.apply_async(_run, (list(some),)).get(TIMEOUT))
+    return results
+
+
+def live(recipe: Recipe) -> list[tuple[tuple[int, ...], ...]]:
+    """The micro-batches that each stage's rank holds of its pieces at once, counted under torch's own schedule."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["txcalc.verify.parallel"])
+    found = []
+    for stage in range(recipe.layout.pp):
+        with context.Pool(1) as pool:
+            found.append(pool.apply_async(_live, (recipe, stage)).get(TIMEOUT))
+    return found
+
+
+def _group(rank: int, world: int) -> None:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
+
+
+def _run(jobs: list[Job]) -> list[dict[str, int]]:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    _group(jobs[0].rank, jobs[0].recipe.layout.gpus)
+    mesh = meshes(jobs[0].recipe)
+    return [_measured(job, mesh) for job in jobs]
+
+
+def meshes(recipe: Recipe) -> Any:
+    """pp × dp × (fsdp and cp) × tp: ranks of cp hold the same weights as those of fsdp, and split them alike."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    layout = recipe.layout
+    sizes = (layout.pp, layout.dp, layout.fsdp * layout.cp, layout.tp)
+    return init_device_mesh("cpu", sizes, mesh_dim_names=("pp", "dp", "fsdp", "tp"))
+
+
+def _measured(job: Job, mesh: Any) -> dict[str, int]:
+    """Bytes of parameters, gradients, optimizer state and what is saved; collectives: how many, of how many bytes."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    model, recipe = job.model, job.recipe
+    found: Counter[str] = Counter()
+    net = sharded(model, recipe, mesh)
+    shares = recipe.layout.sp
+    with FakeTensorMode(allow_non_fake_inputs=True), ExitStack() as stack:
+        stack.enter_context(mode(shares=shares, explicit=recipe.keep_scores))
+        net.to_empty(device="cpu")
+        _tie(net)
+        saved, collectives = Saved(net), Collectives()
+        x = _inputs(model, recipe)
+        with collectives, saved.recording(), _loss_parallel(recipe):
+            backward(net(x), model)
+        optimizer = stepper(recipe, net)
+        optimizer.step()
+    for parameter in net.parameters():
+        found["parameters"] += _bytes(parameter)
+        found["gradients"] += 0 if parameter.grad is None else _bytes(parameter.grad)
+        state = optimizer.state.get(parameter, {})
+        found["optimizer"] += sum(_bytes(value) for name, value in state.items() if name != "step" and value.dim())
+    return dict(found + Counter(saved.bytes) + Counter(collectives.found))
+
+
+def _inputs(model: Model, recipe: Recipe) -> Tensor:
+    """Ids, or the vectors that the stage before sends."""
+    x, *_ = inputs(model, recipe.micro_batch, recipe.local_tokens)
+    if model.root.embedding is None:  # type: ignore[attr-defined]
+        width = next(reversed(model.spec["stacks"].values()))["d_model"]
+        x = torch.empty(recipe.micro_batch, recipe.local_tokens // recipe.layout.sp, width, dtype=_dtype(recipe))
+        x.requires_grad_()
+    return x
+
+
+def backward(y: Any, model: Model) -> None:
+    """Of cross-entropy in float32 where there are logits of every position; of what else comes out, as it is."""
+    y = y[0] if isinstance(y, tuple) else y
+    if has_logits(model):
+        labels = torch.zeros(y.shape[0] * y.shape[1], dtype=torch.long)
+        F.cross_entropy(y.flatten(0, 1).float(), labels).backward()
+    else:
+        y.backward(torch.ones_like(y))
+
+
+def has_logits(model: Model) -> bool:
+    """Whether it ends in a head over every position."""
+    root: Any = getattr(model.root, "decoder", getattr(model.root, "stack", model.root))
+    return root.head is not None and not root.head.one
+
+
+def _dtype(recipe: Recipe) -> torch.dtype:
+    return {2: torch.bfloat16, 4: torch.float32}[recipe.compute_bytes]
+
+
+def stepper(recipe: Recipe, net: nn.Module) -> torch.optim.Optimizer:
+    """PyTorch's optimizer of that name, tensor by tensor (DTensors of two meshes cannot be stepped together)."""
+    made: dict[str, Any] = {
+        "adamw": lambda p: torch.optim.AdamW(p, foreach=False),
+        "sgd": lambda p: torch.optim.SGD(p, lr=0.1, foreach=False),
+        "sgd-momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, foreach=False),
+    }
+    if recipe.optimizer not in made:
+        raise NoParallel(f"PyTorch has no {recipe.optimizer} that steps sharded tensors: its state is modelled")
+    return made[recipe.optimizer](net.parameters())  # type: ignore[no-any-return]
+
+
+def sharded(model: Model, recipe: Recipe, mesh: Any, device: str = "meta") -> nn.Module:
+    """The reference module of a model (all of it, or a piece of a pipeline), split by torch."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.distributed.tensor.parallel import parallelize_module
+
+    layout = recipe.layout
+    width = {2: torch.bfloat16, 4: torch.float32}[recipe.parameter_bytes]
+    net: Any = build(model, device=device, dtype=width)
+    if layout.tp > 1:
+        parallelize_module(net, mesh["tp"], plan(model, recipe))
+        _tie(net)
+    if recipe.shards > 1:
+        policy = MixedPrecisionPolicy(_dtype(recipe), {2: torch.bfloat16, 4: torch.float32}[recipe.reduce_bytes])
+        ways = mesh["dp", "fsdp"] if layout.dp > 1 else mesh["fsdp"]
+        for part in (*_blocks(net), net):
+            fully_shard(
+                part, mesh=ways, mp_policy=policy, reshard_after_forward=None if part is net else recipe.reshard
+            )
+    return net  # type: ignore[no-any-return]
+
+
+def _blocks(net: nn.Module) -> Iterator[nn.Module]:
+    for stack in (getattr(net, "encoder", None), getattr(net, "decoder", None), net):
+        yield from dict.fromkeys(getattr(stack, "layers", ()))
+
+
+def _tie(net: Any) -> None:
+    """A tied matrix is one parameter again after both its modules were replaced."""
+    for module in net.modules():
+        tokens, head = getattr(module, "embedding", None), getattr(module, "head", None)
+        part = getattr(module, "part", None)
+        if part is not None and tokens is not None and head is not None and part.head.projection.tied:
+            head.projection.weight = tokens.tokens.weight
+
+
+def plan(model: Model, recipe: Recipe) -> dict[str, Any]:
+    """Which of torch's styles each module takes: by how the tree says that its weights are split.
+
+    Errors: `NoParallel` where torch has no style for what a branch holds.
+    """
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        PrepareModuleInput,
+        RowwiseParallel,
+        SequenceParallel,
+    )
+
+    between: Any = Shard(1) if recipe.layout.sp > 1 else Replicate()
+    styles: dict[str, Any] = {}
+    alone = replace(recipe, layout=recipe.layout.replace(pp=1, vpp=1), schedule="1f1b")
+    (piece,) = Pipeline(model, alone).pieces
+    for held in piece.leaves:
+        axes = [axis for _, _, axis in held.axes()]
+        for path in _paths(held):
+            owner, _, _ = path.rpartition(".")
+            if held.between:
+                if axes and recipe.layout.sp > 1:
+                    styles[path] = SequenceParallel()
+            elif isinstance(held.entry.leaf, Lookup) and axes == [0]:
+                styles[path] = RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
+            elif held.entry.kind == "head" and axes == [0]:
+                local = not recipe.loss_parallel
+                layouts = Replicate() if local else Shard(-1)
+                styles[path] = ColwiseParallel(input_layouts=between, output_layouts=layouts, use_local_output=local)
+            elif held.column and axes[0] == 0 and held.layers:
+                styles[path] = ColwiseParallel()
+                ins, outs = (between, None), (Replicate(), None)
+                styles[owner] = PrepareModuleInput(input_layouts=ins, desired_input_layouts=outs)
+            elif axes[:1] == [1] and held.layers:
+                styles[path] = RowwiseParallel(output_layouts=between)
+            elif per_head(held):
+                styles[path] = SequenceParallel(sequence_dim=2)
+            elif axes:
+                raise NoParallel(f"{path}: torch has no tensor-parallel style for it, its split is modelled")
+    return styles
+
+
+def _paths(held: Held) -> Iterator[str]:
+    """The modules that a leaf stands for."""
+    names = [""]
+    for step in held.entry.steps:
+        numbers = [""] if step.indices is None else [f".{i}" for i in step.indices]
+        names = [f"{name}.{step.name}{number}".lstrip(".") for name in names for number in numbers]
+    return iter(names)
+
+
+@contextmanager
+def _loss_parallel(recipe: Recipe) -> Iterator[None]:
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    if recipe.layout.tp > 1 and recipe.loss_parallel:
+        with loss_parallel():
+            yield
+    else:
+        yield
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor._local_tensor if hasattr(tensor, "_local_tensor") else tensor
+
+
+def _bytes(tensor: Tensor) -> int:
+    return _local(tensor).numel() * tensor.dtype.itemsize
+
+
+class Saved:
+    """Bytes of the distinct storages that autograd keeps, in the modules and in the loss.
+
+    Left out: weights, and what is made of them alone; ids and boolean masks; tables of positions.
+    """
+
+    def __init__(self, net: nn.Module) -> None:
+        self.bytes = {"saved": 0, "saved by the loss": 0}
+        self.tracker, self._modules = Tracker(net), dict(net.named_modules())
+        self._seen = dict[int, Any]()
+        self._tables = set[int]()
+
+    def _pack(self, tensor: Tensor) -> Tensor:
+        local, path = _local(tensor), self.tracker.path
+        storage = local.untyped_storage()
+        if storage._cdata not in self._seen:
+            self._seen[storage._cdata] = storage
+            own = (_local(p).untyped_storage()._cdata for p in self._modules[path].parameters(recurse=False))
+            kept = local.dtype.is_floating_point and local.dim() > 1
+            if kept and storage._cdata not in self._tables and storage._cdata not in own:
+                self.bytes["saved" if path else "saved by the loss"] += storage.nbytes()
+        return tensor
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        once, tables = Run.once, self._tables
+
+        def noted(self: Run, key: Any, make: Any) -> Tensor:
+            table = once(self, key, make)
+            tables.add(table.untyped_storage()._cdata)
+            return table
+
+        Run.once = noted  # type: ignore[method-assign]
+        try:
+            with self.tracker, saved_tensors_hooks(self._pack, lambda tensor: tensor):
+                yield
+        finally:
+            Run.once = once  # type: ignore[method-assign]
+
+
+class Collectives(TorchDispatchMode):
+    """How many collectives of each kind ran, and the bytes of them: of a gather what came out, else what went in."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(kind.__name__ == "DTensor" for kind in types):  # its own collectives come after it
+            return NotImplemented
+        result = function(*args, **(kwargs or {}))
+        space, _, rest = str(function).partition(".")
+        name = rest.rpartition(".")[0]
+        if "c10d" in space and name in COLLECTIVES:
+            kind, which = COLLECTIVES[name]
+            operand = result if which is None else args[which]
+            operand = operand[0] if isinstance(operand, (list, tuple)) else operand
+            self.found[kind] += 1
+            self.found[f"{kind} bytes"] += operand.numel() * operand.dtype.itemsize
+        elif "c10d" in space and "wait" not in name:
+            self.found[f"unknown {name}"] += 1
+        return result
+
+
+def _live(recipe: Recipe, stage: int) -> tuple[tuple[int, ...], ...]:
+    """Runs torch's schedule on a stage of small linear layers, and notes how many micro-batches it holds."""
+    from torch.distributed.pipelining import schedules
+    from torch.distributed.pipelining.stage import PipelineStage
+
+    modes = import_module("torch.distributed.pipelining.stage").InferenceMode
+
+    torch.set_num_threads(1)
+    layout, pieces = recipe.layout, recipe.pieces
+    _group(stage, layout.pp)
+    total, v_shaped = layout.pp * pieces, recipe.schedule in ("zbv", "dualpipev")
+    numbers = [stage, total - 1 - stage] if v_shaped else list(range(stage, total, layout.pp))
+    x = torch.zeros(1, 4)
+    now, found = Counter[int](), list[tuple[int, ...]]()
+
+    def note(stage: Any, change: int) -> None:
+        now[numbers.index(stage.stage_index)] += change
+        found.append(tuple(now[i] for i in range(pieces)))
+
+    class Counting(PipelineStage):
+        def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+            note(self, 1)
+            return super().forward_one_chunk(*args, **kwargs)
+
+        def backward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+            result = super().backward_one_chunk(*args, **kwargs)
+            note(self, -1 if kwargs.get("full_backward", True) else 0)
+            return result
+
+        def backward_weight_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+            result = super().backward_weight_one_chunk(*args, **kwargs)
+            note(self, -1)
+            return result
+
+    def static(self: Any, stages: Any, *rest: Any, **more: Any) -> None:
+        for one in stages:
+            one._inference_mode = modes.STATIC
+
+    schedules._PipelineSchedule._warmup_p2p = static  # type: ignore[method-assign]
+    like = x.clone().requires_grad_()
+    made = [
+        Counting(
+            nn.Linear(4, 4), i, total, torch.device("cpu"),
+            input_args=(like if i else x,), output_args=(like,), input_grads=(x if i else None,), output_grads=(x,),
+        )
+        for i in numbers
+    ]  # fmt: skip
+    name = {
+        "gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved": "ScheduleInterleaved1F1B",
+        "zb": "ScheduleInterleavedZeroBubble", "zbv": "ScheduleZBVZeroBubble", "dualpipev": "ScheduleDualPipeV",
+    }[recipe.schedule]  # fmt: skip
+    m = recipe.accumulation
+    single = recipe.schedule in ("gpipe", "1f1b")
+    schedule = getattr(schedules, name)(made[0] if single else made, m, loss_fn=lambda y, target: (y - target).sum())
+    batch = torch.zeros(m, 4)
+    schedule.step(*((batch,) if 0 in numbers else ()), **({"target": batch} if total - 1 in numbers else {}))
+    fullest = [
+        a for a in set(found) if not any(b != a and all(p >= q for p, q in zip(b, a, strict=True)) for b in found)
+    ]
+    return tuple(sorted(fullest))
+
+
+def folded(model: Model, counts: Sequence[int]) -> Model:
+    """The model with so many layers of each kind."""
+    root: Any = model.root
+    groups, number = [], 0
+    for group, count in zip(root.groups if counts else (), counts, strict=True):
+        groups.append(group._replace(indices=tuple(range(number, number + count)), count=count))
+        number += count
+    return replace(model, root=replace(root, groups=tuple(groups))) if counts else model

@@ -96,6 +96,7 @@ def test_the_largest_that_fits_is_the_last_that_does(llama: Model) -> None:
     [
         (Recipe(Layout(tp=0)), "tp is 0, expected a whole number from 1"),
         (Recipe(Layout(tp=16)), "tp is 16, expected a divisor of n_heads = 8"),
+        (Recipe(Layout(tp=8)), "tp is 8, expected at most 4 with --framework fsdp2, which repeats no key/value heads"),
         (Recipe(Layout(pp=8)), "pp · pieces is 8, expected at most the 4 layers"),
         (Recipe(Layout(pp=2, vpp=2), accumulation=4), "vpp is 2, expected 1 with --schedule 1f1b"),
         (Recipe(Layout(pp=4), schedule="dualpipev", accumulation=4), "accumulation is 4, expected at least 8"),
@@ -113,6 +114,13 @@ def test_what_cannot_be_is_refused(recipe: Recipe, said: str) -> None:
     with pytest.raises(InputError) as error:
         memory(load(LLAMA), recipe)
     assert said in str(error.value)
+
+
+def test_key_value_heads_are_repeated_where_the_framework_does() -> None:
+    (rank,) = memory(load(LLAMA), Recipe(Layout(tp=8), framework="megatron", tokens=64)).ranks
+    heads = 4 * 2 * 8 * 64 * 2  # of one head k and v, in bf16
+    without = memory(load(LLAMA), Recipe(Layout(tp=4), framework="megatron", tokens=64)).ranks[0]
+    assert rank.state.parameters > without.state.parameters // 2 + heads // 4
 
 
 def test_an_unknown_optimizer_is_told_its_neighbours() -> None:

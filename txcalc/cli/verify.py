@@ -59,6 +59,23 @@ def verify(
     show: Annotated[
         Path | None, typer.Option(help="A suite's file as tables; nothing is measured.", metavar="FILE.json")
     ] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            help="Training over many GPUs against PyTorch's own sharding (a fake process group): tp=8,sp=8,fsdp=4.",
+            metavar="AXES",
+        ),
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="With --layout: tokens=64,micro_batch=2,accumulation=8,schedule=1f1b,optimizer=adamw,parameter=bf16.",
+            metavar="K=V,…",
+        ),
+    ] = None,
+    ranks: Annotated[
+        int | None, typer.Option(help="With --layout: at most N kinds of ranks of a stage.", metavar="N")
+    ] = None,
     zero_cost: Annotated[bool, typer.Option(help="List the operators that may run without a count.")] = False,
     record: Annotated[bool, typer.Option(help="Keep what was found of presets, for the marks of show.")] = False,
     format_: o.Format = "table",
@@ -77,6 +94,10 @@ def verify(
     from txcalc.sources.presets import names
 
     chosen = o.chosen(format_, json_)
+    if layout is not None:
+        _layout(sources or [], layout, recipe, ranks, chosen)
+        return
+    _refuse({"--recipe": recipe, "--ranks": ranks is not None}, "belongs to --layout")
     of_suite = {"--out": out, "--limit": limit is not None}
     if show is not None or suite:
         if sources or everything or (show is not None and suite):
@@ -139,6 +160,30 @@ def verify(
             bar.advance(task)
     free = sorted(name for group in ZERO_COST.values() for name in group) if zero_cost else ()
     emit(report(verdicts, free), chosen)
+    if not all(verdict.ok for verdict in verdicts):
+        raise typer.Exit(1)
+
+
+def _layout(sources: list[str], layout: str, recipe: str | None, ranks: int | None, chosen: Any) -> None:
+    """Every model over the GPUs of a layout."""
+    from txcalc import load
+    from txcalc.cli.output import emit
+    from txcalc.errors import InputError
+    from txcalc.planning.layout import parse_layout
+    from txcalc.planning.training.recipe import parse_recipe
+
+    if not sources:
+        raise InputError("verify", ["expected models whose --layout is verified"])
+    if ranks is not None and ranks < 1:
+        raise InputError("verify", [f"--ranks is {ranks}, expected 1 or more"])
+    asked = parse_recipe(recipe or "", parse_layout(layout))
+    models = [load(source) for source in sources]
+
+    from txcalc.render.verify import report
+    from txcalc.verify.layouts import verify_layout
+
+    verdicts = [verify_layout(model, asked, ranks) for model in models]
+    emit(report(verdicts), chosen)
     if not all(verdict.ok for verdict in verdicts):
         raise typer.Exit(1)
 

@@ -129,7 +129,7 @@ def _verdict(verdict: Verdict) -> list[str]:
 def _shown(verdicts: Iterable[Verdict]) -> str:
     """The word for what was shown: that of the least sure of all quantities."""
     words = {known.how for verdict in verdicts for known in verdict.known.values()}
-    return "proved" if words == {"proved"} else "measured" if words == {"measured"} else "proved and measured"
+    return "proved" if words == {"proved"} else "measured" if words <= {"measured"} else "proved and measured"
 
 
 def _evidence(verdict: Verdict) -> list[str]:

@@ -25,7 +25,7 @@ from txcalc.verify.parallel import Job, check, folded, live, measure
 from txcalc.verify.saved import claims
 from txcalc.verify.verdict import Row, Verdict
 
-STATES, FAKE, SCHEDULE = "torch's sharding", "fake process group", "torch's schedule"
+FAKE, SCHEDULE = "torch on a fake process group", "torch's schedule"
 COMPARED = ("parameters", "gradients", "optimizer", "saved", "saved by the loss")
 
 
@@ -96,7 +96,7 @@ def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: Rank, affine: 
     (found,) = measure([jobs])
     measured = dict(zip(points, found, strict=True))
     each = {number: _whole(number, one, measured) for number, one in models.items()}
-    where, oracle = f"rank {rank.rank} of {recipe.layout.gpus:,}, stage {rank.stage}", FAKE
+    where, path = f"{recipe.layout}", f"rank {rank.rank}"
     total: Counter[str] = Counter()
     for table in each.values():
         total.update(table)
@@ -113,7 +113,7 @@ def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: Rank, affine: 
         if want[name] or total[name]:
             unit = "" if name in ("all_gather", "reduce_scatter", "all_reduce") else ", bytes"
             quantity = name.removesuffix(" bytes") + unit
-            yield Row("", quantity, want[name], total[name], want[name] == total[name], oracle, where, rank.count)
+            yield Row(path, quantity, want[name], total[name], want[name] == total[name], FAKE, where, rank.count)
     yield from _affine(models, measured) if affine else ()
 
 
@@ -164,15 +164,17 @@ def _affine(models: Mapping[int, Model], measured: Mapping[_Point, Mapping[str, 
             want = sum(2 * two.get(name, 0) - one.get(name, 0) for name in names)
             got = sum(found.get(name, 0) for name in names)
             same = all(found.get(n, 0) - two.get(n, 0) == two.get(n, 0) - one.get(n, 0) for n in names)
-            yield Row(f"layers of kind {i}", "all of the above on 1, 2 and 3 layers", want, got, same, FAKE)
+            yield Row(
+                "a third layer", "sum of all of these", want, got, same, FAKE, "a layer of each kind and two more"
+            )
 
 
 def _in_flight(recipe: Recipe) -> Iterator[Row]:
     for stage, found in enumerate(live(recipe)):
         want = tuple(sorted(in_flight(recipe, stage)))
-        where = f"stage {stage}, {recipe.accumulation} micro-batches, {recipe.schedule}"
+        where = f"{recipe.accumulation} micro-batches, {recipe.schedule}"
         predicted, measured = (max(map(sum, held)) for held in (want, found))
-        yield Row("", "micro-batches in flight", predicted, measured, want == found, SCHEDULE, where)
+        yield Row(f"stage {stage}", "micro-batches in flight", predicted, measured, want == found, SCHEDULE, where)
 
 
 def _notes(model: Model, recipe: Recipe, plan: Plan) -> list[str]:

@@ -6,9 +6,9 @@ A `Recipe` is data. Its faults need a model (`recipe.faults(model)`), its memory
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from txcalc.errors import Fault, InputError, UnknownName
+from txcalc.errors import Fault, InputError, UnknownName, nearest
 from txcalc.planning.layout import Layout
 from txcalc.units import bits_of
 
@@ -240,6 +240,37 @@ class Recipe:
     def pieces(self) -> int:
         """Pieces of the model that one rank of the pipeline holds."""
         return 2 if self.layout.pp > 1 and self.schedule in V_SHAPED else self.layout.vpp
+
+
+TEXTS = ("recompute", "optimizer", "framework", "schedule", "parameter", "gradient", "compute", "reduce", "context")
+NUMBERS = ("micro_batch", "accumulation", "tokens", "zero")
+FLAGS = ("loss_parallel", "keep_scores", "reshard")
+
+
+def parse_recipe(text: str, layout: Layout, where: str = "--recipe") -> Recipe:
+    """`tokens=64,micro_batch=2,schedule=1f1b` as a recipe; what is not named is as `Recipe` has it, of tokens 32 per
+    rank of cp and sp.
+
+    Errors: `InputError` with every fault at once.
+    """
+    known, faults = (*TEXTS, *NUMBERS, *FLAGS), list[Fault | str]()
+    found: dict[str, Any] = {"tokens": 32 * layout.cp * layout.sp}
+    for pair in filter(None, text.split(",")):
+        name, _, value = (piece.strip() for piece in pair.partition("="))
+        if name not in known:
+            near = nearest(name, known)
+            faults.append(f"{name!r} is no part of a recipe (" + (f"did you mean {near[0]}?)" if near else "unknown)"))
+        elif name in FLAGS and value not in ("on", "off"):
+            faults.append(Fault(name, value, "on or off"))
+        elif name in NUMBERS and not (value.isascii() and value.isdecimal() and len(value) < 10):
+            faults.append(Fault(name, value, "a whole number"))
+        else:
+            found[name] = value == "on" if name in FLAGS else int(value) if name in NUMBERS else value
+    if faults:
+        raise InputError(where, faults)
+    recipe = Recipe(layout=layout, **found)
+    recipe.check()
+    return recipe
 
 
 def _fsdp(recipe: Recipe) -> str:

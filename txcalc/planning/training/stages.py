@@ -79,6 +79,8 @@ class Pipeline:
         (stage,) = sharding.stages(inner)
         self.notes = sharding.notes(inner)
         self._rank, self._whole, self._total = stage.root, model.root, total
+        if recipe.rules.name == "fsdp2" and (faults := list(self._repeated())):
+            raise InputError(f"layout {layout}", faults)
 
     def _faults(self, sharding: parallelism.Sharding, total: int) -> Iterator[Fault | str]:
         layout = self.recipe.layout
@@ -88,6 +90,17 @@ class Pipeline:
             yield Fault("pp · pieces", total, f"at most the {sharding.layers} layers")
         if layout.ep > 1 and not sharding.has_experts:
             yield Fault("ep", layout.ep, "1: the model has no experts")
+
+    def _repeated(self) -> Iterator[Fault | str]:
+        """What several ranks of tp would hold alike: PyTorch cuts, and repeats no share of a matrix."""
+        tp = self.recipe.layout.tp
+        for held in _held(self._whole, self._rank, self.model.workload()):
+            for own, whole, axis in held.axes():
+                if axis is not None and not held.entry.routed and whole[axis] == own[axis] * (whole[axis] // own[axis]):
+                    ways = whole[axis] // own[axis]
+                    if ways < tp:
+                        expected = f"at most {ways} with --framework fsdp2, which repeats no key/value heads"
+                        yield Fault("tp", tp, expected, "megatron and nanotron do")
 
     @cached_property
     def sizes(self) -> list[int]:

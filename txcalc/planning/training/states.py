@@ -83,6 +83,7 @@ class Optimizer(NamedTuple):
     what: str
     source: str
     size: Callable[[Shape, int, bool], int]
+    like_gradient: bool = False  # its state is a copy of the first gradient, in the gradient's shape
 
 
 def _states(number: int) -> Callable[[Shape, int, bool], int]:
@@ -123,7 +124,7 @@ OPTIMIZERS = {
         _blockwise(2),
     ),
     "sgd": Optimizer("nothing", "Robbins and Monro 1951", _states(0)),
-    "sgd-momentum": Optimizer("a momentum", "Polyak 1964; torch.optim.SGD", _states(1)),
+    "sgd-momentum": Optimizer("a momentum", "Polyak 1964; torch.optim.SGD", _states(1), like_gradient=True),
     "lion": Optimizer("one moment", "Chen et al. 2023 (arXiv 2302.06675)", _states(1)),
     "muon": Optimizer(
         "a momentum for matrices between hidden vectors, AdamW's two moments for all else",
@@ -162,7 +163,7 @@ def states(held: Sequence[Tensor], recipe: Recipe, shard: int) -> State:
         parameters += tensor.copies * width * product(mine if zero == 3 else whole)
         if tensor.learns:
             gradients += tensor.copies * kept * product(mine if zero >= 2 else tensor.gradient or whole)
-            own = mine if zero else whole
+            own = mine if zero else tensor.gradient or whole if optimizer.like_gradient else whole
             beside += tensor.copies * (optimizer.size(own, master or width, tensor.hidden) + master * product(own))
     return State(parameters, gradients, beside)
 

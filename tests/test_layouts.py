@@ -1,0 +1,112 @@
+"""Layouts against PyTorch's own sharding: predicted and measured, equal to the byte, on every kind of rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from txcalc import load
+from txcalc.errors import InputError
+from txcalc.planning.training import Layout, Recipe
+from txcalc.planning.training.recipe import parse_recipe
+
+pytest.importorskip("torch")
+
+LLAMA = "D=64 L=2 h=8 h_kv=4 F=96 V=250"
+
+SAMPLE: list[tuple[str, Layout, dict[str, Any]]] = [
+    (LLAMA, Layout(fsdp=3), {"micro_batch": 2}),
+    (LLAMA, Layout(tp=4, sp=4, fsdp=256), {}),  # more ranks than rows
+    (LLAMA, Layout(tp=2), {"parameter": "bf16", "optimizer": "sgd-momentum"}),  # the table's gradient is whole
+    (LLAMA + " tied", Layout(tp=2, sp=2, pp=2, fsdp=2), {"accumulation": 4}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("source", "layout", "more"), SAMPLE, ids=lambda value: str(value))
+def test_a_layout_is_as_torch_has_it(source: str, layout: Layout, more: dict[str, Any]) -> None:
+    from txcalc.verify.layouts import verify_layout
+
+    recipe = Recipe(layout, tokens=32 * layout.sp, **more)
+    verdict = verify_layout(load(source), recipe)
+    assert verdict.ok, verdict.failures
+    assert {"parameters, bytes", "gradients, bytes", "saved, bytes"} <= {row.quantity for row in verdict.rows}
+
+
+@pytest.mark.slow
+def test_a_wrong_prediction_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from txcalc.planning.training import states
+    from txcalc.verify.layouts import verify_layout
+
+    right = states.chunk
+    monkeypatch.setattr(states, "chunk", lambda n, ways, rank: right(n, ways, rank) + 1)
+    verdict = verify_layout(load(LLAMA), Recipe(Layout(fsdp=3), tokens=32))
+    assert {row.quantity for row in verdict.failures} >= {"parameters, bytes", "optimizer, bytes"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb", "zbv", "dualpipev"])
+def test_schedules_are_torch_s_action_by_action(schedule: str) -> None:
+    from torch.distributed.pipelining import schedules
+
+    from txcalc.planning.training import order
+
+    name = {"interleaved": "Interleaved1F1B", "zb": "InterleavedZeroBubble", "zbv": "ZBVZeroBubble"}
+    if schedule in ("gpipe", "1f1b"):  # torch has no list of theirs
+        from txcalc.planning.training import in_flight
+        from txcalc.verify.parallel import live
+
+        recipe = Recipe(Layout(pp=3), accumulation=5, schedule=schedule)
+        assert live(recipe) == [in_flight(recipe, stage) for stage in range(3)]
+        return
+    cls: Any = getattr(schedules, "Schedule" + name.get(schedule, "DualPipeV"))
+    letters = {"FORWARD": "F", "FULL_BACKWARD": "B", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W"}
+    cases = 0
+    for pp in range(2, 17):
+        for pieces in (2,) if schedule in ("zbv", "dualpipev") else (1, 2, 3) if schedule == "zb" else (2, 3):
+            for m in (2 * pp, 3 * pp) if schedule == "dualpipev" else (pp, 2 * pp, 3 * pp):
+                made = object.__new__(cls)
+                made.pp_group_size, made._n_microbatches, made.n_local_stages = pp, m, pieces
+                made.num_stages = made._num_stages = pp * pieces
+                made.number_of_rounds = m // pp
+                made.microbatches_per_round = pp
+                for rank in range(pp):
+                    theirs = [
+                        (letters[part.computation_type.name], part.stage_index, part.microbatch_index)
+                        for action in made._calculate_single_rank_operations(rank)
+                        if action is not None
+                        for part in action.sub_actions or [action]
+                    ]
+                    v_shaped = schedule in ("zbv", "dualpipev")
+                    numbers = [rank, 2 * pp - 1 - rank] if v_shaped else list(range(rank, pp * pieces, pp))
+                    ours = [
+                        (kind, numbers[piece], batch) for kind, piece, batch in order(schedule, pp, rank, m, pieces)
+                    ]
+                    assert ours == theirs, (schedule, pp, pieces, m, rank)
+                    cases += 1
+    assert cases > 200
+
+
+def test_what_torch_cannot_show_is_refused() -> None:
+    from txcalc.verify.layouts import verify_layout
+
+    with pytest.raises(InputError, match="modelled from its source"):
+        verify_layout(load(LLAMA), Recipe(Layout(dp=2), framework="megatron", tokens=64))
+
+
+def test_a_torch_without_the_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from txcalc.verify import parallel
+
+    monkeypatch.setattr(parallel, "PRIVATE", (("torch.distributed.fsdp", "shard_all_of_it"),))
+    with pytest.raises(parallel.NoParallel, match=r"needs torch\.distributed\.fsdp\.shard_all_of_it") as error:
+        parallel.check()
+    assert error.value.exit_code == 3
+
+
+def test_a_recipe_is_read() -> None:
+    recipe = parse_recipe("tokens=64, micro_batch=2,reshard=off,schedule=gpipe", Layout(fsdp=2))
+    assert (recipe.tokens, recipe.micro_batch, recipe.reshard, recipe.schedule) == (64, 2, False, "gpipe")
+    with pytest.raises(InputError) as error:
+        parse_recipe("micro=2,reshard=yes,tokens=x", Layout())
+    assert len(error.value.faults) == 3

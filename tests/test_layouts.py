@@ -29,7 +29,7 @@ def test_a_layout_is_as_torch_has_it(source: str, layout: Layout, more: dict[str
     from txcalc.verify.layouts import verify_layout
 
     recipe = Recipe(layout, tokens=32 * layout.sp, **more)
-    verdict = verify_layout(load(source), recipe)
+    verdict = verify_layout(load(source), recipe, ranks=2)
     assert verdict.ok, verdict.failures
     assert {"parameters, bytes", "gradients, bytes", "saved, bytes"} <= {row.quantity for row in verdict.rows}
 

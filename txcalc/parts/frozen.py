@@ -21,7 +21,7 @@ def frozen(cls: type[T]) -> type[T]:
     """
     cls.__setattr__ = _set_once  # type: ignore[method-assign]
     cls.__repr__ = _shown  # type: ignore[method-assign]
-    cls.__getstate__ = _fields  # type: ignore[attr-defined]
+    cls.__getstate__ = _fields  # type: ignore[method-assign]
     return dataclass(eq=False, repr=False)(cls)
 
 

@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import FAMILIES
 
+from txcalc.errors import InputError
 from txcalc.ledger import QUANTITIES, Ledger, walk
 from txcalc.model import Model
 from txcalc.notation import LATEX, Sum, tidy, write
 from txcalc.parts.part import Workload
+from txcalc.planning.layout import Layout
 from txcalc.sources import build, load
 from txcalc.sources.presets import names
 from txcalc.symbols import BY_LETTER
@@ -312,3 +314,54 @@ def test_without_sympy_the_extra_is_named() -> None:
     assert result.stderr == (
         "txcalc: a formula in letters needs sympy, which is not installed (pip install 'txcalc[symbolic]')\n"
     )
+
+
+RANKS = [
+    ("llama-3.1-8b", Layout(tp=8)),
+    ("llama-3.1-8b", Layout(tp=16)),  # more ranks than key/value heads
+    ("llama-3.1-8b", Layout(tp=4, sp=4)),
+    ("gpt2", Layout(tp=4)),  # a vocabulary that is padded
+    ("falcon-7b", Layout(dp=2)),
+    ("palm-540b", Layout(tp=8)),
+    ("deepseek-v3", Layout(tp=4, ep=2)),
+    ("deepseek-v3", Layout(tp=4, dp=4, ep=16)),
+    ("mixtral-8x7b", Layout(tp=4, dp=4, ep=8)),
+    ("mixtral-8x7b", Layout(tp=4, dp=4, ep=4, etp=4)),
+    ("mamba2-2.7b", Layout(tp=2)),
+    ("jamba-v0.1", Layout(tp=4)),
+    ("qwen3-next-80b-a3b", Layout(tp=4)),
+    ("t5-small", Layout(tp=2)),
+    ("whisper-large-v3", Layout(tp=4)),
+]
+
+
+@pytest.mark.parametrize(("name", "layout"), RANKS, ids=lambda value: str(value).replace(" ", ","))
+def test_formulas_of_a_rank_give_its_numbers(name: str, layout: Layout) -> None:
+    """Every figure of every part, in letters and in ints; and each can be written."""
+    model = load(name)
+    work = model.workload(2, 24)
+    rows, letters = algebra.formulas(model, work, layout=layout)
+    numbers = algebra.values(letters)
+    for row in rows:
+        assert row.expression.xreplace(numbers) == sympy.Rational(str(row.value)), (row.path, row.quantity)
+        assert write(tidy(row.expression))
+    sent = [row for row in rows if row.quantity == "sent" and not row.path]
+    assert bool(sent) == (layout.tp > 1 or layout.ep > 1)
+    if layout.tp > 1:
+        assert algebra.symbol("tp") in sent[0].expression.free_symbols
+
+
+def test_what_a_rank_sends_is_written() -> None:
+    model = load("deepseek-v3")
+    rows, _ = algebra.formulas(model, model.workload(), "layers.3.experts", Layout(tp=4, dp=4, ep=16))
+    written = {row.path.rpartition(".")[2]: write(tidy(row.expression)) for row in rows if row.quantity == "sent"}
+    assert written["gather"] == "B·T·D·(tp − 1)/tp"
+    assert written["dispatch"] == "B·T·D·(((ep − 1)/ep)^k·(1 − ep) + ep − 1)/tp"
+    dispatch = next(row for row in rows if row.path.endswith("dispatch") and row.quantity == "sent")
+    assert r"^{k}" in write(tidy(dispatch.expression), LATEX)
+
+
+def test_stages_have_no_formula_of_their_own() -> None:
+    model = load("gpt2")
+    with pytest.raises(InputError, match="pp is 2, expected 1"):
+        algebra.formulas(model, model.workload(), layout=Layout(pp=2))

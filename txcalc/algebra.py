@@ -12,14 +12,17 @@ from functools import cache
 from itertools import chain, count, product
 from typing import Any, NamedTuple
 
-from txcalc.errors import MissingExtra
+from txcalc.errors import Fault, InputError, MissingExtra
 from txcalc.ledger import Ledger, walk
 from txcalc.model import MIXERS, Model
 from txcalc.notation import LATEX, TEXT, Expression, Style, Term, tidy, write
 from txcalc.num import whole
 from txcalc.parts.model import FixedLength
 from txcalc.parts.part import Composite, Workload
+from txcalc.parts.sharding import Ways
 from txcalc.planning.crossover import RULES, Crossover, Lengths, Rule
+from txcalc.planning.layout import Layout
+from txcalc.planning.parallelism import Sharding
 from txcalc.sources import build
 from txcalc.sources.assemble import assemble, positions_of
 from txcalc.symbols import BY_LETTER, TABLE, Symbol
@@ -191,24 +194,30 @@ FIGURES: dict[str, Callable[[Ledger], Any]] = {
     "cache_constant": lambda ledger: ledger.cache_terms.constant,
     "cache": lambda ledger: ledger.total("cache"),
     "saved": lambda ledger: ledger.total("saved"),
+    "sent": lambda ledger: ledger.total("sent"),
 }
 SAVED_SCORES = "saved_scores"  # the last of them where the attention matrix is kept
 
 
-def formulas(model: Model, work: Workload, path: str = "") -> tuple[list[Formula], dict[Expression, Letter]]:
+def formulas(
+    model: Model, work: Workload, path: str = "", layout: Layout | None = None
+) -> tuple[list[Formula], dict[Expression, Letter]]:
     """Every figure, but those that are 0, of all parts below a path and last of the part itself; and the letters.
 
-    Below experts stands only what all of them cost together; one of them has a path of its own.
-    Errors: `UnknownName` where the model has no such part.
+    Below experts stands only what all of them cost together; one of them has a path of its own. With a layout: of what
+    one rank holds, computes and sends.
+    Errors: `UnknownName` where the model has no such part; `InputError` where it cannot be laid out so.
     """
-    tree = symbolic(model)
+    tree, root = symbolic(model), model.root
+    if layout is not None:
+        root, tree = one_rank(model, layout), sharded(tree, layout)
     over, asked = over_letters(model, work)
     letters = {**asked, **tree.letters}
     numbers, one = values(letters), sympy.S.One
     rows: list[Formula] = []
     for keep_scores in (False, True):
         figures = {SAVED_SCORES: FIGURES["saved"]} if keep_scores else FIGURES
-        ints = walk(model.root, work._replace(keep_scores=keep_scores))
+        ints = walk(root, work._replace(keep_scores=keep_scores))
         ints.at(path)  # refuses a path before the symbols, which have any number of experts, are asked for it
         symbols = walk(tree.root, over._replace(keep_scores=keep_scores))
         for node, depth, passes, owners in (*_below(symbols, path), (path, 0, one, one)):
@@ -221,6 +230,28 @@ def formulas(model: Model, work: Workload, path: str = "") -> tuple[list[Formula
                     number = int(copies.xreplace(numbers))
                     rows.append(Formula(node, depth, quantity, expression, value, copies, number))
     return rows, letters
+
+
+def one_rank(model: Model, layout: Layout) -> Composite:
+    """What a rank of a layout without stages holds. Errors: `InputError` with every reason why the layout cannot be."""
+    if layout.pp > 1:
+        raise InputError("--layout", [Fault("pp", layout.pp, "1: a stage's layers are as those of the whole model")])
+    return Sharding(model).stages(layout)[0].root
+
+
+def sharded(tree: Symbolic, layout: Layout) -> Symbolic:
+    """A tree's share on one rank, over letters for the ways that are not 1."""
+    made = {
+        symbol(name): Letter(symbol(name), number, BY_LETTER[name])
+        for name, number in (("tp", layout.tp), ("ep", layout.ep), ("etp", layout.etp or 1))
+        if number > 1
+    }
+    tp, ep, etp = (symbol(name) if symbol(name) in made else sympy.S.One for name in ("tp", "ep", "etp"))
+    if layout.etp is None:
+        etp = tp / ep if layout.expert_ways > 1 else sympy.S.One
+    numbers = values({**tree.letters, **made})
+    ways = Ways(tp, ep, etp, sp=layout.sp > 1, value=lambda size: int(sympy.sympify(size).xreplace(numbers)))
+    return Symbolic(tree.root.shard(ways), {**tree.letters, **made})
 
 
 def _below(ledger: Ledger, path: str) -> list[tuple[str, int, Expression, Expression]]:

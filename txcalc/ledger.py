@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from txcalc.errors import UnknownName
-from txcalc.num import ceil_div, exact_div, minimum, total, whole
+from txcalc.num import ceil_div, exact_div, minimum, ratio, total, whole
 from txcalc.parts.collectives import Transfer
 from txcalc.parts.frozen import once
 from txcalc.parts.part import NO_CACHE, Cache, Leaf, Operation, Part, Traffic, Workload
@@ -279,7 +279,5 @@ def _narrow(entry: Entry, path: str) -> Iterator[Entry]:
 
 
 def _share(count: Any, among: Any) -> Any:
-    if whole(count) and whole(among):
-        exact = Fraction(count, among)
-        return exact.numerator if exact.denominator == 1 else exact
-    return exact_div(count, among)
+    exact = isinstance(count, int | Fraction) and isinstance(among, int | Fraction)
+    return ratio(count, among) if exact else exact_div(count, among)

@@ -30,7 +30,7 @@ class Term(NamedTuple):
     sums: tuple[Sum, ...] = ()
 
 
-Powers = tuple[tuple[Expression, int], ...]  # in order; of symbols, and minima of two lengths
+Powers = tuple[tuple[Expression, int], ...]  # in order; of symbols, minima of two lengths, powers of a letter
 Sum = tuple[Term, ...]
 _Terms = dict[Powers, Fraction]
 
@@ -78,7 +78,8 @@ def tidy(expression: Expression | int) -> Sum:
         return _factored({(): Fraction(expression)} if expression else {})
     terms: _Terms = {}
     for product, number in expression.expand().as_coefficients_dict().items():
-        powers = ((atom, int(power)) for atom, power in product.as_powers_dict().items() if atom != 1)
+        factors = ((atom, power) for atom, power in product.as_powers_dict().items() if atom != 1)
+        powers = ((atom, int(power)) if power.is_Integer else (atom**power, 1) for atom, power in factors)
         terms[_times(tuple(powers), ())] = Fraction(int(number.p), int(number.q))
     return _factored({powers: number for powers, number in terms.items() if number})
 
@@ -159,6 +160,7 @@ class Style(NamedTuple):
     times: str
     minus: str
     power: Callable[[str, int], str]
+    raised: Callable[[str, str], str]
     brackets: tuple[str, str]
     quotient: Callable[[str, str, bool, bool], str]
     least: str
@@ -185,6 +187,7 @@ TEXT = Style(
     times="·",
     minus="−",
     power=lambda base, power: base + str(power).translate(_RAISED),
+    raised=lambda base, power: f"{base}^{power}",
     brackets=("(", ")"),
     quotient=_text_quotient,
     least="min",
@@ -196,6 +199,7 @@ LATEX = Style(
     times=r" \cdot ",
     minus="-",
     power=lambda base, power: f"{base}^{{{power}}}",
+    raised=lambda base, power: f"{base}^{{{power}}}",
     brackets=(r"\left(", r"\right)"),
     quotient=lambda above, below, sum_above, several_below: rf"\frac{{{above}}}{{{below}}}",
     least=r"\min",
@@ -235,6 +239,9 @@ def _power(atom: Expression, power: int, style: Style, numbers: Numbers) -> str:
         base = style.least + style.brackets[0] + inside + style.brackets[1]
     elif type(atom).__name__ == "ceiling":
         base = style.ceiling[0] + write(tidy(atom.args[0]), style, numbers) + style.ceiling[1]
+    elif type(atom).__name__ == "Pow":  # of a letter
+        below, above = (write(tidy(part), style, numbers) for part in atom.args)
+        base = style.raised(style.brackets[0] + below + style.brackets[1], above)
     else:
         raise TypeError(f"no way to write {atom}")
     return base if power == 1 else style.power(base, power)

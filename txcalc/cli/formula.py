@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from txcalc.cli import options as o
+from txcalc.errors import InputError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -33,6 +34,7 @@ def formula(
     attention: o.Attention = "dense",
     logits: o.Logits = "all",
     mla: o.Mla = "expanded",
+    layout: o.Layout = None,
     format_: o.Format = "table",
     json_: o.Json = False,
 ) -> None:
@@ -43,12 +45,16 @@ def formula(
     from txcalc import load
     from txcalc.algebra import derivations, formulas, textbook_letters
     from txcalc.cli.output import emit
+    from txcalc.planning.layout import parse_layout
     from txcalc.render.formula import generic, report
 
     chosen = o.chosen(format_, json_)
+    spread = None if layout is None else parse_layout(layout)
     if source is None:
+        if spread:
+            raise InputError("options", ["--layout is of a model: name one"])
         return emit(generic(derivations(), textbook_letters(), chosen), chosen)
     model = load(source, o.changes(set_), ignore=ignore or ())
     ledger = model.ledger(batch, tokens, past, source_length, logits=logits, mla=mla)
-    rows, letters = formulas(model, ledger.work, part)
-    emit(report(model, ledger, rows, letters, part, attention, chosen), chosen)
+    rows, letters = formulas(model, ledger.work, part, spread)
+    emit(report(model, ledger, rows, letters, part, attention, chosen, spread), chosen)

@@ -72,6 +72,14 @@ Plot = Annotated[
         metavar="FILE|-",
     ),
 ]
+Layout = Annotated[
+    str | None,
+    typer.Option(
+        "--layout",
+        help="One rank of a layout, and what it sends: tp=8,ep=8 (tp, sp, pp, vpp, dp, fsdp, cp, ep, etp).",
+        metavar="NAME=N,…",
+    ),
+]
 FormatName = Literal["table", "json", "csv", "markdown", "latex"]
 Format = Annotated[FormatName, typer.Option("--format", help="How the result is written.")]
 Json = Annotated[bool, typer.Option("--json", help="Short for --format json: exact integers, a stable schema.")]

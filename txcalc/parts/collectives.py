@@ -118,7 +118,7 @@ class AllToAll(Leaf):
     def transfers(self, work: Workload) -> tuple[Transfer, ...]:
         ranks = self.axis.size
         own = ratio(work.positions * self.width, self.sharers)
-        moved = own * (ranks - 1) * (1 - power(ratio(ranks - 1, ranks), self.choices))
+        moved = own * (ranks - 1) * (1 - power(1 - ratio(1, ranks), self.choices))
         return (Transfer(self.kind, self.axis, own, moved, moved, self.narrow),)
 
 

@@ -204,7 +204,7 @@ class Ways:
         if self.value(self.etp) == 1:
             return ((name, exchange),)
         # Tokens that have come to one of the ranks of etp, which all of them need.
-        reached = self.ep * (1 - power(ratio(self.ep - 1, self.ep), top_k))
+        reached = self.ep * (1 - power(1 - ratio(1, self.ep), top_k))
         every = (AllGather if there else ReduceScatter)(
             ratio(width * reached * self.etp, self.tp), Axis("etp", self.etp)
         )

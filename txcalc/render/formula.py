@@ -11,6 +11,8 @@ from txcalc.algebra import SAVED_SCORES, Derivation, Formula, Letter, values
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.notation import LATEX, TEXT, Expression, Style, in_order, tidy, write
+from txcalc.planning.layout import Layout
+from txcalc.planning.parallelism import Sharding
 from txcalc.render.report import Cell, Report, Table, cell
 from txcalc.render.show import convention, summary, workload
 
@@ -24,14 +26,24 @@ TITLES = {
     "cache": "Cache of one sequence: elements held",
     "saved": "Elements kept for backward, fused attention",
     SAVED_SCORES: "Elements kept for backward, the attention matrix too",
+    "sent": "Elements that a rank sends to others in a forward pass",
 }
+LENGTHS = ("B", "T", "P", "T_src")
 Letters = Mapping[Expression, Letter]
 
 
 def report(
-    model: Model, ledger: Ledger, rows: list[Formula], letters: Letters, path: str, attention: str, format_: str
+    model: Model,
+    ledger: Ledger,
+    rows: list[Formula],
+    letters: Letters,
+    path: str,
+    attention: str,
+    format_: str,
+    layout: Layout | None = None,
 ) -> Report:
-    """The parts below `path`, of a whole model down to the branches of a layer; JSON has every one."""
+    """The parts below `path`, of a whole model down to the branches of a layer; JSON has every one. With a layout: of
+    one rank."""
     places = workload(model, ledger)
     said = ", ".join(f"{name} {value:,}" for name, value in places.items() if value is not None)
     data = {
@@ -39,6 +51,7 @@ def report(
         "model": {"name": model.name, "kind": model.kind, "source": model.spec["source"] or model.origin},
         "workload": places,
         "part": path,
+        **({} if layout is None else {"layout": layout.record()}),
         "letters": _legend_data(_used(rows, letters)),
         "rows": [_data(row, letters) for row in rows],
     }
@@ -50,7 +63,12 @@ def report(
     shown = {quantity: _shown(each, depth) for quantity, each in found.items()}
     tables = [_table(TITLES[quantity], each, letters, format_) for quantity, each in shown.items() if each]
     tables.append(_legend(_used([row for each in shown.values() for row in each], letters), format_))
-    return Report(data, tables, [*summary(model), said, convention(model, ledger, attention)], model.notes)
+    header = [*summary(model), said, convention(model, ledger, attention)]
+    notes = list(model.notes)
+    if layout is not None:
+        header.append(f"of one rank of {layout}")
+        notes += Sharding(model).notes(layout)
+    return Report(data, tables, header, notes)
 
 
 def generic(found: list[Derivation], letters: Letters, format_: str) -> Report:
@@ -162,7 +180,7 @@ def _both(expression: Expression) -> dict[str, str]:
 
 def _with_numbers(row: Formula, letters: Letters, style: Style) -> str:
     """B, T, P and T_src stay letters, and what stands before them is multiplied out; without them, nothing is."""
-    sizes = {symbol: letter for symbol, letter in letters.items() if letter.entry.key}
+    sizes = {symbol: letter for symbol, letter in letters.items() if letter.entry.letter not in LENGTHS}
     collected = row.expression.xreplace(values(sizes))
     if collected.free_symbols:
         return write(tidy(collected), style)

@@ -101,7 +101,9 @@ def parse_seconds(text: str, what: str = "time") -> float:
     """A time in seconds: `200ms`, `0.5s`; a unit is needed, for tools differ in what they mean without one."""
     found = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*(us|µs|ms|s)\s*", text, re.ASCII)
     if not found or not Fraction(found[1]):
-        raise InputError(what, [Fault(what, text, "a time above 0 with its unit, such as 200ms or 0.5s")])
+        bare = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*", text, re.ASCII)
+        mend = f"{text.strip()}ms?" if bare and Fraction(bare[1]) else ""
+        raise InputError(what, [Fault(what, text, "a time above 0 with its unit, such as 200ms or 0.5s", mend)])
     return float(Fraction(found[1]) * _SECONDS[found[2]])
 
 

@@ -31,12 +31,12 @@ def _gpu(more: str = "") -> Any:
         help='An accelerator, and how many ("txcalc presets --hardware" lists them): h100-sxm:8; or a .toml file. '
         f"Without a number: the fewest that do.{more}",
         autocompletion=complete_gpu,
-        metavar="NAME[:N]",
+        metavar="NAME[:N]" + ("[@PRICE]" if more else ""),
     )
 
 
 Gpu = Annotated[str, _gpu()]
-Gpus = Annotated[list[str], _gpu(" Repeatable.")]
+Gpus = Annotated[list[str], _gpu(" With the price of a GPU-hour: h100-sxm:8@2.5. Repeatable.")]
 Context = Annotated[int, o.length("--context", "Tokens that each sequence may grow to, prompt and answer.")]
 Concurrency = Annotated[int, o.length("--concurrency", "Sequences at once.")]
 Weights = Annotated[
@@ -93,12 +93,14 @@ Draft = Annotated[
     str | None,
     typer.Option(help="Speculative decoding: tokens proposed a step, and the model that does.", metavar="N[:SOURCE]"),
 ]
-Acceptance = Annotated[float | None, typer.Option(help="Probability that a proposed token is accepted.", metavar="A")]
+Acceptance = Annotated[
+    str | None, typer.Option(help="Probability that a proposed token is accepted.", metavar="80%|0.8")
+]
 Price = Annotated[float | None, typer.Option(help="Price of a GPU-hour, for the cost of tokens.", metavar="X")]
 
 
 def _limit(flag: str, text: str) -> Any:
-    return typer.Option(flag, help=f"Most {text} of the cheapest point: 200ms, 0.5s.", metavar="TIME")
+    return typer.Option(flag, help=f"Most {text} at the load, on average: 200ms, 0.5s.", metavar="TIME")
 
 
 @app.command()
@@ -140,17 +142,21 @@ def deploy(
 
     Example: txcalc deploy llama-3.1-70b --gpu h100-sxm:8 --context 32k --weights fp8 --price 2.5 --tpot 20ms
     """
+    from dataclasses import replace
+
     from txcalc import hardware, load
     from txcalc.cli.output import emit
     from txcalc.planning import engine_memory, serving, timing
-    from txcalc.planning.deployment import Deployment, engine, parse_reserve, plan
+    from txcalc.planning.deployment import Deployment, engine, parse_reserve
     from txcalc.planning.engine_memory import EngineMemory
+    from txcalc.planning.sizing import arrange, less
     from txcalc.render.deploy import Answer, comparison, report
     from txcalc.units import parse_seconds
 
     chosen = o.chosen(format_, json_)
     place = o.plotted(plot, chosen)
-    wanted = [accelerators(text) for text in gpu]
+    wanted = [priced(text) for text in gpu]
+    prices = one_price(wanted, price)
     if place and len(sources) * len(wanted) > 1:
         raise InputError("options", ["--plot draws one deployment: one source and one --gpu"])
     fixed = ways({"tp": tp, "pp": pp, "dp": dp, "ep": ep})
@@ -161,35 +167,40 @@ def deploy(
     tokens, drafter = drafts(draft)
     guess = load(drafter) if drafter is not None else None
     often = rates(rate) if rate is not None else None
-    asked = timing.request(context, prompt, share(prefix_hits), acceptance, tokens, guess, answer, often)
+    likely = float(share(acceptance, "--acceptance")) if acceptance is not None else None
+    asked = timing.request(context, prompt, share(prefix_hits), likely, tokens, guess, answer, often)
     within = [
         parse_seconds(text, flag) if text is not None else None for flag, text in (("--ttft", ttft), ("--tpot", tpot))
     ]
-    serving.check_budget(price, *within)
+    for each in prices.values():
+        serving.check_budget(each, *within)
     models = [load(source, o.changes(set_), ignore=ignore or ()) for source in sources]
-    kinds = [hardware.load(name) for name, _ in wanted]
+    kinds = [hardware.load(name) for name, _, _ in wanted]
     alone = len(models) * len(kinds) == 1
 
-    def found_for(model: Any, kind: Any, gpus: int | None) -> Answer:
+    def found_for(model: Any, kind: Any, gpus: int | None, price: float | None) -> Answer:
         memory = EngineMemory(profile, kind, context, max_num_seqs, chunk) if profile else None
         step = chunk if chunk is not None else memory.most_tokens if memory else 8192
         deployment = Deployment(model, kind, engine(model, weights, kv, block, step, kept, memory))
-        found = plan(deployment, context, concurrency, gpus, fixed)
-        if not found.best.fits:
-            return Answer(model, kind, found, None)
+        limits = serving.Limits(*within)
+        found = arrange(deployment, asked, context, concurrency, gpus, fixed, limits)
         try:
-            return Answer(model, kind, found, serving.serve(found, asked, price, *within))
+            if found.best.fits:
+                return Answer(model, kind, found, serving.serve(found, asked, price, *within))
+            smaller = less(found, asked, fixed, limits)
+            instead = serving.serve(smaller, replace(asked, rate=None), price, *within) if smaller else None
+            return Answer(model, kind, found, None, instead=instead)
         except InputError as error:
             if alone and (price is not None or within != [None, None]):
                 raise
             return Answer(model, kind, found, None, str(error))
 
     if alone:
-        one = found_for(models[0], kinds[0], wanted[0][1])
+        one = found_for(models[0], kinds[0], wanted[0][1], prices[wanted[0][0]])
         assert one.plan
         drawn = one.plan, one.speed
         emit(
-            report(one.plan, one.speed, one.why, detail or chosen != "table"),
+            report(one.plan, one.speed, one.why, detail or chosen != "table", one.instead),
             chosen,
             place,
             lambda plots: plots.deploy(*drawn),
@@ -198,9 +209,9 @@ def deploy(
     else:
         answers = []
         for model in models:
-            for kind, (_, gpus) in zip(kinds, wanted, strict=True):
+            for kind, (name, gpus, _) in zip(kinds, wanted, strict=True):
                 try:
-                    answers.append(found_for(model, kind, gpus))
+                    answers.append(found_for(model, kind, gpus, prices[name]))
                 except InputError as error:
                     answers.append(Answer(model, kind, None, None, str(error)))
         if all(one.plan is None for one in answers):
@@ -221,11 +232,37 @@ def accelerators(text: str) -> tuple[str, int | None]:
     return name, int(number)
 
 
-def share(text: str) -> Fraction:
+def priced(text: str) -> tuple[str, int | None, float | None]:
+    """`h100-sxm:8@2.5` as a name, how many, and the price of a GPU-hour; None: not said."""
+    rest, at, price = text.rpartition("@")
+    if not at:
+        return *accelerators(text), None
+    try:
+        return *accelerators(rest), float(price)
+    except ValueError:
+        raise InputError("--gpu", [Fault("--gpu", text, "a price of a GPU-hour after @", "h100-sxm:8@2.5")]) from None
+
+
+def one_price(wanted: list[tuple[str, int | None, float | None]], price: float | None) -> dict[str, float | None]:
+    """The price of every kind of accelerator. Errors: `InputError` for two of one."""
+    found: dict[str, set[float]] = {name: set() for name, _, _ in wanted}
+    for name, _, own in wanted:
+        found[name] |= {each for each in (own, price) if each is not None}
+    faults: list[Fault | str] = [
+        f"{name} has two prices: {' and '.join(f'{each:g}' for each in sorted(each))}"
+        for name, each in found.items()
+        if len(each) > 1
+    ]
+    if faults:
+        raise InputError("options", faults)
+    return {name: next(iter(each), None) for name, each in found.items()}
+
+
+def share(text: str, flag: str = "--prefix-hits") -> Fraction:
     """`30%` or `0.3`."""
     found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(%?)\s*", text, re.ASCII)
     if not found:
-        raise InputError("options", [Fault("--prefix-hits", text, "a share such as 30% or 0.3")])
+        raise InputError("options", [Fault(flag, text, "a share such as 30% or 0.3")])
     return Fraction(found[1]) / (100 if found[2] else 1)
 
 

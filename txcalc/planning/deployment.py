@@ -481,6 +481,7 @@ class Plan:
     min_gpus: int | None
     max_context: int | None
     notes: tuple[str, ...]
+    rule: str = RULE
 
     @property
     def best(self) -> Choice:
@@ -500,6 +501,14 @@ def plan(
     accelerator is known not to multiply in.
     """
     held = fixed or {}
+    check(context, concurrency, gpus, held)
+    least = deployment.min_gpus(context, concurrency, held)
+    number = gpus or least or max(1, held.get("tp", 1) * held.get("pp", 1) * held.get("dp", 1))
+    return planned(deployment, context, concurrency, choices(deployment, number, context, concurrency, held), least)
+
+
+def check(context: int, concurrency: int, gpus: int | None, held: Mapping[str, int]) -> None:
+    """Errors: `InputError` for what is no number of them."""
     faults: list[Fault | str] = [
         Fault(name, value, f"a whole number from 1 to {most:,}")
         for name, value, most in (
@@ -512,9 +521,13 @@ def plan(
     ]
     if faults:
         raise InputError("deploy", faults)
-    least = deployment.min_gpus(context, concurrency, held)
-    number = gpus or least or max(1, held.get("tp", 1) * held.get("pp", 1) * held.get("dp", 1))
-    choices = [
+
+
+def choices(
+    deployment: Deployment, number: int, context: int, concurrency: int, held: Mapping[str, int]
+) -> list[Choice]:
+    """The layouts of so many accelerators, best first by `RULE`. Errors: `InputError` where there is none."""
+    found = [
         Choice(
             layout,
             deployment.fullest(layout, context, concurrency),
@@ -522,16 +535,27 @@ def plan(
         )
         for layout in deployment.layouts(number, held)
     ]
-    if not choices:
+    if not found:
         refusals = (deployment.refusal(layout) for layout in deployment.sharding.layouts(number, held))
         if refusal := next(refusals, None):
             raise refusal
         raise InputError("layout", _reasons(deployment.sharding, number, held))
-    choices.sort(key=lambda c: (not c.fits, c.layout.pp, -c.max_concurrency, -c.layout.tp, -c.fullest.free))
-    best = choices[0].layout
+    return sorted(found, key=lambda c: (not c.fits, c.layout.pp, -c.max_concurrency, -c.layout.tp, -c.fullest.free))
+
+
+def planned(
+    deployment: Deployment,
+    context: int,
+    concurrency: int,
+    found: list[Choice],
+    least: int | None,
+    rule: str = RULE,
+) -> Plan:
+    """The plan whose best layout is the first of those found."""
+    best = found[0].layout
     longest = deployment.max_context(best, concurrency)
     notes = tuple(_notes(deployment, best, context, longest))
-    return Plan(deployment, context, concurrency, choices, least, longest, notes)
+    return Plan(deployment, context, concurrency, found, least, longest, notes, rule)
 
 
 def multiplies(accelerator: Accelerator, dtype: str) -> bool:

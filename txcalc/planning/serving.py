@@ -140,6 +140,14 @@ class Serving:
         within = [point for point in self.points if point.tpot and self.limits.met(point)]
         return min(within, key=lambda p: p.seconds, default=None)
 
+    @cached_property
+    def floors(self) -> Limits:
+        """The least that TTFT and TPOT of one sequence can be, on any layout of these accelerators."""
+        copies = [choice.layout for choice in self.plan.choices if self.timer.known(choice.layout)]
+        figures = [self.timer.alone(layout) for layout in copies]
+        steps = [step.floor for _, step in figures if step]
+        return Limits(min(prompt.floor for prompt, _ in figures), min(steps, default=None))
+
     @property
     def unmet(self) -> bool:
         """The load does not last, or limits were asked for and it is not within them."""

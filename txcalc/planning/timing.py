@@ -182,10 +182,16 @@ class Timer:
         self._draft = Sharding(guess.draft) if guess and guess.draft else None
 
     def pace(self, layout: Layout) -> Pace:
-        if layout not in self._paces:
+        """The pace of one copy of the model."""
+        one = self._copy(layout)
+        if one not in self._paces:
             held = self.deployment
-            self._paces[layout] = Pace(held.model, held.sharding, layout, held.accelerator, held.engine)
-        return self._paces[layout]
+            self._paces[one] = Pace(held.model, held.sharding, one, held.accelerator, held.engine)
+        return self._paces[one]
+
+    def _copy(self, layout: Layout) -> Layout:
+        """Copies that share no experts are all as one alone is."""
+        return layout.replace(dp=1) if layout.ep <= layout.tp else layout
 
     def known(self, layout: Layout) -> bool:
         """Whether the accelerator's link, if the layout needs one, is known."""
@@ -218,17 +224,25 @@ class Timer:
         decoding = None if found.decoding is None else found.decoding * copies
         return found._replace(most=found.most * copies, decoding=decoding)
 
+    def alone(self, layout: Layout) -> tuple[Figure, Figure | None]:
+        """A prompt alone, and a step of one sequence of its length; None: the model does not decode."""
+        pace = self.pace(layout)
+        step = self._tpot(layout, 1, pace.busy(1), self.asked.prompt) if pace.caching else None
+        return self._prefill(layout)[0], step
+
     def _prefill(self, layout: Layout) -> tuple[Figure, float]:
         """A prompt alone, and prompt tokens a second of one copy."""
-        if layout not in self._prefills:
-            pace = self.pace(layout)
+        one = self._copy(layout)
+        if one not in self._prefills:
+            pace = self.pace(one)
             prompt, cached = self.asked.on(pace, self.context)
-            self._prefills[layout] = pace.prefill(prompt, cached), pace.prefill_rate(prompt, cached)
-        return self._prefills[layout]
+            self._prefills[one] = pace.prefill(prompt, cached), pace.prefill_rate(prompt, cached)
+        return self._prefills[one]
 
     def _demand(self, layout: Layout, sequences: int) -> Demand:
         pace = self.pace(layout)
         busy = pace.busy(sequences) if sequences < layout.dp else 1.0
+        layout = self._copy(layout)
         if (layout, busy) not in self._demands:
             alone, rate = self._prefill(layout)
             prompt, cached = self.asked.on(pace, self.context)

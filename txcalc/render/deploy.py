@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from txcalc.hardware import Accelerator
 from txcalc.ledger import KINDS
 from txcalc.model import Model
-from txcalc.planning.deployment import RULE, Gpu, Plan
+from txcalc.planning.deployment import Gpu, Plan
 from txcalc.planning.serving import Serving
 from txcalc.render import serving
 from txcalc.render.report import Cell, Report, Table, column, exact, percent
@@ -22,13 +22,26 @@ SIGNS = {"weights": "█", "cache": "▓", "activations": "▒", "reserve": "░
 LAYOUTS = 10  # shown; JSON has them all
 
 
-def report(plan: Plan, speed: Serving | None = None, why_not: str = "", detail: bool = True) -> Report:
-    """A plan and its speed; None: it has none, and `why_not` says so in a note. In detail: every table."""
+def report(
+    plan: Plan,
+    speed: Serving | None = None,
+    why_not: str = "",
+    detail: bool = True,
+    instead: Serving | None = None,
+) -> Report:
+    """A plan and its speed; None: it has none, and `why_not` says so in a note. In detail: every table.
+
+    `instead` is the largest load that fits, where the one asked for does not.
+    """
     deployment, best = plan.deployment, plan.best
     model, accelerator, engine = deployment.model, deployment.accelerator, deployment.engine
     gpus = deployment.gpus(best.layout, plan.context, plan.concurrency)
     form = engine.weights
     verdicts = [line for line in (verdict(plan), serving.verdict(speed) if speed else None) if line]
+    if instead:
+        most = instead.cheapest or instead.chosen
+        within = " within the limits" if instead.limits and instead.cheapest else ""
+        verdicts.append(f"the most that fits{within}: {serving.largest(instead, most)}")
     if speed and speed.unmet:
         verdicts.reverse()  # what fails comes first
     header = [
@@ -43,7 +56,7 @@ def report(plan: Plan, speed: Serving | None = None, why_not: str = "", detail: 
     held = [_memory(best.fullest), _caches(plan, gpus), _layouts(plan)] if detail else []
     tables = [_answers(plan), _stacks(gpus), *held, *(serving.tables(speed, detail) if speed else ())]
     notes = [*plan.notes, *([f"no speed: {why_not}"] if why_not else speed.notes if speed else ())]
-    return Report({}, tables, header, notes, partial(_data, plan, gpus, speed, notes))
+    return Report({}, tables, header, notes, partial(_data, plan, gpus, speed, notes, instead))
 
 
 class Answer(NamedTuple):
@@ -54,6 +67,7 @@ class Answer(NamedTuple):
     plan: Plan | None
     speed: Serving | None
     why: str = ""
+    instead: Serving | None = None
 
     @property
     def failed(self) -> bool:
@@ -67,7 +81,7 @@ def comparison(answers: Sequence[Answer]) -> Report:
     notes: dict[str, None] = {}
     data: list[Any] = []
     priced = any(answer.speed and answer.speed.price is not None for answer in answers)
-    for model, accelerator, plan, speed, why in answers:
+    for model, accelerator, plan, speed, why, instead in answers:
         name = f"{model.name} on {accelerator.name}"
         if plan is None:
             rows.append(
@@ -76,7 +90,7 @@ def comparison(answers: Sequence[Answer]) -> Report:
             data.append({"model": model.name, "gpu": accelerator.name, "refused": why})
             notes[f"{name}: {why}"] = None
             continue
-        one = report(plan, speed, why)
+        one = report(plan, speed, why, instead=instead)
         data.append(one.later)
         notes |= dict.fromkeys(f"{name}: {note}" for note in one.notes)
         best = plan.best
@@ -211,10 +225,12 @@ def _layouts(plan: Plan) -> Table:
     ]
     sizes = (column(name, "bytes") for name in ("weights", "cache", "free"))
     headings = ("layout", "fits", *sizes, "most sequences")
-    return Table(f"Layouts, best first: {RULE}", headings, rows)
+    return Table(f"Layouts, best first: {plan.rule}", headings, rows)
 
 
-def _data(plan: Plan, gpus: list[Gpu], speed: Serving | None, notes: list[str]) -> dict[str, Any]:
+def _data(
+    plan: Plan, gpus: list[Gpu], speed: Serving | None, notes: list[str], instead: Serving | None
+) -> dict[str, Any]:
     deployment, best = plan.deployment, plan.best
     model, accelerator, engine = deployment.model, deployment.accelerator, deployment.engine
     return {
@@ -244,7 +260,7 @@ def _data(plan: Plan, gpus: list[Gpu], speed: Serving | None, notes: list[str]) 
         "max_context": plan.max_context,
         "min_gpus": plan.min_gpus,
         "layout": {**best.layout.record(), "gpus": best.layout.gpus},
-        "rule": RULE,
+        "rule": plan.rule,
         "layouts": [
             {
                 **choice.layout.record(),
@@ -257,6 +273,7 @@ def _data(plan: Plan, gpus: list[Gpu], speed: Serving | None, notes: list[str]) 
         ],
         "memory": [_gpu(gpu, plan.context) for gpu in gpus],
         "speed": serving.data(speed) if speed else None,
+        "largest": serving.point_data(instead, instead.cheapest or instead.chosen) if instead else None,
         "assumptions": list(model.assumptions),
         "notes": [*model.notes, *notes],
     }

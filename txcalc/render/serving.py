@@ -82,11 +82,27 @@ def _limits(limits: Limits) -> str:
 
 
 def _within(serving: Serving) -> str:
-    """The most sequences within the limits, or that there are none."""
-    point = serving.cheapest
-    if point is None:
-        return f"no layout and batch is within a {_limits(serving.limits)}"
-    return f"the most within: {point.sequences:,} at once, {point.layout}"
+    """The most users within the limits, or why there are none."""
+    point, limits, floors = serving.cheapest, serving.limits, serving.floors
+    if point is not None:
+        return f"the most within: {largest(serving, point)}"
+    gpus = f"{serving.chosen.layout.gpus} × {serving.plan.deployment.accelerator.name}"
+    for name, limit, floor in (("TTFT", limits.ttft, floors.ttft), ("TPOT", limits.tpot, floors.tpot)):
+        if limit is not None and floor is not None and limit < floor:
+            return f"no server of {gpus} can: the floor of its {name} is {seconds(floor)}"
+    return f"no layout and batch is within a {_limits(limits)}"
+
+
+def largest(serving: Serving, point: Point) -> str:
+    """A load with its speed and cost, in a line."""
+    steady = point.steady
+    assert isinstance(steady, Steady)
+    tpot = "" if steady.tpot is None else f", TPOT {seconds(steady.tpot)}"
+    price = serving.price
+    cost = "" if price is None or not point.tpot else f", {_money(point.million_output(price)).text} per 1M out"
+    users = "1 user" if point.sequences == 1 else f"{point.sequences:,} users"
+    rate = f", {_rate(point.served).text} tokens/s a GPU" if point.tpot else ""
+    return f"{users} on {point.layout}, TTFT {seconds(steady.ttft)}{tpot}{rate}{cost}"
 
 
 def asked(serving: Serving) -> list[str]:
@@ -304,7 +320,7 @@ def data(serving: Serving) -> dict[str, Any]:
         "answer": chosen.answer,
         "rate": serving.request.rate,
         "ttft_last_s": chosen.last(serving.prompt) if chosen.tpot else None,
-        **_point(serving, chosen),
+        **point_data(serving, chosen),
         "ridge": serving.ridge._asdict() if serving.ridge else None,
         "speculation": guess
         and {
@@ -317,11 +333,11 @@ def data(serving: Serving) -> dict[str, Any]:
             name: [_part(kind, costs[kind]) for kind in (*KINDS, LINKS) if kind in costs]
             for name, costs in (("prefill", prefill), ("decode", decode))
         },
-        "batches": [_point(serving, point) for point in serving.batches if point.tpot],
-        "front": [_point(serving, point) for point in serving.front],
+        "batches": [point_data(serving, point) for point in serving.batches if point.tpot],
+        "front": [point_data(serving, point) for point in serving.front],
         "price_per_gpu_hour": serving.price,
         "limits": {"ttft_s": serving.limits.ttft, "tpot_s": serving.limits.tpot},
-        "cheapest": _point(serving, serving.cheapest) if serving.cheapest else None,
+        "cheapest": point_data(serving, serving.cheapest) if serving.cheapest else None,
         "watts_at_most": None if watts is None else watts * chosen.layout.gpus,
         "efficiency": {
             key: {
@@ -344,7 +360,8 @@ def _latency(point: Point, figure: int, bound: int) -> dict[str, Any]:
     }
 
 
-def _point(serving: Serving, point: Point) -> dict[str, Any]:
+def point_data(serving: Serving, point: Point) -> dict[str, Any]:
+    """The JSON of a point."""
     price, watts = serving.price, serving.plan.deployment.accelerator.power
     answers = point.tpot is not None
     return {

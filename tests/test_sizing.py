@@ -1,0 +1,141 @@
+"""Targets drive the answer: the fewest GPUs that are rented and keep them, the largest load where they are missed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from txcalc import hardware, load
+from txcalc.cli import app
+from txcalc.planning.deployment import Deployment, engine
+from txcalc.planning.serving import Limits, serve
+from txcalc.planning.sizing import arrange, less, rentable
+from txcalc.planning.timing import request
+
+
+def run(*argv: str) -> tuple[int, str, str]:
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["deploy", *argv])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_counts_that_are_rented() -> None:
+    assert rentable(1, {})[:7] == [1, 2, 4, 8, 16, 24, 32] and rentable(10, {})[0] == 16
+    assert rentable(1, {"tp": 2})[:4] == [2, 4, 8, 16]
+    assert rentable(1, {"tp": 3})[:2] == [24, 48] and rentable(1, {"tp": 16})[:2] == [16, 32]
+    assert rentable(1, {"tp": 3, "pp": 5})[:2] == [15, 30]
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "weights", "concurrency", "limits"),
+    [
+        ("llama-3.1-70b", "h100-sxm", "bf16", 200, Limits(2.0, 0.04)),
+        ("llama-3.1-8b", "l40s", "bf16", 64, Limits(None, 0.05)),
+        ("deepseek-v3", "h200", "fp8-block", 300, Limits(3.0, 0.04)),
+    ],
+)
+def test_no_fewer_keep_the_targets(name: str, gpu: str, weights: str, concurrency: int, limits: Limits) -> None:
+    """Every smaller count that is rented misses them, on every layout."""
+    model = load(name)
+    deployment = Deployment(model, hardware.load(gpu), engine(model, weights))
+    asked = request(9216, 8192)
+    found = arrange(deployment, asked, 9216, concurrency, limits=limits)
+    assert not serve(found, asked, None, *limits).unmet
+    counts = rentable(found.min_gpus or 1, {})
+    assert found.best.layout.gpus in counts
+    for count in counts[: counts.index(found.best.layout.gpus)]:
+        fewer = arrange(deployment, asked, 9216, concurrency, count, limits=limits)
+        assert serve(fewer, asked, None, *limits).unmet
+        points = (
+            serve(fewer, asked, None, *limits).timer.point(c.layout, concurrency) for c in fewer.choices if c.fits
+        )
+        assert not any(limits.met(point) for point in points)
+
+
+def test_the_best_layout_keeps_the_targets_and_is_the_quickest() -> None:
+    model = load("llama-3.1-70b")
+    deployment, asked = Deployment(model, hardware.load("h100-sxm"), engine(model)), request(9216, 8192)
+    for limits in (Limits(), Limits(3.0, 0.1)):
+        found = arrange(deployment, asked, 9216, 100, 16, limits=limits)
+        speed = serve(found, asked, None, *limits)
+        every = [speed.timer.steady(c.layout, 100) for c in found.choices if c.fits]
+        kept = [steady for steady in every if limits.kept(steady)]
+        assert len(kept) >= 1 and speed.chosen.steady.e2e == min(steady.e2e for steady in kept)  # type: ignore[union-attr]
+
+
+def test_the_question_that_ten_gpus_were_the_answer_to() -> None:
+    """200 users, prompts of 8,192, TTFT 2 s, TPOT 40 ms: ten H100 hold it, but the prompts alone are too many."""
+    asked = ["llama-3.1-70b", "--context", "9216", "--prompt", "8192", "--concurrency", "200"]
+    limits = ["--ttft", "2s", "--tpot", "40ms"]
+    code, out, _ = run(*asked, *limits, "--gpu", "h100-sxm:16")
+    assert code == 1 and out.startswith("misses: TTFT ") and "the most within: " in out.replace("\n", " ")
+    code, out, _ = run(*asked, *limits, "--gpu", "h100-sxm", "--json")
+    data = json.loads(out)
+    assert code == 0 and data["min_gpus"] == 10 and data["layout"]["gpus"] > 16 and data["layout"]["gpus"] % 8 == 0
+    steady = data["speed"]["steady"]
+    assert steady["ttft_s"]["mean"] <= 2 and steady["tpot_s"]["mean"] <= 0.04
+
+
+def test_a_rate_gets_as_many_sequences_as_it_needs() -> None:
+    code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm", "--context", "4k", "--rate", "5/s", "--json")
+    data: dict[str, Any] = json.loads(out)
+    steady, inside = data["speed"]["steady"], data["workload"]["concurrency"]
+    assert code == 0 and steady["requests_per_s"] == 5 and data["layout"]["gpus"] in (2, 4, 8)
+    assert inside - 1 < 5 * steady["e2e_s"]["mean"] <= inside <= data["max_concurrency"]
+
+
+def test_what_does_not_fit_has_a_largest_load_that_does() -> None:
+    argv = ["llama-3.1-70b", "--gpu", "h100-sxm:8@2.5", "--concurrency", "500"]
+    code, out, _ = run(*argv)
+    assert code == 1 and "the most that fits: 174 users on tp=8, TTFT " in out and " per 1M out" in out
+    largest = json.loads(run(*argv, "--json")[1])["largest"]
+    assert largest["sequences"] == 174 and largest["steady"]["per_gpu"] > 0 and largest["cost_per_million_output"] > 0
+    code, out, _ = run("llama-3.1-70b", "--gpu", "h100-sxm:1")
+    assert code == 1 and "the most that fits" not in out
+    model = load("llama-3.1-70b")
+    deployment = Deployment(model, hardware.load("h100-sxm"), engine(model))
+    assert less(arrange(deployment, request(8192), 8192, gpus=1), request(8192)) is None
+
+
+def test_targets_that_a_floor_forbids() -> None:
+    code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm:1", "--tpot", "1ms")
+    assert code == 1 and "no server of 1 × h100-sxm can: the floor of its TPOT is 4.64 ms" in out.replace("\n", " ")
+    code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm:1", "--ttft", "20ms")
+    assert code == 1 and "the floor of its TTFT is 62.3 ms" in out.replace("\n", " ")
+
+
+def test_prices_are_a_cards_own() -> None:
+    code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm:1@2", "--gpu", "h200:1@4", "--json")
+    rows = json.loads(out)["deployments"]
+    assert code == 0 and [row["speed"]["price_per_gpu_hour"] for row in rows] == [2, 4]
+    for row in rows:
+        speed = row["speed"]
+        assert speed["cost_per_hour"] == speed["price_per_gpu_hour"]
+        a_million = speed["price_per_gpu_hour"] / 3600 / speed["steady"]["per_gpu"] * 1e6
+        assert speed["cost_per_million_output"] == pytest.approx(a_million)
+        assert speed["cost_per_request"] == pytest.approx(a_million * speed["answer"] / 1e6)
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--gpu", "l4@2", "--gpu", "l4:4@3"], "l4 has two prices: 2 and 3"),
+        (["--gpu", "l4@2", "--price", "3"], "l4 has two prices: 2 and 3"),
+        (["--gpu", "l4@two"], "--gpu is 'l4@two', expected a price of a GPU-hour after @"),
+        (["--gpu", "l4@-2"], "price is -2.0, expected a number above 0"),
+        (["--gpu", "l4", "--tpot", "20"], "--tpot is '20', expected a time above 0 with its unit, such as 200ms or"),
+        (["--gpu", "l4", "--tpot", "20"], "(20ms?)"),
+        (["--gpu", "l4", "--draft", "3", "--acceptance", "eighty"], "--acceptance is 'eighty', expected a share"),
+        (["--gpu", "l4", "--draft", "3", "--acceptance", "180%"], "acceptance is 1.8, expected a probability"),
+    ],
+)
+def test_bad_input_is_one_message(argv: list[str], said: str) -> None:
+    code, out, err = run("gpt2", "--context", "1k", *argv)
+    assert code == 2 and out == "" and said in err, err
+
+
+def test_acceptance_may_be_a_percentage() -> None:
+    argv = ["gpt2", "--gpu", "l4:1", "--context", "1k", "--draft", "3", "--json"]
+    assert run(*argv, "--acceptance", "80%")[1] == run(*argv, "--acceptance", "0.8")[1]

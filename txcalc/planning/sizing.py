@@ -1,0 +1,157 @@
+"""How many accelerators a load needs within limits, and which layout of them serves it best.
+
+Where no number is given, the fewest that a cloud rents: a part of a node (1, 2, 4 or 8), or whole nodes. Twice as many
+never serve less, so the first power of two that is enough is looked for, and then all numbers since the one before. Of
+the layouts that fit, the best is one within the limits, and of these the quickest from question to answer at the load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import ceil, inf
+
+from txcalc.errors import InputError
+from txcalc.planning.deployment import MOST_GPUS, Choice, Deployment, Plan, check, choices, planned
+from txcalc.planning.layout import Layout
+from txcalc.planning.serving import NODE, Limits
+from txcalc.planning.steady import Overload, Steady
+from txcalc.planning.timing import Request, Timer
+
+RULE = "those that fit; within the limits; quickest from question to answer at this load"
+
+
+def rentable(least: int, held: Mapping[str, int]) -> list[int]:
+    """Counts that are rented, from the least: parts of a node, whole nodes; or multiples of what a layout that is given
+    takes, where that is neither."""
+    given = held.get("tp", 1) * held.get("pp", 1) * held.get("dp", 1)
+    parts = [n for n in (1, 2, 4) if n < NODE]
+    counts = [n for n in (*parts, *range(NODE, MOST_GPUS + 1, NODE)) if n % given == 0]
+    if not counts or (given > NODE and given % NODE):
+        counts = list(range(given, MOST_GPUS + 1, given))
+    return [n for n in counts if n >= least]
+
+
+def arrange(
+    deployment: Deployment,
+    asked: Request,
+    context: int,
+    concurrency: int = 1,
+    gpus: int | None = None,
+    fixed: Mapping[str, int] | None = None,
+    limits: Limits | None = None,
+) -> Plan:
+    """The plan for a load: of requests at a rate, with as many sequences at once as they need on average, at least
+    `concurrency`.
+
+    Errors: those of `deployment.plan`.
+    """
+    held, sizing = fixed or {}, _Sizing(deployment, asked, context, concurrency, limits or Limits())
+    check(context, concurrency, gpus, held)
+    least = deployment.min_gpus(context, concurrency, held)
+    counts = [gpus] if gpus else rentable(least, held) if least else []
+    found = sizing.first(counts, held) if counts else None
+    if found is None:
+        number = gpus or least or max(1, held.get("tp", 1) * held.get("pp", 1) * held.get("dp", 1))
+        found = choices(deployment, number, context, concurrency, held)
+    best = found[0]
+    if sizing.timed and best.fits and asked.rate is not None:
+        steady = sizing.load(best)
+        inside = ceil(steady.inside) if isinstance(steady, Steady) else concurrency
+        most = max(concurrency, min(inside, best.max_concurrency))
+        if most != concurrency:
+            order = {choice.layout: i for i, choice in enumerate(found)}
+            again = choices(deployment, best.layout.gpus, context, most, held)
+            found = sorted(again, key=lambda choice: order[choice.layout])
+            concurrency = most
+    return planned(deployment, context, concurrency, found, least, *([RULE] if sizing.timed else []))
+
+
+def less(
+    plan: Plan, asked: Request, fixed: Mapping[str, int] | None = None, limits: Limits | None = None
+) -> Plan | None:
+    """Of a plan that does not fit, the one on as many accelerators for the most users that do; None: not one does."""
+    most = max(choice.max_concurrency for choice in plan.choices)
+    if not most:
+        return None
+    alone = replace(asked, rate=None)
+    return arrange(plan.deployment, alone, plan.context, most, plan.best.layout.gpus, fixed, limits)
+
+
+def _doubled(n: int) -> bool:
+    """Whether a number is a power of two."""
+    return n & (n - 1) == 0
+
+
+class _Sizing:
+    """Layouts of one number after the other, each with its steady state."""
+
+    def __init__(self, deployment: Deployment, asked: Request, context: int, concurrency: int, limits: Limits) -> None:
+        self.deployment, self.asked, self.context, self.concurrency = deployment, asked, context, concurrency
+        self.timer, self.limits = Timer(deployment, asked, context), limits
+        self.timed = True
+        self._loads: dict[Layout, Steady | Overload] = {}
+
+    def load(self, choice: Choice) -> Steady | Overload:
+        """Its steady state. Errors: `InputError` where it cannot be timed."""
+        if choice.layout not in self._loads:
+            if self.asked.rate is None:
+                self._loads[choice.layout] = self.timer.steady(choice.layout, self.concurrency)
+            else:
+                self._loads[choice.layout] = self.timer.open(choice.layout, self.asked.rate, choice.max_concurrency)
+        return self._loads[choice.layout]
+
+    def first(self, counts: list[int], held: Mapping[str, int]) -> list[Choice] | None:
+        """The layouts of the first count on which the load is served within limits, best first; of the first on which
+        it fits where there is none; None: none fits, or there are no layouts."""
+        known: dict[int, list[Choice] | None] = {}
+
+        def of(i: int) -> list[Choice] | None:
+            if i not in known:
+                known[i] = self._ranked(counts[i], held)
+            return known[i]
+
+        def enough(i: int) -> bool:
+            found = of(i)
+            return found is not None and found[0].fits and self._met(found[0])
+
+        start = next((i for i in range(len(counts)) if of(i)), None)
+        if start is None:
+            return None
+        if not self.timed or enough(start) or not (self.limits or self.asked.rate):
+            return of(start)
+        low = start  # is not enough
+        for high in (i for i in range(start + 1, len(counts)) if _doubled(counts[i])):
+            if enough(high):
+                break
+            low = high
+        else:
+            return of(start)
+        return of(next(i for i in range(low + 1, high + 1) if enough(i)))
+
+    def _met(self, choice: Choice) -> bool:
+        if not self.timed:
+            return True
+        steady = self._quiet(choice)
+        return isinstance(steady, Steady) and self.limits.kept(steady)
+
+    def _quiet(self, choice: Choice) -> Steady | Overload | None:
+        """Its steady state; None: it does not fit, or needs a link that is not known."""
+        return self.load(choice) if choice.fits and self.timer.known(choice.layout) else None
+
+    def _ranked(self, number: int, held: Mapping[str, int]) -> list[Choice] | None:
+        """The layouts of a number, best first; None: there are none."""
+        try:
+            found = choices(self.deployment, number, self.context, self.concurrency, held)
+        except InputError:
+            return None
+        try:
+            return sorted(found, key=self._rank) if self.timed else found
+        except InputError:  # a peak is not known: nothing can be timed
+            self.timed = False
+            return found
+
+    def _rank(self, choice: Choice) -> tuple[bool, bool, float]:
+        steady = self._quiet(choice)
+        met = isinstance(steady, Steady) and self.limits.kept(steady)
+        return not choice.fits, not met, steady.e2e if isinstance(steady, Steady) else inf

@@ -445,7 +445,7 @@ def test_the_json_is_the_contract() -> None:
 
 def test_limits_that_no_point_meets_fail() -> None:
     code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm", "--tpot", "1ms")
-    assert code == 1 and "no layout and batch is within a TPOT of 1.00 ms" in out.replace("\n", " ")
+    assert code == 1 and "the floor of its TPOT is 4.64 ms" in out.replace("\n", " ")
     assert out.startswith("misses: TPOT ")
     code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm", "--tpot", "20ms", "--ttft", "1s")
     assert code == 0 and "keeps a TTFT of 1 s and TPOT of 20.0 ms" in out.replace("\n", " ")

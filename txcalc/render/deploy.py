@@ -13,7 +13,7 @@ from txcalc.planning.deployment import Gpu, Plan
 from txcalc.planning.serving import Serving
 from txcalc.render import serving
 from txcalc.render.report import Cell, Report, Table, column, exact, percent
-from txcalc.render.show import summary
+from txcalc.render.summary import summary
 from txcalc.units import iec
 
 BAR = 40

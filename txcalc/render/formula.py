@@ -14,7 +14,8 @@ from txcalc.notation import LATEX, TEXT, Expression, Style, in_order, tidy, writ
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.render.report import Cell, Report, Table, cell
-from txcalc.render.show import convention, summary, workload
+from txcalc.render.show import convention, workload
+from txcalc.render.summary import summary
 
 TITLES = {
     "params": "Parameters",

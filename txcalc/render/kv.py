@@ -16,7 +16,7 @@ from txcalc.parts.part import Leaf
 from txcalc.parts.recurrent import GatedRecurrence, HeadScan, SelectiveScan
 from txcalc.planning.memory import cross_cache, dense_cache
 from txcalc.render.report import Cell, Report, Table, exact
-from txcalc.render.show import summary
+from txcalc.render.summary import summary
 from txcalc.units import bits_of, iec
 
 

@@ -32,8 +32,8 @@ PACKAGE = Path(txcalc.__file__).parent
 
 # From the top of the house down: a module imports its own room and those above it.
 ROOMS = (
-    "errors", "num", "symbols", "notation", "units", "parts", "ledger", "checkpoint", "model", "sources", "hardware",
-    "planning", "algebra", "sweep", "reference", "verify", "render", "cli",
+    "errors", "num", "symbols", "notation", "units", "parts", "ledger", "checkpoint", "model", "sources", "cards",
+    "hardware", "planning", "algebra", "sweep", "reference", "verify", "render", "cli",
 )  # fmt: skip
 OUTSIDE = {
     "fvcore": {"verify"},

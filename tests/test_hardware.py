@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from txcalc import hardware
+from txcalc import cards, hardware
 from txcalc.errors import InputError, UnknownName
 from txcalc.render.hardware import report
 from txcalc.render.report import as_csv
@@ -281,3 +281,51 @@ def test_a_broken_file_is_one_message(text: str, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(InputError):
         hardware.load(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("h100", "h100-sxm"),
+        ("a100-80gb", "a100-80gb-sxm"),
+        ("A100 80GB", "a100-80gb-sxm"),
+        ("4090", "rtx-4090"),
+        ("rtx4090", "rtx-4090"),
+        ("4070tisuper", "rtx-4070-ti-super"),
+        ("NVIDIA GeForce RTX 5070 Ti", "rtx-5070-ti"),
+        ("7900xtx", "rx-7900-xtx"),
+        ("dgx spark", "gb10"),
+        ("m4 pro", "m4-pro"),
+        ("H200", "h200"),
+        ("v100", "v100-sxm-32gb"),
+    ],
+)
+def test_names_that_people_use(text: str, name: str) -> None:
+    assert hardware.load(text).name == name
+
+
+def test_every_short_name_is_of_a_preset() -> None:
+    assert set(cards.SHORT.values()) <= set(hardware.names())
+
+
+def test_a_card_by_numbers() -> None:
+    one = hardware.load("16GB@500GB/s")
+    assert (one.memory, one.bandwidth, one.peaks) == (16 * 10**9, 500 * 10**9, {})
+    other = hardware.load("24GiB@1TB/s@80TFLOPS")
+    assert (other.memory, other.bandwidth, other.peak("bf16")) == (24 * 2**30, 10**12, 80 * 10**12)
+    for text in ("16@500", "16GB@500", "16@500GB/s"):
+        with pytest.raises(InputError, match="expected a size and a bandwidth with their units"):
+            hardware.load(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "name"), [("8xh100", 8, "h100"), ("2 × 4090", 2, "4090"), ("h100-sxm", None, "h100-sxm")]
+)
+def test_how_many(text: str, number: int | None, name: str) -> None:
+    assert cards.many(text) == (number, name)
+
+
+def test_apples_peaks_are_the_fp32_rate() -> None:
+    """M1 Max has 32 cores, M2 Ultra 76, M3 Max 40: about 0.35 TFLOP/s a core each."""
+    cores = {"m1-max": 32, "m2-ultra": 76, "m3-max": 40}
+    assert all(0.3e12 < hardware.load(name).peak("fp16") / number < 0.37e12 for name, number in cores.items())

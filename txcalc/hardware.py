@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from txcalc import cards
 from txcalc.errors import ABSENT, Fault, InputError, UnknownName, shown
 from txcalc.units import ALIASES, DTYPE_BITS, parse_bytes
 
@@ -104,7 +105,7 @@ def names() -> list[str]:
 
 
 def load(name: str | Path) -> Accelerator:
-    """The accelerator of a preset's name, or of a .toml file.
+    """The accelerator of a preset's name or a short one (`h100`), of numbers (`16GB@500GB/s`), or of a .toml file.
 
     Errors: `UnknownName` with the nearest names; `InputError` with every fault of a file.
     """
@@ -114,10 +115,17 @@ def load(name: str | Path) -> Accelerator:
     if text.endswith(".toml"):
         path = Path(text)
         return parse(read(path)[0], path.stem, text)
+    if (given := cards.numbers(text)) is not None:
+        memory, bandwidth, flops = given
+        peaks = {} if flops is None else {"bf16": flops, "fp16": flops}
+        return Accelerator(
+            text, text, memory, bandwidth, peaks, None, None, {"memory": "as given", "bandwidth": "as given"}
+        )
     files = _files()
-    if text.lower() not in files:
+    known = cards.named(text, files)
+    if known not in files:
         raise UnknownName("gpu", "accelerator", text, sorted(files), "txcalc presets --hardware lists them")
-    path = files[text.lower()]
+    path = files[known]
     return parse(read(path)[0], path.stem, str(path))
 
 

@@ -223,7 +223,12 @@ def deploy(
 
 
 def accelerators(text: str) -> tuple[str, int | None]:
-    """`h100-sxm:8` as a name and how many; None: not said."""
+    """`h100-sxm:8` or `8xh100` as a name and how many; None: not said."""
+    from txcalc.cards import many
+
+    first, rest = many(text)
+    if first is not None:
+        return rest, first
     name, colon, number = text.rpartition(":")
     if not colon:
         return text, None

@@ -1,0 +1,86 @@
+"""Accelerators by the names that people use, and by numbers: `h100`, `4090`, `a100-80gb`, `16GB@500GB/s`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+from txcalc.errors import Fault, InputError
+from txcalc.units import parse_bytes
+
+# What a short name means: the form that most people rent or hold.
+SHORT = {
+    "a100": "a100-80gb-sxm",
+    "a100-40gb": "a100-40gb-sxm",
+    "a100-80gb": "a100-80gb-sxm",
+    "a100-sxm": "a100-80gb-sxm",
+    "a100-pcie": "a100-80gb-pcie",
+    "h100": "h100-sxm",
+    "h100-80gb": "h100-sxm",
+    "h200-sxm": "h200",
+    "v100": "v100-sxm-32gb",
+    "v100-16gb": "v100-sxm-16gb",
+    "v100-32gb": "v100-sxm-32gb",
+    "p100": "p100-pcie-16gb",
+    "a6000": "rtx-a6000",
+    "6000-ada": "rtx-6000-ada",
+    "pro-6000": "rtx-pro-6000",
+    "rtx-pro-6000-blackwell": "rtx-pro-6000",
+    "rtx-3060-12gb": "rtx-3060",
+    "rtx-3080-10gb": "rtx-3080",
+    "rtx-4060-ti": "rtx-4060-ti-16gb",
+    "rtx-5060-ti": "rtx-5060-ti-16gb",
+    "dgx-spark": "gb10",
+    "spark": "gb10",
+    "ai-max-395": "strix-halo",
+    "ryzen-ai-max": "strix-halo",
+    "7900-xtx": "rx-7900-xtx",
+    "9070-xt": "rx-9070-xt",
+    "gaudi2": "gaudi-2",
+    "gaudi3": "gaudi-3",
+}
+_NUMBERS = re.compile(
+    r"\s*([\d.]+)\s*([a-z]*)\s*@\s*([\d.]+)\s*([a-z]*)(?:/s)?\s*(?:@\s*([\d.]+)\s*(tflops?)?\s*)?\Z", re.I
+)
+
+
+def named(text: str, known: Collection[str]) -> str:
+    """The preset's name that a short or differently spelt one means; the text itself where it means none."""
+    wanted = _bare(re.sub(r"\b(nvidia|amd|apple|google|intel|geforce|radeon|instinct)\b", "", text.lower()))
+    spelt = {_bare(name): name for name in known}
+    short = {_bare(name): full for name, full in SHORT.items() if full in known}
+    plain = {_bare(re.sub(r"^rt?x-", "", name)): name for name in known if re.match(r"rt?x-", name)}
+    return spelt.get(wanted) or short.get(wanted) or plain.get(wanted) or text.strip()
+
+
+def _bare(name: str) -> str:
+    """A name without its hyphens, spaces and underscores."""
+    return re.sub(r"[\s_-]+", "", name.lower())
+
+
+def numbers(text: str) -> tuple[int, int, int | None] | None:
+    """Bytes, bytes a second and FLOP/s of `16GB@500GB/s` or `16GB@500GB/s@60TFLOPS`; None: it is a name.
+
+    Errors: `InputError` where a unit is missing, for 16 may be GB or GiB.
+    """
+    found = _NUMBERS.fullmatch(text)
+    if not found:
+        return None
+    size, unit, rate, per, tera, _ = found.groups()
+    faults: list[Fault | str] = []
+    expected = "a size and a bandwidth with their units", "16GB@500GB/s"
+    if not unit or not per:
+        faults.append(Fault("--gpu", text, *expected))
+        raise InputError("--gpu", faults)
+    memory, bandwidth = parse_bytes(size + unit, "--gpu"), parse_bytes(rate + per, "--gpu")
+    if not memory or not bandwidth:
+        raise InputError("--gpu", [Fault("--gpu", text, *expected)])
+    return memory, bandwidth, round(float(tera) * 10**12) if tera else None
+
+
+def many(text: str) -> tuple[int | None, str]:
+    """`8xh100` as how many and of what; None: not said."""
+    found = re.fullmatch(r"\s*(\d{1,6})\s*[x×*]\s*(\S.*?)\s*", text, re.ASCII | re.I) or re.fullmatch(
+        r"\s*(\d{1,6})\s*×\s*(\S.*?)\s*", text
+    )
+    return (int(found[1]), found[2]) if found else (None, text)

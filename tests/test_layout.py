@@ -141,6 +141,26 @@ def test_tokens_go_to_their_experts_and_back() -> None:
     assert sent("deepseek-v3", Layout(tp=4, ep=4)).keys() == {"all_reduce", "all_gather"}  # all tokens are there
 
 
+def test_experts_of_a_latent_and_shared_ones_are_joined_apart() -> None:
+    """With sp, shared experts need the positions of all ranks; of a latent only what it holds goes to the experts."""
+    rows, layout = 2 * 7, Layout(tp=4, dp=4, ep=16)
+    experts = {"n_experts": 32, "top_k": 2, "d_ff": 64, "d_ff_shared": 128}
+    base = {"d_model": 256, "n_layers": 1, "attention": {"n_heads": 8, "d_head": 32}}
+
+    def layer(layout: Layout, **more: int) -> dict[str, object]:
+        model = build({**base, "experts": {**experts, **more}}, "a drawn mixture")
+        (stage,) = Sharding(model).stages(layout)
+        return walk(stage.root, model.workload(2, 7)).at("layers.0.experts").by_kind("sent")
+
+    part = rows * 256 * 3 // 4
+    reached = 15 * (1 - Fraction(15, 16) ** 2)
+    sent = {"all_to_all": 2 * Fraction(rows * 256, 4) * reached, "reduce_scatter": part, "all_gather": part}
+    assert layer(layout) == sent
+    assert layer(layout.replace(sp=4)) == sent  # before the shared ones, not after the routed ones
+    latent = {"all_to_all": 2 * Fraction(rows * 64, 4) * reached, "all_reduce": 2 * part, "all_gather": part // 4}
+    assert layer(layout, latent=64) == latent
+
+
 def test_a_pipeline_hands_the_residual_stream_on() -> None:
     first, last = (sent("llama-3.1-8b", Layout(tp=2, pp=2), stage) for stage in (0, 1))
     assert first["send"] == 2 * 7 * 4096 // 2 and "send" not in last

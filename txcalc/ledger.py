@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from txcalc.errors import UnknownName
-from txcalc.num import ceil_div, exact_div, minimum, ratio, total, whole
+from txcalc.num import ceil_div, exact_div, minimum, ratio, total
 from txcalc.parts.collectives import Transfer
 from txcalc.parts.frozen import once
 from txcalc.parts.part import NO_CACHE, Cache, Leaf, Operation, Part, Traffic, Workload
@@ -183,7 +183,7 @@ class Ledger:
             kind = "attention" if merged and entry.kind == "attention_core" else entry.kind
             groups.setdefault(kind, []).append(entry)
         sums = {kind: Ledger(groups[kind], self.work, self.bits).total(quantity) for kind in KINDS if kind in groups}
-        return {kind: value for kind, value in sums.items() if not (whole(value) and value == 0)}
+        return {kind: value for kind, value in sums.items() if not (isinstance(value, int | Fraction) and value == 0)}
 
     def at(self, path: str) -> Ledger:
         """The entries at or below a path, of that one copy where it has a number: `layers.7.attention.q`.

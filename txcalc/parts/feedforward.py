@@ -115,10 +115,11 @@ class Experts(Composite):
     norm: Norm | None = None
     correction: Vector | None = None
     # Of one rank's share: whether tokens are exchanged, what is sent before the routed experts and after them, and what
-    # joins the shared ones.
+    # brings together what the shared ones read and make.
     exchanged: bool = False
     arrive: tuple[tuple[str, Collective], ...] = ()
     leave: tuple[tuple[str, Collective], ...] = ()
+    shared_gather: Collective | None = None
     shared_join: Collective | None = None
 
     def children(self) -> Iterator[Child]:
@@ -152,6 +153,8 @@ class Experts(Composite):
             yield Child("latent_up", Linear(self.latent, self.d_model, False), kind="feed_forward")
         if self.shared_gate:
             yield Child("shared_gate", self.shared_gate, kind="router")
+        if self.shared and self.shared_gather:
+            yield Child("shared_gather", self.shared_gather)
         if self.shared:
             yield Child("shared", self.shared, kind="shared_experts")
         if self.shared and self.shared_join:
@@ -178,5 +181,6 @@ class Experts(Composite):
             exchanged=ways.exchanges,
             arrive=ways.arriving(self.width, self.top_k),
             leave=ways.leaving(self.width, self.top_k),
-            shared_join=ways.beside(self.d_model),
+            shared_gather=ways.read_beside(self.d_model),
+            shared_join=ways.beside(self.d_model, self.latent is not None),
         )

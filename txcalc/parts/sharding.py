@@ -210,8 +210,13 @@ class Ways:
         )
         return (name, exchange), (f"{name}_{'gather' if there else 'scatter'}", every)
 
-    def beside(self, width: Any) -> ReduceScatter | None:
+    def read_beside(self, width: Any) -> AllGather | None:
+        """What the shared experts read, where the routed ones take each rank's positions as they are."""
+        return self.gathered(width) if self.exchanges else None
+
+    def beside(self, width: Any, apart: bool) -> Collective | None:
         """Summands of the shared experts, which are split by tp, where the routed ones are exchanged: each rank's share
-        of the tokens."""
-        split = self.exchanges and self.ranks > 1
-        return ReduceScatter(width, Axis("tp", self.tp)) if split else None
+        of the tokens, which goes with theirs; or the sum of all (`apart`: theirs is gathered before a projection)."""
+        if not self.exchanges or self.ranks == 1:
+            return None
+        return self.summed(width) if apart and not self.sp else ReduceScatter(width, Axis("tp", self.tp))

@@ -145,7 +145,7 @@ def figure(picture: Picture) -> Any:
     rows = drawn.subplots(len(picture.panels), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axes, panel in zip(rows, picture.panels, strict=True):
         axes.set_title(_said(panel.title, 100), fontsize=10, fontweight="bold", loc="left")
-        {"lines": _lines, "stack": _stack, "bars": _bars}[panel.kind](axes, panel)
+        {"lines": _lines, "stack": _stack, "bars": _bars, "spans": _spans}[panel.kind](axes, panel)
     return drawn
 
 
@@ -153,6 +153,8 @@ def _height(panel: Panel) -> float:
     """Inches, those of the legend among them."""
     if panel.kind == "bars":
         return 1.2 + 0.45 * len(panel.series[0].xs)
+    if panel.kind == "spans":
+        return 1.4 + 0.25 * min(40, _tracks(panel))
     return 2.9 + 0.1 * (len(panel.series) + len(panel.marks))
 
 
@@ -266,12 +268,42 @@ def _bars(axes: Any, panel: Panel) -> None:
     _legend(axes, handles, [line.label for line in panel.series])
 
 
+def _tracks(panel: Panel) -> int:
+    """How many tracks its spans lie on."""
+    return 1 + max(y for line in panel.series for y in line.ys)  # type: ignore[no-any-return]
+
+
+def _spans(axes: Any, panel: Panel) -> None:
+    """Spans from a start to an end, each on its track, the first track on top."""
+    handles, number = [], _tracks(panel)
+    for line in panel.series:
+        for track in range(number):
+            held = [
+                (float(low), float(high - low)) for (low, high), y in zip(line.xs, line.ys, strict=True) if y == track
+            ]
+            bars = axes.broken_barh(
+                held, (track - 0.4, 0.8), facecolors=PALETTE[line.of], edgecolor="white", linewidth=0.2
+            )
+        handles.append(bars)
+    end = max(float(high) for line in panel.series for _, high in line.xs)
+    found = ticks(panel.x, 0.0, end)
+    axes.set_ylim(number - 0.5, -0.5)
+    axes.set_yticks(range(0, number, -(-number // 16)))
+    axes.set_ylabel(panel.y.label)
+    axes.set_xlim(0, end)
+    axes.set_xticks([float(tick) for tick in found], [panel.x.write(tick) for tick in found])
+    axes.set_xlabel(panel.x.label)
+    axes.grid(False, axis="y")
+    _legend(axes, handles, [line.label for line in panel.series])
+
+
 # Terminals.
 
 HEIGHT = 16  # rows of a panel
 # Names of the eight colours that every terminal has, in the palette's order.
 NAMES = ("blue", "red", "green", "magenta", "yellow", "cyan", "white", "bright_black")
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+LAYERS = "█▓▒░#+=~:"  # of a stack, where the report has no signs of its own
 
 
 def as_text(picture: Picture, width: int, coloured: bool) -> str:
@@ -279,8 +311,28 @@ def as_text(picture: Picture, width: int, coloured: bool) -> str:
     lines = [_said(picture.title), *_folded(picture.convention, width)]
     for panel in picture.panels:
         lines += ["", *(_folded(panel.title, width) if panel.title else [])]
-        lines += _bar_lines(panel, width) if panel.kind == "bars" else _canvas_lines(panel, width, coloured)
+        if panel.kind == "spans":
+            lines += _span_lines(panel, width)
+        else:
+            lines += _bar_lines(panel, width) if panel.kind == "bars" else _canvas_lines(panel, width, coloured)
     return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _span_lines(panel: Panel, width: int) -> Iterator[str]:
+    """A line for each track: what goes on in the middle of each column, by the first letter of its label."""
+    number, end = _tracks(panel), max(high for line in panel.series for _, high in line.xs)
+    room = max(10, width - len(str(number)) - 2)
+    for track in range(number):
+        row = ["·"] * room
+        for line in panel.series:
+            for (low, high), y in zip(line.xs, line.ys, strict=True):
+                if y == track:
+                    first, last = math.ceil(room * low / end - 0.5), math.ceil(room * high / end - 0.5)
+                    row[first:last] = line.label[0].upper() * (last - first)
+        yield f"{track:>{len(str(number))}}  {''.join(row)}"
+    yield f"{panel.x.label}: {panel.x.write(end)}; " + ", ".join(
+        f"{line.label[0].upper()} {line.label}" for line in panel.series
+    )
 
 
 def _bar_lines(panel: Panel, width: int) -> Iterator[str]:
@@ -381,7 +433,7 @@ def _stacked(canvas: Any, panel: Panel, place: Any, columns: int) -> Iterator[st
     """Layers of the signs that the report's bars have."""
     xs = [place(x, 1)[0] for x in panel.series[0].xs]
     below = [Fraction(0)] * len(xs)
-    signs = [SIGNS.get(line.label, "█") for line in panel.series]
+    signs = [SIGNS.get(line.label, LAYERS[line.of % len(LAYERS)]) for line in panel.series]
     for line, sign in zip(panel.series, signs, strict=True):
         above = [base + Fraction(y) for base, y in zip(below, line.ys, strict=True)]
         for column in range(columns):

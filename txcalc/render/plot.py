@@ -67,7 +67,8 @@ class Mark(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One pair of axes. `kind` is lines, stack (each series upon those before it) or bars (xs are names)."""
+    """One pair of axes. `kind` is lines, stack (each series upon those before it), bars (xs are names) or spans (xs
+    are pairs of a start and an end, ys the track that each lies on)."""
 
     title: str
     x: Axis

@@ -1,0 +1,172 @@
+"""Measured training speeds beside predicted ones: `python tests/evidence/step_time.py [SOURCE …] [--rows]`.
+
+For each source: rows, the median of predicted ÷ measured seconds, the median and the 90th percentile of the absolute
+error, and how many floors are above the measurement (none may be). Nothing is fitted to these rows: shares come from
+measurements of kernels. Data: `tests/data/training/`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from statistics import median
+from typing import NamedTuple
+
+import utilisation as published
+
+from txcalc import hardware, load
+from txcalc.errors import InputError
+from txcalc.planning.training import Layout, Recipe, memory
+from txcalc.planning.training.machine import Machine
+from txcalc.planning.training.step import Pace, Step
+
+
+class Row(NamedTuple):
+    """A measured step: predicted from the recipe and the machine alone."""
+
+    source: str
+    what: str
+    seconds: float
+    model: str
+    recipe: Recipe
+    machine: Machine
+
+    def step(self) -> Step:
+        model = load(self.model)
+        return Pace(model, self.recipe, self.machine).step(memory(model, self.recipe))
+
+
+def rows() -> Iterator[Row]:
+    yield from foundry()
+    yield from nanotron()
+    yield from megatron()
+
+
+def foundry() -> Iterator[Row]:
+    """Composer with FSDP. DEFAULT: weights in fp32, gathered in 16 bits, gradients reduced in fp32; PURE: all bf16.
+    Triton FlashAttention."""
+    for row in published.rows("llm-foundry.csv"):
+        gpus, micro, batch, tokens = (int(row[key]) for key in ("gpus", "micro_batch", "global_batch", "tokens"))
+        pure = row["precision"] == "bf16"
+        recipe = Recipe(
+            Layout(fsdp=gpus),
+            micro_batch=micro,
+            accumulation=max(1, batch // micro // gpus),
+            tokens=tokens,
+            recompute=row["recompute"],
+            parameter="bf16" if pure else "fp32",
+            reduce="bf16" if pure else "fp32",
+        )
+        products = "fp8" if row["precision"] == "amp_fp8" else "bf16"
+        what = f"{row['model']} {row['gpu']}:{gpus} T={tokens} mbs={micro}"
+        seconds = recipe.global_batch * tokens / float(row["tokens_s"]) / gpus
+        machine = Machine.of(hardware.load(row["gpu"]), products=products)
+        yield Row("llm-foundry", what, seconds, published.mpt(row["model"], tokens), recipe, machine)
+
+
+def nanotron() -> Iterator[Row]:
+    machine = Machine.of(hardware.load("h100-sxm"))
+    for row in published.rows("nanotron.csv"):
+        tp, pp, dp, zero, micro, accumulation = (
+            int(row[key]) for key in ("tp", "pp", "dp", "zero", "micro_batch", "accumulation")
+        )
+        recipe = Recipe(
+            Layout(tp=tp, sp=tp, pp=pp, dp=dp),
+            micro_batch=micro,
+            accumulation=accumulation,
+            framework="nanotron",
+            zero=zero if dp > 1 else 0,
+        )
+        what = f"{row['model']} tp={tp} pp={pp} dp={dp} zero={zero} mbs={micro}"
+        seconds = recipe.global_batch * 4096 / float(row["tokens_s"]) / recipe.layout.gpus
+        yield Row("nanotron", what, seconds, published.NANOTRON[row["model"]], recipe, machine)
+
+
+def megatron() -> Iterator[Row]:
+    """SC'21 and Korthikanti: no fused attention, nothing hidden; the fastest schedules. Bridge: what is said, and no
+    recomputation."""
+    for row in published.rows("megatron.csv"):
+        old = row["source"] != "megatron-bridge"
+        sizes = ("gpus", "tp", "pp", "dp", "cp", "ep", "vpp", "sp", "tokens", "micro_batch", "global_batch")
+        gpus, tp, pp, dp, cp, ep, vpp, sp, tokens, micro, batch = (int(row[key]) for key in sizes)
+        recipe = Recipe(
+            Layout(tp=tp, sp=tp if sp or not old else 1, pp=pp, vpp=vpp, dp=dp, cp=cp, ep=ep),
+            micro_batch=micro,
+            accumulation=batch // micro // dp,
+            tokens=tokens,
+            recompute=row["recompute"] or "none",
+            framework="megatron",
+            schedule="interleaved" if vpp > 1 else "1f1b",
+            zero=0 if old or dp * cp == 1 else 1,
+            keep_scores=old,
+            gradient="fp16" if old else None,
+        )
+        precision = row["precision"].lower()
+        products = next((name for name in ("fp8", "fp4") if name in precision), "bf16")
+        machine = Machine.of(hardware.load(row["gpu"]), products=products, overlap=not old)
+        seconds = measured(row, recipe, gpus)
+        what = f"{row['model'][:24]} {row['gpu']}:{gpus} {recipe.layout} mbs={micro} {row['precision']}"
+        yield Row(row["source"], what, seconds, row["model"], recipe, machine)
+
+
+def measured(row: dict[str, str], recipe: Recipe, gpus: int) -> float:
+    """Seconds of a step: printed, or from tokens a second, or from Megatron's equation 3 at the printed TFLOP/s."""
+    if row["step_s"]:
+        return float(row["step_s"])
+    tokens = recipe.global_batch * recipe.tokens
+    if row["tokens_s"]:
+        return tokens / float(row["tokens_s"]) / gpus
+    _, found = published.counted(row["model"], "megatron", recipe.tokens, "blocks", 1)
+    return tokens * found.hfu / (float(row["tflops"]) * 1e12) / gpus
+
+
+class Verdict(NamedTuple):
+    """A row's prediction over its measurement."""
+
+    row: Row
+    ratio: float
+    floor: float
+
+
+def judged(source: str | None = None) -> tuple[list[Verdict], list[str]]:
+    """Every row that can be predicted, and why others cannot."""
+    found, refused = [], []
+    for row in rows():
+        if source in (None, row.source):
+            try:
+                step = row.step()
+            except InputError as error:
+                refused.append(f"{row.what}: {error}")
+                continue
+            found.append(Verdict(row, step.seconds / row.seconds, step.floor / row.seconds))
+    return found, refused
+
+
+def summary(verdicts: list[Verdict]) -> str:
+    errors = sorted(abs(each.ratio - 1) for each in verdicts)
+    over = sum(each.floor > 1 for each in verdicts)
+    ninth = errors[min(len(errors) - 1, int(0.9 * len(errors)))]
+    middle = median(each.ratio for each in verdicts)
+    error = f"error median {median(errors):.1%}, p90 {ninth:.1%}"
+    return f"{len(verdicts)} rows, predicted ÷ measured {middle:.3f}, {error}, {over} floors above"
+
+
+def main(argv: list[str]) -> None:
+    asked = [word for word in argv if not word.startswith("--")]
+    verdicts, refused = judged(asked[0] if asked else None)
+    groups: dict[str, list[Verdict]] = {}
+    for each in verdicts:
+        dense = "" if each.row.recipe.layout.ep == 1 else " experts"
+        name = each.row.machine.accelerator.name
+        groups.setdefault(f"{each.row.source}{dense} {name}", []).append(each)
+        groups.setdefault(each.row.source, []).append(each)
+    for name, group in sorted(groups.items()):
+        print(f"{name}: {summary(group)}")
+    print(f"{len(refused)} rows cannot be laid out" + (f", the first: {refused[0]}" if refused else ""))
+    if "--rows" in argv:
+        for each in verdicts:
+            print(f"{each.ratio:6.3f} {each.floor:6.3f}  {each.row.what}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

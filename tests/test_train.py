@@ -1,0 +1,377 @@
+"""`txcalc train`: time by a roofline and a pipeline by events, closed forms and measured rows; runs; bad input."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import pytest
+from test_cli import run
+
+sys.path.insert(0, str(Path(__file__).with_name("evidence")))
+
+import step_time as evidence
+
+from txcalc import hardware, load
+from txcalc.errors import InputError
+from txcalc.model import Model
+from txcalc.planning.layout import Group
+from txcalc.planning.training import Layout, Recipe, memory
+from txcalc.planning.training.answer import train
+from txcalc.planning.training.machine import Floor, Kernels, Machine, Moved, ring
+from txcalc.planning.training.run import Terms, parse_days, tokens_of
+from txcalc.planning.training.run import run as whole_run
+from txcalc.planning.training.step import Pace, Step
+from txcalc.planning.training.timeline import Piece, simulate
+
+H100 = Machine.of(hardware.load("h100-sxm"))
+
+
+@pytest.fixture(scope="module")
+def llama() -> Model:
+    return load("llama-3.1-8b")
+
+
+def timed(model: Model, recipe: Recipe, machine: Machine = H100) -> Step:
+    return Pace(model, recipe, machine).step(memory(model, recipe))
+
+
+# The pipeline.
+
+
+def pipeline(schedule: str, stages: int, batches: int, pieces: int = 1, **changes: float) -> tuple[float, float]:
+    """Seconds of a step of equal pieces that take one second forward and two backward, and the busy ones."""
+    vpp = pieces if schedule == "interleaved" else 1
+    recipe = Recipe(Layout(pp=stages, vpp=vpp), accumulation=batches, schedule=schedule)
+    one = Piece(1 / pieces, 1 / pieces, 1 / pieces, 0.0)._replace(**changes)
+    line = simulate(recipe, [one] * (stages * pieces))
+    return line.seconds, line.busy(0)
+
+
+@pytest.mark.parametrize("stages", [2, 4, 8])
+@pytest.mark.parametrize("batches", [8, 16, 32])
+def test_bubbles_of_equal_stages(stages: int, batches: int) -> None:
+    """(p − 1) forwards and backwards with GPipe and 1F1B, a v-th of it interleaved (Narayanan et al. 2021, section
+    2.2), and with ZB-H1 a third of it (Qi et al. 2023, table 2: (p − 1)·(F + B − W), which all take 1 here)."""
+    assert pipeline("gpipe", stages, batches) == (3 * (batches + stages - 1), 3 * batches)
+    assert pipeline("1f1b", stages, batches) == (3 * (batches + stages - 1), 3 * batches)
+    seconds, busy = pipeline("interleaved", stages, batches, 2)
+    assert (seconds, busy) == (pytest.approx(3 * batches + 3 * (stages - 1) / 2), pytest.approx(3 * batches))
+    assert pipeline("zb", stages, batches)[0] == pytest.approx(3 * batches + stages - 1)
+
+
+def test_a_slow_stage_and_messages_hold_the_others_up() -> None:
+    recipe = Recipe(Layout(pp=4), accumulation=8)
+    even = [Piece(1, 1, 1, 0.0)] * 4
+    slow = [*even[:3], Piece(2, 2, 2, 0.0)]
+    assert simulate(recipe, slow).seconds == 3 + 8 * 6 + 6  # three forwards before it, three backwards behind
+    late = [Piece(1, 1, 1, 0.5)] * 4
+    assert simulate(recipe, late).seconds > simulate(recipe, even).seconds + 2 * 3 * 0.5 - 1e-9
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb", "zbv", "dualpipev"])
+@pytest.mark.parametrize("stages", [2, 3, 4, 8])
+def test_no_schedule_waits_for_itself(schedule: str, stages: int) -> None:
+    """Every action runs once, after what it needs, and no rank does two things at a time."""
+    recipe = Recipe(Layout(pp=stages, vpp=2 if schedule == "interleaved" else 1), accumulation=4 * stages)
+    recipe = replace(recipe, schedule=schedule)
+    line = simulate(recipe, [Piece(1, 1.5, 0.5, 0.1)] * (stages * recipe.pieces))
+    for events in line.ranks:
+        assert all(a.end <= b.start for a, b in pairwise(events))
+        forwards = [event for event in events if event.action.kind == "F"]
+        assert len(forwards) == len({event.action for event in forwards}) == recipe.accumulation * recipe.pieces
+    assert line.seconds >= line.busy(0) == pytest.approx(3 * recipe.accumulation * recipe.pieces)
+
+
+# Kernels and links.
+
+
+def test_a_collective_has_the_link_of_its_ranks() -> None:
+    """Over nodes each rank's port adds up, up to the link between them."""
+    assert H100.link(Group(8, 8)) == 450e9
+    assert H100.link(Group(64, 8)) == 8 * 50e9
+    assert H100.link(Group(8, 1)) == 50e9
+    assert ring("all_reduce", Group(8, 8), 8e9).sent == 14e9
+    assert ring("all_gather", Group(8, 8), 8e9).sent == 7e9
+    least, real = Floor(H100), Kernels(H100)
+    for moved in (
+        ring("all_reduce", Group(64, 8), 1e9),
+        Moved("send", Group(2, 1), 1e6),
+        Moved("all_to_all", Group(64, 8), 1e9),
+    ):
+        assert 0 < least.transfer(moved) < real.transfer(moved)
+    assert real.transfer(ring("all_reduce", Group(1, 1), 1e9)) == 0
+    with pytest.raises(InputError, match="the network between its nodes is not known"):
+        Machine.of(hardware.load("rtx-4090")).link(Group(16, 8))
+
+
+def test_an_exchange_of_tokens_leaves_the_node_by_one_port() -> None:
+    moved = Moved("all_to_all", Group(64, 8), 63e9)
+    assert Floor(H100).transfer(moved) == pytest.approx(56e9 / 50e9)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(Layout(fsdp=8), tokens=8192),
+        Recipe(Layout(tp=8, sp=8), tokens=8192, framework="megatron"),
+        Recipe(Layout(tp=2, sp=2, pp=4, dp=8), tokens=4096, framework="megatron", zero=1, accumulation=16),
+        Recipe(Layout(pp=4, vpp=2), accumulation=8, schedule="interleaved", framework="megatron"),
+        Recipe(Layout(fsdp=8, cp=4), tokens=32_768, accumulation=2),
+        Recipe(Layout(fsdp=64), tokens=2048, recompute="blocks", micro_batch=4),
+    ],
+    ids=lambda recipe: str(recipe.layout),
+)
+def test_a_floor_is_below_what_is_achievable(llama: Model, recipe: Recipe) -> None:
+    step = timed(llama, recipe)
+    assert 0 < step.floor < step.seconds == pytest.approx(sum(step.spent.values()))
+    assert all(value >= 0 for value in step.spent.values())
+    again = timed(llama, replace(recipe, recompute="blocks"))
+    assert again.seconds > step.seconds or recipe.recompute == "blocks"
+
+
+def test_the_floor_is_the_models_flops_at_the_peak(llama: Model) -> None:
+    """Of one GPU: three forwards, of attention the masked pairs."""
+    recipe = Recipe(tokens=8192, recompute="none")
+    step = timed(llama, recipe)
+    flops = 3 * llama.ledger(1, 8192).total("flops_masked")
+    assert step.floor == pytest.approx(flops / 989e12)
+    blocks = timed(llama, replace(recipe, recompute="blocks"))
+    head = llama.ledger(1, 8192).by_kind("flops_masked")["head"]
+    assert blocks.floor == pytest.approx((flops * Fraction(4, 3) - head) / 989e12)
+
+
+def test_more_gpus_wait_longer_for_each_other(llama: Model) -> None:
+    steps = [timed(llama, Recipe(Layout(fsdp=n), tokens=4096, micro_batch=2)) for n in (8, 64, 512)]
+    waits = [step.spent["weights and gradients"] for step in steps]
+    assert waits == sorted(waits)
+    assert steps[0].sent["all_gather"] < steps[1].sent["all_gather"] < steps[2].sent["all_gather"]
+
+
+def test_what_fsdp_sends_is_what_torch_sends(llama: Model) -> None:
+    """torch 2.13 on 8 ranks gathers 30,019,690,496 bytes (blocks twice, the root once) and reduces 32,121,044,992."""
+    sent = timed(llama, Recipe(Layout(fsdp=8), tokens=8192)).sent
+    assert sent == {"all_gather": 30_019_690_496 * 7 // 8, "reduce_scatter": 32_121_044_992 * 7 // 8}
+
+
+# Measured steps.
+
+
+@pytest.mark.slow
+def test_no_floor_is_above_a_measurement_and_errors_are_what_is_claimed() -> None:
+    """Rows of llm-foundry, Megatron-Bridge, SC'21 and Korthikanti; nothing was fitted to them."""
+    found = [
+        each for name in ("megatron-bridge", "sc21", "korthikanti", "llm-foundry") for each in evidence.judged(name)[0]
+    ]
+    assert len(found) > 220
+    assert all(each.floor < 1 for each in found)
+
+    def error(source: str, gpu: str, experts: bool = False) -> float:
+        group = [
+            abs(each.ratio - 1)
+            for each in found
+            if each.row.source == source
+            and each.row.machine.accelerator.name.startswith(gpu)
+            and (each.row.recipe.layout.ep > 1) == experts
+        ]
+        return median(group)
+
+    assert error("sc21", "a100") < 0.15
+    assert error("korthikanti", "a100") < 0.15
+    assert error("megatron-bridge", "h100") < 0.15
+
+
+def test_the_evidence_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    evidence.main(["sc21", "--rows"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("sc21: 6 rows, predicted ÷ measured") and len(lines) == 3 + 6
+
+
+# A whole run.
+
+
+def test_energy_and_carbon_as_llamas_authors_count_them(llama: Model) -> None:
+    """Touvron et al. 2023 (arXiv 2302.13971), table 15: 1,022,362 GPU-hours of 400 W are 449 MWh and 173 t."""
+    rate = 1.4e12 / 1_022_362 / 3600
+    found = whole_run(load("llama-65b"), 1_400_000_000_000, rate, 2048, 2048, Terms(power=400))
+    assert found.gpu_hours == pytest.approx(1_022_362)
+    assert found.energy_kwh == pytest.approx(449e3, rel=3e-3)
+    assert found.co2_kg == pytest.approx(173e3, rel=3e-3)
+    assert found.days == pytest.approx(20.8, abs=0.05)  # "21 days"
+    assert found.cost is None
+
+
+def test_deadline_and_budget_are_inverses(llama: Model) -> None:
+    terms = Terms(price=2.0, power=700, deadline=10.0, budget=50_000).checked()
+    found = whole_run(llama, 10**12, 10_000, 64, 8, terms)
+    assert found.deadline and found.budget
+    assert found.deadline.gpus % 8 == 0
+    assert found.gpu_hours / found.deadline.gpus / 24 <= 10 < found.gpu_hours / (found.deadline.gpus - 8) / 24
+    paid = whole_run(llama, found.budget.tokens, 10_000, 64, 8, terms)
+    assert paid.cost == pytest.approx(50_000)
+    assert tokens_of(llama, None, 6 * llama.params * 100) == 100
+    assert parse_days("4w") == 28 and parse_days("12h") == 0.5
+
+
+def test_a_measured_rate_is_taken_as_it_is(llama: Model) -> None:
+    from txcalc.planning.utilisation import parse_measured
+
+    recipe = Recipe(Layout(fsdp=8), tokens=8192)
+    found = train(llama, recipe, H100, parse_measured("6000tok/s"))
+    assert (found.rate, found.measured) == (6000, True)
+    flops = 6 * llama.params + 12 * 32 * 4096 * 8192
+    assert found.used[0].mfu == pytest.approx(flops * 6000 / 989e12)
+    by_step = train(llama, recipe, H100, parse_measured("1.5s"))
+    assert by_step.rate == pytest.approx(8192 / 1.5)
+    by_flops = train(llama, recipe, H100, parse_measured("400TFLOPS"))
+    assert next(each for each in by_flops.used if each.name == "megatron-lm").mfu == pytest.approx(400 / 989)
+
+
+# The command.
+
+ARGV = ["train", "llama-3.1-8b", "--gpu", "h100-sxm:8@2.5", "--layout", "fsdp=8", "--tokens", "8k"]
+
+
+def test_the_json_keeps_its_contract() -> None:
+    code, out, _ = run(*ARGV, "--train-tokens", "1T", "--json")
+    data = json.loads(out)
+    assert code == 0 and data["fits"] is True and data["schema"] == "txcalc/train/1"
+    categories = {
+        "parameters",
+        "gradients",
+        "optimizer",
+        "saved",
+        "gathered",
+        "buffers",
+        "logits",
+        "in_flight",
+        "adapters",
+    }
+    for rank in data["ranks"]:
+        assert set(rank["bytes"]) == categories
+        assert sum(rank["bytes"].values()) == rank["allocated_bytes"] < rank["reserved_bytes"]
+    assert sum(rank["count"] for rank in data["ranks"]) == 8
+    assert 0 < data["step_s"]["floor"] < data["step_s"]["achievable"]
+    assert data["max_micro_batch"] >= 1
+    assert set(data["run"]) >= {"days", "gpu_hours", "cost", "energy_kwh"}
+    assert data["run"]["cost"] == pytest.approx(2.5 * data["run"]["gpu_hours"])
+    assert data["mfu"]["palm"] == data["hfu"]["palm"]
+    assert data["layout"]["fsdp"] == 8 and data["sent"]["reduce_scatter"] > 0
+
+
+def test_what_does_not_fit_is_exit_code_1_and_says_so_first() -> None:
+    code, out, _ = run("train", "llama-3.1-70b", "--gpu", "h100-sxm:8", "--layout", "fsdp=8")
+    assert code == 1
+    assert out.splitlines()[1].startswith("does not fit: the fullest rank reserves ")
+    assert (
+        json.loads(run("train", "llama-3.1-70b", "--gpu", "h100-sxm:8", "--layout", "fsdp=8", "--json")[1])["fits"]
+        is False
+    )
+
+
+def test_a_table_reads_in_80_columns() -> None:
+    argv = ["train", "llama-3.1-405b", "--gpu", "h100-sxm", "--layout", "tp=8,sp=8,pp=16,vpp=2,dp=64", "--zero", "1"]
+    code, out, err = run(*argv, "--tokens", "8k", "--global-batch", "2048", "--compute", "3.8e25", "--deadline", "60d")
+    assert code in (0, 1), err
+    assert max(map(len, out.splitlines())) <= 80
+    assert "GPUs for 60 days" in out and "pipeline bubble" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--layout", "tp=4,dp=4"], "is 16, expected the 8 GPUs of --gpu (its ways multiply)"),
+        (["--layout", "fsdp=8", "--layout", "tp=8"], "--layout: is given twice"),
+        (["--layout", "tp=8,tp=4"], "tp is given twice"),
+        (["--layout", "tp=3,dp=1"], "expected the 8 GPUs"),
+        (["--layout", "fsdp=8", "--global-batch", "12"], "--global-batch is 12, expected a multiple of micro-batch"),
+        (["--layout", "pp=8", "--schedule", "zb", "--global-batch", "4"], "needs as many micro-batches at pp = 8"),
+        (["--layout", "fsdp=4,cp=2", "--tokens", "4097"], "tokens is 4097, expected a multiple of cp = 2"),
+        (["--layout", "fsdp=8", "--optimizer", "adamv"], "no optimizer named 'adamv' (did you mean adamw or"),
+        (["--layout", "fsdp=8", "--framework", "megatrom"], "(did you mean megatron or nanotron?)"),
+        (["--layout", "fsdp=8", "--train-tokens", "0"], "--train-tokens is 0, expected a number above 0"),
+        (["--layout", "fsdp=8", "--train-tokens", "1T", "--compute", "1e24"], "say the same thing twice"),
+        (["--layout", "fsdp=8", "--compute", "5"], "--compute is 5, expected at least"),
+        (["--layout", "fsdp=8", "--tokens", "0"], "--tokens is 0, expected a whole number from 1"),
+        (["--layout", "dp=8,ep=8"], "expected 1: the model has no experts"),
+        (["--layout", "fsdp=8", "--measured", "fast"], "--measured is 'fast', expected a rate"),
+        (["--layout", "fsdp=8", "--as", "pall"], "no convention named 'pall' (did you mean palm?)"),
+        (["--layout", "fsdp=8", "--as", "2n"], "counts a forward pass"),
+        (["--layout", "fsdp=8", "--budget", "1000"], "--budget needs a price of a GPU-hour"),
+        (["--layout", "fsdp=8", "--deadline", "soon"], "--deadline is 'soon', expected a time such as 30d"),
+        (["--layout", "fsdp=8", "--pue", "0.5"], "--pue is 0.5, expected a factor from 1 to 10"),
+        (["--layout", "fsdp=8", "--products", "fp7"], "dtype of the peak is 'fp7'"),
+        (["--layout", "fsdp=8", "--node", "0"], "--node is 0, expected a whole number from 1"),
+        (["--layout", "fsdp=8", "--zero", "2"], "zero is 2, expected"),
+        (["--layout", "fsdp=8", "--recompute", "some"], "recompute is 'some', expected one of none, core"),
+    ],
+)
+def test_bad_input(argv: list[str], message: str) -> None:
+    code, out, err = run("train", "llama-3.1-8b", "--gpu", "h100-sxm:8", *argv)
+    assert (code, out) == (2, ""), out
+    assert message in " ".join(err.split())
+
+
+def test_experts_and_heads_that_do_not_divide() -> None:
+    code, _, err = run("train", "mixtral-8x7b", "--gpu", "h100-sxm", "--layout", "dp=3,ep=3", "--tokens", "2k")
+    assert code == 2 and "ep is 3, expected a divisor of n_experts = 8" in err
+    code, _, err = run("train", "gpt2", "--gpu", "h100-sxm", "--layout", "tp=5")
+    assert code == 2 and "tp is 5, expected a divisor of n_heads = 12" in err
+    code, _, err = run("train", "gpt2", "--gpu", "h100-sxm", "--layout", "tp=2,sp=2", "--tokens", "1k")
+    assert code == 0 and "V = 50,257 is padded to 50,258, a multiple of tp = 2" in err
+    for text in ("h100-sxm:0", "h100-sxm@", ":8", "h100-sxm:8@x"):
+        code, _, err = run("train", "gpt2", "--gpu", text, "--layout", "dp=8")
+        assert code == 2 and "--gpu is" in err
+
+
+def test_a_plain_answer_is_quick_and_light() -> None:
+    """Under 0.3 s on a quiet machine, without torch or numpy: the time beyond an empty command's, with a margin."""
+    script = f"""
+import sys, time
+import txcalc.cli
+sys.argv = ["txcalc", *{ARGV!r}]
+start = time.perf_counter()
+try:
+    txcalc.cli.entry()
+except SystemExit as done:
+    assert not done.code
+print("seconds", time.perf_counter() - start)
+print("heavy", *({{"torch", "numpy", "sympy", "matplotlib"}} & set(sys.modules)))
+"""
+    start = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    *_, seconds, heavy = done.stdout.splitlines()
+    assert heavy == "heavy"
+    assert float(seconds.split()[1]) < 2.0 and time.perf_counter() - start < 10
+
+
+def test_pictures(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "train.svg"
+    argv = [
+        "train",
+        "llama-3.1-8b",
+        "--gpu",
+        "h100-sxm",
+        "--layout",
+        "pp=4,dp=2",
+        "--zero",
+        "1",
+        "--recompute",
+        "blocks",
+    ]
+    code, _, err = run(*argv, "--tokens", "2k", "--global-batch", "16", "--plot", str(file))
+    assert f"the picture is in {file}" in err and code in (0, 1)
+    text = file.read_text()
+    assert "Memory of the fullest rank of each stage" in text and "The pipeline, 1f1b" in text
+    pytest.importorskip("plotille")
+    out = run(*argv, "--tokens", "2k", "--global-batch", "16", "--plot", "-")[1]
+    lines = out[out.index("The pipeline, 1f1b") :].splitlines()
+    assert lines[1].startswith("0  F") and lines[4].startswith("3  ·") and "F forward, B backward" in lines[5]

@@ -1,0 +1,197 @@
+"""`txcalc train`: memory of every rank, time of a step, and what a whole run costs."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from txcalc.cli import options as o
+from txcalc.cli.deploy import complete_gpu
+from txcalc.cli.scale import Compute, TrainTokens, count
+from txcalc.errors import Fault, InputError
+
+if TYPE_CHECKING:
+    from txcalc.planning.training import Recipe
+    from txcalc.planning.training.answer import Training
+    from txcalc.render.plot import Picture
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+TOKENS = 4096  # of a sequence, where the model's context is not shorter
+BATCH = 1 << 20  # tokens of a step, at least, where nobody says
+
+LAYOUT = "How the ranks are laid out: tp=8,pp=16,dp=64; also fsdp=, cp=, ep=, etp=, vpp=, sp=."
+
+
+@app.command()
+def train(
+    source: o.Source,
+    gpu: Annotated[
+        str,
+        typer.Option(
+            help='An accelerator ("txcalc presets --hardware" lists them), how many, and the price of an hour of one: '
+            "h100-sxm:64@2.50.",
+            autocompletion=complete_gpu,
+            metavar="NAME[:N][@PRICE]",
+        ),
+    ],
+    set_: o.Set = None,
+    layout: Annotated[list[str] | None, typer.Option(help=LAYOUT, metavar="NAME=N,…")] = None,
+    framework: Annotated[
+        str | None, typer.Option(help="Whose buffers: fsdp2, megatron, deepspeed, nanotron.", metavar="NAME")
+    ] = None,
+    zero: Annotated[int, typer.Option(help="What the ranks of dp split: 1 optimizer, 2 gradients, 3 parameters.")] = 0,
+    schedule: Annotated[
+        str | None,
+        typer.Option(help="Of the pipeline: gpipe, 1f1b, interleaved, zb, zbv, dualpipev.", metavar="NAME"),
+    ] = None,
+    tokens: Annotated[int | None, o.length("--tokens", "Tokens of a sequence (default: 4,096 or the context).")] = None,
+    micro_batch: Annotated[int | None, o.length("--micro-batch", "Sequences of a rank in one pass.")] = None,
+    global_batch: Annotated[
+        int | None, o.length("--global-batch", "Sequences of a step, of all ranks (default: 2^20 tokens).")
+    ] = None,
+    recompute: Annotated[
+        str | None,
+        typer.Option(help="What backward computes again: none, core, blocks, every:N, layers:0,2.", metavar="WHAT"),
+    ] = None,
+    optimizer: Annotated[
+        str, typer.Option(help="adamw, adamw-bf16, adamw-8bit, sgd, lion, muon, adafactor …", metavar="NAME")
+    ] = "adamw",
+    products: Annotated[
+        str, typer.Option(help="Dtype that linear layers multiply in: bf16, fp8.", metavar="TYPE")
+    ] = "bf16",
+    node: Annotated[int | None, typer.Option(help="Accelerators of a node (default: as sold).", metavar="N")] = None,
+    network: Annotated[
+        str | None,
+        typer.Option(help="Bytes a second of each between nodes, one way: 50GB (default: as sold).", metavar="SIZE"),
+    ] = None,
+    overlap: Annotated[
+        bool, typer.Option("--overlap/--no-overlap", help="Whether weights and gradients move beside compute.")
+    ] = True,
+    measured: Annotated[
+        str | None,
+        typer.Option(
+            help="A measured rate, for its utilisation: 1007tok/s, 400TFLOPS (a GPU), 1.42s (a step).", metavar="RATE"
+        ),
+    ] = None,
+    as_: Annotated[
+        list[str] | None,
+        typer.Option("--as", help="Utilisation by these conventions alone (those of show --as).", metavar="NAME"),
+    ] = None,
+    train_tokens: TrainTokens = None,
+    compute: Compute = None,
+    deadline: Annotated[
+        str | None, typer.Option(help="How many GPUs are done in this time: 30d, 4w.", metavar="TIME")
+    ] = None,
+    budget: Annotated[int | None, count("--budget", "How many tokens this much money pays for: 1M.")] = None,
+    pue: Annotated[float, typer.Option(help="Power of the data centre over that of its computers.")] = 1.1,
+    grid: Annotated[float, typer.Option(help="Grams of CO2 per kWh.")] = 385.0,
+    format_: o.Format = "table",
+    json_: o.Json = False,
+    plot: o.Plot = None,
+) -> None:
+    """What training takes: memory of every rank, time of a step, days and cost. Exit code 1: it does not fit.
+
+    Example: txcalc train llama-3.1-8b --gpu h100-sxm:8@2.5 --layout fsdp=8 --tokens 8k --train-tokens 1T
+    """
+    from txcalc import hardware, load
+    from txcalc.cli.output import emit
+    from txcalc.planning.training.answer import train as answer
+    from txcalc.planning.training.machine import Machine
+    from txcalc.planning.training.run import Terms, parse_days, tokens_of
+    from txcalc.planning.utilisation import REPORTED, parse_measured
+    from txcalc.render.train import report
+    from txcalc.units import parse_bytes
+
+    chosen = o.chosen(format_, json_)
+    place = o.plotted(plot, chosen)
+    model = load(source, o.changes(set_))
+    name, number, price = parse_gpu(gpu)
+    accelerator = hardware.load(name)
+    wide = None if network is None else parse_bytes(network, "--network")
+    machine = Machine.of(accelerator, node, wide, products, overlap)
+    days = None if deadline is None else parse_days(deadline)
+    terms = Terms(price, accelerator.power, pue, grid, days, budget).checked()
+    whole = tokens_of(model, train_tokens, compute)
+    rate = None if measured is None else parse_measured(measured)
+    names = _conventions(as_) if as_ else REPORTED
+    length = tokens if tokens is not None else min(TOKENS, model.context or TOKENS)
+    asked = {"framework": framework, "schedule": schedule, "recompute": recompute, "micro_batch": micro_batch}
+    recipe = _recipe(layout or [], number, global_batch, length, optimizer, zero, asked)
+    found = answer(model, recipe, machine, rate, names, whole, terms)
+    emit(report(found, terms), chosen, place, lambda plots: _picture(found))
+    if not found.fits:
+        raise typer.Exit(1)
+
+
+def _picture(found: Training) -> Picture:
+    from txcalc.render.timeline import picture
+
+    return picture(found)
+
+
+def parse_gpu(text: str) -> tuple[str, int | None, float | None]:
+    """`h100-sxm:64@2.50`: a name, how many, and a price. Errors: `InputError`."""
+    found = re.fullmatch(r"\s*([^:@]+?)\s*(?::\s*(\d{1,7}))?\s*(?:@\s*(\d{1,9}(?:\.\d{1,9})?))?\s*", text, re.ASCII)
+    if not found or (found[2] and not int(found[2])):
+        raise InputError("--gpu", [Fault("--gpu", text, "NAME, NAME:N or NAME:N@PRICE, such as h100-sxm:64@2.50")])
+    return found[1], int(found[2]) if found[2] else None, float(found[3]) if found[3] else None
+
+
+def _conventions(asked: list[str]) -> tuple[str, ...]:
+    from txcalc.errors import UnknownName
+    from txcalc.planning.conventions import CONVENTIONS
+
+    names = tuple(dict.fromkeys(name.strip() for text in asked for name in text.split(",")))
+    for name in names:
+        if name not in CONVENTIONS:
+            raise UnknownName("--as", "convention", name, list(CONVENTIONS), f"one of {', '.join(CONVENTIONS)}")
+    return names
+
+
+def _recipe(
+    layouts: list[str],
+    gpus: int | None,
+    batch: int | None,
+    tokens: int,
+    optimizer: str,
+    zero: int,
+    asked: dict[str, Any],
+) -> Recipe:
+    """The recipe that the options say. Errors: `InputError` with every fault."""
+    from txcalc.planning.layout import parse_layout
+    from txcalc.planning.training import Recipe
+
+    if len(layouts) != 1:
+        raise InputError("--layout", ["is given twice, and a run has one"])
+    layout = parse_layout(layouts[0])
+    faults: list[Fault | str] = []
+    if gpus is not None and layout.gpus != gpus:
+        faults.append(Fault("layout " + str(layout), layout.gpus, f"the {gpus:,} GPUs of --gpu", "its ways multiply"))
+    if tokens < 1:
+        faults.append(Fault("--tokens", tokens, "a whole number from 1"))
+    framework = asked["framework"] or (
+        "fsdp2" if layout.fsdp > 1 or layout.dp == layout.tp == layout.pp == 1 else "megatron"
+    )
+    micro = asked["micro_batch"] if asked["micro_batch"] is not None else 1
+    together = micro * layout.copies
+    if batch is None and tokens > 0:
+        batch = together * max(1, -(-BATCH // (together * tokens or 1)))
+    if together and batch is not None and (batch < 1 or batch % together):
+        expected = f"a multiple of micro-batch · dp · fsdp = {together:,}"
+        faults.append(Fault("--global-batch", batch, expected))
+    if faults:
+        raise InputError("train", faults)
+    return Recipe(
+        layout,
+        micro_batch=micro,
+        accumulation=max(1, (batch or 1) // (together or 1)),
+        tokens=tokens,
+        recompute=asked["recompute"] or "none",
+        optimizer=optimizer,
+        framework=framework,
+        schedule=asked["schedule"] or ("interleaved" if layout.vpp > 1 else "1f1b"),
+        zero=zero,
+    )

@@ -1,0 +1,84 @@
+"""All that `txcalc train` says of one recipe on one machine: memory, time, utilisation, and a whole run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from txcalc.errors import InputError
+from txcalc.model import Model
+from txcalc.planning.roofline import peak
+from txcalc.planning.training.inverse import largest
+from txcalc.planning.training.machine import Machine
+from txcalc.planning.training.memory import RESERVED, Plan, memory
+from txcalc.planning.training.recipe import Recipe
+from txcalc.planning.training.run import Run, Terms, run
+from txcalc.planning.training.step import Pace, Step
+from txcalc.planning.utilisation import REPORTED, Measured, Utilisation, utilisation
+
+
+@dataclass(frozen=True)
+class Training:
+    """step       None where it is not known, and `why` says so
+    rate       tokens per second and accelerator: measured, or what `step` achieves; None: neither
+    measured   whether it was measured
+    """
+
+    model: Model
+    recipe: Recipe
+    machine: Machine
+    plan: Plan
+    step: Step | None
+    why: str
+    rate: float | None
+    measured: bool
+    used: tuple[Utilisation, ...]
+    run: Run | None
+    max_micro_batch: int
+
+    @property
+    def capacity(self) -> int:
+        return self.machine.accelerator.memory
+
+    @property
+    def fits(self) -> bool:
+        """Whether the fullest rank's reserved bytes are at most the accelerator's memory."""
+        return self.plan.fullest.reserved <= self.capacity
+
+
+def usable(capacity: int) -> int:
+    """Bytes that can be allocated where what is reserved for them is at most `capacity`."""
+    return capacity * RESERVED[1] // RESERVED[0]
+
+
+def train(
+    model: Model,
+    recipe: Recipe,
+    machine: Machine,
+    measured: Measured | None = None,
+    names: tuple[str, ...] = REPORTED,
+    tokens: int | None = None,
+    terms: Terms | None = None,
+) -> Training:
+    """The whole answer; `tokens` of the run, if any. Errors: `InputError` with every reason why it cannot be."""
+    plan = memory(model, recipe)
+    step, why = None, ""
+    try:
+        step = Pace(model, recipe, machine).step(plan)
+    except InputError as error:
+        why = str(error)
+    gpus, in_a_step = recipe.layout.gpus, recipe.global_batch * recipe.tokens
+    ledger, top = model.ledger(1, recipe.tokens), float(peak(machine.accelerator, machine.products))
+    layers = model.spec["stacks"][next(reversed(model.spec["stacks"]))]["n_layers"]
+    again = len(recipe.recomputed(layers))
+    mode = "core" if recipe.recompute == "core" else "blocks" if again else "none"
+    share = Fraction(again, layers) if mode == "blocks" else Fraction(1)
+    rate = step.tokens_s if step else None
+    if measured:
+        (ours,) = utilisation(model, ledger, 1, 1, names=("megatron-lm",)) if measured.unit == "tflops" else (None,)
+        rate = measured.tokens_s(in_a_step, gpus, ours.mfu if ours else 1.0)
+    used = utilisation(model, ledger, rate, top, mode, recipe.layout.pp, share, names) if rate else []
+    terms = terms or Terms()
+    whole = run(model, tokens, rate, gpus, recipe.layout.copies, terms) if tokens and rate else None
+    most = largest(model, recipe, "micro_batch", usable(machine.accelerator.memory))
+    return Training(model, recipe, machine, plan, step, why, rate, measured is not None, tuple(used), whole, most)

@@ -1,0 +1,127 @@
+"""A whole training run: days, GPU-hours, cost, energy and CO2 at a speed; and the inverse, for a deadline or a budget.
+
+Source   of the sums: Touvron et al. 2023 (arXiv 2302.13971), section 6: GPU-hours · watts · PUE, and the grid's factor
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import NamedTuple
+
+from txcalc.errors import Fault, InputError
+from txcalc.model import Model
+from txcalc.num import ceil_div
+from txcalc.planning.scaling import FLOPS
+
+PUE = 1.1  # power of a data centre over that of its computers: Touvron et al. 2023, section 6
+GRID = 385.0  # grams of CO2 equivalents per kWh, the average of the United States: ibid.
+
+
+class Run(NamedTuple):
+    """What `tokens` take at a speed.
+
+    compute      FLOPs by 6·N·D, N what a token passes
+    energy_kwh   of the accelerators at their full power, times PUE; None where their power is not known
+    cost         at a price of a GPU-hour; None without one
+    """
+
+    tokens: int
+    compute: int
+    days: float
+    gpu_hours: float
+    cost: float | None
+    energy_kwh: float | None
+    co2_kg: float | None
+    deadline: Deadline | None = None
+    budget: Budget | None = None
+
+
+class Deadline(NamedTuple):
+    """Accelerators that are done within so many days, each as fast as now: `gpus`, a multiple of one copy's."""
+
+    days: float
+    gpus: int
+
+
+class Budget(NamedTuple):
+    """Tokens that a sum of money pays for."""
+
+    money: float
+    tokens: int
+
+
+class Terms(NamedTuple):
+    """What a run costs and may cost."""
+
+    price: float | None = None
+    power: int | None = None
+    pue: float = PUE
+    grid: float = GRID
+    deadline: float | None = None
+    budget: float | None = None
+
+    def checked(self) -> Terms:
+        """Errors: `InputError` with every fault."""
+        faults: list[Fault | str] = []
+        if not 1 <= self.pue <= 10:
+            faults.append(Fault("--pue", self.pue, "a factor from 1 to 10"))
+        if not 0 <= self.grid <= 10_000:
+            faults.append(Fault("--grid", self.grid, "grams of CO2 per kWh from 0 to 10,000"))
+        for name, value in (("@PRICE", self.price), ("--deadline", self.deadline), ("--budget", self.budget)):
+            if value is not None and not 0 < value < 1e15:
+                faults.append(Fault(name, value, "a number above 0"))
+        if self.budget is not None and self.price is None:
+            faults.append("--budget needs a price of a GPU-hour (--gpu NAME:N@PRICE)")
+        if faults:
+            raise InputError("train", faults)
+        return self
+
+
+def tokens_of(model: Model, tokens: int | None, compute: int | None) -> int | None:
+    """The tokens of a run: said, or those that a budget of FLOPs pays for by 6·N·D. Errors: `InputError`."""
+    if tokens is not None and compute is not None:
+        raise InputError("train", ["--train-tokens and --compute say the same thing twice: give one of them"])
+    if tokens == 0:
+        raise InputError("train", [Fault("--train-tokens", 0, "a number above 0")])
+    if compute is None:
+        return tokens
+    least = FLOPS * model.active
+    if compute < least:
+        raise InputError("train", [Fault("--compute", compute, f"at least {least:,} FLOPs, 6·N for one token")])
+    return compute // least
+
+
+def run(model: Model, tokens: int, tokens_s: float, gpus: int, copies: int, terms: Terms) -> Run:
+    """Of `gpus` accelerators, each at `tokens_s` tokens a second, that hold `copies` of the model's layout."""
+    hours = tokens / tokens_s / 3600
+    energy = None if terms.power is None else hours * terms.power / 1000 * terms.pue
+    deadline = budget = None
+    if terms.deadline is not None:
+        one = gpus // copies
+        needed = Fraction(hours) / Fraction(24 * terms.deadline * one)
+        deadline = Deadline(terms.deadline, one * max(1, ceil_div(needed.numerator, needed.denominator)))
+    if terms.budget is not None and terms.price is not None:
+        budget = Budget(terms.budget, int(terms.budget / terms.price * 3600 * tokens_s))
+    return Run(
+        tokens,
+        FLOPS * model.active * tokens,
+        hours / gpus / 24,
+        hours,
+        None if terms.price is None else hours * terms.price,
+        energy,
+        None if energy is None else energy * terms.grid / 1000,
+        deadline,
+        budget,
+    )
+
+
+_DAYS = {"h": 1 / 24, "d": 1.0, "w": 7.0}
+
+
+def parse_days(text: str) -> float:
+    """`30d`, `12h`, `4w` in days. Errors: `InputError`."""
+    found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([hdw])\s*", text, re.ASCII)
+    if not found or not float(found[1]):
+        raise InputError("--deadline", [Fault("--deadline", text, "a time such as 30d, 12h or 4w")])
+    return float(found[1]) * _DAYS[found[2]]

@@ -1,0 +1,371 @@
+"""The time of a training step: a floor that nothing beats, and an achievable figure by what it is spent on.
+
+achievable   every kernel one after the other at the shares of its class; collectives of tp, cp and ep between them; the
+             pipeline by its schedule's own table; what the exchange of weights and gradients among copies cannot hide;
+             the optimizer's step
+floor        the largest of compute, memory and link of any rank, each alone at the datasheet's rate
+
+Counts   attention's masked pairs where a kernel fuses it, all pairs where it keeps its scores; backward twice the
+         forward, of fused attention 2.5 times (it computes the scores again); what `recompute` computes again
+Hidden   with overlap: gathered weights behind the compute of the block before, reduced gradients behind the last
+         micro-batch's backward, but for the first block's and the last's. Never hidden: tp, cp, ep, stages
+Omits    data loading, the host, uneven tokens of experts, failures
+Source   Kaplan et al. 2020 (arXiv 2001.08361) for 2×; Dao 2023 (arXiv 2307.08691) for 2.5×; Korthikanti et al. 2022
+         (arXiv 2205.05198), section 4.2.2, for the collectives of sequence parallelism
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from txcalc.model import Model
+from txcalc.parts.attention import AttentionCore
+from txcalc.parts.linear import Convolution, Linear, Lookup, Patches
+from txcalc.planning.layout import Group
+from txcalc.planning.training import timeline
+from txcalc.planning.training.flops import READS_DATA, selects
+from txcalc.planning.training.machine import Floor, Kernels, Machine, Moved, ring
+from txcalc.planning.training.memory import Plan
+from txcalc.planning.training.profiles import LOSS_AT_MOST, logits
+from txcalc.planning.training.recipe import Recipe
+from txcalc.planning.training.stages import Held, Piece, Pipeline
+from txcalc.planning.training.states import tensors
+from txcalc.units import bits_of
+
+SPENT = ("products", "attention", "other kernels", "collectives of a layer")
+
+
+@dataclass(frozen=True)
+class Work:
+    """Seconds of a piece for one micro-batch: forward and backward by what they are spent on, what of backward is for
+    the weights alone, and what is computed again."""
+
+    forward: dict[str, float]
+    backward: dict[str, float]
+    weights: float
+    again: dict[str, float]
+    send: float
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.forward.values()) + sum(self.backward.values()) + sum(self.again.values())
+
+    @property
+    def piece(self) -> timeline.Piece:
+        inputs = sum(self.backward.values()) - self.weights + sum(self.again.values())
+        return timeline.Piece(sum(self.forward.values()), inputs, self.weights, self.send)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of all ranks.
+
+    floor, seconds   the two figures
+    spent            achievable seconds of the busiest rank, by what they are spent on; their sum is `seconds`
+    sent             bytes that the busiest rank sends in a step, by kind of collective
+    timeline         of the pipeline, without exchange and optimizer
+    """
+
+    floor: float
+    floor_bound: str
+    seconds: float
+    spent: dict[str, float]
+    sent: dict[str, int]
+    timeline: timeline.Timeline
+    tokens: int
+    gpus: int
+
+    @property
+    def tokens_s(self) -> float:
+        """Tokens per second and accelerator."""
+        return self.tokens / self.seconds / self.gpus
+
+
+class Pace:
+    """Times of a model under a recipe on a machine. Errors: `InputError` as `memory`, and where a link is not known."""
+
+    def __init__(self, model: Model, recipe: Recipe, machine: Machine, pipeline: Pipeline | None = None) -> None:
+        self.model, self.recipe, self.machine = model, recipe, machine
+        self.pipeline = pipeline or Pipeline(model, recipe)
+        self.kernels, self.least = Kernels(machine), Floor(machine)
+        layout = recipe.layout
+        self.tp = layout.group("tp", machine.node)
+        self.ep, self.cp = layout.group("ep", machine.node), layout.group("cp", machine.node)
+        self.stages = layout.group("pp", machine.node)
+        ways = layout.cp * layout.copies
+        self.copies = Group(ways, min(ways, max(1, machine.node // layout.tp)))
+        self.shards = Group(recipe.shards, min(recipe.shards, max(1, machine.node // layout.tp)))
+        self.width = next(reversed(model.spec["stacks"].values()))["d_model"]
+        self.element = recipe.compute_bytes
+
+    # A piece of the pipeline.
+
+    def _group(self, axis: str) -> Group:
+        return self.recipe.layout.group(axis, self.machine.node)
+
+    def work(self, piece: Piece, kernels: Kernels) -> Work:
+        """What one micro-batch takes in a piece."""
+        forward, backward, again = (dict.fromkeys(SPENT, 0.0) for _ in range(3))
+        weights = 0.0
+        numbers = self._recomputed(piece)
+        for held in piece.leaves:
+            for kind, first, second, of_weights in self._leaf(held, kernels):
+                forward[kind] += first
+                backward[kind] += second
+                weights += of_weights
+                if self._is_again(held, numbers):
+                    again[kind] += first * self._share_again(held, numbers)
+        for held in piece.joins:
+            for moved in self.exchanged(held):
+                seconds = kernels.transfer(moved) * float(held.entry.runs)
+                forward[SPENT[3]] += seconds
+                backward[SPENT[3]] += seconds
+                if self._is_again(held, numbers):
+                    again[SPENT[3]] += seconds * self._share_again(held, numbers)
+        if elements := logits(self.recipe, [piece], 0):  # written and read once each
+            backward["other kernels"] += kernels.stream(2 * LOSS_AT_MOST * elements, 0)
+        send = sum(kernels.transfer(each) for each in self.sends(piece))
+        return Work(forward, backward, weights, again, send)
+
+    def _leaf(self, held: Held, kernels: Kernels) -> Iterator[tuple[str, float, float, float]]:
+        """Of a leaf and its copies: kind, seconds of forward and of backward, and of that for its weights."""
+        entry, work = held.entry, held.entry.work
+        if work is None or not entry.operations:
+            return
+        flops, size, starts, share = self._size(held)
+        if entry.kind == "attention_core":
+            fused = not work.keep_scores
+            if not fused:
+                size += 10 * self._scores(held)
+            forward = kernels.core(flops, size, starts, fused)
+            backward = kernels.core(flops * (2.5 if fused else 2), 2 * size, 2 * starts, fused)
+            yield "attention", forward, 0.0 if selects(entry) else backward, 0.0
+        elif isinstance(entry.leaf, Linear | Convolution | Patches):
+            forward = kernels.product(flops, size, starts)
+            gradients = 2 * float(entry.params) * self.recipe.gradient_bytes if self.recipe.accumulation > 1 else 0.0
+            of_weights = kernels.product(flops, size + gradients, starts)
+            of_inputs = 0.0 if entry.steps[-1].name in READS_DATA else forward
+            yield "products", forward, 0.0 if selects(entry) else of_inputs + of_weights, of_weights
+        else:
+            forward = kernels.stream(size / share, starts)
+            yield "other kernels", forward, 2 * forward, 0.0
+        if self.recipe.layout.cp > 1 and entry.kind == "attention_core":
+            seconds = kernels.transfer(self.keys(held)) * float(entry.runs)
+            yield "collectives of a layer", seconds, seconds, 0.0
+
+    def _size(self, held: Held) -> tuple[float, float, float, int]:
+        """FLOPs, bytes and starts of a leaf's copies, and over how many ranks of tp its rows are cut."""
+        entry = held.entry
+        runs = float(entry.runs)
+        fused = entry.kind != "attention_core" or (entry.work is not None and not entry.work.keep_scores)
+        flops = float(entry.flops_masked if fused else entry.flops)
+        elements = sum(float(op.traffic.activations) for op in entry.operations) * runs
+        elements += sum(float(op.traffic.cache) for op in entry.operations) * runs
+        copies = float(entry.times) if entry.routed else runs
+        tables = isinstance(entry.leaf, Lookup)
+        weights = 0.0 if tables else float(entry.leaf.params) * copies
+        starts = float(len(held.layers) or 1) if entry.routed else runs
+        width = bits_of(self.machine.products) / 8 if isinstance(entry.leaf, Linear) else self.element
+        share = self.recipe.layout.sp if held.between else 1
+        return flops, elements * self.element + weights * width, starts, share
+
+    def _scores(self, held: Held) -> float:
+        """Elements of the attention matrix, which unfused kernels write and read several times."""
+        entry = held.entry
+        assert entry.work is not None
+        heads = entry.leaf.n_heads  # type: ignore[attr-defined]
+        return float(entry.work.positions * entry.work.keys * heads * entry.runs)
+
+    def _recomputed(self, piece: Piece) -> frozenset[int]:
+        layers = [i for held in piece.leaves for i in held.layers]
+        return self.recipe.recomputed(max(layers) + 1) if layers else frozenset()
+
+    def _is_again(self, held: Held, numbers: frozenset[int]) -> bool:
+        if self.recipe.recompute == "core":
+            return held.entry.kind == "attention_core" and not selects(held.entry)
+        return bool(numbers.intersection(held.layers))
+
+    def _share_again(self, held: Held, numbers: frozenset[int]) -> float:
+        if self.recipe.recompute == "core":
+            return 1.0
+        return len(numbers.intersection(held.layers)) / len(held.layers)
+
+    # What ranks send each other.
+
+    def exchanged(self, held: Held) -> Iterator[Moved]:
+        """One forward of one of the collectives that join a rank's shares."""
+        for transfer in held.entry.transfers:
+            group = {"tp": self.tp, "ep": self.ep}.get(transfer.axis.name) or self._group(transfer.axis.name)
+            width = bits_of(self.machine.products) / 8 if transfer.narrow else self.element
+            yield Moved(transfer.kind, group, float(transfer.sent) * width)
+
+    def keys(self, held: Held) -> Moved:
+        """Keys and values of the other pieces of a sequence; backward their gradients, as much."""
+        leaf, work = held.entry.leaf, held.entry.work
+        assert work is not None
+        elements = sum(op.traffic.cache for op in held.entry.operations) or 2 * work.positions * self.width
+        if isinstance(leaf, AttentionCore):
+            elements = work.positions * leaf.n_kv_heads * (leaf.d_qk + leaf.d_v)
+        return ring("all_gather", self.cp, float(elements) * self.element * self.recipe.layout.cp)
+
+    def sends(self, piece: Piece) -> Iterator[Moved]:
+        """What a piece passes on to the next; every rank of tp a share."""
+        layout = self.recipe.layout
+        if layout.pp > 1 and not piece.last:
+            message = float(piece.work.positions) * self.width * self.element
+            group = Group(2, 1 if self.stages.crosses else 2)
+            yield Moved("send", group, message / layout.tp)
+
+    def shared(self, pieces: Sequence[Piece]) -> Iterator[tuple[Moved, str]]:
+        """What copies exchange, and when: weights gathered before forward (`gather`) and, of blocks that were freed,
+        before backward (`again`), gradients reduced (`reduce`). Sharded weights move with every micro-batch, but in a
+        pipeline, where they stay."""
+        recipe, layout = self.recipe, self.recipe.layout
+        whole, blocks = [0.0, 0.0], [0.0, 0.0]  # elements of what all copies share, and of experts
+        for piece in pieces:
+            for tensor in tensors(piece, recipe):
+                kind = tensor.expert and layout.ep > 1
+                whole[kind] += tensor.size * tensor.copies
+                blocks[kind] += tensor.size * tensor.copies if tensor.group else 0
+        width = layout.ep * layout.expert_ways
+        beside = max(1, self.copies.size * layout.tp // width)
+        experts = Group(beside, max(1, min(beside, self.machine.node // width)))
+        for number, inner, group in zip(whole, blocks, (self.copies, experts), strict=True):
+            if not number or group.size == 1:
+                continue
+            if layout.fsdp > 1 or recipe.zero == 3:
+                shards = self.shards if group is self.copies and layout.fsdp > 1 else group
+                yield ring("all_gather", shards, number * self.element), "gather"
+                if recipe.reshard and layout.pp == 1:
+                    yield ring("all_gather", shards, inner * self.element), "again"
+                yield ring("reduce_scatter", shards, number * recipe.reduce_bytes), "reduce"
+                if layout.dp > 1 and layout.fsdp > 1:
+                    rest = number * recipe.reduce_bytes / shards.size
+                    yield ring("all_reduce", layout.group("dp", self.machine.node), rest), "reduce"
+            elif recipe.zero:
+                yield ring("reduce_scatter", group, number * recipe.gradient_bytes), "reduce"
+                yield ring("all_gather", group, number * recipe.parameter_bytes), "gather"
+            else:
+                yield ring("all_reduce", group, number * recipe.gradient_bytes), "reduce"
+
+    # The whole step.
+
+    @cached_property
+    def works(self) -> list[Work]:
+        return [self.work(piece, self.kernels) for piece in self._distinct]
+
+    @cached_property
+    def _distinct(self) -> list[Piece]:
+        """Every piece; equal ones share their leaves, so that each is timed once."""
+        return list(self.pipeline.pieces)
+
+    def step(self, plan: Plan) -> Step:
+        """The step of the ranks whose memory `plan` says."""
+        recipe, layout = self.recipe, self.recipe.layout
+        line = timeline.simulate(recipe, [work.piece for work in self.works])
+        busiest = max(range(layout.pp), key=line.busy)
+        own = self.pipeline.of_stage(busiest)
+        works = [self.works[piece.number] for piece in own]
+        batches = recipe.accumulation
+        spent = dict.fromkeys(SPENT, 0.0)
+        again = 0.0
+        for work in works:
+            for kind in SPENT:
+                spent[kind] += batches * (work.forward[kind] + work.backward[kind])
+            again += batches * sum(work.again.values())
+        spent["computed again"] = again
+        spent["pipeline bubble"] = line.seconds - line.busy(busiest)
+        spent["weights and gradients"] = self.exposed(own, works, self.kernels)
+        spent["optimizer"] = self.optimizer(plan, self.kernels)
+        seconds = sum(spent.values())
+        floor, bound = self.floor(plan)
+        tokens = recipe.global_batch * recipe.tokens
+        return Step(floor, bound, seconds, spent, self.sent(own), line, tokens, layout.gpus)
+
+    def exposed(self, pieces: Sequence[Piece], works: Sequence[Work], kernels: Kernels) -> float:
+        """Seconds of a step for which a rank waits for weights or gradients."""
+        recipe = self.recipe
+        layers = max(1, sum(len({i for held in piece.leaves for i in held.layers}) for piece in pieces))
+        moves = [(kernels.transfer(moved), when) for moved, when in self.shared(pieces)]
+        gather, again, reduce = (
+            sum(seconds for seconds, at in moves if at == when) for when in ("gather", "again", "reduce")
+        )
+        rounds = recipe.accumulation if self._moving else 1
+        if not self.machine.overlap:
+            return rounds * (gather + again + reduce)
+        forward = sum(sum(work.forward.values()) for work in works)
+        backward = sum(work.seconds for work in works) - forward
+        hidden = max(0.0, gather - forward) + max(0.0, again + reduce - backward)
+        return rounds * hidden + (gather + reduce) / layers
+
+    @property
+    def _moving(self) -> bool:
+        """Whether weights are gathered for every micro-batch."""
+        return (self.recipe.layout.fsdp > 1 or self.recipe.zero == 3) and self.recipe.layout.pp == 1
+
+    def optimizer(self, plan: Plan, kernels: Kernels) -> float:
+        """Gradients and state read, state and parameters written: of the rank that has most."""
+        own = max(rank.state.gradients + 2 * rank.state.optimizer + 2 * rank.state.parameters for rank in plan.ranks)
+        shards = self.copies.size if self.recipe.zero and self.recipe.zero < 3 else 1
+        if shards > 1:  # whole weights and gradients, of which a rank updates its share
+            own = max(
+                (rank.state.gradients + 2 * rank.state.parameters) // shards + 2 * rank.state.optimizer
+                for rank in plan.ranks
+            )
+        return kernels.stream(own, 0)
+
+    def sent(self, pieces: Sequence[Piece]) -> dict[str, int]:
+        """Bytes that a rank sends in a step, by kind; backward as much as forward, of what is computed again too."""
+        recipe = self.recipe
+        found: dict[str, float] = {}
+
+        def add(moved: Moved, times: float) -> None:
+            found[moved.kind] = found.get(moved.kind, 0.0) + times * moved.sent
+
+        for piece in pieces:
+            numbers = self._recomputed(piece)
+            for held in (*piece.joins, *piece.leaves):
+                again = self._share_again(held, numbers) if self._is_again(held, numbers) else 0.0
+                times = (2 + again) * float(held.entry.runs) * recipe.accumulation
+                for moved in self.exchanged(held):
+                    add(moved, times)
+                if recipe.layout.cp > 1 and held.entry.kind == "attention_core" and held.entry.work:
+                    add(self.keys(held), times)
+            for moved in self.sends(piece):
+                add(moved, recipe.accumulation)
+            if self.recipe.layout.pp > 1 and not piece.first:  # gradients go the other way
+                previous = self.pipeline.pieces[piece.number - 1]
+                for moved in self.sends(previous):
+                    add(moved, recipe.accumulation)
+        for moved, _ in self.shared(pieces):
+            add(moved, recipe.accumulation if self._moving else 1)
+        return {kind: round(size) for kind, size in sorted(found.items()) if size >= 0.5}
+
+    def floor(self, plan: Plan) -> tuple[float, str]:
+        """The largest of what compute, memory and link take at the datasheet's rates on any rank, and which that is."""
+        recipe, batches = self.recipe, self.recipe.accumulation
+        compute = link = 0.0
+        for stage in range(recipe.layout.pp):
+            pieces = self.pipeline.of_stage(stage)
+            compute = max(compute, batches * sum(self._arithmetic(piece) for piece in pieces))
+            link = max(link, sum(self.least.transfer(moved) for moved, _ in self.shared(pieces)))
+        memory = self.optimizer(plan, self.least)
+        bounds = {"compute": compute, "memory": memory, "link": link}
+        bound = max(bounds, key=bounds.__getitem__)
+        return bounds[bound], bound
+
+    def _arithmetic(self, piece: Piece) -> float:
+        """Seconds of a micro-batch's FLOPs at full peaks: forward, backward and what is computed again, of attention
+        the masked pairs alone."""
+        numbers, total = self._recomputed(piece), 0.0
+        for held in piece.leaves:
+            entry = held.entry
+            if entry.work is None or not entry.flops:
+                continue
+            rate = self.least.wide if entry.kind == "attention_core" else self.least.peak
+            passes = 1.0 if selects(entry) else 2.0 if entry.steps[-1].name in READS_DATA else 3.0
+            passes += self._share_again(held, numbers) if self._is_again(held, numbers) else 0.0
+            total += float(entry.flops_masked) * passes / rate
+        return total

@@ -1,0 +1,108 @@
+"""A pipeline's step by events: every rank works through its own table, and waits for what others send.
+
+Nothing is assumed of a schedule's bubble: it is what is left over. Stages may differ, and pieces of a rank too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from txcalc.errors import InputError
+from txcalc.planning.training.recipe import V_SHAPED, Recipe
+from txcalc.planning.training.schedules import Action, order
+
+
+class Piece(NamedTuple):
+    """Seconds of a piece of the pipeline for one micro-batch: forward; backward for its input, with what is computed
+    again; backward for its weights; and what the message to the next piece takes."""
+
+    forward: float
+    inputs: float
+    weights: float
+    send: float
+
+    def of(self, kind: str) -> float:
+        return {"F": self.forward, "B": self.inputs + self.weights, "I": self.inputs, "W": self.weights}[kind]
+
+
+class Event(NamedTuple):
+    """An action of a rank, from `start` to `end` seconds."""
+
+    action: Action
+    start: float
+    end: float
+
+
+class Timeline(NamedTuple):
+    """Events by rank of the pipeline."""
+
+    ranks: tuple[tuple[Event, ...], ...]
+
+    @property
+    def seconds(self) -> float:
+        return max((events[-1].end for events in self.ranks if events), default=0.0)
+
+    def busy(self, rank: int) -> float:
+        return sum(event.end - event.start for event in self.ranks[rank])
+
+
+def simulate(recipe: Recipe, pieces: Sequence[Piece]) -> Timeline:
+    """One step's forwards and backwards; `pieces` from the front of the model.
+
+    Errors   `InputError` where the ranks would wait for each other for ever
+    """
+    stages, batches, own = recipe.layout.pp, recipe.accumulation, recipe.pieces
+    tables = [order(recipe.schedule, stages, rank, batches, own) for rank in range(stages)]
+    last, numbers = len(pieces) - 1, [[number(recipe, rank, piece) for piece in range(own)] for rank in range(stages)]
+    home = {n: rank for rank, held in enumerate(numbers) for n in held}
+    done: dict[tuple[str, int, int], float] = {}
+    clocks, places = [0.0] * stages, [0] * stages
+    found: list[list[Event]] = [[] for _ in range(stages)]
+    waiting: dict[tuple[str, int, int], int] = {}
+    ready = list(range(stages))
+    while ready:
+        rank = ready.pop()
+        table, clock = tables[rank], clocks[rank]
+        while places[rank] < len(table):
+            action = table[places[rank]]
+            n = numbers[rank][action.piece]
+            need = _needed(action, n, last)
+            start = clock
+            if need:
+                if need not in done:
+                    waiting[need] = rank
+                    break
+                moved = 0.0 if home[need[1]] == rank else pieces[min(n, need[1])].send
+                start = max(clock, done[need] + moved)
+            clock = start + pieces[n].of(action.kind)
+            found[rank].append(Event(action, start, clock))
+            places[rank] += 1
+            for kind in ("F",) if action.kind == "F" else ("G",) if action.kind in "BI" else ():
+                key = (kind, n, action.batch)
+                done[key] = clock
+                if key in waiting:
+                    ready.append(waiting.pop(key))
+        clocks[rank] = clock
+    if any(place < len(table) for place, table in zip(places, tables, strict=True)):
+        raise InputError(
+            "schedule", [f"{recipe.schedule} with {batches} micro-batches waits for itself at pp = {stages}"]
+        )
+    return Timeline(tuple(map(tuple, found)))
+
+
+def number(recipe: Recipe, rank: int, piece: int) -> int:
+    """The number from the front of a rank's own piece."""
+    stages = recipe.layout.pp
+    if recipe.schedule in V_SHAPED and stages > 1:
+        return rank if piece == 0 else 2 * stages - 1 - rank
+    return piece * stages + rank
+
+
+def _needed(action: Action, n: int, last: int) -> tuple[str, int, int] | None:
+    """What must be there: a forward needs that of the piece before, a gradient that of the piece behind."""
+    if action.kind == "F":
+        return ("F", n - 1, action.batch) if n else None
+    if action.kind == "W":
+        return None
+    return ("G", n + 1, action.batch) if n < last else ("F", n, action.batch)

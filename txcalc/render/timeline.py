@@ -1,0 +1,62 @@
+"""Pictures of `txcalc train`: the memory of every rank by category, and the pipeline's timeline."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from txcalc.planning.training.answer import Training
+from txcalc.planning.training.memory import CATEGORIES
+from txcalc.render.plot import Axis, Mark, Panel, Picture, Series
+from txcalc.units import iec
+
+WORDS = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
+MOST = 4000  # spans that are drawn
+
+
+def picture(found: Training) -> Picture:
+    """Memory against the stage, part upon part, below what there is; and of a pipeline what each stage does when."""
+    panels = [_memory(found)]
+    step = found.step
+    if step and found.recipe.layout.pp > 1 and sum(map(len, step.timeline.ranks)) <= MOST:
+        panels.append(_timeline(found))
+    recipe = found.recipe
+    batches = f"{recipe.accumulation:,} micro-batches of {recipe.micro_batch} × {recipe.tokens:,} tokens"
+    said = f"{recipe.framework}, {batches}, recompute {recipe.recompute}, {recipe.optimizer}"
+    title = f"{found.model.name} on {recipe.layout.gpus:,} × {found.machine.accelerator.title}, {recipe.layout}"
+    return Picture(title, said, panels)
+
+
+def _memory(found: Training) -> Panel:
+    """The fullest rank of every stage; a stage is as wide as one."""
+    fullest = [
+        max((rank for rank in found.plan.ranks if rank.stage == stage), key=lambda rank: rank.allocated)
+        for stage in range(found.recipe.layout.pp)
+    ]
+    edges = [(Fraction(i), Fraction(i) + Fraction(999, 1000)) for i in range(len(fullest))]
+    xs = [x for pair in edges for x in pair]
+    held = [name for name in CATEGORIES if any(rank.bytes[name] for rank in fullest)]
+    series = [
+        Series(name.replace("_", " "), xs, [rank.bytes[name] for rank in fullest for _ in "ab"], i)
+        for i, name in enumerate(held)
+    ]
+    marks = [Mark(f"memory: {iec(found.capacity)}", y=found.capacity)]
+    return Panel(
+        "Memory of the fullest rank of each stage", Axis("stage"), Axis("memory", "bytes"), series, marks, "stack"
+    )
+
+
+def _timeline(found: Training) -> Panel:
+    step = found.step
+    assert step is not None
+    series: list[Series] = []
+    for kind, word in WORDS.items():
+        spans = [
+            ((event.start, event.end), rank)
+            for rank, events in enumerate(step.timeline.ranks)
+            for event in events
+            if event.action.kind == kind
+        ]
+        if spans:
+            xs, ys = zip(*spans, strict=True)
+            series.append(Series(word, xs, ys, len(series)))
+    return Panel(f"The pipeline, {found.recipe.schedule}", Axis("time", "seconds"), Axis("stage"), series, kind="spans")

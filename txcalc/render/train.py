@@ -1,0 +1,241 @@
+"""The report of `txcalc train`: whether it fits, how fast it is, what each rank holds and what a run costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txcalc.planning.training.answer import Training
+from txcalc.planning.training.memory import CATEGORIES, RESERVED
+from txcalc.planning.training.run import Run, Terms
+from txcalc.render.report import Cell, Report, Table, column, exact, percent, rounded
+from txcalc.render.summary import summary
+from txcalc.units import iec, seconds, short, si_bytes
+
+NAMES = {"in_flight": "in flight (pipeline)", "saved": "saved activations", "gathered": "gathered weights"}
+RANKS = 10  # shown; JSON has them all
+
+
+def report(found: Training, terms: Terms, searched: str = "") -> Report:
+    """All of an answer; `searched` says what the layout was chosen from."""
+    header = [summary(found.model)[0], verdict(found), _where(found), _batch(found), *([searched] if searched else [])]
+    tables = [_memory(found), _ranks(found)]
+    if found.step:
+        tables.append(_time(found))
+    if found.used:
+        tables.append(_used(found))
+    if found.step and found.step.sent:
+        tables.append(_sent(found))
+    if found.run:
+        tables.append(_run(found, found.run, terms))
+    return Report(data(found), tables, header, _notes(found, terms))
+
+
+def verdict(found: Training) -> str:
+    """Whether it fits, and its speed."""
+    rank = found.plan.fullest
+    held = f"the fullest rank reserves {iec(rank.reserved)} of {iec(found.capacity)}"
+    said = f"fits: {held}" if found.fits else f"does not fit: {held}"
+    if found.rate:
+        how = "measured" if found.measured else "achievable"
+        said += f"; {found.rate:,.0f} tokens/s per GPU {how}"
+        if found.used:
+            said += f", MFU {100 * found.used[0].mfu:.1f} % ({found.used[0].name})"
+    return said
+
+
+def _where(found: Training) -> str:
+    machine, recipe = found.machine, found.recipe
+    pipeline = f", schedule {recipe.schedule}" if recipe.layout.pp > 1 else ""
+    zero = f", ZeRO-{recipe.zero}" if recipe.zero else ""
+    return f"{recipe.layout.gpus:,} × {machine.accelerator.title}; {recipe.layout}{zero}{pipeline}; {recipe.framework}"
+
+
+def _batch(found: Training) -> str:
+    recipe = found.recipe
+    batches = f"{recipe.accumulation:,} micro-batch{'es' if recipe.accumulation > 1 else ''}"
+    step = recipe.global_batch * recipe.tokens
+    return (
+        f"{batches} of {recipe.micro_batch:,} × {recipe.tokens:,} tokens, {short(step)} tokens a step; "
+        f"recompute {recipe.recompute}; {recipe.optimizer}; products in {found.machine.products}"
+    )
+
+
+def _memory(found: Training) -> Table:
+    rank = found.plan.fullest
+    rows: list[list[Any]] = [
+        [
+            NAMES.get(name, name),
+            exact(rank.bytes[name]),
+            iec(rank.bytes[name]),
+            percent(rank.bytes[name], rank.allocated),
+        ]
+        for name in CATEGORIES
+        if rank.bytes[name]
+    ]
+    rows.append(["allocated", exact(rank.allocated), iec(rank.allocated), ""])
+    rows.append([f"reserved (× {RESERVED[0] / RESERVED[1]})", exact(rank.reserved), iec(rank.reserved), ""])
+    where = f"rank {rank.rank:,}, stage {rank.stage}, in the {rank.moment}"
+    if rank.moment in ("end", "step"):
+        where = (
+            f"rank {rank.rank:,}, stage {rank.stage}, "
+            + {"end": "at the end of backward", "step": "in the step"}[rank.moment]
+        )
+    return Table(f"Memory of the fullest rank ({where})", ("", column("bytes", "bytes"), "", "share"), rows)
+
+
+def _ranks(found: Training) -> Table:
+    ranks = sorted(found.plan.ranks, key=lambda rank: -rank.allocated)
+    rows = [
+        [exact(rank.rank), exact(rank.count), exact(rank.stage), " ".join(map(str, rank.held)), _gib(rank.allocated),
+         _gib(rank.reserved)]
+        for rank in ranks[:RANKS]
+    ]  # fmt: skip
+    more = f", the {RANKS} fullest of {len(ranks)}" if len(ranks) > RANKS else ""
+    headings = ("first rank", "equal", "stage", "in flight", column("allocated", "bytes"), column("reserved", "bytes"))
+    return Table(f"Ranks, equal ones once{more}", headings, rows)
+
+
+def _gib(size: int) -> Cell:
+    return Cell(size, iec(size))
+
+
+def _time(found: Training) -> Table:
+    step = found.step
+    assert step is not None
+    rows: list[list[Any]] = [
+        [name, _seconds(value), percent(value, step.seconds)] for name, value in step.spent.items() if value > 0
+    ]
+    rows.append(["step, achievable", _seconds(step.seconds), ""])
+    rows.append([f"step, floor ({step.floor_bound})", _seconds(step.floor), percent(step.floor, step.seconds)])
+    hidden = "beside compute" if found.machine.overlap else "apart"
+    return Table(
+        f"Time of a step, of the busiest stage (weights and gradients {hidden}: what is left of them)",
+        ("", column("time", "s"), "share"),
+        rows,
+    )
+
+
+def _seconds(value: float) -> Cell:
+    return Cell(value, seconds(value))
+
+
+def _used(found: Training) -> Table:
+    rows = [
+        [f"{each.name}: {each.formula}", rounded(each.a_token), _share(each.mfu), _share(each.hfu)]
+        for each in found.used
+    ]
+    how = "measured" if found.measured else "achievable"
+    title = f"Utilisation at the {how} rate, of the dense {found.machine.products} peak"
+    return Table(title, ("as counted by", "FLOPs/token", "MFU", "HFU"), rows)
+
+
+def _share(value: float) -> Cell:
+    return Cell(value, f"{100 * value:.2f} %")
+
+
+def _sent(found: Training) -> Table:
+    step = found.step
+    assert step is not None
+    rows = [[kind, exact(size), si_bytes(size)] for kind, size in step.sent.items()]
+    return Table("Sent by a rank of that stage in a step", ("collective", column("bytes", "bytes"), ""), rows)
+
+
+def _run(found: Training, run: Run, terms: Terms) -> Table:
+    rows: list[list[Any]] = [
+        ["tokens", rounded(run.tokens)],
+        ["FLOPs (6·N·D)", Cell(run.compute, f"{run.compute:.3e}".replace("e+", "e"))],
+        ["days", Cell(run.days, f"{run.days:,.2f}")],
+        ["GPU-hours", Cell(run.gpu_hours, f"{run.gpu_hours:,.0f}")],
+    ]
+    if run.cost is not None:
+        rows.append([f"cost at {terms.price:g} a GPU-hour", Cell(run.cost, f"{run.cost:,.0f}")])
+    if run.energy_kwh is not None and run.co2_kg is not None:
+        rows.append(
+            [f"energy, {terms.power} W, PUE {terms.pue:g}", Cell(run.energy_kwh, f"{run.energy_kwh / 1000:,.1f} MWh")]
+        )
+        rows.append([f"CO2 at {terms.grid:g} g/kWh", Cell(run.co2_kg, f"{run.co2_kg / 1000:,.1f} t")])
+    if run.deadline:
+        rows.append([f"GPUs for {run.deadline.days:g} days", exact(run.deadline.gpus)])
+    if run.budget:
+        rows.append([f"tokens for {run.budget.money:,.0f}", rounded(run.budget.tokens)])
+    return Table("The whole run", ("", ""), rows)
+
+
+def _notes(found: Training, terms: Terms) -> list[str]:
+    notes = [*(f"assumed {assumption}" for assumption in found.model.assumptions), *found.plan.notes]
+    if found.why:
+        notes.append(f"no time: {found.why}")
+    elif found.step:
+        notes.append(
+            f"modelled: shares of the peaks from kernels, {found.machine.node} accelerators a node"
+            + (f", {found.machine.network / 1e9:g} GB/s each between nodes" if found.machine.network else "")
+        )
+    if found.run and found.run.energy_kwh is not None:
+        notes.append("energy is of the accelerators at their full power; hosts and networks are not in it")
+    elif found.run and terms.power is None:
+        notes.append(f"no energy: the power of {found.machine.accelerator.name} is not known")
+    return notes
+
+
+def data(found: Training) -> dict[str, Any]:
+    """The JSON of `train`, whose keys are fixed."""
+    recipe, step, run = found.recipe, found.step, found.run
+    return {
+        "schema": "txcalc/train/1",
+        "model": {"name": found.model.name, "params": found.model.params},
+        "gpu": {"name": found.machine.accelerator.name, "count": recipe.layout.gpus, "memory_bytes": found.capacity},
+        "layout": {**recipe.layout.record(), "zero": recipe.zero},
+        "recipe": {
+            "framework": recipe.framework,
+            "schedule": recipe.schedule if recipe.layout.pp > 1 else None,
+            "micro_batch": recipe.micro_batch,
+            "accumulation": recipe.accumulation,
+            "global_batch": recipe.global_batch,
+            "tokens": recipe.tokens,
+            "recompute": recipe.recompute,
+            "optimizer": recipe.optimizer,
+            "products": found.machine.products,
+        },
+        "ranks": [
+            {
+                "rank": rank.rank,
+                "count": rank.count,
+                "stage": rank.stage,
+                "in_flight": list(rank.held),
+                "moment": rank.moment,
+                "bytes": dict(rank.bytes),
+                "allocated_bytes": rank.allocated,
+                "reserved_bytes": rank.reserved,
+            }
+            for rank in found.plan.ranks
+        ],
+        "fits": found.fits,
+        "max_micro_batch": found.max_micro_batch,
+        "step_s": {"floor": step.floor if step else None, "achievable": step.seconds if step else None},
+        "spent_s": dict(step.spent) if step else None,
+        "tokens_per_s_per_gpu": found.rate,
+        "measured": found.measured,
+        "mfu": {each.name: each.mfu for each in found.used},
+        "hfu": {each.name: each.hfu for each in found.used},
+        "sent": dict(step.sent) if step else None,
+        "run": None
+        if run is None
+        else {
+            "train_tokens": run.tokens,
+            "compute": run.compute,
+            "days": run.days,
+            "gpu_hours": run.gpu_hours,
+            "cost": run.cost,
+            "energy_kwh": run.energy_kwh,
+            "co2_kg": run.co2_kg,
+            "deadline": run.deadline._asdict() if run.deadline else None,
+            "budget": run.budget._asdict() if run.budget else None,
+        },
+        "known": {
+            "allocated_bytes": {
+                "how": "modelled",
+                "where": "parameters, gradients and optimizer as PyTorch shards them",
+            },
+            "step_s": {"how": "modelled", "where": "a roofline with the shares of kernels"},
+        },
+    }

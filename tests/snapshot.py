@@ -1,0 +1,88 @@
+"""What txcalc prints as JSON for every preset and every config it reads, one file a command, and what two such folders
+differ in: a change of structure must leave every byte as it was.
+
+    python tests/snapshot.py FOLDER [--presets]        writes the folder (of presets alone)
+    python tests/snapshot.py BEFORE AFTER              says which files differ, exit code 1 if any does
+
+Not a test: run it before and after a change. Refusals are kept too, with their exit code, and tracebacks, which are
+named.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from txcalc.cli import app
+from txcalc.sources import presets
+
+CONFIGS = Path(__file__).parent / "data" / "hf" / "configs.json"
+COMMANDS = {
+    "show": ("show",),
+    "long": ("show", "--tokens", "4096", "--batch", "2", "--attention", "masked", "--logits", "last"),
+    "step": ("show", "--tokens", "1", "--past", "9000", "--mla", "absorbed"),
+    "kv": ("kv",),
+    "deploy": ("deploy", "--gpu", "h100-sxm:8", "--context", "8k"),
+    "crossover": ("crossover", "--no-formulas"),
+}
+
+
+def asked(names: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """A file's name and its command line: every command of every model, and every model beside the next."""
+    for name, following in zip(names, names[1:] + names[:1], strict=True):
+        for label, (command, *options) in COMMANDS.items():
+            yield f"{Path(name).stem}.{label}", [command, name, *options, "--json"]
+        yield f"{Path(name).stem}.compare", ["compare", name, following, "--json"]
+
+
+def write(folder: Path, names: list[str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for label, line in asked(names):
+        result = CliRunner().invoke(app, line)
+        said = result.stdout
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            print(label, repr(result.exception))
+            said = repr(result.exception)
+        elif result.exit_code > 1:
+            said = f"exit code {result.exit_code}\n{result.stderr}"
+        (folder / f"{label}.json").write_text(said, encoding="utf-8")
+
+
+def differences(before: Path, after: Path) -> list[str]:
+    """Names of files that only one folder has, or that differ."""
+    one, other = ({path.name for path in folder.iterdir()} for folder in (before, after))
+    _, changed, failed = filecmp.cmpfiles(before, after, sorted(one & other), shallow=False)
+    return sorted([*(one ^ other), *changed, *failed])
+
+
+def main(words: list[str]) -> int:
+    alone = "--presets" in words
+    folders = [Path(word).resolve() for word in words if word != "--presets"]
+    if len(folders) == 2:
+        found = differences(*folders)
+        print(*found, f"{len(found)} files differ", sep="\n")
+        return bool(found)
+    if len(folders) != 1:
+        print(__doc__)
+        return 2
+    write(folders[0], presets.names())
+    if not alone:
+        with tempfile.TemporaryDirectory() as home:
+            os.chdir(home)  # paths are printed: they must not depend on the folder
+            configs = json.loads(CONFIGS.read_text(encoding="utf-8"))
+            for name, config in configs.items():
+                Path(f"{name}.json").write_text(json.dumps(config), encoding="utf-8")
+            write(folders[0], [f"./{name}.json" for name in configs])
+            os.chdir("/")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

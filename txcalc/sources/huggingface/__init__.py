@@ -70,11 +70,18 @@ def describe(data: Any, where: str = "config.json", name: str = "", ignore: Sequ
         raise InputError(where, [f"holds {shown(data)}, expected an object with model_type"])
     data, left_out = without(data, where, ignore)
     model_type, inferred = type_of(data, where)
-    c = text = Config(data, model_type)
-    c.assumptions += inferred
-    c.notes += left_out
+    c, raw = _read(Config(data, model_type), where)
+    if c.faults:
+        c.finish(where, _read(Config(data, model_type, again=True), where)[0])
+    raw = {"name": name or data.get("model_type") or model_type, "model_type": model_type, **raw}
+    return raw, where, (*inferred, *c.assumptions), (*left_out, *c.notes)
+
+
+def _read(c: Config, where: str) -> tuple[Config, dict[str, Any]]:
+    """A config once it is read, and the description in it, if it has no faults."""
+    text = c
     agreed(c)
-    if model_type in WRAPPERS:
+    if c.model_type in WRAPPERS:
         from txcalc.sources.huggingface.multimodal import language_model
 
         text = language_model(c)
@@ -88,9 +95,7 @@ def describe(data: Any, where: str = "config.json", name: str = "", ignore: Sequ
     raw |= _stored(c, text)
     _remarks(c, text)
     c.leftovers()
-    c.finish(where)
-    raw = {"name": name or data.get("model_type") or model_type, "model_type": model_type, **raw}
-    return raw, where, tuple(c.assumptions), tuple(c.notes)
+    return c, raw
 
 
 def without(data: Mapping[str, Any], where: str, ignore: Sequence[str]) -> tuple[Mapping[str, Any], list[str]]:

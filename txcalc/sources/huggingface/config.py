@@ -2,7 +2,9 @@
 
 A reader asks for a key by all its spellings, and says what transformers' configuration class takes when it is absent.
 Faults are collected, not raised, so that all of them are told at once; after a fault the reader goes on with a
-stand-in, and `finish` raises. A key that nobody asked for and that is not known to be neutral is a fault too.
+stand-in, and `finish` raises. What is then found wrong may rest on the stand-in: `describe` reads a faulty config a
+second time, with others, and tells what is wrong whatever they are. A key that nobody asked for and that is not known
+to be neutral is a fault too.
 """
 
 from __future__ import annotations
@@ -57,8 +59,10 @@ class Config:
         parent: Config | None = None,
         *,
         partial: bool = False,
+        again: bool = False,
     ) -> None:
         self.data, self.model_type, self.path, self.partial = data, model_type, path, partial
+        self.again: bool = parent.again if parent else again
         self.faults: list[Fault | str] = parent.faults if parent else []
         self.assumptions: list[str] = parent.assumptions if parent else []
         self.notes: list[str] = parent.notes if parent else []
@@ -106,7 +110,7 @@ class Config:
         name = self._get(names, text, "gelu", default, default, told=False)
         if not isinstance(name, str) or name not in ACTIVATIONS:
             self.fault(self.spelling(*names), name, f"one of {', '.join(ACTIVATIONS)}")
-            return "gelu"
+            return "silu" if self.again else "gelu"
         return ACTIVATIONS[name]
 
     def items(self, *names: str, of: Callable[[Any], Any], length: int | None, default: Any) -> Any:
@@ -204,10 +208,13 @@ class Config:
         words = set(key.split("_")) - _COMMON
         return any(taken == value and words & set(other.split("_")) for other, taken in self.taken.items())
 
-    def finish(self, where: str) -> None:
-        """All faults, if there are any."""
+    def finish(self, where: str, other: Config | None = None) -> None:
+        """All faults, if there are any: of those, the ones that this file has when it is read with `other` stand-ins
+        too."""
         if self.faults:
-            raise InputError(where, dict.fromkeys(map(str, self.faults)))
+            told = dict.fromkeys(map(str, self.faults))
+            both = {str(fault) for fault in other.faults} if other else told.keys()
+            raise InputError(where, [fault for fault in told if fault in both] or told)
 
     def _get(
         self,
@@ -229,7 +236,7 @@ class Config:
                 value = next((size for size in known if size is not None), REQUIRED)
             if value is REQUIRED:
                 self.fault(next(iter(given), names[0]), ABSENT if absent else None, _expected(check))
-                return stand_in
+                return _other(stand_in, check) if self.again else stand_in
             self._take(names, value)
             if told and value is not None:
                 self.assume(next(iter(given), names[0]), value)
@@ -243,7 +250,16 @@ class Config:
             return check(value)
         except Wrong as wrong:
             self.fault(first, value, wrong.expected, wrong.fix)
-            return stand_in
+            return _other(stand_in, check) if self.again else stand_in
+
+
+def _other(stand_in: Any, check: Callable[[Any], Any]) -> Any:
+    """Another stand-in: a number with many divisors, the other flag."""
+    if isinstance(stand_in, bool):
+        return not stand_in
+    if isinstance(stand_in, int):
+        return 60 if check is layers else 5040
+    return 2.0 if isinstance(stand_in, float) else stand_in
 
 
 # Words that say nothing about which size a key is.

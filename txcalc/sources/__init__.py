@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +53,7 @@ def load(
         from txcalc.sources import inline
 
         if inline.looks_inline(source):
-            return build(*inline.read(source), changes=changes, spelling=inline.SPELLING)
+            return build(*inline.read(source), changes=changes, spelling=inline.SPELLING, written=True)
     if stored:
         return _stored(path, changes, ignore)
     if config:
@@ -61,8 +61,9 @@ def load(
 
         return build(*huggingface.read(source, ignore), changes=changes)
     if named or path.suffix == ".toml" or (_there(path) and path.name.lower() not in presets.names()):
-        return build(*presets.read(path), changes=changes)
-    return build(*presets.find(str(source)), changes=changes)
+        return build(*presets.read(path), changes=changes, written=True)
+    found = presets.find(str(source))
+    return build(*found, changes=changes, written=presets.is_own(found))
 
 
 def _stored(path: Path, changes: Mapping[str, Any] | None, ignore: Sequence[str]) -> Model:
@@ -130,15 +131,40 @@ def build(
     *,
     changes: Mapping[str, Any] | None = None,
     spelling: Mapping[str, str] | None = None,
+    written: bool = False,
 ) -> Model:
     """The model of a raw description; `origin` is what errors and headers call it, `spelling` what its user called the
-    keys."""
+    keys.
+
+    Errors: `InputError`, also for a change that changes nothing, and, where the user has `written` the description, for
+    a key of it that does.
+    """
+    spelling, after = spelling or {}, raw
     if changes:
-        spelling = {**(spelling or {}), **{letter_path(key, raw): key for key in changes}}
-        raw = {key: value for key, value in changed(raw, changes).items() if key != "beside"}  # they fit the unchanged
-        notes = (*notes, "changed: " + ", ".join(f"{key} = {value}" for key, value in changes.items()))
-    spec = resolve(raw, origin, spelling)
-    return Model(spec["name"] or origin, assemble(spec), raw, spec, origin, assumptions, notes)
+        spelling = {**spelling, **{letter_path(key, raw): key for key in changes}}
+        after = changed(raw, changes)
+        if "beside" not in changes:
+            after.pop("beside", None)  # its towers fit the unchanged
+    spec = resolve(after, origin, spelling)
+    root = assemble(spec)
+    if changes or written:
+        from txcalc.sources.idle import idle_changes, idle_keys
+
+        faults = idle_keys(raw, after, spelling) if written else []
+        idle, same = idle_changes(raw, changes or {}, (spec, root))
+        if faults or idle:
+            raise InputError(origin, [*faults, *idle])
+        notes = (*notes, *_noted(changes or {}, same))
+    return Model(spec["name"] or origin, root, after, spec, origin, assumptions, notes)
+
+
+def _noted(changes: Mapping[str, Any], same: Sequence[str]) -> Iterator[str]:
+    """The notes on changes, of which some say what is so without them."""
+    made = [f"{key} = {value}" for key, value in changes.items() if key not in same]
+    if made:
+        yield "changed: " + ", ".join(made)
+    if same:
+        yield "already so: " + ", ".join(f"{key} = {changes[key]}" for key in same)
 
 
 __all__ = ["build", "checked", "load", "lone_checkpoint"]

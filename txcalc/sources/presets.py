@@ -62,6 +62,11 @@ def find(name: str) -> tuple[Mapping[str, Any], str, tuple[str, ...], tuple[str,
     raise UnknownName("source", "preset", name, names(), "txcalc presets lists them")
 
 
+def is_own(found: tuple[Mapping[str, Any], str, tuple[str, ...], tuple[str, ...]]) -> bool:
+    """Whether what `find` found is the user's own."""
+    return bool(found[3])
+
+
 def read(path: Path) -> tuple[Mapping[str, Any], str]:
     """A description in a TOML file; every way a file can fail is one line."""
     where = str(path)

@@ -2,17 +2,20 @@
 
 `resolve` is the one place where a description is checked. It reports every fault at once, in the user's own spelling,
 and returns a plain nested dict in which nothing is optional any more; `assemble` turns that into parts.
+
+A faulty key has no value: reading it raises `Unsound`, which ends the rule that asked (`SOUND`). So no fault is told
+that rests on another one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT, Fault, InputError, nearest, shown
 from txcalc.model import MIXERS
-from txcalc.num import divides, exceeds
+from txcalc.sources.rules import SOUND, Table, Told, Unsound, check_halves, check_layer, check_stack
 from txcalc.sources.spec import (
     IDENTITY,
     LAYER_KEYS,
@@ -49,6 +52,7 @@ class Resolver:
         self.names = {path.rpartition(".")[2]: name for path, name in spelling.items()}
         self.faults: list[Fault | str] = []
         self.used: set[str] = set()
+        self.all_used = True  # false where a fault hides what layers have
 
     def fault(self, key: str, got: object, expected: str, fix: str = "") -> None:
         """A fault. Its key and those it compares with (`a divisor of n_heads = 8`) are spelt as their user did."""
@@ -58,6 +62,14 @@ class Resolver:
         name = next((self.spelling[end] for end in ends if end in self.spelling), key)
         self.faults.append(Fault(name, got, expected, fix))
 
+    def within(self, homes: Homes) -> Told:
+        """A function that tells a fault of a key where its user wrote it."""
+
+        def fault(path: str, got: object, expected: str, fix: str = "") -> None:
+            self.fault(written(homes, path), got, expected, fix)
+
+        return fault
+
     def section(
         self,
         name: str,
@@ -66,14 +78,15 @@ class Resolver:
         homes: Homes,
         done: dict[str, Any],
         extra: tuple[str, ...] = (),
-    ) -> dict[str, Any]:
-        """One table, checked and completed; a faulty key is None in it. The top level's name is empty."""
-        result: dict[str, Any] = {}
+    ) -> Table:
+        """One table, checked and completed. The top level's name is empty."""
+        result = Table()
         done[name] = result
         prefix = f"{name}." if name else ""
         if not isinstance(raw, Mapping):
             self.fault(written(homes, name), raw, "a table")
-            raw = {}
+            result.faulty.update(fields)
+            return result
         for key in raw:
             if key not in fields and key not in extra:
                 near = nearest(str(key), [*fields, *extra])
@@ -89,9 +102,9 @@ class Resolver:
                     result[key] = field.default(done) if callable(field.default) else field.default
             except Wrong as wrong:
                 self.fault(written(homes, prefix + key), raw.get(key, ABSENT), wrong.expected, wrong.fix)
-                result[key] = None
-            except (TypeError, KeyError):  # what it derives from is faulty, and was reported
-                result[key] = None
+                result.faulty.add(key)
+            except Unsound:  # what it follows from is faulty, and was told
+                result.faulty.add(key)
         return result
 
 
@@ -104,9 +117,11 @@ def resolve(raw: Mapping[str, Any], where: str, spelling: Mapping[str, str] | No
     whole: Homes = (("", raw),)
     stack_keys = (*STACK[""], *(name for name in STACK if name), "layer")
     result = resolver.section("", IDENTITY, raw, whole, {}, (*stack_keys, "encoder", "decoder"))
-    kind = result["kind"]
+    kind = result.get("kind")
     shared = {key: value for key, value in raw.items() if key in stack_keys}
-    halves = ("encoder", "decoder") if kind in ("encoder-decoder", "audio") else ()
+    halves: tuple[str, ...] = ("encoder", "decoder") if kind in ("encoder-decoder", "audio") else ()
+    if kind is None:
+        halves = tuple(half for half in ("encoder", "decoder") if half in raw)
     result["stacks"] = {}
     for half in halves or ("",):
         own = raw.get(half, {}) if half else {}
@@ -119,12 +134,15 @@ def resolve(raw: Mapping[str, Any], where: str, spelling: Mapping[str, str] | No
         if half in raw and not halves:
             resolver.faults.append(f'{half} is a table, expected only where kind is "encoder-decoder" or "audio"')
     for name in PART_TABLES:
-        if resolver.used and name in raw and name not in resolver.used:
+        if resolver.used and resolver.all_used and name in raw and name not in resolver.used:
             resolver.faults.append(
                 f"{name} is a table that no layer uses (they have {', '.join(sorted(resolver.used))})"
             )
-    if halves:
-        _check_halves(resolver, **result["stacks"])
+    if len(halves) == 2 and kind is not None:
+        check_halves(**result["stacks"], fault=resolver.fault)
+    with SOUND:
+        if result["predictors"] and "" not in result["stacks"]:
+            resolver.fault("predictors", result["predictors"], "0 but in a model of one stack")
     if resolver.faults:
         raise InputError(where, resolver.faults)
     return result
@@ -134,11 +152,14 @@ def _stack(resolver: Resolver, raw: Mapping[str, Any], homes: Homes, kind: Any, 
     done: dict[str, Any] = {}
     tables = tuple(name for name in STACK if name)
     base = resolver.section("", STACK[""], raw, homes, done, (*tables, "layer"))
-    role = "cross-decoder" if half == "decoder" else half or kind
-    stack: dict[str, Any] = {**base, "role": role}
+    stack = Table(base)
+    if kind is None:
+        stack.faulty.update(("role", "vision", "audio"))
+    else:
+        stack["role"] = "cross-decoder" if half == "decoder" else half or kind
     for name in ("norm", "positions", "embedding", "head"):
         stack[name] = resolver.section(name, STACK[name], raw.get(name, {}), homes, done)
-    for name in ("vision", "audio"):
+    for name in ("vision", "audio") if kind is not None else ():
         stack[name] = None
         if (name == kind and half != "decoder") or (name == "vision" and half == "encoder" and name in raw):
             stack[name] = resolver.section(name, STACK[name], raw.get(name, {}), homes, done)
@@ -148,31 +169,35 @@ def _stack(resolver: Resolver, raw: Mapping[str, Any], homes: Homes, kind: Any, 
     if not isinstance(variants, Mapping) or not all(isinstance(v, Mapping) for v in variants.values()):
         resolver.fault(written(homes, "layer"), variants, "tables, one a layer kind: [layer.local]")
         variants = {}
-    cycle = _cycle(resolver, base["pattern"], variants, homes)
-    stack["groups"] = _groups(resolver, base["n_layers"], cycle)
+        resolver.all_used = False
+    cycle = _cycle(resolver, base, variants, homes)
+    stack["groups"] = _groups(resolver, base.get("n_layers"), cycle)
     tables_here = {key: raw[key] for key in STACK if key and key in raw}
     stack["layer"] = {}
-    for name in dict.fromkeys([name for name, _ in stack["groups"]] or cycle):
+    for name in dict.fromkeys([name for name, _ in stack["groups"]] or cycle or variants or ["layer"]):
         variant = variants.get(name, {})
         merged = merge(tables_here, variant)
-        stack["layer"][name] = _layer(resolver, merged, variant, homes, name, done, role)
+        stack["layer"][name] = _layer(resolver, merged, variant, homes, name, done, stack)
     for name in variants:
-        if base["pattern"] and stack["groups"] and name not in stack["layer"]:
+        if stack["groups"] and base["pattern"] and name not in stack["layer"]:
             path, pattern = written(homes, f"layer.{name}"), shown(base["pattern"])
             resolver.faults.append(f"{path} is never used in pattern {pattern} over {base['n_layers']} layers")
-    _check_stack(resolver, stack, homes)
+    check_stack(stack, lambda path: not any(sets(table, path.split(".")) for _, table in homes), resolver.within(homes))
     return stack
 
 
-def _cycle(resolver: Resolver, pattern: Any, variants: Mapping[str, Any], homes: Homes) -> list[str]:
+def _cycle(resolver: Resolver, base: Table, variants: Mapping[str, Any], homes: Homes) -> list[str]:
     """The layer kinds in order, `5*local` written out; empty if faulty."""
     path = written(homes, "pattern")
-    if not pattern:
+    if "pattern" in base.faulty:
+        return []
+    if not base["pattern"]:
         if len(variants) > 1:
             resolver.fault(path, ABSENT, "a list that orders the layer kinds " + ", ".join(map(str, variants)))
+            return []
         return [next(iter(variants), "layer")]
     cycle: list[str] = []
-    for item in pattern:
+    for item in base["pattern"]:
         times, star, name = (piece.strip() for piece in item.rpartition("*"))
         if (star and not (times.isdecimal() and len(times) < 7 and 0 < int(times) <= MAX_LAYERS)) or not name:
             resolver.fault(path, item, "a layer kind, or a number of them: '5*local'")
@@ -205,7 +230,7 @@ def _layer(
     outer: Homes,
     name: str,
     done: dict[str, Any],
-    role: Any,
+    stack: Table,
 ) -> dict[str, Any]:
     """One layer kind: the stack's tables with its own laid over them, for the parts it has."""
     path = written(outer, f"layer.{name}")
@@ -213,6 +238,7 @@ def _layer(
     for key in own:
         if key not in LAYER_KEYS:
             resolver.faults.append(f"{path}.{key} is not a key (known: {', '.join(LAYER_KEYS)})")
+    role = stack.get("role")
     mixing = [key for key in MIXERS if key in raw and "attention" not in raw and "latent" not in raw]
     crossing = ["cross_attention"] if role == "cross-decoder" else []
     parts = own.get("parts")
@@ -223,10 +249,10 @@ def _layer(
         parts = first + (second or ([] if mixing else ["feed_forward"])) + third
     elif not isinstance(parts, list) or not parts or not all(part in PARTS for part in parts):
         resolver.fault(f"{path}.parts", parts, f"a list out of {', '.join(PARTS)}")
-        parts = []
+        parts, resolver.all_used = None, False
     elif len(set(parts)) < len(parts):
         resolver.fault(f"{path}.parts", parts, "each part once")
-    for part in parts:
+    for part in parts or () if role is not None else ():
         if part == "cross_attention" and role != "cross-decoder":
             resolver.fault(f"{path}.parts", parts, "no cross_attention: there is no encoder to attend to")
         if part in (*MIXERS, "channel_mix") and role in ("encoder", "vision"):
@@ -236,328 +262,20 @@ def _layer(
             resolver.fault(f"{path}.parts", parts, "no convolution, which reads what comes later: it is an encoder's")
         if part == "layer_input" and role != "decoder":
             resolver.faults.append(f"{written(homes, part)}: a layer input is expected only in a decoder by itself")
-    layer: dict[str, Any] = {"parts": parts}
-    scope = dict(done)
-    for part in parts:
+    layer, scope = Table(), dict(done)
+    if parts is None:
+        layer.faulty.add("parts")
+    else:
+        layer["parts"] = parts
+    for part in parts or ():
         section = "attention" if part == "cross_attention" else part
         section = "latent" if "latent" in raw and part == "attention" else section
         layer[section] = resolver.section(section, STACK[section], raw.get(section, {}), homes, scope)
     for section in own:
-        if section in PART_TABLES and section not in layer and parts:
+        if parts and section in PART_TABLES and section not in layer:
             resolver.faults.append(f"{path}.{section} is a table that its parts ({', '.join(parts)}) do not use")
     resolver.used |= layer.keys() - {"parts"}
     for section in ("norm", "positions"):
         layer[section] = resolver.section(section, STACK[section], raw.get(section, {}), homes, scope)
-    _check_layer(resolver, layer, homes, role, done["positions"]["form"])
+    check_layer(layer, stack, resolver.within(homes))
     return layer
-
-
-def _check_layer(resolver: Resolver, layer: Mapping[str, Any], homes: Homes, role: Any, places: Any) -> None:
-    """What no single key shows."""
-
-    def fault(path: str, got: object, expected: str, fix: str = "") -> None:
-        resolver.fault(written(homes, path), got, expected, fix)
-
-    positions, attention, latent = layer["positions"], layer.get("attention"), layer.get("latent")
-    if attention:
-        heads, groups, window = attention["n_heads"], attention["n_kv_heads"], attention["window"]
-        if not divides(groups, heads):
-            fault("attention.n_kv_heads", groups, f"a divisor of n_heads = {heads}", f"{heads} is MHA, 1 is MQA")
-        if positions["form"] == "rotary" and exceeds(positions["rotary_dims"], attention["d_head"]):
-            fault("positions.rotary_dims", positions["rotary_dims"], f"at most d_head = {attention['d_head']}")
-        if "g" in (attention["bias"] or ()) and attention["gate"] == "none":
-            fault("attention.bias", attention["bias"], 'a list without "g": there is no gate')
-        if attention["gate"] == "none" and attention["gate_activation"] == "softplus":
-            fault("attention.gate_activation", "softplus", "'sigmoid', the default, where there is no gate")
-        if attention["chunked"] and (window is None or role in ("encoder", "vision")):
-            fault("attention.chunked", True, "false without a window, and in an encoder")
-        if attention["tied_kv"] and "v" in (attention["bias"] or ()):
-            fault("attention.bias", attention["bias"], 'a list without "v": tied_kv leaves it no projection')
-        _check_values(fault, attention)
-        if attention["differential"]:
-            _check_differential(fault, attention, positions, role)
-        if attention["kv_from"] is not None and role != "decoder":
-            fault("attention.kv_from", attention["kv_from"], "none: only a decoder by itself lends keys and values")
-        if attention["kv_from"] is not None and positions["form"] == "relative-projection":
-            fault("positions.form", positions["form"], "another form with attention.kv_from")
-    if positions["form"] == "disentangled":
-        _check_disentangled(fault, positions, attention, role)
-    convolution = layer.get("convolution")
-    if convolution and divides(2, convolution["taps"]):
-        fault("convolution.taps", convolution["taps"], "an odd number: as many on either side")
-    if positions["spread"] and (latent or positions["interleaved"] or _odd(positions["rotary_dims"])):
-        fault("positions.spread", True, "false with interleaved pairs, latent attention, or an odd rotary_dims")
-    if latent and positions["form"] in ("relative-projection", "alibi"):
-        fault("positions.form", positions["form"], "another form: latent attention adds no bias to its scores")
-    if latent:
-        _check_index(fault, latent, positions["form"], role)
-    if positions["form"] != places and positions["form"] in (
-        "learned",
-        "sinusoidal",
-        "relative",
-        "disentangled",
-    ):
-        fault("positions.form", positions["form"], f"the whole stack's form ({places}), rotary, alibi or none")
-    experts = layer.get("experts")
-    if experts:
-        top, number = experts["top_k"], experts["n_experts"]
-        if exceeds(top, number):
-            fault("experts.top_k", top, f"at most n_experts = {number}")
-        if experts["correction"] and (experts["scoring"] != "sigmoid" or experts["router"] is False):
-            fault("experts.correction", True, "false without a router whose scoring is 'sigmoid'")
-        parted, best = experts["n_groups"], experts["top_groups"]
-        if not divides(parted, number):
-            fault("experts.n_groups", parted, f"a divisor of n_experts = {number}")
-        elif exceeds(best, parted):
-            fault("experts.top_groups", best, f"at most n_groups = {parted}")
-    mamba2 = layer.get("mamba2")
-    if mamba2 and not divides(mamba2["n_groups"], mamba2["n_heads"]):
-        fault("mamba2.n_groups", mamba2["n_groups"], f"a divisor of n_heads = {mamba2['n_heads']}")
-    delta = layer.get("delta")
-    if delta and not divides(delta["n_key_heads"], delta["n_heads"]):
-        fault("delta.n_key_heads", delta["n_key_heads"], f"a divisor of n_heads = {delta['n_heads']}")
-    norm, parts = layer["norm"], layer["parts"]
-    for key in ("bias", "final_bias", "qk_bias"):
-        if norm["form"] == "rms" and norm[key] and (key == "bias" or not norm["bias"]):
-            fault(f"norm.{key}", True, "false with form = 'rms'", "an RMSNorm has no bias")
-    if norm["after"] and norm["place"] != "pre":
-        fault("norm.after", norm["after"], "none unless place = 'pre'", "the others have norms after every part")
-    joint = norm["joint"] or []
-    if joint and (norm["place"] != "sandwich" or norm["parallel"] != "no" or not _stands_in(joint, parts)):
-        fault("norm.joint", joint, 'several parts as they follow one another, with place = "sandwich"')
-    abreast = norm["abreast"] or []
-    alone = norm["place"] == "pre" and norm["parallel"] == "no" and not joint and not norm["after"]
-    if abreast and not (alone and _stands_in(abreast, parts) and _reads_alike(abreast[1:], layer)):
-        expected = 'parts as they follow one another, attention or feed_forward behind the first, with place = "pre"'
-        fault("norm.abreast", abreast, expected)
-
-
-def _check_values(fault: Any, attention: Mapping[str, Any]) -> None:
-    """Values of a width or a scale of their own are projected here, and by a projection of their own."""
-    for key in ("d_v", "v_scale"):
-        if attention[key] is not None and (attention["tied_kv"] or attention["kv_from"] is not None):
-            fault(f"attention.{key}", attention[key], "none where the values are the keys, or another layer's")
-
-
-def _check_differential(fault: Any, attention: Mapping[str, Any], positions: Mapping[str, Any], role: Any) -> None:
-    """Heads, and key/value heads, in two halves, in a decoder, and nothing else is done to scores and results."""
-    if role != "decoder":
-        fault("attention.differential", True, "false but in a decoder by itself")
-    for key in ("n_heads", "n_kv_heads"):
-        if not divides(2, attention[key]):
-            fault(f"attention.{key}", attention[key], "an even number: differential attention halves them")
-    if positions["form"] not in ("rotary", "learned", "sinusoidal", "none"):
-        fault("positions.form", positions["form"], "another form: differential attention adds no bias to its scores")
-    plain = {"sinks": False, "softcap": None, "gate": "none", "inner_norm": False, "kv_from": None, "d_v": None}
-    for key, without in plain.items():
-        if attention[key] != without:
-            fault(f"attention.{key}", attention[key], "none in differential attention")
-
-
-def _check_index(fault: Any, latent: Mapping[str, Any], places: Any, role: Any) -> None:
-    """An index has all its sizes, reads the queries' latent, and chooses among what came before."""
-    sizes = ("index_heads", "index_width", "index_top_k")
-    given = [key for key in sizes if latent[key] is not None]
-    if not given:
-        if latent["index_interleaved"]:
-            fault("latent.index_interleaved", True, "false without an index")
-        return
-    for key in sizes:
-        if latent[key] is None:
-            fault(f"latent.{key}", ABSENT, f"a size beside {given[0]}: an index has {', '.join(sizes)}")
-    if places != "rotary":
-        fault("positions.form", places, "'rotary' with an index, whose keys are rotated")
-    if latent["q_rank"] is None:
-        fault("latent.q_rank", ABSENT, "the rank of the queries, which the index reads")
-    if latent["index_width"] is not None and exceeds(latent["d_rope"], latent["index_width"]):
-        fault("latent.index_width", latent["index_width"], f"at least d_rope = {latent['d_rope']}, which is rotated")
-    if role in ("encoder", "vision"):
-        fault(f"latent.{given[0]}", latent[given[0]], "none in an encoder: an index chooses among what came before")
-
-
-def _check_disentangled(fault: Any, positions: Mapping[str, Any], attention: Any, role: Any) -> None:
-    """Queries and keys of as many heads meet the distances, in an encoder, and nothing else is done to the scores."""
-    if role != "encoder" or not attention:
-        fault("positions.form", "disentangled", "another form: it is that of an encoder's attention")
-        return
-    if _unequal(attention["n_kv_heads"], attention["n_heads"]):
-        fault("attention.n_kv_heads", attention["n_kv_heads"], f"n_heads = {attention['n_heads']} with distances")
-    plain = {"window": None, "qk_norm": "none", "sinks": False, "softcap": None, "gate": "none"}
-    plain |= {"d_v": None, "v_scale": None, "differential": False}
-    for key, without in (plain | {"v_norm": False, "tied_kv": False, "kv_from": None, "inner_norm": False}).items():
-        if attention[key] != without:
-            fault(f"attention.{key}", attention[key], "none in disentangled attention")
-    if positions["rows"] is None or not divides(2, positions["rows"]):
-        fault("positions.rows", positions["rows"] or ABSENT, "the rows of the table of distances, an even number")
-    elif exceeds(positions["rows"], 2 * positions["distance"]):
-        fault("positions.rows", positions["rows"], f"at most twice the distance = {positions['distance']}")
-    terms = positions["terms"]  # None where it is a fault already
-    if terms is not None and not terms:
-        fault("positions.terms", [], "one of 'c2p' and 'p2c' at least")
-    if positions["shared"] and terms is not None and len(terms) < 2:
-        fault("positions.shared", True, "false with one term: q and k both project the distances")
-    if positions["shared"] and positions["bias"]:
-        fault(
-            "positions.bias", positions["bias"], "none where q and k project the distances, with the biases they have"
-        )
-    if positions["clipped"] and _unequal(positions["rows"], 2 * positions["distance"]):
-        fault("positions.clipped", True, "false where the distances are in buckets")
-
-
-def _check_stack(resolver: Resolver, stack: Mapping[str, Any], homes: Homes) -> None:
-    positions, head, vision, role = stack["positions"], stack["head"], stack["vision"], stack["role"]
-
-    def fault(path: str, got: object, expected: str, fix: str = "") -> None:
-        resolver.fault(written(homes, path), got, expected, fix)
-
-    def missing(path: str) -> bool:
-        return not any(sets(table, path.split(".")) for _, table in homes)
-
-    if positions["form"] == "learned" and missing("positions.rows") and not vision and not stack["audio"]:
-        fault("positions.rows", ABSENT, "the rows of the learned table")
-    if positions["form"] == "relative-projection" and role in ("encoder", "vision"):
-        fault("positions.form", positions["form"], "another form: it projects the distances that a causal decoder sees")
-    if positions["apart"] and positions["form"] != "relative":
-        fault("positions.apart", True, "false without positions.form = 'relative'")
-    if any(layer["positions"]["apart"] != positions["apart"] for layer in stack["layer"].values()):
-        fault("positions.apart", not positions["apart"], "the same in every layer")
-    if positions["form"] == "rotary" and positions["rows"] is not None:
-        widths = [layer["attention"]["d_head"] for layer in stack["layer"].values() if "attention" in layer]
-        if stack["layer"] and (not widths or any(_unequal(width, widths[0]) for width in widths)):
-            fault("positions.rows", positions["rows"], "none: its sinusoids are those of equally wide heads")
-    if positions["form"] == "relative":
-        heads = [layer["attention"]["n_heads"] for layer in stack["layer"].values() if "attention" in layer]
-        latent = any("latent" in layer for layer in stack["layer"].values())
-        if stack["layer"] and (latent or not heads or any(type(n) is int and n != heads[0] for n in heads)):
-            fault("positions.form", "relative", "another form: its table is added to the scores of equal query heads")
-    tabled = ("learned", "relative", "rotary", "disentangled") if role == "encoder" else ("learned",)
-    if positions["form"] not in tabled and positions["rows"] is not None:
-        fault(
-            "positions.rows", positions["rows"], f"none with positions.form = {positions['form']!r}, which has no table"
-        )
-    if head["form"] == "classifier" and missing("head.classes"):
-        fault("head.classes", ABSENT, "the number of classes")
-    for key in ("classes", "every", "transform", "transform_norm"):
-        if head["form"] != "classifier" and head[key]:
-            fault(f"head.{key}", head[key], f"none with head.form = {head['form']!r}")
-    if head["pairs"] is not None and not head["pooler"]:
-        fault("head.pairs", head["pairs"], "none without head.pooler")
-    if head["norm"] and (head["form"] not in ("classifier", "none") or head["every"] or head["transform"] is not None):
-        fault("head.norm", True, "false but for a classifier of one position, or no head")
-    if head["activation"] is not None and (head["form"] != "masked-lm" or head["plain"]):
-        fault("head.activation", head["activation"], "none but with a layer before a masked-lm head")
-    if head["plain"] and (head["form"] != "masked-lm" or head["rank"] is not None):
-        fault("head.plain", True, "false but with head.form = 'masked-lm' as wide as the model")
-    if head["transform_norm"] and head["transform"] is None:
-        fault("head.transform_norm", True, "false without head.transform")
-    if head["tied"] and role != "encoder":
-        if stack["vocab_size"] is None or head["form"] not in ("lm", "masked-lm"):
-            fault("head.tied", True, "false: there is no token table, or no head, to share it")
-        elif head["form"] == "lm" and stack["embedding"]["rank"] is not None and not stack["embedding"]["early"]:
-            fault("head.tied", True, "false with embedding.rank: the table is narrower than the head")
-        elif _unequal(head["rank"] or stack["d_model"], stack["embedding"]["rank"] or stack["d_model"]):
-            fault("head.tied", True, "false with head.rank: the table has another width")
-    if stack["embedding"]["early"] and (stack["embedding"]["rank"] is None or head["form"] != "lm"):
-        fault("embedding.early", True, "false without embedding.rank and head.form = 'lm'")
-    if head["pool"] != "first" and not (vision and vision["class_token"]):
-        fault("head.pool", head["pool"], "'first' where there are no patches after a class token")
-    if head["pool_norm"] and head["pool"] != "mean":
-        fault("head.pool_norm", True, "false without head.pool = 'mean'")
-    if stack["contacts"] and (role != "encoder" or not all("attention" in layer for layer in stack["layer"].values())):
-        fault("contacts", True, "false but in an encoder whose layers all have attention")
-    as_usual = head["form"] == "masked-lm" and head["activation"] is None and not head["plain"]
-    if as_usual and any(_form(layer) == "xielu" for layer in stack["layer"].values()):
-        fault(
-            "feed_forward.activation",
-            "xielu",
-            "another with head.form = 'masked-lm', whose layer has no weights for it",
-        )
-    _check_lenders(stack, fault)
-    _check_streams(stack, fault)
-    inputs = [layer.get("layer_input") for layer in stack["layer"].values()]
-    if any(inputs) and stack["vocab_size"] is None:
-        fault("vocab_size", ABSENT, "the rows of the token table: layer_input looks tokens up")
-    if any(inputs) and any(_unlike(table, inputs[0], ("width", "rows")) for table in inputs):
-        fault("layer_input.width", [table and table["width"] for table in inputs], "the same in every layer")
-    if vision and not divides(vision["patch"], vision["image"]):
-        fault("vision.patch", vision["patch"], f"a divisor of image = {vision['image']}")
-
-
-def _form(layer: Mapping[str, Any]) -> Any:
-    """The activation of a layer's feed-forward."""
-    return layer["feed_forward"]["activation"] if "feed_forward" in layer else None
-
-
-def _unlike(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None, keys: tuple[str, ...]) -> bool:
-    """Whether only one is there, or numbers of theirs differ."""
-    return not (one and other) or any(_unequal(one[key], other[key]) for key in keys)
-
-
-def _check_lenders(stack: Mapping[str, Any], fault: Callable[..., None]) -> None:
-    """Who reads another layer's keys and values stands after it, and would have made its own of the same shape."""
-    first = {name: min(indices) for name, indices in stack["groups"] if len(indices)}
-    for name, layer in stack["layer"].items():
-        table = layer.get("attention")
-        if not table or table["kv_from"] is None:
-            continue
-        lender = stack["layer"].get(table["kv_from"], {}).get("attention")
-        if not lender or lender["kv_from"] is not None:
-            fault(f"layer.{name}.attention.kv_from", table["kv_from"], "a layer kind with keys and values of its own")
-        elif first.get(table["kv_from"], 0) > first.get(name, 0):
-            fault(f"layer.{name}.attention.kv_from", table["kv_from"], "a layer kind that stands before its reader")
-        elif any(table[key] != lender[key] for key in ("n_kv_heads", "d_head", "d_v", "window", "chunked")):
-            expected = "a layer kind of as many and as wide key/value heads, and the same window"
-            fault(f"layer.{name}.attention.kv_from", table["kv_from"], expected)
-
-
-def _check_streams(stack: Mapping[str, Any], fault: Callable[..., None]) -> None:
-    """Streams and learned residuals stand in decoders whose parts follow one another."""
-    norms = [layer["norm"] for layer in stack["layer"].values()]
-    placed = all(norm["place"] != "post" and norm["parallel"] == "no" and not norm["abreast"] for norm in norms)
-    number = stack["streams"]
-    for key in ("streams", "laurel"):
-        if stack[key] is not None and (stack["role"] != "decoder" or not placed):
-            fault(key, stack[key], "none but in a decoder, with norms before its parts, which follow one another")
-    if number is not None and exceeds(2, number):
-        fault("streams", number, "two or more")
-    elif number is not None and exceeds(stack["active_stream"], number - 1):
-        fault("active_stream", stack["active_stream"], f"less than streams = {number}")
-    if number is None and stack["active_stream"]:
-        fault("active_stream", stack["active_stream"], "0: there are no streams")
-    last = all(
-        layer["parts"].index("layer_input") == len(layer["parts"]) - 1
-        for layer in stack["layer"].values()
-        if "layer_input" in layer["parts"]
-    )
-    if number is not None and not last:
-        fault("layer_input", "a part", "the last of a layer's parts where there are streams")
-
-
-def _odd(number: Any) -> bool:
-    return type(number) is int and number % 2 == 1
-
-
-def _stands_in(joint: list[str], parts: list[str]) -> bool:
-    """Whether two or more parts follow one another in a layer's."""
-    first = parts.index(joint[0]) if joint[0] in parts else 0
-    return len(joint) > 1 and parts[first : first + len(joint)] == joint
-
-
-def _reads_alike(parts: list[str], layer: Mapping[str, Any]) -> bool:
-    """Whether parts can read what another one before them reads and keeps."""
-    return all(part == "feed_forward" or (part == "attention" and "latent" not in layer) for part in parts)
-
-
-def _unequal(a: Any, b: Any) -> bool:
-    return type(a) is type(b) is int and a != b
-
-
-def _check_halves(resolver: Resolver, encoder: Mapping[str, Any], decoder: Mapping[str, Any]) -> None:
-    """One token table serves both halves where the encoder reads tokens, unless each has its own."""
-    if encoder["audio"] or encoder["vision"] or not encoder["embedding"]["shared"]:
-        return
-    ranks = encoder["embedding"]["rank"], decoder["embedding"]["rank"]
-    shared = [(key, encoder[key], decoder[key]) for key in ("d_model", "vocab_size")]
-    for key, one, other in (*shared, ("embedding.rank", *ranks)):
-        if _unequal(one, other):
-            resolver.fault(f"decoder.{key}", other, f"the encoder's {one}, for they share a table of tokens")

@@ -79,11 +79,14 @@ def real(value: Any) -> Any:
 
 
 def one_of(*choices: str) -> Check:
+    """One of several texts; the check's own `choices` are these."""
+
     def check(value: Any) -> str:
         if value not in choices or not isinstance(value, str):
             raise Wrong(" or ".join(map(repr, choices)) if len(choices) < 5 else f"one of {', '.join(choices)}")
         return value
 
+    check.choices = choices  # type: ignore[attr-defined]
     return check
 
 
@@ -142,7 +145,8 @@ def parts_of(value: Any) -> list[str]:
 
 
 class Field(NamedTuple):
-    """What a key may be, what it is when absent (`REQUIRED`, a value, or a function of its section), and what it says.
+    """What a key may be, what it is when absent (`REQUIRED`, a value, or a function of its section), what it says, and
+    when it counts, if not always.
 
     A default that is a function gets the sections resolved so far: {"": top level, "attention": …}.
     """
@@ -150,6 +154,7 @@ class Field(NamedTuple):
     check: Check
     default: Any
     meaning: str
+    when: str = ""
 
 
 class _Required:
@@ -217,14 +222,19 @@ def _mamba2_heads(at: Mapping[str, Any]) -> Any:
 def _shared_width(at: Mapping[str, Any]) -> Any:
     """F_e a shared expert; a plain 0 where there is none, whatever F_e is (0 × an array would be a part of width 0)."""
     width, number = at["experts"]["d_ff"], at["experts"]["n_shared"]
-    return 0 if type(number) is int and number == 0 else width * number
+    return 0 if number is None or (type(number) is int and number == 0) else width * number
 
 
 STACK: dict[str, dict[str, Field]] = {
     "": {
         "d_model": Field(size, REQUIRED, "residual width"),
         "n_layers": Field(layers, REQUIRED, "layers"),
-        "vocab_size": Field(size, None, "rows of the token table as stored; without it no table and no head"),
+        "vocab_size": Field(
+            size,
+            None,
+            "rows of the token table as stored; without it no table and no head",
+            "where tokens are read, not patches or sound",
+        ),
         "pattern": Field(texts, None, "layer kinds in order, repeated over the layers: 'local', '5*local', …"),
         "shared_layers": Field(flag, False, "one set of weights for all layers"),
         "streams": Field(size, None, "residual streams, which a layer predicts and corrects, working on one (AltUp)"),
@@ -284,25 +294,57 @@ STACK: dict[str, dict[str, Field]] = {
             ),
             "rotary",
             "how order is known",
+            "with attention; 'learned' and 'sinusoidal' with an embedding",
         ),
-        "theta": Field(real, 10000, "base of the rotary frequencies"),
-        "rotary_dims": Field(size, None, "rotated part of a head; absent: all of it"),
-        "interleaved": Field(flag, False, "rotary pairs are neighbours, not halves"),
-        "spread": Field(flag, False, "the rotated part is the first of both halves, at the whole head's frequencies"),
+        "theta": Field(real, 10000, "base of the rotary frequencies", "with rotary positions"),
+        "rotary_dims": Field(
+            size, None, "rotated part of a head; absent: all of it", "with rotary positions, not of latents"
+        ),
+        "interleaved": Field(flag, False, "rotary pairs are neighbours, not halves", "with rotary positions"),
+        "spread": Field(
+            flag,
+            False,
+            "the rotated part is the first of both halves, at the whole head's frequencies",
+            "with rotary positions",
+        ),
         "rows": Field(
             size,
             None,
             "rows of the learned table, or of one beside an encoder's relative bias; disentangled: of both signs of "
             "the distances; an encoder's rotary: of a table of sinusoids that is stored and not learnt",
         ),
-        "buckets": Field(size, 32, "buckets of the relative bias"),
-        "distance": Field(size, 128, "longest distance the buckets, or the table of distances, tell apart"),
+        "buckets": Field(size, 32, "buckets of the relative bias", "with positions.form = 'relative'"),
+        "distance": Field(
+            size,
+            128,
+            "longest distance the buckets, or the table of distances, tell apart",
+            "with positions.form = 'relative' or 'disentangled'",
+        ),
         "apart": Field(flag, False, "relative: each layer has a table of its own"),
-        "terms": Field(some_of("c2p", "p2c"), ["c2p", "p2c"], "disentangled: queries meet distances, keys do"),
-        "shared": Field(flag, False, "disentangled: q and k project the distances too"),
-        "bias": Field(some_of("q", "k"), [], "disentangled: projections of the distances with a bias"),
-        "norm": Field(flag, False, "disentangled: norm of the distances' vectors"),
-        "clipped": Field(flag, False, "disentangled: only the distances that occur are projected"),
+        "terms": Field(
+            some_of("c2p", "p2c"),
+            ["c2p", "p2c"],
+            "disentangled: queries meet distances, keys do",
+            "with positions.form = 'disentangled'",
+        ),
+        "shared": Field(
+            flag, False, "disentangled: q and k project the distances too", "with positions.form = 'disentangled'"
+        ),
+        "bias": Field(
+            some_of("q", "k"),
+            [],
+            "disentangled: projections of the distances with a bias",
+            "with positions.form = 'disentangled'",
+        ),
+        "norm": Field(
+            flag, False, "disentangled: norm of the distances' vectors", "with positions.form = 'disentangled'"
+        ),
+        "clipped": Field(
+            flag,
+            False,
+            "disentangled: only the distances that occur are projected",
+            "with positions.form = 'disentangled'",
+        ),
     },
     "feed_forward": {
         "d_ff": Field(size, REQUIRED, "width"),
@@ -328,9 +370,14 @@ STACK: dict[str, dict[str, Field]] = {
         "scale": Field(real, 1, "multiplies the weights of the chosen experts"),
         "n_groups": Field(size, 1, "groups of experts, of which the best are chosen from"),
         "top_groups": Field(size, 1, "how many groups are chosen from"),
-        "n_shared": Field(count, 0, "experts that every token passes"),
+        "n_shared": Field(
+            count,
+            None,
+            "experts that every token passes; absent: as d_ff_shared says",
+            "where d_ff_shared, their joint width, is not given",
+        ),
         "d_ff_shared": Field(count, _shared_width, "their joint width"),
-        "shared_gate": Field(flag, False, "a gate of one row on the shared experts"),
+        "shared_gate": Field(flag, False, "a gate of one row on the shared experts", "with n_shared or d_ff_shared"),
         "latent": Field(size, None, "width of a latent that the routed experts work on; absent: d_model"),
         "router_norm": Field(
             flag, False, "the router reads what the experts read before their norm, by one of its own"
@@ -413,34 +460,58 @@ STACK: dict[str, dict[str, Field]] = {
             one_of("no", "shared", "separate"), "no", "branches side by side, with one norm or their own"
         ),
         "final": Field(flag, lambda at: at["norm"]["place"] != "post", "norm after the last layer"),
-        "final_bias": Field(flag, lambda at: at["norm"]["bias"], "bias of that one, a LayerNorm"),
-        "qk_bias": Field(flag, lambda at: at["norm"]["bias"], "bias of the norms of Q and K, LayerNorms"),
+        "final_bias": Field(flag, lambda at: at["norm"]["bias"], "bias of that one, a LayerNorm", "with norm.final"),
+        "qk_bias": Field(
+            flag, lambda at: at["norm"]["bias"], "bias of the norms of Q and K, LayerNorms", "with attention.qk_norm"
+        ),
         "offset": Field(flag, False, "multiplies by 1 + weight"),
         "weighted": Field(flag, True, "norms have weights"),
         "layer_scale": Field(flag, False, "a learned scale of every channel of what a branch adds"),
-        "without": Field(parts_of, [], "parts of the layer that have no norm"),
-        "after": Field(parts_of, [], "parts with a norm after them, where place = 'pre' has none for the others"),
+        "without": Field(
+            parts_of, [], "parts of the layer that have no norm", "of parts that a layer has, with norms of their own"
+        ),
+        "after": Field(
+            parts_of,
+            [],
+            "parts with a norm after them, where place = 'pre' has none for the others",
+            "of parts that a layer has",
+        ),
         "abreast": Field(parts_of, [], "parts side by side that read one input, through the norm of the first"),
         "joint": Field(parts_of, [], "parts that read one input, and whose sum is normed before it is added"),
         "scalar": Field(flag, False, "a stored number multiplies the layer's result; no parameter"),
     },
     "embedding": {
-        "types": Field(size, None, "token types"),
+        "types": Field(size, None, "token types", "where there is an embedding"),
         "tables": Field(
-            tables, [], "further tables added to the tokens: pairs of their rows and how often each is read"
+            tables,
+            [],
+            "further tables added to the tokens: pairs of their rows and how often each is read",
+            "where tokens are read",
         ),
-        "norm": Field(flag, False, "norm after the embedding"),
-        "rank": Field(size, None, "width of the table before a projection to d_model"),
+        "norm": Field(flag, False, "norm after the embedding", "where there is an embedding"),
+        "rank": Field(size, None, "width of the table before a projection to d_model", "where there is an embedding"),
         "early": Field(
             flag, False, "only the tokens are so wide, projected without a bias, and an lm head works as wide"
         ),
-        "shared": Field(flag, True, "one table for encoder and decoder"),
-        "scale": Field(real, None, "multiplies the embedding"),
+        "shared": Field(
+            flag, True, "one table for encoder and decoder", "in an encoder-decoder whose encoder reads tokens"
+        ),
+        "scale": Field(real, None, "multiplies the embedding", "where there is an embedding"),
     },
     "head": {
-        "form": Field(one_of("lm", "masked-lm", "classifier", "none"), "lm", "what is read off the last layer"),
-        "tied": Field(flag, False, "the head multiplies by the token table"),
-        "bias": Field(flag, lambda at: at["head"]["form"] == "classifier", "bias of the head"),
+        "form": Field(
+            one_of("lm", "masked-lm", "classifier", "none"),
+            "lm",
+            "what is read off the last layer",
+            "where there are tokens or classes; 'lm' in a decoder",
+        ),
+        "tied": Field(flag, False, "the head multiplies by the token table", "with a head over the vocabulary"),
+        "bias": Field(
+            flag,
+            lambda at: at["head"]["form"] == "classifier",
+            "bias of the head",
+            "with an lm head, a classifier, or a plain masked-lm head",
+        ),
         "classes": Field(size, None, "classes of a classifier"),
         "every": Field(flag, False, "a classifier of every position, not of the first alone"),
         "transform": Field(one_of(*ACTIVATIONS), None, "activation of a D×D layer before a classifier; absent: none"),
@@ -452,9 +523,17 @@ STACK: dict[str, dict[str, Field]] = {
         ),
         "pool_norm": Field(flag, False, "norm of that mean"),
         "rank": Field(
-            size, lambda at: at["embedding"]["rank"], "width that a masked-lm head works at; absent: d_model"
+            size,
+            lambda at: at["embedding"]["rank"],
+            "width that a masked-lm head works at; absent: d_model",
+            "with a masked-lm head or embedding.early",
         ),
-        "transform_bias": Field(flag, True, "bias of the layer before a masked-lm head or a classifier"),
+        "transform_bias": Field(
+            flag,
+            True,
+            "bias of the layer before a masked-lm head or a classifier",
+            "with a layer before a masked-lm head or a classifier",
+        ),
         "activation": Field(
             one_of(*ACTIVATIONS), None, "activation before a masked-lm head; absent: that of the feed-forward"
         ),
@@ -464,8 +543,8 @@ STACK: dict[str, dict[str, Field]] = {
             size, None, "classes of a second head, read off the pooler: of pairs of sentences, in pretraining"
         ),
         "norm": Field(flag, False, "norm of the one position that a classifier, or a head of form none, reads"),
-        "softcap": Field(real, None, "logits are capped at ± this by a tanh"),
-        "scale": Field(real, None, "multiplies the logits"),
+        "softcap": Field(real, None, "logits are capped at ± this by a tanh", "with an lm head"),
+        "scale": Field(real, None, "multiplies the logits", "with an lm head"),
     },
     "vision": {
         "image": Field(size, REQUIRED, "side of the picture, pixels"),

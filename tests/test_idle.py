@@ -1,0 +1,280 @@
+"""No key is ignored: whatever a description or a change says changes the model, or is refused and says why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import TINY
+
+from txcalc import InputError, load
+from txcalc.model import Model
+from txcalc.sources import build, presets, spec
+from txcalc.sources.idle import OFF, idle_keys
+
+KEYS = [f"{section}.{key}" if section else key for section in spec.STACK for key in spec.STACK[section]]
+VALUES: dict[Any, tuple[Any, ...]] = {
+    spec.size: (3,),
+    spec.count: (0, 2),
+    spec.layers: (1,),
+    spec.flag: (True, False),
+    spec.real: (0.5,),
+    spec.biases: (["q"],),
+    spec.texts: (["a"],),
+    spec.tables: ([[3, 1]],),
+    spec.parts_of: (["attention"],),
+}
+
+
+def values(path: str) -> tuple[Any, ...]:
+    section, _, key = path.rpartition(".")
+    check = spec.STACK[section][key].check
+    return VALUES.get(check) or getattr(check, "choices", None) or (["c2p"], ["q"], "layer")
+
+
+def refused(make: Any, *arguments: Any, **more: Any) -> str:
+    with pytest.raises(InputError) as error:
+        make(*arguments, **more)
+    return str(error.value)
+
+
+def written(raw: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """A description with a key in its outermost tables."""
+    result = deepcopy(raw)
+    *tables, key = path.split(".")
+    table = result
+    for name in tables:
+        table = table.setdefault(name, {})
+    table[key] = value
+    return result
+
+
+def attempts(name: str) -> Iterator[tuple[str, Any]]:
+    """Every key of every table, and values that it does not have yet; of tables that the model lacks one key each."""
+    raw = TINY[name]
+    halves = [raw, *(raw[half] for half in ("encoder", "decoder") if half in raw)]
+    layers = [layer for half in halves for layer in half.get("layer", {}).values()]
+    lacking: set[str] = set()
+    for path in KEYS:
+        section = path.rpartition(".")[0]
+        if section not in spec.ALWAYS and not any(section in table for table in (*halves, *layers)):
+            if section in lacking:
+                continue
+            lacking.add(section)
+        yield from ((path, value) for value in values(path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TINY)
+def test_every_changed_key_changes_the_tree_or_is_refused(name: str) -> None:
+    """`repr` compares trees apart from how txcalc does it."""
+    raw, tree = TINY[name], repr(build(TINY[name], name).root)
+    changed = 0
+    for path, value in attempts(name):
+        try:
+            model = build(raw, name, changes={path: value})
+        except InputError:
+            continue
+        same = [note for note in model.notes if note.startswith("already so: ")]
+        assert bool(same) == (repr(model.root) == tree), (path, value)
+        assert model.params > 0
+        changed += not same
+    assert changed > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["llama", "bert", "deepseek-v3", "mamba", "vit", "t5", "whisper", "qwen3-next"])
+def test_every_written_key_changes_the_tree_or_is_refused(name: str) -> None:
+    """Or spells out what is so: a default, nothing, or a size that others give."""
+    for path, value in attempts(name):
+        line = written(TINY[name], path, value)
+        try:
+            model = build(line, name, written=True)
+        except InputError:
+            continue
+        *tables, key = path.split(".")
+        table = line
+        for step in tables:
+            table = table[step]
+        del table[key]
+        default = spec.STACK[".".join(tables)][key].default
+        try:
+            without = build(line, name)
+        except InputError:
+            continue
+        so = value in OFF or default is None or without.spec["stacks"] == model.spec["stacks"]
+        assert so or repr(model.root) != repr(without.root), (path, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "why"),
+    [
+        ("llama-3.1-8b", {"head.rank": 512}, "it counts with a masked-lm head or embedding.early"),
+        ("mixtral-8x7b", {"experts.shared_gate": True}, "it counts with n_shared or d_ff_shared"),
+        ("bert-base", {"head.softcap": 30}, "it counts with an lm head"),
+        (
+            "mamba-2.8b",
+            {"positions.form": "alibi"},
+            "it counts with attention; 'learned' and 'sinusoidal' with an embedding",
+        ),
+        ("vit-b", {"vocab_size": 1000}, "it counts where tokens are read, not patches or sound"),
+        ("gpt2", {"positions.theta": 5}, "it counts with rotary positions"),
+        ("qwen3-next-80b-a3b", {"n_shared": 2}, "it counts where d_ff_shared, their joint width, is not given"),
+        ("llama-3.1-8b", {"positions.rotary_dims": 128}, "it is so already"),
+        (
+            "llama-3.1-8b",
+            {"head.transform_bias": False},
+            "it counts with a layer before a masked-lm head or a classifier",
+        ),
+    ],
+)
+def test_changes_that_change_nothing(name: str, change: dict[str, Any], why: str) -> None:
+    ((key, value),) = change.items()
+    fault = f"{key} is {value!r}, which changes nothing here: {why}"
+    assert refused(load, name, change) == f"{name}: {fault}"
+    assert refused(load, name, {**change, "D": 2 * load(name).spec["stacks"][""]["d_model"]}) == f"{name}: {fault}"
+
+
+def test_no_shared_expert_is_none() -> None:
+    """Its gate goes with it: a key that a change leaves without a part is no fault."""
+    whole, without = load("qwen3-next-80b-a3b"), load("qwen3-next-80b-a3b", {"n_shared": 0})
+    assert whole.params - without.params == 151_093_248 == 48 * (3 * 2048 * 512 + 2048)
+
+
+def test_what_is_so_already_is_said_and_not_called_a_change() -> None:
+    assert load("llama-3.1-8b", {"h_kv": 8}).notes == ("already so: h_kv = 8",)
+    assert load("llama-3.1-8b", {"h_kv": 8, "L": 2}).notes == ("changed: L = 2", "already so: h_kv = 8")
+
+
+def test_what_a_model_is_called_and_for_is_no_size() -> None:
+    model = load("llama-3.1-8b", {"context": 4096, "name": "mine"})
+    assert model.context == 4096 and model.name == "mine"
+    assert model.notes == ("changed: context = 4096, name = mine",)
+
+
+GOOD = """
+d_model = 32
+n_layers = 2
+vocab_size = 50
+attention = {n_heads = 4}
+feed_forward = {d_ff = 48}
+"""
+
+
+def described(tmp_path: Path, more: str) -> Path:
+    path = tmp_path / "model.toml"
+    path.write_text(GOOD + more)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            "head = {rank = 8}",
+            "head.rank is 8, which changes nothing here: it counts with a masked-lm head or embedding.early",
+        ),
+        (
+            "positions = {buckets = 8}",
+            "positions.buckets is 8, which changes nothing here: it counts with positions.form = 'relative'",
+        ),
+        (
+            "pattern = ['a', 'b']\nattention.window = 3\nlayer.a.attention.window = 4\nlayer.b.attention.window = 5",
+            "attention.window is 3, which changes nothing here: layer.a.attention.window and layer.b.attention.window "
+            "stand in its place",
+        ),
+        ("layer.a.norm.final = true\nnorm.final = false", "layer.a.norm.final is True, which changes nothing here"),
+    ],
+)
+def test_files(more: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.toml"
+    path.write_text(GOOD.replace("attention = {n_heads = 4}", "attention.n_heads = 4") + more)
+    assert refused(load, path) == f"{path}: {message}"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "positions = {rotary_dims = 8, theta = 10000}",
+        "head = {tied = false, form = 'lm', transform_bias = false}",
+        "norm = {eps = 1e-6, place = 'pre'}\nembedding = {norm = false}",
+        "pattern = ['a']\nlayer.a = {}",
+    ],
+)
+def test_what_is_spelt_out_is_welcome(more: str, tmp_path: Path) -> None:
+    (tmp_path / "plain.toml").write_text(GOOD)
+    assert load(described(tmp_path, more)).params == load(tmp_path / "plain.toml").params
+
+
+def test_inline() -> None:
+    assert "learned is 64, which changes nothing here" in refused(load, "D=32 L=2 h=4 F=48 learned=64")
+
+
+def test_a_change_may_mend_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.toml"
+    path.write_text(GOOD.replace("n_layers = 2", ""))
+    assert "n_layers is missing" in refused(load, path)
+    assert load(path, {"L": 2}).params > 0
+    assert "L is 2" not in refused(load, path, {"L": 2, "head.rank": 0})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", presets.names())
+def test_every_key_of_a_preset_counts(name: str) -> None:
+    raw, *_ = presets.find(name)
+    assert not idle_keys(raw, raw, {})
+
+
+# Faulty keys.
+
+SIZE = "expected a whole number from 1 to 1,000,000,000"
+KINDS = "expected one of decoder, encoder, encoder-decoder, vision, audio"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "faults"),
+    [
+        ("deberta", {"positions.distance": 0.5}, ["positions.distance is 0.5, expected a whole number above 0"]),
+        ("deberta", {"positions.rows": "x"}, ["positions.rows is 'x', expected a whole number above 0"]),
+        ("llama", {"attention.n_heads": 0}, [f"attention.n_heads is 0, {SIZE}"]),
+        ("llama", {"attention": 5}, ["attention is 5, expected a table"]),
+        ("gemma4", {"pattern": 3}, ["pattern is 3, expected a list of texts"]),
+        ("llama", {"kind": "decode"}, [f"kind is 'decode', {KINDS}"]),
+        ("t5", {"kind": 1}, [f"kind is 1, {KINDS}"]),
+        ("vit", {"vision.image": 0}, [f"vision.image is 0, {SIZE}"]),
+        ("deepseek-v3.2", {"latent.index_width": 0}, [f"latent.index_width is 0, {SIZE}"]),
+    ],
+)
+def test_no_fault_rests_on_another(name: str, changes: dict[str, Any], faults: list[str]) -> None:
+    raw = TINY[name]
+    for path, value in changes.items():
+        raw = written(raw, path, value)
+    with pytest.raises(InputError) as error:
+        build(raw, name)
+    assert list(map(str, error.value.faults)) == faults
+
+
+def test_a_fault_in_the_kind_hides_none_in_a_table() -> None:
+    raw = written(written(TINY["t5"], "kind", 1), "attention.n_heads", 0)
+    assert len(refused(build, raw, "t5").splitlines()) == 3
+
+
+ODD = (None, True, -1, 0, 0.5, "x", [], {}, [[]], float("nan"), 10**30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TINY)
+def test_a_faulty_key_is_one_fault_and_no_traceback(name: str) -> None:
+    """Any odd value in any key that is there: refused for that key alone, or made into a model."""
+    raw = TINY[name]
+    for path in [path for path in KEYS if spec.sets(raw, path.split("."))]:
+        for value in ODD:
+            try:
+                found: Model | InputError = build(written(raw, path, value), name)
+            except InputError as error:
+                found = error
+            if isinstance(found, InputError) and type(value) is not int and value not in ({}, []):
+                assert all(path in str(fault) for fault in found.faults), (path, value, str(found))

@@ -1,0 +1,185 @@
+"""Keys that change nothing. What a description says and no part does is refused, never passed over.
+
+Whether a key is read is not declared anywhere: it is tried. A key is idle where the tree of parts is the same without
+it, unless it only spells out what is so: a default, that there is none of something, or a size that follows from
+others where nobody says it (its default is None; another size makes another tree). Where even nonsense in its place
+goes unnoticed, it is idle whatever it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from txcalc.errors import InputError, shown
+from txcalc.sources.assemble import assemble
+from txcalc.sources.resolve import resolve
+from txcalc.sources.spec import IDENTITY, STACK, Field, changed, letter_path, sets
+
+Raw = Mapping[str, Any]
+Path = tuple[str, ...]
+Made = tuple[Raw, Any]  # a resolved description, and its tree
+OFF: tuple[Any, ...] = (False, 0, "none", "no", [])
+NOTHING = (None, *OFF)
+NONSENSE = float("nan")  # no key may be this
+
+
+def idle_keys(raw: Raw, after: Raw, spelling: Mapping[str, str]) -> list[str]:
+    """A fault for every key of a description that changes nothing: of the one that was written, or, if that cannot be
+    used without its changes, of the one after them."""
+    made = _made(raw)
+    if made is None:
+        raw, made = after, _made(after)
+        assert made is not None
+    return [
+        _fault(raw, path, value, spelling)
+        for path, value in leaves(raw)
+        if path[0] not in IDENTITY and is_idle(raw, path, value, made)
+    ]
+
+
+def idle_changes(raw: Raw, changes: Raw, made: Made) -> tuple[list[str], list[str]]:
+    """Changes that make no difference, neither alone nor beside the others: a fault for each, and those that only say
+    what the description says already. `made` has them all.
+
+    Tried on a description that can be used without them.
+    """
+    base, faults, same = _made(raw), [], []
+    idle = not _differ(base, made)  # all of them together
+    for key, value in changes.items() if base else ():
+        if key in IDENTITY:
+            same += [key] if base and base[0][key] == made[0][key] else []
+            continue
+        rest = {other: changes[other] for other in changes if other != key}
+        left = _made(changed(raw, rest)) if rest else base
+        alone = _made(changed(raw, {key: value})) if rest else made
+        if not idle and (_differ(left, made) or _differ(base, alone)):
+            continue
+        path, unseen = tuple(letter_path(key, raw).split(".")), _made(changed(raw, {key: NONSENSE})) is not None
+        if base and alone and not unseen and _same(base[0]["stacks"], alone[0]["stacks"]):
+            same.append(key)
+            continue
+        field = _field(path)
+        derived = field and field.default is None and not unseen
+        tried = (_made(changed(raw, {key: other})) for other in (others(field, value) if field and derived else ()))
+        follows = any(_differ(base, other) for other in tried if other)
+        faults.append(_told(key, value, "it is so already" if follows else reason(raw, path, unseen)))
+    return faults, same
+
+
+def _differ(one: Made | None, other: Made | None) -> bool:
+    """Whether trees differ; one that cannot be is another."""
+    return not one or not other or not alike(one[1], other[1])
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether resolved descriptions say the same; nothing said is none of it."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    return bool(one == other) or (one in NOTHING and other in NOTHING)
+
+
+def _fault(raw: Raw, path: Path, value: Any, spelling: Mapping[str, str]) -> str:
+    dotted = ".".join(path)
+    seen = _made(_with(raw, path, NONSENSE)) is None
+    return _told(spelling.get(dotted, dotted), value, reason(raw, path, not seen))
+
+
+def _told(key: str, value: Any, why: str) -> str:
+    return f"{key} is {shown(value)}, which changes nothing here" + (f": {why}" if why else "")
+
+
+def without(raw: Raw, path: Path) -> dict[str, Any]:
+    """A description without a key."""
+    first, *rest = path
+    kept = {key: value for key, value in raw.items() if rest or key != first}
+    return {**kept, first: without(raw[first], tuple(rest))} if rest else kept
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two trees of parts are the same, leaf by leaf and in every number."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if is_dataclass(one):
+        return all(alike(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
+    return bool(one == other)
+
+
+def reason(raw: Raw, path: Path, unseen: bool) -> str:
+    """Why a key changes nothing, where that can be said. Nobody sees one that others stand before in every layer."""
+    homes = [(f"{half}.", raw[half]) for half in ("encoder", "decoder") if isinstance(raw.get(half), Mapping)]
+    for prefix, table in (("", raw), *homes):
+        homes += [(f"{prefix}layer.{name}.", layer) for name, layer in (table.get("layer") or {}).items()]
+    nearer = [prefix + ".".join(path) for prefix, table in homes if sets(table, list(path))]
+    if unseen and nearer:
+        return f"{' and '.join(nearer)} stand{'s' * (len(nearer) == 1)} in its place"
+    field = _field(path)
+    return f"it counts {field.when}" if field and field.when else ""
+
+
+def others(field: Field, value: Any) -> Iterator[Any]:
+    """Other values that a key might have: those next to a number, the other choices, a list with less and with more."""
+    if isinstance(value, bool):
+        yield not value
+    elif isinstance(value, int | float):
+        yield from (value + 1, 2 * value, value / 2 if isinstance(value, float) else value // 2, value - 1)
+    elif isinstance(value, str):
+        yield from (other for other in getattr(field.check, "choices", (value + "-2",)) if other != value)
+    elif isinstance(value, list) and value:
+        yield from ([], value[:-1], value[1:])
+        if all(isinstance(item, str) for item in value):
+            yield [item + "-2" for item in value]
+
+
+def _made(raw: Raw) -> Made | None:
+    """What a description says and the tree it makes; None where it is refused."""
+    try:
+        spec = resolve(raw, "")
+    except InputError:
+        return None
+    return spec, assemble(spec)
+
+
+def is_idle(raw: Raw, path: Path, value: Any, made: Made) -> bool:
+    """Whether a key of a description changes nothing; `made` is what the description makes."""
+    bare, field = _made(without(raw, path)), _field(path)
+    if bare:
+        if _differ(bare, made):
+            return False
+        if _made(_with(raw, path, NONSENSE)) is not None:  # nobody looks at it
+            return True
+        if value in OFF or _same(bare[0], made[0]):
+            return False
+        if field is None or field.default is not None:
+            return True
+    tried = False
+    for other in others(field, value) if field else ():
+        instead = _made(_with(raw, path, other))
+        if instead and _differ(made, instead):
+            return False
+        tried = tried or bool(instead)
+    return tried
+
+
+def _with(raw: Raw, path: Path, value: Any) -> dict[str, Any]:
+    first, *rest = path
+    return {**raw, first: _with(raw[first], tuple(rest), value) if rest else value}
+
+
+def leaves(raw: Raw, above: Path = ()) -> Iterator[tuple[Path, Any]]:
+    for key, value in raw.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value, (*above, key))
+        else:
+            yield (*above, key), value
+
+
+def _field(path: Path) -> Field | None:
+    """What is known of a key, in whichever half or layer kind it stands."""
+    steps = path[1:] if path[0] in ("encoder", "decoder") else path
+    steps = steps[2:] if steps[0] == "layer" else steps
+    section, key = (steps[0], steps[1]) if len(steps) == 2 else ("", steps[0])
+    return STACK.get(section, {}).get(key)

@@ -472,7 +472,7 @@ def _experts(layer: Table, d_model: Any) -> Experts:
     table = layer["experts"]
     gated, activation, bias = table["gated"], table["activation"], table["bias"]
     shared = table["d_ff_shared"]
-    none = any(type(number) is int and number == 0 for number in (shared, table["n_shared"]))
+    none = type(shared) is int and shared == 0
     return Experts(
         d_model,
         table["n_experts"],

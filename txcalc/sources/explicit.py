@@ -68,6 +68,8 @@ def _set(section: str, table: Mapping[str, Any], scope: Mapping[str, Any]) -> Ra
             except (KeyError, TypeError, ValueError):
                 pass
         result[key] = value
+    if section == "experts" and not result["n_shared"] and result.get("d_ff_shared"):
+        del result["n_shared"]  # said aloud, it would take them out
     return result
 
 

@@ -400,7 +400,7 @@ _SAME: dict[Key, str] = {
     _table("experts", "top_k"): "num_experts_per_tok moe_topk top_k_experts",
     _table("experts", "d_ff"): "moe_intermediate_size",
     _table("experts", "latent"): "moe_latent_size",
-    (lambda f: f.one("experts")["n_shared"] or 0): "n_shared_experts num_shared_experts moe_num_shared_experts",
+    _table("experts", "n_shared"): "n_shared_experts num_shared_experts moe_num_shared_experts",
     _table("experts", "d_ff_shared"): (
         "shared_expert_intermediate_size shared_intermediate_size moe_shared_expert_intermediate_size"
     ),

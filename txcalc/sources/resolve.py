@@ -87,6 +87,7 @@ class Resolver:
             self.fault(written(homes, name), raw, "a table")
             result.faulty.update(fields)
             return result
+        result.written = raw
         for key in raw:
             if key not in fields and key not in extra:
                 near = nearest(str(key), [*fields, *extra])
@@ -95,7 +96,8 @@ class Resolver:
         for key, field in fields.items():
             try:
                 if key in raw:
-                    result[key] = field.check(raw[key])
+                    value = field.check(raw[key])
+                    result[key] = field.beside(value, done) if field.beside else value
                 elif field.default is REQUIRED:
                     raise Wrong(field.meaning)
                 else:

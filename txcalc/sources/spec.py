@@ -145,16 +145,17 @@ def parts_of(value: Any) -> list[str]:
 
 
 class Field(NamedTuple):
-    """What a key may be, what it is when absent (`REQUIRED`, a value, or a function of its section), what it says, and
-    when it counts, if not always.
+    """What a key may be, what it is when absent (`REQUIRED`, a value, or a function of its section), what it says,
+    when it counts, if not always, and what a value becomes beside the others, if it does not stay what it is.
 
-    A default that is a function gets the sections resolved so far: {"": top level, "attention": …}.
+    A function gets the sections resolved so far: {"": top level, "attention": …}.
     """
 
     check: Check
     default: Any
     meaning: str
     when: str = ""
+    beside: Callable[[Any, Mapping[str, Any]], Any] | None = None
 
 
 class _Required:
@@ -222,7 +223,13 @@ def _mamba2_heads(at: Mapping[str, Any]) -> Any:
 def _shared_width(at: Mapping[str, Any]) -> Any:
     """F_e a shared expert; a plain 0 where there is none, whatever F_e is (0 × an array would be a part of width 0)."""
     width, number = at["experts"]["d_ff"], at["experts"]["n_shared"]
-    return 0 if number is None or (type(number) is int and number == 0) else width * number
+    return 0 if type(number) is int and number == 0 else width * number
+
+
+def _if_shared(width: Any, at: Mapping[str, Any]) -> Any:
+    """A joint width, unless it is said that there is no shared expert."""
+    number = at["experts"].written.get("n_shared")
+    return 0 if type(number) is int and number == 0 else width
 
 
 STACK: dict[str, dict[str, Field]] = {
@@ -372,11 +379,11 @@ STACK: dict[str, dict[str, Field]] = {
         "top_groups": Field(size, 1, "how many groups are chosen from"),
         "n_shared": Field(
             count,
-            None,
+            0,
             "experts that every token passes; absent: as d_ff_shared says",
             "where d_ff_shared, their joint width, is not given",
         ),
-        "d_ff_shared": Field(count, _shared_width, "their joint width"),
+        "d_ff_shared": Field(count, _shared_width, "their joint width", beside=_if_shared),
         "shared_gate": Field(flag, False, "a gate of one row on the shared experts", "with n_shared or d_ff_shared"),
         "latent": Field(size, None, "width of a latent that the routed experts work on; absent: d_model"),
         "router_norm": Field(

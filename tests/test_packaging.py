@@ -58,6 +58,22 @@ def test_the_module_runs_as_the_command_does() -> None:
     )
 
 
+@pytest.mark.slow
+def test_a_users_type_checker_sees_the_types(wheel: Path, tmp_path: Path) -> None:
+    """As installed: mypy reads no types of a package in site-packages that has no `py.typed`."""
+    pytest.importorskip("mypy", reason="type checking needs mypy (pip install '.[test]')")
+    site = tmp_path / "site-packages"
+    zipfile.ZipFile(wheel).extractall(site)
+    assert (site / "txcalc" / "py.typed").is_file()
+    script = tmp_path / "script.py"
+    script.write_text("import txcalc\nmodel = txcalc.load('gpt2')\nparams: str = model.params\n")
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--follow-imports=silent", str(script)]
+    environment = {**os.environ, "MYPYPATH": str(site)}
+    said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout
+    assert said.count("error:") == 1
+    assert 'script.py:3: error: Incompatible types in assignment (expression has type "int"' in said
+
+
 def test_core_dependencies_are_light() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert [dependency.split(">")[0] for dependency in project["dependencies"]] == ["typer", "rich"]

@@ -26,6 +26,7 @@ from txcalc.parts import (
     model,
     part,
     recurrent,
+    spans,
 )
 
 PACKAGE = Path(txcalc.__file__).parent
@@ -96,9 +97,9 @@ def types_asked(path: Path) -> list[str]:
 
 
 # Parts say themselves what is done with them: these modules ask none what it is.
-@pytest.mark.parametrize("name", ["layout", "parallelism"])
+@pytest.mark.parametrize("name", ["planning/layout", "planning/parallelism", "planning/memory", "render/kv"])
 def test_no_part_is_asked_what_it_is(name: str) -> None:
-    assert types_asked(PACKAGE / "planning" / f"{name}.py") in ([], ["type(number)"])
+    assert types_asked(PACKAGE / f"{name}.py") in ([], ["type(number)"])
 
 
 def test_a_planted_test_of_a_type_is_noticed(tmp_path: Path) -> None:
@@ -137,8 +138,8 @@ def test_nothing_heavy_is_loaded_by_commands_that_do_not_need_it() -> None:
 # The language of formulas.
 
 MODULES = (
-    attention, block, collectives, convolution, disentangled, feedforward, linear, linear_attention, model, part,
-    recurrent,
+    spans, attention, block, collectives, convolution, disentangled, feedforward, linear, linear_attention, model,
+    part, recurrent,
 )  # fmt: skip
 # Variables that are no `self`, by the class they are of.
 CLASSES = {"work": "Workload", "branch": "Branch", "group": "LayerGroup", "child": "Child"}

@@ -237,6 +237,25 @@ def test_every_weight_is_read_once(kind: type, data: st.DataObject) -> None:
     assert entry.traffic.weights == entry.params + shared
 
 
+@pytest.mark.parametrize("kind", LEAVES)
+@settings(max_examples=15)
+@given(data=st.data())
+def test_a_leaf_says_what_it_keeps_for_later_tokens(kind: type, data: st.DataObject) -> None:
+    """Pages hold at least what is needed, and no window keeps more than all; a state is whole, whatever the pages."""
+    leaf, work = data.draw(LEAVES[kind]), data.draw(workloads)
+    growth, constant, held = leaf.cache(work)
+    assert (leaf.holds == "nothing") == (growth == constant == held == 0)
+    assert leaf.holds in ("nothing", "tokens", "source", "state")
+    assert growth == 0 or leaf.holds == "tokens"
+    if leaf.holds != "nothing":
+        assert leaf.kept().endswith("elements")
+    block, chunk = data.draw(st.integers(1, 64)), data.draw(st.integers(1, 64))
+    assert leaf.dense(work) >= held
+    assert leaf.paged(work, block, chunk) >= held
+    if leaf.holds in ("nothing", "state"):
+        assert leaf.dense(work) == leaf.paged(work, block, chunk) == held
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=20)
 @given(data=st.data())

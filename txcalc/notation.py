@@ -150,6 +150,11 @@ def _place(term: Term) -> tuple[Any, ...]:
     return (term.coefficient < 0, *((*_rank(atom), -power) for atom, power in powers), (inf, "", 0))
 
 
+def pair(groups: int, first: int, second: int) -> str:
+    """So many times two sizes, of which equal ones are written once: `2 · 8 · 128`, `8 · (192 + 128)`."""
+    return f"2 · {groups:,} · {first:,}" if first == second else f"{groups:,} · ({first:,} + {second:,})"
+
+
 # Text and LaTeX.
 
 

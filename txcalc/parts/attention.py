@@ -1,4 +1,4 @@
-"""Attention: what a query may see (the spans), the core between the projections, and the two families of layers.
+"""Attention: the core between the projections, and the two families of layers.
 
 `Attention` is MHA, GQA or MQA by its number of key/value heads, self or cross; `LatentAttention` is DeepSeek's MLA,
 where an `Indexer` may select the keys (sparse attention).
@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from txcalc.num import ceil_div, exact_div, minimum, triangle
+from txcalc.notation import pair
+from txcalc.num import exact_div, minimum
 from txcalc.parts.collectives import AllGather, AllReduce
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import SAVES_RESULT, Linear, Norm, Sum
@@ -32,117 +33,15 @@ from txcalc.parts.part import (
 )
 from txcalc.parts.sharding import Ways
 
-
-@frozen
-class Causal:
-    """Query i attends to every key j ≤ i."""
-
-    def keys(self, work: Workload) -> Any:
-        """S, the keys of the dense product."""
-        return work.keys
-
-    def visible(self, work: Workload) -> Any:
-        """Pairs (query, key) the mask lets through: Σ (i + 1) over i = past … past + T − 1."""
-        return triangle(work.keys) - triangle(work.past)
-
-    def cache(self, work: Workload, width: Any) -> Cache:
-        """K and V of `width` elements a token."""
-        return Cache(width, 0, width * work.keys)
-
-    def moved(self, own: Any, kv: Any, weights: Any = 0) -> Traffic:
-        """What a kernel moves: its own activations, and keys or values, which are read from the cache."""
-        return Traffic(weights, own, kv)
-
-
-@frozen
-class Window(Causal):
-    """Query i attends to key j when 0 ≤ i − j < W."""
-
-    window: Any
-
-    def keys(self, work: Workload) -> Any:
-        return minimum(work.past, self.window - 1) + work.tokens
-
-    def visible(self, work: Workload) -> Any:
-        return self._up_to(work.keys) - self._up_to(work.past)
-
-    def _up_to(self, n: Any) -> Any:
-        """Σ min(i, W) over i = 1 … n."""
-        growing = minimum(n, self.window)
-        return triangle(growing) + (n - growing) * self.window
-
-    def cache(self, work: Workload, width: Any) -> Cache:
-        return Cache(0, width * self.window, width * minimum(work.keys, self.window))
-
-
-@frozen
-class Chunks(Window):
-    """Windows side by side (Llama-4): query i attends to key j ≤ i of the same window; no more than W are kept."""
-
-    def _up_to(self, n: Any) -> Any:
-        """Σ (i mod W) + 1 over i = 0 … n − 1."""
-        full = ceil_div(n + 1, self.window) - 1
-        return full * triangle(self.window) + triangle(n - full * self.window)
-
-
-@frozen
-class Selected(Causal):
-    """Query i attends to the `top_k` keys j ≤ i that an index scores best. All are kept, for later queries choose
-    others; a dense product with a mask multiplies all of them, and only the masked pairs are fewer."""
-
-    top_k: Any
-
-    def visible(self, work: Workload) -> Any:
-        """Σ min(i + 1, top_k) over i = past … past + T − 1: as many as in a window of `top_k`."""
-        return Window(self.top_k).visible(work)
-
-
-@frozen
-class Full:
-    """Every position attends to every other (encoders): no mask, no cache."""
-
-    def keys(self, work: Workload) -> Any:
-        return work.tokens
-
-    def visible(self, work: Workload) -> Any:
-        return work.tokens * work.tokens
-
-    def cache(self, work: Workload, width: Any) -> Cache:
-        return NO_CACHE
-
-    def moved(self, own: Any, kv: Any, weights: Any = 0) -> Traffic:
-        return Traffic(weights, own + kv)
-
-
-@frozen
-class Around(Full):
-    """Encoders with a window: query i attends to key j when |i − j| < W."""
-
-    window: Any
-
-    def visible(self, work: Workload) -> Any:
-        reach = minimum(work.tokens, self.window)
-        return work.tokens * (2 * reach - 1) - 2 * triangle(reach - 1)
-
-
-@frozen
-class Cross:
-    """Every decoder position attends to every encoder position, whose K and V are kept."""
-
-    def keys(self, work: Workload) -> Any:
-        return work.source
-
-    def visible(self, work: Workload) -> Any:
-        return work.tokens * work.source
-
-    def cache(self, work: Workload, width: Any) -> Cache:
-        return Cache(0, width * work.source, width * work.source)
-
-    def moved(self, own: Any, kv: Any, weights: Any = 0) -> Traffic:
-        return Traffic(weights, own, kv)
-
-
-Span = Causal | Full | Cross
+# Spans are an attention's own words: they are imported from here too.
+from txcalc.parts.spans import Around as Around
+from txcalc.parts.spans import Causal as Causal
+from txcalc.parts.spans import Chunks as Chunks
+from txcalc.parts.spans import Cross as Cross
+from txcalc.parts.spans import Full as Full
+from txcalc.parts.spans import Selected as Selected
+from txcalc.parts.spans import Span as Span
+from txcalc.parts.spans import Window as Window
 
 
 @frozen
@@ -205,8 +104,26 @@ class AttentionCore(Leaf):
     def statistics(self, work: Workload) -> Any:
         return 0 if work.keep_scores else work.positions * self.n_heads
 
+    @property
+    def token(self) -> Any:
+        """Elements of a token's k and v."""
+        return 0 if self.borrowed else self.n_kv_heads * (self.d_qk + self.d_v)
+
+    @property
+    def holds(self) -> str:
+        return "nothing" if self.borrowed else self.span.holds
+
     def cache(self, work: Workload) -> Cache:
-        return NO_CACHE if self.borrowed else self.span.cache(work, self.n_kv_heads * (self.d_qk + self.d_v))
+        return NO_CACHE if self.borrowed else self.span.cache(work, self.token)
+
+    def dense(self, work: Workload) -> Any:
+        return self.span.dense(work, self.token)
+
+    def paged(self, work: Workload, block: Any, chunk: Any) -> Any:
+        return self.span.paged(work, self.token, block, chunk)
+
+    def kept(self) -> str:
+        return self.span.kept("K and V", pair(self.n_kv_heads, self.d_qk, self.d_v))
 
 
 @frozen
@@ -292,8 +209,21 @@ class LatentCore(Leaf):
     def statistics(self, work: Workload) -> Any:
         return 0 if work.keep_scores else work.positions * self.n_heads
 
+    @property
+    def holds(self) -> str:
+        return self.span.holds
+
     def cache(self, work: Workload) -> Cache:
         return self.span.cache(work, self.kv_rank + self.d_rope)
+
+    def dense(self, work: Workload) -> Any:
+        return self.span.dense(work, self.kv_rank + self.d_rope)
+
+    def paged(self, work: Workload, block: Any, chunk: Any) -> Any:
+        return self.span.paged(work, self.kv_rank + self.d_rope, block, chunk)
+
+    def kept(self) -> str:
+        return self.span.kept("a latent", f"({self.kv_rank:,} + {self.d_rope:,})")
 
 
 @frozen
@@ -329,8 +259,21 @@ class IndexCore(Leaf):
             MatMul("weigh", work.batch, tokens, self.n_heads, keys, written, "attention", pairs * self.n_heads),
         )
 
+    @property
+    def holds(self) -> str:
+        return self.span.holds
+
     def cache(self, work: Workload) -> Cache:
         return self.span.cache(work, self.width)
+
+    def dense(self, work: Workload) -> Any:
+        return self.span.dense(work, self.width)
+
+    def paged(self, work: Workload, block: Any, chunk: Any) -> Any:
+        return self.span.paged(work, self.width, block, chunk)
+
+    def kept(self) -> str:
+        return self.span.kept("an index key", f"{self.width:,}")
 
 
 @frozen

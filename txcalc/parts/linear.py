@@ -230,6 +230,13 @@ class Convolution(Leaf):
     def saved(self, work: Workload) -> Any:
         return work.positions * self.stride * self.c_in if self.keeps else 0
 
+    @property
+    def holds(self) -> str:
+        return "state" if self.causal else "nothing"
+
+    def kept(self) -> str:
+        return f"the last {self.taps} columns of a convolution: {self.c_in:,} · {self.taps} elements"
+
     def cache(self, work: Workload) -> Any:
         state = self.taps * self.c_in
         return Cache(0, state, state) if self.causal else NO_CACHE

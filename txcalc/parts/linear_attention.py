@@ -73,6 +73,13 @@ class DeltaRule(Leaf):
         values, keys = self.n_heads * self.d_value, self.n_key_heads * self.d_key
         return work.positions * (values * (1 + self.d_key) + 2 * keys + self.n_heads * (1 + self.decays))
 
+    @property
+    def holds(self) -> str:
+        return "state"
+
+    def kept(self) -> str:
+        return f"a state of {self.n_heads:,} · {self.d_key:,} · {self.d_value:,} elements"
+
     def cache(self, work: Workload) -> Cache:
         state = self.n_heads * self.d_value * self.d_key
         return Cache(0, state, state)
@@ -98,6 +105,13 @@ class DecayScan(Leaf):
 
     def saved(self, work: Workload) -> Any:
         return work.positions * self.n_heads * self.d_head * (3 + self.d_head)
+
+    @property
+    def holds(self) -> str:
+        return "state"
+
+    def kept(self) -> str:
+        return f"a state of {self.n_heads:,} · {self.d_head:,} · {self.d_head:,} elements"
 
     def cache(self, work: Workload) -> Cache:
         state = self.n_heads * self.d_head * self.d_head
@@ -129,6 +143,13 @@ class TokenShift(Leaf):
     def saved(self, work: Workload) -> Any:
         return 2 * work.positions * self.width
 
+    @property
+    def holds(self) -> str:
+        return "state"
+
+    def kept(self) -> str:
+        return f"the last token: {self.width:,} elements"
+
     def cache(self, work: Workload) -> Cache:
         return Cache(0, self.width, self.width)
 
@@ -155,6 +176,13 @@ class WeightedSum(Leaf):
 
     def saved(self, work: Workload) -> Any:
         return 6 * work.positions * self.channels
+
+    @property
+    def holds(self) -> str:
+        return "state"
+
+    def kept(self) -> str:
+        return f"a numerator, a denominator and their exponent: 3 · {self.channels:,} elements"
 
     def cache(self, work: Workload) -> Cache:
         return Cache(0, 3 * self.channels, 3 * self.channels)

@@ -218,6 +218,24 @@ class Leaf:
         """What it keeps for later tokens."""
         return NO_CACHE
 
+    @property
+    def holds(self) -> str:
+        """What kind of thing it holds for later tokens: "tokens", something for each; "source", the encoder's, once;
+        "state", of one size whatever the length; "nothing"."""
+        return "nothing"
+
+    def kept(self) -> str:
+        """What it keeps, in words, and how many elements."""
+        return ""
+
+    def dense(self, work: Workload) -> Any:
+        """Elements it would keep if no window ever dropped a token."""
+        return self.cache(work).held
+
+    def paged(self, work: Workload, block: Any, chunk: Any) -> Any:
+        """Elements of the pages of `block` tokens that an engine gives it, where prompts come in chunks of `chunk`."""
+        return self.cache(work).held
+
     def transfers(self, work: Workload) -> tuple[Transfer, ...]:
         """What it sends to other ranks and receives from them in one forward pass."""
         return ()

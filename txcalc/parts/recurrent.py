@@ -57,6 +57,13 @@ class SelectiveScan(Leaf):
     def saved(self, work: Workload) -> Any:
         return work.positions * (3 * self.channels + 2 * self.states + self.channels * self.states)
 
+    @property
+    def holds(self) -> str:
+        return "state"
+
+    def kept(self) -> str:
+        return f"a state of {self.channels:,} · {self.states:,} elements"
+
     def cache(self, work: Workload) -> Cache:
         state = self.channels * self.states
         return Cache(0, state, state)
@@ -95,6 +102,13 @@ class HeadScan(Leaf):
         channels = self.heads * self.width
         return work.positions * (channels * (1 + self.states) + self.heads + 2 * self.groups * self.states)
 
+    @property
+    def holds(self) -> str:
+        return "state"
+
+    def kept(self) -> str:
+        return f"a state of {self.heads:,} · {self.width:,} · {self.states:,} elements"
+
     def cache(self, work: Workload) -> Cache:
         state = self.heads * self.width * self.states
         return Cache(0, state, state)
@@ -125,6 +139,13 @@ class GatedRecurrence(Leaf):
 
     def saved(self, work: Workload) -> Any:
         return 5 * work.positions * self.channels
+
+    @property
+    def holds(self) -> str:
+        return "state"
+
+    def kept(self) -> str:
+        return f"a state of {self.channels:,} elements"
 
     def cache(self, work: Workload) -> Cache:
         return Cache(0, self.channels, self.channels)

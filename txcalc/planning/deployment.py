@@ -8,7 +8,7 @@ is found by halving whole numbers, and what is returned is checked: it fits, and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import ceil
 from typing import Any, NamedTuple
@@ -17,8 +17,7 @@ from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator
 from txcalc.ledger import Entry, walk
 from txcalc.model import MAX_TOKENS, Model
-from txcalc.num import ceil_div, minimum
-from txcalc.parts.attention import AttentionCore, Causal, Cross, IndexCore, LatentCore, Window
+from txcalc.num import ceil_div
 from txcalc.parts.model import EncoderDecoder, FixedLength, Stack
 from txcalc.parts.part import Leaf, Workload
 from txcalc.planning.engine_memory import EngineMemory, visible
@@ -143,7 +142,7 @@ class Held(NamedTuple):
 
     @property
     def is_state(self) -> bool:
-        return not isinstance(self.leaf, AttentionCore | LatentCore | IndexCore)
+        return self.leaf.holds == "state"
 
     def algorithmic(self, work: Workload) -> int:
         """Elements that later tokens need."""
@@ -151,32 +150,11 @@ class Held(NamedTuple):
 
     def dense(self, work: Workload) -> int:
         """Elements if no window were used: an upper bound."""
-        if self.is_state or isinstance(self._span, Cross):
-            return self.algorithmic(work)
-        return self._width(work) * work.keys * self.copies  # type: ignore[no-any-return]
+        return self.leaf.dense(work) * self.copies  # type: ignore[no-any-return]
 
     def paged(self, work: Workload, block: int, chunk: int) -> int:
-        """Elements of the pages that vLLM's manager of hybrid caches gives: whole blocks; of a window those of W − 1
-        tokens and a chunk, and one more; a state whole.
-
-        Source   vLLM v1/kv_cache_interface.py (2026-11)
-        """
-        if self.is_state:
-            return self.algorithmic(work)
-        if isinstance(self._span, Window):
-            blocks = ceil_div(minimum(self._span.window - 1 + chunk, work.keys), block) + 1
-        else:
-            blocks = ceil_div(work.source if isinstance(self._span, Cross) else work.keys, block)
-        return self._width(work) * blocks * block * self.copies  # type: ignore[no-any-return]
-
-    @property
-    def _span(self) -> Any:
-        return self.leaf.span  # type: ignore[attr-defined]
-
-    def _width(self, work: Workload) -> Any:
-        """Elements a token."""
-        full: Any = replace(self.leaf, span=Causal())  # type: ignore[type-var]
-        return full.cache(work).growth
+        """Elements of the pages that hold them; a state whole."""
+        return self.leaf.paged(work, block, chunk) * self.copies  # type: ignore[no-any-return]
 
 
 class Caches(NamedTuple):

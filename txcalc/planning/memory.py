@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from txcalc.ledger import Ledger
 from txcalc.num import ceil_div, total
-from txcalc.parts.attention import AttentionCore, Causal, Cross, LatentCore
-from txcalc.parts.part import Leaf
 from txcalc.planning.weights import Format
 
 
@@ -54,15 +51,9 @@ def saved_bytes(ledger: Ledger) -> int:
 
 def dense_cache(ledger: Ledger) -> Any:
     """Elements one sequence's cache would hold if every attention layer kept every token: no window ever drops one."""
-    return total(_windowless(e.leaf).cache(e.work).held * e.runs for e in ledger if e.work is not None)
-
-
-def _windowless(leaf: Leaf) -> Leaf:
-    if isinstance(leaf, AttentionCore | LatentCore) and isinstance(leaf.span, Causal):
-        return replace(leaf, span=Causal())
-    return leaf
+    return total(entry.leaf.dense(entry.work) * entry.runs for entry in ledger if entry.work is not None)
 
 
 def cross_cache(ledger: Ledger) -> Any:
     """Elements of it that are the encoder's: K and V of the source, which no decode step adds to."""
-    return total(e.cache for e in ledger if isinstance(e.leaf, AttentionCore) and isinstance(e.leaf.span, Cross))
+    return total(entry.cache for entry in ledger if entry.leaf.holds == "source")

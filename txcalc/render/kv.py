@@ -9,11 +9,6 @@ from typing import Any, NamedTuple
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.num import ceil_div
-from txcalc.parts.attention import AttentionCore, Chunks, Cross, IndexCore, LatentCore, Window
-from txcalc.parts.linear import Convolution
-from txcalc.parts.linear_attention import DecayScan, DeltaRule, TokenShift, WeightedSum
-from txcalc.parts.part import Leaf
-from txcalc.parts.recurrent import GatedRecurrence, HeadScan, SelectiveScan
 from txcalc.planning.memory import cross_cache, dense_cache
 from txcalc.render.report import Cell, Report, Table, exact
 from txcalc.render.summary import summary
@@ -49,45 +44,9 @@ def holders(ledger: Ledger) -> list[str]:
     layers: dict[str, int] = {}
     for entry in ledger:
         if entry.cache:
-            what = _kept(entry.leaf)
+            what = entry.leaf.kept()
             layers[what] = layers.get(what, 0) + entry.runs
     return [f"{number:,} × {what}" for what, number in layers.items()]
-
-
-def _kept(leaf: Leaf) -> str:
-    if isinstance(leaf, AttentionCore | LatentCore | IndexCore):
-        if isinstance(leaf, IndexCore):
-            what, width = "an index key", f"{leaf.width:,}"
-        elif isinstance(leaf, LatentCore):
-            what, width = "a latent", f"({leaf.kv_rank:,} + {leaf.d_rope:,})"
-        elif leaf.d_qk == leaf.d_v:
-            what, width = "K and V", f"2 · {leaf.n_kv_heads:,} · {leaf.d_v:,}"
-        else:
-            what, width = "K and V", f"{leaf.n_kv_heads:,} · ({leaf.d_qk:,} + {leaf.d_v:,})"
-        if isinstance(leaf.span, Cross):
-            return f"{what} of every source position: {width} · T_src elements"
-        if isinstance(leaf.span, Chunks):
-            return f"{what} of a chunk of {leaf.span.window:,} tokens: {width} · min(S, {leaf.span.window:,}) elements"
-        if isinstance(leaf.span, Window):
-            return f"{what} of the last {leaf.span.window:,} tokens: {width} · min(S, {leaf.span.window:,}) elements"
-        return f"{what} of every token: {width} · S elements"
-    if isinstance(leaf, SelectiveScan):
-        return f"a state of {leaf.channels:,} · {leaf.states:,} elements"
-    if isinstance(leaf, HeadScan):
-        return f"a state of {leaf.heads:,} · {leaf.width:,} · {leaf.states:,} elements"
-    if isinstance(leaf, DeltaRule):
-        return f"a state of {leaf.n_heads:,} · {leaf.d_key:,} · {leaf.d_value:,} elements"
-    if isinstance(leaf, DecayScan):
-        return f"a state of {leaf.n_heads:,} · {leaf.d_head:,} · {leaf.d_head:,} elements"
-    if isinstance(leaf, GatedRecurrence):
-        return f"a state of {leaf.channels:,} elements"
-    if isinstance(leaf, WeightedSum):
-        return f"a numerator, a denominator and their exponent: 3 · {leaf.channels:,} elements"
-    if isinstance(leaf, TokenShift):
-        return f"the last token: {leaf.width:,} elements"
-    if isinstance(leaf, Convolution):
-        return f"the last {leaf.taps} columns of a convolution: {leaf.c_in:,} · {leaf.taps} elements"
-    raise TypeError(f"{type(leaf).__name__} keeps a cache that has no words")
 
 
 def report(model: Model, ledgers: Sequence[Ledger], batches: Sequence[int], dtypes: Sequence[str]) -> Report:

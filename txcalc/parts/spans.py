@@ -1,0 +1,171 @@
+"""What a query may see, and so what is kept for later queries: the spans of an attention.
+
+`keys` of the dense product, `visible` pairs that the mask lets through; of what is kept `cache`, `dense` and `paged`
+elements, at `width` per token, and `kept` in words.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txcalc.num import ceil_div, minimum, triangle
+from txcalc.parts.frozen import frozen
+from txcalc.parts.part import NO_CACHE, Cache, Traffic, Workload
+
+
+@frozen
+class Causal:
+    """Query i attends to every key j ≤ i."""
+
+    holds = "tokens"
+
+    def keys(self, work: Workload) -> Any:
+        """S, the keys of the dense product."""
+        return work.keys
+
+    def visible(self, work: Workload) -> Any:
+        """Pairs (query, key) the mask lets through: Σ (i + 1) over i = past … past + T − 1."""
+        return triangle(work.keys) - triangle(work.past)
+
+    def cache(self, work: Workload, width: Any) -> Cache:
+        """K and V of `width` elements a token."""
+        return Cache(width, 0, width * work.keys)
+
+    def moved(self, own: Any, kv: Any, weights: Any = 0) -> Traffic:
+        """What a kernel moves: its own activations, and keys or values, which are read from the cache."""
+        return Traffic(weights, own, kv)
+
+    def dense(self, work: Workload, width: Any) -> Any:
+        """Elements of every token, whatever a mask hides."""
+        return width * work.keys
+
+    def paged(self, work: Workload, width: Any, block: Any, chunk: Any) -> Any:
+        """Elements of whole pages, as vLLM's manager of hybrid caches has them (v1/kv_cache_interface.py, 2026-11)."""
+        return width * block * ceil_div(work.keys, block)
+
+    def kept(self, what: str, width: str) -> str:
+        """What is kept of every token, in words."""
+        return f"{what} of every token: {width} · S elements"
+
+
+@frozen
+class Window(Causal):
+    """Query i attends to key j when 0 ≤ i − j < W."""
+
+    window: Any
+
+    def keys(self, work: Workload) -> Any:
+        return minimum(work.past, self.window - 1) + work.tokens
+
+    def visible(self, work: Workload) -> Any:
+        return self._up_to(work.keys) - self._up_to(work.past)
+
+    def _up_to(self, n: Any) -> Any:
+        """Σ min(i, W) over i = 1 … n."""
+        growing = minimum(n, self.window)
+        return triangle(growing) + (n - growing) * self.window
+
+    def cache(self, work: Workload, width: Any) -> Cache:
+        return Cache(0, width * self.window, width * minimum(work.keys, self.window))
+
+    def paged(self, work: Workload, width: Any, block: Any, chunk: Any) -> Any:
+        """Those of W − 1 tokens and a chunk, and one more page."""
+        return width * block * (ceil_div(minimum(self.window - 1 + chunk, work.keys), block) + 1)
+
+    def kept(self, what: str, width: str) -> str:
+        return f"{what} of the last {self.window:,} tokens: {width} · min(S, {self.window:,}) elements"
+
+
+@frozen
+class Chunks(Window):
+    """Windows side by side (Llama-4): query i attends to key j ≤ i of the same window; no more than W are kept."""
+
+    def _up_to(self, n: Any) -> Any:
+        """Σ (i mod W) + 1 over i = 0 … n − 1."""
+        full = ceil_div(n + 1, self.window) - 1
+        return full * triangle(self.window) + triangle(n - full * self.window)
+
+    def kept(self, what: str, width: str) -> str:
+        return f"{what} of a chunk of {self.window:,} tokens: {width} · min(S, {self.window:,}) elements"
+
+
+@frozen
+class Selected(Causal):
+    """Query i attends to the `top_k` keys j ≤ i that an index scores best. All are kept, for later queries choose
+    others; a dense product with a mask multiplies all of them, and only the masked pairs are fewer."""
+
+    top_k: Any
+
+    def visible(self, work: Workload) -> Any:
+        """Σ min(i + 1, top_k) over i = past … past + T − 1: as many as in a window of `top_k`."""
+        return Window(self.top_k).visible(work)
+
+
+@frozen
+class Full:
+    """Every position attends to every other (encoders): no mask, no cache."""
+
+    holds = "nothing"
+
+    def keys(self, work: Workload) -> Any:
+        return work.tokens
+
+    def visible(self, work: Workload) -> Any:
+        return work.tokens * work.tokens
+
+    def cache(self, work: Workload, width: Any) -> Cache:
+        return NO_CACHE
+
+    def moved(self, own: Any, kv: Any, weights: Any = 0) -> Traffic:
+        return Traffic(weights, own + kv)
+
+    def dense(self, work: Workload, width: Any) -> Any:
+        return 0
+
+    def paged(self, work: Workload, width: Any, block: Any, chunk: Any) -> Any:
+        return 0
+
+    def kept(self, what: str, width: str) -> str:
+        return ""
+
+
+@frozen
+class Around(Full):
+    """Encoders with a window: query i attends to key j when |i − j| < W."""
+
+    window: Any
+
+    def visible(self, work: Workload) -> Any:
+        reach = minimum(work.tokens, self.window)
+        return work.tokens * (2 * reach - 1) - 2 * triangle(reach - 1)
+
+
+@frozen
+class Cross:
+    """Every decoder position attends to every encoder position, whose K and V are kept."""
+
+    holds = "source"
+
+    def keys(self, work: Workload) -> Any:
+        return work.source
+
+    def visible(self, work: Workload) -> Any:
+        return work.tokens * work.source
+
+    def cache(self, work: Workload, width: Any) -> Cache:
+        return Cache(0, width * work.source, width * work.source)
+
+    def moved(self, own: Any, kv: Any, weights: Any = 0) -> Traffic:
+        return Traffic(weights, own, kv)
+
+    def dense(self, work: Workload, width: Any) -> Any:
+        return width * work.source
+
+    def paged(self, work: Workload, width: Any, block: Any, chunk: Any) -> Any:
+        return width * block * ceil_div(work.source, block)
+
+    def kept(self, what: str, width: str) -> str:
+        return f"{what} of every source position: {width} · T_src elements"
+
+
+Span = Causal | Full | Cross

@@ -33,7 +33,8 @@ PACKAGE = Path(txcalc.__file__).parent
 
 # From the top of the house down: a module imports its own room and those above it.
 ROOMS = (
-    "errors", "num", "symbols", "notation", "units", "parts", "ledger", "checkpoint", "model", "sources", "cards",
+    "errors", "num", "symbols", "notation", "units", "curves", "parts", "ledger", "checkpoint", "model", "sources",
+    "cards",
     "hardware", "planning", "algebra", "sweep", "reference", "verify", "render", "cli",
 )  # fmt: skip
 OUTSIDE = {

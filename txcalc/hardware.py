@@ -2,7 +2,8 @@
 
 A value that is not known is absent, and refused when it is needed: nothing here is infinite or taken from a neighbour.
 Peaks are dense (no structured sparsity) with the accumulation that PyTorch uses; a link is one way, of one accelerator.
-How much of them a kernel reaches is its `Efficiency`: measured here (`[calibration]`), or `presets/efficiency.toml`.
+How much of them a kernel reaches is its `Efficiency`: measured here (`[calibration]`), or fitted to measurements of
+kernels (`presets/efficiency.toml`, and of its generation, which `kernels` names, in `presets/efficiency/`).
 """
 
 from __future__ import annotations
@@ -11,43 +12,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from txcalc import cards
+from txcalc.curves import KINDS, PEAKS, SECONDS, SHARES, Curve, Efficiency, Link
 from txcalc.errors import ABSENT, Fault, InputError, UnknownName, shown
-from txcalc.units import ALIASES, DTYPE_BITS, parse_bytes
+from txcalc.units import ALIASES, parse_bytes
 
-PEAKS = (*DTYPE_BITS, "fp6")
-SHARES = ("attention_prefill", "attention_decode", "memory", "link")
-SECONDS = ("launch_s", "collective_s")
 PLACES = ("link", "link_between", "node")
-KEYS = ("title", "sources", "memory", "bandwidth", *PLACES, "power", "peak", "notes", "calibration")
-
-
-@dataclass(frozen=True)
-class Efficiency:
-    """What kernels reach of an accelerator's datasheet: shares above 0 and at most 1, and seconds that a start costs.
-
-    matmul              of the peak, by dtype: linear layers and convolutions
-    attention_prefill   of the peak: the attention core
-    attention_decode    of the bandwidth: the attention core, which reads the cache
-    memory              of the bandwidth: all else, and the weights of linear layers
-    link                of the link one way
-    launch_s            an operation's start, whatever its size; it is also what keeps small products from their share:
-                        one of launch_s · share · peak FLOPs reaches half of it
-    collective_s        a collective's or transfer's latency, whatever its size
-    sources             where each was read or measured, by key (`matmul.bf16`, `memory`, …)
-    """
-
-    matmul: Mapping[str, float]
-    attention_prefill: float
-    attention_decode: float
-    memory: float
-    link: float
-    launch_s: float
-    collective_s: float
-    sources: Mapping[str, str]
+KEYS = ("title", "sources", "memory", "bandwidth", *PLACES, "power", "peak", "notes", "kernels", "calibration")
+# What a complete description of kernels has.
+NEEDED = (
+    *("matmul.bf16", "matmul.fp8", "matmul.fp4", "matmul.w8", "matmul.w4"),
+    *("experts.bf16", "experts.fp8", "experts.fp4", "experts.w4"),
+    *("attention.prefill", "attention.decode", "attention.latent_prefill", "attention.latent_decode"),
+    *("link.all_reduce", "link.all_to_all"),
+)
+_SHARE, _SECONDS = (1e-6, 1.0, "a share above 0 and at most 1"), (0.0, 0.999, "seconds from 0 to below 1")
+BOUNDS = {
+    **dict.fromkeys(("compute", "memory", "share"), _SHARE),
+    **dict.fromkeys(("start_s", "depth_s", "rank_s"), _SECONDS),
+    "blend": (1.0, inf, "a number from 1"),
+}
 
 
 @dataclass(frozen=True)
@@ -62,7 +50,8 @@ class Accelerator:
     node            accelerators of a node, which share links; None: unknown, and all are taken to share links
     power       watts, the most it may draw; None: unknown
     sources     where each value was read, by key
-    calibration what was measured of its efficiency, the rest as for any; None: nothing was
+    kernels     the generation whose kernels it has, a file of `presets/efficiency/`; "": those of any
+    calibration what was measured of its efficiency, the rest as for its generation; None: nothing was
     """
 
     name: str
@@ -74,14 +63,15 @@ class Accelerator:
     power: int | None
     sources: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    kernels: str = ""
     calibration: Efficiency | None = field(default=None)
     link_between: int | None = None
     node: int | None = None
 
     @property
     def efficiency(self) -> Efficiency:
-        """Its own calibration, or the shares that are assumed of any accelerator."""
-        return self.calibration or assumed()
+        """Its own calibration, or what is assumed of its generation."""
+        return self.calibration or (assumed(self.kernels) if self.kernels else assumed())
 
     def peak(self, dtype: str) -> int:
         """Dense FLOPs a second at a dtype. Errors: `InputError` where it is not known, naming those that are."""
@@ -145,14 +135,17 @@ def parse(raw: Mapping[str, Any], name: str, where: str) -> Accelerator:
     link such texts a second, peaks numbers of dense TFLOP/s, power watts. `link_between` and `node`, a number of
     accelerators, go together.
 
-    `[calibration]` is optional, and so is each of its keys; what it leaves out is as `presets/efficiency.toml` has it.
-    Values are numbers: shares above 0 and at most 1 (`attention_prefill`, `attention_decode`, `memory`, `link`, and by
-    dtype `matmul.bf16`, …), and seconds from 0 to below 1 (`launch_s`, `collective_s`):
+    `[calibration]` is optional, and so is each of its keys; what it leaves out is as `presets/efficiency.toml` has it,
+    or the file of the generation that `kernels` names. Values are numbers: shares above 0 and at most 1
+    (`attention_prefill`, `attention_decode`, `memory`, `link`, and by dtype `matmul.bf16`, …), and seconds from 0 to
+    below 1 (`launch_s`, `collective_s`), each for all curves of its kind; then whole curves (`curves.Curve`), in
+    `engine.NAME` those of one engine:
 
         [calibration]
         memory = { value = 0.91, source = "measured" }
         launch_s = { value = 4.2e-6, source = "measured" }
         matmul.bf16 = { value = 0.78, source = "measured" }
+        curve.experts.fp8 = { compute = 0.6, memory = 0.8, start_s = 12e-6, source = "measured" }
 
     Errors: `InputError` with every fault at once. `describe` writes what this reads.
     """
@@ -186,25 +179,70 @@ def describe(accelerator: Accelerator) -> dict[str, Any]:
             dtype: table(f"peak.{dtype}", peak.numerator if peak.denominator == 1 else float(peak))
             for dtype, peak in tera.items()
         }
+    if accelerator.kernels:
+        described["kernels"] = accelerator.kernels
     if found := accelerator.calibration:
-        shares = {key: table(key, getattr(found, key), found.sources) for key in (*SHARES, *SECONDS)}
-        products = {dtype: table(f"matmul.{dtype}", share, found.sources) for dtype, share in found.matmul.items()}
-        described["calibration"] = {**shares, "matmul": products}
+        cited = {key.removeprefix("calibration."): keys[text] for key, text in _measured(accelerator).items()}
+        described["calibration"] = _written(found, cited)
     return {**described, "sources": {key: source for source, key in keys.items()}}
 
 
+def _written(found: Efficiency, keys: Mapping[str, str]) -> dict[str, Any]:
+    """An efficiency as `parse` reads it: the single figures, and the curves, which go before them."""
+    written: dict[str, Any] = {"matmul": {}}
+    for key, value in (*found.figures().items(), ("spread", found.spread)):
+        if key.startswith("matmul.") and key not in found.curves:
+            continue  # another dtype's stands for it
+        place, name = (written["matmul"], key[7:]) if key.startswith("matmul.") else (written, key)
+        place[name] = {"value": value, "source": keys[found.key_of(key)]}
+    curve: dict[str, Any] = {"link": {key: _table(one, keys[f"link.{key}"]) for key, one in found.links.items()}}
+    engine: dict[str, Any] = {}
+    for key, one in found.curves.items():
+        *owner, kind, name = key.split(".")
+        place = engine.setdefault(owner[0], {}) if owner else curve
+        place.setdefault(kind, {})[name] = _table(one, keys[key])
+    return {**written, "curve": curve, **({"engine": engine} if engine else {})}
+
+
+def _table(one: Curve | Link, source: str) -> dict[str, Any]:
+    return {**one._asdict(), "source": source}
+
+
+def _short(key: str) -> str:
+    """`matmul.bf16` of `calibration.curve.matmul.bf16`."""
+    for start in ("calibration.", "curve.", "engine."):
+        key = key.removeprefix(start)
+    return key
+
+
 def _sources(accelerator: Accelerator) -> dict[str, str]:
-    measured = accelerator.calibration.sources if accelerator.calibration else {}
-    return {**accelerator.sources, **{f"calibration.{key}": source for key, source in measured.items()}}
+    return {**accelerator.sources, **_measured(accelerator)}
+
+
+def _measured(accelerator: Accelerator) -> dict[str, str]:
+    measured = accelerator.calibration.cited if accelerator.calibration else {}
+    return {f"calibration.{key}": source for key, source in measured.items()}
 
 
 @cache
-def assumed() -> Efficiency:
-    """The shares that are assumed where nothing was measured, each with its source: `presets/efficiency.toml`."""
+def assumed(kernels: str = "") -> Efficiency:
+    """What is assumed where nothing was measured, each with its source: `presets/efficiency.toml`, and what the file of
+    a generation of kernels in `presets/efficiency/` says instead."""
     from txcalc.sources.presets import folder, read
 
     path = folder() / "efficiency.toml"
-    return _Reader(read(path)[0], str(path)).efficiency_alone()
+    base = _Reader(read(path)[0], str(path)).efficiency_alone(None)
+    if not kernels:
+        return base
+    path = folder() / "efficiency" / f"{kernels}.toml"
+    return _Reader(read(path)[0], str(path)).efficiency_alone(base)
+
+
+def generations() -> list[str]:
+    """The generations of kernels that were measured."""
+    from txcalc.sources.presets import folder
+
+    return sorted(path.stem for path in (folder() / "efficiency").glob("*.toml"))
 
 
 class _Reader:
@@ -230,7 +268,11 @@ class _Reader:
         if (between is None) != (node is None):
             self.faults.append("link_between and node go together: what is between nodes, and how large these are")
         power = self.watts("power", self.raw["power"]) if "power" in self.raw else None
-        calibration = self.calibration() if "calibration" in self.raw else None
+        kernels = self.raw.get("kernels", "")
+        if kernels not in ("", *generations()):
+            self.faults.append(Fault("kernels", kernels, f"one of {', '.join(generations())}"))
+            kernels = ""
+        calibration = self.over(assumed(kernels) if kernels else assumed()) if "calibration" in self.raw else None
         title, notes = self.raw.get("title", name), self.raw.get("notes", [])
         if not isinstance(title, str):
             self.faults.append(Fault("title", title, "a text"))
@@ -239,38 +281,60 @@ class _Reader:
         if self.faults:
             raise InputError(self.where, self.faults)
         held = sizes.get("driver", sizes.get("vendor", 0))
-        known = name, title, held, bandwidth, found, link, power, self.sources, tuple(notes), calibration
+        known = name, title, held, bandwidth, found, link, power, self.sources, tuple(notes), kernels, calibration
         return Accelerator(*known, between, node)
 
-    def efficiency_alone(self) -> Efficiency:
-        """A description that is nothing but a complete calibration."""
+    def efficiency_alone(self, base: Efficiency | None) -> Efficiency:
+        """A description that is nothing but a calibration: over another, or complete."""
         self.keys(("calibration", "sources"))
-        found, cited = self.measured()
-        wanted = (*SHARES, *SECONDS, *(f"matmul.{dtype}" for dtype in PEAKS))
+        wanted = () if base else (*(f"{key}.value" for key in ("memory", "launch_s", "spread")), *NEEDED)
+        found = self.over(base or Efficiency({}, {}, 1.0, 0.0, inf, {}))
+        given = {**found.curves, **{f"link.{key}": one for key, one in found.links.items()}, **found.cited}
         self.faults += [
-            Fault(f"calibration.{key}", ABSENT, "its value and source") for key in wanted if key not in found
+            Fault(f"calibration.{key}", ABSENT, "its value and source")
+            for key in wanted
+            if key.removesuffix(".value") not in given
         ]
         if self.faults:
             raise InputError(self.where, self.faults)
-        products = {dtype: found[f"matmul.{dtype}"] for dtype in PEAKS}
-        others: dict[str, Any] = {key: found[key] for key in (*SHARES, *SECONDS)}
-        return Efficiency(matmul=products, **others, sources=cited)
+        return found
 
-    def calibration(self) -> Efficiency:
-        """What was measured over what is assumed."""
-        found, cited = self.measured()
-        rest = assumed()
-        products = {key.removeprefix("matmul."): value for key, value in found.items() if key.startswith("matmul.")}
-        others: dict[str, Any] = {key: value for key, value in found.items() if not key.startswith("matmul.")}
-        sources = {**rest.sources, **cited}
-        return replace(rest, matmul={**rest.matmul, **products}, sources=sources, **others)
-
-    def measured(self) -> tuple[dict[str, float], dict[str, str]]:
-        """The values of `[calibration]` and their sources, by key (`matmul.bf16`, `memory`, …)."""
-        table, known = self.table("calibration"), (*SHARES, *SECONDS, "matmul")
+    def over(self, base: Efficiency) -> Efficiency:
+        """What `[calibration]` says, over what is assumed: single figures for all of a kind first, then curves."""
+        table = self.table("calibration")
+        known = (*SHARES, *SECONDS, "matmul", "spread", "curve", "engine")
         for key in table:
             if key not in known:
                 self.faults.append(f"calibration.{key} is not known, expected one of {', '.join(known)}")
+        own, self.sources = self.sources, {}
+        flat = self.flat(table)
+        spread = self.positive("calibration.spread", table["spread"]) if "spread" in table else base.spread
+        curves, links = self.curves("calibration.curve", table.get("curve", {}))
+        engines = table.get("engine", {})
+        if not isinstance(engines, dict):
+            self.faults.append(Fault("calibration.engine", engines, "a table of tables by engine"))
+            engines = {}
+        for engine, tables in engines.items():
+            more, none = self.curves(f"calibration.engine.{engine}", tables)
+            curves |= {f"{engine}.{key}": one for key, one in more.items()}
+            if none:
+                self.faults.append(f"calibration.engine.{engine}.link is not known, expected one of {', '.join(KINDS)}")
+        cited, self.sources = self.sources, own
+        if self.faults:
+            return base
+        sources = {_short(key): source for key, source in cited.items()}
+        found = base.overlaid(flat, {key: sources[key] for key in flat}) if flat else base
+        sources = {key: source for key, source in sources.items() if key not in flat}
+        return replace(
+            found,
+            curves={**found.curves, **curves},
+            links={**found.links, **links},
+            spread=spread,
+            cited={**found.cited, **sources},
+        )
+
+    def flat(self, table: Mapping[str, Any]) -> dict[str, float]:
+        """The single figures of `[calibration]`, by key (`matmul.bf16`, `memory`, …)."""
         products = table.get("matmul", {})
         if not isinstance(products, dict):
             self.faults.append(Fault("calibration.matmul", products, "a table of shares by dtype"))
@@ -281,10 +345,58 @@ class _Reader:
                 written[f"matmul.{dtype}"] = value
             else:
                 self.faults.append(f"calibration.matmul.{dtype} is not known, expected one of {', '.join(PEAKS)}")
-        own, self.sources = self.sources, {}
-        found = {key: self.fraction(f"calibration.{key}", value, key in SECONDS) for key, value in written.items()}
-        cited, self.sources = self.sources, own
-        return found, {key.removeprefix("calibration."): source for key, source in cited.items()}
+        return {key: self.fraction(f"calibration.{key}", value, key in SECONDS) for key, value in written.items()}
+
+    def curves(self, where: str, tables: Any) -> tuple[dict[str, Curve], dict[str, Link]]:
+        """The curves of tables by kind and name, and links by kind."""
+        curves: dict[str, Curve] = {}
+        links: dict[str, Link] = {}
+        if not isinstance(tables, dict):
+            self.faults.append(Fault(where, tables, "a table of tables by kind"))
+            return curves, links
+        for kind, named in tables.items():
+            if kind not in (*KINDS, "link") or not isinstance(named, dict):
+                self.faults.append(f"{where}.{kind} is not known, expected a table: one of {', '.join(KINDS)}, link")
+                continue
+            for name, written in named.items():
+                values = self.numbers(f"{where}.{kind}.{name}", written, Link if kind == "link" else Curve)
+                if kind == "link":
+                    links[name] = Link(**values)
+                else:
+                    curves[f"{kind}.{name}"] = Curve(**values)
+        return curves, links
+
+    def numbers(self, where: str, written: Any, of: type[Curve] | type[Link]) -> dict[str, float]:
+        """The parameters of a curve with one source."""
+        if not isinstance(written, dict):
+            self.faults.append(Fault(where, written, f"a table of {', '.join(of._fields)} and source"))
+            return {}
+        cited = written.get("source")
+        if not isinstance(cited, str) or not isinstance(self.cited.get(cited), str):
+            self.faults.append(Fault(f"{where}.source", written.get("source", ABSENT), "a key of [sources]"))
+        else:
+            self.sources[where] = self.cited[cited]
+        values: dict[str, float] = {}
+        for key, value in written.items():
+            if key == "source":
+                continue
+            if key not in of._fields:
+                self.faults.append(f"{where}.{key} is not known, expected one of {', '.join(of._fields)}")
+                continue
+            low, high, said = BOUNDS.get(key, (0.0, 1e9, "a number from 0"))
+            if type(value) in (int, float) and low <= value <= high:
+                values[key] = float(value)
+            else:
+                self.faults.append(Fault(f"{where}.{key}", value, said))
+        return values
+
+    def positive(self, key: str, value: Any) -> float:
+        written = self.sourced(key, value)
+        if type(written) in (int, float) and written > 0:
+            return float(written)
+        if written is not None:
+            self.faults.append(Fault(f"{key}.value", written, "a number above 0"))
+        return inf
 
     def fraction(self, key: str, value: Any, seconds: bool) -> float:
         """A share above 0 and at most 1, or seconds from 0 to below 1."""

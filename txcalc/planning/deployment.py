@@ -76,6 +76,7 @@ class Engine:
     kv        dtype of the cache
     block     tokens of a page of the cache
     chunk     tokens that a step of prefill computes at most, of all sequences together
+    kernels   the engine whose own kernels are used where they were measured; "": what engines have in common
     """
 
     weights: Format
@@ -85,6 +86,7 @@ class Engine:
     reserve: Reserve = field(default_factory=Reserve)
     asked: str = NATIVE
     memory: EngineMemory | None = None
+    kernels: str = ""
 
     def stored(self, entry: Entry) -> int:
         """Bytes of a leaf's weights as the engine keeps them."""

@@ -4,17 +4,19 @@ Every operation of a rank's ledger takes the longer of its arithmetic and its tr
 
 floor        no server is faster. Datasheet peaks and bandwidth, no start costs anything, all that can overlap does:
              the largest of the sums of compute, memory and link. Memory holds only what must be read or written: each
-             weight once a step, those of the experts that even routing touches, and the cache; activations may stay on
-             the chip. A sum of every operation's larger half would be no bound: the weights of the next can be fetched
-             while the last computes.
-achievable   the sum over operations, one after the other, of the larger of compute and memory (activations too), each
-             at its share of the peak (`hardware.Efficiency`), with the cost of its start; and of every transfer.
+             weight once a step, of the experts the k that a single token touches (all may choose the same), and the
+             cache; activations may stay on the chip. A sum of every operation's larger half would be no bound: the
+             weights of the next can be fetched while the last computes.
+achievable   the sum over operations, one after the other, of what a kernel of its class takes (`curves.Curve`: a start,
+             and compute and memory, activations too, at the shares that it reaches); and of every transfer.
 
-So no achievable figure is below a floor: its shares are at most 1, and a sum of maxima is at least the maximum of sums.
+So no achievable figure is below a floor: no curve is below the larger of its compute and its memory at the datasheet's
+rates, and a sum of maxima is at least the maximum of sums.
 
 Counts   attention's masked pairs, which is what kernels compute; logits of a prompt's last position; MLA absorbed in
-         decode; experts touched E·(1 − (1 − k/E)^tokens); no arithmetic for norms, activations and scans, which move
-         more than they compute
+         decode; experts touched E·(1 − untouched), of a popularity that differs (`curves.untouched`), and for the
+         fullest of their ranks as much more as that makes it; no arithmetic for norms, activations and scans, which
+         move more than they compute
 Copies   of dp that share experts hold the sequences evenly; a prompt alone passes the experts on all their ranks
 Fused    as engines fuse: products of one input (q, k, v; gate, up) and all routed experts of a layer are one start, an
          activation with its gate, a residual sum with the norm after it
@@ -29,20 +31,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
+from math import log2, sqrt
 from typing import Any, NamedTuple
 
+from txcalc.curves import Curve, untouched
 from txcalc.hardware import Accelerator
 from txcalc.ledger import Entry, walk
 from txcalc.model import Model
 from txcalc.num import ceil_div
+from txcalc.parts.attention import LatentCore
 from txcalc.parts.collectives import Transfer
 from txcalc.parts.linear import Activation, Linear, Lookup, Sum
-from txcalc.parts.part import Workload
+from txcalc.parts.part import MatMul, Workload
 from txcalc.planning.deployment import Engine, multiplies
 from txcalc.planning.layout import SERVING_ORDER, Group, Layout
 from txcalc.planning.parallelism import Sharding, Stage
-from txcalc.units import ALIASES
+from txcalc.units import ALIASES, bits_of
 
+MOST_QUERIES = 64  # of a sequence, that a kernel of decode takes: a token and a draft's proposals
 BOUNDS = ("compute", "memory", "link", "launch")
 LINKS = "collectives"  # the part that no leaf of the tree is
 
@@ -114,24 +120,31 @@ class _Leaf(NamedTuple):
 
     weights   bytes of one copy; of a table, of one row
     chance    probability that a token passes a certain copy, of experts; 0: no expert
-    starts    operations that are started, all layers
-    peak      FLOPs a second, and the share of it that is reached
+    start     seconds of all starts, all layers
+    peak      FLOPs a second
+    curve     of its kernels
+    row       FLOPs of one row of one copy, of experts
+    narrowed  seconds to narrow the inputs of one position, all layers
     """
 
     weights: float
     chance: float
-    starts: float
+    start: float
     peak: float
-    share: float
+    curve: Curve
+    row: float
+    narrowed: float
 
 
 class _Load(NamedTuple):
-    """What a sequence asks of a leaf, all layers: every figure but the weights grows with the batch.
+    """What a sequence asks of a leaf, all layers: every figure but the weights and the starts grows with the batch.
 
-    least, compute   seconds of arithmetic, at the peak and as reached
+    least, compute   seconds of arithmetic, at the peak and as its curve has it
     cache, moved     bytes of the cache, and of it and activations
     copies           whose weights are read; of a table, rows for every sequence
     tokens           that choose among experts, for every sequence
+    curve, start     of its kernels, and seconds of all starts
+    narrowed         seconds to narrow its inputs
     """
 
     kind: str
@@ -143,7 +156,9 @@ class _Load(NamedTuple):
     copies: float
     tokens: float
     rows: bool
-    reading: float
+    curve: Curve
+    start: float
+    narrowed: float
 
 
 class _Sent(NamedTuple):
@@ -175,6 +190,8 @@ class Rank:
         # Kernels of attention compute in the wide dtype; some can in that of the cache.
         self.core = peak(accelerator, self.wide)
         self.best_core = max(self.core, accelerator.peaks.get(ALIASES.get(engine.kv.lower(), engine.kv.lower()), 0))
+        self._experts = 0.0  # of a layer, on this rank
+        self._rest = Curve(memory=self.efficiency.memory)
         self._leaves: list[_Leaf] = []
         self._loads: dict[Workload, list[_Load]] = {}
         self._sent: dict[Workload, list[_Sent]] = {}
@@ -201,37 +218,58 @@ class Rank:
             if not self._leaves:
                 self._leaves = list(self._known(entries))
             found = zip(entries, self._leaves, strict=True)
+            self._experts = next((float(e.times) / _layers(e) for e in entries if e.routed), 0.0)
             self._loads[one] = [self._load(entry, leaf) for entry, leaf in found if entry.operations]
         loads = self._loads[one]
         return loads if head else [load for load in loads if load.kind != "head"]
 
     def _operations(self, work: Workload, head: bool, busy: float) -> Iterator[tuple[float, ...]]:
         """The fields of a cost for every leaf; this is the loop in which time is spent."""
-        own, bandwidth, launch = float(work.batch), self.accelerator.bandwidth, self.efficiency.launch_s
-        for load in self._asked(work, head):
-            leaf, copies = load.leaf, load.copies
+        own, bandwidth, spread = float(work.batch), self.accelerator.bandwidth, self.efficiency.spread
+        loads = self._asked(work, head)
+        fullest = self._fullest()
+        for load in loads:
+            leaf, copies, curve = load.leaf, load.copies, load.curve
             batch = own * busy if leaf.chance else own
+            least, compute = copies, load.compute * batch
             if leaf.chance:
-                copies *= 1 - (1 - leaf.chance) ** (load.tokens * batch)
+                touched = 1 - untouched(leaf.chance, load.tokens * batch, spread)
+                least *= min(leaf.chance, touched)
+                copies *= touched
+                padding = copies * curve.tile / 2 * leaf.row / leaf.peak / curve.compute
+                compute = compute * fullest + padding
             elif load.rows:
                 copies *= batch
-            weights, compute = leaf.weights * copies, load.compute * batch
-            memory = (weights + load.moved * batch) / bandwidth / load.reading
+                least = copies
+            memory = (leaf.weights * copies + load.moved * batch) / bandwidth / curve.memory
+            taken = curve.blended(memory, compute) + load.narrowed * batch
             computes = compute > memory
             yield (
                 load.least * batch,
-                weights / bandwidth,
+                leaf.weights * least / bandwidth,
                 load.cache * batch / bandwidth,
                 0.0,
-                compute if computes else 0.0,
-                0.0 if computes else memory,
+                taken if computes else 0.0,
+                0.0 if computes else taken,
                 0.0,
-                leaf.starts * launch,
+                load.start,
             )
+
+    def _fullest(self) -> float:
+        """What the fullest of the ranks that experts are spread over gets, over the mean: popularities are independent
+        (`spread`), so that a rank's share of all has a relative deviation of 1/√(spread·experts of a layer).
+
+        Counts   the largest of n deviations is on average about 0.56·(log2 n)^0.82 (n = 2: 0.56, 8: 1.42, 64: 2.34)
+        """
+        n, each = self.layout.ep, self._experts
+        if n == 1 or not each:
+            return 1.0
+        return 1 + 0.56 * float(log2(n) ** 0.82) / sqrt(self.efficiency.spread * each)
 
     def _known(self, entries: tuple[Entry, ...]) -> Iterator[_Leaf]:
         before: Entry | None = None
         form, tp, ep = self.engine.weights, self.layout.tp, self.layout.ep
+        efficiency, engine = self.efficiency, self.engine.kernels
         for entry in entries:
             leaf = entry.leaf
             if isinstance(leaf, Linear) and leaf.tied:
@@ -242,19 +280,32 @@ class Rank:
             rows = isinstance(leaf, Lookup)
             if rows:
                 size = size / leaf.rows if tensors else leaf.width * self.element  # type: ignore[attr-defined]
-            dtype = form.dtype_of(entry) or self.wide
+            asked = form.dtype_of(entry)
+            dtype = asked or self.wide
+            kernel = form.kernel(asked) if asked else self.wide
             if not multiplies(self.accelerator, dtype):
                 dtype = self.wide  # the weights are read narrow, and multiplied wide
+                kernel = "w4" if form.bits <= 4 else "w8"
             # k of all E: a rank has E/ep of them, and of a token's k those that its tp or ep ranks share.
             chance = float(entry.runs / entry.times * Fraction(min(tp, ep), ep)) if entry.routed else 0.0
-            merged = isinstance(leaf, Linear) and _same_input(before, entry)
-            starts = 0 if merged or isinstance(leaf, Sum) else _layers(entry) if entry.routed else float(entry.runs)
-            share = self.efficiency.matmul.get(dtype, 1.0)
-            yield _Leaf(float(size), min(1.0, chance), starts, peak(self.accelerator, dtype), share)
+            linear = isinstance(leaf, Linear)
+            merged = linear and _same_input(before, entry)
+            curve = efficiency.curve("experts" if entry.routed else "matmul", kernel, engine)
+            inside = entry.routed and not linear  # of a grouped kernel
+            starts = 0 if merged or inside or isinstance(leaf, Sum) else _layers(entry) if entry.routed else entry.runs
+            start = curve.start_s + curve.depth_s * leaf.d_in if linear else efficiency.launch_s  # type: ignore[attr-defined]
+            row, narrowed = 0.0, 0.0
+            if linear and entry.routed:
+                row = 2.0 * leaf.d_in * leaf.d_out  # type: ignore[attr-defined]
+            elif linear and not merged:
+                bytes_ = leaf.d_in * (self.element + bits_of(dtype) / 8) * float(entry.runs)  # type: ignore[attr-defined]
+                narrowed = curve.quantise * bytes_ / self.accelerator.bandwidth / efficiency.memory
+            at = peak(self.accelerator, dtype)
+            yield _Leaf(float(size), min(1.0, chance), float(starts) * start, at, curve, row, narrowed)
             before = entry
 
     def _load(self, entry: Entry, leaf: _Leaf) -> _Load:
-        work, runs, share = entry.work, float(entry.runs), self.efficiency
+        work, runs = entry.work, float(entry.runs)
         assert work is not None
         core, positions = entry.kind == "attention_core", float(work.positions)
         flops = float(entry.flops_masked)
@@ -262,23 +313,44 @@ class Rank:
         for op in entry.operations:
             activations += float(op.traffic.activations)
             cache += float(op.traffic.cache)
-        if isinstance(entry.leaf, Activation) and entry.leaf.gated:
-            activations -= 2 * positions * float(entry.leaf.width)  # what the activation writes, the product reads
+        inner = entry.leaf
+        if isinstance(inner, Activation) and entry.routed:
+            activations = 0.0  # the grouped kernel's own
+        elif isinstance(inner, Activation) and inner.gated:
+            activations -= 2 * positions * float(inner.width)  # what the activation writes, the product reads
         bits = self.engine.cache_bits if core else self.engine.state_bits
         cache *= runs * bits / 8
-        rows = isinstance(entry.leaf, Lookup)
+        rows = isinstance(inner, Lookup)
+        curve, start, reached = leaf.curve, leaf.start, leaf.peak
+        if core:
+            curve, start, reached = self._attention(entry, work)
+        elif not flops:
+            curve = self._rest
         return _Load(
             entry.kind,
             leaf,
             flops / (self.best_core if core else leaf.peak),
-            flops / (self.core * share.attention_prefill if core else leaf.peak * leaf.share),
+            flops / reached / curve.compute,
             cache,
             cache + activations * runs * self.element,
             float(entry.times) if leaf.chance else runs * positions if rows else runs,
             positions * max(1, self.layout.ep // self.layout.tp),
             rows,
-            share.attention_decode if core and work.decoding else share.memory,
+            curve,
+            start,
+            leaf.narrowed * positions,
         )
+
+    def _attention(self, entry: Entry, work: Workload) -> tuple[Curve, float, float]:
+        """The curve of an attention core, seconds of all its starts, and the FLOPs per second that its share is of; a
+        score costs its softmax, however narrow its heads."""
+        products = [op for op in entry.operations if isinstance(op, MatMul)]
+        deciding = work.decoding and float(work.tokens) <= MOST_QUERIES
+        name = ("latent_" if isinstance(entry.leaf, LatentCore) else "") + ("decode" if deciding else "prefill")
+        curve = self.efficiency.curve("attention", name, self.engine.kernels)
+        score = 2.0 * float(products[0].k) + (2.0 * float(products[-1].n) if len(products) > 1 else 0.0)
+        start = float(entry.runs) * (curve.start_s + curve.depth_s * float(products[0].n))
+        return curve, start, self.core / max(1.0, curve.score / score)
 
     def _transfers(self, work: Workload, head: bool) -> Iterator[Cost]:
         """The costs of everything that this rank sends in a pass."""
@@ -308,7 +380,10 @@ class Rank:
         group, reduces = self.groups[axis], kind == "all_reduce"
         least = seconds(self.accelerator, group, kind, message if reduces else sent, least=True)
         most = seconds(self.accelerator, group, kind, sent)
-        return Cost(least_link=least, link=most / self.efficiency.link + self.efficiency.collective_s)
+        curve, ranks = self.efficiency.transfer(kind), group.size
+        # A link between nodes is slower: what it takes longer for reaches as much of it as what takes as long within.
+        share = curve.reached(most * self.accelerator.needed("link"), ranks)
+        return Cost(least_link=least, link=most / share + curve.latency(ranks))
 
 
 def seconds(accelerator: Accelerator, group: Group, kind: str, sent: float, least: bool = False) -> float:
@@ -480,21 +555,24 @@ class Pace:
 
 
 def series(term: Callable[[int], Cost], number: int) -> Cost:
-    """Σ term(i) over i < number, for terms that grow linearly but for a few bends: an interval is added up from its
-    ends where its middle lies on their line, and halved where it does not."""
+    """Σ term(i) over i < number, for terms that are smooth but for a few bends: an interval is added up as the parabola
+    through its ends and its middle where that meets a fourth term too, to 1e-6 of it, and halved where it does not."""
 
     def add(low: int, high: int) -> Cost:
-        first, last = term(low), term(high)
-        if high - low < 2:
-            return first if high == low else first.plus(last)
-        middle = term((low + high) // 2)
-        part = ((low + high) // 2 - low) / (high - low)
-        straight = all(
-            abs(m - (a + (b - a) * part)) <= 1e-9 * (a + b) for a, m, b in zip(first, middle, last, strict=True)
-        )
-        if straight:
-            return first.plus(last).times((high - low + 1) / 2)
-        half = (low + high) // 2
-        return add(low, half).plus(add(half + 1, high))
+        n, half, quarter = high - low, (low + high) // 2, (3 * low + high) // 4
+        if n < 4:
+            return total(term(i) for i in range(low, high + 1))
+        first, asked, middle, last = term(low), term(quarter), term(half), term(high)
+        sums: list[float] = []
+        m, i = half - low, quarter - low
+        for a, d, b, c in zip(first, asked, middle, last, strict=True):
+            # a + s·i + t·i·(i − m), through (0, a), (m, b), (n, c)
+            s = (b - a) / m
+            t = (c - a - s * n) / (n * (n - m))
+            if abs(a + s * i + t * i * (i - m) - d) > 1e-6 * (abs(a) + abs(c)):
+                return add(low, half).plus(add(half + 1, high))
+            ones, squares = n * (n + 1) / 2, n * (n + 1) * (2 * n + 1) / 6
+            sums.append(a * (n + 1) + s * ones + t * (squares - m * ones))
+        return Cost(*sums)
 
     return add(0, number - 1) if number > 0 else Cost()

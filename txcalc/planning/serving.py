@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from txcalc.curves import Efficiency
 from txcalc.errors import Fault, InputError
-from txcalc.hardware import Efficiency
 from txcalc.planning.deployment import MOST_SEQUENCES, Choice, Plan, largest
 from txcalc.planning.roofline import Pace, total
 from txcalc.planning.steady import ROUNDS, Steady

@@ -107,6 +107,14 @@ class Format:
         tensors = entry.leaf.weights()
         return self.dtype if isinstance(entry.leaf, Linear) and tensors and self.stores(tensors[0], entry) else None
 
+    def kernel(self, dtype: str) -> str:
+        """The class of the products' kernels (`curves.Efficiency`), which multiply in a dtype."""
+        if dtype not in ("bf16", "fp16", "fp32"):
+            return "fp8-block" if dtype == "fp8" and isinstance(self.block, tuple) else dtype
+        if self.bits > 8:
+            return dtype
+        return "mxfp4" if (self.bits, self.block, self.scale) == (4, 32, 8) else "w4" if self.bits < 8 else "w8"
+
     @property
     def long(self) -> int:
         """Elements of a row that share a scale; 0: none do."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from txcalc.hardware import SHARES
+from txcalc.curves import SHARES
 from txcalc.render.report import Cell, Report, Table, error
 
 
@@ -21,7 +21,11 @@ def report(found: Mapping[str, Any], file: str | None) -> Report:
 def tables(found: Mapping[str, Any]) -> list[Table]:
     """Rates by kernel, shares and the predicted steps of the reference model, before and after."""
     shares = found["accelerator"]["calibration"]
-    products = {f"matmul.{dtype}": shares["matmul"][dtype] for dtype in found["accelerator"]["peak"]}
+    products = {
+        f"matmul.{dtype}": shares["matmul"][dtype]
+        for dtype in found["accelerator"]["peak"]
+        if dtype in shares["matmul"]
+    }
     reached = products | {key: shares[key] for key in SHARES if key != "link"}
     lines = [(key, Cell(share["value"], f"{share['value']:.3f}")) for key, share in reached.items()]
     start = shares["launch_s"]["value"]

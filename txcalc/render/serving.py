@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from txcalc.hardware import SHARES
+from txcalc.curves import SHARES
 from txcalc.ledger import KINDS
 from txcalc.planning.roofline import LINKS, Cost, Figure
 from txcalc.planning.serving import DEFINITIONS, Limits, Serving

@@ -19,8 +19,9 @@ import torch
 import torch.nn.functional as F
 
 from txcalc import hardware
+from txcalc.curves import Efficiency
 from txcalc.errors import Refuted
-from txcalc.hardware import Accelerator, Efficiency
+from txcalc.hardware import Accelerator
 from txcalc.model import Model
 from txcalc.sources import load
 from txcalc.units import iec
@@ -303,7 +304,7 @@ def _accelerator(device: str, name: str, like: Accelerator | None, rates: list[R
 
 def _starts(tiny: Subject, accelerator: Accelerator, taken: float) -> float:
     """Seconds of a start: a tiny model's step is nothing else, and counts them."""
-    one = replace(hardware.assumed(), launch_s=1e-6)
+    one = hardware.assumed().overlaid({"launch_s": 1e-6}, {})
     counted = rank(tiny, replace(accelerator, calibration=one)).cost(workload(tiny.model, Load("decode", 1, 1, 8)))
     return taken / (counted.launch / one.launch_s)
 
@@ -324,10 +325,8 @@ def _efficiency(accelerator: Accelerator, rates: list[Rate], start: float, wide:
         "memory": median(by[READING, wide]) / accelerator.bandwidth,
     }
     measured = {**shares, **{f"matmul.{dtype}": share for dtype, share in products.items()}}
-    sources = {**rest.sources, **dict.fromkeys((*measured, "launch_s"), made)}
-    least = {key: min(1.0, share) for key, share in shares.items()}
-    matmul = {**rest.matmul, **{dtype: min(1.0, share) for dtype, share in products.items()}}
-    return replace(rest, matmul=matmul, launch_s=start, sources=sources, **least)
+    flat = {key: min(1.0, share) for key, share in measured.items()} | {"launch_s": start}
+    return rest.overlaid(flat, dict.fromkeys(flat, made))
 
 
 def _by_kind(rates: list[Rate]) -> Mapping[tuple[str, str], list[float]]:

@@ -1,0 +1,210 @@
+"""How long a kernel takes: one curve for every class of operation, of a few parameters each.
+
+    t = start_s + depth_s·depth + (t_memory^p + t_compute^p)^(1/p)
+
+t_memory and t_compute are what its traffic and its arithmetic take at the shares of the bandwidth and of the peak that
+large ones reach; p = ∞ is the larger of the two, as a perfect overlap has it, p = 1 their sum. What a kernel takes
+however small it is stands apart: a start, and a walk along the dimension that it does in turn. With positive seconds
+and shares of at most 1 no curve is below the larger of traffic at the full bandwidth and arithmetic at the peak.
+
+Source   the shape is Hockney's (1994, Parallel Computing 20, 389) with a blend of its two bounds; the parameters are
+         fitted to measurements of kernels alone (`presets/efficiency/`, `tests/evidence/kernels.py`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import exp, inf, lgamma
+from typing import Any, NamedTuple
+
+from txcalc.units import DTYPE_BITS
+
+PEAKS = (*DTYPE_BITS, "fp6")
+SHARES = ("attention_prefill", "attention_decode", "memory", "link")
+SECONDS = ("launch_s", "collective_s")
+# Which curve a single figure is of.
+OF = {
+    "attention_prefill": "attention.prefill",
+    "attention_decode": "attention.decode",
+    "link": "link.all_reduce",
+    "collective_s": "link.all_to_all",
+}
+KINDS = ("matmul", "experts", "attention")
+# Dtypes that were not measured, and those whose curves stand for them.
+ALIKE = {"fp6": "fp8", "int8": "fp8", "fp8-block": "fp8", "int4": "fp4", "mxfp4": "w4", "fp4": "fp8"}
+
+
+class Curve(NamedTuple):
+    """The parameters of a class of kernels.
+
+    compute   share of the peak that the largest reach
+    memory    share of the bandwidth that the largest reach
+    start_s   seconds of a start, whatever the size
+    depth_s   seconds for each element of the dimension that is done in turn: the inputs of a matrix product, the keys
+              of an attention
+    blend     p of the blend; inf: the larger of memory and compute
+    quantise  of products whose inputs are narrowed first: passes over them, each reading the wide and writing the
+              narrow ones at the bandwidth that `memory` of all else reaches
+    tile      of grouped products: rows that each group is filled up by
+    score     of attention: FLOPs that a score costs at least, however narrow the heads (its exponential)
+    """
+
+    compute: float = 1.0
+    memory: float = 1.0
+    start_s: float = 0.0
+    depth_s: float = 0.0
+    blend: float = inf
+    quantise: float = 0.0
+    tile: float = 0.0
+    score: float = 0.0
+
+    def blended(self, memory: Any, compute: Any) -> Any:
+        """Seconds of traffic and arithmetic together, at their shares."""
+        if self.blend == inf:
+            return max(memory, compute)
+        return (memory**self.blend + compute**self.blend) ** (1 / self.blend)
+
+
+class Link(NamedTuple):
+    """The parameters of a collective over a link: t = start_s + rank_s·(ranks − 1) + bytes/(share of the link).
+
+    share    of the link one way, for 1 MiB between two ranks
+    growth   exponent with which the share grows with the bytes, up to 1
+    crowd    exponent with which it falls with the ranks, where they share a bus or a host
+    """
+
+    share: float = 1.0
+    growth: float = 0.0
+    crowd: float = 0.0
+    start_s: float = 0.0
+    rank_s: float = 0.0
+
+    def reached(self, size: float, ranks: int) -> float:
+        """The share of the link that so many bytes from each rank reach."""
+        grown: float = self.share * (size / 2**20) ** self.growth * (ranks / 2) ** -self.crowd if size else 1.0
+        return min(1.0, grown)
+
+    def latency(self, ranks: int) -> float:
+        """Seconds, whatever the size."""
+        return self.start_s + self.rank_s * (ranks - 1)
+
+
+def untouched(chance: float, tokens: float, spread: float) -> float:
+    """The share of experts that no token of a batch chooses, where each is chosen with a probability of `chance` on
+    average, and these differ: Beta-distributed with a first parameter of `spread`, so that a small one means a few
+    popular experts, and inf the same chance for all, (1 − chance)^tokens. Exact for one token: 1 − chance.
+
+    Source   the beta-binomial's probability of none (Skellam 1948, J. R. Stat. Soc. B 10, 257)
+    """
+    if chance >= 1 or tokens <= 0:
+        return float(tokens <= 0)
+    if spread == inf:
+        return float((1 - chance) ** tokens)
+    rest = spread * (1 / chance - 1)
+    return exp(lgamma(rest + tokens) - lgamma(rest) + lgamma(spread + rest) - lgamma(spread + rest + tokens))
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """What kernels reach of an accelerator's datasheet: a curve for every class of operation, two figures for all else.
+
+    curves      by class: `matmul.bf16`, `experts.fp8`, `attention.prefill`, …; an engine's own before it, as in
+                `trtllm.experts.fp8`. The classes of products are dtypes that are multiplied in, `fp8-block` with scales
+                by block, `w8`, `w4` and `mxfp4` for weights that are stored narrow and multiplied wide
+    links       by kind of collective: `all_reduce`; `all_to_all` for every other
+    memory      share of the bandwidth that all else reaches: norms, activations, lookups, scans
+    launch_s    seconds that all else takes to start
+    spread      how unevenly tokens choose experts (`curves.untouched`)
+    cited       where each was read or measured, by its key; a link's is `link.all_reduce`
+    """
+
+    curves: Mapping[str, Curve]
+    links: Mapping[str, Link]
+    memory: float
+    launch_s: float
+    spread: float
+    cited: Mapping[str, str]
+
+    def curve(self, kind: str, name: str, engine: str = "") -> Curve:
+        """The curve of a class for an engine; of a dtype that has none, that of the one nearest to it."""
+        for key in (name, ALIKE.get(name, name), "bf16"):
+            for owner in (f"{engine}.{kind}", kind):
+                if found := self.curves.get(f"{owner}.{key}"):
+                    return found
+        raise KeyError(name)
+
+    def transfer(self, kind: str) -> Link:
+        """The parameters of a collective of a kind."""
+        return self.links.get(kind, self.links["all_to_all"])
+
+    @property
+    def matmul(self) -> dict[str, float]:
+        """Share of the peak that the largest products reach, by dtype."""
+        return {dtype: self.curve("matmul", dtype).compute for dtype in PEAKS}
+
+    @property
+    def attention_prefill(self) -> float:
+        """Share of the peak that the attention of long prompts reaches."""
+        return self.curves["attention.prefill"].compute
+
+    @property
+    def attention_decode(self) -> float:
+        """Share of the bandwidth that the attention of large batches of long contexts reaches."""
+        return self.curves["attention.decode"].memory
+
+    @property
+    def link(self) -> float:
+        """Share of the link one way that an all-reduce of 1 MiB between two reaches."""
+        return self.links["all_reduce"].share
+
+    @property
+    def collective_s(self) -> float:
+        """Seconds that a transfer takes however small it is."""
+        return self.links["all_to_all"].start_s
+
+    def figures(self) -> dict[str, float]:
+        """The single figures by key: `memory`, `launch_s`, `matmul.bf16`, …."""
+        products = {f"matmul.{dtype}": share for dtype, share in self.matmul.items()}
+        return {**products, **{key: getattr(self, key) for key in (*SHARES, *SECONDS)}}
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """Where each single figure is from."""
+        return {key: self.cited[self.key_of(key)] for key in self.figures()}
+
+    def key_of(self, figure: str) -> str:
+        """The key of `cited` that a single figure is of."""
+        if figure.startswith("matmul."):
+            names = (figure[7:], ALIKE.get(figure[7:], ""))
+            return next((f"matmul.{name}" for name in names if f"matmul.{name}" in self.curves), "matmul.bf16")
+        return OF.get(figure, figure)
+
+    def overlaid(self, flat: Mapping[str, float], cited: Mapping[str, str]) -> Efficiency:
+        """The same with single figures for all of their kind: a share of the peak for the curve of `matmul.DTYPE` and
+        for `attention_prefill`, of the bandwidth for `attention_decode` and (`memory`) everything else, of a `link`,
+        seconds of every launch and of every collective. A curve that one of them is put in is the larger of its memory
+        and its compute, and an engine's own curves go."""
+        curves = {key: curve for key, curve in self.curves.items() if key.count(".") == 1}
+        plain = {"blend": inf, "quantise": 0.0, "tile": 0.0, "score": 0.0}
+        given: dict[str, str] = {}
+        for key in (key for key in flat if key.startswith("matmul.")):
+            curves[key] = self.curve("matmul", key[7:])._replace(**plain, compute=flat[key])
+        for kinds, key, changes in (
+            (("attention.prefill", "attention.latent_prefill"), "attention_prefill", {"compute": 0.0, **plain}),
+            (("attention.decode", "attention.latent_decode"), "attention_decode", {"memory": 0.0, **plain}),
+            (("matmul.", "experts."), "memory", {"memory": 0.0}),
+            (("",), "launch_s", {"start_s": 0.0, "depth_s": 0.0}),
+        ):
+            if key in flat:
+                changes[next(iter(changes))] = flat[key]
+                named = [name for name in curves if name.startswith(kinds)]
+                curves |= {name: curves[name]._replace(**changes) for name in named}
+        links = dict(self.links)
+        if "link" in flat:
+            links = {key: one._replace(share=flat["link"], growth=0.0, crowd=0.0) for key, one in links.items()}
+        if "collective_s" in flat:
+            links = {key: one._replace(start_s=flat["collective_s"], rank_s=0.0) for key, one in links.items()}
+        rest = {key: flat[key] for key in ("memory", "launch_s") if key in flat}
+        given = {OF.get(key, key): text for key, text in cited.items()}
+        return replace(self, curves=curves, links=links, cited={**self.cited, **given}, **rest)

@@ -125,7 +125,8 @@ def engine(
     if faults:
         raise InputError("engine", faults)
     bits_of(kv)
-    return Engine(weights_of(model, weights), kv, block, chunk, reserve or _left(memory), weights, memory)
+    kernels = memory.profile.engine if memory else ""
+    return Engine(weights_of(model, weights), kv, block, chunk, reserve or _left(memory), weights, memory, kernels)
 
 
 def _left(memory: EngineMemory | None) -> Reserve:

@@ -9,6 +9,7 @@ Source   Williams et al. 2009 (roofline); Thakur et al. 2005 (rings); NCCL's mul
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import log2
 from typing import NamedTuple
 
 from txcalc.errors import Fault, InputError
@@ -76,17 +77,36 @@ class Machine:
 
 
 class Moved(NamedTuple):
-    """A collective: its kind, the ranks, and the bytes that each of them sends."""
+    """A collective: its kind, the ranks, the bytes that each of them sends, and in how many pieces."""
 
     kind: str
     group: Group
     sent: float
+    pieces: int = 1
 
 
-def ring(kind: str, group: Group, message: float) -> Moved:
+def ring(kind: str, group: Group, message: float, pieces: int = 1) -> Moved:
     """A collective of a whole message of so many bytes, by a ring."""
     others = (group.size - 1) / group.size
-    return Moved(kind, group, message * (2 * others if kind == "all_reduce" else others))
+    return Moved(kind, group, message * (2 * others if kind == "all_reduce" else others), pieces)
+
+
+# Seconds that NCCL's own model gives a collective over nodes: its start, a hop within a node and one between two, of
+# rings and of trees, with its LL128 protocol. NCCL 2.2x, src/graph/tuning.cc: baseLat, hwLat.
+START, RING, TREE = 14e-6, (1.9e-6, 4.0e-6), (1.25e-6, 8.5e-6)
+
+
+def latency(moved: Moved) -> float:
+    """Seconds of one piece of a collective over nodes, however small it is: the ring's, or of an all-reduce the tree's
+    if that is less."""
+    size, local = moved.group
+    if moved.kind not in ("all_reduce", "all_gather", "reduce_scatter"):
+        return START + RING[1]
+    nodes, rounds = -(-size // local), 2 if moved.kind == "all_reduce" else 1
+    around = rounds * ((size - 1 - nodes) * RING[0] + nodes * RING[1]) if size > nodes else rounds * nodes * RING[1]
+    if rounds == 1:
+        return START + around
+    return START + min(around, 2 * ((local - 1) * TREE[0] + log2(nodes) * TREE[1]))
 
 
 class Kernels:
@@ -127,8 +147,12 @@ class Kernels:
             near = moved.sent * (group.local - 1) / (group.size - 1)
             inside = near / float(self.accelerator.link) if self.accelerator.link else 0.0
             outside = (moved.sent - near) / machine.link(Group(group.size, 1))
-            return max(inside, outside) / self.link_share + self.collective
-        return moved.sent / machine.link(group) / self.link_share + self.collective
+            return max(inside, outside) / self.link_share + self.starts(moved)
+        return moved.sent / machine.link(group) / self.link_share + self.starts(moved)
+
+    def starts(self, moved: Moved) -> float:
+        """Seconds of a collective's pieces, however small they are."""
+        return moved.pieces * (latency(moved) if moved.group.crosses else self.collective)
 
 
 class Floor(Kernels):
@@ -137,4 +161,7 @@ class Floor(Kernels):
     def __init__(self, machine: Machine, wide: str = "bf16") -> None:
         super().__init__(machine, wide)
         self.product_share = self.wide_share = self.core_share = self.memory_share = self.link_share = 1.0
-        self.launch = self.collective = 0.0
+        self.launch = 0.0
+
+    def starts(self, moved: Moved) -> float:
+        return 0.0

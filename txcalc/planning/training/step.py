@@ -34,6 +34,13 @@ from txcalc.planning.training.stages import Held, Piece, Pipeline
 from txcalc.planning.training.states import tensors
 from txcalc.units import bits_of
 
+# Bytes of gradients that a framework reduces at a time, and whether it gathers weights beside compute after a step.
+BUCKETS = {
+    "fsdp2": (25 << 20, True),  # torch.nn.parallel.DistributedDataParallel: bucket_cap_mb; with fsdp a block at a time
+    "megatron": (160 * 10**6, True),  # core/distributed/distributed_data_parallel.py: 40e6 fp32 elements
+    "deepspeed": (10**9, False),  # zero/config.py: reduce_bucket_size, 5e8 elements of 16 bits
+    "nanotron": (25 << 20, False),  # parallel/data_parallel: bucket_cap_mb; optim/zero.py gathers after the step
+}
 SPENT = ("products", "attention", "other kernels", "collectives of a layer")
 
 
@@ -223,6 +230,7 @@ class Pace:
         before backward (`again`), gradients reduced (`reduce`). Sharded weights move with every micro-batch, but in a
         pipeline, where they stay."""
         recipe, layout = self.recipe, self.recipe.layout
+        layers = sum(len({i for held in piece.leaves for i in held.layers}) for piece in pieces)
         whole, blocks = [0.0, 0.0], [0.0, 0.0]  # elements of what all copies share, and of experts
         for piece in pieces:
             for tensor in tensors(piece, recipe):
@@ -237,18 +245,19 @@ class Pace:
                 continue
             if layout.fsdp > 1 or recipe.zero == 3:
                 shards = self.shards if group is self.copies and layout.fsdp > 1 else group
-                yield ring("all_gather", shards, number * self.element), "gather"
+                yield ring("all_gather", shards, number * self.element, layers + 1), "gather"
                 if recipe.reshard and layout.pp == 1:
-                    yield ring("all_gather", shards, inner * self.element), "again"
-                yield ring("reduce_scatter", shards, number * recipe.reduce_bytes), "reduce"
+                    yield ring("all_gather", shards, inner * self.element, layers), "again"
+                yield ring("reduce_scatter", shards, number * recipe.reduce_bytes, layers + 1), "reduce"
                 if layout.dp > 1 and layout.fsdp > 1:
                     rest = number * recipe.reduce_bytes / shards.size
                     yield ring("all_reduce", layout.group("dp", self.machine.node), rest), "reduce"
-            elif recipe.zero:
-                yield ring("reduce_scatter", group, number * recipe.gradient_bytes), "reduce"
-                yield ring("all_gather", group, number * recipe.parameter_bytes), "gather"
-            else:
-                yield ring("all_reduce", group, number * recipe.gradient_bytes), "reduce"
+                continue
+            gradients = number * recipe.gradient_bytes
+            buckets = max(1, round(gradients / BUCKETS[recipe.framework][0]))
+            yield ring("reduce_scatter" if recipe.zero else "all_reduce", group, gradients, buckets), "reduce"
+            if recipe.zero:
+                yield ring("all_gather", group, number * recipe.parameter_bytes, buckets), "gather"
 
     # The whole step.
 
@@ -297,8 +306,11 @@ class Pace:
             return rounds * (gather + again + reduce)
         forward = sum(sum(work.forward.values()) for work in works)
         backward = sum(work.seconds for work in works) - forward
-        hidden = max(0.0, gather - forward) + max(0.0, again + reduce - backward)
-        return rounds * hidden + (gather + reduce) / layers
+        hidden = max(0.0, again + reduce - backward)
+        if self._moving or BUCKETS[recipe.framework][1]:
+            hidden += max(0.0, gather - forward)
+            return rounds * hidden + (gather + reduce) / layers
+        return rounds * hidden + gather + reduce / layers
 
     @property
     def _moving(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,8 +14,11 @@ from txcalc.cli.scale import Compute, TrainTokens, count
 from txcalc.errors import Fault, InputError
 
 if TYPE_CHECKING:
+    from txcalc.model import Model
     from txcalc.planning.training import Recipe
     from txcalc.planning.training.answer import Training
+    from txcalc.planning.training.machine import Machine
+    from txcalc.planning.training.search import Searched
     from txcalc.render.plot import Picture
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -22,7 +26,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 TOKENS = 4096  # of a sequence, where the model's context is not shorter
 BATCH = 1 << 20  # tokens of a step, at least, where nobody says
 
-LAYOUT = "How the ranks are laid out: tp=8,pp=16,dp=64; also fsdp=, cp=, ep=, etp=, vpp=, sp=."
+LAYOUT = "How the ranks are laid out: tp=8,pp=16,dp=64; also fsdp=, cp=, ep=, etp=, vpp=, sp=. Without: the fastest."
 
 
 @app.command()
@@ -42,7 +46,10 @@ def train(
     framework: Annotated[
         str | None, typer.Option(help="Whose buffers: fsdp2, megatron, deepspeed, nanotron.", metavar="NAME")
     ] = None,
-    zero: Annotated[int, typer.Option(help="What the ranks of dp split: 1 optimizer, 2 gradients, 3 parameters.")] = 0,
+    zero: Annotated[
+        int | None,
+        typer.Option(help="What the ranks of dp split: 1 optimizer, 2 gradients, 3 parameters (default: 0)."),
+    ] = None,
     schedule: Annotated[
         str | None,
         typer.Option(help="Of the pipeline: gpipe, 1f1b, interleaved, zb, zbv, dualpipev.", metavar="NAME"),
@@ -86,6 +93,9 @@ def train(
         str | None, typer.Option(help="How many GPUs are done in this time: 30d, 4w.", metavar="TIME")
     ] = None,
     budget: Annotated[int | None, count("--budget", "How many tokens this much money pays for: 1M.")] = None,
+    fits_on: Annotated[
+        bool, typer.Option("--fits-on", help="Which accelerators it fits on too, all there are.")
+    ] = False,
     pue: Annotated[float, typer.Option(help="Power of the data centre over that of its computers.")] = 1.1,
     grid: Annotated[float, typer.Option(help="Grams of CO2 per kWh.")] = 385.0,
     format_: o.Format = "table",
@@ -98,6 +108,7 @@ def train(
     """
     from txcalc import hardware, load
     from txcalc.cli.output import emit
+    from txcalc.planning.training.answer import elsewhere
     from txcalc.planning.training.answer import train as answer
     from txcalc.planning.training.machine import Machine
     from txcalc.planning.training.run import Terms, parse_days, tokens_of
@@ -119,9 +130,16 @@ def train(
     names = _conventions(as_) if as_ else REPORTED
     length = tokens if tokens is not None else min(TOKENS, model.context or TOKENS)
     asked = {"framework": framework, "schedule": schedule, "recompute": recompute, "micro_batch": micro_batch}
-    recipe = _recipe(layout or [], number, global_batch, length, optimizer, zero, asked)
+    asked = {name: value for name, value in {**asked, "zero": zero}.items() if value is not None}
+    searched = None
+    if layout:
+        recipe = _recipe(layout, number, global_batch, length, optimizer, asked)
+    else:
+        searched = _search(model, machine, number, global_batch, length, optimizer, asked)
+        recipe = searched.best[0].recipe
     found = answer(model, recipe, machine, rate, names, whole, terms)
-    emit(report(found, terms), chosen, place, lambda plots: _picture(found))
+    others = elsewhere(found) if fits_on else ()
+    emit(report(found, terms, searched, others), chosen, place, lambda plots: _picture(found))
     if not found.fits:
         raise typer.Exit(1)
 
@@ -151,14 +169,39 @@ def _conventions(asked: list[str]) -> tuple[str, ...]:
     return names
 
 
-def _recipe(
-    layouts: list[str],
+def _batch(batch: int | None, together: int, tokens: int) -> int:
+    """Sequences of a step: said, or so many that it has 2^20 tokens at least. Errors: `InputError`."""
+    if tokens < 1:
+        raise InputError("train", [Fault("--tokens", tokens, "a whole number from 1")])
+    return together * max(1, -(-BATCH // (together * tokens))) if batch is None else batch
+
+
+def _search(
+    model: Model,
+    machine: Machine,
     gpus: int | None,
     batch: int | None,
     tokens: int,
     optimizer: str,
-    zero: int,
     asked: dict[str, Any],
+) -> Searched:
+    """The fastest layouts of so many GPUs. Errors: `InputError`, `Refuted` where none fits."""
+    from txcalc.planning.training import Recipe
+    from txcalc.planning.training.search import Search
+
+    if gpus is None:
+        raise InputError("--gpu", ["without --layout it needs a number: NAME:N"])
+    base = Recipe(tokens=tokens, optimizer=optimizer, **{key: value for key, value in asked.items() if key != "zero"})
+    base.check()
+    base = replace(base, zero=asked.get("zero", 0))
+    whole = _batch(batch, gpus, tokens)
+    if whole < 1:
+        raise InputError("train", [Fault("--global-batch", whole, "a whole number from 1")])
+    return Search(model, base, machine, gpus, whole, frozenset(asked)).run()
+
+
+def _recipe(
+    layouts: list[str], gpus: int | None, batch: int | None, tokens: int, optimizer: str, asked: dict[str, Any]
 ) -> Recipe:
     """The recipe that the options say. Errors: `InputError` with every fault."""
     from txcalc.planning.layout import parse_layout
@@ -170,28 +213,18 @@ def _recipe(
     faults: list[Fault | str] = []
     if gpus is not None and layout.gpus != gpus:
         faults.append(Fault("layout " + str(layout), layout.gpus, f"the {gpus:,} GPUs of --gpu", "its ways multiply"))
-    if tokens < 1:
-        faults.append(Fault("--tokens", tokens, "a whole number from 1"))
-    framework = asked["framework"] or (
-        "fsdp2" if layout.fsdp > 1 or layout.dp == layout.tp == layout.pp == 1 else "megatron"
-    )
-    micro = asked["micro_batch"] if asked["micro_batch"] is not None else 1
+    micro = asked.get("micro_batch", 1)
     together = micro * layout.copies
-    if batch is None and tokens > 0:
-        batch = together * max(1, -(-BATCH // (together * tokens or 1)))
-    if together and batch is not None and (batch < 1 or batch % together):
-        expected = f"a multiple of micro-batch · dp · fsdp = {together:,}"
-        faults.append(Fault("--global-batch", batch, expected))
+    whole = _batch(batch, max(1, together), tokens)
+    if together and (whole < 1 or whole % together):
+        faults.append(Fault("--global-batch", whole, f"a multiple of micro-batch · dp · fsdp = {together:,}"))
     if faults:
         raise InputError("train", faults)
-    return Recipe(
-        layout,
-        micro_batch=micro,
-        accumulation=max(1, (batch or 1) // (together or 1)),
-        tokens=tokens,
-        recompute=asked["recompute"] or "none",
-        optimizer=optimizer,
-        framework=framework,
-        schedule=asked["schedule"] or ("interleaved" if layout.vpp > 1 else "1f1b"),
-        zero=zero,
-    )
+    alone = layout.dp == layout.tp == layout.pp == 1
+    chosen = {
+        "framework": "fsdp2" if layout.fsdp > 1 or alone else "megatron",
+        "schedule": "interleaved" if layout.vpp > 1 else "1f1b",
+        **asked,
+    }
+    accumulation = max(1, whole // (together or 1))
+    return Recipe(layout, accumulation=accumulation, tokens=tokens, optimizer=optimizer, **chosen)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from txcalc.planning.training.answer import Training
+from txcalc.planning.training.answer import Elsewhere, Training
 from txcalc.planning.training.memory import CATEGORIES, RESERVED
 from txcalc.planning.training.run import Run, Terms
+from txcalc.planning.training.search import Searched
 from txcalc.render.report import Cell, Report, Table, column, exact, percent, rounded
 from txcalc.render.summary import summary
 from txcalc.units import iec, seconds, short, si_bytes
@@ -15,10 +17,13 @@ NAMES = {"in_flight": "in flight (pipeline)", "saved": "saved activations", "gat
 RANKS = 10  # shown; JSON has them all
 
 
-def report(found: Training, terms: Terms, searched: str = "") -> Report:
-    """All of an answer; `searched` says what the layout was chosen from."""
-    header = [summary(found.model)[0], verdict(found), _where(found), _batch(found), *([searched] if searched else [])]
-    tables = [_memory(found), _ranks(found)]
+def report(found: Training, terms: Terms, searched: Searched | None = None, others: Sequence[Elsewhere] = ()) -> Report:
+    """All of an answer; `searched`: the layouts that this one was chosen from; `others`: the accelerators it may be on
+    instead."""
+    header = [summary(found.model)[0], verdict(found), _where(found), _batch(found)]
+    if searched:
+        header.append(f"the fastest of {searched.considered:,} layouts, of which about {searched.fitting:,} fit")
+    tables = [*([_search(searched)] if searched else []), _memory(found), _ranks(found)]
     if found.step:
         tables.append(_time(found))
     if found.used:
@@ -27,7 +32,14 @@ def report(found: Training, terms: Terms, searched: str = "") -> Report:
         tables.append(_sent(found))
     if found.run:
         tables.append(_run(found, found.run, terms))
-    return Report(data(found), tables, header, _notes(found, terms))
+    if others:
+        tables.append(_others(others))
+    more: dict[str, Any] = {"search": _searched(searched)} if searched else {}
+    if others:
+        more["fits_on"] = [
+            {"gpu": row.accelerator.name, "fits": row.fits, "tokens_per_s_per_gpu": row.rate} for row in others
+        ]
+    return Report({**data(found), **more}, tables, header, _notes(found, terms))
 
 
 def verdict(found: Training) -> str:
@@ -58,6 +70,48 @@ def _batch(found: Training) -> str:
         f"{batches} of {recipe.micro_batch:,} × {recipe.tokens:,} tokens, {short(step)} tokens a step; "
         f"recompute {recipe.recompute}; {recipe.optimizer}; products in {found.machine.products}"
     )
+
+
+def _search(searched: Searched) -> Table:
+    rows = []
+    for each in searched.best:
+        recipe, held = each.recipe, each.plan.fullest.reserved
+        zero = f" ZeRO-{recipe.zero}" if recipe.zero else ""
+        name = f"{recipe.framework} {recipe.layout}{zero}"
+        batch = exact(recipe.micro_batch)
+        rows.append([name, batch, recipe.recompute, _gib(held), _seconds(each.step.seconds), _rate(each.step.tokens_s)])
+    headings = ("layout", "micro", "recompute", column("reserved", "bytes"), column("step", "s"), "tokens/s")
+    return Table("The fastest layouts that fit (tokens/s of a GPU)", headings, rows)
+
+
+def _rate(value: float | None) -> Cell:
+    return Cell(value, "" if value is None else f"{value:,.0f}")
+
+
+def _searched(searched: Searched) -> dict[str, Any]:
+    best = [
+        {
+            "layout": {**each.recipe.layout.record(), "zero": each.recipe.zero},
+            "framework": each.recipe.framework,
+            "micro_batch": each.recipe.micro_batch,
+            "recompute": each.recipe.recompute,
+            "schedule": each.recipe.schedule,
+            "reserved_bytes": each.plan.fullest.reserved,
+            "step_s": each.step.seconds,
+            "tokens_per_s_per_gpu": each.step.tokens_s,
+        }
+        for each in searched.best
+    ]
+    return {"considered": searched.considered, "fitting": searched.fitting, "best": best}
+
+
+def _others(others: Sequence[Elsewhere]) -> Table:
+    rows = [
+        [row.accelerator.name, _gib(row.accelerator.memory), "yes" if row.fits else "no", _rate(row.rate)]
+        for row in others
+    ]
+    headings = ("accelerator", column("memory", "bytes"), "fits", "tokens/s per GPU")
+    return Table("The same recipe on every accelerator", headings, rows)
 
 
 def _memory(found: Training) -> Table:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
+from txcalc import hardware
 from txcalc.errors import InputError
+from txcalc.hardware import Accelerator
 from txcalc.model import Model
 from txcalc.planning.roofline import peak
 from txcalc.planning.training.inverse import largest
@@ -44,6 +47,28 @@ class Training:
     def fits(self) -> bool:
         """Whether the fullest rank's reserved bytes are at most the accelerator's memory."""
         return self.plan.fullest.reserved <= self.capacity
+
+
+class Elsewhere(NamedTuple):
+    """The same recipe on another accelerator; `rate` tokens per second and accelerator, None where it is not known."""
+
+    accelerator: Accelerator
+    fits: bool
+    rate: float | None
+
+
+def elsewhere(found: Training) -> list[Elsewhere]:
+    """Every accelerator there is a preset of, those that it fits first, the fastest on top."""
+    rows = []
+    for name in hardware.names():
+        accelerator, rate = hardware.load(name), None
+        try:
+            machine = Machine.of(accelerator, products=found.machine.products, overlap=found.machine.overlap)
+            rate = Pace(found.model, found.recipe, machine).step(found.plan).tokens_s
+        except InputError:
+            pass
+        rows.append(Elsewhere(accelerator, found.plan.fullest.reserved <= accelerator.memory, rate))
+    return sorted(rows, key=lambda row: (not row.fits, -(row.rate or 0), -row.accelerator.memory))
 
 
 def usable(capacity: int) -> int:

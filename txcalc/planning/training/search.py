@@ -1,0 +1,281 @@
+"""The best layout of so many accelerators: every one that the model allows is estimated, the fastest are computed.
+
+An estimate takes a layer's time and bytes from one table for each (tp, cp, ep, micro-batch), and puts stages, bubble,
+exchange and optimizer together in closed form. Those that come out fastest are then held to `memory` and to `Pace`,
+exactly as a layout that was asked for, until enough of them fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from txcalc.errors import InputError, Refuted
+from txcalc.model import Model
+from txcalc.num import ceil_div
+from txcalc.planning.layout import Group, Layout
+from txcalc.planning.training.activations import kept
+from txcalc.planning.training.machine import Kernels, Machine, ring
+from txcalc.planning.training.memory import RESERVED, Plan, memory
+from txcalc.planning.training.profiles import LOSS_AT_MOST, logits
+from txcalc.planning.training.recipe import FRAMEWORKS, Recipe
+from txcalc.planning.training.stages import Pipeline
+from txcalc.planning.training.states import OPTIMIZERS, tensors
+from txcalc.planning.training.step import BUCKETS, Pace, Step
+
+ENOUGH = 6  # layouts that fit and are computed exactly
+TRIED = 60  # whose memory is, at most
+SLACK = 1.1  # how far the estimate of memory may be above what fits
+MICRO = (1, 2, 4, 8, 16, 32)
+PIECES = (1, 2, 4)
+
+
+class Found(NamedTuple):
+    """A layout that fits, computed exactly."""
+
+    recipe: Recipe
+    plan: Plan
+    step: Step
+
+
+class Searched(NamedTuple):
+    """The fastest layouts that fit, and how many there were."""
+
+    best: tuple[Found, ...]
+    considered: int
+    fitting: int
+
+
+class _Table(NamedTuple):
+    """Of one micro-batch and all layers: seconds forward, backward, and computed again; forward and backward of what
+    stands before and behind the layers; bytes kept for backward, and when blocks are computed again; those of the loss;
+    elements of weights."""
+
+    layers: tuple[float, float, float]
+    ends: tuple[float, float]
+    kept: tuple[float, float]
+    logits: float
+    elements: tuple[float, float, float]  # of the layers, of experts among them, and of the ends
+
+
+class _Estimate(NamedTuple):
+    recipe: Recipe
+    seconds: float
+    bytes: float
+
+
+class Search:
+    """Layouts of `gpus` accelerators for a model, a step of `batch` sequences. `base` holds what was asked for; its
+    fields named in `fixed` (framework, zero, recompute, micro_batch, schedule) are kept, the others chosen."""
+
+    def __init__(
+        self, model: Model, base: Recipe, machine: Machine, gpus: int, batch: int, fixed: frozenset[str] = frozenset()
+    ) -> None:
+        self.model, self.base, self.machine, self.gpus, self.batch, self.fixed = (
+            model,
+            base,
+            machine,
+            gpus,
+            batch,
+            fixed,
+        )
+        stack = model.spec["stacks"][next(reversed(model.spec["stacks"]))]
+        self.n_layers = stack["n_layers"]
+        self.cuts = bool(model.root.cuttable)
+        self.experts = model.active != model.params
+        self._tables: dict[tuple[int, int, int, int, str], _Table | None] = {}
+        self.kernels = Kernels(machine)
+        self.considered = 0
+
+    def run(self) -> Searched:
+        """Errors: `Refuted` where none fits."""
+        estimates = sorted(self.estimates(), key=lambda each: each.seconds)
+        capacity = self.machine.accelerator.memory * RESERVED[1] / RESERVED[0]
+        likely = [each for each in estimates if each.bytes <= capacity * SLACK]
+        found: list[Found] = []
+        for each in likely[:TRIED]:
+            try:
+                plan = memory(self.model, each.recipe)
+                if plan.fullest.reserved <= self.machine.accelerator.memory:
+                    found.append(Found(each.recipe, plan, Pace(self.model, each.recipe, self.machine).step(plan)))
+            except InputError:
+                continue
+            if len(found) == ENOUGH:
+                break
+        fitting = sum(each.bytes <= capacity for each in estimates)
+        if not found:
+            many = f"none of {self.considered:,} layouts of {self.gpus:,}"
+            raise Refuted(f"{self.model.name}: {many} fits {self.machine.accelerator.title} (more GPUs, fewer tokens)")
+        return Searched(tuple(sorted(found, key=lambda each: each.step.seconds)), self.considered, fitting)
+
+    def estimates(self) -> Iterator[_Estimate]:
+        """Every recipe, with its estimate."""
+        for layout, framework in self.layouts():
+            for recipe in self.recipes(layout, framework):
+                self.considered += 1
+                table = self.table(recipe)
+                if table:
+                    yield self.estimate(recipe, table)
+
+    def layouts(self) -> Iterator[tuple[Layout, str]]:
+        """tp within a node, pp, cp where sequences are long, ep of experts; the rest are copies."""
+        frameworks = [self.base.framework] if "framework" in self.fixed else ["fsdp2", "megatron"]
+        context = [1, 2, 4, 8, 16] if self.base.tokens >= 32_768 else [1]
+        for tp in _divisors(self.gpus, self.machine.node):
+            for pp in _divisors(self.gpus // tp, self.n_layers if self.cuts else 1):
+                for cp in (n for n in context if (self.gpus // tp // pp) % n == 0):
+                    rest = self.gpus // tp // pp // cp
+                    spread = (
+                        [n for n in _divisors(tp * cp * rest, self.gpus) if n == 1 or n >= tp] if self.experts else [1]
+                    )
+                    for ep in spread:
+                        for framework in frameworks:
+                            sharded = framework == "fsdp2" and rest > 1
+                            copies = {"fsdp": rest} if sharded else {"dp": rest}
+                            sp = tp if self.base.tokens // cp % tp == 0 else 1
+                            yield Layout(tp=tp, sp=sp, pp=pp, cp=cp, ep=ep, **copies), framework
+
+    def recipes(self, layout: Layout, framework: str) -> Iterator[Recipe]:
+        """Micro-batches, pieces of a pipeline, ZeRO and recomputation of a layout."""
+        stages = FRAMEWORKS[framework].zeros
+        zeros = (
+            [self.base.zero]
+            if "zero" in self.fixed
+            else [n for n in stages if n < 2 and (n == 0 or layout.dp > 1)] or [0]
+        )
+        agains = [self.base.recompute] if "recompute" in self.fixed else ["none", "blocks"]
+        for micro in [self.base.micro_batch] if "micro_batch" in self.fixed else MICRO:
+            if self.batch % (micro * layout.copies):
+                continue
+            accumulation = self.batch // (micro * layout.copies)
+            for pieces in PIECES if layout.pp > 1 and "schedule" not in self.fixed else (1,):
+                if pieces > 1 and (
+                    accumulation % layout.pp or layout.pp * pieces > self.n_layers or framework == "fsdp2"
+                ):
+                    continue
+                for zero in zeros:
+                    for again in agains:
+                        yield replace(
+                            self.base,
+                            layout=layout.replace(vpp=pieces) if pieces > 1 else layout,
+                            micro_batch=micro,
+                            accumulation=accumulation,
+                            recompute=again,
+                            framework=framework,
+                            zero=zero if layout.dp > 1 else 0,
+                            schedule="interleaved" if pieces > 1 else self.base.schedule,
+                        )
+
+    def table(self, recipe: Recipe) -> _Table | None:
+        """None where the model cannot be split so."""
+        layout = recipe.layout
+        key = (layout.tp, layout.cp, layout.ep, recipe.micro_batch, recipe.framework)
+        if key not in self._tables:
+            self._tables[key] = self._made(recipe)
+        return self._tables[key]
+
+    def _made(self, recipe: Recipe) -> _Table | None:
+        layout = recipe.layout
+        copies = {"fsdp": layout.fsdp * layout.pp} if layout.fsdp > 1 else {"dp": layout.dp * layout.pp}
+        probe = replace(
+            recipe,
+            layout=Layout(tp=layout.tp, sp=layout.sp, cp=layout.cp, ep=layout.ep, **copies),
+            accumulation=2,
+            recompute="none",
+            zero=0,
+            schedule="1f1b",
+        )
+        try:
+            pipeline = Pipeline(self.model, probe)
+            pace = Pace(self.model, probe, self.machine, pipeline)
+            (piece,) = pipeline.pieces
+        except InputError:
+            return None
+        within = piece._replace(
+            leaves=tuple(held for held in piece.leaves if held.layers),
+            joins=tuple(held for held in piece.joins if held.layers),
+        )
+        inner, whole = pace.work(within, pace.kernels), pace.work(piece, pace.kernels)
+        forward, backward = sum(inner.forward.values()), sum(inner.backward.values())
+        ends = sum(whole.forward.values()) - forward, sum(whole.backward.values()) - backward
+        blocks = kept(piece, replace(probe, recompute="blocks"), pace.width)
+        sums = [0.0, 0.0, 0.0]
+        for tensor in tensors(piece, probe):
+            sums[2 if not tensor.group else 1 if tensor.expert and layout.ep > 1 else 0] += tensor.size * tensor.copies
+        saved = float(kept(piece, probe, pace.width).saved)
+        head = float(LOSS_AT_MOST * logits(probe, [piece], 0))
+        return _Table(
+            (forward, backward, forward), ends, (saved, float(blocks.saved)), head, (sums[0], sums[1], sums[2])
+        )
+
+    def estimate(self, recipe: Recipe, table: _Table) -> _Estimate:
+        """Seconds of a step, and bytes of the fullest rank."""
+        layout, batches = recipe.layout, recipe.accumulation
+        again = recipe.recompute != "none"
+        part = ceil_div(self.n_layers, layout.pp) / self.n_layers
+        one = part * (table.layers[0] + table.layers[1] + (table.layers[2] if again else 0.0))
+        ends = sum(table.ends) * (1.0 if layout.pp == 1 else 0.9)  # the head's, which a last stage has
+        slowest = one + ends
+        bubble = (layout.pp - 1) * one / layout.vpp
+        elements = table.elements[0] / layout.pp + table.elements[2], table.elements[1] / layout.pp
+        exchange = self._exchange(recipe, elements, one)
+        state, resident = self._state(recipe, elements)
+        optimizer = state / self.machine.accelerator.bandwidth / self.machine.accelerator.efficiency.memory
+        flights = min(batches, layout.pp) if layout.pp > 1 else 1
+        ahead = flights * (1 + (layout.pp - 1) / (layout.pp * layout.vpp)) if layout.vpp > 1 else flights
+        activations = table.kept[1 if again else 0] * part * ahead
+        loss = table.logits if layout.pp == 1 else 0.0
+        return _Estimate(recipe, batches * slowest + bubble + exchange + optimizer, resident + activations + loss)
+
+    def _state(self, recipe: Recipe, elements: tuple[float, float]) -> tuple[float, float]:
+        """Bytes that the optimizer's step moves, and that a rank holds."""
+        master = 4 if recipe.rules.master and recipe.parameter_bytes < 4 else 0
+        beside = (
+            OPTIMIZERS[recipe.optimizer].size((1 << 20,), master or recipe.parameter_bytes, True) / (1 << 20) + master
+        )
+        width, gradient = recipe.parameter_bytes, recipe.gradient_bytes
+        copies = recipe.layout.copies * recipe.layout.cp
+        held = moved = 0.0
+        for number, sharers in zip(
+            elements, (copies, max(1, copies * recipe.layout.tp // recipe.layout.ep)), strict=True
+        ):
+            sharded = recipe.layout.fsdp > 1
+            shares = sharers if sharded or recipe.zero else 1
+            held += number * ((width + gradient) / (shares if sharded else 1) + beside / shares)
+            moved += number * (gradient + 2 * width + 2 * beside) / shares
+        if recipe.layout.fsdp > 1 and recipe.layout.pp > 1:
+            held += sum(elements) * (recipe.compute_bytes + recipe.reduce_bytes)
+        return moved, held
+
+    def _exchange(self, recipe: Recipe, elements: tuple[float, float], backward: float) -> float:
+        """Seconds that copies wait for each other."""
+        kernels, layout = self.kernels, recipe.layout
+        copies = layout.copies * layout.cp
+        seconds = 0.0
+        for number, step in zip(elements, (layout.tp, layout.tp * layout.ep), strict=True):
+            size = max(1, copies * layout.tp // step)
+            if size == 1 or not number:
+                continue
+            group = Group(size, max(1, min(size, self.machine.node // step)))
+            bucket, hidden = BUCKETS[recipe.framework]
+            layers = max(1, self.n_layers // layout.pp)
+            if layout.fsdp > 1:
+                rounds = recipe.accumulation if layout.pp == 1 else 1
+                moved = 2 * kernels.transfer(ring("all_gather", group, number * recipe.compute_bytes, layers))
+                moved += kernels.transfer(ring("reduce_scatter", group, number * recipe.reduce_bytes, layers))
+                seconds += rounds * max(0.0, moved - backward) + moved / layers
+                continue
+            gradients = number * recipe.gradient_bytes
+            pieces = max(1, round(gradients / bucket))
+            kind = "reduce_scatter" if recipe.zero else "all_reduce"
+            reduced = kernels.transfer(ring(kind, group, gradients, pieces))
+            seconds += max(0.0, reduced - 2 / 3 * backward) + reduced / layers
+            if recipe.zero:
+                gathered = kernels.transfer(ring("all_gather", group, number * recipe.parameter_bytes, pieces))
+                seconds += max(0.0, gathered - backward / 3) + gathered / layers if hidden else gathered
+        return seconds
+
+
+def _divisors(number: int, most: int) -> list[int]:
+    return [n for n in range(1, min(number, most) + 1) if number % n == 0]

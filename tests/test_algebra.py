@@ -319,7 +319,6 @@ def test_without_sympy_the_extra_is_named() -> None:
 RANKS = [
     ("llama-3.1-8b", Layout(tp=8)),
     ("llama-3.1-8b", Layout(tp=16)),  # more ranks than key/value heads
-    ("llama-3.1-8b", Layout(tp=4, sp=4)),
     ("gpt2", Layout(tp=4)),  # a vocabulary that is padded
     ("falcon-7b", Layout(dp=2)),
     ("palm-540b", Layout(tp=8)),
@@ -361,7 +360,8 @@ def test_what_a_rank_sends_is_written() -> None:
     assert r"^{k}" in write(tidy(dispatch.expression), LATEX)
 
 
-def test_stages_have_no_formula_of_their_own() -> None:
+@pytest.mark.parametrize("layout", [Layout(pp=2, vpp=2), Layout(fsdp=2), Layout(cp=2), Layout(tp=2, sp=2)])
+def test_what_is_not_written_in_letters_is_refused(layout: Layout) -> None:
     model = load("gpt2")
-    with pytest.raises(InputError, match="pp is 2, expected 1"):
-        algebra.formulas(model, model.workload(), layout=Layout(pp=2))
+    with pytest.raises(InputError, match="is 2, expected 1: "):
+        algebra.formulas(model, model.workload(), layout=layout)

@@ -169,6 +169,24 @@ def test_a_pipeline_hands_the_residual_stream_on() -> None:
     assert (received.kind, received.received, received.sent) == ("receive", 2 * 7 * 4096 // 2, 0)
 
 
+def test_interleaved_stages_hold_every_pp_th_piece() -> None:
+    """32 layers in 2 · 4 pieces of 4: a rank of the first stage holds 0–3, 8–11, …, and its last piece is handed on."""
+    model, layout = load("llama-3.1-8b"), Layout(pp=2, vpp=4)
+    first, last = Sharding(model).stages(layout)
+    held = [next(iter(stage.root.groups)).indices for stage in (first, last)]  # type: ignore[attr-defined]
+    assert held[0] == tuple(i for i in range(32) if i // 4 % 2 == 0)
+    assert sorted((*held[0], *held[1])) == list(range(32))
+    stream = 2 * 7 * 4096
+    assert [sent("llama-3.1-8b", layout, stage)["send"] for stage in (0, 1)] == [4 * stream, 3 * stream]
+    ledgers = [walk(stage.root, model.workload(2, 7)) for stage in (first, last)]
+    received = [sum(each.received * e.runs for e in ledger for each in e.transfers) for ledger in ledgers]
+    assert received == [3 * stream, 4 * stream]
+    assert sum(ledger.total("params") for ledger in ledgers) == model.params
+    for number in (0, 1):
+        assert sum(at.held[0] for at in Sharding(model).placements(layout, number) if "norm" in at.entry.path) > 0
+    assert [stage.copies for stage in Sharding(model).stages(Layout(pp=4, vpp=2))] == [1, 2, 1]
+
+
 def test_norms_and_steps_over_what_is_split_are_summed_too() -> None:
     """Mamba's Δ, B and C, Mamba-2's mean square, heads of all ranks for a norm over all of them."""
     rows = 2 * 7

@@ -232,10 +232,20 @@ def formulas(
     return rows, letters
 
 
+# What formulas of a rank leave out, and why.
+UNWRITTEN = {
+    "pp": "1: a stage's layers are as those of the whole model",
+    "vpp": "1: a stage's layers are as those of the whole model",
+    "fsdp": "1: a share of every weight is the weight over fsdp, rounded up row by row",
+    "cp": "1: what its ranks share of a sequence is not written in letters yet",
+    "sp": "1: what it saves of the activations is not written in letters yet",
+}
+
+
 def one_rank(model: Model, layout: Layout) -> Composite:
-    """What a rank of a layout without stages holds. Errors: `InputError` with every reason why the layout cannot be."""
-    if layout.pp > 1:
-        raise InputError("--layout", [Fault("pp", layout.pp, "1: a stage's layers are as those of the whole model")])
+    """What a rank of a layout of tp, dp, ep and etp holds. Errors: `InputError` with every reason why there is none."""
+    if wrong := [Fault(name, n, why) for name, why in UNWRITTEN.items() if (n := getattr(layout, name)) > 1]:
+        raise InputError("--layout", wrong)
     return Sharding(model).stages(layout)[0].root
 
 
@@ -250,7 +260,7 @@ def sharded(tree: Symbolic, layout: Layout) -> Symbolic:
     if layout.etp is None:
         etp = tp / ep if layout.expert_ways > 1 else sympy.S.One
     numbers = values({**tree.letters, **made})
-    ways = Ways(tp, ep, etp, sp=layout.sp > 1, value=lambda size: int(sympy.sympify(size).xreplace(numbers)))
+    ways = Ways(tp, ep, etp, value=lambda size: int(sympy.sympify(size).xreplace(numbers)))
     return Symbolic(tree.root.shard(ways), {**tree.letters, **made})
 
 

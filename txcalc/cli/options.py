@@ -76,7 +76,7 @@ Layout = Annotated[
     str | None,
     typer.Option(
         "--layout",
-        help="One rank of a layout, and what it sends: tp=8,ep=8 (tp, sp, pp, vpp, dp, fsdp, cp, ep, etp).",
+        help="Of one rank of a layout, and what it sends: tp=8,dp=2,ep=8 (tp, dp, ep, etp).",
         metavar="NAME=N,…",
     ),
 ]

@@ -255,10 +255,13 @@ class Stack(Composite):
     # Of one stage of a pipeline: the residual stream from the stage before it, and to the next one.
     receive: Collective | None = None
     send: Collective | None = None
+    # How often: of interleaved stages once for each piece.
+    receives: Any = 1
+    sends: Any = 1
 
     def children(self) -> Iterator[Child]:
         if self.receive:
-            yield Child("receive", self.receive)
+            yield Child("receive", self.receive, runs=self.receives)
         if self.embedding:
             yield Child("embedding", self.embedding, kind="embedding")
         if self.relative_bias:
@@ -287,7 +290,7 @@ class Stack(Composite):
         if self.head:
             yield Child("head", self.head, kind=self.head.kind)
         if self.send:
-            yield Child("send", self.send)
+            yield Child("send", self.send, runs=self.sends)
 
     @property
     def cuttable(self) -> bool:

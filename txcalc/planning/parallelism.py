@@ -17,14 +17,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from itertools import pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple, cast
 
 from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry, walk
 from txcalc.model import Model
 from txcalc.parts.collectives import Axis, Receive, Send
-from txcalc.parts.model import LayerGroup, Stack
+from txcalc.parts.model import Stack
 from txcalc.parts.part import Composite, Weight
 from txcalc.parts.sharding import Ways
 from txcalc.planning.layout import Layout, unserved
@@ -70,7 +70,11 @@ class Placement(NamedTuple):
 
 
 class Sharding:
-    """A model's ranks under many layouts; trees are made once. `serving`: what is for training only is refused."""
+    """A model's ranks under many layouts; trees are made once. `serving`: what is for training only is refused.
+
+    A rank's tree has whole weights, and all positions of its sequences: what fsdp shares of the weights, cp and sp of
+    the positions, is `planning.training`'s; of sp it has the collectives.
+    """
 
     def __init__(self, model: Model, serving: bool = False) -> None:
         self.model, self.serving = model, serving
@@ -87,7 +91,7 @@ class Sharding:
             raise InputError(f"layout {layout}", faults)
         key = layout.replace(dp=1)
         if key not in self._stages:
-            self._stages[key] = tuple(_stages(self._rank(layout).root, layout.pp, layout.tp))
+            self._stages[key] = tuple(_stages(self._rank(layout).root, layout))
         return self._stages[key]
 
     def placements(self, layout: Layout, stage: int = 0) -> list[Placement]:
@@ -96,7 +100,7 @@ class Sharding:
         Errors: `InputError` with every reason why the layout cannot be.
         """
         split = self.stages(layout)[stage]
-        alone = list(_stages(self.model.root, layout.pp, 1))[stage]
+        alone = list(_stages(self.model.root, layout))[stage]
         work = self.model.workload()
         whole, held = ([e for e in walk(stage.root, work) if e.leaf.params] for stage in (alone, split))
         both = zip(whole, held, strict=True)
@@ -170,48 +174,58 @@ def _layers(stack: Stack) -> int:
     return sum(group.count for group in stack.groups)
 
 
-def _stages(root: Composite, pp: int, tp: int) -> Iterator[Stage]:
-    """Contiguous layers; where L is no multiple of pp the stages before the last take one more each."""
+def sizes(layers: int, pieces: int) -> list[int]:
+    """Layers of each piece of a pipeline: as even as can be; where it does not divide, those before the last take one
+    more each."""
+    found = [layers // pieces] * pieces
+    for i in range(layers % pieces):
+        found[-2 - i] += 1
+    return found
+
+
+def piece(root: Stack, layers: Iterable[int], first: bool, last: bool) -> Stack:
+    """The layers of these numbers; of the `first` piece with what is before all layers, of the `last` with what is
+    after them."""
+    numbers = frozenset(layers)
+    groups = (
+        group._replace(indices=held, count=len(held))
+        for group in root.groups
+        if (held := tuple(i for i in group.indices if i in numbers))
+    )
+    head = root.head if last else None
+    if head and head.projection and head.projection.tied and not first:  # the embedding is on another accelerator
+        head = replace(head, projection=replace(head.projection, tied=False))
+    return replace(
+        root,
+        embedding=root.embedding if first else None,
+        groups=tuple(groups),
+        final_norm=root.final_norm if last else None,
+        contacts=root.contacts if last else None,
+        angles=root.angles if first else None,
+        idle=root.idle if last else None,
+        pooler=root.pooler if last else None,
+        head=head,
+    )
+
+
+def _stages(root: Composite, layout: Layout) -> Iterator[Stage]:
+    """The layers of every stage, contiguous; with vpp above 1 those of every pp-th of pp · vpp pieces (Narayanan et al.
+    2021, section 2.2)."""
+    pp, vpp, tp = layout.pp, layout.vpp, layout.tp
     if pp == 1:
         yield Stage(0, 1, root)
         return
     root = cast(Stack, root)
-    layers = _layers(root)
-    sizes = [layers // pp] * pp
-    for i in range(layers % pp):
-        sizes[-2 - i] += 1
-    ends = [0]
-    for size in sizes:
-        ends.append(ends[-1] + size)
+    ends = list(accumulate(sizes(_layers(root), pp * vpp), initial=0))
+    pieces = [range(start, end) for start, end in pairwise(ends)]
     found: dict[Any, list[Any]] = {}
-    for number, (start, end) in enumerate(pairwise(ends)):
-        groups = [_slice(group, start, end) for group in root.groups]
-        first, last = number == 0, number == pp - 1
-        key = (first, last, *(group.count for group in groups))
-        found.setdefault(key, [number, 0, tuple(group for group in groups if group.count)])[1] += 1
+    for number in range(pp):
+        held = piece(root, chain(*pieces[number::pp]), number == 0, number == pp - 1)
+        kinds = {group.name: group.count for group in held.groups}
+        found.setdefault((number == 0, number == pp - 1, *kinds.items()), [number, 0, held])[1] += 1
     for (first, last, *_), (number, copies, held) in found.items():
-        head = root.head if last else None
-        if head and head.projection and head.projection.tied:  # the embedding is on another accelerator
-            head = replace(head, projection=replace(head.projection, tied=False))
-        yield Stage(
-            number,
-            copies,
-            replace(
-                root,
-                embedding=root.embedding if first else None,
-                groups=held,
-                final_norm=root.final_norm if last else None,
-                contacts=root.contacts if last else None,
-                angles=root.angles if first else None,
-                idle=root.idle if last else None,
-                pooler=root.pooler if last else None,
-                head=head,
-                receive=None if first else Receive(root.d_model, Axis("pp", pp), tp),
-                send=None if last else Send(root.d_model, Axis("pp", pp), tp),
-            ),
-        )
-
-
-def _slice(group: LayerGroup, start: int, end: int) -> LayerGroup:
-    indices = tuple(i for i in group.indices if start <= i < end)
-    return group._replace(indices=indices, count=len(indices))
+        # The first piece receives nothing, and the last one sends nothing on.
+        receives, sends = vpp - first, vpp - last
+        handed = root.d_model, Axis("pp", pp), tp
+        receive, send = Receive(*handed) if receives else None, Send(*handed) if sends else None
+        yield Stage(number, copies, replace(held, receive=receive, receives=receives, send=send, sends=sends))

@@ -6,7 +6,6 @@ The one place that asks `planning.parallelism` how a layer is split.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -108,11 +107,7 @@ class Pipeline:
         root = self._whole
         if not isinstance(root, Stack):
             return []
-        layers = sum(group.count for group in root.groups)
-        sizes = [layers // self._total] * self._total
-        for i in range(layers % self._total):
-            sizes[-2 - i] += 1
-        return sizes
+        return parallelism.sizes(sum(group.count for group in root.groups), self._total)
 
     @cached_property
     def pieces(self) -> list[Piece]:
@@ -144,25 +139,7 @@ class Pipeline:
             return
         ends = list(accumulate(self.sizes, initial=0))
         for number, (start, end) in enumerate(pairwise(ends)):
-            first, last = number == 0, number == self._total - 1
-            groups = (
-                group._replace(indices=held, count=len(held))
-                for group in root.groups
-                if (held := tuple(i for i in group.indices if start <= i < end))
-            )
-            head = root.head if last else None
-            if head and head.projection and head.projection.tied:  # the embedding is on another rank
-                head = replace(head, projection=replace(head.projection, tied=False))
-            yield replace(
-                root,
-                embedding=root.embedding if first else None,
-                groups=tuple(groups),
-                final_norm=root.final_norm if last else None,
-                contacts=root.contacts if last else None,
-                angles=root.angles if first else None,
-                pooler=root.pooler if last else None,
-                head=head,
-            )
+            yield parallelism.piece(root, range(start, end), number == 0, number == self._total - 1)
 
 
 def _held(whole: Composite, rank: Composite, work: Workload) -> Iterator[Held]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+import zlib
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -64,6 +67,7 @@ class Hub(BaseHTTPRequestHandler):
 
     held: ClassVar[dict[str, dict[str, bytes]]] = files()
     seen: ClassVar[list[tuple[str, str, str]]] = []
+    sent: ClassVar[list[int]] = [0]
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -88,6 +92,8 @@ class Hub(BaseHTTPRequestHandler):
             return self.answer(401, X_Error_Code="RepoNotFound")
         if name == "org/down":
             return self.answer(418)
+        if name in HOSTILE:
+            return HOSTILE[name](self)
         revision = next((r for r, commit in COMMITS.items() if commit == revision), revision)
         held = self.held.get(name if revision == "main" else f"{name}@{revision}")
         if name not in self.held:
@@ -106,6 +112,62 @@ class Hub(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
 
+CONFIG = json.dumps(TINY).encode()
+OUTSIDE = "../../../../outside"  # of the client's cache, within a test's folder
+
+
+def as_the_hub(hub: Hub, **headers: str) -> None:
+    hub.answer(200, CONFIG, **{"ETag": '"' + "e" * 64 + '"', "X_Repo_Commit": "a" * 40, **headers})
+
+
+def huge(hub: Hub) -> None:
+    """3 GiB, if one asks how much it is."""
+    assert hub.command == "HEAD", "a file that is too large was asked for"
+    as_the_hub(hub, **{"Content-Length": str(3 << 30)})
+
+
+def endless(hub: Hub, encoding: str = "identity") -> None:
+    """A small file, if one asks how large it is; and then it never ends."""
+    if hub.command == "HEAD":
+        return as_the_hub(hub)
+    hub.send_response(200)
+    hub.send_header("Connection", "close")
+    hub.send_header("Content-Encoding", encoding)
+    hub.end_headers()
+    packed = zlib.compressobj(9, zlib.DEFLATED, 31)
+    block = b" " * (1 << 20)
+    with contextlib.suppress(OSError):
+        while True:
+            hub.wfile.write(block if encoding == "identity" else packed.compress(block))
+            hub.sent[0] += 1
+    return None
+
+
+def hanging(hub: Hub) -> None:
+    time.sleep(5)
+
+
+def dripping(hub: Hub) -> None:
+    """A byte at a time, none of them late."""
+    with contextlib.suppress(OSError):
+        for byte in b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 1000:
+            hub.wfile.write(bytes([byte]))
+            time.sleep(0.05)
+
+
+HOSTILE: dict[str, Callable[[Hub], None]] = {
+    "evil/etag": lambda hub: as_the_hub(hub, ETag=f'"{OUTSIDE}"'),
+    "evil/linked": lambda hub: as_the_hub(hub, X_Linked_Etag=f'"{OUTSIDE}"'),
+    "evil/commit": lambda hub: as_the_hub(hub, X_Repo_Commit=OUTSIDE),
+    "evil/later": lambda hub: as_the_hub(hub, ETag=f'"{OUTSIDE if hub.command == "GET" else "e" * 64}"'),
+    "evil/huge": huge,
+    "evil/endless": endless,
+    "evil/packed": lambda hub: endless(hub, "gzip"),
+    "evil/hanging": hanging,
+    "evil/dripping": dripping,
+}
+
+
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
@@ -116,7 +178,8 @@ def endpoint() -> Iterator[str]:
 
 
 CODE = """
-import json, sys, txcalc
+import json, os, resource, sys, txcalc, txcalc.sources.hub
+txcalc.sources.hub.SECONDS = float(os.environ.get("SECONDS", 10))
 answers = []
 for source, weights in json.loads(sys.argv[1]):
     try:
@@ -125,6 +188,7 @@ for source, weights in json.loads(sys.argv[1]):
         answers.append([model.name, model.params, check, model.notes])
     except txcalc.TxcalcError as error:
         answers.append([str(error), error.exit_code])
+assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 1 << 20, "over 1 GiB"
 print(json.dumps(answers))
 """
 
@@ -230,3 +294,36 @@ def test_a_source_names_a_repository_and_a_revision(source: str, place: Reposito
 def test_another_text_is_refused(source: str) -> None:
     with pytest.raises(InputError, match="expected hf:org/name"):
         txcalc.load(source)
+
+
+@pytest.mark.slow
+def test_a_hostile_endpoint_writes_nothing_and_is_left_in_time(endpoint: str, tmp_path: Path, params: int) -> None:
+    home = tmp_path / "a" / "home"
+    Hub.sent[0] = 0
+    names = sorted(HOSTILE)
+    started = time.monotonic()
+    answers = ask(endpoint, home, *((f"hf:{name}", False) for name in names), SECONDS="2")
+    assert time.monotonic() - started < 30
+    for name, answer in zip(names, answers, strict=True):
+        assert answer[-1] == 2 and answer[0].startswith(f"hf:{name}: config.json "), answer
+    said = dict(zip(names, (answer[0] for answer in answers), strict=True))
+    assert "etag = '\"../../../../outside\"', which is no plain name" in said["evil/etag"]
+    assert "x-repo-commit = '../../../../outside', which is no plain name" in said["evil/commit"]
+    assert "has 3,221,225,472 bytes, more than 16,777,216" in said["evil/huge"]
+    assert "sends more than 16,777,216 bytes" in said["evil/endless"]
+    for name in ("evil/hanging", "evil/dripping"):
+        assert "the endpoint took over 2 s" in said[name] or "cannot be reached" in said[name]
+    assert Hub.sent[0] < 2000
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert not list(tmp_path.rglob("*outside*")) and not [
+        path for path in home.rglob("*") if path.stat().st_size > 1 << 29
+    ]
+
+
+@pytest.mark.parametrize("source", ["@/outside", "@../../outside", "@a//b", "@a/./b", "@a/", "@.", "@..", "@"])
+def test_a_revision_stays_where_it_belongs(source: str, endpoint: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="source is 'hf:org/tiny"):
+        txcalc.load("hf:org/tiny" + source)
+    for name in ("hf:../tiny", "hf:org/..", "hf:./tiny", "hf:/org/tiny", "hf:org/"):
+        with pytest.raises(InputError, match="source is 'hf:"):
+            txcalc.load(name)

@@ -151,7 +151,7 @@ def test_absent_structure_is_an_assumption_and_an_absent_size_an_error() -> None
         ({"hidden_size": True}, "hidden_size is True, expected a whole number above 0"),
         ({"hidden_size": 64.0}, "hidden_size is 64.0, expected a whole number above 0"),
         ({"hidden_size": -64}, "hidden_size is -64"),
-        ({"hidden_size": None}, "hidden_size is None"),
+        ({"hidden_size": None}, "hidden_size is null"),
         ({"hidden_size": [64]}, "hidden_size is [64]"),
         ({"hidden_size": 10**4000}, "hidden_size is "),
         ({"hidden_size": 66}, "num_attention_heads is 4, expected a divisor of the width = 66"),
@@ -167,8 +167,8 @@ def test_absent_structure_is_an_assumption_and_an_absent_size_an_error() -> None
         ({"rope_scaling": {"type": "shiny", "factor": 2}}, "rope_scaling.type is 'shiny', expected one of default"),
         ({"rope_scaling": "linear"}, "rope_scaling is 'linear', expected an object"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters.factor is missing, expected what 'yarn' needs"),
-        ({"rope_parameters": {"rope_theta": None}}, "rope_parameters.rope_theta is None, expected a number"),
-        ({"attention_bias": None}, "attention_bias is None"),
+        ({"rope_parameters": {"rope_theta": None}}, "rope_parameters.rope_theta is null, expected a number"),
+        ({"attention_bias": None}, "attention_bias is null"),
         ({"num_hidden_layers": 10**6}, "num_hidden_layers is 1000000"),
         ({"kéy": 1}, "'kéy' is 1, a key that is not understood"),
         ({"\ud800": 1}, "'\\ud800' is 1, a key that is not understood"),
@@ -495,7 +495,7 @@ def test_what_transformers_writes_is_read_and_its_nulls_are_kept(model_type: str
     kinds |= {alias: kinds[name] for alias, name in cls.attribute_map.items() if name in kinds}
     for key in sorted(c.asked & kinds.keys()):
         if kinds[key] in (int, bool):
-            with pytest.raises(InputError, match=rf"\b{key} is None"):
+            with pytest.raises(InputError, match=rf"\b{key} is null"):
                 read(full | {key: None})
 
 

@@ -13,6 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+MOST_TOLD = 40  # faults that a message lists
+MOST_UNKNOWN = 20  # of them, of keys that are not known
+
 
 class TxcalcError(Exception):
     """Anything txcalc refuses to do; `str(error)` is the whole message."""
@@ -35,13 +38,17 @@ class Fault:
 
 
 class Absent:
-    """The value of a key that is not there."""
+    """The value of a key that is not there, or that is there and says so."""
+
+    def __init__(self, word: str = "missing") -> None:
+        self.word = word
 
     def __repr__(self) -> str:
-        return "missing"
+        return self.word
 
 
 ABSENT = Absent()
+NULL = Absent("null")  # JSON's
 
 
 def shown(value: object, limit: int = 60) -> str:
@@ -68,7 +75,11 @@ class InputError(TxcalcError):
             (fault,) = self.faults
             named = isinstance(fault, Fault) and fault.key == self.where
             return str(fault) if named else f"{self.where}: {fault}"
-        return "\n".join([f"{self.where}: {len(self.faults)} faults", *(f"  {fault}" for fault in self.faults)])
+        told = [f"  {fault}" for fault in self.faults[:MOST_TOLD]]
+        more = len(self.faults) - len(told)
+        return "\n".join(
+            [f"{self.where}: {len(self.faults):,} faults", *told, *([f"  and {more:,} more"] if more else [])]
+        )
 
 
 class UnknownName(InputError):

@@ -7,10 +7,12 @@ missing, 130 Ctrl-C.
 
 from __future__ import annotations
 
+import codecs
 import gc
 import os
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -24,6 +26,20 @@ NAMES = (
     "show", "compare", "formula", "crossover", "kv", "presets", "sweep", "export", "diff", "deploy", "fit", "design",
     "train", "scale", "entropy", "verify", "calibrate", "trace",
 )  # fmt: skip
+
+
+# What is printed where standard output cannot hold a sign: in plain letters, or by its number.
+PLAIN = {
+    "×": "x", "·": "*", "…": "...", "–": "-", "—": "-", "─": "-", "≥": ">=", "≤": "<=", "→": "->", "²": "^2", "³": "^3",
+    "µ": "u", "√": "sqrt", "≈": "~", "Σ": "sum", "⌈": "ceil(", "⌉": ")", "−": "-", "∞": "inf",
+}  # fmt: skip
+
+
+def _spelled(error: UnicodeError) -> tuple[str, int]:
+    """The signs that an encoding lacks, spelled."""
+    assert isinstance(error, UnicodeEncodeError)
+    signs = error.object[error.start : error.end]
+    return "".join(PLAIN.get(sign, f"\\u{ord(sign):04x}") for sign in signs), error.end
 
 
 def _mute() -> None:
@@ -57,10 +73,6 @@ class Commands(TyperGroup):
         except BrokenPipeError:
             _mute()  # nothing more can be said to anyone
             raise typer.Exit(0) from None
-        except UnicodeEncodeError as error:
-            wanted = "expected UTF-8 (PYTHONIOENCODING=utf-8)"
-            typer.echo(f"txcalc: standard output is {error.encoding}, {wanted}", err=True)
-            raise typer.Exit(2) from None
         except OSError as error:
             _mute()
             typer.echo(f"txcalc: the result cannot be written: {(error.strerror or str(error)).lower()}", err=True)
@@ -101,6 +113,10 @@ def entry() -> None:
     if sys.stdout is None:
         typer.echo("txcalc: standard output is closed", err=True)
         sys.exit(2)
+    codecs.register_error("txcalc", _spelled)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "backslashreplace"):
+            stream.reconfigure(errors="txcalc")
     gc.set_threshold(200_000)  # what imports make is no garbage; looking through it costs verify a third
     try:
         app(prog_name="txcalc")

@@ -134,6 +134,8 @@ def _value(text: str) -> Any:
         return parse_tokens(text)
     except InputError:
         pass
+    if text.count(".") > 200:
+        return text  # a dotted key takes the square of its length
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError, ValueError):

@@ -35,7 +35,8 @@ def emit(
     image = picture(import_module("txcalc.render.plot")) if place and picture else None
     wrote = [save(image, place)] if image and place and place != "-" else []
     if format_ in _PLAIN:
-        sys.stdout.write(_PLAIN[format_](report) + "\n")
+        text = _PLAIN[format_](report)
+        sys.stdout.write((escaped(text) if format_ == "json" else text) + "\n")
     else:
         lines = as_lines(report, get_terminal_size((100, 24)).columns)
         sys.stdout.write(_styled(lines) if _coloured() else _plain(lines))
@@ -46,6 +47,17 @@ def emit(
     if format_ != "json":
         tell(report.notes)
     tell(wrote)
+
+
+def escaped(text: str) -> str:
+    """JSON whose letters standard output can hold."""
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        import json
+
+        return json.dumps(json.loads(text), indent=2)
+    return text
 
 
 def save(picture: Picture, place: str) -> str:

@@ -103,6 +103,8 @@ def checked(model: Model, held: Checkpoint | None) -> Model:
 
 def lone_checkpoint(source: str | Path) -> Checkpoint | None:
     """The checkpoint that `source` names where there is no config.json to make a model of."""
+    if not str(source).strip():
+        return None  # not the folder one is in
     path = Path(source)
     if path.suffix == ".safetensors" and _there(path) and not _there(path.with_name("config.json")):
         from txcalc.sources import safetensors

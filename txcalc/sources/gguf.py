@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from txcalc.checkpoint import Checkpoint, Tensor
 from txcalc.errors import Fault, InputError, MissingExtra, shown
 from txcalc.num import product
+from txcalc.sources import files
 
 MAX_HEADER = 1 << 26  # bytes that are walked; a vocabulary of 262,144 takes some 16 million
 MAX_TENSORS = 1 << 18
@@ -81,6 +82,7 @@ def _parts(path: Path, count: Any) -> list[Path]:
 def _file(path: Path, known: Types) -> Header:
     where = str(path)
     try:
+        files.regular(path)
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Walk(data, where, known).header()
     except (OSError, ValueError) as error:

@@ -2,21 +2,28 @@
 
 `huggingface_hub` does the work, with its cache, token, endpoint (`HF_ENDPOINT`) and offline mode (`HF_HUB_OFFLINE`);
 here its ways to fail become one line each. Only config.json and the headers of checkpoints are fetched, never a weight.
+
+An endpoint is not trusted: what it sends is bounded in size and time, and what the client would make a path of (a
+revision, a commit, an ETag) must be a plain name before the client sees it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from txcalc.checkpoint import Checkpoint, Tensor
-from txcalc.errors import Fault, InputError, MissingExtra
+from txcalc.errors import Fault, InputError, MissingExtra, shown
 from txcalc.sources import huggingface, safetensors
 
 T = TypeVar("T")
 WORKERS = 8  # headers fetched side by side
+SECONDS = 10.0  # for one request and what it answers
+ALL_SECONDS = 120.0  # for the headers of a checkpoint
+MAX_HEADER = 100_000_000  # bytes of a safetensors header, by its format
 
 
 class Repository(NamedTuple):
@@ -31,10 +38,18 @@ class Repository(NamedTuple):
 
 def repository(source: str) -> Repository:
     """`hf:org/name@revision` in its parts. Errors: `InputError`."""
-    found = re.fullmatch(r"hf:((?:[\w.-]+/)?[\w.-]+)(?:@([\w./-]+))?", source.strip(), re.ASCII)
+    found = re.fullmatch(r"hf:([\w.-]+(?:/[\w.-]+)?)(?:@([\w./-]+))?", source.strip(), re.ASCII)
     if not found:
         raise InputError("source", [Fault("source", source, "hf:org/name or hf:org/name@revision")])
+    for part in (*found[1].split("/"), *(found[2] or "main").split("/")):
+        if not plain(part):  # the client makes a path of each
+            raise InputError("source", [Fault("source", source, "names and revisions without empty parts, . and ..")])
     return Repository(found[1], found[2])
+
+
+def plain(name: str) -> bool:
+    """True for what is one step of a path and stays where it is."""
+    return bool(re.fullmatch(r"[\w.+=-]+", name, re.ASCII)) and name not in (".", "..")
 
 
 def read(place: Repository, ignore: Sequence[str] = ()) -> huggingface.Description:
@@ -44,7 +59,7 @@ def read(place: Repository, ignore: Sequence[str] = ()) -> huggingface.Descripti
 
 def parsed(place: Repository) -> tuple[Any, str, str]:
     """The JSON of a repository's config.json, what errors call it, and a name for the model."""
-    data = Path(_download(place, "config.json")).read_bytes()
+    data = _download(place, "config.json")
     return huggingface.parsed(data, str(place)), str(place), place.name.rpartition("/")[2]
 
 
@@ -72,9 +87,15 @@ def headers(place: Repository) -> Checkpoint:
     from concurrent.futures import ThreadPoolExecutor
 
     where = f"{place} {safetensors.INDEX}"
-    names = safetensors.listed_files(Path(_download(place, safetensors.INDEX)).read_bytes(), where)
-    with ThreadPoolExecutor(WORKERS) as pool:
-        return safetensors.joined(where, names, dict(zip(names, pool.map(header, names), strict=True)))
+    names = safetensors.listed_files(_download(place, safetensors.INDEX), where)
+    pool = ThreadPoolExecutor(WORKERS)
+    try:
+        found = list(pool.map(header, names, timeout=ALL_SECONDS))
+    except TimeoutError:
+        raise InputError(where, [f"the headers of its {len(names):,} files took over {ALL_SECONDS:.0f} s"]) from None
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    return safetensors.joined(where, names, dict(zip(names, found, strict=True)))
 
 
 def _client() -> Any:
@@ -85,17 +106,84 @@ def _client() -> Any:
     return huggingface_hub
 
 
-def _download(place: Repository, file: str) -> str:
-    """A file's place in the client's cache."""
+class _Hostile(Exception):
+    """An answer that no hub gives."""
+
+
+def _download(place: Repository, file: str) -> bytes:
+    """What a file holds, by way of the client's cache; a byte too many where it is too large."""
     client = _client()
 
     def fetch() -> str:
         if not isinstance(client.try_to_load_from_cache(place.name, file, revision=place.revision), str):
             # Fails at once, where the download would try again for half a minute.
-            client.get_hf_file_metadata(client.hf_hub_url(place.name, file, revision=place.revision))
+            found = client.get_hf_file_metadata(client.hf_hub_url(place.name, file, revision=place.revision))
+            if found.size is not None and found.size > huggingface.MAX_BYTES:
+                raise _Hostile(f"{file} has {found.size:,} bytes, more than {huggingface.MAX_BYTES:,}")
         return str(client.hf_hub_download(place.name, file, revision=place.revision))
 
-    return _asked(place, file, fetch)
+    with Path(_asked(place, file, fetch)).open("rb") as held:
+        return held.read(huggingface.MAX_BYTES + 1)
+
+
+_asking = threading.local()
+
+
+def _guard(response: Any) -> None:
+    """Refuses an answer to one of our requests that would lead the client astray, and bounds its body."""
+    if not getattr(_asking, "since", None):
+        return  # somebody else's request, by the same client
+    headers = response.headers
+    for key in ("x-repo-commit", "etag", "x-linked-etag"):
+        value = headers.get(key)
+        if value is not None and not plain(value.removeprefix("W/").strip('"')):
+            raise _Hostile(f"the endpoint answers with {key} = {shown(value)}, which is no plain name")
+    most = MAX_HEADER if response.url.path.endswith(".safetensors") else huggingface.MAX_BYTES
+    if headers.get("content-encoding", "identity") != "identity":
+        most //= 64  # it grows when it is unpacked
+    stream = response.stream
+    (base,) = (cls for cls in type(stream).__mro__ if cls.__name__ == "SyncByteStream")
+
+    class Bounded(base):  # type: ignore[misc, valid-type]
+        def __iter__(self) -> Iterator[bytes]:
+            size = 0
+            for chunk in stream:
+                size += len(chunk)
+                if size > most:
+                    raise _Hostile(f"the endpoint sends more than {most:,} bytes")
+                yield chunk
+
+        def close(self) -> None:
+            stream.close()
+
+    response.stream = Bounded()
+
+
+def _in_time(request: Callable[[], T]) -> T:
+    """The result of a request, made in a thread that is left behind where it takes too long."""
+    from huggingface_hub import get_session
+
+    hooks = get_session().event_hooks["response"]
+    if _guard not in hooks:
+        hooks.append(_guard)
+    result: list[T] = []
+    failure: list[BaseException] = []
+
+    def work() -> None:
+        _asking.since = True
+        try:
+            result.append(request())
+        except BaseException as error:
+            failure.append(error)
+
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    worker.join(SECONDS)
+    if failure:
+        raise failure[0]
+    if not result:
+        raise _Hostile(f"the endpoint took over {SECONDS:.0f} s")
+    return result[0]
 
 
 def _asked(place: Repository, file: str, request: Callable[[], T]) -> T:
@@ -103,7 +191,9 @@ def _asked(place: Repository, file: str, request: Callable[[], T]) -> T:
     from huggingface_hub import errors
 
     try:
-        return request()
+        return _in_time(request)
+    except _Hostile as refused:
+        why = f"{file} is not read: {refused}"
     except errors.GatedRepoError:
         why = "is gated: ask for access on its page, then hf auth login, or set HF_TOKEN"
     except errors.RevisionNotFoundError:

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from txcalc.errors import Fault, InputError, UnknownName
+from txcalc.sources import files
 
 MAX_BYTES = 1 << 20
+MAX_DOTS = 200  # in a line
 
 
 @cache
@@ -70,18 +72,15 @@ def is_own(found: tuple[Mapping[str, Any], str, tuple[str, ...], tuple[str, ...]
 def read(path: Path) -> tuple[Mapping[str, Any], str]:
     """A description in a TOML file; every way a file can fail is one line."""
     where = str(path)
-    try:
-        if path.is_dir():
-            raise InputError(where, ["is a directory, expected a description (.toml) or a preset's name"])
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(where, [f"cannot be read: {reason.lower()}"]) from None
+    if path.is_dir():
+        raise InputError(where, ["is a directory, expected a description (.toml) or a preset's name"])
+    data = files.read(path, MAX_BYTES)
     if len(data) > MAX_BYTES:
         raise InputError(where, [f"is larger than {MAX_BYTES:,} bytes, expected a description (.toml)"])
     if not data.strip():
         raise InputError(where, ["is empty, expected a description (.toml)"])
+    if any(line.count(b".") > MAX_DOTS for line in data.splitlines()):  # a dotted key takes the square of its length
+        raise InputError(where, ["is not valid TOML: nested too deep"])
     try:
         raw = tomllib.loads(data.decode())
     except UnicodeDecodeError:

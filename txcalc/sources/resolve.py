@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from txcalc.errors import ABSENT, Fault, InputError, nearest, shown
+from txcalc.errors import ABSENT, MOST_UNKNOWN, Fault, InputError, nearest, shown
 from txcalc.model import MIXERS
 from txcalc.sources.rules import SOUND, Table, Told, Unsound, check_halves, check_layer, check_stack
 from txcalc.sources.spec import (
@@ -88,11 +88,13 @@ class Resolver:
             result.faulty.update(fields)
             return result
         result.written = raw
-        for key in raw:
-            if key not in fields and key not in extra:
-                near = nearest(str(key), [*fields, *extra])
-                mend = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(fields)}"
-                self.faults.append(f"{shown(written(homes, f'{prefix}{key}'))[1:-1]} is not a key ({mend})")
+        unknown = [key for key in raw if key not in fields and key not in extra]
+        for key in unknown[:MOST_UNKNOWN]:
+            near = nearest(str(key), [*fields, *extra])
+            mend = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(fields)}"
+            self.faults.append(f"{shown(written(homes, f'{prefix}{key}'))[1:-1]} is not a key ({mend})")
+        if len(unknown) > MOST_UNKNOWN:
+            self.faults.append(f"{len(unknown) - MOST_UNKNOWN:,} further keys of {name or 'it'} are none")
         for key, field in fields.items():
             try:
                 if key in raw:

@@ -15,6 +15,7 @@ from typing import Any
 from txcalc.checkpoint import Checkpoint, Tensor
 from txcalc.errors import Fault, InputError, shown
 from txcalc.num import product
+from txcalc.sources import files
 
 MAX_HEADER = 100_000_000  # the format's own limit
 MAX_TENSORS = 1 << 18  # in one file; the largest models store some 200,000 in 60 files
@@ -125,24 +126,16 @@ def _together(where: str, files: Mapping[str, list[Tensor]]) -> Checkpoint:
 
 
 def _bytes(path: Path, limit: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            data = file.read(limit + 1)
-    except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from None
+    data = files.read(path, limit)
     if len(data) > limit:
         raise InputError(str(path), [f"is larger than {limit:,} bytes"])
     return data
 
 
-def _unreadable(path: Path, error: OSError | ValueError) -> InputError:
-    reason = getattr(error, "strerror", None) or str(error)
-    return InputError(str(path), [f"cannot be read: {reason.lower()}"])
-
-
 def _file(path: Path) -> list[Tensor]:
     where = str(path)
     try:
+        files.regular(path)
         size = path.stat().st_size
         with path.open("rb") as file:
             start = file.read(8)
@@ -156,7 +149,7 @@ def _file(path: Path) -> list[Tensor]:
                 raise InputError(where, [f"has a header of {length:,} bytes, expected at most {MAX_HEADER:,}"])
             header = file.read(length)
     except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from None
+        raise files.unreadable(path, error) from None
     return parse(header, where, size - 8 - length)
 
 

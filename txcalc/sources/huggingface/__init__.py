@@ -15,7 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from txcalc.errors import ABSENT, Fault, InputError, UnknownName, shown
+from txcalc.errors import ABSENT, NULL, Fault, InputError, UnknownName, shown
+from txcalc.sources import files
 from txcalc.sources.huggingface import library
 from txcalc.sources.huggingface.config import Config, bare, printable
 from txcalc.sources.huggingface.families import PREDICTING, PREDICTORS, READERS, REFUSED, WRAPPERS
@@ -38,14 +39,11 @@ def parsed_file(source: str | Path) -> tuple[Any, str, str]:
     """The JSON of a config.json (`read` says where it may be), what errors call it, and a name for the model."""
     if source == "-":
         return parsed(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input"), "standard input", ""
+    if not str(source).strip():
+        raise InputError("source", ["is empty, expected a config.json"])
     path = Path(source)
     path = path / "config.json" if path.is_dir() else path
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(str(path), [f"cannot be read: {reason.lower()}"]) from None
+    data = files.read(path, MAX_BYTES)
     name = path.resolve().parent.name if path.name == "config.json" else path.stem
     return parsed(data, str(path)), str(path), name
 
@@ -57,11 +55,21 @@ def parsed(data: bytes, where: str) -> Any:
     if not data.strip():
         raise InputError(where, ["is empty, expected a config.json"])
     try:
-        return json.loads(data.decode("utf-8-sig"))
+        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=_once)
     except UnicodeDecodeError:
         raise InputError(where, ["is not text, expected a config.json"]) from None
     except (ValueError, RecursionError) as error:
         raise InputError(where, [f"is not valid JSON: {str(error) or 'nested too deep'}"]) from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object, none of whose keys stands twice with different values."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next((key for key, value in pairs if found[key] != value), None)
+        if twice is not None:
+            raise ValueError(f"{shown(twice)} is there twice, with different values")
+    return found
 
 
 def describe(data: Any, where: str = "config.json", name: str = "", ignore: Sequence[str] = ()) -> Description:
@@ -132,7 +140,7 @@ def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
     if len(types) == 1:
         return types[0], [f"model_type = {types[0]!r}, which has the class {cls}"]
     if not isinstance(model_type, str) or not model_type:
-        got = ABSENT if "model_type" not in data else model_type
+        got = ABSENT if "model_type" not in data else NULL if model_type is None else model_type
         raise InputError(where, [Fault("model_type", got, "the name of an architecture, such as 'llama'")])
     return model_type, []
 

@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from txcalc.errors import ABSENT, Fault, InputError, shown
+from txcalc.errors import ABSENT, MOST_UNKNOWN, NULL, Fault, InputError, shown
 from txcalc.sources.huggingface.fields import WHOLE, refuses_null
 from txcalc.sources.huggingface.library import size_of, unnamed
 from txcalc.sources.huggingface.neutral import is_neutral
 from txcalc.sources.spec import MAX_LAYERS, Wrong, count, flag, layers, real, size, text
+
+MAX_KEYS = 10_000  # of one object
 
 
 class _Required:
@@ -79,7 +81,7 @@ class Config:
 
     def fault(self, key: str, got: object, expected: str, fix: str = "") -> None:
         self.faulty.add(key)
-        self.faults.append(Fault(self.path + printable(key), got, expected, fix))
+        self.faults.append(Fault(self.path + printable(key), NULL if got is None else got, expected, fix))
 
     def size(self, *names: str, default: Any = REQUIRED, null: Any = REQUIRED) -> Any:
         """A whole number above 0. `default` is what the class takes when the key is absent, `null` when it is null."""
@@ -167,7 +169,11 @@ class Config:
         """A fault for every key that was not asked for and is not known to be neutral, and for one that was and has a
         value that transformers refuses, used or not. A key that the type's own code does not name is passed over with a
         note where its value can be no size, or repeats one that was read."""
+        if len(self.data) > MAX_KEYS:
+            self.faults.append(f"{self.path[:-1] or 'it'} holds {len(self.data):,} keys, expected at most {MAX_KEYS:,}")
+            return
         passed: list[str] = []
+        unknown = 0
         for key, value in self.data.items():
             if key in self.asked and key not in self.faulty:
                 if value is None and refuses_null(self.model_type, key):
@@ -178,11 +184,17 @@ class Config:
                 if self._harmless(key, value):
                     passed.append(f"{printable(key)} = {shown(value, 30)}")
                     continue
+                unknown += 1
+                if unknown > MOST_UNKNOWN:
+                    continue
                 self.faults.append(
                     f"{self.path}{printable(key)} is {shown(value)}, a key that is not understood "
                     f"in a config of {self.model_type} and may change a size "
                     f"(--ignore {self.path}{printable(key)} if it does not)"
                 )
+        if unknown > MOST_UNKNOWN:
+            more = f"{unknown - MOST_UNKNOWN:,} further keys"
+            self.faults.append(f"{more}{f' of {self.path[:-1]}' if self.path else ''} that are not understood")
         if passed:
             more = f" and {len(passed) - 8:,} more" if len(passed) > 8 else ""
             where = f" in {self.path.rstrip('.')}" if self.path else ""
@@ -243,7 +255,7 @@ class Config:
             return value
         first, value = next(iter(values.items()))
         for other, twin in values.items():
-            if type(twin) is not type(value) or twin != value:
+            if type(twin) is not type(value) or (twin != value and twin == twin):
                 self.fault(other, twin, f"{shown(value)}, for {first} says the same thing")
         self._take((first,), value)
         try:

@@ -1,0 +1,51 @@
+"""What a file that a user names holds: bounded in size, and never waited for without end."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import time
+from pathlib import Path
+
+from txcalc.errors import InputError
+
+SECONDS = 10.0  # that a pipe may take
+
+
+def read(path: Path, limit: int) -> bytes:
+    """A file's first bytes: up to `limit`, and one more where it holds more. Errors: `InputError`."""
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+            piped = stat.S_ISFIFO(os.fstat(file.fileno()).st_mode)
+            return _piped(file.fileno(), limit) if piped else file.read(limit + 1)
+    except (OSError, ValueError) as error:
+        raise unreadable(path, error) from None
+
+
+def regular(path: Path) -> None:
+    """An `InputError` for what is there and no regular file: a pipe has no length, and may never end."""
+    if path.exists() and not path.is_file():
+        raise InputError(str(path), ["cannot be read: not a regular file"])
+
+
+def unreadable(path: Path, error: OSError | ValueError) -> InputError:
+    """Why a file cannot be read, in a line."""
+    reason = getattr(error, "strerror", None) or str(error)
+    return InputError(str(path), [f"cannot be read: {reason.lower()}"])
+
+
+def _piped(descriptor: int, limit: int) -> bytes:
+    """What a pipe's writers write; nothing where it has none."""
+    data, end = b"", time.monotonic() + SECONDS
+    while len(data) <= limit:
+        try:
+            chunk = os.read(descriptor, 1 << 20)
+        except BlockingIOError:  # it has a writer, who has not written yet
+            if not select.select([descriptor], [], [], max(0.0, end - time.monotonic()))[0]:
+                raise OSError(0, f"its writer took over {SECONDS:.0f} s") from None
+            continue
+        if not chunk:
+            break
+        data += chunk
+    return data

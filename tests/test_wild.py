@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,7 @@ from txcalc.errors import InputError
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe, library
 
-sys.path.insert(0, str(Path(__file__).parent / "evidence"))
-from configs import judge
+judge = runpy.run_path(str(Path(__file__).parent / "evidence" / "configs.py"))["judge"]
 
 DATA = Path(__file__).parent / "data" / "hf"
 WILD: dict[str, dict[str, Any]] = json.loads((DATA / "wild.json").read_text())

@@ -7,8 +7,10 @@ by name (`SUSPECT`).
 
 bare     TPOT: one decode step of all sequences at the mean context
 share    the same, and the prompts' share of the time: concurrency · prompt/(answer · prefill rate)
-TTFT     a prompt alone
-tokens   answers' tokens/s per GPU, from share and TTFT, against the same from the measured TTFT and TPOT
+TPOT     of the steady state, where fewer decode than have asked
+alone    TTFT: a prompt alone
+TTFT     of the steady state
+tokens   answers' tokens/s per GPU of the steady state, against those of the measured TTFT and TPOT
 """
 
 from __future__ import annotations
@@ -23,11 +25,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from txcalc import hardware, load
-from txcalc.errors import TxcalcError
+from txcalc.errors import InputError, TxcalcError
 from txcalc.model import Model
-from txcalc.planning.deployment import engine
-from txcalc.planning.parallelism import Layout, Sharding
-from txcalc.planning.roofline import Pace
+from txcalc.planning.deployment import Deployment, engine
+from txcalc.planning.layout import Layout
+from txcalc.planning.steady import Steady
+from txcalc.planning.timing import Timer, request
 
 DATA = Path(__file__).parent.parent / "data" / "serving"
 PRESETS = {
@@ -39,6 +42,7 @@ PRESETS = {
     "Llama-3.1-70B": "llama-3.1-70b",
 }
 GPUS = {"h100_sxm": "h100-sxm", "h200_sxm": "h200", "b200_sxm": "b200", "b300_sxm": "b300"}
+FIGURES = ("bare", "share", "TPOT", "alone", "TTFT", "tokens")
 DENSE = ("Qwen3-32B", "Llama-3.1-70B")
 
 
@@ -70,22 +74,26 @@ class Row(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What the library says of a row, in seconds and tokens/s."""
+    """What the library says of a row, in seconds and tokens/s per GPU."""
 
     row: Row
     bare: float
     share: float
+    alone: float
+    tpot: float
     ttft: float
+    rate: float
 
     @property
     def ratios(self) -> dict[str, float]:
         row = self.row
-        rate = output(row.concurrency, row.answer, self.ttft, self.share) / (row.tp * row.dp)
         return {
             "bare": self.bare / row.tpot,
             "share": self.share / row.tpot,
+            "TPOT": self.tpot / row.tpot,
+            "alone": self.alone / row.ttft,
             "TTFT": self.ttft / row.ttft,
-            "tokens": rate / row.rate,
+            "tokens": self.rate / row.rate,
         }
 
 
@@ -163,29 +171,29 @@ def model(name: str) -> Model:
 
 
 @cache
-def sharding(name: str) -> Sharding:
-    return Sharding(model(name))
-
-
-@cache
-def pace(name: str, gpu: str, layout: Layout, weights: str, kv: str, kernels: str) -> Pace:
+def deployment(name: str, gpu: str, weights: str, kv: str, kernels: str) -> Deployment:
     how = replace(engine(model(name), weights=weights, kv=kv), kernels=kernels)
-    return Pace(model(name), sharding(name), layout, hardware.load(GPUS.get(gpu, gpu)), how)
+    return Deployment(model(name), hardware.load(GPUS.get(gpu, gpu)), how)
 
 
 @cache
-def prefill(found: Pace, prompt: int) -> tuple[float, float]:
-    """TTFT of a prompt alone, and prompt tokens/s of all GPUs."""
-    return found.prefill(prompt).achievable, found.prefill_rate(prompt) * found.layout.dp
+def timer(held: Deployment, prompt: int, answer: int) -> Timer:
+    return Timer(held, request(prompt + answer, prompt, answer=answer), prompt + answer)
 
 
 def predict(row: Row) -> Found:
     layout = Layout(tp=row.tp, dp=row.dp, ep=row.ep)
-    found = pace(row.name, row.gpu, layout, form(row), cache_of(row), row.engine.split()[0])
+    held = deployment(row.name, row.gpu, form(row), cache_of(row), row.engine.split()[0])
+    if faults := held.sharding.faults(layout):
+        raise InputError(f"layout {layout}", faults)
+    timing = timer(held, row.prompt, row.answer)
+    pace, point = timing.pace(layout), timing.point(layout, row.concurrency)
     each = -(-row.concurrency // row.dp)
-    step = found.step(each, row.prompt + row.answer // 2, busy=found.busy(row.concurrency)).achievable
-    alone, rate = prefill(found, row.prompt)
-    return Found(row, step, step + row.concurrency * row.prompt / (row.answer * rate), alone)
+    step = pace.step(each, row.prompt + row.answer // 2, busy=pace.busy(row.concurrency)).achievable
+    share = row.concurrency * row.prompt / (row.answer * point.input * layout.gpus)
+    steady = point.steady
+    assert isinstance(steady, Steady) and steady.tpot
+    return Found(row, step, step + share, point.ttft.achievable, steady.tpot, steady.ttft, point.served)
 
 
 def twin(row: Row) -> tuple[object, ...]:
@@ -242,7 +250,7 @@ def report(found: list[Found], by: Iterable[str], what: Iterable[str]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--by", nargs="+", choices=KEYS, default=["all", "kind", "format", "engine", "band", "gpu"])
-    parser.add_argument("--what", nargs="+", choices=("bare", "share", "TTFT", "tokens"), default=["bare", "share"])
+    parser.add_argument("--what", nargs="+", choices=FIGURES, default=["share", "TPOT", "TTFT", "tokens"])
     parser.add_argument("--only", default="", help="rows whose cell contains the text")
     parser.add_argument("--every", type=int, default=1, help="each n-th row alone")
     asked = parser.parse_args()

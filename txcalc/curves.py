@@ -33,6 +33,7 @@ OF = {
 KINDS = ("matmul", "experts", "attention")
 # Dtypes that were not measured, and those whose curves stand for them.
 ALIKE = {"fp6": "fp8", "int8": "fp8", "fp8-block": "fp8", "int4": "fp4", "mxfp4": "w4", "fp4": "fp8"}
+ALIKE |= {"decode-fp8": "decode", "latent_decode-fp8": "latent_decode"}
 
 
 class Curve(NamedTuple):
@@ -111,7 +112,8 @@ class Efficiency:
 
     curves      by class: `matmul.bf16`, `experts.fp8`, `attention.prefill`, …; an engine's own before it, as in
                 `trtllm.experts.fp8`. The classes of products are dtypes that are multiplied in, `fp8-block` with scales
-                by block, `w8`, `w4` and `mxfp4` for weights that are stored narrow and multiplied wide
+                by block, `w8`, `w4` and `mxfp4` for weights that are stored narrow and multiplied wide; `-fp8` is of a
+                cache of eight bits or less
     links       by kind of collective: `all_reduce`; `all_to_all` for every other
     memory      share of the bandwidth that all else reaches: norms, activations, lookups, scans
     launch_s    seconds that all else takes to start

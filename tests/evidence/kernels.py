@@ -14,6 +14,7 @@ import argparse
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -121,11 +122,14 @@ def chosen(by: Mapping[str, float], engine: str) -> float | None:
 
 
 def static(data: Path, gpu: str) -> dict[tuple[int, int], float]:
-    """Seconds that finding a scale takes, by rows and columns: TensorRT-LLM's fp8 checkpoints bring the scales of their
-    inputs, and the product was measured with finding one."""
+    """Seconds that finding a scale and applying it takes, by rows and columns: the product was measured with both, but
+    TensorRT-LLM's fp8 checkpoints bring the scales of their inputs, and the norm or activation before applies them."""
     key = lambda row: (row["m"], row["k"]) if row["quant_dtype"] == "fp8" else None  # noqa: E731
-    found = tables(data, gpu, "quantize/trtllm/*/computescale_perf.parquet", key)
-    return {size: min(by.values()) for size, by in found.items()}
+    seconds: dict[tuple[int, int], float] = defaultdict(float)
+    for name in ("computescale", "scale_matrix"):
+        for size, by in tables(data, gpu, f"quantize/trtllm/*/{name}_perf.parquet", key).items():
+            seconds[size[0], size[1]] += min(by.values())
+    return seconds
 
 
 def products(data: Path, gpus: Mapping[str, str], dtype: str, engine: str) -> None:
@@ -207,34 +211,35 @@ def experts(data: Path, gpus: Mapping[str, str], dtype: str, engine: str) -> Non
     told(f"{owner(engine)}.experts.{dtype}", best, model(**best), taken)
 
 
-def attention(data: Path, gpus: Mapping[str, str], kind: str) -> None:
+def attention(data: Path, gpus: Mapping[str, str], kind: str, dtype: str, engine: str) -> None:
     rows = []
+
+    def key(row: dict[str, Any]) -> tuple[Any, ...] | None:
+        if row["beam_width"] != 1 or row.get("window_size") or row["attn_dtype"] != "bfloat16":
+            return None
+        if not 4 <= row["num_heads"] / row["num_key_value_heads"] <= 16 or row["head_dim"] not in (64, 128):
+            return None
+        if row["kv_cache_dtype"] != dtype or row["batch_size"] > 512:
+            return None
+        sizes = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim")
+        return tuple(row[size] for size in sizes)
+
     for gpu, preset in gpus.items():
         card = hardware.load(preset)
-
-        def key(row: dict[str, Any]) -> tuple[Any, ...] | None:
-            if row["beam_width"] != 1 or row.get("window_size") or row["attn_dtype"] != "bfloat16":
-                return None
-            if not 4 <= row["num_heads"] / row["num_key_value_heads"] <= 16 or row["head_dim"] not in (64, 128):
-                return None
-            sizes = ("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "kv_cache_dtype")
-            return tuple(row[size] for size in sizes) if row["batch_size"] <= 512 else None
-
         found = tables(data, gpu, f"attention/*/*/{kind}_attention_perf.parquet", key)
-        for (batch, tokens, step, heads, kv, width, dtype), by in found.items():
-            if kind == "context" and (dtype != "bfloat16" or tokens < 64):
+        for (batch, tokens, step, heads, kv, width), by in found.items():
+            prefill = kind == "context"
+            if (tokens if prefill else step + 1) < 64 or (taken := chosen(by, engine)) is None:
                 continue
-            if kind == "generation" and step < 63:
-                continue
-            keys, size = (tokens, 2) if kind == "context" else (step + 1, 1 if dtype == "fp8" else 2)
-            pairs = batch * heads * (tokens * (tokens + 1) / 2 if kind == "context" else keys)
+            keys, size = tokens if prefill else step + 1, 1 if dtype == "fp8" else 2
+            pairs = batch * heads * (tokens * (tokens + 1) / 2 if prefill else keys)
             read = 2 * batch * keys * kv * width * size + 4 * batch * tokens * heads * width
             peak = card.peaks["bf16"]
             if gpu in CACHES and 2e6 < read < 1.5 * CACHES[gpu]:
                 continue
-            rows.append(
-                (read / card.bandwidth, 4 * width * pairs / peak, pairs / peak, keys, np.median(list(by.values())))
-            )
+            rows.append((read / card.bandwidth, 4 * width * pairs / peak, pairs / peak, keys, taken))
+    if not rows:
+        return
     memory_, compute_, score_, depth, taken = columns(rows)
 
     def model(start_s: float, depth_s: float, memory: float, compute: float, blend: float, score: float) -> Array:
@@ -246,7 +251,8 @@ def attention(data: Path, gpus: Mapping[str, str], kind: str) -> None:
     if kind == "context":
         start["score"], steps["score"] = 300.0, 100.0
     best = fit(model, taken, start, steps)
-    told("curve.attention." + {"context": "prefill", "generation": "decode"}[kind], best, model(**best), taken)
+    name = {"context": "prefill", "generation": "decode"}[kind] + ("-fp8" if dtype == "fp8" else "")
+    told(f"{owner(engine)}.attention.{name}", best, model(**best), taken)
 
 
 def latent(data: Path, gpus: Mapping[str, str], kind: str) -> None:
@@ -326,7 +332,9 @@ def classes(data: Path, gpus: Mapping[str, str]) -> dict[str, Callable[[], None]
         for dtype in EXPERTS:
             found[f"{engine}.experts.{dtype}"] = partial(experts, data, gpus, dtype, engine)
     for kind in ("context", "generation"):
-        found[f"attention.{kind}"] = partial(attention, data, gpus, kind)
+        for engine, dtype in product(("", *ENGINES), ("bfloat16", "fp8")):
+            if kind == "generation" or dtype == "bfloat16":
+                found[f"{engine}.attention.{kind}.{dtype}"] = partial(attention, data, gpus, kind, dtype, engine)
         found[f"latent.{kind}"] = partial(latent, data, gpus, kind)
     for name in ("all_reduce", "all_to_all"):
         found[f"link.{name}"] = partial(links, data, gpus, name)

@@ -106,6 +106,9 @@ SUSPECT: dict[str, Callable[[Row], bool]] = {
     "its tp is attention's data parallelism": lambda row: row.gpu.startswith("gb") and row.tp > 16,
     "no number of copies": lambda row: row.dp < 1 or row.ep < 1,
     "fewer requests ran than were asked for: TTFT above 60 s": lambda row: row.ttft > 60,
+    "its tokens come 1.3 times as fast as at a quarter of the requests or less": lambda row: (
+        1.3 * row.tpot < slower()[cell(row)].get(row.concurrency, 0.0)
+    ),
     "85 to 92 ms whatever the layout and the concurrency": lambda row: row.name == "DeepSeek-R1-NVFP4",
     "its twin on the same GPUs and layout takes 1.35 times as long or more: multi-token prediction": lambda row: (
         "DeepSeek" in row.name and twins()[twin(row)] > 1.35 * row.tpot
@@ -199,6 +202,26 @@ def predict(row: Row) -> Found:
 def twin(row: Row) -> tuple[object, ...]:
     """What decides a server's speed, but for what rows do not say."""
     return row.gpu, form(row), row.tp, row.dp, row.ep, row.concurrency, row.prompt, row.answer, row.engine.split()[0]
+
+
+def cell(row: Row) -> tuple[object, ...]:
+    """A server whatever its load."""
+    return row.name, row.gpu, form(row), row.tp, row.dp, row.ep, row.prompt, row.answer, row.engine.split()[0]
+
+
+@cache
+def slower() -> dict[tuple[object, ...], dict[int, float]]:
+    """Of each server and concurrency the longest TPOT among those of at most a quarter of it."""
+    found: dict[tuple[object, ...], list[Row]] = defaultdict(list)
+    for row in rows():
+        found[cell(row)].append(row)
+    return {
+        key: {
+            row.concurrency: max((one.tpot for one in ones if 4 * one.concurrency <= row.concurrency), default=0.0)
+            for row in ones
+        }
+        for key, ones in found.items()
+    }
 
 
 @cache

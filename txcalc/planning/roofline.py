@@ -347,6 +347,7 @@ class Rank:
         products = [op for op in entry.operations if isinstance(op, MatMul)]
         deciding = work.decoding and float(work.tokens) <= MOST_QUERIES
         name = ("latent_" if isinstance(entry.leaf, LatentCore) else "") + ("decode" if deciding else "prefill")
+        name += "-fp8" if deciding and self.engine.cache_bits <= 8 else ""
         curve = self.efficiency.curve("attention", name, self.engine.kernels)
         score = 2.0 * float(products[0].k) + (2.0 * float(products[-1].n) if len(products) > 1 else 0.0)
         start = float(entry.runs) * (curve.start_s + curve.depth_s * float(products[0].n))

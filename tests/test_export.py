@@ -40,10 +40,18 @@ def run(*argv: str, **env: str) -> Any:
 def test_a_preset_comes_back_from_toml_leaf_by_leaf(preset: str) -> None:
     model = txcalc.load(preset)
     written = to_toml(model)
-    back = build(tomllib.loads(written), "back")
+    back = build(tomllib.loads(written), "back", written=True)
     assert rows(back, batch=2, tokens=5) == rows(model, batch=2, tokens=5)
     assert back.spec["params"] == model.params
     assert to_toml(back).splitlines()[1:] == written.splitlines()[1:]  # the first names it
+
+
+def test_what_a_change_has_taken_away_is_not_written() -> None:
+    """A file's keys must count: a gate on no shared experts would be refused."""
+    model = txcalc.load("qwen3-next-80b-a3b", {"n_shared": 0})
+    raw = tomllib.loads(to_toml(model))
+    assert model.raw["experts"]["shared_gate"] and "shared_gate" not in raw["experts"]
+    assert rows(build(raw, "back", written=True)) == rows(model)
 
 
 @each_preset

@@ -20,6 +20,7 @@ from txcalc.sources.explicit import kinds_in_order
 from txcalc.sources.huggingface import reader_of
 from txcalc.sources.huggingface.config import ACTIVATIONS, Config
 from txcalc.sources.huggingface.families import READERS, REFUSED, WRAPPERS
+from txcalc.sources.idle import pruned
 
 Raw = dict[str, Any]
 
@@ -31,7 +32,7 @@ def to_toml(model: Model) -> str:
     """
     ledger = model.ledger()
     stale = ("name", "params", "active", "published", *(("source",) if is_changed(model) else ()))
-    raw = {key: value for key, value in model.raw.items() if key not in stale}
+    raw = {key: value for key, value in pruned(model.raw).items() if key not in stale}
     params, active = ledger.total("params"), ledger.total("active")
     counts = {"params": params} | ({"active": active} if active != params else {})
     if params == model.spec["params"] and model.spec["published"]:

@@ -39,6 +39,16 @@ def idle_keys(raw: Raw, after: Raw, spelling: Mapping[str, str]) -> list[str]:
     ]
 
 
+def pruned(raw: Raw) -> dict[str, Any]:
+    """A description without the keys that change nothing (a change has taken away what they said something of)."""
+    kept, made = dict(raw), _made(raw)
+    for path, value in leaves(raw):
+        if made and path[0] not in IDENTITY and is_idle(kept, path, value, made):
+            kept = without(kept, path)
+            made = _made(kept)
+    return kept
+
+
 def idle_changes(raw: Raw, changes: Raw, made: Made) -> tuple[list[str], list[str]]:
     """Changes that make no difference, neither alone nor beside the others: a fault for each, and those that only say
     what the description says already. `made` has them all.

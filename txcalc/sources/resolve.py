@@ -15,7 +15,7 @@ from typing import Any
 
 from txcalc.errors import ABSENT, MOST_UNKNOWN, Fault, InputError, nearest, shown
 from txcalc.model import MIXERS
-from txcalc.sources.rules import SOUND, Table, Told, Unsound, check_halves, check_layer, check_stack
+from txcalc.sources.layer_rules import check_layer
 from txcalc.sources.spec import (
     IDENTITY,
     LAYER_KEYS,
@@ -29,6 +29,8 @@ from txcalc.sources.spec import (
     merge,
     sets,
 )
+from txcalc.sources.stack_rules import check_halves, check_stack
+from txcalc.sources.tables import SOUND, Table, Told, Unsound
 
 # The tables that a key may have been written in, innermost first, each with the prefix of its paths.
 Homes = tuple[tuple[str, Mapping[str, Any]], ...]

@@ -1,0 +1,49 @@
+"""Tables of a description that are checked, key by key, and what a rule over several keys sees of them.
+
+A rule gets such tables and `fault(path, got, expected, fix)`. Where it reads a faulty key it ends there (`SOUND`), so
+that no fault is told that rests on another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+
+class Unsound(Exception):
+    """A rule asked for a key that is faulty, or that follows from one that is."""
+
+
+SOUND = suppress(Unsound)  # around one rule
+
+
+class Table(dict[str, Any]):
+    """A checked table, and what was `written` in it. A faulty key has no value; reading it raises `Unsound`."""
+
+    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
+        super().__init__(values or {})
+        self.written: Mapping[str, Any] = {}
+        self.faulty: set[str] = set(values.faulty) if isinstance(values, Table) else set()
+
+    def __missing__(self, key: str) -> Any:
+        raise Unsound(key) if key in self.faulty else KeyError(key)
+
+
+Tables = Mapping[str, Any]
+Told = Callable[..., None]
+
+
+def has(section: str, layer: Tables) -> bool:
+    """Whether a layer has a table; of one whose parts are faulty nobody knows."""
+    return bool(layer["parts"]) and section in layer
+
+
+def every(section: str, stack: Tables) -> list[Tables]:
+    """A table of every layer kind that has it."""
+    return [layer[section] for layer in stack["layer"].values() if has(section, layer)]
+
+
+def unequal(a: Any, b: Any) -> bool:
+    """Whether two numbers are known to differ."""
+    return type(a) is type(b) is int and a != b

@@ -145,7 +145,9 @@ def test_no_shared_expert_is_none() -> None:
 
 
 def test_what_is_so_already_is_said_and_not_called_a_change() -> None:
-    assert load("llama-3.1-8b", {"h_kv": 8}).notes == ("already so: h_kv = 8",)
+    same = load("llama-3.1-8b", {"h_kv": 8})
+    assert same.notes == ("already so: h_kv = 8",) and not same.changed
+    assert load("llama-3.1-8b", {"h_kv": 4}).changed
     assert load("llama-3.1-8b", {"h_kv": 8, "L": 2}).notes == ("changed: L = 2", "already so: h_kv = 8")
 
 

@@ -26,7 +26,7 @@ MIXERS = ("mamba", "mamba2", "delta", "rg_lru", "linear_attention", "time_mix", 
 @dataclass(frozen=True, eq=False)
 class Model:
     """A model: its tree (`root`), the description it was made from (`raw` as written, `spec` resolved), what was
-    assumed or is worth knowing, and what its checkpoint holds, where one was read."""
+    assumed or is worth knowing, what its checkpoint holds, where one was read, and whether it was `changed` since."""
 
     name: str
     root: Composite
@@ -36,6 +36,7 @@ class Model:
     assumptions: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
     checkpoint: Check | None = None
+    changed: bool = False
 
     @property
     def params(self) -> int:

@@ -93,7 +93,7 @@ def _stored(path: Path, changes: Mapping[str, Any] | None, ignore: Sequence[str]
 
 def checked(model: Model, held: Checkpoint | None) -> Model:
     """The model with its checkpoint checked against it. A changed model has none."""
-    if held is None or any(note.startswith("changed: ") for note in model.notes):
+    if held is None or model.changed:
         return model
     from txcalc.checkpoint import check
 
@@ -149,6 +149,7 @@ def build(
             after.pop("beside", None)  # its towers fit the unchanged
     spec = resolve(after, origin, spelling)
     root = assemble(spec)
+    same: list[str] = []
     if changes or written:
         from txcalc.sources.idle import idle_changes, idle_keys
 
@@ -157,7 +158,8 @@ def build(
         if faults or idle:
             raise InputError(origin, [*faults, *idle])
         notes = (*notes, *_noted(changes or {}, same))
-    return Model(spec["name"] or origin, root, after, spec, origin, assumptions, notes)
+    is_changed = len(changes or ()) > len(same)
+    return Model(spec["name"] or origin, root, after, spec, origin, assumptions, notes, changed=is_changed)
 
 
 def _noted(changes: Mapping[str, Any], same: Sequence[str]) -> Iterator[str]:

@@ -31,7 +31,7 @@ def to_toml(model: Model) -> str:
     Errors: `MissingExtra`.
     """
     ledger = model.ledger()
-    stale = ("name", "params", "active", "published", *(("source",) if is_changed(model) else ()))
+    stale = ("name", "params", "active", "published", *(("source",) if model.changed else ()))
     raw = {key: value for key, value in pruned(model.raw).items() if key not in stale}
     params, active = ledger.total("params"), ledger.total("active")
     counts = {"params": params} | ({"active": active} if active != params else {})
@@ -51,11 +51,6 @@ def as_toml(raw: Raw) -> str:
     except ImportError:
         raise MissingExtra("writing TOML", "tomli_w", "export") from None
     return tomli_w.dumps(raw)
-
-
-def is_changed(model: Model) -> bool:
-    """True where `changes` were made to what a source says."""
-    return any(note.startswith("changed: ") for note in model.notes)
 
 
 # The order in which model types are tried for a description that names none.

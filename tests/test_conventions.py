@@ -53,7 +53,9 @@ def test_terms_sum_to_both_totals(name: str, attention: str) -> None:
         for each in found.terms:
             assert bool(each.why) == (each.theirs != each.ours), each
     least = {"encoder-decoder": 1, "audio": 0, "vision": 0}.get(model.kind, 5)
-    assert described >= least and (least == 5 or described == least)
+    indexed = any(type(entry.leaf).__name__ == "IndexCore" for entry in ledger)  # which megatron's form has no term for
+    least = least - 1 if indexed else least
+    assert described >= least and (least >= 4 or described == least)
 
 
 def convention_name(convention: Any) -> str:

@@ -23,7 +23,7 @@ pytest.importorskip("tomli_w", reason="writing TOML needs tomli_w (pip install '
 
 each_preset = pytest.mark.parametrize("preset", names())
 # No config.json has these: relative positions with a projection, and the 2017 Transformer's halves.
-NO_CONFIG = {"chinchilla-70b", "transformer-base", "transformer-big"}
+NO_CONFIG = {"chinchilla-70b", "transformer-base", "transformer-big", "llama-4-scout", "llama-4-maverick"}
 
 
 def rows(model: txcalc.Model, **work: int) -> dict[str, list[Any]]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from fractions import Fraction
 from typing import Any
 
@@ -179,6 +181,9 @@ def test_the_json_of_a_design() -> None:
         (("fit", "--gpu", "l4", "--memory", "16GB"), "give one of"),
         (("fit", "--memory", "16Gb"), "may mean bits"),
         (("fit", "--gpu", "l5"), "no accelerator named 'l5'"),
+        (("fit", "--gpu", "16@500"), "expected a size and a bandwidth with their units"),
+        (("fit", "qwen3-9b", "--gpu", "l4"), "no preset named 'qwen3-9b'"),
+        (("fit", "--gpu", "l4", "--weights", "Q4_K_X"), "did you mean q4_k_s or q4_k_m"),
         (("fit", "--gpu", "l4", "--weights", "int4,,"), "no format of weights named ''"),
         (("fit", "--gpu", "l4", "--context", "0"), "context is 0"),
         (("design",), "give one of --params and --memory"),
@@ -203,6 +208,42 @@ def test_ratios_are_exact() -> None:
 
 def test_csv_says_the_unit_of_what_it_writes_exact() -> None:
     argv = ["fit", "--gpu", "l4", "--weights", "bf16", "--format", "csv"]
-    assert CliRunner().invoke(app, argv).stdout.splitlines()[0] == 'preset,parameters,tokens,"room, bf16 (bytes)"'
+    assert CliRunner().invoke(app, argv).stdout.splitlines()[0] == 'model,parameters,tokens,"room, bf16 (bytes)"'
     argv = ["deploy", "gpt2", "mixtral-8x7b", "--gpu", "h100-sxm:2", "--format", "csv"]
     assert CliRunner().invoke(app, argv).stdout.startswith("deployment,fits,layout,most sequences,TTFT (s),TPOT (s),")
+
+
+def test_fit_takes_models_and_cards_and_says_by_how_much() -> None:
+    argv = ("fit", "qwen3-32b", "llama-3.3-70b", "--gpu", "4090", "--gpu", "4090:2", "--gpu", "8xh100")
+    code, out, _ = run(*argv, "--json")
+    found = json.loads(out)
+    assert code == 0 and [card["name"] for card in found["cards"]] == ["rtx-4090", "2 × rtx-4090", "8 × h100-sxm"]
+    rows = {(row["model"], row["gpu"], row["asked"]): row for row in found["rows"]}
+    short = rows["llama-3.3-70b", "rtx-4090", "q4_k_m"]
+    assert not short["fits"] and short["short_bytes"] == -short["room_bytes"] > 0
+    two = rows["qwen3-32b", "2 × rtx-4090", "q8_0"]
+    assert two["fits"] and two["layout"] == "pp=2" and two["tokens_per_s"] > 10
+    eight = rows["llama-3.3-70b", "8 × h100-sxm", "native"]
+    assert eight["layout"] == "tp=8" and ("llama-3.3-70b", "8 × h100-sxm", "q8_0") not in rows  # the first that fits
+    code, out, _ = run("fit", "llama-3.3-70b", "--gpu", "4090")
+    assert code == 1 and "short" in out
+
+
+def test_speed_is_that_of_what_is_read() -> None:
+    """A dense model reads its weights but for the table of tokens, and the cache, at 80 % of the bandwidth."""
+    code, out, _ = run("fit", "llama-3.1-8b", "--gpu", "24GB@900GB/s", "--weights", "bf16", "--json")
+    (row,) = json.loads(out)["rows"]
+    read = 2 * (8_030_261_248 - 128_256 * 4096 + 4096) + 131_072 * 8192
+    assert code == 0 and row["tokens_per_s"] == pytest.approx(900e9 * 0.8 / read)
+
+
+def test_what_was_never_released_is_not_offered() -> None:
+    _, out, _ = run("fit", "--gpu", "h200", "--weights", "bf16", "--json")
+    names = {row["model"] for row in json.loads(out)["rows"]}
+    assert {"qwen3-32b", "glm-4.5-air", "phi-4"} <= names and not names & {"gpt3-175b", "palm-8b", "chinchilla-70b"}
+
+
+def test_fit_loads_neither_torch_nor_numpy_and_is_quick() -> None:
+    code = "import sys, txcalc.cli as c\ntry: c.app(['fit', 'qwen3-8b', '--gpu', 'l4'])\nexcept SystemExit: pass\n"
+    code += "assert not {'torch', 'numpy', 'sympy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -38,12 +38,25 @@ ALIASES = {
     "fp8_e5m2": "fp8",
 }
 
+# llama.cpp's types of a cache: bits an element with its share of the scale of 32 (ggml-common.h).
+CACHE_BITS = {
+    "q8_0": Fraction(17, 2),
+    "q5_1": Fraction(6),
+    "q5_0": Fraction(11, 2),
+    "q4_1": Fraction(5),
+    "q4_0": Fraction(9, 2),
+    "iq4_nl": Fraction(9, 2),
+}
+
 
 def bits_of(dtype: str) -> int:
-    """Bits of one element of a dtype."""
+    """Bits of one element of a dtype: a whole number, or of llama.cpp's types of a cache a fraction."""
     name = ALIASES.get(dtype.lower(), dtype.lower())
+    if name in CACHE_BITS:
+        return CACHE_BITS[name]  # type: ignore[return-value]  # a Fraction, which adds up as an int does
     if name not in DTYPE_BITS:
-        raise UnknownName("dtype", "dtype", dtype, [*DTYPE_BITS, *ALIASES], "one of " + ", ".join(DTYPE_BITS))
+        known = ", ".join([*DTYPE_BITS, *CACHE_BITS])
+        raise UnknownName("dtype", "dtype", dtype, [*DTYPE_BITS, *ALIASES], f"one of {known}")
     return DTYPE_BITS[name]
 
 

@@ -88,10 +88,12 @@ def _order(version: str) -> tuple[int, ...]:
 
 
 def visible(accelerator: Accelerator) -> int:
-    """Bytes of it that a CUDA process sees; all of what is not NVIDIA's."""
+    """Bytes of it that a CUDA process sees, or that Metal lets a GPU take of unified memory; else all."""
     table = _data()["visible"]
     if found := table.get(accelerator.name):
         return min(accelerator.memory, int(found["value"] * GIB))
+    if accelerator.title.startswith("Apple"):
+        return accelerator.memory * 3 // 4  # recommendedMaxWorkingSetSize of 36 GB and more, as llama.cpp prints it
     if not accelerator.title.startswith("NVIDIA"):
         return accelerator.memory
     return max(accelerator.memory // 2, accelerator.memory - parse_bytes(table["unseen"]["value"], "unseen"))
@@ -200,7 +202,7 @@ class EngineMemory:
         seen = visible(self.accelerator)
         if seen < self.accelerator.memory:
             hidden = iec(self.accelerator.memory - seen)
-            yield f"the reserve is of {iec(seen)} that CUDA reports; {hidden} more are the driver's"
+            yield f"the reserve is of {iec(seen)} that the engine sees; {hidden} more are the driver's"
         if self.graphs:
             yield f"CUDA graphs take some {iec(self.graphs)} of what the reserve leaves, more with many batch sizes"
 

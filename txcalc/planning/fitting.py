@@ -13,20 +13,40 @@ from math import lcm
 from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError
+from txcalc.hardware import Accelerator
+from txcalc.ledger import Entry
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
-from txcalc.planning.deployment import Engine, Rank
+from txcalc.parts.linear import Lookup
+from txcalc.planning.deployment import Engine, Rank, Reserve
+from txcalc.planning.engine_memory import EngineMemory, visible
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
+from txcalc.planning.roofline import Pace
 from txcalc.sources import load
 
 MOST_PARAMS = 10**15
 
 
-class Fit(NamedTuple):
-    """One model in one format on one accelerator: bytes that it needs and that are left (below 0: lacking).
+class Card(NamedTuple):
+    """Accelerators of a kind, `number` of them; or a memory alone, of which there is no speed."""
 
-    `refused` says why there is no figure.
+    title: str
+    memory: int
+    number: int = 1
+    accelerator: Accelerator | None = None
+
+    @property
+    def name(self) -> str:
+        one = self.accelerator.name if self.accelerator else self.title
+        return one if self.number == 1 else f"{self.number} × {one}"
+
+
+class Fit(NamedTuple):
+    """One model in one format on one kind of accelerators: bytes that the fullest of them needs and has left (below 0:
+    is short of), and tokens a second of one sequence at the context, where the bandwidth is known.
+
+    `refused` says why there is no figure; `asked` is the format's name as it was asked for.
     """
 
     model: str
@@ -36,6 +56,10 @@ class Fit(NamedTuple):
     need: int | None
     room: int | None
     refused: str = ""
+    card: str = ""
+    layout: str = ""
+    speed: float | None = None
+    asked: str = ""
 
     @property
     def fits(self) -> bool:
@@ -52,20 +76,94 @@ def checked_context(context: int) -> int:
 def need(model: Model, engine: Engine, context: int) -> int:
     """Bytes of the weights, of one sequence's cache and of the largest activations, on one accelerator."""
     (stage,) = Sharding(model).stages(Layout())
-    rank = Rank(model, stage, engine)
-    return rank.weights_bytes + rank.pages_bytes(context) + max(rank.activations(context, 1).values())
+    return held(Rank(model, stage, engine), context)
 
 
-def fits(model: Model, engine: Engine, memory: int, context: int) -> Fit:
-    """A model at a context, or at its own longest where that is shorter."""
-    held = model.workload(1, min(context, model.context or context)).tokens
-    weights = engine.weights.name
+def held(rank: Rank, context: int) -> int:
+    """Bytes that a rank needs for one sequence."""
+    besides = max(rank.activations(context, 1).values()) + sum(rank.rest.values())
+    return rank.weights_bytes + rank.pages_bytes(context) + besides
+
+
+def fits(model: Model, engine: Engine, memory: int, context: int, card: Card | None = None) -> Fit:
+    """A model at a context, or at its own longest where that is shorter.
+
+    Several accelerators: tensor parallel where their link is known, else layers by turns (as llama.cpp splits them);
+    the other one where the model cannot be cut so.
+    """
+    length = model.workload(1, min(context, model.context or context)).tokens
+    weights, name, number = engine.weights.name, card.name if card else "", card.number if card else 1
+    refused = Fit(model.name, model.params, weights, length, None, None, "", name)
     try:
-        needed = need(model, engine, held)
+        sharding = Sharding(model)
+        layout = _split(sharding, number, bool(card and card.accelerator and card.accelerator.link))
+        ranks = [Rank(model, stage, engine, layout) for stage in sharding.stages(layout)]
+        needed = max(held(rank, length) for rank in ranks)
     except InputError as error:
-        return Fit(model.name, model.params, weights, held, None, None, str(error))
-    room = memory - engine.reserve.of(memory) - needed
-    return Fit(model.name, model.params, weights, held, needed, room)
+        return refused._replace(refused=str(error))
+    room = memory - reserved(engine.reserve, engine.memory, card or Card("", memory)) - needed
+    speed = None
+    if room >= 0 and card and card.accelerator and ranks[0].caching:
+        speed = 1 / step(model, sharding, layout, card.accelerator, engine, ranks, length)
+    return refused._replace(need=needed, room=room, layout=str(layout), speed=speed)
+
+
+def reserved(reserve: Reserve, memory: EngineMemory | None, card: Card) -> int:
+    """Bytes of an accelerator that the engine leaves alone, and what it does not see."""
+    seen = visible(card.accelerator) if memory and card.accelerator else card.memory
+    return card.memory - seen + reserve.of(seen)
+
+
+def _split(sharding: Sharding, number: int, linked: bool) -> Layout:
+    """How a model lies on so many accelerators. Errors: `InputError` where it can be cut in neither way."""
+    ways = [Layout(tp=number), Layout(pp=number)]
+    for layout in ways if linked else ways[::-1]:
+        if not sharding.faults(layout):
+            return layout
+    raise InputError(
+        sharding.model.name, [f"cannot be cut over {number} accelerators", *sharding.faults(ways[not linked])]
+    )
+
+
+def step(
+    model: Model,
+    sharding: Sharding,
+    layout: Layout,
+    accelerator: Accelerator,
+    engine: Engine,
+    ranks: list[Rank],
+    context: int,
+) -> float:
+    """Seconds of a token of one sequence: achievable, by the roofline; where a peak or the link is not known, the time
+    that its reads take at the share of the bandwidth that kernels reach, stages of layers one after the other."""
+    try:
+        return Pace(model, sharding, layout, accelerator, engine).step(1, context).achievable
+    except InputError:
+        share, seconds = accelerator.efficiency.memory, 0.0
+        tied = bool(next(reversed(model.spec["stacks"].values()))["head"]["tied"])
+        for rank in ranks:
+            read = sum(size * float(_passed(entry, tied)) for entry, size in rank.weights) + rank.pages_bytes(context)
+            seconds += read / accelerator.bandwidth / share * rank.stage.copies
+        return seconds
+
+
+def _passed(entry: Entry, tied: bool) -> Fraction:
+    """The share of an entry's weights that one token reads: its experts of all, one row of a table that is no head."""
+    if isinstance(entry.leaf, Lookup):
+        return Fraction(1) if tied and entry.steps[-1].name == "tokens" else Fraction(1, entry.leaf.rows)
+    return min(Fraction(1), Fraction(entry.runs) / entry.times) if entry.routed else Fraction(1)
+
+
+# Formats that are tried in turn where none is asked for: as published, and what files are commonly made of.
+LADDER = ("native", "Q8_0", "Q4_K_M")
+
+
+def best(found: Iterable[Fit]) -> Fit:
+    """Of one model on one card in several formats, the first that fits; or the one that is least short."""
+    every = list(found)
+    known = [fit for fit in every if fit.room is not None]
+    inside = next((fit for fit in every if fit.fits), None)
+    return inside or max(known, key=lambda fit: fit.room or 0, default=every[0])
 
 
 @dataclass(frozen=True)

@@ -315,6 +315,16 @@ def stored_narrow(name: str) -> bool:
     return plain(name) in FORMATS and FORMATS[plain(name)].bits < 16
 
 
+def known_format(name: str) -> str:
+    """A format's name, checked. Errors: `UnknownName` with the nearest."""
+    from txcalc.planning.mixtures import MIXTURES
+
+    wanted = plain(name)
+    if wanted not in (NATIVE, "mxfp4_moe", *FORMATS, *MIXTURES):
+        raise unknown(name)
+    return wanted
+
+
 def plain(name: str) -> str:
     """A format's name as the tables have it; f16 and f32 are llama.cpp's names."""
     return ALIASES.get(name.strip().lower(), name.strip().lower())

@@ -5,65 +5,87 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from txcalc.planning.fitting import RULE, Budget, Fit, Shape, boundary
+from txcalc.planning.fitting import RULE, Budget, Card, Fit, Shape, best, boundary
 from txcalc.render.report import Cell, Report, Table, column, exact, rounded
 from txcalc.units import iec
 
 
-def _size(value: int | None) -> Cell:
-    if value is None:
-        return Cell(None, "")
-    return Cell(value, iec(value), "green" if value >= 0 else "red")
+def _room(fit: Fit, formatted: bool = False) -> Cell:
+    """What is left or short; with its format and speed where the best of several is shown."""
+    if fit.room is None:
+        return Cell(None, "–")
+    size = iec(fit.room) if fit.fits else f"short {iec(-fit.room)}"
+    if not formatted:
+        return Cell(fit.room, size, "green" if fit.fits else "red")
+    speed = f", {fit.speed:.3g} tok/s" if fit.speed else ""
+    return Cell(fit.room, f"{fit.weights}{speed}\n{size}", "green" if fit.fits else "red")
 
 
-def fit_report(found: Sequence[Fit], where: str, memory: int, reserve: int, context: int) -> Report:
-    """Which models a memory holds: the largest first, a column of room for each format."""
-    formats = list(dict.fromkeys(fit.weights for fit in found))
-    by_model: dict[str, dict[str, Fit]] = {}
+def fit_report(
+    found: Sequence[Fit], cards: Sequence[Card], kept: Sequence[int], context: int, ladder: bool, every: bool
+) -> Report:
+    """Which models fit: the largest first; of one card a column for each format, of several one for each card, with the
+    best format that fits. `ladder`: formats were tried in turn; `every`: what does not fit is listed too."""
+    by_model: dict[str, dict[str, list[Fit]]] = {}
     for fit in found:
-        by_model.setdefault(fit.model, {})[fit.weights] = fit
+        by_model.setdefault(fit.model, {}).setdefault(fit.card, []).append(fit)
+    order = sorted(by_model.items(), key=lambda item: (-next(iter(item[1].values()))[0].params, item[0]))
+    shown = [(name, fits) for name, fits in order if every or any(fit.fits for row in fits.values() for fit in row)]
+    folded = ladder or len(cards) > 1
     rows: list[tuple[Any, ...]] = []
-    for name, fits in sorted(by_model.items(), key=lambda item: (-_params(item[1]), item[0])):
-        if any(fit.fits for fit in fits.values()):
-            first = next(iter(fits.values()))
-            rooms = [
-                _size(fit.room) if fit.fits else Cell(fit.room, "no" if fit.room is not None else "–")
-                for fit in fits.values()
-            ]
-            rows.append((name, rounded(first.params), first.context, *rooms))
-    count = sum(any(fit.fits for fit in fits.values()) for fits in by_model.values())
+    for name, fits in shown:
+        first = next(iter(fits.values()))[0]
+        cells = [_room(best(row), True) for row in fits.values()] if folded else list(map(_room, fits[first.card]))
+        rows.append((name, rounded(first.params), first.context, *cells))
+    count = sum(any(fit.fits for row in fits.values() for fit in row) for fits in by_model.values())
     header = [
-        f"{where}: {iec(memory)}, of which {iec(reserve)} reserved",
-        f"{count} of {len(by_model)} presets fit, with one sequence of {context:,} tokens, or their own most",
+        *(
+            f"{f'{card.number} × ' if card.number > 1 else ''}{card.title}: {iec(card.memory)}"
+            f"{' each' if card.number > 1 else ''}, of which {iec(reserve)} reserved"
+            for card, reserve in zip(cards, kept, strict=True)
+        ),
+        f"{count} of {len(by_model)} models fit, with one sequence of {context:,} tokens, or their own most",
     ]
+    if folded:
+        header.append("the first format that fits, tokens/s of one sequence, and what each GPU has left")
+    card, reserve = cards[0], kept[0]
     data = {
         "schema": "txcalc/fit/1",
-        "memory_bytes": memory,
+        "memory_bytes": card.memory,
         "reserve_bytes": reserve,
         "context": context,
-        "rows": [
-            {
-                "model": fit.model,
-                "params": fit.params,
-                "weights": fit.weights,
-                "context": fit.context,
-                "fits": fit.fits,
-                "need_bytes": fit.need,
-                "room_bytes": fit.room,
-                **({"refused": fit.refused} if fit.refused else {}),
-            }
-            for fit in found
+        "cards": [
+            {"name": card.name, "number": card.number, "memory_bytes": card.memory, "reserve_bytes": reserve}
+            for card, reserve in zip(cards, kept, strict=True)
         ],
+        "rows": [_row(fit) for fit in found],
     }
-    notes = list(dict.fromkeys(f"{fit.model} as {fit.weights}: {fit.refused}" for fit in found if fit.refused))
+    without = [best(row) for fits in by_model.values() for row in fits.values()] if folded else found
+    notes = list(dict.fromkeys(f"{fit.model} as {fit.weights}: {fit.refused}" for fit in without if fit.refused))
     if len(notes) > 3:
         notes = [*notes[:3], f"and {len(notes) - 3} more that have no figure (–) for a like reason"]
-    headings = ("preset", "parameters", "tokens", *(column(f"room, {name}", "bytes") for name in formats))
+    formats = list(dict.fromkeys(fit.asked or fit.weights for fit in found))
+    names = [card.name for card in cards] if folded else [f"room, {name}" for name in formats]
+    headings = ("model", "parameters", "tokens", *(column(name, "bytes") for name in names))
     return Report(data, [Table("", headings, rows)], header, notes)
 
 
-def _params(fits: dict[str, Fit]) -> int:
-    return next(iter(fits.values())).params
+def _row(fit: Fit) -> dict[str, Any]:
+    return {
+        "model": fit.model,
+        "params": fit.params,
+        "weights": fit.weights,
+        "asked": fit.asked or fit.weights,
+        "gpu": fit.card,
+        "layout": fit.layout,
+        "context": fit.context,
+        "fits": fit.fits,
+        "need_bytes": fit.need,
+        "room_bytes": fit.room,
+        "short_bytes": None if fit.room is None else max(0, -fit.room),
+        "tokens_per_s": fit.speed,
+        **({"refused": fit.refused} if fit.refused else {}),
+    }
 
 
 def design_report(budget: Budget, shapes: Sequence[Shape], classic: Sequence[Shape], asked: str) -> Report:

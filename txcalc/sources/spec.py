@@ -192,6 +192,7 @@ IDENTITY = {
     "predictors": Field(count, 0, "multi-token-prediction layers beside it, each a layer like its last"),
     "multimodal": Field(flag, False, "the language model of a model that has more to it"),
     "dtype": Field(one_of("bf16", "fp16", "fp32"), "bf16", "dtype that the published checkpoint has, quantised or not"),
+    "released": Field(flag, True, "whether its weights can be had: what nobody can run is not offered"),
     "quantization": Field(table, None, "quantization_config of the published checkpoint"),
     "variants": Field(tables_by_name, {}, "quantization_config of its makers' other checkpoints, by format"),
     "beside": Field(expected, None, "parameters of its towers and projectors, beside the language model"),

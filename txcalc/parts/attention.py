@@ -175,6 +175,7 @@ class LatentCore(Leaf):
     """
 
     kind = "attention_core"
+    kernels = "latent"
     n_heads: Any
     kv_rank: Any
     d_nope: Any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from txcalc.parts.frozen import frozen
@@ -55,6 +56,14 @@ class Linear(Leaf):
             return (product,)
         return product, elementwise("bias", rows * self.d_out, "add", 0, 0, self.d_out)
 
+    @property
+    def matrix(self) -> tuple[Any, Any]:
+        return self.d_in, self.d_out
+
+    @property
+    def untied(self) -> Linear:
+        return replace(self, tied=False) if self.tied else self
+
     def saved(self, work: Workload) -> Any:
         kept = self.keeps == "yes" or (self.keeps == "eager" and work.keep_scores)
         return work.positions * self.d_in if kept else 0
@@ -100,6 +109,10 @@ class Lookup(Leaf):
     width: Any
     added: bool = False
     tied: bool = False
+
+    @property
+    def row(self) -> Any:
+        return self.width
 
     def weights(self) -> tuple[Weight, ...]:
         return () if self.tied else (Weight("weight", (self.rows, self.width)),)
@@ -185,6 +198,10 @@ class Activation(Leaf):
             act,
             *((elementwise("gate", elements, "add", 2 * elements, elements),) if self.gated else ()),
         )
+
+    def on_chip(self, work: Workload) -> Any:
+        """The gate's activation, which is written and read again for the product."""
+        return 2 * work.positions * self.width if self.gated else 0
 
     def saved(self, work: Workload) -> Any:
         elements = work.positions * self.width
@@ -278,6 +295,7 @@ class Sum(Leaf):
     Source   He et al. 2015 (arXiv 1512.03385)
     """
 
+    launched = False
     width: Any
     sums: int
 

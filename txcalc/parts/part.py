@@ -218,6 +218,29 @@ class Leaf:
         """What it keeps for later tokens."""
         return NO_CACHE
 
+    # How engines run it: which kernels of attention; False: no kernel of its own, but within the one beside it.
+    kernels: ClassVar[str] = ""
+    launched: ClassVar[bool] = True
+
+    @property
+    def matrix(self) -> tuple[Any, Any] | None:
+        """Inputs and outputs of the one matrix by which it multiplies every position; None: it does something else."""
+        return None
+
+    @property
+    def row(self) -> Any:
+        """Elements of the one row of its table that a position reads; None: all of its weights are read."""
+        return None
+
+    @property
+    def untied(self) -> Leaf:
+        """The same with weights of its own: what is read here, wherever it is held."""
+        return self
+
+    def on_chip(self, work: Workload) -> Any:
+        """Elements of its operations that never leave the chip where they run as one kernel."""
+        return 0
+
     @property
     def holds(self) -> str:
         """What kind of thing it holds for later tokens: "tokens", something for each; "source", the encoder's, once;

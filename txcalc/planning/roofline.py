@@ -29,7 +29,6 @@ Source   Williams et al. 2009 (roofline); Pope et al. 2022 (arXiv 2211.05102) fo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from fractions import Fraction
 from math import log2, sqrt
 from typing import Any, NamedTuple
@@ -39,9 +38,7 @@ from txcalc.hardware import Accelerator
 from txcalc.ledger import Entry, walk
 from txcalc.model import Model
 from txcalc.num import ceil_div
-from txcalc.parts.attention import LatentCore
 from txcalc.parts.collectives import Transfer
-from txcalc.parts.linear import Activation, Linear, Lookup, Sum
 from txcalc.parts.part import MatMul, Workload
 from txcalc.planning.deployment import Engine, multiplies
 from txcalc.planning.layout import SERVING_ORDER, Group, Layout
@@ -271,15 +268,13 @@ class Rank:
         form, tp, ep = self.engine.weights, self.layout.tp, self.layout.ep
         efficiency, engine = self.efficiency, self.engine.kernels
         for entry in entries:
-            leaf = entry.leaf
-            if isinstance(leaf, Linear) and leaf.tied:
-                leaf = replace(leaf, tied=False)  # read here too, wherever it is held
+            leaf = entry.leaf.untied
+            if leaf is not entry.leaf:  # read here too, wherever it is held
                 entry = Entry(entry.steps, leaf, entry.kind, entry.work, *_counts(entry), entry.routed)
             tensors = leaf.weights()
             size = sum(form.bits_of(weight, entry) for weight in tensors) / 8
-            rows = isinstance(leaf, Lookup)
-            if rows:
-                size = size / leaf.rows if tensors else leaf.width * self.element  # type: ignore[attr-defined]
+            if leaf.row is not None:
+                size = size / tensors[0].shape[0] if tensors else leaf.row * self.element
             asked = form.dtype_of(entry)
             dtype = asked or self.wide
             kernel = form.kernel(asked) if asked else self.wide
@@ -288,17 +283,18 @@ class Rank:
                 kernel = "w4" if form.bits <= 4 else "w8"
             # k of all E: a rank has E/ep of them, and of a token's k those that its tp or ep ranks share.
             chance = float(entry.runs / entry.times * Fraction(min(tp, ep), ep)) if entry.routed else 0.0
-            linear = isinstance(leaf, Linear)
-            merged = linear and _same_input(before, entry)
+            d_in, d_out = leaf.matrix or (0, 0)
+            merged = _same_input(before, entry)
             curve = efficiency.curve("experts" if entry.routed else "matmul", kernel, engine)
-            inside = entry.routed and not linear  # of a grouped kernel
-            starts = 0 if merged or inside or isinstance(leaf, Sum) else _layers(entry) if entry.routed else entry.runs
-            start = curve.start_s + curve.depth_s * leaf.d_in if linear else efficiency.launch_s  # type: ignore[attr-defined]
+            inside = entry.routed and not leaf.matrix  # of a grouped kernel
+            launched = leaf.launched and not (merged or inside)
+            starts = 0 if not launched else _layers(entry) if entry.routed else entry.runs
+            start = curve.start_s + curve.depth_s * d_in if leaf.matrix else efficiency.launch_s
             row, narrowed = 0.0, 0.0
-            if linear and entry.routed:
-                row = 2.0 * leaf.d_in * leaf.d_out  # type: ignore[attr-defined]
-            elif linear and not merged:
-                bytes_ = leaf.d_in * (self.element + bits_of(dtype) / 8) * float(entry.runs)  # type: ignore[attr-defined]
+            if leaf.matrix and entry.routed:
+                row = 2.0 * d_in * d_out
+            elif leaf.matrix and not merged:
+                bytes_ = d_in * (self.element + bits_of(dtype) / 8) * float(entry.runs)
                 narrowed = curve.quantise * bytes_ / self.accelerator.bandwidth / efficiency.memory
             at = peak(self.accelerator, dtype)
             yield _Leaf(float(size), min(1.0, chance), float(starts) * start, at, curve, row, narrowed)
@@ -314,13 +310,12 @@ class Rank:
             activations += float(op.traffic.activations)
             cache += float(op.traffic.cache)
         inner = entry.leaf
-        if isinstance(inner, Activation) and entry.routed:
+        activations -= float(inner.on_chip(work))
+        if entry.routed and not inner.matrix:
             activations = 0.0  # the grouped kernel's own
-        elif isinstance(inner, Activation) and inner.gated:
-            activations -= 2 * positions * float(inner.width)  # what the activation writes, the product reads
         bits = self.engine.cache_bits if core else self.engine.state_bits
         cache *= runs * bits / 8
-        rows = isinstance(inner, Lookup)
+        rows = inner.row is not None
         curve, start, reached = leaf.curve, leaf.start, leaf.peak
         if core:
             curve, start, reached = self._attention(entry, work)
@@ -346,7 +341,7 @@ class Rank:
         score costs its softmax, however narrow its heads."""
         products = [op for op in entry.operations if isinstance(op, MatMul)]
         deciding = work.decoding and float(work.tokens) <= MOST_QUERIES
-        name = ("latent_" if isinstance(entry.leaf, LatentCore) else "") + ("decode" if deciding else "prefill")
+        name = "_".join(filter(None, (entry.leaf.kernels, "decode" if deciding else "prefill")))
         name += "-fp8" if deciding and self.engine.cache_bits <= 8 else ""
         curve = self.efficiency.curve("attention", name, self.engine.kernels)
         score = 2.0 * float(products[0].k) + (2.0 * float(products[-1].n) if len(products) > 1 else 0.0)
@@ -423,9 +418,10 @@ def _counts(entry: Entry) -> tuple[Any, Any, Any]:
 
 def _same_input(before: Entry | None, entry: Entry) -> bool:
     """A linear layer right after another of the same parent and input: an engine makes one product of them."""
-    if before is None or not isinstance(before.leaf, Linear) or before.steps[:-1] != entry.steps[:-1]:
+    if before is None or before.steps[:-1] != entry.steps[:-1] or before.work != entry.work:
         return False
-    return before.leaf.d_in == entry.leaf.d_in and before.work == entry.work  # type: ignore[attr-defined]
+    one, two = before.leaf.matrix, entry.leaf.matrix
+    return one is not None and two is not None and bool(one[0] == two[0])
 
 
 def _layers(entry: Entry) -> float:

@@ -409,7 +409,7 @@ def test_a_deployment_without_a_speed_still_has_its_memory() -> None:
         (["--ttft", "3"], "--ttft is '3', expected a time above 0 with its unit"),
         (["--tpot", "0ms"], "--tpot is '0ms'"),
         (["--prompt", "9000"], "prompt is 9000, expected a whole number from 1 to the context of 1,024"),
-        (["--prompt", "0"], "prompt is 0"),
+        (["--prompt", "0"], "--prompt is '0', expected lengths above 0"),
         (["--prefix-hits", "120%"], "prefix hits is 1.2, expected a share from 0 to 1"),
         (["--prefix-hits", "x"], "--prefix-hits is 'x'"),
         (["--prefix-hits", "1e999999999"], "--prefix-hits is '1e999999999'"),

@@ -72,11 +72,31 @@ MaxSeqs = Annotated[
     int | None, o.length("--max-num-seqs", "Sequences that the engine's profile run samples (default: its own).")
 ]
 
+_LENGTHS = "N|N±M|N..M|@FILE"
 Prompt = Annotated[
-    int | None, o.length("--prompt", "Tokens of a prompt, the rest of the context being its answer (default: half).")
+    str | None,
+    typer.Option(
+        help="Tokens of a prompt (default: half of the context): a number, evenly between two, or drawn from a file.",
+        metavar=_LENGTHS,
+    ),
 ]
 AnswerLength = Annotated[
-    int | None, o.length("--answer", "Tokens of an answer (default: what the prompt leaves of the context).")
+    str | None,
+    typer.Option(help="Tokens of an answer (default: what the prompt leaves of the context).", metavar=_LENGTHS),
+]
+Simulate = Annotated[
+    bool, typer.Option("--simulate", help="Also simulate the load request by request: percentiles, goodput, the line.")
+]
+Requests = Annotated[
+    int | None, o.length("--requests", "Simulated requests (default: 10,000 at a rate; ten per user in a closed loop).")
+]
+Seed = Annotated[int, typer.Option(help="Of the simulation's random numbers.", metavar="N")]
+Burstiness = Annotated[
+    float, typer.Option(help="Of requests at a rate: 1 at random, below 1 in bursts, above more even.", metavar="B")
+]
+Arrivals = Annotated[
+    str | None,
+    typer.Option(help="Requests come at a file's seconds, one a line, not at a --rate.", metavar="FILE"),
 ]
 Rate = Annotated[
     str | None,
@@ -125,6 +145,11 @@ def deploy(
     prompt: Prompt = None,
     answer: AnswerLength = None,
     rate: Rate = None,
+    arrivals: Arrivals = None,
+    burstiness: Burstiness = 1.0,
+    simulate: Simulate = False,
+    requests: Requests = None,
+    seed: Seed = 0,
     prefix_hits: Hits = "0",
     draft: Draft = None,
     acceptance: Acceptance = None,
@@ -150,6 +175,7 @@ def deploy(
     from txcalc.planning.deployment import Deployment, engine, parse_reserve
     from txcalc.planning.engine_memory import EngineMemory
     from txcalc.planning.sizing import arrange, less
+    from txcalc.planning.traffic import lengths
     from txcalc.render.deploy import Answer, comparison, report
     from txcalc.units import parse_seconds
 
@@ -166,9 +192,24 @@ def deploy(
         raise InputError("options", ["--max-num-seqs is a number above 0 of an --engine"])
     tokens, drafter = drafts(draft)
     guess = load(drafter) if drafter is not None else None
-    often = rates(rate) if rate is not None else None
+    often, times = comes(rate, arrivals, burstiness)
+    if not simulate and (requests is not None or seed):
+        raise InputError("options", ["--requests and --seed are of a simulation (--simulate)"])
+    if requests is not None and not 1 <= requests <= 10**6:
+        raise InputError("options", [Fault("requests", requests, "a whole number from 1 to 1,000,000")])
     likely = float(share(acceptance, "--acceptance")) if acceptance is not None else None
-    asked = timing.request(context, prompt, share(prefix_hits), likely, tokens, guess, answer, often)
+    asked = timing.request(
+        context,
+        lengths(prompt, "--prompt") if prompt is not None else None,
+        share(prefix_hits),
+        likely,
+        tokens,
+        guess,
+        lengths(answer, "--answer") if answer is not None else None,
+        often,
+        burstiness,
+        times,
+    )
     within = [
         parse_seconds(text, flag) if text is not None else None for flag, text in (("--ttft", ttft), ("--tpot", tpot))
     ]
@@ -178,6 +219,13 @@ def deploy(
     kinds = [hardware.load(name) for name, _, _ in wanted]
     alone = len(models) * len(kinds) == 1
 
+    def run(speed: Any, memory: EngineMemory | None) -> Any:
+        from txcalc.planning.simulation import SEQUENCES, simulated
+
+        most = max_num_seqs or (memory.most_sequences if memory else SEQUENCES)
+        found = simulated(speed.timer, speed.chosen, speed.limits, most, seed, requests)
+        return replace(speed, simulated=found)
+
     def found_for(model: Any, kind: Any, gpus: int | None, price: float | None) -> Answer:
         memory = EngineMemory(profile, kind, context, max_num_seqs, chunk) if profile else None
         step = chunk if chunk is not None else memory.most_tokens if memory else 8192
@@ -186,7 +234,8 @@ def deploy(
         found = arrange(deployment, asked, context, concurrency, gpus, fixed, limits)
         try:
             if found.best.fits:
-                return Answer(model, kind, found, serving.serve(found, asked, price, *within))
+                speed = serving.serve(found, asked, price, *within)
+                return Answer(model, kind, found, run(speed, memory) if simulate and speed.lasts else speed)
             smaller = less(found, asked, fixed, limits)
             instead = serving.serve(smaller, replace(asked, rate=None), price, *within) if smaller else None
             return Answer(model, kind, found, None, instead=instead)
@@ -278,6 +327,17 @@ def rates(text: str) -> float:
     if not number:
         raise InputError("options", [Fault("--rate", text, "requests above 0 in a time, such as 5/s or 300/min")])
     return float(number)
+
+
+def comes(rate: str | None, path: str | None, burstiness: float) -> tuple[float | None, list[float]]:
+    """Requests a second, or the seconds at which they come."""
+    from txcalc.planning.traffic import arrivals
+
+    if rate is not None and path is not None:
+        raise InputError("options", ["--rate and --arrivals contradict each other"])
+    if burstiness != 1 and rate is None:
+        raise InputError("options", ["--burstiness is of requests at a --rate"])
+    return rates(rate) if rate is not None else None, arrivals(path) if path is not None else []
 
 
 def drafts(text: str | None) -> tuple[int | None, str | None]:

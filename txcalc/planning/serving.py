@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from txcalc.curves import Efficiency
 from txcalc.errors import Fault, InputError
@@ -17,6 +17,9 @@ from txcalc.planning.deployment import MOST_SEQUENCES, Choice, Plan, largest
 from txcalc.planning.roofline import Pace, total
 from txcalc.planning.steady import ROUNDS, Steady
 from txcalc.planning.timing import Point, Request, Timer
+
+if TYPE_CHECKING:
+    from txcalc.planning.simulation import Simulated
 
 DEFINITIONS = {
     "ttft": "time to first token: the mean at the load, of the wait in line, the prompt, and the engine's own share",
@@ -72,6 +75,7 @@ class Serving:
     chosen     its best layout at the concurrency or the rate asked for
     batches    the same layout from one sequence to as many as fit
     points     every layout that fits at every batch
+    simulated  the chosen point request by request, where that was asked for
     cheapest   of them, the one whose request takes the fewest GPU-seconds within the limits; None: none is
     """
 
@@ -80,6 +84,7 @@ class Serving:
     price: float | None
     limits: Limits
     chosen: Point
+    simulated: Simulated | None = None
 
     @property
     def request(self) -> Request:
@@ -147,6 +152,11 @@ class Serving:
         figures = [self.timer.alone(layout) for layout in copies]
         steps = [step.floor for _, step in figures if step]
         return Limits(min(prompt.floor for prompt, _ in figures), min(steps, default=None))
+
+    @property
+    def lasts(self) -> bool:
+        """Whether requests can be answered as fast as they come."""
+        return isinstance(self.chosen.steady, Steady)
 
     @property
     def unmet(self) -> bool:

@@ -4,11 +4,12 @@ One copy of the model serves x requests a second. A prompt takes τ seconds of i
 and decode steps have the rest:
 
 TPOT     t(D)/(1 − ρ), where t(D) is a decode step of the D sequences that decode on average; by Little's law
-         D = x·(answer − 1)·TPOT, so that TPOT = t(D) + D·τ/(answer − 1): a step, and its share of the prompts
+         D = x·(answer − 1)·TPOT, so that TPOT = t(D) + D·τ/(answer − 1): a step, and its share of the prompts (of N
+         clients in a closed loop (N − 1)/N of it: one's own prompt is before its answer)
 TTFT     the wait in line, the prompt alone, the decode steps that its chunks share a step with, the engine's own share
-wait     M/G/1 (Pollaczek and Khinchine) with a prompt's time in a step that decodes too, and what is left of the
-         running step. Of N clients in a closed loop each sees (N − 1)/N of the others (Schweitzer), and they start at
-         once, as the usual benchmarks do, each with `ROUNDS` requests: at the start half of all prompts come first
+wait     M/G/1 (Pollaczek and Khinchine; of bursts Kingman) with a prompt's time in a step that decodes too, and what is
+         left of the running step. Of N clients in a closed loop each sees (N − 1)/N of the others (Schweitzer), and
+         all start at once, as benchmarks do, with `ROUNDS` requests each: then half of all prompts come before one's
 x        open loop: the rate asked for, which lasts while ρ < 1 and D fits; closed loop: of N clients,
          N = x·(TTFT + (answer − 1)·TPOT)
 
@@ -19,6 +20,7 @@ Source   Little 1961; Kleinrock 1975 (Queueing Systems I, 5.6) and Schweitzer 19
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import exp
 from typing import NamedTuple
 
 # A benchmark's clients send so many requests each: --num-prompts is 10 · --max-concurrency in InferenceX's runs
@@ -38,6 +40,7 @@ class Demand(NamedTuple):
     answer   tokens of an answer, the first of which comes with the prompt
     own      seconds of TTFT that an engine takes for itself
     spread   variance of a prompt's time over its mean squared
+    bursts   variance of the time between requests of an open loop over its mean squared: 1 at random
     """
 
     step: Callable[[float], float]
@@ -48,6 +51,7 @@ class Demand(NamedTuple):
     tokens: float = 1.0
     own: float = 0.0
     spread: float = 0.0
+    bursts: float = 1.0
 
 
 class Steady(NamedTuple):
@@ -120,27 +124,22 @@ def _index(n: float) -> int:
 
 def closed(demand: Demand, clients: float) -> Steady:
     """So many clients, each of which asks again when its answer is there."""
-
-    def at(decoding: float) -> Steady | None:
-        rate = _rate(demand, decoding)
-        return _state(demand, rate, decoding, clients)
-
+    loop = _Loop(demand, clients)
     if demand.answer == 1:
-        most = 1 / _service(demand, 0.0)
 
         def over(rate: float) -> float:
-            found = _state(demand, rate, 0.0, clients)
-            return 1.0 if found is None else found.inside - clients
+            found = loop.state(rate, 0.0)
+            return clients if found is None else found.inside - clients
 
-        rate = _root(over, 0.0, most)
-        found = _state(demand, rate, 0.0, clients)
+        found = loop.state(_root(over, 0.0, 1 / demand.prompt), 0.0)
     else:
 
         def excess(decoding: float) -> float:
-            found = at(decoding)
-            return clients if found is None else min(clients, found.inside - clients)
+            found = loop.state(loop.rate(decoding), decoding)
+            return clients if found is None else found.inside - clients
 
-        found = at(_root(excess, 0.0, clients))
+        decoding = _root(excess, 0.0, clients)
+        found = loop.state(loop.rate(decoding), decoding)
     assert found is not None
     waiting = max(0.0, clients - found.inside) / found.rate  # where prompts take all of a copy's time
     return found._replace(ttft=found.ttft + waiting, e2e=found.e2e + waiting)
@@ -148,52 +147,64 @@ def closed(demand: Demand, clients: float) -> Steady:
 
 def open_(demand: Demand, rate: float, most: float) -> Steady | Overload:
     """Requests that come at random, so many a second; of which at most so many decode at once."""
+    loop = _Loop(demand, None)
     if demand.answer == 1:
-        found = _state(demand, rate, 0.0, None)
-        return found or Overload(rate * demand.prompt, 0.0, 1 / _service(demand, 0.0))
+        return loop.state(rate, 0.0) or Overload(rate * demand.prompt, 0.0, 1 / demand.prompt)
 
     def behind(decoding: float) -> float:
-        return _rate(demand, decoding) - rate
+        return loop.rate(decoding) - rate
 
     def stuck(decoding: float) -> float:
-        return 1.0 if _state(demand, _rate(demand, decoding), decoding, None) is None else -1.0
+        return 1.0 if loop.state(loop.rate(decoding), decoding) is None else -1.0
 
     if behind(most) >= 0:
         decoding = _root(behind, 0.0, most)
-        if found := _state(demand, rate, decoding, None):
+        if found := loop.state(rate, decoding):
             return found
     limit = _root(stuck, 0.0, most) if stuck(most) > 0 else most
-    return Overload(rate * demand.prompt, None if behind(most) < 0 else most, _rate(demand, limit))
+    return Overload(rate * demand.prompt, None if behind(most) < 0 else most, loop.rate(limit))
 
 
-def _rate(demand: Demand, decoding: float) -> float:
-    """Requests a second where so many decode on average."""
-    later = demand.answer - 1
-    return decoding / (later * demand.step(decoding) / demand.tokens + decoding * demand.prompt)
+class _Loop:
+    """A copy's means by its rate and the number that decodes: of clients in a closed loop, or in an open one."""
 
+    def __init__(self, demand: Demand, clients: float | None) -> None:
+        self.demand, self.clients = demand, clients
+        # What one request sees of the others.
+        self.others = 1.0 if clients is None else max(0.0, 1 - 1 / max(1.0, clients))
 
-def _service(demand: Demand, decoding: float) -> float:
-    """Seconds that a prompt holds up the next: its own, and the steps of decoding that its chunks share."""
-    return demand.prompt + demand.chunks * (demand.step(decoding) if decoding else 0.0)
+    def tpot(self, decoding: float) -> float:
+        """A step, and its share of the others' prompts."""
+        demand = self.demand
+        share = self.others * decoding * demand.prompt / (demand.answer - 1)
+        return demand.step(decoding) / demand.tokens + share
 
+    def rate(self, decoding: float) -> float:
+        """Requests a second where so many decode on average."""
+        return decoding / (self.demand.answer - 1) / self.tpot(decoding)
 
-def _state(demand: Demand, rate: float, decoding: float, clients: float | None) -> Steady | None:
-    """Means at a rate and a number that decodes; None: prompts come faster than they are served."""
-    step = demand.step(decoding) if decoding else 0.0
-    service = _service(demand, decoding)
-    busy, utilisation = rate * service, rate * demand.prompt
-    if busy >= 1:
-        return None
-    others = 1.0 if clients is None else max(0.0, 1 - 1 / max(1.0, clients))
-    wait = others * busy * service / 2 * (1 + demand.spread) / (1 - others * busy)
-    wait += others * (1 - busy) * min(1.0, decoding) * step / 2
-    if clients is not None and demand.answer > 1:
-        wait += max(0.0, clients - 1) / 2 * _service(demand, clients / 2) / ROUNDS
-    ttft = demand.own + wait + demand.alone + max(1.0, demand.chunks) * step
-    if demand.answer == 1:
-        return Steady(ttft, None, ttft, rate, utilisation, 0.0)
-    tpot = step / demand.tokens / (1 - utilisation)
-    return Steady(ttft, tpot, ttft + (demand.answer - 1) * tpot, rate, utilisation, decoding)
+    def service(self, decoding: float) -> float:
+        """Seconds that a prompt holds up the next: its own, and the steps of decoding that its chunks share."""
+        return self.demand.prompt + self.demand.chunks * (self.demand.step(decoding) if decoding else 0.0)
+
+    def state(self, rate: float, decoding: float) -> Steady | None:
+        """Means; None: prompts come faster than they are served."""
+        demand, others = self.demand, self.others
+        step, service = demand.step(decoding) if decoding else 0.0, self.service(decoding)
+        busy, utilisation = rate * service, rate * demand.prompt
+        if busy >= 1:
+            return None
+        # Whether another decodes: of a closed loop's few for sure, of those that come at random perhaps none.
+        beside = 1 - exp(-decoding) if self.clients is None else min(1.0, others * decoding)
+        wait = others * busy * service / 2 * (demand.bursts + demand.spread) / (1 - others * busy)
+        wait += (1 - busy) * beside * step / 2
+        if self.clients is not None and demand.answer > 1:
+            wait += max(0.0, self.clients - 1) / 2 * self.service(self.clients / 2) / ROUNDS
+        ttft = demand.own + wait + demand.alone + max(1.0, demand.chunks) * beside * step
+        if demand.answer == 1:
+            return Steady(ttft, None, ttft, rate, utilisation, 0.0)
+        tpot = self.tpot(decoding)
+        return Steady(ttft, tpot, ttft + (demand.answer - 1) * tpot, rate, utilisation, decoding)
 
 
 def _root(function: Callable[[float], float], low: float, high: float) -> float:

@@ -6,9 +6,10 @@ a server that does both at once, `steady`, from the same times.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from txcalc.errors import Fault, InputError
 from txcalc.model import Model
@@ -18,7 +19,11 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.roofline import Figure, Pace
 from txcalc.planning.steady import Curve, Demand, Overload, Steady, closed, open_
+from txcalc.planning.traffic import Lengths, Traffic
 from txcalc.planning.weights import weights_of
+
+if TYPE_CHECKING:
+    from txcalc.planning.simulation import Server
 
 OWN_S = 0.03  # TTFT that an engine takes for itself: HTTP, tokenizer, scheduler
 
@@ -50,6 +55,7 @@ class Request:
     hits          share of the prompt that is in a prefix cache already: whole pages of it, never the last token
     speculation   a draft, or None
     rate          requests a second that come at random; None: each user asks again when the answer is there
+    traffic       how lengths and the time between requests are spread
     """
 
     prompt: int
@@ -57,6 +63,17 @@ class Request:
     hits: Fraction = Fraction(0)
     speculation: Speculation | None = None
     rate: float | None = None
+    traffic: Traffic | None = None
+
+    @property
+    def spread(self) -> float:
+        """Variance of a prompt's length over its mean squared."""
+        return self.traffic.prompts.spread if self.traffic else 0.0
+
+    @property
+    def bursts(self) -> float:
+        """The same of the time between two requests; 1: at random."""
+        return self.traffic.bursts if self.traffic else 1.0
 
     @property
     def mean_length(self) -> int:
@@ -76,25 +93,33 @@ class Request:
 
 def request(
     context: int,
-    prompt: int | None = None,
+    prompt: int | Lengths | None = None,
     hits: Fraction = Fraction(0),
     acceptance: float | None = None,
     draft_tokens: int | None = None,
     draft: Model | None = None,
-    answer: int | None = None,
+    answer: int | Lengths | None = None,
     rate: float | None = None,
+    burstiness: float = 1.0,
+    times: Sequence[float] = (),
 ) -> Request:
     """A checked request. Without a prompt, half of the context is one (half of a token rounded up), or what the answer
     leaves; without an answer, it is what the prompt leaves of the context, and at least one token."""
+    prompts = Lengths(prompt, prompt) if isinstance(prompt, int) else prompt
+    answers = Lengths(answer, answer) if isinstance(answer, int) else answer
     faults: list[Fault | str] = []
-    for name, value in (("prompt", prompt), ("answer", answer)):
-        if value is not None and not (type(value) is int and 1 <= value <= context):
+    for name, lengths in (("prompt", prompts), ("answer", answers)):
+        if lengths is not None and not (isinstance(lengths, Lengths) and lengths.low >= 1 and lengths.high <= context):
+            value = lengths if not isinstance(lengths, Lengths) else lengths.low if lengths.low < 1 else lengths.high
             faults.append(Fault(name, value, f"a whole number from 1 to the context of {context:,}"))
-    if prompt is not None and answer is not None and not faults and prompt + answer > context:
-        expected = f"at most {context - prompt:,}, what a prompt of {prompt:,} leaves of the context"
-        faults.append(Fault("answer", answer, expected, f"--context {prompt + answer}"))
+    if prompts and answers and not faults and prompts.high + answers.high > context:
+        left = context - prompts.high
+        expected = f"at most {left:,}, what a prompt of {prompts.high:,} leaves of the context"
+        faults.append(Fault("answer", answers.high, expected, f"--context {prompts.high + answers.high}"))
     if rate is not None and not 0 < rate < 1e9:
         faults.append(Fault("rate", rate, "requests a second, a number above 0"))
+    if not 0.01 <= burstiness <= 1000:
+        faults.append(Fault("burstiness", burstiness, "a number from 0.01 to 1,000 (1: at random; below: in bursts)"))
     if not 0 <= hits <= 1:
         faults.append(Fault("prefix hits", float(hits), "a share from 0 to 1"))
     if (acceptance is None) != (draft_tokens is None):
@@ -106,9 +131,16 @@ def request(
     if faults:
         raise InputError("deploy", faults)
     guess = None if draft_tokens is None or acceptance is None else Speculation(draft_tokens, acceptance, draft)
-    if prompt is None:
-        prompt = ceil_div(context, 2) if answer is None else max(1, context - answer)
-    return Request(prompt, max(1, context - prompt) if answer is None else answer, hits, guess, rate)
+    if prompts is None:
+        mean = ceil_div(context, 2) if answers is None else max(1, context - answers.high)
+        prompts = Lengths(mean, mean)
+    if answers is None:
+        rest = max(1, context - prompts.high)
+        answers = Lengths(rest, rest)
+    if times and rate is None:
+        rate = (len(times) - 1) / times[-1]
+    traffic = Traffic(prompts, answers, float(hits), rate, burstiness, tuple(times))
+    return Request(round(prompts.mean), round(answers.mean), hits, guess, rate, traffic)
 
 
 class Point(NamedTuple):
@@ -224,6 +256,26 @@ class Timer:
         decoding = None if found.decoding is None else found.decoding * copies
         return found._replace(most=found.most * copies, decoding=decoding)
 
+    def server(self, layout: Layout, sequences: int) -> Server:
+        """One copy as `simulation` sees it, of which so many sequences run at once, with all the pages that it has."""
+        from txcalc.planning.simulation import Server
+
+        demand, engine = self._demand(layout, MOST_SEQUENCES), self.deployment.engine
+        traffic = self.asked.traffic
+        longest = min(self.context, traffic.prompts.high + traffic.answers.high if traffic else self.context)
+        most = self.deployment.max_concurrency(layout, longest) // layout.dp
+        computed = max(1, self.asked.prompt - self.asked.on(self.pace(layout), self.context)[1])
+        return Server(
+            demand.step,
+            demand.prompt / computed,
+            demand.alone - demand.prompt + demand.own,
+            engine.chunk,
+            sequences,
+            ceil_div(most * ceil_div(longest, engine.block) * engine.block, engine.block),
+            engine.block,
+            demand.tokens,
+        )
+
     def alone(self, layout: Layout) -> tuple[Figure, Figure | None]:
         """A prompt alone, and a step of one sequence of its length; None: the model does not decode."""
         pace = self.pace(layout)
@@ -257,6 +309,8 @@ class Timer:
                 self.asked.answer if pace.caching else 1,
                 expected,
                 OWN_S,
+                self.asked.spread,
+                self.asked.bursts,
             )
         return self._demands[layout, busy]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txcalc.curves import SHARES
 from txcalc.ledger import KINDS
@@ -13,6 +13,9 @@ from txcalc.planning.steady import Overload, Steady
 from txcalc.planning.timing import Point
 from txcalc.render.report import Cell, Table, cell, column
 from txcalc.units import seconds
+
+if TYPE_CHECKING:
+    from txcalc.planning.simulation import Simulated
 
 FRONT = 12  # points shown; JSON has them all
 BATCHES = 6  # shown without detail
@@ -137,7 +140,10 @@ def tables(serving: Serving, detail: bool = True) -> list[Table]:
     more = [_parts(serving), _definitions(serving)] if detail else []
     if serving.chosen.tpot is None:
         return [_latencies(serving, detail), *more]
-    found = [_latencies(serving, detail), _batches(serving, None if detail else BATCHES)]
+    found = [_latencies(serving, detail)]
+    if serving.simulated:
+        found.append(_simulated(serving, serving.simulated))
+    found += [_batches(serving, None if detail else BATCHES)]
     if detail and len({point.layout for point in serving.points}) > 1:
         found.append(_front(serving))
     if serving.price is not None or (detail and serving.plan.deployment.accelerator.power is not None):
@@ -188,6 +194,24 @@ def _latencies(serving: Serving, detail: bool) -> Table:
         for name, n in zip(("weights alone", "with the cache"), serving.ridge, strict=True):
             rows.append((f"batch at the ridge, {name}", None, None, cell(n) if n else Cell(None, "never"), None))
     return Table("Speed", ("", "at the load", "alone", "floor", "bound"), rows)
+
+
+def _simulated(serving: Serving, found: Simulated) -> Table:
+    rows: list[tuple[Any, ...]] = []
+    for name, figure in (("TTFT", found.ttft), ("TPOT", found.tpot), ("end to end", found.e2e)):
+        if figure:
+            rows.append((column(name, "s"), *map(_time, figure)))
+    run, rate = found.run, len(found.run.done) / found.run.seconds * found.copies
+    rows.append(("requests/s", _rate(rate), *[None] * 3))
+    if serving.limits:
+        rows.append((f"within a {_limits(serving.limits)}", Cell(found.good, f"{found.good:.1%}"), *[None] * 3))
+        rows.append(("goodput, requests/s within", _rate(found.goodput), *[None] * 3))
+    rows.append(("tokens/s of a GPU", _rate(found.output / serving.chosen.layout.gpus), *[None] * 3))
+    rows.append(("requests before their first token, of a copy", _rate(run.waiting), *[None] * 3))
+    if run.preempted:
+        rows.append(("preempted", cell(run.preempted), *[None] * 3))
+    title = f"Simulated, {len(run.done):,} requests of one copy, seed {found.seed}"
+    return Table(title, ("", "mean", "p50", "p90", "p99"), rows)
 
 
 def _figure(name: str, loaded: float | None, figure: Figure) -> tuple[Any, ...]:
@@ -321,6 +345,8 @@ def data(serving: Serving) -> dict[str, Any]:
         "rate": serving.request.rate,
         "ttft_last_s": chosen.last(serving.prompt) if chosen.tpot else None,
         **point_data(serving, chosen),
+        "steady": _steady(chosen, serving.simulated),
+        "simulation": _simulation(serving.simulated) if serving.simulated else None,
         "ridge": serving.ridge._asdict() if serving.ridge else None,
         "speculation": guess
         and {
@@ -383,8 +409,31 @@ def point_data(serving: Serving, point: Point) -> dict[str, Any]:
     }
 
 
-def _steady(point: Point) -> dict[str, Any]:
+def _simulation(found: Simulated) -> dict[str, Any]:
+    run = found.run
+    return {
+        **{
+            name: figure._asdict() if figure else None
+            for name, figure in (("ttft_s", found.ttft), ("tpot_s", found.tpot), ("e2e_s", found.e2e))
+        },
+        "requests": len(run.done),
+        "copies": found.copies,
+        "seed": found.seed,
+        "seconds": run.seconds,
+        "output_tokens_per_s": found.output,
+        "within_limits": found.good,
+        "goodput_requests_per_s": found.goodput,
+        "waiting": run.waiting,
+        "most_waiting": run.most_waiting,
+        "inside": run.inside,
+        "busy": run.busy,
+        "preempted": run.preempted,
+    }
+
+
+def _steady(point: Point, simulated: Simulated | None = None) -> dict[str, Any]:
     """The load's means, and null for what only a simulation tells; of a load that does not last, what would."""
+    spreads = (simulated.ttft, simulated.tpot, simulated.e2e) if simulated else [None] * 3
     steady = point.steady
     if isinstance(steady, Overload):
         means: list[float | None] = [None] * 3
@@ -392,8 +441,8 @@ def _steady(point: Point) -> dict[str, Any]:
         means = [steady.ttft, steady.tpot, steady.e2e if point.tpot else None]
     return {
         **{
-            name: {"mean": mean, "p50": None, "p90": None, "p99": None}
-            for name, mean in zip(("ttft_s", "tpot_s", "e2e_s"), means, strict=True)
+            name: {"mean": mean, **{key: getattr(found, key, None) for key in ("p50", "p90", "p99")}}
+            for name, mean, found in zip(("ttft_s", "tpot_s", "e2e_s"), means, spreads, strict=True)
         },
         "lasts": isinstance(steady, Steady),
         "requests_per_s": point.rate,

@@ -1,0 +1,255 @@
+"""The simulation: what comes in goes out, Little's law, monotone in load, equal to the closed form where both hold."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from txcalc.cli import app
+from txcalc.errors import InputError
+from txcalc.planning.simulation import Run, Server, simulate, spread
+from txcalc.planning.steady import Demand, Steady, closed, open_
+from txcalc.planning.traffic import Job, Lengths, Traffic, arrivals, lengths
+
+
+def linear(fixed: float, each: float) -> Callable[[float], float]:
+    return lambda n: fixed + each * n
+
+
+SERVERS = st.builds(
+    lambda fixed, each, token, budget, sequences, pages, tokens: Server(
+        linear(fixed, each), token, 0.0, budget, sequences, pages, 16, tokens
+    ),
+    st.floats(1e-3, 0.05),
+    st.floats(0, 1e-3),
+    st.floats(1e-6, 1e-4),
+    st.integers(16, 8192),
+    st.integers(1, 64),
+    st.integers(80, 400),
+    st.sampled_from([1.0, 1.0, 2.4]),
+)
+TRAFFIC = st.builds(
+    lambda low, more, answer, rate, burst: Traffic(Lengths(low, low + more), Lengths(1, answer), 0.0, rate, burst),
+    st.integers(1, 400),
+    st.integers(0, 300),
+    st.integers(1, 500),
+    st.one_of(st.none(), st.floats(0.1, 50)),
+    st.sampled_from([0.2, 1.0, 5.0]),
+)
+
+
+def ran(server: Server, traffic: Traffic, number: int = 60, clients: int = 7, seed: int = 1) -> Run:
+    return simulate(server, traffic.jobs(number, seed), None if traffic.rate else clients)
+
+
+@given(SERVERS, TRAFFIC)
+def test_what_comes_in_goes_out(server: Server, traffic: Traffic) -> None:
+    """Every request is answered, once and whole, whatever had to give its pages back; time goes forward."""
+    found = ran(server, traffic)
+    jobs = list(traffic.jobs(60, 1))
+    assert sorted(one.answer for one in found.done) == sorted(job.answer for job in jobs)
+    assert all(one.at < one.first <= one.last <= found.seconds for one in found.done)
+    assert all(one.tpot is None or one.tpot > 0 for one in found.done)
+    if traffic.rate:
+        assert sorted(one.at for one in found.done) == [job.at for job in jobs]
+    least = sum(job.prompt for job in jobs) * server.token
+    assert found.busy * found.seconds >= least * (1 - 1e-9) and found.busy <= 1 + 1e-9
+    assert found == ran(server, traffic)  # the same seed
+
+
+@given(SERVERS, TRAFFIC)
+def test_littles_law(server: Server, traffic: Traffic) -> None:
+    found = ran(server, traffic)
+    assert found.inside * found.seconds == pytest.approx(sum(one.e2e for one in found.done), rel=1e-6)
+    if not found.preempted:
+        assert found.waiting * found.seconds == pytest.approx(sum(one.ttft for one in found.done), rel=1e-6)
+
+
+@settings(max_examples=15)
+@given(st.floats(2e-3, 0.05), st.floats(1e-6, 1e-4), st.integers(100, 2000), st.integers(2, 300))
+def test_more_load_is_slower_and_yields_more(fixed: float, token: float, prompt: int, answer: int) -> None:
+    server = Server(linear(fixed, 1e-4), token, 0.0, 8192, 1024, 100_000)
+    traffic = Traffic(Lengths(prompt, prompt), Lengths(answer, answer))
+    runs = [ran(server, traffic, 10 * n, n) for n in (1, 4, 16, 64)]
+    for few, many in pairwise(runs):
+        assert mean(many, "e2e") >= mean(few, "e2e") * (1 - 1e-9)
+        assert many.output >= few.output * 0.97  # prompts of all clients at once keep each other from decoding
+    rates = [0.05, 0.3, 0.6]
+    most = 1 / (token * prompt + answer * 1e-4)
+    loads = [ran(server, traffic._replace(rate=share * most), 300) for share in rates]
+    for few, many in pairwise(loads):
+        assert mean(many, "ttft") >= mean(few, "ttft") * 0.9  # whether one comes early in a step or late is chance
+
+
+def mean(run: Run, what: str) -> float:
+    return sum(getattr(one, what) for one in run.done) / len(run.done)
+
+
+@pytest.mark.parametrize("rate", [1.0, 3.0, 5.0, 8.0])
+def test_an_open_loop_is_the_closed_forms(rate: float) -> None:
+    """8B-like: a step of 6 ms and 0.1 ms a sequence, 21 µs a prompt token. Means of a random sample of 10,000."""
+    step = linear(0.006, 1e-4)
+    run = ran(
+        Server(step, 2.1e-5, 0.0, 8192, 1024, 60_000), Traffic(Lengths(1024, 1024), Lengths(256, 256), 0, rate), 10_000
+    )
+    form = open_(Demand(step, 1024 * 2.1e-5, 1024 * 2.1e-5, 1024 / 8192, 256), rate, 1024)
+    assert isinstance(form, Steady)
+    assert mean(run, "tpot") == pytest.approx(form.tpot, rel=0.04)
+    assert mean(run, "ttft") == pytest.approx(form.ttft, rel=0.15)
+    assert run.inside == pytest.approx(form.inside, rel=0.04)
+
+
+@pytest.mark.parametrize("clients", [1, 4, 32, 128])
+def test_a_closed_loop_is_the_closed_forms(clients: int) -> None:
+    """Ten requests per client, of lengths that differ by a tenth each way, as benchmarks draw them."""
+    step = linear(0.006, 1e-4)
+    traffic = Traffic(Lengths(922, 1126), Lengths(461, 563))
+    run = ran(Server(step, 2.1e-5, 0.0, 8192, 1024, 60_000), traffic, 10 * clients, clients)
+    form = closed(Demand(step, 1024 * 2.1e-5, 1024 * 2.1e-5, 1024 / 8192, 512), clients)
+    assert mean(run, "tpot") == pytest.approx(form.tpot, rel=0.04)
+    assert mean(run, "ttft") == pytest.approx(form.ttft, rel=0.2)
+    assert mean(run, "e2e") == pytest.approx(form.e2e, rel=0.04)
+
+
+def test_a_request_by_hand() -> None:
+    """300 tokens in chunks of 100; the second request waits for the first chunks and decodes beside the first."""
+    server = Server(linear(0.01, 0), 1e-3, 0.5, 100, 8, 1000)
+    found = simulate(server, iter([Job(0, 300, 3), Job(0, 50, 1)]))
+    first, second = found.done if found.done[0].answer == 3 else found.done[::-1]
+    assert first.first == pytest.approx(0.5 + 0.3)
+    # Its first token computes with the second's prompt in one step, which decodes too; then it decodes alone.
+    assert second.first == second.last == pytest.approx(0.5 + 0.3 + 0.01 + 0.05)
+    assert first.last == pytest.approx(0.5 + 0.3 + 0.06 + 0.01)
+
+
+def test_pages_that_are_short_are_given_back() -> None:
+    server = Server(linear(0.01, 0), 1e-5, 0.0, 512, 16, 100)
+    run = ran(server, Traffic(Lengths(200, 200), Lengths(600, 600)), 40, 8)
+    assert run.preempted > 0 and len(run.done) == 40
+    more = ran(server._replace(pages=1000), Traffic(Lengths(200, 200), Lengths(600, 600)), 40, 8)
+    assert more.preempted == 0 and more.output > run.output
+    with pytest.raises(InputError, match=r"tokens of a request is 2,?600, expected at most the 1,600"):
+        ran(server, Traffic(Lengths(2000, 2000), Lengths(600, 600)))
+
+
+def test_no_more_sequences_than_asked_for() -> None:
+    step_of: list[float] = []
+
+    def step(n: float) -> float:
+        step_of.append(n)
+        return 0.01
+
+    ran(Server(step, 1e-5, 0.0, 8192, 3, 10_000), Traffic(Lengths(10, 10), Lengths(50, 50)), 50, 20)
+    assert max(step_of) == 3
+
+
+def test_ten_thousand_requests_are_quick() -> None:
+    start = time.process_time()
+    ran(
+        Server(linear(0.006, 1e-4), 2e-5, 0, 8192, 1024, 60_000),
+        Traffic(Lengths(512, 1536), Lengths(1, 1023), 0, 8),
+        10_000,
+    )
+    assert time.process_time() - start < 2
+
+
+def test_percentiles_are_nearest_ranks() -> None:
+    assert spread(list(range(1, 101))) == (50.5, 50, 90, 99) and spread([3.0]) == (3, 3, 3, 3) and spread([]) is None
+
+
+# What comes.
+
+
+def test_lengths_as_they_are_written(tmp_path: Path) -> None:
+    assert lengths("4k", "--prompt") == (4096, 4096, ()) and lengths("4k±1k", "--prompt") == (3072, 5120, ())
+    assert lengths("4k+-1k", "x") == lengths("3k..5k", "x")
+    file = tmp_path / "lengths.txt"
+    file.write_text("100\n\n1k\n")
+    found = lengths(f"@{file}", "--prompt")
+    assert found == (100, 1024, (100, 1024)) and found.mean == 562 and found.spread == pytest.approx((462 / 562) ** 2)
+    even = Lengths(3, 7)
+    assert even.mean == 5 and even.spread == pytest.approx(2 / 25)
+    for bad in ("x", "4k±5k", "0..3", "5..3", "@nothing.txt", "4k±"):
+        with pytest.raises(InputError):
+            lengths(bad, "--prompt")
+    file.write_text("100\n0\n")
+    with pytest.raises(InputError, match="a length above 0 in every line"):
+        lengths(f"@{file}", "--prompt")
+
+
+def test_arrivals_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "times.txt"
+    file.write_text("5\n5.5\n\n8\n")
+    assert arrivals(str(file)) == [0, 0.5, 3]
+    for text, said in (("1\n", "fewer than two"), ("2\n1\n", "line 2"), ("a\nb\n", "line 1"), ("1\nnan\n", "line 2")):
+        file.write_text(text)
+        with pytest.raises(InputError, match=said):
+            arrivals(str(file))
+
+
+def test_bursts_are_drawn_as_they_are_said() -> None:
+    for burst in (0.25, 1.0, 4.0):
+        traffic = Traffic(Lengths(1, 1), Lengths(1, 1), 0.0, 5.0, burst)
+        times = [job.at for job in traffic.jobs(20_000, 3)]
+        replayed = traffic._replace(times=times)
+        assert times[-1] / 20_000 == pytest.approx(1 / 5, rel=0.05)
+        assert replayed.bursts == pytest.approx(1 / burst, rel=0.1) and traffic.bursts == 1 / burst
+
+
+# The command.
+
+
+def run_(*argv: str) -> tuple[int, str, str]:
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["deploy", *argv])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_contract_of_a_simulation(tmp_path: Path) -> None:
+    argv = ["llama-3.1-8b", "--gpu", "h100-sxm:2", "--context", "4k", "--prompt", "2k±1k", "--answer", "256..512"]
+    argv += ["--ttft", "500ms", "--simulate"]
+    code, out, _ = run_(*argv, "--rate", "10/s", "--requests", "2000", "--json")
+    speed = json.loads(out)["speed"]
+    assert code == 0
+    for key in ("ttft_s", "tpot_s", "e2e_s"):
+        loaded, found = speed["steady"][key], speed["simulation"][key]
+        assert 0 < loaded["p50"] <= loaded["p90"] <= loaded["p99"] and loaded["mean"] == pytest.approx(
+            found["mean"], rel=0.2
+        )
+    assert speed["simulation"]["requests"] == 2000 and 0 <= speed["simulation"]["within_limits"] <= 1
+    assert run_(*argv, "--rate", "10/s", "--requests", "2000", "--json")[1] == out
+    assert run_(*argv, "--rate", "10/s", "--requests", "2000", "--seed", "7", "--json")[1] != out
+    code, out, _ = run_(*argv, "--concurrency", "8")
+    assert code == 0 and "Simulated, 80 requests of one copy, seed 0" in out and "goodput" in out
+    assert max(map(len, out.splitlines())) <= 80
+    file = tmp_path / "times.txt"
+    file.write_text("\n".join(str(i / 5) for i in range(50)))
+    code, out, _ = run_(*argv, "--arrivals", str(file))
+    assert code == 0 and "Simulated, 50 requests" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--prompt", "1k±2k"], "--prompt is '1k±2k', expected lengths above 0, the lower one first"),
+        (["--prompt", "500..2k"], "prompt is 2048, expected a whole number from 1 to the context of 1,024"),
+        (["--prompt", "@none.txt"], "--prompt: none.txt cannot be read: no such file"),
+        (["--arrivals", "none.txt"], "--arrivals: none.txt cannot be read"),
+        (["--arrivals", "x", "--rate", "1/s"], "--rate and --arrivals contradict each other"),
+        (["--burstiness", "0.5"], "--burstiness is of requests at a --rate"),
+        (["--burstiness", "0", "--rate", "1/s"], "burstiness is 0.0, expected a number from 0.01"),
+        (["--burstiness", "nan", "--rate", "1/s"], "burstiness is nan"),
+        (["--requests", "5"], "--requests and --seed are of a simulation"),
+        (["--simulate", "--requests", "0"], "requests is 0, expected a whole number from 1 to 1,000,000"),
+    ],
+)
+def test_bad_traffic_is_one_message(argv: list[str], said: str) -> None:
+    code, out, err = run_("gpt2", "--gpu", "l4:1", "--context", "1k", *argv)
+    assert code == 2 and out == "" and said in err, err

@@ -1,0 +1,366 @@
+"""Continuous batching, request by request: a discrete-event simulation of one copy of a model.
+
+What it does as vLLM's scheduler does: a step decodes every running sequence and has at most `budget` tokens; those that
+are left compute chunks of prompts, first come, first served, as long as sequences and pages are free. Where a page is
+lacking, the sequence that came last loses its own, and is computed again when there is room. A step takes the time of
+its decoding (`steady.Curve`, sequences at their mean length) and that of its prompts' tokens.
+
+Steps between two events are alike, so they are taken at once: what costs time is a request, not a token.
+
+Source   Yu et al. 2022 (Orca); Agrawal et al. 2024 (arXiv 2403.02310); vLLM 0.11, vllm/v1/core/sched/scheduler.py
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from math import ceil, floor
+from typing import TYPE_CHECKING, NamedTuple
+
+from txcalc.errors import Fault, InputError
+from txcalc.planning.steady import ROUNDS
+from txcalc.planning.traffic import Job
+
+if TYPE_CHECKING:
+    from txcalc.planning.serving import Limits
+    from txcalc.planning.timing import Point, Timer
+
+REQUESTS = 10_000  # of an open loop
+SEQUENCES = 1024  # at once, unless an engine says: vLLM's max_num_seqs on large cards
+
+
+class Server(NamedTuple):
+    """One copy of a model.
+
+    step       seconds of a decode step of so many sequences
+    token      seconds that a prompt's token adds to a step
+    delay      seconds of TTFT beside the steps: a pipeline's way, the engine's own
+    budget     tokens of a step (max_num_batched_tokens)
+    sequences  that run at once (max_num_seqs)
+    pages      of the cache
+    block      tokens of a page
+    tokens     expected of a sequence in a step: 1, or more by speculation
+    """
+
+    step: Callable[[float], float]
+    token: float
+    delay: float
+    budget: int
+    sequences: int
+    pages: int
+    block: int = 16
+    tokens: float = 1.0
+
+
+class Done(NamedTuple):
+    """An answered request, in seconds: when it came, had its first token, its last; tokens of the answer."""
+
+    at: float
+    first: float
+    last: float
+    answer: int
+
+    @property
+    def ttft(self) -> float:
+        return self.first - self.at
+
+    @property
+    def tpot(self) -> float | None:
+        return (self.last - self.first) / (self.answer - 1) if self.answer > 1 else None
+
+    @property
+    def e2e(self) -> float:
+        return self.last - self.at
+
+
+class Spread(NamedTuple):
+    """A figure of all requests."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """Mean and percentiles (nearest rank); None: of nothing."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    ranks = (ordered[max(0, ceil(share * len(ordered)) - 1)] for share in (0.5, 0.9, 0.99))
+    return Spread(sum(ordered) / len(ordered), *ranks)
+
+
+@dataclass
+class Run:
+    """What happened.
+
+    waiting     requests that have no token yet, on average over the time; most_waiting: at once
+    inside      requests that wait, are computed or decode, on average
+    busy        share of the time in which a step runs
+    """
+
+    done: list[Done] = field(default_factory=list)
+    seconds: float = 0.0
+    waiting: float = 0.0
+    most_waiting: int = 0
+    inside: float = 0.0
+    busy: float = 0.0
+    preempted: int = 0
+    steps: int = 0
+
+    @property
+    def output(self) -> float:
+        """Tokens of answers a second."""
+        return sum(one.answer for one in self.done) / self.seconds if self.seconds else 0.0
+
+    def within(self, ttft: float | None, tpot: float | None) -> float:
+        """Share of the requests that keep both limits."""
+        good = sum(
+            (ttft is None or one.ttft <= ttft) and (tpot is None or one.tpot is None or one.tpot <= tpot)
+            for one in self.done
+        )
+        return good / len(self.done) if self.done else 0.0
+
+
+class _Request:
+    """A request inside.
+
+    prompt   tokens that are to be computed before it decodes; left: of them
+    base     tokens in the cache when it begins to decode
+    answer   tokens that are still to come
+    since    the step at which it began to decode
+    """
+
+    __slots__ = ("answer", "base", "first", "job", "left", "order", "prompt", "since")
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.prompt, self.answer = job, job.prompt, job.answer
+        self.left = self.base = self.since = self.order = 0
+        self.first: float | None = None
+
+
+def simulate(server: Server, jobs: Iterator[Job], clients: int | None = None) -> Run:
+    """Every job from first to last. Of a closed loop's `clients` each takes the next one when its own is answered; an
+    open loop's come when they come, in order.
+
+    Errors: `InputError` for a request that the cache cannot hold.
+    """
+    return _Simulation(server, jobs, clients).run()
+
+
+class _Simulation:
+    def __init__(self, server: Server, jobs: Iterator[Job], clients: int | None) -> None:
+        self.server, self.jobs, self.closed = server, jobs, clients is not None
+        self.capacity = server.pages * server.block
+        self.now, self.counter, self.order, self.held, self.result = 0.0, 0, 0, 0.0, Run()
+        self.line: deque[_Request] = deque()  # waiting
+        self.filling: deque[_Request] = deque()  # their prompts are being computed
+        self.decoding: list[tuple[int, int, _Request]] = []  # a heap by the step of the last token
+        self.waited = self.inside = self.busy = 0.0  # seconds, of all requests together
+        self.next = None if self.closed else next(jobs, None)
+        for _ in range(clients or 0):
+            self._start()
+
+    def run(self) -> Run:
+        while self.line or self.filling or self.decoding or self.next:
+            self._arrive()
+            self._admit()
+            if self.filling:
+                self._mixed()
+            elif self.decoding:
+                self._decode()
+            elif self.next:
+                self._pass(self.next.at - self.now, False)
+        result, seconds = self.result, self.now or 1.0
+        result.seconds, result.steps = self.now, self.counter
+        result.waiting, result.inside, result.busy = self.waited / seconds, self.inside / seconds, self.busy / seconds
+        return result
+
+    @property
+    def running(self) -> int:
+        return len(self.filling) + len(self.decoding)
+
+    def _pass(self, seconds: float, busy: bool = True) -> None:
+        self.waited += (len(self.line) + len(self.filling)) * seconds
+        self.inside += (len(self.line) + self.running) * seconds
+        self.busy += seconds * busy
+        self.now += seconds
+
+    def _start(self) -> None:
+        """A client's next request."""
+        if (job := next(self.jobs, None)) is not None:
+            self._enter(job._replace(at=self.now))
+
+    def _enter(self, job: Job) -> None:
+        tokens = job.prompt + job.cached + job.answer
+        if tokens > self.capacity:
+            expected = f"at most the {self.capacity:,} that the cache holds"
+            raise InputError("simulation", [Fault("tokens of a request", tokens, expected)])
+        self.line.append(_Request(job))
+        self.result.most_waiting = max(self.result.most_waiting, len(self.line) + len(self.filling))
+
+    def _arrive(self) -> None:
+        while self.next and self.next.at <= self.now:
+            late = self.now - self.next.at  # within the step that has ended
+            self.waited, self.inside = self.waited + late, self.inside + late
+            self._enter(self.next)
+            self.next = next(self.jobs, None)
+
+    def _fits(self, more: float, running: int) -> bool:
+        """Whether more tokens have pages, of which each sequence's last is half empty on average."""
+        return running <= 1 or self.held + more + running * self.server.block / 2 <= self.capacity
+
+    def _admit(self) -> None:
+        """First come, first served, while there are sequences and pages for a whole prompt."""
+        while self.line and self.running < self.server.sequences:
+            request = self.line[0]
+            base = request.prompt + request.job.cached + 1
+            if not self._fits(base + len(self.decoding) * self.server.tokens, self.running + 1):
+                return
+            self.line.popleft()
+            request.left, request.base = request.prompt, base
+            self.order += 1
+            request.order = self.order
+            self.held += base
+            self.filling.append(request)
+
+    def _mixed(self) -> None:
+        """A step that decodes and computes chunks of prompts."""
+        server = self.server
+        self._make_room()
+        decoding = len(self.decoding)
+        room = max(1, server.budget - ceil(decoding * server.tokens))
+        computed = 0
+        for request in self.filling:
+            chunk = min(request.left, room - computed)
+            request.left -= chunk
+            computed += chunk
+            if request.left:
+                break
+        self._pass((server.step(decoding) if decoding else 0.0) + computed * server.token)
+        self._stepped(1)
+        while self.filling and not self.filling[0].left:
+            self._begin(self.filling.popleft())
+
+    def _begin(self, request: _Request) -> None:
+        """Its prompt is computed, and with it comes a token: the first, or the next after a preemption."""
+        if request.first is None:
+            request.first = self.now + self.server.delay
+        request.answer -= 1
+        request.since = self.counter
+        if request.answer:
+            last = self.counter + ceil(request.answer / self.server.tokens)
+            heappush(self.decoding, (last, request.order, request))
+        else:
+            self._finish(request, self.counter)
+
+    def _decode(self) -> None:
+        """Steps that only decode, until the next sequence is done, a request comes, or pages are short."""
+        self._make_room()
+        decoding, tokens = len(self.decoding), self.server.tokens
+        each = self.server.step(decoding)
+        steps = self.decoding[0][0] - self.counter
+        if self.next:
+            steps = min(steps, ceil((self.next.at - self.now) / each))
+        if decoding > 1:
+            free = self.capacity - self.held - decoding * self.server.block / 2
+            steps = min(steps, floor(free / decoding / tokens))
+        steps = max(1, steps)
+        self._pass(steps * each)
+        self._stepped(steps)
+
+    def _stepped(self, steps: int) -> None:
+        """The decoding ones are so many steps further; those with their last token are done."""
+        self.counter += steps
+        self.held += steps * len(self.decoding) * self.server.tokens
+        while self.decoding and self.decoding[0][0] <= self.counter:
+            last, _, request = heappop(self.decoding)
+            self._finish(request, last)
+
+    def _finish(self, request: _Request, step: int) -> None:
+        job = request.job
+        self.held -= request.base + (step - request.since) * self.server.tokens
+        assert request.first is not None
+        self.result.done.append(Done(job.at, request.first, self.now + self.server.delay, job.answer))
+        if self.closed:
+            self._start()
+
+    def _make_room(self) -> None:
+        """Pages for the next step: while they are short, the sequence that came last gives its own back."""
+        while not self._fits(len(self.decoding) * self.server.tokens, self.running):
+            self.result.preempted += 1
+            if self.filling:
+                request = self.filling.pop()
+                self.held -= request.base
+            else:
+                place = max(range(len(self.decoding)), key=lambda i: self.decoding[i][1])
+                request = self.decoding.pop(place)[2]
+                heapify(self.decoding)
+                steps = self.counter - request.since
+                self.held -= request.base + steps * self.server.tokens
+                told = min(request.answer - 1, int(steps * self.server.tokens))
+                request.prompt, request.answer = request.base - request.job.cached + told, request.answer - told
+            self.line.appendleft(request)
+
+
+class Simulated(NamedTuple):
+    """A load on all copies of a model, one of which was simulated.
+
+    good   share of the requests within the limits
+    """
+
+    run: Run
+    copies: int
+    seed: int
+    good: float
+
+    @property
+    def ttft(self) -> Spread | None:
+        return spread([one.ttft for one in self.run.done])
+
+    @property
+    def tpot(self) -> Spread | None:
+        return spread([one.tpot for one in self.run.done if one.tpot is not None])
+
+    @property
+    def e2e(self) -> Spread | None:
+        return spread([one.e2e for one in self.run.done])
+
+    @property
+    def output(self) -> float:
+        """Tokens of answers a second, of all copies."""
+        return self.run.output * self.copies
+
+    @property
+    def goodput(self) -> float:
+        """Requests a second within the limits, of all copies."""
+        return self.good * len(self.run.done) / self.run.seconds * self.copies
+
+
+def simulated(
+    timer: Timer, point: Point, limits: Limits, sequences: int, seed: int = 0, requests: int | None = None
+) -> Simulated:
+    """A point's load, of which a copy gets its even share, at most so many sequences at once.
+
+    An open loop has `requests` (default: `REQUESTS`, or the times asked for); a closed one `ROUNDS` per client, as
+    `steady` has it.
+    """
+    traffic, layout = timer.asked.traffic, point.layout
+    assert traffic is not None
+    server = timer.server(layout, sequences)
+    if traffic.rate is None:
+        copies = min(layout.dp, point.sequences)
+        clients = ceil(point.sequences / copies)
+        run = simulate(server, traffic.jobs(requests or ROUNDS * clients, seed), clients)
+    elif traffic.times:
+        copies = layout.dp
+        mine = traffic._replace(times=traffic.times[::copies])
+        run = simulate(server, mine.jobs(len(mine.times), seed))
+    else:
+        copies = layout.dp
+        mine = traffic._replace(rate=traffic.rate / copies)
+        run = simulate(server, mine.jobs(requests or REQUESTS, seed))
+    return Simulated(run, copies, seed, run.within(limits.ttft, limits.tpot))

@@ -1,0 +1,139 @@
+"""What requests are like: lengths of prompts and answers, and when they come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from txcalc.errors import Fault, InputError
+from txcalc.units import parse_tokens
+
+if TYPE_CHECKING:
+    from random import Random
+
+
+class Job(NamedTuple):
+    """A request: when it comes, tokens of its prompt that are computed and that a prefix cache holds, and of its
+    answer."""
+
+    at: float
+    prompt: int
+    answer: int
+    cached: int = 0
+
+
+class Lengths(NamedTuple):
+    """Tokens of prompts or answers: evenly between two numbers, or drawn from a list."""
+
+    low: int
+    high: int
+    values: tuple[int, ...] = ()
+
+    @property
+    def mean(self) -> float:
+        return sum(self.values) / len(self.values) if self.values else (self.low + self.high) / 2
+
+    @property
+    def spread(self) -> float:
+        """Variance over the mean squared."""
+        if self.values:
+            mean = self.mean
+            return sum((value - mean) ** 2 for value in self.values) / len(self.values) / mean**2
+        return ((self.high - self.low + 1) ** 2 - 1) / 12 / self.mean**2
+
+    def draw(self, random: Random) -> int:
+        return random.choice(self.values) if self.values else random.randint(self.low, self.high)
+
+
+def lengths(text: str, what: str) -> Lengths:
+    """`4k`, `4k±1k` (or `4k+-1k`), `3k..5k`: evenly between two numbers; `@FILE`: one of a file's lines, at random.
+
+    Errors: `InputError` for what cannot be read, is below 1, or a file without a length.
+    """
+    if text.startswith("@"):
+        values = tuple(parse_tokens(line, f"{text[1:]}, line {i}") for i, line in _lines(text[1:], what))
+        if not values or min(values) < 1:
+            raise InputError(what, [Fault(what, text, "a file with a length above 0 in every line")])
+        return Lengths(min(values), max(values), values)
+    middle, sign, off = text.replace("+-", "±").partition("±")
+    if sign:
+        mean, by = parse_tokens(middle, what), parse_tokens(off, what)
+        found = Lengths(mean - by, mean + by)
+    else:
+        low, sign, high = text.partition("..")
+        found = Lengths(parse_tokens(low, what), parse_tokens(high if sign else low, what))
+    if not 1 <= found.low <= found.high:
+        raise InputError(what, [Fault(what, text, "lengths above 0, the lower one first", "4k±1k or 3k..5k")])
+    return found
+
+
+def arrivals(path: str) -> list[float]:
+    """Seconds at which requests come, a line each, in order, from the first one on.
+
+    Errors: `InputError` for a file that cannot be read, and a line that is no later time.
+    """
+    times: list[float] = []
+    for i, line in _lines(path, "--arrivals"):
+        try:
+            time = float(line)
+        except ValueError:
+            time = -1.0
+        if not 0 <= time < 1e12 or (times and time < times[-1]):
+            raise InputError(f"{path}, line {i}", [Fault("arrival", line, "seconds, none before the line above")])
+        times.append(time)
+    if len(times) < 2 or times[-1] == times[0]:
+        raise InputError(path, ["has fewer than two times that differ"])
+    return [time - times[0] for time in times]
+
+
+def _lines(path: str, what: str) -> Iterator[tuple[int, str]]:
+    """The lines of a file that hold something, by number."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "it is not text"
+        raise InputError(what, [f"{path} cannot be read: {why.lower()}"]) from None
+    return ((i, line.strip()) for i, line in enumerate(text.splitlines(), 1) if line.strip())
+
+
+class Traffic(NamedTuple):
+    """What requests are like.
+
+    prompts, answers   their lengths
+    cached             share of a prompt's tokens that is computed already
+    rate               a second; None: a closed loop
+    burstiness         1: at random (Poisson); below: in bursts; above: more even (shape of a gamma distribution)
+    times              at which they come instead, in seconds
+    """
+
+    prompts: Lengths
+    answers: Lengths
+    cached: float = 0.0
+    rate: float | None = None
+    burstiness: float = 1.0
+    times: Sequence[float] = ()
+
+    @property
+    def bursts(self) -> float:
+        """Variance of the time between two requests over its mean squared."""
+        if not self.times:
+            return 1 / self.burstiness
+        gaps = [b - a for a, b in pairwise(self.times)]
+        mean = self.times[-1] / len(gaps)
+        return sum((gap - mean) ** 2 for gap in gaps) / len(gaps) / mean**2
+
+    def jobs(self, number: int, seed: int) -> Iterator[Job]:
+        """So many requests; the same for the same seed."""
+        from random import Random
+
+        random, now = Random(seed), 0.0
+        for i in range(number):
+            if self.times:
+                now = self.times[i]
+            elif self.rate is not None:
+                now += random.gammavariate(self.burstiness, 1 / self.rate / self.burstiness)
+            prompt = self.prompts.draw(random)
+            held = min(int(prompt * self.cached), prompt - 1)
+            yield Job(now, prompt - held, self.answers.draw(random), held)

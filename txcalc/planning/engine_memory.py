@@ -61,6 +61,20 @@ def _data() -> Mapping[str, Any]:
     return read(folder() / "engines.toml")[0]
 
 
+class Latency(NamedTuple):
+    """An engine's own share of TTFT: seconds, and decode steps, where others decode."""
+
+    own_s: float
+    steps: float
+    source: str
+
+
+def latency(name: str) -> Latency:
+    """Of an engine by its name; of one that is not known, or none, vLLM's."""
+    known = _data()["latency"]
+    return Latency(**known.get(name, known["vllm"]))
+
+
 def profile(text: str) -> Profile | None:
     """`vllm`, `vllm@0.8`, `none`: an engine and a version of it, or the newest before it.
 

@@ -42,6 +42,7 @@ class Server(NamedTuple):
     pages      of the cache
     block      tokens of a page
     tokens     expected of a sequence in a step: 1, or more by speculation
+    polls      steps of decoding that the engine takes besides until a first token
     """
 
     step: Callable[[float], float]
@@ -52,6 +53,7 @@ class Server(NamedTuple):
     pages: int
     block: int = 16
     tokens: float = 1.0
+    polls: float = 0.0
 
 
 class Done(NamedTuple):
@@ -132,13 +134,15 @@ class _Request:
     base     tokens in the cache when it begins to decode
     answer   tokens that are still to come
     since    the step at which it began to decode
+    late     seconds from a token to when its user has it
     """
 
-    __slots__ = ("answer", "base", "first", "job", "left", "order", "prompt", "since")
+    __slots__ = ("answer", "base", "first", "job", "late", "left", "order", "prompt", "since")
 
     def __init__(self, job: Job) -> None:
         self.job, self.prompt, self.answer = job, job.prompt, job.answer
         self.left = self.base = self.since = self.order = 0
+        self.late = 0.0
         self.first: float | None = None
 
 
@@ -160,20 +164,21 @@ class _Simulation:
         self.filling: deque[_Request] = deque()  # their prompts are being computed
         self.decoding: list[tuple[int, int, _Request]] = []  # a heap by the step of the last token
         self.waited = self.inside = self.busy = 0.0  # seconds, of all requests together
-        self.next = None if self.closed else next(jobs, None)
-        for _ in range(clients or 0):
-            self._start()
+        self.next = next(jobs, None)
+        self.asking = [0.0] * (clients or 0)  # a heap of when the clients ask again
 
     def run(self) -> Run:
-        while self.line or self.filling or self.decoding or self.next:
+        while True:
             self._arrive()
             self._admit()
             if self.filling:
                 self._mixed()
             elif self.decoding:
                 self._decode()
-            elif self.next:
-                self._pass(self.next.at - self.now, False)
+            elif (due := self._due()) is not None:
+                self._pass(due - self.now, False)
+            else:
+                break
         result, seconds = self.result, self.now or 1.0
         result.seconds, result.steps = self.now, self.counter
         result.waiting, result.inside, result.busy = self.waited / seconds, self.inside / seconds, self.busy / seconds
@@ -189,10 +194,11 @@ class _Simulation:
         self.busy += seconds * busy
         self.now += seconds
 
-    def _start(self) -> None:
-        """A client's next request."""
-        if (job := next(self.jobs, None)) is not None:
-            self._enter(job._replace(at=self.now))
+    def _due(self) -> float | None:
+        """When the next request comes; None: none does."""
+        if self.next is None or (self.closed and not self.asking):
+            return None
+        return self.asking[0] if self.closed else self.next.at
 
     def _enter(self, job: Job) -> None:
         tokens = job.prompt + job.cached + job.answer
@@ -203,10 +209,12 @@ class _Simulation:
         self.result.most_waiting = max(self.result.most_waiting, len(self.line) + len(self.filling))
 
     def _arrive(self) -> None:
-        while self.next and self.next.at <= self.now:
-            late = self.now - self.next.at  # within the step that has ended
+        while (due := self._due()) is not None and due <= self.now and self.next:
+            late = self.now - due  # within the step that has ended
             self.waited, self.inside = self.waited + late, self.inside + late
-            self._enter(self.next)
+            self._enter(self.next._replace(at=due))
+            if self.closed:
+                heappop(self.asking)
             self.next = next(self.jobs, None)
 
     def _fits(self, more: float, running: int) -> bool:
@@ -248,7 +256,9 @@ class _Simulation:
     def _begin(self, request: _Request) -> None:
         """Its prompt is computed, and with it comes a token: the first, or the next after a preemption."""
         if request.first is None:
-            request.first = self.now + self.server.delay
+            decoding, polls = len(self.decoding), self.server.polls
+            request.late = self.server.delay + (polls * self.server.step(decoding) if decoding and polls else 0.0)
+            request.first = self.now + request.late
         request.answer -= 1
         request.since = self.counter
         if request.answer:
@@ -263,8 +273,8 @@ class _Simulation:
         decoding, tokens = len(self.decoding), self.server.tokens
         each = self.server.step(decoding)
         steps = self.decoding[0][0] - self.counter
-        if self.next:
-            steps = min(steps, ceil((self.next.at - self.now) / each))
+        if (due := self._due()) is not None:
+            steps = min(steps, ceil((due - self.now) / each))
         if decoding > 1:
             free = self.capacity - self.held - decoding * self.server.block / 2
             steps = min(steps, floor(free / decoding / tokens))
@@ -284,9 +294,10 @@ class _Simulation:
         job = request.job
         self.held -= request.base + (step - request.since) * self.server.tokens
         assert request.first is not None
-        self.result.done.append(Done(job.at, request.first, self.now + self.server.delay, job.answer))
+        last = self.now + request.late
+        self.result.done.append(Done(job.at, request.first, last, job.answer))
         if self.closed:
-            self._start()
+            heappush(self.asking, last)
 
     def _make_room(self) -> None:
         """Pages for the next step: while they are short, the sequence that came last gives its own back."""

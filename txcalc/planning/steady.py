@@ -8,8 +8,8 @@ TPOT     t(D)/(1 − ρ), where t(D) is a decode step of the D sequences that de
          clients in a closed loop (N − 1)/N of it: one's own prompt is before its answer)
 TTFT     the wait in line, the prompt alone, the decode steps that its chunks share a step with, the engine's own share
 wait     M/G/1 (Pollaczek and Khinchine; of bursts Kingman) with a prompt's time in a step that decodes too, and what is
-         left of the running step. Of N clients in a closed loop each sees (N − 1)/N of the others (Schweitzer), and
-         all start at once, as benchmarks do, with `ROUNDS` requests each: then half of all prompts come before one's
+         left of the running step, a server's vacation. Of N clients in a closed loop each sees (N − 1)/N of the others
+         (Schweitzer), and all start at once, as benchmarks do, with `ROUNDS` requests each: then half of all come first
 x        open loop: the rate asked for, which lasts while ρ < 1 and D fits; closed loop: of N clients,
          N = x·(TTFT + (answer − 1)·TPOT)
 
@@ -39,6 +39,7 @@ class Demand(NamedTuple):
     chunks   steps that a prompt takes where each holds a full chunk: of prompts that share one, a part
     answer   tokens of an answer, the first of which comes with the prompt
     own      seconds of TTFT that an engine takes for itself
+    polls    decode steps of others that it takes besides
     spread   variance of a prompt's time over its mean squared
     bursts   variance of the time between requests of an open loop over its mean squared: 1 at random
     """
@@ -50,6 +51,7 @@ class Demand(NamedTuple):
     answer: int
     tokens: float = 1.0
     own: float = 0.0
+    polls: float = 0.0
     spread: float = 0.0
     bursts: float = 1.0
 
@@ -197,10 +199,10 @@ class _Loop:
         # Whether another decodes: of a closed loop's few for sure, of those that come at random perhaps none.
         beside = 1 - exp(-decoding) if self.clients is None else min(1.0, others * decoding)
         wait = others * busy * service / 2 * (demand.bursts + demand.spread) / (1 - others * busy)
-        wait += (1 - busy) * beside * step / 2
+        wait += beside * step / 2
         if self.clients is not None and demand.answer > 1:
             wait += max(0.0, self.clients - 1) / 2 * self.service(self.clients / 2) / ROUNDS
-        ttft = demand.own + wait + demand.alone + max(1.0, demand.chunks) * beside * step
+        ttft = demand.own + wait + demand.alone + (max(1.0, demand.chunks) + demand.polls) * beside * step
         if demand.answer == 1:
             return Steady(ttft, None, ttft, rate, utilisation, 0.0)
         tpot = self.tpot(decoding)

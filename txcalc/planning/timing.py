@@ -15,6 +15,7 @@ from txcalc.errors import Fault, InputError
 from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.planning.deployment import MOST_SEQUENCES, Deployment
+from txcalc.planning.engine_memory import latency
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.roofline import Figure, Pace
@@ -24,8 +25,6 @@ from txcalc.planning.weights import weights_of
 
 if TYPE_CHECKING:
     from txcalc.planning.simulation import Server
-
-OWN_S = 0.03  # TTFT that an engine takes for itself: HTTP, tokenizer, scheduler
 
 
 class Speculation(NamedTuple):
@@ -274,7 +273,13 @@ class Timer:
             ceil_div(most * ceil_div(longest, engine.block) * engine.block, engine.block),
             engine.block,
             demand.tokens,
+            demand.polls,
         )
+
+    @property
+    def _own(self) -> tuple[float, float]:
+        found = latency(self.deployment.engine.kernels)
+        return found.own_s, found.steps
 
     def alone(self, layout: Layout) -> tuple[Figure, Figure | None]:
         """A prompt alone, and a step of one sequence of its length; None: the model does not decode."""
@@ -308,7 +313,7 @@ class Timer:
                 (prompt - cached) / self.deployment.engine.chunk if pace.caching and not pace.encodes else 1.0,
                 self.asked.answer if pace.caching else 1,
                 expected,
-                OWN_S,
+                *self._own,
                 self.asked.spread,
                 self.asked.bursts,
             )

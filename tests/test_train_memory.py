@@ -9,7 +9,7 @@ import pytest
 from txcalc import load
 from txcalc.errors import InputError, UnknownName
 from txcalc.model import Model
-from txcalc.planning.training import Layout, Plan, Recipe, in_flight, largest, memory
+from txcalc.planning.training import Adapters, Layout, Plan, Recipe, in_flight, largest, memory
 
 LLAMA = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
 
@@ -121,6 +121,47 @@ def test_key_value_heads_are_repeated_where_the_framework_does() -> None:
     heads = 4 * 2 * 8 * 64 * 2  # of one head k and v, in bf16
     without = memory(load(LLAMA), Recipe(Layout(tp=4), framework="megatron", tokens=64)).ranks[0]
     assert rank.state.parameters > without.state.parameters // 2 + heads // 4
+
+
+def test_adapters_learn_alone() -> None:
+    """rank · (d_in + d_out) for each of them; NF4 is 4 bits and an fp32 scale for 64, or a byte and an fp32 for 256."""
+    model = load(LLAMA)
+    recipe = Recipe(tokens=64, adapters=Adapters(4, ("q", "v")))
+    rank = memory(model, recipe).fullest
+    learned = 4 * 4 * ((64 + 64) + (64 + 32))  # layers · rank · (q's and v's two sides)
+    assert rank.state.adapters == 2 * learned
+    assert rank.state.gradients == 2 * learned
+    assert rank.state.optimizer == 4 * learned
+    assert rank.state.parameters == 2 * model.params
+    matrices = 4 * (64 * (64 + 32 + 32 + 64) + 3 * 64 * 96)
+    packed = replace(recipe, adapters=Adapters(4, ("q", "v"), "nf4"))
+    saved = rank.state.parameters - memory(model, packed).fullest.state.parameters
+    assert saved == 2 * matrices - matrices // 2 - 4 * matrices // 64
+    full = memory(model, replace(recipe, adapters=None)).fullest
+    assert rank.bytes["saved"] < full.bytes["saved"], "frozen matrices need no input"
+
+
+def test_megatron_on_a_b200() -> None:
+    """Llama-3-70B's first 12 layers, max_memory_allocated in MiB as SimuMax measured it (4dcaae5, docs/b200)."""
+    for layout, measured in (
+        (Layout(tp=2, sp=2, dp=4), 62136.11),
+        (Layout(tp=8, sp=8), 28965.20),
+        (Layout(pp=2, dp=4), 68149.20),
+    ):
+        padded = -(-128256 // (128 * layout.tp)) * 128 * layout.tp
+        model = load(f"D=8192 L=12 h=64 h_kv=8 F=28672 V={padded}")
+        zero = 1 if layout.dp > 1 else 0
+        recipe = Recipe(layout, accumulation=4, framework="megatron", zero=zero, fused_loss=True)
+        assert abs(memory(model, recipe).fullest.allocated / 2**20 / measured - 1) < 0.002  # measured: 0.07 % at most
+
+
+def test_nanotron_cuts_by_cost() -> None:
+    """The output layer of a small model with a large vocabulary counts as layers do: the last stage has fewer."""
+    model = load("D=2048 L=16 h=32 F=8192 V=131072 tied")
+    from txcalc.planning.training.stages import Pipeline
+
+    assert Pipeline(model, Recipe(Layout(pp=4), framework="nanotron", accumulation=4)).sizes == [6, 5, 5, 0]
+    assert Pipeline(model, Recipe(Layout(pp=4), accumulation=4)).sizes == [4, 4, 4, 4]
 
 
 def test_an_unknown_optimizer_is_told_its_neighbours() -> None:

@@ -209,6 +209,11 @@ class Activation(Leaf):
         own = own if self.sparsity is None else own + elements
         return own + 2 * elements if self.gated else own
 
+    def fused(self, work: Workload) -> Any:
+        """What one kernel for the activation and its product keeps: its operands."""
+        elements = work.positions * self.width
+        return 2 * elements if self.gated else elements
+
 
 @frozen
 class Convolution(Leaf):

@@ -19,7 +19,7 @@ from txcalc.planning.training import Recipe, in_flight, memory
 from txcalc.planning.training.activations import kept
 from txcalc.planning.training.collectives import collectives
 from txcalc.planning.training.memory import Plan, Rank, width_of
-from txcalc.planning.training.profiles import LOSS_KEEPS, logits
+from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.stages import Pipeline
 from txcalc.verify.parallel import Job, check, folded, live, measure
 from txcalc.verify.saved import claims
@@ -36,8 +36,9 @@ class _Point(NamedTuple):
     counts: tuple[int, ...]
 
 
-def verify_layout(model: Model, recipe: Recipe, ranks: int | None = None) -> Verdict:
-    """Every distinct rank of a layout (at most `ranks` of a stage: the first and the last), predicted and measured.
+def verify_layout(model: Model, recipe: Recipe, ranks: int | None = None, affine: bool = True) -> Verdict:
+    """Every distinct rank of a layout (at most `ranks` of a stage: the first and the last), predicted and measured;
+    `affine`: and that a third layer adds what the second did.
 
     Errors: `NoParallel` where torch lacks what is needed; `InputError` for a recipe that cannot be, or that is not
     PyTorch's.
@@ -53,7 +54,7 @@ def verify_layout(model: Model, recipe: Recipe, ranks: int | None = None) -> Ver
             all_of_them if ranks is None or len(all_of_them) <= ranks else [*all_of_them[: ranks - 1], all_of_them[-1]]
         )
         for rank in few:
-            verdict.rows += _rows(model, recipe, pipeline, rank, affine=rank is few[0] and stage == 0)
+            verdict.rows += _rows(model, recipe, pipeline, rank, affine=affine and rank is few[0] and stage == 0)
     if recipe.layout.pp > 1:
         verdict.rows += _in_flight(recipe)
     verdict.notes += _notes(model, recipe, plan)
@@ -104,7 +105,7 @@ def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: Rank, affine: 
     want = Counter(rank.state._asdict())
     saved = [kept(piece, recipe, width) for piece in pieces]
     want["saved"] = sum(one.saved for one in saved)
-    want["saved by the loss"] = LOSS_KEEPS * logits(recipe, pieces, rank.column)
+    want["saved by the loss"] = recipe.logit_bytes[0] * logits(recipe, pieces, rank.column)
     for kind, sent in collectives(pieces, recipe, width, rank.column).items():
         want[kind], want[f"{kind} bytes"] = sent
     for name in [*COMPARED, *sorted((want.keys() | total.keys()) - {*COMPARED})]:

@@ -90,7 +90,7 @@ def memory(model: Model, recipe: Recipe) -> Plan:
     for stage in range(layout.pp):
         pieces = pipeline.of_stage(stage)
         saved = [work[piece.number] for piece in pieces]
-        found += _stage(stage, pieces, saved, recipe)
+        found += _stage(stage, pieces, saved, recipe, width)
     return Plan(model, recipe, tuple(_fold(found)), tuple(pipeline.notes))
 
 
@@ -99,7 +99,7 @@ def width_of(model: Model) -> int:
     return next(reversed(model.spec["stacks"].values()))["d_model"]  # type: ignore[no-any-return]
 
 
-def _stage(stage: int, pieces: list[Piece], saved: list[Kept], recipe: Recipe) -> list[Rank]:
+def _stage(stage: int, pieces: list[Piece], saved: list[Kept], recipe: Recipe, width: int) -> list[Rank]:
     """The ranks of a stage: those of tp whose shards differ, and of each those that share them and differ."""
     layout = recipe.layout
     ranks, cuts = list[Rank](), _columns(pieces, recipe)
@@ -111,7 +111,7 @@ def _stage(stage: int, pieces: list[Piece], saved: list[Kept], recipe: Recipe) -
         for start, end in zip(points, [*points[1:], shards], strict=True):
             number = (stage * inner + start) * layout.tp + first
             count = (end - start) * (inner // shards) * (after - first)
-            ranks.append(_rank(number, count, stage, pieces, held, saved, recipe, start))
+            ranks.append(_rank(number, count, stage, pieces, held, saved, recipe, start, width))
     return ranks
 
 
@@ -135,6 +135,7 @@ def _rank(
     saved: list[Kept],
     recipe: Recipe,
     shard: int,
+    width: int,
 ) -> Rank:
     all_of_them = [tensor for some in held for tensor in some]
     state = states(all_of_them, recipe, shard)
@@ -144,11 +145,12 @@ def _rank(
     one = saved[last].saved
     rest = sum(n * k.saved for n, k in zip(best, saved, strict=True)) - one
     again = max(k.again for k in saved)
-    moments = profiles.moments(recipe, pieces, held, state, number % recipe.layout.tp)
+    moments = profiles.moments(recipe, pieces, held, state, number % recipe.layout.tp, width)
     tables: dict[str, dict[str, int]] = {}
     for name, moment in moments.items():
         table = dict.fromkeys(CATEGORIES, 0)
         table |= {"parameters": state.parameters, "optimizer": state.optimizer, "gradients": moment.gradients}
+        table["adapters"] = state.adapters
         table |= {"gathered": moment.gathered, "buffers": moment.buffers, "logits": moment.logits}
         if moment.saved:
             table |= {"saved": one + (again if moment.again else 0), "in_flight": rest}

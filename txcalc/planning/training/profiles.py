@@ -9,14 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from txcalc.parts.linear import Linear
+from txcalc.parts.linear import Activation, Linear
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Piece
 from txcalc.planning.training.states import State, Tensor, chunk
-
-# Bytes of a logit in PyTorch's cross-entropy in fp32: its log-softmax, kept for backward; at the most beside it the
-# gradients of both of the loss's steps.
-LOSS_KEEPS, LOSS_AT_MOST = 4, 12
 
 
 class Moment(NamedTuple):
@@ -32,14 +28,16 @@ class Moment(NamedTuple):
 
 
 def moments(
-    recipe: Recipe, pieces: Sequence[Piece], held: Sequence[Sequence[Tensor]], state: State, column: int
+    recipe: Recipe, pieces: Sequence[Piece], held: Sequence[Sequence[Tensor]], state: State, column: int, width: int
 ) -> dict[str, Moment]:
     """The moments at which a rank may hold most: in the loss, in the first block's backward, at the end of backward,
     and in the optimizer's step."""
-    loss = LOSS_AT_MOST * logits(recipe, pieces, column)
+    loss = recipe.logit_bytes[1] * logits(recipe, pieces, column)
+    if recipe.rules.name == "megatron":
+        return _megatron(recipe, pieces, state, logits(recipe, pieces, column), width)
     if recipe.layout.fsdp > 1:
         return _fsdp2(recipe, held, state, loss)
-    return _unsharded(recipe, state, loss)
+    return _unsharded(recipe, held, state, loss)
 
 
 def logits(recipe: Recipe, pieces: Sequence[Piece], column: int) -> int:
@@ -84,15 +82,80 @@ def _fsdp2(recipe: Recipe, held: Sequence[Sequence[Tensor]], state: State, loss:
     }
 
 
-def _unsharded(recipe: Recipe, state: State, loss: int) -> dict[str, Moment]:
-    """Whole weights on every rank; gradients are there throughout where they live in buffers or are accumulated."""
+# DeepSpeed's defaults, in elements: what is reduced at once, and the gathered weights that stage 3 lets live
+# (runtime/zero/config.py: reduce_bucket_size, stage3_max_live_parameters).
+BUCKET, LIVE = 500_000_000, 1_000_000_000
+
+
+def _unsharded(recipe: Recipe, held: Sequence[Sequence[Tensor]], state: State, loss: int) -> dict[str, Moment]:
+    """Whole weights on every rank, or under DeepSpeed's stage 3 gathered ones; gradients are there throughout where
+    they live in buffers or are accumulated. Beside buffers in fp32, autograd makes the gradients in the weights' dtype."""
+    name, width = recipe.rules.name, recipe.parameter_bytes
     kept = recipe.rules.held or recipe.accumulation > 1
-    # DistributedDataParallel copies gradients into buckets, which together are as large.
-    buckets = state.gradients if recipe.rules.name == "fsdp2" and recipe.layout.dp > 1 else 0
     accumulated = state.gradients if kept else 0
+    learned = sum(tensor.size * tensor.copies for some in held for tensor in some if tensor.learns)
+    buffers = gathered = made = 0
+    if name == "nanotron":
+        made = width * learned
+    if recipe.layout.dp > 1 and name in ("fsdp2", "nanotron"):  # DistributedDataParallel's buckets hold them once more
+        buffers = made or state.gradients
+    elif name == "deepspeed" and recipe.zero:
+        buffers = width * min(BUCKET, learned)
+        gathered = width * min(LIVE, learned) if recipe.zero == 3 else 0
     return {
-        "loss": Moment(accumulated, 0, buckets, loss),
-        "backward": Moment(accumulated, 0, buckets, again=True),
-        "end": Moment(state.gradients, 0, buckets, saved=False),
-        "step": Moment(state.gradients, 0, buckets, saved=False),
+        "loss": Moment(accumulated, gathered, buffers, loss),
+        "backward": Moment(accumulated, gathered, buffers, again=True),
+        "end": Moment(state.gradients, gathered, buffers + made, saved=False),
+        "step": Moment(state.gradients, 0, buffers, saved=False),
     }
+
+
+# Bytes that Transformer Engine keeps for cuBLAS on Hopper and later (pytorch/module/base.py).
+WORKSPACE = 33_554_432
+
+
+def _megatron(
+    recipe: Recipe, pieces: Sequence[Piece], state: State, columns: int, model_width: int
+) -> dict[str, Moment]:
+    """Weights' gradients are added to the fp32 buffer by the product itself; autograd gets a dummy of the weight's
+    shape instead, one for each shape, which Transformer Engine never frees (`get_dummy_wgrad`).
+
+    The moments: the loss; the output layer's backward, with the gradients of its logits and of its input, and, with
+    sequence parallel, that input gathered again; the first block's, in its activation or in the product before.
+    """
+    width, layout = recipe.compute_bytes, recipe.layout
+    dummies = width * sum(_products(pieces)) + WORKSPACE
+    leaves = [held for piece in pieces for held in piece.leaves]
+    stream = width * model_width * pieces[0].work.positions
+    shared = stream // layout.sp
+    acts = [h for h in leaves if isinstance(h.entry.leaf, Activation) and h.entry.work is not None]
+    gates = width * max((h.entry.leaf.fused(h.entry.work) for h in acts if not h.entry.routed), default=0)  # type: ignore[attr-defined]
+    again = 2 * stream if layout.sp > 1 else stream
+    block = shared + max(gates, 2 * stream - gates // 2 if layout.sp > 1 else 0)
+    gradient = width * columns
+    peer = stream // layout.sp if layout.pp > 1 else 0  # what the next stage sent
+    return {
+        "loss": Moment(state.gradients, 0, dummies, recipe.logit_bytes[1] * columns),
+        "output layer": Moment(state.gradients, 0, dummies + (again + shared if columns else 0), gradient),
+        "backward": Moment(state.gradients, 0, dummies + block + peer, again=True),
+        "end": Moment(state.gradients, 0, dummies, saved=False),
+    }
+
+
+def _products(pieces: Sequence[Piece]) -> set[int]:
+    """The sizes of the distinct weights of linear layers, of which those that read one input are one matrix."""
+    shapes: set[tuple[int, int]] = set()
+    for piece in pieces:
+        rows, before = 0, None
+        for held in piece.leaves:
+            leaf = held.entry.leaf
+            if not isinstance(leaf, Linear):
+                continue
+            key = (held.entry.steps[:-1], leaf.d_in)
+            if leaf.keeps != "no" or key != before:
+                rows = 0
+            else:
+                shapes.discard((rows, leaf.d_in))
+            rows, before = rows + leaf.d_out, key
+            shapes.add((rows, leaf.d_in))
+    return {rows * columns for rows, columns in shapes}

@@ -24,6 +24,8 @@ class Framework(NamedTuple):
     held        gradients live in buffers that are never freed
     zeros       ZeRO stages that dp may have
     regather    with sequence parallel, a split product keeps its slice of the input and gathers it again in backward
+    fused       the gate's activation and its product are one kernel, which keeps its operands alone
+    logits      bytes of a logit: what is kept for backward, and the most at once
     source      where the rules stand
     """
 
@@ -34,6 +36,8 @@ class Framework(NamedTuple):
     held: bool
     zeros: tuple[int, ...]
     regather: bool
+    fused: bool
+    logits: tuple[int, int]
     source: str
 
 
@@ -41,18 +45,19 @@ FRAMEWORKS = {
     f.name: f
     for f in (
         Framework(
-            "fsdp2", "fp32", "fp32", False, False, (0,), False, "torch 2.13: distributed.fsdp.fully_shard, DTensor"
+            "fsdp2", "fp32", "fp32", False, False, (0,), False, False, (4, 12),
+            "torch 2.13: distributed.fsdp.fully_shard, DTensor",
         ),
         Framework(
-            "megatron", "bf16", "fp32", True, True, (0, 1), True,
+            "megatron", "bf16", "fp32", True, True, (0, 1), True, True, (4, 6),
             "Megatron-LM d98e8a64: core/distributed/param_and_grad_buffer.py, optimizer/distrib_optimizer.py",
         ),
         Framework(
-            "nanotron", "bf16", "fp32", True, True, (0, 1), True,
+            "nanotron", "bf16", "fp32", True, True, (0, 1), True, False, (4, 8),
             "nanotron 2411b022: optim/gradient_accumulator.py, optim/zero.py",
         ),
         Framework(
-            "deepspeed", "bf16", "bf16", True, True, (0, 1, 2, 3), True,
+            "deepspeed", "bf16", "bf16", True, True, (0, 1, 2, 3), True, False, (4, 12),
             "DeepSpeed 0.19: runtime/bf16_optimizer.py, runtime/zero/stage_1_and_2.py, stage3.py",
         ),
     )
@@ -61,6 +66,7 @@ FRAMEWORKS = {
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb", "zbv", "dualpipev")
 V_SHAPED = frozenset({"zbv", "dualpipev"})  # a rank has the n-th piece from the front and the n-th from the back
 RECOMPUTE = ("none", "core", "blocks", "every:N", "layers:0,2,…")
+WEIGHTS = ("bf16", "fp32", "nf4", "nf4-dq")  # of frozen matrices, beside adapters
 CONTEXT_PARALLEL = ("ring", "allgather", "ulysses")
 
 
@@ -78,6 +84,10 @@ class Adapters:
     weights: str = "bf16"
     dtype: str = "bf16"
 
+    def at(self, name: str) -> bool:
+        """Whether the linear layer of that name in a block has one."""
+        return name in self.modules or "all" in self.modules
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -94,6 +104,8 @@ class Recipe:
     context          how cp's ranks exchange keys and values
     loss_parallel    with tp: each rank has the logits of its own rows of the vocabulary
     keep_scores      attention without a fused kernel: its matrix is kept
+    fused_loss       cross-entropy as one kernel that writes the logits' gradient over them (Liger, Transformer Engine)
+    reshard          FSDP2 frees a block's gathered weights after its forward
     """
 
     layout: Layout = field(default_factory=Layout)
@@ -112,6 +124,7 @@ class Recipe:
     context: str = "ring"
     loss_parallel: bool = True
     keep_scores: bool = False
+    fused_loss: bool = False
     reshard: bool = True
     adapters: Adapters | None = None
 
@@ -145,6 +158,11 @@ class Recipe:
     @property
     def reduce_bytes(self) -> int:
         return bits_of(self.reduce) // 8
+
+    @property
+    def logit_bytes(self) -> tuple[int, int]:
+        """Of a logit what is kept for backward, and the most at once."""
+        return (self.compute_bytes, self.compute_bytes) if self.fused_loss else self.rules.logits
 
     @property
     def local_tokens(self) -> int:
@@ -208,6 +226,8 @@ class Recipe:
 
     def _combined(self) -> list[Fault | str]:
         layout, faults = self.layout, list[Fault | str]()
+        if self.adapters is not None:
+            faults += self._adapted(self.adapters)
         if layout.fsdp > 1 and self.rules.name != "fsdp2":
             faults.append(Fault("fsdp", layout.fsdp, f"1 with --framework {self.rules.name}", "say dp and zero"))
         if self.zero and layout.dp == 1 and layout.cp == 1:
@@ -217,6 +237,16 @@ class Recipe:
         elif self.local_tokens % layout.sp:
             faults.append(Fault("tokens", self.tokens, f"a multiple of cp · sp = {layout.cp * layout.sp}"))
         faults += self._pipeline()
+        return faults
+
+    def _adapted(self, adapters: Adapters) -> list[Fault | str]:
+        faults: list[Fault | str] = []
+        if type(adapters.rank) is not int or not 1 <= adapters.rank <= MOST:
+            faults.append(Fault("lora", adapters.rank, f"a whole number from 1 to {MOST:,}"))
+        if adapters.weights not in WEIGHTS:
+            faults.append(Fault("weights", adapters.weights, f"one of {', '.join(WEIGHTS)}"))
+        if self.rules.name != "fsdp2":
+            faults.append(f"adapters with --framework {self.framework} are not supported yet")
         return faults
 
     def _pipeline(self) -> list[Fault | str]:
@@ -243,17 +273,17 @@ class Recipe:
 
 
 TEXTS = ("recompute", "optimizer", "framework", "schedule", "parameter", "gradient", "compute", "reduce", "context")
-NUMBERS = ("micro_batch", "accumulation", "tokens", "zero")
-FLAGS = ("loss_parallel", "keep_scores", "reshard")
+NUMBERS = ("micro_batch", "accumulation", "tokens", "zero", "lora")
+FLAGS = ("loss_parallel", "keep_scores", "fused_loss", "reshard")
 
 
 def parse_recipe(text: str, layout: Layout, where: str = "--recipe") -> Recipe:
     """`tokens=64,micro_batch=2,schedule=1f1b` as a recipe; what is not named is as `Recipe` has it, of tokens 32 per
-    rank of cp and sp.
+    rank of cp and sp. Adapters: `lora=16,modules=q+v,weights=nf4`.
 
     Errors: `InputError` with every fault at once.
     """
-    known, faults = (*TEXTS, *NUMBERS, *FLAGS), list[Fault | str]()
+    known, faults = (*TEXTS, *NUMBERS, *FLAGS, "modules", "weights"), list[Fault | str]()
     found: dict[str, Any] = {"tokens": 32 * layout.cp * layout.sp}
     for pair in filter(None, text.split(",")):
         name, _, value = (piece.strip() for piece in pair.partition("="))
@@ -268,6 +298,12 @@ def parse_recipe(text: str, layout: Layout, where: str = "--recipe") -> Recipe:
             found[name] = value == "on" if name in FLAGS else int(value) if name in NUMBERS else value
     if faults:
         raise InputError(where, faults)
+    named: dict[str, Any] = {"rank": found.pop("lora", None), "weights": found.pop("weights", None)}
+    modules = found.pop("modules", None)
+    named["modules"] = tuple(modules.split("+")) if modules else None
+    named = {key: value for key, value in named.items() if value is not None}
+    if named:
+        found["adapters"] = Adapters(**named)
     recipe = Recipe(layout=layout, **found)
     recipe.check()
     return recipe

@@ -107,7 +107,23 @@ class Pipeline:
         root = self._whole
         if not isinstance(root, Stack):
             return []
-        return parallelism.sizes(sum(group.count for group in root.groups), self._total)
+        layers = sum(group.count for group in root.groups)
+        if self.recipe.rules.name == "nanotron" and self._total > 1:
+            return self._by_cost(layers)
+        return parallelism.sizes(layers, self._total)
+
+    def _by_cost(self, layers: int) -> list[int]:
+        """As nanotron cuts (models/base.py): a stage ends with the first block past its share of all matrices'
+        elements, of which the output layer's are the last block's."""
+        linear = [entry for entry in walk(self._whole, self.model.workload()) if isinstance(entry.leaf, Linear)]
+        head = sum(e.leaf.d_in * e.leaf.d_out for e in linear if e.kind == "head")  # type: ignore[attr-defined]
+        layer = sum(e.params for e in linear if e.kind != "head") // layers
+        total, stage, sizes = layers * layer + head, 0, [0] * self._total
+        for number in range(layers):
+            sizes[stage] += 1
+            if (number + 1) * layer * self._total > total * (stage + 1):
+                stage += 1
+        return sizes
 
     @cached_property
     def pieces(self) -> list[Piece]:

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from txcalc.num import ceil_div, product
-from txcalc.parts.linear import Lookup
+from txcalc.parts.linear import Linear, Lookup
 from txcalc.planning.training.recipe import Recipe
-from txcalc.planning.training.stages import Piece
+from txcalc.planning.training.stages import Held, Piece
+from txcalc.units import bits_of
 
 Shape = tuple[int, ...]
+NF4_BLOCK = 64
 BLOCK, SMALLEST = 256, 4096  # bitsandbytes: one fp32 scale for so many 8-bit numbers; smaller tensors stay in fp32
 
 
@@ -27,6 +29,8 @@ class Tensor(NamedTuple):
     hidden    a matrix between hidden vectors, which Muon turns: no table, no head, no norm
     group     the layers that hold it; () where no layer does
     learns    it has a gradient
+    packed    a frozen matrix in a block, which may be quantised
+    adapter   one of an adapter's two
     gradient  the shape of that, where it is not the weight's
     """
 
@@ -38,6 +42,8 @@ class Tensor(NamedTuple):
     group: tuple[int, ...]
     learns: bool = True
     gradient: Shape | None = None
+    packed: bool = False
+    adapter: bool = False
 
     @property
     def size(self) -> int:
@@ -59,7 +65,24 @@ def tensors(piece: Piece, recipe: Recipe, rank: int = 0) -> Iterator[Tensor]:
             table = inflated and axis == 0 and isinstance(held.entry.leaf, Lookup)
             hidden = len(own) == 2 and bool(held.layers) and held.entry.kind != "norm"
             times, expert = held.entry.times, held.entry.routed
-            yield Tensor(shape, times, axis, expert, hidden, held.layers, gradient=whole if table else None)
+            made = Tensor(shape, times, axis, expert, hidden, held.layers, gradient=whole if table else None)
+            yield made if recipe.adapters is None else made._replace(learns=False, packed=hidden)
+        yield from _adapter(held, recipe)
+
+
+def _adapter(held: Held, recipe: Recipe) -> Iterator[Tensor]:
+    """A (rank, d_in) and B (d_out, rank) of a linear layer that has them, cut as its own two dimensions are."""
+    leaf = held.entry.leaf
+    if adapted(held, recipe):
+        assert isinstance(leaf, Linear) and recipe.adapters is not None
+        for shape in ((recipe.adapters.rank, leaf.d_in), (leaf.d_out, recipe.adapters.rank)):
+            yield Tensor(shape, held.entry.times, None, held.entry.routed, True, held.layers, adapter=True)
+
+
+def adapted(held: Held, recipe: Recipe) -> bool:
+    """Whether a leaf is a linear layer in a block with an adapter."""
+    named = recipe.adapters is not None and recipe.adapters.at(held.entry.steps[-1].name)
+    return named and isinstance(held.entry.leaf, Linear) and bool(held.layers)
 
 
 def chunk(number: int, ways: int, rank: int) -> int:
@@ -140,11 +163,12 @@ OPTIMIZERS = {
 
 
 class State(NamedTuple):
-    """Bytes a rank holds for good."""
+    """Bytes a rank holds for good; `adapters` are parameters too, and not among the others."""
 
     parameters: int = 0
     gradients: int = 0
     optimizer: int = 0
+    adapters: int = 0
 
     def __add__(self, other: object) -> State:
         assert isinstance(other, State)
@@ -153,19 +177,45 @@ class State(NamedTuple):
 
 def states(held: Sequence[Tensor], recipe: Recipe, shard: int) -> State:
     """Of all tensors of a rank, the shard-th of those that share them."""
-    width, kept = recipe.parameter_bytes, recipe.gradient_bytes
+    width = recipe.parameter_bytes
     optimizer = OPTIMIZERS[recipe.optimizer]
     master = 4 if recipe.rules.master and width < 4 else 0
     zero = 3 if recipe.layout.fsdp > 1 else recipe.zero
-    parameters = gradients = beside = 0
+    parameters = gradients = beside = adapters = 0
     for tensor, mine in _cuts(held, recipe, shard):
         whole = tensor.shape
-        parameters += tensor.copies * width * product(mine if zero == 3 else whole)
+        stored = tensor.copies * _stored(tensor, product(mine if zero == 3 else whole), recipe)
+        parameters, adapters = (parameters, adapters + stored) if tensor.adapter else (parameters + stored, adapters)
         if tensor.learns:
+            kept = _adapter_bytes(recipe) if tensor.adapter else recipe.gradient_bytes
+            width = _adapter_bytes(recipe) if tensor.adapter else recipe.parameter_bytes
             gradients += tensor.copies * kept * product(mine if zero >= 2 else tensor.gradient or whole)
             own = mine if zero else tensor.gradient or whole if optimizer.like_gradient else whole
             beside += tensor.copies * (optimizer.size(own, master or width, tensor.hidden) + master * product(own))
-    return State(parameters, gradients, beside)
+    return State(parameters, gradients, beside, adapters)
+
+
+def _adapter_bytes(recipe: Recipe) -> int:
+    assert recipe.adapters is not None
+    return bits_of(recipe.adapters.dtype) // 8
+
+
+def _stored(tensor: Tensor, elements: int, recipe: Recipe) -> int:
+    """Bytes of so many elements of a weight. NF4: two in a byte, an fp32 scale for 64; with double quantisation a byte
+    for each scale, an fp32 for 256 of them, and one for their mean (bitsandbytes; arXiv 2305.14314, section 3)."""
+    if tensor.adapter:
+        return elements * _adapter_bytes(recipe)
+    form = "" if recipe.adapters is None else recipe.adapters.weights
+    if not form.startswith("nf4") or not tensor.packed:
+        return elements * (bits_of(form) // 8 if form and not form.startswith("nf4") else _frozen_bytes(recipe))
+    scales = ceil_div(elements, NF4_BLOCK)
+    packed = ceil_div(elements, 2) + (4 * scales if form == "nf4" else scales + 4 * ceil_div(scales, BLOCK) + 4)
+    return int(packed)
+
+
+def _frozen_bytes(recipe: Recipe) -> int:
+    """What is not quantised beside quantised matrices is in the dtype of the products."""
+    return recipe.parameter_bytes if recipe.adapters is None else recipe.compute_bytes
 
 
 def sharers(recipe: Recipe, expert: bool) -> int:

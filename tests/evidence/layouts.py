@@ -1,0 +1,94 @@
+"""Layouts of many models against PyTorch's own sharding: `python tests/evidence/layouts.py [FIRST [LAST]]`.
+
+A line for each case: the figures compared, how many differ, seconds. Worlds to 1,024 ranks that do and do not divide,
+models to 405B and DeepSeek-V3, every schedule. Exit code 1 where anything differs.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from txcalc import load
+from txcalc.planning.training import Layout, Recipe
+from txcalc.verify.layouts import verify_layout
+
+SMALL = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
+ODD = "D=72 L=3 h=9 h_kv=3 F=99 V=251"
+PLAIN = "D=64 L=3 h=8 F=256 V=250 plain ln bias learned=128"
+TIED = SMALL + " tied"
+
+CASES: list[tuple[str, Layout, dict[str, Any]]] = [
+    *((SMALL, Layout(fsdp=n), {"micro_batch": 2}) for n in (2, 3, 7, 16, 250, 256, 1024)),
+    *((ODD, Layout(fsdp=n), {}) for n in (2, 5, 73, 100)),
+    *((PLAIN, Layout(fsdp=n), {}) for n in (2, 3, 65)),
+    *((TIED, Layout(fsdp=n), {}) for n in (4, 251)),
+    (SMALL, Layout(fsdp=4, dp=2), {}),
+    (SMALL, Layout(fsdp=3, dp=5), {}),
+    (SMALL, Layout(fsdp=4, cp=2), {}),
+    (SMALL, Layout(fsdp=4), {"reshard": False}),
+    (SMALL, Layout(fsdp=4), {"parameter": "bf16"}),
+    (SMALL, Layout(fsdp=4), {"reduce": "bf16"}),
+    (SMALL, Layout(fsdp=4), {"optimizer": "sgd"}),
+    (SMALL, Layout(fsdp=4), {"optimizer": "sgd-momentum"}),
+    (SMALL, Layout(), {"parameter": "bf16"}),
+    (SMALL, Layout(), {"compute": "fp32"}),
+    *((SMALL, Layout(tp=n), {"parameter": "bf16"}) for n in (2, 4)),
+    *((SMALL, Layout(tp=n, sp=n), {"parameter": "bf16"}) for n in (2, 4)),
+    (SMALL, Layout(tp=4, sp=4), {"parameter": "bf16", "loss_parallel": False}),
+    (SMALL, Layout(tp=2), {"parameter": "bf16", "optimizer": "sgd-momentum"}),
+    (ODD, Layout(tp=3, sp=3), {"parameter": "bf16"}),
+    (TIED, Layout(tp=2, sp=2), {"parameter": "bf16"}),
+    *((SMALL, Layout(tp=2, sp=2, fsdp=n), {}) for n in (2, 3, 32)),
+    (SMALL, Layout(tp=4, sp=4, fsdp=256), {}),
+    (SMALL, Layout(tp=2, fsdp=3), {}),
+    (SMALL, Layout(tp=2, sp=2, fsdp=2, dp=2), {}),
+    (SMALL, Layout(tp=2, sp=2, fsdp=2, dp=2), {"loss_parallel": False}),
+    (ODD, Layout(tp=3, sp=3, fsdp=4), {}),
+    (TIED, Layout(tp=2, sp=2, fsdp=2), {}),
+    *((SMALL, Layout(pp=2, fsdp=2), {"accumulation": 4, "schedule": s}) for s in ("gpipe", "1f1b", "zb")),
+    (SMALL, Layout(pp=4, fsdp=3), {"accumulation": 6}),
+    (SMALL, Layout(pp=2, vpp=2, fsdp=2), {"accumulation": 4, "schedule": "interleaved"}),
+    (SMALL, Layout(pp=2, fsdp=2), {"accumulation": 4, "schedule": "zbv"}),
+    (SMALL, Layout(pp=2, fsdp=2), {"accumulation": 4, "schedule": "dualpipev"}),
+    (SMALL, Layout(pp=2, tp=2, sp=2, fsdp=2), {"accumulation": 4}),
+    (TIED, Layout(pp=2, tp=2, sp=2, fsdp=2), {"accumulation": 4}),
+    (ODD, Layout(pp=3, fsdp=2), {"accumulation": 3}),
+    ("gpt2", Layout(fsdp=8), {}),
+    ("gpt2", Layout(fsdp=48), {}),
+    ("bert-base", Layout(fsdp=6), {}),
+    ("t5-small", Layout(fsdp=4), {}),
+    ("vit-b", Layout(fsdp=8), {}),
+    ("llama-3.1-8b", Layout(fsdp=8), {}),
+    ("llama-3.1-8b", Layout(fsdp=1024), {}),
+    ("llama-3.1-8b", Layout(tp=8, sp=8, fsdp=8), {}),
+    ("llama-3.1-8b", Layout(tp=8, sp=8, fsdp=128), {}),
+    ("qwen3-8b", Layout(tp=4, sp=4, fsdp=4), {}),
+    ("qwen2.5-7b", Layout(tp=4, sp=4, fsdp=3), {}),
+    ("mistral-7b", Layout(tp=8, sp=8, fsdp=2), {}),
+    ("gemma-3-27b", Layout(fsdp=16), {}),
+    ("mixtral-8x7b", Layout(fsdp=16), {}),
+    ("deepseek-v3", Layout(fsdp=256), {}),
+    ("mamba-2.8b", Layout(fsdp=8), {}),
+]
+
+
+def main(first: int = 0, last: int = len(CASES)) -> int:
+    wrong = figures = 0
+    for number, (source, layout, more) in list(enumerate(CASES))[first:last]:
+        start = time.time()
+        tokens = 32 * layout.sp * layout.cp
+        verdict = verify_layout(load(source), Recipe(layout, tokens=tokens, **more), ranks=2, affine=number % 8 == 0)
+        figures, wrong = figures + len(verdict.rows), wrong + len(verdict.failures)
+        said = ", ".join(f"{key}={value}" for key, value in more.items())
+        print(f"{number:3} {source[:32]:32} {layout!s:24} {said[:32]:32} {len(verdict.rows):4} figures, "
+              f"{len(verdict.failures)} differ, {time.time() - start:.0f} s", flush=True)  # fmt: skip
+        for row in verdict.failures:
+            print(f"      {row.path} {row.quantity}: predicted {row.predicted:,}, measured {row.measured:,}")
+    print(f"{last - first} cases, {figures:,} figures, {wrong} differ")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(*map(int, sys.argv[1:])))

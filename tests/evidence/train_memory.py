@@ -1,0 +1,143 @@
+"""Predicted and measured memory of training runs: `python tests/evidence/train_memory.py [--rows]`.
+
+Every row of `tests/data/training/memory.csv` is predicted from its model, layout and recipe alone. Nothing is fitted:
+the rules are read off the frameworks' sources. Columns are predicted less measured, in per cent.
+
+megatron   the fullest rank's max_memory_allocated, SimuMax's runs of Megatron-LM 0.14 with Transformer Engine on B200
+nanotron   the worst rank's memory as the playbook plots it (which of allocated and reserved, it does not say)
+fits       of the same: whether a layout is possible and under 80 GB exactly where the run did not fail (a crash may have
+           other reasons than memory)
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import statistics
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from txcalc import load
+from txcalc.errors import InputError
+from txcalc.model import Model
+from txcalc.planning.training import Layout, Plan, Recipe, memory
+from txcalc.sources import build
+
+DATA = Path(__file__).parent.parent / "data" / "training" / "memory.csv"
+NANOTRON = {
+    "1B": "D=2048 L=16 h=32 F=8192 V=131072 tied", "3B": "D=3072 L=28 h=32 F=8192 V=131072 tied",
+    "8B": "D=4096 L=32 h=32 F=14336 V=131072", "80B": "D=8192 L=80 h=64 F=28672 V=131072",
+}  # fmt: skip
+CAPACITY = 80 * 10**9
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", action="store_true", help="every row too")
+    parser.add_argument("--data", type=Path, default=DATA, help="another table of the same columns")
+    asked = parser.parse_args()
+    with asked.data.open() as file:
+        rows = list(csv.DictReader(file))
+    for name, runs in (("megatron", megatron), ("nanotron", nanotron)):
+        errors = [
+            (100 * (predicted / measured - 1), row)
+            for row in rows
+            if row["framework"] == name
+            for predicted, measured in runs(row)
+        ]
+        report(name, errors, asked.rows)
+    fits([row for row in rows if row["framework"] == "nanotron"])
+
+
+def report(name: str, errors: list[tuple[float, dict[str, str]]], every: bool) -> None:
+    if every:
+        for error, row in errors:
+            print(f"  {error:+6.2f} % {' '.join(f'{key}={value}' for key, value in row.items() if value)}")
+    if errors:
+        sizes = sorted(abs(error) for error, _ in errors)
+        ninth = sizes[min(len(sizes) - 1, 9 * len(sizes) // 10)]
+        print(
+            f"{name:9} {len(errors):5} rows: median {statistics.median(sizes):.2f} %, p90 {ninth:.2f} %, worst "
+            f"{sizes[-1]:.2f} %; signed median {statistics.median(error for error, _ in errors):+.2f} %"
+        )
+
+
+def fits(rows: list[dict[str, str]]) -> None:
+    """Runs whose prediction is on the same side of the capacity as they were; a run may fail for other reasons."""
+    right = {"ran": 0, "failed": 0}
+    total = {"ran": 0, "failed": 0}
+    for row in rows:
+        plan = planned(row)
+        total[row["outcome"]] += 1
+        fitting = plan is not None and plan.fullest.allocated <= CAPACITY
+        right[row["outcome"]] += fitting == (row["outcome"] == "ran")
+    if total["ran"]:
+        both = sum(right.values()), sum(total.values())
+        said = ", ".join(f"{name} {right[name]} of {total[name]}" for name in total)
+        print(f"fits      {both[1]:5} rows: right in {both[0]} ({100 * both[0] / both[1]:.1f} %): {said}")
+
+
+def megatron(row: dict[str, str]) -> Iterator[tuple[int, float]]:
+    plan = planned(row)
+    if plan is not None and row["memory"]:
+        yield plan.fullest.allocated, max(map(float, row["memory"].split())) * 2**20
+
+
+def nanotron(row: dict[str, str]) -> Iterator[tuple[int, float]]:
+    plan = planned(row)
+    if plan is not None and row["memory"]:
+        yield plan.fullest.allocated, float(row["memory"]) * 2**30
+
+
+def planned(row: dict[str, str]) -> Plan | None:
+    number = {key: int(row[key]) for key in ("tp", "pp", "dp", "cp", "ep", "zero", "seq", "mbs", "accumulation")}
+    axes = {key: number[key] for key in ("tp", "pp", "dp", "cp", "ep")}
+    layout = Layout(sp=number["tp"], **axes)
+    more: dict[str, Any] = {"zero": number["zero"] if layout.dp * layout.cp > 1 else 0}
+    if row["framework"] == "megatron":
+        more |= {"fused_loss": True, "context": "ulysses"}  # --cross-entropy-fusion-impl te, --cp-comm-type a2a
+    recipe = Recipe(layout, number["mbs"], number["accumulation"], number["seq"], framework=row["framework"], **more)
+    try:
+        return memory(model_of(row["framework"], row["model"], row["layers"], number["tp"]), recipe)
+    except InputError:  # more stages than layers: such runs failed, and nothing is predicted of them
+        return None
+
+
+@cache
+def model_of(framework: str, name: str, layers: str, tp: int) -> Model:
+    if framework == "nanotron":
+        return load(NANOTRON[name.rsplit("-", 1)[-1]])
+    multiple = 128 * tp
+
+    def padded(vocab: int) -> int:  # as Megatron-LM pads it
+        return -(-vocab // multiple) * multiple
+
+    if name == "llama3-70b":
+        return load(f"D=8192 L={layers} h=64 h_kv=8 F=28672 V={padded(128256)}")
+    if name == "llama3-405b":  # with 16 key/value heads, as these runs had it
+        return load(f"D=16384 L={layers} h=128 h_kv=16 F=53248 V={padded(128256)}")
+    return build(deepseek(int(layers), name, padded), name)
+
+
+def deepseek(layers: int, name: str, padded: Any) -> dict[str, Any]:
+    """DeepSeek-V2 or V3, cut to so many layers, the first of them dense."""
+    v2 = name == "deepseekv2"
+    experts: dict[str, Any] = {"n_experts": 160, "top_k": 6, "d_ff": 1536, "n_shared": 2}
+    if not v2:
+        experts = {"n_experts": 256, "top_k": 8, "d_ff": 2048, "n_shared": 1}
+    return {
+        "d_model": 5120 if v2 else 7168,
+        "n_layers": layers,
+        "vocab_size": padded(102400 if v2 else 129280),
+        "pattern": ["dense", *["sparse"] * (layers - 1)],
+        "latent": {"n_heads": 128, "q_rank": 1536, "kv_rank": 512, "d_nope": 128, "d_rope": 64, "d_v": 128},
+        "feed_forward": {"d_ff": 12288 if v2 else 18432, "gated": True},
+        "experts": experts,
+        "layer": {"dense": {"parts": ["attention", "feed_forward"]}, "sparse": {"parts": ["attention", "experts"]}},
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -5,8 +5,8 @@ the rules are read off the frameworks' sources. Columns are predicted less measu
 
 megatron   the fullest rank's max_memory_allocated, SimuMax's runs of Megatron-LM 0.14 with Transformer Engine on B200
 nanotron   the worst rank's memory as the playbook plots it (which of allocated and reserved, it does not say)
-fits       of the same: whether a layout is possible and under 80 GB exactly where the run did not fail (a crash may have
-           other reasons than memory)
+fits       of the same: whether a layout is possible and under 80 GB exactly where the run did not fail (which may
+           have other reasons than memory)
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ BUCKET, LIVE = 500_000_000, 1_000_000_000
 
 def _unsharded(recipe: Recipe, held: Sequence[Sequence[Tensor]], state: State, loss: int) -> dict[str, Moment]:
     """Whole weights on every rank, or under DeepSpeed's stage 3 gathered ones; gradients are there throughout where
-    they live in buffers or are accumulated. Beside buffers in fp32, autograd makes the gradients in the weights' dtype."""
+    they live in buffers or are accumulated. Beside buffers in fp32, autograd makes gradients in the weights' dtype."""
     name, width = recipe.rules.name, recipe.parameter_bytes
     kept = recipe.rules.held or recipe.accumulation > 1
     accumulated = state.gradients if kept else 0

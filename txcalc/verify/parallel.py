@@ -264,11 +264,11 @@ def plan(model: Model, recipe: Recipe) -> dict[str, Any]:
                     styles[path] = SequenceParallel()
             elif isinstance(held.entry.leaf, Lookup) and axes == [0]:
                 styles[path] = RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
-            elif held.entry.kind == "head" and axes == [0]:
+            elif held.entry.kind == "head" and held.widened:
                 local = not recipe.loss_parallel
                 layouts = Replicate() if local else Shard(-1)
                 styles[path] = ColwiseParallel(input_layouts=between, output_layouts=layouts, use_local_output=local)
-            elif held.column and axes[0] == 0 and held.layers:
+            elif held.widened and held.layers:
                 styles[path] = ColwiseParallel()
                 ins, outs = (between, None), (Replicate(), None)
                 styles[owner] = PrepareModuleInput(input_layouts=ins, desired_input_layouts=outs)

@@ -57,7 +57,7 @@ def _tensor_parallel(piece: Piece, recipe: Recipe, width: int, counts: Counter[s
             entrances.add(owner)
         else:
             outward = axes[:1] == [1] or (isinstance(held.entry.leaf, Lookup) and axes == [0])
-            times = copies if outward or (held.entry.kind == "head" and axes[:1] == [0]) else 0
+            times = copies if outward or (held.entry.kind == "head" and held.widened) else 0
         for kind in pair if times else ():
             counts[kind] += times
             sizes[kind] += times * stream
@@ -66,7 +66,7 @@ def _tensor_parallel(piece: Piece, recipe: Recipe, width: int, counts: Counter[s
             elements = sum(weight.size for weight in held.entry.leaf.weights())
             counts["all_reduce"] += copies * len(axes)
             sizes["all_reduce"] += copies * elements * recipe.compute_bytes
-        if held.entry.kind == "head" and axes[:1] == [0]:
+        if held.entry.kind == "head" and held.widened:
             _loss(held, recipe, rows, counts, sizes)
 
 
@@ -76,7 +76,7 @@ def _loss(held: Held, recipe: Recipe, rows: int, counts: Counter[str], sizes: Co
         sizes["all_reduce"] += LOSS_REDUCTIONS * rows * 4
     else:
         ways = recipe.layout.tp
-        columns = ceil_div(held.whole.weights()[0].shape[0], ways) * ways
+        columns = ceil_div(held.whole.d_out, ways) * ways  # type: ignore[attr-defined]
         counts["all_gather"] += 1
         sizes["all_gather"] += rows * columns * recipe.compute_bytes
 

@@ -18,7 +18,7 @@ from txcalc.planning.layout import Group, Layout
 from txcalc.planning.training.activations import kept
 from txcalc.planning.training.machine import Kernels, Machine, ring
 from txcalc.planning.training.memory import RESERVED, Plan, memory
-from txcalc.planning.training.profiles import LOSS_AT_MOST, logits
+from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import FRAMEWORKS, Recipe
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.states import OPTIMIZERS, tensors
@@ -204,7 +204,7 @@ class Search:
         for tensor in tensors(piece, probe):
             sums[2 if not tensor.group else 1 if tensor.expert and layout.ep > 1 else 0] += tensor.size * tensor.copies
         saved = float(kept(piece, probe, pace.width).saved)
-        head = float(LOSS_AT_MOST * logits(probe, [piece], 0))
+        head = float(probe.logit_bytes[1] * logits(probe, [piece], 0))
         return _Table(
             (forward, backward, forward), ends, (saved, float(blocks.saved)), head, (sums[0], sums[1], sums[2])
         )

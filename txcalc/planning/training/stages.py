@@ -42,6 +42,11 @@ class Held(NamedTuple):
         own, whole = self.entry.leaf, self.whole
         return isinstance(own, Linear) and isinstance(whole, Linear) and own.d_in == whole.d_in
 
+    @property
+    def widened(self) -> bool:
+        """A linear layer, its matrix its own or another's, of whose outputs a rank has some."""
+        return self.column and self.entry.leaf.d_out != self.whole.d_out  # type: ignore[attr-defined]
+
     def axes(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], int | None]]:
         """Of each weight: its shape here, its whole shape, and the axis that is split."""
         for own, whole in zip(self.entry.leaf.weights(), self.whole.weights(), strict=True):

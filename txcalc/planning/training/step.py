@@ -28,11 +28,14 @@ from txcalc.planning.training import timeline
 from txcalc.planning.training.flops import READS_DATA, selects
 from txcalc.planning.training.machine import Floor, Kernels, Machine, Moved, ring
 from txcalc.planning.training.memory import Plan
-from txcalc.planning.training.profiles import LOSS_AT_MOST, logits
+from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Held, Piece, Pipeline
 from txcalc.planning.training.states import tensors
 from txcalc.units import bits_of
+
+# Bytes of a logit that the loss writes, and reads: log-softmax, its gradient and the loss's, in fp32.
+LOSS_MOVES = 12
 
 # Bytes of gradients that a framework reduces at a time, and whether it gathers weights beside compute after a step.
 BUCKETS = {
@@ -132,7 +135,7 @@ class Pace:
                 if self._is_again(held, numbers):
                     again[SPENT[3]] += seconds * self._share_again(held, numbers)
         if elements := logits(self.recipe, [piece], 0):  # written and read once each
-            backward["other kernels"] += kernels.stream(2 * LOSS_AT_MOST * elements, 0)
+            backward["other kernels"] += kernels.stream(2 * LOSS_MOVES * elements, 0)
         send = sum(kernels.transfer(each) for each in self.sends(piece))
         return Work(forward, backward, weights, again, send)
 

@@ -146,11 +146,11 @@ def _measured(job: Job, mesh: Any) -> dict[str, int]:
     with FakeTensorMode(allow_non_fake_inputs=True), ExitStack() as stack:
         stack.enter_context(mode(shares=shares, explicit=recipe.keep_scores))
         net.to_empty(device="cpu")
-        _tie(net)
+        _tie(net, model)
         saved, collectives = Saved(net), Collectives()
-        x = _inputs(model, recipe)
+        given = _inputs(model, recipe)
         with collectives, saved.recording(), _loss_parallel(recipe):
-            backward(net(x), model)
+            backward(net(*given), model)
         optimizer = stepper(recipe, net)
         optimizer.step()
     for parameter in net.parameters():
@@ -161,14 +161,14 @@ def _measured(job: Job, mesh: Any) -> dict[str, int]:
     return dict(found + Counter(saved.bytes) + Counter(collectives.found))
 
 
-def _inputs(model: Model, recipe: Recipe) -> Tensor:
-    """Ids, or the vectors that the stage before sends."""
-    x, *_ = inputs(model, recipe.micro_batch, recipe.local_tokens)
-    if model.root.embedding is None:  # type: ignore[attr-defined]
+def _inputs(model: Model, recipe: Recipe) -> tuple[Tensor, ...]:
+    """Ids (pictures, sound), or the vectors that the stage before sends."""
+    given = inputs(model, recipe.micro_batch, recipe.local_tokens)
+    if getattr(model.root, "embedding", model.root) is None:
         width = next(reversed(model.spec["stacks"].values()))["d_model"]
         x = torch.empty(recipe.micro_batch, recipe.local_tokens // recipe.layout.sp, width, dtype=_dtype(recipe))
-        x.requires_grad_()
-    return x
+        return (x.requires_grad_(),)
+    return tuple(x.to(_dtype(recipe)) if x.is_floating_point() and recipe.shards == 1 else x for x in given)
 
 
 def backward(y: Any, model: Model) -> None:
@@ -213,7 +213,7 @@ def sharded(model: Model, recipe: Recipe, mesh: Any, device: str = "meta") -> nn
     net: Any = build(model, device=device, dtype=width)
     if layout.tp > 1:
         parallelize_module(net, mesh["tp"], plan(model, recipe))
-        _tie(net)
+        _tie(net, model)
     if recipe.shards > 1:
         policy = MixedPrecisionPolicy(_dtype(recipe), {2: torch.bfloat16, 4: torch.float32}[recipe.reduce_bytes])
         ways = mesh["dp", "fsdp"] if layout.dp > 1 else mesh["fsdp"]
@@ -229,13 +229,13 @@ def _blocks(net: nn.Module) -> Iterator[nn.Module]:
         yield from dict.fromkeys(getattr(stack, "layers", ()))
 
 
-def _tie(net: Any) -> None:
-    """A tied matrix is one parameter again after both its modules were replaced."""
-    for module in net.modules():
-        tokens, head = getattr(module, "embedding", None), getattr(module, "head", None)
-        part = getattr(module, "part", None)
-        if part is not None and tokens is not None and head is not None and part.head.projection.tied:
-            head.projection.weight = tokens.tokens.weight
+def _tie(net: Any, model: Model) -> None:
+    """A tied matrix is one parameter again after both its modules were given others."""
+    root: Any = getattr(model.root, "stack", model.root)
+    half, own = (root.decoder, net.decoder) if hasattr(root, "decoder") else (root, net)
+    head = half.head
+    if half.embedding and head and head.projection and head.projection.tied:
+        own.head.projection.weight = own.embedding.tokens.weight
 
 
 def plan(model: Model, recipe: Recipe) -> dict[str, Any]:
@@ -312,7 +312,8 @@ def _bytes(tensor: Tensor) -> int:
 class Saved:
     """Bytes of the distinct storages that autograd keeps, in the modules and in the loss.
 
-    Left out: weights, and what is made of them alone; ids and boolean masks; tables of positions.
+    Left out: weights, and what is made of them alone; ids and boolean masks; tables of positions. A norm's statistics
+    are fp32 in CUDA's kernels whatever its input; the CPU's keep them in 16 bits, and are counted as if in 32.
     """
 
     def __init__(self, net: nn.Module) -> None:
@@ -329,7 +330,8 @@ class Saved:
             own = (_local(p).untyped_storage()._cdata for p in self._modules[path].parameters(recurse=False))
             kept = local.dtype.is_floating_point and local.dim() > 1
             if kept and storage._cdata not in self._tables and storage._cdata not in own:
-                self.bytes["saved" if path else "saved by the loss"] += storage.nbytes()
+                narrow = local.shape[-1] == 1 and local.dtype.itemsize < 4
+                self.bytes["saved" if path else "saved by the loss"] += storage.nbytes() * (2 if narrow else 1)
         return tensor
 
     @contextmanager

@@ -5,11 +5,13 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
+from tiny import TINY
 
 import txcalc
 from txcalc import InputError, Ledger, UnknownName
 from txcalc.ledger import KINDS, QUANTITIES
 from txcalc.parts.linear import Norm
+from txcalc.sources import build
 
 
 @pytest.fixture(scope="module")
@@ -209,3 +211,24 @@ def test_numpy_scalars_are_refused() -> None:
     for tokens in (numpy.int64(8), numpy.array([8]), numpy.float32(8)):
         with pytest.raises(InputError, match="tokens is"):
             txcalc.load("gpt2").ledger(tokens=tokens)
+
+
+@pytest.mark.parametrize(
+    ("name", "gradient", "paths"),
+    [
+        ("vit", "weights", {"embedding.patches"}),
+        ("whisper", "weights", {"encoder.embedding.conv1"}),
+        ("chinchilla", "weights", {"layers.0.attention.position"}),
+        ("deepseek-v3.2", "none", {"layers.0.attention.indexer", "layers.1.attention.indexer"}),
+        ("llama", "weights", set()),
+        ("llama", "none", set()),
+    ],
+)
+def test_a_part_says_what_gets_a_gradient(name: str, gradient: str, paths: set[str]) -> None:
+    """What reads data has one for its weights; nothing in an index of keys has any."""
+    ledger = build(TINY[name], name).ledger(tokens=8)
+    found = {entry.path for entry in ledger if entry.gradient == gradient}
+    assert all(any(path == own or path.startswith(f"{own}.") for own in paths) for path in found)
+    assert all(any(path == own or path.startswith(f"{own}.") for path in found) for own in paths)
+    if gradient == "none" and paths:
+        assert ledger.at("layers.1.attention.indexer").entries[0].gradient == "none"

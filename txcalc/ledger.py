@@ -14,7 +14,7 @@ from txcalc.errors import UnknownName
 from txcalc.num import ceil_div, exact_div, minimum, ratio, total
 from txcalc.parts.collectives import Transfer
 from txcalc.parts.frozen import once
-from txcalc.parts.part import NO_CACHE, Cache, Leaf, Operation, Part, Traffic, Workload
+from txcalc.parts.part import NO_CACHE, Cache, Gradient, Leaf, Operation, Part, Traffic, Workload
 
 QUANTITIES = {
     "params": "parameters, a tied weight once",
@@ -51,12 +51,13 @@ KINDS = (
 
 class Step(NamedTuple):
     """One segment of a path: a name, and its numbers where there are several: `number` of them (over symbols, more than
-    `indices` can say), `times` with their own weights."""
+    `indices` can say), `times` with their own weights. `gradient` as in `Child`."""
 
     name: str
     indices: Sequence[int] | None
     times: Any
     number: Any
+    gradient: Gradient = "both"
 
     def __str__(self) -> str:
         return self.name if self.indices is None else f"{self.name}.{self.indices[0]}"
@@ -89,6 +90,11 @@ class Entry:
     @property
     def path(self) -> str:
         return ".".join(map(str, self.steps))
+
+    @property
+    def gradient(self) -> Gradient:
+        """What the model's loss gives one of: "none" where that holds of anything that it stands in."""
+        return "none" if any(step.gradient == "none" for step in self.steps) else self.steps[-1].gradient
 
     def __repr__(self) -> str:
         return f"<{self.path} × {self.times}: {type(self.leaf).__name__}>"
@@ -243,7 +249,10 @@ def _walk(
         _walk(
             child.part,
             None if work is None else child.on(work),
-            (*steps, Step(child.name, child.indices, child.times, child.times if child.routed else runs)),
+            (
+                *steps,
+                Step(child.name, child.indices, child.times, child.times if child.routed else runs, child.gradient),
+            ),
             child.kind or kind,
             inner,
             entries,
@@ -271,7 +280,7 @@ def _narrow(entry: Entry, path: str) -> Iterator[Entry]:
         if not number.isdecimal() or len(number) > 9 or str(int(number)) != number or int(number) not in step.indices:
             return
         copies, passes = copies * step.times, passes * step.number
-        steps.append(Step(step.name, (int(number),), 1, 1))
+        steps.append(step._replace(indices=(int(number),), times=1, number=1))
     if wanted:
         return
     times, active, runs = _share(entry.times, copies), _share(entry.active_times, copies), _share(entry.runs, passes)

@@ -418,7 +418,7 @@ class Attention(Composite):
         if self.rotary:
             yield Child("rotary", self.rotary)
         if self.position:
-            yield Child("position", self.position)
+            yield Child("position", self.position, gradient="weights")
         if self.relative_bias:
             yield Child("relative_bias", self.relative_bias)
         yield Child("core", self.core)
@@ -532,7 +532,8 @@ class LatentAttention(Composite):
         if self.rotary:
             yield Child("rotary", self.rotary)
         if self.indexer:
-            yield Child("indexer", self.indexer)
+            # It learns from a loss of its own, on inputs that are detached (DeepSeek-V3.2-Exp, section 2.1.1).
+            yield Child("indexer", self.indexer, gradient="none")
         yield Child("core", self.core)
         if self.gate:
             yield Child("gate", self.gate)

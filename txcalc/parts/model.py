@@ -18,6 +18,7 @@ from txcalc.parts.linear import Activation, Convolution, Linear, Lookup, Norm, P
 from txcalc.parts.part import (
     Child,
     Composite,
+    Gradient,
     Leaf,
     Stream,
     Workload,
@@ -77,14 +78,16 @@ class Embedding(Composite):
             yield Child("projection", self.projection)
         if self.patches:
             on: Stream = _without_class_token if self.class_token else everywhere
-            yield Child("patches", self.patches, on=on)
+            yield Child("patches", self.patches, on=on, gradient="weights")
         if self.class_token:
             yield Child("class_token", self.class_token)
         if self.mask_token:
             yield Child("mask_token", self.mask_token)
+        gradient: Gradient = "weights"  # the first reads sound
         for i, convolution in enumerate(self.convolutions):
             before = _before_strides(self.convolutions[i + 1 :])
-            yield Child(f"conv{i + 1}", convolution, on=before, kind="other")
+            yield Child(f"conv{i + 1}", convolution, on=before, kind="other", gradient=gradient)
+            gradient = "both"
             yield Child(
                 f"conv{i + 1}_activation", Activation(self.width, self.activation, False), on=before, kind="other"
             )

@@ -10,7 +10,7 @@ width · F feed-forward width · V vocabulary · E experts · k experts per toke
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 from txcalc.num import Num, product, total
 from txcalc.parts.frozen import once
@@ -269,6 +269,9 @@ class Leaf:
         return total([weight.size for weight in self.weights()])
 
 
+Gradient = Literal["both", "weights", "none"]
+
+
 class Child(NamedTuple):
     """A part under its parent.
 
@@ -278,6 +281,8 @@ class Child(NamedTuple):
     indices   the copies' numbers in the path `name.0`, `name.1`, …; None: no number
     on        where it works
     kind      what its leaves are counted as, unless they say otherwise (`forced`: whatever they say)
+    gradient  what the model's loss gives one of: "both", its input and its weights; "weights" alone, where the input is
+              data that nobody learns (a picture, sound, the sinusoids of distances); "none", nothing in it
     """
 
     name: str
@@ -289,6 +294,7 @@ class Child(NamedTuple):
     on: Stream = everywhere
     kind: str | None = None
     forced: bool = False
+    gradient: Gradient = "both"
 
 
 class Composite:

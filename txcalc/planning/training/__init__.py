@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from txcalc.planning.layout import Layout
 from txcalc.planning.training.flops import (
-    READS_DATA,
-    SELECTS,
     Recompute,
     reached,
     recomputed,
-    selects,
     step_flops,
     training_flops,
 )
@@ -28,10 +25,8 @@ __all__ = [
     "CATEGORIES",
     "FRAMEWORKS",
     "OPTIMIZERS",
-    "READS_DATA",
     "RESERVED",
     "SCHEDULES",
-    "SELECTS",
     "Action",
     "Adapters",
     "Framework",
@@ -47,7 +42,6 @@ __all__ = [
     "order",
     "reached",
     "recomputed",
-    "selects",
     "step_flops",
     "training_flops",
 ]

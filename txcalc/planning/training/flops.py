@@ -9,14 +9,8 @@ from txcalc.num import total
 
 Recompute = Literal["none", "core", "blocks"]
 
-# Leaves that multiply what nobody learns: a picture, sound, the sinusoids of distances. Backward needs no gradient of
-# their input, so it has one product for them and not two.
-READS_DATA = frozenset({"patches", "conv1", "position"})
-
-
-# What a model selects by learns from no loss of the model's: the indexer of sparse attention has a forward and no more.
-# (DeepSeek-V3.2-Exp, section 2.1.1, trains it beside the model, by a loss of its own on inputs that are detached.)
-SELECTS = "indexer"
+# Products of a step, by what gets a gradient (`Child.gradient`): forward, and one each for input and weights.
+PASSES = {"both": 3, "weights": 2, "none": 1}
 
 
 def training_flops(ledger: Ledger, recompute: Recompute = "none") -> Any:
@@ -34,22 +28,16 @@ def training_flops(ledger: Ledger, recompute: Recompute = "none") -> Any:
 
 def step_flops(entry: Entry, recompute: Recompute = "none") -> Any:
     """One leaf's share of `training_flops`."""
-    passes = 1 if selects(entry) else 2 if entry.steps[-1].name in READS_DATA else 3
-    return entry.flops * (passes + (1 if recomputed(entry, recompute) else 0))
+    return entry.flops * (PASSES[entry.gradient] + (1 if recomputed(entry, recompute) else 0))
 
 
 def recomputed(entry: Entry, recompute: Recompute) -> bool:
     """Whether backward computes this leaf again."""
     if recompute == "core":
-        return entry.kind == "attention_core" and not selects(entry)
+        return entry.kind == "attention_core" and entry.gradient != "none"
     return recompute == "blocks" and any(step.name == "layers" for step in entry.steps)
-
-
-def selects(entry: Entry) -> bool:
-    """Whether a leaf is part of what a model selects by."""
-    return any(step.name == SELECTS for step in entry.steps)
 
 
 def reached(ledger: Ledger) -> Ledger:
     """The leaves that the model's loss gives a gradient."""
-    return ledger.where(lambda entry: not selects(entry))
+    return ledger.where(lambda entry: entry.gradient != "none")

@@ -25,7 +25,7 @@ from txcalc.parts.attention import AttentionCore
 from txcalc.parts.linear import Convolution, Linear, Lookup, Patches
 from txcalc.planning.layout import Group
 from txcalc.planning.training import timeline
-from txcalc.planning.training.flops import READS_DATA, selects
+from txcalc.planning.training.flops import PASSES
 from txcalc.planning.training.machine import Floor, Kernels, Machine, Moved, ring
 from txcalc.planning.training.memory import Plan
 from txcalc.planning.training.profiles import logits
@@ -151,13 +151,13 @@ class Pace:
                 size += 10 * self._scores(held)
             forward = kernels.core(flops, size, starts, fused)
             backward = kernels.core(flops * (2.5 if fused else 2), 2 * size, 2 * starts, fused)
-            yield "attention", forward, 0.0 if selects(entry) else backward, 0.0
+            yield "attention", forward, 0.0 if entry.gradient == "none" else backward, 0.0
         elif isinstance(entry.leaf, Linear | Convolution | Patches):
             forward = kernels.product(flops, size, starts)
             gradients = 2 * float(entry.params) * self.recipe.gradient_bytes if self.recipe.accumulation > 1 else 0.0
             of_weights = kernels.product(flops, size + gradients, starts)
-            of_inputs = 0.0 if entry.steps[-1].name in READS_DATA else forward
-            yield "products", forward, 0.0 if selects(entry) else of_inputs + of_weights, of_weights
+            of_inputs = 0.0 if entry.gradient == "weights" else forward
+            yield "products", forward, 0.0 if entry.gradient == "none" else of_inputs + of_weights, of_weights
         else:
             forward = kernels.stream(size / share, starts)
             yield "other kernels", forward, 2 * forward, 0.0
@@ -194,7 +194,7 @@ class Pace:
 
     def _is_again(self, held: Held, numbers: frozenset[int]) -> bool:
         if self.recipe.recompute == "core":
-            return held.entry.kind == "attention_core" and not selects(held.entry)
+            return held.entry.kind == "attention_core" and held.entry.gradient != "none"
         return bool(numbers.intersection(held.layers))
 
     def _share_again(self, held: Held, numbers: frozenset[int]) -> float:
@@ -380,7 +380,7 @@ class Pace:
             if entry.work is None or not entry.flops:
                 continue
             rate = self.least.wide if entry.kind == "attention_core" else self.least.peak
-            passes = 1.0 if selects(entry) else 2.0 if entry.steps[-1].name in READS_DATA else 3.0
+            passes = float(PASSES[entry.gradient])
             passes += self._share_again(held, numbers) if self._is_again(held, numbers) else 0.0
             total += float(entry.flops_masked) * passes / rate
         return total

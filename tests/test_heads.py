@@ -207,3 +207,27 @@ def test_what_a_second_head_needs() -> None:
 
     with pytest.raises(InputError, match=r"head\.pairs is 2, expected none without head\.pooler"):
         load("bert-base", {"head.pairs": 2, "head.pooler": False})
+
+
+def test_layers_that_only_a_picture_runs() -> None:
+    """Llama 3.2 Vision over a text: layers that attend to a picture are held and cost nothing."""
+    pytest.importorskip("fvcore")
+    pytest.importorskip("transformers")
+    from txcalc.verify.via import _language, instantiate
+
+    text = {
+        **LLAMA,
+        "model_type": "mllama_text_model",
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 4,
+        "pad_token_id": 0,
+    }
+    config = {"model_type": "mllama", "architectures": ["MllamaForConditionalGeneration"],
+              "text_config": {**text, "cross_attention_layers": [1, 3]}}  # fmt: skip
+    model = build(*describe(config))
+    assert model.params == _language(instantiate(config, "mllama"))
+    fewer = build(*describe({**LLAMA, "num_key_value_heads": 2}))
+    assert model.ledger(2, 9).total("flops") == fewer.ledger(2, 9).total("flops")
+    assert model.ledger(2, 9).total("cache") == fewer.ledger(2, 9).total("cache")
+    with pytest.raises(InputError, match="fewer layers than there are"):
+        describe({**text, "cross_attention_layers": [0, 1, 2, 3]})

@@ -248,7 +248,7 @@ STACK: dict[str, dict[str, Field]] = {
         "streams": Field(size, None, "residual streams, which a layer predicts and corrects, working on one (AltUp)"),
         "active_stream": Field(count, 0, "the number of that one"),
         "contacts": Field(flag, False, "an encoder's regression on all heads' attention weights, held and not run"),
-        "idle": Field(count, 0, "parameters that are held and that no token runs through"),
+        "idle": Field(expected, None, "parameters that are held and that no token runs through"),
         "laurel": Field(size, None, "rank of a learned residual beside a layer's first part"),
     },
     "attention": {

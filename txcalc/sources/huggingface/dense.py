@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import REQUIRED, Config, any_of
+from txcalc.sources.huggingface.config import REQUIRED, Config, any_of, number
 from txcalc.sources.huggingface.shared import (
     GLOBAL,
     LAYER_NAMES,
@@ -419,3 +419,28 @@ def bitnet(c: Config) -> Raw:
         "positions": rotary(c, attention["d_head"], 5e5),
         "head": lm_head(c, tied=False),
     }
+
+
+def mllama_text_model(c: Config) -> Raw:
+    """Llama's layers, and between them layers that attend to a picture and to no word: without one they are held and
+    not run, as are eight rows of the table beyond the vocabulary."""
+    raw = stack(c)
+    n, d = raw["n_layers"], raw["d_model"]
+    listed = c.items("cross_attention_layers", of=number, length=None, default=[3, 8, 13, 18, 23, 28, 33, 38])
+    across = sorted({index for index in listed if index < n})
+    if len(across) == n:
+        c.fault("cross_attention_layers", across, "fewer layers than there are")
+        return raw
+    c.only(len(listed), "vision_num_cross_attention_layers", why="the length of cross_attention_layers")
+    c.only(False, "tie_word_embeddings", why="its table has eight rows more than its head")
+    attention = heads(c, raw, width_names=())
+    made = _swiglu(c, raw | {"n_layers": n - len(across)}, attention)
+    width, groups = attention["d_head"], attention["n_kv_heads"]
+    layer = 2 * d * attention["n_heads"] * width + 2 * d * groups * width + 2 * width + 2 * d + 2
+    layer += 3 * d * made["feed_forward"]["d_ff"]
+    idle = len(across) * layer + 8 * d
+    c.note(
+        f"{len(across):,} of its {n:,} layers attend to a picture alone ({idle:,} parameters, with eight rows of the "
+        "table): held, and not run over a text, whose FLOPs and cache these are"
+    )
+    return made | {"idle": idle}

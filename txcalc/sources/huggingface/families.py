@@ -6,8 +6,8 @@ from __future__ import annotations
 _DENSE = """
 apertus bitnet cohere cohere2 cohere_compass_text cwm diffllama emu3_text_model ernie4_5 exaone4 glm glm4 glm4v_text
 granite granite_swa helium hunyuan_v1_dense hyperclovax internlm3 iquestcoder llama ministral ministral3 mistral
-modernbert-decoder nanochat olmo olmo2 olmo3 phi3 qwen2 qwen2_5_vl_text qwen2_vl_text qwen3 qwen3_vl_text seed_oss
-smollm3
+mllama_text_model modernbert-decoder nanochat olmo olmo2 olmo3 phi3 qwen2 qwen2_5_vl_text qwen2_vl_text qwen3
+qwen3_vl_text seed_oss smollm3
 """
 _CLASSIC = """
 arcee biogpt bloom codegen ctrl falcon gpt-sw3 gpt2 gpt_bigcode gpt_neo gpt_neox gpt_neox_japanese gptj jais2 mpt
@@ -105,6 +105,7 @@ WRAPPERS: dict[str, str] = {
     "gemma3n": "gemma3n_text",
     "gemma4": "gemma4_text",
     "gemma4_unified": "gemma4_unified_text",
+    "glm46v": "glm4v_text",
     "glm4v": "glm4v_text",
     "glm4v_moe": "glm4v_moe_text",
     "glmasr": "llama",
@@ -117,19 +118,25 @@ WRAPPERS: dict[str, str] = {
     "internvl": "qwen2",
     "janus": "llama",
     "kimi_k25": "deepseek_v3",
+    "lfm2_vl": "lfm2",
     "lighton_ocr": "qwen3",
     "llama4": "llama4_text",
     "llava": "llama",
     "llava_next": "llama",
     "llava_next_video": "llama",
     "llava_onevision": "qwen2",
+    "minicpm_ocr": "qwen3_5_text",
+    "minicpmv4_6": "qwen3_5_text",
+    "minicpmv4_7": "qwen3_5_text",
     "mistral3": "mistral",
+    "mllama": "mllama_text_model",
     "moss_transcribe_diarize": "qwen3",
     "musicflamingo": "qwen2",
     "ovis2": "qwen2",
     "paligemma": "gemma",
     "perception_lm": "llama",
     "phi4_multimodal": "phi3",
+    "qianfan_ocr": "qwen3",
     "qwen2_5_vl": "qwen2_5_vl_text",
     "qwen2_audio": "qwen2",
     "qwen2_vl": "qwen2_vl_text",
@@ -140,6 +147,7 @@ WRAPPERS: dict[str, str] = {
     "qwen3_vl_moe": "qwen3_vl_moe_text",
     "shieldgemma2": "gemma3_text",
     "smolvlm": "llama",
+    "video_llama_3": "qwen2",
     "video_llava": "llama",
     "vibevoice_asr": "qwen2",
     "vipllava": "llama",
@@ -204,7 +212,6 @@ REFUSED: dict[str, str] = {
     "jetmoe": "its experts of attention have no part yet",
     "longformer": _SPARSE_ATTENTION,
     "led": _SPARSE_ATTENTION,
-    "mllama": "its cross-attention layers have no reader yet",
     "mobilebert": "its bottlenecks have no part yet",
     "moshi": "its depth decoder has no part yet",
     "pegasus_x": _SPARSE_ATTENTION,
@@ -245,6 +252,5 @@ REFUSED: dict[str, str] = {
     "longcat_flash": "some of its experts do nothing: what a token costs depends on the token",
     "minimax_m3_vl": _SPARSE_ATTENTION,
     "minimax_m3_vl_text": _SPARSE_ATTENTION,
-    "mllama_text_model": "its cross-attention layers have no reader yet",
     "zaya": "its attention on convolved, compressed heads has no part yet",
 }

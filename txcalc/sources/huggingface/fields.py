@@ -68,8 +68,8 @@ num_experts_per_tok: bailing_hybrid hunyuan_v1_moe
 num_key_value_heads: axk1 cwm deepseek_v32 emu3_text_model ernie4_5_moe exaone4 exaone_moe flint gemma gemma2
   gemma3_text gemma3n_text gemma4_text gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite glm4v_moe_text glm_moe_dsa
   gpt_oss helium hy_v3 jamba kolibri1 laguna lfm2 lfm2_moe lfm3 llama4_text mellum mimo_v2_flash minimax minimax_m2
-  ministral ministral3 mistral mixtral nemotron nemotron_h phimoe qwen2_moe qwen3_5_moe_text qwen3_5_text qwen3_moe
-  qwen3_next qwen3_vl_moe_text solar_open stablelm starcoder2 t5gemma vaultgemma whisper youtu
+  ministral ministral3 mistral mixtral mllama_text_model nemotron nemotron_h phimoe qwen2_moe qwen3_5_moe_text
+  qwen3_5_text qwen3_moe qwen3_next qwen3_vl_moe_text solar_open stablelm starcoder2 t5gemma vaultgemma whisper youtu
 num_local_experts: but cohere2_moe deepseek_v2 exaone_moe flint granitemoe granitemoehybrid granitemoeshared qwen2_moe
 num_mtp_layers: bailing_hybrid deepseek_v3 glm4_moe kimi_k2
 num_nextn_predict_layers: nemotron_h

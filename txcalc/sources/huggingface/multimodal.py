@@ -83,7 +83,9 @@ def _causal(c: Config, text: Mapping[str, object]) -> Mapping[str, object]:
 
 # Whose `tie_word_embeddings` ties the head, as transformers 5.23 builds these classes with each value of each key: the
 # whole's own, but either's in some, the text's alone in one, nobody's in those that never tie.
-_EITHERS = "fast_vlm glm4v glm4v_moe llava llava_next_video llava_onevision qwen2_5_vl qwen2_vl shieldgemma2"
+_EITHERS = (
+    "fast_vlm glm4v glm4v_moe llava llava_next_video llava_onevision qwen2_5_vl qwen2_vl shieldgemma2 video_llama_3"
+)
 _EITHER = frozenset(_EITHERS.split())
 _TEXT = frozenset(("llama4",))
 _NEVER = frozenset(("audioflamingo3", "musicflamingo", "qwen2_audio", "vibevoice_asr", "voxtral"))
@@ -94,9 +96,15 @@ _YOUNG = {
     "emu3": False,
     "fuyu": False,
     "gemma4_unified": True,
+    "glm46v": False,
     "glmasr": True,
     "granite_speech_plus": True,
+    "lfm2_vl": True,
+    "minicpm_ocr": True,
+    "minicpmv4_6": False,
+    "minicpmv4_7": False,
     "moss_transcribe_diarize": True,
+    "qianfan_ocr": False,
     "qwen3_asr": True,
     "voxtral_realtime": True,
 }

@@ -1,0 +1,132 @@
+"""Mutated configs beside transformers: `python -P tests/evidence/mutants.py --number 30000 --seed 1`.
+
+Tiny configs of every model type in tests/data/hf are changed in one to three keys; transformers builds each on the meta
+device, txcalc reads it. Both must have as many parameters, or txcalc refuses. Prints how many agree, are refused, are
+refused by transformers alone (by first key and message), and every one that both answer with different numbers: exit
+code 1 if there is any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import logging
+import random
+import sys
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from txcalc.errors import TxcalcError
+from txcalc.sources import build
+from txcalc.sources.huggingface import describe
+from txcalc.sources.huggingface.families import READERS
+
+DATA = Path(__file__).parents[1] / "data" / "hf" / "configs.json"
+LAYERS = {"num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers", "decoder_layers",
+          "num_decoder_layers"}  # fmt: skip
+# Where txcalc answers otherwise on purpose: T5's later checkpoints own a head that transformers 5 does not make, and
+# Nomic's published configs say their sizes in keys that only their own code reads.
+ON_PURPOSE = {"t5": "tie_word_embeddings", "mt5": "tie_word_embeddings", "nomic_bert": "n_layer"}
+MOST = 1 << 31  # parameters of a model that is worth building here
+
+
+def tiny() -> list[dict[str, Any]]:
+    """The first config of each model type that is read, with two layers."""
+    found: dict[str, dict[str, Any]] = {}
+    for config in json.loads(DATA.read_text()).values():
+        small = {key: 2 if key in LAYERS else value for key, value in config.items()}
+        small = {key: value for key, value in small.items() if not isinstance(value, list) or key == "architectures"}
+        small.pop(ON_PURPOSE.get(config["model_type"], ""), None)
+        if config["model_type"] in READERS and config["model_type"] not in found:
+            try:
+                if build(*describe(small)).params < MOST:
+                    found[config["model_type"]] = small
+            except TxcalcError:
+                continue
+    return list(found.values())
+
+
+def mutate(config: dict[str, Any], draw: random.Random) -> dict[str, Any]:
+    """One to three keys changed: another value of its kind, null, or gone."""
+    mutant = copy.deepcopy(config)
+    for key in draw.sample(sorted(set(config) - {"model_type"}), draw.randint(1, 3)):
+        value = mutant[key]
+        choices: list[Any] = [None]
+        if isinstance(value, bool):
+            choices = [not value, None]
+        elif isinstance(value, int):
+            choices = [value + 1, value * 2, value // 2, max(1, value - 2), 1, 0, -1, None]
+        elif isinstance(value, float):
+            choices = [value * 2, 1.0, 0.5, None]
+        elif isinstance(value, str):
+            choices = ["relu", "silu", "gelu", "gated-gelu", "none", None]
+        if draw.random() < 0.25:
+            del mutant[key]
+        else:
+            mutant[key] = draw.choice(choices)
+    return mutant
+
+
+def theirs(config: dict[str, Any]) -> int | str:
+    """The unique parameters of transformers' model, or why there is none."""
+    from txcalc.verify.via import instantiate
+
+    try:
+        return sum(int(weight.numel()) for weight in instantiate(config, "mutant").parameters())
+    except TxcalcError as error:
+        return str(error)
+
+
+def ours(config: dict[str, Any]) -> int | str:
+    try:
+        return int(build(*describe(config)).params)
+    except TxcalcError as error:
+        return str(error)
+
+
+def run(number: int, seed: int) -> tuple[Counter[str], list[str]]:
+    """Counts by outcome, and what both answer differently."""
+    draw, configs = random.Random(seed), tiny()
+    counts: Counter[str] = Counter()
+    wrong: list[str] = []
+    for i in range(number):
+        original = configs[i % len(configs)]
+        mutant = mutate(original, draw)
+        mine = ours(mutant)
+        if isinstance(mine, str):
+            counts["refused by txcalc"] += 1
+            continue
+        if mine > MOST:
+            counts["not built: too large"] += 1
+            continue
+        other = theirs(mutant)
+        changed = {key: mutant.get(key, "gone") for key in original if mutant.get(key, "gone") != original[key]}
+        if isinstance(other, str):
+            counts[f"refused by transformers alone: {original['model_type']} {sorted(changed)[:1]}"] += 1
+        elif mine == other:
+            counts["agree"] += 1
+        else:
+            wrong.append(f"{original['model_type']}: {mine:,}, not {other:,}, with {changed}")
+    return counts, wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--number", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    counts, wrong = run(options.number, options.seed)
+    for outcome, times in counts.most_common():
+        print(f"{times:,} {outcome}")
+    print(f"{len(wrong):,} answered by both with different numbers")
+    print("\n".join(wrong))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

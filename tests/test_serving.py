@@ -496,7 +496,7 @@ def test_several_are_one_table() -> None:
     assert code == 0 and json.loads(out)["deployments"][1]["refused"].startswith("layout")  # 32 heads over 3
     code, out, err = run("gpt2", "llama-3.1-8b", "--gpu", "l4:7", "--tp", "7")
     assert (code, out) == (2, "") and "tp is 7, expected a divisor of n_heads = 12" in err and "n_heads = 32" in err
-    code, out, err = run("gpt2", "--gpu", "rtx-4090:2", "--gpu", "l4", "--tp", "auto", "--price", "1", "--dp", "1")
+    code, out, err = run("gpt2", "--gpu", "rtx-4090:2", "--gpu", "l4:2", "--tp", "2", "--price", "1", "--dp", "1")
     assert code == 0 and "gpt2 on rtx-4090: no speed: rtx-4090: its link is not known" in err
     for bad in (["--price", "-1"], ["--weights", "fp99"], ["--concurrency", "0"]):
         code, out, err = run("gpt2", "llama-3.1-8b", "--gpu", "l4", *bad)
@@ -561,3 +561,14 @@ def test_a_node_without_a_network_is_refused_where_it_is_needed() -> None:
     assert pace("llama-3.1-8b", apart, Layout(tp=8)).prefill(64).achievable > 0
     with pytest.raises(InputError, match="its link_between is not known"):
         pace("llama-3.1-8b", apart, Layout(tp=16))
+
+
+def test_layers_are_split_over_cards_without_a_link() -> None:
+    """Two cards by turns take as long as one that held all would: each reads its half of the weights."""
+    found = serving("llama-3.1-70b", "rtx-4090", 8, 1024)
+    assert found.chosen.layout == Layout(pp=8)
+    whole = replace(hardware.load("rtx-4090"), memory=200 * 2**30)
+    alone = Pace(load("llama-3.1-70b"), Sharding(load("llama-3.1-70b")), ONE, whole, found.plan.deployment.engine)
+    assert found.pace.step(1, 1024).achievable == pytest.approx(alone.step(1, 1024).achievable, rel=0.02)
+    with pytest.raises(InputError, match="its link is not known"):
+        pace("gpt2", "rtx-4090", Layout(tp=2))

@@ -448,7 +448,9 @@ class Choice(NamedTuple):
 
 
 # How layouts are ranked: a pipeline only where nothing else fits, for its stages add to every token's time.
-RULE = "those that fit; fewest pipeline stages; most sequences at this context; largest tp; most room"
+RULE = (
+    "those that fit; tp over links only; fewest pipeline stages; most sequences at this context; largest tp; most room"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -521,7 +523,13 @@ def choices(
         if refusal := next(refusals, None):
             raise refusal
         raise InputError("layout", _reasons(deployment.sharding, number, held))
-    return sorted(found, key=lambda c: (not c.fits, c.layout.pp, -c.max_concurrency, -c.layout.tp, -c.fullest.free))
+    apart = deployment.accelerator.link is None  # cards without a link hold layers each, as llama.cpp splits them
+
+    def order(c: Choice) -> tuple[Any, ...]:
+        crossed = apart and (c.layout.tp > 1 or c.layout.ep > 1)
+        return not c.fits, crossed, c.layout.pp, -c.max_concurrency, -c.layout.tp, -c.fullest.free
+
+    return sorted(found, key=order)
 
 
 def planned(

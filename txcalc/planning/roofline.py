@@ -179,9 +179,9 @@ class Rank:
         self.model, self.stage, self.layout, self.engine = model, stage, layout, engine
         self.accelerator, self.efficiency = accelerator, accelerator.efficiency
         self.groups = {axis: layout.group(axis, accelerator.node, SERVING_ORDER) for axis in ("tp", "pp", "ep", "etp")}
-        for group in self.groups.values():
+        for axis, group in self.groups.items():
             if group.size > 1:
-                seconds(accelerator, group, "send", 0.0)  # refused now, if a link is not known
+                seconds(accelerator, group, "send" if axis == "pp" else "all_reduce", 0.0)  # refused now, if not known
         self.wide = {"fp32": "fp32", "fp16": "fp16"}.get(engine.weights.name, "bf16")
         self.element = engine.activation_bits / 8
         # Kernels of attention compute in the wide dtype; some can in that of the cache.
@@ -378,8 +378,11 @@ class Rank:
         most = seconds(self.accelerator, group, kind, sent)
         curve, ranks = self.efficiency.transfer(kind), group.size
         # A link between nodes is slower: what it takes longer for reaches as much of it as what takes as long within.
-        share = curve.reached(most * self.accelerator.needed("link"), ranks)
+        share = curve.reached(most * (self.accelerator.link or HOST), ranks)
         return Cost(least_link=least, link=most / share + curve.latency(ranks))
+
+
+HOST = 8 * 10**9  # bytes a second between cards without a link: PCIe 4.0 of four lanes, the slowest slot in use
 
 
 def seconds(accelerator: Accelerator, group: Group, kind: str, sent: float, least: bool = False) -> float:
@@ -388,9 +391,11 @@ def seconds(accelerator: Accelerator, group: Group, kind: str, sent: float, leas
 
     A ring enters and leaves a node once, over the network cards of all its ranks there (at `least` only what no rank of
     the other node has does); in an all-to-all every rank sends to all others alike, over its own. What stages hand on
-    is the mean of all that do, of which some stand in one node.
+    is the mean of all that do, of which some stand in one node; without a link it goes through the host's memory.
     Errors: `InputError` where a link is needed and not known.
     """
+    if kind == "send" and accelerator.link is None and not group.crosses:
+        return sent / (8 * HOST if least else HOST)  # at least: PCIe 5.0 of sixteen lanes
     inside = sent / accelerator.needed("link")
     if not group.crosses:
         return inside

@@ -220,6 +220,8 @@ def _notes(plan: Plan, timer: Timer, chosen: Point) -> Iterator[str]:
     accelerator = plan.deployment.accelerator
     if chosen.layout.gpus > NODE and accelerator.link is not None and accelerator.node is None:
         yield f"all transfers are timed over the link of one node, which {chosen.layout.gpus} GPUs may not share"
+    if chosen.layout.pp > 1 and accelerator.link is None:
+        yield "stages hand on over the host, at 8 GB/s each way (PCIe 4.0 of four lanes): no link is known"
     if len(plan.choices) > MOST_LAYOUTS:
         yield f"the front compares the best {MOST_LAYOUTS} layouts of {len(plan.choices)}"
     if any(not timer.known(choice.layout) for choice in plan.choices):

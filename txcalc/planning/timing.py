@@ -225,8 +225,8 @@ class Timer:
         return layout.replace(dp=1) if layout.ep <= layout.tp else layout
 
     def known(self, layout: Layout) -> bool:
-        """Whether the accelerator's link, if the layout needs one, is known."""
-        return (layout.gpus == layout.dp and layout.ep == 1) or self.deployment.accelerator.link is not None
+        """Whether the accelerator's link, if the layout needs one, is known; what stages hand on needs none."""
+        return (layout.tp == 1 and layout.ep == 1) or self.deployment.accelerator.link is not None
 
     def point(self, layout: Layout, sequences: int, rate: float | None = None, most: int = MOST_SEQUENCES) -> Point:
         """So many sequences in a closed loop; or requests that come at a rate, at most so many at once."""

@@ -159,6 +159,12 @@ def deploy(
     format_: o.Format = "table",
     json_: o.Json = False,
     detail: Detail = False,
+    emit_: Annotated[
+        str | None,
+        typer.Option(
+            "--emit", help="Print the command that serves the plan instead: vllm, sglang or trtllm.", metavar="ENGINE"
+        ),
+    ] = None,
     plot: o.Plot = None,
 ) -> None:
     """Will it fit, how fast is it, what does it cost: memory of each GPU, most sequences, latency. Exit code 1: no.
@@ -183,6 +189,8 @@ def deploy(
     place = o.plotted(plot, chosen)
     wanted = [priced(text) for text in gpu]
     prices = one_price(wanted, price)
+    if emit_ is not None and (len(sources) * len(wanted) > 1 or chosen != "table" or place):
+        raise InputError("options", ["--emit prints one deployment's command: one source, one --gpu, no other format"])
     if place and len(sources) * len(wanted) > 1:
         raise InputError("options", ["--plot draws one deployment: one source and one --gpu"])
     fixed = ways({"tp": tp, "pp": pp, "dp": dp, "ep": ep})
@@ -247,6 +255,11 @@ def deploy(
     if alone:
         one = found_for(models[0], kinds[0], wanted[0][1], prices[wanted[0][0]])
         assert one.plan
+        if emit_ is not None:
+            from txcalc.render.emit import command
+
+            typer.echo(command(one.plan, emit_))
+            raise typer.Exit(one.failed)
         drawn = one.plan, one.speed
         emit(
             report(one.plan, one.speed, one.why, detail or chosen != "table", one.instead),

@@ -1,0 +1,66 @@
+"""The commands that serve a plan: what was planned, in the engines' own flags."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from txcalc.cli import app
+
+
+def emit(*argv: str) -> tuple[int, str, str]:
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["deploy", *argv])
+    return result.exit_code, result.stdout, result.stderr
+
+
+LLAMA = ("llama-3.1-70b", "--gpu", "h100-sxm:8", "--tp", "4", "--context", "8k", "--concurrency", "32")
+
+
+def test_a_dense_model_in_every_engines_words() -> None:
+    code, out, _ = emit(*LLAMA, "--kv", "fp8", "--emit", "vllm")
+    assert code == 0 and out.splitlines() == [
+        "vllm serve meta-llama/Llama-3.1-70B \\",
+        "  --tensor-parallel-size 4 \\",
+        "  --data-parallel-size 2 \\",
+        "  --max-model-len 8192 \\",
+        "  --max-num-seqs 16 \\",
+        "  --max-num-batched-tokens 8192 \\",
+        "  --block-size 16 \\",
+        "  --gpu-memory-utilization 0.9 \\",
+        "  --kv-cache-dtype fp8",
+    ]
+    _, out, _ = emit(*LLAMA, "--weights", "fp8", "--emit", "sglang")
+    assert out.startswith("# the checkpoint's weights are fp8\npython -m sglang.launch_server --model-path ")
+    assert all(f"{flag} \\" in out for flag in ("--tp-size 4", "--dp-size 2", "--max-running-requests 16"))
+    _, out, _ = emit(*LLAMA, "--emit", "trtllm")
+    assert out.startswith("# 2 of these, each on 4 GPUs, behind a load balancer\ntrtllm-serve ")
+    assert "--tp_size 4 \\" in out and "--max_batch_size 16 \\" in out and out.endswith("--max_num_tokens 8192\n")
+
+
+def test_experts_that_copies_share() -> None:
+    argv = ("deepseek-v3", "--gpu", "h200:16", "--weights", "fp8-block", "--tp", "1", "--dp", "16", "--ep", "16")
+    out = emit(*argv, "--concurrency", "64", "--emit", "vllm")[1]
+    assert "# on 2 nodes" in out and "--data-parallel-size 16 \\" in out and "--enable-expert-parallel \\" in out
+    out = emit(*argv, "--concurrency", "64", "--emit", "sglang")[1]
+    assert "--tp-size 16 \\" in out and "--dp-size 16 \\" in out and "--enable-dp-attention \\" in out
+    assert "--ep-size 16 \\" in out and "--max-running-requests 64 \\" in out
+    code, out, err = emit(*argv, "--emit", "trtllm")
+    assert (code, out) == (2, "") and "TensorRT-LLM's flags do not say the layout" in err
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--emit", "ollama"], "no engine named 'ollama'"),
+        (["--emit", "vllm", "--json"], "--emit prints one deployment's command"),
+        (["--emit", "vllm", "--gpu", "l4"], "--emit prints one deployment's command"),
+    ],
+)
+def test_bad_input_is_one_message(argv: list[str], said: str) -> None:
+    code, out, err = emit("gpt2", "--gpu", "l4:1", *argv)
+    assert (code, out) == (2, "") and said in err, err
+
+
+def test_a_plan_that_fails_still_exits_with_one() -> None:
+    code, out, _ = emit("llama-3.1-8b", "--gpu", "h100-sxm:1", "--tpot", "1ms", "--emit", "vllm")
+    assert code == 1 and out.startswith("vllm serve ")

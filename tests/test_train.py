@@ -25,7 +25,7 @@ from txcalc.model import Model
 from txcalc.planning.layout import Group
 from txcalc.planning.training import Layout, Recipe, memory
 from txcalc.planning.training.answer import train
-from txcalc.planning.training.machine import Floor, Kernels, Machine, Moved, ring
+from txcalc.planning.training.machine import Floor, Kernels, Machine, Moved, latency, ring
 from txcalc.planning.training.run import Terms, parse_days, tokens_of
 from txcalc.planning.training.run import run as whole_run
 from txcalc.planning.training.search import Search
@@ -94,28 +94,31 @@ def test_no_schedule_waits_for_itself(schedule: str, stages: int) -> None:
 # Kernels and links.
 
 
-def test_a_collective_has_the_link_of_its_ranks() -> None:
-    """Over nodes each rank's port adds up, up to the link between them."""
-    assert H100.link(Group(8, 8)) == 450e9
-    assert H100.link(Group(64, 8)) == 8 * 50e9
-    assert H100.link(Group(8, 1)) == 50e9
+def test_a_collective_has_the_links_of_its_ranks() -> None:
+    """Over nodes each rank's port adds up, up to the link between them; tokens of experts leave by one port."""
+    least, real = Floor(H100), Kernels(H100)
+    assert H100.beside(64, 8) == Group(64, 1) and H100.beside(64, 1) == Group(64, 8)
     assert ring("all_reduce", Group(8, 8), 8e9).sent == 14e9
     assert ring("all_gather", Group(8, 8), 8e9).sent == 7e9
-    least, real = Floor(H100), Kernels(H100)
-    for moved in (
-        ring("all_reduce", Group(64, 8), 1e9),
-        Moved("send", Group(2, 1), 1e6),
-        Moved("all_to_all", Group(64, 8), 1e9),
-    ):
+    assert least.transfer(Moved("all_gather", Group(8, 8), 450e9)) == pytest.approx(1)
+    assert least.transfer(Moved("all_gather", Group(64, 8), 400e9)) == pytest.approx(1)
+    assert least.transfer(Moved("all_gather", Group(8, 1), 50e9)) == pytest.approx(1)
+    assert least.transfer(Moved("all_to_all", Group(64, 8), 63e9)) == pytest.approx(56 / 50)
+    assert least.transfer(Moved("send", Group(4, 1), 50e9)) == pytest.approx(1)
+    for moved in (ring("all_reduce", Group(64, 8), 1e9), Moved("send", Group(2, 1), 1e6)):
         assert 0 < least.transfer(moved) < real.transfer(moved)
     assert real.transfer(ring("all_reduce", Group(1, 1), 1e9)) == 0
-    with pytest.raises(InputError, match="the network between its nodes is not known"):
-        Machine.of(hardware.load("rtx-4090")).link(Group(16, 8))
+    with pytest.raises(InputError, match="its link is not known"):
+        Floor(Machine.of(hardware.load("rtx-4090"), node=8)).transfer(Moved("all_gather", Group(16, 8), 1e9))
 
 
-def test_an_exchange_of_tokens_leaves_the_node_by_one_port() -> None:
-    moved = Moved("all_to_all", Group(64, 8), 63e9)
-    assert Floor(H100).transfer(moved) == pytest.approx(56e9 / 50e9)
+def test_many_ranks_take_longer_to_start() -> None:
+    """NCCL's own model: hops around a ring, and of an all-reduce the depth of a tree if that is less."""
+    starts = [latency(Moved("all_gather", Group(8 * nodes, 8), 0)) for nodes in (1, 2, 16, 64)]
+    assert starts == sorted(starts) and starts[0] == pytest.approx(14e-6 + 7 * 1.9e-6)
+    assert latency(Moved("all_reduce", Group(512, 8), 0)) == pytest.approx(14e-6 + 2 * (7 * 1.25e-6 + 6 * 8.5e-6))
+    whole, cut = (Kernels(H100).transfer(ring("all_reduce", Group(64, 8), 1e9, pieces)) for pieces in (1, 40))
+    assert cut - whole == pytest.approx(39 * latency(Moved("all_reduce", Group(64, 8), 0)))
 
 
 @pytest.mark.parametrize(

@@ -220,10 +220,10 @@ def _notes(found: Training, terms: Terms) -> list[str]:
     if found.why:
         notes.append(f"no time: {found.why}")
     elif found.step:
-        notes.append(
-            f"modelled: shares of the peaks from kernels, {found.machine.node} accelerators a node"
-            + (f", {found.machine.network / 1e9:g} GB/s each between nodes" if found.machine.network else "")
-        )
+        accelerator = found.machine.accelerator
+        nodes = f"nodes of {accelerator.node}" if accelerator.node else "one link for all"
+        wide = f", {accelerator.link_between / 1e9:g} GB/s each between them" if accelerator.link_between else ""
+        notes.append(f"time is modelled, with the shares of the peaks that kernels reach; {nodes}{wide}")
     if found.run and found.run.energy_kwh is not None:
         notes.append("energy is of the accelerators at their full power; hosts and networks are not in it")
     elif found.run and terms.power is None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from txcalc.errors import InputError, Refuted
 from txcalc.model import Model
 from txcalc.num import ceil_div
-from txcalc.planning.layout import Group, Layout
+from txcalc.planning.layout import Layout
 from txcalc.planning.training.activations import kept
 from txcalc.planning.training.machine import Kernels, Machine, ring
 from txcalc.planning.training.memory import RESERVED, Plan, memory
@@ -122,7 +122,7 @@ class Search:
         """tp within a node, pp, cp where sequences are long, ep of experts; the rest are copies."""
         frameworks = [self.base.framework] if "framework" in self.fixed else ["fsdp2", "megatron"]
         context = [1, 2, 4, 8, 16] if self.base.tokens >= 32_768 else [1]
-        for tp in _divisors(self.gpus, self.machine.node):
+        for tp in _divisors(self.gpus, self.machine.node or 8):
             for pp in _divisors(self.gpus // tp, self.n_layers if self.cuts else 1):
                 for cp in (n for n in context if (self.gpus // tp // pp) % n == 0):
                     rest = self.gpus // tp // pp // cp
@@ -257,7 +257,7 @@ class Search:
             size = max(1, copies * layout.tp // step)
             if size == 1 or not number:
                 continue
-            group = Group(size, max(1, min(size, self.machine.node // step)))
+            group = self.machine.beside(size, step)
             bucket, hidden = BUCKETS[recipe.framework]
             layers = max(1, self.n_layers // layout.pp)
             if layout.fsdp > 1:

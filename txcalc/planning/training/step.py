@@ -104,9 +104,8 @@ class Pace:
         self.tp = layout.group("tp", machine.node)
         self.ep, self.cp = layout.group("ep", machine.node), layout.group("cp", machine.node)
         self.stages = layout.group("pp", machine.node)
-        ways = layout.cp * layout.copies
-        self.copies = Group(ways, min(ways, max(1, machine.node // layout.tp)))
-        self.shards = Group(recipe.shards, min(recipe.shards, max(1, machine.node // layout.tp)))
+        self.copies = machine.beside(layout.cp * layout.copies, layout.tp)
+        self.shards = machine.beside(recipe.shards, layout.tp)
         self.width = next(reversed(model.spec["stacks"].values()))["d_model"]
         self.element = recipe.compute_bytes
 
@@ -225,8 +224,7 @@ class Pace:
         layout = self.recipe.layout
         if layout.pp > 1 and not piece.last:
             message = float(piece.work.positions) * self.width * self.element
-            group = Group(2, 1 if self.stages.crosses else 2)
-            yield Moved("send", group, message / layout.tp)
+            yield Moved("send", self.stages, message / layout.tp)
 
     def shared(self, pieces: Sequence[Piece]) -> Iterator[tuple[Moved, str]]:
         """What copies exchange, and when: weights gathered before forward (`gather`) and, of blocks that were freed,
@@ -242,7 +240,7 @@ class Pace:
                 blocks[kind] += tensor.size * tensor.copies if tensor.group else 0
         width = layout.ep * layout.expert_ways
         beside = max(1, self.copies.size * layout.tp // width)
-        experts = Group(beside, max(1, min(beside, self.machine.node // width)))
+        experts = self.machine.beside(beside, width)
         for number, inner, group in zip(whole, blocks, (self.copies, experts), strict=True):
             if not number or group.size == 1:
                 continue

@@ -147,7 +147,7 @@ def summary(verdicts: list[Verdict]) -> str:
     over = sum(each.floor > 1 for each in verdicts)
     ninth = errors[min(len(errors) - 1, int(0.9 * len(errors)))]
     middle = median(each.ratio for each in verdicts)
-    error = f"error median {median(errors):.1%}, p90 {ninth:.1%}"
+    error = f"error mean {sum(errors) / len(errors):.1%}, median {median(errors):.1%}, p90 {ninth:.1%}"
     return f"{len(verdicts)} rows, predicted ÷ measured {middle:.3f}, {error}, {over} floors above"
 
 

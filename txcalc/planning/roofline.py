@@ -284,7 +284,7 @@ class Rank:
             # k of all E: a rank has E/ep of them, and of a token's k those that its tp or ep ranks share.
             chance = float(entry.runs / entry.times * Fraction(min(tp, ep), ep)) if entry.routed else 0.0
             d_in, d_out = leaf.matrix or (0, 0)
-            merged = _same_input(before, entry)
+            merged = same_input(before, entry)
             curve = efficiency.curve("experts" if entry.routed else "matmul", kernel, engine)
             inside = entry.routed and not leaf.matrix  # of a grouped kernel
             launched = leaf.launched and not (merged or inside)
@@ -421,7 +421,7 @@ def _counts(entry: Entry) -> tuple[Any, Any, Any]:
     return entry.times, entry.active_times, entry.runs
 
 
-def _same_input(before: Entry | None, entry: Entry) -> bool:
+def same_input(before: Entry | None, entry: Entry) -> bool:
     """A linear layer right after another of the same parent and input: an engine makes one product of them."""
     if before is None or before.steps[:-1] != entry.steps[:-1] or before.work != entry.work:
         return False

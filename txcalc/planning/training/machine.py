@@ -1,7 +1,7 @@
 """What a training run runs on: accelerators in nodes, the links within and between them, and how long a kernel takes.
 
-Times are a roofline with the shares of `hardware.Efficiency`, which come from measurements of kernels alone; of links
-those that large messages reach.
+Kernels take what the curves of their class say (`curves.Curve`), fitted to kernels that were measured one by one; links
+reach what large messages do.
 Source   Williams et al. 2009 (roofline); NCCL's own model for what a collective takes however small it is
 """
 
@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 from math import log2
 from typing import NamedTuple
 
+from txcalc.curves import Curve
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator
 from txcalc.planning.layout import Group
 from txcalc.planning.roofline import peak, seconds
+from txcalc.units import bits_of
 
 # What a ring of large messages reaches of a link: 367.61 of 450 GB/s on 8 × H200, 77 % to 83 % on 8 × A100
 # (stas00/ml-engineering 744d01e, network/README.md; docs.alayanew.com, 2026-05-06, nccl-tests).
@@ -101,25 +103,42 @@ class Kernels:
 
     def __init__(self, machine: Machine, wide: str = "bf16") -> None:
         self.machine, self.accelerator = machine, machine.accelerator
-        found = self.accelerator.efficiency
-        self.peak, self.wide = float(peak(self.accelerator, machine.products)), float(peak(self.accelerator, wide))
-        self.product_share = found.matmul.get(machine.products, 1.0)
-        self.wide_share, self.core_share = found.matmul.get(wide, 1.0), found.attention_prefill
-        self.memory_share, self.launch = found.memory, found.launch_s
+        self.efficiency, self.wide = self.accelerator.efficiency, wide
+        self.memory_share, self.launch = self.efficiency.memory, self.efficiency.launch_s
         self.link_share = LINK_SHARE
         self.bandwidth = float(self.accelerator.bandwidth)
+        self._peaks = {dtype: float(peak(self.accelerator, dtype)) for dtype in {wide, machine.products}}
 
-    def product(self, flops: float, size: float, starts: float) -> float:
-        """A matrix product that moves so many bytes."""
-        compute, memory = flops / self.peak / self.product_share, size / self.bandwidth / self.memory_share
-        return max(compute, memory) + starts * self.launch
+    def curve(self, kind: str, name: str) -> Curve:
+        """Of a class of kernels."""
+        return self.efficiency.curve(kind, name)
 
-    def core(self, flops: float, size: float, starts: float, fused: bool) -> float:
-        """Attention: one kernel (`fused`), or products whose scores go through memory, one after the other."""
-        memory = size / self.bandwidth / self.memory_share
-        if fused:
-            return max(flops / self.wide / self.core_share, memory) + starts * self.launch
-        return flops / self.wide / self.wide_share + memory + 4 * starts * self.launch
+    def product(
+        self, flops: float, size: float, starts: float, depth: float, rows: float = 0.0, kind: str = "matmul"
+    ) -> float:
+        """`starts` matrix products, of so many FLOPs and bytes together, whose sums have `depth` terms; `rows` of so
+        many terms are narrowed before, where products are narrower than what they read."""
+        curve = self.curve(kind, self.machine.products)
+        compute = flops / self._peaks[self.machine.products] / curve.compute
+        memory = size / self.bandwidth / curve.memory
+        narrowed = curve.quantise * rows * depth * (bits_of(self.wide) + bits_of(self.machine.products)) / 8
+        taken: float = curve.blended(memory, compute)
+        return taken + starts * (curve.start_s + curve.depth_s * depth) + narrowed / self.bandwidth / self.memory_share
+
+    def core(self, flops: float, size: float, starts: float, keys: float, score: float, latent: bool) -> float:
+        """Attention in one kernel; `score` FLOPs of one pair of a head: its softmax takes time too, however narrow."""
+        curve = self.curve("attention", "latent_prefill" if latent else "prefill")
+        compute = flops / self._peaks[self.wide] / curve.compute * max(1.0, curve.score / score)
+        taken: float = curve.blended(size / self.bandwidth / curve.memory, compute)
+        return taken + starts * (curve.start_s + curve.depth_s * keys)
+
+    def scores(self, flops: float, size: float, starts: float, depth: float) -> float:
+        """Attention in products whose scores go through memory, one kernel after the other."""
+        curve = self.curve("matmul", self.wide)
+        compute = flops / self._peaks[self.wide] / curve.compute
+        return (
+            compute + size / self.bandwidth / self.memory_share + 4 * starts * (curve.start_s + curve.depth_s * depth)
+        )
 
     def stream(self, size: float, starts: float) -> float:
         """Whatever moves more than it computes."""
@@ -144,8 +163,15 @@ class Floor(Kernels):
 
     def __init__(self, machine: Machine, wide: str = "bf16") -> None:
         super().__init__(machine, wide)
-        self.product_share = self.wide_share = self.core_share = self.memory_share = self.link_share = 1.0
+        self.memory_share = self.link_share = 1.0
         self.launch = 0.0
+
+    def curve(self, kind: str, name: str) -> Curve:
+        return Curve()
+
+    def rate(self, core: bool) -> float:
+        """FLOPs a second of attention, or of linear layers."""
+        return self._peaks[self.wide if core else self.machine.products]
 
     def starts(self, moved: Moved) -> float:
         return 0.0

@@ -19,11 +19,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from txcalc.model import Model
-from txcalc.parts.attention import AttentionCore
+from txcalc.parts.attention import AttentionCore, LatentCore
 from txcalc.parts.linear import Convolution, Linear, Lookup, Patches
+from txcalc.parts.part import MatMul
 from txcalc.planning.layout import Group
+from txcalc.planning.roofline import same_input
 from txcalc.planning.training import timeline
 from txcalc.planning.training.flops import PASSES
 from txcalc.planning.training.machine import Floor, Kernels, Machine, Moved, ring
@@ -119,8 +122,10 @@ class Pace:
         forward, backward, again = (dict.fromkeys(SPENT, 0.0) for _ in range(3))
         weights = 0.0
         numbers = self._recomputed(piece)
-        for held in piece.leaves:
-            for kind, first, second, of_weights in self._leaf(held, kernels):
+        for before, held in pairwise((None, *piece.leaves)):
+            assert held is not None
+            merged = same_input(before and before.entry, held.entry)
+            for kind, first, second, of_weights in self._leaf(held, kernels, merged):
                 forward[kind] += first
                 backward[kind] += second
                 weights += of_weights
@@ -138,24 +143,28 @@ class Pace:
         send = sum(kernels.transfer(each) for each in self.sends(piece))
         return Work(forward, backward, weights, again, send)
 
-    def _leaf(self, held: Held, kernels: Kernels) -> Iterator[tuple[str, float, float, float]]:
-        """Of a leaf and its copies: kind, seconds of forward and of backward, and of that for its weights."""
+    def _leaf(self, held: Held, kernels: Kernels, merged: bool) -> Iterator[tuple[str, float, float, float]]:
+        """Of a leaf and its copies: kind, seconds of forward and of backward, and of that for its weights. `merged`:
+        frameworks make one product of it and of the one before, which has the same input."""
         entry, work = held.entry, held.entry.work
         if work is None or not entry.operations:
             return
         flops, size, starts, share = self._size(held)
+        leaf = entry.leaf
         if entry.kind == "attention_core":
-            fused = not work.keep_scores
-            if not fused:
-                size += 10 * self._scores(held)
-            forward = kernels.core(flops, size, starts, fused)
-            backward = kernels.core(flops * (2.5 if fused else 2), 2 * size, 2 * starts, fused)
+            forward, backward = self._core(held, kernels, flops, size, starts)
             yield "attention", forward, 0.0 if entry.gradient == "none" else backward, 0.0
-        elif isinstance(entry.leaf, Linear | Convolution | Patches):
-            forward = kernels.product(flops, size, starts)
+        elif isinstance(leaf, Linear | Convolution | Patches):
+            kind = "experts" if entry.routed else "matmul"
+            depth, width = (float(size) for size in leaf.matrix or (0, 0))
+            narrow = self._narrows and leaf.matrix and not entry.routed
+            rows = float(work.positions) * float(entry.runs) if narrow else 0.0
+            read, starts = (0.0, 0.0) if merged else (rows, starts)
+            forward = kernels.product(flops, size, starts, depth, read, kind)
+            of_inputs = kernels.product(flops, size, starts, width, rows, kind)
             gradients = 2 * float(entry.params) * self.recipe.gradient_bytes if self.recipe.accumulation > 1 else 0.0
-            of_weights = kernels.product(flops, size + gradients, starts)
-            of_inputs = 0.0 if entry.gradient == "weights" else forward
+            of_weights = kernels.product(flops, size + gradients, starts, float(work.positions), 0.0, kind)
+            of_inputs = 0.0 if entry.gradient == "weights" else of_inputs
             yield "products", forward, 0.0 if entry.gradient == "none" else of_inputs + of_weights, of_weights
         else:
             forward = kernels.stream(size / share, starts)
@@ -163,6 +172,24 @@ class Pace:
         if self.recipe.layout.cp > 1 and entry.kind == "attention_core":
             seconds = kernels.transfer(self.keys(held)) * float(entry.runs)
             yield "collectives of a layer", seconds, seconds, 0.0
+
+    @property
+    def _narrows(self) -> bool:
+        return bits_of(self.machine.products) < 16
+
+    def _core(self, held: Held, kernels: Kernels, flops: float, size: float, starts: float) -> tuple[float, float]:
+        """Seconds of attention, forward and backward."""
+        work, products = held.entry.work, [op for op in held.entry.operations if isinstance(op, MatMul)]
+        assert work is not None
+        if work.keep_scores:
+            more, depth = 10 * self._scores(held), float(products[0].k) if products else 0.0
+            forward = kernels.scores(flops, size + more, starts, depth)
+            return forward, kernels.scores(2 * flops, 2 * (size + more), 2 * starts, depth)
+        latent = isinstance(held.entry.leaf, LatentCore)
+        score = sum(2.0 * float(width) for width in (products[0].k, products[-1].n)) if products else 1.0
+        keys = float(work.keys)
+        forward = kernels.core(flops, size, starts, keys, score, latent)
+        return forward, kernels.core(2.5 * flops, 2 * size, 2 * starts, keys, score, latent)
 
     def _size(self, held: Held) -> tuple[float, float, float, int]:
         """FLOPs, bytes and starts of a leaf's copies, and over how many ranks of tp its rows are cut."""
@@ -377,7 +404,7 @@ class Pace:
             entry = held.entry
             if entry.work is None or not entry.flops:
                 continue
-            rate = self.least.wide if entry.kind == "attention_core" else self.least.peak
+            rate = self.least.rate(entry.kind == "attention_core")
             passes = float(PASSES[entry.gradient])
             passes += self._share_again(held, numbers) if self._is_again(held, numbers) else 0.0
             total += float(entry.flops_masked) * passes / rate

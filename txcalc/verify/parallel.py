@@ -122,8 +122,14 @@ def _run(jobs: list[Job]) -> list[dict[str, int]]:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     _group(jobs[0].rank, jobs[0].recipe.layout.gpus)
-    mesh = meshes(jobs[0].recipe)
-    return [_measured(job, mesh) for job in jobs]
+    try:
+        mesh = meshes(jobs[0].recipe)
+        return [_measured(job, mesh) for job in jobs]
+    except TxcalcError:
+        raise
+    except Exception as error:  # what torch raises may not be told to another process
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise NoParallel(f"torch {torch.__version__} could not run {jobs[0].recipe.layout}: {said[0][:200]}") from None
 
 
 def meshes(recipe: Recipe) -> Any:
@@ -144,7 +150,8 @@ def _measured(job: Job, mesh: Any) -> dict[str, int]:
     net = sharded(model, recipe, mesh)
     shares = recipe.layout.sp
     with FakeTensorMode(allow_non_fake_inputs=True), ExitStack() as stack:
-        stack.enter_context(mode(shares=shares, explicit=recipe.keep_scores))
+        # Experts take the tokens in turn, for where they would go no fake can know; each must have one to learn.
+        stack.enter_context(mode(shares=shares, explicit=recipe.keep_scores, even=True))
         net.to_empty(device="cpu")
         _tie(net, model)
         saved, collectives = Saved(net), Collectives()
@@ -172,19 +179,19 @@ def _inputs(model: Model, recipe: Recipe) -> tuple[Tensor, ...]:
 
 
 def backward(y: Any, model: Model) -> None:
-    """Of cross-entropy in float32 where there are logits of every position; of what else comes out, as it is."""
-    y = y[0] if isinstance(y, tuple) else y
+    """Of cross-entropy in float32 where there are logits; of what else comes out, as it is."""
+    first, *rest = y if isinstance(y, tuple) else (y,)
     if has_logits(model):
-        labels = torch.zeros(y.shape[0] * y.shape[1], dtype=torch.long)
-        F.cross_entropy(y.flatten(0, 1).float(), labels).backward()
-    else:
-        y.backward(torch.ones_like(y))
+        logits = first.flatten(0, -2).float()
+        first = F.cross_entropy(logits, torch.zeros(logits.shape[0], dtype=torch.long))
+    results = [first, *rest]
+    torch.autograd.backward(results, [torch.ones_like(result) for result in results])
 
 
 def has_logits(model: Model) -> bool:
-    """Whether it ends in a head over every position."""
+    """Whether it ends in a head."""
     root: Any = getattr(model.root, "decoder", getattr(model.root, "stack", model.root))
-    return root.head is not None and not root.head.one
+    return root.head is not None
 
 
 def _dtype(recipe: Recipe) -> torch.dtype:
@@ -275,7 +282,7 @@ def plan(model: Model, recipe: Recipe) -> dict[str, Any]:
             elif axes[:1] == [1] and held.layers:
                 styles[path] = RowwiseParallel(output_layouts=between)
             elif per_head(held):
-                styles[path] = SequenceParallel(sequence_dim=2)
+                styles[path] = SequenceParallel(sequence_dim=2, use_local_output=True)
             elif axes:
                 raise NoParallel(f"{path}: torch has no tensor-parallel style for it, its split is modelled")
     return styles

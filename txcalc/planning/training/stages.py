@@ -21,6 +21,9 @@ from txcalc.parts.part import Composite, Leaf, Part, Workload
 from txcalc.planning import parallelism
 from txcalc.planning.training.recipe import Recipe
 
+# Added to the numbers of a decoder's layers, which begin at 0 as its encoder's do.
+BEHIND = 1 << 12
+
 
 class Held(NamedTuple):
     """A leaf as one rank of tp holds it.
@@ -177,9 +180,10 @@ def _joins(rank: Composite, work: Workload) -> Iterator[Held]:
 
 
 def _numbers(entry: Entry) -> tuple[int, ...]:
-    """Of the layers that a leaf stands in."""
+    """Of the layers that a leaf stands in; a decoder's come after those of any encoder."""
     numbered = [step.indices for step in entry.steps if step.name == "layers" and step.indices is not None]
-    return tuple(numbered[0]) if numbered else ()
+    later = BEHIND if entry.steps[0].name == "decoder" else 0
+    return tuple(number + later for number in numbered[0]) if numbered else ()
 
 
 def _between(part: Part) -> Iterator[Leaf]:

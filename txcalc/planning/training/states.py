@@ -55,8 +55,9 @@ def tensors(piece: Piece, recipe: Recipe, rank: int = 0) -> Iterator[Tensor]:
     does not divide leaves less, or nothing, for the last; the other frameworks pad, and all hold the same."""
     exact = recipe.rules.name == "fsdp2"
     # torch 2.13: the gradient of a table whose rows tp splits comes out whole, on every rank, and stays so until FSDP
-    # reduces it; without FSDP it is kept so.
-    inflated = exact and recipe.layout.fsdp == 1
+    # reduces it; without FSDP it is kept so, unless it is the output layer's too, whose gradient it joins.
+    tied = any(isinstance(held.entry.leaf, Linear) and held.entry.leaf.tied for held in piece.leaves)
+    inflated = exact and recipe.layout.fsdp == 1 and not tied
     for held in piece.leaves:
         for own, whole, axis in held.axes():
             shape = own

@@ -34,7 +34,7 @@ inference.deepseek-v4-flash-0731 intel-extension-for-pytorch.baichuan intel-exte
 intel-extension-for-pytorch.git intel-extension-for-pytorch.qwen invoice-ocr-app.final-model llm-tpu.baichuan2-7b
 llm-tpu.chatglm2-6b llm-tpu.chatglm3-6b-32k llm-tpu.config-6 llm-tpu.config-9 llm-tpu.glm-4-9b-chat
 llm-tpu.qwen-1-8b-chat llm-tpu.qwen-14b-chat llm-tpu.qwen-72b-chat llm-tpu.qwen-7b-chat
- stable-diffusion-webui-forge.text-encoder trajglm.model
+stable-diffusion-webui-forge.text-encoder trajglm.model
 """
 # Answered where the truth has no number: transformers needs the model type that these files lack, or do not name.
 UNKNOWN = """
@@ -219,3 +219,20 @@ def test_mutants_are_those_of_transformers_or_refused() -> None:
     pytest.importorskip("transformers")
     counts, wrong = runpy.run_path(str(Path(__file__).parent / "evidence" / "mutants.py"))["run"](240, 20261122)
     assert wrong == [] and counts["agree"] > 60
+
+
+def test_what_minimax_publishes_beside_its_sizes() -> None:
+    """The official files' keys, which nothing of transformers' reads (MiniMaxAI/MiniMax-M2)."""
+    sizes = QWEN | {"model_type": "minimax_m2", "num_local_experts": 4, "num_experts_per_tok": 2}
+    more = {"attn_type_list": [1, 1], "mtp_transformer_layers": 1, "num_mtp_modules": 3, "qk_norm_type": "per_layer",
+            "shared_intermediate_size": 0, "use_mtp": True, "use_qk_norm": True, "use_routing_bias": True}  # fmt: skip
+    model = build(*describe(sizes | more))
+    assert model.params == build(*describe(sizes)).params
+    assert "3 modules that predict further tokens (num_mtp_modules) are not counted" in model.notes
+    with pytest.raises(InputError, match="attn_type_list"):
+        describe(sizes | more | {"attn_type_list": [1, 0]})
+
+
+def test_the_default_of_lfm3_is_its_own() -> None:
+    sizes = {key: value for key, value in QWEN.items() if key != "num_key_value_heads"} | {"model_type": "lfm3"}
+    assert "num_key_value_heads = 4, the default of lfm3" in describe(sizes | {"num_hidden_layers": 4})[2]

@@ -456,10 +456,10 @@ CONV = "conv"
 SHORT = {CONV: "short_convolution", GLOBAL: "attention", LOCAL: "attention"}
 
 
-def _convolved(c: Config, taps: int = 3, d_head: int | None = None) -> Raw:
+def _convolved(c: Config, taps: int = 3, d_head: int | None = None, kv: int = 8) -> Raw:
     """Short convolutions and attention with norms on Q and K; all but the feed-forwards and which layer is what."""
     raw = stack(c)
-    attention = heads(c, raw, kv=8, d_head=d_head) | {"qk_norm": "head"}
+    attention = heads(c, raw, kv=kv, d_head=d_head) | {"qk_norm": "head"}
     short = {"taps": c.size("conv_L_cache", default=taps), "bias": c.flag("conv_bias", default=False)}
     head = lm_head(c, tied=True)
     if "tie_embedding" in c:  # it goes before the other
@@ -527,7 +527,7 @@ def lfm2_moe(c: Config) -> Raw:
 
 def lfm3(c: Config) -> Raw:
     """Windows in some layers, gates on what the heads read, norms on both sides of every branch."""
-    raw = _convolved(c, 7, 128)
+    raw = _convolved(c, 7, 128, 4)
     kinds = _kinds(c, raw, *SHORT, default=[
         GLOBAL if i % 4 == 2 else LOCAL if i % 4 == 0 and i > 0 else CONV for i in range(raw["n_layers"])
     ])  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from txcalc.errors import ABSENT
+from txcalc.errors import ABSENT, shown
 from txcalc.sources.huggingface.config import REQUIRED, Config, any_of, number
 from txcalc.sources.huggingface.shared import (
     GLOBAL,
@@ -202,7 +202,11 @@ def phimoe(c: Config) -> Raw:
 def minimax_m2(c: Config) -> Raw:
     raw = stack(c)
     attention = heads(c, raw, kv=8, d_head=128) | {"qk_norm": "width"}
-    c.ignore("rotary_dim")
+    c.only([1] * raw["n_layers"], "attn_type_list", why="attention over all tokens in every layer is read")
+    c.ignore("rotary_dim", "mlp_intermediate_size", "mtp_transformer_layers", "num_mtp_modules")
+    further = c.data.get("num_mtp_modules")
+    if further:
+        c.note(f"{shown(further)} modules that predict further tokens (num_mtp_modules) are not counted")
     return _decoder(c, raw, attention, experts(c, NAMES[::-1], TOP, ("intermediate_size",), 256, 8), theta=5e6)
 
 

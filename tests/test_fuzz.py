@@ -180,7 +180,7 @@ def test_the_largest_sizes_take_little_memory() -> None:
     }
     tracemalloc.start()
     ledger = build(raw, "a giant").ledger(batch=10**12, tokens=10**12, past=10**12)
-    assert all(ledger.total(quantity) > 0 for quantity in QUANTITIES)
+    assert all(ledger.total(quantity) > 0 for quantity in QUANTITIES if quantity != "sent")  # on one GPU
     assert ledger.at("layers.99999.experts.routed.999999999.up").total("params") == 10**18
     assert tracemalloc.get_traced_memory()[1] < 30e6
     tracemalloc.stop()

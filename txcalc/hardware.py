@@ -205,7 +205,9 @@ def _written(found: Efficiency, keys: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _table(one: Curve | Link, source: str) -> dict[str, Any]:
-    return {**one._asdict(), "source": source}
+    """Its parameters that are not what they are by default, with their source."""
+    default = one._field_defaults
+    return {**{key: value for key, value in one._asdict().items() if value != default[key]}, "source": source}
 
 
 def _short(key: str) -> str:

@@ -482,7 +482,7 @@ def dumped(model_type: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return config.to_dict() | name, config.to_diff_dict() | few | name
 
 
-@pytest.mark.parametrize("model_type", sorted(READERS))
+@pytest.mark.parametrize("model_type", sorted(name for name in READERS if READERS[name][0] != "published"))
 @pytest.mark.filterwarnings("ignore")
 def test_what_transformers_writes_is_read_and_its_nulls_are_kept(model_type: str) -> None:
     """Keys of a class that are whole numbers or flags, and may not be null there, may not be null here."""

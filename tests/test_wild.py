@@ -30,11 +30,7 @@ stable-diffusion-webui-forge.safety-checker-2
 """
 # Not read yet. This list may only shrink.
 REFUSED = """
-inference.deepseek-v4-flash-0731 intel-extension-for-pytorch.baichuan intel-extension-for-pytorch.chatglm
-intel-extension-for-pytorch.git intel-extension-for-pytorch.qwen invoice-ocr-app.final-model llm-tpu.baichuan2-7b
-llm-tpu.chatglm2-6b llm-tpu.chatglm3-6b-32k llm-tpu.config-6 llm-tpu.config-9 llm-tpu.glm-4-9b-chat
-llm-tpu.qwen-1-8b-chat llm-tpu.qwen-14b-chat llm-tpu.qwen-72b-chat llm-tpu.qwen-7b-chat
-stable-diffusion-webui-forge.text-encoder trajglm.model
+inference.deepseek-v4-flash-0731 intel-extension-for-pytorch.git invoice-ocr-app.final-model llm-tpu.config-9
 """
 # Answered where the truth has no number: transformers needs the model type that these files lack, or do not name.
 UNKNOWN = """

@@ -191,7 +191,8 @@ def way_out(c: Config) -> str:
 def _remarks(c: Config, text: Config) -> None:
     """What is worth a line although it changes no number."""
     if "auto_map" in c:
-        c.note(f"auto_map names code, which is not run: read as transformers' own {c.model_type}")
+        whose = "transformers' own" if READERS.get(c.model_type, ("",))[0] != "published" else "the published"
+        c.note(f"auto_map names code, which is not run: read as {whose} {c.model_type}")
     quantization = c.data.get("quantization_config") or text.data.get("quantization_config")
     if isinstance(quantization, Mapping):
         method = quantization.get("quant_method", "a method it does not name")

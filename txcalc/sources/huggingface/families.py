@@ -39,6 +39,9 @@ qwen3_next recurrent_gemma rwkv
 _HYBRID = """
 bailing_hybrid bamba falcon_h1 kimi_linear olmo_hybrid
 """
+_PUBLISHED = """
+baichuan chatglm exaone internlm internlm2 mimo minicpm qwen xverse
+"""
 _GEMMA = """
 gemma gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text vaultgemma
 """
@@ -57,12 +60,13 @@ READERS: dict[str, tuple[str, str]] = {
         ("recurrent", _RECURRENT),
         ("hybrid", _HYBRID),
         ("gemma", _GEMMA),
+        ("published", _PUBLISHED),
         ("vision", "beit dinov2 vit"),
         ("contrastive", "blip clip clip_text_model clip_vision_model"),
         ("joined", "encoder-decoder vision-encoder-decoder"),
     )
     for name in names.split()
-}
+} | {"Yi": ("published", "yi")}
 
 # Decoders of which transformers has a class with a classifier, by what it decides about.
 _SEQUENCES = """

@@ -1,0 +1,70 @@
+"""Models that transformers has no class of, whose code is published beside their weights."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txcalc.errors import InputError
+from txcalc.sources import build
+from txcalc.sources.huggingface import describe
+from txcalc.sources.huggingface.families import READERS
+
+DATA = Path(__file__).parent / "data" / "hf"
+ROWS: dict[str, dict[str, Any]] = json.loads((DATA / "published.json").read_text())
+WILD: dict[str, dict[str, Any]] = json.loads((DATA / "wild.json").read_text())
+TYPES = {name for name, (module, _) in READERS.items() if module == "published"}
+EVERY = {name: row["config"] for name, row in ROWS.items()} | {
+    name: row["config"]
+    for name, row in WILD.items()
+    if row["params_total"] and row["config"].get("model_type") in TYPES
+}
+
+
+@pytest.mark.parametrize("name", sorted(ROWS))
+def test_parameters_and_cache(name: str) -> None:
+    model = build(*describe(ROWS[name]["config"]))
+    assert model.params == ROWS[name]["params"]
+    assert model.ledger(1, 7).total("cache") == 7 * ROWS[name]["kv_per_token"]
+
+
+def test_every_type_has_a_row() -> None:
+    assert {config["model_type"] for config in EVERY.values()} == TYPES
+
+
+@pytest.mark.parametrize("name", sorted(EVERY))
+def test_a_key_more_or_another_class_is_refused(name: str) -> None:
+    """No code says which keys these types have: a size that is not read is a fault, and so is a class of others."""
+    config = EVERY[name]
+    for change, message in (
+        ({"num_experts": 8}, "num_experts"),
+        ({"vision_config": {"hidden_size": 64}}, "vision_config"),
+        ({"architectures": ["LlamaForCausalLM"]}, r"architectures\[0\] is 'LlamaForCausalLM'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            describe({**config, **change})
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("llm-tpu.qwen-7b-chat", {"kv_channels": 64}),
+        ("llm-tpu.qwen-7b-chat", {"intermediate_size": 22017}),
+        ("llm-tpu.chatglm3-6b-32k", {"post_layer_norm": False}),
+        ("llm-tpu.chatglm3-6b-32k", {"multi_query_group_num": 3}),
+        ("llm-tpu.chatglm3-6b-32k", {"pre_seq_len": 128}),
+        ("EXAONE-3.5-2.4B", {"head_dim": 128}),
+        ("MiMo-7B", {"attention_bias": False}),
+    ],
+)
+def test_what_the_code_cannot_be_is_refused(name: str, change: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=next(iter(change))):
+        describe({**EVERY[name], **change})
+
+
+def test_notes_say_what_was_read() -> None:
+    assert "which is not run: read as the published qwen" in " ".join(describe(EVERY["llm-tpu.qwen-7b-chat"])[3])
+    assert "held, and not run" in " ".join(describe(EVERY["MiMo-7B"])[3])

@@ -1,0 +1,201 @@
+"""Decoders of which transformers has no class: their code is published beside their weights, known, and never run."""
+
+from __future__ import annotations
+
+from txcalc.sources.huggingface.config import Config, bare
+from txcalc.sources.huggingface.shared import (
+    Raw,
+    alone,
+    gated,
+    heads,
+    layer_norm,
+    lm_head,
+    padding_within,
+    rms,
+    rotary,
+    stack,
+)
+
+# What a class of a model type is called after the type's own name.
+ENDINGS = ("forcausallm", "forconditionalgeneration", "lmheadmodel", "model")
+
+
+def _own(c: Config) -> None:
+    """A fault where `architectures[0]` is no class that the published code of this model type has."""
+    names = c.data.get("architectures")
+    cls = names[0] if isinstance(names, list) and names else None
+    known = [bare(c.model_type) + ending for ending in ENDINGS]
+    if isinstance(cls, str) and bare(cls) not in known:
+        wanted = f"a class of {c.model_type}, with a head of its own or none"
+        c.fault("architectures[0]", cls, wanted, "other classes may have other layers")
+
+
+def _decoder(c: Config, raw: Raw, attention: Raw, *, tied: bool, mlp: Raw | None = None) -> Raw:
+    """RMSNorm, rotary positions, SwiGLU."""
+    _own(c)
+    return raw | {
+        "attention": attention,
+        "feed_forward": mlp or gated(c),
+        "norm": rms(c),
+        "positions": rotary(c, attention["d_head"]),
+        "head": lm_head(c, tied),
+    }
+
+
+def qwen(c: Config) -> Raw:
+    """Q, K and V have biases whatever `no_bias` says; each of the two gates is half as wide as `intermediate_size`."""
+    raw = stack(c)
+    attention = heads(c, raw, kv_names=(), width_names=())
+    n_heads, width = attention["n_heads"], c.size("kv_channels", default=128)
+    if n_heads * width != raw["d_model"]:
+        c.fault("kv_channels", width, "hidden_size / num_attention_heads", "Q, K and V are split at hidden_size")
+    bias = not c.flag("no_bias", default=True)
+    both = c.size("intermediate_size")
+    if both % 2:
+        c.fault("intermediate_size", both, "an even number: the width of both gates")
+    c.ignore("fp32", "softmax_in_fp32", "use_dynamic_ntk", "use_logn_attn")
+    made = _decoder(
+        c,
+        raw,
+        attention | {"bias": ["q", "k", "v", "o"] if bias else ["q", "k", "v"]},
+        tied=False,
+        mlp={"d_ff": max(1, both // 2), "gated": True, "activation": "silu", "bias": bias},
+    )
+    return made | {"norm": rms(c, "layer_norm_epsilon"), "positions": rotary(c, width, names=("rotary_emb_base",))}
+
+
+def baichuan(c: Config) -> Raw:
+    """The 7B's code has rotary positions and `max_position_embeddings`, the 13B's has ALiBi and `model_max_length`."""
+    raw = stack(c)
+    c.ignore("z_loss_weight")
+    made = _decoder(c, raw, heads(c, raw, kv_names=(), width_names=()), tied=False)
+    if "max_position_embeddings" in c:
+        return made
+    c.note("no max_position_embeddings: the code of Baichuan-13B, whose positions are ALiBi's")
+    context = c.size("model_max_length", default=4096)
+    return made | {"context": context, "positions": {"form": "alibi"}}
+
+
+def chatglm(c: Config) -> Raw:
+    """ChatGLM-2, -3 and GLM-4: every class has the head, half of each head is rotated, in neighbours. The first
+    ChatGLM has keys of its own."""
+    _own(c)
+    c.only(None, "pre_seq_len", why="prefixes are not read")
+    c.only(0, "quantization_bit", why="packed weights are not read")
+    c.ignore("prefix_projection", "architectures")
+    if "inner_hidden_size" in c:
+        return _chatglm_1(c)
+    alone(c)
+    raw: Raw = {
+        "kind": "decoder",
+        "d_model": c.size("hidden_size"),
+        "n_layers": c.layers("num_layers", "num_hidden_layers"),
+        "vocab_size": c.size("padded_vocab_size"),
+        "context": c.size("seq_length", default=2048),
+    }
+    padding_within(c, raw)
+    attention = heads(c, raw, kv_names=(), width_names=("kv_channels",))
+    if c.flag("multi_query_attention", default=False):
+        groups = c.size("multi_query_group_num", default=1)
+        c.divides(groups, attention["n_heads"], "multi_query_group_num", "num_attention_heads")
+        attention["n_kv_heads"] = groups
+    bias = c.flag("add_bias_linear", default=False)
+    qkv = c.flag("add_qkv_bias", default=False) or bias
+    c.only(True, "post_layer_norm", why="the last norm is read")
+    c.only(False, "apply_residual_connection_post_layernorm", why="what is added is what the norm reads")
+    c.only(False, "tie_word_embeddings", why="its head is a matrix of its own")
+    c.ignore("apply_query_key_layer_scaling", "bias_dropout_fusion", "fp32_residual_connection", "original_rope")
+    c.ignore("multi_query_group_num", "vocab_size")
+    form = rms if c.flag("rmsnorm", default=True) else layer_norm
+    places = rotary(c, attention["d_head"], partial=0.5)
+    return raw | {
+        "attention": attention | {"bias": ["q", "k", "v"] * qkv + ["o"] * bias},
+        "feed_forward": {"d_ff": c.size("ffn_hidden_size"), "gated": True, "activation": "silu", "bias": bias},
+        "norm": form(c, "layernorm_epsilon", eps=1e-5),
+        "positions": places | {"interleaved": True},
+        "head": {"tied": False},
+    }
+
+
+def _chatglm_1(c: Config) -> Raw:
+    """The first ChatGLM: LayerNorms, biases but for the head, which is tied; what a norm gives is scaled and added."""
+    raw = stack(c, n_layers=("num_layers",))
+    c.only(True, "position_encoding_2d", "tie_word_embeddings", why="that is what the published code is used with")
+    attention = heads(c, raw, kv_names=(), width_names=())
+    return raw | {
+        "context": c.size("max_sequence_length", default=2048),
+        "attention": attention | {"bias": True},
+        "feed_forward": {"d_ff": c.size("inner_hidden_size"), "activation": "gelu_tanh", "bias": True},
+        "norm": layer_norm(c, "layernorm_epsilon"),
+        "positions": {"form": "rotary"},
+        "head": {"tied": True},
+    }
+
+
+def minicpm(c: Config) -> Raw:
+    """Llama, its embedding, residuals and logits scaled."""
+    raw = stack(c)
+    c.ignore("dim_model_base", "mup_denominator")
+    attention = heads(c, raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
+    return _decoder(c, raw, attention, tied=True)
+
+
+def internlm(c: Config) -> Raw:
+    """Llama with biases on all four matrices of attention."""
+    raw = stack(c)
+    attention = heads(c, raw, kv_names=(), width_names=()) | {"bias": c.flag("bias", default=True)}
+    turned = c.table("rotary")
+    if turned:
+        turned.ignore("base", "type", "scaling_factor")
+    return _decoder(c, raw, attention, tied=False)
+
+
+def internlm2(c: Config) -> Raw:
+    raw = stack(c)
+    attention = heads(c, raw, width_names=()) | {"bias": c.flag("bias", default=True)}
+    return _decoder(c, raw, attention, tied=False)
+
+
+def xverse(c: Config) -> Raw:
+    raw = stack(c)
+    c.ignore("max_tokenizer_truncation")
+    return _decoder(c, raw, heads(c, raw, kv_names=(), width_names=()), tied=False)
+
+
+def yi(c: Config) -> Raw:
+    raw = stack(c)
+    return _decoder(c, raw, heads(c, raw, width_names=()), tied=False)
+
+
+def exaone(c: Config) -> Raw:
+    """EXAONE 3 and 3.5: Llama under other names."""
+    raw = stack(c, n_layers=("num_layers", "num_hidden_layers"))
+    attention = heads(c, raw, width_names=())
+    c.only(attention["d_head"], "head_dim", why="the published code takes hidden_size / num_attention_heads")
+    mlp = {
+        "d_ff": c.size("intermediate_size", default=4 * raw["d_model"]),
+        "gated": True,
+        "activation": c.activation("activation_function", default="silu"),
+    }
+    return _decoder(c, raw, attention, tied=True, mlp=mlp) | {"norm": rms(c, "layer_norm_epsilon", eps=1e-5)}
+
+
+def mimo(c: Config) -> Raw:
+    """Qwen2, and beside it the layers that predict further tokens, which the published class holds and does not run."""
+    raw = stack(c)
+    d = raw["d_model"]
+    attention = heads(c, raw, kv=32, width_names=())
+    width, groups = attention["d_head"], attention["n_kv_heads"]
+    c.only(width, "head_dim", why="hidden_size / num_attention_heads is read")
+    c.only(True, "attention_bias", why="Q, K and V have biases")
+    c.only(False, "use_sliding_window", why="windows are not read here")
+    c.ignore("sliding_window", "max_window_layers")
+    made = _decoder(c, raw, attention | {"bias": ["q", "k", "v"]}, tied=False)
+    further = c.count("num_nextn_predict_layers", default=0)
+    if further:
+        q, kv = attention["n_heads"] * width, groups * width
+        layer = 2 * d * q + 2 * d * kv + q + 2 * kv + 3 * d * made["feed_forward"]["d_ff"] + 2 * d * d + 5 * d
+        made["idle"] = further * layer
+        c.note(f"{further:,} multi-token-prediction layer{'s' * (further > 1)} ({further * layer:,} parameters): held, "
+               "and not run in a forward pass")  # fmt: skip
+    return made

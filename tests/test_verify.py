@@ -627,6 +627,23 @@ def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         verify(tiny("llama"), ["flop"])
 
 
+@pytest.mark.parametrize(
+    "name", ["gpt2", "gpt1", "bert-base", "t5-small", "mixtral-8x7b", "gemma-2-9b", "qwen3-next-80b-a3b"]
+)
+def test_flops_are_those_of_transformers(name: str) -> None:
+    """Full width, on meta; of a model with scans the parameters alone, whose fused weights are told apart."""
+    pytest.importorskip("transformers")
+    verdict = verify(load(name), ["transformers"])
+    assert verdict.ok, verdict.failures
+    assert {row.quantity for row in verdict.rows} == ({"params"} if "next" in name else {"params", "flops"})
+
+
+def test_a_wrong_formula_is_not_that_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.setattr(Linear, "operations", doubled(Linear, "operations"))
+    assert [row.quantity for row in verify(load("gpt2"), ["transformers"]).failures] == ["flops"]
+
+
 # How each figure is known.
 
 

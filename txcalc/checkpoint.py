@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from itertools import combinations
 from typing import Any, NamedTuple
 
 from txcalc.ledger import Entry, Ledger
@@ -280,6 +281,7 @@ def _match(tensors: list[Tensor], pieces: list[Piece], by_kind: dict[str, int]) 
     left = _exact(tensors, pieces, by_kind)
     left = [t for t in left if not _take(t, pieces, by_kind, t.shape[::-1])]
     left = [t for t in left if not _run(t, pieces, by_kind)]
+    left = [t for t in left if not _pair(t, pieces, by_kind)]
     rest = [piece for piece in pieces if piece.left]
     if [piece.elements * piece.left for piece in rest] == [sum(t.elements for t in left)]:
         _found(rest[0], rest[0].left, by_kind)  # one weight stored in several (llama.cpp: K and V of MLA)
@@ -328,6 +330,23 @@ def _run(tensor: Tensor, pieces: list[Piece], by_kind: dict[str, int]) -> bool:
                         _found(piece, piece.left, by_kind)
                     return True
     return False
+
+
+def _pair(tensor: Tensor, pieces: list[Piece], by_kind: dict[str, int]) -> bool:
+    """Two pieces of one part, not neighbours, one under the other (Qwen3-Next's in_proj_qkvz)."""
+    free = [piece for piece in pieces if piece.left == 1 and len(piece.shape) == len(tensor.shape) == 2]
+    for one, other in combinations(free, 2):
+        under = (one.shape[0] + other.shape[0], one.shape[1]) == tensor.shape and one.shape[1] == other.shape[1]
+        if under and _part(one) == _part(other):
+            for piece in (one, other):
+                _found(piece, 1, by_kind)
+            return True
+    return False
+
+
+def _part(piece: Piece) -> str:
+    """The part whose child a piece's leaf is."""
+    return piece.path.rsplit(".", 2)[0]
 
 
 def _fits(shape: tuple[int, ...], run: list[Piece]) -> bool:

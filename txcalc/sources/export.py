@@ -282,6 +282,11 @@ def _table(section: str, key: str) -> Key:
     return lambda f: f.one(section)[key]
 
 
+def _real(number: float | None) -> float | None:
+    """A number where transformers takes no int."""
+    return None if number is None else float(number)
+
+
 def _mixer(key: str) -> Key:
     return lambda f: f.mixer[key]
 
@@ -390,7 +395,8 @@ _SAME: dict[Key, str] = {
     _rows: "max_position_embeddings n_positions",
     _bias: "attention_bias use_bias bias qkv_bias use_qkv_bias enable_bias",
     (lambda f: f.eps): "rms_norm_eps layer_norm_epsilon layer_norm_eps norm_eps norm_epsilon",
-    (lambda f: f.activation): "hidden_act hidden_activation activation_function activation afn mlp_hidden_act",
+    (lambda f: f.activation): "hidden_act hidden_activation activation_function activation mlp_hidden_act",
+    (lambda f: f.activation.removesuffix("_pytorch_tanh")): "afn",  # GPT-1's gelu is the one by tanh
     (lambda f: f.rotary_share): "partial_rotary_factor rotary_pct",
     _table("experts", "n_experts"): "num_experts num_local_experts n_routed_experts moe_num_experts",
     _table("experts", "top_k"): "num_experts_per_tok moe_topk top_k_experts",
@@ -467,8 +473,8 @@ KEYS: dict[str, Key] = {name: key for key, names in _SAME.items() for name in na
     "rope_interleave": lambda f: f.one("positions")["interleaved"],
     "tie_word_embeddings": lambda f: f.last["head"]["tied"],
     "lm_head_bias": lambda f: f.last["head"]["bias"],
-    "attn_logit_softcapping": _table("attention", "softcap"),
-    "final_logit_softcapping": lambda f: f.last["head"]["softcap"],
+    "attn_logit_softcapping": lambda f: _real(f.one("attention")["softcap"]),
+    "final_logit_softcapping": lambda f: _real(f.last["head"]["softcap"]),
     "sliding_window": lambda f: f.window,
     "use_sliding_window": lambda f: f.window is not None,
     "max_window_layers": lambda f: f.windows.index(True) if True in f.windows else len(f.windows),

@@ -96,6 +96,17 @@ def instantiate(data: Any, where: str) -> nn.Module:
         return _built(*_chosen(transformers, data, where), where)
 
 
+def forward_flops(net: Any, batch: int, tokens: int, source: int | None) -> tuple[int | None, str]:
+    """FLOPs of a forward pass of a model of transformers; or None, and why there are none."""
+    with _quietly(), _offline():
+        found, why = _point(net, _inputs(net, batch, tokens, source))
+    if found is None:
+        return None, why
+    if missed := sorted(set().union(*found.uncounted.values())):
+        return None, f"nobody counts {', '.join(missed)}"
+    return sum(found.by_module.values()), ""
+
+
 class _Traced(NamedTuple):
     """FLOPs by module as formulas, where they hold, and why not where they do not."""
 
@@ -206,6 +217,11 @@ def _built(config: Any, cls: Any, where: str) -> nn.Module:
             reason = reason or _line(error)
     else:
         raise InputError(where, [f"transformers makes no {cls.__name__} of it: {reason}"])
+    return countable(net)
+
+
+def countable(net: nn.Module) -> nn.Module:
+    """The same model with experts gathered, k per token, so that no data decides what is computed."""
     for module in net.modules():
         if getattr(module, "config", None) is not None:
             module.config._experts_implementation = "batched_mm"  # type: ignore[union-attr]

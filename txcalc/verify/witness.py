@@ -23,19 +23,46 @@ SAME = {"kimi_k2": "deepseek_v3"}  # model types of which transformers has the c
 
 
 def rows(subject: Subject) -> Iterator[Row]:
-    """Unique parameters, and a row for each weight that only one side has; fused and stacked weights are told apart by
-    shape, as in a checkpoint. Errors: `MissingExtra`; `InputError` where no model type says all of the description."""
-    theirs = instantiate(subject.model)
+    """Unique parameters, FLOPs of a forward pass, and a row for each weight that only one side has; fused and stacked
+    weights are told apart by shape, as in a checkpoint.
+
+    Errors: `MissingExtra`; `InputError` where no model type says all of the description."""
+    theirs = via.countable(instantiate(subject.model))
     where = type(theirs).__name__
     weights = [Tensor(name, tuple(w.shape), str(w.dtype), w.nbytes) for name, w in theirs.named_parameters()]
     ledger = subject.model.ledger()
     total, found = ledger.total("params"), sum(tensor.elements for tensor in weights)
     yield Row("", "params", total, found, total == found, ORACLE, where, for_all=True)
+    yield from _flops(subject, theirs, where)
     checked = check(Checkpoint(where, ORACLE, 1, tuple(weights)), ledger)
     for lacking in checked.missing:
         yield Row(lacking.path, "shape", str(lacking.shape), "nothing", False, ORACLE, where, lacking.copies)
     for row in folded(checked.unexplained):
         yield Row(row.name, "shape", "nothing", str(row.shape), False, ORACLE, where, row.size.tensors)
+
+
+POINT = {"batch": 2, "tokens": 7, "source": 5}  # all different
+
+
+def _flops(subject: Subject, theirs: Any, where: str) -> Iterator[Row]:
+    """FLOPs of a forward pass at `POINT`, where both count the same work."""
+    model = subject.model
+    point: dict[str, Any] = {
+        **POINT,
+        "source": POINT["source"] if model.has_encoder_apart and not model.reads_no_ids else None,
+    }
+    ledger = model.ledger(**point)
+    found, why = None, "scans are computed in chunks or step by step there"
+    if not any(entry.kind == "recurrent" for entry in ledger):
+        found, why = via.forward_flops(theirs, **point)
+    if found is None:
+        subject.notes.append(f"flops, by {ORACLE}: not compared: {why}")
+        return
+    sizes = ", ".join(
+        f"{letter} = {size}" for letter, size in zip(("B", "T", "T_src"), point.values(), strict=True) if size
+    )
+    total = ledger.total("flops")
+    yield Row("", "flops", total, found, total == found, ORACLE, f"{where} at {sizes}")
 
 
 def instantiate(model: Model) -> Any:
@@ -50,7 +77,6 @@ def instantiate(model: Model) -> Any:
         return via.instantiate(own, model.name)
     config, _ = to_config(model)
     config["model_type"] = SAME.get(config["model_type"], config["model_type"])
-    config |= {key: float(value) for key, value in config.items() if key.endswith("softcapping") and value}  # no ints
     with warnings.catch_warnings(), torch.device("meta"):
         warnings.simplefilter("ignore")
         try:

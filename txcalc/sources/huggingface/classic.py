@@ -174,6 +174,7 @@ def codegen(c: Config) -> Raw:
 def openai_gpt(c: Config) -> Raw:
     raw = _gpt(c)
     activation = c.activation("afn", default="gelu_new")
+    activation = "gelu_tanh" if activation == "gelu" else activation  # transformers' GPT-1 has one gelu, by tanh
     return raw | {
         "attention": heads(c, raw, names=GPT_HEADS, kv_names=(), width_names=()) | {"bias": True},
         "feed_forward": {"d_ff": 4 * raw["d_model"], "activation": activation, "bias": True},

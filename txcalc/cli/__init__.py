@@ -24,7 +24,7 @@ from txcalc.errors import TxcalcError
 # Order of the help; each is a module of this package whose `app` holds one command of the same name.
 NAMES = (
     "show", "compare", "formula", "crossover", "kv", "presets", "sweep", "export", "diff", "deploy", "fit", "design",
-    "train", "scale", "entropy", "verify", "calibrate", "trace",
+    "train", "scale", "entropy", "verify", "prove", "calibrate", "trace",
 )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 `txcalc verify --record` keeps what it found for the presets in `presets/proofs.json`: for each quantity a digest of
 every leaf that was compared, with all its sizes, and of its figures. A figure is called proved only where the digest is
 that of the ledger at hand, so that neither a changed description nor a changed formula inherits a proof; an equal
-description by another name does.
+description by another name does. Parameters and FLOPs are also proved by structure, for every size (`theorems`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError
 from txcalc.model import Model
+from txcalc.planning import theorems
 from txcalc.sources.presets import folder
 
 MEANING = {
@@ -119,6 +120,8 @@ def how_known(model: Model, quantity: str) -> Known:
     quantity = "params" if quantity == "active" else quantity
     if quantity in RECORDED and (found := _proofs().get((quantity, digest(model, quantity)))):
         return found
+    if quantity in theorems.PROVED and (where := theorems.inherited(model, quantity)) is not None:
+        return Known("proved", where)
     if quantity == "params" and model.spec["published"] and model.spec["params"] == model.params:
         return Known("published", model.spec["source"])
     return Known("modelled", "")

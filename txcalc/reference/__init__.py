@@ -51,11 +51,16 @@ def build(
     """
     if layers is not None:
         model = cut(model, layers)
-    root, like = model.root, Like(torch.device(device), dtype)
-    net = EncoderDecoder(root, like) if isinstance(root, EncoderDecoderPart) else Stack(_stack(root), like)
-    if like.device.type != "meta":
+    net = modules(model.root, torch.device(device), dtype)
+    if torch.device(device).type != "meta":
         initialise(net)
     return net
+
+
+def modules(root: Composite, device: torch.device, dtype: torch.dtype) -> Stack | EncoderDecoder:
+    """The modules of a tree of parts, whose sizes may be PyTorch's symbols: one expert then stands for all."""
+    like = Like(device, dtype)
+    return EncoderDecoder(root, like) if isinstance(root, EncoderDecoderPart) else Stack(_stack(root), like)
 
 
 def cut(model: Model, layers: int) -> Model:
@@ -116,4 +121,4 @@ def _pictures(vision: Mapping[str, Any], batch: int, device: str | torch.device)
     return torch.randn(batch, vision["channels"], vision["image"], vision["image"], device=device)
 
 
-__all__ = ["Cache", "Mode", "build", "cut", "inputs", "mode", "tracing"]
+__all__ = ["Cache", "Mode", "build", "cut", "inputs", "mode", "modules", "tracing"]

@@ -135,6 +135,8 @@ class AttentionCore(Core):
 
     def _slopes(self, run: Run, keys: int, dtype: torch.dtype) -> Tensor:
         """−slope·(i − j), one slope a head (h, T, S): Press et al. 2021 (arXiv 2108.12409), section 3."""
+        if type(self.n_heads) is not int:  # a symbol, over which nothing is computed
+            return distances(run, keys).expand(self.n_heads, -1, -1).to(dtype)
         whole = 2 ** math.floor(math.log2(self.n_heads))
         steps = [(i + 1) * 8 / whole for i in range(whole)]
         steps += [(2 * i + 1) * 4 / whole for i in range(self.n_heads - whole)]
@@ -152,8 +154,8 @@ class DifferentialCore(Core):
             self.register_parameter(f"lambda_{name}", like.parameter(part.d_qk))
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, run: Run, projected: Tensor | None = None) -> Tensor:
-        q1, q2 = q.chunk(2, 2)
-        (k1, k2), (v1, v2) = ([by_head(half) for half in x.chunk(2, 2)] for x in (k, v))
+        q1, q2 = q.unflatten(2, (2, -1)).unbind(2)
+        (k1, k2), (v1, v2) = ([by_head(half) for half in x.unflatten(2, (2, -1)).unbind(2)] for x in (k, v))
         first, second = (
             torch.cat([self.attend(q, k, v, run).unflatten(-1, (q1.shape[2], -1)) for v in (v1, v2)], -1)
             for q, k in ((q1, k1), (q2, k2))

@@ -59,7 +59,9 @@ class Experts(nn.Module):
         self.latent_up = Linear(part.latent, part.d_model, False, like) if part.latent is not None else None
         self.scales = Factors(part.scales, like) if part.scales else None
         self.norm = Norm(part.norm, like) if part.norm else None
-        self.routed = nn.ModuleList(FeedForward(part.expert, like) for _ in range(part.n_experts))
+        self.experts = part.n_experts  # over PyTorch's symbols one stands for all
+        apart = range(part.n_experts) if type(part.n_experts) is int else range(1)
+        self.routed = nn.ModuleList(FeedForward(part.expert, like) for _ in apart)
         self.shared_gate = Linear(part.d_model, 1, part.shared_gate.bias, like) if part.shared_gate else None
         self.shared = FeedForward(part.shared, like) if part.shared else None
         self.top_k, self.scoring, self.scale = part.top_k, part.scoring, part.scale
@@ -77,7 +79,10 @@ class Experts(nn.Module):
             rows = x.flatten(0, 1)
         if current().static:
             order = torch.arange(rows.shape[0] * self.top_k, device=x.device).unflatten(0, (-1, self.top_k)).T.flatten()
-            busy = [(expert, rows.shape[0]) for expert in list(self.routed)[: self.top_k]]
+            if type(self.experts) is int:
+                busy = [(expert, rows.shape[0]) for expert in list(self.routed)[: self.top_k]]
+            else:
+                busy = [(self.routed[0], rows.shape[0] * self.top_k)]
         else:
             flat = chosen.flatten()
             order = flat.argsort(stable=True)

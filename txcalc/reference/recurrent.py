@@ -126,10 +126,10 @@ class Mamba(nn.Module):
         self.dt_proj = Linear(rank, inner, True, like)
         self.scan = SelectiveScan(parts.SelectiveScan(inner, states), like)
         self.out_proj = Linear(inner, part.d_model, part.bias, like)
-        self.widths = rank, states, states
+        self.widths, self.inner = (rank, states, states), (inner, inner)
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
-        x, z = self.in_proj(x).chunk(2, -1)
+        x, z = self.in_proj(x).split(self.inner, -1)
         x = F.silu(self.conv(x, run))
         step, write, read = self.x_proj(x).split(self.widths, -1)
         if self.dt_norm is not None and self.b_norm is not None and self.c_norm is not None:

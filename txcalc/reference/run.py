@@ -5,7 +5,7 @@ Letters: B batch · T new tokens · S keys (past + T) · D d_model · h heads ·
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -84,7 +84,7 @@ class Run:
     memory: Tensor | None = None
     bias: Tensor | None = None
     distances: Tensor | None = None
-    tables: dict[Hashable, Tensor] = field(default_factory=dict)
+    tables: dict[str, Tensor] = field(default_factory=dict)
     index: int = 0
     group: str = ""
     lent: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
@@ -94,11 +94,12 @@ class Run:
         """The same pass in one of the stack's layers."""
         return replace(self, layer=layer, index=index, group=group)
 
-    def once(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
-        """The table under `key`, made by the first who asks."""
-        if key not in self.tables:
-            self.tables[key] = make()
-        return self.tables[key]
+    def once(self, key: object, make: Callable[[], Tensor]) -> Tensor:
+        """The table under `key`, as it is written, made by the first who asks."""
+        name = repr(key)
+        if name not in self.tables:
+            self.tables[name] = make()
+        return self.tables[name]
 
     def recall(self, place: str) -> tuple[Tensor, ...] | None:
         """What a part of this layer kept last time."""

@@ -10,6 +10,7 @@ from txcalc.errors import InputError
 from txcalc.ledger import KINDS, Ledger
 from txcalc.model import Model
 from txcalc.num import ceil_div
+from txcalc.planning import theorems
 from txcalc.planning.evidence import Known, how_known
 from txcalc.planning.memory import cache_bytes, saved_bytes, training_state, weights_bytes
 from txcalc.planning.quantised import native
@@ -126,7 +127,16 @@ def report(
         notes.append("the number of positions is part of the model: tokens are ignored")
     elif model.has_encoder_apart and model.reads_no_ids and model.kind != "audio":
         notes.append("a picture's positions are part of the model: a source is ignored")
+    notes += _unproved(model, known)
     return Report(facts, tables, header, notes)
+
+
+def _unproved(model: Model, known: Mapping[str, Known]) -> list[str]:
+    """The structures of which parameters and FLOPs have no proof, and why."""
+    if known["params"].how == "proved":
+        return []
+    reasons = [f"{unit.name}: {why}" for unit in theorems.units(model) if (why := theorems.obstacle(unit))]
+    return [f"not proved: {'; '.join(reasons)} (txcalc prove tries)"] if reasons else []
 
 
 def _whole(model: Model) -> list[str]:

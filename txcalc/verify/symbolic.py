@@ -26,7 +26,7 @@ class NotForAll(Refuted):
         super().__init__(f"no proof for every batch and length: {reason}")
 
 
-class _Environment(ShapeEnv):
+class Environment(ShapeEnv):
     """Remembers the line of the module's code that asked for each condition."""
 
     def __init__(self) -> None:
@@ -34,10 +34,12 @@ class _Environment(ShapeEnv):
         self.lines: dict[Any, str] = {}
 
     def evaluate_sym_node(self, *arguments: Any, **options: Any) -> Any:
+        before = len(self.guards), len(self.replacements)
         answer = super().evaluate_sym_node(*arguments, **options)
-        for asked in (*(guard.expr for guard in self.guards), *self.replacements):
-            if asked not in self.lines:
-                self.lines[asked] = theirs(traceback.extract_stack())
+        if before != (len(self.guards), len(self.replacements)):
+            line = theirs(traceback.extract_stack())
+            for asked in (*(guard.expr for guard in self.guards[before[0] :]), *self.replacements):
+                self.lines.setdefault(asked, line)
         return answer
 
     def line(self, asked: Any) -> str:
@@ -73,7 +75,7 @@ class Symbols:
     """
 
     def __init__(self, inputs: tuple[Tensor, ...], sizes: tuple[tuple[Size | None, ...], ...]) -> None:
-        self.env = _Environment()
+        self.env = Environment()
         self.mode = FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True)
         self._letters: dict[Any, Any] = {}
         self.inputs = tuple(map(self._fake, inputs, sizes))

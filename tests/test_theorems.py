@@ -1,0 +1,238 @@
+"""Theorems: proved for every size, inherited by every model of the structure, and by none where that was not shown."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from txcalc import load
+from txcalc.cli import app
+from txcalc.errors import InputError
+from txcalc.parts.attention import Attention
+from txcalc.parts.feedforward import Experts
+from txcalc.parts.linear import Linear
+from txcalc.planning import theorems
+from txcalc.planning.evidence import how_known
+from txcalc.planning.theorems import Condition, Size, Theorem, Unit, inherited, units
+from txcalc.sources.presets import names
+
+TOY = "D=96 L=3 h=6 h_kv=2 F=200 V=1000"
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "own"))
+    theorems.theorems.cache_clear()
+
+
+# Who inherits.
+
+
+def test_every_preset_inherits() -> None:
+    lacking = [name for name in names() if inherited(load(name), "flops") is None]
+    assert lacking == [], "run: python tests/make_theorems.py"
+
+
+@pytest.mark.parametrize("changes", [{"L": 7}, {"F": 1000}, {"V": 99}, {"h": 64}, {"d_h": 64}, {"D": 640}])
+def test_another_size_of_the_same_structure_inherits(changes: dict[str, int]) -> None:
+    model = load("llama-3.1-8b", changes)
+    assert inherited(model, "flops") == "all B, T ≥ 1" and inherited(model, "params") == ""
+    assert how_known(model, "flops") == ("proved", "all B, T ≥ 1")
+
+
+@pytest.mark.parametrize("quantity", ["params", "flops"])
+def test_a_description_on_one_line_inherits(quantity: str) -> None:
+    assert inherited(load(TOY), quantity) is not None
+
+
+def test_equal_sizes_and_multiples_are_structure() -> None:
+    grouped, alike, single = (units(load(TOY, {"h_kv": n}))[1].key for n in (2, 6, 1))
+    assert len({grouped, alike, single}) == 3
+    assert units(load(TOY, {"h": 12}))[1].key == grouped and units(load(TOY, {"h_kv": 3}))[1].key == grouped
+
+
+def test_a_structure_has_its_own_theorem() -> None:
+    assert {unit.name for unit in units(load("gemma-3-27b"))} == {"frame", "layer local", "layer global"}
+    assert [unit.name for unit in units(load("t5-small"))] == ["whole"]
+    keys = {unit.key for name in ("gpt2", "llama-3.1-8b", "mixtral-8x7b") for unit in units(load(name))}
+    assert len(keys) == 6
+
+
+def test_a_changed_formula_inherits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Linear.operations
+    assert inherited(load(TOY), "flops") is not None
+    monkeypatch.setattr(Linear, "operations", lambda self, work: before(self, work) * 2)
+    assert inherited(load(TOY), "flops") is None
+
+
+def test_sizes_outside_the_conditions_inherit_nothing() -> None:
+    (unit, *_) = units(load(TOY))
+    at_least = Condition(Size(((1, ("d_model",)), (-1, ("vocab_size",)))), ">=")
+    kept = Theorem("frame", {q: theorems.digest(unit, q) for q in theorems.PROVED}, "all B, T ≥ 1", (at_least,))
+    theorems.write(theorems.own_file(), {units(load(TOY, {"norm.form": "layer"}))[0].key: kept}, {})
+    assert str(at_least) == "d_model + -1·vocab_size ≥ 0" and not at_least.holds(unit.values)
+    assert at_least.holds({"d_model": 5, "vocab_size": 5})
+    assert theorems.read(theorems.own_file()).popitem()[1] == kept
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "{", '{"theorems": {"a": {}}}', '{"theorems": {"a": {"name": "x", "digests": {"speed": "1"}, '
+     '"domain": "all", "conditions": []}}}', '{"theorems": {"a": {"name": "x", "digests": {}, "domain": "all", '
+     '"conditions": [[[[1, ["D"]]], "<"]]}}}'],
+)  # fmt: skip
+def test_a_file_that_holds_something_else(text: str) -> None:
+    path = theorems.own_file()
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    with pytest.raises(InputError, match="holds no theorems"):
+        inherited(load(TOY), "flops")
+
+
+# What is proved.
+
+pytest.importorskip("torch")
+sympy = pytest.importorskip("sympy")
+
+
+def prove(unit: Unit) -> Any:
+    from txcalc.verify.prove import prove as proved
+
+    return proved(unit)
+
+
+@pytest.mark.slow
+def test_some_of_the_kept_theorems_are_proved_again() -> None:
+    """Others at every run; `python tests/make_theorems.py --again` proves all."""
+    kept = {unit.key: (name, unit) for name in names() for unit in units(load(name))}
+    for key in random.SystemRandom().sample(sorted(kept), 5):
+        name, unit = kept[key]
+        theorem, rows = prove(unit)
+        assert all(row.equal for row in rows), (name, unit.name)
+        assert theorem == theorems.theorems()[key], (name, unit.name)
+
+
+def wrong_groups(self: Attention) -> Any:
+    for child in UNTOUCHED[Attention](self):
+        leaf = child.part
+        if child.name == "k" and isinstance(leaf, Linear):  # h for h_kv
+            leaf = Linear(leaf.d_in, self.n_heads * self.d_head, leaf.bias)
+        yield child._replace(part=leaf)
+
+
+def wrong_choice(self: Experts) -> Any:
+    for child in UNTOUCHED[Experts](self):
+        yield child._replace(runs=self.n_experts) if child.routed else child  # E for k
+
+
+UNTOUCHED: dict[Any, Any] = {Attention: Attention.children, Experts: Experts.children}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("part", "method", "wrong", "source", "guilty"),
+    [
+        (Attention, "children", wrong_groups, "llama-3.1-8b", "layers.0.attention.k"),
+        (Experts, "children", wrong_choice, "mixtral-8x7b", "layers.0.experts.routed"),
+    ],
+)
+def test_a_wrong_formula_is_refuted_by_name(
+    part: type[Any], method: str, wrong: Any, source: str, guilty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(source)
+    monkeypatch.setattr(part, method, wrong)
+    unit = units(model)[-1]
+    _, rows = prove(unit)
+    unequal = {row.path for row in rows if not row.equal}
+    assert any(path.startswith(guilty) for path in unequal), unequal
+
+
+@pytest.mark.slow
+def test_a_forgotten_tie_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    (frame, _) = units(load("gpt2"))
+    weights = Linear.weights
+    monkeypatch.setattr(Linear, "weights", lambda self: weights(Linear(self.d_in, self.d_out, self.bias)))
+    _, rows = prove(frame)
+    assert {row.path for row in rows if not row.equal} >= {"head.projection"}
+
+
+@pytest.mark.slow
+def test_keys_of_the_other_stream_are_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    cross = next(e.leaf for e in load("t5-small").ledger() if e.path.endswith("cross_attention.core"))
+    operations = type(cross).operations
+    monkeypatch.setattr(
+        type(cross), "operations", lambda self, work: operations(self, work._replace(source=work.tokens))
+    )
+    _, rows = prove(units(load("t5-small"))[0])
+    assert any(row.path.endswith("cross_attention.core") for row in rows if not row.equal)
+
+
+@pytest.mark.parametrize(
+    ("said", "true"),
+    [
+        ("Ne(a*b, a)", True),
+        ("Ne(a, b)", False),
+        ("a*b >= a", True),
+        ("a >= b", False),
+        ("Eq(Max(1, a*b), a*b)", True),
+        ("Ne(Mod(a, a*b), 0)", True),
+        ("Eq(Mod(a*b, a), 0)", True),
+        ("Ne(Mod(b, a), 0)", False),
+        ("a > 1", True),
+        ("a > 2", False),
+        ("Ne(2*a - 2*b, 2)", False),
+    ],
+)
+def test_what_is_true_of_all_sizes(said: str, true: bool) -> None:
+    from txcalc.verify.prove import always
+
+    a, b = sympy.symbols("a b", integer=True, positive=True)
+    condition = sympy.sympify(said, locals={"a": a, "b": b, "Mod": sympy.Mod, "Max": sympy.Max})
+    assert always(condition) is true
+
+
+@pytest.mark.slow
+def test_a_condition_becomes_part_of_the_theorem() -> None:
+    """DeepSeek-V3.2's index turns a part of each head: there has to be a rest."""
+    config = json.loads((Path(__file__).parent / "data" / "hf" / "configs.json").read_text())["deepseek-v3.2"]
+    path = theorems.own_file().parent / "config.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(config))
+    unit = next(unit for unit in units(load(path)) if unit.name == "layer dense")
+    theorem, rows = prove(unit)
+    assert all(row.equal for row in rows) and theorem.conditions
+    assert all(condition.holds(unit.values) for condition in theorem.conditions)
+    narrow = {**unit.values, "latent.index_width/2": unit.values["latent.d_rope/2"] - 1}
+    assert not all(condition.holds(narrow) for condition in theorem.conditions)
+
+
+# The command.
+
+
+def run(*argv: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["prove", *argv])
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.mark.slow
+def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(theorems, "theorems_file", lambda: Path("nowhere.json"))
+    assert inherited(load(TOY), "flops") is None
+    code, out, err = run(TOY)
+    assert code == 0 and out.splitlines()[0] == "2 of 2 structures proved for every size" and "kept in" in err
+    assert inherited(load("D=128 L=1 h=4 h_kv=2 F=72 V=50"), "flops") == "all B, T ≥ 1"
+    answer = json.loads(run(TOY, "--json")[1])
+    assert answer["schema"] == "txcalc/prove/1" and [s["new"] for s in answer["structures"]] == [False, False]
+    operations = Linear.operations
+    monkeypatch.setattr(Linear, "operations", lambda self, work: operations(self, work) * 2)
+    code, out, err = run(TOY)
+    assert code == 1 and "REFUTED" in out and "predicted" in err
+
+
+def test_bad_input() -> None:
+    assert run()[0] == 2 and run("gpt2", "--all")[0] == 2 and run("gpt3")[0] == 2

@@ -1,0 +1,71 @@
+"""The report of `txcalc prove`: a line for each structure, and what was in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from txcalc.planning.theorems import Theorem, Unit
+from txcalc.render.report import Cell, Report, Table
+
+
+class Answer(NamedTuple):
+    """A structure of a model, its theorem if it has one, else the rows that refute it or the reason for none."""
+
+    model: str
+    unit: Unit
+    theorem: Theorem | None
+    unequal: Sequence[Any] = ()
+    refusal: str = ""
+    new: bool = False
+
+    @property
+    def how(self) -> str:
+        return "proved" if self.theorem else "REFUTED" if self.unequal else "not proved"
+
+
+def report(answers: Sequence[Answer], path: Path) -> Report:
+    """Structures, each with the model that it was first met in."""
+    data: dict[str, Any] = {
+        "schema": "txcalc/prove/1",
+        "ok": all(answer.theorem for answer in answers),
+        "structures": [
+            {
+                "model": answer.model,
+                "structure": answer.unit.name,
+                "key": answer.unit.key,
+                "how": answer.how,
+                "where": answer.theorem.domain if answer.theorem else None,
+                "conditions": [str(condition) for condition in answer.theorem.conditions] if answer.theorem else [],
+                "sizes": answer.unit.values,
+                "new": answer.new,
+                "reason": answer.refusal or None,
+            }
+            for answer in answers
+        ],
+    }
+    good = [answer for answer in answers if answer.theorem]
+    rows = [[answer.model, answer.unit.name, _how(answer), _where(answer)] for answer in answers]
+    table = Table("", ("model", "structure", "parameters, FLOPs", "for"), rows, left=frozenset({0, 1, 2, 3}))
+    verdict = f"{len(good)} of {len(answers)} structures proved for every size"
+    notes = [f"{a.model}, {a.unit.name}: {a.refusal}" for a in answers if a.refusal]
+    notes += [
+        f"{a.model}, {a.unit.name}: {row.path or 'in all'}, {row.quantity}: predicted {row.predicted}, "
+        f"measured {row.measured}"
+        for a in answers
+        for row in a.unequal
+    ]
+    if any(answer.new and answer.theorem for answer in answers):
+        notes.append(f"kept in {path}")
+    return Report(data, [table], [verdict], notes)
+
+
+def _how(answer: Answer) -> Cell:
+    return Cell(answer.how, answer.how, "green" if answer.theorem else "red" if answer.unequal else "yellow")
+
+
+def _where(answer: Answer) -> str:
+    if answer.theorem is None:
+        return ""
+    return ", ".join([answer.theorem.domain, *map(str, answer.theorem.conditions)])

@@ -43,6 +43,7 @@ from txcalc.parts.linear_attention import DecayScan, DeltaRule, TokenShift, Weig
 from txcalc.parts.model import Memory
 from txcalc.parts.part import Cache, Leaf, MatMul, Weight, Workload
 from txcalc.parts.recurrent import GatedRecurrence, HeadScan, SelectiveScan
+from txcalc.parts.spans import Causal, Window
 from txcalc.planning.activations import korthikanti
 from txcalc.planning.evidence import MEANING, RECORDED, _proofs, how_known, proofs_file
 from txcalc.planning.training import training_flops
@@ -57,6 +58,7 @@ pytest.importorskip("fvcore")
 
 from torch import nn  # noqa: E402
 
+from txcalc.planning.theorems import PROVED as BY_THEOREM  # noqa: E402
 from txcalc.reference import mode  # noqa: E402
 from txcalc.verify import NoDevice, NotForAll, Verdict, device, macs, shortened, verify, witness  # noqa: E402
 from txcalc.verify.coverage import ZERO_COST, costs_nothing  # noqa: E402
@@ -644,6 +646,23 @@ def test_a_wrong_formula_is_not_that_of_transformers(monkeypatch: pytest.MonkeyP
     assert [row.quantity for row in verify(load("gpt2"), ["transformers"]).failures] == ["flops"]
 
 
+@pytest.mark.parametrize("name", ["gpt2", "bert-base", "t5-small", "mistral-7b", "gemma-3-27b", "deepseek-v3"])
+def test_masks_let_through_what_is_said(name: str) -> None:
+    verdict = verify(load(name), ["mask"])
+    assert verdict.ok and {row.quantity for row in verdict.rows} == {"masked flops"}
+
+
+@pytest.mark.parametrize("span", [Causal, Window])
+def test_a_mask_that_is_off_by_one_is_refuted(span: type[Causal], monkeypatch: pytest.MonkeyPatch) -> None:
+    visible = span.visible
+    monkeypatch.setattr(span, "visible", lambda self, work: visible(self, work) + work.tokens)
+    assert not verify(load("gemma-3-27b"), ["mask"]).ok
+
+
+def test_masks_of_chunks_let_through_what_is_said() -> None:
+    assert verify(tiny("llama4"), ["mask"]).ok
+
+
 # How each figure is known.
 
 
@@ -663,9 +682,10 @@ def test_a_changed_description_inherits_no_proof() -> None:
     assert how_known(gpt2, "flops").how == "proved" and how_known(gpt2, "flops").where == "all B, T ≥ 2"
     assert how_known(gpt2, "cache").how == "measured"
     assert how_known(gpt2, "saved, fused attention").how == "proved"
-    assert how_known(gpt2, "flops_masked").how == "modelled"
+    assert how_known(gpt2, "masked flops").how == "measured" and how_known(gpt2, "flops_other").how == "modelled"
     changed = load("gpt2", {"L": 11})
-    assert {how_known(changed, quantity).how for quantity in ("params", "flops", "cache")} == {"modelled"}
+    assert {how_known(changed, quantity).how for quantity in RECORDED.keys() - {*BY_THEOREM}} == {"modelled"}
+    assert {how_known(changed, quantity).how for quantity in BY_THEOREM} == {"proved"}  # whatever its sizes: theorems
     assert how_known(load("mixtral-8x7b"), "saved, fused attention").how == "modelled"  # its experts are
     assert {how_known(load(name), "params").how for name in names()} <= MEANING.keys()
 
@@ -679,7 +699,7 @@ def test_a_changed_formula_inherits_no_proof(monkeypatch: pytest.MonkeyPatch) ->
 def test_sizes_that_no_probe_reaches_inherit_no_proof() -> None:
     """A window longer than any prompt that was compared costs what none of them shows."""
     windowed = load("llama-3.1-8b", {"attention.window": 8192})
-    assert {how_known(windowed, quantity).how for quantity in RECORDED} <= {"modelled", "published"}
+    assert {how_known(windowed, quantity).how for quantity in RECORDED.keys() - {*BY_THEOREM}} == {"modelled"}
 
 
 def test_keys_of_another_stream_inherit_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:

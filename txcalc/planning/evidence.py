@@ -44,6 +44,7 @@ RECORDED = {
     "params": Probe("params", (PROMPT,)),
     "flops": Probe("flops", (PROMPT,)),
     "flops with cache": Probe("flops", (DECODE, FAR)),
+    "masked flops": Probe("flops_masked", (PROMPT, DECODE, FAR)),
     "training flops": Probe("flops", (PROMPT,)),
     "cache": Probe("cache", (PROMPT, DECODE, FAR)),
     "saved, fused attention": Probe("saved", (PROMPT,)),
@@ -115,7 +116,7 @@ def _proofs() -> dict[tuple[str, str], Known]:
 def how_known(model: Model, quantity: str) -> Known:
     """How a figure of a model is known; `quantity` is one of `RECORDED`, or any other that the ledger has.
 
-    Active parameters are as sure as all of them. What has no oracle (masked FLOPs, other FLOPs, traffic) is modelled.
+    Active parameters are as sure as all of them. What has no oracle (other FLOPs, traffic) is modelled.
     """
     quantity = "params" if quantity == "active" else quantity
     if quantity in RECORDED and (found := _proofs().get((quantity, digest(model, quantity)))):

@@ -158,7 +158,7 @@ def _known(model: Model, ledger: Ledger) -> dict[str, Known]:
     names = {
         "params": "params",
         "flops": "" if other_form else forward,
-        "flops_masked": "",
+        "flops_masked": "" if other_form else "masked flops",
         "flops_other": "",
         "training": "" if other_form or work.decoding else "training flops",
         "cache": "cache",

@@ -37,6 +37,7 @@ ORACLES = {
     "training": ("flops", "training_rows", "FLOPs of forward and backward, without and with blocks recomputed"),
     "saved": ("saved", "rows", "elements that autograd keeps, with the attention matrix and without"),
     "cache": ("cache", "rows", "elements of the cache and FLOPs after a prompt and after each further token"),
+    "mask": ("mask", "rows", "FLOPs of attention's visible pairs, from the masks themselves"),
     "memory": ("memory", "rows", "a training step's weights, gradients, optimizer state and kept tensors"),
     "transformers": ("witness", "rows", "the weights of transformers' own module of the same config.json"),
 }

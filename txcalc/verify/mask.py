@@ -1,0 +1,98 @@
+"""What a mask lets through: the reference's own masks added up, at sizes around every window.
+
+FLOPs of one pair of a query and a key are those that PyTorch counts of a core where there is one pair; the pairs are
+those that its mask does not hide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from math import prod
+
+import torch
+
+from txcalc.ledger import Entry, Ledger
+from txcalc.model import leaves_of
+from txcalc.parts.attention import AttentionCore, LatentCore
+from txcalc.parts.spans import Chunks, Cross, Selected, Window
+from txcalc.reference import tracing
+from txcalc.reference.attention import Core
+from txcalc.reference.run import Run
+from txcalc.verify.flops import count
+from txcalc.verify.subject import Point, Subject
+from txcalc.verify.verdict import NO_MASK, Row, compare, module_paths
+
+ORACLE = "the mask's sum"
+QUANTITY = "masked flops"
+BATCH = 2
+WHOLE = 1024  # up to this window also a prompt that is longer
+
+
+def rows(subject: Subject) -> Iterator[Row]:
+    """Cores of attention, as prompts and with tokens past, on both sides of the end of every window."""
+    leaves = [leaf for leaf in leaves_of(subject.model.root) if isinstance(leaf, AttentionCore | LatentCore)]
+    if not leaves or subject.model.fixed_length or not all(map(_summed, leaves)):
+        subject.notes.append(NO_MASK)
+        return
+    one = Point(1, 1, None if subject.points[0].source is None else 1)
+    with tracing(), torch.no_grad():
+        net = subject.some
+        counted = count(net, lambda: net(*subject.inputs(one))).by_module
+    cores = {path: core for path, core in net.named_modules() if isinstance(core, Core) and path in counted}
+    alone = _cores(subject, one, 0)
+    each = {path: Fraction(counted[path], prod(_sides(_entry(alone, path)))) for path in cores}  # FLOPs of a pair
+    for tokens, past in _sizes(subject, leaves):
+        masked = _cores(subject, Point(BATCH, tokens, None if one.source is None else 3), past)
+        pairs = {path: _pairs(core, _entry(masked, path)) for path, core in cores.items()}
+        found = {path: int(BATCH * each[path] * number) for path, number in pairs.items() if number}
+        source = "" if one.source is None else ", T_src = 3"
+        where = f"B = {BATCH}, {past} past, {tokens} new{source}"
+        shown = subject.everywhere(found)
+        yield from compare(masked, lambda entry: entry.flops_masked, shown, QUANTITY, ORACLE, where)
+
+
+def _cores(subject: Subject, point: Point, past: int) -> Ledger:
+    """The attention cores that work there."""
+    ledger = subject.model.ledger(point.batch, point.tokens, past, point.source)
+    return ledger.where(lambda entry: entry.kind == "attention_core" and entry.work is not None)
+
+
+def _entry(cores: Ledger, path: str) -> Entry | None:
+    """The entry of a module; None where it does not work (an encoder, in a decode step)."""
+    return next((entry for entry in cores if path in module_paths(entry)), None)
+
+
+def _sides(entry: Entry | None) -> tuple[int, int]:
+    """Queries and keys of one sequence, without a mask."""
+    if entry is None or entry.work is None:
+        return 0, 0
+    work = entry.work
+    return work.tokens, work.source if isinstance(getattr(entry.leaf, "span", None), Cross) else work.keys
+
+
+def _pairs(core: Core, entry: Entry | None) -> int:
+    """Pairs of one sequence that a core's mask lets through."""
+    new, keys = _sides(entry)
+    if not (core.causal or core.window is not None):
+        return new * keys
+    run = Run(keys - new, torch.arange(keys - new, keys))
+    return int((core._mask(run, keys, torch.float32) == 0).sum())
+
+
+def _summed(leaf: AttentionCore | LatentCore) -> bool:
+    return not isinstance(leaf.span, Selected) and not getattr(leaf, "distances", False)
+
+
+def _sizes(subject: Subject, leaves: list[AttentionCore | LatentCore]) -> list[tuple[int, int]]:
+    """Tokens and past: small ones, and with the end of each window before, within and after the new tokens."""
+    most = subject.longest
+    spans = [leaf.span for leaf in leaves]
+    windows = {span.window for span in spans if isinstance(span, Window | Chunks)}
+    caches = subject.model.kind not in ("encoder", "vision")
+    sizes = {(tokens, 0) for tokens in (1, 2, 3, 5, 8)}
+    sizes |= {(tokens, past) for tokens in (1, 3) for past in (1, 6)} if caches else set()
+    for window in windows:
+        sizes |= {(window + more, 0) for more in (-1, 0, 2)} if window <= WHOLE else set()
+        sizes |= {(3, max(window - 2, 0)), (3, window + 5), (1, window - 1), (1, 2 * window + 1)} if caches else set()
+    return sorted(size for size in sizes if size[0] > 0 and (most is None or sum(size) <= most))

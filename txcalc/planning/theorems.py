@@ -143,6 +143,12 @@ class _Naming:
         name = next(n for n in names if self.values.setdefault(n, value) == value)
         return Size(((1, (name,)),))
 
+    def rest(self, letter: str, value: int) -> Size:
+        """What a size has more than another, even where it is."""
+        if value % 2 or value < 4:
+            return self.parameter(letter, value)
+        return _times(Size(((2, ()),)), self.parameter(f"{letter}/2", value // 2))
+
     def size(self, section: str, key: str, value: int, table: Mapping[str, Any]) -> Size:
         if of := MULTIPLES.get((section, key)):
             least: Any = table[of]
@@ -266,7 +272,7 @@ def _sections(table: Mapping[str, Any], sections: Mapping[str, tuple[str, ...]],
             turned = places["rotary_dims"]
             if whole(turned) and 2 <= turned < own["d_head"]:  # part of a head, so that there is a rest
                 base = naming.size("positions", "rotary_dims", turned, places)
-                sizes["d_head"] = _plus(base, naming.parameter("attention.d_head-rotary", own["d_head"] - turned))
+                sizes["d_head"] = _plus(base, naming.rest("attention.d_head-rotary", own["d_head"] - turned))
         if section in ("attention", "latent"):
             sizes["scale"] = None
         result |= sizes if not section else {section: {**own, **sizes}}

@@ -68,3 +68,32 @@ def test_what_the_code_cannot_be_is_refused(name: str, change: dict[str, Any]) -
 def test_notes_say_what_was_read() -> None:
     assert "which is not run: read as the published qwen" in " ".join(describe(EVERY["llm-tpu.qwen-7b-chat"])[3])
     assert "held, and not run" in " ".join(describe(EVERY["MiMo-7B"])[3])
+
+
+NAS = "nemotron-nas, five layers"
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "message"),
+    [
+        ("attention", {"n_heads_in_group": 4}, "n_heads_in_group is 4, expected a divisor"),
+        ("attention", {"replace_with_linear": True}, "replace_with_linear is True"),
+        ("attention", {"window_length": 8}, "window_length is 8"),
+        ("attention", {"mamba": {"d_state": 4}}, "mamba"),
+        ("ffn", {"ffn_mult": 0}, "ffn_mult is 0"),
+        ("ffn", {"intermediate_size": 99}, r"block_configs\[0\]\.ffn\.intermediate_size is 99"),
+    ],
+)
+def test_a_layers_choice(part: str, change: dict[str, Any], message: str) -> None:
+    config = EVERY[NAS]
+    first, *rest = config["block_configs"]
+    with pytest.raises(InputError, match=message):
+        describe({**config, "block_configs": [{**first, part: {**first[part], **change}}, *rest]})
+
+
+@pytest.mark.parametrize(
+    "blocks", [None, 7, [], [{}] * 5, [{"attention": {"no_op": True}, "ffn": {"no_op": True}}] * 5]
+)
+def test_choices_that_are_none(blocks: Any) -> None:
+    with pytest.raises(InputError, match="block_configs"):
+        describe({**EVERY[NAS], "block_configs": blocks})

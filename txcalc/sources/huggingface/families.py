@@ -40,7 +40,7 @@ _HYBRID = """
 bailing_hybrid bamba falcon_h1 kimi_linear olmo_hybrid
 """
 _PUBLISHED = """
-baichuan chatglm exaone internlm internlm2 mimo minicpm qwen xverse
+baichuan chatglm exaone internlm internlm2 mimo minicpm nemotron-nas qwen xverse
 """
 _GEMMA = """
 gemma gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text vaultgemma

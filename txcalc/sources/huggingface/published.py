@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config, bare
 from txcalc.sources.huggingface.shared import (
     Raw,
@@ -9,22 +13,25 @@ from txcalc.sources.huggingface.shared import (
     gated,
     heads,
     layer_norm,
+    layered,
     lm_head,
     padding_within,
     rms,
     rotary,
     stack,
 )
+from txcalc.sources.spec import Wrong
 
 # What a class of a model type is called after the type's own name.
 ENDINGS = ("forcausallm", "forconditionalgeneration", "lmheadmodel", "model")
 
 
-def _own(c: Config) -> None:
-    """A fault where `architectures[0]` is no class that the published code of this model type has."""
+def _own(c: Config, prefix: str = "") -> None:
+    """A fault where `architectures[0]` is no class that the published code of this model type has; `prefix` is what
+    its classes are called where that is not the type."""
     names = c.data.get("architectures")
     cls = names[0] if isinstance(names, list) and names else None
-    known = [bare(c.model_type) + ending for ending in ENDINGS]
+    known = [(prefix or bare(c.model_type)) + ending for ending in ENDINGS]
     if isinstance(cls, str) and bare(cls) not in known:
         wanted = f"a class of {c.model_type}, with a head of its own or none"
         c.fault("architectures[0]", cls, wanted, "other classes may have other layers")
@@ -199,3 +206,80 @@ def mimo(c: Config) -> Raw:
         c.note(f"{further:,} multi-token-prediction layer{'s' * (further > 1)} ({further * layer:,} parameters): held, "
                "and not run in a forward pass")  # fmt: skip
     return made
+
+
+def nemotron_nas(c: Config) -> Raw:
+    """Llama with a choice for each layer: how many query heads share a key, how wide its feed-forward is, or none."""
+    raw = stack(c)
+    _own(c, "decilm")
+    n_heads, d, n = c.size("num_attention_heads"), raw["d_model"], raw["n_layers"]
+    c.divides(n_heads, d, "num_attention_heads", "hidden_size")
+    width = max(1, d // n_heads)
+    c.only(width, "head_dim", why="the published code takes hidden_size / num_attention_heads")
+    bias = c.flag("attention_bias", default=False)
+    blocks = c.items("block_configs", of=_block, length=n, default=None)
+    if blocks is None:
+        c.fault("block_configs", c.data.get("block_configs", ABSENT), "a list with an object for each layer")
+        return raw
+    common = {"gated": True, "activation": c.activation("hidden_act", default="silu"),
+              "bias": c.flag("mlp_bias", default=False)}  # fmt: skip
+    kinds, tables = [], dict[str, Raw]()
+    for index, block in enumerate(blocks):
+        table: Raw = {"parts": []}
+        at = Config(block["attention"], c.model_type, f"block_configs[{index}].attention.", c)
+        shared = _sharing(at)
+        if shared:
+            at.divides(shared, n_heads, "n_heads_in_group", "num_attention_heads")
+            table["parts"].append("attention")
+            table["attention"] = {"n_kv_heads": max(1, n_heads // shared)}
+        ffn = Config(block["ffn"], c.model_type, f"block_configs[{index}].ffn.", c)
+        times = _times(ffn)
+        if times:
+            table["parts"].append("feed_forward")
+            table["feed_forward"] = {"d_ff": max(256, -(-int(2 * times * d / 3) // 256) * 256)}
+        if not table["parts"]:
+            ffn.fault("no_op", True, "false where attention is none", "a layer of nothing is not read")
+        kind = f"heads{shared}" * bool(shared) + f"wide{table.get('feed_forward', {}).get('d_ff')}" * bool(times)
+        kinds.append(kind)
+        tables[kind] = table
+    raw |= {
+        "attention": {"n_heads": n_heads, "n_kv_heads": n_heads, "d_head": width, "bias": bias},
+        "feed_forward": {"d_ff": d, **common},
+        "norm": rms(c),
+        "positions": rotary(c, width),
+        "head": lm_head(c, tied=False),
+    }
+    return raw if c.faults else layered(raw, (kinds, tables))
+
+
+def _block(value: Any) -> Any:
+    """A check that a layer's choice has both its tables."""
+    if not isinstance(value, Mapping) or not all(isinstance(value.get(part), Mapping) for part in ("attention", "ffn")):
+        raise Wrong("a list of objects, each with the tables attention and ffn")
+    return value
+
+
+def _chosen(block: Config) -> bool:
+    """False for a branch that a layer lacks."""
+    block.only(False, "replace_with_linear", why="a matrix in place of a branch is not supported")
+    block.only(None, "sparsify", why="sparse weights are not supported")
+    return not block.flag("no_op", default=False)
+
+
+def _sharing(attention: Config) -> int:
+    """How many query heads share a key head; 0 without attention."""
+    attention.ignore("unshifted_sink", "use_prefill_window_in_sink_attention", "n_heads_in_group")
+    attention.only(None, "window_length", "num_sink_tokens", why="windows with sinks are not supported")
+    return int(attention.size("n_heads_in_group")) if _chosen(attention) else 0
+
+
+def _times(ffn: Config) -> float:
+    """How often the width of the model is in a feed-forward, times 3/2; 0 without one."""
+    ffn.ignore("ffn_mult")
+    if not _chosen(ffn):
+        return 0.0
+    times = float(ffn.real("ffn_mult", default=0.0))
+    if not 0 < times < 1e6:
+        ffn.fault("ffn_mult", ffn.data.get("ffn_mult", ABSENT), "a number above 0")
+        return 1.0
+    return times

@@ -1,5 +1,5 @@
 """What all tests share: a Hypothesis that draws the same examples on every machine and never times them, a width of
-tables, and a switch that writes generated texts anew."""
+tables, and a switch that regenerates texts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ settings.register_profile(
     phases=[Phase.explicit, Phase.generate, Phase.shrink],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+# Other examples at every run: `pytest --hypothesis-profile random`; a failure prints the seed that repeats it.
+settings.register_profile("random", parent=settings.get_profile("txcalc"), derandomize=False, print_blob=True)
 settings.load_profile("txcalc")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="write generated texts anew, then compare")
+    parser.addoption("--update-golden", action="store_true", help="regenerate texts, then compare")
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -162,6 +163,19 @@ def test_mla_in_both_forms() -> None:
     assert all(absorbed[key] < expanded[key] for key in expanded)  # type: ignore[operator]
     # 305·T·16,384 of scores and values; all else as in the formula of the whole.
     assert expanded[WITH_HEAD, "dense"] == -(-4_470_776 // 305)
+
+
+def test_a_table_of_distances_bends_the_cost(tmp_path: Path) -> None:
+    """Below its reach DeBERTa meets fewer distances than its table has."""
+    configs = json.loads((Path(__file__).parent / "data" / "hf" / "configs.json").read_text())
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(configs["deberta-base"]))
+    prefills = lengths(load(path))
+    assert prefills.windows == (512,)
+    for each in crossovers(prefills):
+        if each.tokens is not None and each.tokens > 1:
+            assert holds(prefills, each.rule, each.attention, each.tokens)
+            assert not holds(prefills, each.rule, each.attention, each.tokens - 1)
 
 
 def test_encoders_and_halves() -> None:

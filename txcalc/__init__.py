@@ -14,4 +14,4 @@ from txcalc.model import Model
 from txcalc.sources import load
 
 __all__ = ["InputError", "Ledger", "MissingExtra", "Model", "Refuted", "TxcalcError", "UnknownName", "load"]
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -17,6 +17,7 @@ from txcalc.ledger import Entry, Ledger, walk
 from txcalc.model import Model, leaves_of
 from txcalc.num import ceil_div, minimum, total
 from txcalc.parts.attention import Around, AttentionCore, Chunks, LatentCore, Selected, Window
+from txcalc.parts.disentangled import DisentangledCore
 from txcalc.parts.linear import Linear, Lookup
 from txcalc.parts.part import Workload
 from txcalc.units import bits_of
@@ -83,6 +84,8 @@ def lengths(model: Model, source: int | None = None, logits: str = "all", mla: s
     spans = [leaf.span for leaf in leaves_of(model.root) if isinstance(leaf, AttentionCore | LatentCore)]
     windows = {span.window for span in spans if isinstance(span, Window | Around)}
     windows |= {span.top_k for span in spans if isinstance(span, Selected)}  # below it a query selects all
+    tables = [leaf for leaf in leaves_of(model.root) if isinstance(leaf, DisentangledCore) and leaf.clipped]
+    windows |= {leaf.reach for leaf in tables}  # below it a length has fewer distances than the table
     chunks = {span.window for span in spans if isinstance(span, Chunks)}
     if chunks and len(windows) > 1:
         raise InputError(model.name, [f"mixes chunks of attention with windows of other lengths: {sorted(windows)}"])

@@ -1,8 +1,7 @@
 """The command that serves a plan with an engine: parallelism, lengths, sequences and memory as they were planned.
 
-Flags are those of the engines' own documentation: `vllm serve --help` (docs.vllm.ai, engine arguments, 0.11),
-`sglang.launch_server --help` (docs.sglang.io, server arguments, 0.5), `trtllm-serve` (nvidia.github.io/TensorRT-LLM,
-commands, 1.0).
+Flags are those of the engines' own documentation: vLLM's engine arguments (docs.vllm.ai), SGLang's server arguments
+(docs.sglang.io), TensorRT-LLM's `trtllm-serve` (nvidia.github.io/TensorRT-LLM). Newer versions may rename some.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def figure(ledger: Ledger, name: str) -> Any:
 
 def read(text: str, symbols: set[Any]) -> Any:
     """The expression that a text says, as a reader would take it."""
-    plain = text.replace("·", "*").replace("−", "-").replace("min(", "Min(")
+    plain = text.replace("·", "*").replace("−", "-").replace("min(", "Min(").replace("⌈", "ceiling(").replace("⌉", ")")
     plain = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda found: "**" + "".join(str("⁰¹²³⁴⁵⁶⁷⁸⁹".index(c)) for c in found[0]), plain)
     known = {f"x{i}": symbol for i, symbol in enumerate(symbols)}
     for place, symbol in known.items():

@@ -8,7 +8,7 @@ import sys
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -194,6 +194,7 @@ def test_a_small_difference_of_large_squares_is_exact(tokens: list[int], past: l
 
 
 @pytest.mark.slow
+@settings(max_examples=10)
 @given(st.lists(st.integers(1, 10**6), min_size=2, max_size=4), st.lists(st.integers(1, 10**6), min_size=2, max_size=4))
 def test_descriptions_of_any_size_are_exact(widths: list[int], rows_of_table: list[int]) -> None:
     axes = {"D": [512 * w for w in widths], "V": rows_of_table, "F": widths}

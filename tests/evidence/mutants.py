@@ -1,4 +1,4 @@
-"""Mutated configs beside transformers: `python -P tests/evidence/mutants.py --number 30000 --seed 1`.
+"""Mutated configs beside transformers: `python tests/evidence/mutants.py --number 30000 --seed 1`.
 
 Tiny configs of every model type in tests/data/hf are changed in one to three keys; transformers builds each on the meta
 device, txcalc reads it. Both must have as many parameters, or txcalc refuses. Prints how many agree, are refused, are

@@ -23,7 +23,7 @@ from txcalc.planning.engine_memory import EngineMemory, visible
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.roofline import Pace
-from txcalc.sources import load
+from txcalc.sources import build, inline
 
 MOST_PARAMS = 10**15
 
@@ -214,7 +214,7 @@ class Family:
         return f"{words} V={self.vocab} {'tied' if self.tied else 'untied'}"
 
     def model(self, layers: int, width: int) -> Model:
-        return load(self.text(layers, width))
+        return build(*inline.read(self.text(layers, width)), spelling=inline.SPELLING)
 
     def step(self) -> int:
         """What a width must be a multiple of: whole groups of heads, and 256, a tile of matrix products."""

@@ -78,7 +78,9 @@ def test_every_weight_of_a_preset_by_path_and_shape(name: str) -> None:
     }
     assert {path: tuple(weight.shape) for path, weight in net.named_parameters()} == wanted
     modules = dict(net.named_modules())
-    assert [entry.path for entry in model.ledger() if entry.path not in modules] == []
+    # A layer's own scalar (Gemma-4) is a buffer of its block, which no profiler counts.
+    apart = [entry for entry in model.ledger() if entry.path not in modules]
+    assert [entry.path for entry in apart if entry.flops or not entry.path.endswith(".scale")] == []
 
 
 def test_layers_are_cut_in_both_stacks_and_keep_their_pattern() -> None:

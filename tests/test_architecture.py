@@ -33,9 +33,8 @@ PACKAGE = Path(txcalc.__file__).parent
 
 # From the top of the house down: a module imports its own room and those above it.
 ROOMS = (
-    "errors", "num", "symbols", "notation", "units", "curves", "parts", "ledger", "checkpoint", "model", "sources",
-    "cards",
-    "hardware", "planning", "algebra", "sweep", "reference", "verify", "render", "cli",
+    "errors", "frames", "num", "symbols", "notation", "units", "curves", "parts", "ledger", "checkpoint", "model",
+    "sources", "cards", "hardware", "planning", "algebra", "sweep", "reference", "verify", "render", "cli",
 )  # fmt: skip
 OUTSIDE = {
     "fvcore": {"verify"},
@@ -43,7 +42,10 @@ OUTSIDE = {
     "huggingface_hub": {"sources"},
     "matplotlib": {"render"},
     "numpy": {"sweep"},
+    "pandas": {"frames"},
     "plotille": {"render"},
+    "polars": {"frames"},
+    "pyarrow": {"frames"},
     "rich": {"cli", "render"},
     "sympy": {"algebra", "verify"},
     "tomli_w": {"sources"},
@@ -51,7 +53,10 @@ OUTSIDE = {
     "transformers": {"verify"},
     "typer": {"cli"},
 }
-HEAVY = {"fvcore", "matplotlib", "numpy", "plotille", "sympy", "torch", "transformers", "pydantic"}
+HEAVY = {
+    "fvcore", "matplotlib", "numpy", "pandas", "plotille", "polars", "pyarrow", "pydantic", "sympy", "torch",
+    "transformers",
+}  # fmt: skip
 
 
 def imports(path: Path) -> Iterator[str]:

@@ -201,16 +201,62 @@ def test_workloads_that_cannot_be(work: dict[str, object], said: str) -> None:
 
 def test_all_faults_of_a_workload_at_once() -> None:
     with pytest.raises(InputError) as error:
-        txcalc.load("gpt2").ledger(batch=0, tokens="8", past=-1)
+        txcalc.load("gpt2").ledger(batch=0, tokens="8 or so", past=-1)
     assert [str(fault).split(" is ")[0] for fault in error.value.faults] == ["batch", "tokens", "past"]
 
 
-def test_numpy_scalars_are_refused() -> None:
-    """`np.int64(2**62) * 4` is 0: only arrays that say so may wrap."""
+def test_numpy_integers_become_exact_and_floats_are_refused() -> None:
+    """`np.int64(2**62) * 4` is 0: formulas get Python's ints."""
     numpy = pytest.importorskip("numpy")
-    for tokens in (numpy.int64(8), numpy.array([8]), numpy.float32(8)):
+    model, most = txcalc.load("llama-3.1-8b"), 10**12
+    truth = model.ledger(tokens=most).total("flops")
+    assert truth > 2**63
+    assert model.ledger(tokens=numpy.int64(most)).total("flops") == truth
+    assert model.ledger(tokens=numpy.array([8, most], dtype=numpy.uint64)).total("flops").tolist()[1] == truth
+    for tokens in (numpy.float32(8), numpy.array([8.0]), numpy.array([]), numpy.array([0, 8]), numpy.array([True])):
         with pytest.raises(InputError, match="tokens is"):
-            txcalc.load("gpt2").ledger(tokens=tokens)
+            model.ledger(tokens=tokens)
+
+
+def test_arrays_of_lengths_go_together_or_are_refused() -> None:
+    numpy = pytest.importorskip("numpy")
+    model = txcalc.load("gpt2")
+    both = model.ledger(batch=numpy.array([[1], [2]]), tokens=numpy.array([1, 8])).total("flops")
+    assert both.tolist() == [[model.ledger(b, t).total("flops") for t in (1, 8)] for b in (1, 2)]
+    with pytest.raises(InputError, match="go together"):
+        model.ledger(batch=numpy.array([1, 2, 3]), tokens=numpy.array([1, 8]))
+    with pytest.raises(InputError, match="all 0 or all above"):
+        model.ledger(past=numpy.array([0, 8]))
+    assert model.ledger(past=numpy.array([0, 0])).work.decoding is False
+    assert model.ledger(past=numpy.array([1, 8])).work.decoding is True
+
+
+def test_rows_are_every_leaf_and_add_up() -> None:
+    numpy = pytest.importorskip("numpy")
+    model = txcalc.load("mixtral-8x7b")
+    ledger = model.ledger(tokens="2k")
+    rows = ledger.rows()
+    for quantity in QUANTITIES:
+        if quantity != "bytes":
+            assert sum(row[quantity] for row in rows) == ledger.total(quantity), quantity
+    swept = model.ledger(tokens=numpy.array([1, 2048])).rows()
+    assert [{k: v for k, v in row.items() if k not in ("batch", "tokens", "past")} for row in swept[1::2]] == rows
+    assert "2048" in repr(ledger) and "<td" in ledger._repr_html_()
+
+
+def test_a_ledger_is_a_data_frame_of_any_library() -> None:
+    ledger = txcalc.load("gpt2").ledger(tokens=10**12)
+    flops = ledger.total("flops")
+    assert flops > 2**63, "and a column of 64 bits would not hold it"
+    pytest.importorskip("pandas", reason="needs pandas (pip install 'txcalc[frames]')")
+    polars = pytest.importorskip("polars", reason="needs polars (pip install 'txcalc[frames]')")
+    duckdb = pytest.importorskip("duckdb", reason="needs duckdb (pip install 'txcalc[test]')")
+    arrow = pytest.importorskip("pyarrow", reason="needs pyarrow (pip install 'txcalc[frames]')")
+    assert ledger.to_pandas()["flops"].sum() == flops
+    for frame in (ledger.to_polars(), polars.DataFrame(ledger)):
+        assert int(frame["flops"].sum()) == flops
+    assert sum(map(int, arrow.table(ledger)["flops"].to_pylist())) == flops
+    assert duckdb.sql("select sum(flops) from ledger").fetchall() == [(flops,)]
 
 
 @pytest.mark.parametrize(

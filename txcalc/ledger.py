@@ -11,7 +11,8 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from txcalc.errors import UnknownName
-from txcalc.num import ceil_div, exact_div, minimum, ratio, total
+from txcalc.frames import Framed, html
+from txcalc.num import ceil_div, each, exact_div, minimum, ratio, spread, total
 from txcalc.parts.collectives import Transfer
 from txcalc.parts.frozen import once
 from txcalc.parts.part import NO_CACHE, Cache, Gradient, Leaf, Operation, Part, Traffic, Workload
@@ -164,10 +165,15 @@ class Entry:
         return Traffic(weights * touched, activations * self.runs, cache * self.runs)
 
 
-class Ledger:
+class Ledger(Framed):
     """Every leaf of a model under one workload; figures are sums over `entries`.
 
     `bits` are the bits of a weight, an activation and a cached element: bytes are made last, from whole elements.
+
+    >>> import txcalc
+    >>> ledger = txcalc.load("gpt2").ledger(tokens="1k")
+    >>> ledger.at("layers.0.attention").total("params")
+    2362368
     """
 
     def __init__(self, entries: Iterable[Entry], work: Workload, bits: tuple[int, int, int] = (16, 16, 16)) -> None:
@@ -214,6 +220,33 @@ class Ledger:
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each leaf, equal ones once: its path, what it counts as, how many there are (`times`), and every
+        quantity of `QUANTITIES` of all of them together. Columns but `bytes` add up to `total`. Over arrays of lengths,
+        a row for each leaf and length."""
+        lengths = {"batch": self.work.batch, "tokens": self.work.tokens, "past": self.work.past}
+        shape = spread(self.work[:4]) or ()
+        said = {name: each(value, shape) for name, value in lengths.items()} if shape else {}
+        rows = []
+        for entry in self.entries:
+            alone = Ledger([entry], self.work, self.bits)
+            figures = {**said, **{quantity: each(alone.total(quantity), shape) for quantity in QUANTITIES}}
+            for values in zip(*figures.values(), strict=True):
+                leaf = {"path": entry.path, "kind": entry.kind, "times": entry.times}
+                rows.append({**leaf, **dict(zip(figures, values, strict=True))})
+        return rows
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return self.rows()
+
+    def __repr__(self) -> str:
+        work = self.work
+        sizes = f"batch={work.batch}, tokens={work.tokens}, past={work.past}"
+        return f"<Ledger of {len(self.entries)} leaves at {sizes}>"
+
+    def _repr_html_(self) -> str:
+        return html(repr(self)[1:-1], self.rows())
 
     def _bytes(self) -> Any:
         moved = [entry.traffic for entry in self.entries]

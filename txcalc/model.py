@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from txcalc.errors import Fault, InputError
+from txcalc.frames import html
 from txcalc.ledger import Ledger, walk
-from txcalc.num import usable, whole
+from txcalc.num import counted, is_array, spread, usable, whole
 from txcalc.parts.attention import LatentCore
 from txcalc.parts.linear import Linear, Norm
 from txcalc.parts.model import EncoderDecoder, FixedLength
 from txcalc.parts.part import Composite, Leaf, Part, Workload
-from txcalc.units import bits_of
+from txcalc.units import bits_of, parse_tokens, short
 
 if TYPE_CHECKING:
     from txcalc.checkpoint import Check
@@ -22,11 +24,25 @@ MAX_TOKENS = 10**12
 # Parts that keep a state, not a past.
 MIXERS = ("mamba", "mamba2", "delta", "rg_lru", "linear_attention", "time_mix", "short_convolution")
 
+# Of a description, what says where it comes from, and not what it is.
+PROVENANCE = {"name", "family", "source", "params", "active", "published", "model_type", "released", "variants"}
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Model:
     """A model: its tree (`root`), the description it was made from (`raw` as written, `spec` resolved), what was
-    assumed or is worth knowing, what its checkpoint holds, where one was read, and whether it was `changed` since."""
+    assumed or is worth knowing, what its checkpoint holds, where one was read, and whether it was `changed` since;
+    `builder` makes one of a raw description.
+
+    Two are equal that have the same description, wherever it comes from.
+
+    >>> import txcalc
+    >>> model = txcalc.load("llama-3.1-8b")
+    >>> model.set(h_kv=32).params - model.params
+    805306368
+    >>> model.set(h_kv=32).set(h_kv=8) == model
+    True
+    """
 
     name: str
     root: Composite
@@ -37,6 +53,45 @@ class Model:
     notes: tuple[str, ...] = field(default=())
     checkpoint: Check | None = None
     changed: bool = False
+    builder: Callable[..., Model] | None = None
+
+    def set(self, changes: Mapping[str, Any] | None = None, /, **sizes: Any) -> Model:
+        """The same model with keys of its description changed, by letter or by name: `set(h_kv=8)`, `set({"norm.place":
+        "post"})`. Errors: `InputError` with every fault, also for a change that changes no number."""
+        asked = {**(changes or {}), **sizes}
+        if not asked or self.builder is None:
+            return self
+        made = self.builder(self.raw, self.origin, self.assumptions, self.notes, changes=asked)
+        return replace(made, name=self.name, changed=made.changed or self.changed)
+
+    def __eq__(self, other: object) -> bool:
+        return self._content == other._content if isinstance(other, Model) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._content)
+
+    @cached_property
+    def _content(self) -> str:
+        """The description without its provenance, as a text; arrays and symbols by identity."""
+        import json
+
+        def other(value: Any) -> str:
+            return repr(value) if isinstance(value, range) else f"{type(value).__name__} at {id(value)}"
+
+        told = {key: value for key, value in self.spec.items() if key not in PROVENANCE}
+        return json.dumps(told, sort_keys=True, default=other)
+
+    def __repr__(self) -> str:
+        params = self.params
+        size = f", {short(params)} parameters" if whole(params) else ""
+        return f"<{self.name}: {self.kind}{size}>"
+
+    def _repr_html_(self) -> str:
+        ledger = self.ledger()
+        params, active = ledger.by_kind("params"), ledger.by_kind("active")
+        rows = [{"part": kind, "parameters": params[kind], "active": active.get(kind, 0)} for kind in params]
+        total = {"part": "total", "parameters": ledger.total("params"), "active": ledger.total("active")}
+        return html(f"{repr(self)[1:-1]}, context {self.context or 'not said'}", [*rows, total])
 
     @property
     def params(self) -> int:
@@ -98,23 +153,35 @@ class Model:
         keep_scores: bool = False,
         decoding: bool | None = None,
     ) -> Workload:
-        """A checked workload. `source` is the encoder's positions: as many as `tokens` unless the model fixes them (a
-        picture's, whatever is said).
+        """A checked workload. Lengths are whole numbers, texts (`"32k"`), or NumPy arrays of whole numbers. `source` is
+        the encoder's positions: as many as `tokens` unless the model fixes them (a picture's, whatever is said).
 
-        `decoding` is past > 0 for ints; over symbols or arrays say it.
+        `decoding` is past > 0; where it is given, symbols and arrays are taken as they are.
+        Errors: `InputError` with every fault; arrays of floats are one.
         """
-        sizes = (("batch", batch, 1), ("tokens", tokens, 1), ("past", past, 0), ("source", source, 1))
+        given = {"batch": batch, "tokens": tokens, "past": past, "source": source}
+        if source is None:
+            del given["source"]
+        sizes = {name: _length(value, decoding is not None) for name, value in given.items()}
         faults = [
-            Fault(name, value, f"a whole number from {least} to {MAX_TOKENS:,}")
-            for name, value, least in (sizes[:3] if source is None else sizes)
-            if not usable(value) or (whole(value) and not least <= value <= MAX_TOKENS)
+            Fault(name, value, f"a whole number from {least} to {MAX_TOKENS:,}{_several(value)}")
+            for name, value in sizes.items()
+            if not _within(value, least := LEAST[name], decoding is not None)
         ]
         if logits not in ("all", "last"):
             faults.append(Fault("logits", logits, "'all' or 'last'"))
         if mla not in ("expanded", "absorbed"):
             faults.append(Fault("mla", mla, "'expanded' or 'absorbed'"))
-        if not faults and self.spec["kind"] in ("encoder", "vision") and not (whole(past) and past == 0):
-            faults.append(Fault("past", past, f"0: {self.name} is an encoder, it has no cache"))
+        if not faults:
+            batch, tokens, past, source = (sizes.get(name) for name in LEAST)
+            nothing = not past.any() if is_array(past) else whole(past) and past == 0
+            if self.spec["kind"] in ("encoder", "vision") and not nothing:
+                faults.append(Fault("past", past, f"0: {self.name} is an encoder, it has no cache"))
+            if is_array(past) and decoding is None and not nothing and not past.all():
+                faults.append(Fault("past", past, "all 0 or all above: a decode step is asked for apart"))
+            if spread(sizes.values()) is None:
+                shapes = ", ".join(f"{name} {value.shape}" for name, value in sizes.items() if is_array(value))
+                faults.append(Fault("shapes", shapes, "arrays that go together"))
         if not faults and source is not None and self.spec["kind"] not in ("encoder-decoder", "audio"):
             faults.append(Fault("source", source, f"nothing: {self.name} has no encoder apart", "drop it"))
         if faults:
@@ -126,7 +193,7 @@ class Model:
             tokens = source = self.root.positions
         elif isinstance(self.root, EncoderDecoder) and self.root.positions is not None:
             source = self.root.positions
-        step = decoding if decoding is not None else not (whole(past) and past == 0)
+        step = decoding if decoding is not None else not nothing
         return Workload(batch, tokens, past, source, step, logits == "last", mla == "absorbed", keep_scores)
 
     def ledger(
@@ -140,7 +207,14 @@ class Model:
         kv_dtype: str = "bf16",
         **conventions: Any,
     ) -> Ledger:
-        """Every leaf under this workload; `conventions` are `workload`'s: logits, mla, keep_scores, decoding."""
+        """Every leaf under this workload; `conventions` are `workload`'s: logits, mla, keep_scores, decoding.
+
+        Of arrays of lengths, the figures are arrays of exact whole numbers (Python's).
+
+        >>> import txcalc
+        >>> txcalc.load("gpt2").ledger(batch=8, tokens="1k").total("flops")
+        2333186457600
+        """
         work = self.workload(batch, tokens, past, source, **conventions)
         weight = bits_of(dtype)
         return walk(self.root, work, (weight, weight, bits_of(kv_dtype)))
@@ -164,6 +238,30 @@ class Model:
     def has_latents(self) -> bool:
         """Whether it caches latents (MLA), so that `mla` makes a difference."""
         return any(isinstance(leaf, LatentCore) for leaf in leaves_of(self.root))
+
+
+LEAST = {"batch": 1, "tokens": 1, "past": 0, "source": 1}
+
+
+def _length(value: Any, taken: bool) -> Any:
+    """A length as formulas take it; a text that is none stays one."""
+    if isinstance(value, str):
+        try:
+            return parse_tokens(value)
+        except InputError:
+            return value
+    return value if taken else counted(value)
+
+
+def _within(value: Any, least: int, taken: bool) -> bool:
+    """Whether a length can be one."""
+    if taken or not is_array(value):
+        return usable(value) and not (whole(value) and not least <= value <= MAX_TOKENS)
+    return bool(value.size) and all(whole(one) and least <= one <= MAX_TOKENS for one in value.flat)
+
+
+def _several(value: Any) -> str:
+    return f", or an array of such ({value.dtype})" if is_array(value) else ""
 
 
 def leaves_of(part: Part) -> Iterator[Leaf]:

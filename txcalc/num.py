@@ -53,6 +53,36 @@ def usable(number: object) -> bool:
         return False
 
 
+def counted(number: Any) -> Any:
+    """A NumPy integer as an int, an array of them as one of Python's, whose sums and products never wrap; anything else
+    as it is."""
+    numpy = sys.modules.get("numpy")
+    if numpy and isinstance(number, numpy.integer):
+        return int(number)
+    return number.astype(object) if is_array(number) and number.dtype.kind in "iu" else number
+
+
+def is_array(number: object) -> bool:
+    """True for a NumPy array."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(number, numpy.ndarray)
+
+
+def spread(numbers: Iterable[Any]) -> tuple[int, ...] | None:
+    """The shape of numbers together; None where arrays of such shapes do not go together."""
+    shapes = [number.shape for number in numbers if is_array(number)]
+    try:
+        return tuple(sys.modules["numpy"].broadcast_shapes(*shapes)) if shapes else ()
+    except ValueError:
+        return None
+
+
+def each(number: Any, shape: tuple[int, ...]) -> list[Any]:
+    """The numbers of an array spread to a shape, in order; one number as often as the shape has places."""
+    numpy = sys.modules.get("numpy")
+    return numpy.broadcast_to(number, shape).ravel().tolist() if numpy and shape else [number]
+
+
 def minimum(a: Any, b: Any) -> Any:
     """The smaller of two numbers, element by element."""
     kind = _kind(a, b)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from txcalc.errors import InputError
 from txcalc.model import Model
@@ -16,23 +16,50 @@ from txcalc.sources.spec import changed, letter_path
 if TYPE_CHECKING:
     from txcalc.checkpoint import Checkpoint
 
+    class ConfigObject(Protocol):
+        """A config object of transformers."""
+
+        def to_json_string(self, use_diff: bool = True) -> str: ...
+
+    class ConfiguredModule(Protocol):
+        """A module of transformers."""
+
+        @property
+        def config(self) -> Any: ...
+
+    Source = str | Path | Mapping[str, Any] | Model | ConfigObject | ConfiguredModule
+
 
 def load(
-    source: str | Path,
+    source: Source,
     changes: Mapping[str, Any] | None = None,
     *,
     weights: bool = False,
     ignore: Sequence[str] = (),
+    **sizes: Any,
 ) -> Model:
     """The model that `source` names: a preset (`gpt2`), an inline description (`"D=512 h=8 F=1376 L=1"`), a repository
     of the hub (`hf:org/name@revision`), or a path: a description (.toml), a config.json or a folder that holds one, a
     checkpoint (.safetensors with a config.json beside it, .gguf); `-` reads a config.json from standard input.
 
-    `changes` sets keys of the description, by letter or by name: `{"h_kv": 32}`. The headers of a checkpoint that is
-    named or lies in a named folder are checked against the description; with `weights` those on the hub are, too.
-    `ignore` names keys of a config.json that are left out of it (`text_config.width`), each told in the notes.
+    Or what it is: a dict (a description as in TOML, or a config.json's content, which says its `model_type`), a config
+    object of transformers, or a module of it, whose parameters must be as many as its config describes.
+
+    `changes` sets keys of the description, by letter or by name: `{"norm.place": "post"}`; so do keywords: `h_kv=4`.
+    The headers of a checkpoint that is named or lies in a named folder are checked against the description; with
+    `weights` those on the hub are, too. `ignore` names keys of a config.json that are left out of it
+    (`text_config.width`), each told in the notes.
     Errors: `InputError` with every fault at once, `UnknownName` with the nearest presets, `MissingExtra`.
+
+    >>> import txcalc
+    >>> txcalc.load("llama-3.1-8b", h_kv=4)
+    <llama-3.1-8b: decoder, 7.90 B parameters>
+    >>> txcalc.load({"d_model": 512, "n_layers": 6, "attention": {"n_heads": 8}, "feed_forward": {"d_ff": 2048}}).params
+    18881024
     """
+    changes = {**(changes or {}), **sizes}
+    if not isinstance(source, str | Path):
+        return _held(source, changes, ignore)
     from txcalc.sources import presets
 
     if not str(source).strip():
@@ -64,6 +91,29 @@ def load(
         return build(*presets.read(path), changes=changes, written=True)
     found = presets.find(str(source))
     return build(*found, changes=changes, written=presets.is_own(found))
+
+
+def _held(source: object, changes: Mapping[str, Any], ignore: Sequence[str]) -> Model:
+    """The model of what is no text: a model, a dict, a config object or a module."""
+    if isinstance(source, Model):
+        return source.set(changes)
+    from txcalc.sources import huggingface, objects
+
+    if isinstance(source, Mapping):
+        data = objects.plain(source, "source")
+        if objects.is_config(data):
+            return build(*huggingface.describe(data, "config", ignore=ignore), changes=changes)
+        if ignore:
+            raise InputError("--ignore", ["leaves keys out of a config.json, and this description is none"])
+        return build(data, "description", changes=changes, written=True)
+    if objects.made_by(source, "transformers") and hasattr(source, "to_json_string"):
+        return build(*objects.config(source, ignore), changes=changes)
+    described, params = objects.module(source, ignore)
+    model = build(*described)
+    if params not in (model.params, model.whole):
+        lacks = f"has {params:,} parameters, and its config describes {model.params:,}"
+        raise InputError(type(source).__name__, [f"{lacks} (txcalc.trace measures the module as it is)"])
+    return model.set(changes)
 
 
 def _stored(path: Path, changes: Mapping[str, Any] | None, ignore: Sequence[str]) -> Model:
@@ -159,7 +209,8 @@ def build(
             raise InputError(origin, [*faults, *idle])
         notes = (*notes, *_noted(changes or {}, same))
     is_changed = len(changes or ()) > len(same)
-    return Model(spec["name"] or origin, root, after, spec, origin, assumptions, notes, changed=is_changed)
+    name = spec["name"] or origin
+    return Model(name, root, after, spec, origin, assumptions, notes, changed=is_changed, builder=build)
 
 
 def _noted(changes: Mapping[str, Any], same: Sequence[str]) -> Iterator[str]:

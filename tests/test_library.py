@@ -1,0 +1,127 @@
+"""The library as people use it from Python: what `load` takes, models that are varied and compared, examples of
+docstrings."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import pickle
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import txcalc
+from txcalc import InputError, TxcalcError
+from txcalc.sources import build, objects
+from txcalc.sources.huggingface import describe
+from txcalc.sources.presets import names
+
+DATA = Path(__file__).parent / "data" / "hf"
+CONFIGS: dict[str, dict[str, Any]] = json.loads((DATA / "configs.json").read_text())
+SMALL = {
+    "hidden_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 512,
+    "vocab_size": 999,
+}
+BLOCK = {"d_model": 512, "n_layers": 6, "attention": {"n_heads": 8}, "feed_forward": {"d_ff": 2048}}
+EXAMPLES = ("txcalc", "txcalc.ledger", "txcalc.model", "txcalc.sources")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_of_docstrings_run(name: str) -> None:
+    found = doctest.testmod(import_module(name), optionflags=doctest.ELLIPSIS)
+    assert found.attempted and not found.failed
+
+
+def test_a_dict_is_a_description_or_a_config() -> None:
+    """Whatever it holds of the other's keys: descriptions may say a model type, configs may nest."""
+    wrong = [name for name in names() if objects.is_config(txcalc.load(name).raw)]
+    assert wrong + [name for name, config in CONFIGS.items() if not objects.is_config(config)] == []
+    assert txcalc.load(dict(txcalc.load("llama-3.1-8b").raw)) == txcalc.load("llama-3.1-8b")
+    config = CONFIGS["falcon-7b"]
+    assert txcalc.load(config) == build(*describe(config))
+    assert txcalc.load(BLOCK).params == 6 * (4 * 512**2 + 2 * 512 * 2048 + 2 * 512) + 512
+
+
+def test_changes_are_keywords_or_a_mapping() -> None:
+    one = txcalc.load("llama-3.1-8b", h_kv=4)
+    assert one.params == txcalc.load("llama-3.1-8b", {"h_kv": 4}).params
+    assert one == txcalc.load("llama-3.1-8b").set(h_kv=4) == txcalc.load(txcalc.load("llama-3.1-8b"), h_kv=4)
+    assert one.changed and one.set(h_kv=8).changed and not txcalc.load("llama-3.1-8b").changed
+    with pytest.raises(InputError, match="h_kv"):
+        one.set(h_kv=5)
+
+
+def test_models_are_equal_by_content() -> None:
+    llama = txcalc.load("llama-3.1-8b")
+    assert llama == txcalc.load("llama-3.1-8b") and hash(llama) == hash(txcalc.load("llama-3.1-8b"))
+    assert llama.set(h_kv=4) != llama and llama.set(h_kv=4).set(h_kv=8) == llama
+    assert llama != "llama-3.1-8b"
+    assert len({txcalc.load(name) for name in ("gpt2", "gpt2-xl", "gpt2")}) == 2
+    assert pickle.loads(pickle.dumps(llama)) == llama
+
+
+def test_a_model_shows_itself_in_a_line_and_in_a_notebook() -> None:
+    model = txcalc.load("mixtral-8x7b")
+    assert repr(model) == "<mixtral-8x7b: decoder, 46.7 B parameters>"
+    assert f"{model.params:,}" in model._repr_html_() and f"{model.active:,}" in model._repr_html_()
+    assert "&lt;b&gt;" in txcalc.load({**BLOCK, "name": "<b>"})._repr_html_(), "names are escaped"
+
+
+@pytest.mark.parametrize(
+    "source", [3, None, 2.5, [1], ("gpt2",), b"gpt2", object(), float, txcalc, {}, {1: 2}, {"a": 1}]
+)
+def test_a_wrong_kind_is_the_packages_own_error(source: Any) -> None:
+    with pytest.raises(TxcalcError):
+        txcalc.load(source)
+
+
+def test_a_dict_within_itself_is_refused() -> None:
+    endless: dict[str, Any] = {}
+    endless["attention"] = endless
+    with pytest.raises(InputError, match="nested too deep"):
+        txcalc.load(endless)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning:transformers.*")
+def test_config_objects_are_read_as_their_files() -> None:
+    """Of every type that transformers makes an object of: the same parameters as from the file; T5's config ties its
+    head, whatever the file says."""
+    transformers = pytest.importorskip("transformers", reason="needs transformers (pip install 'txcalc[transformers]')")
+    read = 0
+    for name, config in CONFIGS.items():
+        try:
+            truth = build(*describe(config))
+            held = transformers.AutoConfig.for_model(**config)
+        except (TxcalcError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # one of the two does not read it
+        model = txcalc.load(held)
+        tied = getattr(held, "tie_word_embeddings", None) is True and config.get("tie_word_embeddings") is False
+        assert tied or model.params == truth.params, name
+        read += 1
+    assert read > 150
+
+
+@pytest.mark.slow
+def test_modules_are_read_by_their_configs() -> None:
+    transformers = pytest.importorskip("transformers", reason="needs transformers (pip install 'txcalc[transformers]')")
+    torch = pytest.importorskip("torch")
+    config = transformers.LlamaConfig(**SMALL)
+    classes: list[Callable[..., Any]] = [transformers.LlamaForCausalLM, transformers.LlamaModel]
+    with torch.device("meta"):
+        whole, bare = (cls(config) for cls in classes)
+    for module in (whole, bare):
+        assert txcalc.load(module).params == sum(weight.numel() for weight in module.parameters())
+    assert txcalc.load(whole).params - txcalc.load(bare).params == 999 * 256
+    assert txcalc.load(whole, h_kv=2) == txcalc.load(config, h_kv=2)
+    whole.model.layers[0].mlp.up_proj = torch.nn.Linear(256, 512, bias=True, device="meta")
+    with pytest.raises(InputError, match="its config describes"):
+        txcalc.load(whole)
+    with pytest.raises(InputError, match="without a config"):
+        txcalc.load(torch.nn.Linear(2, 2))

@@ -1,0 +1,94 @@
+"""What has rows is a data frame in a notebook: pandas, polars, Arrow (PyCapsule) and HTML, each loaded when asked for.
+
+Whole numbers stay whole: a column with one of more than 64 bits holds Python's own (pandas) or decimals (Arrow).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from txcalc.errors import MissingExtra
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def flat(row: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """A row without tables in it: their keys become columns, `bytes.saved`."""
+    found: dict[str, Any] = {}
+    for key, value in row.items():
+        inner = isinstance(value, Mapping)
+        found |= flat(value, f"{above}{key}.") if inner else {f"{above}{key}": value}
+    return found
+
+
+def columns(rows: Rows) -> dict[str, list[Any]]:
+    """Rows as columns, in the order in which they appear; None where a row has no such key."""
+    flats = [flat(row) for row in rows]
+    names = dict.fromkeys(name for row in flats for name in row)
+    return {name: [row.get(name) for row in flats] for name in names}
+
+
+class Framed:
+    """Anything with rows (`_rows`), as the data frames that people use. polars, DuckDB, pyarrow and pandas also take
+    the object itself, by Arrow's PyCapsule protocol."""
+
+    def _rows(self) -> Rows:
+        raise NotImplementedError
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The rows as a pandas data frame. Errors: `MissingExtra`."""
+        try:
+            import pandas
+        except ImportError:
+            raise MissingExtra("a pandas data frame", "pandas", "frames") from None
+        return pandas.DataFrame(columns(self._rows()))
+
+    def to_polars(self) -> polars.DataFrame:
+        """The rows as a polars data frame. Errors: `MissingExtra`."""
+        try:
+            import polars
+        except ImportError:
+            raise MissingExtra("a polars data frame", "polars", "frames") from None
+        return polars.DataFrame(self.to_arrow())
+
+    def to_arrow(self) -> pyarrow.Table:
+        """The rows as an Arrow table; a column with a whole number of more than 64 bits holds decimals. Errors:
+        `MissingExtra`."""
+        try:
+            import pyarrow
+        except ImportError:
+            raise MissingExtra("an Arrow table", "pyarrow", "frames") from None
+
+        def array(values: Iterable[Any]) -> Any:
+            values = [float(value) if isinstance(value, Fraction) else value for value in values]
+            ints = [value for value in values if type(value) is int]
+            wide = bool(ints) and not -(2**63) <= min(ints) <= max(ints) < 2**63
+            return pyarrow.array(values, pyarrow.decimal128(38) if wide else None)
+
+        return pyarrow.table({name: array(values) for name, values in columns(self._rows()).items()})
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Arrow's PyCapsule protocol: `polars.DataFrame(x)`, `duckdb.sql("from x")`, `pyarrow.table(x)`."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+
+def html(title: str, rows: Rows) -> str:
+    """A table for a notebook: whole numbers with separators, at the right."""
+    from html import escape
+
+    def cell(value: Any) -> str:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return f'<td style="text-align: right">{value:,}</td>'
+        return f'<td style="text-align: left">{"" if value is None else escape(str(value))}</td>'
+
+    found = columns(rows)
+    head = "".join(f"<th>{escape(name)}</th>" for name in found)
+    body = "".join(f"<tr>{''.join(map(cell, line))}</tr>" for line in zip(*found.values(), strict=True))
+    return f"<table><caption>{escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

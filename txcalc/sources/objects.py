@@ -1,0 +1,68 @@
+"""A model from what Python holds: a description or a config as a dict, a config object or a module of transformers.
+
+Neither torch nor transformers is imported: an object of theirs exists only where they are.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from txcalc.errors import Fault, InputError, shown
+from txcalc.sources import huggingface
+from txcalc.sources.spec import STACK
+
+KINDS = (
+    "a name, a path, a dict (a description, or a config.json with its model_type), a config object or a module of "
+    "transformers, or a txcalc model"
+)
+
+
+def is_config(value: Mapping[Any, Any]) -> bool:
+    """Whether a dict is a config.json's content: it says its type or class, and has no table of a description."""
+    stacks = [value, *(value[key] for key in ("encoder", "decoder") if isinstance(value.get(key), Mapping))]
+    tables = {key for stack in stacks for key, inner in stack.items() if isinstance(inner, Mapping)}
+    return not tables & {*STACK} and ("model_type" in value or "architectures" in value)
+
+
+def plain(value: Any, where: str, depth: int = 0) -> Any:
+    """A dict as JSON or TOML would hold it. Errors: `InputError` for keys that are no text, and endless nesting."""
+    if depth > 60:
+        raise InputError(where, ["is nested too deep"])
+    if isinstance(value, Mapping):
+        if wrong := [key for key in value if not isinstance(key, str)]:
+            raise InputError(where, [f"has the key {shown(key)}, expected a text" for key in wrong])
+        return {key: plain(inner, where, depth + 1) for key, inner in value.items()}
+    return [plain(inner, where, depth + 1) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def made_by(value: object, library: str) -> bool:
+    """Whether the class of an object, or one that it inherits, comes from a library."""
+    return any(cls.__module__.split(".")[0] == library for cls in type(value).__mro__)
+
+
+def config(value: Any, ignore: Sequence[str] = (), cls: str = "") -> huggingface.Description:
+    """The description in a config object of transformers; `cls` is the class of the module that has it."""
+    data = json.loads(value.to_json_string(use_diff=False))
+    if cls:
+        data["architectures"] = [cls]
+    elif data.get("architectures") is None:
+        data.pop("architectures", None)
+    name = str(data.pop("_name_or_path", "") or "").rstrip("/").rpartition("/")[2]
+    return huggingface.describe(data, type(value).__name__, name, ignore)
+
+
+def module(value: Any, ignore: Sequence[str] = ()) -> tuple[huggingface.Description, int]:
+    """The description in a module's config, and how many parameters the module has, a shared one once. Errors:
+    `InputError` for what is no module or has no config."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.nn.Module):
+        raise InputError("source", [Fault("source", value, KINDS)])
+    if not made_by(getattr(value, "config", None), "transformers"):
+        raise InputError(
+            type(value).__name__, ["is a module without a config of transformers (txcalc.trace measures any module)"]
+        )
+    described = config(value.config, ignore, type(value).__name__)
+    return described, sum(weight.numel() for weight in value.parameters())

@@ -89,92 +89,150 @@ def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 causal_spans = (
     st.builds(Causal)
-    | st.builds(Window, st.integers(1, 60))
-    | st.builds(Chunks, st.integers(1, 60))
-    | st.builds(Selected, st.integers(1, 60))
+    | st.builds(Window, window=st.integers(1, 60))
+    | st.builds(Chunks, window=st.integers(1, 60))
+    | st.builds(Selected, top_k=st.integers(1, 60))
 )
-spans = causal_spans | st.builds(Full) | st.builds(Around, st.integers(1, 60)) | st.builds(Cross)
-linears = st.builds(Linear, sizes, sizes, flags, st.sampled_from(["yes", "no", "eager"]), flags, flags)
-norms = st.builds(Norm, sizes, st.sampled_from(["rms", "layer"]), flags, st.just(1e-6), sizes, flags, flags, flags)
-rotaries = st.builds(Rotary, sizes, sizes, st.just(10_000), sizes, flags)
-lookups = st.builds(Lookup, sizes, sizes, flags, flags)
-sums = st.builds(Sum, sizes, st.integers(1, 3))
-vectors = st.builds(Vector, sizes)
-patches = st.builds(Patches, sizes, sizes, sizes)
-convolutions = st.builds(Convolution, sizes, sizes, sizes, flags, flags, flags, st.integers(1, 3), flags)
-activation_leaves = st.builds(Activation, sizes, activations | st.just("xielu"), flags, st.sampled_from([None, 0.5]))
-relative_biases = st.builds(RelativeBias, sizes, sizes, sizes, flags)
-gates = st.builds(Gate, sizes, sizes, sizes, st.sampled_from(["sigmoid", "softplus"]))
-scales = st.builds(Scale, sizes, sizes)
-cores = st.builds(AttentionCore, sizes, sizes, sizes, sizes, spans, flags, flags, flags, borrowed=flags)
-latent_cores = st.builds(LatentCore, sizes, sizes, sizes, sizes, sizes, causal_spans)
-index_cores = st.builds(IndexCore, sizes, sizes, causal_spans)
+spans = causal_spans | st.builds(Full) | st.builds(Around, window=st.integers(1, 60)) | st.builds(Cross)
+linears = st.builds(
+    Linear,
+    d_in=sizes,
+    d_out=sizes,
+    bias=flags,
+    keeps=st.sampled_from(["yes", "no", "eager"]),
+    tied=flags,
+    borrowed=flags,
+)
+norms = st.builds(
+    Norm,
+    width=sizes,
+    form=st.sampled_from(["rms", "layer"]),
+    bias=flags,
+    eps=st.just(1e-6),
+    groups=sizes,
+    apart=flags,
+    weighted=flags,
+    offset=flags,
+)
+rotaries = st.builds(Rotary, heads=sizes, dims=sizes, theta=st.just(10_000), width=sizes, interleaved=flags)
+lookups = st.builds(Lookup, rows=sizes, width=sizes, added=flags, tied=flags)
+sums = st.builds(Sum, width=sizes, sums=st.integers(1, 3))
+vectors = st.builds(Vector, width=sizes)
+patches = st.builds(Patches, channels=sizes, size=sizes, width=sizes)
+convolutions = st.builds(
+    Convolution,
+    c_in=sizes,
+    c_out=sizes,
+    taps=sizes,
+    bias=flags,
+    depthwise=flags,
+    causal=flags,
+    stride=st.integers(1, 3),
+    keeps=flags,
+)
+activation_leaves = st.builds(
+    Activation, width=sizes, form=activations | st.just("xielu"), gated=flags, sparsity=st.sampled_from([None, 0.5])
+)
+relative_biases = st.builds(RelativeBias, buckets=sizes, n_heads=sizes, distance=sizes, bidirectional=flags)
+gates = st.builds(Gate, n_heads=sizes, d_v=sizes, gates=sizes, form=st.sampled_from(["sigmoid", "softplus"]))
+scales = st.builds(Scale, rows=sizes, used=sizes)
+cores = st.builds(
+    AttentionCore,
+    n_heads=sizes,
+    n_kv_heads=sizes,
+    d_qk=sizes,
+    d_v=sizes,
+    span=spans,
+    sinks=flags,
+    biased=flags,
+    distances=flags,
+    borrowed=flags,
+)
+latent_cores = st.builds(
+    LatentCore, n_heads=sizes, kv_rank=sizes, d_nope=sizes, d_rope=sizes, d_v=sizes, span=causal_spans
+)
+index_cores = st.builds(IndexCore, n_heads=sizes, width=sizes, span=causal_spans)
 
-disentangled_cores = st.builds(DisentangledCore, sizes, sizes, sizes, sizes, flags, flags, flags)
+disentangled_cores = st.builds(
+    DisentangledCore, n_heads=sizes, d_head=sizes, reach=sizes, distance=sizes, clipped=flags, c2p=flags, p2c=flags
+)
 
-layer_scales = st.builds(LayerScale, sizes)
+layer_scales = st.builds(LayerScale, width=sizes)
 
 axes = st.builds(Axis, st.just("tp"), st.integers(2, 9))
-rings = st.integers(1, 40), axes
-handed = st.integers(1, 40), axes, st.integers(1, 4)
-joins = {"gather": maybe(st.builds(AllGather, *rings)), "join": maybe(st.builds(AllReduce, *rings))}
-exchanges = st.builds(AllToAll, *handed, st.integers(1, 4), flags)
+rings = {"width": st.integers(1, 40), "axis": axes}
+handed = {**rings, "sharers": st.integers(1, 4)}
+joins = {"gather": maybe(st.builds(AllGather, **rings)), "join": maybe(st.builds(AllReduce, **rings))}
+exchanges = st.builds(AllToAll, **handed, choices=st.integers(1, 4), narrow=flags)
 
 LEAVES: dict[type, st.SearchStrategy[Any]] = {
-    AllGather: st.builds(AllGather, *rings),
-    AllReduce: st.builds(AllReduce, *rings),
+    AllGather: st.builds(AllGather, **rings),
+    AllReduce: st.builds(AllReduce, **rings),
     AllToAll: exchanges,
-    Receive: st.builds(Receive, *handed),
-    ReduceScatter: st.builds(ReduceScatter, *rings),
-    Send: st.builds(Send, *handed),
+    Receive: st.builds(Receive, **handed),
+    ReduceScatter: st.builds(ReduceScatter, **rings),
+    Send: st.builds(Send, **handed),
     Activation: activation_leaves,
     AttentionCore: cores,
-    BlockLinear: st.builds(BlockLinear, sizes, sizes, flags),
+    BlockLinear: st.builds(BlockLinear, n_heads=sizes, width=sizes, keeps=flags),
     Convolution: convolutions,
-    DecayScan: st.builds(DecayScan, sizes, sizes),
-    DeltaRule: st.builds(DeltaRule, *[sizes] * 5, st.sampled_from([None, -5.0]), flags),
+    DecayScan: st.builds(DecayScan, n_heads=sizes, d_head=sizes),
+    DeltaRule: st.builds(
+        DeltaRule,
+        n_heads=sizes,
+        n_key_heads=sizes,
+        d_key=sizes,
+        d_value=sizes,
+        decays=sizes,
+        bound=st.sampled_from([None, -5.0]),
+        signed=flags,
+    ),
     Gate: gates,
-    GatedRecurrence: st.builds(GatedRecurrence, sizes),
-    DifferentialCore: st.builds(DifferentialCore, sizes, sizes, sizes, sizes, causal_spans),
+    GatedRecurrence: st.builds(GatedRecurrence, channels=sizes),
+    DifferentialCore: st.builds(
+        DifferentialCore, n_heads=sizes, n_kv_heads=sizes, d_qk=sizes, d_v=sizes, span=causal_spans
+    ),
     DisentangledCore: disentangled_cores,
-    HeadScan: st.builds(HeadScan, sizes, sizes, sizes, sizes),
+    HeadScan: st.builds(HeadScan, heads=sizes, width=sizes, groups=sizes, states=sizes),
     IndexCore: index_cores,
     LatentCore: latent_cores,
     LayerScale: layer_scales,
     Linear: linears,
     Lookup: lookups,
-    Memory: st.builds(Memory, sizes),
-    Mix: st.builds(Mix, sizes, sizes),
+    Memory: st.builds(Memory, width=sizes),
+    Mix: st.builds(Mix, width=sizes, number=sizes),
     Norm: norms,
     Patches: patches,
-    Product: st.builds(Product, sizes, sizes),
+    Product: st.builds(Product, width=sizes, kept=sizes),
     RelativeBias: relative_biases,
     Rotary: rotaries,
     Scale: scales,
-    SelectiveScan: st.builds(SelectiveScan, sizes, sizes),
+    SelectiveScan: st.builds(SelectiveScan, channels=sizes, states=sizes),
     Sum: sums,
-    TokenShift: st.builds(TokenShift, sizes, st.sampled_from([("key",), ("key", "value")])),
-    Unused: st.builds(Unused, sizes, sizes, flags),
+    TokenShift: st.builds(TokenShift, width=sizes, uses=st.sampled_from([("key",), ("key", "value")])),
+    Unused: st.builds(Unused, d_in=sizes, d_out=sizes, bias=flags),
     Vector: vectors,
-    WeightedSum: st.builds(WeightedSum, sizes),
+    WeightedSum: st.builds(WeightedSum, channels=sizes),
 }
 
-feed_forwards = st.builds(FeedForward, sizes, sizes, flags, activations, flags, flags)
+feed_forwards = st.builds(
+    FeedForward, d_model=sizes, d_ff=sizes, gated=flags, activation=activations, bias=flags, keeps_input=flags
+)
 attentions = st.builds(
     Attention,
-    sizes,
-    sizes,
-    sizes,
-    sizes,
-    spans,
-    st.frozensets(st.sampled_from("qkvo")),
-    maybe(norms),
-    maybe(norms),
-    maybe(rotaries),
-    cores,
-    flags,
-    maybe(linears),
-    maybe(gates),
+    d_model=sizes,
+    n_heads=sizes,
+    n_kv_heads=sizes,
+    d_head=sizes,
+    span=spans,
+    biases=st.frozensets(st.sampled_from("qkvo")),
+    query_norm=maybe(norms),
+    key_norm=maybe(norms),
+    rotary=maybe(rotaries),
+    core=cores,
+    keeps_input=flags,
+    position=maybe(linears),
+    gate=maybe(gates),
     value_norm=maybe(norms),
     tied_kv=flags,
     lender=st.sampled_from([None, "a"]),
@@ -182,66 +240,108 @@ attentions = st.builds(
     value_scale=st.sampled_from([None, 0.5]),
     d_memory=maybe(sizes),
 )
-indexers = st.builds(Indexer, sizes, sizes, sizes, sizes, norms, rotaries, index_cores)
+indexers = st.builds(
+    Indexer, d_model=sizes, q_rank=sizes, n_heads=sizes, width=sizes, key_norm=norms, rotary=rotaries, core=index_cores
+)
 latent_attentions = st.builds(
     LatentAttention,
-    sizes,
-    sizes,
-    maybe(sizes),
-    sizes,
-    sizes,
-    sizes,
-    sizes,
-    flags,
-    st.just(1e-6),
-    maybe(rotaries),
-    latent_cores,
-    maybe(indexers),
-    maybe(gates),
+    d_model=sizes,
+    n_heads=sizes,
+    q_rank=maybe(sizes),
+    kv_rank=sizes,
+    d_nope=sizes,
+    d_rope=sizes,
+    d_v=sizes,
+    bias=flags,
+    norm_eps=st.just(1e-6),
+    rotary=maybe(rotaries),
+    core=latent_cores,
+    indexer=maybe(indexers),
+    gate=maybe(gates),
 )
-distance_tables = st.builds(DistanceTable, sizes, sizes, maybe(norms))
+distance_tables = st.builds(DistanceTable, rows=sizes, width=sizes, norm=maybe(norms))
 disentangled_attentions = st.builds(
     DisentangledAttention,
-    sizes,
-    sizes,
-    sizes,
-    st.frozensets(st.sampled_from("qkvo")),
-    maybe(linears),
-    maybe(linears),
-    disentangled_cores,
+    d_model=sizes,
+    n_heads=sizes,
+    d_head=sizes,
+    biases=st.frozensets(st.sampled_from("qkvo")),
+    distance_k=maybe(linears),
+    distance_q=maybe(linears),
+    core=disentangled_cores,
 )
-time_convolutions = st.builds(TimeConvolution, sizes, sizes, activations)
-short_convolutions = st.builds(ShortConvolution, sizes, sizes, flags)
+time_convolutions = st.builds(TimeConvolution, d_model=sizes, taps=sizes, activation=activations)
+short_convolutions = st.builds(ShortConvolution, d_model=sizes, taps=sizes, bias=flags)
 experts = st.builds(
     Experts,
-    sizes,
-    sizes,
-    sizes,
-    feed_forwards,
-    maybe(linears),
-    maybe(feed_forwards),
-    maybe(linears),
+    d_model=sizes,
+    n_experts=sizes,
+    top_k=sizes,
+    expert=feed_forwards,
+    router=maybe(linears),
+    shared=maybe(feed_forwards),
+    shared_gate=maybe(linears),
     latent=maybe(sizes),
     router_norm=maybe(norms),
     scales=maybe(scales),
     norm=maybe(norms),
-    correction=maybe(st.builds(Vector, sizes)),
+    correction=maybe(st.builds(Vector, width=sizes)),
 )
-mambas = st.builds(Mamba, sizes, sizes, sizes, sizes, sizes, flags, flags, st.sampled_from([None, 1e-6]))
-mamba2s = st.builds(Mamba2, *[sizes] * 6, flags, flags, st.sampled_from([None, 1e-5]))
+mambas = st.builds(
+    Mamba,
+    d_model=sizes,
+    d_inner=sizes,
+    d_state=sizes,
+    d_conv=sizes,
+    dt_rank=sizes,
+    bias=flags,
+    conv_bias=flags,
+    norm_eps=st.sampled_from([None, 1e-6]),
+)
+mamba2s = st.builds(
+    Mamba2,
+    d_model=sizes,
+    n_heads=sizes,
+    d_head=sizes,
+    n_groups=sizes,
+    d_state=sizes,
+    d_conv=sizes,
+    bias=flags,
+    conv_bias=flags,
+    norm_eps=st.sampled_from([None, 1e-5]),
+)
 delta_nets = st.builds(
     DeltaNet,
-    *[sizes] * 6,
-    flags,
-    st.sampled_from([None, -5.0]),
-    maybe(sizes),
-    st.sampled_from(["silu", "sigmoid"]),
-    st.just(1e-6),
-    flags,
+    d_model=sizes,
+    n_heads=sizes,
+    n_key_heads=sizes,
+    d_key=sizes,
+    d_value=sizes,
+    d_conv=sizes,
+    by_channel=flags,
+    bound=st.sampled_from([None, -5.0]),
+    rank=maybe(sizes),
+    gate=st.sampled_from(["silu", "sigmoid"]),
+    norm_eps=st.just(1e-6),
+    signed=flags,
 )
-griffins = st.builds(Griffin, sizes, sizes, sizes, sizes, flags, flags, activations)
-linear_attentions = st.builds(LinearAttention, sizes, sizes, sizes, activations, st.just(1e-6))
-time_mixes, channel_mixes = st.builds(TimeMix, sizes, sizes), st.builds(ChannelMix, sizes, sizes)
+griffins = st.builds(
+    Griffin,
+    d_model=sizes,
+    n_heads=sizes,
+    d_head=sizes,
+    d_conv=sizes,
+    bias=flags,
+    conv_bias=flags,
+    activation=activations,
+)
+linear_attentions = st.builds(
+    LinearAttention, d_model=sizes, n_heads=sizes, d_head=sizes, activation=activations, norm_eps=st.just(1e-6)
+)
+time_mixes, channel_mixes = (
+    st.builds(TimeMix, d_model=sizes, d_inner=sizes),
+    st.builds(ChannelMix, d_model=sizes, d_ff=sizes),
+)
 branches = st.builds(
     Branch,
     st.just("mixer"),
@@ -275,35 +375,43 @@ channels = st.builds(
     **joins,
 )
 joints = {"joint": st.just(("mixer", "channel")), "joint_norm": maybe(norms), "scaled": flags}
-laurels = st.builds(Laurel, sizes, sizes, norms)
-streams = st.builds(Streams, sizes, sizes, st.integers(0, 3), norms)
-stream_ends = st.builds(StreamEnds, sizes, st.integers(2, 5), flags)
+laurels = st.builds(Laurel, d_model=sizes, rank=sizes, norm=norms)
+streams = st.builds(Streams, width=sizes, number=sizes, active=st.integers(0, 3), norm=norms)
+stream_ends = st.builds(StreamEnds, width=sizes, number=st.integers(2, 5), first=flags)
 beside = {**joints, "laurel": maybe(laurels), "streams": maybe(streams)}
-blocks = st.builds(Block, sizes, st.tuples(branches, channels), flags, flags, maybe(norms), **beside)
+blocks = st.builds(
+    Block,
+    d_model=sizes,
+    branches=st.tuples(branches, channels),
+    parallel=flags,
+    norm_after_sum=flags,
+    shared_norm=maybe(norms),
+    **beside,
+)
 embeddings = st.builds(
     Embedding,
-    sizes,
-    maybe(lookups),
-    maybe(patches),
-    maybe(vectors),
-    st.lists(convolutions, max_size=2).map(tuple),
-    activations,
-    maybe(lookups),
-    maybe(sums),
-    maybe(lookups),
-    maybe(norms),
-    maybe(linears),
-    st.sampled_from([None, 2.0]),
+    width=sizes,
+    tokens=maybe(lookups),
+    patches=maybe(patches),
+    class_token=maybe(vectors),
+    convolutions=st.lists(convolutions, max_size=2).map(tuple),
+    activation=activations,
+    positions=maybe(lookups),
+    fixed=maybe(sums),
+    types=maybe(lookups),
+    norm=maybe(norms),
+    projection=maybe(linears),
+    scale=st.sampled_from([None, 2.0]),
 )
-layer_inputs = st.builds(LayerInputs, sizes, sizes, lookups, linears, norms)
+layer_inputs = st.builds(LayerInputs, width=sizes, count=sizes, tokens=lookups, projection=linears, norm=norms)
 heads = st.builds(
     Head,
-    maybe(linears),
-    maybe(linears),
-    maybe(activation_leaves),
-    maybe(norms),
-    flags,
-    st.sampled_from(["head", "other"]),
+    projection=maybe(linears),
+    transform=maybe(linears),
+    activation=maybe(activation_leaves),
+    norm=maybe(norms),
+    one=flags,
+    kind=st.sampled_from(["head", "other"]),
 )
 
 
@@ -321,17 +429,17 @@ def groups(draw: st.DrawFn) -> tuple[LayerGroup, ...]:
 
 stacks = st.builds(
     Stack,
-    sizes,
-    maybe(embeddings),
-    maybe(relative_biases),
-    groups(),
-    maybe(norms),
-    maybe(heads),
-    maybe(heads),
-    maybe(distance_tables),
-    maybe(layer_inputs),
-    maybe(stream_ends),
-    maybe(stream_ends),
+    d_model=sizes,
+    embedding=maybe(embeddings),
+    relative_bias=maybe(relative_biases),
+    groups=groups(),
+    final_norm=maybe(norms),
+    pooler=maybe(heads),
+    head=maybe(heads),
+    distances=maybe(distance_tables),
+    layer_inputs=maybe(layer_inputs),
+    spread=maybe(stream_ends),
+    merge=maybe(stream_ends),
 )
 
 COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
@@ -342,15 +450,15 @@ COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
     DisentangledAttention: disentangled_attentions,
     DistanceTable: distance_tables,
     Embedding: embeddings,
-    EncoderDecoder: st.builds(EncoderDecoder, stacks, stacks),
+    EncoderDecoder: st.builds(EncoderDecoder, encoder=stacks, decoder=stacks),
     Experts: experts,
     FeedForward: feed_forwards,
-    FixedLength: st.builds(FixedLength, stacks, st.integers(2, 40)),
+    FixedLength: st.builds(FixedLength, stack=stacks, positions=st.integers(2, 40)),
     Griffin: griffins,
     Head: heads,
     Indexer: indexers,
     Laurel: laurels,
-    LayerInput: st.builds(LayerInput, sizes, sizes, activations),
+    LayerInput: st.builds(LayerInput, d_model=sizes, width=sizes, activation=activations),
     LayerInputs: layer_inputs,
     LatentAttention: latent_attentions,
     LinearAttention: linear_attentions,

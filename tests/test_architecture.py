@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from strategies import LEAVES
+from strategies import COMPOSITES, LEAVES
 
 import txcalc
 from txcalc.parts import (
@@ -119,6 +120,46 @@ def test_a_planted_test_of_a_type_is_noticed(tmp_path: Path) -> None:
     planted = tmp_path / "planted.py"
     planted.write_text("def width(part):\n    return part.width if isinstance(part, Linear) else type(part) is Norm\n")
     assert sorted(types_asked(planted)) == ["isinstance(part, Linear)", "type(part)"]
+
+
+def neither_abstract_nor_final(folder: Path) -> list[str]:
+    """Classes of parts that others inherit from and that are made too, or that others may yet inherit from."""
+    trees = [ast.parse(path.read_text()) for path in sorted(folder.glob("*.py"))]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    made = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    classes = {
+        node.name: ([ast.unparse(base) for base in node.bases], {ast.unparse(how) for how in node.decorator_list})
+        for node in nodes
+        if isinstance(node, ast.ClassDef)
+    }
+    bases = {base for inherited, _ in classes.values() for base in inherited}
+    return [
+        name
+        for name, (_, how) in classes.items()
+        if "frozen" in how and (("final" in how) == (name in bases) or (name in bases and name in made))
+    ]
+
+
+def test_a_part_is_abstract_or_final() -> None:
+    assert neither_abstract_nor_final(PACKAGE / "parts") == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "@frozen\nclass Core: pass",
+        "@final\n@frozen\nclass Core: pass\n@final\n@frozen\nclass Other(Core): pass",
+        "@frozen\nclass Core: pass\n@final\n@frozen\nclass Other(Core): pass\nCore()",
+    ],
+)
+def test_a_planted_class_that_is_neither_is_noticed(planted: str, tmp_path: Path) -> None:
+    (tmp_path / "planted.py").write_text(planted)
+    assert neither_abstract_nor_final(tmp_path) == ["Core"]
+
+
+@pytest.mark.parametrize("part", [*LEAVES, *COMPOSITES], ids=lambda part: part.__name__)
+def test_what_a_part_is_made_of_is_named(part: type) -> None:
+    assert {field.kw_only for field in dataclasses.fields(part)} <= {True}
 
 
 def loaded(code: str) -> set[str]:

@@ -100,7 +100,7 @@ def test_chinchilla() -> None:
 def test_feed_forward_with_biases() -> None:
     """Vaswani et al. 2017, equation 2: max(0, x·W1 + b1)·W2 + b2."""
     work = Workload(2, 5, 0, 5)
-    ledger = walk(FeedForward(8, 32, False, "relu", True), work)
+    ledger = walk(FeedForward(d_model=8, d_ff=32, gated=False, activation="relu", bias=True), work)
     assert ledger.total("params") == 8 * 32 + 32 + 32 * 8 + 8
     assert ledger.total("flops") == 2 * 10 * (8 * 32 + 32 * 8)
     assert ledger.total("flops_other") == 10 * (32 + 32 + 8)  # two biases, and a comparison a hidden element
@@ -197,9 +197,9 @@ def test_sound_is_halved_by_the_second_convolution() -> None:
 
 MASKS: dict[str, tuple[Span, Callable[[int, int], bool]]] = {
     "causal": (Causal(), lambda i, j: j <= i),
-    "window": (Window(4), lambda i, j: 0 <= i - j < 4),
-    "window of one": (Window(1), lambda i, j: i == j),
-    "wide window": (Window(99), lambda i, j: j <= i),
+    "window": (Window(window=4), lambda i, j: 0 <= i - j < 4),
+    "window of one": (Window(window=1), lambda i, j: i == j),
+    "wide window": (Window(window=99), lambda i, j: j <= i),
 }
 
 
@@ -223,14 +223,14 @@ def test_visible_pairs_one_by_one(name: str, past: int, tokens: int) -> None:
 @pytest.mark.parametrize("tokens", [1, 3, 4, 5, 9])
 def test_visible_pairs_of_chunks_one_by_one(past: int, tokens: int) -> None:
     seen = [(i, j) for i in range(past, past + tokens) for j in range(i + 1) if i // 4 == j // 4]
-    assert Chunks(4).visible(Workload(1, tokens, past, tokens)) == len(seen)
+    assert Chunks(window=4).visible(Workload(1, tokens, past, tokens)) == len(seen)
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 9])
 def test_visible_pairs_around_one_by_one(tokens: int) -> None:
     seen = [(i, j) for i in range(tokens) for j in range(tokens) if abs(i - j) < 3]
-    assert Around(3).visible(Workload(1, tokens, 0, tokens)) == len(seen)
-    assert Around(3).keys(Workload(1, tokens, 0, tokens)) == tokens
+    assert Around(window=3).visible(Workload(1, tokens, 0, tokens)) == len(seen)
+    assert Around(window=3).keys(Workload(1, tokens, 0, tokens)) == tokens
 
 
 def test_encoders_and_cross_attention_see_everything() -> None:

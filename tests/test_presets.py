@@ -15,7 +15,7 @@ import pytest
 
 import txcalc
 from txcalc.ledger import KINDS, Entry, Ledger
-from txcalc.parts.attention import Window
+from txcalc.parts.attention import Windowed
 from txcalc.parts.linear import Convolution
 from txcalc.parts.recurrent import SelectiveScan
 from txcalc.sources import presets
@@ -147,7 +147,7 @@ def test_flops_of_recurrent_mixers_by_module(name: str, point: str) -> None:
 def held_by_transformers(entry: Entry, tokens: int) -> int:
     """The elements transformers holds where we count `entry.cache`."""
     span = getattr(entry.leaf, "span", None)
-    if isinstance(span, Window) and tokens >= span.window:  # it keeps W − 1 of the W tokens
+    if isinstance(span, Windowed) and tokens >= span.window:  # it keeps W − 1 of the W tokens
         return entry.cache // span.window * (span.window - 1)
     return entry.cache
 

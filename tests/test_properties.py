@@ -95,15 +95,19 @@ def test_masked_is_never_more_than_dense(raw: dict[str, Any], tokens: int, past:
 def test_one_expert_without_a_router_is_a_feed_forward(
     width: int, inner: int, gated: bool, bias: bool, work: Workload
 ) -> None:
-    channel = FeedForward(width, inner, gated, "silu", bias)
-    assert figures(walk(Experts(width, 1, 1, channel, None, None), work)) == figures(walk(channel, work))
+    channel = FeedForward(d_model=width, d_ff=inner, gated=gated, activation="silu", bias=bias)
+    assert figures(
+        walk(Experts(d_model=width, n_experts=1, top_k=1, expert=channel, router=None, shared=None), work)
+    ) == figures(walk(channel, work))
 
 
 @given(expert_tables(), workloads)
 def test_all_experts_chosen_are_so_many_feed_forwards(table: dict[str, Any], work: Workload) -> None:
     number = table["n_experts"]
-    channel = FeedForward(8, table["d_ff"], table["gated"], "silu", table["bias"])
-    all_of_them = figures(walk(Experts(8, number, number, channel, None, None), work))
+    channel = FeedForward(d_model=8, d_ff=table["d_ff"], gated=table["gated"], activation="silu", bias=table["bias"])
+    all_of_them = figures(
+        walk(Experts(d_model=8, n_experts=number, top_k=number, expert=channel, router=None, shared=None), work)
+    )
     one = figures(walk(channel, work))
     for quantity in set(QUANTITIES) - {"bytes"}:
         assert all_of_them[quantity] == number * one[quantity], quantity

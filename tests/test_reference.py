@@ -243,7 +243,9 @@ def test_a_window_sees_as_many_tokens_as_it_says() -> None:
         assert (not torch.equal(net(other)[:, -1], before)) == moved
 
 
-@pytest.mark.parametrize("span", [Causal(), Window(4), Chunks(4), Around(3)], ids=lambda span: type(span).__name__)
+@pytest.mark.parametrize(
+    "span", [Causal(), Window(window=4), Chunks(window=4), Around(window=3)], ids=lambda span: type(span).__name__
+)
 def test_a_mask_lets_through_as_many_pairs_as_the_span_counts(span: Any) -> None:
     core = reference.attention.Core(span, 1.0)
     for past, tokens in ((0, 1), (0, 3), (0, 11), (2, 3), (7, 6), (9, 1)):

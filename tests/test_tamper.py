@@ -105,61 +105,115 @@ def row(part: Any, work: Workload = WORK, **pinned: Any) -> Any:
 
 
 def relu(width: int) -> FeedForward:
-    return FeedForward(11, width, False, "relu", False)
+    return FeedForward(d_model=11, d_ff=width, gated=False, activation="relu", bias=False)
 
 
 def relu_block(width: int) -> Block:
-    return Block(11, (Branch("x", relu(width), None, None, None),))
+    return Block(d_model=11, branches=(Branch("x", relu(width), None, None, None),))
 
 
-EXPERTS = Experts(11, 7, 2, relu(13), Linear(11, 7, False), relu(5), Linear(11, 1, False))
-RMS = Norm(11, "rms", False, 0)
+EXPERTS = Experts(
+    d_model=11,
+    n_experts=7,
+    top_k=2,
+    expert=relu(13),
+    router=Linear(d_in=11, d_out=7, bias=False),
+    shared=relu(5),
+    shared_gate=Linear(d_in=11, d_out=1, bias=False),
+)
+RMS = Norm(width=11, form="rms", bias=False, eps=0)
 
-KEY_NORM = Norm(13, "layer", True, 0, keeps=False)
-INDEXER = Indexer(11, 7, 4, 13, KEY_NORM, Rotary(5, 2, 0, 13), IndexCore(4, 13, Causal()))
+KEY_NORM = Norm(width=13, form="layer", bias=True, eps=0, keeps=False)
+INDEXER = Indexer(
+    d_model=11,
+    q_rank=7,
+    n_heads=4,
+    width=13,
+    key_norm=KEY_NORM,
+    rotary=Rotary(heads=5, dims=2, theta=0, width=13),
+    core=IndexCore(n_heads=4, width=13, span=Causal()),
+)
 ROWS = {
     # 11 → 13
-    "linear": row(Linear(11, 13, False), params=143, flops=2 * 6 * 143, traffic=(143, 6 * 24, 0), saved=66),
+    "linear": row(
+        Linear(d_in=11, d_out=13, bias=False), params=143, flops=2 * 6 * 143, traffic=(143, 6 * 24, 0), saved=66
+    ),
     "linear, bias": row(
-        Linear(11, 13, True), params=156, flops=2 * 6 * 143, flops_other=78, traffic=(156, 6 * 24, 0), saved=66
+        Linear(d_in=11, d_out=13, bias=True),
+        params=156,
+        flops=2 * 6 * 143,
+        flops_other=78,
+        traffic=(156, 6 * 24, 0),
+        saved=66,
     ),
-    "linear, tied": row(Linear(11, 13, False, tied=True), flops=2 * 6 * 143, traffic=(143, 6 * 24, 0), saved=66),
+    "linear, tied": row(
+        Linear(d_in=11, d_out=13, bias=False, tied=True), flops=2 * 6 * 143, traffic=(143, 6 * 24, 0), saved=66
+    ),
     "linear, borrowed": row(
-        Linear(11, 13, True, borrowed=True), flops=2 * 6 * 143, flops_other=78, traffic=(156, 6 * 24, 0), saved=66
+        Linear(d_in=11, d_out=13, bias=True, borrowed=True),
+        flops=2 * 6 * 143,
+        flops_other=78,
+        traffic=(156, 6 * 24, 0),
+        saved=66,
     ),
-    "linear, input kept elsewhere": row(Linear(11, 13, False, "no"), params=143, flops=1716, traffic=(143, 144, 0)),
-    "linear, after a fused kernel": row(Linear(11, 13, False, "eager"), params=143, flops=1716, traffic=(143, 144, 0)),
+    "linear, input kept elsewhere": row(
+        Linear(d_in=11, d_out=13, bias=False, keeps="no"), params=143, flops=1716, traffic=(143, 144, 0)
+    ),
+    "linear, after a fused kernel": row(
+        Linear(d_in=11, d_out=13, bias=False, keeps="eager"), params=143, flops=1716, traffic=(143, 144, 0)
+    ),
     "linear, after the matrix": row(
-        Linear(11, 13, False, "eager"), EAGER, params=143, flops=1716, traffic=(143, 144, 0), saved=66
+        Linear(d_in=11, d_out=13, bias=False, keeps="eager"),
+        EAGER,
+        params=143,
+        flops=1716,
+        traffic=(143, 144, 0),
+        saved=66,
     ),
     # 11 rows of 13
-    "lookup": row(Lookup(11, 13), params=143, traffic=(78, 78, 0)),
-    "lookup, added": row(Lookup(11, 13, True), params=143, flops_other=78, traffic=(78, 78, 0)),
-    "lookup, tied": row(Lookup(11, 13, tied=True), traffic=(78, 78, 0)),
+    "lookup": row(Lookup(rows=11, width=13), params=143, traffic=(78, 78, 0)),
+    "lookup, added": row(Lookup(rows=11, width=13, added=True), params=143, flops_other=78, traffic=(78, 78, 0)),
+    "lookup, tied": row(Lookup(rows=11, width=13, tied=True), traffic=(78, 78, 0)),
     # 11 wide
     "rms": row(RMS, params=11, flops_other=4 * 66, traffic=(11, 132, 0), saved=66),
-    "layer norm": row(Norm(11, "layer", True, 0), params=22, flops_other=7 * 66, traffic=(22, 132, 0), saved=66),
+    "layer norm": row(
+        Norm(width=11, form="layer", bias=True, eps=0), params=22, flops_other=7 * 66, traffic=(22, 132, 0), saved=66
+    ),
     "layer norm, no bias": row(
-        Norm(11, "layer", False, 0), params=11, flops_other=6 * 66, traffic=(11, 132, 0), saved=66
+        Norm(width=11, form="layer", bias=False, eps=0), params=11, flops_other=6 * 66, traffic=(11, 132, 0), saved=66
     ),
     "norm of 5 heads": row(
-        Norm(11, "rms", False, 0, 5), params=11, flops_other=4 * 330, traffic=(11, 660, 0), saved=330
+        Norm(width=11, form="rms", bias=False, eps=0, groups=5),
+        params=11,
+        flops_other=4 * 330,
+        traffic=(11, 660, 0),
+        saved=330,
     ),
     "norm apart": row(
-        Norm(11, "rms", False, 0, 5, True), params=55, flops_other=4 * 330, traffic=(55, 660, 0), saved=330
+        Norm(width=11, form="rms", bias=False, eps=0, groups=5, apart=True),
+        params=55,
+        flops_other=4 * 330,
+        traffic=(55, 660, 0),
+        saved=330,
     ),
     "norm, no weight": row(
-        Norm(11, "rms", False, 0, weighted=False), flops_other=4 * 66, traffic=(0, 132, 0), saved=66
+        Norm(width=11, form="rms", bias=False, eps=0, weighted=False), flops_other=4 * 66, traffic=(0, 132, 0), saved=66
     ),
-    "layer scale": row(LayerScale(11), params=11, flops_other=66, traffic=(11, 132, 0), saved=66),
-    "gelu": row(Activation(11, "gelu", False), flops_other=5 * 66, traffic=(0, 132, 0), saved=66),
-    "relu": row(Activation(11, "relu", False), flops_other=66, traffic=(0, 132, 0), saved=66),
-    "silu, gated": row(Activation(11, "silu", True), flops_other=5 * 66, traffic=(0, 132 + 198, 0), saved=3 * 66),
-    "xielu": row(Activation(11, "xielu", False), params=2, flops_other=6 * 66, traffic=(2, 132, 0), saved=66),
-    "relu, gated": row(Activation(11, "relu", True), flops_other=2 * 66, traffic=(0, 330, 0), saved=2 * 66),
+    "layer scale": row(LayerScale(width=11), params=11, flops_other=66, traffic=(11, 132, 0), saved=66),
+    "gelu": row(Activation(width=11, form="gelu", gated=False), flops_other=5 * 66, traffic=(0, 132, 0), saved=66),
+    "relu": row(Activation(width=11, form="relu", gated=False), flops_other=66, traffic=(0, 132, 0), saved=66),
+    "silu, gated": row(
+        Activation(width=11, form="silu", gated=True), flops_other=5 * 66, traffic=(0, 132 + 198, 0), saved=3 * 66
+    ),
+    "xielu": row(
+        Activation(width=11, form="xielu", gated=False), params=2, flops_other=6 * 66, traffic=(2, 132, 0), saved=66
+    ),
+    "relu, gated": row(
+        Activation(width=11, form="relu", gated=True), flops_other=2 * 66, traffic=(0, 330, 0), saved=2 * 66
+    ),
     # 11 → 13 channels, 5 taps, two steps in for one out
     "convolution": row(
-        Convolution(11, 13, 5, True, False, False, 2),
+        Convolution(c_in=11, c_out=13, taps=5, bias=True, depthwise=False, causal=False, stride=2),
         params=5 * 143 + 13,
         flops=2 * 6 * 5 * 143,
         flops_other=78,
@@ -167,7 +221,7 @@ ROWS = {
         saved=132,
     ),
     "convolution of a mixer": row(
-        Convolution(11, 11, 5, False, True, True),
+        Convolution(c_in=11, c_out=11, taps=5, bias=False, depthwise=True, causal=True),
         params=55,
         flops=2 * 6 * 55,
         traffic=(55, 6 * 22, 0),
@@ -176,35 +230,42 @@ ROWS = {
     ),
     # 3 channels, squares of 5 × 5, 11 wide
     "patches": row(
-        Patches(3, 5, 11),
+        Patches(channels=3, size=5, width=11),
         params=75 * 11 + 11,
         flops=2 * 6 * 75 * 11,
         flops_other=66,
         traffic=(75 * 11 + 11, 6 * (75 + 11), 0),
         saved=6 * 75,
     ),
-    "two sums": row(Sum(11, 2), flops_other=132, traffic=(0, 3 * 132, 0)),
+    "two sums": row(Sum(width=11, sums=2), flops_other=132, traffic=(0, 3 * 132, 0)),
     "norm of what a kernel keeps": row(
-        Norm(11, "rms", False, 0, fused=True), params=11, flops_other=264, traffic=(11, 132, 0)
+        Norm(width=11, form="rms", bias=False, eps=0, fused=True), params=11, flops_other=264, traffic=(11, 132, 0)
     ),
     "feed-forward, a norm before down": row(
-        FeedForward(11, 13, False, "relu", False, inner_norm=Norm(13, "rms", False, 0)),
+        FeedForward(
+            d_model=11,
+            d_ff=13,
+            gated=False,
+            activation="relu",
+            bias=False,
+            inner_norm=Norm(width=13, form="rms", bias=False, eps=0),
+        ),
         params=286 + 13,
         flops=2 * 6 * 286,
         flops_other=6 * (13 + 52),
         traffic=(286 + 13, 6 * (2 * 24 + 26 + 26), 0),
         saved=6 * (11 + 13 + 13),
     ),
-    "unused": row(Unused(11, 13), params=156),
-    "unused table": row(Unused(11, 13, False), params=143),
-    "vector": row(Vector(11), params=11),
-    "memory": row(Memory(11), saved=66),
+    "unused": row(Unused(d_in=11, d_out=13), params=156),
+    "unused table": row(Unused(d_in=11, d_out=13, bias=False), params=143),
+    "vector": row(Vector(width=11), params=11),
+    "memory": row(Memory(width=11), saved=66),
     # 5 heads of 11, of which one rotates 4
-    "rotary": row(Rotary(5, 4, 0, 11), flops_other=3 * 120, traffic=(0, 240, 0)),
-    "relative bias": row(RelativeBias(11, 5, 0, True), params=55),
+    "rotary": row(Rotary(heads=5, dims=4, theta=0, width=11), flops_other=3 * 120, traffic=(0, 240, 0)),
+    "relative bias": row(RelativeBias(buckets=11, n_heads=5, distance=0, bidirectional=True), params=55),
     # 6 query heads, 2 key/value heads; 11 wide, values 13
     "core": row(
-        AttentionCore(6, 2, 11, 13, Causal()),
+        AttentionCore(n_heads=6, n_kv_heads=2, d_qk=11, d_v=13, span=Causal()),
         flops=2 * 12 * 3 * 8 * 24,
         flops_masked=2 * 12 * 21 * 24,
         flops_other=5 * 12 * 24,
@@ -213,7 +274,7 @@ ROWS = {
         cache=(48, 0, 8 * 48),
     ),
     "core, matrix kept, sinks, bias": row(
-        AttentionCore(6, 2, 11, 13, Causal(), True, True),
+        AttentionCore(n_heads=6, n_kv_heads=2, d_qk=11, d_v=13, span=Causal(), sinks=True, biased=True),
         EAGER,
         params=6,
         flops=2 * 12 * 3 * 8 * 24,
@@ -224,7 +285,7 @@ ROWS = {
         cache=(48, 0, 8 * 48),
     ),
     "core, matrix kept, soft cap": row(  # the scores before and after
-        AttentionCore(6, 2, 11, 13, Causal(), softcap=50.0),
+        AttentionCore(n_heads=6, n_kv_heads=2, d_qk=11, d_v=13, span=Causal(), softcap=50.0),
         EAGER,
         flops=2 * 12 * 3 * 8 * 24,
         flops_masked=2 * 12 * 21 * 24,
@@ -234,7 +295,7 @@ ROWS = {
         cache=(48, 0, 8 * 48),
     ),
     "core, keys and values of another layer": row(
-        AttentionCore(6, 2, 11, 13, Causal(), borrowed=True),
+        AttentionCore(n_heads=6, n_kv_heads=2, d_qk=11, d_v=13, span=Causal(), borrowed=True),
         flops=2 * 12 * 3 * 8 * 24,
         flops_masked=2 * 12 * 21 * 24,
         flops_other=5 * 12 * 24,
@@ -242,7 +303,7 @@ ROWS = {
         saved=6 * 6 * 11 + 6 * 6 * 13,
     ),
     "differential core": row(  # twice 6 heads of 11, on twice 2 key/value heads; 3 a result
-        DifferentialCore(6, 2, 11, 11, Causal()),
+        DifferentialCore(n_heads=6, n_kv_heads=2, d_qk=11, d_v=11, span=Causal()),
         params=44,
         flops=2 * 24 * 3 * 8 * 22,
         flops_masked=2 * 24 * 21 * 22,
@@ -252,7 +313,7 @@ ROWS = {
         cache=(44, 0, 8 * 44),
     ),
     "differential core, matrix kept": row(
-        DifferentialCore(6, 2, 11, 11, Causal()),
+        DifferentialCore(n_heads=6, n_kv_heads=2, d_qk=11, d_v=11, span=Causal()),
         EAGER,
         params=44,
         flops=2 * 24 * 3 * 8 * 22,
@@ -263,7 +324,7 @@ ROWS = {
         cache=(44, 0, 8 * 44),
     ),
     "core with distances": row(
-        AttentionCore(6, 2, 11, 13, Causal(), distances=True),
+        AttentionCore(n_heads=6, n_kv_heads=2, d_qk=11, d_v=13, span=Causal(), distances=True),
         flops=2 * 12 * 3 * 8 * (11 + 24),
         flops_masked=2 * 12 * 21 * (11 + 24),
         flops_other=5 * 12 * 24,
@@ -272,7 +333,7 @@ ROWS = {
         cache=(48, 0, 8 * 48),
     ),
     "core, window of 4": row(  # the first new token sees 3 cached ones: 6 keys; 4 pairs a token
-        AttentionCore(6, 2, 11, 13, Window(4)),
+        AttentionCore(n_heads=6, n_kv_heads=2, d_qk=11, d_v=13, span=Window(window=4)),
         flops=2 * 12 * 3 * 6 * 24,
         flops_masked=2 * 12 * 12 * 24,
         flops_other=5 * 12 * 18,
@@ -281,7 +342,7 @@ ROWS = {
         cache=(0, 4 * 48, 4 * 48),
     ),
     "core, window not yet full": row(
-        AttentionCore(6, 2, 11, 13, Window(23)),
+        AttentionCore(n_heads=6, n_kv_heads=2, d_qk=11, d_v=13, span=Window(window=23)),
         flops=2 * 12 * 3 * 8 * 24,
         flops_masked=2 * 12 * 21 * 24,
         flops_other=5 * 12 * 24,
@@ -290,7 +351,7 @@ ROWS = {
         cache=(0, 23 * 48, 8 * 48),
     ),
     "core of an encoder": row(
-        AttentionCore(6, 6, 11, 13, Full()),
+        AttentionCore(n_heads=6, n_kv_heads=6, d_qk=11, d_v=13, span=Full()),
         PROMPT,
         flops=2 * 12 * 9 * 24,
         flops_other=5 * 12 * 9,
@@ -298,7 +359,7 @@ ROWS = {
         saved=6 * 6 * 11 + 6 * 6 * 24 + 6 * 6 * 13,
     ),
     "core across": row(
-        AttentionCore(6, 2, 11, 13, Cross()),
+        AttentionCore(n_heads=6, n_kv_heads=2, d_qk=11, d_v=13, span=Cross()),
         flops=2 * 12 * 21 * 24,
         flops_other=5 * 12 * 21,
         traffic=(0, 6 * 6 * 24, 2 * 2 * 7 * 24),
@@ -307,7 +368,7 @@ ROWS = {
     ),
     # 6 heads, latent 17, unrotated 5, rotated 2, values 13
     "latent core": row(
-        LatentCore(6, 17, 5, 2, 13, Causal()),
+        LatentCore(n_heads=6, kv_rank=17, d_nope=5, d_rope=2, d_v=13, span=Causal()),
         flops=2 * 12 * 24 * 20,
         flops_masked=2 * 12 * 21 * 20,
         flops_other=5 * 12 * 24,
@@ -316,7 +377,7 @@ ROWS = {
         cache=(19, 0, 8 * 19),
     ),
     "latent core, matrix kept": row(
-        LatentCore(6, 17, 5, 2, 13, Causal()),
+        LatentCore(n_heads=6, kv_rank=17, d_nope=5, d_rope=2, d_v=13, span=Causal()),
         EAGER,
         flops=2 * 12 * 24 * 20,
         flops_masked=2 * 12 * 21 * 20,
@@ -326,7 +387,7 @@ ROWS = {
         cache=(19, 0, 8 * 19),
     ),
     "latent core, absorbed": row(
-        LatentCore(6, 17, 5, 2, 13, Causal()),
+        LatentCore(n_heads=6, kv_rank=17, d_nope=5, d_rope=2, d_v=13, span=Causal()),
         ABSORBED,
         flops=2 * 12 * 24 * (19 + 17),
         flops_masked=2 * 12 * 21 * (19 + 17),
@@ -337,7 +398,7 @@ ROWS = {
     ),
     # 7 keys a query: 6, 7 and 7
     "latent core, keys selected": row(
-        LatentCore(6, 17, 5, 2, 13, Selected(7)),
+        LatentCore(n_heads=6, kv_rank=17, d_nope=5, d_rope=2, d_v=13, span=Selected(top_k=7)),
         flops=2 * 12 * 24 * 20,
         flops_masked=2 * 12 * 20 * 20,
         flops_other=5 * 12 * 24,
@@ -347,7 +408,7 @@ ROWS = {
     ),
     # 3 queries read 6 latents of 8 at most
     "latent core, keys selected, absorbed": row(
-        LatentCore(6, 17, 5, 2, 13, Selected(2)),
+        LatentCore(n_heads=6, kv_rank=17, d_nope=5, d_rope=2, d_v=13, span=Selected(top_k=2)),
         ABSORBED,
         flops=2 * 12 * 24 * (19 + 17),
         flops_masked=2 * 12 * 6 * (19 + 17),
@@ -358,7 +419,7 @@ ROWS = {
     ),
     # 4 heads of 13
     "index core": row(
-        IndexCore(4, 13, Causal()),
+        IndexCore(n_heads=4, width=13, span=Causal()),
         flops=2 * 2 * 24 * 4 * 14,
         flops_masked=2 * 2 * 21 * 4 * 14,
         flops_other=2 * 4 * 24 + 6 * 4,
@@ -367,14 +428,14 @@ ROWS = {
     ),
     # 5 heads of 11, 13 distances on either side
     "disentangled core": row(
-        DisentangledCore(5, 11, 13, 13, False, True, True),
+        DisentangledCore(n_heads=5, d_head=11, reach=13, distance=13, clipped=False, c2p=True, p2c=True),
         flops=2 * 10 * 3 * 11 * (3 + 3 + 26 + 26),
         flops_other=10 * 9 * (5 + 1 + 1),
         traffic=(0, 4 * 330 + 2 * (330 + 5 * 26 * 11 + 10 * 3 * 26), 0),
         saved=3 * 330 + 2 * (330 + 30 * 26) + 330,
     ),
     "disentangled core, the matrix kept": row(
-        DisentangledCore(5, 11, 13, 13, False, True, True),
+        DisentangledCore(n_heads=5, d_head=11, reach=13, distance=13, clipped=False, c2p=True, p2c=True),
         EAGER,
         flops=2 * 10 * 3 * 11 * (3 + 3 + 26 + 26),
         flops_other=10 * 9 * (5 + 1 + 1),
@@ -382,7 +443,7 @@ ROWS = {
         saved=3 * 330 + 2 * (330 + 30 * 26) + 90,
     ),
     "disentangled core, distances of 3 tokens": row(
-        DisentangledCore(5, 11, 13, 13, True, False, True),
+        DisentangledCore(n_heads=5, d_head=11, reach=13, distance=13, clipped=True, c2p=False, p2c=True),
         flops=2 * 10 * 3 * 11 * (3 + 3 + 6),
         flops_other=10 * 9 * (5 + 1),
         traffic=(0, 4 * 330 + 330 + 5 * 6 * 11 + 10 * 3 * 6, 0),
@@ -390,7 +451,7 @@ ROWS = {
     ),
     # 11 channels, 5 states
     "scan": row(
-        SelectiveScan(11, 5),
+        SelectiveScan(channels=11, states=5),
         params=66,
         flops_other=6 * 11 * (8 * 5 + 9),
         traffic=(66, 6 * (44 + 10), 2 * 2 * 55),
@@ -399,7 +460,7 @@ ROWS = {
     ),
     # 3 heads of 11, 1 group, 5 states
     "scan by heads": row(
-        HeadScan(3, 11, 1, 5),
+        HeadScan(heads=3, width=11, groups=1, states=5),
         params=9,
         flops_other=6 * (33 * (5 * 5 + 3) + 3 * 5),
         traffic=(9, 6 * (66 + 10 + 3), 2 * 2 * 165),
@@ -408,7 +469,7 @@ ROWS = {
     ),
     # 3 heads of 7 on 1 of 5, 1 decay a head, or 5
     "delta rule": row(
-        DeltaRule(3, 1, 5, 7, 1),
+        DeltaRule(n_heads=3, n_key_heads=1, d_key=5, d_value=7, decays=1),
         params=3 + 3,
         flops_other=6 * (105 * 7 + 21 * 2 + 5 * 7 + 3 * 3 + 3 * 5),
         traffic=(6, 6 * (10 + 42 + 3 + 3), 2 * 2 * 105),
@@ -416,7 +477,7 @@ ROWS = {
         cache=(0, 105, 105),
     ),
     "delta rule by channel": row(
-        DeltaRule(3, 1, 5, 7, 5, -5),
+        DeltaRule(n_heads=3, n_key_heads=1, d_key=5, d_value=7, decays=5, bound=-5),
         STEP,
         params=3 + 15,
         flops_other=5 * (105 * 7 + 21 * 2 + 5 * 7 + 3 * 3 + 15 * 7),
@@ -425,7 +486,7 @@ ROWS = {
         cache=(0, 105, 105),
     ),
     "delta rule, signed": row(
-        DeltaRule(3, 1, 5, 7, 1, None, True),
+        DeltaRule(n_heads=3, n_key_heads=1, d_key=5, d_value=7, decays=1, bound=None, signed=True),
         STEP,
         params=3 + 3,
         flops_other=5 * (105 * 7 + 21 * 2 + 5 * 7 + 3 * 4 + 3 * 5),
@@ -434,47 +495,89 @@ ROWS = {
         cache=(0, 105, 105),
     ),
     "linear layers side by side": row(  # 3 of 5 by 5
-        BlockLinear(3, 5), params=90, flops=2 * 6 * 75, flops_other=6 * 15, traffic=(90, 6 * 30, 0), saved=6 * 15
+        BlockLinear(n_heads=3, width=5),
+        params=90,
+        flops=2 * 6 * 75,
+        flops_other=6 * 15,
+        traffic=(90, 6 * 30, 0),
+        saved=6 * 15,
     ),
     "linear layers side by side, their input kept elsewhere": row(
-        BlockLinear(3, 5, False), params=90, flops=900, flops_other=90, traffic=(90, 180, 0)
+        BlockLinear(n_heads=3, width=5, keeps=False), params=90, flops=900, flops_other=90, traffic=(90, 180, 0)
     ),
     "gated recurrence": row(
-        GatedRecurrence(11), params=11, flops_other=6 * 11 * 16, traffic=(11, 6 * 44, 2 * 2 * 11), saved=6 * 55,
+        GatedRecurrence(channels=11),
+        params=11,
+        flops_other=6 * 11 * 16,
+        traffic=(11, 6 * 44, 2 * 2 * 11),
+        saved=6 * 55,
         cache=(0, 11, 11),
     ),
     "gated recurrence of 5 sequences": row(
-        GatedRecurrence(11), STEP, params=11, flops_other=5 * 176, traffic=(11, 220, 110), saved=275, cache=(0, 11, 11)
+        GatedRecurrence(channels=11),
+        STEP,
+        params=11,
+        flops_other=5 * 176,
+        traffic=(11, 220, 110),
+        saved=275,
+        cache=(0, 11, 11),
     ),
     "scan with a fixed decay": row(  # 3 heads of 5
-        DecayScan(3, 5), flops_other=6 * 75 * 5, traffic=(0, 6 * 60, 2 * 2 * 75), saved=6 * 15 * 8, cache=(0, 75, 75)
+        DecayScan(n_heads=3, d_head=5),
+        flops_other=6 * 75 * 5,
+        traffic=(0, 6 * 60, 2 * 2 * 75),
+        saved=6 * 15 * 8,
+        cache=(0, 75, 75),
     ),
     "scan with a fixed decay, of 5 sequences": row(
-        DecayScan(3, 5), STEP, flops_other=5 * 375, traffic=(0, 300, 750), saved=600, cache=(0, 75, 75)
+        DecayScan(n_heads=3, d_head=5), STEP, flops_other=5 * 375, traffic=(0, 300, 750), saved=600, cache=(0, 75, 75)
     ),
     "token shift": row(
-        TokenShift(11, ("key", "value")), params=22, flops_other=6 * 66, traffic=(22, 6 * 33, 2 * 2 * 11),
-        saved=6 * 22, cache=(0, 11, 11),
+        TokenShift(width=11, uses=("key", "value")),
+        params=22,
+        flops_other=6 * 66,
+        traffic=(22, 6 * 33, 2 * 2 * 11),
+        saved=6 * 22,
+        cache=(0, 11, 11),
     ),
     "token shift of 5 sequences": row(
-        TokenShift(11, ("key", "value")), STEP, params=22, flops_other=330, traffic=(22, 165, 110), saved=110,
+        TokenShift(width=11, uses=("key", "value")),
+        STEP,
+        params=22,
+        flops_other=330,
+        traffic=(22, 165, 110),
+        saved=110,
         cache=(0, 11, 11),
     ),
     "weighted sum": row(
-        WeightedSum(11), params=22, flops_other=6 * 253, traffic=(22, 6 * 33, 2 * 2 * 33), saved=6 * 66,
+        WeightedSum(channels=11),
+        params=22,
+        flops_other=6 * 253,
+        traffic=(22, 6 * 33, 2 * 2 * 33),
+        saved=6 * 66,
         cache=(0, 33, 33),
     ),
     "weighted sum of 5 sequences": row(
-        WeightedSum(11), STEP, params=22, flops_other=5 * 253, traffic=(22, 165, 330), saved=330, cache=(0, 33, 33)
+        WeightedSum(channels=11),
+        STEP,
+        params=22,
+        flops_other=5 * 253,
+        traffic=(22, 165, 330),
+        saved=330,
+        cache=(0, 33, 33),
     ),
     "gate": row(  # 5 heads of 7
-        Gate(5, 7, 7), flops_other=6 * 35 * (3 + 1), traffic=(0, 6 * 35 * (2 + 3), 0), saved=6 * 35
+        Gate(n_heads=5, d_v=7, gates=7), flops_other=6 * 35 * (3 + 1), traffic=(0, 6 * 35 * (2 + 3), 0), saved=6 * 35
     ),
     "gate a head": row(
-        Gate(5, 7, 1, "softplus"), EAGER, flops_other=6 * (5 * 2 + 35), traffic=(0, 6 * (10 + 5 + 70), 0), saved=6 * 45
+        Gate(n_heads=5, d_v=7, gates=1, form="softplus"),
+        EAGER,
+        flops_other=6 * (5 * 2 + 35),
+        traffic=(0, 6 * (10 + 5 + 70), 0),
+        saved=6 * 45,
     ),
     "scan of 5 sequences": row(
-        SelectiveScan(11, 5),
+        SelectiveScan(channels=11, states=5),
         STEP,
         params=66,
         flops_other=5 * 11 * 49,
@@ -483,7 +586,7 @@ ROWS = {
         cache=(0, 55, 55),
     ),
     "scan by heads, of 5 sequences": row(
-        HeadScan(3, 11, 1, 5),
+        HeadScan(heads=3, width=11, groups=1, states=5),
         STEP,
         params=9,
         flops_other=5 * (33 * 28 + 15),
@@ -493,7 +596,7 @@ ROWS = {
     ),
     # Composites: 11 wide, 13 inside.
     "feed-forward": row(
-        FeedForward(11, 13, False, "gelu", True),
+        FeedForward(d_model=11, d_ff=13, gated=False, activation="gelu", bias=True),
         params=2 * 143 + 24,
         flops=2 * 6 * 286,
         flops_other=6 * (13 + 5 * 13 + 11),
@@ -501,7 +604,7 @@ ROWS = {
         saved=6 * (11 + 13 + 13),
     ),
     "feed-forward, the last bias alone": row(
-        FeedForward(11, 13, False, "gelu", False, down_bias=True),
+        FeedForward(d_model=11, d_ff=13, gated=False, activation="gelu", bias=False, down_bias=True),
         params=2 * 143 + 11,
         flops=2 * 6 * 286,
         flops_other=6 * (5 * 13 + 11),
@@ -517,7 +620,9 @@ ROWS = {
         saved=6 * (11 + 13),
     ),
     "feed-forward, gated": row(
-        FeedForward(11, 13, True, "silu", False, False),  # its input kept by a parallel branch
+        FeedForward(
+            d_model=11, d_ff=13, gated=True, activation="silu", bias=False, keeps_input=False
+        ),  # its input kept by a parallel branch
         params=3 * 143,
         flops=2 * 6 * 3 * 143,
         flops_other=6 * 5 * 13,
@@ -535,8 +640,15 @@ ROWS = {
     ),
     "experts, a router with its own norm": row(  # and factors: 2 of 7 a token
         Experts(
-            11, 7, 2, relu(13), Linear(11, 7, False), None,
-            router_norm=Norm(11, "rms", False, 0, keeps=False), scales=Scale(7, 2), norm=RMS,
+            d_model=11,
+            n_experts=7,
+            top_k=2,
+            expert=relu(13),
+            router=Linear(d_in=11, d_out=7, bias=False),
+            shared=None,
+            router_norm=Norm(width=11, form="rms", bias=False, eps=0, keeps=False),
+            scales=Scale(rows=7, used=2),
+            norm=RMS,
         ),
         params=11 + 77 + 7 + 11 + 7 * 286,
         active=11 + 77 + 7 + 11 + 2 * 286,
@@ -546,7 +658,16 @@ ROWS = {
         saved=6 * (11 + 2 + 11 + 2 * 24),
     ),
     "experts, chosen by a stored correction": row(
-        Experts(11, 7, 2, relu(13), Linear(11, 7, False), None, scoring="sigmoid", correction=Vector(7)),
+        Experts(
+            d_model=11,
+            n_experts=7,
+            top_k=2,
+            expert=relu(13),
+            router=Linear(d_in=11, d_out=7, bias=False),
+            shared=None,
+            scoring="sigmoid",
+            correction=Vector(width=7),
+        ),
         params=77 + 7 + 7 * 286,
         active=77 + 7 + 2 * 286,
         flops=2 * 6 * (77 + 2 * 286),
@@ -555,28 +676,47 @@ ROWS = {
         saved=6 * (11 + 2 * 24),
     ),
     "layer input": row(  # a gate to 5 and back
-        LayerInput(11, 5, "relu"),
-        params=110, flops=2 * 6 * 110, flops_other=60, traffic=(110, 6 * (16 + 25 + 16), 0), saved=6 * (11 + 10 + 5),
+        LayerInput(d_model=11, width=5, activation="relu"),
+        params=110,
+        flops=2 * 6 * 110,
+        flops_other=60,
+        traffic=(110, 6 * (16 + 25 + 16), 0),
+        saved=6 * (11 + 10 + 5),
     ),
     "layer inputs": row(  # 5 for each of 3 layers; 17 rows
-        LayerInputs(5, 3, Lookup(17, 15), Linear(11, 15, False, "no"), Norm(5, "rms", False, 0, 3)),
+        LayerInputs(
+            width=5,
+            count=3,
+            tokens=Lookup(rows=17, width=15),
+            projection=Linear(d_in=11, d_out=15, bias=False, keeps="no"),
+            norm=Norm(width=5, form="rms", bias=False, eps=0, groups=3),
+        ),
         params=255 + 165 + 5,
         flops=2 * 6 * 165,
         flops_other=6 * (30 + 60 + 30),
         traffic=(90 + 165 + 5, 6 * (15 + 90 + 26 + 30 + 90), 0),
         saved=6 * 15,
     ),
-    "factors": row(Scale(7, 2), params=7, flops_other=12, traffic=(7, 24, 0), saved=12),
+    "factors": row(Scale(rows=7, used=2), params=7, flops_other=12, traffic=(7, 24, 0), saved=12),
     "activation of a cut gate": row(
-        Activation(13, "silu", True, 0.5), flops_other=78 * (6 + 4 + 1), traffic=(0, 78 * 7, 0), saved=78 * 4
+        Activation(width=13, form="silu", gated=True, sparsity=0.5),
+        flops_other=78 * (6 + 4 + 1),
+        traffic=(0, 78 * 7, 0),
+        saved=78 * 4,
     ),
-    "mix": row(Mix(11, 3), flops=2 * 6 * 99, flops_other=198, traffic=(0, 6 * (75 + 99), 0), saved=6 * (33 + 9)),
+    "mix": row(
+        Mix(width=11, number=3), flops=2 * 6 * 99, flops_other=198, traffic=(0, 6 * (75 + 99), 0), saved=6 * (33 + 9)
+    ),
     "laurel": row(
-        Laurel(11, 5, RMS), params=121, flops=2 * 6 * 110, flops_other=6 * (44 + 33),
-        traffic=(121, 6 * (16 + 16 + 22 + 99), 0), saved=6 * (5 + 11),
+        Laurel(d_model=11, rank=5, norm=RMS),
+        params=121,
+        flops=2 * 6 * 110,
+        flops_other=6 * (44 + 33),
+        traffic=(121, 6 * (16 + 16 + 22 + 99), 0),
+        saved=6 * (5 + 11),
     ),
     "streams": row(  # 3 of them; norm, router and tanh twice
-        Streams(11, 3, 1, RMS),
+        Streams(width=11, number=3, active=1, norm=RMS),
         params=11 + 33 + 27 + 9 + 11,
         flops=2 * 6 * (2 * 33 + 27 + 99 + 9),
         flops_other=6 * (2 * (44 + 3) + 33 + 99 + 11),
@@ -584,16 +724,27 @@ ROWS = {
         saved=6 * (2 * (11 + 11 + 3) + 42 + 11),
     ),
     "ends of streams": row(
-        StreamEnds(11, 3, False), params=242, flops=2 * 6 * 242, flops_other=6 * 99,
-        traffic=(242, 6 * (44 + 297), 0), saved=6 * 22,
+        StreamEnds(width=11, number=3, first=False),
+        params=242,
+        flops=2 * 6 * 242,
+        flops_other=6 * 99,
+        traffic=(242, 6 * (44 + 297), 0),
+        saved=6 * 22,
     ),
     "beginnings of streams": row(
-        StreamEnds(11, 3, True), params=242, flops=2 * 6 * 242, flops_other=6 * 99, traffic=(242, 6 * (44 + 297), 0)
+        StreamEnds(width=11, number=3, first=True),
+        params=242,
+        flops=2 * 6 * 242,
+        flops_other=6 * 99,
+        traffic=(242, 6 * (44 + 297), 0),
     ),
     "block of joint branches": row(
         Block(
-            11, (Branch("x", relu(3), None, None, None), Branch("y", relu(5), None, None, None)),
-            joint=("x", "y"), joint_norm=RMS, scaled=True,
+            d_model=11,
+            branches=(Branch("x", relu(3), None, None, None), Branch("y", relu(5), None, None, None)),
+            joint=("x", "y"),
+            joint_norm=RMS,
+            scaled=True,
         ),
         params=66 + 110 + 11,
         flops=2 * 6 * 176,
@@ -603,9 +754,18 @@ ROWS = {
     ),
     "attention whose values are its keys": row(  # both normed; 6 heads of 5, 2 for keys
         Attention(
-            11, 6, 2, 5, Causal(), frozenset(), None, Norm(5, "rms", False, 0, 2), None,
-            AttentionCore(6, 2, 5, 5, Causal()), tied_kv=True,
-            value_norm=Norm(5, "rms", False, 0, 2, weighted=False, keeps=False),
+            d_model=11,
+            n_heads=6,
+            n_kv_heads=2,
+            d_head=5,
+            span=Causal(),
+            biases=frozenset(),
+            query_norm=None,
+            key_norm=Norm(width=5, form="rms", bias=False, eps=0, groups=2),
+            rotary=None,
+            core=AttentionCore(n_heads=6, n_kv_heads=2, d_qk=5, d_v=5, span=Causal()),
+            tied_kv=True,
+            value_norm=Norm(width=5, form="rms", bias=False, eps=0, groups=2, weighted=False, keeps=False),
         ),
         params=330 + 110 + 5 + 330,
         flops=2 * 6 * 770 + 2 * 12 * 24 * 10,
@@ -617,8 +777,17 @@ ROWS = {
     ),
     "attention to another layer's keys": row(
         Attention(
-            11, 6, 2, 5, Causal(), frozenset(), None, None, None,
-            AttentionCore(6, 2, 5, 5, Causal(), borrowed=True), lender="a",
+            d_model=11,
+            n_heads=6,
+            n_kv_heads=2,
+            d_head=5,
+            span=Causal(),
+            biases=frozenset(),
+            query_norm=None,
+            key_norm=None,
+            rotary=None,
+            core=AttentionCore(n_heads=6, n_kv_heads=2, d_qk=5, d_v=5, span=Causal(), borrowed=True),
+            lender="a",
         ),
         params=660,
         flops=2 * 6 * 660 + 2 * 12 * 24 * 10,
@@ -638,7 +807,15 @@ ROWS = {
         saved=11 + 2 * 24 + 11 + 16,
     ),
     "experts on a latent": row(  # 7 of 5 · 13 · 2, 2 of them active, on a latent of 5
-        Experts(11, 7, 2, FeedForward(5, 13, False, "relu", False), Linear(11, 7, False), None, latent=5),
+        Experts(
+            d_model=11,
+            n_experts=7,
+            top_k=2,
+            expert=FeedForward(d_model=5, d_ff=13, gated=False, activation="relu", bias=False),
+            router=Linear(d_in=11, d_out=7, bias=False),
+            shared=None,
+            latent=5,
+        ),
         params=77 + 110 + 7 * 130,
         active=77 + 110 + 2 * 130,
         flops=2 * 6 * (77 + 110 + 2 * 130),
@@ -648,8 +825,16 @@ ROWS = {
     ),
     "attention": row(  # 6 heads of 5, 2 for keys and values; norms of a head, rotary, biases on q and k
         Attention(
-            11, 6, 2, 5, Causal(), frozenset("qk"), Norm(5, "rms", False, 0, 6), Norm(5, "rms", False, 0, 2),
-            Rotary(8, 4, 0, 5), AttentionCore(6, 2, 5, 5, Causal()),
+            d_model=11,
+            n_heads=6,
+            n_kv_heads=2,
+            d_head=5,
+            span=Causal(),
+            biases=frozenset("qk"),
+            query_norm=Norm(width=5, form="rms", bias=False, eps=0, groups=6),
+            key_norm=Norm(width=5, form="rms", bias=False, eps=0, groups=2),
+            rotary=Rotary(heads=8, dims=4, theta=0, width=5),
+            core=AttentionCore(n_heads=6, n_kv_heads=2, d_qk=5, d_v=5, span=Causal()),
         ),
         params=330 + 30 + 110 + 10 + 110 + 5 + 5 + 330,
         flops=2 * 6 * (330 + 110 + 110 + 330) + 2 * 12 * 24 * 10,
@@ -661,8 +846,17 @@ ROWS = {
     ),
     "gated attention": row(  # 2 heads of 5, each let through by a gate of its own
         Attention(
-            11, 2, 2, 5, Causal(), frozenset("g"), None, None, None, AttentionCore(2, 2, 5, 5, Causal()),
-            gate=Gate(2, 5, 1),
+            d_model=11,
+            n_heads=2,
+            n_kv_heads=2,
+            d_head=5,
+            span=Causal(),
+            biases=frozenset("g"),
+            query_norm=None,
+            key_norm=None,
+            rotary=None,
+            core=AttentionCore(n_heads=2, n_kv_heads=2, d_qk=5, d_v=5, span=Causal()),
+            gate=Gate(n_heads=2, d_v=5, gates=1),
         ),
         params=440 + 24,
         flops=2 * 6 * (440 + 22) + 2 * 4 * 24 * 10,
@@ -673,7 +867,18 @@ ROWS = {
         cache=(20, 0, 160),
     ),
     "cross-attention": row(
-        Attention(11, 2, 2, 5, Cross(), frozenset(), None, None, None, AttentionCore(2, 2, 5, 5, Cross())),
+        Attention(
+            d_model=11,
+            n_heads=2,
+            n_kv_heads=2,
+            d_head=5,
+            span=Cross(),
+            biases=frozenset(),
+            query_norm=None,
+            key_norm=None,
+            rotary=None,
+            core=AttentionCore(n_heads=2, n_kv_heads=2, d_qk=5, d_v=5, span=Cross()),
+        ),
         params=440,
         flops=2 * (6 * 220 + 14 * 220) + 2 * 4 * 21 * 10,
         flops_other=5 * 4 * 21,
@@ -683,7 +888,17 @@ ROWS = {
     ),
     "cross-attention of a width of 13": row(
         Attention(
-            *(11, 2, 2, 5, Cross(), frozenset(), None, None, None, AttentionCore(2, 2, 5, 5, Cross())), d_memory=13
+            d_model=11,
+            n_heads=2,
+            n_kv_heads=2,
+            d_head=5,
+            span=Cross(),
+            biases=frozenset(),
+            query_norm=None,
+            key_norm=None,
+            rotary=None,
+            core=AttentionCore(n_heads=2, n_kv_heads=2, d_qk=5, d_v=5, span=Cross()),
+            d_memory=13,
         ),
         params=220 + 260,
         flops=2 * (6 * 220 + 14 * 260) + 2 * 4 * 21 * 10,
@@ -694,7 +909,17 @@ ROWS = {
     ),
     "latent attention": row(  # ranks 7 and 17
         LatentAttention(
-            11, 6, 7, 17, 5, 2, 13, False, 0, Rotary(7, 2, 0, 2), LatentCore(6, 17, 5, 2, 13, Causal())
+            d_model=11,
+            n_heads=6,
+            q_rank=7,
+            kv_rank=17,
+            d_nope=5,
+            d_rope=2,
+            d_v=13,
+            bias=False,
+            norm_eps=0,
+            rotary=Rotary(heads=7, dims=2, theta=0, width=2),
+            core=LatentCore(n_heads=6, kv_rank=17, d_nope=5, d_rope=2, d_v=13, span=Causal()),
         ),
         params=77 + 7 + 294 + 209 + 17 + 17 * 108 + 858,
         flops=2 * 6 * (77 + 294 + 209 + 858) + 2 * 16 * 17 * 108 + 2 * 12 * 24 * 20,
@@ -719,7 +944,18 @@ ROWS = {
     ),
     "latent attention, keys selected": row(
         LatentAttention(
-            11, 6, 7, 17, 5, 2, 13, False, 0, Rotary(7, 2, 0, 2), LatentCore(6, 17, 5, 2, 13, Selected(7)), INDEXER
+            d_model=11,
+            n_heads=6,
+            q_rank=7,
+            kv_rank=17,
+            d_nope=5,
+            d_rope=2,
+            d_v=13,
+            bias=False,
+            norm_eps=0,
+            rotary=Rotary(heads=7, dims=2, theta=0, width=2),
+            core=LatentCore(n_heads=6, kv_rank=17, d_nope=5, d_rope=2, d_v=13, span=Selected(top_k=7)),
+            indexer=INDEXER,
         ),
         params=77 + 7 + 294 + 209 + 17 + 17 * 108 + 858 + 577,
         flops=2 * 6 * (77 + 294 + 209 + 858) + 2 * 16 * 17 * 108 + 2 * 12 * 24 * 20 + 2 * 6 * 551 + 2 * 2 * 24 * 56,
@@ -735,7 +971,17 @@ ROWS = {
     ),
     "latent attention, queries direct": row(
         LatentAttention(
-            11, 6, None, 17, 5, 2, 13, True, 0, Rotary(7, 2, 0, 2), LatentCore(6, 17, 5, 2, 13, Causal())
+            d_model=11,
+            n_heads=6,
+            q_rank=None,
+            kv_rank=17,
+            d_nope=5,
+            d_rope=2,
+            d_v=13,
+            bias=True,
+            norm_eps=0,
+            rotary=Rotary(heads=7, dims=2, theta=0, width=2),
+            core=LatentCore(n_heads=6, kv_rank=17, d_nope=5, d_rope=2, d_v=13, span=Causal()),
         ),
         ABSORBED,
         params=462 + 209 + 19 + 17 + 1836 + 858 + 11,
@@ -748,7 +994,18 @@ ROWS = {
     ),
     "latent attention, nothing rotated, a gate a head": row(
         LatentAttention(
-            11, 6, None, 17, 5, 2, 13, True, 0, None, LatentCore(6, 17, 5, 2, 13, Causal()), gate=Gate(6, 13, 1)
+            d_model=11,
+            n_heads=6,
+            q_rank=None,
+            kv_rank=17,
+            d_nope=5,
+            d_rope=2,
+            d_v=13,
+            bias=True,
+            norm_eps=0,
+            rotary=None,
+            core=LatentCore(n_heads=6, kv_rank=17, d_nope=5, d_rope=2, d_v=13, span=Causal()),
+            gate=Gate(n_heads=6, d_v=13, gates=1),
         ),
         ABSORBED,
         params=462 + 209 + 19 + 17 + 1836 + 858 + 11 + 66,
@@ -765,8 +1022,13 @@ ROWS = {
     ),
     "disentangled attention": row(  # 5 heads of 3, 7 distances on either side
         DisentangledAttention(
-            11, 5, 3, frozenset("qv"), Linear(11, 15, True, "no"), Linear(11, 15, False, "no"),
-            DisentangledCore(5, 3, 7, 7, False, True, True),
+            d_model=11,
+            n_heads=5,
+            d_head=3,
+            biases=frozenset("qv"),
+            distance_k=Linear(d_in=11, d_out=15, bias=True, keeps="no"),
+            distance_q=Linear(d_in=11, d_out=15, bias=False, keeps="no"),
+            core=DisentangledCore(n_heads=5, d_head=3, reach=7, distance=7, clipped=False, c2p=True, p2c=True),
         ),
         params=6 * 165 + 45,
         flops=2 * 165 * (4 * 6 + 2 * 14) + 2 * 10 * 3 * 3 * (6 + 28),
@@ -776,8 +1038,13 @@ ROWS = {
     ),
     "disentangled attention, borrowed": row(
         DisentangledAttention(
-            11, 5, 3, frozenset("q"), None, Linear(11, 15, True, "no", borrowed=True),
-            DisentangledCore(5, 3, 7, 7, False, False, True),
+            d_model=11,
+            n_heads=5,
+            d_head=3,
+            biases=frozenset("q"),
+            distance_k=None,
+            distance_q=Linear(d_in=11, d_out=15, bias=True, keeps="no", borrowed=True),
+            core=DisentangledCore(n_heads=5, d_head=3, reach=7, distance=7, clipped=False, c2p=False, p2c=True),
         ),
         params=4 * 165 + 15,
         flops=2 * 165 * (4 * 6 + 14) + 2 * 10 * 3 * 3 * (6 + 14),
@@ -786,12 +1053,14 @@ ROWS = {
         saved=66 + 3 * 90 + 90 + 420 + 90,
     ),
     "table of distances": row(
-        DistanceTable(26, 11, Norm(11, "rms", False, 0, keeps=False)),
-        params=286 + 11, flops_other=26 * 44, traffic=(286 + 11, 286 + 26 * 22, 0),
+        DistanceTable(rows=26, width=11, norm=Norm(width=11, form="rms", bias=False, eps=0, keeps=False)),
+        params=286 + 11,
+        flops_other=26 * 44,
+        traffic=(286 + 11, 286 + 26 * 22, 0),
     ),
-    "product": row(Product(11, 5), flops_other=66, traffic=(0, 6 * 33, 0), saved=30),
+    "product": row(Product(width=11, kept=5), flops_other=66, traffic=(0, 6 * 33, 0), saved=30),
     "short convolution": row(
-        ShortConvolution(11, 5, True),
+        ShortConvolution(d_model=11, taps=5, bias=True),
         params=11 * 33 + 33 + 66 + 121 + 11,
         flops=2 * 6 * (363 + 55 + 121),
         flops_other=6 * (33 + 11 + 11 + 11 + 11),
@@ -800,11 +1069,15 @@ ROWS = {
         cache=(0, 55, 55),
     ),
     "convolution over time": row(
-        TimeConvolution(11, 5, "gelu"),
-        params=605 + 11, flops=2 * 6 * 605, flops_other=66 + 330, traffic=(616, 6 * 22 + 132, 0), saved=66,
+        TimeConvolution(d_model=11, taps=5, activation="gelu"),
+        params=605 + 11,
+        flops=2 * 6 * 605,
+        flops_other=66 + 330,
+        traffic=(616, 6 * 22 + 132, 0),
+        saved=66,
     ),
     "mamba": row(  # 13 channels, 5 states, 4 taps, rank 3; norms inside
-        Mamba(11, 13, 5, 4, 3, False, True, 0),
+        Mamba(d_model=11, d_inner=13, d_state=5, d_conv=4, dt_rank=3, bias=False, conv_bias=True, norm_eps=0),
         params=286 + 65 + 169 + 3 + 5 + 5 + 52 + 78 + 143,
         flops=2 * 6 * (286 + 52 + 169 + 39 + 143),
         flops_other=6 * (13 + 4 * 13 + 13 + 13 * (40 + 9)),
@@ -813,7 +1086,9 @@ ROWS = {
         cache=(0, 52 + 65, 52 + 65),
     ),
     "mamba-2": row(  # 3 heads of 5, 1 group, 7 states, 4 taps: 15 inside, 29 through the convolution
-        Mamba2(11, 3, 5, 1, 7, 4, False, True, 0),
+        Mamba2(
+            d_model=11, n_heads=3, d_head=5, n_groups=1, d_state=7, d_conv=4, bias=False, conv_bias=True, norm_eps=0
+        ),
         params=11 * 47 + 29 * 5 + 9 + 15 + 165,
         flops=2 * 6 * (11 * 47 + 29 * 4 + 165),
         flops_other=6 * (29 + 15 * (5 * 7 + 3) + 15 + 4 * 15),
@@ -822,7 +1097,9 @@ ROWS = {
         cache=(0, 116 + 105, 116 + 105),
     ),
     "mamba-2 without a norm": row(
-        Mamba2(11, 3, 5, 1, 7, 4, True, False, None),
+        Mamba2(
+            d_model=11, n_heads=3, d_head=5, n_groups=1, d_state=7, d_conv=4, bias=True, conv_bias=False, norm_eps=None
+        ),
         params=12 * 47 + 29 * 4 + 9 + 16 * 11,
         flops=2 * 6 * (11 * 47 + 29 * 4 + 165),
         flops_other=6 * (47 + 15 * (5 * 7 + 3) + 15 + 11),
@@ -831,7 +1108,7 @@ ROWS = {
         cache=(0, 116 + 105, 116 + 105),
     ),
     "griffin": row(  # 3 heads of 5, 2 taps
-        Griffin(11, 3, 5, 2, True, True, "gelu_tanh"),
+        Griffin(d_model=11, n_heads=3, d_head=5, d_conv=2, bias=True, conv_bias=True, activation="gelu_tanh"),
         params=2 * (165 + 15) + 45 + 2 * 90 + 15 + 165 + 11,
         flops=2 * 6 * (3 * 165 + 30 + 150),
         flops_other=6 * (30 + 15 + 30 + 15 * 16 + 15 * 10 + 11),
@@ -840,7 +1117,7 @@ ROWS = {
         cache=(0, 30 + 15, 30 + 15),
     ),
     "linear attention": row(  # 3 heads of 5
-        LinearAttention(11, 3, 5, "silu", 0),
+        LinearAttention(d_model=11, n_heads=3, d_head=5, activation="silu", norm_eps=0),
         params=11 * 60 + 15 + 165,
         flops=2 * 6 * (11 * 60 + 165),
         flops_other=6 * (4 * 45 + 75 * 5 + 4 * 15 + 4 * 15),
@@ -849,7 +1126,7 @@ ROWS = {
         cache=(0, 75, 75),
     ),
     "time mix": row(
-        TimeMix(11, 13),
+        TimeMix(d_model=11, d_inner=13),
         params=33 + 4 * 143 + 26,
         flops=2 * 6 * 4 * 143,
         flops_other=6 * (9 * 11 + 23 * 13 + 4 * 13),
@@ -858,7 +1135,7 @@ ROWS = {
         cache=(0, 50, 50),
     ),
     "channel mix": row(
-        ChannelMix(11, 13),
+        ChannelMix(d_model=11, d_ff=13),
         params=22 + 2 * 143 + 121,
         flops=2 * 6 * (2 * 143 + 121),
         flops_other=6 * (6 * 11 + 2 * 13 + 4 * 11),
@@ -867,7 +1144,19 @@ ROWS = {
         cache=(0, 11, 11),
     ),
     "delta net": row(  # 3 heads of 7 on 1 of 5, 2 taps: 31 through the convolution
-        DeltaNet(11, 3, 1, 5, 7, 2, False, None, None, "silu", 0),
+        DeltaNet(
+            d_model=11,
+            n_heads=3,
+            n_key_heads=1,
+            d_key=5,
+            d_value=7,
+            d_conv=2,
+            by_channel=False,
+            bound=None,
+            rank=None,
+            gate="silu",
+            norm_eps=0,
+        ),
         params=11 * (31 + 3 + 21 + 3) + 62 + 6 + 7 + 231,
         flops=2 * 6 * (11 * 58 + 62 + 231),
         flops_other=6 * (4 * 31 + 836 + 4 * 21 + 5 * 21),
@@ -880,7 +1169,19 @@ ROWS = {
         cache=(0, 62 + 105, 62 + 105),
     ),
     "delta net by channel": row(  # through a rank of 2
-        DeltaNet(11, 3, 1, 5, 7, 2, True, -5, 2, "sigmoid", 0),
+        DeltaNet(
+            d_model=11,
+            n_heads=3,
+            n_key_heads=1,
+            d_key=5,
+            d_value=7,
+            d_conv=2,
+            by_channel=True,
+            bound=-5,
+            rank=2,
+            gate="sigmoid",
+            norm_eps=0,
+        ),
         params=11 * (31 + 2 + 2 + 3) + 2 * (15 + 21) + 62 + 18 + 7 + 231,
         flops=2 * 6 * (11 * 38 + 72 + 62 + 231),
         flops_other=6 * (4 * 31 + 105 * 7 + 42 + 35 + 9 + 105 + 4 * 21 + 4 * 21),
@@ -894,12 +1195,20 @@ ROWS = {
     ),
     "block": row(
         Block(
-            11,
-            (
+            d_model=11,
+            branches=(
                 Branch("mixer", relu(5), "recurrent", RMS, None),
-                Branch("channel", relu(13), None, None, Norm(11, "layer", True, 0), False, LayerScale(11)),
+                Branch(
+                    "channel",
+                    relu(13),
+                    None,
+                    None,
+                    Norm(width=11, form="layer", bias=True, eps=0),
+                    False,
+                    LayerScale(width=11),
+                ),
             ),
-            shared_norm=Norm(11, "layer", False, 0),
+            shared_norm=Norm(width=11, form="layer", bias=False, eps=0),
         ),
         params=11 + 11 + 110 + 286 + 11 + 22,
         flops=2 * 6 * 396,
@@ -909,7 +1218,12 @@ ROWS = {
     ),
     "embedding, tokens narrower": row(  # 5 wide before a matrix to 11
         Embedding(
-            5, Lookup(17, 5), positions=Lookup(7, 11, True), projection=Linear(5, 11, False), scale=2, early=True
+            width=5,
+            tokens=Lookup(rows=17, width=5),
+            positions=Lookup(rows=7, width=11, added=True),
+            projection=Linear(d_in=5, d_out=11, bias=False),
+            scale=2,
+            early=True,
         ),
         params=85 + 77 + 55,
         flops=2 * 6 * 55,
@@ -918,15 +1232,29 @@ ROWS = {
         saved=30,
     ),
     "embedding, further tables": row(  # the second is read twice
-        Embedding(5, Lookup(17, 5), tables=((Lookup(7, 5, True), 1), (Lookup(3, 5, True), 2))),
+        Embedding(
+            width=5,
+            tokens=Lookup(rows=17, width=5),
+            tables=((Lookup(rows=7, width=5, added=True), 1), (Lookup(rows=3, width=5, added=True), 2)),
+        ),
         params=85 + 35 + 15,
         flops_other=6 * 3 * 5,
         traffic=(4 * 30, 6 * 4 * 5, 0),
     ),
     "embedding": row(  # 3 tokens, of which 1 is the class token; 7 positions, 2 types
         Embedding(
-            5, Lookup(17, 5), Patches(1, 2, 5), Vector(5), (), "gelu", Lookup(7, 5, True), None, Lookup(2, 5, True),
-            Norm(5, "rms", False, 0), Linear(5, 11, True), 2.0,
+            width=5,
+            tokens=Lookup(rows=17, width=5),
+            patches=Patches(channels=1, size=2, width=5),
+            class_token=Vector(width=5),
+            convolutions=(),
+            activation="gelu",
+            positions=Lookup(rows=7, width=5, added=True),
+            fixed=None,
+            types=Lookup(rows=2, width=5, added=True),
+            norm=Norm(width=5, form="rms", bias=False, eps=0),
+            projection=Linear(d_in=5, d_out=11, bias=True),
+            scale=2.0,
         ),
         params=85 + 25 + 5 + 35 + 10 + 5 + 66,
         flops=2 * 4 * 20 + 2 * 6 * 55,
@@ -936,9 +1264,12 @@ ROWS = {
     ),
     "embedding of sound": row(  # the first convolution at twice the positions
         Embedding(
-            5,
-            convolutions=(Convolution(3, 5, 2, True, False, False), Convolution(5, 5, 2, True, False, False, 2)),
-            fixed=Sum(5, 1),
+            width=5,
+            convolutions=(
+                Convolution(c_in=3, c_out=5, taps=2, bias=True, depthwise=False, causal=False),
+                Convolution(c_in=5, c_out=5, taps=2, bias=True, depthwise=False, causal=False, stride=2),
+            ),
+            fixed=Sum(width=5, sums=1),
         ),
         params=35 + 55,
         flops=2 * (12 * 30 + 6 * 50),
@@ -947,7 +1278,13 @@ ROWS = {
         saved=12 * (3 + 5) + 6 * (10 + 5),
     ),
     "head with a transform": row(
-        Head(Linear(11, 13, True), Linear(11, 11, True), Activation(11, "gelu", False), RMS, False),
+        Head(
+            projection=Linear(d_in=11, d_out=13, bias=True),
+            transform=Linear(d_in=11, d_out=11, bias=True),
+            activation=Activation(width=11, form="gelu", gated=False),
+            norm=RMS,
+            one=False,
+        ),
         params=156 + 132 + 11,
         flops=2 * 6 * (143 + 121),
         flops_other=6 * (13 + 11 + 55 + 44),
@@ -955,31 +1292,58 @@ ROWS = {
         saved=6 * (11 + 11 + 11 + 11),
     ),
     "head at the last position": row(
-        Head(Linear(11, 13, False), None, None, None, False),
+        Head(projection=Linear(d_in=11, d_out=13, bias=False), transform=None, activation=None, norm=None, one=False),
         WORK._replace(last_logits=True),
-        params=143, flops=2 * 2 * 143, traffic=(143, 2 * 24, 0), saved=22,
+        params=143,
+        flops=2 * 2 * 143,
+        traffic=(143, 2 * 24, 0),
+        saved=22,
     ),
     "head of the mean": row(  # 4 of the 6 positions
-        Head(Linear(11, 13, False), None, None, None, True, pool=Sum(11, 1), pool_norm=RMS),
-        params=143 + 11, flops=572, flops_other=4 * 11 + 2 * 44, traffic=(154, 4 * 33 + 44 + 48, 0), saved=22 + 22,
+        Head(
+            projection=Linear(d_in=11, d_out=13, bias=False),
+            transform=None,
+            activation=None,
+            norm=None,
+            one=True,
+            pool=Sum(width=11, sums=1),
+            pool_norm=RMS,
+        ),
+        params=143 + 11,
+        flops=572,
+        flops_other=4 * 11 + 2 * 44,
+        traffic=(154, 4 * 33 + 44 + 48, 0),
+        saved=22 + 22,
     ),
     "head at one position": row(
-        Head(Linear(11, 13, False), None, None, None, True), params=143, flops=572, traffic=(143, 48, 0), saved=22
+        Head(projection=Linear(d_in=11, d_out=13, bias=False), transform=None, activation=None, norm=None, one=True),
+        params=143,
+        flops=572,
+        traffic=(143, 48, 0),
+        saved=22,
     ),
     "stack": row(
         Stack(
-            11,
-            Embedding(11, Lookup(17, 11)),
-            RelativeBias(4, 2, 8, True),
-            (
+            d_model=11,
+            embedding=Embedding(width=11, tokens=Lookup(rows=17, width=11)),
+            relative_bias=RelativeBias(buckets=4, n_heads=2, distance=8, bidirectional=True),
+            groups=(
                 LayerGroup("a", relu_block(3), (0, 2, 3), 3),
                 LayerGroup("b", relu_block(5), (1,), 1),
                 LayerGroup("c", relu_block(7), (4, 5), 2, True),
             ),
-            RMS,
-            Head(Linear(11, 3, False), None, None, None, True),
-            Head(Linear(11, 17, False, tied=True), None, None, None, False),
-            DistanceTable(6, 11, None),
+            final_norm=RMS,
+            pooler=Head(
+                projection=Linear(d_in=11, d_out=3, bias=False), transform=None, activation=None, norm=None, one=True
+            ),
+            head=Head(
+                projection=Linear(d_in=11, d_out=17, bias=False, tied=True),
+                transform=None,
+                activation=None,
+                norm=None,
+                one=False,
+            ),
+            distances=DistanceTable(rows=6, width=11, norm=None),
         ),
         params=187 + 66 + 8 + 3 * 66 + 110 + 154 + 11 + 33,
         flops=2 * 6 * (3 * 66 + 110 + 2 * 154 + 187) + 2 * 2 * 33,
@@ -989,8 +1353,18 @@ ROWS = {
     ),
     "encoder and decoder": row(
         EncoderDecoder(
-            Stack(11, None, None, (), RMS, None, None),
-            Stack(11, None, None, (), Norm(11, "layer", True, 0), None, None),
+            encoder=Stack(
+                d_model=11, embedding=None, relative_bias=None, groups=(), final_norm=RMS, pooler=None, head=None
+            ),
+            decoder=Stack(
+                d_model=11,
+                embedding=None,
+                relative_bias=None,
+                groups=(),
+                final_norm=Norm(width=11, form="layer", bias=True, eps=0),
+                pooler=None,
+                head=None,
+            ),
         ),
         params=33,
         flops_other=14 * 44 + 6 * 77,
@@ -999,27 +1373,63 @@ ROWS = {
     ),
     "decode step of both": row(
         EncoderDecoder(
-            Stack(11, None, None, (), RMS, None, None),
-            Stack(11, None, None, (), Norm(11, "layer", True, 0), None, None),
+            encoder=Stack(
+                d_model=11, embedding=None, relative_bias=None, groups=(), final_norm=RMS, pooler=None, head=None
+            ),
+            decoder=Stack(
+                d_model=11,
+                embedding=None,
+                relative_bias=None,
+                groups=(),
+                final_norm=Norm(width=11, form="layer", bias=True, eps=0),
+                pooler=None,
+                head=None,
+            ),
         ),
         WORK._replace(decoding=True),
-        params=33, flops_other=6 * 77, traffic=(22, 6 * 22, 0), saved=66,
+        params=33,
+        flops_other=6 * 77,
+        traffic=(22, 6 * 22, 0),
+        saved=66,
     ),
     # 6 rows of 10 elements over 5 ranks: 4 steps of an all-gather send 12 each.
-    "all-reduce": row(AllReduce(10, TP), sent=2 * 4 * 12, received=2 * 4 * 12),
-    "all-gather": row(AllGather(10, TP), sent=4 * 12, received=4 * 12),
-    "reduce-scatter": row(ReduceScatter(10, TP), sent=4 * 12, received=4 * 12),
+    "all-reduce": row(AllReduce(width=10, axis=TP), sent=2 * 4 * 12, received=2 * 4 * 12),
+    "all-gather": row(AllGather(width=10, axis=TP), sent=4 * 12, received=4 * 12),
+    "reduce-scatter": row(ReduceScatter(width=10, axis=TP), sent=4 * 12, received=4 * 12),
     # A third of the rows, to each of 4 others with the chance that one of two choices is there.
     "all-to-all": row(
-        AllToAll(10, TP, 3, 2, True), sent=20 * 4 * Fraction(9, 25), received=20 * 4 * Fraction(9, 25)
+        AllToAll(width=10, axis=TP, sharers=3, choices=2, narrow=True),
+        sent=20 * 4 * Fraction(9, 25),
+        received=20 * 4 * Fraction(9, 25),
     ),
-    "send": row(Send(10, TP, 4), sent=15),
-    "receive": row(Receive(10, TP, 4), received=15),
+    "send": row(Send(width=10, axis=TP, sharers=4), sent=15),
+    "receive": row(Receive(width=10, axis=TP, sharers=4), received=15),
     "fixed length": row(  # 19 positions, whatever is asked
-        FixedLength(Stack(11, None, None, (), RMS, None, Head(Linear(11, 3, False), None, None, None, True)), 19),
-        params=11 + 33, flops=2 * 2 * 33, flops_other=38 * 44, traffic=(11 + 33, 38 * 22 + 28, 0), saved=38 * 11 + 22,
+        FixedLength(
+            stack=Stack(
+                d_model=11,
+                embedding=None,
+                relative_bias=None,
+                groups=(),
+                final_norm=RMS,
+                pooler=None,
+                head=Head(
+                    projection=Linear(d_in=11, d_out=3, bias=False),
+                    transform=None,
+                    activation=None,
+                    norm=None,
+                    one=True,
+                ),
+            ),
+            positions=19,
+        ),
+        params=11 + 33,
+        flops=2 * 2 * 33,
+        flops_other=38 * 44,
+        traffic=(11 + 33, 38 * 22 + 28, 0),
+        saved=38 * 11 + 22,
     ),
-}  # fmt: skip
+}
 
 FORMULAS = ("weights", "operations", "saved", "cache", "transfers")
 

@@ -121,7 +121,7 @@ def wrong_groups(self: Attention) -> Any:
     for child in UNTOUCHED[Attention](self):
         leaf = child.part
         if child.name == "k" and isinstance(leaf, Linear):  # h for h_kv
-            leaf = Linear(leaf.d_in, self.n_heads * self.d_head, leaf.bias)
+            leaf = Linear(d_in=leaf.d_in, d_out=self.n_heads * self.d_head, bias=leaf.bias)
         yield child._replace(part=leaf)
 
 
@@ -156,7 +156,9 @@ def test_a_wrong_formula_is_refuted_by_name(
 def test_a_forgotten_tie_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     (frame, _) = units(load("gpt2"))
     weights = Linear.weights
-    monkeypatch.setattr(Linear, "weights", lambda self: weights(Linear(self.d_in, self.d_out, self.bias)))
+    monkeypatch.setattr(
+        Linear, "weights", lambda self: weights(Linear(d_in=self.d_in, d_out=self.d_out, bias=self.bias))
+    )
     _, rows = prove(frame)
     assert {row.path for row in rows if not row.equal} >= {"head.projection"}
 

@@ -115,8 +115,10 @@ class Model:
         stack = self.spec["stacks"][""]
         layer: int = self.ledger().at(f"layers.{stack['n_layers'] - 1}").total("params")
         d = stack["d_model"]
-        norms = [Norm(d, "rms", False, None)] * 3
-        beside = sum(weight.size for leaf in (Linear(2 * d, d, False), *norms) for weight in leaf.weights())
+        norms = [Norm(width=d, form="rms", bias=False, eps=None)] * 3
+        beside = sum(
+            weight.size for leaf in (Linear(d_in=2 * d, d_out=d, bias=False), *norms) for weight in leaf.weights()
+        )
         return number * (layer + beside)  # type: ignore[no-any-return]
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, final
 
 from txcalc.notation import pair
 from txcalc.num import exact_div, minimum
@@ -42,10 +42,48 @@ from txcalc.parts.spans import Full as Full
 from txcalc.parts.spans import Selected as Selected
 from txcalc.parts.spans import Span as Span
 from txcalc.parts.spans import Window as Window
+from txcalc.parts.spans import Windowed as Windowed
 
 
 @frozen
-class AttentionCore(Leaf):
+class SoftmaxCore(Leaf):
+    """What every core of a softmax over keys has: heads, what a query sees, and the k and v that are kept."""
+
+    kind = "attention_core"
+    n_heads: Any
+    n_kv_heads: Any
+    d_qk: Any
+    d_v: Any
+    span: Span
+
+    def statistics(self, work: Workload) -> Any:
+        return 0 if work.keep_scores else work.positions * self.n_heads
+
+    @property
+    def token(self) -> Any:
+        """Elements of a token's k and v."""
+        return self.n_kv_heads * (self.d_qk + self.d_v)
+
+    @property
+    def holds(self) -> str:
+        return self.span.holds
+
+    def cache(self, work: Workload) -> Cache:
+        return self.span.cache(work, self.token)
+
+    def dense(self, work: Workload) -> Any:
+        return self.span.dense(work, self.token)
+
+    def paged(self, work: Workload, block: Any, chunk: Any) -> Any:
+        return self.span.paged(work, self.token, block, chunk)
+
+    def kept(self) -> str:
+        return self.span.kept("K and V", pair(self.n_kv_heads, self.d_qk, self.d_v))
+
+
+@final
+@frozen
+class AttentionCore(SoftmaxCore):
     """softmax(q·kᵀ)·v between the projections, its cache, and the sinks it may hold.
 
     Shapes   q (B, h, T, d_qk), k (B, h_kv, S, d_qk), v (B, h_kv, S, d_v), y (B, T, h·d_v)
@@ -59,12 +97,6 @@ class AttentionCore(Leaf):
     Source   Vaswani et al. 2017 (arXiv 1706.03762), equation 1; Dao et al. 2022 (arXiv 2205.14135)
     """
 
-    kind = "attention_core"
-    n_heads: Any
-    n_kv_heads: Any
-    d_qk: Any
-    d_v: Any
-    span: Span
     sinks: bool = False
     biased: bool = False
     distances: bool = False
@@ -101,12 +133,9 @@ class AttentionCore(Leaf):
         distances = keys * self.n_heads * self.d_qk if self.distances else 0
         return query + kept + distances if self.borrowed else query + kv + kept + distances
 
-    def statistics(self, work: Workload) -> Any:
-        return 0 if work.keep_scores else work.positions * self.n_heads
-
     @property
     def token(self) -> Any:
-        """Elements of a token's k and v."""
+        """None of its own where they are borrowed."""
         return 0 if self.borrowed else self.n_kv_heads * (self.d_qk + self.d_v)
 
     @property
@@ -116,18 +145,10 @@ class AttentionCore(Leaf):
     def cache(self, work: Workload) -> Cache:
         return NO_CACHE if self.borrowed else self.span.cache(work, self.token)
 
-    def dense(self, work: Workload) -> Any:
-        return self.span.dense(work, self.token)
 
-    def paged(self, work: Workload, block: Any, chunk: Any) -> Any:
-        return self.span.paged(work, self.token, block, chunk)
-
-    def kept(self) -> str:
-        return self.span.kept("K and V", pair(self.n_kv_heads, self.d_qk, self.d_v))
-
-
+@final
 @frozen
-class DifferentialCore(AttentionCore):
+class DifferentialCore(SoftmaxCore):
     """Heads in two halves: what one reads less λ times what the other reads, each of the values of both halves. λ is
     learned: exp(a·b) − exp(c·d) of four vectors, and more in later layers.
 
@@ -139,6 +160,8 @@ class DifferentialCore(AttentionCore):
     Kept     q, k, v and the four results (with `keep_scores` the probabilities instead), and what λ multiplies
     Source   Ye et al. 2024 (arXiv 2410.05258), equation 1
     """
+
+    scale: Any = None
 
     def weights(self) -> tuple[Weight, ...]:
         return tuple(Weight(name, (self.d_qk,)) for name in ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"))
@@ -163,6 +186,7 @@ class DifferentialCore(AttentionCore):
         return kv + (3 * query + scores if work.keep_scores else 4 * query)
 
 
+@final
 @frozen
 class LatentCore(Leaf):
     """The core of MLA: expanded heads as any other, or all heads on the shared latent (absorbed). Caches the latent.
@@ -227,6 +251,7 @@ class LatentCore(Leaf):
         return self.span.kept("a latent", f"({self.kv_rank:,} + {self.d_rope:,})")
 
 
+@final
 @frozen
 class IndexCore(Leaf):
     """How much each query wants each key: Σ w·relu(q·k) over a few heads on one key, by which keys are selected. It
@@ -277,6 +302,7 @@ class IndexCore(Leaf):
         return self.span.kept("an index key", f"{self.width:,}")
 
 
+@final
 @frozen
 class Rotary(Leaf):
     """Rotates `dims` of every query and key head by its position: the first ones, or, `spread`, the first of each half
@@ -299,6 +325,7 @@ class Rotary(Leaf):
         return (elementwise("rotary", elements, "rotary", elements, elements),)
 
 
+@final
 @frozen
 class Gate(Leaf):
     """y·act(g): how much of what a head read is let through, element by element or in all.
@@ -325,6 +352,7 @@ class Gate(Leaf):
         return kept + elements if work.keep_scores else kept
 
 
+@final
 @frozen
 class RelativeBias(Leaf):
     """T5's table of biases by distance, one scalar a bucket and head, which layers share or (UMT5) do not.
@@ -348,6 +376,7 @@ class RelativeBias(Leaf):
         return replace(self, n_heads=ways.split("n_heads", self.n_heads))
 
 
+@final
 @frozen
 class Attention(Composite):
     """q, k, v, the core and o; MHA (h_kv = h), GQA (1 < h_kv < h) or MQA (h_kv = 1), self or cross.
@@ -372,7 +401,7 @@ class Attention(Composite):
     query_norm: Norm | None
     key_norm: Norm | None
     rotary: Rotary | None
-    core: AttentionCore
+    core: AttentionCore | DifferentialCore
     # Its input is already kept by another leaf (a parallel block's feed-forward shares it).
     keeps_input: bool = True
     position: Linear | None = None
@@ -398,13 +427,16 @@ class Attention(Composite):
         # The encoder's output is one tensor for all layers: the first cross-attention's k keeps it (see the stack).
         at = {"on": on_source} if cross else {}
         read = self.d_model if self.d_memory is None else self.d_memory
-        yield Child("q", Linear(self.d_model, queries, "q" in self.biases, keeps))
+        yield Child("q", Linear(d_in=self.d_model, d_out=queries, bias="q" in self.biases, keeps=keeps))
         if self.lender is None:
-            yield Child("k", Linear(read, pairs, "k" in self.biases, "no"), **at)  # type: ignore[arg-type]
+            yield Child("k", Linear(d_in=read, d_out=pairs, bias="k" in self.biases, keeps="no"), **at)  # type: ignore[arg-type]
         if self.lender is None and not self.tied_kv:
-            yield Child("v", Linear(read, values, "v" in self.biases, "no"), **at)  # type: ignore[arg-type]
+            yield Child("v", Linear(d_in=read, d_out=values, bias="v" in self.biases, keeps="no"), **at)  # type: ignore[arg-type]
         if self.gate:
-            yield Child("g", Linear(self.d_model, self.n_heads * self.gate.gates, "g" in self.biases, "no"))
+            yield Child(
+                "g",
+                Linear(d_in=self.d_model, d_out=self.n_heads * self.gate.gates, bias="g" in self.biases, keeps="no"),
+            )
         if self.norm_gather:
             yield Child("norm_gather", self.norm_gather)
         if self.query_norm:
@@ -414,7 +446,7 @@ class Attention(Composite):
         if self.value_norm:
             yield Child("v_norm", self.value_norm)
         if self.value_scale is not None:
-            yield Child("v_scale", Sum(values, 1), **at)  # type: ignore[arg-type]
+            yield Child("v_scale", Sum(width=values, sums=1), **at)  # type: ignore[arg-type]
         if self.rotary:
             yield Child("rotary", self.rotary)
         if self.position:
@@ -430,7 +462,7 @@ class Attention(Composite):
             yield Child("inner_join", self.inner_join)
         keeps = "yes" if self.gate or self.inner_norm else "eager"
         read = self.n_heads * self.core.d_v
-        yield Child("o", Linear(read, self.d_model, "o" in self.biases, keeps))
+        yield Child("o", Linear(d_in=read, d_out=self.d_model, bias="o" in self.biases, keeps=keeps))
 
     @property
     def cuttable(self) -> bool:
@@ -468,6 +500,7 @@ class Attention(Composite):
         )
 
 
+@final
 @frozen
 class Indexer(Composite):
     """The lightning indexer of DeepSeek's sparse attention: queries of few heads from the low-rank queries of MLA, one
@@ -484,14 +517,15 @@ class Indexer(Composite):
     core: IndexCore
 
     def children(self) -> Iterator[Child]:
-        yield Child("q", Linear(self.q_rank, self.n_heads * self.width, False, "no"))
-        yield Child("k", Linear(self.d_model, self.width, False, "no"))
+        yield Child("q", Linear(d_in=self.q_rank, d_out=self.n_heads * self.width, bias=False, keeps="no"))
+        yield Child("k", Linear(d_in=self.d_model, d_out=self.width, bias=False, keeps="no"))
         yield Child("k_norm", self.key_norm)
-        yield Child("weights", Linear(self.d_model, self.n_heads, False, "no"))
+        yield Child("weights", Linear(d_in=self.d_model, d_out=self.n_heads, bias=False, keeps="no"))
         yield Child("rotary", self.rotary)
         yield Child("core", self.core)
 
 
+@final
 @frozen
 class LatentAttention(Composite):
     """Multi-head latent attention: K and V of all heads are expanded from one latent of r_kv a token, which is cached.
@@ -518,17 +552,17 @@ class LatentAttention(Composite):
     def children(self) -> Iterator[Child]:
         queries = self.n_heads * (self.d_nope + self.d_rope)
         if self.q_rank is None:
-            yield Child("q", Linear(self.d_model, queries, False))
+            yield Child("q", Linear(d_in=self.d_model, d_out=queries, bias=False))
         else:
-            yield Child("q_a", Linear(self.d_model, self.q_rank, self.bias))
-            yield Child("q_norm", Norm(self.q_rank, "rms", False, self.norm_eps))
-            yield Child("q_b", Linear(self.q_rank, queries, False))
-        yield Child("kv_a", Linear(self.d_model, self.kv_rank + self.d_rope, self.bias, "no"))
-        yield Child("kv_norm", Norm(self.kv_rank, "rms", False, self.norm_eps))
-        expand = Linear(self.kv_rank, self.n_heads * (self.d_nope + self.d_v), False)
+            yield Child("q_a", Linear(d_in=self.d_model, d_out=self.q_rank, bias=self.bias))
+            yield Child("q_norm", Norm(width=self.q_rank, form="rms", bias=False, eps=self.norm_eps))
+            yield Child("q_b", Linear(d_in=self.q_rank, d_out=queries, bias=False))
+        yield Child("kv_a", Linear(d_in=self.d_model, d_out=self.kv_rank + self.d_rope, bias=self.bias, keeps="no"))
+        yield Child("kv_norm", Norm(width=self.kv_rank, form="rms", bias=False, eps=self.norm_eps))
+        expand = Linear(d_in=self.kv_rank, d_out=self.n_heads * (self.d_nope + self.d_v), bias=False)
         yield Child("kv_b", expand, on=on_all_keys)
         if self.gate:
-            yield Child("g", Linear(self.d_model, self.n_heads * self.gate.gates, False, "no"))
+            yield Child("g", Linear(d_in=self.d_model, d_out=self.n_heads * self.gate.gates, bias=False, keeps="no"))
         if self.rotary:
             yield Child("rotary", self.rotary)
         if self.indexer:
@@ -538,7 +572,7 @@ class LatentAttention(Composite):
         if self.gate:
             yield Child("gate", self.gate)
         keeps = "yes" if self.gate else "eager"
-        yield Child("o", Linear(self.n_heads * self.d_v, self.d_model, self.bias, keeps))
+        yield Child("o", Linear(d_in=self.n_heads * self.d_v, d_out=self.d_model, bias=self.bias, keeps=keeps))
 
     def shard(self, ways: Ways) -> LatentAttention:
         """Its heads; the latents, what projects to them and the index are whole (as vLLM and transformers' own plan

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 from txcalc.parts.collectives import Collective
 from txcalc.parts.frozen import frozen
@@ -33,6 +33,7 @@ class Branch(NamedTuple):
     join: Collective | None = None
 
 
+@final
 @frozen
 class Laurel(Composite):
     """x + norm(right(left(x))): a learned residual of low rank, beside a block's first branch and on its normed input.
@@ -46,12 +47,13 @@ class Laurel(Composite):
     norm: Norm
 
     def children(self) -> Iterator[Child]:
-        yield Child("left", Linear(self.d_model, self.rank, False, "no"))
-        yield Child("right", Linear(self.rank, self.d_model, False))
+        yield Child("left", Linear(d_in=self.d_model, d_out=self.rank, bias=False, keeps="no"))
+        yield Child("right", Linear(d_in=self.rank, d_out=self.d_model, bias=False))
         yield Child("norm", self.norm)
-        yield Child("sum", Sum(self.d_model, 3))
+        yield Child("sum", Sum(width=self.d_model, sums=3))
 
 
+@final
 @frozen
 class Mix(Leaf):
     """Each of n streams plus a mix of all, with coefficients of its own for every token.
@@ -74,6 +76,7 @@ class Mix(Leaf):
         return work.positions * self.number * (self.width + self.number)
 
 
+@final
 @frozen
 class Streams(Composite):
     """Alternating updates: a block predicts all of n residual streams, works on the `active` one, and corrects all.
@@ -90,15 +93,16 @@ class Streams(Composite):
 
     def children(self) -> Iterator[Child]:
         yield Child("norm", self.norm, runs=2)
-        yield Child("router", Linear(self.width, self.number, False), runs=2)
-        yield Child("activation", Activation(self.number, "tanh", False), runs=2)
-        yield Child("predict", Linear(self.number, self.number * self.number, False, "no"))
-        yield Child("mix", Mix(self.width, self.number))
-        yield Child("correct", Linear(self.number, self.number, False, "no"))
-        yield Child("update", Sum(self.number * self.width, 3))
-        yield Child("scale", LayerScale(self.width))
+        yield Child("router", Linear(d_in=self.width, d_out=self.number, bias=False), runs=2)
+        yield Child("activation", Activation(width=self.number, form="tanh", gated=False), runs=2)
+        yield Child("predict", Linear(d_in=self.number, d_out=self.number * self.number, bias=False, keeps="no"))
+        yield Child("mix", Mix(width=self.width, number=self.number))
+        yield Child("correct", Linear(d_in=self.number, d_out=self.number, bias=False, keeps="no"))
+        yield Child("update", Sum(width=self.number * self.width, sums=3))
+        yield Child("scale", LayerScale(width=self.width))
 
 
+@final
 @frozen
 class Block(Composite):
     """Branches one after the other, each with a residual sum; or side by side from one input (`parallel`).
@@ -143,9 +147,9 @@ class Block(Composite):
                 yield Child(f"{branch.name}_{suffix}", branch.post)
             if self.joint_norm and branch.name == self.joint[len(self.joint) - 1]:
                 yield Child("joint_norm", self.joint_norm)
-        yield Child("residual", Sum(self.d_model, len(self.branches)), kind="other")
+        yield Child("residual", Sum(width=self.d_model, sums=len(self.branches)), kind="other")
         if self.scaled:
-            yield Child("scale", Sum(self.d_model, 1), kind="other")
+            yield Child("scale", Sum(width=self.d_model, sums=1), kind="other")
 
     @property
     def cuttable(self) -> bool:

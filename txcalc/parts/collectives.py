@@ -7,7 +7,7 @@ Source   Thakur et al. 2005 (Optimization of collective communication operations
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 from txcalc.num import power, ratio
 from txcalc.parts.frozen import frozen
@@ -45,6 +45,7 @@ def _ring(kind: str, axis: Axis, message: Any, passes: int) -> tuple[Transfer, .
     return (Transfer(kind, axis, message, moved, moved),)
 
 
+@final
 @frozen
 class AllReduce(Leaf):
     """Every rank has a summand of the whole tensor, and gets the sum.
@@ -62,6 +63,7 @@ class AllReduce(Leaf):
         return _ring(self.kind, self.axis, work.positions * self.width, 2)
 
 
+@final
 @frozen
 class AllGather(Leaf):
     """Every rank has an n-th of the tensor, and gets all of it.
@@ -79,6 +81,7 @@ class AllGather(Leaf):
         return _ring(self.kind, self.axis, work.positions * self.width, 1)
 
 
+@final
 @frozen
 class ReduceScatter(Leaf):
     """Every rank has a summand of the whole tensor, and gets an n-th of the sum.
@@ -96,6 +99,7 @@ class ReduceScatter(Leaf):
         return _ring(self.kind, self.axis, work.positions * self.width, 1)
 
 
+@final
 @frozen
 class AllToAll(Leaf):
     """Every token to the ranks that hold one of its `choices` experts, once each, or what these made of it back.
@@ -122,6 +126,7 @@ class AllToAll(Leaf):
         return (Transfer(self.kind, self.axis, own, moved, moved, self.narrow),)
 
 
+@final
 @frozen
 class Send(Leaf):
     """A pipeline's stage hands the residual stream on; each of its `sharers` ranks, which all have it, sends a share.
@@ -141,6 +146,7 @@ class Send(Leaf):
         return (Transfer(self.kind, self.axis, share, share, 0),)
 
 
+@final
 @frozen
 class Receive(Leaf):
     """A pipeline's stage gets the residual stream; each of its `sharers` ranks receives a share.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, final
 
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Convolution, Linear
 from txcalc.parts.part import Child, Composite, Leaf, Operation, Workload, elementwise
 
 
+@final
 @frozen
 class TimeConvolution(Composite):
     """act(convolution of every channel with every other, over the positions on both sides).
@@ -23,10 +24,22 @@ class TimeConvolution(Composite):
 
     def children(self) -> Iterator[Child]:
         # Its input is the block's, which the block's first product keeps.
-        yield Child("product", Convolution(self.d_model, self.d_model, self.taps, True, False, False, keeps=False))
-        yield Child("activation", Activation(self.d_model, self.activation, False))
+        yield Child(
+            "product",
+            Convolution(
+                c_in=self.d_model,
+                c_out=self.d_model,
+                taps=self.taps,
+                bias=True,
+                depthwise=False,
+                causal=False,
+                keeps=False,
+            ),
+        )
+        yield Child("activation", Activation(width=self.d_model, form=self.activation, gated=False))
 
 
+@final
 @frozen
 class Product(Leaf):
     """x·y, element by element: a gate without an activation.
@@ -48,6 +61,7 @@ class Product(Leaf):
         return work.positions * self.kept
 
 
+@final
 @frozen
 class ShortConvolution(Composite):
     """C·conv(B·x) between projections: a causal convolution of each channel by itself, gated before and after.
@@ -62,8 +76,10 @@ class ShortConvolution(Composite):
 
     def children(self) -> Iterator[Child]:
         width = self.d_model
-        yield Child("in_proj", Linear(width, 3 * width, self.bias))
-        yield Child("write", Product(width, 3 * width))
-        yield Child("conv", Convolution(width, width, self.taps, self.bias, True, True))
-        yield Child("read", Product(width, width))
-        yield Child("out_proj", Linear(width, width, self.bias))
+        yield Child("in_proj", Linear(d_in=width, d_out=3 * width, bias=self.bias))
+        yield Child("write", Product(width=width, kept=3 * width))
+        yield Child(
+            "conv", Convolution(c_in=width, c_out=width, taps=self.taps, bias=self.bias, depthwise=True, causal=True)
+        )
+        yield Child("read", Product(width=width, kept=width))
+        yield Child("out_proj", Linear(d_in=width, d_out=width, bias=self.bias))

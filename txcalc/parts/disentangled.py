@@ -7,7 +7,7 @@ queries (which keys meet: p2c). It is projected once a layer, whatever the batch
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, final
 
 from txcalc.num import minimum
 from txcalc.parts.frozen import frozen
@@ -24,6 +24,7 @@ from txcalc.parts.part import (
 )
 
 
+@final
 @frozen
 class DistanceTable(Composite):
     """A vector for each distance: `rows`/2 on either side, or as many buckets of them; with a norm on every vector."""
@@ -33,7 +34,7 @@ class DistanceTable(Composite):
     norm: Norm | None
 
     def children(self) -> Iterator[Child]:
-        yield Child("table", Lookup(self.rows, self.width), on=self._every_row)
+        yield Child("table", Lookup(rows=self.rows, width=self.width), on=self._every_row)
         if self.norm:
             yield Child("norm", self.norm, on=self._every_row)
 
@@ -41,6 +42,7 @@ class DistanceTable(Composite):
         return work._replace(batch=1, tokens=self.rows)
 
 
+@final
 @frozen
 class DisentangledCore(Leaf):
     """softmax(q·kᵀ + q·Kᵀ + k·Qᵀ)·v, where K and Q are the projected distances, gathered at each pair's own.
@@ -90,6 +92,7 @@ class DisentangledCore(Leaf):
         return 3 * own + terms + (work.positions * work.tokens * self.n_heads if work.keep_scores else own)
 
 
+@final
 @frozen
 class DisentangledAttention(Composite):
     """q, k, v, the projections of the distances as keys and as queries, the core and o.
@@ -108,15 +111,15 @@ class DisentangledAttention(Composite):
 
     def children(self) -> Iterator[Child]:
         width = self.n_heads * self.d_head
-        yield Child("q", Linear(self.d_model, width, "q" in self.biases))
-        yield Child("k", Linear(self.d_model, width, "k" in self.biases, "no"))
-        yield Child("v", Linear(self.d_model, width, "v" in self.biases, "no"))
+        yield Child("q", Linear(d_in=self.d_model, d_out=width, bias="q" in self.biases))
+        yield Child("k", Linear(d_in=self.d_model, d_out=width, bias="k" in self.biases, keeps="no"))
+        yield Child("v", Linear(d_in=self.d_model, d_out=width, bias="v" in self.biases, keeps="no"))
         if self.distance_k:
             yield Child("distance_k", self.distance_k, on=self._at_distances)
         if self.distance_q:
             yield Child("distance_q", self.distance_q, on=self._at_distances)
         yield Child("core", self.core)
-        yield Child("o", Linear(width, self.d_model, "o" in self.biases, "eager"))
+        yield Child("o", Linear(d_in=width, d_out=self.d_model, bias="o" in self.biases, keeps="eager"))
 
     def _at_distances(self, work: Workload) -> Workload:
         return work._replace(batch=1, tokens=self.core.distances(work))

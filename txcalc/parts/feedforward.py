@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, final
 
 from txcalc.parts.collectives import AllReduce, Collective
 from txcalc.parts.frozen import frozen
@@ -13,6 +13,7 @@ from txcalc.parts.part import Child, Composite
 from txcalc.parts.sharding import Ways
 
 
+@final
 @frozen
 class FeedForward(Composite):
     """up, activation, down (8·D² where F = 4·D); gated: a second matrix beside up (SwiGLU, GeGLU).
@@ -37,9 +38,13 @@ class FeedForward(Composite):
     def children(self) -> Iterator[Child]:
         keeps = "yes" if self.keeps_input else "no"
         if self.gated:
-            yield Child("gate", Linear(self.d_model, self.d_ff, self.bias, keeps))
-        yield Child("up", Linear(self.d_model, self.d_ff, self.bias, "no" if self.gated else keeps))
-        yield Child("activation", Activation(self.d_ff, self.activation, self.gated, self.sparsity))
+            yield Child("gate", Linear(d_in=self.d_model, d_out=self.d_ff, bias=self.bias, keeps=keeps))
+        yield Child(
+            "up", Linear(d_in=self.d_model, d_out=self.d_ff, bias=self.bias, keeps="no" if self.gated else keeps)
+        )
+        yield Child(
+            "activation", Activation(width=self.d_ff, form=self.activation, gated=self.gated, sparsity=self.sparsity)
+        )
         same = self.activation in SAVES_RESULT and not self.gated
         if self.inner_norm:
             yield Child("inner_norm", replace(self.inner_norm, keeps=not same))
@@ -47,7 +52,7 @@ class FeedForward(Composite):
             yield Child("inner_join", self.inner_join)
         kept = same and not self.inner_norm
         bias = self.bias if self.down_bias is None else self.down_bias
-        yield Child("down", Linear(self.d_ff, self.d_model, bias, "no" if kept else "yes"))
+        yield Child("down", Linear(d_in=self.d_ff, d_out=self.d_model, bias=bias, keeps="no" if kept else "yes"))
 
     def shard(self, ways: Ways) -> FeedForward:
         """Its columns: rows of gate and up, columns of down, whose bias is whole."""
@@ -56,6 +61,7 @@ class FeedForward(Composite):
         return replace(self, d_ff=width, inner_norm=norm, inner_join=join)
 
 
+@final
 @frozen
 class LayerInput(Composite):
     """down(act(gate(x)) · e): a layer reads a vector e of its own for each token (see `model.LayerInputs`).
@@ -68,9 +74,9 @@ class LayerInput(Composite):
     activation: str
 
     def children(self) -> Iterator[Child]:
-        yield Child("gate", Linear(self.d_model, self.width, False))
-        yield Child("activation", Activation(self.width, self.activation, True))
-        yield Child("down", Linear(self.width, self.d_model, False))
+        yield Child("gate", Linear(d_in=self.d_model, d_out=self.width, bias=False))
+        yield Child("activation", Activation(width=self.width, form=self.activation, gated=True))
+        yield Child("down", Linear(d_in=self.width, d_out=self.d_model, bias=False))
 
     @property
     def complete(self) -> bool:
@@ -82,6 +88,7 @@ class LayerInput(Composite):
         return self
 
 
+@final
 @frozen
 class Experts(Composite):
     """A router, E routed feed-forwards of which each token passes k, and those that every token passes.
@@ -130,7 +137,7 @@ class Experts(Composite):
         if self.correction:
             yield Child("correction", self.correction, kind="router")
         if self.latent is not None:
-            yield Child("latent_down", Linear(self.d_model, self.latent, False), kind="feed_forward")
+            yield Child("latent_down", Linear(d_in=self.d_model, d_out=self.latent, bias=False), kind="feed_forward")
         if self.scales:
             yield Child("scales", self.scales, kind="router")
         if self.norm:
@@ -150,7 +157,7 @@ class Experts(Composite):
         for name, collective in self.leave:
             yield Child(name, collective)
         if self.latent is not None:
-            yield Child("latent_up", Linear(self.latent, self.d_model, False), kind="feed_forward")
+            yield Child("latent_up", Linear(d_in=self.latent, d_out=self.d_model, bias=False), kind="feed_forward")
         if self.shared_gate:
             yield Child("shared_gate", self.shared_gate, kind="router")
         if self.shared and self.shared_gather:

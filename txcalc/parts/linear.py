@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, final
 
 from txcalc.parts.frozen import frozen
 from txcalc.parts.part import (
@@ -21,6 +21,7 @@ from txcalc.parts.part import (
 )
 
 
+@final
 @frozen
 class Linear(Leaf):
     """y = x·Wᵀ + b.
@@ -69,6 +70,7 @@ class Linear(Leaf):
         return work.positions * self.d_in if kept else 0
 
 
+@final
 @frozen
 class BlockLinear(Leaf):
     """One linear layer a head, side by side: y = x·W + b of each head by itself.
@@ -96,6 +98,7 @@ class BlockLinear(Leaf):
         return work.positions * self.n_heads * self.width if self.keeps else 0
 
 
+@final
 @frozen
 class Lookup(Leaf):
     """A table of `rows` vectors, one fetched at each position: tokens, learned positions, token types, class token.
@@ -123,6 +126,7 @@ class Lookup(Leaf):
         return (Elementwise("lookup", elements, COST[cost], Traffic(elements, elements)),)
 
 
+@final
 @frozen
 class Norm(Leaf):
     """LayerNorm or RMSNorm over the last axis of (B, T, groups, width), one weight a `width`.
@@ -170,6 +174,7 @@ class Norm(Leaf):
 SAVES_RESULT = frozenset({"relu", "sigmoid", "tanh"})
 
 
+@final
 @frozen
 class Activation(Leaf):
     """act(gate), and its product with `up` where the feed-forward is gated. `sparsity`: first all but so many of the
@@ -215,6 +220,7 @@ class Activation(Leaf):
         return 2 * elements if self.gated else elements
 
 
+@final
 @frozen
 class Convolution(Leaf):
     """A one-dimensional convolution: over time for audio, depthwise for a recurrent mixer's short memory.
@@ -264,6 +270,7 @@ class Convolution(Leaf):
         return Cache(0, state, state) if self.causal else NO_CACHE
 
 
+@final
 @frozen
 class Patches(Leaf):
     """A picture cut into squares, each multiplied to a vector: the convolution with stride = size of a ViT.
@@ -292,6 +299,7 @@ class Patches(Leaf):
         return work.positions * self.channels * self.size * self.size
 
 
+@final
 @frozen
 class Sum(Leaf):
     """Additions of whole vectors with no weight: the residual sums of a block, or a fixed position added.
@@ -309,6 +317,7 @@ class Sum(Leaf):
         return (elementwise("sum", elements, "add", 2 * elements, elements),)
 
 
+@final
 @frozen
 class Scale(Leaf):
     """y = w·x, element by element: a learned factor for each of `rows` (experts), of which a token meets `used`.
@@ -333,6 +342,7 @@ class Scale(Leaf):
         return work.positions * self.used
 
 
+@final
 @frozen
 class Vector(Leaf):
     """A single learned vector put before the sequence: a ViT's class token.
@@ -348,6 +358,7 @@ class Vector(Leaf):
         return (Weight("weight", (self.width,)),)
 
 
+@final
 @frozen
 class Unused(Leaf):
     """A linear layer, or without `bias` a table, that a forward pass does not run: its parameters are held, learnt by
@@ -367,6 +378,7 @@ class Unused(Leaf):
         return (weight, Weight("bias", (self.d_out,))) if self.bias else (weight,)
 
 
+@final
 @frozen
 class LayerScale(Leaf):
     """x·λ, with a learned λ for every channel: what a branch adds to the residual stream, made small at first.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, final
 
 from txcalc.parts.collectives import AllReduce
 from txcalc.parts.frozen import frozen
@@ -28,6 +28,7 @@ from txcalc.parts.part import (
 from txcalc.parts.sharding import Ways
 
 
+@final
 @frozen
 class DeltaRule(Leaf):
     """The gated delta rule: S ← a·S, then S ← S + k·β·(v − Sᵀ·k)ᵀ, and y = Sᵀ·q, for every head of values.
@@ -85,6 +86,7 @@ class DeltaRule(Leaf):
         return Cache(0, state, state)
 
 
+@final
 @frozen
 class DecayScan(Leaf):
     """Linear attention with a fixed decay a head: S ← λ·S + k·vᵀ and y = Sᵀ·q.
@@ -118,6 +120,7 @@ class DecayScan(Leaf):
         return Cache(0, state, state)
 
 
+@final
 @frozen
 class TokenShift(Leaf):
     """Each token mixed with the one before, by a learned share for every channel and use: μ·x_t + (1 − μ)·x_{t−1}.
@@ -154,6 +157,7 @@ class TokenShift(Leaf):
         return Cache(0, self.width, self.width)
 
 
+@final
 @frozen
 class WeightedSum(Leaf):
     """RWKV's wkv: past values weighted by e^k, decaying at a learned rate a channel, and the present one by e^{u+k}.
@@ -188,6 +192,7 @@ class WeightedSum(Leaf):
         return Cache(0, 3 * self.channels, 3 * self.channels)
 
 
+@final
 @frozen
 class DeltaNet(Composite):
     """A gated delta rule between projections: q, k and v through a short convolution, a norm of what every head reads,
@@ -214,17 +219,27 @@ class DeltaNet(Composite):
     def children(self) -> Iterator[Child]:
         values, decays = self.n_heads * self.d_value, self.d_key if self.by_channel else 1
         mixed = 2 * self.n_key_heads * self.d_key + values
-        yield Child("in_proj", Linear(self.d_model, mixed, False))
+        yield Child("in_proj", Linear(d_in=self.d_model, d_out=mixed, bias=False))
         yield from self._projected("decay", self.n_heads * decays)
         yield from self._projected("gate", values)
-        yield Child("beta_proj", Linear(self.d_model, self.n_heads, False, "no"))
-        yield Child("conv", Convolution(mixed, mixed, self.d_conv, False, True, True))
-        yield Child("activation", Activation(mixed, "silu", False))
-        sizes = self.n_heads, self.n_key_heads, self.d_key, self.d_value, decays
-        yield Child("scan", DeltaRule(*sizes, self.bound, self.signed))
-        yield Child("norm", Norm(self.d_value, "rms", False, self.norm_eps, self.n_heads))
-        yield Child("gate", Activation(values, self.gate, True))
-        yield Child("out_proj", Linear(values, self.d_model, False))
+        yield Child("beta_proj", Linear(d_in=self.d_model, d_out=self.n_heads, bias=False, keeps="no"))
+        yield Child(
+            "conv", Convolution(c_in=mixed, c_out=mixed, taps=self.d_conv, bias=False, depthwise=True, causal=True)
+        )
+        yield Child("activation", Activation(width=mixed, form="silu", gated=False))
+        rule = DeltaRule(
+            n_heads=self.n_heads,
+            n_key_heads=self.n_key_heads,
+            d_key=self.d_key,
+            d_value=self.d_value,
+            decays=decays,
+            bound=self.bound,
+            signed=self.signed,
+        )
+        yield Child("scan", rule)
+        yield Child("norm", Norm(width=self.d_value, form="rms", bias=False, eps=self.norm_eps, groups=self.n_heads))
+        yield Child("gate", Activation(width=values, form=self.gate, gated=True))
+        yield Child("out_proj", Linear(d_in=values, d_out=self.d_model, bias=False))
 
     def shard(self, ways: Ways) -> DeltaNet:
         """Its heads, and their heads of queries and keys, or one that other ranks have too; what projects to a low rank
@@ -235,12 +250,13 @@ class DeltaNet(Composite):
     def _projected(self, name: str, width: Any) -> Iterator[Child]:
         """One projection, or two through the rank."""
         if self.rank is None:
-            yield Child(f"{name}_proj", Linear(self.d_model, width, False, "no"))
+            yield Child(f"{name}_proj", Linear(d_in=self.d_model, d_out=width, bias=False, keeps="no"))
         else:
-            yield Child(f"{name}_down", Linear(self.d_model, self.rank, False, "no"))
-            yield Child(f"{name}_up", Linear(self.rank, width, False))
+            yield Child(f"{name}_down", Linear(d_in=self.d_model, d_out=self.rank, bias=False, keeps="no"))
+            yield Child(f"{name}_up", Linear(d_in=self.rank, d_out=width, bias=False))
 
 
+@final
 @frozen
 class LinearAttention(Composite):
     """Lightning attention: q, k and v through an activation, fixed decays, a norm over all heads, and a sigmoid's gate.
@@ -258,21 +274,22 @@ class LinearAttention(Composite):
 
     def children(self) -> Iterator[Child]:
         inner = self.n_heads * self.d_head
-        yield Child("in_proj", Linear(self.d_model, 3 * inner, False))
-        yield Child("gate_proj", Linear(self.d_model, inner, False, "no"))
-        yield Child("activation", Activation(3 * inner, self.activation, False))
-        yield Child("scan", DecayScan(self.n_heads, self.d_head))
-        yield Child("norm", Norm(inner, "rms", False, self.norm_eps))
+        yield Child("in_proj", Linear(d_in=self.d_model, d_out=3 * inner, bias=False))
+        yield Child("gate_proj", Linear(d_in=self.d_model, d_out=inner, bias=False, keeps="no"))
+        yield Child("activation", Activation(width=3 * inner, form=self.activation, gated=False))
+        yield Child("scan", DecayScan(n_heads=self.n_heads, d_head=self.d_head))
+        yield Child("norm", Norm(width=inner, form="rms", bias=False, eps=self.norm_eps))
         if self.join:
             yield Child("norm_join", self.join)
-        yield Child("gate", Activation(inner, "sigmoid", True))
-        yield Child("out_proj", Linear(inner, self.d_model, False))
+        yield Child("gate", Activation(width=inner, form="sigmoid", gated=True))
+        yield Child("out_proj", Linear(d_in=inner, d_out=self.d_model, bias=False))
 
     def shard(self, ways: Ways) -> LinearAttention:
         """Its heads."""
         return replace(self, n_heads=ways.split("n_heads", self.n_heads), join=ways.summed(1))
 
 
+@final
 @frozen
 class TimeMix(Composite):
     """RWKV-4's mixing over time: shifted tokens to keys, values and a gate (the receptance), and their weighted sum.
@@ -284,19 +301,20 @@ class TimeMix(Composite):
     d_inner: Any
 
     def children(self) -> Iterator[Child]:
-        yield Child("shift", TokenShift(self.d_model, ("key", "value", "receptance")))
-        yield Child("k", Linear(self.d_model, self.d_inner, False))
-        yield Child("v", Linear(self.d_model, self.d_inner, False))
-        yield Child("r", Linear(self.d_model, self.d_inner, False))
-        yield Child("scan", WeightedSum(self.d_inner))
-        yield Child("gate", Activation(self.d_inner, "sigmoid", True))
-        yield Child("out_proj", Linear(self.d_inner, self.d_model, False))
+        yield Child("shift", TokenShift(width=self.d_model, uses=("key", "value", "receptance")))
+        yield Child("k", Linear(d_in=self.d_model, d_out=self.d_inner, bias=False))
+        yield Child("v", Linear(d_in=self.d_model, d_out=self.d_inner, bias=False))
+        yield Child("r", Linear(d_in=self.d_model, d_out=self.d_inner, bias=False))
+        yield Child("scan", WeightedSum(channels=self.d_inner))
+        yield Child("gate", Activation(width=self.d_inner, form="sigmoid", gated=True))
+        yield Child("out_proj", Linear(d_in=self.d_inner, d_out=self.d_model, bias=False))
 
     def shard(self, ways: Ways) -> TimeMix:
         """Its channels; the shift, which they all read, is whole."""
         return replace(self, d_inner=ways.split("d_inner", self.d_inner))
 
 
+@final
 @frozen
 class ChannelMix(Composite):
     """RWKV-4's feed-forward: of shifted tokens, with a gate on what comes out.
@@ -308,12 +326,12 @@ class ChannelMix(Composite):
     d_ff: Any
 
     def children(self) -> Iterator[Child]:
-        yield Child("shift", TokenShift(self.d_model, ("key", "receptance")))
-        yield Child("up", Linear(self.d_model, self.d_ff, False))
-        yield Child("activation", Activation(self.d_ff, "relu2", False))
-        yield Child("down", Linear(self.d_ff, self.d_model, False))
-        yield Child("r", Linear(self.d_model, self.d_model, False))
-        yield Child("gate", Activation(self.d_model, "sigmoid", True))
+        yield Child("shift", TokenShift(width=self.d_model, uses=("key", "receptance")))
+        yield Child("up", Linear(d_in=self.d_model, d_out=self.d_ff, bias=False))
+        yield Child("activation", Activation(width=self.d_ff, form="relu2", gated=False))
+        yield Child("down", Linear(d_in=self.d_ff, d_out=self.d_model, bias=False))
+        yield Child("r", Linear(d_in=self.d_model, d_out=self.d_model, bias=False))
+        yield Child("gate", Activation(width=self.d_model, form="sigmoid", gated=True))
 
     def shard(self, ways: Ways) -> ChannelMix:
         """Its columns; the shift and the gate on what comes out are whole."""

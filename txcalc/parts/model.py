@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 from txcalc.parts.attention import RelativeBias
 from txcalc.parts.block import Block
@@ -40,6 +40,7 @@ class LayerGroup(NamedTuple):
     shared: bool = False
 
 
+@final
 @frozen
 class Embedding(Composite):
     """What turns ids, patches or sound into the stack's input.
@@ -89,10 +90,15 @@ class Embedding(Composite):
             yield Child(f"conv{i + 1}", convolution, on=before, kind="other", gradient=gradient)
             gradient = "both"
             yield Child(
-                f"conv{i + 1}_activation", Activation(self.width, self.activation, False), on=before, kind="other"
+                f"conv{i + 1}_activation",
+                Activation(width=self.width, form=self.activation, gated=False),
+                on=before,
+                kind="other",
             )
         if self.scale is not None:
-            yield Child("scale", Sum(self.projection.d_out if self.projection and self.early else self.width, 1))
+            yield Child(
+                "scale", Sum(width=self.projection.d_out if self.projection and self.early else self.width, sums=1)
+            )
         if self.types:
             yield Child("types", self.types)
         for i, (table, reads) in enumerate(self.tables):
@@ -125,6 +131,7 @@ def _before_strides(later: tuple[Convolution, ...]) -> Stream:
     return lambda work: work._replace(tokens=work.tokens * factor)
 
 
+@final
 @frozen
 class LayerInputs(Composite):
     """A vector for each layer and token: from the token's row of a table for all layers, and from the stack's input.
@@ -147,10 +154,10 @@ class LayerInputs(Composite):
         yield Child("tokens", self.tokens, kind="embedding")
         if self.join:
             yield Child("join", self.join)
-        yield Child("scale", Sum(everything, 2))
+        yield Child("scale", Sum(width=everything, sums=2))
         yield Child("projection", self.projection)
         yield Child("norm", self.norm)
-        yield Child("sum", Sum(everything, 2))
+        yield Child("sum", Sum(width=everything, sums=2))
 
     def shard(self, ways: Ways) -> LayerInputs:
         """Its rows of the vocabulary; the projection is whole."""
@@ -158,6 +165,7 @@ class LayerInputs(Composite):
         return replace(self, tokens=tokens, join=ways.scattered(tokens.width))
 
 
+@final
 @frozen
 class StreamEnds(Composite):
     """A matrix for each stream but the first, before the layers or after them; all are made as long as the first.
@@ -172,11 +180,12 @@ class StreamEnds(Composite):
     def children(self) -> Iterator[Child]:
         others = self.number - 1
         every = range(others) if type(self.number) is int else range(10**9)
-        projection = Linear(self.width, self.width, False, "no" if self.first else "yes")
+        projection = Linear(d_in=self.width, d_out=self.width, bias=False, keeps="no" if self.first else "yes")
         yield Child("projections", projection, times=others, indices=every)
-        yield Child("match", Sum(self.width * self.number, 3))
+        yield Child("match", Sum(width=self.width * self.number, sums=3))
 
 
+@final
 @frozen
 class Head(Composite):
     """Logits over a vocabulary or classes, with a transform before them (BERT's masked-LM head); or a pooler.
@@ -218,7 +227,7 @@ class Head(Composite):
         if self.projection:
             yield Child("projection", self.projection, on=on)
         if self.projection and self.softcap is not None:
-            yield Child("softcap", Activation(self.projection.d_out, "tanh", False), on=on)
+            yield Child("softcap", Activation(width=self.projection.d_out, form="tanh", gated=False), on=on)
         if self.join:
             yield Child("join", self.join, on=on)
 
@@ -231,6 +240,7 @@ class Head(Composite):
         return replace(self, projection=projection, gather=ways.gathered(self.projection.d_in), join=join)
 
 
+@final
 @frozen
 class Stack(Composite):
     """Embedding, layers, final norm and heads: a decoder, an encoder, or a half of both.
@@ -313,6 +323,7 @@ class Stack(Composite):
         )
 
 
+@final
 @frozen
 class Memory(Leaf):
     """The encoder's output, kept once for backward by the cross-attentions of all decoder layers.
@@ -328,6 +339,7 @@ class Memory(Leaf):
         return work.positions * self.width
 
 
+@final
 @frozen
 class EncoderDecoder(Composite):
     """An encoder over `source` positions, and a decoder over `tokens` that attends to it.
@@ -341,7 +353,7 @@ class EncoderDecoder(Composite):
 
     def children(self) -> Iterator[Child]:
         yield Child("encoder", self.encoder, on=on_source)
-        yield Child("memory", Memory(self.encoder.d_model), on=on_source, kind="other")
+        yield Child("memory", Memory(width=self.encoder.d_model), on=on_source, kind="other")
         yield Child("decoder", self.decoder)
 
     @property
@@ -354,6 +366,7 @@ class EncoderDecoder(Composite):
         return replace(self, encoder=self.encoder.shard(ways), decoder=self.decoder.shard(ways))
 
 
+@final
 @frozen
 class FixedLength(Composite):
     """A stack whose number of positions is part of the model (a picture's patches): the workload's is ignored."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, final
 
 from txcalc.parts.collectives import AllReduce
 from txcalc.parts.frozen import frozen
@@ -28,6 +28,7 @@ from txcalc.parts.part import (
 from txcalc.parts.sharding import Ways
 
 
+@final
 @frozen
 class SelectiveScan(Leaf):
     """Mamba-1: h ← exp(Δ·A)·h + Δ·B·x, y = C·h + D·x, times silu(z), for every channel and state.
@@ -69,6 +70,7 @@ class SelectiveScan(Leaf):
         return Cache(0, state, state)
 
 
+@final
 @frozen
 class HeadScan(Leaf):
     """Mamba-2: one decay a head, h ← a·h + (Δ·x)·Bᵀ, y = h·C + D·x.
@@ -114,6 +116,7 @@ class HeadScan(Leaf):
         return Cache(0, state, state)
 
 
+@final
 @frozen
 class GatedRecurrence(Leaf):
     """RG-LRU: h ← a·h + √(1 − a²)·(i·x) with a = exp(−8·softplus(Λ)·r), for every channel; the first h is i·x.
@@ -151,6 +154,7 @@ class GatedRecurrence(Leaf):
         return Cache(0, self.channels, self.channels)
 
 
+@final
 @frozen
 class Mamba(Composite):
     """A Mamba-1 mixer. `norm` (Jamba) normalises Δ, B and C: a norm of each width with these settings.
@@ -170,18 +174,28 @@ class Mamba(Composite):
     join: AllReduce | None = None
 
     def children(self) -> Iterator[Child]:
-        yield Child("in_proj", Linear(self.d_model, 2 * self.d_inner, self.bias))
-        yield Child("conv", Convolution(self.d_inner, self.d_inner, self.d_conv, self.conv_bias, True, True))
-        yield Child("x_proj", Linear(self.d_inner, self.dt_rank + 2 * self.d_state, False))
+        yield Child("in_proj", Linear(d_in=self.d_model, d_out=2 * self.d_inner, bias=self.bias))
+        yield Child(
+            "conv",
+            Convolution(
+                c_in=self.d_inner,
+                c_out=self.d_inner,
+                taps=self.d_conv,
+                bias=self.conv_bias,
+                depthwise=True,
+                causal=True,
+            ),
+        )
+        yield Child("x_proj", Linear(d_in=self.d_inner, d_out=self.dt_rank + 2 * self.d_state, bias=False))
         if self.join:
             yield Child("x_join", self.join)
         if self.norm_eps is not None:
-            yield Child("dt_norm", Norm(self.dt_rank, "rms", False, self.norm_eps))
-            yield Child("b_norm", Norm(self.d_state, "rms", False, self.norm_eps))
-            yield Child("c_norm", Norm(self.d_state, "rms", False, self.norm_eps))
-        yield Child("dt_proj", Linear(self.dt_rank, self.d_inner, True))
-        yield Child("scan", SelectiveScan(self.d_inner, self.d_state))
-        yield Child("out_proj", Linear(self.d_inner, self.d_model, self.bias))
+            yield Child("dt_norm", Norm(width=self.dt_rank, form="rms", bias=False, eps=self.norm_eps))
+            yield Child("b_norm", Norm(width=self.d_state, form="rms", bias=False, eps=self.norm_eps))
+            yield Child("c_norm", Norm(width=self.d_state, form="rms", bias=False, eps=self.norm_eps))
+        yield Child("dt_proj", Linear(d_in=self.dt_rank, d_out=self.d_inner, bias=True))
+        yield Child("scan", SelectiveScan(channels=self.d_inner, states=self.d_state))
+        yield Child("out_proj", Linear(d_in=self.d_inner, d_out=self.d_model, bias=self.bias))
 
     def shard(self, ways: Ways) -> Mamba:
         """Its channels; Δ, B and C, which all of them share, are whole."""
@@ -189,6 +203,7 @@ class Mamba(Composite):
         return replace(self, d_inner=ways.split("d_inner", self.d_inner), join=join)
 
 
+@final
 @frozen
 class Mamba2(Composite):
     """A Mamba-2 mixer: one projection for z, x, B, C and Δ, and a gated RMSNorm before the last, or a gate alone.
@@ -211,14 +226,17 @@ class Mamba2(Composite):
     def children(self) -> Iterator[Child]:
         inner = self.n_heads * self.d_head
         mixed = inner + 2 * self.n_groups * self.d_state
-        yield Child("in_proj", Linear(self.d_model, inner + mixed + self.n_heads, self.bias))
-        yield Child("conv", Convolution(mixed, mixed, self.d_conv, self.conv_bias, True, True))
-        yield Child("scan", HeadScan(self.n_heads, self.d_head, self.n_groups, self.d_state))
+        yield Child("in_proj", Linear(d_in=self.d_model, d_out=inner + mixed + self.n_heads, bias=self.bias))
+        yield Child(
+            "conv",
+            Convolution(c_in=mixed, c_out=mixed, taps=self.d_conv, bias=self.conv_bias, depthwise=True, causal=True),
+        )
+        yield Child("scan", HeadScan(heads=self.n_heads, width=self.d_head, groups=self.n_groups, states=self.d_state))
         if self.norm_eps is not None:
-            yield Child("norm", Norm(inner, "rms", False, self.norm_eps))
+            yield Child("norm", Norm(width=inner, form="rms", bias=False, eps=self.norm_eps))
             if self.join:
                 yield Child("norm_join", self.join)
-        yield Child("out_proj", Linear(inner, self.d_model, self.bias))
+        yield Child("out_proj", Linear(d_in=inner, d_out=self.d_model, bias=self.bias))
 
     def shard(self, ways: Ways) -> Mamba2:
         """Its heads, and their groups of B and C, or one that other ranks have too."""
@@ -226,6 +244,7 @@ class Mamba2(Composite):
         return replace(self, n_heads=heads, n_groups=ways.groups("n_groups", self.n_groups), join=ways.summed(1))
 
 
+@final
 @frozen
 class Griffin(Composite):
     """A recurrent block of Griffin: a convolution and an RG-LRU, whose gates are projected head by head, beside a gate.
@@ -243,14 +262,17 @@ class Griffin(Composite):
 
     def children(self) -> Iterator[Child]:
         inner = self.n_heads * self.d_head
-        yield Child("in_proj", Linear(self.d_model, inner, self.bias))
-        yield Child("gate_proj", Linear(self.d_model, inner, self.bias, "no"))
-        yield Child("conv", Convolution(inner, inner, self.d_conv, self.conv_bias, True, True))
-        yield Child("input_gate", BlockLinear(self.n_heads, self.d_head))
-        yield Child("decay_gate", BlockLinear(self.n_heads, self.d_head, False))
-        yield Child("scan", GatedRecurrence(inner))
-        yield Child("gate", Activation(inner, self.activation, True))
-        yield Child("out_proj", Linear(inner, self.d_model, self.bias))
+        yield Child("in_proj", Linear(d_in=self.d_model, d_out=inner, bias=self.bias))
+        yield Child("gate_proj", Linear(d_in=self.d_model, d_out=inner, bias=self.bias, keeps="no"))
+        yield Child(
+            "conv",
+            Convolution(c_in=inner, c_out=inner, taps=self.d_conv, bias=self.conv_bias, depthwise=True, causal=True),
+        )
+        yield Child("input_gate", BlockLinear(n_heads=self.n_heads, width=self.d_head))
+        yield Child("decay_gate", BlockLinear(n_heads=self.n_heads, width=self.d_head, keeps=False))
+        yield Child("scan", GatedRecurrence(channels=inner))
+        yield Child("gate", Activation(width=inner, form=self.activation, gated=True))
+        yield Child("out_proj", Linear(d_in=inner, d_out=self.d_model, bias=self.bias))
 
     def shard(self, ways: Ways) -> Griffin:
         """Its heads, each with its channels and gates."""

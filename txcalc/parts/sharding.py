@@ -146,7 +146,7 @@ class Ways:
 
     def summed(self, width: Any) -> AllReduce | None:
         """Summands of every rank of tp become their sum on all of them."""
-        return AllReduce(width, Axis("tp", self.tp)) if self.ranks > 1 else None
+        return AllReduce(width=width, axis=Axis("tp", self.tp)) if self.ranks > 1 else None
 
     def statistics(self, norm: Any) -> AllReduce | None:
         """The mean square of what is normed, and of LayerNorm the mean, from the columns of every rank."""
@@ -156,7 +156,9 @@ class Ways:
 
     def scattered(self, width: Any) -> Collective | None:
         """Summands become their sum: on all ranks of tp, or, with sp, each rank's positions of it."""
-        return ReduceScatter(width, Axis("tp", self.tp)) if self.sp and self.ranks > 1 else self.summed(width)
+        return (
+            ReduceScatter(width=width, axis=Axis("tp", self.tp)) if self.sp and self.ranks > 1 else self.summed(width)
+        )
 
     def gathered(self, width: Any) -> AllGather | None:
         """Positions that sp splits, before what reads all of them."""
@@ -164,7 +166,7 @@ class Ways:
 
     def every(self, width: Any) -> AllGather | None:
         """Shares of every rank of tp become the whole on all of them."""
-        return AllGather(width, Axis("tp", self.tp)) if self.ranks > 1 else None
+        return AllGather(width=width, axis=Axis("tp", self.tp)) if self.ranks > 1 else None
 
     def normed(self, norms: Iterable[tuple[Any, Any, Any]]) -> AllGather | None:
         """Heads of all ranks, for norms over all of them: (norm, heads, their width) each."""
@@ -200,14 +202,13 @@ class Ways:
     def _exchange(self, name: str, width: Any, top_k: Any, there: bool) -> Named:
         if not self.exchanges:
             return ()
-        exchange = AllToAll(width, Axis("ep", self.ep), self.tp, top_k, there)
+        exchange = AllToAll(width=width, axis=Axis("ep", self.ep), sharers=self.tp, choices=top_k, narrow=there)
         if self.value(self.etp) == 1:
             return ((name, exchange),)
         # Tokens that have come to one of the ranks of etp, which all of them need.
         reached = self.ep * (1 - power(1 - ratio(1, self.ep), top_k))
-        every = (AllGather if there else ReduceScatter)(
-            ratio(width * reached * self.etp, self.tp), Axis("etp", self.etp)
-        )
+        share, axis = ratio(width * reached * self.etp, self.tp), Axis("etp", self.etp)
+        every = AllGather(width=share, axis=axis) if there else ReduceScatter(width=share, axis=axis)
         return (name, exchange), (f"{name}_{'gather' if there else 'scatter'}", every)
 
     def read_beside(self, width: Any) -> AllGather | None:
@@ -219,4 +220,4 @@ class Ways:
         of the tokens, which goes with theirs; or the sum of all (`apart`: theirs is gathered before a projection)."""
         if not self.exchanges or self.ranks == 1:
             return None
-        return self.summed(width) if apart and not self.sp else ReduceScatter(width, Axis("tp", self.tp))
+        return self.summed(width) if apart and not self.sp else ReduceScatter(width=width, axis=Axis("tp", self.tp))

@@ -6,7 +6,7 @@ elements, at `width` per token, and `kept` in words.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, final
 
 from txcalc.num import ceil_div, minimum, triangle
 from txcalc.parts.frozen import frozen
@@ -14,10 +14,22 @@ from txcalc.parts.part import NO_CACHE, Cache, Traffic, Workload
 
 
 @frozen
-class Causal:
-    """Query i attends to every key j ≤ i."""
+class Span:
+    """What a query may see: where a kind of span says nothing else, every key j ≤ i, each of which is kept."""
 
-    holds = "tokens"
+    # What is kept, as `Leaf.holds` says it.
+    holds: ClassVar[str] = "tokens"
+    # Whether a query sees nothing that comes after it.
+    causal: ClassVar[bool] = True
+
+    @property
+    def most(self) -> Any:
+        """The most keys that one query sees (to one side, of both); None: as many as there are."""
+        return None
+
+    def describe(self) -> str:
+        """What is behind the heads in a line about the layer."""
+        return ""
 
     def keys(self, work: Workload) -> Any:
         """S, the keys of the dense product."""
@@ -48,11 +60,24 @@ class Causal:
         return f"{what} of every token: {width} · S elements"
 
 
+@final
 @frozen
-class Window(Causal):
-    """Query i attends to key j when 0 ≤ i − j < W."""
+class Causal(Span):
+    """Query i attends to every key j ≤ i."""
+
+
+@frozen
+class Windowed(Span):
+    """No more than the last W keys, and no more than W are kept."""
 
     window: Any
+
+    @property
+    def most(self) -> Any:
+        return self.window
+
+    def describe(self) -> str:
+        return f", window {self.window:,}"
 
     def keys(self, work: Workload) -> Any:
         return minimum(work.past, self.window - 1) + work.tokens
@@ -61,9 +86,8 @@ class Window(Causal):
         return self._up_to(work.keys) - self._up_to(work.past)
 
     def _up_to(self, n: Any) -> Any:
-        """Σ min(i, W) over i = 1 … n."""
-        growing = minimum(n, self.window)
-        return triangle(growing) + (n - growing) * self.window
+        """Pairs of the first n queries."""
+        raise NotImplementedError
 
     def cache(self, work: Workload, width: Any) -> Cache:
         return Cache(0, width * self.window, width * minimum(work.keys, self.window))
@@ -72,12 +96,24 @@ class Window(Causal):
         """Those of W − 1 tokens and a chunk, and one more page."""
         return width * block * (ceil_div(minimum(self.window - 1 + chunk, work.keys), block) + 1)
 
+
+@final
+@frozen
+class Window(Windowed):
+    """Query i attends to key j when 0 ≤ i − j < W."""
+
+    def _up_to(self, n: Any) -> Any:
+        """Σ min(i, W) over i = 1 … n."""
+        growing = minimum(n, self.window)
+        return triangle(growing) + (n - growing) * self.window
+
     def kept(self, what: str, width: str) -> str:
         return f"{what} of the last {self.window:,} tokens: {width} · min(S, {self.window:,}) elements"
 
 
+@final
 @frozen
-class Chunks(Window):
+class Chunks(Windowed):
     """Windows side by side (Llama-4): query i attends to key j ≤ i of the same window; no more than W are kept."""
 
     def _up_to(self, n: Any) -> Any:
@@ -89,23 +125,32 @@ class Chunks(Window):
         return f"{what} of a chunk of {self.window:,} tokens: {width} · min(S, {self.window:,}) elements"
 
 
+@final
 @frozen
-class Selected(Causal):
+class Selected(Span):
     """Query i attends to the `top_k` keys j ≤ i that an index scores best. All are kept, for later queries choose
     others; a dense product with a mask multiplies all of them, and only the masked pairs are fewer."""
 
     top_k: Any
 
+    @property
+    def most(self) -> Any:
+        return self.top_k
+
+    def describe(self) -> str:
+        return f", {self.top_k:,} keys a query"
+
     def visible(self, work: Workload) -> Any:
         """Σ min(i + 1, top_k) over i = past … past + T − 1: as many as in a window of `top_k`."""
-        return Window(self.top_k).visible(work)
+        return Window(window=self.top_k).visible(work)
 
 
 @frozen
-class Full:
-    """Every position attends to every other (encoders): no mask, no cache."""
+class Unkept(Span):
+    """Positions that see what comes after them too (encoders): nothing is kept for later."""
 
-    holds = "nothing"
+    holds: ClassVar[str] = "nothing"
+    causal: ClassVar[bool] = False
 
     def keys(self, work: Workload) -> Any:
         return work.tokens
@@ -129,22 +174,35 @@ class Full:
         return ""
 
 
+@final
 @frozen
-class Around(Full):
+class Full(Unkept):
+    """Every position attends to every other: no mask, no cache."""
+
+
+@final
+@frozen
+class Around(Unkept):
     """Encoders with a window: query i attends to key j when |i − j| < W."""
 
     window: Any
+
+    @property
+    def most(self) -> Any:
+        return self.window
 
     def visible(self, work: Workload) -> Any:
         reach = minimum(work.tokens, self.window)
         return work.tokens * (2 * reach - 1) - 2 * triangle(reach - 1)
 
 
+@final
 @frozen
-class Cross:
+class Cross(Span):
     """Every decoder position attends to every encoder position, whose K and V are kept."""
 
-    holds = "source"
+    holds: ClassVar[str] = "source"
+    causal: ClassVar[bool] = False
 
     def keys(self, work: Workload) -> Any:
         return work.source
@@ -155,9 +213,6 @@ class Cross:
     def cache(self, work: Workload, width: Any) -> Cache:
         return Cache(0, width * work.source, width * work.source)
 
-    def moved(self, own: Any, kv: Any, weights: Any = 0) -> Traffic:
-        return Traffic(weights, own, kv)
-
     def dense(self, work: Workload, width: Any) -> Any:
         return width * work.source
 
@@ -166,6 +221,3 @@ class Cross:
 
     def kept(self, what: str, width: str) -> str:
         return f"{what} of every source position: {width} · T_src elements"
-
-
-Span = Causal | Full | Cross

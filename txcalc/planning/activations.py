@@ -8,7 +8,7 @@ from txcalc.errors import InputError
 from txcalc.ledger import Entry, Ledger
 from txcalc.model import Model
 from txcalc.num import total
-from txcalc.parts.attention import AttentionCore
+from txcalc.parts.attention import AttentionCore, SoftmaxCore
 from txcalc.parts.linear import Activation
 from txcalc.planning.terms import Convention, Term
 
@@ -27,7 +27,7 @@ def korthikanti(model: Model, ledger: Ledger) -> Convention:
     """
     layers = [entry for entry in ledger if entry.steps[0].name == "layers"]
     _describes(model, ledger, layers)
-    core = next(entry for entry in layers if isinstance(entry.leaf, AttentionCore))
+    core = next(entry for entry in layers if isinstance(entry.leaf, SoftmaxCore))
     heads: Any = core.leaf.n_heads  # type: ignore[attr-defined]
     wide = ledger.work.positions * next(iter(model.spec["stacks"].values()))["d_model"] * core.runs
     square = ledger.work.positions * ledger.work.tokens * heads * core.runs
@@ -57,7 +57,7 @@ def _describes(model: Model, ledger: Ledger, layers: list[Entry]) -> None:
     """The formula's layer: as many K and V heads as queries, together as wide as the model, and two matrices of 4·h."""
     stack = next(iter(model.spec["stacks"].values()))
     leaves = [entry.leaf for entry in layers]
-    cores = [leaf for leaf in leaves if isinstance(leaf, AttentionCore)]
+    cores = [leaf for leaf in leaves if isinstance(leaf, SoftmaxCore)]
     acts = [leaf for leaf in leaves if isinstance(leaf, Activation)]
     faults = []
     if not (ledger.work.keep_scores and ledger.work.past == 0):

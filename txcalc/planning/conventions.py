@@ -15,7 +15,7 @@ from collections.abc import Callable
 from txcalc.errors import InputError
 from txcalc.ledger import Ledger
 from txcalc.model import Model
-from txcalc.parts.attention import AttentionCore, LatentCore, RelativeBias
+from txcalc.parts.attention import LatentCore, RelativeBias, SoftmaxCore
 from txcalc.parts.linear import Lookup
 from txcalc.planning.crossover import FEED_FORWARD
 from txcalc.planning.terms import (
@@ -245,7 +245,7 @@ def chinchilla(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Con
     """
     describes("chinchilla", model, ledger, recurrent=False, latent=False, experts=False)
     width, vocab, rows = only_stack(model)["d_model"], only_stack(model)["vocab_size"] or 0, ledger.work.positions
-    cores = [(entry.leaf, entry.runs) for entry in ledger if isinstance(entry.leaf, AttentionCore)]
+    cores = [(entry.leaf, entry.runs) for entry in ledger if isinstance(entry.leaf, SoftmaxCore)]
     joint = rows * sum(core.n_heads * core.d_qk * runs for core, runs in cores)
     pairs = rows * ledger.work.tokens * sum(core.n_heads * runs for core, runs in cores)
     scores = joint * ledger.work.tokens

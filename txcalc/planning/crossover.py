@@ -16,7 +16,7 @@ from txcalc.errors import InputError
 from txcalc.ledger import Entry, Ledger, walk
 from txcalc.model import Model, leaves_of
 from txcalc.num import ceil_div, minimum, total
-from txcalc.parts.attention import Around, AttentionCore, Chunks, LatentCore, Selected, Window
+from txcalc.parts.attention import Around, Chunks, LatentCore, Selected, SoftmaxCore, Window, Windowed
 from txcalc.parts.disentangled import DisentangledCore
 from txcalc.parts.linear import Linear, Lookup
 from txcalc.parts.part import Workload
@@ -81,8 +81,8 @@ def lengths(model: Model, source: int | None = None, logits: str = "all", mla: s
     if model.fixed_length:
         raise InputError(model.name, [f"always has {start.tokens:,} positions: no length at which a cost overtakes"])
     coupled = model.workload(1, 2, 0, source, logits=logits, mla=mla).source == 2 and source is None
-    spans = [leaf.span for leaf in leaves_of(model.root) if isinstance(leaf, AttentionCore | LatentCore)]
-    windows = {span.window for span in spans if isinstance(span, Window | Around)}
+    spans = [leaf.span for leaf in leaves_of(model.root) if isinstance(leaf, SoftmaxCore | LatentCore)]
+    windows = {span.window for span in spans if isinstance(span, Windowed | Around)}
     windows |= {span.top_k for span in spans if isinstance(span, Selected)}  # below it a query selects all
     tables = [leaf for leaf in leaves_of(model.root) if isinstance(leaf, DisentangledCore) and leaf.clipped]
     windows |= {leaf.reach for leaf in tables}  # below it a length has fewer distances than the table
@@ -173,7 +173,7 @@ def cache_read(entry: Entry) -> int:
     leaf = entry.leaf
     if entry.work is None or not (isinstance(leaf, LatentCore) and isinstance(leaf.span, Selected)):
         return entry.cache  # type: ignore[no-any-return]
-    return replace(leaf, span=Window(leaf.span.top_k)).cache(entry.work).held * entry.runs  # type: ignore[no-any-return]
+    return replace(leaf, span=Window(window=leaf.span.top_k)).cache(entry.work).held * entry.runs  # type: ignore[no-any-return]
 
 
 def elements_read(entry: Entry) -> int:

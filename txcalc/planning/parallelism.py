@@ -226,6 +226,7 @@ def _stages(root: Composite, layout: Layout) -> Iterator[Stage]:
     for (first, last, *_), (number, copies, held) in found.items():
         # The first piece receives nothing, and the last one sends nothing on.
         receives, sends = vpp - first, vpp - last
-        handed = root.d_model, Axis("pp", pp), tp
-        receive, send = Receive(*handed) if receives else None, Send(*handed) if sends else None
+        axis = Axis("pp", pp)
+        receive = Receive(width=root.d_model, axis=axis, sharers=tp) if receives else None
+        send = Send(width=root.d_model, axis=axis, sharers=tp) if sends else None
         yield Stage(number, copies, replace(held, receive=receive, receives=receives, send=send, sends=sends))

@@ -25,8 +25,8 @@ class Core(Remembers):
 
     def __init__(self, span: parts.Span, scale: float, softcap: float | None = None) -> None:
         super().__init__()
-        self.causal, self.chunked = isinstance(span, parts.Causal), isinstance(span, parts.Chunks)
-        self.window: int | None = span.window if isinstance(span, parts.Window | parts.Around) else None
+        self.causal, self.chunked = span.causal, isinstance(span, parts.Chunks)
+        self.window: int | None = None if isinstance(span, parts.Selected) else span.most
         self.scale, self.softcap = scale, softcap
 
     def extend(self, run: Run, *new: Tensor) -> tuple[Tensor, ...]:
@@ -415,12 +415,12 @@ class LatentAttention(nn.Module):
         self.low_rank = part.q_rank is not None
         if self.low_rank:
             self.q_a = Linear(d_model, part.q_rank, part.bias, like)
-            self.q_norm = Norm(NormPart(part.q_rank, "rms", False, part.norm_eps), like)
+            self.q_norm = Norm(NormPart(width=part.q_rank, form="rms", bias=False, eps=part.norm_eps), like)
             self.q_b = Linear(part.q_rank, queries, False, like)
         else:
             self.q = Linear(d_model, queries, False, like)
         self.kv_a = Linear(d_model, rank + part.d_rope, part.bias, like)
-        self.kv_norm = Norm(NormPart(rank, "rms", False, part.norm_eps), like)
+        self.kv_norm = Norm(NormPart(width=rank, form="rms", bias=False, eps=part.norm_eps), like)
         self.kv_b = Expansion(rank, heads, part.d_nope, part.d_v, like)
         self.rotary = Rotary(part.rotary) if part.rotary else None
         self.g = Linear(d_model, heads * part.gate.gates, False, like) if part.gate else None

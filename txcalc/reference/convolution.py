@@ -15,7 +15,12 @@ class TimeConvolution(nn.Module):
 
     def __init__(self, part: parts.TimeConvolution, like: Like) -> None:
         super().__init__()
-        self.product = Convolution(ConvolutionPart(part.d_model, part.d_model, part.taps, True, False, False), like)
+        self.product = Convolution(
+            ConvolutionPart(
+                c_in=part.d_model, c_out=part.d_model, taps=part.taps, bias=True, depthwise=False, causal=False
+            ),
+            like,
+        )
         self.activation = Activation(part.activation)
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
@@ -37,7 +42,9 @@ class ShortConvolution(nn.Module):
         width, bias = part.d_model, part.bias
         self.in_proj = Linear(width, 3 * width, bias, like)
         self.write = Product()
-        self.conv = Convolution(ConvolutionPart(width, width, part.taps, bias, True, True), like)
+        self.conv = Convolution(
+            ConvolutionPart(c_in=width, c_out=width, taps=part.taps, bias=bias, depthwise=True, causal=True), like
+        )
         self.read = Product()
         self.out_proj = Linear(width, width, bias, like)
 

@@ -174,12 +174,26 @@ class DeltaNet(nn.Module):
         for child in part.parts:
             if isinstance(child.part, LinearPart):
                 self.add_module(child.name, Linear(child.part.d_in, child.part.d_out, False, like))
-        self.conv = Convolution(ConvolutionPart(mixed, mixed, part.d_conv, False, True, True), like)
+        self.conv = Convolution(
+            ConvolutionPart(c_in=mixed, c_out=mixed, taps=part.d_conv, bias=False, depthwise=True, causal=True), like
+        )
         self.activation = Activation("silu")
         decays = part.d_key if part.by_channel else 1
-        sizes = part.n_heads, part.n_key_heads, part.d_key, part.d_value, decays
-        self.scan = DeltaRule(parts.DeltaRule(*sizes, part.bound, part.signed), like)
-        self.norm = Norm(NormPart(part.d_value, "rms", False, part.norm_eps, part.n_heads), like)
+        self.scan = DeltaRule(
+            parts.DeltaRule(
+                n_heads=part.n_heads,
+                n_key_heads=part.n_key_heads,
+                d_key=part.d_key,
+                d_value=part.d_value,
+                decays=decays,
+                bound=part.bound,
+                signed=part.signed,
+            ),
+            like,
+        )
+        self.norm = Norm(
+            NormPart(width=part.d_value, form="rms", bias=False, eps=part.norm_eps, groups=part.n_heads), like
+        )
         self.gate = Activation(part.gate)
         self.widths, self.d_key, self.d_value, self.decays = (keys, keys, values), part.d_key, part.d_value, decays
 
@@ -209,8 +223,8 @@ class LinearAttention(nn.Module):
         self.in_proj = Linear(part.d_model, 3 * inner, False, like)
         self.gate_proj = Linear(part.d_model, inner, False, like)
         self.activation = Activation(part.activation)
-        self.scan = DecayScan(parts.DecayScan(part.n_heads, part.d_head), like)
-        self.norm = Norm(NormPart(inner, "rms", False, part.norm_eps), like)
+        self.scan = DecayScan(parts.DecayScan(n_heads=part.n_heads, d_head=part.d_head), like)
+        self.norm = Norm(NormPart(width=inner, form="rms", bias=False, eps=part.norm_eps), like)
         self.gate = Activation("sigmoid")
         self.out_proj = Linear(inner, part.d_model, False, like)
         self.width = part.d_head
@@ -227,9 +241,9 @@ class TimeMix(nn.Module):
     def __init__(self, part: parts.TimeMix, like: Like) -> None:
         super().__init__()
         d_model, inner = part.d_model, part.d_inner
-        self.shift = TokenShift(parts.TokenShift(d_model, ("key", "value", "receptance")), like)
+        self.shift = TokenShift(parts.TokenShift(width=d_model, uses=("key", "value", "receptance")), like)
         self.k, self.v, self.r = (Linear(d_model, inner, False, like) for _ in range(3))
-        self.scan = WeightedSum(parts.WeightedSum(inner), like)
+        self.scan = WeightedSum(parts.WeightedSum(channels=inner), like)
         self.gate = Activation("sigmoid")
         self.out_proj = Linear(inner, d_model, False, like)
 
@@ -244,7 +258,7 @@ class ChannelMix(nn.Module):
 
     def __init__(self, part: parts.ChannelMix, like: Like) -> None:
         super().__init__()
-        self.shift = TokenShift(parts.TokenShift(part.d_model, ("key", "receptance")), like)
+        self.shift = TokenShift(parts.TokenShift(width=part.d_model, uses=("key", "receptance")), like)
         self.up = Linear(part.d_model, part.d_ff, False, like)
         self.activation = Activation("relu2")
         self.down = Linear(part.d_ff, part.d_model, False, like)

@@ -111,7 +111,7 @@ class Streams(nn.Module):
         self.mix = Mix()
         self.correct = Linear(part.number, part.number, False, like)
         self.update = Update()
-        self.scale = LayerScale(LayerScalePart(part.width), like)
+        self.scale = LayerScale(LayerScalePart(width=part.width), like)
         self.active = part.active
 
     def predicted(self, streams: Tensor) -> Tensor:

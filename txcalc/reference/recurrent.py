@@ -116,15 +116,20 @@ class Mamba(nn.Module):
         super().__init__()
         inner, states, rank = part.d_inner, part.d_state, part.dt_rank
         self.in_proj = Linear(part.d_model, 2 * inner, part.bias, like)
-        self.conv = Convolution(ConvolutionPart(inner, inner, part.d_conv, part.conv_bias, True, True), like)
+        self.conv = Convolution(
+            ConvolutionPart(
+                c_in=inner, c_out=inner, taps=part.d_conv, bias=part.conv_bias, depthwise=True, causal=True
+            ),
+            like,
+        )
         self.x_proj = Linear(inner, rank + 2 * states, False, like)
         self.dt_norm = self.b_norm = self.c_norm = None
         if part.norm_eps is not None:
-            self.dt_norm = Norm(NormPart(rank, "rms", False, part.norm_eps), like)
-            self.b_norm = Norm(NormPart(states, "rms", False, part.norm_eps), like)
-            self.c_norm = Norm(NormPart(states, "rms", False, part.norm_eps), like)
+            self.dt_norm = Norm(NormPart(width=rank, form="rms", bias=False, eps=part.norm_eps), like)
+            self.b_norm = Norm(NormPart(width=states, form="rms", bias=False, eps=part.norm_eps), like)
+            self.c_norm = Norm(NormPart(width=states, form="rms", bias=False, eps=part.norm_eps), like)
         self.dt_proj = Linear(rank, inner, True, like)
-        self.scan = SelectiveScan(parts.SelectiveScan(inner, states), like)
+        self.scan = SelectiveScan(parts.SelectiveScan(channels=inner, states=states), like)
         self.out_proj = Linear(inner, part.d_model, part.bias, like)
         self.widths, self.inner = (rank, states, states), (inner, inner)
 
@@ -158,11 +163,18 @@ class Mamba2(nn.Module):
         inner, shared = part.n_heads * part.d_head, part.n_groups * part.d_state
         mixed = inner + 2 * shared
         self.in_proj = Linear(part.d_model, inner + mixed + part.n_heads, part.bias, like)
-        self.conv = Convolution(ConvolutionPart(mixed, mixed, part.d_conv, part.conv_bias, True, True), like)
-        self.scan = HeadScan(parts.HeadScan(part.n_heads, part.d_head, part.n_groups, part.d_state), like)
+        self.conv = Convolution(
+            ConvolutionPart(
+                c_in=mixed, c_out=mixed, taps=part.d_conv, bias=part.conv_bias, depthwise=True, causal=True
+            ),
+            like,
+        )
+        self.scan = HeadScan(
+            parts.HeadScan(heads=part.n_heads, width=part.d_head, groups=part.n_groups, states=part.d_state), like
+        )
         self.norm = None
         if part.norm_eps is not None:
-            self.norm = GroupNorm(NormPart(inner, "rms", False, part.norm_eps), part.n_groups, like)
+            self.norm = GroupNorm(NormPart(width=inner, form="rms", bias=False, eps=part.norm_eps), part.n_groups, like)
         self.out_proj = Linear(inner, part.d_model, part.bias, like)
         self.widths, self.mixed = (inner, mixed, part.n_heads), (inner, shared, shared)
         self.d_head, self.d_state = part.d_head, part.d_state
@@ -184,9 +196,14 @@ class Griffin(nn.Module):
         inner, heads, width = part.n_heads * part.d_head, part.n_heads, part.d_head
         self.in_proj = Linear(part.d_model, inner, part.bias, like)
         self.gate_proj = Linear(part.d_model, inner, part.bias, like)
-        self.conv = Convolution(ConvolutionPart(inner, inner, part.d_conv, part.conv_bias, True, True), like)
+        self.conv = Convolution(
+            ConvolutionPart(
+                c_in=inner, c_out=inner, taps=part.d_conv, bias=part.conv_bias, depthwise=True, causal=True
+            ),
+            like,
+        )
         self.input_gate, self.decay_gate = BlockLinear(heads, width, like), BlockLinear(heads, width, like)
-        self.scan = GatedRecurrence(parts.GatedRecurrence(inner), like)
+        self.scan = GatedRecurrence(parts.GatedRecurrence(channels=inner), like)
         self.gate = Activation(part.activation)
         self.out_proj = Linear(inner, part.d_model, part.bias, like)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txcalc.model import Model, leaves_of
-from txcalc.parts.attention import AttentionCore, IndexCore, LatentCore, Selected, Window
+from txcalc.parts.attention import IndexCore, LatentCore, Selected, SoftmaxCore, Windowed
 
 
 def summary(model: Model) -> tuple[str, str]:
@@ -15,10 +15,10 @@ def summary(model: Model) -> tuple[str, str]:
         first += f", V = {spec['vocab_size']:,}" + (" (tied)" if spec["head"]["tied"] else "")
     seen: dict[str, None] = {}
     for leaf in leaves_of(model.root):
-        if isinstance(leaf, AttentionCore):
+        if isinstance(leaf, SoftmaxCore):
             heads, groups = leaf.n_heads, leaf.n_kv_heads
             form = "MHA" if groups == heads else "MQA" if groups == 1 else "GQA"
-            window = f", window {leaf.span.window:,}" if isinstance(leaf.span, Window) else ""
+            window = f", window {leaf.span.window:,}" if isinstance(leaf.span, Windowed) else ""
             seen[f"{form} {heads}/{groups} × {leaf.d_qk}{window}"] = None
         elif isinstance(leaf, LatentCore):
             chosen = f", {leaf.span.top_k:,} keys a query" if isinstance(leaf.span, Selected) else ""

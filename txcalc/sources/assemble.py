@@ -69,12 +69,12 @@ def assemble(spec: Table) -> Composite:
     stacks = {half: _stack({**stack, "d_memory": memory}) for half, stack in spec["stacks"].items()}
     if len(stacks) == 1:
         (stack,), (table,) = stacks.values(), spec["stacks"].values()
-        return FixedLength(stack, positions_of(table["vision"])) if table["vision"] else stack
+        return FixedLength(stack=stack, positions=positions_of(table["vision"])) if table["vision"] else stack
     encoder, decoder = stacks["encoder"], stacks["decoder"]
     if encoder.embedding and encoder.embedding.tokens and spec["stacks"]["encoder"]["embedding"]["shared"]:
         encoder = _with_shared_table(encoder)
     vision = spec["stacks"]["encoder"]["vision"]
-    return EncoderDecoder(encoder, decoder, positions_of(vision) if vision else None)
+    return EncoderDecoder(encoder=encoder, decoder=decoder, positions=positions_of(vision) if vision else None)
 
 
 def _with_shared_table(encoder: Stack) -> Stack:
@@ -93,7 +93,16 @@ def norm(table: Table, width: Any, groups: Any = 1, apart: bool = False) -> Norm
     """The norm a table describes, over `groups` of `width`."""
     eps = EPS[table["form"]] if table["eps"] is None else table["eps"]
     weighted = table["weighted"]
-    return Norm(width, table["form"], table["bias"] and weighted, eps, groups, apart, weighted, table["offset"])
+    return Norm(
+        width=width,
+        form=table["form"],
+        bias=table["bias"] and weighted,
+        eps=eps,
+        groups=groups,
+        apart=apart,
+        weighted=weighted,
+        offset=table["offset"],
+    )
 
 
 def _stack(stack: Table) -> Stack:
@@ -108,37 +117,52 @@ def _stack(stack: Table) -> Stack:
     )
     pooler = None
     if stack["head"]["pooler"]:
-        pairs = stack["head"]["pairs"] and Linear(d_model, stack["head"]["pairs"], True)
-        pooler = Head(pairs, Linear(d_model, d_model, True), Activation(d_model, "tanh", False), None, True, "other")
+        pairs = stack["head"]["pairs"] and Linear(d_in=d_model, d_out=stack["head"]["pairs"], bias=True)
+        pooler = Head(
+            projection=pairs,
+            transform=Linear(d_in=d_model, d_out=d_model, bias=True),
+            activation=Activation(width=d_model, form="tanh", gated=False),
+            norm=None,
+            one=True,
+            kind="other",
+        )
     elif stack["head"]["form"] == "none" and stack["head"]["norm"]:
-        pooler = Head(None, None, None, norm(stack["norm"], d_model), True, "other")
+        pooler = Head(
+            projection=None, transform=None, activation=None, norm=norm(stack["norm"], d_model), one=True, kind="other"
+        )
     elif stack["head"]["form"] == "none" and stack["head"]["pool"] == "mean":
-        pooler = Head(None, None, None, None, True, "other", **_pool(stack))
+        pooler = Head(
+            projection=None, transform=None, activation=None, norm=None, one=True, kind="other", **_pool(stack)
+        )
     return Stack(
-        d_model,
-        _embedding(stack),
-        bias,
-        groups,
-        norm(stack["norm"] | {"bias": stack["norm"]["final_bias"]}, d_model) if stack["norm"]["final"] else None,
-        pooler,
-        _head(stack),
-        _distance_table(stack) if stack["positions"]["form"] == "disentangled" else None,
-        _layer_inputs(stack),
-        None if stack["streams"] is None else StreamEnds(d_model, stack["streams"], True),
-        None if stack["streams"] is None else StreamEnds(d_model, stack["streams"], False),
-        _contacts(stack) if stack["contacts"] else None,
-        _angles(stack),
-        Unused(stack["idle"], 1, False) if stack["idle"] else None,
+        d_model=d_model,
+        embedding=_embedding(stack),
+        relative_bias=bias,
+        groups=groups,
+        final_norm=norm(stack["norm"] | {"bias": stack["norm"]["final_bias"]}, d_model)
+        if stack["norm"]["final"]
+        else None,
+        pooler=pooler,
+        head=_head(stack),
+        distances=_distance_table(stack) if stack["positions"]["form"] == "disentangled" else None,
+        layer_inputs=_layer_inputs(stack),
+        spread=None if stack["streams"] is None else StreamEnds(width=d_model, number=stack["streams"], first=True),
+        merge=None if stack["streams"] is None else StreamEnds(width=d_model, number=stack["streams"], first=False),
+        contacts=_contacts(stack) if stack["contacts"] else None,
+        angles=_angles(stack),
+        idle=Unused(d_in=stack["idle"], d_out=1, bias=False) if stack["idle"] else None,
     )
 
 
 def _relative_bias(places: Table, heads: Any, role: str) -> RelativeBias:
-    return RelativeBias(places["buckets"], heads, places["distance"], role == "encoder")
+    return RelativeBias(
+        buckets=places["buckets"], n_heads=heads, distance=places["distance"], bidirectional=role == "encoder"
+    )
 
 
 def _contacts(stack: Table) -> Unused:
     heads = [number * stack["layer"][name]["attention"]["n_heads"] for name, _, number in _counted(stack)]
-    return Unused(total(heads), 1)
+    return Unused(d_in=total(heads), d_out=1)
 
 
 def _angles(stack: Table) -> Unused | None:
@@ -146,13 +170,15 @@ def _angles(stack: Table) -> Unused | None:
     rows = stack["positions"]["rows"]
     if stack["positions"]["form"] != "rotary" or rows is None:
         return None
-    return Unused(next(iter(stack["layer"].values()))["attention"]["d_head"], rows, False)
+    return Unused(d_in=next(iter(stack["layer"].values()))["attention"]["d_head"], d_out=rows, bias=False)
 
 
 def _distance_table(stack: Table) -> DistanceTable:
     places, width = stack["positions"], stack["d_model"]
     return DistanceTable(
-        places["rows"], width, replace(norm(stack["norm"], width), keeps=False) if places["norm"] else None
+        rows=places["rows"],
+        width=width,
+        norm=replace(norm(stack["norm"], width), keeps=False) if places["norm"] else None,
     )
 
 
@@ -162,8 +188,13 @@ def _layer_inputs(stack: Table) -> LayerInputs | None:
     if table is None:
         return None
     width, number = table["width"], total([number for _, _, number in _counted(stack)])
-    lookup, projection = Lookup(table["rows"], number * width), Linear(stack["d_model"], number * width, False, "no")
-    return LayerInputs(width, number, lookup, projection, norm(stack["norm"], width, number))
+    lookup, projection = (
+        Lookup(rows=table["rows"], width=number * width),
+        Linear(d_in=stack["d_model"], d_out=number * width, bias=False, keeps="no"),
+    )
+    return LayerInputs(
+        width=width, count=number, tokens=lookup, projection=projection, norm=norm(stack["norm"], width, number)
+    )
 
 
 def _counted(stack: Table) -> list[tuple[str, tuple[int, ...], Any]]:
@@ -189,24 +220,30 @@ def _embedding(stack: Table) -> Embedding | None:
     if audio:
         kernel = audio["kernel"]
         convolutions = (
-            Convolution(audio["mels"], width, kernel, True, False, False, 1),
-            Convolution(width, width, kernel, True, False, False, 2),
+            Convolution(
+                c_in=audio["mels"], c_out=width, taps=kernel, bias=True, depthwise=False, causal=False, stride=1
+            ),
+            Convolution(c_in=width, c_out=width, taps=kernel, bias=True, depthwise=False, causal=False, stride=2),
         )
     text = not vision and not audio
     return Embedding(
-        inner,
-        tokens=Lookup(vocab, inner) if text else None,
-        patches=Patches(vision["channels"], vision["patch"], width, vision["patch_bias"]) if vision else None,
-        class_token=Vector(width) if vision and vision["class_token"] else None,
+        width=inner,
+        tokens=Lookup(rows=vocab, width=inner) if text else None,
+        patches=Patches(channels=vision["channels"], size=vision["patch"], width=width, bias=vision["patch_bias"])
+        if vision
+        else None,
+        class_token=Vector(width=width) if vision and vision["class_token"] else None,
         convolutions=convolutions,
-        positions=Lookup(rows, added, True) if _has_table(places) else None,
-        fixed=Sum(added, 1) if places["form"] == "sinusoidal" else None,
-        types=Lookup(table["types"], added, True) if table["types"] is not None else None,
-        tables=tuple((Lookup(rows, added, True), reads) for rows, reads in table["tables"]) if text else (),
+        positions=Lookup(rows=rows, width=added, added=True) if _has_table(places) else None,
+        fixed=Sum(width=added, sums=1) if places["form"] == "sinusoidal" else None,
+        types=Lookup(rows=table["types"], width=added, added=True) if table["types"] is not None else None,
+        tables=tuple((Lookup(rows=rows, width=added, added=True), reads) for rows, reads in table["tables"])
+        if text
+        else (),
         norm=norm(stack["norm"], added) if table["norm"] else None,
-        projection=None if table["rank"] is None else Linear(inner, width, not table["early"]),
+        projection=None if table["rank"] is None else Linear(d_in=inner, d_out=width, bias=not table["early"]),
         scale=table["scale"],
-        mask_token=Vector(width) if vision and vision["mask_token"] else None,
+        mask_token=Vector(width=width) if vision and vision["mask_token"] else None,
         early=table["early"],
     )
 
@@ -225,20 +262,34 @@ def _head(stack: Table) -> Head | None:
         return None
     if head["form"] == "lm":
         early = stack["embedding"]["early"]
-        projection = Linear(inner if early else d_model, vocab, head["bias"], tied=head["tied"])
-        narrow = Linear(d_model, inner, False) if early else None
-        return Head(projection, narrow, None, None, False, scale=head["scale"], softcap=head["softcap"])
+        projection = Linear(d_in=inner if early else d_model, d_out=vocab, bias=head["bias"], tied=head["tied"])
+        narrow = Linear(d_in=d_model, d_out=inner, bias=False) if early else None
+        return Head(
+            projection=projection,
+            transform=narrow,
+            activation=None,
+            norm=None,
+            one=False,
+            scale=head["scale"],
+            softcap=head["softcap"],
+        )
     if head["plain"]:
-        return Head(Linear(d_model, vocab, head["bias"], tied=head["tied"]), None, None, None, False)
+        return Head(
+            projection=Linear(d_in=d_model, d_out=vocab, bias=head["bias"], tied=head["tied"]),
+            transform=None,
+            activation=None,
+            norm=None,
+            one=False,
+        )
     first = next(iter(stack["layer"].values()))
     usual = first["feed_forward"]["activation"] if "feed_forward" in first else "gelu"
     activation = usual if head["activation"] is None else head["activation"]
     return Head(
-        Linear(inner, vocab, True, tied=head["tied"]),
-        Linear(d_model, inner, head["transform_bias"]),
-        Activation(inner, activation, False),
-        norm(stack["norm"], inner),
-        False,
+        projection=Linear(d_in=inner, d_out=vocab, bias=True, tied=head["tied"]),
+        transform=Linear(d_in=d_model, d_out=inner, bias=head["transform_bias"]),
+        activation=Activation(width=inner, form=activation, gated=False),
+        norm=norm(stack["norm"], inner),
+        one=False,
     )
 
 
@@ -248,18 +299,26 @@ def _pool(stack: Table) -> dict[str, Any]:
     if head["pool"] == "first":
         return {}
     own = norm(stack["norm"], d_model) if head["pool_norm"] else None
-    return {"pool": Sum(d_model, 1), "pool_norm": own, "joined": head["pool"] == "both"}
+    return {"pool": Sum(width=d_model, sums=1), "pool_norm": own, "joined": head["pool"] == "both"}
 
 
 def _classifier(stack: Table, head: Table, d_model: Any) -> Head:
     width = 2 * d_model if head["pool"] == "both" else d_model
-    projection, form = Linear(width, head["classes"], head["bias"]), head["transform"]
+    projection, form = Linear(d_in=width, d_out=head["classes"], bias=head["bias"]), head["transform"]
     if form is None:
         before = norm(stack["norm"], d_model) if head["norm"] else None
-        return Head(projection, None, None, before, not head["every"], **_pool(stack))
+        return Head(
+            projection=projection, transform=None, activation=None, norm=before, one=not head["every"], **_pool(stack)
+        )
     after = norm(stack["norm"], d_model) if head["transform_norm"] else None
-    transform = Linear(d_model, d_model, head["transform_bias"])
-    return Head(projection, transform, Activation(d_model, form, False), after, not head["every"])
+    transform = Linear(d_in=d_model, d_out=d_model, bias=head["transform_bias"])
+    return Head(
+        projection=projection,
+        transform=transform,
+        activation=Activation(width=d_model, form=form, gated=False),
+        norm=after,
+        one=not head["every"],
+    )
 
 
 def _block(layer: Table, d_model: Any, stack: Table) -> Block:
@@ -278,41 +337,71 @@ def _block(layer: Table, d_model: Any, stack: Table) -> Block:
             made, pre = replace(made, norm=pre), None
         after = place in ("post", "after", "sandwich") or part in (*layer["norm"]["after"], "layer_input")
         post = own if after else None
-        scale = LayerScale(d_model) if layer["norm"]["layer_scale"] else None
-        branches.append(Branch(part, made, KINDS[part], pre, post, part == "convolution", scale, follows))
+        scale = LayerScale(width=d_model) if layer["norm"]["layer_scale"] else None
+        branches.append(
+            Branch(
+                name=part,
+                part=made,
+                kind=KINDS[part],
+                pre=pre,
+                post=post,
+                beside=part == "convolution",
+                scale=scale,
+                abreast=follows,
+            )
+        )
     shared = norm(layer["norm"], d_model) if parallel == "shared" else None
-    sides = joint, norm(layer["norm"], d_model) if joint else None
-    own = norm(layer["norm"], d_model)
-    beside_it = (
-        None if stack["laurel"] is None else Laurel(d_model, stack["laurel"], own),
-        None if stack["streams"] is None else Streams(d_model, stack["streams"], stack["active_stream"], own),
-    )
+    own, streams = norm(layer["norm"], d_model), stack["streams"]
     return Block(
-        d_model, tuple(branches), parallel != "no", place == "post", shared, *sides, layer["norm"]["scalar"], *beside_it
+        d_model=d_model,
+        branches=tuple(branches),
+        parallel=parallel != "no",
+        norm_after_sum=place == "post",
+        shared_norm=shared,
+        joint=joint,
+        joint_norm=own if joint else None,
+        scaled=layer["norm"]["scalar"],
+        laurel=None if stack["laurel"] is None else Laurel(d_model=d_model, rank=stack["laurel"], norm=own),
+        streams=None
+        if streams is None
+        else Streams(width=d_model, number=streams, active=stack["active_stream"], norm=own),
     )
 
 
 def _part(layer: Table, part: str, d_model: Any, role: str, shares_input: bool, memory: Any) -> Composite:
     if part == "feed_forward":
         table = layer["feed_forward"]
-        form = table["gated"], table["activation"], table["bias"]
-        inner = norm(layer["norm"], table["d_ff"]) if table["inner_norm"] else None
-        rest = table["sparsity"], inner, table["down_bias"]
-        return FeedForward(d_model, table["d_ff"], *form, not shares_input, *rest)
+        return FeedForward(
+            d_model=d_model,
+            d_ff=table["d_ff"],
+            gated=table["gated"],
+            activation=table["activation"],
+            bias=table["bias"],
+            keeps_input=not shares_input,
+            sparsity=table["sparsity"],
+            inner_norm=norm(layer["norm"], table["d_ff"]) if table["inner_norm"] else None,
+            down_bias=table["down_bias"],
+        )
     if part == "experts":
         return _experts(layer, d_model)
     if part == "layer_input":
-        return LayerInput(d_model, layer["layer_input"]["width"], layer["layer_input"]["activation"])
+        return LayerInput(
+            d_model=d_model, width=layer["layer_input"]["width"], activation=layer["layer_input"]["activation"]
+        )
     if part == "short_convolution":
         from txcalc.parts.convolution import ShortConvolution
 
-        return ShortConvolution(d_model, layer["short_convolution"]["taps"], layer["short_convolution"]["bias"])
+        return ShortConvolution(
+            d_model=d_model, taps=layer["short_convolution"]["taps"], bias=layer["short_convolution"]["bias"]
+        )
     if part in MIXERS or part == "channel_mix":
         return _recurrent(layer, part, d_model)
     if part == "convolution":
         from txcalc.parts.convolution import TimeConvolution
 
-        return TimeConvolution(d_model, layer["convolution"]["taps"], layer["convolution"]["activation"])
+        return TimeConvolution(
+            d_model=d_model, taps=layer["convolution"]["taps"], activation=layer["convolution"]["activation"]
+        )
     if part == "attention" and layer["positions"]["form"] == "disentangled":
         return _disentangled(layer, d_model)
     if part == "attention" and "latent" in layer:
@@ -332,34 +421,72 @@ def _recurrent(layer: Table, part: str, d_model: Any) -> Composite:
     table, norms = layer[part], layer["norm"]
     eps = EPS["rms"] if norms["eps"] is None else norms["eps"]
     if part == "mamba":
-        widths = (table["d_inner"], table["d_state"], table["d_conv"], table["dt_rank"])
-        within = eps if table["norms"] else None
-        return recurrent.Mamba(d_model, *widths, table["bias"], table["conv_bias"], within)
+        return recurrent.Mamba(
+            d_model=d_model,
+            d_inner=table["d_inner"],
+            d_state=table["d_state"],
+            d_conv=table["d_conv"],
+            dt_rank=table["dt_rank"],
+            bias=table["bias"],
+            conv_bias=table["conv_bias"],
+            norm_eps=eps if table["norms"] else None,
+        )
     if part == "mamba2":
-        sizes = (table["n_heads"], table["d_head"], table["n_groups"], table["d_state"], table["d_conv"])
         eps = EPS["layer"] if norms["eps"] is None else norms["eps"]
-        return recurrent.Mamba2(d_model, *sizes, table["bias"], table["conv_bias"], eps if table["norm"] else None)
+        return recurrent.Mamba2(
+            d_model=d_model,
+            n_heads=table["n_heads"],
+            d_head=table["d_head"],
+            n_groups=table["n_groups"],
+            d_state=table["d_state"],
+            d_conv=table["d_conv"],
+            bias=table["bias"],
+            conv_bias=table["conv_bias"],
+            norm_eps=eps if table["norm"] else None,
+        )
     if part == "rg_lru":
-        shape = (table["n_heads"], table["d_head"], table["d_conv"])
-        return recurrent.Griffin(d_model, *shape, table["bias"], table["conv_bias"], table["activation"])
+        return recurrent.Griffin(
+            d_model=d_model,
+            n_heads=table["n_heads"],
+            d_head=table["d_head"],
+            d_conv=table["d_conv"],
+            bias=table["bias"],
+            conv_bias=table["conv_bias"],
+            activation=table["activation"],
+        )
     if part == "delta":
-        sizes = (table["n_heads"], table["n_key_heads"], table["d_key"], table["d_value"], table["d_conv"])
-        by_channel = table["decay"] == "channel"
-        ways = table["bound"], table["rank"], table["gate"], eps, table["signed"]
-        return linear_attention.DeltaNet(d_model, *sizes, by_channel, *ways)
+        return linear_attention.DeltaNet(
+            d_model=d_model,
+            n_heads=table["n_heads"],
+            n_key_heads=table["n_key_heads"],
+            d_key=table["d_key"],
+            d_value=table["d_value"],
+            d_conv=table["d_conv"],
+            by_channel=table["decay"] == "channel",
+            bound=table["bound"],
+            rank=table["rank"],
+            gate=table["gate"],
+            norm_eps=eps,
+            signed=table["signed"],
+        )
     if part == "linear_attention":
-        heads, within = (table["n_heads"], table["d_head"]), EPS["rms"]  # whatever the norms around it have
-        return linear_attention.LinearAttention(d_model, *heads, table["activation"], within)
+        return linear_attention.LinearAttention(
+            d_model=d_model,
+            n_heads=table["n_heads"],
+            d_head=table["d_head"],
+            activation=table["activation"],
+            norm_eps=EPS["rms"],  # whatever the norms around it have
+        )
     if part == "time_mix":
-        return linear_attention.TimeMix(d_model, table["d_inner"])
-    return linear_attention.ChannelMix(d_model, table["d_ff"])
+        return linear_attention.TimeMix(d_model=d_model, d_inner=table["d_inner"])
+    return linear_attention.ChannelMix(d_model=d_model, d_ff=table["d_ff"])
 
 
 def _span(attention: Table, role: str) -> Span:
     window = attention.get("window")
     if role in ("encoder", "vision"):
-        return Full() if window is None else Around(window)
-    return Causal() if window is None else Chunks(window) if attention["chunked"] else Window(window)
+        return Full() if window is None else Around(window=window)
+    return Causal() if window is None else Chunks(window=window) if attention["chunked"] else Window(window=window)
 
 
 def _attention(layer: Table, d_model: Any, span: Span, cross: bool, keeps_input: bool) -> Attention:
@@ -372,7 +499,14 @@ def _attention(layer: Table, d_model: Any, span: Span, cross: bool, keeps_input:
     if places["form"] == "rotary" and not cross:
         dims = width if places["rotary_dims"] is None else places["rotary_dims"]
         rotated = heads + groups if lender is None else heads
-        rotary = Rotary(rotated, dims, places["theta"], width, places["interleaved"], places["spread"])
+        rotary = Rotary(
+            heads=rotated,
+            dims=dims,
+            theta=places["theta"],
+            width=width,
+            interleaved=places["interleaved"],
+            spread=places["spread"],
+        )
     norms, own = dict.fromkeys(("query", "key")), {**layer["norm"], "bias": layer["norm"]["qk_bias"]}
     if table["qk_norm"] == "head":
         norms = {"query": norm(own, width, heads), "key": norm(own, width, groups)}
@@ -390,37 +524,54 @@ def _attention(layer: Table, d_model: Any, span: Span, cross: bool, keeps_input:
         value_norm = replace(norm({**layer["norm"], "weighted": False}, value, groups), keeps=keeps)
     if lender is not None:
         norms["key"] = value_norm = None
-    capped = table["softcap"], table["scale"]
-    core = AttentionCore(
-        heads, groups, width, value, span, table["sinks"], biased, distances, *capped, lender is not None
+    core: AttentionCore | DifferentialCore = AttentionCore(
+        n_heads=heads,
+        n_kv_heads=groups,
+        d_qk=width,
+        d_v=value,
+        span=span,
+        sinks=table["sinks"],
+        biased=biased,
+        distances=distances,
+        softcap=table["softcap"],
+        scale=table["scale"],
+        borrowed=lender is not None,
     )
     if table["differential"]:
-        core = DifferentialCore(heads, groups, width, width, span, scale=table["scale"])
-    position = Linear(d_model, product((heads, width)), False) if distances else None
+        core = DifferentialCore(
+            n_heads=heads, n_kv_heads=groups, d_qk=width, d_v=width, span=span, scale=table["scale"]
+        )
+    position = Linear(d_in=d_model, d_out=product((heads, width)), bias=False) if distances else None
     biases = frozenset(table["bias"])
     gate = None
     if table["gate"] != "none":
-        gate = Gate(heads, value, value if table["gate"] == "element" else 1, table["gate_activation"])
+        gate = Gate(
+            n_heads=heads, d_v=value, gates=value if table["gate"] == "element" else 1, form=table["gate_activation"]
+        )
     query_norm, key_norm = norms["query"], norms["key"]
     inner = norm(layer["norm"], product((heads, value))) if table["inner_norm"] else None
     inner = replace(inner, fused=True) if inner and gate is None else inner
     if table["differential"]:
         inner = norm({**layer["norm"], "form": "rms", "weighted": False}, 2 * width, exact_div(heads, 2))
-    rest = position, gate, value_norm, table["tied_kv"], lender, inner
     scale = None if table["v_scale"] is None or lender is not None else table["v_scale"]
     return Attention(
-        d_model,
-        heads,
-        groups,
-        width,
-        span,
-        biases,
-        query_norm,
-        key_norm,
-        rotary,
-        core,
-        keeps_input,
-        *rest,
+        d_model=d_model,
+        n_heads=heads,
+        n_kv_heads=groups,
+        d_head=width,
+        span=span,
+        biases=biases,
+        query_norm=query_norm,
+        key_norm=key_norm,
+        rotary=rotary,
+        core=core,
+        keeps_input=keeps_input,
+        position=position,
+        gate=gate,
+        value_norm=value_norm,
+        tied_kv=table["tied_kv"],
+        lender=lender,
+        inner_norm=inner,
         value_scale=scale,
     )
 
@@ -429,20 +580,32 @@ def _disentangled(layer: Table, d_model: Any) -> DisentangledAttention:
     table, places = layer["attention"], layer["positions"]
     heads, width, terms = table["n_heads"], table["d_head"], places["terms"]
     core = DisentangledCore(
-        heads,
-        width,
-        exact_div(places["rows"], 2),
-        places["distance"],
-        places["clipped"],
-        "c2p" in terms,
-        "p2c" in terms,
-        table["scale"],
+        n_heads=heads,
+        d_head=width,
+        reach=exact_div(places["rows"], 2),
+        distance=places["distance"],
+        clipped=places["clipped"],
+        c2p="c2p" in terms,
+        p2c="p2c" in terms,
+        scale=table["scale"],
     )
     shared, biases = places["shared"], table["bias"] if places["shared"] else places["bias"]
     joint = product((heads, width))
-    distance_k = Linear(d_model, joint, "k" in biases, "no", borrowed=shared) if core.c2p else None
-    distance_q = Linear(d_model, joint, "q" in biases, "no", borrowed=shared) if core.p2c else None
-    return DisentangledAttention(d_model, heads, width, frozenset(table["bias"]), distance_k, distance_q, core)
+    distance_k = (
+        Linear(d_in=d_model, d_out=joint, bias="k" in biases, keeps="no", borrowed=shared) if core.c2p else None
+    )
+    distance_q = (
+        Linear(d_in=d_model, d_out=joint, bias="q" in biases, keeps="no", borrowed=shared) if core.p2c else None
+    )
+    return DisentangledAttention(
+        d_model=d_model,
+        n_heads=heads,
+        d_head=width,
+        biases=frozenset(table["bias"]),
+        distance_k=distance_k,
+        distance_q=distance_q,
+        core=core,
+    )
 
 
 def _latent(layer: Table, d_model: Any, span: Span) -> LatentAttention:
@@ -451,21 +614,48 @@ def _latent(layer: Table, d_model: Any, span: Span) -> LatentAttention:
     eps = EPS["rms"] if layer["norm"]["eps"] is None else layer["norm"]["eps"]
     rotary, indexer = None, None
     if places["form"] == "rotary":
-        rotary = Rotary(heads + 1, rope, places["theta"], rope, places["interleaved"])
+        rotary = Rotary(
+            heads=heads + 1, dims=rope, theta=places["theta"], width=rope, interleaved=places["interleaved"]
+        )
     if table["index_heads"] is not None:
-        indexer, span = _indexer(layer, d_model, span), Selected(table["index_top_k"])
-    core = LatentCore(heads, rank, nope, rope, value, span, table["scale"])
-    sizes = d_model, heads, table["q_rank"], rank, nope, rope, value
-    gate = None if table["gate"] == "none" else Gate(heads, value, value if table["gate"] == "element" else 1)
-    return LatentAttention(*sizes, table["bias"], eps, rotary, core, indexer, gate)
+        indexer, span = _indexer(layer, d_model, span), Selected(top_k=table["index_top_k"])
+    core = LatentCore(n_heads=heads, kv_rank=rank, d_nope=nope, d_rope=rope, d_v=value, span=span, scale=table["scale"])
+    gate = (
+        None
+        if table["gate"] == "none"
+        else Gate(n_heads=heads, d_v=value, gates=value if table["gate"] == "element" else 1)
+    )
+    return LatentAttention(
+        d_model=d_model,
+        n_heads=heads,
+        q_rank=table["q_rank"],
+        kv_rank=rank,
+        d_nope=nope,
+        d_rope=rope,
+        d_v=value,
+        bias=table["bias"],
+        norm_eps=eps,
+        rotary=rotary,
+        core=core,
+        indexer=indexer,
+        gate=gate,
+    )
 
 
 def _indexer(layer: Table, d_model: Any, span: Span) -> Indexer:
     table, theta = layer["latent"], layer["positions"]["theta"]
     heads, width, interleaved = table["index_heads"], table["index_width"], table["index_interleaved"]
-    key_norm = Norm(width, "layer", True, INDEX_EPS, keeps=False)
-    rotary = Rotary(heads + 1, table["d_rope"], theta, width, interleaved)
-    return Indexer(d_model, table["q_rank"], heads, width, key_norm, rotary, IndexCore(heads, width, span))
+    key_norm = Norm(width=width, form="layer", bias=True, eps=INDEX_EPS, keeps=False)
+    rotary = Rotary(heads=heads + 1, dims=table["d_rope"], theta=theta, width=width, interleaved=interleaved)
+    return Indexer(
+        d_model=d_model,
+        q_rank=table["q_rank"],
+        n_heads=heads,
+        width=width,
+        key_norm=key_norm,
+        rotary=rotary,
+        core=IndexCore(n_heads=heads, width=width, span=span),
+    )
 
 
 def _experts(layer: Table, d_model: Any) -> Experts:
@@ -474,20 +664,28 @@ def _experts(layer: Table, d_model: Any) -> Experts:
     shared = table["d_ff_shared"]
     none = type(shared) is int and shared == 0
     return Experts(
-        d_model,
-        table["n_experts"],
-        table["top_k"],
-        FeedForward(d_model if table["latent"] is None else table["latent"], table["d_ff"], gated, activation, bias),
-        Linear(d_model, table["n_experts"], table["router_bias"]) if table["router"] else None,
-        None if none else FeedForward(d_model, shared, gated, activation, bias),
-        Linear(d_model, 1, False) if table["shared_gate"] and not none else None,
-        table["scoring"],
-        table["scale"],
-        table["n_groups"],
-        table["top_groups"],
-        table["latent"],
-        replace(norm(layer["norm"], d_model), keeps=False) if table["router_norm"] else None,
-        table["router_scale"],
-        Scale(table["n_experts"], table["top_k"]) if table["expert_scales"] else None,
-        correction=Vector(table["n_experts"]) if table["correction"] else None,
+        d_model=d_model,
+        n_experts=table["n_experts"],
+        top_k=table["top_k"],
+        expert=FeedForward(
+            d_model=d_model if table["latent"] is None else table["latent"],
+            d_ff=table["d_ff"],
+            gated=gated,
+            activation=activation,
+            bias=bias,
+        ),
+        router=Linear(d_in=d_model, d_out=table["n_experts"], bias=table["router_bias"]) if table["router"] else None,
+        shared=None
+        if none
+        else FeedForward(d_model=d_model, d_ff=shared, gated=gated, activation=activation, bias=bias),
+        shared_gate=Linear(d_in=d_model, d_out=1, bias=False) if table["shared_gate"] and not none else None,
+        scoring=table["scoring"],
+        scale=table["scale"],
+        n_groups=table["n_groups"],
+        top_groups=table["top_groups"],
+        latent=table["latent"],
+        router_norm=replace(norm(layer["norm"], d_model), keeps=False) if table["router_norm"] else None,
+        router_scale=table["router_scale"],
+        scales=Scale(rows=table["n_experts"], used=table["top_k"]) if table["expert_scales"] else None,
+        correction=Vector(width=table["n_experts"]) if table["correction"] else None,
     )

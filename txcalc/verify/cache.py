@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from txcalc.model import leaves_of
-from txcalc.parts.attention import AttentionCore, LatentCore, Window
+from txcalc.parts.attention import LatentCore, SoftmaxCore, Windowed
 from txcalc.reference import Cache, tracing
 from txcalc.verify.flops import ORACLE as FLOPS
 from txcalc.verify.flops import Count, count
@@ -48,8 +48,8 @@ def rows(subject: Subject) -> Iterator[Row]:
         subject.notes.append(NO_CACHE)
         return
     leaves = list(leaves_of(subject.model.root))
-    spans = [leaf.span for leaf in leaves if isinstance(leaf, AttentionCore | LatentCore)]
-    windows = {span.window for span in spans if isinstance(span, Window)}
+    spans = [leaf.span for leaf in leaves if isinstance(leaf, SoftmaxCore | LatentCore)]
+    windows = {span.window for span in spans if isinstance(span, Windowed)}
     if subject.device != "meta":
         most = min(LONGEST_COMPUTED, (subject.longest or LONGEST_COMPUTED + STEPS) - STEPS + 1)
         windows = {window for window in windows if window <= most}

@@ -14,8 +14,8 @@ import torch
 
 from txcalc.ledger import Entry, Ledger
 from txcalc.model import leaves_of
-from txcalc.parts.attention import AttentionCore, LatentCore
-from txcalc.parts.spans import Chunks, Cross, Selected, Window
+from txcalc.parts.attention import LatentCore, SoftmaxCore
+from txcalc.parts.spans import Cross, Selected, Windowed
 from txcalc.reference import tracing
 from txcalc.reference.attention import Core
 from txcalc.reference.run import Run
@@ -31,7 +31,7 @@ WHOLE = 1024  # up to this window also a prompt that is longer
 
 def rows(subject: Subject) -> Iterator[Row]:
     """Cores of attention, as prompts and with tokens past, on both sides of the end of every window."""
-    leaves = [leaf for leaf in leaves_of(subject.model.root) if isinstance(leaf, AttentionCore | LatentCore)]
+    leaves = [leaf for leaf in leaves_of(subject.model.root) if isinstance(leaf, SoftmaxCore | LatentCore)]
     if not leaves or subject.model.fixed_length or not all(map(_summed, leaves)):
         subject.notes.append(NO_MASK)
         return
@@ -80,15 +80,15 @@ def _pairs(core: Core, entry: Entry | None) -> int:
     return int((core._mask(run, keys, torch.float32) == 0).sum())
 
 
-def _summed(leaf: AttentionCore | LatentCore) -> bool:
+def _summed(leaf: SoftmaxCore | LatentCore) -> bool:
     return not isinstance(leaf.span, Selected) and not getattr(leaf, "distances", False)
 
 
-def _sizes(subject: Subject, leaves: list[AttentionCore | LatentCore]) -> list[tuple[int, int]]:
+def _sizes(subject: Subject, leaves: list[SoftmaxCore | LatentCore]) -> list[tuple[int, int]]:
     """Tokens and past: small ones, and with the end of each window before, within and after the new tokens."""
     most = subject.longest
     spans = [leaf.span for leaf in leaves]
-    windows = {span.window for span in spans if isinstance(span, Window | Chunks)}
+    windows = {span.window for span in spans if isinstance(span, Windowed)}
     caches = subject.model.kind not in ("encoder", "vision")
     sizes = {(tokens, 0) for tokens in (1, 2, 3, 5, 8)}
     sizes |= {(tokens, past) for tokens in (1, 3) for past in (1, 6)} if caches else set()

@@ -14,7 +14,7 @@ from txcalc.errors import InputError
 from txcalc.ledger import Ledger
 from txcalc.model import MIXERS
 from txcalc.notation import tidy, write
-from txcalc.parts.attention import AttentionCore, DifferentialCore, LatentCore
+from txcalc.parts.attention import AttentionCore, DifferentialCore, LatentCore, SoftmaxCore
 from txcalc.parts.disentangled import DisentangledCore
 from txcalc.parts.linear import Activation, Convolution, Norm
 from txcalc.parts.part import Leaf
@@ -96,7 +96,7 @@ class Kept:
 def row_statistics(ledger: Ledger) -> dict[str, Any]:
     """One number a row and head, of every norm and fused attention core: path → elements."""
     rows: dict[str, Any] = {}
-    kinds: tuple[type[Leaf], ...] = (Norm,) if ledger.work.keep_scores else (Norm, AttentionCore, LatentCore)
+    kinds: tuple[type[Leaf], ...] = (Norm,) if ledger.work.keep_scores else (Norm, SoftmaxCore, LatentCore)
     for entry in ledger:
         leaf, work = entry.leaf, entry.work
         each = leaf.groups if isinstance(leaf, Norm) else getattr(leaf, "n_heads", 1)
@@ -130,11 +130,11 @@ def modelled(leaf: Leaf, keep_scores: bool) -> str:
         return "convolutions (unfolded in this trace, whole in the other)" if isinstance(leaf, Convolution) else ""
     if isinstance(leaf, AttentionCore) and (leaf.biased or leaf.sinks or leaf.softcap is not None):
         return "biased, capped or sunk scores (PyTorch has no fused kernel for them)"
-    if isinstance(leaf, AttentionCore) and leaf.d_qk == 1:
+    if isinstance(leaf, SoftmaxCore) and leaf.d_qk == 1:
         return "heads of one element (PyTorch has no fused kernel for them)"
     if isinstance(leaf, DisentangledCore):
         return "disentangled scores (PyTorch has no fused kernel for them)"
-    if isinstance(leaf, AttentionCore) and leaf.d_qk != leaf.d_v:
+    if isinstance(leaf, SoftmaxCore) and leaf.d_qk != leaf.d_v:
         return "values of a width of their own (PyTorch's fused kernel on the CPU takes one head width only)"
     if isinstance(leaf, LatentCore):
         return "latent attention (PyTorch's fused kernel on the CPU takes one head width only)"

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 
 from txcalc.ledger import Entry
-from txcalc.parts.attention import AttentionCore, IndexCore, LatentCore
+from txcalc.parts.attention import IndexCore, LatentCore, SoftmaxCore
 from txcalc.parts.linear import Convolution
 from txcalc.parts.linear_attention import TokenShift
 from txcalc.reference import Cache, build, mode
@@ -79,7 +79,7 @@ def _cache(subject: Subject) -> Iterator[Row]:
 def state_bytes(entry: Entry, width: int) -> int:
     """What a leaf and its copies keep of one sequence: tokens, keys, values, latents and columns are as wide as the
     modules."""
-    wide = AttentionCore | LatentCore | IndexCore | Convolution | TokenShift
+    wide = SoftmaxCore | LatentCore | IndexCore | Convolution | TokenShift
     each = width if isinstance(entry.leaf, wide) else STATE
     return entry.cache * each  # type: ignore[no-any-return]
 

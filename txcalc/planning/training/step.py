@@ -22,7 +22,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from txcalc.model import Model
-from txcalc.parts.attention import AttentionCore, LatentCore
+from txcalc.parts.attention import LatentCore, SoftmaxCore
 from txcalc.parts.linear import Convolution, Linear, Lookup, Patches
 from txcalc.parts.part import MatMul
 from txcalc.planning.layout import Group
@@ -242,7 +242,7 @@ class Pace:
         leaf, work = held.entry.leaf, held.entry.work
         assert work is not None
         elements = sum(op.traffic.cache for op in held.entry.operations) or 2 * work.positions * self.width
-        if isinstance(leaf, AttentionCore):
+        if isinstance(leaf, SoftmaxCore):
             elements = work.positions * leaf.n_kv_heads * (leaf.d_qk + leaf.d_v)
         return ring("all_gather", self.cp, float(elements) * self.element * self.recipe.layout.cp)
 

@@ -69,6 +69,41 @@ def test_other_layers_are_one_difference_with_what_they_need() -> None:
     assert (part.letter, part.one, part.other, part.cost, part.why) == ("k", None, 2, None, "counted with layers")
 
 
+def test_attention_is_told_from_experts_and_from_depth() -> None:
+    """Each by hand: MLA over 126 dense layers of 16,384, experts under GQA in all but three, 61 layers of 126."""
+    found = diff("llama-3.1-405b", "deepseek-v3")
+    alone = {key: d for key, d in found.items() if key.startswith("layers.")}
+    assert {key: (d.one, d.other) for key, d in alone.items()} == {
+        "layers.n_layers": (126, 61),
+        "layers.mixer": ("GQA", "MLA"),
+        "layers.feed_forward": ("feed_forward", "3*feed_forward, 58*experts"),
+    }
+    costs = {key: d.cost for key, d in alone.items() if d.cost}
+    d, dense, expert = 16384, 3 * 16384 * 53248, 3 * 16384 * 2048
+    gqa = 2 * d * 128 * (128 + 8)
+    mla = d * 1536 + 1536 + 1536 * 128 * 192 + d * (512 + 64) + 512 + 512 * 128 * 256 + 128 * 128 * d
+    assert costs["layers.mixer"].params == 126 * (mla - gqa)
+    assert costs["layers.mixer"].growth == 126 * (512 + 64 - 2 * 8 * 128)
+    assert costs["layers.feed_forward"].params == 123 * (257 * expert + 256 * d - dense)
+    assert costs["layers.feed_forward"].growth == 0
+    assert costs["layers.n_layers"].params == -65 * (gqa + dense + 2 * d)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("jamba-v0.1", "qwen3-next-80b-a3b", {"mixer": "3*delta, GQA", "feed_forward": "experts"}),
+        ("gemma-3-27b", "llama-3.1-8b", {}),  # one thing: the row of the layers says it
+        ("llama-3.1-8b", "mixtral-8x7b", {}),
+        ("deepseek-v2", "deepseek-v3", {"n_layers": 61, "feed_forward": "3*feed_forward, 58*experts"}),
+    ],
+)
+def test_layers_are_taken_apart_where_they_differ_in_more_than_one_thing(one: str, other: str, expected: Any) -> None:
+    alone = {key: d for key, d in diff(one, other).items() if key.startswith("layers.")}
+    assert {key.removeprefix("layers."): d.other for key, d in alone.items()} == expected
+    assert all(d.cost for d in alone.values())
+
+
 def test_a_pattern_that_does_not_repeat_brings_its_number_of_layers() -> None:
     found = diff("deepseek-v2", "deepseek-v3")
     assert (found["layers"].one, found["layers"].other) == ("dense, 59*sparse", "3*dense, 58*sparse")

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from txcalc import load
 from txcalc.cli import app
 from txcalc.cli.kv import CONTEXTS
+from txcalc.planning.generation import FLOPS, Law, generations, laws
 from txcalc.sources.presets import names
 
 GIB = 2**30
@@ -172,3 +173,83 @@ def test_refusals(argv: list[str], said: str) -> None:
 
 def test_beyond_the_context_is_said() -> None:
     assert run("gpt2", "--contexts", "4k")[2] == "note: 4,096 tokens are beyond its context of 1,024\n"
+
+
+def test_without_the_cache_a_thousand_tokens_compute_half_a_million_keys() -> None:
+    """The teaching texts' 499,500 redundant computations; FLOPs against the sum of all 2,000 passes."""
+    code, out, err = run("gpt2", "--contexts", "1000", "--without-cache", "--json")
+    assert code == 0, err
+    data = json.loads(out)
+    (row,) = data["generation"]["rows"]
+    model = load("gpt2")
+    assert row == {
+        "context": 1000,
+        "passes": 1000,
+        "kv_computed": 1000,
+        "kv_computed_without_cache": 500_500,
+        "kv_redundant": 499_500,
+        "flops": sum(model.ledger(past=t, logits="last").total("flops") for t in range(1000)),
+        "flops_without_cache": sum(model.ledger(tokens=t, logits="last").total("flops") for t in range(1, 1001)),
+    }
+    assert data["generation"]["formulas"]["kv_redundant"] == "n·(n − 1)/2"
+    assert data["rows"], "what the cache holds is there too"
+
+
+@pytest.mark.parametrize(
+    ("source", "length"),
+    [
+        ("D=64 L=2 h=4 F=128 V=100 window=16", 60),
+        ("deepseek-v3", 9),
+        ("gemma-3-27b", 9),
+        ("mamba-130m", 9),
+        ("llama-4-scout", 9),
+    ],
+)
+@pytest.mark.parametrize("attention", ["dense", "masked"])
+@pytest.mark.parametrize("prompt", [1, 5])
+def test_a_generation_is_the_sum_of_its_passes(source: str, length: int, attention: str, prompt: int) -> None:
+    model, quantity = load(source), FLOPS[attention]
+    for context in range(prompt, length):
+        (found,) = generations(model, [context], prompt, attention)
+        steps = [model.ledger(past=t, logits="last", mla="absorbed") for t in range(prompt, context)]
+        alone = [model.ledger(tokens=t, logits="last").total(quantity) for t in range(prompt, context + 1)]
+        assert found.flops == alone[0] + sum(step.total(quantity) for step in steps)
+        assert found.flops_without == sum(alone)
+        assert found.computed_without == sum(range(prompt, context + 1))
+
+
+@pytest.mark.parametrize("source", ["gpt2", "gemma-3-27b", "deepseek-v3.2", "D=64 L=2 h=4 F=128 V=100 window=16"])
+def test_its_formulas_give_its_figures(source: str) -> None:
+    model = load(source)
+    found = laws(model, 3, "masked")
+    assert found is not None
+    for context in (found[0].start, found[0].start + 12_345):
+        (each,) = generations(model, [context], 3, "masked")
+        assert (each.flops, each.flops_without) == tuple(law.at(context) for law in found)
+
+
+def test_chunks_of_attention_have_figures_and_no_formula() -> None:
+    assert laws(load("llama-4-scout")) is None
+    code, out, err = run("llama-4-scout", "--contexts", "20000", "--without-cache")
+    assert code == 0, err
+    assert "FLOPs of all passes" in out
+    assert "FLOPs without it" not in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["t5-small", "--without-cache"], "is no decoder by itself"),
+        (["gpt2", "--without-cache", "--contexts", "10", "--prompt", "20"], "--prompt is 20, expected"),
+        (["gpt2", "--prompt", "20"], "add --without-cache"),
+    ],
+)
+def test_a_generation_that_cannot_be_is_refused(argv: list[str], said: str) -> None:
+    code, _, err = run(*argv)
+    assert code == 2
+    assert said in err
+
+
+def test_a_text_of_a_polynomial() -> None:
+    assert Law(1, (0, -7, 0, 5), 3).text() == "(5·n³ − 7·n)/3"
+    assert Law(1, (-2, 7, 0, 0), 1).text() == "7·n − 2"

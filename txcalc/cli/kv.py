@@ -29,18 +29,25 @@ def kv(
     set_: o.Set = None,
     ignore: o.Ignore = None,
     source_length: o.SourceLength = None,
+    without_cache: Annotated[
+        bool,
+        typer.Option("--without-cache", help="What writing so many tokens costs with the cache, and without it."),
+    ] = False,
+    prompt: Annotated[int, o.length("--prompt", "Tokens of the first pass of --without-cache.")] = 1,
+    attention: o.Attention = "dense",
     format_: o.Format = "table",
     json_: o.Json = False,
     plot: o.Plot = None,
 ) -> None:
-    """The KV cache over contexts, batches and dtypes. Windows and recurrent states are charged for what they hold.
+    """The KV cache over contexts, batches and dtypes. Windows and recurrent states are charged for what they hold;
+    --without-cache adds what a whole generation costs without it.
 
     Example: txcalc kv gemma-3-27b --contexts 8k,128k --kv-dtypes bf16,fp8
     """
     from txcalc import load
     from txcalc.cli.output import emit
     from txcalc.errors import InputError
-    from txcalc.render.kv import report
+    from txcalc.render.kv import report, with_generation
     from txcalc.units import bits_of
 
     chosen = o.chosen(format_, json_)
@@ -55,9 +62,16 @@ def kv(
         bits_of(name)
     for number in sequences:
         model.workload(batch=number)
-    ledgers = [model.ledger(tokens=length, source=source_length) for length in lengths]
+    told = report(model, [model.ledger(tokens=length, source=source_length) for length in lengths], sequences, dtypes)
+    if without_cache:
+        from txcalc.planning.generation import generations, laws
+
+        found = generations(model, lengths, prompt, attention)
+        told = with_generation(model, told, found, laws(model, prompt, attention), attention)
+    elif prompt != 1 or attention != "dense":
+        raise InputError("options", ["--prompt and --attention are of a generation: add --without-cache"])
     emit(
-        report(model, ledgers, sequences, dtypes),
+        told,
         chosen,
         place,
         lambda plots: plots.kv(model, lengths, sequences, dtypes, source_length),

@@ -3,6 +3,8 @@
 A difference is a key that one of the two descriptions sets otherwise. It is applied alone to the first model: every
 other key stays as it is, and what follows from the changed one (h_kv where it is h, a Mamba's channels) follows. Layer
 patterns, and parts that only one of the two has, are one difference: none of them means anything without the others.
+Where it is more than one thing (other attention and experts), each is counted alone too: the other model's mixers over
+the first's feed-forward, its feed-forward under the first's mixers, its number of layers.
 """
 
 from __future__ import annotations
@@ -16,13 +18,16 @@ from txcalc.errors import ABSENT, InputError
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.sources import build
-from txcalc.sources.explicit import explicit, kinds_in_order, leaves
-from txcalc.sources.spec import PART_TABLES, STACK
+from txcalc.sources.explicit import explicit, folded, kinds_in_order, leaves
+from txcalc.sources.spec import PART_TABLES, STACK, merge
 from txcalc.symbols import TABLE
 
 Raw = dict[str, Any]
 LETTERS = {symbol.key: symbol.letter for symbol in TABLE if symbol.key}
 LAYERS = "layers"
+# What layers are made of, as two sides: what looks at other positions, and what works on each alone.
+CHANNEL = ("feed_forward", "experts", "channel_mix", "layer_input")
+SIDES = {"mixer": tuple(name for name in PART_TABLES if name not in CHANNEL), "feed_forward": CHANNEL}
 
 
 class Cost(NamedTuple):
@@ -89,6 +94,9 @@ def differences(one: Model, other: Model, work: Mapping[str, Any], flops: str = 
         if together:
             whole, why = _cost(one, together.description, ledger, work, flops)
             found.append(Difference(together.key, "", together.one, together.other, whole, why))
+            for part in _sides(one, other, mine, theirs, half):
+                its_cost, why = _cost(one, part.description, ledger, work, flops)
+                found.append(Difference(f"{together.key}.{part.key}", "", part.one, part.other, its_cost, why))
             parts += together.parts
         changes += own
     alone, bundled = _bundled(_merged(changes))
@@ -131,10 +139,110 @@ class _Together(NamedTuple):
     """Layers of another kind: the first description with the other's, and the keys that this takes."""
 
     key: str
-    one: str
-    other: str
+    one: Any
+    other: Any
     description: Raw
     parts: list[Difference]
+
+
+def _sides(one: Model, other: Model, mine: Raw, theirs: Raw, half: str) -> list[_Together]:
+    """What layers of another kind differ in, each alone: their number, where the pattern is that of a certain one, what
+    mixes positions, and the feed-forward. Empty where it is one of these only."""
+    stack, twin = one.spec["stacks"][half], other.spec["stacks"][half]
+    own, its = (mine[half], theirs[half]) if half else (mine, theirs)
+    differ = [side for side in SIDES if _order(stack, side) != _order(twin, side)]
+    if _counted(own, its) and own["n_layers"] != its["n_layers"]:
+        differ.insert(0, "n_layers")
+    found = []
+    for what in differ if len(differ) > 1 else ():
+        values = [s["n_layers"] if what == "n_layers" else _side_said(s, what) for s in (stack, twin)]
+        changed = deepcopy(mine)
+        target = changed[half] if half else changed
+        target.update(_exchanged(stack, twin, own, its, what))
+        for name in PART_TABLES:
+            target.pop(name, None)
+        found.append(_Together(what, values[0], values[1], changed, []))
+    return found
+
+
+def _exchanged(stack: Mapping[str, Any], twin: Mapping[str, Any], own: Raw, its: Raw, what: str) -> Raw:
+    """The layers of a stack with one thing of the other's: `n_layers`, or a side of every layer.
+
+    A pattern goes on with its last kind where the layers are more. As in all layers of another kind, a table that both
+    stacks have stays the first's.
+    """
+    number = its["n_layers"] if what == "n_layers" else own["n_layers"]
+    names, twins = _stretched(kinds_in_order(stack), number), _stretched(kinds_in_order(twin), number)
+    layer: dict[str, Raw] = {}
+    pattern = []
+    for name, twin_name in zip(names, twins, strict=True):
+        mixed = name if what == "n_layers" or twin_name == name else f"{name}-{twin_name}"
+        pattern.append(mixed)
+        if mixed in layer:
+            continue
+        kind: Raw = {"parts": [], "norm": own["layer"][name].get("norm", {})}
+        for side in SIDES:
+            taken, tables, origin = (its, twin, twin_name) if side == what else (own, stack, name)
+            written, resolved = taken["layer"][origin if origin in taken["layer"] else "layer"], tables["layer"][origin]
+            kind["parts"] += [part for part in resolved["parts"] if _side_of(part) == side]
+            for section in SIDES[side]:
+                if section in resolved:
+                    base = own[section] if section in own else taken.get(section, {})
+                    kind[section] = merge(base, written.get(section, {}))
+            if side == "mixer" and "positions" in written:
+                kind["positions"] = written["positions"]
+        layer[mixed] = {key: value for key, value in kind.items() if value}
+    changed: Raw = {"n_layers": number, "layer": layer}
+    return changed | {"pattern": folded(pattern)} if len(layer) > 1 else changed
+
+
+def _stretched(names: list[str], number: int) -> list[str]:
+    """So many layers of an order that repeats, or that goes on with its last."""
+    cycle = _cycle(names)
+    if len(cycle) < len(names):
+        return [cycle[n % len(cycle)] for n in range(number)]
+    return names[:number] + names[-1:] * (number - len(names))
+
+
+def _side_of(part: str) -> str:
+    return "feed_forward" if part in CHANNEL else "mixer"
+
+
+def _order(stack: Mapping[str, Any], side: str) -> Any:
+    """What one side of the layers is made of, and which layers are alike in it, as `_structure` says it of both."""
+    seen: list[Any] = []
+    order = []
+    for name in kinds_in_order(stack):
+        tables = {section: table for section, table in stack["layer"][name].items() if section in SIDES[side]}
+        if tables not in seen:
+            seen.append(tables)
+        order.append(seen.index(tables))
+    return [sorted(tables) for tables in seen], _cycle(order)
+
+
+def _cycle(order: list[Any]) -> list[Any]:
+    """The shortest order that repeats over the layers, twice at least; all of it where none does."""
+    period = next((p for p in range(1, len(order) // 2 + 1) if all(i == order[n % p] for n, i in enumerate(order))), 0)
+    return order[:period] or order
+
+
+def _side_said(stack: Mapping[str, Any], side: str) -> str:
+    """One side of the layers in a few words."""
+    words = {}
+    for name, layer in stack["layer"].items():
+        said = [_mixer(part, layer) for part in layer["parts"] if _side_of(part) == side]
+        words[name] = " + ".join(said) or "none"
+    return ", ".join(folded([words[name] for name in kinds_in_order(stack)]))
+
+
+def _mixer(part: str, layer: Mapping[str, Any]) -> str:
+    if part != "attention":
+        return part
+    if "latent" in layer:
+        return "MLA"
+    heads, groups = layer["attention"]["n_heads"], layer["attention"]["n_kv_heads"]
+    name = "MHA" if heads == groups else "MQA" if groups == 1 else "GQA"
+    return name if layer["attention"]["window"] is None else f"{name} in a window"
 
 
 def _of_stack(one: Model, other: Model, mine: Raw, theirs: Raw, half: str) -> tuple[list[_Change], _Together | None]:
@@ -176,9 +284,7 @@ def _structure(stack: Mapping[str, Any]) -> Any:
     """What must be the same for layers to be compared key by key: which are alike, and what they are made of."""
     names = list(stack["layer"])
     tables = [(layer["parts"], sorted(layer.keys() - {"parts"})) for layer in stack["layer"].values()]
-    order = [names.index(name) for name in kinds_in_order(stack)]
-    period = next((p for p in range(1, len(order) // 2 + 1) if all(i == order[n % p] for n, i in enumerate(order))), 0)
-    return tables, order[:period] or order
+    return tables, _cycle([names.index(name) for name in kinds_in_order(stack)])
 
 
 def _restructure(target: Raw, own: Raw, its: Raw) -> set[str]:
@@ -188,8 +294,8 @@ def _restructure(target: Raw, own: Raw, its: Raw) -> set[str]:
     target.pop("pattern", None)
     if "pattern" in its:
         target["pattern"] = its["pattern"]
-    if any(sum(_runs(stack.get("pattern", []))) == stack["n_layers"] for stack in (own, its)):
-        target["n_layers"] = its["n_layers"]  # a pattern that does not repeat is that of a certain number of layers
+    if _counted(own, its):
+        target["n_layers"] = its["n_layers"]
         taken.add("n_layers")
     for name in PART_TABLES:
         if (name in own) != (name in its):
@@ -198,6 +304,11 @@ def _restructure(target: Raw, own: Raw, its: Raw) -> set[str]:
             if name in its:
                 target[name] = deepcopy(its[name])
     return taken
+
+
+def _counted(own: Raw, its: Raw) -> bool:
+    """Whether a pattern does not repeat: it is that of a certain number of layers."""
+    return any(sum(_runs(stack.get("pattern", []))) == stack["n_layers"] for stack in (own, its))
 
 
 def _runs(pattern: list[str]) -> list[int]:

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.num import ceil_div
+from txcalc.planning.generation import Generation, Law
 from txcalc.planning.memory import cross_cache, dense_cache
 from txcalc.render.report import Cell, Report, Table, exact
 from txcalc.render.summary import summary
-from txcalc.units import bits_of, iec
+from txcalc.units import bits_of, iec, short
 
 
 class Row(NamedTuple):
@@ -83,6 +84,76 @@ def report(model: Model, ledgers: Sequence[Ledger], batches: Sequence[int], dtyp
     if model.context and longest > model.context:
         notes.append(f"{longest:,} tokens are beyond its context of {model.context:,}")
     return Report(data, [table], header, notes)
+
+
+def with_generation(
+    model: Model, held: Report, found: Sequence[Generation], laws: tuple[Law, Law] | None, attention: str
+) -> Report:
+    """The report with what writing each context costs, with the cache and without it."""
+    prompt = found[0].prompt
+    what = "states" if model.kind == "recurrent" else "K and V"
+    latents = "; latents absorbed in passes of one token" if model.has_latents else ""
+    header = [
+        f"a generation: a prompt of {prompt:,}, then a pass for each further token",
+        f"its FLOPs: {attention} attention; logits of the last position{latents}",
+    ]
+    headings = ("context", "with", "without", "redundant", "×")
+    positions = [
+        (*map(exact, (each.context, each.computed, each.computed_without, each.redundant)), _times(*counts))
+        for each in found
+        for counts in [(each.computed_without, each.computed)]
+    ]
+    costs = [
+        (exact(each.context), exact(each.flops), exact(each.flops_without), _times(each.flops_without, each.flops))
+        for each in found
+    ]
+    tables = [
+        *held.tables,
+        Table(f"Positions at which a layer computes {what}, in all passes", headings, positions, left=frozenset()),
+        Table("FLOPs of all passes", ("context", "with", "without", "×"), costs, left=frozenset()),
+    ]
+    known = {} if laws is None else dict(zip(("flops", "flops_without_cache"), laws, strict=True))
+    p = prompt
+    formulas = {
+        "kv_computed": "n",
+        "kv_computed_without_cache": "n·(n + 1)/2" if p == 1 else f"n·(n + 1)/2 − {p * (p - 1) // 2}",
+        "kv_redundant": "n·(n − 1)/2" if p == 1 else f"n·(n − 1)/2 − {p * (p - 1) // 2}",
+        **{name: law.text() for name, law in known.items()},
+    }
+    names = {
+        "kv_computed": f"{what} with the cache, O(n)",
+        "kv_computed_without_cache": f"{what} without it, O(n²)",
+        "kv_redundant": "of these redundant",
+        "flops": "FLOPs with it",
+        "flops_without_cache": "FLOPs without it",
+    }
+    start = max([p, *(law.start for law in known.values())])
+    title = "n tokens held at the end" + (f", n ≥ {start:,}" if start > 1 else "")
+    tables.append(Table(title, ("of", "formula"), [(names[k], v) for k, v in formulas.items()], left=frozenset({0, 1})))
+    generation = {
+        "prompt": prompt,
+        "convention": {"attention": attention, "logits": "last", "mla": "absorbed" if model.has_latents else None},
+        "rows": [
+            {
+                "context": each.context,
+                "passes": each.passes,
+                "kv_computed": each.computed,
+                "kv_computed_without_cache": each.computed_without,
+                "kv_redundant": each.redundant,
+                "flops": each.flops,
+                "flops_without_cache": each.flops_without,
+            }
+            for each in found
+        ],
+        "formulas": formulas,
+        "from": start,
+    }
+    return Report({**held.data, "generation": generation}, tables, [*held.header, *header], held.notes)
+
+
+def _times(without: int, with_cache: int) -> Cell:
+    ratio = Fraction(without, with_cache)
+    return Cell(float(ratio), f"{float(ratio):.4g}" if ratio < 10**4 else short(ratio))
 
 
 def _line(row: Row, apart: bool) -> list[Any]:

@@ -1,0 +1,160 @@
+"""What writing a text costs, token after token, with the cache and without it.
+
+A generation holds `context` tokens at its end: one pass over a prompt, then one for each further token. With the cache
+a pass works on its one token; without it on all of them, and computes again the keys and values of those before.
+Sums over passes are exact: a pass's cost is a polynomial of at most the second degree in the tokens, on pieces that end
+at the windows, and each piece is summed from its first three values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from itertools import pairwise
+from math import comb, lcm
+from typing import NamedTuple
+
+from txcalc.errors import Fault, InputError
+from txcalc.model import Model
+from txcalc.num import triangle
+from txcalc.planning.crossover import Lengths, lengths
+
+FLOPS = {"dense": "flops", "masked": "flops_masked"}
+
+
+class Generation(NamedTuple):
+    """One sequence of `context` tokens at its end: how many passes, the positions at which a layer computes K and V,
+    with the cache and without it, and the FLOPs of all passes."""
+
+    context: int
+    prompt: int
+    passes: int
+    computed: int
+    computed_without: int
+    flops: int
+    flops_without: int
+
+    @property
+    def redundant(self) -> int:
+        """Positions at which K and V are computed though they were known."""
+        return self.computed_without - self.computed
+
+
+def generations(model: Model, contexts: Sequence[int], prompt: int = 1, attention: str = "dense") -> list[Generation]:
+    """A generation for each context; logits of the last position alone, latents absorbed in passes of one token.
+
+    Errors: `InputError` for a model that is no decoder by itself, or a prompt longer than a context.
+    """
+    prefills = _prefills(model)
+    found = []
+    for context in contexts:
+        if not 1 <= prompt <= context:
+            raise InputError("options", [Fault("--prompt", prompt, f"a whole number from 1 to {context:,} tokens")])
+        quantity = FLOPS[attention]
+        ends = _ends(prefills, context)
+        first = _whole(model, quantity)(prompt)
+        written = summed(_step(model, quantity), prompt, context - 1, ends)
+        again = summed(_whole(model, quantity), prompt, context, ends)
+        without = triangle(context) - triangle(prompt - 1)
+        found.append(Generation(context, prompt, context - prompt + 1, context, without, first + written, again))
+    return found
+
+
+class Law(NamedTuple):
+    """FLOPs as a polynomial in n, the tokens held at the end, from `start` on: coefficients of n⁰, n¹ … over
+    `below`."""
+
+    start: int
+    coefficients: tuple[int, ...]
+    below: int
+
+    def at(self, n: int) -> Fraction:
+        return Fraction(sum(factor * n**power for power, factor in enumerate(self.coefficients)), self.below)
+
+    def text(self) -> str:
+        """`(5·n³ − 7·n)/3`."""
+        terms = ""
+        for factor, power in zip(reversed(self.coefficients), ("·n³", "·n²", "·n", ""), strict=True):
+            if factor:
+                sign = ("−" if factor < 0 else "") if not terms else " − " if factor < 0 else " + "
+                terms += f"{sign}{abs(factor)}{power}"
+        return terms if self.below == 1 else f"({terms})/{self.below}"
+
+
+def laws(model: Model, prompt: int = 1, attention: str = "dense") -> tuple[Law, Law] | None:
+    """FLOPs with the cache and without it past every window; None where chunks of attention make them no polynomial."""
+    prefills = _prefills(model)
+    if prefills.chunk is not None:
+        return None
+    quantity = FLOPS[attention]
+    start = max([prompt, *(window + 1 for window in prefills.windows)])
+    whole, step = _whole(model, quantity), _step(model, quantity)
+    ends = _ends(prefills, start + 4)
+    first = whole(prompt)
+    sums = [
+        (first + summed(step, prompt, n - 1, ends), summed(whole, prompt, n, ends)) for n in range(start, start + 5)
+    ]
+    with_cache, without = zip(*sums, strict=True)
+    return _law(start, with_cache), _law(start, without)
+
+
+def summed(cost: Callable[[int], int], first: int, last: int, ends: Sequence[int]) -> int:
+    """Σ cost(n) over n = first … last, where cost is of at most the second degree between `ends`."""
+    total = 0
+    starts = [first, *(end for end in sorted(set(ends)) if first < end <= last), last + 1]
+    for low, high in pairwise(starts):
+        number = high - low
+        values = [cost(low + i) for i in range(min(number, 3))]
+        if number <= 3:
+            total += sum(values)
+            continue
+        slope, bend = values[1] - values[0], values[2] - 2 * values[1] + values[0]
+        for n in {number // 2, number - 1}:
+            if cost(low + n) != values[0] + n * slope + comb(n, 2) * bend:
+                raise ArithmeticError(f"not quadratic from {low} to {high - 1}")
+        total += number * values[0] + comb(number, 2) * slope + comb(number, 3) * bend
+    return total
+
+
+def _prefills(model: Model) -> Lengths:
+    if model.has_encoder_apart or model.spec["kind"] != "decoder":
+        raise InputError(model.name, ["is no decoder by itself: what it writes without a cache is not counted"])
+    return lengths(model, logits="last")
+
+
+def _whole(model: Model, quantity: str) -> Callable[[int], int]:
+    return lambda tokens: model.ledger(tokens=tokens, logits="last").total(quantity)
+
+
+def _step(model: Model, quantity: str) -> Callable[[int], int]:
+    return lambda past: model.ledger(past=past, logits="last", mla="absorbed").total(quantity)
+
+
+def _ends(prefills: Lengths, last: int) -> list[int]:
+    """Lengths from which another polynomial may hold: around every window's, at every chunk's."""
+    ends = {window + i for window in prefills.windows for i in (-1, 0, 1)}
+    if prefills.chunk is not None:
+        ends |= {start + i for start in range(0, last + 1, prefills.chunk) for i in (-1, 0, 1)}
+    return sorted(ends)
+
+
+def _law(start: int, values: Sequence[int]) -> Law:
+    """The polynomial of at most the third degree through five values, from `start` on."""
+    rows, heads = list(values), []
+    for _ in range(4):
+        heads.append(rows[0])
+        rows = [b - a for a, b in pairwise(rows)]
+    if any(rows):
+        raise ArithmeticError("a sum of more than the third degree")
+    # Σ Δᵏ·C(n − start, k), and C(n − start, k) as a polynomial in n
+    total = [Fraction(0)] * 4
+    basis = [Fraction(1)]
+    for k, head in enumerate(heads):
+        for power, factor in enumerate(basis):
+            total[power] += head * factor
+        shifted = [Fraction(0), *basis]
+        for power, factor in enumerate(basis):
+            shifted[power] -= factor * (start + k)
+        basis = [factor / (k + 1) for factor in shifted]
+    below = lcm(*(factor.denominator for factor in total))
+    return Law(start, tuple(int(factor * below) for factor in total), below)

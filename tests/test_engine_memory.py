@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from txcalc import hardware, load
 from txcalc.cli import app
 from txcalc.errors import InputError, UnknownName
-from txcalc.planning.deployment import Deployment, Gpu, Reserve, engine, plan
+from txcalc.planning.deployment import Deployment, Gpu, plan
+from txcalc.planning.engine import Reserve, engine
 from txcalc.planning.engine_memory import EngineMemory, profile, rotary_table, step_elements, visible
 from txcalc.planning.layout import Layout
 from txcalc.units import parse_bytes

@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from txcalc import hardware, load
 from txcalc.cli import app
 from txcalc.errors import InputError
-from txcalc.planning.deployment import Deployment, Engine, Reserve, engine
+from txcalc.planning.deployment import Deployment
+from txcalc.planning.engine import Engine, Reserve, engine
 from txcalc.planning.fitting import CLASSIC, Budget, Family, boundary, classics, designs, fits, need, parse_ratio
 from txcalc.planning.layout import Layout
 from txcalc.planning.weights import format_of

@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 from txcalc import hardware, load
 from txcalc.cli import app
 from txcalc.errors import InputError, UnknownName
-from txcalc.planning.deployment import Deployment, Rank, engine, plan
+from txcalc.planning.deployment import Deployment, plan
+from txcalc.planning.engine import engine
+from txcalc.planning.holdings import Holdings
 from txcalc.planning.layout import Layout
 from txcalc.planning.mixtures import MIXTURES, WHEN, Layer
 from txcalc.planning.parallelism import Sharding
@@ -71,7 +73,7 @@ def test_metas_own_fp8_leaves_attention_and_two_layers_wide() -> None:
     rows = 4 * (2 * 53_248 + 16_384)
     assert size("llama-3.1-405b", "fp8") == 2 * model.params - 124 * (ffn - rows)
     first = load("llama-3.1-405b", {"h_kv": 16})
-    rank = Rank(first, Sharding(first).stages(Layout(tp=8))[0], engine(first, "fp8"))
+    rank = Holdings(first, Sharding(first).stages(Layout(tp=8))[0], engine(first, "fp8"))
     assert rank.weights_bytes / GIB == pytest.approx(57.752, rel=0.005)
 
 
@@ -163,7 +165,7 @@ def test_every_stage_of_a_pipeline_holds_its_own_layers_formats() -> None:
     how = engine(model, "fp8")
     whole = sum(how.weights.bytes_of(entry) for entry in model.ledger())
     stages = Sharding(model).stages(Layout(pp=4))
-    assert sum(Rank(model, stage, how).weights_bytes * stage.copies for stage in stages) == whole
+    assert sum(Holdings(model, stage, how).weights_bytes * stage.copies for stage in stages) == whole
 
 
 @pytest.mark.parametrize(
@@ -255,7 +257,7 @@ def test_a_stage_of_a_mixture_is_part_of_the_whole() -> None:
     model = load("llama-3.1-8b")
     how = engine(model, "Q4_K_M")
     stages = Sharding(model).stages(Layout(pp=2))
-    held = sum(Rank(model, stage, how).weights_bytes * stage.copies for stage in stages)
+    held = sum(Holdings(model, stage, how).weights_bytes * stage.copies for stage in stages)
     assert held == size("llama-3.1-8b", "Q4_K_M")
 
 

@@ -28,7 +28,8 @@ import txcalc
 from txcalc import hardware
 from txcalc.ledger import Entry, Ledger
 from txcalc.model import Model
-from txcalc.planning.deployment import Deployment, Reserve, engine
+from txcalc.planning.deployment import Deployment
+from txcalc.planning.engine import Reserve, engine
 from txcalc.planning.layout import Layout
 from txcalc.planning.memory import cache_bytes, training_state, weights_bytes
 from txcalc.planning.roofline import Pace

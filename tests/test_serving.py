@@ -19,7 +19,8 @@ from txcalc.cli import app
 from txcalc.curves import PEAKS, SECONDS, SHARES, untouched
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator, assumed
-from txcalc.planning.deployment import Deployment, engine, plan
+from txcalc.planning.deployment import Deployment, plan
+from txcalc.planning.engine import engine
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.roofline import Cost, Pace, series

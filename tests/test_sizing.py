@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from txcalc import hardware, load
 from txcalc.cli import app
-from txcalc.planning.deployment import Deployment, engine
+from txcalc.planning.deployment import Deployment
+from txcalc.planning.engine import engine
 from txcalc.planning.serving import Limits, serve
 from txcalc.planning.sizing import arrange, less, rentable
 from txcalc.planning.timing import request

@@ -27,7 +27,8 @@ from typing import NamedTuple
 from txcalc import hardware, load
 from txcalc.errors import InputError, TxcalcError
 from txcalc.model import Model
-from txcalc.planning.deployment import Deployment, engine
+from txcalc.planning.deployment import Deployment
+from txcalc.planning.engine import engine
 from txcalc.planning.layout import Layout
 from txcalc.planning.steady import Steady
 from txcalc.planning.timing import Timer, request

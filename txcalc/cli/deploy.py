@@ -178,7 +178,8 @@ def deploy(
     from txcalc import hardware, load
     from txcalc.cli.output import emit
     from txcalc.planning import engine_memory, serving, timing
-    from txcalc.planning.deployment import Deployment, engine, parse_reserve
+    from txcalc.planning.deployment import Deployment
+    from txcalc.planning.engine import engine, parse_reserve
     from txcalc.planning.engine_memory import EngineMemory
     from txcalc.planning.sizing import arrange, less
     from txcalc.planning.traffic import lengths

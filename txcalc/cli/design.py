@@ -38,7 +38,7 @@ def design(
     """
     from txcalc.cli.output import emit
     from txcalc.errors import Fault
-    from txcalc.planning.deployment import Reserve, engine, parse_reserve
+    from txcalc.planning.engine import Reserve, engine, parse_reserve
     from txcalc.planning.fitting import (
         MOST_PARAMS,
         Budget,

@@ -57,7 +57,7 @@ def fit(
     from txcalc import hardware, load
     from txcalc.cli.output import emit
     from txcalc.planning import engine_memory
-    from txcalc.planning.deployment import Engine, Reserve, engine, parse_reserve
+    from txcalc.planning.engine import Engine, Reserve, engine, parse_reserve
     from txcalc.planning.engine_memory import EngineMemory
     from txcalc.planning.fitting import LADDER, Card, Fit, checked_context, fits, reserved
     from txcalc.planning.weights import known_format

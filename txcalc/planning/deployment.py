@@ -8,278 +8,29 @@ is found by halving whole numbers, and what is returned is checked: it fits, and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from fractions import Fraction
-from math import ceil
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator
-from txcalc.ledger import Entry, walk
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
-from txcalc.parts.model import EncoderDecoder, FixedLength, Stack
-from txcalc.parts.part import Leaf, Workload
-from txcalc.planning.engine_memory import EngineMemory, visible
+from txcalc.planning.engine import Engine, multiplies
+from txcalc.planning.engine_memory import visible
+from txcalc.planning.holdings import Holdings
 from txcalc.planning.layout import Layout
-from txcalc.planning.parallelism import Sharding, Stage
+from txcalc.planning.parallelism import Sharding
 from txcalc.planning.quantised import native
-from txcalc.planning.weights import NATIVE, Format, weights_of
-from txcalc.units import bits_of, parse_bytes
 
 MOST_GPUS = 1024
 ONE = Layout()
 MOST_SEQUENCES = 10**9
 
 
-class Reserve(NamedTuple):
-    """What the engine and the driver keep for themselves: a share of the accelerator's memory, and bytes."""
-
-    share: Fraction = Fraction(1, 10)
-    bytes: int = 0
-    source: str = "what vLLM's gpu_memory_utilization = 0.9 leaves alone"
-
-    @classmethod
-    def none(cls) -> Reserve:
-        """Nothing is kept: all of a memory is for the model."""
-        return cls(Fraction(0), 0, "none")
-
-    def of(self, memory: int) -> int:
-        """Bytes of a memory that are kept."""
-        return ceil(self.share * memory) + self.bytes
-
-    def __str__(self) -> str:
-        return f"{float(100 * self.share):g} %" if self.share else f"{self.bytes:,} bytes"
-
-
-def parse_reserve(text: str) -> Reserve:
-    """`10%` of the memory, or a size such as `4GiB`."""
-    written = text.strip()
-    if not written.endswith("%"):
-        return Reserve(Fraction(0), parse_bytes(written, "reserve"), "as asked")
-    try:
-        share = Fraction(written[:-1].strip()) / 100
-    except (ValueError, ZeroDivisionError):
-        share = Fraction(-1)
-    if not 0 <= share < 1:
-        raise InputError("reserve", [Fault("reserve", text, "a share such as 10%, or a size such as 4GiB")])
-    return Reserve(share, 0, "as asked")
-
-
-@dataclass(frozen=True)
-class Engine:
-    """How an engine keeps weights and caches.
-
-    weights   their format for the model that is served
-    asked     the format's name as it was asked for: what other models get
-    memory    what the engine keeps besides on the accelerator; None: no more than the reserve
-    kv        dtype of the cache
-    block     tokens of a page of the cache
-    chunk     tokens that a step of prefill computes at most, of all sequences together
-    kernels   the engine whose own kernels are used where they were measured; "": what engines have in common
-    """
-
-    weights: Format
-    kv: str = "bf16"
-    block: int = 16
-    chunk: int = 8192
-    reserve: Reserve = field(default_factory=Reserve)
-    asked: str = NATIVE
-    memory: EngineMemory | None = None
-    kernels: str = ""
-
-    def stored(self, entry: Entry) -> int:
-        """Bytes of a leaf's weights as the engine keeps them."""
-        size = self.weights.bytes_of(entry)
-        return self.memory.padded(entry, self.weights, size) if self.memory else size
-
-    @property
-    def activation_bits(self) -> int:
-        return 32 if self.weights.name == "fp32" else 16
-
-    @property
-    def cache_bits(self) -> int:
-        return bits_of(self.kv)
-
-    @property
-    def state_bits(self) -> int:
-        """Recurrent states and the columns of convolutions are not quantised with keys and values."""
-        return max(16, self.cache_bits)
-
-
-def engine(
-    model: Model,
-    weights: str = NATIVE,
-    kv: str = "bf16",
-    block: int = 16,
-    chunk: int = 8192,
-    reserve: Reserve | None = None,
-    memory: EngineMemory | None = None,
-) -> Engine:
-    """A checked engine for a model."""
-    faults = [
-        Fault(name, value, f"a whole number from 1 to {most:,}")
-        for name, value, most in (("block", block, 1 << 16), ("chunk", chunk, MAX_TOKENS))
-        if type(value) is not int or not 1 <= value <= most
-    ]
-    if faults:
-        raise InputError("engine", faults)
-    bits_of(kv)
-    kernels = memory.profile.engine if memory else ""
-    return Engine(weights_of(model, weights), kv, block, chunk, reserve or _left(memory), weights, memory, kernels)
-
-
-def _left(memory: EngineMemory | None) -> Reserve:
-    """What an engine leaves alone of what it sees, unless told."""
-    if memory is None or memory.profile.engine == "vllm":
-        return Reserve()
-    return Reserve(memory.share, 0, f"{memory.profile} leaves none")
-
-
-class Held(NamedTuple):
-    """What one leaf of a rank keeps for a sequence: `copies` of it."""
-
-    path: str
-    leaf: Leaf
-    copies: int
-
-    @property
-    def is_state(self) -> bool:
-        return self.leaf.holds == "state"
-
-    def algorithmic(self, work: Workload) -> int:
-        """Elements that later tokens need."""
-        return self.leaf.cache(work).held * self.copies  # type: ignore[no-any-return]
-
-    def dense(self, work: Workload) -> int:
-        """Elements if no window were used: an upper bound."""
-        return self.leaf.dense(work) * self.copies  # type: ignore[no-any-return]
-
-    def paged(self, work: Workload, block: int, chunk: int) -> int:
-        """Elements of the pages that hold them; a state whole."""
-        return self.leaf.paged(work, block, chunk) * self.copies  # type: ignore[no-any-return]
-
-
-class Caches(NamedTuple):
-    """One sequence's cache in bytes, three ways."""
-
-    algorithmic: int
-    pages: int
-    dense: int
-
-
-class Rank:
-    """One accelerator of a stage: what it holds whatever is asked, and what sequences at a context add to it."""
-
-    def __init__(self, model: Model, stage: Stage, engine: Engine, layout: Layout = ONE) -> None:
-        self.model, self.stage, self.engine = model, stage, engine
-        ledger = walk(stage.root, model.workload())
-        self.weights = [(entry, engine.stored(entry)) for entry in ledger if entry.leaf.params]
-        self.weights_bytes = sum(size for _, size in self.weights)
-        self.held = [Held(entry.path, entry.leaf, entry.runs) for entry in ledger if any(entry.cache_terms)]
-        self.caching = model.kind not in ("encoder", "vision")
-        self._peaks: dict[tuple[int, bool], int] = {}
-        self._pages: dict[int, int] = {}
-        vocab = next(reversed(model.spec["stacks"].values()))["vocab_size"] or 0
-        has_head = any(entry.kind == "head" for entry in ledger)
-        # As computed, and once more in fp32 for sampling; over the whole vocabulary, for every sequence.
-        self._logits = vocab * (engine.activation_bits + 32) // 8 if has_head else 0
-        # The engine's own peak and what else it keeps: a model that does not decode has no such profile run.
-        memory = engine.memory if self.caching else None
-        self.profiled = memory.activations(stage.root, vocab if has_head else 0) if memory else {}
-        taken = self.weights_bytes + max(self.profiled.values(), default=0)
-        self.rest = memory.rest(model, layout, taken) if memory else {}
-
-    def caches(self, context: int) -> Caches:
-        """One sequence's cache at a context, three ways."""
-        work, block, chunk = self.model.workload(1, context), self.engine.block, self.engine.chunk
-        return Caches(
-            self._sum(lambda held: held.algorithmic(work)),
-            self._sum(lambda held: held.paged(work, block, chunk)),
-            self._sum(lambda held: held.dense(work)),
-        )
-
-    def pages(self, context: int) -> list[tuple[Held, int]]:
-        """One sequence's pages in bytes, leaf by leaf."""
-        work, engine = self.model.workload(1, context), self.engine
-        return [(held, _bytes(held.paged(work, engine.block, engine.chunk) * self._bits(held))) for held in self.held]
-
-    def pages_bytes(self, context: int) -> int:
-        """One sequence's pages in bytes."""
-        if context not in self._pages:
-            self._pages[context] = sum(size for _, size in self.pages(context))
-        return self._pages[context]
-
-    def fits(self, usable: int, context: int, sequences: int) -> bool:
-        """Whether so many sequences and their weights fit; what is cheap to know is looked at first."""
-        room = usable - sum(self.rest.values()) - self.weights_bytes - sequences * self.pages_bytes(context)
-        return room >= 0 and room >= max(self.activations(context, sequences).values())
-
-    def _bits(self, held: Held) -> int:
-        return self.engine.state_bits if held.is_state else self.engine.cache_bits
-
-    def _sum(self, elements: Callable[[Held], int]) -> int:
-        return sum(_bytes(elements(held) * self._bits(held)) for held in self.held)
-
-    def activations(self, context: int, sequences: int) -> dict[str, int]:
-        """Bytes live at the peak of a step of prefill, of a step of decode, and of the logits: the largest counts.
-
-        Counts   the residual stream, and the most that one operation reads and writes beside it (all passes of routed
-                 experts are one operation); prefill from nothing, as engines profile it
-        """
-        if self.profiled:
-            return self.profiled
-        if not self.caching:  # no step but the one
-            return {"forward": sequences * self._peak(context, False)}
-        return {
-            "prefill": self._peak(min(self.engine.chunk, context * sequences), False),
-            "decode": sequences * self._peak(1, True),
-            "logits": sequences * self._logits,
-        }
-
-    def _peak(self, tokens: int, decoding: bool) -> int:
-        if (tokens, decoding) not in self._peaks:
-            form = "absorbed" if decoding else "expanded"
-            work = self.model.workload(1, tokens, mla=form, decoding=decoding)
-            ledger = walk(self.stage.root, work)
-            most = max((_live(entry) for entry in ledger if not (self.caching and entry.kind == "head")), default=0)
-            stream = _width(self.stage.root) * max(work.tokens, work.source if self.model.has_encoder_apart else 0)
-            self._peaks[tokens, decoding] = _bytes(ceil((most + stream) * self.engine.activation_bits))
-        return self._peaks[tokens, decoding]
-
-
-def _bytes(bits: int) -> int:
-    return ceil_div(bits, 8)  # type: ignore[no-any-return]
-
-
-def _live(entry: Entry) -> Any:
-    """The most elements that one operation of a leaf reads and writes."""
-    together = Fraction(entry.runs) / _layers(entry) if entry.routed else 1
-    return max((op.traffic.activations * together for op in entry.operations), default=0)
-
-
-def _layers(entry: Entry) -> int:
-    """How many layers an entry stands for."""
-    layers = 1
-    for step in entry.steps:
-        if step.name == "layers":
-            layers *= step.number
-    return layers
-
-
-def _width(root: Any) -> Any:
-    """D of the stream between layers."""
-    if isinstance(root, EncoderDecoder):
-        return max(root.encoder.d_model, root.decoder.d_model)
-    stack = root.stack if isinstance(root, FixedLength) else root
-    assert isinstance(stack, Stack)
-    return stack.d_model
-
-
 class Gpu(NamedTuple):
     """The memory of each accelerator of a stage, in bytes."""
 
-    rank: Rank
+    rank: Holdings
     memory: int
     reserve: int
     weights: int
@@ -326,7 +77,7 @@ class Deployment:
         self.sharding = Sharding(model, serving=True)
         seen = visible(accelerator) if engine.memory else accelerator.memory
         self.reserve = accelerator.memory - seen + engine.reserve.of(seen)
-        self._ranks: dict[Layout, list[Rank]] = {}
+        self._ranks: dict[Layout, list[Holdings]] = {}
         self._refusals: dict[tuple[int, int], InputError | None] = {}
 
     @property
@@ -334,12 +85,12 @@ class Deployment:
         """Bytes of an accelerator that the reserve leaves."""
         return self.accelerator.memory - self.reserve
 
-    def ranks(self, layout: Layout) -> Iterator[Rank]:
+    def ranks(self, layout: Layout) -> Iterator[Holdings]:
         """A rank of every different stage; each is made when it is first asked for."""
         known = self._ranks.setdefault(layout.replace(dp=1), [])
         for i, stage in enumerate(self.sharding.stages(layout)):
             if i == len(known):
-                known.append(Rank(self.model, stage, self.engine, layout))
+                known.append(Holdings(self.model, stage, self.engine, layout))
             yield known[i]
 
     def layouts(self, gpus: int, fixed: Mapping[str, int] | None = None) -> Iterator[Layout]:
@@ -545,11 +296,6 @@ def planned(
     longest = deployment.max_context(best, concurrency)
     notes = tuple(_notes(deployment, best, context, longest))
     return Plan(deployment, context, concurrency, found, least, longest, notes, rule)
-
-
-def multiplies(accelerator: Accelerator, dtype: str) -> bool:
-    """Whether an accelerator multiplies in a dtype; in one of 16 bits or more that it may lack, it has to."""
-    return dtype in accelerator.peaks or not accelerator.peaks or bits_of(dtype) >= 16
 
 
 def _reasons(sharding: Sharding, gpus: int, held: Mapping[str, int]) -> list[Fault | str]:

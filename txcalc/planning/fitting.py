@@ -18,8 +18,9 @@ from txcalc.ledger import Entry
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
 from txcalc.parts.linear import Lookup
-from txcalc.planning.deployment import Engine, Rank, Reserve
+from txcalc.planning.engine import Engine, Reserve
 from txcalc.planning.engine_memory import EngineMemory, visible
+from txcalc.planning.holdings import Holdings
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.roofline import Pace
@@ -76,10 +77,10 @@ def checked_context(context: int) -> int:
 def need(model: Model, engine: Engine, context: int) -> int:
     """Bytes of the weights, of one sequence's cache and of the largest activations, on one accelerator."""
     (stage,) = Sharding(model).stages(Layout())
-    return held(Rank(model, stage, engine), context)
+    return held(Holdings(model, stage, engine), context)
 
 
-def held(rank: Rank, context: int) -> int:
+def held(rank: Holdings, context: int) -> int:
     """Bytes that a rank needs for one sequence."""
     besides = max(rank.activations(context, 1).values()) + sum(rank.rest.values())
     return rank.weights_bytes + rank.pages_bytes(context) + besides
@@ -97,7 +98,7 @@ def fits(model: Model, engine: Engine, memory: int, context: int, card: Card | N
     try:
         sharding = Sharding(model)
         layout = _split(sharding, number, bool(card and card.accelerator and card.accelerator.link))
-        ranks = [Rank(model, stage, engine, layout) for stage in sharding.stages(layout)]
+        ranks = [Holdings(model, stage, engine, layout) for stage in sharding.stages(layout)]
         needed = max(held(rank, length) for rank in ranks)
     except InputError as error:
         return refused._replace(refused=str(error))
@@ -131,7 +132,7 @@ def step(
     layout: Layout,
     accelerator: Accelerator,
     engine: Engine,
-    ranks: list[Rank],
+    ranks: list[Holdings],
     context: int,
 ) -> float:
     """Seconds of a token of one sequence: achievable, by the roofline; where a peak or the link is not known, the time

@@ -40,7 +40,7 @@ from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.parts.collectives import Transfer
 from txcalc.parts.part import MatMul, Workload
-from txcalc.planning.deployment import Engine, multiplies
+from txcalc.planning.engine import Engine, multiplies
 from txcalc.planning.layout import SERVING_ORDER, Group, Layout
 from txcalc.planning.parallelism import Sharding, Stage
 from txcalc.units import ALIASES, bits_of

@@ -19,7 +19,7 @@ from txcalc.hardware import Accelerator
 from txcalc.model import Model
 from txcalc.parts.part import Workload
 from txcalc.planning.crossover import CORE, FEED_FORWARD, RULES, crossovers, lengths
-from txcalc.planning.deployment import engine
+from txcalc.planning.engine import engine
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Stage
 from txcalc.planning.roofline import Cost, Rank, total

@@ -1,0 +1,125 @@
+"""How an engine keeps weights and caches, and what it and the driver keep for themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import ceil
+from typing import NamedTuple
+
+from txcalc.errors import Fault, InputError
+from txcalc.hardware import Accelerator
+from txcalc.ledger import Entry
+from txcalc.model import MAX_TOKENS, Model
+from txcalc.planning.engine_memory import EngineMemory
+from txcalc.planning.weights import NATIVE, Format, weights_of
+from txcalc.units import bits_of, parse_bytes
+
+
+class Reserve(NamedTuple):
+    """What the engine and the driver keep for themselves: a share of the accelerator's memory, and bytes."""
+
+    share: Fraction = Fraction(1, 10)
+    bytes: int = 0
+    source: str = "what vLLM's gpu_memory_utilization = 0.9 leaves alone"
+
+    @classmethod
+    def none(cls) -> Reserve:
+        """Nothing is kept: all of a memory is for the model."""
+        return cls(Fraction(0), 0, "none")
+
+    def of(self, memory: int) -> int:
+        """Bytes of a memory that are kept."""
+        return ceil(self.share * memory) + self.bytes
+
+    def __str__(self) -> str:
+        return f"{float(100 * self.share):g} %" if self.share else f"{self.bytes:,} bytes"
+
+
+def parse_reserve(text: str) -> Reserve:
+    """`10%` of the memory, or a size such as `4GiB`."""
+    written = text.strip()
+    if not written.endswith("%"):
+        return Reserve(Fraction(0), parse_bytes(written, "reserve"), "as asked")
+    try:
+        share = Fraction(written[:-1].strip()) / 100
+    except (ValueError, ZeroDivisionError):
+        share = Fraction(-1)
+    if not 0 <= share < 1:
+        raise InputError("reserve", [Fault("reserve", text, "a share such as 10%, or a size such as 4GiB")])
+    return Reserve(share, 0, "as asked")
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How an engine keeps weights and caches.
+
+    weights   their format for the model that is served
+    asked     the format's name as it was asked for: what other models get
+    memory    what the engine keeps besides on the accelerator; None: no more than the reserve
+    kv        dtype of the cache
+    block     tokens of a page of the cache
+    chunk     tokens that a step of prefill computes at most, of all sequences together
+    kernels   the engine whose own kernels are used where they were measured; "": what engines have in common
+    """
+
+    weights: Format
+    kv: str = "bf16"
+    block: int = 16
+    chunk: int = 8192
+    reserve: Reserve = field(default_factory=Reserve)
+    asked: str = NATIVE
+    memory: EngineMemory | None = None
+    kernels: str = ""
+
+    def stored(self, entry: Entry) -> int:
+        """Bytes of a leaf's weights as the engine keeps them."""
+        size = self.weights.bytes_of(entry)
+        return self.memory.padded(entry, self.weights, size) if self.memory else size
+
+    @property
+    def activation_bits(self) -> int:
+        return 32 if self.weights.name == "fp32" else 16
+
+    @property
+    def cache_bits(self) -> int:
+        return bits_of(self.kv)
+
+    @property
+    def state_bits(self) -> int:
+        """Recurrent states and the columns of convolutions are not quantised with keys and values."""
+        return max(16, self.cache_bits)
+
+
+def engine(
+    model: Model,
+    weights: str = NATIVE,
+    kv: str = "bf16",
+    block: int = 16,
+    chunk: int = 8192,
+    reserve: Reserve | None = None,
+    memory: EngineMemory | None = None,
+) -> Engine:
+    """A checked engine for a model."""
+    faults = [
+        Fault(name, value, f"a whole number from 1 to {most:,}")
+        for name, value, most in (("block", block, 1 << 16), ("chunk", chunk, MAX_TOKENS))
+        if type(value) is not int or not 1 <= value <= most
+    ]
+    if faults:
+        raise InputError("engine", faults)
+    bits_of(kv)
+    kernels = memory.profile.engine if memory else ""
+    return Engine(weights_of(model, weights), kv, block, chunk, reserve or _left(memory), weights, memory, kernels)
+
+
+def _left(memory: EngineMemory | None) -> Reserve:
+    """What an engine leaves alone of what it sees, unless told."""
+    if memory is None or memory.profile.engine == "vllm":
+        return Reserve()
+    return Reserve(memory.share, 0, f"{memory.profile} leaves none")
+
+
+def multiplies(accelerator: Accelerator, dtype: str) -> bool:
+    """Whether an accelerator multiplies in a dtype; in one of 16 bits or more that it may lack, it has to."""
+    return dtype in accelerator.peaks or not accelerator.peaks or bits_of(dtype) >= 16

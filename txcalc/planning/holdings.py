@@ -1,0 +1,157 @@
+"""What one accelerator of a stage holds: weights, the caches of its sequences, activations at their peak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from math import ceil
+from typing import Any, NamedTuple
+
+from txcalc.ledger import Entry, walk
+from txcalc.model import Model
+from txcalc.num import ceil_div
+from txcalc.parts.model import EncoderDecoder, FixedLength, Stack
+from txcalc.parts.part import Leaf, Workload
+from txcalc.planning.engine import Engine
+from txcalc.planning.layout import Layout
+from txcalc.planning.parallelism import Stage
+
+
+class Held(NamedTuple):
+    """What one leaf of a rank keeps for a sequence: `copies` of it."""
+
+    path: str
+    leaf: Leaf
+    copies: int
+
+    @property
+    def is_state(self) -> bool:
+        return self.leaf.holds == "state"
+
+    def algorithmic(self, work: Workload) -> int:
+        """Elements that later tokens need."""
+        return self.leaf.cache(work).held * self.copies  # type: ignore[no-any-return]
+
+    def dense(self, work: Workload) -> int:
+        """Elements if no window were used: an upper bound."""
+        return self.leaf.dense(work) * self.copies  # type: ignore[no-any-return]
+
+    def paged(self, work: Workload, block: int, chunk: int) -> int:
+        """Elements of the pages that hold them; a state whole."""
+        return self.leaf.paged(work, block, chunk) * self.copies  # type: ignore[no-any-return]
+
+
+class Caches(NamedTuple):
+    """One sequence's cache in bytes, three ways."""
+
+    algorithmic: int
+    pages: int
+    dense: int
+
+
+class Holdings:
+    """One accelerator of a stage: what it holds whatever is asked, and what sequences at a context add to it."""
+
+    def __init__(self, model: Model, stage: Stage, engine: Engine, layout: Layout | None = None) -> None:
+        self.model, self.stage, self.engine = model, stage, engine
+        ledger = walk(stage.root, model.workload())
+        self.weights = [(entry, engine.stored(entry)) for entry in ledger if entry.leaf.params]
+        self.weights_bytes = sum(size for _, size in self.weights)
+        self.held = [Held(entry.path, entry.leaf, entry.runs) for entry in ledger if any(entry.cache_terms)]
+        self.caching = model.kind not in ("encoder", "vision")
+        self._peaks: dict[tuple[int, bool], int] = {}
+        self._pages: dict[int, int] = {}
+        vocab = next(reversed(model.spec["stacks"].values()))["vocab_size"] or 0
+        has_head = any(entry.kind == "head" for entry in ledger)
+        # As computed, and once more in fp32 for sampling; over the whole vocabulary, for every sequence.
+        self._logits = vocab * (engine.activation_bits + 32) // 8 if has_head else 0
+        # The engine's own peak and what else it keeps: a model that does not decode has no such profile run.
+        memory = engine.memory if self.caching else None
+        self.profiled = memory.activations(stage.root, vocab if has_head else 0) if memory else {}
+        taken = self.weights_bytes + max(self.profiled.values(), default=0)
+        self.rest = memory.rest(model, layout or Layout(), taken) if memory else {}
+
+    def caches(self, context: int) -> Caches:
+        """One sequence's cache at a context, three ways."""
+        work, block, chunk = self.model.workload(1, context), self.engine.block, self.engine.chunk
+        return Caches(
+            self._sum(lambda held: held.algorithmic(work)),
+            self._sum(lambda held: held.paged(work, block, chunk)),
+            self._sum(lambda held: held.dense(work)),
+        )
+
+    def pages(self, context: int) -> list[tuple[Held, int]]:
+        """One sequence's pages in bytes, leaf by leaf."""
+        work, engine = self.model.workload(1, context), self.engine
+        return [(held, _bytes(held.paged(work, engine.block, engine.chunk) * self._bits(held))) for held in self.held]
+
+    def pages_bytes(self, context: int) -> int:
+        """One sequence's pages in bytes."""
+        if context not in self._pages:
+            self._pages[context] = sum(size for _, size in self.pages(context))
+        return self._pages[context]
+
+    def fits(self, usable: int, context: int, sequences: int) -> bool:
+        """Whether so many sequences and their weights fit; what is cheap to know is looked at first."""
+        room = usable - sum(self.rest.values()) - self.weights_bytes - sequences * self.pages_bytes(context)
+        return room >= 0 and room >= max(self.activations(context, sequences).values())
+
+    def _bits(self, held: Held) -> int:
+        return self.engine.state_bits if held.is_state else self.engine.cache_bits
+
+    def _sum(self, elements: Callable[[Held], int]) -> int:
+        return sum(_bytes(elements(held) * self._bits(held)) for held in self.held)
+
+    def activations(self, context: int, sequences: int) -> dict[str, int]:
+        """Bytes live at the peak of a step of prefill, of a step of decode, and of the logits: the largest counts.
+
+        Counts   the residual stream, and the most that one operation reads and writes beside it (all passes of routed
+                 experts are one operation); prefill from nothing, as engines profile it
+        """
+        if self.profiled:
+            return self.profiled
+        if not self.caching:  # no step but the one
+            return {"forward": sequences * self._peak(context, False)}
+        return {
+            "prefill": self._peak(min(self.engine.chunk, context * sequences), False),
+            "decode": sequences * self._peak(1, True),
+            "logits": sequences * self._logits,
+        }
+
+    def _peak(self, tokens: int, decoding: bool) -> int:
+        if (tokens, decoding) not in self._peaks:
+            form = "absorbed" if decoding else "expanded"
+            work = self.model.workload(1, tokens, mla=form, decoding=decoding)
+            ledger = walk(self.stage.root, work)
+            most = max((_live(entry) for entry in ledger if not (self.caching and entry.kind == "head")), default=0)
+            stream = _width(self.stage.root) * max(work.tokens, work.source if self.model.has_encoder_apart else 0)
+            self._peaks[tokens, decoding] = _bytes(ceil((most + stream) * self.engine.activation_bits))
+        return self._peaks[tokens, decoding]
+
+
+def _bytes(bits: int) -> int:
+    return ceil_div(bits, 8)  # type: ignore[no-any-return]
+
+
+def _live(entry: Entry) -> Any:
+    """The most elements that one operation of a leaf reads and writes."""
+    together = Fraction(entry.runs) / _layers(entry) if entry.routed else 1
+    return max((op.traffic.activations * together for op in entry.operations), default=0)
+
+
+def _layers(entry: Entry) -> int:
+    """How many layers an entry stands for."""
+    layers = 1
+    for step in entry.steps:
+        if step.name == "layers":
+            layers *= step.number
+    return layers
+
+
+def _width(root: Any) -> Any:
+    """D of the stream between layers."""
+    if isinstance(root, EncoderDecoder):
+        return max(root.encoder.d_model, root.decoder.d_model)
+    stack = root.stack if isinstance(root, FixedLength) else root
+    assert isinstance(stack, Stack)
+    return stack.d_model

@@ -46,7 +46,8 @@ def serving(
     name: str, gpu: str = "h100-sxm", gpus: int = 1, context: int = 2048, concurrency: int = 1, **asked: Any
 ) -> Serving:
     model = load(name)
-    found = plan(Deployment(model, hardware.load(gpu), engine(model, "bf16")), context, concurrency, gpus)
+    deployment = Deployment(model, hardware.load(gpu), engine(model, "bf16"), asked.pop("draft", None))
+    found = plan(deployment, context, concurrency, gpus)
     wanted = {key: asked.pop(key) for key in ("price", "ttft", "tpot") if key in asked}
     return serve(found, request(context, **asked), **wanted)
 
@@ -311,6 +312,50 @@ def test_speculation_by_its_formula() -> None:
     proposed = pace("gpt2").step(1, 2048).achievable
     assert drawn.achievable == pytest.approx((step.achievable + 4 * proposed) / Speculation(4, 0.8).expected)
     assert free.achievable < drawn.achievable < plain.achievable < never.achievable
+
+
+def test_a_draft_is_held_beside_the_last_stage() -> None:
+    """Its weights on every rank that it is split over, and its pages with every sequence's."""
+    model, draft = load("llama-3.1-8b"), load("llama-3.2-1b")
+    how = engine(model, "bf16")
+    plain, drawn = (Deployment(model, hardware.load("h100-sxm"), how, one) for one in (None, draft))
+    layout = Layout(tp=2, pp=2)
+    pairs = list(zip(plain.gpus(layout, 4096, 8), drawn.gpus(layout, 4096, 8), strict=True))
+    first, last = [(b.weights - a.weights, b.cache - a.cache) for a, b in pairs]
+    assert first == (0, 0)
+    # Half of 1,235,814,400 parameters but the norms, which both ranks hold; half of 2·16·8·64 elements a token.
+    norms = (2 * 16 + 1) * 2048
+    assert last == ((draft.params + norms) // 2 * 2, 8 * 4096 * 16 * 8 * 64 * 2)
+    assert drawn.max_concurrency(layout, 4096) < plain.max_concurrency(layout, 4096)
+    # A pair of heads that three ranks cannot share leaves it on one GPU, whole.
+    big, small = load("D=384 L=2 h=6 F=1536 V=600"), load("D=64 L=1 h=2 F=64 V=64")
+    beside = Deployment(big, hardware.load("h100-sxm"), engine(big, "bf16"), small).fullest(Layout(tp=3), 64, 1)
+    assert beside.rank.draft and beside.rank.draft.weights_bytes == 2 * small.params
+
+
+def test_a_shared_prefix_is_held_and_computed_once() -> None:
+    model = load("llama-3.1-8b")
+    alone, shared = (
+        Deployment(model, hardware.load("h100-sxm"), engine(model, "bf16", prefix=prefix)) for prefix in (0, 3000)
+    )
+    each, held = 131072, 3000 // 16 * 16  # bytes a token; whole pages
+    for n in (1, 2, 50):
+        more, less = (deployment.fullest(ONE, 4096, n).cache for deployment in (alone, shared))
+        assert (more, less) == (n * 4096 * each, n * 4096 * each - (n - 1) * held * each)
+    most = shared.max_concurrency(ONE, 4096)
+    last = shared.fullest(ONE, 4096, most)
+    assert last.free >= 0 and last.cache == held * each + most * (4096 - held) * each
+    assert last.free < (4096 - held) * each + 10**6  # one more sequence and its logits
+    assert request(8192, 4096, prefix=3000).cached(16) == held
+    assert request(8192, 4096, Fraction(1, 2), prefix=3000).cached(16) == held  # its own hits are within it
+    assert request(8192, 4096, Fraction(7, 8), prefix=3000).cached(16) == 3584
+    # A window that has passed the prefix, and a state, share nothing of it.
+    for name in ("D=256 L=2 h=4 F=512 V=64 window=64", "mamba-2.8b"):
+        other = load(name)
+        a, b = (Deployment(other, hardware.load("h100-sxm"), engine(other, prefix=p)) for p in (0, 1024))
+        assert a.fullest(ONE, 20000, 9).cache == b.fullest(ONE, 20000, 9).cache
+    with pytest.raises(InputError, match="shared prefix is 5000, expected at most the 4,096"):
+        request(8192, 4096, prefix=5000)
 
 
 # Answers that are the largest, smallest and best.

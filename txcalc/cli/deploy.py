@@ -37,7 +37,10 @@ def _gpu(more: str = "") -> Any:
 
 Gpu = Annotated[str, _gpu()]
 Gpus = Annotated[list[str], _gpu(" With the price of a GPU-hour: h100-sxm:8@2.5. Repeatable.")]
-Context = Annotated[int, o.length("--context", "Tokens that each sequence may grow to, prompt and answer.")]
+Context = Annotated[
+    int | None,
+    o.length("--context", "Tokens that each sequence may grow to (default: prompt and answer, or 8,192)."),
+]
 Concurrency = Annotated[int, o.length("--concurrency", "Sequences at once.")]
 Weights = Annotated[
     str,
@@ -109,6 +112,10 @@ Hits = Annotated[
     str,
     typer.Option("--prefix-hits", help="Share of a prompt that a prefix cache holds already.", metavar="30%|0.3"),
 ]
+Prefix = Annotated[
+    int,
+    o.length("--shared-prefix", "Tokens that all prompts begin with, such as a system prompt: held and computed once."),
+]
 Draft = Annotated[
     str | None,
     typer.Option(help="Speculative decoding: tokens proposed a step, and the model that does.", metavar="N[:SOURCE]"),
@@ -129,7 +136,7 @@ def deploy(
     gpu: Gpus,
     set_: o.Set = None,
     ignore: o.Ignore = None,
-    context: Context = 8192,
+    context: Context = None,
     concurrency: Concurrency = 1,
     weights: Weights = "native",
     kv: Kv = "bf16",
@@ -151,6 +158,7 @@ def deploy(
     requests: Requests = None,
     seed: Seed = 0,
     prefix_hits: Hits = "0",
+    shared_prefix: Prefix = 0,
     draft: Draft = None,
     acceptance: Acceptance = None,
     price: Price = None,
@@ -207,17 +215,20 @@ def deploy(
     if requests is not None and not 1 <= requests <= 10**6:
         raise InputError("options", [Fault("requests", requests, "a whole number from 1 to 1,000,000")])
     likely = float(share(acceptance, "--acceptance")) if acceptance is not None else None
+    prompts = lengths(prompt, "--prompt") if prompt is not None else None
+    answers = lengths(answer, "--answer") if answer is not None else None
+    context = timing.grown(prompts, answers) if context is None else context
     asked = timing.request(
         context,
-        lengths(prompt, "--prompt") if prompt is not None else None,
+        prompts,
         share(prefix_hits),
         likely,
         tokens,
-        guess,
-        lengths(answer, "--answer") if answer is not None else None,
+        answers,
         often,
         burstiness,
         times,
+        shared_prefix,
     )
     within = [
         parse_seconds(text, flag) if text is not None else None for flag, text in (("--ttft", ttft), ("--tpot", tpot))
@@ -238,7 +249,8 @@ def deploy(
     def found_for(model: Any, kind: Any, gpus: int | None, price: float | None) -> Answer:
         memory = EngineMemory(profile, kind, context, max_num_seqs, chunk) if profile else None
         step = chunk if chunk is not None else memory.most_tokens if memory else 8192
-        deployment = Deployment(model, kind, engine(model, weights, kv, block, step, kept, memory))
+        how = engine(model, weights, kv, block, step, kept, memory, shared_prefix)
+        deployment = Deployment(model, kind, how, guess)
         limits = serving.Limits(*within)
         found = arrange(deployment, asked, context, concurrency, gpus, fixed, limits)
         try:
@@ -270,17 +282,17 @@ def deploy(
         )
         failed = one.failed
     else:
-        answers = []
+        several = []
         for model in models:
             for kind, (name, gpus, _) in zip(kinds, wanted, strict=True):
                 try:
-                    answers.append(found_for(model, kind, gpus, prices[name]))
+                    several.append(found_for(model, kind, gpus, prices[name]))
                 except InputError as error:
-                    answers.append(Answer(model, kind, None, None, str(error)))
-        if all(one.plan is None for one in answers):
-            raise InputError("deploy", dict.fromkeys(one.why for one in answers))
-        emit(comparison(answers), chosen)
-        failed = all(one.failed for one in answers)
+                    several.append(Answer(model, kind, None, None, str(error)))
+        if all(one.plan is None for one in several):
+            raise InputError("deploy", dict.fromkeys(one.why for one in several))
+        emit(comparison(several), chosen)
+        failed = all(one.failed for one in several)
     if failed:
         raise typer.Exit(1)
 

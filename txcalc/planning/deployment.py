@@ -70,11 +70,16 @@ class Gpu(NamedTuple):
 
 
 class Deployment:
-    """A model, an engine and a kind of accelerator: what fits, and the largest and smallest that do."""
+    """A model, an engine and a kind of accelerator: what fits, and the largest and smallest that do.
 
-    def __init__(self, model: Model, accelerator: Accelerator, engine: Engine) -> None:
-        self.model, self.accelerator, self.engine = model, accelerator, engine
+    draft   a model that proposes tokens, held beside the last stage of the other
+    """
+
+    def __init__(self, model: Model, accelerator: Accelerator, engine: Engine, draft: Model | None = None) -> None:
+        self.model, self.accelerator, self.engine, self.draft = model, accelerator, engine, draft
         self.sharding = Sharding(model, serving=True)
+        self._draft = Sharding(draft, serving=True) if draft else None
+        self._drafts: dict[int, Holdings] = {}
         seen = visible(accelerator) if engine.memory else accelerator.memory
         self.reserve = accelerator.memory - seen + engine.reserve.of(seen)
         self._ranks: dict[Layout, list[Holdings]] = {}
@@ -90,8 +95,24 @@ class Deployment:
         known = self._ranks.setdefault(layout.replace(dp=1), [])
         for i, stage in enumerate(self.sharding.stages(layout)):
             if i == len(known):
-                known.append(Holdings(self.model, stage, self.engine, layout))
+                last = stage.first + stage.copies == layout.pp
+                known.append(Holdings(self.model, stage, self.engine, layout, self._held_draft(layout, last)))
             yield known[i]
+
+    def draft_layout(self, layout: Layout) -> tuple[Sharding, Layout]:
+        """How the draft is laid out: over the tp ranks as the model's layers are where it can be, else on one GPU."""
+        assert self._draft is not None
+        split = Layout(tp=layout.tp)
+        return self._draft, Layout() if self._draft.faults(split) else split
+
+    def _held_draft(self, layout: Layout, last: bool) -> Holdings | None:
+        if self.draft is None or not last:
+            return None
+        if layout.tp not in self._drafts:
+            sharding, own = self.draft_layout(layout)
+            (stage,) = sharding.stages(own)
+            self._drafts[layout.tp] = Holdings(self.draft, stage, self.engine.of(self.draft), own)
+        return self._drafts[layout.tp]
 
     def layouts(self, gpus: int, fixed: Mapping[str, int] | None = None) -> Iterator[Layout]:
         """Those that the model allows, and whose tensors the format of the weights can store."""
@@ -119,7 +140,7 @@ class Deployment:
                 self.accelerator.memory,
                 self.reserve,
                 rank.weights_bytes,
-                sequences * rank.pages_bytes(context),
+                rank.cache_bytes(context, sequences),
                 rank.activations(context, sequences),
             )
             for rank in self.ranks(layout)
@@ -136,7 +157,7 @@ class Deployment:
         """
         sequences = ceil_div(concurrency, layout.dp)
         whole = next(self.ranks(layout.replace(pp=1)))
-        if whole.weights_bytes + sequences * whole.pages_bytes(context) > layout.pp * self.usable:
+        if whole.weights_bytes + whole.cache_bytes(context, sequences) > layout.pp * self.usable:
             return False
         return all(rank.fits(self.usable, context, sequences) for rank in self.ranks(layout))
 
@@ -156,7 +177,7 @@ class Deployment:
         accelerators' memory cannot do; from there on every number is tried.
         """
         (whole,) = self.ranks(Layout())
-        needed = whole.weights_bytes + concurrency * whole.pages_bytes(context)
+        needed = whole.weights_bytes + whole.cache_bytes(context, concurrency)
         if self.usable <= 0:
             return None
         for n in range(max(1, ceil_div(needed, self.usable)), MOST_GPUS + 1):

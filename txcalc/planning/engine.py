@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import ceil
 from typing import NamedTuple
@@ -61,6 +61,7 @@ class Engine:
     block     tokens of a page of the cache
     chunk     tokens that a step of prefill computes at most, of all sequences together
     kernels   the engine whose own kernels are used where they were measured; "": what engines have in common
+    prefix    tokens that all sequences begin with: their whole pages are held once
     """
 
     weights: Format
@@ -71,6 +72,16 @@ class Engine:
     asked: str = NATIVE
     memory: EngineMemory | None = None
     kernels: str = ""
+    prefix: int = 0
+
+    def of(self, model: Model) -> Engine:
+        """The same for another model, such as a draft: its weights in the format asked for, no profile run."""
+        return replace(self, weights=weights_of(model, self.asked), memory=None)
+
+    @property
+    def shared(self) -> int:
+        """Tokens of the prefix in whole pages."""
+        return self.prefix // self.block * self.block
 
     def stored(self, entry: Entry) -> int:
         """Bytes of a leaf's weights as the engine keeps them."""
@@ -99,6 +110,7 @@ def engine(
     chunk: int = 8192,
     reserve: Reserve | None = None,
     memory: EngineMemory | None = None,
+    prefix: int = 0,
 ) -> Engine:
     """A checked engine for a model."""
     faults = [
@@ -106,11 +118,15 @@ def engine(
         for name, value, most in (("block", block, 1 << 16), ("chunk", chunk, MAX_TOKENS))
         if type(value) is not int or not 1 <= value <= most
     ]
+    if type(prefix) is not int or not 0 <= prefix <= MAX_TOKENS:
+        faults.append(Fault("shared prefix", prefix, f"a whole number from 0 to {MAX_TOKENS:,}"))
     if faults:
         raise InputError("engine", faults)
     bits_of(kv)
     kernels = memory.profile.engine if memory else ""
-    return Engine(weights_of(model, weights), kv, block, chunk, reserve or _left(memory), weights, memory, kernels)
+    return Engine(
+        weights_of(model, weights), kv, block, chunk, reserve or _left(memory), weights, memory, kernels, prefix
+    )
 
 
 def _left(memory: EngineMemory | None) -> Reserve:

@@ -50,17 +50,27 @@ class Caches(NamedTuple):
 
 
 class Holdings:
-    """One accelerator of a stage: what it holds whatever is asked, and what sequences at a context add to it."""
+    """One accelerator of a stage: what it holds whatever is asked, and what sequences at a context add to it.
 
-    def __init__(self, model: Model, stage: Stage, engine: Engine, layout: Layout | None = None) -> None:
-        self.model, self.stage, self.engine = model, stage, engine
+    draft   what a draft model holds beside, its own weights and caches; None: no draft is here
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        stage: Stage,
+        engine: Engine,
+        layout: Layout | None = None,
+        draft: Holdings | None = None,
+    ) -> None:
+        self.model, self.stage, self.engine, self.draft = model, stage, engine, draft
         ledger = walk(stage.root, model.workload())
         self.weights = [(entry, engine.stored(entry)) for entry in ledger if entry.leaf.params]
-        self.weights_bytes = sum(size for _, size in self.weights)
+        self.weights_bytes: int = sum(size for _, size in self.weights) + (draft.weights_bytes if draft else 0)
         self.held = [Held(entry.path, entry.leaf, entry.runs) for entry in ledger if any(entry.cache_terms)]
         self.caching = model.kind not in ("encoder", "vision")
         self._peaks: dict[tuple[int, bool], int] = {}
-        self._pages: dict[int, int] = {}
+        self._pages: dict[int, tuple[int, int]] = {}
         vocab = next(reversed(model.spec["stacks"].values()))["vocab_size"] or 0
         has_head = any(entry.kind == "head" for entry in ledger)
         # As computed, and once more in fp32 for sampling; over the whole vocabulary, for every sequence.
@@ -86,15 +96,36 @@ class Holdings:
         return [(held, _bytes(held.paged(work, engine.block, engine.chunk) * self._bits(held))) for held in self.held]
 
     def pages_bytes(self, context: int) -> int:
-        """One sequence's pages in bytes."""
+        """One sequence's pages in bytes, and those of its draft."""
+        return self._known(context)[0]
+
+    def shared_bytes(self, context: int) -> int:
+        """Of `pages_bytes`, what every further sequence has in common with the first: the pages of the prefix."""
+        return self._known(context)[1]
+
+    def cache_bytes(self, context: int, sequences: int) -> int:
+        """The pages of so many sequences: what they share is there once."""
+        shared = max(0, sequences - 1) * self.shared_bytes(context)
+        return sequences * self.pages_bytes(context) - shared
+
+    def _known(self, context: int) -> tuple[int, int]:
+        """`pages_bytes` and `shared_bytes`. A prefix saves what a sequence without it would not hold: nothing of a
+        state, and of a window what lies beyond it."""
         if context not in self._pages:
-            self._pages[context] = sum(size for _, size in self.pages(context))
+            every = sum(size for _, size in self.pages(context))
+            shared = 0
+            if self.engine.shared:
+                shared = every - sum(size for _, size in self.pages(max(1, context - self.engine.shared)))
+            if self.draft:
+                every += self.draft.pages_bytes(context)
+                shared += self.draft.shared_bytes(context)
+            self._pages[context] = every, shared
         return self._pages[context]
 
     def fits(self, usable: int, context: int, sequences: int) -> bool:
         """Whether so many sequences and their weights fit; what is cheap to know is looked at first."""
-        room = usable - sum(self.rest.values()) - self.weights_bytes - sequences * self.pages_bytes(context)
-        return room >= 0 and room >= max(self.activations(context, sequences).values())
+        left = usable - sum(self.rest.values()) - self.weights_bytes - self.cache_bytes(context, sequences)
+        return left >= 0 and left >= max(self.activations(context, sequences).values())
 
     def _bits(self, held: Held) -> int:
         return self.engine.state_bits if held.is_state else self.engine.cache_bits

@@ -212,9 +212,6 @@ def within(timer: Timer, choice: Choice, limits: Limits) -> int:
 
 
 def _notes(plan: Plan, timer: Timer, chosen: Point) -> Iterator[str]:
-    guess = timer.asked.speculation
-    if guess and guess.draft:
-        yield f"the memory of the draft, {guess.draft.name}, is not counted"
     if not timer.pace(chosen.layout).caching:
         yield f"{plan.deployment.model.name} does not decode: its one latency is that of a pass"
     accelerator = plan.deployment.accelerator

@@ -7,28 +7,28 @@ a server that does both at once, `steady`, from the same times.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
 from txcalc.errors import Fault, InputError
-from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.planning.deployment import MOST_SEQUENCES, Deployment
 from txcalc.planning.engine_memory import latency
 from txcalc.planning.layout import Layout
-from txcalc.planning.parallelism import Sharding
 from txcalc.planning.roofline import Figure, Pace
 from txcalc.planning.steady import Curve, Demand, Overload, Steady, closed, open_
 from txcalc.planning.traffic import Lengths, Traffic
-from txcalc.planning.weights import weights_of
 
 if TYPE_CHECKING:
     from txcalc.planning.simulation import Server
 
+CONTEXT = 8192  # of a plan that names none
+
 
 class Speculation(NamedTuple):
-    """A draft model proposes `tokens`, of which each is accepted with a probability; None: proposals cost nothing.
+    """A draft proposes `tokens`, of which each is accepted with a probability. What proposes them is the deployment's
+    draft model; without one, proposals cost nothing.
 
     Expected tokens a step: (1 − a^(g + 1))/(1 − a); its time: a decode step over g + 1 tokens a sequence, and g of the
     draft.
@@ -37,7 +37,6 @@ class Speculation(NamedTuple):
 
     tokens: int
     acceptance: float
-    draft: Model | None = None
 
     @property
     def expected(self) -> float:
@@ -52,7 +51,7 @@ class Request:
     prompt        tokens of a prompt
     answer        tokens of its answer
     hits          share of the prompt that is in a prefix cache already: whole pages of it, never the last token
-    speculation   a draft, or None
+    speculation   tokens that a draft proposes, or None
     rate          requests a second that come at random; None: each user asks again when the answer is there
     traffic       how lengths and the time between requests are spread
     """
@@ -80,8 +79,9 @@ class Request:
         return self.prompt + self.answer // 2
 
     def cached(self, block: int) -> int:
-        """Tokens of the prompt that are not computed again."""
-        return min(int(self.hits * self.prompt) // block * block, self.prompt - 1)
+        """Tokens of the prompt that are not computed again: of its own hits and the prefix of all, the longer."""
+        held = max(int(self.hits * self.prompt), self.traffic.prefix if self.traffic else 0)
+        return min(held // block * block, self.prompt - 1)
 
     def on(self, pace: Pace, context: int) -> tuple[int, int]:
         """Tokens of a prompt, and how many of them a prefix cache holds; of a model that does not decode, positions."""
@@ -90,17 +90,25 @@ class Request:
         return self.prompt, 0 if pace.encodes else self.cached(pace.engine.block)
 
 
+def grown(prompts: Lengths | None = None, answers: Lengths | None = None) -> int:
+    """The context of a plan that names none: what the longest prompt and answer need; of a prompt alone at least 8,192
+    tokens, half of them for its answer."""
+    if prompts and answers:
+        return prompts.high + answers.high
+    return max(CONTEXT, 2 * max((one.high for one in (prompts, answers) if one), default=0))
+
+
 def request(
     context: int,
     prompt: int | Lengths | None = None,
     hits: Fraction = Fraction(0),
     acceptance: float | None = None,
     draft_tokens: int | None = None,
-    draft: Model | None = None,
     answer: int | Lengths | None = None,
     rate: float | None = None,
     burstiness: float = 1.0,
     times: Sequence[float] = (),
+    prefix: int = 0,
 ) -> Request:
     """A checked request. Without a prompt, half of the context is one (half of a token rounded up), or what the answer
     leaves; without an answer, it is what the prompt leaves of the context, and at least one token."""
@@ -129,16 +137,19 @@ def request(
         faults.append(Fault("acceptance", acceptance, "a probability from 0 to 1"))
     if faults:
         raise InputError("deploy", faults)
-    guess = None if draft_tokens is None or acceptance is None else Speculation(draft_tokens, acceptance, draft)
+    guess = None if draft_tokens is None or acceptance is None else Speculation(draft_tokens, acceptance)
     if prompts is None:
         mean = ceil_div(context, 2) if answers is None else max(1, context - answers.high)
         prompts = Lengths(mean, mean)
+    if not 0 <= prefix <= prompts.low:
+        expected = f"at most the {prompts.low:,} tokens of the shortest prompt"
+        raise InputError("deploy", [Fault("shared prefix", prefix, expected)])
     if answers is None:
         rest = max(1, context - prompts.high)
         answers = Lengths(rest, rest)
     if times and rate is None:
         rate = (len(times) - 1) / times[-1]
-    traffic = Traffic(prompts, answers, float(hits), rate, burstiness, tuple(times))
+    traffic = Traffic(prompts, answers, float(hits), rate, burstiness, tuple(times), prefix)
     return Request(round(prompts.mean), round(answers.mean), hits, guess, rate, traffic)
 
 
@@ -209,8 +220,6 @@ class Timer:
         self._prefills: dict[Layout, tuple[Figure, float]] = {}
         self._demands: dict[tuple[Layout, float], Demand] = {}
         self._drafts: dict[int, Pace] = {}
-        guess = asked.speculation
-        self._draft = Sharding(guess.draft) if guess and guess.draft else None
 
     def pace(self, layout: Layout) -> Pace:
         """The pace of one copy of the model."""
@@ -270,7 +279,7 @@ class Timer:
             demand.alone - demand.prompt + demand.own,
             engine.chunk,
             sequences,
-            ceil_div(most * ceil_div(longest, engine.block) * engine.block, engine.block),
+            most * ceil_div(longest - engine.shared, engine.block),
             engine.block,
             demand.tokens,
             demand.polls,
@@ -326,7 +335,7 @@ class Timer:
             return pace.step(sequences, context, busy=busy)
         step = pace.step(sequences, context, guess.tokens + 1, busy)
         floor, achievable = step.floor, step.achievable
-        if guess.draft:
+        if self.deployment.draft:
             proposed = self.draft(layout).step(sequences, context)
             floor, achievable = (
                 a + guess.tokens * b for a, b in ((floor, proposed.floor), (achievable, proposed.achievable))
@@ -334,15 +343,11 @@ class Timer:
         return step._replace(floor=floor / guess.expected, achievable=achievable / guess.expected)
 
     def draft(self, layout: Layout) -> Pace:
-        """The draft's pace: split as the model's layers are where it can be, else on one GPU."""
-        guess = self.asked.speculation
-        assert guess is not None and guess.draft is not None and self._draft is not None
+        """The draft's pace."""
+        deployment = self.deployment
+        model = deployment.draft
+        assert model is not None
         if layout.tp not in self._drafts:
-            split = Layout(tp=layout.tp)
-            own = split if not self._draft.faults(split) else Layout()
-            engine, model = self.deployment.engine, guess.draft
-            form = weights_of(model, engine.asked)
-            self._drafts[layout.tp] = Pace(
-                model, self._draft, own, self.deployment.accelerator, replace(engine, weights=form)
-            )
+            sharding, own = deployment.draft_layout(layout)
+            self._drafts[layout.tp] = Pace(model, sharding, own, deployment.accelerator, deployment.engine.of(model))
         return self._drafts[layout.tp]

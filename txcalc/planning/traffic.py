@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 class Job(NamedTuple):
-    """A request: when it comes, tokens of its prompt that are computed and that a prefix cache holds, and of its
-    answer."""
+    """A request: when it comes, tokens of its prompt that are computed and that a prefix cache holds for it alone, and
+    of its answer."""
 
     at: float
     prompt: int
@@ -106,6 +106,7 @@ class Traffic(NamedTuple):
     rate               a second; None: a closed loop
     burstiness         1: at random (Poisson); below: in bursts; above: more even (shape of a gamma distribution)
     times              at which they come instead, in seconds
+    prefix             tokens that all prompts begin with, which are computed and held once
     """
 
     prompts: Lengths
@@ -114,6 +115,7 @@ class Traffic(NamedTuple):
     rate: float | None = None
     burstiness: float = 1.0
     times: Sequence[float] = ()
+    prefix: int = 0
 
     @property
     def bursts(self) -> float:
@@ -135,5 +137,5 @@ class Traffic(NamedTuple):
             elif self.rate is not None:
                 now += random.gammavariate(self.burstiness, 1 / self.rate / self.burstiness)
             prompt = self.prompts.draw(random)
-            held = min(int(prompt * self.cached), prompt - 1)
-            yield Job(now, prompt - held, self.answers.draw(random), held)
+            held = min(max(int(prompt * self.cached), self.prefix), prompt - 1)
+            yield Job(now, prompt - held, self.answers.draw(random), max(0, held - self.prefix))

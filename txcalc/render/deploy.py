@@ -139,7 +139,7 @@ def _answers(plan: Plan) -> Table:
     rows = [
         (f"most sequences at {plan.context:,} tokens", best.max_concurrency),
         (f"longest context of {_sequences(plan.concurrency)}", context),
-        ("fewest GPUs for both", "more than are tried" if plan.min_gpus is None else plan.min_gpus),
+        ("fewest GPUs with the memory for both", "more than are tried" if plan.min_gpus is None else plan.min_gpus),
         ("what ends it", best.fullest.limit),
     ]
     tokens = best.fullest.cache_tokens(plan.context)
@@ -187,7 +187,10 @@ def _memory(gpu: Gpu) -> Table:
     rows: list[tuple[Any, ...]] = []
     for kind, size in weights_by_kind(gpu).items():
         rows.append((f"weights: {kind.replace('_', ' ')}", size))
-    rows.append(("cache (pages)", gpu.cache))
+    if draft := gpu.rank.draft:
+        rows.append((f"weights: draft {draft.model.name}", draft.weights_bytes))
+    shared = "pages, of which a prefix once" if gpu.rank.engine.shared else "pages"
+    rows.append((f"cache ({shared})", gpu.cache))
     most = max(gpu.activations, key=lambda name: gpu.activations[name])
     rows.append((f"activations (most: {most})", gpu.peak))
     rows += [(f"engine: {name}", size) for name, size in gpu.rank.rest.items() if size]
@@ -243,7 +246,12 @@ def _data(
             "reserve_source": engine.reserve.source,
             "source": accelerator.sources,
         },
-        "workload": {"context": plan.context, "concurrency": plan.concurrency},
+        "workload": {
+            "context": plan.context,
+            "concurrency": plan.concurrency,
+            "shared_prefix": engine.prefix,
+            "draft": deployment.draft and deployment.draft.name,
+        },
         "engine": {
             "weights": engine.weights.name,
             "weights_source": engine.weights.source,
@@ -287,6 +295,8 @@ def _gpu(gpu: Gpu, context: int) -> dict[str, Any]:
         "stages_alike": rank.stage.copies,
         "weights_bytes": gpu.weights,
         "weights_by_kind": weights_by_kind(gpu),
+        "draft": rank.draft
+        and {"weights_bytes": rank.draft.weights_bytes, "cache_a_sequence": rank.draft.pages_bytes(context)},
         "cache_bytes": gpu.cache,
         "cache_a_sequence": rank.caches(context)._asdict(),
         "activations_bytes": gpu.peak,

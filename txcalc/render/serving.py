@@ -319,13 +319,14 @@ def _definitions(serving: Serving) -> Table:
     dtype = serving.plan.deployment.engine.weights.dtype
     starts = f"{seconds(found.launch_s)} a start, {seconds(found.collective_s)} a transfer"
     rows.append(("shares", f"{dtype} products {found.matmul[dtype]:.0%}, {shares}; {starts} (--json has the sources)"))
+    draft = serving.plan.deployment.draft
     if guess := serving.request.speculation:
         rows.append(
             (
                 "speculation",
                 f"(1 − a^(g + 1))/(1 − a) = {guess.expected:.3g} tokens a step at a = {guess.acceptance:g}, g = "
                 f"{guess.tokens}; a step is one over g + 1 tokens"
-                + (f" and g of {guess.draft.name}" if guess.draft else "; drafts cost nothing"),
+                + (f" and g of {draft.name}" if draft else "; drafts cost nothing"),
             )
         )
     return Table("What is meant", ("", "meaning"), rows, left=frozenset({0, 1}))
@@ -336,6 +337,7 @@ def data(serving: Serving) -> dict[str, Any]:
     chosen, found = serving.chosen, serving.efficiency
     prefill, decode = parts(serving)
     guess, watts = serving.request.speculation, serving.plan.deployment.accelerator.power
+    draft = serving.plan.deployment.draft
     return {
         "floor": _latency(chosen, 0, 2),
         "achievable": _latency(chosen, 1, 3),
@@ -352,7 +354,7 @@ def data(serving: Serving) -> dict[str, Any]:
         and {
             "tokens": guess.tokens,
             "acceptance": guess.acceptance,
-            "draft": guess.draft.name if guess.draft else None,
+            "draft": draft.name if draft else None,
             "expected_tokens_per_step": guess.expected,
         },
         "parts": {

@@ -33,13 +33,23 @@ from txcalc.parts.attention import (
 )
 from txcalc.parts.block import Block, Branch, Laurel, Mix, Streams
 from txcalc.parts.collectives import AllGather, AllReduce, AllToAll, Axis, Receive, ReduceScatter, Send
-from txcalc.parts.convolution import Product, ShortConvolution, TimeConvolution
+from txcalc.parts.convolution import (
+    Fourier,
+    Product,
+    ShortConvolution,
+    SpanAttention,
+    SpanCore,
+    SpanProduct,
+    TimeConvolution,
+    Transform,
+)
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
 from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
 from txcalc.parts.linear import (
     Activation,
     BlockLinear,
     Convolution,
+    GroupedLinear,
     LayerScale,
     Linear,
     Lookup,
@@ -188,6 +198,9 @@ LEAVES: dict[type, st.SearchStrategy[Any]] = {
         signed=flags,
     ),
     Gate: gates,
+    GroupedLinear: st.builds(
+        GroupedLinear, groups=sizes, d_in=sizes, d_out=sizes, bias=flags, keeps=st.sampled_from(["yes", "no", "eager"])
+    ),
     GatedRecurrence: st.builds(GatedRecurrence, channels=sizes),
     DifferentialCore: st.builds(
         DifferentialCore, n_heads=sizes, n_kv_heads=sizes, d_qk=sizes, d_v=sizes, span=causal_spans
@@ -208,6 +221,9 @@ LEAVES: dict[type, st.SearchStrategy[Any]] = {
     Rotary: rotaries,
     Scale: scales,
     SelectiveScan: st.builds(SelectiveScan, channels=sizes, states=sizes),
+    SpanCore: st.builds(SpanCore, n_heads=sizes, d_head=sizes, taps=sizes),
+    SpanProduct: st.builds(SpanProduct, width=sizes),
+    Transform: st.builds(Transform, width=sizes),
     Sum: sums,
     TokenShift: st.builds(TokenShift, width=sizes, uses=st.sampled_from([("key",), ("key", "value")])),
     Unused: st.builds(Unused, d_in=sizes, d_out=sizes, bias=flags),
@@ -272,6 +288,15 @@ disentangled_attentions = st.builds(
 )
 time_convolutions = st.builds(TimeConvolution, d_model=sizes, taps=sizes, activation=activations)
 short_convolutions = st.builds(ShortConvolution, d_model=sizes, taps=sizes, bias=flags)
+fouriers = st.builds(Fourier, d_model=sizes)
+span_attentions = st.builds(
+    SpanAttention,
+    d_model=sizes,
+    n_heads=sizes,
+    d_head=sizes,
+    taps=sizes,
+    biases=st.frozensets(st.sampled_from("qkvo")),
+)
 experts = st.builds(
     Experts,
     d_model=sizes,
@@ -355,6 +380,8 @@ branches = st.builds(
     | linear_attentions
     | time_mixes
     | short_convolutions
+    | fouriers
+    | span_attentions
     | time_convolutions,
     st.sampled_from(["attention", "recurrent", None]),
     maybe(norms),
@@ -453,6 +480,8 @@ COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
     EncoderDecoder: st.builds(EncoderDecoder, encoder=stacks, decoder=stacks),
     Experts: experts,
     FeedForward: feed_forwards,
+    Fourier: fouriers,
+    SpanAttention: span_attentions,
     FixedLength: st.builds(FixedLength, stack=stacks, positions=st.integers(2, 40)),
     Griffin: griffins,
     Head: heads,

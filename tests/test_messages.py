@@ -206,7 +206,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "strange key": (
         {"feed_forward.zzz": 3},
-        "feed_forward.zzz is not a key (known: d_ff, gated, activation, bias, down_bias, inner_norm, sparsity)",
+        "feed_forward.zzz is not a key (known: d_ff, gated, activation, bias, down_bias, inner_norm, groups, sparsity)",
     ),
     "kind": (
         {"kind": "decodr"},
@@ -419,7 +419,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"layer": {"a": {"parts": ["atention"]}}},
         "layer.a.parts is ['atention'], expected a list out of attention, cross_attention, feed_forward, experts, "
         "mamba, mamba2, delta, rg_lru, linear_attention, time_mix, short_convolution, channel_mix, convolution, "
-        "layer_input",
+        "fourier, layer_input",
     ),
     "parts twice": (
         {"layer": {"a": {"parts": ["attention", "attention", "feed_forward"]}}},
@@ -428,7 +428,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "key of a layer": (
         {"layer": {"a": {"d_model": 8}}},
         "layer.a.d_model is not a key (known: attention, latent, feed_forward, experts, mamba, mamba2, delta, "
-        "rg_lru, linear_attention, time_mix, short_convolution, channel_mix, convolution, layer_input, norm, "
+        "rg_lru, linear_attention, time_mix, short_convolution, channel_mix, convolution, fourier, layer_input, norm, "
         "positions, parts)",
     ),
     "table of a layer": (

@@ -33,13 +33,23 @@ from txcalc.parts.attention import (
 )
 from txcalc.parts.block import Block, Branch, Laurel, Mix, Streams
 from txcalc.parts.collectives import AllGather, AllReduce, AllToAll, Axis, Receive, ReduceScatter, Send
-from txcalc.parts.convolution import Product, ShortConvolution, TimeConvolution
+from txcalc.parts.convolution import (
+    Fourier,
+    Product,
+    ShortConvolution,
+    SpanAttention,
+    SpanCore,
+    SpanProduct,
+    TimeConvolution,
+    Transform,
+)
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
 from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
 from txcalc.parts.linear import (
     Activation,
     BlockLinear,
     Convolution,
+    GroupedLinear,
     LayerScale,
     Linear,
     Lookup,
@@ -504,6 +514,20 @@ ROWS = {
     ),
     "linear layers side by side, their input kept elsewhere": row(
         BlockLinear(n_heads=3, width=5, keeps=False), params=90, flops=900, flops_other=90, traffic=(90, 180, 0)
+    ),
+    "linear layer in groups": row(  # 2 groups from 5 to 7
+        GroupedLinear(groups=2, d_in=5, d_out=7, bias=True),
+        params=70 + 14,
+        flops=2 * 6 * 70,
+        flops_other=84,
+        traffic=(84, 6 * 24, 0),
+        saved=60,
+    ),
+    "linear layer in groups, without a bias": row(
+        GroupedLinear(groups=2, d_in=5, d_out=7, bias=False, keeps="no"),
+        params=70,
+        flops=840,
+        traffic=(70, 144, 0),
     ),
     "gated recurrence": row(
         GatedRecurrence(channels=11),
@@ -1059,6 +1083,32 @@ ROWS = {
         traffic=(286 + 11, 286 + 26 * 22, 0),
     ),
     "product": row(Product(width=11, kept=5), flops_other=66, traffic=(0, 6 * 33, 0), saved=30),
+    "transform": row(Transform(width=11), traffic=(0, 132, 0)),
+    "fourier": row(Fourier(d_model=11), traffic=(0, 132, 0)),
+    "product for a span": row(SpanProduct(width=11), flops_other=66, traffic=(0, 6 * 33, 0), saved=66),
+    "product for a span, its query kept too": row(
+        SpanProduct(width=11), EAGER, flops_other=66, traffic=(0, 198, 0), saved=132
+    ),
+    "span": row(  # 3 heads of 5, 7 taps
+        SpanCore(n_heads=3, d_head=5, taps=7),
+        flops=2 * 18 * 35,
+        flops_other=18 * 7 * 5,
+        traffic=(0, 18 * 17, 0),
+        saved=18 * 7 * 6,
+    ),
+    "attention beside spans": row(  # 3 heads of 5, 7 taps; 6 rows of 11 see 6
+        SpanAttention(d_model=11, n_heads=3, d_head=5, taps=7, biases=frozenset("q")),
+        PROMPT,
+        params=5 * 165 + 15 + 77 + 15 + 15 * 21 + 21 + 15 + 330,
+        flops=2 * 6 * (5 * 165 + 77 + 315 + 330) + 2 * 6 * 3 * 10 * 3 + 2 * 18 * 35,
+        flops_other=6 * (15 + 15 + 15 + 21 + 15) + 6 * 9 * 5 + 18 * 35,
+        traffic=(
+            5 * 165 + 15 + 77 + 15 + 315 + 21 + 15 + 330,
+            6 * (4 * 26 + 22 + 26 + 45 + 36 + 26 + 41) - 6 * 26 + 6 * 60 + 18 * 17,
+            0,
+        ),
+        saved=66 + 4 * 90 + 66 + 90 + 90 + 18 * 42 + 180,
+    ),
     "short convolution": row(
         ShortConvolution(d_model=11, taps=5, bias=True),
         params=11 * 33 + 33 + 66 + 121 + 11,

@@ -246,6 +246,49 @@ ALBERT: dict[str, Rule] = {
     r"predictions\.dense\.(\w+)": r"head.transform.\1",
     r"predictions\.LayerNorm\.(\w+)": r"head.norm.\1",
 }
+AT_SQUEEZED = r"transformer\.encoder\.layers\.(\d+)\."
+SQUEEZED: dict[str, Rule] = {
+    **{pattern.replace("bert", "transformer", 1): name for pattern, name in BERT.items()},
+    **{
+        AT_SQUEEZED + theirs: lambda layer, suffix, tensor, ours=ours: {
+            f"layers.{layer}.{ours}.{suffix}": tensor.squeeze(-1)
+        }
+        for theirs, ours in {
+            r"attention\.query\.(\w+)": "attention.q",
+            r"attention\.key\.(\w+)": "attention.k",
+            r"attention\.value\.(\w+)": "attention.v",
+            r"post_attention\.conv1d\.(\w+)": "attention.o",
+            r"post_attention\.layernorm\.(\w+)": "attention_norm",
+            r"intermediate\.conv1d\.(\w+)": "feed_forward.up",
+            r"output\.conv1d\.(\w+)": "feed_forward.down",
+            r"output\.layernorm\.(\w+)": "feed_forward_norm",
+        }.items()
+    },
+    r"transformer\.pooler\.dense\.(\w+)": r"pooler.transform.\1",
+}
+AT_SPANS = r"convbert\.encoder\.layer\.(\d+)\."
+
+
+def grouped(name: str) -> Rule:
+    """Groups apart, each (in, out)."""
+    return lambda *groups, tensor: {name.format(*groups): tensor.mT.flatten(0, 1)}
+
+
+SPANS: dict[str, Rule] = {
+    **{pattern.replace("bert", "convbert", 1): name for pattern, name in BERT.items() if "cls" not in pattern},
+    AT_SPANS + r"attention\.self\.key_conv_attn_layer\.bias": shared_channel("layers.{0}.attention.pointwise.bias"),
+    AT_SPANS + r"attention\.self\.key_conv_attn_layer\.depthwise\.weight": r"layers.\1.attention.depthwise.weight",
+    AT_SPANS + r"attention\.self\.key_conv_attn_layer\.pointwise\.weight": (
+        lambda layer, tensor: {f"layers.{layer}.attention.pointwise.weight": tensor.squeeze(-1)}
+    ),
+    AT_SPANS + r"attention\.self\.conv_kernel_layer\.(\w+)": r"layers.\1.attention.kernel.\2",
+    AT_SPANS + r"attention\.self\.conv_out_layer\.(\w+)": r"layers.\1.attention.values.\2",
+    AT_SPANS + r"intermediate\.dense\.weight": grouped("layers.{0}.feed_forward.up.weight"),
+    AT_SPANS + r"output\.dense\.weight": grouped("layers.{0}.feed_forward.down.weight"),
+    r"generator_lm_head\.bias": "head.projection.bias",
+    r"generator_predictions\.dense\.(\w+)": r"head.transform.\1",
+    r"generator_predictions\.LayerNorm\.(\w+)": r"head.norm.\1",
+}
 DEBERTA: dict[str, Rule] = {
     **{pattern.replace("bert", "deberta", 1): name for pattern, name in BERT.items()},
     r"deberta\.encoder\.rel_embeddings\.weight": "distances.table.weight",
@@ -1032,6 +1075,52 @@ CASES = [
             **{pattern.removeprefix(r"bert\."): name for pattern, name in BERT.items()},
             r"pooler\.dense\.(\w+)": r"pooler.transform.\1",
         },
+    ),
+    Case(
+        "squeezebert",
+        "SqueezeBertForMaskedLM",
+        "SqueezeBertConfig",
+        {
+            **MHA,
+            "embedding_size": 32,
+            "q_groups": 4,
+            "k_groups": 2,
+            "v_groups": 4,
+            "post_attention_groups": 1,
+            "intermediate_groups": 2,
+            "output_groups": 4,
+            "tie_word_embeddings": True,
+        },
+        TINY["squeezebert"],
+        SQUEEZED,
+    ),
+    Case(
+        "fnet",
+        "FNetForMaskedLM",
+        "FNetConfig",
+        {**MHA, "hidden_act": "gelu_new", "type_vocab_size": 2, "tie_word_embeddings": True},
+        TINY["fnet"],
+        {
+            **{pattern.replace("bert", "fnet", 1): name for pattern, name in BERT.items()},
+            r"fnet\.embeddings\.projection\.(\w+)": r"embedding.projection.\1",
+            r"fnet\.encoder\.layer\.(\d+)\.fourier\.output\.LayerNorm\.(\w+)": r"layers.\1.fourier_norm.\2",
+            r"fnet\.pooler\.dense\.(\w+)": r"pooler.transform.\1",
+        },
+    ),
+    Case(
+        "convbert",
+        "ConvBertForMaskedLM",
+        "ConvBertConfig",
+        {
+            **MHA,
+            "embedding_size": 32,
+            "head_ratio": 2,
+            "conv_kernel_size": 5,
+            "num_groups": 2,
+            "tie_word_embeddings": True,
+        },
+        TINY["convbert"],
+        SPANS,
     ),
     Case(
         "albert",
@@ -1852,8 +1941,8 @@ def their_logits(case: Case, theirs: nn.Module, inputs: tuple[Tensor, ...]) -> A
         "xlm": {"lengths": torch.full((B,), T), "langs": torch.zeros_like(inputs[0])},
     }
     out = theirs(inputs[0], **told.get(case.name, {}))
-    if case.name == "layoutlm":
-        return out.logits, theirs.layoutlm(inputs[0]).pooler_output
+    if case.name in ("layoutlm", "squeezebert", "fnet"):  # their pooler always runs
+        return out.logits, theirs.base_model(inputs[0]).pooler_output
     return (out.last_hidden_state, out.pooler_output) if case.name == "bert-pooler" else out.logits
 
 

@@ -160,6 +160,9 @@ OTHERS = [
     "diffllama",
     "axk1",
     "mimo-v2-flash",
+    "squeezebert",
+    "fnet",
+    "convbert",
 ]
 
 

@@ -457,6 +457,25 @@ TINY: dict[str, dict[str, Any]] = {
     },
     "bert": LIKE_BERT,
     "bert-pooler": {**LIKE_BERT, "head": {"form": "none", "pooler": True}},
+    "squeezebert": {
+        **LIKE_BERT,
+        "attention": {"n_heads": 4, "bias": True, "groups": [4, 2, 4, 1]},
+        "feed_forward": {"d_ff": 48, "activation": "gelu", "bias": True, "groups": [2, 4]},
+        "head": {"form": "masked-lm", "tied": True, "pooler": True},
+    },
+    "fnet": {
+        **{key: value for key, value in LIKE_BERT.items() if key != "attention"},
+        "feed_forward": {"d_ff": 48, "activation": "gelu_tanh", "bias": True},
+        "embedding": {"types": 2, "norm": True, "rank": 32},
+        "head": {"form": "masked-lm", "tied": True, "pooler": True},
+        "layer": {"layer": {"parts": ["fourier", "feed_forward"]}},
+    },
+    "convbert": {
+        **LIKE_BERT,
+        "attention": {"n_heads": 2, "d_head": 8, "bias": True, "span_taps": 5},
+        "feed_forward": {"d_ff": 48, "activation": "gelu", "bias": True, "groups": [2, 2]},
+    },
+    "moshi": {**LIKE_LLAMA, "embedding": {"extra": 1}, "norm": {"eps": 1e-8}},
     "deberta": {
         **LIKE_BERT,
         "attention": {"n_heads": 4, "bias": ["q", "v", "o"]},

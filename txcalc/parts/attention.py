@@ -15,7 +15,7 @@ from txcalc.notation import pair
 from txcalc.num import exact_div, minimum
 from txcalc.parts.collectives import AllGather, AllReduce
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import SAVES_RESULT, Linear, Norm, Sum
+from txcalc.parts.linear import SAVES_RESULT, Linear, Norm, Sum, linear
 from txcalc.parts.part import (
     NO_CACHE,
     Cache,
@@ -415,6 +415,8 @@ class Attention(Composite):
     value_scale: Any = None
     # Width of what cross-attention reads, where it is not this stack's.
     d_memory: Any = None
+    # Groups in which q, k, v and o are cut (SqueezeBERT, arXiv 2006.11316).
+    groups: tuple[int, int, int, int] | None = None
     # Of one rank's share: heads of all ranks, for norms over all of them; statistics of `inner_norm`.
     norm_gather: AllGather | None = None
     inner_join: AllReduce | None = None
@@ -427,11 +429,14 @@ class Attention(Composite):
         # The encoder's output is one tensor for all layers: the first cross-attention's k keeps it (see the stack).
         at = {"on": on_source} if cross else {}
         read = self.d_model if self.d_memory is None else self.d_memory
-        yield Child("q", Linear(d_in=self.d_model, d_out=queries, bias="q" in self.biases, keeps=keeps))
+        of_q, of_k, of_v, of_o = self.groups or (None, None, None, None)
+        yield Child("q", linear(self.d_model, queries, bias="q" in self.biases, keeps=keeps, groups=of_q))
         if self.lender is None:
-            yield Child("k", Linear(d_in=read, d_out=pairs, bias="k" in self.biases, keeps="no"), **at)  # type: ignore[arg-type]
+            made = linear(read, pairs, bias="k" in self.biases, keeps="no", groups=of_k)
+            yield Child("k", made, **at)  # type: ignore[arg-type]
         if self.lender is None and not self.tied_kv:
-            yield Child("v", Linear(d_in=read, d_out=values, bias="v" in self.biases, keeps="no"), **at)  # type: ignore[arg-type]
+            made = linear(read, values, bias="v" in self.biases, keeps="no", groups=of_v)
+            yield Child("v", made, **at)  # type: ignore[arg-type]
         if self.gate:
             yield Child(
                 "g",
@@ -462,7 +467,7 @@ class Attention(Composite):
             yield Child("inner_join", self.inner_join)
         keeps = "yes" if self.gate or self.inner_norm else "eager"
         read = self.n_heads * self.core.d_v
-        yield Child("o", Linear(d_in=read, d_out=self.d_model, bias="o" in self.biases, keeps=keeps))
+        yield Child("o", linear(read, self.d_model, bias="o" in self.biases, keeps=keeps, groups=of_o))
 
     @property
     def cuttable(self) -> bool:
@@ -471,6 +476,8 @@ class Attention(Composite):
 
     def shard(self, ways: Ways) -> Attention:
         """Its query heads, and its key/value heads or one that other ranks have too; norms over all heads are whole."""
+        if self.groups:
+            ways.whole("attention whose projections are in groups")
         heads, groups = ways.split("n_heads", self.n_heads), ways.groups("n_kv_heads", self.n_kv_heads)
         turned = heads if self.lender else heads + groups
         if type(self.core) is DifferentialCore:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, final
 
+from txcalc.parts.attention import AttentionCore, Full
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Convolution, Linear
-from txcalc.parts.part import Child, Composite, Leaf, Operation, Workload, elementwise
+from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Workload, elementwise
 
 
 @final
@@ -83,3 +84,128 @@ class ShortConvolution(Composite):
         )
         yield Child("read", Product(width=width, kept=width))
         yield Child("out_proj", Linear(d_in=width, d_out=width, bias=self.bias))
+
+
+@final
+@frozen
+class Fourier(Composite):
+    """The real part of a Fourier transform over positions and channels: FNet's mixing of tokens, without a weight.
+
+    Source   Lee-Thorp et al. 2021 (arXiv 2105.03824), section 3.2
+    """
+
+    d_model: Any
+
+    def children(self) -> Iterator[Child]:
+        yield Child("transform", Transform(width=self.d_model))
+
+
+@final
+@frozen
+class Transform(Leaf):
+    """A fast Fourier transform in two dimensions.
+
+    Shapes   x and y (B, T, width)
+    Unit     none: it has no matrix product
+    Omits    its arithmetic, about 5·n·log₂(n) a transform of n points, whose number depends on the library
+    Source   Cooley and Tukey 1965
+    """
+
+    width: Any
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        elements = work.positions * self.width
+        return (elementwise("transform", elements, "none", elements, elements),)
+
+
+@final
+@frozen
+class SpanProduct(Leaf):
+    """k·q of a position, element by element, from which its convolution is made.
+
+    Shapes   k, q and y (B, T, width)
+    Unit     FLOPs under other: 1 an element
+    Kept     k; q too where the core keeps a scaled copy of it (`keep_scores`)
+    Source   Jiang et al. 2020 (arXiv 2008.02496), equation 6
+    """
+
+    width: Any
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        elements = work.positions * self.width
+        return (elementwise("product", elements, "add", 2 * elements, elements),)
+
+    def saved(self, work: Workload) -> Any:
+        elements = work.positions * self.width
+        return 2 * elements if work.keep_scores else elements
+
+
+@final
+@frozen
+class SpanCore(Leaf):
+    """A convolution of every head's channels over the positions on both sides, with weights of the position's own.
+
+    Shapes   weights (B, T, h, K), x and y (B, T, h, d)
+    Unit     FLOPs 2·B·T·h·d·K; other: 5 a weight for their softmax
+    Kept     the weights, and x laid out in windows of K
+    Source   Jiang et al. 2020 (arXiv 2008.02496), equations 4 to 7
+    """
+
+    kind = "attention_core"
+    n_heads: Any
+    d_head: Any
+    taps: Any
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        heads = work.positions * self.n_heads
+        moved = Traffic(0, heads * (2 * self.d_head + self.taps))
+        return (
+            elementwise("softmax", heads * self.taps, "softmax", 0, 0),
+            MatMul("span", heads, self.d_head, self.taps, 1, moved, "attention"),
+        )
+
+    def saved(self, work: Workload) -> Any:
+        return work.positions * self.n_heads * self.taps * (self.d_head + 1)
+
+
+@final
+@frozen
+class SpanAttention(Composite):
+    """ConvBERT's mixed attention: heads that attend, and as many that convolve with weights made of each position.
+
+    The weights come from k·q, where k is what a separable convolution makes of the input. `biases` names the
+    projections that have one; those of the convolution all have.
+    Source   Jiang et al. 2020 (arXiv 2008.02496), section 3.3
+    """
+
+    d_model: Any
+    n_heads: Any
+    d_head: Any
+    taps: Any
+    biases: frozenset[str]
+
+    def children(self) -> Iterator[Child]:
+        d, width = self.d_model, self.n_heads * self.d_head
+        yield Child("q", Linear(d_in=d, d_out=width, bias="q" in self.biases))
+        yield Child("k", Linear(d_in=d, d_out=width, bias="k" in self.biases, keeps="no"))
+        yield Child("v", Linear(d_in=d, d_out=width, bias="v" in self.biases, keeps="no"))
+        yield Child("core", self.core)
+        yield Child("depthwise", self.depthwise)
+        yield Child("pointwise", Linear(d_in=d, d_out=width, bias=True))
+        yield Child("product", SpanProduct(width=width))
+        yield Child("kernel", Linear(d_in=width, d_out=self.n_heads * self.taps, bias=True))
+        yield Child("values", Linear(d_in=d, d_out=width, bias=True, keeps="no"))
+        yield Child("span", SpanCore(n_heads=self.n_heads, d_head=self.d_head, taps=self.taps))
+        yield Child("o", Linear(d_in=2 * width, d_out=d, bias="o" in self.biases))
+
+    @property
+    def core(self) -> AttentionCore:
+        """What attends."""
+        heads, width = self.n_heads, self.d_head
+        return AttentionCore(n_heads=heads, n_kv_heads=heads, d_qk=width, d_v=width, span=Full())
+
+    @property
+    def depthwise(self) -> Convolution:
+        """The first half of the separable convolution."""
+        d = self.d_model
+        return Convolution(c_in=d, c_out=d, taps=self.taps, bias=False, depthwise=True, causal=False, keeps=False)

@@ -8,7 +8,7 @@ from typing import Any, final
 
 from txcalc.parts.collectives import AllReduce, Collective
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import SAVES_RESULT, Activation, Linear, Norm, Scale, Vector
+from txcalc.parts.linear import SAVES_RESULT, Activation, Linear, Norm, Scale, Vector, linear
 from txcalc.parts.part import Child, Composite
 from txcalc.parts.sharding import Ways
 
@@ -34,14 +34,16 @@ class FeedForward(Composite):
     # Of the last matrix by itself; None: as the others.
     down_bias: bool | None = None
     inner_join: AllReduce | None = None
+    # Groups in which up (and gate) and down are cut.
+    groups: tuple[int, int] | None = None
 
     def children(self) -> Iterator[Child]:
+        first, last = self.groups or (None, None)
         keeps = "yes" if self.keeps_input else "no"
         if self.gated:
-            yield Child("gate", Linear(d_in=self.d_model, d_out=self.d_ff, bias=self.bias, keeps=keeps))
-        yield Child(
-            "up", Linear(d_in=self.d_model, d_out=self.d_ff, bias=self.bias, keeps="no" if self.gated else keeps)
-        )
+            yield Child("gate", linear(self.d_model, self.d_ff, bias=self.bias, keeps=keeps, groups=first))
+        keeps = "no" if self.gated else keeps
+        yield Child("up", linear(self.d_model, self.d_ff, bias=self.bias, keeps=keeps, groups=first))
         yield Child(
             "activation", Activation(width=self.d_ff, form=self.activation, gated=self.gated, sparsity=self.sparsity)
         )
@@ -52,10 +54,13 @@ class FeedForward(Composite):
             yield Child("inner_join", self.inner_join)
         kept = same and not self.inner_norm
         bias = self.bias if self.down_bias is None else self.down_bias
-        yield Child("down", Linear(d_in=self.d_ff, d_out=self.d_model, bias=bias, keeps="no" if kept else "yes"))
+        keeps = "no" if kept else "yes"
+        yield Child("down", linear(self.d_ff, self.d_model, bias=bias, keeps=keeps, groups=last))
 
     def shard(self, ways: Ways) -> FeedForward:
         """Its columns: rows of gate and up, columns of down, whose bias is whole."""
+        if self.groups:
+            ways.whole("feed-forward in groups")
         width = ways.split("d_ff", self.d_ff)
         norm, join = ways.inner_norm(self.inner_norm, width), ways.statistics(self.inner_norm)
         return replace(self, d_ff=width, inner_norm=norm, inner_join=join)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, final
 
+from txcalc.num import exact_div
 from txcalc.parts.frozen import frozen
 from txcalc.parts.part import (
     COST,
@@ -96,6 +97,49 @@ class BlockLinear(Leaf):
 
     def saved(self, work: Workload) -> Any:
         return work.positions * self.n_heads * self.width if self.keeps else 0
+
+
+@final
+@frozen
+class GroupedLinear(Leaf):
+    """y = x·Wᵀ + b in `groups`: each reads its own share of x, `d_in` wide, and makes `d_out` of y.
+
+    Shapes   x (B, T, groups·d_in), W (groups·d_out, d_in), y (B, T, groups·d_out)
+    Unit     FLOPs, two a multiply-add: 2·B·T·groups·d_in·d_out; the bias 1 an output, under other
+    Kept     x, as a linear layer's (`keeps`)
+    Source   Iandola et al. 2020 (arXiv 2006.11316), section 3: a grouped convolution of one tap
+    """
+
+    groups: Any
+    d_in: Any
+    d_out: Any
+    bias: bool
+    keeps: str = "yes"
+
+    def weights(self) -> tuple[Weight, ...]:
+        outputs = self.groups * self.d_out
+        weight = Weight("weight", (outputs, self.d_in))
+        return (weight, Weight("bias", (outputs,))) if self.bias else (weight,)
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        rows, outputs = work.positions, self.groups * self.d_out
+        moved = Traffic(outputs * self.d_in, rows * (self.groups * self.d_in + outputs))
+        product = MatMul("product", self.groups, rows, self.d_in, self.d_out, moved)
+        return (product, elementwise("bias", rows * outputs, "add", 0, 0, outputs)) if self.bias else (product,)
+
+    def saved(self, work: Workload) -> Any:
+        kept = self.keeps == "yes" or (self.keeps == "eager" and work.keep_scores)
+        return work.positions * self.groups * self.d_in if kept else 0
+
+
+def linear(
+    d_in: Any, d_out: Any, *, bias: bool, keeps: str = "yes", groups: int | None = None
+) -> Linear | GroupedLinear:
+    """A linear layer, in groups where it has them."""
+    if groups is None:
+        return Linear(d_in=d_in, d_out=d_out, bias=bias, keeps=keeps)
+    width = {"d_in": exact_div(d_in, groups), "d_out": exact_div(d_out, groups)}
+    return GroupedLinear(groups=groups, **width, bias=bias, keeps=keeps)
 
 
 @final

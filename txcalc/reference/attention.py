@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from txcalc.parts import attention as parts
 from txcalc.parts.linear import Norm as NormPart
-from txcalc.reference.linear import FORMS, Linear, Norm, Scale, sinusoids
+from txcalc.reference.linear import FORMS, Linear, Norm, Scale, linear, sinusoids
 from txcalc.reference.mode import current
 from txcalc.reference.run import Like, Remembers, Run
 
@@ -300,13 +300,14 @@ class Attention(nn.Module):
     def __init__(self, part: parts.Attention, like: Like) -> None:
         super().__init__()
         d_model, heads, groups, width = part.d_model, part.n_heads, part.n_kv_heads, part.d_head
-        self.q = Linear(d_model, heads * width, "q" in part.biases, like)
+        in_groups = part.groups or (None,) * 4
+        self.q = linear(d_model, heads * width, "q" in part.biases, like, in_groups[0])
         self.lender, self.tied_kv = part.lender, part.tied_kv
         read = d_model if part.d_memory is None else part.d_memory
         if self.lender is None:
-            self.k = Linear(read, groups * width, "k" in part.biases, like)
+            self.k = linear(read, groups * width, "k" in part.biases, like, in_groups[1])
         if self.lender is None and not self.tied_kv:
-            self.v = Linear(read, groups * part.core.d_v, "v" in part.biases, like)
+            self.v = linear(read, groups * part.core.d_v, "v" in part.biases, like, in_groups[2])
         self.q_norm = Norm(part.query_norm, like) if part.query_norm else None
         self.k_norm = Norm(part.key_norm, like) if part.key_norm else None
         self.v_norm = Norm(part.value_norm, like) if part.value_norm else None
@@ -323,7 +324,7 @@ class Attention(nn.Module):
         self.g = Linear(d_model, heads * part.gate.gates, "g" in part.biases, like) if part.gate else None
         self.gate = Gate(part.gate) if part.gate else None
         self.inner_norm = Norm(part.inner_norm, like) if part.inner_norm else None
-        self.o = Linear(heads * part.core.d_v, d_model, "o" in part.biases, like)
+        self.o = linear(heads * part.core.d_v, d_model, "o" in part.biases, like, in_groups[3])
         self.cross, self.width, self.d_value = isinstance(part.span, parts.Cross), width, part.core.d_v
 
     def forward(self, x: Tensor, run: Run) -> Tensor:

@@ -42,6 +42,31 @@ class BlockLinear(nn.Module):
         return y.transpose(0, 1).flatten(1).view_as(x)
 
 
+class GroupedLinear(nn.Module):
+    """A linear layer in groups, of x (…, groups·d_in); see `parts.linear.GroupedLinear`."""
+
+    def __init__(self, part: parts.GroupedLinear, like: Like) -> None:
+        super().__init__()
+        self.groups = part.groups
+        self.weight = like.parameter(part.groups * part.d_out, part.d_in)
+        self.bias = like.parameter(part.groups * part.d_out) if part.bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.flatten(0, -2).unflatten(-1, (self.groups, -1)).transpose(0, 1)  # (groups, rows, d_in/groups)
+        y = torch.bmm(rows, self.weight.unflatten(0, (self.groups, -1)).mT).transpose(0, 1).flatten(1)
+        y = y.unflatten(0, x.shape[:-1])
+        return y if self.bias is None else y + self.bias
+
+
+def linear(d_in: int, d_out: int, bias: bool, like: Like, groups: int | None = None) -> Linear | GroupedLinear:
+    """A linear layer, in groups where it has them."""
+    if groups is None:
+        return Linear(d_in, d_out, bias, like)
+    return GroupedLinear(
+        parts.GroupedLinear(groups=groups, d_in=d_in // groups, d_out=d_out // groups, bias=bias), like
+    )
+
+
 class Lookup(nn.Embedding):
     """The vectors (B, T, width) of ids (B, T). `tied` is the table that it shares."""
 

@@ -18,7 +18,8 @@ class Mode(NamedTuple):
     explicit    attention and convolutions as plain matrix products (fvcore skips PyTorch's fused attention silently);
                 False: `scaled_dot_product_attention` and `conv1d`
     static      no shape and no loop depends on data or on a length: all tokens go to the first k experts, and recurrent
-                states come from a cumulative sum (which overflows on long inputs; the delta rule's lack its correction)
+                states come from a cumulative sum (which overflows on long inputs; the delta rule's lack its
+                correction); Fourier transforms are left out
     even        experts take the tokens in turn, whatever their scores: balanced, and no shape depends on data
     absorbed    MLA without expanding its latents
     last        logits for the last position only

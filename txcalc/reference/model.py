@@ -20,7 +20,9 @@ from txcalc.parts.attention import LatentAttention as LatentAttentionPart
 from txcalc.parts.block import Block as BlockPart
 from txcalc.parts.block import Laurel as LaurelPart
 from txcalc.parts.block import Streams as StreamsPart
+from txcalc.parts.convolution import Fourier as FourierPart
 from txcalc.parts.convolution import ShortConvolution as ShortConvolutionPart
+from txcalc.parts.convolution import SpanAttention as SpanAttentionPart
 from txcalc.parts.convolution import TimeConvolution as TimeConvolutionPart
 from txcalc.parts.disentangled import DisentangledAttention as DisentangledAttentionPart
 from txcalc.parts.feedforward import Experts as ExpertsPart
@@ -30,7 +32,7 @@ from txcalc.parts.linear import LayerScale as LayerScalePart
 from txcalc.parts.linear import Linear as LinearPart
 from txcalc.parts.part import Composite
 from txcalc.reference.attention import Attention, LatentAttention, RelativeBias
-from txcalc.reference.convolution import ShortConvolution, TimeConvolution
+from txcalc.reference.convolution import Fourier, ShortConvolution, SpanAttention, TimeConvolution
 from txcalc.reference.disentangled import DisentangledAttention, DistanceTable
 from txcalc.reference.feedforward import Experts, FeedForward, LayerInput
 from txcalc.reference.linear import (
@@ -67,6 +69,8 @@ BRANCHES: dict[type[Composite], type[Any]] = {
     linear_parts.ChannelMix: ChannelMix,
     TimeConvolutionPart: TimeConvolution,
     ShortConvolutionPart: ShortConvolution,
+    FourierPart: Fourier,
+    SpanAttentionPart: SpanAttention,
     DisentangledAttentionPart: DisentangledAttention,
     LayerInputPart: LayerInput,
 }

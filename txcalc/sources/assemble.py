@@ -55,6 +55,7 @@ KINDS = {
     "channel_mix": "feed_forward",
     **dict.fromkeys(MIXERS, "recurrent"),
     "convolution": "recurrent",
+    "fourier": "other",
     "layer_input": "other",
 }
 EPS = {"rms": 1e-6, "layer": 1e-5}
@@ -228,7 +229,7 @@ def _embedding(stack: Table) -> Embedding | None:
     text = not vision and not audio
     return Embedding(
         width=inner,
-        tokens=Lookup(rows=vocab, width=inner) if text else None,
+        tokens=Lookup(rows=vocab + table["extra"], width=inner) if text else None,
         patches=Patches(channels=vision["channels"], size=vision["patch"], width=width, bias=vision["patch_bias"])
         if vision
         else None,
@@ -381,6 +382,7 @@ def _part(layer: Table, part: str, d_model: Any, role: str, shares_input: bool, 
             sparsity=table["sparsity"],
             inner_norm=norm(layer["norm"], table["d_ff"]) if table["inner_norm"] else None,
             down_bias=table["down_bias"],
+            groups=table["groups"] and tuple(table["groups"]),
         )
     if part == "experts":
         return _experts(layer, d_model)
@@ -402,6 +404,16 @@ def _part(layer: Table, part: str, d_model: Any, role: str, shares_input: bool, 
         return TimeConvolution(
             d_model=d_model, taps=layer["convolution"]["taps"], activation=layer["convolution"]["activation"]
         )
+    if part == "fourier":
+        from txcalc.parts.convolution import Fourier
+
+        return Fourier(d_model=d_model)
+    if part == "attention" and "attention" in layer and layer["attention"]["span_taps"] is not None:
+        from txcalc.parts.convolution import SpanAttention
+
+        table = layer["attention"]
+        sizes = {"n_heads": table["n_heads"], "d_head": table["d_head"], "taps": table["span_taps"]}
+        return SpanAttention(d_model=d_model, **sizes, biases=frozenset(table["bias"]))
     if part == "attention" and layer["positions"]["form"] == "disentangled":
         return _disentangled(layer, d_model)
     if part == "attention" and "latent" in layer:
@@ -573,6 +585,7 @@ def _attention(layer: Table, d_model: Any, span: Span, cross: bool, keeps_input:
         lender=lender,
         inner_norm=inner,
         value_scale=scale,
+        groups=table["groups"] and tuple(table["groups"]),
     )
 
 

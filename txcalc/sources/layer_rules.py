@@ -264,6 +264,45 @@ def _abreast(layer: Tables, stack: Tables, fault: Told) -> None:
         fault("norm.abreast", abreast, expected)
 
 
+def _in_groups(layer: Tables, stack: Tables, fault: Told) -> None:
+    """Each group has as many inputs as any other, and as many outputs."""
+    attention, d_model = layer["attention"], stack["d_model"]
+    if attention["groups"] is None:
+        return
+    key, value = attention["d_head"], attention["d_v"] or attention["d_head"]
+    pairs = [(attention["n_heads"], key), (attention["n_kv_heads"], key), (attention["n_kv_heads"], value)]
+    widths = [*((d_model, heads * width) for heads, width in pairs), (attention["n_heads"] * value, d_model)]
+    for groups, sizes in zip(attention["groups"], widths, strict=True):
+        if not all(divides(groups, size) for size in sizes):
+            fault("attention.groups", attention["groups"], f"divisors of {sizes[0]} and {sizes[1]}")
+            return
+
+
+def _fed_in_groups(layer: Tables, stack: Tables, fault: Told) -> None:
+    table = layer["feed_forward"]
+    if table["groups"] is None:
+        return
+    if not all(divides(groups, width) for groups in table["groups"] for width in (stack["d_model"], table["d_ff"])):
+        fault("feed_forward.groups", table["groups"], f"divisors of {stack['d_model']} and {table['d_ff']}")
+
+
+def _spans(layer: Tables, stack: Tables, fault: Told) -> None:
+    """Convolutions beside attention stand in encoders, where nothing else is done to attention."""
+    attention = layer["attention"]
+    if attention["span_taps"] is None:
+        return
+    if divides(2, attention["span_taps"]):
+        fault("attention.span_taps", attention["span_taps"], "an odd number: as many on either side")
+    if stack["role"] != "encoder" or layer["positions"]["form"] not in ("learned", "sinusoidal", "none"):
+        fault("attention.span_taps", attention["span_taps"], "none but in an encoder whose positions are added")
+    plain = {"window": None, "qk_norm": "none", "sinks": False, "softcap": None, "gate": "none", "d_v": None}
+    plain |= {"v_scale": None, "differential": False, "v_norm": False, "tied_kv": False, "kv_from": None}
+    plain |= {"inner_norm": False, "groups": None, "scale": None}
+    _nothing_but(plain, attention, "attention beside convolutions", fault)
+    if unequal(attention["n_kv_heads"], attention["n_heads"]):
+        fault("attention.n_kv_heads", attention["n_kv_heads"], f"n_heads = {attention['n_heads']} with span_taps")
+
+
 SECTION_RULES: tuple[tuple[str, Callable[[Tables, Tables, Told], None]], ...] = (
     ("attention", _key_heads),
     ("attention", _rotated),
@@ -273,6 +312,9 @@ SECTION_RULES: tuple[tuple[str, Callable[[Tables, Tables, Told], None]], ...] = 
     ("attention", _values),
     ("attention", _differential),
     ("attention", _borrowed),
+    ("attention", _in_groups),
+    ("attention", _spans),
+    ("feed_forward", _fed_in_groups),
     ("convolution", _taps),
     ("latent", _latent_places),
     ("latent", _index),

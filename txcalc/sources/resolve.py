@@ -264,8 +264,8 @@ def _layer(
         if part in (*MIXERS, "channel_mix") and role in ("encoder", "vision"):
             where = f"{path}.parts" if "parts" in own else written(homes, part)
             resolver.faults.append(f"{where}: {part} runs one way, expected only in a decoder")
-        if part == "convolution" and role not in ("encoder", "vision"):
-            resolver.fault(f"{path}.parts", parts, "no convolution, which reads what comes later: it is an encoder's")
+        if part in ("convolution", "fourier") and role not in ("encoder", "vision"):
+            resolver.fault(f"{path}.parts", parts, f"no {part}, which reads what comes later: it is an encoder's")
         if part == "layer_input" and role != "decoder":
             resolver.faults.append(f"{written(homes, part)}: a layer input is expected only in a decoder by itself")
     layer, scope = Table(), dict(done)

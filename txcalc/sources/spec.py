@@ -123,6 +123,17 @@ def tables(value: Any) -> list[list[Any]]:
     return [[size(rows), size(reads)] for rows, reads in value]
 
 
+def groups_of(number: int) -> Check:
+    """A list of so many numbers of groups."""
+
+    def check(value: Any) -> list[Any]:
+        if isinstance(value, list) and len(value) == number and any(item != 1 for item in value):
+            return [size(item) for item in value]
+        raise Wrong(f"a list of {number} whole numbers above 0, not all of them 1")
+
+    return check
+
+
 def table(value: Any) -> Mapping[str, Any] | None:
     """A table, read where it is needed."""
     if value is not None and not isinstance(value, Mapping):
@@ -171,9 +182,20 @@ PARTS = (
     *MIXERS,
     "channel_mix",
     "convolution",
+    "fourier",
     "layer_input",
 )
-PART_TABLES = ("attention", "latent", "feed_forward", "experts", *MIXERS, "channel_mix", "convolution", "layer_input")
+PART_TABLES = (
+    "attention",
+    "latent",
+    "feed_forward",
+    "experts",
+    *MIXERS,
+    "channel_mix",
+    "convolution",
+    "fourier",
+    "layer_input",
+)
 LAYER_KEYS = (*PART_TABLES, "norm", "positions", "parts")
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "sigmoid", "tanh", "none")
 
@@ -278,6 +300,14 @@ STACK: dict[str, dict[str, Field]] = {
         ),
         "v_norm": Field(flag, False, "norm of V, head by head, without weights"),
         "tied_kv": Field(flag, False, "one projection for K and V"),
+        "groups": Field(
+            groups_of(4),
+            None,
+            "groups that q, k, v and o are cut into, each with inputs and outputs of its own",
+        ),
+        "span_taps": Field(
+            size, None, "beside attention as many heads of convolutions over so many taps, which positions make"
+        ),
         "kv_from": Field(text, None, "layer kind whose last layer lends its keys and values: none of its own"),
     },
     "latent": {
@@ -363,6 +393,7 @@ STACK: dict[str, dict[str, Field]] = {
         "bias": Field(flag, False, "biases"),
         "down_bias": Field(flag, lambda at: at["feed_forward"]["bias"], "bias of the last matrix"),
         "inner_norm": Field(flag, False, "norm before the last matrix"),
+        "groups": Field(groups_of(2), None, "groups that up (and gate) and down are cut into"),
         "sparsity": Field(real, None, "share of the gates that are cut to 0, by their mean and deviation"),
     },
     "experts": {
@@ -457,6 +488,7 @@ STACK: dict[str, dict[str, Field]] = {
         "taps": Field(size, 3, "positions that it reaches over"),
         "activation": Field(one_of(*ACTIVATIONS), "gelu", "activation"),
     },
+    "fourier": {},
     "norm": {
         "form": Field(one_of("rms", "layer"), "rms", "RMSNorm or LayerNorm"),
         "bias": Field(flag, lambda at: at["norm"]["form"] == "layer", "LayerNorm with a bias"),
@@ -490,6 +522,7 @@ STACK: dict[str, dict[str, Field]] = {
     },
     "embedding": {
         "types": Field(size, None, "token types", "where there is an embedding"),
+        "extra": Field(count, 0, "further rows of the token table, which an untied head does not say"),
         "tables": Field(
             tables,
             [],

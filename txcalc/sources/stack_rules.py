@@ -125,6 +125,11 @@ def _tied_head(stack: Tables, fault: Told) -> None:
         fault("head.tied", True, "false with head.rank: the table has another width")
 
 
+def _extra(stack: Tables, fault: Told) -> None:
+    if stack["embedding"]["extra"] and (stack["vocab_size"] is None or stack["head"]["tied"]):
+        fault("embedding.extra", stack["embedding"]["extra"], "0 without a token table, or where the head shares it")
+
+
 def _early(stack: Tables, fault: Told) -> None:
     embedding = stack["embedding"]
     if embedding["early"] and (embedding["rank"] is None or stack["head"]["form"] != "lm"):
@@ -225,6 +230,7 @@ STACK_RULES: tuple[Callable[[Tables, Told], None], ...] = (
     _plain,
     _transform,
     _tied_head,
+    _extra,
     _early,
     _pooled,
     _contacts,

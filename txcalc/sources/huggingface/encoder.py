@@ -48,6 +48,7 @@ def bert_like(
     follows. `deciding` is what stands between the layers and a classifier of sequences: the pooler, or a layer with
     this activation; `choosing` the same for a choice of several. `without` are tasks of which no class is read. `kept`
     are names of a width of the heads that the class takes, whatever the model's; without it, it rounds D/h down.
+    Without `n_heads` there is no attention.
     """
     c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
     c.only({}, "pruned_heads", why="pruned heads are not read")
@@ -63,6 +64,10 @@ def bert_like(
         "vocab_size": c.size("vocab_size"),
     }
     padding_within(c, raw)
+    attention: Raw = {}
+    if n_heads:
+        width = heads(c, raw, names=n_heads, whole=None if kept else False, kv_names=(), width_names=kept)
+        attention = {"attention": width | {"bias": True}}
     table: Raw = {"norm": embedded_norm}
     if types:
         table["types"] = c.size("type_vocab_size", default=types)
@@ -71,15 +76,19 @@ def bert_like(
     positions: Raw = {"form": "none"}
     if rows:
         positions = {"form": "learned", "rows": c.size("max_position_embeddings", default=rows)}
-    return raw | {
-        "attention": heads(c, raw, names=n_heads, whole=None if kept else False, kv_names=(), width_names=kept)
-        | {"bias": True},
-        "feed_forward": plain(c, *d_ff, act=act, act_names=act_names),
-        "norm": layer_norm(c, "layer_norm_eps", eps=eps, place=place),
-        "positions": positions,
-        "embedding": table,
-        "head": masked_lm(c, pooler, untied, {"sequence": deciding, "choice": choosing} | dict.fromkeys(without, "")),
-    }
+    return (
+        raw
+        | attention
+        | {
+            "feed_forward": plain(c, *d_ff, act=act, act_names=act_names),
+            "norm": layer_norm(c, "layer_norm_eps", eps=eps, place=place),
+            "positions": positions,
+            "embedding": table,
+            "head": masked_lm(
+                c, pooler, untied, {"sequence": deciding, "choice": choosing} | dict.fromkeys(without, "")
+            ),
+        }
+    )
 
 
 def masked_lm(c: Config, pooler: bool, untied: bool | None, before: Mapping[str, str]) -> Raw:

@@ -42,6 +42,9 @@ bailing_hybrid bamba falcon_h1 kimi_linear olmo_hybrid
 _PUBLISHED = """
 baichuan chatglm exaone internlm internlm2 mimo minicpm nemotron-nas qwen xverse
 """
+_MIXING = """
+convbert fnet squeezebert
+"""
 _GEMMA = """
 gemma gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text vaultgemma
 """
@@ -60,6 +63,8 @@ READERS: dict[str, tuple[str, str]] = {
         ("recurrent", _RECURRENT),
         ("hybrid", _HYBRID),
         ("gemma", _GEMMA),
+        ("mixing", _MIXING),
+        ("speech", "moshi"),
         ("published", _PUBLISHED),
         ("vision", "beit dinov2 vit"),
         ("contrastive", "blip clip clip_text_model clip_vision_model"),
@@ -193,7 +198,6 @@ _HYPER = "its hyper-connections have no part yet"
 _LATENT_WINDOWS = "its latent attention of two sizes, one with a window, has no part yet"
 _DRAFTS = "it drafts for another model, whose keys and values it reads"
 _RELATIVE = "its short convolutions beside attention and its relative scores have no part yet"
-_NOT_ATTENTION = "its token mixing is not softmax attention and has no part yet"
 
 # Model types that are known and not read, with the reason.
 REFUSED: dict[str, str] = {
@@ -209,15 +213,12 @@ REFUSED: dict[str, str] = {
     "bigbird_pegasus": _SPARSE_ATTENTION,
     "big_bird": _SPARSE_ATTENTION,
     "blt": "its byte patches and hashed tables have no part yet",
-    "convbert": "its span convolutions have no part yet",
     "deepseek_v4": "its compressed caches and connections have no part yet",
     "doge": "its dynamic mask has no part yet",
-    "fnet": _NOT_ATTENTION,
     "jetmoe": "its experts of attention have no part yet",
     "longformer": _SPARSE_ATTENTION,
     "led": _SPARSE_ATTENTION,
     "mobilebert": "its bottlenecks have no part yet",
-    "moshi": "its depth decoder has no part yet",
     "pegasus_x": _SPARSE_ATTENTION,
     "perceiver": "its latents, whose number is not the tokens', have no part yet",
     "prophetnet": "its n-gram streams have no part yet",
@@ -226,7 +227,6 @@ REFUSED: dict[str, str] = {
     "seamless_m4t": _SPEAKING,
     "seamless_m4t_v2": _SPEAKING,
     "speech_to_text": "its gated convolutions have no part yet",
-    "squeezebert": "its grouped convolutions have no part yet",
     "swin": "its shifted windows have no part yet",
     "t5gemma2": "its decoder's one attention to itself and its encoder has no part yet",
     "trocr": "a decoder that is read in a vision-encoder-decoder",

@@ -18,10 +18,11 @@ from math import prod
 from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError, MissingExtra, UnknownName
-from txcalc.ledger import QUANTITIES, Ledger
+from txcalc.ledger import KINDS, QUANTITIES, Ledger
 from txcalc.model import Model
 from txcalc.sources import spec
 from txcalc.sources.assemble import assemble
+from txcalc.sources.expressions import Expression, Unreadable, nearest, size_field, size_of
 from txcalc.sources.resolve import resolve
 from txcalc.symbols import BY_LETTER
 from txcalc.units import bits_of, parse_tokens
@@ -103,33 +104,82 @@ def parse_axis(text: str) -> Axis:
     return Axis(name, tuple(values))
 
 
+class Follower:
+    """A size that is an expression in others, of which some vary before it: its own at each point, rounded to the
+    nearest whole number."""
+
+    def __init__(self, name: str, expression: Expression, base: Model, before: Sequence[str]) -> None:
+        self.name, self.expression = name, expression
+        keys = [None if other in WORKLOAD else spec.letter_path(other, base.raw) for other in before]
+        paths = {word: spec.letter_path(word, base.raw) for word in expression.names}
+        self._columns = {word: keys.index(path) for word, path in paths.items() if path in keys}
+        self._fixed = {word: size_of(base.raw, word) for word in paths if word not in self._columns}
+        self.uneven = False
+
+    def take(self, columns: Sequence[Any]) -> Any:
+        """Its values at the points of a block, int64; each combination of what it reads is reckoned once, exactly."""
+        words, read = list(self._columns), [columns[i] for i in self._columns.values()]
+        if not read:
+            return np.full(len(columns[0]), self._at({}), dtype=np.int64)
+        distinct, place = np.unique(np.stack(read), axis=1, return_inverse=True)
+        values = [self._at(dict(zip(words, map(int, point), strict=True))) for point in distinct.T]
+        return np.array(values, dtype=np.int64)[place.reshape(-1)]
+
+    def _at(self, sizes: Mapping[str, int]) -> int:
+        known = {**self._fixed, **sizes}
+        try:
+            value = self.expression.evaluate(known.__getitem__)
+        except Unreadable as error:
+            raise InputError("options", [f"{self.name} = {self.expression.text} {error}"]) from None
+        self.uneven |= value.denominator != 1
+        whole = int(nearest(value))
+        if abs(whole) >= 2**62:
+            raise InputError("options", [f"{self.name} = {self.expression.text} is {whole:,}, more than any size"])
+        return whole
+
+
 class Sweep:
     """Figures of one model over a grid of its description and its workload.
 
-    `axes` vary the last fastest. `quantities` are `COLUMNS`; `work` what of the workload does not vary (and its
-    conventions, as `Model.ledger` takes them). Iterating gives blocks of columns, the axes' first: arrays of int64, or
-    of Python ints where a number needs more. `places` are what the axes vary: a workload's field or a dotted key;
+    `axes` vary the last fastest; `follow` are sizes that are expressions in them. `quantities` are `COLUMNS`, or one of
+    them of one kind of part: `params.attention`; `work` what of the workload does not vary (and its conventions, as
+    `Model.ledger` takes them). Iterating gives blocks of columns, the axes' and the followers' first: arrays of int64,
+    or of Python ints where a number needs more. `places` are what these vary: a workload's field or a dotted key;
     `first` is the ledger of the first point.
     """
 
     def __init__(
-        self, base: Model, axes: Sequence[Axis], quantities: Sequence[str], work: Mapping[str, Any] | None = None
+        self,
+        base: Model,
+        axes: Sequence[Axis],
+        quantities: Sequence[str],
+        work: Mapping[str, Any] | None = None,
+        follow: Mapping[str, Expression] | None = None,
     ) -> None:
         self.base, self.axes, self.quantities, self.work = base, tuple(axes), tuple(quantities), dict(work or {})
         for quantity in self.quantities:
-            if quantity not in COLUMNS:
+            what, _, kind = quantity.partition(".")
+            if what not in COLUMNS:
                 raise UnknownName("sweep", "quantity", quantity, list(COLUMNS), f"one of {', '.join(COLUMNS)}")
+            if kind and kind not in KINDS:
+                raise UnknownName("sweep", "kind of part", kind, KINDS, f"one of {', '.join(KINDS)}")
         self.points = prod(len(axis.values) for axis in self.axes)
         if self.points > MAX_POINTS:
             sizes = " × ".join(f"{len(axis.values):,}" for axis in self.axes)
             raise InputError("sweep", [Fault("grid", f"{sizes} = {self.points:,} points", f"at most {MAX_POINTS:,}")])
-        self._kinds = [self._kind(axis) for axis in self.axes]
+        self.names = [axis.name for axis in self.axes]
+        self._kinds = [self._kind(axis.name, _extremes(axis.values)) for axis in self.axes]
+        self.followers: list[Follower] = []
+        for name, expression in (follow or {}).items():
+            self.followers.append(Follower(name, expression, base, self.names))
+            self._kinds.append(self._kind(name, ()))
+            self.names.append(name)
         self.places = [place for place, _ in self._kinds]
         for one, other in pairwise(sorted(self.places)):
             if one == other:
                 raise InputError("sweep", [f"{one} is swept twice"])
         self._made: tuple[Any, Model] | None = None
-        self.first = self._ledger([np.array([axis.values[0]]) for axis in self.axes], np.float64)
+        self.first = self._end(0)
 
     def __iter__(self) -> Iterator[list[Any]]:
         # glibc keeps as much freed memory as the largest array freed so far had (up to 32 MiB), and returns the rest to
@@ -142,37 +192,51 @@ class Sweep:
                 above = place // len(axis.values)  # NumPy divides by a scalar faster than it takes remainders
                 columns.insert(0, axis.take(place - above * len(axis.values)))
                 place = above
+            columns = self._followed(columns)
             yield [*columns, *self._split(columns)]
 
-    def _kind(self, axis: Axis) -> tuple[str, str]:
+    def _followed(self, columns: list[Any]) -> list[Any]:
+        """The axes' columns and, behind them, those of the sizes that follow."""
+        for follower in self.followers:
+            columns = [*columns, follower.take(columns)]
+        return columns
+
+    def _end(self, i: int) -> Ledger:
+        return self._ledger(self._followed([np.array([axis.values[i]]) for axis in self.axes]), np.float64)
+
+    def by_kind(self) -> tuple[str, ...]:
+        """The quantities apart by kind of part, kinds that are in neither the first point nor the last left out."""
+        found, last = list[str](), self._end(-1)
+        for quantity in self.quantities:
+            what = BYTES[quantity][0] if quantity in BYTES else quantity
+            there = {kind for ledger in (self.first, last) for kind in ledger.by_kind(what)}
+            found += [f"{quantity}.{kind}" for kind in KINDS if kind in there]
+        return tuple(found)
+
+    def _kind(self, name: str, extremes: Sequence[int]) -> tuple[str, str]:
         """Where an axis stands (a workload's field, or a dotted key), and what of it decides on structure: "value" all
         of it, "zero" whether it is 0, "" nothing."""
-        ends = (axis.values[0], axis.values[-1]) if isinstance(axis.values, range) else axis.values
-        extremes = min(ends), max(ends)
-        if axis.name in WORKLOAD:
-            place = WORKLOAD[axis.name]
+        if name in WORKLOAD:
+            place = WORKLOAD[name]
             for value in extremes:
                 lengths: dict[str, Any] = {place: value}
                 self.base.workload(**lengths)
             return place, "zero" if place == "past" else ""
-        if axis.name == "S":
+        if name == "S":
             raise InputError("--over S", ["S is past + T: sweep T or P"])
         try:
-            path = spec.letter_path(axis.name, self.base.raw)
+            path = spec.letter_path(name, self.base.raw)
         except UnknownName as error:
             known = [*WORKLOAD, *(letter for letter, symbol in BY_LETTER.items() if symbol.key)]
-            raise UnknownName(
-                f"--over {axis.name}", "axis", error.name, known, f"letters: {', '.join(known)}"
-            ) from None
-        *section, key = [step for step in path.split(".") if step not in ("encoder", "decoder")]
-        field = spec.STACK.get(section[-1] if section else "", {}).get(key)
-        if field is None or field.check not in (spec.size, spec.count, spec.layers):
-            raise InputError(f"--over {axis.name}", [f"{path} is no size of a description, and cannot be swept"])
+            raise UnknownName(f"--over {name}", "axis", error.name, known, f"letters: {', '.join(known)}") from None
+        field = size_field(path)
+        if field is None:
+            raise InputError(f"--over {name}", [f"{path} is no size of a description, and cannot be swept"])
         for value in extremes:
             try:
                 field.check(value)
             except spec.Wrong as wrong:
-                raise InputError(f"--over {axis.name}", [Fault(path, value, wrong.expected)]) from None
+                raise InputError(f"--over {name}", [Fault(path, value, wrong.expected)]) from None
         patterned = any(stack["pattern"] for stack in self.base.spec["stacks"].values())
         if field.check is spec.layers and patterned:
             return path, "value"
@@ -197,7 +261,7 @@ class Sweep:
         def read(quantity: str, dtype: Any) -> Any:
             if dtype not in ledgers:
                 ledgers[dtype] = self._ledger(columns, dtype)
-            return ledgers[dtype].total(quantity)
+            return _total(ledgers[dtype], quantity)
 
         def exact(quantity: str) -> Any:
             rough = read(quantity, np.float64)
@@ -206,7 +270,7 @@ class Sweep:
             keys, largest = np.max(ledgers[np.float64].work.keys), rough.max()
             if keys < FLOAT_KEYS and largest < FLOAT_FIGURE:
                 return rough.astype(np.int64)
-            if keys < WRAPPED_KEYS and largest < WRAPPED_FIGURE and quantity != "bytes":
+            if keys < WRAPPED_KEYS and largest < WRAPPED_FIGURE and quantity.partition(".")[0] != "bytes":
                 try:
                     return _unwrapped(read(quantity, np.int64), rough)
                 except OverflowError:  # a constant of the model needs more than 63 bits
@@ -219,7 +283,14 @@ class Sweep:
             bits = (elements.astype(object) if wide else elements) * self._bits[which]
             return -(-bits // 8)
 
-        return [bytes_of(*BYTES[q]) if q in BYTES else exact(q) for q in self.quantities]
+        def figure(quantity: str) -> Any:
+            what, dot, kind = quantity.partition(".")
+            if what not in BYTES:
+                return exact(quantity)
+            elements, which = BYTES[what]
+            return bytes_of(elements + dot + kind, which)
+
+        return [figure(quantity) for quantity in self.quantities]
 
     @property
     def _bits(self) -> tuple[int, int, int]:
@@ -229,18 +300,18 @@ class Sweep:
     def _ledger(self, columns: list[Any], dtype: Any) -> Ledger:
         """The ledger of a block; a combination that cannot be is found by halving, and named."""
         changes, work = {}, dict(self.work)
-        for axis, (place, _), column in zip(self.axes, self._kinds, columns, strict=True):
+        for name, (place, _), column in zip(self.names, self._kinds, columns, strict=True):
             value = int(column[0]) if (column == column[0]).all() else _held(column, dtype)
-            if axis.name in WORKLOAD:
+            if name in WORKLOAD:
                 work[place] = value
             else:
-                changes[axis.name] = value
+                changes[name] = value
         size = len(columns[0])
         try:
             return self._model(changes).ledger(**work, decoding=bool(np.any(work.get("past", 0))))
         except (InputError, ValueError) as error:
             if size == 1:
-                said = ", ".join(f"{a.name} = {int(c[0]):,}" for a, c in zip(self.axes, columns, strict=True))
+                said = ", ".join(f"{name} = {int(c[0]):,}" for name, c in zip(self.names, columns, strict=True))
                 faults = error.faults if isinstance(error, InputError) else [str(error)]
                 raise InputError(f"{self.base.name} at {said}", faults) from None
             for half in (slice(0, size // 2), slice(size // 2, size)):
@@ -255,15 +326,32 @@ class Sweep:
         model = self.base
         if changes:
             raw = spec.changed(self.base.raw, changes)
-            names = {place: axis.name for place, axis in zip(self.places, self.axes, strict=True)}
+            names = dict(zip(self.places, self.names, strict=True))
             resolved = resolve(raw, self.base.origin, names)
             model = Model(self.base.name, assemble(resolved), raw, resolved, self.base.origin)
         self._made = (key, model)
         return model
 
 
+def _extremes(values: Sequence[int]) -> tuple[int, int]:
+    ends = (values[0], values[-1]) if isinstance(values, range) else values
+    return min(ends), max(ends)
+
+
+def _total(ledger: Ledger, quantity: str) -> Any:
+    """A quantity, or that of one kind of part: `params.attention`."""
+    what, _, kind = quantity.partition(".")
+    return ledger.by_kind(what).get(kind, 0) if kind else ledger.total(what)
+
+
 def _held(column: Any, dtype: Any) -> Any:
     return column.view(Residues) if dtype is np.int64 else column.astype(dtype)
+
+
+def meaning(quantity: str) -> str:
+    """What a column holds."""
+    what, _, kind = quantity.partition(".")
+    return f"{COLUMNS[what]}: of {kind.replace('_', ' ')}" if kind else COLUMNS[what]
 
 
 def _unwrapped(residue: Any, rough: Any) -> Any:

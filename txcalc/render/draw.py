@@ -221,7 +221,11 @@ def _lines(axes: Any, panel: Panel) -> None:
 def _stack(axes: Any, panel: Panel) -> None:
     (first, *_) = panel.series
     layers = [[float(y) for y in line.ys] for line in panel.series]
-    colours = [PALETTE[line.of] for line in panel.series]
+    colours: list[Any] = [PALETTE[line.of % len(PALETTE)] for line in panel.series]
+    if max(line.of for line in panel.series) >= len(PALETTE):  # neighbours must be told apart, as shades of one are not
+        from matplotlib import colormaps
+
+        colours = [colormaps["tab20"](line.of % 20) for line in panel.series]
     handles = list(axes.stackplot([float(x) for x in first.xs], layers, colors=colours, alpha=0.75))
     labels = [line.label for line in panel.series]
     _marked(axes, panel, handles, labels)

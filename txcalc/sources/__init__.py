@@ -45,7 +45,8 @@ def load(
     Or what it is: a dict (a description as in TOML, or a config.json's content, which says its `model_type`), a config
     object of transformers, or a module of it, whose parameters must be as many as its config describes.
 
-    `changes` sets keys of the description, by letter or by name: `{"norm.place": "post"}`; so do keywords: `h_kv=4`.
+    `changes` sets keys of the description, by letter or by name: `{"norm.place": "post"}`; so do keywords: `h_kv=4`. A
+    size may be an expression in others: `F="8/3*D"`.
     The headers of a checkpoint that is named or lies in a named folder are checked against the description; with
     `weights` those on the hub are, too. `ignore` names keys of a config.json that are left out of it
     (`text_config.width`), each told in the notes.
@@ -192,6 +193,11 @@ def build(
     a key of it that does.
     """
     spelling, after = spelling or {}, raw
+    if changes and any(isinstance(value, str) for value in changes.values()):
+        from txcalc.sources.expressions import evaluated
+
+        changes, said = evaluated(raw, changes)
+        notes = (*notes, *said)
     if changes:
         spelling = {**spelling, **{letter_path(key, raw): key for key in changes}}
         after = changed(raw, changes)

@@ -1,0 +1,232 @@
+"""Sizes written as expressions in other sizes: `F=8/3*D`, `h_kv=h/4`, `F=ceil(8/3*D, 256)`.
+
+Plain arithmetic over fractions: `+ - * / // % ^`, `min`, `max`, and `ceil`, `floor` and `round` to a whole number or
+to a multiple. A name is a letter, a key, or a dotted path. What comes out uneven is rounded to the nearest whole
+number, and that is said.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from txcalc.errors import Fault, InputError, shown
+from txcalc.sources import spec
+from txcalc.sources.resolve import resolve
+from txcalc.units import parse_tokens
+
+if TYPE_CHECKING:
+    import ast
+
+LONGEST = 200  # characters
+MOST_SIZE = 10**18  # of a number as written
+MOST_BITS = 512  # of a number on the way
+_LENGTH = re.compile(r"(?<![\w.])\d+(?:\.\d+)?[kKMG](?!\w)", re.ASCII)
+_NAME = re.compile(r"\w+(\.\w+)*", re.ASCII)
+_SIGNS = str.maketrans({"·": "*", "×": "*", "−": "-", "^": "**"})
+WANTED = "a whole number, or an expression in other sizes such as 8/3*D"
+
+Lookup = Callable[[str], Any]
+
+
+class Unreadable(ValueError):
+    """No expression; its text says why."""
+
+
+class Expression:
+    """One expression: `text` as written, `names` of the sizes in it.
+
+    Errors: `Unreadable` where it is none.
+    """
+
+    def __init__(self, text: str) -> None:
+        import ast
+
+        self.text = text.strip()
+        if len(self.text) > LONGEST:
+            raise Unreadable(f"is longer than {LONGEST} characters")
+        plain = _LENGTH.sub(lambda found: str(parse_tokens(found[0])), self.text.translate(_SIGNS))
+        try:
+            self._tree: ast.expr = ast.parse(plain, mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise Unreadable("is no expression") from None
+        called = {id(node.func) for node in ast.walk(self._tree) if isinstance(node, ast.Call)}
+        inner = {id(node.value) for node in ast.walk(self._tree) if isinstance(node, ast.Attribute)}
+        self.names = tuple(
+            dict.fromkeys(
+                ast.unparse(node)
+                for node in ast.walk(self._tree)
+                if isinstance(node, ast.Name | ast.Attribute) and id(node) not in called | inner
+            )
+        )
+        self.evaluate(lambda name: 1, strict=False)  # its form, whatever its sizes
+
+    def evaluate(self, lookup: Lookup, strict: bool = True) -> Fraction:
+        """Its value with the sizes that `lookup` gives. Errors: `Unreadable`; not `strict`, no division is one."""
+        return self._value(self._tree, lookup, strict)
+
+    def _value(self, node: ast.expr, lookup: Lookup, strict: bool) -> Fraction:
+        import ast
+
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, int | float)
+            and node.value is not bool(node.value)
+        ):
+            if float(str(node.value)) > MOST_SIZE:
+                raise Unreadable("is too large")
+            return Fraction(str(node.value))
+        if isinstance(node, ast.Name | ast.Attribute) and _NAME.fullmatch(ast.unparse(node)):
+            return Fraction(lookup(ast.unparse(node)))
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+            value = self._value(node.operand, lookup, strict)
+            return -value if isinstance(node.op, ast.USub) else value
+        if isinstance(node, ast.BinOp) and type(node.op).__name__ in OPERATORS:
+            left, right = (self._value(side, lookup, strict) for side in (node.left, node.right))
+            try:
+                return bounded(OPERATORS[type(node.op).__name__](left, right))
+            except ZeroDivisionError:
+                if strict:
+                    raise Unreadable("divides by 0") from None
+                return Fraction(1)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
+            function = FUNCTIONS.get(node.func.id)
+            if function and 0 < len(node.args) <= 8 and not any(isinstance(arg, ast.Starred) for arg in node.args):
+                try:
+                    return bounded(Fraction(function(*(self._value(arg, lookup, strict) for arg in node.args))))
+                except TypeError:
+                    raise Unreadable(f"gives {node.func.id} {len(node.args)} values") from None
+                except ZeroDivisionError:
+                    raise Unreadable("rounds to a multiple of 0") from None
+        known = ", ".join(FUNCTIONS)
+        raise Unreadable(
+            f"has {shown(ast.unparse(node))[1:-1]} in it, which is no arithmetic (+ - * / // % ^, {known})"
+        )
+
+
+def bounded(value: Fraction) -> Fraction:
+    """A number that is not too long. Errors: `Unreadable`."""
+    if value.numerator.bit_length() + value.denominator.bit_length() > MOST_BITS:
+        raise Unreadable("is too large")
+    return value
+
+
+def _power(base: Fraction, exponent: Fraction) -> Fraction:
+    if exponent.denominator != 1 or abs(exponent) > 16:
+        raise Unreadable("has an exponent that is no whole number up to 16")
+    result: Fraction = base ** int(exponent)
+    return result
+
+
+def nearest(value: Fraction, multiple: Fraction = Fraction(1)) -> Fraction:
+    """The nearest multiple; halfway up."""
+    return (value / multiple + Fraction(1, 2)).__floor__() * multiple
+
+
+OPERATORS: Mapping[str, Callable[[Fraction, Fraction], Any]] = {
+    "Add": lambda a, b: a + b,
+    "Sub": lambda a, b: a - b,
+    "Mult": lambda a, b: a * b,
+    "Div": lambda a, b: a / b,
+    "FloorDiv": lambda a, b: Fraction(a // b),
+    "Mod": lambda a, b: a % b,
+    "Pow": _power,
+}
+FUNCTIONS: Mapping[str, Callable[..., Fraction]] = {
+    "ceil": lambda a, multiple=Fraction(1): (a / multiple).__ceil__() * multiple,
+    "floor": lambda a, multiple=Fraction(1): (a / multiple).__floor__() * multiple,
+    "round": nearest,
+    "min": lambda a, *more: min(a, *more) if more else a,
+    "max": lambda a, *more: max(a, *more) if more else a,
+}
+
+
+def size_field(path: str) -> spec.Field | None:
+    """The field of a dotted path that is a size of a description, a whole number; None for any other."""
+    *sections, key = [step for step in path.split(".") if step not in ("encoder", "decoder")]
+    field = spec.STACK.get(sections[-1] if sections else "", {}).get(key)
+    return field if field is not None and field.check in (spec.size, spec.count, spec.layers) else None
+
+
+def size_of(raw: Mapping[str, Any], name: str) -> Any:
+    """The size that a description has under a letter, a key or a path, also where it follows from others.
+
+    Errors: `InputError` where it has none, or several in several layers.
+    """
+    path = spec.letter_path(name, raw)
+    if size_field(path) is None:
+        raise InputError(name, [f"{path} is no size of a description"])
+    steps = path.split(".")
+    found = [value for table in _tables(raw, path != name) for value in _under(table, steps)]
+    if not found:
+        stacks = resolve(raw, "description")["stacks"]
+        half = steps.pop(0) if steps[0] in stacks and steps[0] else None
+        own = [stacks[half]] if half else list(stacks.values())
+        tables = [*own, *(layer for stack in own for layer in stack["layer"].values())]
+        found = [value for table in tables for value in _under(table, steps)]
+    distinct = list(dict.fromkeys(value for value in found if value is not None))
+    if len(distinct) != 1:
+        said = " and ".join(f"{value:,}" for value in distinct) + " in its layers" if distinct else "none"
+        raise InputError(name, [f"{path} is {said}: name one of them, or none"])
+    return distinct[0]
+
+
+def _tables(raw: Mapping[str, Any], everywhere: bool) -> list[Any]:
+    """Where a size may be written: as `spec.changed` looks for it."""
+    tables: list[Any] = [raw]
+    if everywhere:
+        tables += [half for half in (raw.get("encoder"), raw.get("decoder")) if isinstance(half, Mapping)]
+        for table in list(tables):
+            tables += [kind for kind in (table.get("layer") or {}).values() if isinstance(kind, Mapping)]
+    return tables
+
+
+def _under(table: Any, steps: list[str]) -> list[Any]:
+    for step in steps:
+        if not isinstance(table, Mapping) or step not in table:
+            return []
+        table = table[step]
+    return [table]
+
+
+def read(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Expression]:
+    """The changes that are expressions, by key, in their order. Errors: `InputError`, all faults at once."""
+    found: dict[str, Expression] = {}
+    faults: list[Fault | str] = []
+    for key, value in changes.items():
+        if isinstance(value, str) and size_field(spec.letter_path(key, raw)):
+            try:
+                found[key] = Expression(value)
+            except Unreadable as error:
+                faults.append(f"{key} = {shown(value)} {error}; expected {WANTED}")
+    if faults:
+        raise InputError("options", faults)
+    return found
+
+
+def evaluated(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
+    """The changes with numbers for expressions, and what was rounded.
+
+    An expression sees every plain change, and the expressions before it; its own key means the size it had.
+    """
+    expressions = read(raw, changes)
+    if not expressions:
+        return changes, []
+    result, said = dict(changes), []
+    known = spec.changed(raw, {key: value for key, value in changes.items() if key not in expressions})
+    for key, expression in expressions.items():
+        base = known
+        try:
+            value = expression.evaluate(lambda name, base=base: size_of(base, name))  # type: ignore[misc]
+        except Unreadable as error:
+            raise InputError("options", [f"{key} = {expression.text} {error}"]) from None
+        whole = int(nearest(value))
+        if value.denominator == 1:
+            said.append(f"{key} = {expression.text} = {whole:,}")
+        else:
+            said.append(f"{key} = {expression.text} = {float(value):,.2f}, rounded to {whole:,}")
+        result[key] = whole
+        known = spec.changed(known, {key: whole})
+    return result, said

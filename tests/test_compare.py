@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from txcalc import load
+from txcalc import InputError, load
 from txcalc.cli import app
 from txcalc.render.compare import fold, reaches, times_text, usual_contexts
 from txcalc.sources.presets import names
@@ -217,3 +217,90 @@ def test_lengths_beyond_a_context_are_said() -> None:
         "note: llama-2-7b: lengths beyond its context of 4,096 are shown dim",
         "note: gpt2: lengths past its table of positions are left out",
     ]
+
+
+def matched(*argv: str) -> Any:
+    code, out, err = run(*argv, "--json")
+    assert code == 0, err
+    return json.loads(out)["match"]
+
+
+@pytest.mark.parametrize(
+    ("source", "quantity", "key"),
+    [
+        ("mistral-7b", "params", "F"),
+        ("gpt2", "params", "D"),
+        ("llama-2-7b", "params", "L"),
+        ("mixtral-8x7b", "params", "F_e"),
+        ("mistral-7b", "flops", "F"),
+        ("deepseek-v3", "cache", "r_kv"),
+        ("gemma-3-27b", "cache", "W"),
+        ("llama-2-7b", "cache", "h_kv"),
+    ],
+)
+def test_budgets_are_met_as_nearly_as_whole_numbers_can(source: str, quantity: str, key: str) -> None:
+    """The neighbours on both sides are counted by themselves, and no size between them can be."""
+    found = matched("llama-3.1-8b", source, "--contexts", "64k", "--match", quantity, "--by", key)
+    (model,) = found["models"]
+
+    def cost(name: str, changes: dict[str, int]) -> int:
+        ledger = load(name, changes).ledger(tokens=65_536 if quantity != "params" else 1)
+        return int(ledger.total(quantity))
+
+    assert found["budget"] == cost("llama-3.1-8b", {})
+    sides = [model["below"], model["above"]]
+    assert sides[0]["value"] < sides[1]["value"]
+    assert sides[0]["difference"] < 0 <= sides[1]["difference"]
+    for side in sides:
+        assert cost(source, {key: side["value"]}) - found["budget"] == side["difference"]
+    for between in range(sides[0]["value"] + 1, sides[1]["value"]):
+        with pytest.raises(InputError):
+            load(source, {key: between})
+    best = min(sides, key=lambda side: abs(side["difference"]))
+    assert (model["value"], model["difference"]) == (best["value"], best["difference"])
+
+
+def test_an_exact_budget_and_one_out_of_reach() -> None:
+    (same,) = matched("llama-3.1-8b", "mistral-7b", "--match", "params", "--by", "V")["models"]
+    assert (same["value"], same["difference"]) == (128_256, 0)
+    (window,) = matched("llama-3.1-8b", "mistral-7b", "--match", "cache", "--by", "W", "--contexts", "64k")["models"]
+    assert (window["value"], window["difference"]) == (65_536, 0), "the smallest of those that meet it"
+    (far,) = matched("llama-3.1-8b", "llama-2-7b", "--match", "params", "--by", "h_kv")["models"]
+    assert (far["value"], far["above"]) == (32, None)
+    assert far["difference"] == load("llama-2-7b").params - load("llama-3.1-8b").params
+    (far,) = matched("llama-3.1-8b", "deepseek-v3", "--match", "params", "--by", "V")["models"]
+    assert (far["value"], far["below"]) == (1, None)
+
+
+def test_matched_models_are_compared_and_the_difference_is_printed() -> None:
+    code, out, _ = run("llama-3.1-8b", "mistral-7b", "--match", "params", "--by", "F", "--contexts", "2k", columns=80)
+    assert code == 0
+    assert "equal parameters by F: 8,030,261,248 of llama-3.1-8b" in out
+    assert "mistral-7b: F = 16,341: -131,072; F = 16,342: +262,144" in out
+    found = rows("llama-3.1-8b", "mistral-7b", "--match", "params", "--by", "F", "--contexts", "2k")
+    assert found["params", None]["values"] == [8_030_261_248, 8_030_261_248 - 131_072]
+
+
+def test_each_set_is_a_variant_of_the_first() -> None:
+    found = rows("llama-3.1-8b", "--set", "h_kv=32", "--set", "h_kv=1,F=12k", "--set", "F=8/3*D", "--contexts", "2k")
+    changes: list[dict[str, Any]] = [{}, {"h_kv": 32}, {"h_kv": 1, "F": 12_288}, {"F": 10_923}]
+    assert found["params", None]["values"] == [load("llama-3.1-8b", each).params for each in changes]
+    code, out, err = run("llama-3.1-8b", "--set", "h_kv=32", "--contexts", "2k", "--json")
+    assert code == 0, err
+    assert [model["name"] for model in json.loads(out)["models"]] == ["llama-3.1-8b", "llama-3.1-8b h_kv=32"]
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["gpt2", "gpt2-xl", "--match", "params"], "--match and --by go together"),
+        (["gpt2", "gpt2-xl", "--match", "params", "--by", "norm.place"], "norm.place is no size of a description"),
+        (["gpt2", "gpt2-xl", "--match", "cache", "--by", "F"], "what is matched does not change with F"),
+        (["gpt2", "--set", "h=x y"], "h = 'x y' is no expression"),
+        (["gpt2"], "1 given, expected 2 to 8 models, or variants of one by --set"),
+    ],
+)
+def test_budgets_and_variants_that_cannot_be(argv: list[str], said: str) -> None:
+    code, _, err = run(*argv)
+    assert code == 2
+    assert said in err

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, Literal
 
 import typer
 
@@ -20,6 +21,21 @@ def compare(
         str | None,
         typer.Option("--contexts", "--tokens", help="Lengths of prefills and caches: 1k,8k,32k.", metavar="N,…"),
     ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="A variant of the first model: h_kv=8, or several changes at once, h_kv=8,F=12k. Repeatable.",
+            metavar="K=V,…",
+        ),
+    ] = None,
+    match: Annotated[
+        Literal["params", "flops", "cache"] | None,
+        typer.Option(help="Give every further model the first one's budget, by the key of --by."),
+    ] = None,
+    by: Annotated[
+        str | None, typer.Option("--by", help="The size that is solved for: F, L, D, h_kv …", metavar="KEY")
+    ] = None,
     dtype: o.Dtype = "bf16",
     kv_dtype: o.KvDtype = "bf16",
     attention: o.Attention = "dense",
@@ -30,20 +46,31 @@ def compare(
     plot: o.Plot = None,
 ) -> None:
     """Two to eight models side by side, with ratios to the first. Parameters, FLOPs and cache over lengths, and where
-    attention overtakes the rest.
+    attention overtakes the rest; also variants of one model, and models of one budget.
 
     Example: txcalc compare llama-3.1-8b qwen3-8b gemma-2-9b
     """
     from txcalc import load
     from txcalc.cli.output import emit
     from txcalc.errors import InputError
-    from txcalc.render.compare import Question, report, usual_contexts
+    from txcalc.render.compare import Budget, Question, report, usual_contexts
 
     chosen = o.chosen(format_, json_)
     place = o.plotted(plot, chosen)
-    if not 2 <= len(sources) <= MOST:
-        raise InputError("compare", [f"{len(sources)} given, expected 2 to {MOST} models"])
+    if (match is None) != (by is None):
+        raise InputError("options", ["--match and --by go together: what is equal, and the size that makes it so"])
+    changed = o.variants(set_)
+    if not 2 <= len(sources) + len(changed) <= MOST:
+        given = len(sources) + len(changed)
+        raise InputError("compare", [f"{given} given, expected 2 to {MOST} models, or variants of one by --set"])
     models = [load(source) for source in sources]
+    for changes in changed:
+        variant = load(sources[0], changes)
+        models.append(replace(variant, name=f"{variant.name} {' '.join(f'{k}={v}' for k, v in changes.items())}"))
     at = o.numbers(contexts, "--contexts") if contexts else usual_contexts(models)
     asked = Question(at, dtype, kv_dtype, attention, logits, mla)
-    emit(report(models, asked), chosen, place, lambda plots: plots.compare(models, asked))
+    told = None
+    if match is not None and by is not None:
+        budget = Budget(match, by, at[0] if contexts else min(at, default=1), asked)
+        models, told = budget.met(models)
+    emit(report(models, asked, told), chosen, place, lambda plots: plots.compare(models, asked))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -127,6 +128,11 @@ def changes(pairs: list[str] | None) -> Mapping[str, Any]:
     if faults:
         raise InputError("options", faults)
     return result
+
+
+def variants(groups: list[str] | None) -> list[Mapping[str, Any]]:
+    """Each `--set` as the changes of one variant: `h_kv=8`, or several at once, `h_kv=8,F=12k`."""
+    return [changes(re.split(r",\s*(?=[A-Za-z_][\w.]*\s*=)", group)) for group in groups or ()]
 
 
 def _value(text: str) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.planning.crossover import RULES, crossovers, lengths
+from txcalc.planning.matching import Match, matched
 from txcalc.planning.memory import cache_bytes, weights_bytes
 from txcalc.render.report import Cell, Report, Table
 from txcalc.units import iec, short
@@ -39,6 +41,71 @@ class Question(NamedTuple):
         """A prefill of one sequence."""
         dtypes = {"dtype": self.dtype, "kv_dtype": self.kv_dtype}
         return model.ledger(tokens=tokens, logits=self.logits, mla=self.mla, **dtypes)
+
+
+class Budget(NamedTuple):
+    """What every further model spends as the first does, the size that is solved for, and the length at which FLOPs
+    and caches are counted."""
+
+    quantity: str
+    by: str
+    tokens: int
+    asked: Question
+
+    def cost(self, model: Model) -> int:
+        """What is made equal: parameters, FLOPs of a prefill, or cached elements."""
+        if self.quantity == "params":
+            return model.params
+        counted = "flops_masked" if self.asked.attention == "masked" else "flops"
+        return self.asked.ledger(model, self.tokens).total("cache" if self.quantity == "cache" else counted)  # type: ignore[no-any-return]
+
+    def met(self, models: Sequence[Model]) -> tuple[list[Model], Equal]:
+        """The models with that size changed in all but the first, and how near they come."""
+        first, *rest = models
+        found = [matched(model, self.by, self.cost(first), self.cost) for model in rest]
+        changed = [replace(each.model, name=f"{each.model.name} {self.by}={each.best.value}") for each in found]
+        return [first, *changed], Equal(self, first.name, found)
+
+
+class Equal(NamedTuple):
+    """How near every further model comes to the budget of the first."""
+
+    budget: Budget
+    first: str
+    found: Sequence[Match]
+
+    def lines(self) -> list[str]:
+        """For each model its size and by how much it misses, with the neighbour on the other side."""
+        asked = self.budget
+        words = {"params": "parameters", "flops": "FLOPs", "cache": "cached elements"}[asked.quantity]
+        at = "" if asked.quantity == "params" else f" at {asked.tokens:,} tokens"
+        lines = [f"equal {words}{at} by {asked.by}: {self.found[0].budget:,} of {self.first}"]
+        for each in self.found:
+            other = next((n for n in (each.below, each.above) if n and n.value != each.best.value), None)
+            more = f"; {asked.by} = {other.value:,}: {other.difference:+,}" if other and each.best.difference else ""
+            miss = f"{each.best.difference:+,}" if each.best.difference else "exact"
+            lines.append(f"  {each.model.name}: {asked.by} = {each.best.value:,}: {miss}{more}")
+        return lines
+
+    def data(self) -> dict[str, Any]:
+        """The same for JSON."""
+        asked = self.budget
+        return {
+            "quantity": asked.quantity,
+            "by": asked.by,
+            "tokens": None if asked.quantity == "params" else asked.tokens,
+            "budget": self.found[0].budget,
+            "models": [
+                {
+                    "name": each.model.name,
+                    "value": each.best.value,
+                    "difference": each.best.difference,
+                    "below": each.below and each.below._asdict(),
+                    "above": each.above and each.above._asdict(),
+                }
+                for each in self.found
+            ],
+        }
 
 
 class Row(NamedTuple):
@@ -158,7 +225,7 @@ def _length(tokens: Any) -> str:
     return tokens if tokens == NEVER else f"{tokens:,}" if tokens < 10**6 else short(tokens)
 
 
-def report(models: Sequence[Model], asked: Question) -> Report:
+def report(models: Sequence[Model], asked: Question, equal: Equal | None = None) -> Report:
     """Quantities as rows, models as columns; ratios have columns of their own, or stand below where there are many."""
     found = rows(models, asked)
     beside = len(models) <= BESIDE
@@ -185,7 +252,7 @@ def report(models: Sequence[Model], asked: Question) -> Report:
         lines.append([Cell(name, f"  {row.label}" if heading else row.label), *cells])
     mla = asked.mla if any(model.has_latents for model in models) else None
     convention = {"flops_per_mac": 2, "attention": asked.attention, "logits": asked.logits, "mla": mla}
-    data = {
+    data: dict[str, Any] = {
         "schema": "txcalc/compare/1",
         "models": [
             {
@@ -200,12 +267,15 @@ def report(models: Sequence[Model], asked: Question) -> Report:
         "workload": {"batch": 1, "past": 0, "contexts": list(asked.contexts)},
         "rows": [_data(row, models) for row in found],
     }
+    if equal:
+        data["match"] = equal.data()
     words = ["2 FLOPs a multiply-add", f"{asked.attention} attention", f"{asked.logits} logits"]
     words += [f"MLA {mla}"] if mla else []
     header = [
         f"{len(models)} models; × is the ratio to {models[0].name}",
         "; ".join([*words, f"cache in {asked.kv_dtype}"]),
         "one sequence; FLOPs a token: a prefill's by its length; core: scores and values",
+        *(equal.lines() if equal else ()),
     ]
     return Report(data, [Table("", headings, lines)], header, _notes(models, asked))
 

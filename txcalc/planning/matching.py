@@ -1,0 +1,131 @@
+"""Equal budgets: the size of one key at which a model spends what another one does, solved in whole numbers.
+
+Every candidate is built and counted. A budget that no whole number meets lies between two neighbours, which are both
+given; sizes that the description refuses (heads that do not divide a width) are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from txcalc.errors import InputError
+from txcalc.model import Model
+from txcalc.sources import build
+from txcalc.sources.expressions import size_field, size_of
+from txcalc.sources.spec import MAX_LAYERS, MAX_SIZE, changed, layers, letter_path
+
+TRIED = 1024  # sizes that are refused one after another before a side is given up
+
+
+class Near(NamedTuple):
+    """A size, and by how much it spends more than the budget (below 0: less)."""
+
+    value: int
+    difference: int
+
+
+class Match(NamedTuple):
+    """`model` with `key` at the size that comes nearest to `budget`; the largest size below it and the smallest that is
+    not, None where there is none."""
+
+    model: Model
+    key: str
+    budget: int
+    best: Near
+    below: Near | None
+    above: Near | None
+
+
+def matched(model: Model, key: str, budget: int, cost: Callable[[Model], int]) -> Match:
+    """The size of `key` at which `cost` comes nearest to the budget; of two as near, the smaller.
+
+    Errors: `InputError` where the key is no size, or the cost does not grow with it.
+    """
+    path = letter_path(key, model.raw)
+    field = size_field(path)
+    if field is None:
+        raise InputError("--by", [f"{path} is no size of a description"])
+    start = size_of(model.raw, key)
+    search = _Search(model, key, budget, cost, MAX_LAYERS if field.check is layers else MAX_SIZE)
+    below, above = search.around(start)
+    near = [found for found in (below, above) if found is not None]
+    best = min(near, key=lambda found: abs(found.difference))
+    if best.value == start:
+        return Match(model, key, budget, best, below, above)
+    return Match(search.model(best.value), key, budget, best, below, above)
+
+
+class _Search:
+    """Sizes of one key, each built once."""
+
+    def __init__(self, base: Model, key: str, budget: int, cost: Callable[[Model], int], most: int) -> None:
+        self.base, self.key, self.budget, self.cost, self.most = base, key, budget, cost, most
+        self._known: dict[int, int | None] = {}
+
+    def model(self, value: int) -> Model:
+        """The model with this size. Errors: `InputError` where it cannot be."""
+        base = self.base
+        built = build(changed(base.raw, {self.key: value}), base.origin, base.assumptions, base.notes)
+        return Model(
+            base.name, built.root, built.raw, built.spec, base.origin, base.assumptions, base.notes, None, True
+        )
+
+    def over(self, value: int) -> int | None:
+        """By how much a size is over the budget; None where it cannot be."""
+        if value not in self._known:
+            try:
+                self._known[value] = self.cost(self.model(value)) - self.budget
+            except (InputError, ValueError):
+                self._known[value] = None
+        return self._known[value]
+
+    def next(self, value: int, step: int, end: int) -> int | None:
+        """The first size that can be, from `value` on towards `end`, which it may be."""
+        stop = min(value + TRIED, end) if step > 0 else max(value - TRIED, end)
+        return next((size for size in range(value, stop + step, step) if self.over(size) is not None), None)
+
+    def around(self, start: int) -> tuple[Near | None, Near | None]:
+        """The largest size below the budget and the smallest that is not; of one that meets it as it is, itself."""
+        at = self.over(start)
+        assert at is not None, "a model can be"
+        if at == 0:
+            return None, Near(start, 0)
+        last, found = self._beyond(start, 1 if at < 0 else -1)
+        low, high = (last, found) if at < 0 else (found, last)
+        while low is not None and high is not None:
+            middle = (low + high) // 2
+            size = self.next(middle, -1, low + 1) or self.next(middle + 1, 1, high - 1)
+            if size is None or not low < size < high:
+                break
+            low, high = (size, high) if self._rising(size, low, high) < 0 else (low, size)
+        return self._near(low), self._near(high)
+
+    def _near(self, size: int | None) -> Near | None:
+        over = None if size is None else self.over(size)
+        return None if size is None or over is None else Near(size, over)
+
+    def _rising(self, size: int, low: int, high: int) -> int:
+        over, least, most = self.over(size), self.over(low), self.over(high)
+        assert over is not None and least is not None and most is not None
+        if not least <= over <= most:
+            raise InputError("--by", [f"what is matched does not grow with {self.key}: {low:,}, {size:,}, {high:,}"])
+        return over
+
+    def _beyond(self, start: int, step: int) -> tuple[int, int | None]:
+        """The last size tried on this side of the budget and the first on the other, farther and farther away; None
+        where there is none."""
+        end = self.most if step > 0 else 1
+        last, reach = start, 1
+        while last != end:
+            target = min(last + reach, end) if step > 0 else max(last - reach, end)
+            size = self.next(target, step, end) or self.next(target - step, -step, last + step)
+            if size is None:
+                break
+            if ((self.over(size) or 0) >= 0) == (step > 0):
+                return last, size
+            last, reach = size, 2 * reach
+        other = self.next(start - step, -step, 1 if step > 0 else self.most)
+        if len({self.over(size) for size in (start, last, other) if size}) == 1:
+            raise InputError("--by", [f"what is matched does not change with {self.key}"])
+        return last, None

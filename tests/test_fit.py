@@ -18,8 +18,19 @@ from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.planning.deployment import Deployment
 from txcalc.planning.engine import Engine, Reserve, engine
-from txcalc.planning.fitting import CLASSIC, Budget, Family, boundary, classics, designs, fits, need, parse_ratio
+from txcalc.planning.fitting import fits, need
 from txcalc.planning.layout import Layout
+from txcalc.planning.shapes import (
+    CLASSIC,
+    Budget,
+    Family,
+    Likeness,
+    boundary,
+    classics,
+    designs,
+    parse_ratio,
+    trainable,
+)
 from txcalc.planning.weights import format_of
 
 FREE = Reserve.none()
@@ -152,7 +163,7 @@ def test_cache_of_a_token_and_memory_with_a_context() -> None:
 
 
 def test_classic_shapes_and_the_boundary_between_them() -> None:
-    found = classics(budget(memory=16 * 10**9))
+    found = classics(budget(memory=16 * 10**9), Family())
     assert [(s.layers, s.width) for s in found] == list(CLASSIC)
     inside, outside = boundary(found)
     assert inside is not None and outside is not None
@@ -187,7 +198,7 @@ def test_the_json_of_a_design() -> None:
         (("fit", "--gpu", "l4", "--weights", "Q4_K_X"), "did you mean q4_k_s or q4_k_m"),
         (("fit", "--gpu", "l4", "--weights", "int4,,"), "no format of weights named ''"),
         (("fit", "--gpu", "l4", "--context", "0"), "context is 0"),
-        (("design",), "give one of --params and --memory"),
+        (("design",), "give one of --params, --memory and --flops"),
         (("design", "--memory", "16GB", "--params", "1B"), "give one of"),
         (("design", "--memory", "1MB"), "not one layer of D = 256 fits into 1,000,000"),
         (("design", "--params", "0"), "--params is '0'"),
@@ -242,6 +253,77 @@ def test_what_was_never_released_is_not_offered() -> None:
     _, out, _ = run("fit", "--gpu", "h200", "--weights", "bf16", "--json")
     names = {row["model"] for row in json.loads(out)["rows"]}
     assert {"qwen3-32b", "glm-4.5-air", "phi-4"} <= names and not names & {"gpt3-175b", "palm-8b", "chinchilla-70b"}
+
+
+KIN = ["gpt2", "mixtral-8x7b", "deepseek-v3", "gemma-3-27b", "jamba-v0.1", "mamba-2.8b", "qwen3-next-80b-a3b"]
+
+
+@pytest.mark.parametrize("name", KIN)
+@pytest.mark.parametrize("spend", ["params", "memory"])
+def test_shapes_like_a_model_spend_the_budget(name: str, spend: str) -> None:
+    """Plain, experts, MLA, windows, hybrids: built from its changes it costs what is said, and a round more does not
+    fit, or is no nearer."""
+    family = Likeness(load(name))
+    asked = Budget(family, Engine(format_of("bf16"), reserve=FREE), **{spend: 40 * 10**9})
+    shapes = designs(asked, most=3)
+    for shape in shapes:
+        model = load(name, family.changes(shape.layers, shape.width))
+        assert (model.params, model.active) == (shape.params, shape.active)
+        assert (shape.layers - family.first) % family.round == 0
+        size = asked.spent(model)
+        assert size == 40 * 10**9 - shape.spare
+        more = asked.spent(family.model(shape.layers + family.round, shape.width))
+        assert more > 40 * 10**9 if spend == "memory" else abs(more - 40 * 10**9) >= abs(shape.spare)
+        if spend == "memory":
+            assert shape.fits
+
+
+@pytest.mark.parametrize("name", KIN)
+def test_a_model_is_like_itself(name: str) -> None:
+    model = load(name)
+    stack = model.spec["stacks"][""]
+    family = Likeness(model)
+    assert stack["d_model"] % family.step() == 0
+    same = family.model(stack["n_layers"], stack["d_model"])
+    assert same.ledger(tokens=64).by_kind("params") == model.ledger(tokens=64).by_kind("params")
+    assert same.ledger(tokens=64).total("flops") == model.ledger(tokens=64).total("flops")
+
+
+def test_dense_layers_before_experts_stay_as_many() -> None:
+    family = Likeness(load("deepseek-v3"))
+    assert (family.first, family.round) == (4, 1)
+    assert family.changes(10, 1792)["pattern"] == ["3*dense", "7*sparse"]
+    assert (Likeness(load("gemma-3-27b")).first, Likeness(load("gemma-3-27b")).round) == (6, 6)
+
+
+def test_sizes_of_a_design_may_follow_its_own() -> None:
+    argv = ("design", "llama-3.1-8b", "--params", "8B", "--set", "F=ceil(8/3*D,256)", "--set", "h_kv=4", "--json")
+    code, out, err = run(*argv)
+    assert code == 0, err
+    for row in json.loads(out)["rows"]:
+        assert row["d_ff"] == -(-8 * row["width"] // (3 * 256)) * 256
+        assert row["kv_heads"] == 4
+        assert load("llama-3.1-8b", row["changes"]).params == row["params"]
+
+
+def test_a_budget_of_training_is_6nd() -> None:
+    """Chinchilla's own: 5.76e23 FLOPs are 69.3 B parameters on 1.39 T tokens at 20 a parameter."""
+    assert trainable(576 * 10**21, None) == (69_282_032_302, 20 * 69_282_032_302)
+    code, out, err = run("design", "qwen3-30b-a3b", "--flops", "1e23", "--train-tokens", "2T", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["budget"]["params"] == 10**23 // (6 * 2 * 10**12)
+    for row in found["rows"]:
+        assert row["train_flops"] == 6 * row["active"] * 2 * 10**12
+        assert row["spare"] == found["budget"]["params"] - row["active"]
+        assert abs(row["train_flops"] - 10**23) <= 10**23 / 20
+
+
+@pytest.mark.parametrize("name", [*KIN, "qwen3-30b-a3b"])
+def test_a_design_reads_in_80_columns(name: str) -> None:
+    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["design", name, "--params", "20B"])
+    assert result.exit_code == 0
+    assert max(map(len, result.stdout.splitlines())) <= 80
 
 
 def test_fit_loads_neither_torch_nor_numpy_and_is_quick() -> None:

@@ -16,13 +16,40 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command()
 def design(
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            help="A model whose kind of layers the shapes have (experts, MLA, windows, hybrids …), heads and widths "
+            "growing with D; without one, Llama's.",
+            autocompletion=o.complete_source,
+            metavar="[SOURCE]",
+        ),
+    ] = None,
     params: Annotated[str | None, typer.Option(help="Parameters to spend: 8B.", metavar="COUNT")] = None,
     memory: Memory = None,
+    flops: Annotated[
+        str | None,
+        typer.Option(
+            help="FLOPs of training to spend, by 6·N·D with N the active parameters: 5.76e23.", metavar="COUNT"
+        ),
+    ] = None,
+    train_tokens: Annotated[
+        str | None,
+        typer.Option("--train-tokens", help="D of --flops: 1.4T (default: 20 per parameter).", metavar="COUNT"),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="A size of SOURCE, also as an expression: F=8/3*D, h_kv=8. Repeatable.", metavar="K=V"
+        ),
+    ] = None,
     weights: Weights = "bf16",
-    vocab: Annotated[int, o.length("--vocab", "Rows of the vocabulary.")] = 32_000,
-    ratio: Annotated[str, typer.Option(help="F/D before it is rounded up to a multiple of 256.", metavar="R")] = "8/3",
-    gqa: Annotated[int, o.length("--gqa", "Query heads for each key/value head.")] = 1,
-    head: Annotated[int, o.length("--head", "Width of a head.")] = 128,
+    vocab: Annotated[int | None, o.length("--vocab", "Rows of the vocabulary (default: 32,000).")] = None,
+    ratio: Annotated[
+        str | None, typer.Option(help="F/D before it is rounded up to a multiple of 256 (default: 8/3).", metavar="R")
+    ] = None,
+    gqa: Annotated[int | None, o.length("--gqa", "Query heads for each key/value head (default: 1).")] = None,
+    head: Annotated[int | None, o.length("--head", "Width of a head (default: 128).")] = None,
     tied: Annotated[bool, typer.Option("--tied", help="One matrix for embedding and head.")] = False,
     context: Annotated[
         int | None, o.length("--context", "Count a sequence's cache and activations too (default: weights only).")
@@ -32,36 +59,65 @@ def design(
     format_: o.Format = "table",
     json_: o.Json = False,
 ) -> None:
-    """Shapes that spend a budget of parameters or memory. L, D, h, h_kv and F, on hardware-friendly multiples.
+    """Shapes that spend a budget of parameters, memory or training. L, D, h, h_kv and F, on friendly multiples.
 
     Example: txcalc design --memory 16GB --weights fp16
     """
+    from txcalc import load
     from txcalc.cli.output import emit
     from txcalc.errors import Fault
     from txcalc.planning.engine import Reserve, engine, parse_reserve
-    from txcalc.planning.fitting import (
+    from txcalc.planning.fitting import checked_context
+    from txcalc.planning.shapes import (
         MOST_PARAMS,
         Budget,
         Family,
-        checked_context,
+        Likeness,
         classics,
         designs,
         parse_ratio,
+        trainable,
     )
     from txcalc.render.fit import design_report
     from txcalc.units import parse_bytes, parse_count
 
-    if (params is None) == (memory is None):
-        raise InputError("design", ["give one of --params and --memory"])
-    family = Family(vocab, parse_ratio(ratio), gqa, head, tied).checked()
+    if sum(given is not None for given in (params, memory, flops)) != 1:
+        raise InputError("design", ["give one of --params, --memory and --flops"])
+    if train_tokens is not None and flops is None:
+        raise InputError("options", ["--train-tokens is of --flops"])
+    plain = {"ratio": ratio, "gqa": gqa, "head": head, "vocab": vocab, "tied": tied or None}
+    family: Family | Likeness
+    if source is None:
+        if set_:
+            raise InputError(
+                "options", ["--set changes a model: name one (without one, --ratio, --gqa, --head, --vocab)"]
+            )
+        usual = Family()
+        family = Family(
+            usual.vocab if vocab is None else vocab,
+            usual.ratio if ratio is None else parse_ratio(ratio),
+            usual.gqa if gqa is None else gqa,
+            usual.d_head if head is None else head,
+            tied,
+        ).checked()
+    else:
+        if given := [f"--{name}" for name, value in plain.items() if value is not None]:
+            raise InputError("options", [f"{', '.join(given)} shape a Llama: of {source} change keys with --set"])
+        family = Likeness(load(source), o.changes(set_))
     kept = parse_reserve(reserve) if reserve is not None else Reserve.none()
     wanted = parse_count(params, "--params") if params is not None else None
+    compute = parse_count(flops, "--flops") if flops is not None else None
+    tokens = None
+    if compute is not None:
+        wanted, tokens = trainable(compute, parse_count(train_tokens, "--train-tokens") if train_tokens else None)
     if wanted is not None and not 0 < wanted <= MOST_PARAMS:
-        raise InputError("design", [Fault("--params", params, f"a count from 1 to {MOST_PARAMS:,}")])
+        asked = ("--params", params) if params is not None else ("--flops", flops)
+        raise InputError("design", [Fault(*asked, f"a count from 1 to {MOST_PARAMS:,} parameters")])
     size = parse_bytes(memory, "--memory") if memory is not None else None
     if context is not None:
         checked_context(context)
-    narrow = family.model(1, family.step())
-    budget = Budget(family, engine(narrow, weights, kv, reserve=kept), context, wanted, size)
+    narrow = family.model(family.first, family.step()) if isinstance(family, Family) else family.base
+    budget = Budget(family, engine(narrow, weights, kv, reserve=kept), context, wanted, size, compute, tokens)
     shapes = designs(budget)
-    emit(design_report(budget, shapes, classics(budget), params or memory or ""), o.chosen(format_, json_))
+    usual_shapes = classics(budget, family) if isinstance(family, Family) else []
+    emit(design_report(budget, shapes, usual_shapes, params or memory or flops or ""), o.chosen(format_, json_))

@@ -18,7 +18,7 @@ from txcalc.errors import ABSENT, InputError
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.sources import build
-from txcalc.sources.explicit import explicit, folded, kinds_in_order, leaves
+from txcalc.sources.explicit import cycle, explicit, folded, kinds_in_order, leaves, stretched
 from txcalc.sources.spec import PART_TABLES, STACK, merge
 from txcalc.symbols import TABLE
 
@@ -172,7 +172,7 @@ def _exchanged(stack: Mapping[str, Any], twin: Mapping[str, Any], own: Raw, its:
     stacks have stays the first's.
     """
     number = its["n_layers"] if what == "n_layers" else own["n_layers"]
-    names, twins = _stretched(kinds_in_order(stack), number), _stretched(kinds_in_order(twin), number)
+    names, twins = stretched(kinds_in_order(stack), number), stretched(kinds_in_order(twin), number)
     layer: dict[str, Raw] = {}
     pattern = []
     for name, twin_name in zip(names, twins, strict=True):
@@ -196,14 +196,6 @@ def _exchanged(stack: Mapping[str, Any], twin: Mapping[str, Any], own: Raw, its:
     return changed | {"pattern": folded(pattern)} if len(layer) > 1 else changed
 
 
-def _stretched(names: list[str], number: int) -> list[str]:
-    """So many layers of an order that repeats, or that goes on with its last."""
-    cycle = _cycle(names)
-    if len(cycle) < len(names):
-        return [cycle[n % len(cycle)] for n in range(number)]
-    return names[:number] + names[-1:] * (number - len(names))
-
-
 def _side_of(part: str) -> str:
     return "feed_forward" if part in CHANNEL else "mixer"
 
@@ -217,13 +209,7 @@ def _order(stack: Mapping[str, Any], side: str) -> Any:
         if tables not in seen:
             seen.append(tables)
         order.append(seen.index(tables))
-    return [sorted(tables) for tables in seen], _cycle(order)
-
-
-def _cycle(order: list[Any]) -> list[Any]:
-    """The shortest order that repeats over the layers, twice at least; all of it where none does."""
-    period = next((p for p in range(1, len(order) // 2 + 1) if all(i == order[n % p] for n, i in enumerate(order))), 0)
-    return order[:period] or order
+    return [sorted(tables) for tables in seen], cycle(order)
 
 
 def _side_said(stack: Mapping[str, Any], side: str) -> str:
@@ -284,7 +270,7 @@ def _structure(stack: Mapping[str, Any]) -> Any:
     """What must be the same for layers to be compared key by key: which are alike, and what they are made of."""
     names = list(stack["layer"])
     tables = [(layer["parts"], sorted(layer.keys() - {"parts"})) for layer in stack["layer"].values()]
-    return tables, _cycle([names.index(name) for name in kinds_in_order(stack)])
+    return tables, cycle([names.index(name) for name in kinds_in_order(stack)])
 
 
 def _restructure(target: Raw, own: Raw, its: Raw) -> set[str]:

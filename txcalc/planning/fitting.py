@@ -1,22 +1,15 @@
-"""The inverse questions: which models a memory holds, and which shapes spend a budget.
-
-The size of a decoder of equal layers is a + b·L, exactly, in parameters and in bytes. a and b come from the ledgers of
-one layer and of two, L is solved in whole numbers, and every shape shown is built and checked: L fits, L + 1 does not.
-"""
+"""An inverse question: which models a memory holds. `shapes` has the other, which shapes spend a budget."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from fractions import Fraction
-from math import lcm
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator
 from txcalc.ledger import Entry
 from txcalc.model import MAX_TOKENS, Model
-from txcalc.num import ceil_div
 from txcalc.parts.linear import Lookup
 from txcalc.planning.engine import Engine, Reserve
 from txcalc.planning.engine_memory import EngineMemory, visible
@@ -24,9 +17,6 @@ from txcalc.planning.holdings import Holdings
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.roofline import Pace
-from txcalc.sources import build, inline
-
-MOST_PARAMS = 10**15
 
 
 class Card(NamedTuple):
@@ -165,218 +155,3 @@ def best(found: Iterable[Fit]) -> Fit:
     known = [fit for fit in every if fit.room is not None]
     inside = next((fit for fit in every if fit.fits), None)
     return inside or max(known, key=lambda fit: fit.room or 0, default=every[0])
-
-
-@dataclass(frozen=True)
-class Family:
-    """Decoders that differ in width and depth only: gated feed-forward, RMSNorm, rotary, no biases, as Llama's.
-
-    vocab    V, rows of the embedding and of the head
-    ratio    F/D, then rounded up to a multiple of `multiple`
-    gqa      query heads for each key/value head
-    d_head   width of a head
-    tied     one matrix for embedding and head
-    """
-
-    vocab: int = 32_000
-    ratio: Fraction = Fraction(8, 3)
-    gqa: int = 1
-    d_head: int = 128
-    tied: bool = False
-    multiple: int = 256
-
-    def checked(self) -> Family:
-        """Itself. Errors: `InputError` with every size that cannot be."""
-        faults: list[Fault | str] = [
-            Fault(name, value, f"a whole number from 1 to {most:,}")
-            for name, value, most in (
-                ("vocab", self.vocab, 10**9),
-                ("gqa", self.gqa, 1024),
-                ("head", self.d_head, 4096),
-            )
-            if not 1 <= value <= most
-        ]
-        if not 0 < self.ratio <= 64:
-            faults.append(Fault("ratio", str(self.ratio), "F/D, above 0 and up to 64"))
-        if not faults and self.step() > WIDEST:
-            multiple = f"256, head = {self.d_head} and gqa = {self.gqa}"
-            faults.append(f"the least multiple of {multiple} is D = {self.step():,}, more than the {WIDEST:,} tried")
-        if faults:
-            raise InputError("design", faults)
-        return self
-
-    def d_ff(self, width: int) -> int:
-        return ceil_div(ceil_div(width * self.ratio.numerator, self.ratio.denominator), self.multiple) * self.multiple  # type: ignore[no-any-return]
-
-    def text(self, layers: int, width: int) -> str:
-        """The inline description of one of them."""
-        heads = width // self.d_head
-        words = f"D={width} L={layers} h={heads} h_kv={heads // self.gqa} d_h={self.d_head} F={self.d_ff(width)}"
-        return f"{words} V={self.vocab} {'tied' if self.tied else 'untied'}"
-
-    def model(self, layers: int, width: int) -> Model:
-        return build(*inline.read(self.text(layers, width)), spelling=inline.SPELLING)
-
-    def step(self) -> int:
-        """What a width must be a multiple of: whole groups of heads, and 256, a tile of matrix products."""
-        return lcm(256, self.d_head * self.gqa)
-
-    def widths(self) -> range:
-        return range(self.step(), WIDEST + 1, self.step())
-
-
-WIDEST = 32_768
-MOST_LAYERS = 512
-# D/L of Llama 7B and 70B is 128 and 102; Kaplan et al. 2020 (arXiv 2001.08361, figure 5) find that it matters little.
-SHAPE = 128
-RULE = f"D/L nearest to {SHAPE} (by factor), then nearest to the budget, then least cache a token"
-
-
-def parse_ratio(text: str) -> Fraction:
-    """F/D as `3.5` or `8/3`."""
-    try:
-        ratio = Fraction(text.strip()) if len(text) < 20 else None
-    except (ValueError, ZeroDivisionError):
-        ratio = None
-    if ratio is None:
-        raise InputError("--ratio", [Fault("--ratio", text, "F/D such as 3.5 or 8/3")])
-    return ratio
-
-
-class Shape(NamedTuple):
-    """A decoder of a family, its figures, and how far from the budget: parameters or bytes left over, with a sign."""
-
-    layers: int
-    width: int
-    heads: int
-    kv_heads: int
-    d_ff: int
-    params: int
-    bytes: int
-    cache_per_token: int
-    spare: int
-
-    @property
-    def fits(self) -> bool:
-        return self.spare >= 0
-
-
-class Line(NamedTuple):
-    """a + b·L."""
-
-    start: int
-    slope: int
-
-    def at(self, layers: int) -> int:
-        return self.start + self.slope * layers
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What a design may spend: parameters, or the bytes of an accelerator with an engine and a context."""
-
-    family: Family
-    engine: Engine
-    context: int | None = None
-    params: int | None = None
-    memory: int | None = None
-
-    def spent(self, model: Model) -> int:
-        """Parameters, or bytes: of the weights, and with a context of one sequence's cache and activations too."""
-        if self.params is not None:
-            return model.params
-        return self.size(model)
-
-    def size(self, model: Model) -> int:
-        """Bytes of a model under this budget."""
-        if self.context is not None:
-            return need(model, self.engine, self.context)
-        return sum(self.engine.weights.bytes_of(entry) for entry in model.ledger())
-
-    @property
-    def total(self) -> int:
-        if self.params is not None:
-            return self.params
-        assert self.memory is not None
-        return self.memory - self.engine.reserve.of(self.memory)
-
-    def line(self, width: int) -> Line:
-        """What is spent as a function of L."""
-        one, two = (self.spent(self.family.model(layers, width)) for layers in (1, 2))
-        return Line(2 * one - two, two - one)
-
-    def shape(self, layers: int, width: int) -> Shape:
-        """A shape, built, with all its figures."""
-        model = self.family.model(layers, width)
-        growth: Any = model.ledger().cache_terms.growth
-        heads = width // self.family.d_head
-        return Shape(
-            layers,
-            width,
-            heads,
-            heads // self.family.gqa,
-            self.family.d_ff(width),
-            model.params,
-            self.size(model),
-            ceil_div(growth * self.engine.cache_bits, 8),
-            self.total - self.spent(model),
-        )
-
-
-def designs(budget: Budget, most: int = 10) -> list[Shape]:
-    """The shapes that spend a budget, best first by `RULE`.
-
-    Of memory: for every width the most layers that fit. Of parameters: for every width the depth nearest to them, those
-    within 5 % (or the nearest one).
-    Errors: `InputError` where not one layer of the narrowest fits.
-    """
-    found = list(_depths(budget))
-    if not found:
-        raise InputError("design", [f"not one layer of D = {budget.family.step()} fits into {budget.total:,}"])
-    if budget.params is not None:
-        near = [item for item in found if abs(item[2]) * 20 <= budget.total]
-        found = near or [min(found, key=lambda item: abs(item[2]))]
-    found.sort(key=lambda item: (_aspect(item[0], item[1]), abs(item[2])))
-    shapes = [budget.shape(layers, width) for layers, width, _ in found[: 2 * most]]
-    shapes.sort(key=lambda s: (_aspect(s.layers, s.width), abs(s.spare), s.cache_per_token))
-    return shapes[:most]
-
-
-def _aspect(layers: int, width: int) -> Fraction:
-    """How far D/L is from `SHAPE`, as a factor of at least 1."""
-    shape = Fraction(width, layers * SHAPE)
-    return max(shape, 1 / shape)
-
-
-def _depths(budget: Budget) -> Iterator[tuple[int, int, int]]:
-    """Layers, width and what is left, for every width."""
-    for width in budget.family.widths():
-        line = budget.line(width)
-        left = budget.total - line.start
-        if left < line.slope and budget.params is None:
-            return  # wider ones are larger still
-        deep = left // line.slope
-        near = [deep, deep + 1] if budget.params is not None else [deep]
-        depths = [layers for layers in near if 1 <= layers <= MOST_LAYERS]
-        if not depths:
-            if left < 0:
-                return
-            continue
-        layers = min(depths, key=lambda n: abs(budget.total - line.at(n)))
-        yield layers, width, budget.total - line.at(layers)
-
-
-# Depth and width of GPT-2 small, medium and GPT-3 XL, and of Llama 7B, 13B, 33B, 65B.
-CLASSIC = ((12, 768), (24, 1024), (24, 2048), (32, 4096), (40, 5120), (60, 6656), (80, 8192))
-
-
-def classics(budget: Budget) -> list[Shape]:
-    """The shapes everybody knows, in this family: which of them fit."""
-    return [budget.shape(*shape) for shape in CLASSIC if shape[1] % (budget.family.d_head * budget.family.gqa) == 0]
-
-
-def boundary(shapes: Iterable[Shape]) -> tuple[Shape | None, Shape | None]:
-    """The largest that fits and the smallest that does not."""
-    by_size = sorted(shapes, key=lambda s: s.spare, reverse=True)
-    inside, outside = [s for s in by_size if s.fits], [s for s in by_size if not s.fits]
-    return (inside[-1] if inside else None), (outside[0] if outside else None)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from txcalc.planning.fitting import RULE, Budget, Card, Fit, Shape, best, boundary
-from txcalc.render.report import Cell, Report, Table, column, exact, rounded
-from txcalc.units import iec
+from txcalc.planning.fitting import Card, Fit, best
+from txcalc.planning.shapes import RULE, TILE, Budget, Family, Kin, Likeness, Shape, boundary
+from txcalc.render.report import Cell, Report, Table, cell, column, rounded
+from txcalc.units import iec, short
 
 
 def _room(fit: Fit, formatted: bool = False) -> Cell:
@@ -91,33 +92,81 @@ def _row(fit: Fit) -> dict[str, Any]:
 def design_report(budget: Budget, shapes: Sequence[Shape], classic: Sequence[Shape], asked: str) -> Report:
     """Shapes that spend a budget, and which of the classic ones do not exceed it."""
     family, form = budget.family, budget.engine.weights.name
-    spent = "parameters" if budget.params is not None else f"{form}, {_counted(budget)}"
-    header = [
-        f"{asked}: {spent}",
-        f"V = {family.vocab:,}{' (tied)' if family.tied else ''}; F = {family.ratio}·D, up to a multiple of "
-        f"{family.multiple}; heads of {family.d_head}, {family.gqa} a key/value head; D a multiple of {family.step()}",
-        _line(budget, classic, asked, form),
-    ]
-    tables = [
-        _table(f"Best first: {RULE}", budget, shapes),
-        _table("Shapes everybody knows, in this family", budget, classic, budget.params is None),
-    ]
+    spent = f"{form}, {_counted(budget)}"
+    if budget.flops is not None:
+        spent = (
+            f"FLOPs of training, 6·N·D: N = {short(budget.params)} active parameters, D = {short(budget.tokens)} tokens"
+        )
+    elif budget.params is not None:
+        spent = "parameters"
+    header = [f"{asked}: {spent}", *_said(family), _line(budget, classic, asked, form)]
+    tables = [_table(f"Best first: {RULE}", budget, shapes)]
+    if classic:
+        tables.append(_table("Shapes everybody knows, in this family", budget, classic, budget.params is None))
     data = {
         "schema": "txcalc/design/1",
-        "budget": {"params": budget.params, "memory_bytes": budget.memory, "context": budget.context},
-        "weights": form,
-        "family": {
-            "vocab": family.vocab,
-            "ratio": str(family.ratio),
-            "gqa": family.gqa,
-            "d_head": family.d_head,
-            "tied": family.tied,
+        "budget": {
+            "params": budget.params,
+            "memory_bytes": budget.memory,
+            "context": budget.context,
+            "flops": budget.flops,
+            "tokens": budget.tokens,
         },
+        "weights": form,
+        "family": _family(family),
         "rule": RULE,
-        "rows": [{**shape._asdict(), "fits": shape.fits, "inline": _inline(budget, shape)} for shape in shapes],
-        "classic": [{**shape._asdict(), "fits": shape.fits, "inline": _inline(budget, shape)} for shape in classic],
+        "rows": [_shape(budget, shape) for shape in shapes],
+        "classic": [_shape(budget, shape) for shape in classic],
     }
     return Report(data, tables, [line for line in header if line])
+
+
+def _said(family: Kin) -> list[str]:
+    """What the shapes have in common."""
+    if isinstance(family, Likeness):
+        rounds = f"L = {family.first:,}" if family.round == family.first else f"L from {family.first:,} on"
+        more = f", in rounds of {family.round:,}" if family.round > 1 else ""
+        lines = [
+            f"layers of {family.base.name}: heads and widths grow with D, all else as it is",
+            f"D a multiple of {family.step():,}; widths of multiples of {TILE}, where its own are"
+            + (f"; {rounds}{more}" if more else ""),
+        ]
+        return [
+            *lines,
+            *([", ".join(f"{key} = {value}" for key, value in family.sizes.items())] if family.sizes else []),
+        ]
+    assert isinstance(family, Family)
+    return [
+        f"V = {family.vocab:,}{' (tied)' if family.tied else ''}; F = {family.ratio}·D, up to a multiple of "
+        f"{family.multiple}; heads of {family.d_head}, {family.gqa} a key/value head; D a multiple of {family.step()}"
+    ]
+
+
+def _family(family: Kin) -> dict[str, Any]:
+    if isinstance(family, Likeness):
+        return {"like": family.base.name, "sizes": dict(family.sizes), "multiple": family.step(), "round": family.round}
+    assert isinstance(family, Family)
+    return {
+        "vocab": family.vocab,
+        "ratio": str(family.ratio),
+        "gqa": family.gqa,
+        "d_head": family.d_head,
+        "tied": family.tied,
+    }
+
+
+def _shape(budget: Budget, shape: Shape) -> dict[str, Any]:
+    """A shape, and what makes it: a description in a line, or changes of the model that it is like."""
+    family = budget.family
+    made: dict[str, Any] = {}
+    if isinstance(family, Likeness):
+        made["changes"] = family.changes(shape.layers, shape.width)
+    else:
+        assert isinstance(family, Family)
+        made["inline"] = family.text(shape.layers, shape.width)
+    if budget.tokens is not None:
+        made["train_flops"] = 6 * shape.active * budget.tokens
+    return {**shape._asdict(), "fits": shape.fits, **made}
 
 
 def _counted(budget: Budget) -> str:
@@ -126,13 +175,9 @@ def _counted(budget: Budget) -> str:
     return f"weights, one sequence of {budget.context:,} tokens and its activations"
 
 
-def _inline(budget: Budget, shape: Shape) -> str:
-    return budget.family.text(shape.layers, shape.width)
-
-
 def _line(budget: Budget, classic: Sequence[Shape], asked: str, form: str) -> str:
     """16 GB at fp16: L=32 D=4096 fits, L=40 D=5120 does not."""
-    if budget.params is not None:
+    if budget.params is not None or not classic:
         return ""
     inside, outside = boundary(classic)
     words = [
@@ -145,23 +190,19 @@ def _line(budget: Budget, classic: Sequence[Shape], asked: str, form: str) -> st
 
 def _table(title: str, budget: Budget, shapes: Sequence[Shape], judged: bool = False) -> Table:
     rows = []
+    routed = any(shape.active != shape.params for shape in shapes)
     for shape in shapes:
         spare = rounded(shape.spare) if budget.params is not None else Cell(shape.spare, iec(shape.spare))
         sizes = (shape.layers, shape.width, shape.heads, shape.kv_heads, shape.d_ff)
         fits = (Cell(shape.fits, "yes" if shape.fits else "no", "green" if shape.fits else "red"),) if judged else ()
-        cache = Cell(shape.cache_per_token, iec(shape.cache_per_token))
-        rows.append(
-            (*map(exact, sizes), rounded(shape.params), Cell(shape.bytes, iec(shape.bytes)), cache, spare, *fits)
-        )
-    left = "left over" if budget.params is not None else column("left over", "bytes")
-    headings = (
-        "L",
-        "D",
-        "h",
-        "h_kv",
-        "F",
-        "parameters",
-        *(column(name, "bytes") for name in ("memory", "cache a token")),
-        left,
-    )
-    return Table(title, (*headings, *(("fits",) if judged else ())), rows, left=frozenset())
+        held = Cell(shape.cache_per_token, iec(shape.cache_per_token))
+        counted = (rounded(shape.params), *((rounded(shape.active),) if routed else ()))
+        rows.append((*map(cell, sizes), *counted, Cell(shape.bytes, iec(shape.bytes)), held, spare, *fits))
+    left = column("left over", "" if budget.params is not None else "bytes")._replace(text="left\nover")
+    names: list[Any] = ["L", "D", "h", "h_kv", "F", "parameters", *(["active"] if routed else [])]
+    cache = column("cache a token", "bytes")._replace(text="cache\na token")
+    kept = [column("memory", "bytes"), cache, left, *(["fits"] if judged else [])]
+    filled = [i for i in range(len(names)) if any(row[i].value is not None for row in rows)]
+    headings = [names[i] for i in filled] + kept
+    lines = [[*(row[i] for i in filled), *row[len(names) :]] for row in rows]
+    return Table(title, headings, lines, left=frozenset())

@@ -82,11 +82,24 @@ def kinds_in_order(stack: Mapping[str, Any]) -> list[str]:
     return names
 
 
+def cycle(order: Sequence[Any]) -> list[Any]:
+    """The shortest order that repeats over the layers, twice at least; all of it where none does."""
+    n = len(order)
+    period = next((p for p in range(1, n // 2 + 1) if all(order[i] == order[i % p] for i in range(n))), n)
+    return list(order[:period])
+
+
+def stretched(names: Sequence[str], number: int) -> list[str]:
+    """So many layers of an order that repeats, or that goes on with its last."""
+    repeated = cycle(names)
+    if len(repeated) < len(names):
+        return [repeated[i % len(repeated)] for i in range(number)]
+    return [*names[:number], *[names[-1]] * (number - len(names))]
+
+
 def folded(names: Sequence[str]) -> list[str]:
     """The shortest cycle that repeats over the layers, runs written as `5*local`."""
-    n = len(names)
-    length = next((p for p in range(1, n // 2 + 1) if all(names[i] == names[i % p] for i in range(n))), n)
-    runs = [(name, len(list(run))) for name, run in groupby(names[:length])]
+    runs = [(name, len(list(run))) for name, run in groupby(cycle(names))]
     return [name if times == 1 else f"{times}*{name}" for name, times in runs]
 
 

@@ -1,0 +1,401 @@
+"""The other inverse question: which shapes spend a budget of parameters, of memory or of training.
+
+The size of a decoder whose layers repeat is a + b·L, exactly, in parameters and in bytes. a and b come from the ledgers
+of one round of layers and of two, L is solved in whole numbers, and every shape shown is built and checked: L fits, one
+round more does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from math import gcd, isqrt, lcm
+from typing import Any, NamedTuple, Protocol
+
+from txcalc.errors import Fault, InputError
+from txcalc.model import Model
+from txcalc.num import ceil_div
+from txcalc.planning.engine import Engine
+from txcalc.planning.fitting import need
+from txcalc.sources import build, inline
+from txcalc.sources.explicit import cycle, folded, kinds_in_order, leaves, stretched
+from txcalc.sources.expressions import evaluated, size_of
+from txcalc.sources.spec import changed
+
+MOST_PARAMS = 10**15
+WIDEST = 32_768
+MOST_LAYERS = 512
+
+
+class Kin(Protocol):
+    """Decoders that differ in width and depth only. Depths are `first`, and then one `round` of layers more each."""
+
+    @property
+    def first(self) -> int: ...
+    @property
+    def round(self) -> int: ...
+    def model(self, layers: int, width: int) -> Model: ...
+    def step(self) -> int: ...
+    def widths(self) -> range: ...
+
+
+@dataclass(frozen=True)
+class Family:
+    """Gated feed-forward, RMSNorm, rotary, no biases, as Llama's.
+
+    vocab    V, rows of the embedding and of the head
+    ratio    F/D, then rounded up to a multiple of `multiple`
+    gqa      query heads for each key/value head
+    d_head   width of a head
+    tied     one matrix for embedding and head
+    """
+
+    vocab: int = 32_000
+    ratio: Fraction = Fraction(8, 3)
+    gqa: int = 1
+    d_head: int = 128
+    tied: bool = False
+    multiple: int = 256
+    first: int = 1
+    round: int = 1
+
+    def checked(self) -> Family:
+        """Itself. Errors: `InputError` with every size that cannot be."""
+        faults: list[Fault | str] = [
+            Fault(name, value, f"a whole number from 1 to {most:,}")
+            for name, value, most in (
+                ("vocab", self.vocab, 10**9),
+                ("gqa", self.gqa, 1024),
+                ("head", self.d_head, 4096),
+            )
+            if not 1 <= value <= most
+        ]
+        if not 0 < self.ratio <= 64:
+            faults.append(Fault("ratio", str(self.ratio), "F/D, above 0 and up to 64"))
+        if not faults and self.step() > WIDEST:
+            multiple = f"256, head = {self.d_head} and gqa = {self.gqa}"
+            faults.append(f"the least multiple of {multiple} is D = {self.step():,}, more than the {WIDEST:,} tried")
+        if faults:
+            raise InputError("design", faults)
+        return self
+
+    def d_ff(self, width: int) -> int:
+        return ceil_div(ceil_div(width * self.ratio.numerator, self.ratio.denominator), self.multiple) * self.multiple  # type: ignore[no-any-return]
+
+    def text(self, layers: int, width: int) -> str:
+        """The inline description of one of them."""
+        heads = width // self.d_head
+        words = f"D={width} L={layers} h={heads} h_kv={heads // self.gqa} d_h={self.d_head} F={self.d_ff(width)}"
+        return f"{words} V={self.vocab} {'tied' if self.tied else 'untied'}"
+
+    def model(self, layers: int, width: int) -> Model:
+        return build(*inline.read(self.text(layers, width)), spelling=inline.SPELLING)
+
+    def step(self) -> int:
+        """What a width must be a multiple of: whole groups of heads, and 256, a tile of matrix products."""
+        return lcm(256, self.d_head * self.gqa)
+
+    def widths(self) -> range:
+        return range(self.step(), WIDEST + 1, self.step())
+
+
+# What grows with the width, in proportion: heads, each as wide as it is, and widths, rounded up to multiples of 64, or
+# of the largest power of two that the model's own is a multiple of.
+HEADS = {
+    "attention": ("n_heads", "n_kv_heads"),
+    "latent": ("n_heads",),
+    "mamba2": ("n_heads",),
+    "delta": ("n_heads", "n_key_heads"),
+    "rg_lru": ("n_heads",),
+    "linear_attention": ("n_heads",),
+}
+WIDTHS = {
+    "feed_forward": ("d_ff",),
+    "experts": ("d_ff", "d_ff_shared", "latent"),
+    "channel_mix": ("d_ff",),
+    "mamba": ("d_inner", "dt_rank"),
+    "time_mix": ("d_inner",),
+}
+WIDE = ("attention", "mamba2", "rg_lru", "linear_attention")  # whose heads are as wide as D allows where nobody says
+TILE = 64
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """Decoders with the layers of a model: its heads and widths grow with D, all else is as it is (vocabulary, experts,
+    ranks, windows, the order of the layers).
+
+    `sizes` are changes laid over that, by key: numbers, or expressions in the shape's own sizes (`F=8/3*D`).
+    Errors: `InputError` where it is no decoder.
+    """
+
+    base: Model
+    sizes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.base.spec["kind"] != "decoder":
+            raise InputError(self.base.name, ["is no decoder: a design has one stack of layers"])
+        for key in ("D", "L", "d_model", "n_layers"):
+            if key in self.sizes:
+                raise InputError("options", [f"{key} is what a design looks for: it cannot be set"])
+
+    @property
+    def stack(self) -> Mapping[str, Any]:
+        return self.base.spec["stacks"][""]  # type: ignore[no-any-return]
+
+    @cached_property
+    def order(self) -> list[str]:
+        return kinds_in_order(self.stack)
+
+    @cached_property
+    def repeats(self) -> bool:
+        return len(cycle(self.order)) < len(self.order) or len(self.order) == 1
+
+    @property
+    def first(self) -> int:
+        """One round; of an order that does not repeat all layers until its last kind, which then goes on."""
+        if self.repeats:
+            return len(cycle(self.order))
+        return next(i for i in range(len(self.order), 0, -1) if i == 1 or self.order[i - 2] != self.order[-1])
+
+    @property
+    def round(self) -> int:
+        return len(cycle(self.order)) if self.repeats else 1
+
+    def step(self) -> int:
+        """What D must be a multiple of: whole tiles, and whole heads in proportion."""
+        width: int = self.stack["d_model"]
+        heads = [value for path, value in leaves(self.base.raw).items() if _named(path, HEADS)]
+        return lcm(TILE, *(width // gcd(width, number) for number in heads))
+
+    def widths(self) -> range:
+        step = self.step()
+        if step > WIDEST:
+            raise InputError("design", [f"whole heads need a multiple of D = {step:,}, more than the {WIDEST:,} tried"])
+        return range(step, WIDEST + 1, step)
+
+    def changes(self, layers: int, width: int) -> dict[str, Any]:
+        """What makes a shape of the model: values by dotted path."""
+        base: int = self.stack["d_model"]
+        found: dict[str, Any] = {"d_model": width, "n_layers": layers}
+        for path, value in leaves(self.base.raw).items():
+            if value and _named(path, HEADS):
+                found[path] = ceil_div(value * width, base)
+            elif value and _named(path, WIDTHS):
+                tile = gcd(value, TILE)
+                found[path] = ceil_div(value * width, base * tile) * tile
+        for section in WIDE:
+            for name, layer in self.stack["layer"].items():
+                if section in layer and "d_head" in layer[section]:
+                    own = (self.base.raw.get("layer") or {}).get(name, {})
+                    there = f"layer.{name}.{section}" if section in own else section
+                    found.setdefault(f"{there}.d_head", layer[section]["d_head"])
+        if not self.repeats:
+            found["pattern"] = folded(stretched(self.order, layers))
+        raw = changed(self.base.raw, found)
+        sizes, _ = evaluated(raw, self.sizes)
+        return {**found, **sizes}
+
+    def model(self, layers: int, width: int) -> Model:
+        raw = changed(self.base.raw, self.changes(layers, width))
+        raw.pop("beside", None)  # its towers fit the model as it was
+        for key in ("params", "active", "published"):
+            raw.pop(key, None)
+        return build(raw, self.base.origin)
+
+
+def _named(path: str, keys: Mapping[str, tuple[str, ...]]) -> bool:
+    *sections, key = path.split(".")
+    return bool(sections) and key in keys.get(sections[-1], ())
+
+
+# D/L of Llama 7B and 70B is 128 and 102; Kaplan et al. 2020 (arXiv 2001.08361, figure 5) find that it matters little.
+SHAPE = 128
+RULE = f"D/L nearest to {SHAPE} (by factor), then nearest to the budget, then least cache a token"
+
+
+def parse_ratio(text: str) -> Fraction:
+    """F/D as `3.5` or `8/3`."""
+    try:
+        ratio = Fraction(text.strip()) if len(text) < 20 else None
+    except (ValueError, ZeroDivisionError):
+        ratio = None
+    if ratio is None:
+        raise InputError("--ratio", [Fault("--ratio", text, "F/D such as 3.5 or 8/3")])
+    return ratio
+
+
+class Shape(NamedTuple):
+    """A decoder of a family, its figures, and how far from the budget: parameters or bytes left over, with a sign."""
+
+    layers: int
+    width: int
+    heads: int | None
+    kv_heads: int | None
+    d_ff: int | None
+    params: int
+    active: int
+    bytes: int
+    cache_per_token: int
+    spare: int
+
+    @property
+    def fits(self) -> bool:
+        return self.spare >= 0
+
+
+class Line(NamedTuple):
+    """What the first depth spends, and what each round of layers adds."""
+
+    start: int
+    slope: int
+
+    def at(self, rounds: int) -> int:
+        return self.start + self.slope * rounds
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a design may spend: parameters, or the bytes of an accelerator with an engine and a context; or `flops` of
+    training, 6·N·D, which leave so many active parameters (`params`) for `tokens`."""
+
+    family: Kin
+    engine: Engine
+    context: int | None = None
+    params: int | None = None
+    memory: int | None = None
+    flops: int | None = None
+    tokens: int | None = None
+
+    def spent(self, model: Model) -> int:
+        """Parameters, or bytes: of the weights, and with a context of one sequence's cache and activations too."""
+        if self.params is not None:
+            return model.params if self.flops is None else model.active
+        return self.size(model)
+
+    def size(self, model: Model) -> int:
+        """Bytes of a model under this budget."""
+        if self.context is not None:
+            return need(model, self.engine, self.context)
+        return sum(self.engine.weights.bytes_of(entry) for entry in model.ledger())
+
+    @property
+    def total(self) -> int:
+        if self.params is not None:
+            return self.params
+        assert self.memory is not None
+        return self.memory - self.engine.reserve.of(self.memory)
+
+    def line(self, width: int) -> Line:
+        """What is spent as a function of the rounds after the first depth."""
+        depths = (self.family.first, self.family.first + self.family.round)
+        one, two = (self.spent(self.family.model(layers, width)) for layers in depths)
+        return Line(one, two - one)
+
+    def shape(self, layers: int, width: int) -> Shape:
+        """A shape, built, with all its figures."""
+        model = self.family.model(layers, width)
+        growth: Any = model.ledger().cache_terms.growth
+        return Shape(
+            layers,
+            width,
+            _size(model, "h"),
+            _size(model, "h_kv"),
+            _size(model, "F"),
+            model.params,
+            model.active,
+            self.size(model),
+            ceil_div(growth * self.engine.cache_bits, 8),
+            self.total - self.spent(model),
+        )
+
+
+def _size(model: Model, letter: str) -> int | None:
+    """A size, the same in all layers that have it; None where there is none, or several."""
+    try:
+        return size_of(model.raw, letter)  # type: ignore[no-any-return]
+    except InputError:
+        return None
+
+
+TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022 (arXiv 2203.15556), table 3
+
+
+def trainable(flops: int, tokens: int | None) -> tuple[int, int]:
+    """N and D that spend FLOPs of training by 6·N·D: parameters for so many tokens, or with 20 tokens per parameter."""
+    if tokens is not None:
+        return flops // (6 * tokens), tokens
+    number = isqrt(flops // (6 * TOKENS_PER_PARAMETER))
+    return number, TOKENS_PER_PARAMETER * number
+
+
+def designs(budget: Budget, most: int = 10) -> list[Shape]:
+    """The shapes that spend a budget, best first by `RULE`.
+
+    Of memory: for every width the most layers that fit. Of parameters: for every width the depth nearest to them, those
+    within 5 % (or the nearest one).
+    Errors: `InputError` where not one layer of the narrowest fits.
+    """
+    found = list(_depths(budget))
+    if not found:
+        least, width = budget.family.first, budget.family.step()
+        layers = "not one layer" if least == 1 else f"not {least} layers"
+        raise InputError("design", [f"{layers} of D = {width} fits into {budget.total:,}"])
+    if budget.params is not None:
+        near = [item for item in found if abs(item[2]) * 20 <= budget.total]
+        found = near or [min(found, key=lambda item: abs(item[2]))]
+    found.sort(key=lambda item: (_aspect(item[0], item[1]), abs(item[2])))
+    shapes = [budget.shape(layers, width) for layers, width, _ in found[: 2 * most]]
+    shapes.sort(key=lambda s: (_aspect(s.layers, s.width), abs(s.spare), s.cache_per_token))
+    return shapes[:most]
+
+
+def _aspect(layers: int, width: int) -> Fraction:
+    """How far D/L is from `SHAPE`, as a factor of at least 1."""
+    shape = Fraction(width, layers * SHAPE)
+    return max(shape, 1 / shape)
+
+
+def _depths(budget: Budget) -> Iterator[tuple[int, int, int]]:
+    """Layers, width and what is left, for every width."""
+    family, refused, tried = budget.family, None, False
+    most = (MOST_LAYERS - family.first) // family.round
+    for width in family.widths():
+        try:
+            line = budget.line(width)
+        except InputError as error:
+            refused = error  # a size that was set does not go with this width
+            continue
+        tried = True
+        left = budget.total - line.start
+        if left < 0 and budget.params is None:
+            return  # wider ones are larger still
+        deep = left // line.slope
+        near = [deep, deep + 1] if budget.params is not None else [deep]
+        rounds = [number for number in near if 0 <= number <= most]
+        if not rounds:
+            if left < 0:
+                return
+            continue
+        number = min(rounds, key=lambda n: abs(budget.total - line.at(n)))
+        yield family.first + number * family.round, width, budget.total - line.at(number)
+    if refused and not tried:
+        raise refused
+
+
+# Depth and width of GPT-2 small, medium and GPT-3 XL, and of Llama 7B, 13B, 33B, 65B.
+CLASSIC = ((12, 768), (24, 1024), (24, 2048), (32, 4096), (40, 5120), (60, 6656), (80, 8192))
+
+
+def classics(budget: Budget, family: Family) -> list[Shape]:
+    """The shapes everybody knows, in this family: which of them fit."""
+    return [budget.shape(*shape) for shape in CLASSIC if shape[1] % (family.d_head * family.gqa) == 0]
+
+
+def boundary(shapes: Iterable[Shape]) -> tuple[Shape | None, Shape | None]:
+    """The largest that fits and the smallest that does not."""
+    by_size = sorted(shapes, key=lambda s: s.spare, reverse=True)
+    inside, outside = [s for s in by_size if s.fits], [s for s in by_size if not s.fits]
+    return (inside[-1] if inside else None), (outside[0] if outside else None)

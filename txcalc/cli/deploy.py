@@ -116,6 +116,14 @@ Prefix = Annotated[
     int,
     o.length("--shared-prefix", "Tokens that all prompts begin with, such as a system prompt: held and computed once."),
 ]
+Disaggregate = Annotated[
+    str | None,
+    typer.Option(
+        "--disaggregate",
+        help="Prompts on GPUs of their own, so many of all, and answers on the others.",
+        metavar="N|auto",
+    ),
+]
 Draft = Annotated[
     str | None,
     typer.Option(help="Speculative decoding: tokens proposed a step, and the model that does.", metavar="N[:SOURCE]"),
@@ -159,6 +167,7 @@ def deploy(
     seed: Seed = 0,
     prefix_hits: Hits = "0",
     shared_prefix: Prefix = 0,
+    disaggregate: Disaggregate = None,
     draft: Draft = None,
     acceptance: Acceptance = None,
     price: Price = None,
@@ -189,7 +198,8 @@ def deploy(
     from txcalc.planning.deployment import Deployment
     from txcalc.planning.engine import engine, parse_reserve
     from txcalc.planning.engine_memory import EngineMemory
-    from txcalc.planning.sizing import arrange, less
+    from txcalc.planning.pools import pools
+    from txcalc.planning.sizing import arrange, less, rentable
     from txcalc.planning.traffic import lengths
     from txcalc.render.deploy import Answer, comparison, report
     from txcalc.units import parse_seconds
@@ -202,6 +212,7 @@ def deploy(
         raise InputError("options", ["--emit prints one deployment's command: one source, one --gpu, no other format"])
     if place and len(sources) * len(wanted) > 1:
         raise InputError("options", ["--plot draws one deployment: one source and one --gpu"])
+    fillers = ways({"disaggregate": disaggregate or "auto"}).get("disaggregate")
     fixed = ways({"tp": tp, "pp": pp, "dp": dp, "ep": ep})
     kept = parse_reserve(reserve) if reserve is not None else None
     profile = engine_memory.profile(engine_)
@@ -256,12 +267,16 @@ def deploy(
         try:
             if found.best.fits:
                 speed = serving.serve(found, asked, price, *within)
+                if disaggregate is not None:
+                    counts = [gpus] if gpus else rentable(found.best.layout.gpus, {})[:6]
+                    two = pools(deployment, asked, context, found.concurrency, counts, fillers, limits)
+                    speed = replace(speed, apart=two)
                 return Answer(model, kind, found, run(speed, memory) if simulate and speed.lasts else speed)
             smaller = less(found, asked, fixed, limits)
             instead = serving.serve(smaller, replace(asked, rate=None), price, *within) if smaller else None
             return Answer(model, kind, found, None, instead=instead)
         except InputError as error:
-            if alone and (price is not None or within != [None, None]):
+            if alone and (price is not None or within != [None, None] or disaggregate is not None):
                 raise
             return Answer(model, kind, found, None, str(error))
 

@@ -19,6 +19,7 @@ from txcalc.planning.steady import ROUNDS, Steady
 from txcalc.planning.timing import Point, Request, Timer
 
 if TYPE_CHECKING:
+    from txcalc.planning.pools import Pools
     from txcalc.planning.simulation import Simulated
 
 DEFINITIONS = {
@@ -76,6 +77,7 @@ class Serving:
     batches    the same layout from one sequence to as many as fit
     points     every layout that fits at every batch
     simulated  the chosen point request by request, where that was asked for
+    apart      prompts and answers in pools of their own, where that was asked for: the limits are theirs then
     cheapest   of them, the one whose request takes the fewest GPU-seconds within the limits; None: none is
     """
 
@@ -85,6 +87,7 @@ class Serving:
     limits: Limits
     chosen: Point
     simulated: Simulated | None = None
+    apart: Pools | None = None
 
     @property
     def request(self) -> Request:
@@ -161,7 +164,7 @@ class Serving:
     @property
     def unmet(self) -> bool:
         """The load does not last, or limits were asked for and it is not within them."""
-        return not self.limits.met(self.chosen)
+        return not (self.apart.met(self.limits) if self.apart else self.limits.met(self.chosen))
 
     @property
     def efficiency(self) -> Efficiency:

@@ -20,7 +20,7 @@ Source   Little 1961; Kleinrock 1975 (Queueing Systems I, 5.6) and Schweitzer 19
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import exp
+from math import exp, inf
 from typing import NamedTuple
 
 # A benchmark's clients send so many requests each: --num-prompts is 10 · --max-concurrency in InferenceX's runs
@@ -165,6 +165,59 @@ def open_(demand: Demand, rate: float, most: float) -> Steady | Overload:
             return found
     limit = _root(stuck, 0.0, most) if stuck(most) > 0 else most
     return Overload(rate * demand.prompt, None if behind(most) < 0 else most, loop.rate(limit))
+
+
+def apart(
+    prefill: Demand,
+    decode: Demand,
+    copies: tuple[int, int],
+    handed: float,
+    clients: float | None,
+    rate: float = 0.0,
+    most: float = inf,
+) -> Steady | Overload:
+    """Prompts computed by some copies, answers decoded by others, each prompt's cache handed on in so many seconds.
+
+    Of so many clients in a closed loop; else of requests at random, so many a second, of which at most so many decode
+    at once. TPOT is a step alone, for no prompt shares it; TTFT the wait in the line of prompts, the prompt alone, the
+    engine's own share and the transfer. All of all copies.
+    """
+    fillers, decoders = copies
+    each = None if clients is None else clients / fillers
+    line, answers = _Loop(prefill._replace(answer=1), each), decode.answer - 1
+    start = max(0.0, each - 1) / 2 * prefill.prompt / ROUNDS if each is not None else 0.0
+
+    def tpot(decoding: float) -> float:
+        return decode.step(decoding) / decode.tokens
+
+    def served(decoding: float) -> float:
+        return decoders * decoding / answers / tpot(decoding)
+
+    def state(x: float, decoding: float) -> Steady | None:
+        first = line.state(x / fillers, 0.0)
+        if first is None:
+            return None
+        ttft, each = first.ttft + start + handed, tpot(decoding)
+        return Steady(ttft, each, ttft + answers * each, x, first.utilisation, decoders * decoding)
+
+    if clients is None:
+        busy, largest = rate * prefill.prompt / fillers, served(most / decoders) if most < inf else inf
+        if busy >= 1 or largest < rate:
+            return Overload(busy, most if largest < rate else None, min(fillers / prefill.prompt, largest))
+        decoding = _root(lambda n: served(n) - rate, 0.0, most / decoders)
+        found = state(rate, decoding)
+        assert found is not None
+        return found
+
+    def excess(decoding: float) -> float:
+        found = state(served(decoding), decoding)
+        return clients if found is None else found.inside - clients
+
+    decoding = _root(excess, 0.0, clients / decoders)
+    found = state(served(decoding), decoding)
+    assert found is not None
+    waiting = max(0.0, clients - found.inside) / found.rate  # where prompts take all of their copies' time
+    return found._replace(ttft=found.ttft + waiting, e2e=found.e2e + waiting)
 
 
 class _Loop:

@@ -245,20 +245,20 @@ class Timer:
         per_gpu, answer = prefill_rate * layout.dp / layout.gpus, self.asked.answer
         if not pace.caching:
             return Point(layout, sequences, ttft, None, 0.0, per_gpu, 1, steady)
-        tpot = self._tpot(layout, ceil_div(sequences, layout.dp), pace.busy(sequences))
+        tpot = self.step(layout, sequences)
         output = sequences / tpot.achievable / layout.gpus
         return Point(layout, sequences, ttft, tpot, output, per_gpu, answer, steady)
 
     def steady(self, layout: Layout, clients: int) -> Steady:
         """A closed loop of so many clients, evenly over the copies of the model; a copy serves at least one or none."""
         copies = min(layout.dp, clients)
-        found = closed(self._demand(layout, clients), clients / copies)
+        found = closed(self.demand(layout, clients), clients / copies)
         return found._replace(rate=found.rate * copies, decoding=found.decoding * copies)
 
     def open(self, layout: Layout, rate: float, most: int) -> Steady | Overload:
         """Requests at random, so many a second, evenly over the copies."""
         copies = layout.dp
-        found = open_(self._demand(layout, MOST_SEQUENCES), rate / copies, most / copies)
+        found = open_(self.demand(layout), rate / copies, most / copies)
         if isinstance(found, Steady):
             return found._replace(rate=found.rate * copies, decoding=found.decoding * copies)
         decoding = None if found.decoding is None else found.decoding * copies
@@ -268,7 +268,7 @@ class Timer:
         """One copy as `simulation` sees it, of which so many sequences run at once, with all the pages that it has."""
         from txcalc.planning.simulation import Server
 
-        demand, engine = self._demand(layout, MOST_SEQUENCES), self.deployment.engine
+        demand, engine = self.demand(layout), self.deployment.engine
         traffic = self.asked.traffic
         longest = min(self.context, traffic.prompts.high + traffic.answers.high if traffic else self.context)
         most = self.deployment.max_concurrency(layout, longest) // layout.dp
@@ -305,7 +305,16 @@ class Timer:
             self._prefills[one] = pace.prefill(prompt, cached), pace.prefill_rate(prompt, cached)
         return self._prefills[one]
 
-    def _demand(self, layout: Layout, sequences: int) -> Demand:
+    def prompt(self, layout: Layout) -> Figure:
+        """A prompt alone."""
+        return self._prefill(layout)[0]
+
+    def step(self, layout: Layout, sequences: int) -> Figure:
+        """A decode step of so many sequences at the full context, over the tokens that it is expected to yield."""
+        return self._tpot(layout, ceil_div(sequences, layout.dp), self.pace(layout).busy(sequences))
+
+    def demand(self, layout: Layout, sequences: int = MOST_SEQUENCES) -> Demand:
+        """What requests ask of one copy of the model, of those that so many sequences are spread over."""
         pace = self.pace(layout)
         busy = pace.busy(sequences) if sequences < layout.dp else 1.0
         layout = self._copy(layout)

@@ -15,6 +15,7 @@ from txcalc.render.report import Cell, Table, cell, column
 from txcalc.units import seconds
 
 if TYPE_CHECKING:
+    from txcalc.planning.pools import Pools
     from txcalc.planning.simulation import Simulated
 
 FRONT = 12  # points shown; JSON has them all
@@ -49,26 +50,25 @@ def _load(serving: Serving) -> str:
 def verdict(serving: Serving) -> str | None:
     """Whether the load lasts, and within the limits that were asked for: by how much it misses them, and the largest
     load that does not."""
-    point, limits = serving.chosen, serving.limits
-    if isinstance(point.steady, Overload):
-        return _overload(serving, point.steady)
+    limits, pools = serving.limits, serving.apart
+    steady = pools.steady if pools else serving.chosen.steady
+    if isinstance(steady, Overload):
+        return _overload(serving, steady)
     if not limits:
         return None
-    if limits.met(point):
-        return f"keeps a {_limits(limits)}"
+    if limits.kept(steady):
+        return f"keeps a {_limits(limits)}{', prompts and answers apart' if pools else ''}"
     missed = [
         f"{name} {seconds(found)}, {found / limit:.1f} × the {seconds(limit)} asked"
-        for name, found, limit in (
-            ("TTFT", point.steady.ttft, limits.ttft),
-            ("TPOT", point.steady.tpot, limits.tpot),
-        )
+        for name, found, limit in (("TTFT", steady.ttft, limits.ttft), ("TPOT", steady.tpot, limits.tpot))
         if limit is not None and found is not None and found > limit
     ]
-    return f"misses: {' and '.join(missed)}; {_within(serving)}"
+    return f"misses: {' and '.join(missed)}" + ("" if pools else f"; {_within(serving)}")
 
 
 def _overload(serving: Serving, over: Overload) -> str:
-    gpus = f"{serving.chosen.layout.gpus} × {serving.plan.deployment.accelerator.name}"
+    number = serving.apart.prefill.layout.gpus if serving.apart else serving.chosen.layout.gpus
+    gpus = f"{number} × {serving.plan.deployment.accelerator.name}"
     if over.utilisation >= 1:
         why = f"prompts alone need {over.utilisation:.0%} of {gpus}"
     elif over.decoding is None:
@@ -141,6 +141,8 @@ def tables(serving: Serving, detail: bool = True) -> list[Table]:
     if serving.chosen.tpot is None:
         return [_latencies(serving, detail), *more]
     found = [_latencies(serving, detail)]
+    if serving.apart:
+        found.append(_apart(serving, serving.apart))
     if serving.simulated:
         found.append(_simulated(serving, serving.simulated))
     found += [_batches(serving, None if detail else BATCHES)]
@@ -194,6 +196,27 @@ def _latencies(serving: Serving, detail: bool) -> Table:
         for name, n in zip(("weights alone", "with the cache"), serving.ridge, strict=True):
             rows.append((f"batch at the ridge, {name}", None, None, cell(n) if n else Cell(None, "never"), None))
     return Table("Speed", ("", "at the load", "alone", "floor", "bound"), rows)
+
+
+def _apart(serving: Serving, found: Pools) -> Table:
+    """Pools of their own for prompts and answers, beside one server that does both."""
+    point, both = serving.chosen, serving.chosen.steady
+    one, two = (state if isinstance(state, Steady) else None for state in (found.steady, both))
+    rows: list[tuple[Any, ...]] = [
+        ("GPUs for prompts", cell(found.prefill.layout.gpus), cell(point.layout.gpus)),
+        ("their layout", cell(str(found.prefill.layout)), cell(str(point.layout))),
+        ("GPUs for answers", cell(found.decode.layout.gpus), cell(None)),
+        ("their layout", cell(str(found.decode.layout)), cell(None)),
+        (column("TTFT", "s"), _time(one and one.ttft), _time(two and two.ttft)),
+        (column("of it the transfer of a cache", "s"), _time(found.transfer), cell(None)),
+        (column("TPOT", "s"), _time(one and one.tpot), _time(two and two.tpot)),
+        (column("end to end", "s"), _time(one and one.e2e), _time(two and two.e2e)),
+        ("tokens/s of a GPU", _rate(found.served), _rate(point.served)),
+        ("requests/s", _rate(found.rate), _rate(point.rate)),
+    ]
+    shares = (Cell(state.utilisation, f"{100 * state.utilisation:.3g} %") for state in (found.steady, both))
+    rows.append(("time that prompts take of theirs", *shares))
+    return Table("Prompts and answers apart", ("", "apart", "together"), rows)
 
 
 def _simulated(serving: Serving, found: Simulated) -> Table:
@@ -348,6 +371,7 @@ def data(serving: Serving) -> dict[str, Any]:
         "ttft_last_s": chosen.last(serving.prompt) if chosen.tpot else None,
         **point_data(serving, chosen),
         "steady": _steady(chosen, serving.simulated),
+        "disaggregated": _apart_data(serving, serving.apart) if serving.apart else None,
         "simulation": _simulation(serving.simulated) if serving.simulated else None,
         "ridge": serving.ridge._asdict() if serving.ridge else None,
         "speculation": guess
@@ -411,6 +435,27 @@ def point_data(serving: Serving, point: Point) -> dict[str, Any]:
     }
 
 
+def _apart_data(serving: Serving, found: Pools) -> dict[str, Any]:
+    price = serving.price
+    lasts = isinstance(found.steady, Steady)
+    return {
+        **{
+            name: {
+                "layout": {**one.layout.record(), "gpus": one.layout.gpus},
+                "headroom_bytes": one.fullest.free,
+                "max_concurrency": one.max_concurrency,
+            }
+            for name, one in (("prefill", found.prefill), ("decode", found.decode))
+        },
+        "gpus": found.gpus,
+        "transfer": {"bytes": found.handed, "seconds": found.transfer},
+        "prompt_alone_s": found.prompt.achievable,
+        "step_s": found.step.achievable,
+        "steady": {**_means(found.steady), "requests_per_s": found.rate, "per_gpu": found.served},
+        "cost_per_million_output": None if price is None or not lasts else price / 3600 * 1e6 / found.served,
+    }
+
+
 def _simulation(found: Simulated) -> dict[str, Any]:
     run = found.run
     return {
@@ -435,21 +480,26 @@ def _simulation(found: Simulated) -> dict[str, Any]:
 
 def _steady(point: Point, simulated: Simulated | None = None) -> dict[str, Any]:
     """The load's means, and null for what only a simulation tells; of a load that does not last, what would."""
+    return {
+        **_means(point.steady, simulated, point.tpot is not None),
+        "requests_per_s": point.rate,
+        "output_tokens_per_s": point.rate * point.answer if point.tpot else None,
+        "per_gpu": point.served if point.tpot else None,
+    }
+
+
+def _means(steady: Steady | Overload, simulated: Simulated | None = None, answers: bool = True) -> dict[str, Any]:
     spreads = (simulated.ttft, simulated.tpot, simulated.e2e) if simulated else [None] * 3
-    steady = point.steady
     if isinstance(steady, Overload):
         means: list[float | None] = [None] * 3
     else:
-        means = [steady.ttft, steady.tpot, steady.e2e if point.tpot else None]
+        means = [steady.ttft, steady.tpot, steady.e2e if answers else None]
     return {
         **{
             name: {"mean": mean, **{key: getattr(found, key, None) for key in ("p50", "p90", "p99")}}
             for name, mean, found in zip(("ttft_s", "tpot_s", "e2e_s"), means, spreads, strict=True)
         },
         "lasts": isinstance(steady, Steady),
-        "requests_per_s": point.rate,
-        "output_tokens_per_s": point.rate * point.answer if point.tpot else None,
-        "per_gpu": point.served if point.tpot else None,
         "utilisation": steady.utilisation,
         "decoding": steady.decoding,
     }

@@ -157,7 +157,8 @@ def agreed(c: Config) -> None:
     if not isinstance(cls, str) or not library.knows(c.model_type):
         return
     types = library.types_of(RENAMED.get(cls, cls))
-    if not {c.model_type, WRAPPERS.get(c.model_type)} & set(types):
+    spelled = {bare(one) for one in library.classes(c.model_type)}  # Kimi_K25 is KimiK25 in the type's own repository
+    if not {c.model_type, WRAPPERS.get(c.model_type)} & set(types) and bare(cls) not in spelled:
         owner = f"that is a class of {types[0]}" if types else "that is a class of other code"
         wanted = ", ".join([one for one in library.classes(c.model_type) if "For" in one or "Model" in one][:3])
         c.fault("architectures[0]", cls, f"a class of {c.model_type} such as {wanted}", f"{owner}; --ignore "

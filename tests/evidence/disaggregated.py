@@ -1,0 +1,105 @@
+"""Measured servers with pools for prompts and for answers: `python tests/evidence/disaggregated.py [--by KEY …]`.
+
+Every row of `tests/data/serving/disaggregated.csv` is predicted from the workers of both pools, their layouts, formats,
+lengths and concurrency alone. Columns are predicted ÷ measured, as in `servers.py`. Rows do not say whether a server
+drafts tokens with the model's own layers (multi-token prediction), which halves TPOT: DeepSeek's on Blackwell often do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from servers import DATA, Row, cache_of, deployment, form, summary, timer
+
+from txcalc.errors import InputError, TxcalcError
+from txcalc.planning.layout import Layout
+from txcalc.planning.steady import Steady, apart
+
+
+class Pair(NamedTuple):
+    """A measured server: its workers for prompts and for answers, each with its layout."""
+
+    row: Row
+    fillers: int
+    prefill: Layout
+    decoders: int
+    decode: Layout
+
+
+KEYS: dict[str, Callable[[Pair], str]] = {
+    "all": lambda pair: "all",
+    "cell": lambda pair: f"{pair.row.name} {pair.row.gpu} {pair.row.engine.split()[0]} {form(pair.row)}",
+    "gpu": lambda pair: pair.row.gpu,
+    "engine": lambda pair: pair.row.engine.split()[0],
+}
+
+
+def pairs() -> list[Pair]:
+    with (DATA / "disaggregated.csv").open(encoding="utf-8") as file:
+        return [_pair(one) for one in csv.DictReader(file)]
+
+
+def _pair(one: dict[str, str]) -> Pair:
+    loads = (int(one[key]) for key in ("concurrency", "prompt", "answer"))
+    times = (float(one[key]) / 1e3 for key in ("ttft_ms", "tpot_ms"))
+    row = Row(one["engine"], one["model"], one["gpu"], 1, 1, 1, 1, one["weights"], one["experts"], *loads, *times)  # type: ignore[arg-type]
+    layouts = [
+        Layout(**{name: int(one[f"{pool}_{name}"]) for name in ("tp", "dp", "pp", "ep")})
+        for pool in ("prefill", "decode")
+    ]
+    return Pair(row, int(one["prefill_workers"]), layouts[0], int(one["decode_workers"]), layouts[1])
+
+
+def predict(pair: Pair) -> Steady:
+    """Errors: `TxcalcError` where the library refuses the model or a layout."""
+    row = pair.row
+    held = deployment(row.name, row.gpu, form(row), cache_of(row), row.engine.split()[0])
+    for layout in (pair.prefill, pair.decode):
+        if faults := held.sharding.faults(layout):
+            raise InputError(f"layout {layout}", faults)
+    timing = timer(held, row.prompt, row.answer)
+    copies = pair.fillers * pair.prefill.dp, pair.decoders * pair.decode.dp
+    # The transfer is below a hundredth of TTFT on these GPUs' links, and is not counted here.
+    found = apart(timing.demand(pair.prefill), timing.demand(pair.decode), copies, 0.0, float(row.concurrency))
+    assert isinstance(found, Steady) and found.tpot
+    return found
+
+
+def gather(every: Iterable[Pair]) -> tuple[list[tuple[Pair, float, float]], Counter[str]]:
+    """Of every row TPOT and TTFT over the measured ones; and of how many there is none, and why."""
+    found, without = [], Counter[str]()
+    for pair in every:
+        try:
+            steady = predict(pair)
+        except TxcalcError as error:
+            without[f"{pair.row.name}: {str(error).splitlines()[0][:90]}"] += 1
+            continue
+        assert steady.tpot
+        found.append((pair, steady.tpot / pair.row.tpot, steady.ttft / pair.row.ttft))
+    return found, without
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--by", nargs="+", choices=KEYS, default=["all", "gpu", "cell"])
+    asked = parser.parse_args()
+    found, without = gather(pairs())
+    for key in asked.by:
+        groups = defaultdict(list)
+        for one in found:
+            groups[KEYS[key](one[0])].append(one)
+        print(f"\n{key:44} {'n':>4} | TPOT: median p10-p90 error ≤25%  | TTFT")
+        for name, ones in sorted(groups.items()):
+            columns = (summary([one[i] for one in ones]) for i in (1, 2))
+            print(f"{name:44} {len(ones):4} | {' | '.join(columns)}")
+    print()
+    for reason, number in without.most_common():
+        print(f"{number:5} rows refused: {reason}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Disaggregated serving: one pool of accelerators computes prompts, another decodes, and each prompt's cache goes from
+one to the other. No step of decoding waits for a prompt; the weights are there twice, and the transfer is part of TTFT.
+
+The pools are of one kind of accelerator, each with copies of a layout of its own: that of all pairs which keeps the
+limits and is the quickest from question to answer at the load (`steady.apart`).
+
+Source   Patel et al. 2023 (Splitwise, arXiv 2311.18677); Zhong et al. 2024 (DistServe, arXiv 2401.09670)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf
+from typing import NamedTuple
+
+from txcalc.errors import Fault, InputError
+from txcalc.planning.deployment import Choice, Deployment
+from txcalc.planning.layout import Group, Layout
+from txcalc.planning.roofline import Figure, seconds
+from txcalc.planning.serving import NODE, Limits
+from txcalc.planning.steady import Overload, Steady, apart
+from txcalc.planning.timing import Request, Timer
+
+SPLITS = 16  # that are tried at most
+LAYOUTS = 12  # of each pool that are tried with each other
+
+
+class Pools(NamedTuple):
+    """Two pools with their layouts.
+
+    handed    bytes of a prompt's cache, and the seconds of their way from rank to rank, all ranks at once
+    prompt    a prompt alone, without its transfer; step: a decode step of all sequences at the full context
+    steady    of all accelerators
+    answer    tokens of one
+    """
+
+    prefill: Choice
+    decode: Choice
+    handed: int
+    transfer: float
+    prompt: Figure
+    step: Figure
+    steady: Steady | Overload
+    answer: int
+
+    @property
+    def gpus(self) -> int:
+        return self.prefill.layout.gpus + self.decode.layout.gpus
+
+    @property
+    def rate(self) -> float:
+        """Requests a second that are answered."""
+        return self.steady.rate if isinstance(self.steady, Steady) else self.steady.most
+
+    @property
+    def served(self) -> float:
+        """Tokens of answers a second and GPU, those of both pools."""
+        return self.rate * self.answer / self.gpus
+
+    def met(self, limits: Limits) -> bool:
+        return isinstance(self.steady, Steady) and limits.kept(self.steady)
+
+
+def pools(
+    deployment: Deployment,
+    asked: Request,
+    context: int,
+    concurrency: int,
+    counts: list[int],
+    prefill: int | None = None,
+    limits: Limits | None = None,
+) -> Pools:
+    """The best two pools of the first count of accelerators on which they keep the limits, or else of the first on
+    which they fit; `prefill` of them for prompts; None: however many are best.
+
+    Errors: `InputError` for a model that does not decode, an answer of one token, pools that are none or do not fit.
+    """
+    if deployment.model.kind in ("encoder", "vision") or asked.answer == 1:
+        raise InputError("--disaggregate", [f"{deployment.model.name} decodes nothing here: there is one pool"])
+    counts = [gpus for gpus in counts if gpus >= 2]
+    if not counts or not 1 <= (prefill or 1) < counts[0]:
+        expected = "fewer than all of the GPUs, which leaves some for decoding, or auto"
+        raise InputError("--disaggregate", [Fault("--disaggregate", prefill or "auto", expected, "--gpu NAME:16")])
+    timer, kept, first = Timer(deployment, asked, context), limits or Limits(), None
+    for gpus in counts:
+        best = _best(timer, concurrency, gpus, prefill, kept)
+        first = first or best
+        if best and best.met(kept):
+            return best
+    if first is None:
+        raise InputError("--disaggregate", ["both pools hold all weights, and no two of them fit"])
+    return first
+
+
+def _best(timer: Timer, concurrency: int, gpus: int, prefill: int | None, limits: Limits) -> Pools | None:
+    """The pools of one number; None: none fit."""
+    step = max(1, gpus // SPLITS)
+    splits = [prefill] if prefill else list(range(step, gpus, step))
+    found = [one for split in splits for one in _pairs(timer, concurrency, gpus - split, split)]
+
+    def rank(one: Pools) -> tuple[bool, float]:
+        return not one.met(limits), one.steady.e2e if isinstance(one.steady, Steady) else inf
+
+    return min(found, key=rank, default=None)
+
+
+def _pairs(timer: Timer, concurrency: int, decoders: int, fillers: int) -> Iterator[Pools]:
+    longest = timer.asked.traffic.prompts.high if timer.asked.traffic else timer.asked.prompt
+    first = sorted(_fitting(timer, fillers, longest, 1), key=lambda one: timer.prompt(one.layout).achievable)
+    second = _fitting(timer, decoders, timer.context, concurrency)
+    for one in first[:LAYOUTS]:
+        for two in second[:LAYOUTS]:
+            yield _pair(timer, one, two, concurrency)
+
+
+def _fitting(timer: Timer, gpus: int, context: int, concurrency: int) -> list[Choice]:
+    """Layouts on which so many sequences fit, at least one of each copy, and that can be timed: pipelines only where
+    nothing else does."""
+    held = timer.deployment
+    found: list[Choice] = []
+    for layout in sorted(held.layouts(gpus), key=lambda one: one.pp):
+        if found and layout.pp > found[0].layout.pp:
+            break
+        number = max(concurrency, layout.dp)
+        if timer.known(layout) and held.fits(layout, context, number):
+            most = held.max_concurrency(layout, context)
+            found.append(Choice(layout, held.fullest(layout, context, number), most))
+    return found
+
+
+def _pair(timer: Timer, one: Choice, two: Choice, concurrency: int) -> Pools:
+    asked, held = timer.asked, timer.deployment
+    (alone,) = held.ranks(Layout())
+    handed = alone.caches(asked.prompt).algorithmic
+    transfer = _transfer(held, one.layout, two.layout, asked.prompt)
+    clients = None if asked.rate is not None else float(concurrency)
+    prefill = timer.demand(one.layout)
+    decode = timer.demand(two.layout, concurrency) if clients else timer.demand(two.layout)
+    copies = one.layout.dp, two.layout.dp
+    steady = apart(prefill, decode, copies, transfer, clients, asked.rate or 0.0, float(two.max_concurrency))
+    step = timer.step(two.layout, concurrency)
+    return Pools(one, two, handed, transfer, timer.prompt(one.layout), step, steady, asked.answer)
+
+
+def _transfer(held: Deployment, one: Layout, two: Layout, prompt: int) -> float:
+    """Seconds in which every rank has sent or received its part of a prompt's cache."""
+    most = max(rank.caches(prompt).algorithmic for layout in (one, two) for rank in held.ranks(layout))
+    node = held.accelerator.node or NODE
+    pair = Group(2, 2 if one.gpus + two.gpus <= node else 1)
+    return seconds(held.accelerator, pair, "send", float(most))

@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
+import subprocess
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -171,3 +174,29 @@ def test_what_is_refused(argv: tuple[str, ...], message: str) -> None:
     result = run(*argv)
     assert result.exit_code == 2 and not result.stdout
     assert message in result.stderr
+
+
+@pytest.mark.parametrize("name", ["gpt2", "deepseek-v3", "whisper-large-v3", "gemma-3-27b", "jamba-v0.1"])
+def test_a_whole_model_is_a_latex_document_within_its_margins(name: str, tmp_path: Path) -> None:
+    """Compiled by a real TeX, where there is one: no error, and no line that is wider than the page."""
+    result = CliRunner().invoke(app, ["formula", name, "--latex"])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith(r"\documentclass")
+    total = next(row for row in result.stdout.splitlines() if row.startswith(r"\texttt{total}"))
+    assert f"{load(name).params:,}".replace(",", "{,}") in total
+    compiler = shutil.which("pdflatex")
+    if compiler is None:
+        pytest.skip("no pdflatex here to compile it (apt-get install texlive-latex-base)")
+    (tmp_path / "model.tex").write_text(result.stdout)
+    command = [compiler, "-interaction=nonstopmode", "-halt-on-error", "model.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert (tmp_path / "model.pdf").is_file()
+    assert "Overfull" not in (tmp_path / "model.log").read_text(errors="replace")
+
+
+@pytest.mark.parametrize("argv", [["--latex"], ["gpt2", "--latex", "--json"], ["gpt2", "--latex", "--layout", "tp=2"]])
+def test_a_document_is_of_one_model_alone(argv: list[str]) -> None:
+    result = CliRunner().invoke(app, ["formula", *argv])
+    assert result.exit_code == 2
+    assert "--latex is a document of one model" in result.stderr

@@ -301,6 +301,7 @@ def test_a_broken_file_is_one_message(text: str, tmp_path: Path) -> None:
         ("m4 pro", "m4-pro"),
         ("H200", "h200"),
         ("v100", "v100-sxm-32gb"),
+        ("p100", "p100-sxm-16gb"),
     ],
 )
 def test_names_that_people_use(text: str, name: str) -> None:

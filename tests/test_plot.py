@@ -477,3 +477,39 @@ def test_ticks_are_few_and_within(unit: str, log: int, values: list[int], most: 
 )
 def test_ticks_are_written_as_people_read_them(unit: str, value: Any, text: str) -> None:
     assert Axis("", unit).write(value) == text
+
+
+def test_show_draws_its_parts_and_their_share_over_the_length() -> None:
+    model = load("deepseek-v3")
+    ledger = model.ledger(tokens=2048)
+    params, flops, over = plot.show(model, ledger, "dense").panels
+    assert dict(zip(params.series[0].xs, params.series[0].ys, strict=True)) == {
+        kind.replace("_", " "): value for kind, value in ledger.by_kind("params").items()
+    }
+    assert sum(flops.series[0].ys) == ledger.total("flops")
+    assert over.kind == "stack"
+    at = over.series[0].xs.index(2048)
+    assert sum(line.ys[at] for line in over.series) * 2048 == ledger.total("flops")
+    assert over.series[0].xs[-1] == model.context
+    masked = plot.show(model, ledger, "masked").panels[1].series[0]
+    assert sum(masked.ys) == ledger.total("flops_masked") < ledger.total("flops")
+    assert len(plot.show(load("vit-b"), load("vit-b").ledger(), "dense").panels) == 2
+    assert len(plot.show(load("t5-small"), load("t5-small").ledger(), "dense").panels) == 2
+
+
+def test_a_sweep_by_kind_is_a_stack_for_every_model() -> None:
+    pytest.importorskip("numpy")
+    from txcalc.render.sweep import report
+    from txcalc.sweep import Sweep, parse_axis
+
+    grids = [Sweep(load(name), [parse_axis("D=768:3072:2x")], ["params"]) for name in ("gpt2", "mixtral-8x7b")]
+    kinds = tuple(dict.fromkeys(kind for grid in grids for kind in grid.by_kind()))
+    for grid in grids:
+        grid.quantities = kinds
+    one, two = plot.sweep(report(*grids).data).panels
+    assert (one.kind, two.kind) == ("stack", "stack")
+    assert [line.label for line in one.series] == ["embedding", "attention", "feed forward", "norm"]
+    assert {line.label: line.of for line in one.series}["norm"] == {line.label: line.of for line in two.series}["norm"]
+    for panel, name in ((one, "gpt2"), (two, "mixtral-8x7b")):
+        for i, width in enumerate(panel.series[0].xs):
+            assert sum(line.ys[i] for line in panel.series) == load(name, {"D": width}).params

@@ -474,3 +474,31 @@ def test_pictures(tmp_path: Path) -> None:
     out = run(*argv, "--tokens", "2k", "--global-batch", "16", "--plot", "-")[1]
     lines = out[out.index("The pipeline, 1f1b") :].splitlines()
     assert lines[1].startswith("0  F") and lines[4].startswith("3  ·") and "F forward, B backward" in lines[5]
+
+
+# Vaswani et al. 2017 (arXiv 1706.03762), section 5.2 and table 2: eight P100, 25,000 target tokens a step.
+ATTENTION_IS_ALL = [
+    ("transformer-base", "2.5B", 0.4, 12 / 24),  # 100,000 steps
+    ("transformer-big", "7.5B", 1.0, 3.5),  # 300,000 steps
+]
+
+
+@pytest.mark.parametrize(("name", "tokens", "step", "days"), ATTENTION_IS_ALL)
+def test_attention_is_all_you_need_takes_12_hours_on_8_p100(name: str, tokens: str, step: float, days: float) -> None:
+    """The paper's steps and days, in fp32. A third either way: the lengths of its sentences are not known (25 tokens
+    are taken), and kernels of 2017 are not those that the shares of the peaks were measured with."""
+    argv = ["train", name, "--gpu", "p100:8", "--tokens", "25", "--global-batch", "1000", "--train-tokens", tokens]
+    code, out, err = run(*argv, "--products", "fp32", "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert found["step_s"]["floor"] < step
+    assert 2 / 3 < found["step_s"]["achievable"] / step < 3 / 2
+    assert 2 / 3 < found["run"]["days"] / days < 3 / 2
+    assert found["run"]["gpu_hours"] == pytest.approx(8 * 24 * found["run"]["days"])
+
+
+@pytest.mark.parametrize("card", ["v100:8", "p100:8"])
+def test_old_cards_train_end_to_end(card: str) -> None:
+    code, out, err = run("train", "gpt2", "--gpu", card, "--train-tokens", "10B", "--json")
+    assert code == 0, err
+    assert json.loads(out)["run"]["days"] > 0

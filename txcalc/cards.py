@@ -21,7 +21,7 @@ SHORT = {
     "v100": "v100-sxm-32gb",
     "v100-16gb": "v100-sxm-16gb",
     "v100-32gb": "v100-sxm-32gb",
-    "p100": "p100-pcie-16gb",
+    "p100": "p100-sxm-16gb",
     "a6000": "rtx-a6000",
     "6000-ada": "rtx-6000-ada",
     "pro-6000": "rtx-pro-6000",

@@ -35,6 +35,10 @@ def formula(
     logits: o.Logits = "all",
     mla: o.Mla = "expanded",
     layout: o.Layout = None,
+    document: Annotated[
+        bool,
+        typer.Option("--latex", help="A LaTeX document of its own, ready to compile (--format latex: tables for one)."),
+    ] = False,
     format_: o.Format = "table",
     json_: o.Json = False,
 ) -> None:
@@ -42,14 +46,19 @@ def formula(
 
     Example: txcalc formula llama-3.1-8b layers.0.attention --tokens 2k
     """
+    import sys
+
     from txcalc import load
     from txcalc.algebra import derivations, formulas, textbook_letters
     from txcalc.cli.output import emit
     from txcalc.planning.layout import parse_layout
+    from txcalc.render.formula import document as latex
     from txcalc.render.formula import generic, report
 
     chosen = o.chosen(format_, json_)
     spread = None if layout is None else parse_layout(layout)
+    if document and (source is None or spread or chosen != "table"):
+        raise InputError("options", ["--latex is a document of one model: without --layout and another --format"])
     if source is None:
         if spread:
             raise InputError("options", ["--layout is of a model: name one"])
@@ -57,4 +66,7 @@ def formula(
     model = load(source, o.changes(set_), ignore=ignore or ())
     ledger = model.ledger(batch, tokens, past, source_length, logits=logits, mla=mla)
     rows, letters = formulas(model, ledger.work, part, spread)
+    if document:
+        sys.stdout.write(latex(model, ledger, rows, letters, part, attention))
+        return None
     emit(report(model, ledger, rows, letters, part, attention, chosen, spread), chosen)

@@ -67,6 +67,7 @@ def show(
     ] = None,
     format_: o.Format = "table",
     json_: o.Json = False,
+    plot: o.Plot = None,
 ) -> None:
     """What a model costs: parameters, FLOPs, cache and memory. And how wrong the rules of thumb are.
 
@@ -74,6 +75,7 @@ def show(
     """
     from txcalc import load
     from txcalc.cli.output import emit
+    from txcalc.errors import InputError
 
     if via:
         others = {
@@ -83,6 +85,7 @@ def show(
             "--weights": bool(weights),
             "--headers": headers,
             "--as": bool(as_),
+            "--plot": bool(plot),
         }
         others |= {"--attention": attention != "dense", "--logits": logits != "all", "--mla": mla != "expanded"}
         return emit(_via(source, batch, tokens, source_length, dtype, others), o.chosen(format_, json_))
@@ -91,7 +94,11 @@ def show(
     from txcalc.sources import lone_checkpoint
 
     lone = None if set_ or as_ or ignore else lone_checkpoint(source)
+    chosen = o.chosen(format_, json_)
+    place = o.plotted(plot, chosen)
     if lone:
+        if place:
+            raise InputError("--plot", [f"draws a model's parts, and {source} holds tensors alone"])
         from txcalc.render import checkpoint
 
         return emit(checkpoint.report(lone), o.chosen(format_, json_))
@@ -106,7 +113,7 @@ def show(
         from txcalc.render.conventions import beside
 
         found = beside(found, list(_counted(as_, model, ledger, kept, attention)), ledger)
-    emit(found, o.chosen(format_, json_))
+    emit(found, chosen, place, lambda plots: plots.show(model, ledger, attention))
 
 
 def _counted(asked: Sequence[str], model: Model, ledger: Ledger, kept: Ledger, attention: str) -> Iterator[Convention]:

@@ -13,7 +13,7 @@ from txcalc.model import Model
 from txcalc.notation import LATEX, TEXT, Expression, Style, in_order, tidy, write
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
-from txcalc.render.report import Cell, Report, Table, cell
+from txcalc.render.report import Cell, Report, Table, cell, latex_text
 from txcalc.render.show import convention, workload
 from txcalc.render.summary import summary
 
@@ -56,12 +56,7 @@ def report(
         "letters": _legend_data(_used(rows, letters)),
         "rows": [_data(row, letters) for row in rows],
     }
-    found = {quantity: [row for row in rows if row.quantity == quantity] for quantity in TITLES}
-    del found["flops_masked" if attention == "dense" else "flops"]
-    _drop(found, "active", "params")
-    _drop(found, SAVED_SCORES, "saved")
-    depth = None if path else 3 if model.has_encoder_apart else 2
-    shown = {quantity: _shown(each, depth) for quantity, each in found.items()}
+    shown = _selected(model, rows, path, attention)
     tables = [_table(TITLES[quantity], each, letters, format_) for quantity, each in shown.items() if each]
     tables.append(_legend(_used([row for each in shown.values() for row in each], letters), format_))
     header = [*summary(model), said, convention(model, ledger, attention)]
@@ -70,6 +65,54 @@ def report(
         header.append(f"of one rank of {layout}")
         notes += Sharding(model).notes(layout)
     return Report(data, tables, header, notes)
+
+
+def _selected(model: Model, rows: list[Formula], path: str, attention: str) -> dict[str, list[Formula]]:
+    """The rows that are shown, by quantity: of a whole model down to the branches of a layer."""
+    found = {quantity: [row for row in rows if row.quantity == quantity] for quantity in TITLES}
+    del found["flops_masked" if attention == "dense" else "flops"]
+    _drop(found, "active", "params")
+    _drop(found, SAVED_SCORES, "saved")
+    depth = None if path else 3 if model.has_encoder_apart else 2
+    return {quantity: _shown(each, depth) for quantity, each in found.items()}
+
+
+PREAMBLE = r"""\documentclass[a4paper]{article}
+\usepackage{amsmath}
+\usepackage{longtable}
+\usepackage[margin=25mm]{geometry}
+\setlength{\parindent}{0pt}
+\setlength{\parskip}{4pt}
+\relpenalty=100 \binoppenalty=300 % formulas may break after any sign
+\emergencystretch=4em
+\begin{document}
+"""
+
+
+def document(model: Model, ledger: Ledger, rows: list[Formula], letters: Letters, path: str, attention: str) -> str:
+    """The same as a LaTeX document that compiles by itself, with no package beyond LaTeX's own: a formula a paragraph,
+    in letters, with the model's numbers, and its value."""
+    shown = _selected(model, rows, path, attention)
+    said = [*summary(model), convention(model, ledger, attention)]
+    lines = [PREAMBLE, rf"\section*{{{latex_text(model.name)}}}", *(rf"{latex_text(line)}\par" for line in said)]
+    for quantity, each in shown.items():
+        lines += [rf"\subsection*{{{latex_text(TITLES[quantity])}}}"] if each else []
+        for row in each:
+            copies = rf" ($\times\,{write(tidy(row.copies), LATEX)} = {row.number}$)" if row.number != 1 else ""
+            # A line breaks within parentheses, but not within `\left( … \right)`.
+            formula, numbers = (
+                text.replace(r"\left(", "(").replace(r"\right)", ")")
+                for text in (write(tidy(row.expression), LATEX), _with_numbers(row, letters, LATEX))
+            )
+            value = f"{row.value:,}".replace(",", "{,}") if isinstance(row.value, int) else str(row.value)
+            steps = list(dict.fromkeys((formula.strip(), numbers.strip(), value)))
+            name = latex_text(row.path or "total").replace(".", r".\allowbreak{}")
+            lines.append(rf"\texttt{{{name}}}{copies}: ${' $ $= '.join(steps)}$\par")
+    lines += [r"\subsection*{Letters}", r"\begin{longtable}{lp{9cm}r}"]
+    for letter in _used([row for each in shown.values() for row in each], letters):
+        value = f"{letter.value:,}" if isinstance(letter.value, int) else str(letter.value)
+        lines.append(rf"${write(tidy(letter.symbol), LATEX)}$ & {latex_text(letter.meaning)} & {value} \\")
+    return "\n".join([*lines, r"\end{longtable}", r"\end{document}", ""])
 
 
 def generic(found: list[Derivation], letters: Letters, format_: str) -> Report:

@@ -11,7 +11,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from txcalc.errors import InputError
-from txcalc.ledger import KINDS, walk
+from txcalc.ledger import KINDS, Ledger, walk
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
 from txcalc.parts.part import Workload
@@ -19,7 +19,7 @@ from txcalc.planning.crossover import RULES, Crossover, Lengths
 from txcalc.planning.deployment import Plan
 from txcalc.planning.roofline import Pace, peak
 from txcalc.planning.serving import Serving
-from txcalc.render.compare import Question
+from txcalc.render.compare import USUAL, Question
 from txcalc.render.compare import rows as compare_rows
 from txcalc.render.deploy import SIGNS
 from txcalc.render.kv import rows as kv_rows
@@ -201,6 +201,34 @@ def kv(
     x, y = Axis("context (tokens)", "tokens", 2), Axis("bytes of the whole batch", "bytes", 2)
     said = "exact bytes; dense: if every attention layer kept every token"
     return Picture(f"{model.name}: what the cache holds", said, [Panel("", x, y, series, marks)])
+
+
+def show(model: Model, ledger: Ledger, attention: str) -> Picture:
+    """A model's parts as bars: parameters and FLOPs by kind of part; and the FLOPs of a token over the length of a
+    prefill, kind upon kind, where the encoder has no length of its own."""
+    quantity = "flops_masked" if attention == "masked" else "flops"
+    panels = []
+    for what, name, axis in (
+        ("params", "parameters", "parameters, each once"),
+        (quantity, "FLOPs", f"FLOPs of a forward pass, {attention} attention"),
+    ):
+        parts = ledger.by_kind(what)
+        bars = Series(name, [kind.replace("_", " ") for kind in parts], list(parts.values()))
+        panels.append(Panel("", Axis(""), Axis(axis), [bars], kind="bars"))
+    if not model.fixed_length and not model.has_encoder_apart:
+        longest = max(ledger.work.tokens, min(model.context or USUAL[-1], MAX_TOKENS))
+        xs = between(min(USUAL[0], longest), longest, [ledger.work.tokens])
+        prefill = ledger.work._replace(batch=1, past=0, decoding=False)
+        at = [walk(model.root, prefill._replace(tokens=n)).by_kind(quantity) for n in xs]
+        layers: list[Series] = []
+        for kind in [kind for kind in KINDS if any(kind in each for each in at)]:
+            ys = [Fraction(each.get(kind, 0), n) for each, n in zip(at, xs, strict=True)]
+            layers.append(Series(kind.replace("_", " "), xs, ys, len(layers)))
+        x, y = Axis("length of a prefill (tokens)", "tokens", 2), Axis("FLOPs per token")
+        panels.append(Panel(f"FLOPs per token, {attention} attention", x, y, layers, kind="stack"))
+    words = [f"batch {ledger.work.batch:,}", f"tokens {ledger.work.tokens:,}", f"past {ledger.work.past:,}"]
+    logits, mla = "last" if ledger.work.last_logits else "all", "absorbed" if ledger.work.absorbed else "expanded"
+    return Picture(model.name, _convention([model], ", ".join(words), logits, mla), panels)
 
 
 def compare(models: Sequence[Model], asked: Question) -> Picture:

@@ -154,6 +154,11 @@ _LATEX = str.maketrans(
 )
 
 
+def latex_text(text: str) -> str:
+    """Plain text as LaTeX writes it."""
+    return text.translate(_LATEX)
+
+
 def as_latex(report: Report) -> str:
     """A tabular for every table; a cell that is mathematics already (`$…$`) stays as it is."""
     blocks = []

@@ -35,7 +35,8 @@ PACKAGE = Path(txcalc.__file__).parent
 # From the top of the house down: a module imports its own room and those above it.
 ROOMS = (
     "errors", "frames", "num", "symbols", "notation", "units", "curves", "parts", "ledger", "checkpoint", "model",
-    "sources", "cards", "hardware", "planning", "algebra", "sweep", "reference", "verify", "render", "cli",
+    "sources", "cards", "hardware", "planning", "algebra", "sweep", "program", "explorer", "reference", "verify",
+    "render", "cli",
 )  # fmt: skip
 OUTSIDE = {
     "fvcore": {"verify"},

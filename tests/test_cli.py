@@ -68,8 +68,8 @@ def test_every_command_has_a_help_with_an_example(command: str) -> None:
     assert [param.name for param in options if not param.help] == []
 
 
-# trace's and prove's examples are about files of the user's; verify's and calibrate's take seconds, and have their own.
-APART = ("verify", "prove", "calibrate", "trace")
+# trace's and prove's examples are about files of the user's, report's writes one; verify's and calibrate's take seconds.
+APART = ("verify", "prove", "calibrate", "trace", "report")
 
 
 @pytest.mark.parametrize("command", [name for name in NAMES if name not in APART])

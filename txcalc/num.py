@@ -1,8 +1,8 @@
-"""The numbers of a formula: ints, SymPy expressions or NumPy arrays, told apart here and nowhere else.
+"""The numbers of a formula: ints, SymPy expressions, NumPy arrays or recorded ones, told apart here and nowhere else.
 
-A formula uses `+ - *` and the helpers below. SymPy and NumPy are looked at only if the caller has already imported
-them: you cannot hold a symbol without SymPy being loaded. Whole numbers stay whole: what cannot be divided exactly
-is refused, never rounded.
+A formula uses `+ - *` and the helpers below. SymPy, NumPy and `program` are looked at only if the caller has already
+imported them: you cannot hold a symbol without SymPy being loaded. Whole numbers stay whole: what cannot be divided
+exactly is refused, never rounded.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 
 class Num(Protocol):
-    """An int, a `sympy.Expr` or a `numpy.ndarray`: whatever adds, subtracts and multiplies."""
+    """An int, a `sympy.Expr`, a `numpy.ndarray` or a `program.Recorded`: whatever adds, subtracts and multiplies."""
 
     def __add__(self, other: Any, /) -> Any: ...
     def __radd__(self, other: Any, /) -> Any: ...
@@ -42,7 +42,16 @@ def _kind(*numbers: Any) -> str:
         return "symbol"
     if all(type(n) in (int, float) or type(n).__name__ == "Fraction" for n in numbers):
         return "real"
+    if all(type(n) is int or _tape(n) for n in numbers):
+        return "recorded"
     raise TypeError(f"not a number a formula can use: {[type(n).__name__ for n in numbers]}")
+
+
+def _tape(*numbers: Any) -> Any:
+    """Where the first recorded number notes what is done with it; None where there is none."""
+    program = sys.modules.get("txcalc.program")
+    found = program.recorded(*numbers) if program else None
+    return found.tape if found is not None else None
 
 
 def usable(number: object) -> bool:
@@ -90,6 +99,8 @@ def minimum(a: Any, b: Any) -> Any:
         return sys.modules["sympy"].Min(a, b)
     if kind == "array":
         return sys.modules["numpy"].minimum(a, b)
+    if kind == "recorded":
+        return _tape(a, b).step("min", a, b)
     return a if a <= b else b
 
 
@@ -99,10 +110,13 @@ def maximum(a: Any, b: Any) -> Any:
 
 
 def exact_div(a: Any, b: Any) -> Any:
-    """a / b where b divides a; anything else is an error, not a rounding (symbols: the fraction itself)."""
+    """a / b where b divides a; anything else is an error, not a rounding (symbols: the fraction itself; recorded
+    numbers: an error when they are run)."""
     kind = _kind(a, b)
     if kind == "symbol":
         return a * (sys.modules["sympy"].Integer(1) / b)
+    if kind == "recorded":
+        return _tape(a, b).step("/", a, b)
     numpy = sys.modules.get("numpy")
     floats = numpy is not None and kind == "array" and numpy.result_type(a, b) == numpy.float64
     quotient = sys.modules["numpy"].rint(a / b) if floats else a // b  # rint: ten times faster, and as whole
@@ -135,11 +149,16 @@ def ceil_div(a: Any, b: Any) -> Any:
     if kind == "symbol":
         sympy = sys.modules["sympy"]
         return sympy.ceiling(a * (sympy.Integer(1) / b))
+    if kind == "recorded":
+        return _tape(a, b).step("ceil", a, b)
     return -(-a // b)
 
 
 def divides(a: Any, b: Any) -> bool:
-    """False where a is known not to divide b, for ints or in any element of arrays; symbols pass."""
+    """False where a is known not to divide b, for ints or in any element of arrays; symbols pass, recorded numbers
+    note it as a condition."""
+    if tape := _tape(a, b):
+        tape.require("|", a, b)
     if not _known(a, b):
         return True
     try:
@@ -150,7 +169,10 @@ def divides(a: Any, b: Any) -> bool:
 
 
 def exceeds(a: Any, b: Any) -> bool:
-    """True where a is known to be larger than b, for ints or in any element of arrays; symbols pass."""
+    """True where a is known to be larger than b, for ints or in any element of arrays; symbols pass, recorded numbers
+    note as a condition that it is not."""
+    if tape := _tape(a, b):
+        tape.require("<=", a, b)
     return _known(a, b) and _anywhere(a > b)
 
 

@@ -25,6 +25,7 @@ from txcalc.errors import TxcalcError
 NAMES = (
     "show", "compare", "formula", "crossover", "kv", "presets", "sweep", "export", "diff", "deploy", "fit", "design",
     "train", "scale", "entropy", "verify", "prove", "calibrate", "trace",
+    "report",
 )  # fmt: skip
 
 

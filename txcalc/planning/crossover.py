@@ -81,15 +81,20 @@ def lengths(model: Model, source: int | None = None, logits: str = "all", mla: s
     if model.fixed_length:
         raise InputError(model.name, [f"always has {start.tokens:,} positions: no length at which a cost overtakes"])
     coupled = model.workload(1, 2, 0, source, logits=logits, mla=mla).source == 2 and source is None
+    windows, chunks = ends(model)
+    if chunks and len({*windows}) > 1:
+        raise InputError(model.name, [f"mixes chunks of attention with windows of other lengths: {sorted({*windows})}"])
+    return Lengths(model, start, coupled, tuple(sorted({*windows})), next(iter(chunks), None))
+
+
+def ends(model: Model) -> tuple[list[Any], list[Any]]:
+    """The lengths at which a cost's polynomial changes, and those of them that are chunks, side by side."""
     spans = [leaf.span for leaf in leaves_of(model.root) if isinstance(leaf, SoftmaxCore | LatentCore)]
-    windows = {span.window for span in spans if isinstance(span, Windowed | Around)}
-    windows |= {span.top_k for span in spans if isinstance(span, Selected)}  # below it a query selects all
+    windows = [span.window for span in spans if isinstance(span, Windowed | Around)]
+    windows += [span.top_k for span in spans if isinstance(span, Selected)]  # below it a query selects all
     tables = [leaf for leaf in leaves_of(model.root) if isinstance(leaf, DisentangledCore) and leaf.clipped]
-    windows |= {leaf.reach for leaf in tables}  # below it a length has fewer distances than the table
-    chunks = {span.window for span in spans if isinstance(span, Chunks)}
-    if chunks and len(windows) > 1:
-        raise InputError(model.name, [f"mixes chunks of attention with windows of other lengths: {sorted(windows)}"])
-    return Lengths(model, start, coupled, tuple(sorted(windows)), next(iter(chunks), None))
+    windows += [leaf.reach for leaf in tables]  # below it a length has fewer distances than the table
+    return windows, [span.window for span in spans if isinstance(span, Chunks)]
 
 
 class Crossover(NamedTuple):

@@ -177,15 +177,19 @@ def _plus(one: Size, other: Size) -> Size:
 
 
 def units(model: Model) -> list[Unit]:
-    """The structures of a model: its frame and each kind of its layers, or the whole where these are not apart."""
+    """The structures of a model, each once."""
+    return list({unit.key: unit for unit in pieces(model)}.values())
+
+
+def pieces(model: Model) -> list[Unit]:
+    """A model's frame and each kind of its layers, or the whole where these are not apart."""
     stacks = model.spec["stacks"]
     if len(stacks) > 1 or not _apart(stacks[""]):
         return [_unit("whole", {half: _thin(stack) for half, stack in stacks.items()}, model)]
     stack = stacks[""]
     frame = _unit("frame", {"": _framed(stack)}, model) if stack["vocab_size"] is not None else None
     layers = [_unit(f"layer {name}", {"": _bare(stack, name)}, model) for name in stack["layer"]]
-    unique = {unit.key: unit for unit in layers}
-    return [*([frame] if frame else []), *unique.values()]
+    return [*([frame] if frame else []), *layers]
 
 
 def _apart(stack: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from txcalc.errors import InputError, UnknownName
 from txcalc.model import MIXERS
-from txcalc.num import exact_div
+from txcalc.num import ceil_div, exact_div
 from txcalc.symbols import BY_LETTER
 
 MAX_SIZE = 10**9
@@ -434,7 +434,7 @@ STACK: dict[str, dict[str, Field]] = {
         "d_inner": Field(size, lambda at: 2 * at[""]["d_model"], "channels"),
         "d_state": Field(size, 16, "states of a channel"),
         "d_conv": Field(size, 4, "taps of the short convolution"),
-        "dt_rank": Field(size, lambda at: -(-at[""]["d_model"] // 16), "rank of the step size"),
+        "dt_rank": Field(size, lambda at: ceil_div(at[""]["d_model"], 16), "rank of the step size"),
         "bias": Field(flag, False, "biases on the outer projections"),
         "conv_bias": Field(flag, True, "bias of the convolution"),
         "norms": Field(flag, False, "RMSNorms on the step size, B and C"),

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from txcalc.num import exceeds
+
 
 class Unsound(Exception):
     """A rule asked for a key that is faulty, or that follows from one that is."""
@@ -46,4 +48,4 @@ def every(section: str, stack: Tables) -> list[Tables]:
 
 def unequal(a: Any, b: Any) -> bool:
     """Whether two numbers are known to differ."""
-    return type(a) is type(b) is int and a != b
+    return exceeds(a, b) or exceeds(b, a)

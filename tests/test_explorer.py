@@ -1,0 +1,199 @@
+"""The fourth reading: programs of recorded numbers give the library's own, at any sizes, and refuse what it refuses."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import txcalc
+from txcalc.explorer import Explorer, explore
+from txcalc.num import ceil_div, divides, exact_div, exceeds, maximum, minimum, triangle
+from txcalc.planning import theorems
+from txcalc.program import Program, Recorded, Refused, Tape, written
+
+# One model of each kind of structure that a page is tried with.
+KINDS = {
+    "dense": "gpt2",
+    "GQA": "llama-3.1-8b",
+    "MLA": "deepseek-v3",
+    "window": "gemma-3-27b",
+    "experts": "mixtral-8x7b",
+    "hybrid": "jamba-v0.1",
+    "encoder–decoder": "t5-small",
+    "audio": "whisper-large-v3",
+    "vision": "vit-b",
+}
+
+
+def settings(explorer: Explorer, number: int, seed: int = 0) -> list[dict[str, int]]:
+    """Random values of some of the sliders: near the model's, far from them, and such as do not fit together."""
+    draw = random.Random(seed)
+    base = explorer.values()
+    found = []
+    for _ in range(number):
+        chosen = {}
+        for slider in explorer.sliders:
+            value = base[slider.letter]
+            near = (draw.randint(1, 2 * value), value, max(1, value // 2), 2 * value, 1 << draw.randint(0, 10))
+            if draw.random() < 0.5:
+                chosen[slider.letter] = draw.choice(near)
+        found.append(chosen)
+    return found
+
+
+def library(source: str, explorer: Explorer, values: dict[str, int]) -> dict[str, Any] | None:
+    """What the library says of the model at these values of sliders; None where it refuses them."""
+    try:
+        model = txcalc.load(source, explorer.changes(values))
+    except txcalc.InputError:
+        return None
+    work = {"B": "batch", "T": "tokens", "T_src": "source"}
+    lengths = {work[s.letter]: values.get(s.letter, s.value) for s in explorer.sliders if s.letter in work}
+    ledger = model.ledger(**lengths)
+    found: dict[str, Any] = {
+        name: ledger.total(name) for name in ("params", "active", "flops", "flops_masked", "saved")
+    }
+    found |= {f"flops {kind}": value for kind, value in ledger.by_kind("flops").items()}
+    found |= {f"params {kind}": value for kind, value in ledger.by_kind("params").items()}
+    found |= {"cache": ledger.total("cache"), "cache_growth": ledger.cache_terms.growth}
+    found["parts"] = [(entry.params, entry.flops, entry.cache) for entry in ledger]
+    found["proved"] = theorems.inherited(model, "params") is not None
+    return found
+
+
+def here(explorer: Explorer, chosen: dict[str, int]) -> dict[str, Any] | None:
+    """What its programs say."""
+    try:
+        values = explorer.values(chosen)
+        found: dict[str, Any] = {**explorer.totals.run(values)}
+        own = list(explorer.leaves.run(values).values())
+    except Refused:
+        return None
+    found["parts"] = [tuple(own[i : i + 3]) for i in range(0, len(own), 3)]
+    parts = {domain.part for domain in explorer.domains}
+    found["proved"] = bool(parts) and all(
+        any(holds(domain.program, values) for domain in explorer.domains if domain.part == part) for part in parts
+    )
+    return found
+
+
+def holds(program: Program, values: dict[str, int]) -> bool:
+    try:
+        program.run(values)
+    except Refused:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("source", KINDS.values(), ids=KINDS)
+def test_a_program_gives_what_the_library_gives(source: str) -> None:
+    explorer = explore(txcalc.load(source))
+    answered = proved = 0
+    for chosen in settings(explorer, 30):
+        mine, true = here(explorer, chosen), library(source, explorer, chosen)
+        assert (mine is None) == (true is None), chosen
+        if mine is None or true is None:
+            continue
+        assert {name: mine.get(name, 0) for name in true} == true, chosen
+        answered, proved = answered + 1, proved + mine["proved"]
+    assert answered > 10 and proved > 5
+
+
+@pytest.mark.slow
+def test_every_preset_has_an_explorer() -> None:
+    from txcalc.sources.presets import names
+
+    for name in names():
+        model = txcalc.load(name)
+        explorer = explore(model)
+        values = explorer.values()
+        assert explorer.totals.run(values)["params"] == model.params
+        assert {"D", "L"} <= {slider.symbol.letter for slider in explorer.sliders}, name
+        assert not explorer.fixed, name
+        assert explorer.domains, name
+
+
+def test_a_formula_that_is_tampered_with_differs() -> None:
+    explorer = explore(txcalc.load("llama-3.1-8b"))
+    results = {name: number + 1 for name, number in explorer.totals.results.items()}
+    spoilt = explorer.totals._replace(results=results).run(explorer.values())
+    assert spoilt["params"] != txcalc.load("llama-3.1-8b").params
+
+
+numbers = st.integers(1, 50)
+
+
+@given(numbers, numbers, numbers)
+def test_what_is_recorded_is_what_is_computed(a: int, b: int, c: int) -> None:
+    def formula(x: Any, y: Any, z: Any) -> Any:
+        both = x * y - 3 * z + 0 * x
+        return minimum(both, z) + maximum(x, 7) * ceil_div(both * both, z) + triangle(y) - exact_div(6 * x, 2) - (1 - z)
+
+    tape = Tape("xyz")
+    made = formula(*tape.letters.values())
+    program = Program(("x", "y", "z"), {"it": made})
+    assert program.run({"x": a, "y": b, "z": c}) == {"it": formula(a, b, c)}
+
+
+def test_a_division_that_leaves_a_rest_is_refused() -> None:
+    tape = Tape("xy")
+    x, y = tape.letters.values()
+    program = Program(("x", "y"), {"it": exact_div(x, y)})
+    assert program.run({"x": 6, "y": 3}) == {"it": 2}
+    with pytest.raises(Refused, match="4 does not divide 6"):
+        program.run({"x": 6, "y": 4})
+
+
+def test_what_formulas_ask_becomes_a_condition() -> None:
+    tape = Tape("xy")
+    x, y = tape.letters.values()
+    assert divides(y, x) and not exceeds(y, x)
+    assert [str(condition) for condition in tape.conditions] == ["y divides x", "y ≤ x"]
+    program = Program(("x", "y"), {"it": x * y}, tuple(tape.conditions))
+    assert program.run({"x": 6, "y": 3}) == {"it": 18}
+    with pytest.raises(Refused, match="y divides x does not hold: 4 and 6"):
+        program.run({"x": 6, "y": 4})
+
+
+def test_what_decides_on_structure_cannot_be_asked() -> None:
+    (x,) = Tape("x").letters.values()
+    for ask in (bool, int, lambda n: n > 3, lambda n: n == 3, range):
+        with pytest.raises(TypeError, match="cannot be asked"):
+            ask(x)
+
+
+def test_equal_steps_are_one() -> None:
+    x, y = Tape("xy").letters.values()
+    assert (x + y) * 2 is (x + y) * 2
+    assert x * 1 is x and x + 0 is x and x * 0 == 0
+    assert type(x - x) is int
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda x, y: x + x, "2·x"),
+        (lambda x, y: x * x * 3 * y, "3·x²·y"),
+        (lambda x, y: (x + y) * (x - 2), "(x + y)·(x − 2)"),
+        (lambda x, y: 2 - x - y, "2 − x − y"),
+        (lambda x, y: y * minimum(x, y - 1) * 4, "4·y·min(x, y − 1)"),
+        (lambda x, y: ceil_div(x * y, 8), "⌈x·y/8⌉"),
+        (lambda x, y: exact_div(x, y) * 2, "2·(x/y)"),
+        (lambda x, y: 2 * x - (x + x), "0"),
+        (lambda x, y: 128_256 * x, "128,256·x"),
+    ],
+)
+def test_a_formula_is_written(make: Any, text: str) -> None:
+    made = make(*Tape("xy").letters.values())
+    assert written(made) == text
+
+
+def test_javascript_names_what_is_used_twice() -> None:
+    x, y = Tape(["x", "d_h"]).letters.values()
+    both: Recorded = x * y
+    program = Program(("x", "d_h"), {"a": both * both, "b": minimum(both, 7), "c": exact_div(2 - (x - y), 1)})
+    assert program.javascript() == "($x,$d_h)=>{const a=$x*$d_h;return[a*a,M(a,7n),2n-($x-$d_h)]}"

@@ -1,0 +1,400 @@
+"""A model as programs of its sizes: what an explorer needs to vary it and still show the library's own numbers.
+
+A `Slider` is a letter and the keys of the description that it sets together. The description is resolved and assembled
+over recorded numbers (`program`), as a sweep does it over arrays; what cannot be asked of them (it decides on
+structure) is no slider. `Domain` says for which sizes the theorems hold that stand behind parameters and FLOPs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from txcalc.errors import InputError
+from txcalc.ledger import Entry, Ledger
+from txcalc.model import MIXERS, Model
+from txcalc.num import exact_div
+from txcalc.planning import theorems
+from txcalc.planning.crossover import ends
+from txcalc.planning.training import training_flops
+from txcalc.program import Condition, Program, Recorded, Tape, steps, written
+from txcalc.sources import spec
+from txcalc.sources.assemble import assemble
+from txcalc.sources.resolve import resolve
+from txcalc.symbols import BY_LETTER, TABLE, Symbol
+
+SECTIONS = ("", "attention", "latent", "feed_forward", "experts", *MIXERS, "channel_mix")
+# Letters that a description need not set: they are sliders too, which follow the others until they are moved.
+DERIVED = ("h_kv", "d_h", "F")
+WORK = ("B", "T", "T_src")
+TOTALS = ("params", "active", "flops", "flops_masked", "flops_other", "saved", "cache")
+BY_KIND = ("params", "flops", "flops_masked")
+
+
+class Slider(NamedTuple):
+    """A letter, the keys that it sets (none: of the workload), and its value; None: `follows` says which."""
+
+    letter: str
+    symbol: Symbol
+    keys: tuple[str, ...]
+    value: int | None
+
+
+class Part(NamedTuple):
+    """A leaf: the path of its first copy, its kind, how many a token passes, and its formulas in letters."""
+
+    path: str
+    kind: str
+    copies: str
+    formulas: Mapping[str, str]
+
+
+class Domain(NamedTuple):
+    """A theorem that holds for one part of a model (its frame, a kind of layer) at some of its sizes: those at which
+    `program`'s conditions hold."""
+
+    part: str
+    key: str
+    lengths: str
+    program: Program
+
+
+@dataclass(frozen=True)
+class Explorer:
+    """A model's programs, all over `letters`: `totals`, `leaves` (figures of `parts`), what it refuses (the totals'
+    conditions), the value of each slider that `follows`, and the theorems, or why there are none."""
+
+    model: Model
+    sliders: tuple[Slider, ...]
+    fixed: tuple[str, ...]
+    totals: Program
+    leaves: Program
+    parts: tuple[Part, ...]
+    follows: Mapping[str, Program]
+    domains: tuple[Domain, ...]
+    unproved: str
+
+    @property
+    def letters(self) -> tuple[str, ...]:
+        """Of the sliders, in their order."""
+        return tuple(slider.letter for slider in self.sliders)
+
+    def values(self, changes: Mapping[str, int] | None = None) -> dict[str, int]:
+        """Every letter's number, where some are changed."""
+        found = {s.letter: s.value for s in self.sliders} | dict(changes or {})
+        known = {letter: value for letter, value in found.items() if value is not None}
+        for letter in found.keys() - known.keys():
+            known[letter] = self.follows[letter].run(known)[letter]
+        return known
+
+    def changes(self, values: Mapping[str, int]) -> dict[str, Any]:
+        """What `load` takes to make the same model of these letters: keys of its description and their values."""
+        result: dict[str, Any] = {}
+        counts: dict[str, dict[str, int]] = {}
+        for slider in self.sliders:
+            for key in slider.keys if slider.letter in values else ():
+                half, layered, name = key.rpartition("layer:")
+                if layered:
+                    counts.setdefault(half, {})[name] = values[slider.letter]
+                else:
+                    result[key] = values[slider.letter]
+        for half, own in counts.items():
+            stack = self.model.spec["stacks"][half.rstrip(".")]
+            full = {name: own.get(name, len(at)) for name, at in stack["groups"]}
+            if all(full[name] == len(at) for name, at in stack["groups"]):
+                continue
+            result[f"{half}n_layers"] = sum(full.values())
+            result[f"{half}pattern"] = [f"{number}*{name}" for name, number in full.items()]
+        return result
+
+
+def explore(model: Model) -> Explorer:
+    """The explorer of a model. Sizes that decide on structure are `fixed`, and said."""
+    found = list(_sliders(model))
+    kept, fixed = [], []
+    for slider in found:
+        try:
+            _recorded(model, [slider])
+            kept.append(slider)
+        except (TypeError, InputError):
+            fixed.append(slider.letter)
+    tape, over = _recorded(model, kept, _work(model))
+    lengths: dict[str, Any] = {name: tape.letters[letter] for letter, name in _WORDS.items() if letter in tape.letters}
+    ledger = over.ledger(**lengths)
+    totals = dict(_totals(over, ledger))
+    leaves = {f"{q} {i}": getattr(entry, q) for i, entry in enumerate(ledger) for q in ("params", "flops", "cache")}
+    met = tuple(condition for condition in tape.conditions if _varies(condition))
+    moved = _used([*totals.values(), *leaves.values(), *(n for c in met for n in (c.a, c.b))])
+    sliders = [s for s in (*_work(model), *kept) if s.letter in moved]
+    fixed += [s.letter for s in kept if s.letter not in moved and s.value is not None]
+    letters = tuple(s.letter for s in sliders)
+    domains, unproved = _domains(model, over, sliders, letters)
+    return Explorer(
+        model,
+        tuple(sliders),
+        tuple(fixed),
+        Program(letters, totals, met),
+        Program(letters, leaves),
+        tuple(_part(entry) for entry in ledger),
+        {letter: Program(letters, {letter: rule}) for letter, rule in _followed(model, sliders).items()},
+        tuple(domains),
+        unproved,
+    )
+
+
+_WORDS = {"B": "batch", "T": "tokens", "T_src": "source"}
+
+
+def _work(model: Model) -> list[Slider]:
+    """The workload's sliders: no tokens where a picture's positions are the model's own."""
+    letters = ["B", *([] if model.fixed_length else ["T"])]
+    if model.has_encoder_apart and not (model.spec["stacks"]["encoder"]["vision"]):
+        letters.append("T_src")
+    values = model.workload(1, 2048 if model.context is None else min(model.context, 2048))
+    start = {"B": values.batch, "T": values.tokens, "T_src": values.source if model.kind == "audio" else None}
+    return [Slider(letter, BY_LETTER[letter], (), start[letter]) for letter in letters]
+
+
+def _totals(model: Model, ledger: Ledger) -> Iterator[tuple[str, Any]]:
+    for quantity in TOTALS:
+        yield quantity, ledger.total(quantity)
+    growth, constant, _ = ledger.cache_terms
+    windows, chunks = ends(model)
+    yield from ((f"end {i}", end) for i, end in enumerate(windows))
+    yield from ((f"chunk {i}", end) for i, end in enumerate(chunks))
+    yield from (("cache_growth", growth), ("cache_constant", constant), ("training", training_flops(ledger)))
+    for quantity in BY_KIND:
+        for kind, value in ledger.by_kind(quantity).items():
+            yield f"{quantity} {kind}", value
+    stacks = list(model.spec["stacks"].values())
+    counted = [sum(s["counts"].values()) if "counts" in s else s["n_layers"] for s in stacks]
+    yield from (
+        ("layers", sum(counted)),
+        ("width", stacks[-1]["d_model"]),
+        ("vocabulary", 0 if (rows := stacks[-1]["vocab_size"]) is None else rows),
+    )
+
+
+def _part(entry: Entry) -> Part:
+    formulas = {q: written(value) for q in ("params", "flops", "cache") if not _is(value := getattr(entry, q), 0)}
+    return Part(entry.path, entry.kind, written(entry.runs), formulas)
+
+
+# Sliders.
+
+
+def _sliders(model: Model) -> Iterator[Slider]:
+    """A slider for every size of the description that the table of letters has."""
+    raw = model.raw
+    for symbol in TABLE:
+        section, _, key = symbol.key.rpartition(".")
+        if not symbol.key or section not in SECTIONS:
+            continue
+        sections = ("attention", "latent") if section == "attention" else (section,)
+        found = [
+            (home, f"{home}{'.'.join(filter(None, (own, key)))}", value)
+            for home, table in _homes(raw)
+            for own in sections
+            if type(value := _at(table, own, key)) is int and value > 0 and key in spec.STACK[own]
+        ]
+        if symbol.letter == "L":
+            yield from _layers(model, symbol, found)
+        elif len({value for _, _, value in found}) == 1:
+            yield Slider(symbol.letter, symbol, tuple(path for _, path, _ in found), found[0][2])
+        elif found:
+            for home, path, value in found:
+                suffix = home.removeprefix("layer.").replace(".layer.", "_").strip(".").replace(".", "_")
+                yield Slider(f"{symbol.letter}_{_plain(suffix)}" if suffix else symbol.letter, symbol, (path,), value)
+        elif symbol.letter in DERIVED and len(_resolved(model, section, key)) == 1:
+            yield Slider(symbol.letter, symbol, (symbol.key,), None)
+
+
+def _layers(model: Model, symbol: Symbol, found: Sequence[tuple[str, str, int]]) -> Iterator[Slider]:
+    """How many layers; of several kinds, how many of each."""
+    stacks = model.spec["stacks"]
+    lent = any(
+        layer.get("attention", {}).get("kv_from") is not None for s in stacks.values() for layer in s["layer"].values()
+    )
+    if any(len(stack["groups"]) > 1 for stack in stacks.values()):
+        for half, stack in stacks.items() if not lent else ():
+            for name, at in stack["groups"]:
+                where = "_".join(filter(None, (half, name)))
+                yield Slider(f"L_{_plain(where)}", symbol, (f"{half}{'.' if half else ''}layer:{name}",), len(at))
+    elif len(found) == 1 or len({value for _, _, value in found}) == 1:
+        yield Slider("L", symbol, tuple(path for _, path, _ in found), found[0][2])
+    else:
+        for home, path, value in found:
+            yield Slider(f"L_{home.strip('.')}" if home else "L", symbol, (path,), value)
+
+
+def _plain(name: str) -> str:
+    return "".join(sign if sign.isascii() and sign.isalnum() else "_" for sign in name)
+
+
+def _homes(raw: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every table of a description that may set a key, and what its paths begin with."""
+    for half in ("", "encoder.", "decoder."):
+        table = raw.get(half[:-1]) if half else raw
+        if isinstance(table, Mapping):
+            yield half, table
+            for name, layer in (table.get("layer") or {}).items():
+                yield f"{half}layer.{name}.", layer
+
+
+def _at(table: Mapping[str, Any], section: str, key: str) -> Any:
+    own = table.get(section) if section else table
+    return own.get(key) if isinstance(own, Mapping) else None
+
+
+def _resolved(model: Model, section: str, key: str) -> list[Any]:
+    """The different values that a key has where nobody set it."""
+    found = {}
+    for stack in model.spec["stacks"].values():
+        for layer in stack["layer"].values():
+            value = layer.get(section, {}).get(key)
+            if value is not None:
+                found[value if type(value) is int else id(value)] = value
+    return list(found.values())
+
+
+def _recorded(model: Model, sliders: Sequence[Slider], work: Sequence[Slider] = ()) -> tuple[Tape, Model]:
+    """The model with letters for the sizes of sliders."""
+    tape = Tape([slider.letter for slider in (*work, *sliders)])
+    plain = {key: tape.letters[s.letter] for s in sliders for key in s.keys if "layer:" not in key}
+    raw = spec.changed(model.raw, plain)
+    resolved = resolve(raw, model.origin)
+    for half, stack in resolved["stacks"].items():
+        prefix = f"{half}.layer:" if half else "layer:"
+        counts = {key.removeprefix(prefix): s.letter for s in sliders for key in s.keys if key.startswith(prefix)}
+        if counts:
+            stack["counts"] = {
+                name: tape.letters[counts[name]] if name in counts else len(at) for name, at in stack["groups"]
+            }
+    return tape, Model(model.name, assemble(resolved), raw, resolved, model.origin)
+
+
+def _followed(model: Model, sliders: Sequence[Slider]) -> dict[str, Any]:
+    """What the sliders without a value are, by the others."""
+    set_ = [slider for slider in sliders if slider.value is not None]
+    tape, over = _recorded(model, [s for s in set_ if s.keys], [s for s in set_ if not s.keys])
+    result = {}
+    for slider in sliders:
+        if slider.value is None and not slider.keys:
+            result[slider.letter] = tape.letters["T"]
+        elif slider.value is None:
+            section, _, key = slider.symbol.key.rpartition(".")
+            result[slider.letter] = _resolved(over, section, key)[0]
+    return result
+
+
+def _varies(condition: Condition) -> bool:
+    return isinstance(condition.a, Recorded) or isinstance(condition.b, Recorded)
+
+
+def _used(numbers: Sequence[Any]) -> set[str]:
+    """The letters that numbers depend on."""
+    return {str(step.left) for step in steps(numbers) if step.op == "letter"}
+
+
+# Theorems.
+
+
+def _domains(
+    model: Model, over: Model, sliders: Sequence[Slider], letters: tuple[str, ...]
+) -> tuple[list[Domain], str]:
+    """The theorems that the model inherits, each with the sizes for which it does; or why it does not."""
+    found: dict[tuple[str, str], Domain] = {}
+    base, own = theorems.pieces(model), theorems.pieces(over)
+    for unit in base:
+        if why := theorems.obstacle(unit):
+            return [], f"{unit.name}: {why}"
+    for other in (model, *_neighbours(model, sliders)):
+        for unit, piece in zip(theorems.pieces(other), own, strict=True):
+            if (unit.name, unit.key) not in found and not theorems.obstacle(unit):
+                theorem = theorems.theorems()[unit.key]
+                met = Program(letters, {}, _conditions(unit, piece, theorem))
+                found[unit.name, unit.key] = Domain(unit.name, unit.key, theorem.domain, met)
+    order = [unit.name for unit in base]
+    return sorted(found.values(), key=lambda domain: order.index(domain.part)), ""
+
+
+# Sizes at which a structure is another: every head its own keys or all one, every expert chosen or one.
+NEIGHBOURS: tuple[dict[str, int], ...] = (
+    {"h": 8, "h_kv": 8}, {"h": 8, "h_kv": 4}, {"h": 8, "h_kv": 1}, {"h": 1, "h_kv": 1},
+    {"k": 1, "E": 8}, {"k": 2, "E": 8}, {"k": 8, "E": 8}, {"E": 1, "k": 1},
+)  # fmt: skip
+
+
+def _neighbours(model: Model, sliders: Sequence[Slider]) -> Iterator[Model]:
+    """The same model at sizes where its structures are others, that may have theorems too."""
+    for sizes in NEIGHBOURS:
+        changes = {key: sizes[s.symbol.letter] for s in sliders for key in s.keys if s.symbol.letter in sizes}
+        if not changes:
+            continue
+        for slider in sliders:  # a head keeps its width, even where its number would change it
+            if slider.symbol.letter == "d_h" and slider.value is None:
+                changes[slider.keys[0]] = _resolved(model, "attention", "d_head")[0]
+        raw = spec.changed(model.raw, changes)
+        with suppress(InputError):
+            resolved = resolve(raw, model.origin)
+            yield Model(model.name, model.root, raw, resolved, model.origin)
+
+
+def _conditions(unit: theorems.Unit, own: theorems.Unit, theorem: theorems.Theorem) -> tuple[Condition, ...]:
+    """For which sizes a model's part has a theorem's form, and the theorem holds."""
+    values, conditions = _matched(unit.spec, own)
+    conditions += [Condition("<=", 2, value) for value in values.values()]
+    for condition in theorem.conditions:
+        relation = "!=" if condition.relation == "!=" else "<="
+        conditions.append(Condition(relation, 0, condition.polynomial.over(values)))
+    return tuple(dict.fromkeys(filter(_varies, conditions)))
+
+
+def _matched(spec: Any, own: theorems.Unit) -> tuple[dict[str, Any], list[Condition]]:
+    """The parameters of a theorem from the sizes of a model, and what of them must hold so that it has its form."""
+    conditions: list[Condition] = []
+    equations = []
+    for stated, found in _pairs(spec, own.spec):
+        size = found.over(own.values) if isinstance(found, theorems.Size) else found
+        if isinstance(stated, theorems.Size):
+            equations.append((stated, size))
+        elif isinstance(size, Recorded):
+            conditions.append(Condition("=", size, stated))
+    values: dict[str, Any] = {}
+    while equations:
+        for equation in equations:
+            stated, size = equation
+            unknown = {factor for _, factors in stated.terms for factor in factors if factor not in values}
+            if len(unknown) <= 1:
+                break
+        else:
+            raise ArithmeticError(f"no parameter follows from {[str(stated) for stated, _ in equations]}")
+        equations.remove(equation)
+        if unknown:
+            (name,) = unknown
+            times = theorems.Size(tuple((n, tuple(f for f in fs if f != name)) for n, fs in stated.terms if name in fs))
+            rest = theorems.Size(tuple((n, fs) for n, fs in stated.terms if name not in fs))
+            divisor, dividend = times.over(values), size - rest.over(values)
+            conditions.append(Condition("|", divisor, dividend))
+            values[name] = exact_div(dividend, divisor)
+        else:
+            conditions.append(Condition("=", size, stated.over(values)))
+    return values, [c for c in conditions if _varies(c) and c.a is not c.b and not _is(c.a, 1)]
+
+
+def _is(number: Any, value: int) -> bool:
+    return type(number) is int and number == value
+
+
+def _pairs(spec: Any, own: Any) -> Iterator[tuple[Any, Any]]:
+    """The numbers at the same places of two descriptions of one structure."""
+    if isinstance(spec, Mapping):
+        for key, value in spec.items():
+            yield from _pairs(value, own[key])
+    elif isinstance(spec, list):
+        for value, size in zip(spec, own, strict=True):
+            yield from _pairs(value, size)
+    else:
+        yield spec, own

@@ -1,0 +1,338 @@
+"""The fourth reading of a formula: the same tree over recorded numbers, a program that a page repeats exactly.
+
+A `Recorded` number notes what is done with it on its `Tape` instead of doing it: `+ - *`, the smaller of two, an exact
+division, one rounded up. Equal steps are noted once. What `num.divides` and `num.exceeds` ask becomes a condition of
+the program, under which alone its results mean something. `Program.run` repeats the steps in Python, and
+`Program.javascript` writes them in JavaScript over BigInt: whole numbers of any size in both, and nothing is rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+
+class Recorded:
+    """A number that stands for a letter, a whole number above 0, or for what a step makes of two numbers."""
+
+    __slots__ = ("at", "left", "op", "right", "tape")
+
+    def __init__(self, tape: Tape, at: int, op: str, left: Any, right: Any) -> None:
+        self.tape, self.at, self.op, self.left, self.right = tape, at, op, left, right
+
+    def __add__(self, other: Any) -> Any:
+        return self.tape.step("+", self, other)
+
+    def __radd__(self, other: Any) -> Any:
+        return self.tape.step("+", other, self)
+
+    def __sub__(self, other: Any) -> Any:
+        return self.tape.step("-", self, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self.tape.step("-", other, self)
+
+    def __mul__(self, other: Any) -> Any:
+        return self.tape.step("*", self, other)
+
+    def __rmul__(self, other: Any) -> Any:
+        return self.tape.step("*", other, self)
+
+    def _asked(self, other: object = None) -> NoReturn:
+        raise TypeError("a recorded number is not known: what depends on it cannot be asked")
+
+    __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __index__ = __int__ = _asked
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return written(self)
+
+
+_SIGNS = {"<=": "≤", "!=": "≠"}
+
+
+class Condition(NamedTuple):
+    """What must hold: `a` divides `b` ("|"), or is at most `b` ("<="), or they are equal ("=") or not ("!=")."""
+
+    relation: str
+    a: Any
+    b: Any
+
+    def __str__(self) -> str:
+        if self.relation == "|":
+            return f"{written(self.a)} divides {written(self.b)}"
+        return f"{written(self.a)} {_SIGNS.get(self.relation, self.relation)} {written(self.b)}"
+
+
+class Tape:
+    """Letters, and the steps that were taken with them; `conditions` as they were met."""
+
+    def __init__(self, letters: Sequence[str]) -> None:
+        self._steps: dict[Any, Recorded] = {}
+        self.conditions: dict[Condition, None] = {}
+        self.letters = {letter: Recorded(self, i, "letter", letter, None) for i, letter in enumerate(letters)}
+
+    def step(self, op: str, left: Any, right: Any) -> Any:
+        """What a step gives: of what is there already, where it changes nothing or was taken before."""
+        if op in _PLAIN and (plain := _PLAIN[op](left, right)) is not None:
+            return plain
+        if not all(isinstance(n, Recorded) or type(n) is int for n in (left, right)):
+            return NotImplemented
+        key = op, *(("at", n.at) if isinstance(n, Recorded) else n for n in (left, right))
+        if key not in self._steps:
+            self._steps[key] = Recorded(self, len(self.letters) + len(self._steps), op, left, right)
+        return self._steps[key]
+
+    def require(self, relation: str, a: Any, b: Any) -> None:
+        """A condition under which alone the results mean something."""
+        trivial = relation == "|" and type(a) is int and a == 1
+        if a is not b and a is not None and b is not None and not trivial:
+            self.conditions[Condition(relation, a, b)] = None
+
+
+def _sum(left: Any, right: Any) -> Any:
+    return right if _is(left, 0) else left if _is(right, 0) else None
+
+
+def _product(left: Any, right: Any) -> Any:
+    if _is(left, 0) or _is(right, 0):
+        return 0
+    return right if _is(left, 1) else left if _is(right, 1) else None
+
+
+_PLAIN: dict[str, Callable[[Any, Any], Any]] = {
+    "+": _sum,
+    "-": lambda left, right: left if _is(right, 0) else 0 if left is right else None,
+    "*": _product,
+    "min": lambda left, right: left if left is right else _least(left, right),
+    "/": lambda left, right: left if _is(right, 1) else None,
+    "ceil": lambda left, right: left if _is(right, 1) else None,
+}
+
+
+def _least(left: Any, right: Any) -> Any:
+    """The smaller of 0 and what is not below it: a letter, which is 1 or more, or one less than a letter."""
+    positive = isinstance(right, Recorded) and (right.op == "letter" or (right.op == "-" and _is(right.right, 1)))
+    letter = positive and (right.op == "letter" or (isinstance(right.left, Recorded) and right.left.op == "letter"))
+    return 0 if _is(left, 0) and letter else None
+
+
+def _is(number: Any, value: int) -> bool:
+    return type(number) is int and number == value
+
+
+def recorded(*numbers: Any) -> Recorded | None:
+    """The first that is recorded."""
+    return next((n for n in numbers if isinstance(n, Recorded)), None)
+
+
+class Refused(ValueError):
+    """A program at numbers for which its results mean nothing."""
+
+
+def _exactly(a: int, b: int) -> int:
+    if b == 0 or a % b:
+        raise Refused(f"{b} does not divide {a}")
+    return a // b
+
+
+_RUN: dict[str, Callable[[int, int], int]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "min": min,
+    "/": _exactly,
+    "ceil": lambda a, b: -(-a // b),
+}
+_HOLDS: dict[str, Callable[[int, int], bool]] = {
+    "|": lambda a, b: a != 0 and b % a == 0,
+    "<=": lambda a, b: a <= b,
+    "=": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+}
+# Called in the page, where they stand beside the programs; `X` throws where b does not divide a.
+HELPERS = (
+    "const M=(a,b)=>a<b?a:b,"
+    "X=(a,b)=>{if(b===0n||a%b!==0n)throw new RangeError(b+' does not divide '+a);return a/b},"
+    "C=(a,b)=>{const q=a/b;return a%b>0n?q+1n:q},"
+    "R={'|':(a,b)=>a!==0n&&b%a===0n,'<=':(a,b)=>a<=b,'=':(a,b)=>a===b,'!=':(a,b)=>a!==b};"
+)
+
+
+class Program(NamedTuple):
+    """Results and conditions over the letters of a tape."""
+
+    letters: tuple[str, ...]
+    results: Mapping[str, Any]
+    conditions: tuple[Condition, ...] = ()
+
+    def run(self, values: Mapping[str, int]) -> dict[str, int]:
+        """The results at numbers. Errors: `Refused` where a condition does not hold."""
+        known: dict[int, int] = {}
+
+        def value(number: Any) -> int:
+            if not isinstance(number, Recorded):
+                return int(number)
+            for step in steps([number], known):
+                a, b = step.left, step.right
+                known[step.at] = (
+                    values[a]
+                    if step.op == "letter"
+                    else _RUN[step.op](*(known[n.at] if isinstance(n, Recorded) else n for n in (a, b)))
+                )
+            return known[number.at]
+
+        for condition in self.conditions:
+            a, b = value(condition.a), value(condition.b)
+            if not _HOLDS[condition.relation](a, b):
+                raise Refused(f"{condition} does not hold: {a:,} and {b:,}")
+        return {name: value(number) for name, number in self.results.items()}
+
+    def javascript(self) -> str:
+        """A function of the letters, in their order, that gives the results in theirs: an expression over BigInt, to
+        stand where `HELPERS` are. It throws where a division leaves a rest."""
+        roots = list(self.results.values())
+        taken = [step for step in steps(roots) if step.op != "letter"]
+        used: dict[int, int] = {}
+        for number in [n for step in taken for n in (step.left, step.right)] + roots:
+            if isinstance(number, Recorded):
+                used[number.at] = used.get(number.at, 0) + 1
+        names: dict[int, str] = {}
+        texts: dict[int, str] = {}
+        lines = []
+
+        def said(number: Any, level: int) -> str:
+            if not isinstance(number, Recorded):
+                return f"({number}n)" if number < 0 else f"{number}n"
+            if number.op == "letter":
+                return f"${number.left}"
+            if number.at in names:
+                return names[number.at]
+            return f"({texts[number.at]})" if _LEVEL.get(number.op, 9) < level else texts[number.at]
+
+        for step in taken:
+            if step.op in _LEVEL:
+                level = _LEVEL[step.op]
+                texts[step.at] = said(step.left, level) + step.op + said(step.right, level + (step.op == "-"))
+            else:
+                texts[step.at] = f"{_CALLS[step.op]}({said(step.left, 0)},{said(step.right, 0)})"
+            if used[step.at] > 1:
+                name = _name(len(names))
+                lines.append(f"{name}={texts[step.at]}")
+                names[step.at] = name
+        body = f"const {','.join(lines)};" if lines else ""
+        letters = ",".join(f"${letter}" for letter in self.letters)
+        return f"({letters})=>{{{body}return[{','.join(said(number, 0) for number in roots)}]}}"
+
+
+_LEVEL = {"+": 1, "-": 1, "*": 2}
+_CALLS = {"min": "M", "/": "X", "ceil": "C"}
+
+
+def _name(number: int) -> str:
+    """a, b, … z, aa, …: lower case, so that none is a helper's; `_` before what JavaScript reads as a word."""
+    name = ""
+    number += 1
+    while number:
+        number, digit = divmod(number - 1, 26)
+        name = chr(97 + digit) + name
+    return f"{name}_" if len(name) > 1 else name
+
+
+def steps(roots: Sequence[Any], known: Container[int] = ()) -> Iterator[Recorded]:
+    """The steps that numbers need and that are not known, each after those that it needs itself."""
+    seen: set[int] = set()
+    pending = [(n, False) for n in reversed(roots) if isinstance(n, Recorded)]
+    while pending:
+        step, ready = pending.pop()
+        if ready:
+            yield step
+        elif step.at not in seen and step.at not in known:
+            seen.add(step.at)
+            pending.append((step, True))
+            pending += [(n, False) for n in (step.right, step.left) if isinstance(n, Recorded)]
+
+
+# Formulas for people.
+
+
+def written(number: Any) -> str:
+    """A recorded number as a formula in letters: 2·B·T·D·h·d_h."""
+    return _said(number, 0)
+
+
+def _said(number: Any, level: int) -> str:
+    """As part of a sum (0), of a product (1), below a fraction's line (2)."""
+    terms = _collected(number)
+    text = ""
+    for size, factors in terms:
+        product = _product_of(factors)
+        sign = " − " if size < 0 else " + "
+        text += sign if text else sign.strip(" +")
+        text += "·".join(filter(None, (f"{abs(size):,}" if abs(size) != 1 or not product else "", product)))
+    loose = len(terms) > 1 or text[:1] == "−"
+    return f"({text})" if (level and loose) or (level > 1 and "·" in text) else text or "0"
+
+
+def _collected(number: Any) -> list[tuple[int, tuple[str, ...]]]:
+    """A sum of products: the number and the other factors of each, equal ones added up."""
+    sums: dict[tuple[str, ...], int] = {}
+    for sign, term in _terms(number, 1):
+        constant = sign
+        others: list[str] = []
+        for factor in _factors(term):
+            size, texts = _atom(factor) if isinstance(factor, Recorded) else (factor, ())
+            constant *= size
+            others += texts
+        key = tuple(sorted(others, key=_rank))
+        sums[key] = sums.get(key, 0) + constant
+    return [(size, factors) for factors, size in sums.items() if size]
+
+
+def _product_of(factors: Sequence[str]) -> str:
+    counted = dict.fromkeys(factors, 0)
+    for factor in factors:
+        counted[factor] += 1
+    return "·".join(factor + _POWERS[n] if n < 4 else f"{factor}^{n}" for factor, n in counted.items())
+
+
+_POWERS = ("", "", "²", "³")
+
+
+def _atom(number: Recorded) -> tuple[int, Sequence[str]]:
+    """A factor of a product, as a number and factors."""
+    if number.op == "letter":
+        return 1, [str(number.left)]
+    if number.op == "min":
+        return 1, [f"min({_said(number.left, 0)}, {_said(number.right, 0)})"]
+    if number.op == "ceil":
+        return 1, [f"⌈{_said(number.left, 1)}/{_said(number.right, 2)}⌉"]
+    if number.op == "/":
+        return 1, [f"({_said(number.left, 1)}/{_said(number.right, 2)})"]
+    terms = _collected(number)
+    return terms[0] if len(terms) == 1 else (1, [f"({_said(number, 0)})"])
+
+
+def _terms(number: Any, sign: int) -> Iterator[tuple[int, Any]]:
+    if isinstance(number, Recorded) and number.op in ("+", "-"):
+        yield from _terms(number.left, sign)
+        yield from _terms(number.right, sign if number.op == "+" else -sign)
+    else:
+        yield sign, number
+
+
+def _factors(number: Any) -> Iterator[Any]:
+    if isinstance(number, Recorded) and number.op == "*":
+        yield from _factors(number.left)
+        yield from _factors(number.right)
+    else:
+        yield number
+
+
+_FIRST = ("B", "T", "P", "T_src", "L", "D")
+
+
+def _rank(text: str) -> tuple[bool, int]:
+    """The workload's letters first, then layers and width, brackets last."""
+    letter = "L" if text[:2] == "L_" else text
+    return not text[:1].isalpha(), _FIRST.index(letter) if letter in _FIRST else len(_FIRST)

@@ -1,0 +1,131 @@
+"""One file that explains models: their programs, what draws them, and nothing that is fetched.
+
+The page is style, data (JSON), what it is drawn with (`vendor`), and the programs with the views (`app`). A policy in
+its head forbids the network, and every script whose digest it does not name.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from txcalc.errors import Fault, InputError
+from txcalc.explorer import Explorer
+from txcalc.ledger import KINDS
+from txcalc.planning.crossover import RULES
+from txcalc.program import HELPERS
+from txcalc.render.page import models
+
+FOLDER = Path(__file__).parent
+SCRIPTS = ("core", "charts", "learn", "compare", "main")
+MOST_MODELS = 20
+MOST_BYTES = 1_500_000
+
+OLD = """
+try { BigInt(1) } catch (missing) { document.getElementById("old").hidden = false }
+"""
+TEMPLATE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src {digests}; \
+style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="generator" content="txcalc {version}">
+<title>{title}</title>
+<link rel="icon" href="data:,">
+<style>
+{style}
+</style>
+</head>
+<body>
+<div id="app"><header><h1>{title}</h1></header><main>{summaries}
+<noscript><p class="refused">This page computes in JavaScript, which is switched off.</p></noscript>
+<p class="refused" id="old" hidden>This browser has no whole numbers of any size (BigInt): every browser since 2020
+has.</p></main></div>
+{scripts}
+</body>
+</html>
+"""
+
+
+def checked(number: int) -> None:
+    """Errors: `InputError` for more models than a page has place for."""
+    if number > MOST_MODELS:
+        raise InputError("report", [Fault("models", number, f"at most {MOST_MODELS} in one page")])
+
+
+def writable(path: Path, force: bool) -> None:
+    """Errors: `InputError` for a file that is there already, unless forced, or a place that cannot hold one."""
+    if path.is_dir():
+        raise InputError(str(path), ["is a folder, expected a file to write"])
+    if path.exists() and not force:
+        raise InputError(str(path), ["is there already (--force writes over it)"])
+    if not path.parent.is_dir():
+        raise InputError(str(path), [f"cannot be written: there is no folder {path.parent}"])
+
+
+def write(path: Path, text: str) -> None:
+    """The page's file. Errors: `InputError` where it cannot be written."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(str(path), [f"cannot be written: {(error.strerror or str(error)).lower()}"]) from None
+
+
+def page(
+    explorers: Sequence[tuple[str, Explorer]],
+    serve: Sequence[Mapping[str, Any]],
+    train: Sequence[Mapping[str, Any]],
+    title: str,
+    command: str,
+    version: str,
+) -> str:
+    """The page of models, each with what a shell calls it, and of the plans of `render.page.plans`.
+
+    Errors: `InputError` for a page of more than 1.5 MB.
+    """
+    data = {
+        "version": version,
+        "title": title,
+        "command": command,
+        "kinds": KINDS,
+        "rules": [rule._asdict() for rule in RULES],
+        "models": [models.data(source, explorer) for source, explorer in explorers],
+        "serve": serve,
+        "train": train,
+        "licences": (FOLDER / "vendor" / "LICENSES.txt").read_text(),
+    }
+    programs = ",\n".join(models.programs(explorer) for _, explorer in explorers)
+    views = "\n".join((FOLDER / "app" / f"{name}.js").read_text() for name in SCRIPTS)
+    start = 'const DATA=JSON.parse(document.getElementById("data").textContent);'
+    scripts = [
+        OLD,
+        (FOLDER / "vendor" / "vendor.min.js").read_text(),
+        f'"use strict";{{\n{start}\n{HELPERS}\nconst PROGRAMS=[\n{programs}\n];\n{views}}}',
+    ]
+    stored = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    text = TEMPLATE.format(
+        digests=" ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts),
+        version=version,
+        title=html.escape(title),
+        style=(FOLDER / "style.css").read_text(),
+        summaries="".join(f"<p>{html.escape(models.lines(explorer)[0])}</p>" for _, explorer in explorers),
+        scripts="\n".join(
+            [
+                f'<script type="application/json" id="data">{stored}</script>',
+                *(f"<script>{script}</script>" for script in scripts),
+            ]
+        ),
+    )
+    size = len(text.encode())
+    if size > MOST_BYTES:
+        raise InputError(
+            "report", [f"the page has {size:,} bytes, more than {MOST_BYTES:,}: name fewer models or GPUs"]
+        )
+    return text

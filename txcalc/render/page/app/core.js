@@ -1,0 +1,303 @@
+// Numbers, programs and state. PROGRAMS (functions over BigInt, in the order of DATA.models) and DATA stand before this.
+
+const { html, render, useEffect, useRef, useState, echarts } = vendor;
+const MODELS = DATA.models.map((model, index) => ({ ...model, index, run: PROGRAMS[index], positions: BigInt(model.positions ?? 0) }));
+
+// ---- What a model's programs say at some letters ----
+
+// Every letter's number: those that are chosen, the model's own, and those that follow from others.
+function letters(model, chosen) {
+  const values = {};
+  for (const s of model.sliders) {
+    if (chosen[s.letter] !== undefined) values[s.letter] = BigInt(chosen[s.letter]);
+    else if (s.value !== null) values[s.letter] = BigInt(s.value);
+  }
+  const order = () => model.sliders.map((s) => values[s.letter]);
+  for (const s of model.sliders)
+    if (values[s.letter] === undefined) values[s.letter] = model.run.follows[s.letter](...order())[0];
+  return values;
+}
+
+// The first condition that does not hold, in words; "" where all do. A division that leaves a rest fails too.
+function unmet(conditions, check, values) {
+  try {
+    const sides = check(...values);
+    const at = conditions.findIndex(([relation], i) => !R[relation](sides[2 * i], sides[2 * i + 1]));
+    if (at < 0) return "";
+    return `${conditions[at][1]} does not hold: ${group(sides[2 * at])} and ${group(sides[2 * at + 1])}`;
+  } catch (error) {
+    if (error instanceof RangeError) return error.message;
+    throw error;
+  }
+}
+
+const named = (names, values) => Object.fromEntries(names.map((name, i) => [name, values[i]]));
+
+// Totals, parts and proof of a model; or why it is refused.
+function evaluate(model, chosen, parts = true) {
+  let known;
+  try {
+    known = letters(model, chosen);
+  } catch (error) {
+    if (error instanceof RangeError) return { refused: error.message };
+    throw error;
+  }
+  const values = model.sliders.map((s) => known[s.letter]);
+  const refused = unmet(model.conditions, model.run.checks, values);
+  if (refused) return { refused, letters: known };
+  try {
+    const found = { letters: known, totals: named(model.totals, model.run.totals(...values)) };
+    if (parts) {
+      const own = model.run.leaves(...values);
+      found.parts = model.parts.map((part, i) => ({ params: own[3 * i], flops: own[3 * i + 1], cache: own[3 * i + 2] }));
+      found.theorems = theorems(model, values);
+      found.proved = found.theorems.length > 0 && found.theorems.every((each) => each.holds);
+      found.same = model.sliders.every((s) => !s.keys.length || chosen[s.letter] === undefined || (s.value !== null && known[s.letter] === BigInt(s.value)));
+    }
+    return found;
+  } catch (error) {
+    if (error instanceof RangeError) return { refused: error.message, letters: known };
+    throw error;
+  }
+}
+
+// For each part that has theorems of its own: the one that holds at these sizes, or why the first does not.
+function theorems(model, values) {
+  const found = new Map();
+  model.domains.forEach((domain, i) => {
+    const why = unmet(domain.conditions, model.run.domains[i], values);
+    if (!why || !found.has(domain.part)) found.set(domain.part, { ...domain, why, holds: !why });
+  });
+  return [...found.values()];
+}
+
+// How a figure is known at these sizes: as in the library.
+function known(model, found, quantity) {
+  if ((quantity === "params" || quantity === "active" || quantity === "flops") && found.proved) return "proved";
+  return found.same && model.known[quantity] ? model.known[quantity].how : "modelled";
+}
+
+// ---- Where attention overtakes the rest: planning/crossover.py, over the same programs ----
+
+const abs = (n) => (n < 0n ? -n : n);
+
+function crossovers(model, chosen) {
+  if (model.fixed_length) return [];
+  const ledgers = new Map();
+  const at = (tokens) => {
+    const key = String(tokens);
+    if (!ledgers.has(key)) ledgers.set(key, evaluate(model, { ...chosen, B: 1, T: tokens }, false).totals);
+    return ledgers.get(key);
+  };
+  const start = at(1n);
+  if (!start) return [];
+  const list = (name) => model.totals.filter((each) => each.startsWith(name)).map((each) => start[each]);
+  const ends = [...new Set(list("end "))].sort((a, b) => (a < b ? -1 : 1));
+  const chunk = list("chunk ")[0];
+  if (chunk !== undefined && ends.length > 1) return [];
+  const side = (rule, quantity, tokens) => {
+    const costs = at(tokens);
+    let left = 0n, right = 0n;
+    for (const kind of DATA.kinds) {
+      const cost = costs[`${quantity} ${kind}`] ?? 0n;
+      if (rule.left.includes(kind)) left += cost;
+      else if (rule.right === null ? !rule.without.includes(kind) : rule.right.includes(kind)) right += cost;
+    }
+    return [left, right];
+  };
+  return DATA.rules.flatMap((rule) =>
+    [["dense", "flops"], ["masked", "flops_masked"]].map(([attention, quantity]) => {
+      const [left, right] = side(rule, quantity, 1n);
+      if (!left || !right) return { rule: rule.name, attention, tokens: null };
+      const excess = (tokens) => { const [a, b] = side(rule, quantity, tokens); return a - b; };
+      return { rule: rule.name, attention, tokens: chunk === undefined ? first(excess, ends) : firstInChunks(excess, chunk) };
+    }),
+  );
+}
+
+function first(excess, ends = []) {
+  const starts = [1n, ...ends.filter((end) => end > 1n)];
+  for (let p = 0; p < starts.length; p++) {
+    const low = starts[p], most = p + 1 < starts.length ? starts[p + 1] - low : null;
+    const number = most === null || most >= 3n ? 4 : Number(most) + 1;
+    const values = Array.from({ length: number }, (_, i) => excess(low + BigInt(i)));
+    const at = values.findIndex((value) => value >= 0n);
+    if (at >= 0) return low + BigInt(at);
+    if (number === 4) {
+      const steps = reachesZero(values, most);
+      if (steps !== null) return low + steps;
+    }
+  }
+  return null;
+}
+
+function firstInChunks(excess, chunk) {
+  const number = first((n) => excess(n * chunk));
+  if (number === null) return null;
+  let low = (number - 1n) * chunk, high = number * chunk;
+  if (low === 0n && excess(1n) >= 0n) return 1n;
+  if (low < 1n) low = 1n;
+  while (high - low > 1n) {
+    const middle = (low + high) / 2n;
+    if (excess(middle) < 0n) low = middle; else high = middle;
+  }
+  return high;
+}
+
+function reachesZero(values, most) {
+  const [start, one, two] = values;
+  const slope = one - start, bend = two - one - slope;
+  const value = (i) => start + i * slope + ((i * (i - 1n)) / 2n) * bend;
+  if (bend === 0n && slope <= 0n) return null;
+  let top = 1n;
+  if (bend < 0n) top = slope > 0n ? (slope + abs(bend) - 1n) / abs(bend) : 0n; // it rises until here
+  else while (value(top) < 0n) top *= 2n;
+  if (most !== null && top > most) top = most;
+  if (value(top) < 0n) return null;
+  let below = 0n;
+  while (top - below > 1n) {
+    const middle = (below + top) / 2n;
+    if (value(middle) < 0n) below = middle; else top = middle;
+  }
+  return top;
+}
+
+// ---- Rules of thumb: planning/rules.py ----
+
+function rules(model, found) {
+  const t = found.totals, sum = (kinds) => kinds.reduce((all, kind) => all + (t[`params ${kind}`] ?? 0n), 0n);
+  const blocks = t.params - sum(["embedding", "head"]), attention = sum(["attention"]);
+  const channel = sum(["feed_forward", "experts", "shared_experts", "router"]);
+  const square = t.width * t.width, tokens = found.letters.B * (found.letters.T ?? model.positions);
+  return [
+    attention && ["attention of all layers", "4·L·D²", 4n * t.layers * square, attention, 1n],
+    channel && ["feed-forward of all layers", "8·L·D²", 8n * t.layers * square, channel, 1n],
+    ["parameters, no embeddings", "12·L·D²", 12n * t.layers * square, blocks, 1n],
+    t.vocabulary && ["parameters", "12·L·D² + 2·V·D", 12n * t.layers * square + 2n * t.vocabulary * t.width, t.params, 1n],
+    ["forward FLOPs per token", "2·N", 2n * t.active, t.flops, tokens],
+    ["training FLOPs per token", "6·N", 6n * t.active, t.training, tokens],
+  ].filter(Boolean).map(([what, formula, gives, truth, among]) => ({ what, formula, gives, truth, among }));
+}
+
+// The error of a rule in hundredths of a per cent, signed.
+const error = ({ gives, truth, among }) => (truth ? Number((gives * among * 1000000n) / truth) / 10000 - 100 : null);
+
+// ---- Numbers as the command line writes them ----
+
+const group = (n) => String(n).replace(/\B(?=(\d{3})+$)/g, ",").replace(/^-/, "−");
+
+function rounded(number, among, base, names, digits) {
+  if (number < 0n) return "-" + rounded(-number, among, base, names, digits);
+  let power = 0, unit = BigInt(among);
+  const near = (d) => Number((Number(number) / Number(d)).toPrecision(digits));
+  while (power + 1 < names.length && (number >= unit * base || near(unit) >= Number(base))) { power += 1; unit *= base; }
+  const whole = number / unit;
+  if (whole * unit === number) return `${whole} ${names[power]}`.trim();
+  const places = Math.max(0, digits - String(whole).length), scale = 10n ** BigInt(places);
+  let scaled = (number * scale) / unit;
+  const rest = number * scale - scaled * unit;
+  if (2n * rest > unit || (2n * rest === unit && scaled % 2n)) scaled += 1n;
+  let text = String(scaled).padStart(places + 1, "0");
+  if (places) text = `${text.slice(0, -places)}.${text.slice(-places)}`;
+  if (places && !power) text = text.replace(/\.?0+$/, "");
+  return `${text} ${names[power]}`.trim();
+}
+
+const short = (n, among = 1n) => rounded(n, among, 1000n, ["", "K", "M", "B", "T", "P", "E", "Z", "Y"], 3);
+const iec = (n, among = 1n) => rounded(n, among, 1024n, ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB"], 4);
+const bytes = (elements, bits = 16) => (elements * BigInt(bits) + 7n) / 8n;
+const percent = (part, whole) => (whole ? `${(Number((part * 10000n) / whole) / 100).toFixed(1)} %` : "");
+const seconds = (s) => {
+  if (s === null || s === undefined) return "—";
+  const [scale, unit] = s >= 1 ? [1, "s"] : s >= 1e-3 ? [1e3, "ms"] : s >= 1e-6 ? [1e6, "µs"] : [1e9, "ns"];
+  return `${(s * scale).toPrecision(3).replace(/e\+\d+$/, "")} ${unit}`;
+};
+
+// A figure of the page: its exact value for whoever reads the page by program, its text for people.
+const Figure = ({ name, value, text }) =>
+  html`<data value=${String(value)} data-figure=${name}>${text ?? group(value)}</data>`;
+
+// ---- State, and the address that holds it ----
+
+const VIEWS = [
+  ["learn", "Learn"],
+  MODELS.length > 1 && ["compare", "Compare"],
+  DATA.serve.length > 0 && ["serve", "Serve"],
+  DATA.train.length > 0 && ["train", "Train"],
+].filter(Boolean);
+const QUANTITIES = [
+  ["flops", "FLOPs of a forward pass, dense"], ["flops_masked", "FLOPs of a forward pass, masked"],
+  ["per_token", "FLOPs per token, dense"], ["cache", "cache, bytes of one sequence"],
+  ["saved", "kept for backward, elements"], ["params", "parameters"], ["active", "active parameters"],
+  ["cache_growth", "cache per further token, bytes"], ["training", "FLOPs of a training step"],
+];
+const start = () => ({
+  view: VIEWS[0][0], model: 0, chosen: MODELS.map(() => ({})), parts: "params", hidden: [], over: "per_token",
+  x: "params", y: "per_token", same: "params", lineX: "D", lineY: "L", serve: 0, train: 0, at: {}, notes: [],
+});
+const CHOICES = { parts: ["params", "flops", "cache"], over: QUANTITIES.map(([q]) => q), x: QUANTITIES.map(([q]) => q), y: QUANTITIES.map(([q]) => q), same: ["params", "active", "flops"] };
+let state = start();
+
+function address() {
+  const out = new URLSearchParams(), fresh = start();
+  for (const key of ["view", "parts", "over", "x", "y", "same", "lineX", "lineY"]) if (state[key] !== fresh[key]) out.set(key, state[key]);
+  for (const key of ["model", "serve", "train"]) if (state[key]) out.set(key, state[key]);
+  if (state.hidden.length) out.set("hide", state.hidden.join(","));
+  state.chosen.forEach((own, i) => {
+    const said = Object.entries(own).map(([letter, value]) => `${letter}:${value}`);
+    if (said.length) out.set(`m${i}`, said.join(","));
+  });
+  for (const [key, value] of Object.entries(state.at)) out.set(`at.${key}`, value);
+  return String(out);
+}
+
+const whole = (text, least, most) => (/^\d{1,10}$/.test(text) && +text >= least && +text <= most ? +text : null);
+
+// The state that an address holds. What it cannot hold is left out, and counted in a note.
+function read(fragment) {
+  const found = start();
+  let wrong = 0;
+  const take = (ok, set) => (ok ? set() : wrong++);
+  for (const [key, value] of new URLSearchParams(fragment.slice(0, 5000))) {
+    const own = /^m(\d{1,2})$/.exec(key);
+    if (key === "view") take(VIEWS.some(([name]) => name === value), () => (found.view = value));
+    else if (CHOICES[key]) take(CHOICES[key].includes(value), () => (found[key] = value));
+    else if (key === "lineX" || key === "lineY") take(MODELS.some((m) => m.sliders.some((s) => s.letter === value)), () => (found[key] = value));
+    else if (["model", "serve", "train"].includes(key)) {
+      const number = whole(value, 0, { model: MODELS, serve: DATA.serve, train: DATA.train }[key].length - 1);
+      take(number !== null, () => (found[key] = number));
+    } else if (key === "hide") {
+      const numbers = value.split(",").map((each) => whole(each, 0, MODELS.length - 1));
+      take(!numbers.includes(null), () => (found.hidden = [...new Set(numbers)]));
+    } else if (own && MODELS[+own[1]]) {
+      for (const pair of value.split(",")) {
+        const [letter, text] = pair.split(":"), number = whole(text ?? "", 1, MOST);
+        const slider = MODELS[+own[1]].sliders.find((s) => s.letter === letter);
+        take(slider && number !== null, () => (found.chosen[+own[1]][letter] = number));
+      }
+    } else if (key.startsWith("at.") && GRIDS[key.slice(3)]) {
+      const number = whole(value, 0, GRIDS[key.slice(3)] - 1);
+      take(number !== null, () => (found.at[key.slice(3)] = number));
+    } else wrong++;
+  }
+  if (wrong) found.notes = [`${wrong} ${wrong === 1 ? "part" : "parts"} of the address could not be read and ${wrong === 1 ? "was" : "were"} ignored.`];
+  return found;
+}
+
+const MOST = 1e9;
+// How many places each control that steps over a grid has, filled by the views that have one.
+const GRIDS = {};
+
+let pending = 0;
+function update(change) {
+  state = { ...state, notes: [], ...change };
+  show();
+  clearTimeout(pending);
+  pending = setTimeout(() => history.replaceState(null, "", `#${address()}`), 150);
+}
+
+const choose = (index, change) => {
+  const own = { ...state.chosen[index], ...change };
+  for (const letter of Object.keys(own)) if (own[letter] === undefined) delete own[letter];
+  update({ chosen: state.chosen.map((each, i) => (i === index ? own : each)) });
+};

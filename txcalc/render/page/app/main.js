@@ -1,0 +1,38 @@
+// The page: views as tabs, notes, licences; drawn again whenever the state changes.
+
+const PAGES = { learn: Learn, compare: Compare };
+
+function tab(event) {
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (!step) return;
+  const names = VIEWS.map(([name]) => name);
+  const view = names[(names.indexOf(state.view) + step + names.length) % names.length];
+  update({ view });
+  document.getElementById(`tab-${view}`).focus();
+}
+
+function App() {
+  const Page = PAGES[state.view];
+  return html`
+    <header><h1>${DATA.title}</h1>
+      <div role="tablist" aria-label="Views" onKeyDown=${tab}>${VIEWS.map(([name, title]) => html`<button role="tab" id=${`tab-${name}`} aria-controls="view" aria-selected=${String(state.view === name)} tabindex=${state.view === name ? 0 : -1} onClick=${() => update({ view: name })}>${title}</button>`)}</div>
+    </header>
+    <main>
+      ${state.notes.map((note) => html`<p class="refused" role="status">${note}</p>`)}
+      <div id="view" role="tabpanel" aria-labelledby=${`tab-${state.view}`}><${Page} key=${state.view} /></div>
+    </main>
+    <footer><p>txcalc ${DATA.version}. Every number is computed in this page by the formulas of the library, in whole numbers of any size; nothing is sent anywhere. Made with <code>${DATA.command}</code>.</p>
+      <details><summary>Notes on the models</summary><ul>${MODELS.flatMap((model) => model.notes.map((note) => html`<li>${model.name}: ${note}</li>`))}${MODELS.every((model) => !model.notes.length) && html`<li>none</li>`}</ul></details>
+      <details><summary>Licences of what the page is drawn with</summary><pre tabindex="0">${DATA.licences}</pre></details></footer>`;
+}
+
+const root = document.getElementById("app");
+function show() { render(html`<${App} />`, root); }
+
+root.replaceChildren();
+state = read(location.hash.slice(1));
+show();
+addEventListener("hashchange", () => { if (location.hash.slice(1) !== address()) { state = read(location.hash.slice(1)); show(); } });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
+// For who reads the page by program.
+window.txcalc = { models: MODELS, evaluate, crossovers, rules, address, read, get state() { return state; }, set state(next) { state = { ...start(), ...next }; show(); } };

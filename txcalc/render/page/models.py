@@ -1,0 +1,83 @@
+"""What a page knows of a model: its sliders, parts and theorems as data, its programs as JavaScript."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from txcalc.explorer import Explorer
+from txcalc.parts.model import FixedLength
+from txcalc.planning.evidence import how_known
+from txcalc.program import Condition, Program, written
+from txcalc.render.summary import summary
+
+KNOWN = {
+    "params": "params",
+    "active": "active",
+    "flops": "flops",
+    "flops_masked": "masked flops",
+    "training": "training flops",
+    "cache": "cache",
+    "saved": "saved, fused attention",
+}
+
+
+def lines(explorer: Explorer) -> list[str]:
+    """What the model is."""
+    return [line for line in summary(explorer.model) if line]
+
+
+def data(source: str, explorer: Explorer) -> dict[str, Any]:
+    """The model as JSON; `source` is what a shell calls it."""
+    model = explorer.model
+    return {
+        "name": model.name,
+        "source": source,
+        "summary": lines(explorer),
+        "notes": [*(f"assumed {assumption}" for assumption in model.assumptions), *model.notes],
+        "sliders": [
+            {
+                "letter": slider.letter,
+                "symbol": slider.symbol.letter,
+                "meaning": slider.symbol.meaning,
+                "keys": slider.keys,
+                "value": slider.value,
+                "rule": written(explorer.follows[slider.letter].results[slider.letter]) if slider.value is None else "",
+            }
+            for slider in explorer.sliders
+        ],
+        "fixed": explorer.fixed,
+        "fixed_length": model.fixed_length,
+        "positions": str(model.root.positions) if isinstance(model.root, FixedLength) else None,
+        "latents": model.has_latents,
+        "totals": list(explorer.totals.results),
+        "conditions": _said(explorer.totals.conditions),
+        "parts": [part._asdict() for part in explorer.parts],
+        "domains": [
+            {"part": d.part, "key": d.key, "lengths": d.lengths, "conditions": _said(d.program.conditions)}
+            for d in explorer.domains
+        ],
+        "unproved": explorer.unproved,
+        "known": {name: how_known(model, recorded)._asdict() for name, recorded in KNOWN.items()},
+    }
+
+
+def _said(conditions: Sequence[Condition]) -> list[tuple[str, str]]:
+    return [(condition.relation, str(condition)) for condition in conditions]
+
+
+def programs(explorer: Explorer) -> str:
+    """An object of functions over BigInt: totals, leaves, the sides of conditions, what sliders follow."""
+    letters = explorer.letters
+    followed = ",".join(f"{letter}:{program.javascript()}" for letter, program in explorer.follows.items())
+    domains = ",".join(_sides(letters, domain.program.conditions) for domain in explorer.domains)
+    return (
+        f"{{totals:{explorer.totals.javascript()},\nleaves:{explorer.leaves.javascript()},\n"
+        f"checks:{_sides(letters, explorer.totals.conditions)},\nfollows:{{{followed}}},\ndomains:[{domains}]}}"
+    )
+
+
+def _sides(letters: tuple[str, ...], conditions: Sequence[Condition]) -> str:
+    """A function that gives both sides of every condition."""
+    sides = {f"{i}{side}": number for i, c in enumerate(conditions) for side, number in (("a", c.a), ("b", c.b))}
+    return Program(letters, sides).javascript()

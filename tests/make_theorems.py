@@ -32,6 +32,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"h_kv": 1}, {"attention.window": 4096}, {"attention.window": None}, {"head.tied": True}, {"head.tied": False},
     {"attention.bias": ["q", "k", "v"]}, {"attention.qk_norm": "head"}, {"feed_forward.gated": False},
 )  # fmt: skip
+TUNED = ("llama-3.1-8b", "qwen2.5-7b", "qwen3-8b", "gemma-3-27b", "gpt2", "mixtral-8x7b")  # with adapters beside them
 
 
 def models(folders: list[str]) -> Iterator[Model]:
@@ -41,6 +42,9 @@ def models(folders: list[str]) -> Iterator[Model]:
         heads = next((layer["attention"]["n_heads"] for layer in _layers(load(name)) if "attention" in layer), None)
         for change in (*VARIANTS, *([{"h_kv": heads}] if heads else [])):
             yield from read(name, change)
+    for name in TUNED:
+        for modules in (["q", "v"], ["q", "k", "v", "o"], ["all"]):
+            yield from read(name, {"lora.rank": 16, "lora.modules": modules})
     for name, description in TINY.items():
         yield build(description, name)
     with TemporaryDirectory() as place:

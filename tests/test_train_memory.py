@@ -9,7 +9,7 @@ import pytest
 from txcalc import load
 from txcalc.errors import InputError, UnknownName
 from txcalc.model import Model
-from txcalc.planning.training import Adapters, Layout, Plan, Recipe, in_flight, largest, memory
+from txcalc.planning.training import Layout, Plan, Recipe, in_flight, largest, memory
 
 LLAMA = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
 
@@ -125,19 +125,20 @@ def test_key_value_heads_are_repeated_where_the_framework_does() -> None:
 
 def test_adapters_learn_alone() -> None:
     """rank · (d_in + d_out) for each of them; NF4 is 4 bits and an fp32 scale for 64, or a byte and an fp32 for 256."""
-    model = load(LLAMA)
-    recipe = Recipe(tokens=64, adapters=Adapters(4, ("q", "v")))
+    plain = load(LLAMA)
+    model = load(LLAMA, {"lora.rank": 4})
+    recipe = Recipe(tokens=64, frozen="bf16", parameter="bf16")
     rank = memory(model, recipe).fullest
     learned = 4 * 4 * ((64 + 64) + (64 + 32))  # layers · rank · (q's and v's two sides)
     assert rank.state.adapters == 2 * learned
     assert rank.state.gradients == 2 * learned
     assert rank.state.optimizer == 4 * learned
-    assert rank.state.parameters == 2 * model.params
+    assert rank.state.parameters == 2 * plain.params
     matrices = 4 * (64 * (64 + 32 + 32 + 64) + 3 * 64 * 96)
-    packed = replace(recipe, adapters=Adapters(4, ("q", "v"), "nf4"))
+    packed = replace(recipe, frozen="nf4")
     saved = rank.state.parameters - memory(model, packed).fullest.state.parameters
     assert saved == 2 * matrices - matrices // 2 - 4 * matrices // 64
-    full = memory(model, replace(recipe, adapters=None)).fullest
+    full = memory(plain, recipe).fullest
     assert rank.bytes["saved"] < full.bytes["saved"], "frozen matrices need no input"
 
 

@@ -88,7 +88,7 @@ class _Naming:
         return made
 
 
-IN_STACK = ("positions", "embedding", "head", "vision", "audio")
+IN_STACK = ("positions", "embedding", "head", "lora", "vision", "audio")
 IN_LAYER = ("attention", "latent", "feed_forward", "experts", *MIXERS, "channel_mix")
 
 

@@ -39,6 +39,7 @@ KINDS = (
     "router",
     "recurrent",
     "norm",
+    "adapters",
     "head",
     "other",
     "all_reduce",
@@ -135,7 +136,8 @@ class Entry:
 
     @once
     def saved(self) -> Any:
-        return 0 if self.work is None else self.leaf.saved(self.work) * self.runs
+        kept = self.work is not None and self.gradient != "none"
+        return self.leaf.saved(self.work) * self.runs if kept else 0  # type: ignore[arg-type]
 
     @property
     def cache(self) -> Any:

@@ -70,6 +70,7 @@ TABLE = (
     Symbol("F_w", "channel_mix.d_ff", "width of RWKV's channel mixing", "elements", "F_w"),
     Symbol("K_s", "short_convolution.taps", "taps of a short convolution that is a layer's mixer", "taps", "K_s"),
     Symbol("r_x", "experts.latent", "width of the latent that the experts work on", "elements", "r_x"),
+    Symbol("r", "lora.rank", "rank of the adapters beside frozen weights (LoRA)", "elements", "r"),
     Symbol("P_max", "positions.rows", "rows of the learned position table", "rows", "P_{max}"),
     Symbol("n_b", "positions.buckets", "buckets of the relative bias", "rows", "n_b"),
     Symbol("n_t", "embedding.types", "token types", "rows", "n_t"),

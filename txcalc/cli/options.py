@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -42,6 +41,16 @@ MaybeSources = Annotated[
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="Change a key of the description: h_kv=32, norm.place=post. Repeatable.", metavar="K=V"),
+]
+_LORA = "LoRA beside frozen weights: r=16,targets=q+v (targets=all: every linear layer of a block)"
+Lora = Annotated[str | None, typer.Option("--lora", help=f"{_LORA}.", metavar="K=V,…")]
+LoraOf = Annotated[
+    str | None,
+    typer.Option(
+        "--lora",
+        help=f"{_LORA}; base=nf4-dq quantises the frozen matrices, dtype=fp32 is the adapters'.",
+        metavar="K=V,…",
+    ),
 ]
 Ignore = Annotated[
     list[str] | None,
@@ -113,7 +122,7 @@ def numbers(text: str, flag: str) -> list[int]:
     return list(dict.fromkeys(parse_tokens(item, flag) for item in text.split(",")))
 
 
-def changes(pairs: list[str] | None) -> Mapping[str, Any]:
+def changes(pairs: list[str] | None) -> dict[str, Any]:
     """`--set key=value` as a mapping; a value is a number (`32k`), or as TOML writes it, or a bare text."""
     result: dict[str, Any] = {}
     faults: list[Fault | str] = []
@@ -130,9 +139,32 @@ def changes(pairs: list[str] | None) -> Mapping[str, Any]:
     return result
 
 
-def variants(groups: list[str] | None) -> list[Mapping[str, Any]]:
+def variants(groups: list[str] | None) -> list[dict[str, Any]]:
     """Each `--set` as the changes of one variant: `h_kv=8`, or several at once, `h_kv=8,F=12k`."""
     return [changes(re.split(r",\s*(?=[A-Za-z_][\w.]*\s*=)", group)) for group in groups or ()]
+
+
+def lora(text: str | None, more: tuple[str, ...] = ()) -> tuple[dict[str, Any], dict[str, str]]:
+    """`--lora r=16,targets=q+v` as changes of the description; and what it says beside (`more`)."""
+    changes: dict[str, Any] = {}
+    beside: dict[str, str] = {}
+    faults: list[Fault | str] = []
+    for pair in text.split(",") if text is not None else ():
+        key, _, value = (piece.strip() for piece in pair.partition("="))
+        if key in ("r", "rank") and value.isascii() and value.isdecimal() and len(value) < 10:
+            changes["lora.rank"] = int(value)
+        elif key in ("targets", "modules") and value:
+            changes["lora.modules"] = value.split("+")
+        elif key in more and value:
+            beside[key] = value
+        else:
+            known = ", ".join(("r=16", "targets=q+v", *(f"{name}=…" for name in more)))
+            faults.append(Fault("--lora", pair, f"some of {known}"))
+    if text is not None and not faults and "lora.rank" not in changes:
+        faults.append(Fault("--lora", text, "a rank", "r=16,targets=q+v"))
+    if faults:
+        raise InputError("options", faults)
+    return changes, beside
 
 
 def _value(text: str) -> Any:

@@ -31,6 +31,7 @@ class _Show(TyperCommand):
 def show(
     source: o.Source,
     set_: o.Set = None,
+    lora: o.Lora = None,
     ignore: o.Ignore = None,
     batch: o.Batch = 1,
     tokens: o.Tokens = 1,
@@ -80,6 +81,7 @@ def show(
     if via:
         others = {
             "--set": bool(set_),
+            "--lora": bool(lora),
             "--ignore": bool(ignore),
             "--past": bool(past),
             "--weights": bool(weights),
@@ -93,7 +95,7 @@ def show(
     from txcalc.render.show import report
     from txcalc.sources import lone_checkpoint
 
-    lone = None if set_ or as_ or ignore else lone_checkpoint(source)
+    lone = None if set_ or lora or as_ or ignore else lone_checkpoint(source)
     chosen = o.chosen(format_, json_)
     place = o.plotted(plot, chosen)
     if lone:
@@ -102,7 +104,7 @@ def show(
         from txcalc.render import checkpoint
 
         return emit(checkpoint.report(lone), o.chosen(format_, json_))
-    model = load(source, o.changes(set_), weights=headers, ignore=ignore or ())
+    model = load(source, o.changes(set_) | o.lora(lora)[0], weights=headers, ignore=ignore or ())
     form = weights_of(model, weights or dtype) if weights or stored_narrow(dtype) else None
     dtype = "bf16" if form and stored_narrow(dtype) else dtype  # what activations are in
     asked = {"logits": logits, "mla": mla}

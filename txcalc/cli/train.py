@@ -42,6 +42,7 @@ def train(
         ),
     ],
     set_: o.Set = None,
+    lora: o.LoraOf = None,
     layout: Annotated[list[str] | None, typer.Option(help=LAYOUT, metavar="NAME=N,…")] = None,
     framework: Annotated[
         str | None, typer.Option(help="Whose buffers: fsdp2, megatron, deepspeed, nanotron.", metavar="NAME")
@@ -118,7 +119,8 @@ def train(
 
     chosen = o.chosen(format_, json_)
     place = o.plotted(plot, chosen)
-    model = load(source, o.changes(set_))
+    tuned, beside = o.lora(lora, ("base", "dtype"))
+    model = load(source, o.changes(set_) | tuned)
     name, number, price = parse_gpu(gpu)
     accelerator = hardware.load(name)
     wide = None if network is None else parse_bytes(network, "--network")
@@ -130,6 +132,8 @@ def train(
     names = _conventions(as_) if as_ else REPORTED
     length = tokens if tokens is not None else min(TOKENS, model.context or TOKENS)
     asked = {"framework": framework, "schedule": schedule, "recompute": recompute, "micro_batch": micro_batch}
+    if tuned:  # PEFT's defaults: frozen weights as they are computed with, adapters in fp32
+        asked |= {"frozen": beside.get("base", "bf16"), "adapter": beside.get("dtype", "fp32")}
     asked = {name: value for name, value in {**asked, "zero": zero}.items() if value is not None}
     searched = None
     if layout:

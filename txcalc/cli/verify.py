@@ -17,6 +17,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command()
 def verify(
     sources: o.MaybeSources = None,
+    lora: o.Lora = None,
     everything: Annotated[bool, typer.Option("--all", help="Every preset.")] = False,
     oracle: Annotated[
         list[str] | None,
@@ -95,7 +96,7 @@ def verify(
 
     chosen = o.chosen(format_, json_)
     if layout is not None:
-        _layout(sources or [], layout, recipe, ranks, chosen)
+        _layout(sources or [], o.lora(lora)[0], layout, recipe, ranks, chosen)
         return
     _refuse({"--recipe": recipe, "--ranks": ranks is not None}, "belongs to --layout")
     of_suite = {"--out": out, "--limit": limit is not None}
@@ -118,11 +119,13 @@ def verify(
     _refuse(of_suite, "belongs to --suite")
     if everything == bool(sources):
         raise InputError("verify", ["expected models, or --all for every preset" + (", not both" if sources else "")])
+    if lora and record:
+        raise InputError("options", ["--record keeps what holds of presets, --lora changes them"])
     if layers is not None and record:
         raise InputError("options", ["--record keeps what holds of whole models, --layers cuts them"])
     if layers is not None and (against or "transformers" in (oracle or ())):
         raise InputError("options", ["--against transformers compares whole models, --layers cuts them"])
-    models = [load(source) for source in (names() if everything else sources or ())]
+    models = [load(source, o.lora(lora)[0]) for source in (names() if everything else sources or ())]
 
     from txcalc.render.verify import report
     from txcalc.verify import DEFAULT, ORACLES, shortened, verify
@@ -164,7 +167,9 @@ def verify(
         raise typer.Exit(1)
 
 
-def _layout(sources: list[str], layout: str, recipe: str | None, ranks: int | None, chosen: Any) -> None:
+def _layout(
+    sources: list[str], changes: dict[str, Any], layout: str, recipe: str | None, ranks: int | None, chosen: Any
+) -> None:
     """Every model over the GPUs of a layout."""
     from txcalc import load
     from txcalc.cli.output import emit
@@ -177,7 +182,7 @@ def _layout(sources: list[str], layout: str, recipe: str | None, ranks: int | No
     if ranks is not None and ranks < 1:
         raise InputError("verify", [f"--ranks is {ranks}, expected 1 or more"])
     asked = parse_recipe(recipe or "", parse_layout(layout))
-    models = [load(source) for source in sources]
+    models = [load(source, changes) for source in sources]
 
     from txcalc.render.verify import report
     from txcalc.verify.layouts import verify_layout

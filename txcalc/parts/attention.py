@@ -157,11 +157,17 @@ class DifferentialCore(SoftmaxCore):
              keys, as kernels want them; other: 5 a score for the softmax, 3 a result: λ, the difference, its scale
     Counts   the full T×S rectangle; `flops_masked` only the pairs that the span lets through
     Traffic  that of fused kernels, each of which reads its half of q, k and v
-    Kept     q, k, v and the four results (with `keep_scores` the probabilities instead), and what λ multiplies
+    Kept     q, k, v and the four results (with `keep_scores` the probabilities instead), and what λ multiplies, where
+             it learns
     Source   Ye et al. 2024 (arXiv 2410.05258), equation 1
     """
 
     scale: Any = None
+    learns: bool = True
+
+    @property
+    def frozen(self) -> DifferentialCore:
+        return replace(self, learns=False)
 
     def weights(self) -> tuple[Weight, ...]:
         return tuple(Weight(name, (self.d_qk,)) for name in ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"))
@@ -183,7 +189,8 @@ class DifferentialCore(SoftmaxCore):
         tokens, keys = work.batch * work.tokens, work.batch * self.span.keys(work)
         query, kv = tokens * self.n_heads * self.d_qk, 2 * keys * self.n_kv_heads * self.d_qk
         scores = 2 * keys * work.tokens * self.n_heads
-        return kv + (3 * query + scores if work.keep_scores else 4 * query)
+        multiplied = query if self.learns else 0
+        return kv + multiplied + (2 * query + scores if work.keep_scores else 3 * query)
 
 
 @final

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple, final
 
+from txcalc.parts.adapters import Adapters, freeze
 from txcalc.parts.collectives import Collective
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, LayerScale, Linear, Norm, Sum
@@ -110,7 +111,8 @@ class Block(Composite):
     Norms stand before a branch (pre), after it (sandwich has both), or, `norm_after_sum`, after the sum (post-norm, as
     published in 2017). `shared_norm` is the one norm that a parallel block's branches share. The `joint` branches, one
     after the other in the list, read one input; `joint_norm` norms the sum of their results, which is added.
-    `scaled`: the block's result is multiplied by one stored number, a buffer.
+    `scaled`: the block's result is multiplied by one stored number, a buffer. With `adapters` all other weights are
+    frozen.
     Source   Vaswani et al. 2017; Xiong et al. 2020 (arXiv 2002.04745) pre-norm; GPT-J, PaLM (arXiv 2204.02311) parallel
     """
 
@@ -124,8 +126,12 @@ class Block(Composite):
     scaled: bool = False
     laurel: Laurel | None = None
     streams: Streams | None = None
+    adapters: Adapters | None = None
 
     def children(self) -> Iterator[Child]:
+        yield from self._all() if self.adapters is None else freeze(self._all(), self.adapters)[0]
+
+    def _all(self) -> Iterator[Child]:
         if self.streams:
             yield Child("streams", self.streams, kind="other")
         if self.laurel:

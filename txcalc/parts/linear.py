@@ -63,6 +63,10 @@ class Linear(Leaf):
         return self.d_in, self.d_out
 
     @property
+    def frozen(self) -> Linear:
+        return replace(self, keeps="no")
+
+    @property
     def untied(self) -> Linear:
         return replace(self, tied=False) if self.tied else self
 
@@ -94,6 +98,10 @@ class BlockLinear(Leaf):
         moved = Traffic(inner * self.width, 2 * rows * inner)
         product = MatMul("product", self.n_heads, rows, self.width, self.width, moved)
         return product, elementwise("bias", rows * inner, "add", 0, 0, inner)
+
+    @property
+    def frozen(self) -> BlockLinear:
+        return replace(self, keeps=False)
 
     def saved(self, work: Workload) -> Any:
         return work.positions * self.n_heads * self.width if self.keeps else 0
@@ -299,6 +307,10 @@ class Convolution(Leaf):
             return (product,)
         return product, elementwise("bias", rows * self.c_out, "add", 0, 0, self.c_out)
 
+    @property
+    def frozen(self) -> Convolution:
+        return replace(self, keeps=False)
+
     def saved(self, work: Workload) -> Any:
         return work.positions * self.stride * self.c_in if self.keeps else 0
 
@@ -368,12 +380,13 @@ class Scale(Leaf):
 
     Shapes   w (rows,), x and y (B, T, used)
     Unit     1 FLOP an element, under other
-    Kept     x
+    Kept     x, for the factors' gradient
     Source   Fedus et al. 2021 (arXiv 2101.03961), section 2.1 (an expert's factor)
     """
 
     rows: Any
     used: Any
+    keeps: bool = True
 
     def weights(self) -> tuple[Weight, ...]:
         return (Weight("weight", (self.rows,)),)
@@ -382,8 +395,12 @@ class Scale(Leaf):
         elements = work.positions * self.used
         return (elementwise("scale", elements, "add", elements, elements, self.rows),)
 
+    @property
+    def frozen(self) -> Scale:
+        return replace(self, keeps=False)
+
     def saved(self, work: Workload) -> Any:
-        return work.positions * self.used
+        return work.positions * self.used if self.keeps else 0
 
 
 @final
@@ -429,12 +446,13 @@ class LayerScale(Leaf):
 
     Shapes   x and y (B, T, width), λ (width)
     Unit     FLOPs under other: 1 an element
-    Kept     x
+    Kept     x, for λ's gradient
     Source   Touvron et al. 2021 (arXiv 2103.17239), section 2
     """
 
     kind = "other"
     width: Any
+    keeps: bool = True
 
     def weights(self) -> tuple[Weight, ...]:
         return (Weight("weight", (self.width,)),)
@@ -443,5 +461,9 @@ class LayerScale(Leaf):
         elements = work.positions * self.width
         return (elementwise("scale", elements, "add", elements, elements, self.width),)
 
+    @property
+    def frozen(self) -> LayerScale:
+        return replace(self, keeps=False)
+
     def saved(self, work: Workload) -> Any:
-        return work.positions * self.width
+        return work.positions * self.width if self.keeps else 0

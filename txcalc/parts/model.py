@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple, final
 
+from txcalc.parts.adapters import around
 from txcalc.parts.attention import RelativeBias
 from txcalc.parts.block import Block
 from txcalc.parts.collectives import Collective
@@ -271,8 +272,14 @@ class Stack(Composite):
     # How often: of interleaved stages once for each piece.
     receives: Any = 1
     sends: Any = 1
+    # The weights around the layers learn nothing: the layers have adapters. What the layers read gets a gradient all
+    # the same (as PEFT's `enable_input_require_grads` has it), so that all layers cost the same.
+    frozen: bool = False
 
     def children(self) -> Iterator[Child]:
+        yield from around(self._all()) if self.frozen else self._all()
+
+    def _all(self) -> Iterator[Child]:
         if self.receive:
             yield Child("receive", self.receive, runs=self.receives)
         if self.embedding:

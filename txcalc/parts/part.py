@@ -233,6 +233,11 @@ class Leaf:
         return None
 
     @property
+    def frozen(self) -> Leaf:
+        """The same with weights that nobody learns: what backward needs for their gradient alone is not kept."""
+        return self
+
+    @property
     def untied(self) -> Leaf:
         """The same with weights of its own: what is read here, wherever it is held."""
         return self
@@ -269,7 +274,7 @@ class Leaf:
         return total([weight.size for weight in self.weights()])
 
 
-Gradient = Literal["both", "weights", "none"]
+Gradient = Literal["both", "weights", "input", "none"]
 
 
 class Child(NamedTuple):
@@ -282,7 +287,8 @@ class Child(NamedTuple):
     on        where it works
     kind      what its leaves are counted as, unless they say otherwise (`forced`: whatever they say)
     gradient  what the model's loss gives one of: "both", its input and its weights; "weights" alone, where the input is
-              data that nobody learns (a picture, sound, the sinusoids of distances); "none", nothing in it
+              data that nobody learns (a picture, sound, the sinusoids of distances); "input" alone, where the weights
+              are frozen; "none", nothing in it
     """
 
     name: str

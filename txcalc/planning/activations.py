@@ -62,6 +62,8 @@ def _describes(model: Model, ledger: Ledger, layers: list[Entry]) -> None:
     faults = []
     if not (ledger.work.keep_scores and ledger.work.past == 0):
         faults.append("counts a training step that keeps the attention matrix (keep_scores)")
+    if stack["lora"] is not None:
+        faults.append("describes layers whose weights all learn: these are frozen")
     plain = len(model.spec["stacks"]) == 1 and len(cores) == len(acts) == 1 and type(cores[0]) is AttentionCore
     if not plain or cores[0].n_kv_heads != cores[0].n_heads or cores[0].n_heads * cores[0].d_qk != stack["d_model"]:
         faults.append(f"describes equal layers of h = h_kv heads as wide as the model; {model.name} has others")

@@ -27,9 +27,18 @@ ADAMW_MIXED = (
 )
 
 
-def training_state(params: int) -> list[Share]:
-    """What a training step holds for every parameter, whatever the batch."""
-    return [Share(name, size, size * params) for name, size in ADAMW_MIXED]
+def training_state(params: int, learning: int | None = None) -> list[Share]:
+    """What a training step holds for every parameter, whatever the batch; of frozen ones their weights alone, where
+    only so many are `learning`."""
+    own = params if learning is None else learning
+    first, *rest = ADAMW_MIXED
+    return [Share(*first, first[1] * params), *(Share(name, size, size * own) for name, size in rest)]
+
+
+def learning(ledger: Ledger) -> int:
+    """Parameters that a training step changes: all, or beside frozen ones the adapters'."""
+    learnt = total(entry.params for entry in ledger if entry.kind == "adapters")
+    return learnt or ledger.total("params")  # type: ignore[no-any-return]
 
 
 def weights_bytes(ledger: Ledger, form: Format | None = None) -> int:

@@ -64,6 +64,7 @@ MATRICES = {
     "shared_experts": "shared experts",
     "router": "routers",
     "recurrent": "recurrent mixers",
+    "adapters": "adapters",
     "head": "head",
     "embedding": "embedding projection",
     "other": "other layers",
@@ -129,7 +130,8 @@ def weights(ledger: Ledger, passes: int, left_out: Iterable[str] = ()) -> Iterat
     theirs, ours = Counter[str](), Counter[str]()
     for entry in ledger:
         if entry.kind != "attention_core":
-            ours[MATRICES.get(entry.kind, "norms")] += passes * entry.flops
+            frozen = passes == 3 and entry.gradient == "input"  # backward leaves the weights' product out
+            ours[MATRICES.get(entry.kind, "norms")] += (passes - frozen) * entry.flops
         for name, params in parameters(entry, tied):
             theirs[name] += 0 if name in left_out else 2 * passes * params * ledger.work.positions
     for name in dict.fromkeys((*MATRICES.values(), *theirs, *ours)):

@@ -38,6 +38,7 @@ STACK = {
     "embedding": ("types", "rank"),
     "head": ("classes", "rank"),
     "positions": ("rows",),
+    "lora": ("rank",),
 }
 LAYER = {
     "attention": ("n_kv_heads", "n_heads", "d_head", "d_v", "window"),
@@ -221,7 +222,8 @@ def _framed(stack: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
     norm = {**stack["norm"], "joint": [], "abreast": [], "after": [], "without": [], "parallel": "no", "place": "pre"}
     layer = {"feed_forward": plain, "norm": norm, "parts": ["feed_forward"], "positions": stack["positions"]}
-    return {**stack, "layer": {"layer": layer}, "groups": [("layer", (0,))], "n_layers": 1, "laurel": None}
+    alone = {"layer": {"layer": layer}, "groups": [("layer", (0,))], "n_layers": 1}
+    return {**stack, **alone, "laurel": None, "lora": None}
 
 
 def _bare(stack: Mapping[str, Any], name: str) -> dict[str, Any]:

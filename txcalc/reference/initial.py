@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from txcalc.reference.attention import DifferentialCore
-from txcalc.reference.linear import Activation, Convolution, LayerScale, Norm
+from txcalc.reference.linear import Activation, Convolution, LayerScale, LowRank, Norm
 from txcalc.reference.linear_attention import TokenShift, WeightedSum
 from txcalc.reference.model import Block, Stack
 from txcalc.reference.recurrent import GatedRecurrence, Mamba, SelectiveScan
@@ -31,9 +31,13 @@ def initialise(net: nn.Module) -> None:
             _first_values(module, name, parameter)
     for module in net.modules():
         if isinstance(module, Mamba):
-            bound = module.dt_proj.weight.shape[1] ** -0.5
-            module.dt_proj.weight.uniform_(-bound, bound)
-            _steps(module.dt_proj.get_parameter("bias"))
+            steps = _plain(module.dt_proj)
+            bound = steps.get_parameter("weight").shape[1] ** -0.5
+            steps.get_parameter("weight").uniform_(-bound, bound)
+            _steps(steps.get_parameter("bias"))
+        elif isinstance(module, LowRank):  # nothing is added at first (Hu et al. 2021, section 4.1)
+            nn.init.kaiming_uniform_(module.lora_a.weight, math.sqrt(5))
+            module.lora_b.weight.zero_()
         elif isinstance(module, Stack):
             _shrink(module)
 
@@ -68,6 +72,11 @@ def _first_values(module: nn.Module, name: str, parameter: Tensor) -> None:
         parameter.normal_(0, STD)
 
 
+def _plain(module: nn.Module) -> nn.Module:
+    """The linear layer, whether it has an adapter or not."""
+    return module.base if isinstance(module, LowRank) else module
+
+
 def _steps(bias: Tensor) -> None:
     """Biases whose softplus is spread evenly over the logarithms of `STEPS`."""
     low, high = map(math.log, STEPS)
@@ -81,4 +90,4 @@ def _shrink(stack: Stack) -> None:
     for block in dict.fromkeys(blocks):  # a shared one once
         for name, module in block.named_modules():
             if name.rpartition(".")[2] in WRITERS and not block.norm_after_sum:
-                module.get_parameter("weight").mul_(branches**-0.5)
+                _plain(module).get_parameter("weight").mul_(branches**-0.5)

@@ -28,6 +28,20 @@ class Linear(nn.Linear):
         return F.linear(x, self.weight, self.bias)
 
 
+class LowRank(nn.Module):
+    """y = W·x + b + 2·B·A·x for x (…, d_in): a frozen linear layer and its adapter, scaled by α/r = 2."""
+
+    def __init__(self, base: Linear, rank: int, like: Like) -> None:
+        super().__init__()
+        self.base = base
+        self.lora_a = Linear(base.in_features, rank, False, like)
+        self.lora_b = Linear(rank, base.out_features, False, like)
+        self.lora_sum = Sum()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.lora_sum(self.base(x), 2 * self.lora_b(self.lora_a(x)))
+
+
 class BlockLinear(nn.Module):
     """One linear layer a head, side by side, of x (B, T, h·d)."""
 

@@ -15,6 +15,7 @@ from txcalc.errors import InputError
 from txcalc.parts import linear_attention as linear_parts
 from txcalc.parts import model as parts
 from txcalc.parts import recurrent as recurrent_parts
+from txcalc.parts.adapters import LowRank as LowRankPart
 from txcalc.parts.attention import Attention as AttentionPart
 from txcalc.parts.attention import LatentAttention as LatentAttentionPart
 from txcalc.parts.block import Block as BlockPart
@@ -41,6 +42,7 @@ from txcalc.reference.linear import (
     LayerScale,
     Linear,
     Lookup,
+    LowRank,
     Mean,
     Norm,
     Patches,
@@ -165,6 +167,9 @@ class Block(nn.Module):
         for name, module in self.named_modules():
             if isinstance(module, Remembers):
                 module.place = name
+        if part.adapters:
+            self.requires_grad_(False)
+            _adapt(self, part, like)
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
         """x (B, T, D), or (n, B, T, D) where there are n streams."""
@@ -235,6 +240,19 @@ class Block(nn.Module):
         for name in self.joint[1:]:
             y = self.residual(y, self._result(name, x, run))
         return self.joint_norm(y)
+
+
+def _adapt(module: nn.Module, part: Composite, like: Like) -> None:
+    """Puts adapters beside the linear layers that have one in the tree."""
+    for child in part.parts:
+        if isinstance(child.part, Composite):
+            inner = module.get_submodule(child.name)
+            if isinstance(child.part, LowRankPart):
+                assert isinstance(inner, Linear)
+                setattr(module, child.name, LowRank(inner, child.part.rank, like))
+            else:
+                for each in inner if isinstance(inner, nn.ModuleList) else (inner,):
+                    _adapt(each, child.part, like)
 
 
 class Embedding(nn.Module):
@@ -423,6 +441,11 @@ class Stack(Asked):
         self.head = Head(part.head, like, table) if part.head else None
         self.paths = [f"{prefix}layers.{i}" for i in range(len(layers))]
         self.kinds = [kinds[i] for i in sorted(kinds)]
+        self.frozen = part.frozen
+        if part.frozen:
+            for name, module in self.named_children():
+                if name != "layers":
+                    module.requires_grad_(False)
 
     def forward(
         self,
@@ -444,6 +467,8 @@ class Stack(Asked):
         if self.layer_inputs is not None:
             run = replace(run, inputs=self.layer_inputs(x, inputs))
         x = x if self.spread is None else self.spread(x)
+        if self.frozen and torch.is_grad_enabled() and not x.requires_grad:
+            x.requires_grad_()  # all layers learn, the first too
         for i, (layer, path, kind) in enumerate(zip(self.layers, self.paths, self.kinds, strict=True)):
             if current().checkpoint:
                 x = checkpoint(layer, x, run.at(path, i, kind), use_reentrant=False, preserve_rng_state=False)

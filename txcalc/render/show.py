@@ -12,7 +12,7 @@ from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.planning import theorems
 from txcalc.planning.evidence import Known, how_known
-from txcalc.planning.memory import cache_bytes, saved_bytes, training_state, weights_bytes
+from txcalc.planning.memory import cache_bytes, learning, saved_bytes, training_state, weights_bytes
 from txcalc.planning.quantised import native
 from txcalc.planning.rules import rules_of_thumb
 from txcalc.planning.training import training_flops
@@ -115,7 +115,9 @@ def report(
         facts["checkpoint"] = checkpoint.data(model.checkpoint.held, model.checkpoint)
         header += [model.checkpoint.summary()] if model.checkpoint.agrees else []  # a note says so otherwise
         tables += checkpoint.tables(model.checkpoint)
-    facts["memory"]["training_state_bytes"] = sum(share.bytes for share in training_state(facts["params"]["total"]))
+    facts["memory"]["training_state_bytes"] = sum(
+        share.bytes for share in training_state(facts["params"]["total"], learning(ledger))
+    )
     facts["memory"]["saved_bytes"] = {"fused": saved_bytes(ledger), "attention_matrix_kept": saved_bytes(kept)}
     facts["flops"]["training"] = {"matmul": training_flops(ledger)}
     notes = [*(f"assumed {assumption}" for assumption in model.assumptions), *model.notes]
@@ -235,7 +237,7 @@ def _memory(
 ) -> Table:
     params, cache, batch = ledger.total("params"), ledger.cache_terms, ledger.work.batch
     growth, constant = (ceil_div(elements * ledger.bits[2], 8) for elements in (cache.growth, cache.constant))
-    state = training_state(params)
+    state = training_state(params, learning(ledger))
     weights, held = known["params"], known["cache"]
     if cache.growth or cache.constant:
         one = cache_bytes(ledger)
@@ -247,8 +249,8 @@ def _memory(
         if batch > 1:
             rows.append(_bytes(f"cache of all {batch:,} sequences", one * batch, held))
     rows += [_bytes(f"{share.name}, {share.bytes_per_param} B/param", share.bytes, weights) for share in state]
-    each = sum(share.bytes_per_param for share in state)
-    rows.append(_bytes(f"training state, {each} B/param", sum(share.bytes for share in state), weights))
+    each = f", {sum(share.bytes_per_param for share in state)} B/param" if learning(ledger) == params else ""
+    rows.append(_bytes(f"training state{each}", sum(share.bytes for share in state), weights))
     rows.append(_bytes("kept for backward, fused attention", saved_bytes(ledger), known["saved"]))
     rows.append(_bytes("kept for backward, attention matrix too", saved_bytes(kept), known["saved_kept"]))
     return Table("Memory", ("of what", "bytes", "2^10 units", "known"), rows, left=frozenset({0, 3}))

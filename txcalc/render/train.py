@@ -224,6 +224,8 @@ def _notes(found: Training, terms: Terms) -> list[str]:
         nodes = f"nodes of {accelerator.node}" if accelerator.node else "one link for all"
         wide = f", {accelerator.link_between / 1e9:g} GB/s each between them" if accelerator.link_between else ""
         notes.append(f"time is modelled, with the shares of the peaks that kernels reach; {nodes}{wide}")
+    if found.recipe.frozen is not None:
+        notes.append("weights are frozen: backward leaves their gradient out, which these conventions count")
     if found.run and found.run.energy_kwh is not None:
         notes.append("energy is of the accelerators at their full power; hosts and networks are not in it")
     elif found.run and terms.power is None:
@@ -249,6 +251,8 @@ def data(found: Training) -> dict[str, Any]:
             "recompute": recipe.recompute,
             "optimizer": recipe.optimizer,
             "products": found.machine.products,
+            "frozen": recipe.frozen,
+            "adapter": recipe.adapter,
         },
         "ranks": [
             {

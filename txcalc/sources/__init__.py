@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from txcalc.errors import InputError
+from txcalc.errors import Fault, InputError
 from txcalc.model import Model
+from txcalc.parts.adapters import adaptable
+from txcalc.parts.part import Composite
 from txcalc.sources.assemble import assemble
 from txcalc.sources.resolve import resolve
 from txcalc.sources.spec import changed, letter_path
@@ -205,6 +207,8 @@ def build(
             after.pop("beside", None)  # its towers fit the unchanged
     spec = resolve(after, origin, spelling)
     root = assemble(spec)
+    if unknown := [*_adapters(spec, root)]:
+        raise InputError(origin, unknown)
     same: list[str] = []
     if changes or written:
         from txcalc.sources.idle import idle_changes, idle_keys
@@ -217,6 +221,16 @@ def build(
     is_changed = len(changes or ()) > len(same)
     name = spec["name"] or origin
     return Model(name, root, after, spec, origin, assumptions, notes, changed=is_changed, builder=build)
+
+
+def _adapters(spec: Mapping[str, Any], root: Composite) -> Iterator[Fault]:
+    """Names of `lora.modules` that no linear layer of a block has."""
+    for stack in spec["stacks"].values():
+        if stack["lora"] is not None:
+            known = adaptable(root)
+            for name in stack["lora"]["modules"]:
+                if name not in known and not (name == "all" and known):
+                    yield Fault("lora.modules", name, f"all, or some of {', '.join(known)}")
 
 
 def _noted(changes: Mapping[str, Any], same: Sequence[str]) -> Iterator[str]:

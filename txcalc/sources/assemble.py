@@ -8,6 +8,7 @@ from typing import Any
 
 from txcalc.model import MIXERS
 from txcalc.num import exact_div, product, total
+from txcalc.parts.adapters import Adapters
 from txcalc.parts.attention import (
     Around,
     Attention,
@@ -152,6 +153,7 @@ def _stack(stack: Table) -> Stack:
         contacts=_contacts(stack) if stack["contacts"] else None,
         angles=_angles(stack),
         idle=Unused(d_in=stack["idle"], d_out=1, bias=False) if stack["idle"] else None,
+        frozen=stack["lora"] is not None,
     )
 
 
@@ -366,6 +368,7 @@ def _block(layer: Table, d_model: Any, stack: Table) -> Block:
         streams=None
         if streams is None
         else Streams(width=d_model, number=streams, active=stack["active_stream"], norm=own),
+        adapters=None if stack["lora"] is None else Adapters(stack["lora"]["rank"], tuple(stack["lora"]["modules"])),
     )
 
 

@@ -587,6 +587,10 @@ STACK: dict[str, dict[str, Field]] = {
         "softcap": Field(real, None, "logits are capped at ± this by a tanh", "with an lm head"),
         "scale": Field(real, None, "multiplies the logits", "with an lm head"),
     },
+    "lora": {
+        "rank": Field(size, REQUIRED, "rank of the adapters beside frozen weights (LoRA)"),
+        "modules": Field(texts, ["q", "v"], "linear layers of a block that have one, by name; ['all']: every one"),
+    },
     "vision": {
         "image": Field(size, REQUIRED, "side of the picture, pixels"),
         "patch": Field(size, REQUIRED, "side of a patch, pixels"),

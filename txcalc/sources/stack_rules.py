@@ -130,6 +130,16 @@ def _extra(stack: Tables, fault: Told) -> None:
         fault("embedding.extra", stack["embedding"]["extra"], "0 without a token table, or where the head shares it")
 
 
+def _lora(stack: Tables, fault: Told) -> None:
+    if stack["lora"] is None:
+        return
+    rank, role = stack["lora"]["rank"], stack["role"]
+    if role not in ("decoder", "encoder") or stack["audio"] or stack["vision"]:
+        fault("lora.rank", rank, "none but in a single stack that reads tokens")
+    elif stack["streams"] is not None or every("layer_input", stack):
+        fault("lora.rank", rank, "none with several residual streams, or layers that read their own vectors")
+
+
 def _early(stack: Tables, fault: Told) -> None:
     embedding = stack["embedding"]
     if embedding["early"] and (embedding["rank"] is None or stack["head"]["form"] != "lm"):
@@ -231,6 +241,7 @@ STACK_RULES: tuple[Callable[[Tables, Told], None], ...] = (
     _transform,
     _tied_head,
     _extra,
+    _lora,
     _early,
     _pooled,
     _contacts,

@@ -26,7 +26,7 @@ from txcalc.verify.saved import claims
 from txcalc.verify.verdict import Row, Verdict
 
 FAKE, SCHEDULE = "torch on a fake process group", "torch's schedule"
-COMPARED = ("parameters", "gradients", "optimizer", "saved", "saved by the loss")
+COMPARED = ("parameters", "adapters", "gradients", "optimizer", "saved", "saved by the loss")
 
 
 class _Point(NamedTuple):
@@ -73,8 +73,8 @@ def _provable(recipe: Recipe) -> None:
         faults.append(
             f"--recompute {recipe.recompute}: a checkpoint's inputs are kept by no tensor that autograd saves"
         )
-    if recipe.adapters is not None:
-        faults.append("adapters are modelled: torch has none")
+    if recipe.frozen is not None or recipe.adapter is not None:
+        faults.append("frozen weights of another format than what learns are modelled: torch shards one dtype")
     if recipe.layout.ep > 1:
         faults.append("ep: torch has no style for experts, their exchange is modelled")
     if recipe.shards == 1 and recipe.compute_bytes != recipe.parameter_bytes:

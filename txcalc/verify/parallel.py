@@ -160,8 +160,9 @@ def _measured(job: Job, mesh: Any) -> dict[str, int]:
             backward(net(*given), model)
         optimizer = stepper(recipe, net)
         optimizer.step()
+    frozen = not all(parameter.requires_grad for parameter in net.parameters())
     for parameter in net.parameters():
-        found["parameters"] += _bytes(parameter)
+        found["adapters" if frozen and parameter.requires_grad else "parameters"] += _bytes(parameter)
         found["gradients"] += 0 if parameter.grad is None else _bytes(parameter.grad)
         state = optimizer.state.get(parameter, {})
         found["optimizer"] += sum(_bytes(value) for name, value in state.items() if name != "step" and value.dim())

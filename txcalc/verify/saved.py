@@ -183,7 +183,7 @@ def _modelled(ledger: Ledger, found: Mapping[str, Any]) -> dict[str, str]:
         reason = modelled(entry.leaf, ledger.work.keep_scores)
         for path in module_paths(entry) if reason else ():
             at = path.removesuffix("core")  # the gate, or else o, keeps what the core does not
-            reasons |= dict.fromkeys((path, f"{at}gate", f"{at}o"), reason)
+            reasons |= dict.fromkeys((path, f"{at}gate", f"{at}o", f"{at}o.lora_a"), reason)
     for path in {*found, *spread(ledger, lambda _: 0)}:
         for name in MODELLED.keys() & set(path.split(".")):
             reasons[path] = MODELLED[name]

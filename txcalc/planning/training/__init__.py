@@ -17,7 +17,7 @@ from txcalc.planning.training.flops import (
 )
 from txcalc.planning.training.inverse import fewest, largest
 from txcalc.planning.training.memory import CATEGORIES, RESERVED, Plan, Rank, memory
-from txcalc.planning.training.recipe import FRAMEWORKS, SCHEDULES, Adapters, Framework, Recipe
+from txcalc.planning.training.recipe import FRAMEWORKS, SCHEDULES, Framework, Recipe
 from txcalc.planning.training.schedules import Action, in_flight, order
 from txcalc.planning.training.states import OPTIMIZERS
 
@@ -28,7 +28,6 @@ __all__ = [
     "RESERVED",
     "SCHEDULES",
     "Action",
-    "Adapters",
     "Framework",
     "Layout",
     "Plan",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from txcalc.num import ceil_div
@@ -10,7 +10,6 @@ from txcalc.parts.linear import Activation, Linear
 from txcalc.parts.part import Leaf, Workload
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Held, Piece
-from txcalc.planning.training.states import adapted
 
 STATISTIC = 4  # bytes: the means, deviations and log-sums that kernels keep of a row are fp32
 
@@ -30,7 +29,7 @@ def kept(piece: Piece, recipe: Recipe, width: int) -> Kept:
     """Of one micro-batch in a piece, `width` the model's."""
     layers = sorted({i for held in piece.leaves for i in held.layers})
     numbers = recipe.recomputed(layers[-1] + 1) if layers else frozenset()
-    sizes = leaves_bytes(piece, recipe)
+    sizes = [(held, leaf_bytes(held, recipe)) for held in piece.leaves]
     outside = sum(size for held, size in sizes if not held.layers)
     each = {i: sum(size // len(h.layers) for h, size in sizes if i in h.layers) for i in _first(layers, piece)}
     by_layer = {i: each[first] for i, first in _folded(layers, piece).items()}
@@ -54,49 +53,10 @@ def _first(layers: Iterable[int], piece: Piece) -> set[int]:
     return set(_folded(layers, piece).values())
 
 
-def leaves_bytes(piece: Piece, recipe: Recipe) -> list[tuple[Held, int]]:
-    """What each leaf and its copies are the first to keep. A frozen linear layer needs no input, but for its adapter:
-    then the first of those that read one tensor keeps it, and every adapter what A makes."""
-    if recipe.adapters is None:
-        return [(held, leaf_bytes(held, recipe)) for held in piece.leaves]
-    found: list[tuple[Held, int]] = []
-    for first, readers in _readers(piece.leaves):
-        leaf, work = first.entry.leaf, first.entry.work
-        if not isinstance(leaf, Linear) or work is None:
-            found.append((first, leaf_bytes(first, recipe)))
-            continue
-        learning = [held for held in readers if adapted(held, recipe)]
-        inner = len(learning) * recipe.adapters.rank * work.positions * first.entry.runs * recipe.compute_bytes
-        found.append((first, (leaf_bytes(first, recipe) if learning else 0) + int(inner)))
-    return found
-
-
-def _readers(leaves: Iterable[Held]) -> Iterator[tuple[Held, list[Held]]]:
-    """Each leaf; of linear layers that read one tensor the first, and all of them."""
-    group: list[Held] = []
-    for held in leaves:
-        leaf = held.entry.leaf
-        follows = isinstance(leaf, Linear) and leaf.keeps == "no" and group and _same_input(group[0], held)
-        if follows:
-            group.append(held)
-            continue
-        if group:
-            yield group[0], group
-        group = [held]
-    if group:
-        yield group[0], group
-
-
-def _same_input(first: Held, other: Held) -> bool:
-    own, before = other.entry.leaf, first.entry.leaf
-    same = isinstance(own, Linear) and isinstance(before, Linear) and own.d_in == before.d_in
-    return same and first.entry.steps[:-1] == other.entry.steps[:-1]
-
-
 def leaf_bytes(held: Held, recipe: Recipe) -> int:
     """What a leaf and its copies are the first to keep, of one micro-batch."""
     entry, work = held.entry, held.entry.work
-    if work is None:
+    if work is None or entry.gradient == "none":
         return 0
     elements = entry.leaf.saved(work)
     if recipe.rules.fused and isinstance(entry.leaf, Activation):

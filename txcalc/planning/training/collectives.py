@@ -95,6 +95,7 @@ def _fully_sharded(held: Sequence[Tensor], recipe: Recipe, counts: Counter[str],
     """A block's weights are gathered for its forward and again for its backward, the root's once; gradients are reduced
     once. Rows are padded to as many for every rank."""
     groups: Counter[int] = Counter()
+    learning: Counter[int] = Counter()
     root = -1
     for tensor in held:
         ways = sharers(recipe, tensor.expert)
@@ -102,10 +103,14 @@ def _fully_sharded(held: Sequence[Tensor], recipe: Recipe, counts: Counter[str],
         elements = tensor.copies * ceil_div(rows, ways) * ways * (tensor.size // max(1, rows))
         for layer in tensor.group or (root,):
             groups[layer] += elements // max(1, len(tensor.group))
+            learning[layer] += elements // max(1, len(tensor.group)) if tensor.learns else 0
     for layer, elements in groups.items():
         gathers = 1 if layer == root or not recipe.reshard else 2
         counts["all_gather"] += gathers
         sizes["all_gather"] += gathers * elements * recipe.compute_bytes
+    for elements in learning.values():
+        if not elements:
+            continue
         counts["reduce_scatter"] += 1
         sizes["reduce_scatter"] += elements * recipe.reduce_bytes
         if recipe.layout.dp > 1:

@@ -10,7 +10,7 @@ from txcalc.num import total
 Recompute = Literal["none", "core", "blocks"]
 
 # Products of a step, by what gets a gradient (`Child.gradient`): forward, and one each for input and weights.
-PASSES = {"both": 3, "weights": 2, "none": 1}
+PASSES = {"both": 3, "weights": 2, "input": 2, "none": 1}
 
 
 def training_flops(ledger: Ledger, recompute: Recompute = "none") -> Any:
@@ -18,8 +18,8 @@ def training_flops(ledger: Ledger, recompute: Recompute = "none") -> Any:
 
     Unit     FLOPs of matrix products, dense attention, two a multiply-add
     Counts   forward; for each product two of its size in backward (its input's gradient and its weight's, or those of
-             both operands in attention), one where the input is data, none in an indexer; with
-             `recompute` the forward again of the attention cores (`core`) or of whole blocks (`blocks`)
+             both operands in attention), one where the input is data or the weights are frozen, none in an indexer;
+             with `recompute` the forward again of the attention cores (`core`) or of whole blocks (`blocks`)
     Omits    everything that is not a matrix product; the optimizer; the indexer's own loss
     Source   Kaplan et al. 2020 (arXiv 2001.08361), section 2.1; Chen et al. 2016 (arXiv 1604.06174) for recomputing
     """
@@ -28,7 +28,14 @@ def training_flops(ledger: Ledger, recompute: Recompute = "none") -> Any:
 
 def step_flops(entry: Entry, recompute: Recompute = "none") -> Any:
     """One leaf's share of `training_flops`."""
-    return entry.flops * (PASSES[entry.gradient] + (1 if recomputed(entry, recompute) else 0))
+    return entry.flops * (passes(entry) + (1 if recomputed(entry, recompute) else 0))
+
+
+def passes(entry: Entry) -> int:
+    """Products of a step for one of forward. Attention multiplies activations: both get a gradient, frozen weights or
+    not."""
+    both = entry.gradient == "input" and entry.kind == "attention_core"
+    return 3 if both else PASSES[entry.gradient]
 
 
 def recomputed(entry: Entry, recompute: Recompute) -> bool:

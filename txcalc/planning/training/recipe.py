@@ -66,27 +66,8 @@ FRAMEWORKS = {
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb", "zbv", "dualpipev")
 V_SHAPED = frozenset({"zbv", "dualpipev"})  # a rank has the n-th piece from the front and the n-th from the back
 RECOMPUTE = ("none", "core", "blocks", "every:N", "layers:0,2,…")
-WEIGHTS = ("bf16", "fp32", "nf4", "nf4-dq")  # of frozen matrices, beside adapters
+FROZEN = ("fp32", "bf16", "fp16", "int8", "nf4", "nf4-dq")  # of frozen matrices, beside adapters
 CONTEXT_PARALLEL = ("ring", "allgather", "ulysses")
-
-
-@dataclass(frozen=True)
-class Adapters:
-    """Low-rank adapters (LoRA, arXiv 2106.09685): y + B·A·x with A (rank, d_in) and B (d_out, rank), beside frozen
-    weights, which `weights` may quantise: nf4 (one fp32 scale for 64 weights), or nf4-dq, whose scales are in 8 bits
-    with one more fp32 for 256 of them (QLoRA, arXiv 2305.14314, section 3).
-
-    modules   names of the linear layers that have one: q, v, …; "all" for every linear layer in the blocks
-    """
-
-    rank: int = 8
-    modules: tuple[str, ...] = ("q", "v")
-    weights: str = "bf16"
-    dtype: str = "bf16"
-
-    def at(self, name: str) -> bool:
-        """Whether the linear layer of that name in a block has one."""
-        return name in self.modules or "all" in self.modules
 
 
 @dataclass(frozen=True)
@@ -106,6 +87,10 @@ class Recipe:
     keep_scores      attention without a fused kernel: its matrix is kept
     fused_loss       cross-entropy as one kernel that writes the logits' gradient over them (Liger, Transformer Engine)
     reshard          FSDP2 frees a block's gathered weights after its forward
+    frozen           format of the matrices in the blocks of a model with adapters: nf4 has one fp32 scale for 64
+                     weights, nf4-dq scales in 8 bits with one more fp32 for 256 of them (QLoRA, arXiv 2305.14314,
+                     section 3), int8 one fp32 a row (arXiv 2208.07339); None: the dtype of the products
+    adapter          dtype of the adapters; None: the parameters'
     """
 
     layout: Layout = field(default_factory=Layout)
@@ -126,7 +111,8 @@ class Recipe:
     keep_scores: bool = False
     fused_loss: bool = False
     reshard: bool = True
-    adapters: Adapters | None = None
+    frozen: str | None = None
+    adapter: str | None = None
 
     @property
     def rules(self) -> Framework:
@@ -144,6 +130,15 @@ class Recipe:
     @property
     def parameter_bytes(self) -> int:
         return bits_of(self.parameter or self.rules.parameter) // 8
+
+    @property
+    def adapter_bytes(self) -> int:
+        return bits_of(self.adapter or self.parameter or self.rules.parameter) // 8
+
+    @property
+    def packed(self) -> int:
+        """Bytes that a kernel reads of a quantised matrix's element, rounded up; 0 where frozen matrices are not."""
+        return 1 if self.frozen in ("int8", "nf4", "nf4-dq") else 0
 
     @property
     def gradient_bytes(self) -> int:
@@ -218,7 +213,7 @@ class Recipe:
         if self.zero not in (0, *self.rules.zeros):
             stages = ", ".join(map(str, self.rules.zeros))
             faults.append(Fault("zero", self.zero, f"one of {stages} with --framework {self.framework}", _fsdp(self)))
-        for name in ("parameter", "gradient", "compute", "reduce"):
+        for name in ("parameter", "gradient", "compute", "reduce", "adapter"):
             value = getattr(self, name)
             if value is not None and bits_of(value) % 8:
                 faults.append(Fault(name, value, "a dtype of whole bytes"))
@@ -226,8 +221,8 @@ class Recipe:
 
     def _combined(self) -> list[Fault | str]:
         layout, faults = self.layout, list[Fault | str]()
-        if self.adapters is not None:
-            faults += self._adapted(self.adapters)
+        if self.frozen is not None and self.frozen not in FROZEN:
+            faults.append(Fault("frozen", self.frozen, f"one of {', '.join(FROZEN)}"))
         if layout.fsdp > 1 and self.rules.name != "fsdp2":
             faults.append(Fault("fsdp", layout.fsdp, f"1 with --framework {self.rules.name}", "say dp and zero"))
         if self.zero and layout.dp == 1 and layout.cp == 1:
@@ -237,16 +232,6 @@ class Recipe:
         elif self.local_tokens % layout.sp:
             faults.append(Fault("tokens", self.tokens, f"a multiple of cp · sp = {layout.cp * layout.sp}"))
         faults += self._pipeline()
-        return faults
-
-    def _adapted(self, adapters: Adapters) -> list[Fault | str]:
-        faults: list[Fault | str] = []
-        if type(adapters.rank) is not int or not 1 <= adapters.rank <= MOST:
-            faults.append(Fault("lora", adapters.rank, f"a whole number from 1 to {MOST:,}"))
-        if adapters.weights not in WEIGHTS:
-            faults.append(Fault("weights", adapters.weights, f"one of {', '.join(WEIGHTS)}"))
-        if self.rules.name != "fsdp2":
-            faults.append(f"adapters with --framework {self.framework} are not supported yet")
         return faults
 
     def _pipeline(self) -> list[Fault | str]:
@@ -272,18 +257,21 @@ class Recipe:
         return 2 if self.layout.pp > 1 and self.schedule in V_SHAPED else self.layout.vpp
 
 
-TEXTS = ("recompute", "optimizer", "framework", "schedule", "parameter", "gradient", "compute", "reduce", "context")
-NUMBERS = ("micro_batch", "accumulation", "tokens", "zero", "lora")
+TEXTS = (
+    "recompute", "optimizer", "framework", "schedule", "parameter", "gradient", "compute", "reduce", "context",
+    "frozen", "adapter",
+)  # fmt: skip
+NUMBERS = ("micro_batch", "accumulation", "tokens", "zero")
 FLAGS = ("loss_parallel", "keep_scores", "fused_loss", "reshard")
 
 
 def parse_recipe(text: str, layout: Layout, where: str = "--recipe") -> Recipe:
     """`tokens=64,micro_batch=2,schedule=1f1b` as a recipe; what is not named is as `Recipe` has it, of tokens 32 per
-    rank of cp and sp. Adapters: `lora=16,modules=q+v,weights=nf4`.
+    rank of cp and sp.
 
     Errors: `InputError` with every fault at once.
     """
-    known, faults = (*TEXTS, *NUMBERS, *FLAGS, "modules", "weights"), list[Fault | str]()
+    known, faults = (*TEXTS, *NUMBERS, *FLAGS), list[Fault | str]()
     found: dict[str, Any] = {"tokens": 32 * layout.cp * layout.sp}
     for pair in filter(None, text.split(",")):
         name, _, value = (piece.strip() for piece in pair.partition("="))
@@ -298,12 +286,6 @@ def parse_recipe(text: str, layout: Layout, where: str = "--recipe") -> Recipe:
             found[name] = value == "on" if name in FLAGS else int(value) if name in NUMBERS else value
     if faults:
         raise InputError(where, faults)
-    named: dict[str, Any] = {"rank": found.pop("lora", None), "weights": found.pop("weights", None)}
-    modules = found.pop("modules", None)
-    named["modules"] = tuple(modules.split("+")) if modules else None
-    named = {key: value for key, value in named.items() if value is not None}
-    if named:
-        found["adapters"] = Adapters(**named)
     recipe = Recipe(layout=layout, **found)
     recipe.check()
     return recipe

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from txcalc.num import ceil_div, product
 from txcalc.parts.linear import Linear, Lookup
 from txcalc.planning.training.recipe import Recipe
-from txcalc.planning.training.stages import Held, Piece
+from txcalc.planning.training.stages import Piece
 from txcalc.units import bits_of
 
 Shape = tuple[int, ...]
@@ -46,6 +46,11 @@ class Tensor(NamedTuple):
     adapter: bool = False
 
     @property
+    def like(self) -> tuple[bool, bool, bool, bool]:
+        """What tensors of one flat buffer have in common."""
+        return self.expert, self.learns, self.packed, self.adapter
+
+    @property
     def size(self) -> int:
         return product(self.shape)  # type: ignore[no-any-return]
 
@@ -67,23 +72,8 @@ def tensors(piece: Piece, recipe: Recipe, rank: int = 0) -> Iterator[Tensor]:
             hidden = len(own) == 2 and bool(held.layers) and held.entry.kind != "norm"
             times, expert = held.entry.times, held.entry.routed
             made = Tensor(shape, times, axis, expert, hidden, held.layers, gradient=whole if table else None)
-            yield made if recipe.adapters is None else made._replace(learns=False, packed=hidden)
-        yield from _adapter(held, recipe)
-
-
-def _adapter(held: Held, recipe: Recipe) -> Iterator[Tensor]:
-    """A (rank, d_in) and B (d_out, rank) of a linear layer that has them, cut as its own two dimensions are."""
-    leaf = held.entry.leaf
-    if adapted(held, recipe):
-        assert isinstance(leaf, Linear) and recipe.adapters is not None
-        for shape in ((recipe.adapters.rank, leaf.d_in), (leaf.d_out, recipe.adapters.rank)):
-            yield Tensor(shape, held.entry.times, None, held.entry.routed, True, held.layers, adapter=True)
-
-
-def adapted(held: Held, recipe: Recipe) -> bool:
-    """Whether a leaf is a linear layer in a block with an adapter."""
-    named = recipe.adapters is not None and recipe.adapters.at(held.entry.steps[-1].name)
-    return named and isinstance(held.entry.leaf, Linear) and bool(held.layers)
+            learns, adapter = held.entry.gradient in ("both", "weights"), held.entry.kind == "adapters"
+            yield made._replace(learns=learns, adapter=adapter, packed=hidden and not learns)
 
 
 def chunk(number: int, ways: int, rank: int) -> int:
@@ -188,35 +178,29 @@ def states(held: Sequence[Tensor], recipe: Recipe, shard: int) -> State:
         stored = tensor.copies * _stored(tensor, product(mine if zero == 3 else whole), recipe)
         parameters, adapters = (parameters, adapters + stored) if tensor.adapter else (parameters + stored, adapters)
         if tensor.learns:
-            kept = _adapter_bytes(recipe) if tensor.adapter else recipe.gradient_bytes
-            width = _adapter_bytes(recipe) if tensor.adapter else recipe.parameter_bytes
+            kept = recipe.adapter_bytes if tensor.adapter else recipe.gradient_bytes
+            width = recipe.adapter_bytes if tensor.adapter else recipe.parameter_bytes
             gradients += tensor.copies * kept * product(mine if zero >= 2 else tensor.gradient or whole)
             own = mine if zero else tensor.gradient or whole if optimizer.like_gradient else whole
             beside += tensor.copies * (optimizer.size(own, master or width, tensor.hidden) + master * product(own))
     return State(parameters, gradients, beside, adapters)
 
 
-def _adapter_bytes(recipe: Recipe) -> int:
-    assert recipe.adapters is not None
-    return bits_of(recipe.adapters.dtype) // 8
-
-
 def _stored(tensor: Tensor, elements: int, recipe: Recipe) -> int:
     """Bytes of so many elements of a weight. NF4: two in a byte, an fp32 scale for 64; with double quantisation a byte
-    for each scale, an fp32 for 256 of them, and one for their mean (bitsandbytes; arXiv 2305.14314, section 3)."""
+    for each scale, an fp32 for 256 of them, and one for their mean (bitsandbytes; arXiv 2305.14314, section 3). What is
+    not quantised beside quantised matrices is in the dtype of the products."""
     if tensor.adapter:
-        return elements * _adapter_bytes(recipe)
-    form = "" if recipe.adapters is None else recipe.adapters.weights
-    if not form.startswith("nf4") or not tensor.packed:
-        return elements * (bits_of(form) // 8 if form and not form.startswith("nf4") else _frozen_bytes(recipe))
+        return elements * recipe.adapter_bytes
+    if tensor.learns or recipe.frozen is None:
+        return elements * recipe.parameter_bytes
+    if not tensor.packed or recipe.frozen in ("fp32", "bf16", "fp16"):
+        return elements * (bits_of(recipe.frozen) // 8 if tensor.packed else recipe.compute_bytes)
+    if recipe.frozen == "int8":
+        return int(elements + 4 * ceil_div(elements, max(1, tensor.shape[-1])))
     scales = ceil_div(elements, NF4_BLOCK)
-    packed = ceil_div(elements, 2) + (4 * scales if form == "nf4" else scales + 4 * ceil_div(scales, BLOCK) + 4)
-    return int(packed)
-
-
-def _frozen_bytes(recipe: Recipe) -> int:
-    """What is not quantised beside quantised matrices is in the dtype of the products."""
-    return recipe.parameter_bytes if recipe.adapters is None else recipe.compute_bytes
+    once = recipe.frozen == "nf4"
+    return int(ceil_div(elements, 2) + (4 * scales if once else scales + 4 * ceil_div(scales, BLOCK) + 4))
 
 
 def sharers(recipe: Recipe, expert: bool) -> int:
@@ -242,9 +226,11 @@ def _cuts(held: Sequence[Tensor], recipe: Recipe, shard: int) -> Iterator[tuple[
     if not recipe.zero:
         yield from ((tensor, tensor.shape) for tensor in held)
         return
-    for kind in sorted({(tensor.expert, tensor.learns) for tensor in held}):
-        size = sum(tensor.size * tensor.copies for tensor in held if (tensor.expert, tensor.learns) == kind)
-        yield Tensor((size,), 1, None, kind[0], False, (), kind[1]), (ceil_div(size, sharers(recipe, kind[0])),)
+    for kind in sorted({tensor.like for tensor in held}):
+        size = sum(tensor.size * tensor.copies for tensor in held if tensor.like == kind)
+        expert, learns, packed, adapter = kind
+        made = Tensor((size,), 1, None, expert, False, (), learns, packed=packed, adapter=adapter)
+        yield made, (ceil_div(size, sharers(recipe, expert)),)
 
 
 def turns(held: Iterable[Tensor], recipe: Recipe) -> list[int]:

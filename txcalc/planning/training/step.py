@@ -28,7 +28,7 @@ from txcalc.parts.part import MatMul
 from txcalc.planning.layout import Group
 from txcalc.planning.roofline import same_input
 from txcalc.planning.training import timeline
-from txcalc.planning.training.flops import PASSES
+from txcalc.planning.training.flops import passes
 from txcalc.planning.training.machine import Floor, Kernels, Machine, Moved, ring
 from txcalc.planning.training.memory import Plan
 from txcalc.planning.training.profiles import logits
@@ -165,6 +165,12 @@ class Pace:
             gradients = 2 * float(entry.params) * self.recipe.gradient_bytes if self.recipe.accumulation > 1 else 0.0
             of_weights = kernels.product(flops, size + gradients, starts, float(work.positions), 0.0, kind)
             of_inputs = 0.0 if entry.gradient == "weights" else of_inputs
+            of_weights = 0.0 if entry.gradient == "input" else of_weights
+            if (
+                entry.gradient == "input" and self.recipe.packed and held.layers
+            ):  # made wide again, each time it is read
+                widened = kernels.stream(float(entry.params) * (self.recipe.packed + self.element), starts)
+                forward, of_inputs = forward + widened, of_inputs + widened
             yield "products", forward, 0.0 if entry.gradient == "none" else of_inputs + of_weights, of_weights
         else:
             forward = kernels.stream(size / share, starts)
@@ -347,7 +353,10 @@ class Pace:
 
     def optimizer(self, plan: Plan, kernels: Kernels) -> float:
         """Gradients and state read, state and parameters written: of the rank that has most."""
-        own = max(rank.state.gradients + 2 * rank.state.optimizer + 2 * rank.state.parameters for rank in plan.ranks)
+        own = max(
+            rank.state.gradients + 2 * rank.state.optimizer + 2 * (rank.state.adapters or rank.state.parameters)
+            for rank in plan.ranks
+        )
         shards = self.copies.size if self.recipe.zero and self.recipe.zero < 3 else 1
         if shards > 1:  # whole weights and gradients, of which a rank updates its share
             own = max(
@@ -405,7 +414,7 @@ class Pace:
             if entry.work is None or not entry.flops:
                 continue
             rate = self.least.rate(entry.kind == "attention_core")
-            passes = float(PASSES[entry.gradient])
-            passes += self._share_again(held, numbers) if self._is_again(held, numbers) else 0.0
-            total += float(entry.flops_masked) * passes / rate
+            times = float(passes(entry))
+            times += self._share_again(held, numbers) if self._is_again(held, numbers) else 0.0
+            total += float(entry.flops_masked) * times / rate
         return total

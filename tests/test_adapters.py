@@ -1,0 +1,117 @@
+"""Adapters: parts of the tree, whose figures PyTorch shows, and what training beside frozen weights takes."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from tiny import TINY
+from typer.testing import CliRunner
+
+from txcalc import load
+from txcalc.cli import app
+from txcalc.errors import InputError
+from txcalc.parts.adapters import adaptable
+from txcalc.planning.training.flops import training_flops
+from txcalc.sources import build
+
+LLAMA = "D=64 L=4 h=4 h_kv=2 F=96 V=512"
+LORA = {"lora.rank": 4}
+
+
+def adapted(name: str, modules: list[str]) -> Any:
+    return build({**deepcopy(TINY[name]), "lora": {"rank": 3, "modules": modules}}, name)
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "learning"),
+    [
+        # What PEFT's print_trainable_parameters says of q_proj and v_proj, and of its "all-linear".
+        ("llama-3.1-8b", {"lora.rank": 16}, 6_815_744),
+        ("llama-3.1-8b", {"lora.rank": 16, "lora.modules": ["all"]}, 41_943_040),
+        ("llama-2-7b", {"lora.rank": 8}, 4_194_304),
+        ("mistral-7b", {"lora.rank": 8, "lora.modules": ["q", "k", "v", "o"]}, 6_815_744),
+    ],
+)
+def test_trainable_parameters_as_peft_prints_them(model: str, changes: dict[str, Any], learning: int) -> None:
+    tuned = load(model, changes)
+    assert tuned.ledger().by_kind("params")["adapters"] == learning
+    assert tuned.params == load(model).params + learning
+
+
+def test_backward_of_frozen_weights_is_one_product() -> None:
+    plain, tuned = load(LLAMA).ledger(1, 8), load(LLAMA, LORA).ledger(1, 8)
+    kinds, adapters = plain.by_kind("flops"), tuned.by_kind("flops")["adapters"]
+    frozen = sum(kinds.values()) - kinds["attention_core"]
+    assert training_flops(tuned) == 2 * frozen + 3 * kinds["attention_core"] + 3 * adapters
+
+
+def test_a_frozen_layer_keeps_no_input_and_adapters_share_theirs() -> None:
+    tuned = load(LLAMA, LORA | {"lora.modules": ["v", "up"]}).ledger(1, 8)
+    kept = {path: tuned.at(f"layers.0.{path}").total("saved") for path in (
+        "attention.q", "attention.v.lora_a", "attention.v.lora_b", "attention.o", "feed_forward.gate",
+        "feed_forward.up.lora_a", "feed_forward.down",
+    )}  # fmt: skip
+    assert kept == {
+        "attention.q": 0, "attention.v.lora_a": 8 * 64, "attention.v.lora_b": 8 * 4, "attention.o": 0,
+        "feed_forward.gate": 0, "feed_forward.up.lora_a": 8 * 64, "feed_forward.down": 0,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama",
+        "gpt-neox",  # branches side by side, of which the first reads what the second does
+        *(pytest.param(name, marks=pytest.mark.slow) for name in TINY if name not in ("llama", "gpt-neox")),
+    ],
+)
+def test_torch_keeps_and_computes_what_the_tree_says(name: str) -> None:
+    """All linear layers, and every second one: so that of those that read one tensor the first has no adapter."""
+    from txcalc.verify import verify
+
+    try:
+        names = adaptable(adapted(name, ["all"]).root)
+    except InputError as refusal:
+        assert "lora" in str(refusal)
+        pytest.skip(str(refusal))
+    for modules in (["all"], names[1::2] or names):
+        verdict = verify(adapted(name, modules), ["parameters", "flops", "training", "saved"], lengths="points")
+        assert verdict.ok, [row for row in verdict.rows if not row.equal][:3]
+        assert any("lora_b" in row.path for row in verdict.rows)
+
+
+@pytest.mark.slow
+def test_fully_shard_reduces_what_learns() -> None:
+    from txcalc.planning.layout import parse_layout
+    from txcalc.planning.training.recipe import parse_recipe
+    from txcalc.verify.layouts import verify_layout
+
+    for layout, recipe in (("dp=2,fsdp=3", ""), ("pp=2,fsdp=2", "accumulation=4")):
+        verdict = verify_layout(load(LLAMA, LORA), parse_recipe(recipe, parse_layout(layout)))
+        assert verdict.ok, [row for row in verdict.rows if not row.equal]
+        assert {row.quantity for row in verdict.rows} >= {"adapters, bytes", "reduce_scatter, bytes", "saved, bytes"}
+
+
+def test_the_theorem_of_adapters_is_inherited() -> None:
+    from txcalc.planning import theorems
+
+    for modules in (["q", "v"], ["all"]):
+        for unit in theorems.units(load("llama-3.2-1b", {"lora.rank": 64, "lora.modules": modules})):
+            assert not theorems.obstacle(unit), unit.name
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["show", "gpt2", "--lora", "r=4,targets=qq"], "lora.modules is 'qq', expected all, or some of q, k, v, o"),
+        (["show", "gpt2", "--lora", "targets=q"], "expected a rank"),
+        (["show", "gpt2", "--lora", "r=4,base=nf4"], "expected some of r=16, targets=q+v"),
+        (["show", "vit-b", "--lora", "r=4"], "expected none but in a single stack that reads tokens"),
+        (["train", "gpt2", "--gpu", "h100-sxm:1", "--lora", "r=4,base=nf5"], "one of fp32, bf16"),
+    ],
+)
+def test_bad_input(argv: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, argv)
+    assert result.exit_code == 2 and message in " ".join(result.output.split()), result.output

@@ -1,0 +1,150 @@
+"""Low-rank adapters beside frozen weights, as parts of the tree (LoRA, arXiv 2106.09685)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, final
+
+from txcalc.parts.frozen import frozen, once
+from txcalc.parts.linear import Linear, Sum
+from txcalc.parts.part import Child, Composite, Gradient, everywhere
+
+
+class Adapters(NamedTuple):
+    """The linear layers of a block that have one, by name (`all`: every one), and the rank of all."""
+
+    rank: Any
+    modules: tuple[str, ...]
+
+    def at(self, child: Child) -> bool:
+        """Whether it is a linear layer that has one: not where it reads other positions than the block's (MLA's kv_b,
+        whose product may be absorbed)."""
+        named = child.name in self.modules or "all" in self.modules
+        return named and type(child.part) is Linear and child.on is everywhere and child.gradient != "none"
+
+
+class Reading(NamedTuple):
+    """A tensor that a frozen linear layer reads and does not keep: its width, and how a learning one would keep it."""
+
+    width: Any
+    keeps: str
+
+
+def adaptable(part: Composite) -> list[str]:
+    """The names of the linear layers in a tree's blocks that have an adapter, or could have one."""
+    found: dict[str, None] = {}
+    for child in part.parts:
+        if isinstance(child.part, LowRank):
+            found[child.name] = None
+        elif isinstance(child.part, Composite):
+            found |= dict.fromkeys(adaptable(child.part))
+        elif isinstance(part, Frozen) and part.adapters and Adapters(1, ("all",)).at(child):
+            found[child.name] = None
+    return list(found)
+
+
+@final
+@frozen
+class LowRank(Composite):
+    """y = W·x + b + s·B·A·x, of which A (r, d_in) and B (d_out, r) learn, and W and b are frozen.
+
+    Counts   backward: of W the product for its input's gradient, of A and B both; kept: x, once for all adapters that
+             read it, and A·x; a rank of tp has the whole A and its rows of B, or its columns of A and the whole B
+    Source   Hu et al. 2021 (arXiv 2106.09685), section 4.1
+    """
+
+    base: Linear
+    rank: Any
+    keeps: str
+    data: bool = False  # x is data that nobody learns
+
+    def children(self) -> Iterator[Child]:
+        yield Child("base", self.base, gradient="none" if self.data else "input")
+        down = Linear(d_in=self.base.d_in, d_out=self.rank, bias=False, keeps=self.keeps)
+        yield Child("lora_a", down, kind="adapters", gradient="weights" if self.data else "both")
+        yield Child("lora_b", Linear(d_in=self.rank, d_out=self.base.d_out, bias=False), kind="adapters")
+        yield Child("lora_sum", Sum(width=self.base.d_out, sums=2), kind="adapters")
+
+
+@final
+@frozen
+class Frozen(Composite):
+    """A part whose weights are frozen, but for the adapters of its linear layers.
+
+    `before` are tensors that frozen layers before it read and nobody keeps.
+    """
+
+    part: Composite
+    adapters: Adapters | None = None
+    before: tuple[Reading, ...] = ()
+    apart: bool = False  # nothing in it gets a gradient
+
+    @once
+    def made(self) -> tuple[tuple[Child, ...], tuple[Reading, ...]]:
+        """The children, and the tensors that are kept by nobody after it."""
+        return freeze(self.part.parts, self.adapters, self.before, self.apart)
+
+    def children(self) -> Iterator[Child]:
+        yield from self.made[0]
+
+
+def freeze(
+    children: Iterable[Child], adapters: Adapters | None, before: tuple[Reading, ...] = (), apart: bool = False
+) -> tuple[tuple[Child, ...], tuple[Reading, ...]]:
+    """The children with frozen weights and adapters; and the tensors, read by linear layers, that nobody keeps.
+
+    A frozen layer keeps no input; the first adapter that reads a tensor keeps it, whoever would without adapters.
+    """
+    found, own = list[Child](), list[Reading]()
+    for child in children:
+        part, data = child.part, child.gradient == "weights"
+        if isinstance(part, Composite):
+            learns = None if child.gradient == "none" else adapters
+            inner = Frozen(part=part, adapters=learns, before=(*own, *before), apart=apart)
+            found.append(child._replace(part=inner))
+            before = inner.made[1]
+            own = []
+            continue
+        keeps = "no"
+        if type(part) is Linear:
+            if part.keeps != "no":
+                own.append(Reading(part.d_in, part.keeps))
+            if adapters is not None and adapters.at(child):
+                keeps, own, before = _kept(part.d_in, own, before)
+                base: Any = part.frozen
+                found.append(
+                    child._replace(part=LowRank(base=base, rank=adapters.rank, keeps=keeps, data=data), gradient="both")
+                )
+                continue
+        gradient: Gradient = "none" if apart or data or child.gradient == "none" else "input"
+        found.append(child._replace(part=part.frozen, gradient=gradient))
+    return tuple(found), (*own, *before)
+
+
+def around(children: Iterable[Child]) -> Iterator[Child]:
+    """What stands around layers that have adapters, frozen; nothing before the layers gets a gradient."""
+    for child in children:
+        if child.name == "layers":
+            yield child
+        elif isinstance(child.part, Composite):
+            yield child._replace(part=Frozen(part=child.part, apart=child.name == "embedding"))
+        else:
+            yield child._replace(part=child.part.frozen, gradient="input")
+
+
+def _kept(
+    width: Any, own: list[Reading], before: tuple[Reading, ...]
+) -> tuple[str, list[Reading], tuple[Reading, ...]]:
+    """How the tensor is kept by an adapter that reads it, and the others: the first of this width that nobody keeps."""
+    for i, reading in enumerate(own):
+        if _same(reading.width, width):
+            return reading.keeps, [*own[:i], *own[i + 1 :]], before
+    for i, reading in enumerate(before):
+        if _same(reading.width, width):
+            return reading.keeps, own, (*before[:i], *before[i + 1 :])
+    return "no", own, before
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two widths are one: numbers by value, symbols and arrays where they are the same object."""
+    return one is other or (type(one) is int and type(other) is int and one == other)

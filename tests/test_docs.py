@@ -1,4 +1,5 @@
-"""The README is executed: commands print what it shows, its generated tables are those of the code, its Python runs.
+"""The README and the pages of docs/ are executed: commands print what they show, generated tables are those of the code,
+Python runs.
 
 `pytest tests/test_docs.py --update-golden` writes the generated parts anew.
 """
@@ -19,7 +20,8 @@ from txcalc.symbols import TABLE
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-NEEDS = {"formula": "sympy", "verify": "torch"}
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+NEEDS = {"formula": "sympy", "verify": "torch", "sweep": "numpy"}
 
 
 def commands() -> str:
@@ -70,16 +72,31 @@ def measurements() -> str:
     return overview(sorted(folder().glob("*.json")))
 
 
-def console(block: re.Match[str]) -> str:
-    """A console block with what its command prints now."""
+def console(block: re.Match[str], columns: int = 100) -> str:
+    """A console block with what its command prints now; of one that is refused, why."""
     argv = re.findall(r"'[^']*'|\"[^\"]*\"|\S+", block[1])
-    result = CliRunner(env={"COLUMNS": "100", "NO_COLOR": "1"}).invoke(app, [word.strip("'\"") for word in argv])
-    assert result.exit_code == 0, result.output
-    output = "\n".join(line.rstrip() for line in result.stdout.rstrip().splitlines())
+    environment = {"COLUMNS": str(columns), "NO_COLOR": "1"}
+    result = CliRunner(env=environment).invoke(app, [word.strip("'\"") for word in argv])
+    refused = result.exit_code == 2 and "\ntxcalc: " in block[0]
+    assert result.exit_code == 0 or refused, result.output
+    printed = result.stderr if refused else result.stdout
+    output = "\n".join(line.rstrip() for line in printed.rstrip().splitlines())
     return f"```console\n$ txcalc {block[1]}\n{output}\n```"
 
 
 CONSOLE = re.compile(r"```console\n\$ txcalc ([^\n]*)\n.*?```", re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_pages_print_what_the_commands_print(page: Path, update_golden: bool) -> None:
+    text = page.read_text()
+    for block in CONSOLE.finditer(text):
+        pytest.importorskip(NEEDS.get(block[1].split()[0], "txcalc"))
+        text = text.replace(block[0], console(block, 80))
+    if update_golden:
+        page.write_text(text)
+    assert page.read_text() == text
+    assert CONSOLE.search(text), "a page of docs/ is made by running commands"
 
 
 def test_the_readme_prints_what_the_commands_print(update_golden: bool) -> None:

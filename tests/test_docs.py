@@ -1,5 +1,5 @@
-"""The README and the pages of docs/ are executed: commands print what they show, generated tables are those of the code,
-Python runs.
+"""The README and the pages of docs/ are executed: commands print what they show, Python runs, and generated tables are
+those of the code.
 
 `pytest tests/test_docs.py --update-golden` writes the generated parts anew.
 """

@@ -196,7 +196,7 @@ def read(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Expres
     found: dict[str, Expression] = {}
     faults: list[Fault | str] = []
     for key, value in changes.items():
-        if isinstance(value, str) and size_field(spec.letter_path(key, raw)):
+        if isinstance(value, str) and size_field(spec.letter_path(key, raw)) and not _a_word(raw, value):
             try:
                 found[key] = Expression(value)
             except Unreadable as error:
@@ -204,6 +204,16 @@ def read(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Expres
     if faults:
         raise InputError("options", faults)
     return found
+
+
+def _a_word(raw: Mapping[str, Any], text: str) -> bool:
+    """Whether a text is one word that is no size: it is told as any value that is no number."""
+    if not text.strip().isidentifier():
+        return False
+    try:
+        return size_field(spec.letter_path(text.strip(), raw)) is None
+    except InputError:
+        return True
 
 
 def evaluated(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:

@@ -1,0 +1,110 @@
+"""Recurrent cells of before the Transformer: LSTM, GRU and the plain RNN, as mixers of a block.
+
+A cell's gates read the new token and the last state. The products with the token are of all positions at once; those
+with the state come one after the other, and are matrix products all the same: both are headline FLOPs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, final
+
+from txcalc.parts.frozen import frozen
+from txcalc.parts.linear import Linear
+from txcalc.parts.part import (
+    COST,
+    Cache,
+    Child,
+    Composite,
+    Elementwise,
+    Leaf,
+    MatMul,
+    Operation,
+    Traffic,
+    Weight,
+    Workload,
+    elementwise,
+)
+
+GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+STATES = {"lstm": 2, "gru": 1, "rnn": 1}  # vectors that are kept: an LSTM's state and its result
+# FLOPs of one unit: sums of both products, activations, and what makes the new state.
+UNIT = {
+    "lstm": 4 + 3 * COST["sigmoid"] + 2 * COST["tanh"] + 4,  # f·c + i·g, o·tanh(c)
+    "gru": 3 + 2 * COST["sigmoid"] + COST["tanh"] + 5,  # r·(U·h), (1 − z)·n + z·h
+    "rnn": 1 + COST["tanh"],
+}
+
+
+@final
+@frozen
+class Cell(Leaf):
+    """The gates' products with the last state, and the new one: of an LSTM, a GRU or a plain RNN.
+
+    Shapes   gates' inputs (B, T, G·H), U (G·H, H), state (B, H), an LSTM's twice, y (B, T, H); G = 4, 3 or 1
+    Unit     FLOPs 2·B·T·G·H²; other: `UNIT` a unit, 1 a gate's bias
+    Traffic  U is read at every step, for the next one needs what this one made
+    Kept     modelled: the gates and the states at every step
+    Omits    what a step waits for the one before it: its time is not its FLOPs'
+    Source   Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000; Cho et al. 2014 (arXiv
+             1406.1078); Elman 1990; as PyTorch's nn.LSTM, nn.GRU and nn.RNN compute them
+    """
+
+    form: str
+    width: Any
+    bias: bool
+
+    def weights(self) -> tuple[Weight, ...]:
+        gates = GATES[self.form] * self.width
+        weight = Weight("weight", (gates, self.width))
+        return (weight, Weight("bias", (gates,))) if self.bias else (weight,)
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        rows, gates = work.positions, GATES[self.form] * self.width
+        read = Traffic(work.tokens * gates * self.width, rows * (self.width + gates))
+        state = Traffic(0, rows * (gates + self.width), 2 * STATES[self.form] * work.batch * self.width)
+        product = MatMul("recurrence", work.tokens, work.batch, self.width, gates, read)
+        cell = Elementwise("cell", rows * self.width, UNIT[self.form], state, "scan")
+        if not self.bias:
+            return product, cell
+        return product, elementwise("bias", rows * gates, "add", 0, 0, gates), cell
+
+    def saved(self, work: Workload) -> Any:
+        return work.positions * (GATES[self.form] + STATES[self.form]) * self.width
+
+    @property
+    def holds(self) -> str:
+        return "state"
+
+    def kept(self) -> str:
+        states = STATES[self.form]
+        return f"a state of {f'{states} · ' if states > 1 else ''}{self.width:,} elements"
+
+    def cache(self, work: Workload) -> Cache:
+        state = STATES[self.form] * self.width
+        return Cache(0, state, state)
+
+
+@final
+@frozen
+class RecurrentCell(Composite):
+    """A layer of recurrent cells: its gates' products with the token, the cell, and a projection back where the state
+    is not as wide as the stream.
+
+    PyTorch keeps two bias vectors of the gates where papers write one: `bias` is that of the first product,
+    `second_bias` that of the cell's.
+    """
+
+    d_model: Any
+    d_hidden: Any
+    form: str
+    bias: bool
+    second_bias: bool
+    projected: bool
+
+    def children(self) -> Iterator[Child]:
+        gates = GATES[self.form] * self.d_hidden
+        yield Child("in_proj", Linear(d_in=self.d_model, d_out=gates, bias=self.bias))
+        yield Child("cell", Cell(form=self.form, width=self.d_hidden, bias=self.second_bias))
+        if self.projected:
+            yield Child("out_proj", Linear(d_in=self.d_hidden, d_out=self.d_model, bias=self.bias))

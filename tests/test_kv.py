@@ -109,6 +109,24 @@ def test_growth_and_constant_part_add_up() -> None:
     assert growth == 4 * 2 * 8 * 128
 
 
+@pytest.mark.parametrize(("tokens", "growth", "constant"), [(1023, 62, 0), (1024, 10, 52 << 10), (5000, 10, 52 << 10)])
+def test_growth_is_that_of_the_next_token(tokens: int, growth: int, constant: int) -> None:
+    """Gemma-3-27B: 62 layers grow until the windows of 52 are full, at 1,024 tokens; 2·16·128 elements each."""
+    ledger = load("gemma-3-27b").ledger(tokens=tokens)
+    assert (ledger.cache_now.growth, ledger.cache_now.constant) == (growth * 4096, constant * 4096)
+    longer = load("gemma-3-27b").ledger(tokens=tokens + 1).total("cache")
+    assert ledger.cache_now.growth == longer - ledger.total("cache") and ledger.full_at == 1024
+
+
+def test_a_window_beyond_the_context_is_no_window() -> None:
+    """Phi-3.5-mini's window of 262,144 in a context of 131,072."""
+    phi = "D=3072 L=32 h=32 F=8192 V=32064 window=262144"
+    ledger = load(phi).ledger(tokens=131072)
+    assert ledger.cache_now.growth == 32 * 2 * 3072 and ledger.cache_terms.growth == 0
+    data = json.loads(run(phi, "--contexts", "128k", "--json")[1])
+    assert data["cache"] == {"elements_per_token": 32 * 2 * 3072, "constant_elements": 0, "windows_full_at": 262144}
+
+
 def test_equal_layers_are_one_line() -> None:
     """DeepSeek-V3's dense and sparse layers hold the same; Gemma-3's two kinds do not."""
     assert json.loads(run("deepseek-v3", "--json")[1])["holds"] == [

@@ -115,6 +115,15 @@ class Entry:
         return Cache(growth * self.runs, constant * self.runs, held * self.runs)
 
     @property
+    def cache_now(self) -> Cache:
+        """The same at the length asked: what the next token adds, and the rest of what is held."""
+        if self.work is None:
+            return NO_CACHE
+        held, work = self.cache_terms.held, self.work
+        growth = self.leaf.cache(work._replace(past=work.past + 1)).held * self.runs - held
+        return Cache(growth, held - growth * work.keys, held)
+
+    @property
     def params(self) -> Any:
         return self.leaf.params * self.times
 
@@ -216,9 +225,21 @@ class Ledger(Framed):
 
     @property
     def cache_terms(self) -> Cache:
-        """The cache of one sequence, in elements: growth per token, constant part, held."""
-        terms = [entry.cache_terms for entry in self.entries]
-        return Cache(*(total(column) for column in zip(*terms, strict=True))) if terms else NO_CACHE
+        """The cache of one sequence, in elements: growth per token once every window is full, constant part, held."""
+        return _summed(entry.cache_terms for entry in self.entries)
+
+    @property
+    def cache_now(self) -> Cache:
+        """The same at the length asked: what the next token adds (a window that is not full is none), the rest, held.
+
+        `full_at` is the length from which on every window is full.
+        """
+        return _summed(entry.cache_now for entry in self.entries)
+
+    @property
+    def full_at(self) -> Any:
+        """Tokens from which on no window that keeps anything grows: the largest; None: there is none."""
+        return max((entry.leaf.fills for entry in self.entries if entry.leaf.fills is not None), default=None)
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries)
@@ -294,6 +315,11 @@ def _walk(
             child.forced,
             routed or child.routed,
         )
+
+
+def _summed(terms: Iterable[Cache]) -> Cache:
+    columns = list(zip(*terms, strict=True))
+    return Cache(*map(total, columns)) if columns else NO_CACHE
 
 
 def _narrow(entry: Entry, path: str) -> Iterator[Entry]:

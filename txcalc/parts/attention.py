@@ -68,6 +68,10 @@ class SoftmaxCore(Leaf):
     def holds(self) -> str:
         return self.span.holds
 
+    @property
+    def fills(self) -> Any:
+        return self.span.fills
+
     def cache(self, work: Workload) -> Cache:
         return self.span.cache(work, self.token)
 
@@ -245,6 +249,10 @@ class LatentCore(Leaf):
     def holds(self) -> str:
         return self.span.holds
 
+    @property
+    def fills(self) -> Any:
+        return self.span.fills
+
     def cache(self, work: Workload) -> Cache:
         return self.span.cache(work, self.kv_rank + self.d_rope)
 
@@ -295,6 +303,10 @@ class IndexCore(Leaf):
     @property
     def holds(self) -> str:
         return self.span.holds
+
+    @property
+    def fills(self) -> Any:
+        return self.span.fills
 
     def cache(self, work: Workload) -> Cache:
         return self.span.cache(work, self.width)

@@ -197,6 +197,11 @@ class Leaf:
     # The kind it is counted under wherever it stands; None: its parent's.
     kind: ClassVar[str | None] = None
 
+    @property
+    def fills(self) -> Any:
+        """Tokens after which what it keeps grows no more, of a window; None: never, or it keeps none."""
+        return None
+
     def weights(self) -> tuple[Weight, ...]:
         """Every tensor of parameters it owns."""
         return ()

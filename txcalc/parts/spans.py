@@ -27,6 +27,11 @@ class Span:
         """The most keys that one query sees (to one side, of both); None: as many as there are."""
         return None
 
+    @property
+    def fills(self) -> Any:
+        """Tokens after which no more are kept; None: every token is, or none."""
+        return None
+
     def describe(self) -> str:
         """What is behind the heads in a line about the layer."""
         return ""
@@ -74,6 +79,10 @@ class Windowed(Span):
 
     @property
     def most(self) -> Any:
+        return self.window
+
+    @property
+    def fills(self) -> Any:
         return self.window
 
     def describe(self) -> str:

@@ -162,10 +162,11 @@ def rows(models: Sequence[Model], asked: Question) -> list[Row]:
     found += [_flops(quantity, *prefill) for prefill in prefills]
     found += [_core(quantity, *prefill) for prefill in prefills]
     found += [_cache(*prefill) for prefill in prefills]
-    growing = [one.cache_terms.growth if one.total("cache") else None for one in ones]
+    longest = [next((at[i] for _, _, at in prefills[::-1] if at[i]), one) or one for i, one in enumerate(ones)]
+    growing = [one.cache_now.growth if one.total("cache") else None for one in longest]
     fixed = [
-        None if n is None or _coupled(m) else one.cache_terms.constant
-        for n, m, one in zip(growing, models, ones, strict=True)
+        None if n is None or _coupled(m) else one.cache_now.constant
+        for n, m, one in zip(growing, models, longest, strict=True)
     ]
     found += [
         _elements("growth", "a further token", growing, ones),

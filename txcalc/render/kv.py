@@ -54,13 +54,15 @@ def report(model: Model, ledgers: Sequence[Ledger], batches: Sequence[int], dtyp
     """The whole report; `ledgers` are of one sequence, one a context."""
     found = rows(ledgers, batches, dtypes)
     last = ledgers[-1]
-    terms, bits = last.cache_terms, bits_of(dtypes[0])
+    terms, bits = last.cache_now, bits_of(dtypes[0])
     growth, constant = (ceil_div(elements * bits, 8) for elements in (terms.growth, terms.constant))
     apart = model.has_encoder_apart
     source = last.work.source if apart else None
     coupled = apart and len({ledger.work.source for ledger in ledgers}) > 1
     at = f" with {source:,} source positions" if apart else ""
     header = [*summary(model), *holders(last)]
+    full = last.full_at
+    at += f"; windows are full from {full:,}" if full is not None and last.work.keys < full else ""
     header.append(f"each further token {growth:,} B, constant part {constant:,} B ({iec(constant)}){at}, {dtypes[0]}")
     if coupled:
         header.append("the source is as long as the context")
@@ -73,7 +75,11 @@ def report(model: Model, ledgers: Sequence[Ledger], batches: Sequence[int], dtyp
         "schema": "txcalc/kv/1",
         "model": {"name": model.name, "kind": model.kind, "source": model.spec["source"] or model.origin},
         "source": None if coupled else source,
-        "cache": {"elements_per_token": terms.growth, "constant_elements": terms.constant},
+        "cache": {
+            "elements_per_token": terms.growth,
+            "constant_elements": terms.constant,
+            "windows_full_at": last.full_at,
+        },
         "holds": holders(last),
         "rows": [
             row._asdict() if apart else {k: v for k, v in row._asdict().items() if k != "cross_bytes"} for row in found

@@ -40,7 +40,7 @@ def workload(model: Model, ledger: Ledger) -> dict[str, Any]:
 
 def data(model: Model, ledger: Ledger, form: Format | None = None) -> dict[str, Any]:
     """The JSON of `show`; weights in a format, or else at the ledger's dtype."""
-    work, cache = ledger.work, ledger.cache_terms
+    work, cache = ledger.work, ledger.cache_now
     params = ledger.by_kind("params")
     flops = ledger.by_kind("flops")
     return {
@@ -74,6 +74,7 @@ def data(model: Model, ledger: Ledger, form: Format | None = None) -> dict[str, 
         "cache": {
             "elements_per_token": cache.growth,
             "constant_elements": cache.constant,
+            "windows_full_at": ledger.full_at,
             "elements": cache.held,
             "bytes": cache_bytes(ledger),
         },
@@ -235,14 +236,14 @@ def _weights(
 def _memory(
     ledger: Ledger, dtype: str, kv_dtype: str, kept: Ledger, known: Mapping[str, Known], rows: list[list[Any]]
 ) -> Table:
-    params, cache, batch = ledger.total("params"), ledger.cache_terms, ledger.work.batch
+    params, cache, batch = ledger.total("params"), ledger.cache_now, ledger.work.batch
     growth, constant = (ceil_div(elements * ledger.bits[2], 8) for elements in (cache.growth, cache.constant))
     state = training_state(params, learning(ledger))
     weights, held = known["params"], known["cache"]
     if cache.growth or cache.constant:
         one = cache_bytes(ledger)
         rows += [
-            _bytes(f"cache per further token ({kv_dtype})", growth, held),
+            _bytes(f"cache per further token{_until(ledger)} ({kv_dtype})", growth, held),
             _bytes("cache, constant part", constant, held),
             _bytes(f"cache at length {ledger.work.keys:,}, one sequence", one, held),
         ]
@@ -254,6 +255,12 @@ def _memory(
     rows.append(_bytes("kept for backward, fused attention", saved_bytes(ledger), known["saved"]))
     rows.append(_bytes("kept for backward, attention matrix too", saved_bytes(kept), known["saved_kept"]))
     return Table("Memory", ("of what", "bytes", "2^10 units", "known"), rows, left=frozenset({0, 3}))
+
+
+def _until(ledger: Ledger) -> str:
+    """Up to which length the next token's share grows windows too."""
+    full = ledger.full_at
+    return f" up to {full:,}" if full is not None and ledger.work.keys < full else ""
 
 
 def _bytes(name: str, number: int, known: Known) -> list[Any]:

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from txcalc import cards, hardware
+from txcalc.cli import app
 from txcalc.curves import PEAKS, SECONDS, SHARES
 from txcalc.errors import InputError, UnknownName
 from txcalc.render.hardware import report
@@ -224,9 +226,41 @@ def test_a_calibration_goes_before_what_is_assumed(tmp_path: Path) -> None:
     assert one.sources == {"memory.vendor": "measured", "bandwidth": "measured"}
 
 
+def test_a_calibrated_card_is_used_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of the card's own name, as `calibrate --like h100-sxm` would write it with other figures, decides what
+    deploy and train say of it without being asked for; its sources come along."""
+    pytest.importorskip("tomli_w", reason="tomli_w is not installed: pip install 'txcalc[export]'")
+    from txcalc.sources.export import as_toml
+
+    plain = hardware.load("h100-sxm")
+    flat = {"memory": 0.5, "matmul.bf16": 0.4, "launch_s": 9e-6, "host_s": 20e-6}
+    source = "measured by txcalc calibrate on a card that never was, 2026-11-22"
+    made = replace(plain, calibration=plain.efficiency.overlaid(flat, dict.fromkeys(flat, source)))
+    (tmp_path / "hardware").mkdir()
+    (tmp_path / "hardware" / "h100-sxm.toml").write_text(as_toml(hardware.describe(made)))
+    before = speeds()
+    monkeypatch.setenv("TXCALC_PRESETS", str(tmp_path))
+    found = hardware.load("h100").efficiency
+    assert {key: found.figures()[key] for key in flat} == flat
+    assert all(found.sources[key] == source for key in flat)
+    assert (hardware.load("h100").link, hardware.load("h100").node) == (plain.link, plain.node)
+    after = speeds()
+    assert after["tpot"] > 1.5 * before["tpot"] and after["step"] > 1.5 * before["step"]
+    assert source in after["sources"] and source not in before["sources"]
+
+
+def speeds() -> dict[str, Any]:
+    """What deploy and train say of an H100."""
+    deploy = ["deploy", "llama-3.1-8b", "--gpu", "h100:1", "--concurrency", "8", "--context", "4k", "--json"]
+    train = ["train", "llama-3.2-1b", "--gpu", "h100:1", "--tokens", "2048", "--layout", "dp=1", "--json"]
+    served, trained = (json.loads(CliRunner().invoke(app, argv).stdout) for argv in (deploy, train))
+    used = {entry["source"] for entry in served["speed"]["efficiency"].values()}
+    return {"tpot": served["speed"]["tpot_s"], "sources": used, "step": trained["step_s"]["achievable"]}
+
+
 def test_what_is_assumed_is_a_share_with_a_source() -> None:
     assumed = hardware.assumed()
-    keys = {*SHARES, *SECONDS, *(f"matmul.{dtype}" for dtype in PEAKS)}
+    keys = {*SHARES, *SECONDS, *(f"matmul.{dtype}" for dtype in PEAKS)} - {"host_s"}
     assert set(assumed.sources) == keys and all(assumed.sources.values())
     shares = [*assumed.matmul.values(), *(getattr(assumed, key) for key in SHARES)]
     assert all(0 < share <= 1 for share in shares)

@@ -22,8 +22,8 @@ from txcalc.hardware import Accelerator, assumed
 from txcalc.planning.deployment import Deployment, plan
 from txcalc.planning.engine import engine
 from txcalc.planning.layout import Layout
-from txcalc.planning.parallelism import Sharding
-from txcalc.planning.roofline import Cost, Pace, series
+from txcalc.planning.parallelism import Sharding, Stage
+from txcalc.planning.roofline import Cost, Pace, Rank, series
 from txcalc.planning.serving import Serving, serve, sizes
 from txcalc.planning.steady import Steady
 from txcalc.planning.timing import Speculation, Timer, request
@@ -508,6 +508,25 @@ def test_the_json_is_the_contract() -> None:
         assert part["achievable"]["bound"] == max(spent, key=spent.__getitem__)
     assert all(entry["source"] for entry in speed["efficiency"].values())
     assert speed["cheapest"]["cost_per_million_output"] <= speed["cost_per_million_output"]
+
+
+def test_the_host_works_beside_the_accelerator() -> None:
+    """An eager pass takes the longer of the two, not their sum; what servers replay has no host."""
+    model, card = load("llama-3.2-1b"), hardware.load("h100-sxm")
+    work = model.workload(1, 1, 128, logits="last")
+
+    def cost(host: float, eager: bool) -> Cost:
+        own = replace(card, calibration=card.efficiency.overlaid({"host_s": host}, {"host_s": "here"}))
+        form = engine(model, "bf16")
+        return Rank(model, Stage(0, 1, model.root), ONE, own, form, eager).cost(work)
+
+    alone = cost(1e-3, False)
+    assert alone == cost(0.0, True) and alone.host == 0
+    slow, fast = cost(1e-3, True), cost(1e-9, True)
+    assert fast.achievable == alone.achievable > fast.host
+    assert slow.achievable == slow.host > alone.achievable and slow.bound == "launch"
+    assert sum(slow.spent) == pytest.approx(slow.achievable) and slow.floor == alone.floor
+    assert slow.host == pytest.approx(1e6 * fast.host) and slow.host / 1e-3 > 16 * 6
 
 
 def test_limits_that_no_point_meets_fail() -> None:

@@ -141,6 +141,23 @@ def test_a_floor_is_below_what_is_achievable(llama: Model, recipe: Recipe) -> No
     assert again.seconds > step.seconds or recipe.recompute == "blocks"
 
 
+def test_a_host_that_is_slower_than_the_accelerator_is_waited_for() -> None:
+    """Of many small kernels; of large ones it is hidden."""
+
+    def step(host: float, tokens: int) -> Step:
+        efficiency = H100.accelerator.efficiency.overlaid({"host_s": host}, {"host_s": "here"})
+        machine = Machine.of(replace(H100.accelerator, calibration=efficiency))
+        return timed(load("llama-3.2-1b"), Recipe(tokens=tokens), machine)
+
+    assert step(1e-5, 8192).spent["waiting for the host"] == 0
+    free, small, twice = step(0.0, 64), step(1e-4, 64), step(2e-4, 64)
+    waits = [one.spent["waiting for the host"] for one in (small, twice)]
+    issued = waits[1] - waits[0]
+    assert 0 < waits[0] < waits[1] and small.seconds - free.seconds == pytest.approx(waits[0])
+    # Seven products of a layer as four, three times; two norms, two sums, the activation, the core, and the like.
+    assert 3 * 4 * 16 < issued / 1e-4 < 3 * 16 * 16
+
+
 def test_the_floor_is_the_models_flops_at_the_peak(llama: Model) -> None:
     """Of one GPU: three forwards, of attention the masked pairs."""
     recipe = Recipe(tokens=8192, recompute="none")

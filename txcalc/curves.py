@@ -22,7 +22,7 @@ from txcalc.units import DTYPE_BITS
 
 PEAKS = (*DTYPE_BITS, "fp6")
 SHARES = ("attention_prefill", "attention_decode", "memory", "link")
-SECONDS = ("launch_s", "collective_s")
+SECONDS = ("launch_s", "collective_s", "host_s")
 # Which curve a single figure is of.
 OF = {
     "attention_prefill": "attention.prefill",
@@ -117,6 +117,8 @@ class Efficiency:
     links       by kind of collective: `all_reduce`; `all_to_all` for every other
     memory      share of the bandwidth that all else reaches: norms, activations, lookups, scans
     launch_s    seconds that all else takes to start
+    host_s      seconds that a host takes to issue a kernel, while the accelerator works on the ones before: a pass of
+                eager code takes the longer of the two. 0: captured once and replayed, as servers do, or not measured
     spread      how unevenly tokens choose experts (`curves.untouched`)
     cited       where each was read or measured, by its key; a link's is `link.all_reduce`
     """
@@ -127,6 +129,7 @@ class Efficiency:
     launch_s: float
     spread: float
     cited: Mapping[str, str]
+    host_s: float = 0.0
 
     def curve(self, kind: str, name: str, engine: str = "") -> Curve:
         """The curve of a class for an engine; of a dtype that has none, that of the one nearest to it."""
@@ -168,7 +171,8 @@ class Efficiency:
     def figures(self) -> dict[str, float]:
         """The single figures by key: `memory`, `launch_s`, `matmul.bf16`, …."""
         products = {f"matmul.{dtype}": share for dtype, share in self.matmul.items()}
-        return {**products, **{key: getattr(self, key) for key in (*SHARES, *SECONDS)}}
+        known = (key for key in (*SHARES, *SECONDS) if key != "host_s" or self.host_s)
+        return {**products, **{key: getattr(self, key) for key in known}}
 
     @property
     def sources(self) -> dict[str, str]:
@@ -185,8 +189,8 @@ class Efficiency:
     def overlaid(self, flat: Mapping[str, float], cited: Mapping[str, str]) -> Efficiency:
         """The same with single figures for all of their kind: a share of the peak for the curve of `matmul.DTYPE` and
         for `attention_prefill`, of the bandwidth for `attention_decode` and (`memory`) everything else, of a `link`,
-        seconds of every launch and of every collective. A curve that one of them is put in is the larger of its memory
-        and its compute, and an engine's own curves go."""
+        seconds of every launch, of every collective, and of the host. A curve that one of them is put in is the larger
+        of its memory and its compute, and an engine's own curves go."""
         curves = {key: curve for key, curve in self.curves.items() if key.count(".") == 1}
         plain = {"blend": inf, "quantise": 0.0, "tile": 0.0, "score": 0.0}
         given: dict[str, str] = {}
@@ -207,6 +211,6 @@ class Efficiency:
             links = {key: one._replace(share=flat["link"], growth=0.0, crowd=0.0) for key, one in links.items()}
         if "collective_s" in flat:
             links = {key: one._replace(start_s=flat["collective_s"], rank_s=0.0) for key, one in links.items()}
-        rest = {key: flat[key] for key in ("memory", "launch_s") if key in flat}
+        rest = {key: flat[key] for key in ("memory", "launch_s", "host_s") if key in flat}
         given = {OF.get(key, key): text for key, text in cited.items()}
         return replace(self, curves=curves, links=links, cited={**self.cited, **given}, **rest)

@@ -138,8 +138,8 @@ def parse(raw: Mapping[str, Any], name: str, where: str) -> Accelerator:
     `[calibration]` is optional, and so is each of its keys; what it leaves out is as `presets/efficiency.toml` has it,
     or the file of the generation that `kernels` names. Values are numbers: shares above 0 and at most 1
     (`attention_prefill`, `attention_decode`, `memory`, `link`, and by dtype `matmul.bf16`, …), and seconds from 0 to
-    below 1 (`launch_s`, `collective_s`), each for all curves of its kind; then whole curves (`curves.Curve`), in
-    `engine.NAME` those of one engine:
+    below 1 (`launch_s`, `collective_s`, `host_s`), each for all curves of its kind; then whole curves
+    (`curves.Curve`), in `engine.NAME` those of one engine:
 
         [calibration]
         memory = { value = 0.91, source = "measured" }

@@ -8,7 +8,9 @@ floor        no server is faster. Datasheet peaks and bandwidth, no start costs 
              cache; activations may stay on the chip. A sum of every operation's larger half would be no bound: the
              weights of the next can be fetched while the last computes.
 achievable   the sum over operations, one after the other, of what a kernel of its class takes (`curves.Curve`: a start,
-             and compute and memory, activations too, at the shares that it reaches); and of every transfer.
+             and compute and memory, activations too, at the shares that it reaches); and of every transfer. A start is
+             the accelerator's own; what the host takes to issue kernels overlaps with it, and of an eager pass the
+             longer of the two counts (`Efficiency.host_s`). Servers replay passes that they captured: no host.
 
 So no achievable figure is below a floor: no curve is below the larger of its compute and its memory at the datasheet's
 rates, and a sum of maxima is at least the maximum of sums.
@@ -51,8 +53,8 @@ LINKS = "collectives"  # the part that no leaf of the tree is
 
 
 class Cost(NamedTuple):
-    """Seconds, additive: the least that compute, memory (weights and cache) and link take, and achievable time by what
-    it is spent on."""
+    """Seconds, additive: the least that compute, memory (weights and cache) and link take, achievable time by what it
+    is spent on, and what the host takes to issue it meanwhile."""
 
     least_compute: float = 0.0
     least_weights: float = 0.0
@@ -62,6 +64,7 @@ class Cost(NamedTuple):
     memory: float = 0.0
     link: float = 0.0
     launch: float = 0.0
+    host: float = 0.0
 
     def plus(self, other: Cost) -> Cost:
         return Cost(*[a + b for a, b in zip(self, other, strict=True)])
@@ -80,8 +83,9 @@ class Cost(NamedTuple):
 
     @property
     def spent(self) -> tuple[float, float, float, float]:
-        """Achievable time on compute, memory, link and launches."""
-        return self.compute, self.memory, self.link, self.launch
+        """Achievable time on compute, memory, link and launches: what the accelerator waits for the host is these."""
+        work = self.compute + self.memory + self.link
+        return self.compute, self.memory, self.link, max(self.launch, self.host - work)
 
     @property
     def achievable(self) -> float:
@@ -118,6 +122,7 @@ class _Leaf(NamedTuple):
     weights   bytes of one copy; of a table, of one row
     chance    probability that a token passes a certain copy, of experts; 0: no expert
     start     seconds of all starts, all layers
+    starts    how many these are
     peak      FLOPs a second
     curve     of its kernels
     row       FLOPs of one row of one copy, of experts
@@ -127,6 +132,7 @@ class _Leaf(NamedTuple):
     weights: float
     chance: float
     start: float
+    starts: float
     peak: float
     curve: Curve
     row: float
@@ -142,6 +148,7 @@ class _Load(NamedTuple):
     tokens           that choose among experts, for every sequence
     curve, start     of its kernels, and seconds of all starts
     narrowed         seconds to narrow its inputs
+    host             seconds of the host for all starts
     """
 
     kind: str
@@ -156,6 +163,7 @@ class _Load(NamedTuple):
     curve: Curve
     start: float
     narrowed: float
+    host: float
 
 
 class _Sent(NamedTuple):
@@ -170,15 +178,25 @@ class _Sent(NamedTuple):
 
 
 class Rank:
-    """One accelerator of a stage: the time it takes for a workload, by kind of part.
+    """One accelerator of a stage: the time it takes for a workload, by kind of part. `eager`: the host issues every
+    kernel of every pass; else passes were captured once, and are replayed.
 
     Errors: `InputError` where a peak or the link is needed and not known.
     """
 
-    def __init__(self, model: Model, stage: Stage, layout: Layout, accelerator: Accelerator, engine: Engine) -> None:
+    def __init__(
+        self,
+        model: Model,
+        stage: Stage,
+        layout: Layout,
+        accelerator: Accelerator,
+        engine: Engine,
+        eager: bool = False,
+    ) -> None:
         self.model, self.stage, self.layout, self.engine = model, stage, layout, engine
         self.accelerator, self.efficiency = accelerator, accelerator.efficiency
         self.groups = {axis: layout.group(axis, accelerator.node, SERVING_ORDER) for axis in ("tp", "pp", "ep", "etp")}
+        self.issue = self.efficiency.host_s if eager else 0.0
         for axis, group in self.groups.items():
             if group.size > 1:
                 seconds(accelerator, group, "send" if axis == "pp" else "all_reduce", 0.0)  # refused now, if not known
@@ -250,6 +268,7 @@ class Rank:
                 0.0 if computes else taken,
                 0.0,
                 load.start,
+                load.host,
             )
 
     def _fullest(self) -> float:
@@ -297,7 +316,8 @@ class Rank:
                 bytes_ = d_in * (self.element + bits_of(dtype) / 8) * float(entry.runs)
                 narrowed = curve.quantise * bytes_ / self.accelerator.bandwidth / efficiency.memory
             at = peak(self.accelerator, dtype)
-            yield _Leaf(float(size), min(1.0, chance), float(starts) * start, at, curve, row, narrowed)
+            counted = float(starts)
+            yield _Leaf(float(size), min(1.0, chance), counted * start, counted, at, curve, row, narrowed)
             before = entry
 
     def _load(self, entry: Entry, leaf: _Leaf) -> _Load:
@@ -317,6 +337,7 @@ class Rank:
         cache *= runs * bits / 8
         rows = inner.row is not None
         curve, start, reached = leaf.curve, leaf.start, leaf.peak
+        starts = float(entry.runs) if core else leaf.starts
         if core:
             curve, start, reached = self._attention(entry, work)
         elif not flops:
@@ -334,6 +355,7 @@ class Rank:
             curve,
             start,
             leaf.narrowed * positions,
+            starts * self.issue,
         )
 
     def _attention(self, entry: Entry, work: Workload) -> tuple[Curve, float, float]:

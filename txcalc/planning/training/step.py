@@ -2,7 +2,8 @@
 
 achievable   every kernel one after the other at the shares of its class; collectives of tp, cp and ep between them; the
              pipeline by its schedule's own table; what the exchange of weights and gradients among copies cannot hide;
-             the optimizer's step
+             the optimizer's step; and for how long the host takes more to issue all kernels than these take, where it
+             was measured (`Efficiency.host_s`)
 floor        the largest of compute, memory and link of any rank, each alone at the datasheet's rate
 
 Counts   attention's masked pairs where a kernel fuses it, all pairs where it keeps its scores; backward twice the
@@ -53,13 +54,14 @@ SPENT = ("products", "attention", "other kernels", "collectives of a layer")
 @dataclass(frozen=True)
 class Work:
     """Seconds of a piece for one micro-batch: forward and backward by what they are spent on, what of backward is for
-    the weights alone, and what is computed again."""
+    the weights alone, and what is computed again; and how many kernels that are."""
 
     forward: dict[str, float]
     backward: dict[str, float]
     weights: float
     again: dict[str, float]
     send: float
+    issued: float
 
     @property
     def seconds(self) -> float:
@@ -120,11 +122,12 @@ class Pace:
     def work(self, piece: Piece, kernels: Kernels) -> Work:
         """What one micro-batch takes in a piece."""
         forward, backward, again = (dict.fromkeys(SPENT, 0.0) for _ in range(3))
-        weights = 0.0
+        weights = issued = 0.0
         numbers = self._recomputed(piece)
         for before, held in pairwise((None, *piece.leaves)):
             assert held is not None
             merged = same_input(before and before.entry, held.entry)
+            issued += 0.0 if merged else self._issued(held, numbers)
             for kind, first, second, of_weights in self._leaf(held, kernels, merged):
                 forward[kind] += first
                 backward[kind] += second
@@ -141,7 +144,14 @@ class Pace:
         if elements := logits(self.recipe, [piece], 0):  # written and read once each
             backward["other kernels"] += kernels.stream(2 * LOSS_MOVES * elements, 0)
         send = sum(kernels.transfer(each) for each in self.sends(piece))
-        return Work(forward, backward, weights, again, send)
+        return Work(forward, backward, weights, again, send, issued)
+
+    def _issued(self, held: Held, numbers: frozenset[int]) -> float:
+        """Kernels of a leaf and its copies: as many again for each gradient, and for what is computed again."""
+        if held.entry.work is None or not held.entry.operations or not held.entry.leaf.launched:
+            return 0.0
+        again = self._share_again(held, numbers) if self._is_again(held, numbers) else 0.0
+        return self._size(held)[2] * (float(PASSES[held.entry.gradient]) + again)
 
     def _leaf(self, held: Held, kernels: Kernels, merged: bool) -> Iterator[tuple[str, float, float, float]]:
         """Of a leaf and its copies: kind, seconds of forward and of backward, and of that for its weights. `merged`:
@@ -322,6 +332,8 @@ class Pace:
         spent["pipeline bubble"] = line.seconds - line.busy(busiest)
         spent["weights and gradients"] = self.exposed(own, works, self.kernels)
         spent["optimizer"] = self.optimizer(plan, self.kernels)
+        issuing = batches * sum(work.issued for work in works) * self.kernels.efficiency.host_s
+        spent["waiting for the host"] = max(0.0, issuing - sum(spent[kind] for kind in SPENT) - again)
         seconds = sum(spent.values())
         floor, bound = self.floor(plan)
         tokens = recipe.global_batch * recipe.tokens

@@ -18,7 +18,6 @@ import sympy
 import torch
 from torch import Tensor, nn
 from torch._dynamo.source import ConstantSource
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic
 from torch.utils._sympy.functions import Max, Mod, PythonMod, ToFloat
 
@@ -28,7 +27,7 @@ from txcalc.planning.theorems import Condition, Size, Theorem, Unit
 from txcalc.reference import modules, tracing
 from txcalc.verify import flops
 from txcalc.verify.parameters import ORACLE as WEIGHTS
-from txcalc.verify.symbolic import T_SRC, B, Environment, NotForAll, T, theirs
+from txcalc.verify.symbolic import T_SRC, B, Environment, Fakes, NotForAll, T, theirs
 from txcalc.verify.verdict import Row, compare, uncounted
 
 LEAST = 2  # PyTorch takes a symbol to be 2 or more
@@ -40,7 +39,7 @@ class Symbols:
 
     def __init__(self, names: Iterable[str], ones: Collection[str] = ()) -> None:
         self.env = Environment()
-        self.mode = FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True)
+        self.mode = Fakes(self.env)
         self.mode.cache_enabled = False  # no shape comes twice, and a key over symbols costs as much as the operator
         primes = (n for n in range(11, 5000) if all(n % d for d in range(2, n)))
         self.letters: dict[str, Any] = {name: sympy.Symbol(name, integer=True, positive=True) for name in names}

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import traceback
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import sympy
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.overrides import TorchFunctionMode
 from torch.utils._sympy.functions import Min, Mod, PythonMod
 
 from txcalc.errors import Refuted
@@ -61,6 +64,48 @@ def theirs(stack: traceback.StackSummary | TracebackType | None) -> str:
     return ""
 
 
+class Fakes(FakeTensorMode):
+    """Fake tensors, some of whose sizes are symbols of `env`."""
+
+    def __init__(self, env: ShapeEnv) -> None:
+        super().__init__(shape_env=env, allow_non_fake_inputs=True)
+        self._folding = ExitStack()
+        self._depth = 0  # PyTorch enters it again where an operator is made of others
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        if not self._depth:
+            self._folding.enter_context(_Folding())
+        self._depth += 1
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._depth -= 1
+        if not self._depth:
+            self._folding.close()
+        super().__exit__(*error)
+
+
+class _Folding(TorchFunctionMode):
+    """Products of many rows with one matrix as the matrix product that they are. PyTorch before 2.12 takes symbolic
+    rows for the numbers of the sample when it folds them itself, and no condition on sizes would be left to prove."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.linear and len(args) >= 2 and not kwargs and (len(args) == 2 or args[2] is None):
+            x, matrix = args[0], args[1].t()
+        elif func in _PRODUCTS and len(args) == 2 and not kwargs:
+            x, matrix = args
+        else:
+            return func(*args, **kwargs)
+        if x.dim() < 3 or matrix.dim() != 2 or not any(isinstance(size, torch.SymInt) for size in x.shape[:-1]):
+            return func(*args, **kwargs)
+        return torch.mm(x.flatten(0, -2), matrix).unflatten(0, x.shape[:-1])
+
+
+_PRODUCTS = frozenset({torch.matmul, Tensor.matmul, Tensor.__matmul__})
+
+
 class Size(NamedTuple):
     """A dimension that is `factor` times a letter."""
 
@@ -76,7 +121,7 @@ class Symbols:
 
     def __init__(self, inputs: tuple[Tensor, ...], sizes: tuple[tuple[Size | None, ...], ...]) -> None:
         self.env = Environment()
-        self.mode = FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True)
+        self.mode = Fakes(self.env)
         self._letters: dict[Any, Any] = {}
         self.inputs = tuple(map(self._fake, inputs, sizes))
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from txcalc import hardware, load
 from txcalc.cli import app
-from txcalc.errors import InputError
+from txcalc.errors import InputError, UnknownName
 from txcalc.model import Model
 from txcalc.parts.attention import AttentionCore
 from txcalc.parts.linear import Linear
@@ -34,7 +34,7 @@ pytest.importorskip("fvcore", reason="fvcore is not installed: pip install 'txca
 from txcalc import reference  # noqa: E402
 from txcalc.verify import device, verify, workloads  # noqa: E402
 from txcalc.verify.calibrate import Calibration, Sizes, calibrate  # noqa: E402
-from txcalc.verify.measure import Clock, held, measured, part_seconds, seconds, traced  # noqa: E402
+from txcalc.verify.measure import Clock, held, measured, once, part_seconds, seconds, traced  # noqa: E402
 from txcalc.verify.suite import CPU_LIST, CUDA_LIST, Item, Suite  # noqa: E402
 from txcalc.verify.verdict import Figure  # noqa: E402
 from txcalc.verify.workloads import Load, Subject, common, crossing, peak_memory, times  # noqa: E402
@@ -303,6 +303,71 @@ def test_a_calibration_is_a_hardware_file(tmp_path: Path, monkeypatch: pytest.Mo
     assert tomllib.loads(path.read_text())["calibration"].keys() == answer["accelerator"]["calibration"].keys()
 
 
+# What CUDA does otherwise, with what stands for its driver.
+
+
+def test_a_short_kernel_is_repeated_between_two_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[None] = []
+
+    class Events:
+        """A kernel takes 10 µs, two events 5 µs more."""
+
+        cuda = True
+
+        def now(self) -> int:
+            return len(done)
+
+        def wait(self) -> None:
+            pass
+
+        def between(self, start: int, end: int) -> float:
+            return (end - start) * 10e-6 + 5e-6
+
+    monkeypatch.setattr("txcalc.verify.measure.Clock", lambda device: Events())
+    assert once(lambda: done.append(None), "cuda") == pytest.approx(15e-6) and len(done) == 1
+    assert once(lambda: done.append(None), "cuda", repeat=True) == pytest.approx(10e-6, rel=0.01)
+    assert 100 < len(done) < 300
+
+
+def test_on_cuda_the_host_is_measured_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start is the accelerator's own, of a step that was captured; the host's is that of the step as it is."""
+
+    class Cuda:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(device, name)
+
+        def is_cuda(self, _: str) -> bool:
+            return True
+
+        def warm(self, *_: Any) -> None:
+            pass
+
+        def clocks(self, _: str) -> dict[str, str]:
+            return {"clocks.sm": "1980"}
+
+    monkeypatch.setattr("txcalc.verify.calibrate.devices", Cuda())
+    monkeypatch.setattr("txcalc.verify.calibrate.captured", lambda *_: [1e-4, 2e-4, 3e-4])
+    found = calibrate("cpu", sizes=SMALL._replace(dtypes=("fp32", "bf16")), rounds=2)
+    efficiency = found.accelerator.efficiency
+    assert efficiency.launch_s > 0 and efficiency.host_s > 0
+    assert found.clocks == [{"clocks.sm": "1980"}] * 2
+    assert "host_s" in found.described()["accelerator"]["calibration"]
+    parsed = hardware.parse(found.described()["accelerator"], "this", "here").efficiency
+    assert (parsed.host_s, parsed.launch_s) == (efficiency.host_s, efficiency.launch_s)
+
+
+def test_what_nvidias_tool_says_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "nvidia-smi"
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert device._settings("cuda")["driver"] is None and device.clocks("cuda") == {}
+    tool.write_text("#!/bin/sh\necho '580.1, Enabled, 700.00, 1980, Disabled'\n")
+    tool.chmod(0o755)
+    said = device._settings("cuda:0")
+    assert (said["driver"], said["ecc"], said["power_limit_w"]) == ("580.1", "Enabled", "700.00")
+    assert said["tf32"] in ("on", "off") and said["attention"]
+    assert device.clocks("cuda")["clocks.mem"] == "Enabled" and device.clocks("cpu") == {}
+
+
 def test_a_known_datasheet_is_kept() -> None:
     like = hardware.load("h200")
     found = calibrate("cpu", sizes=SMALL, rounds=1, like=like).accelerator
@@ -372,6 +437,108 @@ def test_a_suite_writes_as_it_goes_and_goes_on(tmp_path: Path) -> None:
     assert code == 0 and "2 of 3" in out and "Most memory held at once" in out
 
 
+def test_only_what_is_named_is_measured_and_the_rest_kept(tmp_path: Path) -> None:
+    path = tmp_path / "found.json"
+    found = suite(path, only=["crossing"]).run()
+    assert found["items"].keys() == {"crossing"} and not found["complete"]
+    found = suite(path, only=["plain"]).run()
+    assert found["items"].keys() == {"crossing", "plain"} and found["complete"]
+    with pytest.raises(UnknownName, match="did you mean plain"):
+        suite(None, only=["plane"])
+
+
+def test_another_host_of_the_same_kind_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, there = tmp_path / "found.json", device.describe("cpu")
+    suite(path, only=["plain"]).run()
+    here = {**there, "memory_bytes": 1 << 34, "driver": "2"}
+    monkeypatch.setattr(device, "describe", lambda _: here)
+    found = suite(path).run()
+    assert found["complete"] and found["device"]["driver"] == "2"
+    assert [host["memory_bytes"] for host in found["hosts"]] == [there["memory_bytes"]]
+    monkeypatch.setattr(device, "describe", lambda _: {**here, "name": "another"})
+    with pytest.raises(InputError, match="another device"):
+        suite(path)
+
+
+def test_a_suite_does_what_is_exact_before_what_takes_long(tmp_path: Path) -> None:
+    heard: list[str] = []
+    items = (ITEMS[0], ITEMS[0]._replace(name="again"), ITEMS[1]._replace(first=True))
+    suite(None, items=items, tell=lambda step, _: heard.append(step)).run()
+    kinds = [step.partition(": ")[2].partition(":")[0] for step in heard[1:]]
+    assert kinds == ["exact", "attention overtakes", *["exact"] * 4, *["memory"] * 2, *["time"] * 2]
+
+
+def test_a_batch_is_sized_by_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = Subject(load(ITEMS[0].source), "cpu", torch.float32)
+    needed = [workloads.deployed(subject, Load("decode", batch, 1, 64)) or 0 for batch in (1, 4, 8)]
+    assert needed == sorted(set(needed))
+    asked = Load("decode", 16, 1, 64)
+    item = Item("sized", ITEMS[0].source, None, "fp32", ("parameters",), (asked,))
+    monkeypatch.setattr("txcalc.verify.suite._fitting", lambda model, *_: model)
+    for free, said in ((needed[1], "B = 4: 16 would not fit"), (needed[0] - 1, "")):
+        monkeypatch.setattr(device, "free_bytes", lambda _, free=free: free + device.SPARE)
+        step = suite(None, items=(item,)).run()["items"]["sized"]["steps"][f"memory: {asked}"]
+        assert step.get("sized", "") == said
+        assert ("figures" in step) == bool(said) and ("that are free" in step.get("refused", "")) != bool(said)
+
+
+@pytest.mark.parametrize("where", DEVICES)
+@pytest.mark.parametrize("step", [Load("prefill", 1, 16), Load("decode", 2, 1, 9), Load("training", 2, 8)], ids=str)
+def test_the_kernels_that_were_counted_on_run(step: Load, where: str) -> None:
+    found, ran = workloads.launches(Subject(tiny("llama"), where, torch.float32), step)
+    assert {f.part: f.predicted for f in found} == {f.part: f.measured for f in found}
+    assert sum(ran["products"].values()) > 1 and all("_scaled_dot_product_" in name for name in ran["attention"])
+    assert not any(name.endswith("_math") for name in ran["attention"])
+
+
+def test_attention_that_is_not_fused_is_named() -> None:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with sdpa_kernel(SDPBackend.MATH):
+        _, ran = workloads.launches(Subject(tiny("llama"), "cpu", torch.float32), Load("prefill", 1, 16))
+    assert ran["attention"].keys() == {"_scaled_dot_product_attention_math"}
+
+
+@pytest.mark.parametrize("name", ["gemma3", "llama", "gpt2"])
+def test_queries_under_a_mask_can_be_grouped(name: str) -> None:
+    """The same numbers, in the form that a fused kernel takes under a mask: the second pass has a past and a mask."""
+    net, (ids, *_) = reference.build(tiny(name), device="cpu", dtype=torch.float64), reference.inputs(tiny(name), 2, 24)
+    found = []
+    for grouped in (False, True):
+        with torch.no_grad(), reference.mode(grouped=grouped):
+            cache = reference.Cache()
+            found.append(torch.cat([net(part, cache=cache) for part in (ids[:, :9], ids[:, 9:])], 1))
+    assert torch.allclose(*found, rtol=1e-10, atol=1e-12)  # sums in another order
+
+
+def test_a_mask_over_groups_runs_no_plain_attention() -> None:
+    """Where CUDA would fall back: grouped heads under a mask, here seen by what the kernel is given."""
+    given: list[tuple[Any, ...]] = []
+    real = torch.nn.functional.scaled_dot_product_attention
+
+    def seen(q: Any, k: Any, v: Any, mask: Any = None, **options: Any) -> Any:
+        given.append((q.shape[1] == k.shape[1], mask is not None, options["enable_gqa"]))
+        return real(q, k, v, mask, **options)
+
+    net = reference.build(tiny("gemma3"), device="cpu")
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad(), reference.mode(grouped=True):
+        patch.setattr(torch.nn.functional, "scaled_dot_product_attention", seen)
+        net(reference.inputs(tiny("gemma3"), 1, 24)[0])
+    assert (True, True, False) in given and not any(masked and gqa for _, masked, gqa in given)
+
+
+def test_a_training_step_beside_train() -> None:
+    subject = Subject(load("D=64 L=2 h=4 h_kv=2 F=128 V=500"), "cpu", torch.bfloat16)
+    found = {(f.quantity, f.unit): f for f in workloads.training_speed(subject, Load("training", 2, 32), l4(), 2)}
+    memory, speed = found["memory of training", "bytes"], found["speed of training", "tokens/s"]
+    assert memory.predicted and memory.measured == pytest.approx(memory.predicted, rel=0.02)  # kernels' own scratch
+    assert speed.measured == pytest.approx(64 / found["time", "seconds"].measured)
+
+
+def l4() -> Any:
+    return hardware.load("l4")
+
+
 def test_a_suite_ends_in_time() -> None:
     found = suite(None, limit=0).run()
     assert found["items"] == {} and not found["complete"]
@@ -418,7 +585,7 @@ def test_the_list_can_be_made(items: tuple[Item, ...]) -> None:
     for item in items:
         model = load(item.source, dict(item.changes))
         assert item.layers is None or item.layers <= device.n_layers(model)
-        for step in (*item.peaks, *item.times):
+        for step in (*item.peaks, *item.times, *item.launches, *item.speed):
             assert model.ledger(step.batch, step.tokens, step.past).total("flops") > 0
             assert model.context is None or step.past + step.tokens <= model.context
 

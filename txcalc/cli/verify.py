@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -55,7 +56,10 @@ def verify(
     ] = None,
     limit: Annotated[
         float | None,
-        typer.Option(help="Seconds after which the suite begins nothing new.", metavar="N", show_default="3600"),
+        typer.Option(help="Seconds after which the suite begins nothing new.", metavar="N", show_default="540"),
+    ] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(help="Of the suite's list only this item. Repeatable.", metavar="ITEM")
     ] = None,
     show: Annotated[
         Path | None, typer.Option(help="A suite's file as tables; nothing is measured.", metavar="FILE.json")
@@ -99,7 +103,7 @@ def verify(
         _layout(sources or [], o.lora(lora)[0], layout, recipe, ranks, chosen)
         return
     _refuse({"--recipe": recipe, "--ranks": ranks is not None}, "belongs to --layout")
-    of_suite = {"--out": out, "--limit": limit is not None}
+    of_suite = {"--out": out, "--limit": limit is not None, "--only": only}
     if show is not None or suite:
         if sources or everything or (show is not None and suite):
             raise InputError("verify", ["--suite and --show stand alone: without models, one of both"])
@@ -114,7 +118,7 @@ def verify(
             _refuse(foreign, "does not go with --show, which measures nothing")
         if limit is not None and not limit > 0:
             raise InputError("verify", [Fault("--limit", limit, "seconds, more than 0")])
-        _measurements(show, device, out, 3600 if limit is None else limit, gpu, chosen)
+        _measurements(show, device, out, 540 if limit is None else limit, gpu, chosen, only or ())
         return
     _refuse(of_suite, "belongs to --suite")
     if everything == bool(sources):
@@ -209,7 +213,15 @@ def _accelerator(device: str, gpu: str | None) -> Any:
     return hardware.load(gpu) if gpu else calibrate(device, rounds=3, limit=30).accelerator
 
 
-def _measurements(show: Path | None, device: str, out: Path | None, limit: float, gpu: str | None, chosen: Any) -> None:
+def _measurements(
+    show: Path | None,
+    device: str,
+    out: Path | None,
+    limit: float,
+    gpu: str | None,
+    chosen: Any,
+    only: Collection[str],
+) -> None:
     """A suite is run, or only its file is shown."""
     from txcalc.cli.output import emit
     from txcalc.render.measurements import report, shown
@@ -232,7 +244,7 @@ def _measurements(show: Path | None, device: str, out: Path | None, limit: float
             bar.update(task, description=step, completed=share)
 
         gc.freeze()
-        found = Suite(device, out, command, limit, like=like, tell=tell).run()
+        found = Suite(device, out, command, limit, like=like, tell=tell, only=only).run()
     emit(report(found), chosen)
     steps = [step for item in found["items"].values() for step in item["steps"].values()]
     if any(step.get("unequal") or "failed" in step for step in steps):

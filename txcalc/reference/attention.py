@@ -50,20 +50,24 @@ class Core(Remembers):
         heads, groups = q.shape[2], k.shape[2]
         fused = not current().explicit and self.softcap is None and sinks is None
         plain = fused and bias is None and self.window is None and run.past == 0  # the kernel's own triangle
-        group = 1 if fused else heads // groups  # queries that share one key and value, put one under the other
-        if bias is not None and not fused:
-            bias = bias.unflatten(-3, (groups, group)).flatten(-3, -2)
         alone = run.past > 0 and run.positions.shape[0] == 1 and not self.chunked  # it sees all that was kept
-        if (self.causal or self.window is not None) and not (plain or alone):
+        hides = (self.causal or self.window is not None) and not (plain or alone)
+        under = not fused or (current().grouped and (hides or bias is not None))
+        group = heads // groups if under else 1  # queries that share one key and value, put one under the other
+        if bias is not None and under:
+            bias = bias.unflatten(-3, (groups, group)).flatten(-3, -2)
+        if hides:
             key = "mask", self.window, self.chunked, group
             mask = run.once(key, lambda: self._mask(run, k.shape[1], q.dtype).repeat(group, 1))
             bias = mask if bias is None else bias + mask
         if fused:
             q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+            q = q.unflatten(1, (groups, group)).flatten(2, 3) if group > 1 else q
             bias = bias.unsqueeze(0) if bias is not None and bias.dim() == 3 else bias  # kernels take two or four axes
             y = F.scaled_dot_product_attention(
-                q, k, v, bias, is_causal=self.causal and plain, scale=self.scale, enable_gqa=bool(heads != groups)
+                q, k, v, bias, is_causal=self.causal and plain, scale=self.scale, enable_gqa=bool(q.shape[1] != groups)
             )
+            y = y.unflatten(2, (group, -1)).flatten(1, 2) if group > 1 else y
             return y.transpose(1, 2).flatten(2)
         q = (q * self.scale).unflatten(2, (groups, group)).permute(0, 2, 3, 1, 4).flatten(2, 3).flatten(0, 1)
         k, v = k.permute(0, 2, 3, 1).flatten(0, 1), v.permute(0, 2, 1, 3).flatten(0, 1)

@@ -24,6 +24,8 @@ class Mode(NamedTuple):
     absorbed    MLA without expanding its latents
     last        logits for the last position only
     checkpoint  blocks keep only their input for backward and compute again
+    grouped     queries that share a key are put one under the other where a mask is added: PyTorch's fused kernels know
+                no groups under a mask, and its plain one keeps the scores
     shares      between branches, x holds one of so many shares of the positions (sequence parallel)
     """
 
@@ -33,6 +35,7 @@ class Mode(NamedTuple):
     absorbed: bool = False
     last: bool = False
     checkpoint: bool = False
+    grouped: bool = False
     shares: int = 1
 
 

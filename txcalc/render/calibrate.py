@@ -14,7 +14,7 @@ def report(found: Mapping[str, Any], file: str | None) -> Report:
     accelerator = found["accelerator"]
     data = {"schema": "txcalc/calibrate/1", "file": file, **found}
     said = f"written to {file}: txcalc deploy MODEL --gpu {file}" if file else "nothing was written (--out FILE.toml)"
-    header = [f"{accelerator['title']}: {found['rounds']} rounds, the fastest of each counts"]
+    header = [f"{accelerator['title']}: {found['rounds']} rounds, {_which(found)} of each counts"]
     return Report(data, tables(found), header, [said, *accelerator.get("notes", ())])
 
 
@@ -28,16 +28,20 @@ def tables(found: Mapping[str, Any]) -> list[Table]:
     }
     reached = products | {key: shares[key] for key in SHARES if key != "link"}
     lines = [(key, Cell(share["value"], f"{share['value']:.3f}")) for key, share in reached.items()]
-    start = shares["launch_s"]["value"]
-    lines.append(("launch_s", Cell(start, f"{1e6 * start:.2f} µs")))
+    starts = ((key, shares[key]["value"]) for key in ("launch_s", "host_s") if key in shares)
+    lines += [(key, Cell(start, f"{1e6 * start:.2f} µs")) for key, start in starts]
     headings = ("step", "measured ms", "before ms", "before", "after ms", "after")
     title = f"Steps of {found['model']} in {found['dtype']}, before and after calibration"
     return [
-        Table("The fastest of each kernel", ("kernel", "dtype", "size", "rate"), [_rate(**r) for r in found["rates"]],
-              frozenset({0, 1, 2})),
+        Table(f"{_which(found).capitalize()} of each kernel", ("kernel", "dtype", "size", "rate"),
+              [_rate(**rate) for rate in found["rates"]], frozenset({0, 1, 2})),
         Table("Shares of the ceilings", ("key", "share"), lines),
         Table(title, headings, [_check(**check) for check in found["checks"]]),
     ]  # fmt: skip
+
+
+def _which(found: Mapping[str, Any]) -> str:
+    return "the median" if found.get("clocks") else "the fastest"
 
 
 def _rate(kind: str, dtype: str, size: str, rate: float) -> tuple[Any, ...]:

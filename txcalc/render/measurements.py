@@ -14,10 +14,12 @@ from typing import Any
 
 from txcalc.errors import ABSENT, Fault, InputError
 from txcalc.render.calibrate import tables as ceilings
+from txcalc.render.forms import forms
 from txcalc.render.report import Cell, Report, Table, cell, exact
 from txcalc.units import iec
 
 SCHEMA = "txcalc/measurements/1"
+NEAR = 1.1  # times the ledger's bytes
 KEYS = {"device": dict, "date": str, "command": str, "complete": bool, "items": dict}
 Found = Mapping[str, Any]
 
@@ -69,20 +71,34 @@ def report(found: Found) -> Report:
     steps = [(f"{name}, {step}", found) for name, item in items for step, found in item["steps"].items()]
     notes += [f"{name}: {found['refused']}" for name, found in steps if "refused" in found]
     notes += [f"{name} failed: {found['failed']}" for name, found in steps if "failed" in found]
+    notes += [f"{name}: {found['sized']}" for name, found in steps if "sized" in found]
+    notes += [f"{name}: {note}" for name, found in steps if "figures" in found for note in found.get("notes", ())]
+    notes += [f"{name} ran PyTorch's plain attention, not a fused kernel" for name, found in steps if _plain(found)]
     if not found["complete"]:
         notes.append("not complete: the same command goes on where this ended")
     reached = ceilings(found["ceilings"]) if "ceilings" in found else []
-    return Report(dict(found), [exactly, *near(figures), *reached], [device(found)], notes)
+    return Report(dict(found), [exactly, *near(figures), *forms(items), *reached], [device(found)], notes)
 
 
 def near(figures: Sequence[tuple[str, Found]]) -> list[Table]:
     """Figures that need not equal their prediction, each with the name of its model: memory, times and lengths."""
     memory = [one for one in figures if one[1]["quantity"] == "peak memory"]
+    trained = [one for one in figures if one[1]["quantity"] in ("memory of training", "speed of training")]
+    kernels = [one for one in figures if one[1]["quantity"] == "kernels"]
     time = [one for one in figures if one[1]["quantity"] == "time"]
     lengths = [one for one in figures if one[1]["unit"] == "tokens"]
+    ledger = [figure["measured"] / figure["floor"] for _, figure in memory if figure["floor"]]
+    near = sum(ratio <= NEAR for ratio in ledger)
+    of_ledger = f": {near} of {len(ledger)} within {NEAR} of the ledger, {max(ledger, default=0):.2f} at most"
     tables = [
-        Table("Most memory held at once", ("work", "at least", "predicted", "measured", "difference", "of it"),
-              _by_model(memory, _memory), frozenset({0, 5})),
+        Table("Kernels of a pass, counted on and run", ("work", "counted on", "ran", "of them"),
+              _by_model(kernels, _kernels), frozenset({0, 3})),
+        Table(f"Most memory held at once{of_ledger if ledger else ''}",
+              ("work", "ledger", "dry run", "measured", "÷ ledger", "over dry run", "of it"),
+              _by_model(memory, _memory), frozenset({0, 6})),
+        Table("What deploy sets aside: weights, pages and activations", ("work", "deploy", "measured", "ratio"),
+              _by_model([one for one in memory if one[1].get("planned")], _planned)),
+        Table("Training beside train", ("work", "predicted", "measured", "ratio"), _by_model(trained, _trained)),
         Table("Time", ("work", "floor ms", "expected ms", "measured ms", "ratio"), _by_model(time, _time)),
         Table("Attention outweighs the feed-forward", ("foretold", "tokens", "measured", "ratio"),
               _by_model(lengths, _length)),
@@ -118,11 +134,11 @@ def device(found: Found) -> str:
 def overview(files: Sequence[Path]) -> str:
     """All files as one Markdown table: a row for each model of each device."""
     rows = [
-        "| model | exact: figures equal | most memory, measured ÷ predicted | time, measured ÷ expected |",
-        "| --- | ---: | ---: | ---: |",
+        "| model | exact: figures equal | most memory ÷ dry run | ÷ ledger | time ÷ expected |",
+        "| --- | ---: | ---: | ---: | ---: |",
     ]
     for found in map(read, files):
-        rows.append(f"| **{device(found)}** | | | |")
+        rows.append(f"| **{device(found)}** | | | | |")
         for name, item in found["items"].items():
             compared, equal = _compared(item)
             figures = [figure for step in item["steps"].values() for figure in step.get("figures", ())]
@@ -131,9 +147,11 @@ def overview(files: Sequence[Path]) -> str:
                 quantity: _span([f["measured"] / f["predicted"] for f in whole if f["quantity"] == quantity], digits)
                 for quantity, digits in (("peak memory", 4), ("time", 2))
             }
+            peaks = [f["measured"] / f["floor"] for f in whole if f["quantity"] == "peak memory" and f["floor"]]
             if item["steps"]:
                 shown = f"{_size(name, item)} {item['dtype']}"
-                rows.append(f"| {shown} | {equal:,} of {compared:,} | {ratios['peak memory']} | {ratios['time']} |")
+                spans = ratios["peak memory"], _span(peaks, 2), ratios["time"]
+                rows.append(f"| {shown} | {equal:,} of {compared:,} | {' | '.join(spans)} |")
     return "\n".join(rows)
 
 
@@ -167,11 +185,37 @@ def _exact(name: str, item: Found) -> list[Any]:
 
 
 def _memory(figure: Found) -> list[Any]:
+    """What the ledger says has to be held, what the same modules take in a dry run on tensors without data, and what
+    the allocator gave."""
     gap = figure["measured"] - figure["predicted"]
     share = f"{100 * gap / figure['predicted']:+.2f} %" if gap else "0"
     sizes = [Cell(figure[key], iec(figure[key])) for key in ("floor", "predicted", "measured")]
+    ratio = figure["measured"] / figure["floor"] if figure["floor"] else None
+    over = cell(None) if ratio is None else Cell(ratio, f"{ratio:.2f}")
     beside = [f"{iec(size)} {name}" for name, size in figure.get("beside", {}).items()]
-    return [*sizes, Cell(gap, share), "; ".join([*figure["gap"], *beside])]
+    return [*sizes, over, Cell(gap, share), "; ".join([*figure["gap"], *beside])]
+
+
+def _planned(figure: Found) -> list[Any]:
+    ratio = figure["measured"] / figure["planned"]
+    return [*(Cell(figure[key], iec(figure[key])) for key in ("planned", "measured")), Cell(ratio, f"{ratio:.2f}")]
+
+
+def _trained(figure: Found) -> list[Any]:
+    """Bytes, or tokens per second."""
+    memory = figure["unit"] == "bytes"
+    pair = (figure["predicted"], figure["measured"])
+    return [*(Cell(n, iec(n) if memory else f"{n:,.0f} tokens/s") for n in pair), _ratio(figure)]
+
+
+def _kernels(figure: Found) -> list[Any]:
+    named = ", ".join(f"{number:,.0f} {name}" for name, number in figure["beside"].items())
+    return [*(Cell(figure[key], f"{figure[key]:,.0f}") for key in ("predicted", "measured")), named]
+
+
+def _plain(step: Found) -> bool:
+    """Whether a pass ran attention that is no fused kernel."""
+    return any(name.endswith("_math") for name in step.get("ran", {}).get("attention", ()))
 
 
 def _time(figure: Found) -> list[Any]:

@@ -1,8 +1,8 @@
 """What this machine reaches: its ceilings, measured, and the shares of them that a model's operations get.
 
-Every kernel and every step of a small reference model is timed once a round, and the fastest of all rounds counts: on a
-machine that others use as well, what is compared was measured in the same seconds. The shares come from kernels alone;
-the reference model's steps at the end only show what they are worth.
+Every kernel and every step of a small reference model is timed once a round. On a CPU the fastest of all rounds counts:
+on a machine that others use as well, what is compared was measured in the same seconds. On CUDA the median does, at a
+warm clock. The shares come from kernels alone; the reference model's steps at the end only show what they are worth.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from math import ceil
 from statistics import median
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from txcalc.model import Model
 from txcalc.sources import load
 from txcalc.units import iec
 from txcalc.verify import device as devices
-from txcalc.verify.measure import Clock, Work
+from txcalc.verify.measure import Work, captured, once
 from txcalc.verify.workloads import Load, Subject, rank, workload
 
 TINY = "D=64 L=4 h=4 F=128 V=64"  # its arithmetic is nothing: what a step of it takes are starts
@@ -90,7 +91,7 @@ class Kernel(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """A kernel's best: FLOPs or bytes a second."""
+    """What a kernel reaches: FLOPs or bytes per second."""
 
     kind: str
     dtype: str
@@ -117,6 +118,7 @@ class Calibration(NamedTuple):
     dtype: str
     checks: list[Check]
     rounds: int
+    clocks: list[dict[str, str]]
 
     def described(self) -> dict[str, Any]:
         """All of it, ready to be written as JSON; the accelerator as `hardware.parse` reads it."""
@@ -127,6 +129,7 @@ class Calibration(NamedTuple):
             "dtype": self.dtype,
             "checks": [check._asdict() for check in self.checks],
             "rounds": self.rounds,
+            "clocks": self.clocks,
         }
 
 
@@ -177,41 +180,40 @@ def _measured(
     works = [kernel.make() for kernel in kernels]
     steps = [(subject, step) for step in sizes.steps] + [(tiny, Load("decode", 1, 1, 8))]
     fresh = [who.stepping(step) for who, step in steps]
-    best = [float("inf")] * (len(works) + len(steps))
-    done = 0
+    taken_of: list[list[float]] = [[] for _ in range(len(works) + len(steps))]
+    done, clocks = 0, [devices.clocks(device)]
+    devices.warm(device, 1.0)
     for done in range(1, rounds + 1):
         for i, work in enumerate([*works, *(make() for make in fresh)]):
-            best[i] = min(best[i], _once(work, device))
+            taken_of[i].append(once(work, device, repeat=i < len(works)))
         spent = time.monotonic() - start
         progress(max(done / rounds, spent / limit))
         if done > 1 and spent * (done + 1) / done > limit:
             break
+    clocks.append(devices.clocks(device))
+    best = [median(taken) if devices.is_cuda(device) else min(taken) for taken in taken_of]
     rates = [Rate(k.kind, k.dtype, k.size, k.amount / t) for k, t in zip(kernels, best, strict=False)]
     *taken, of_tiny = best[len(works) :]
     plain = _accelerator(device, name, like, rates)
-    share = _starts(tiny, plain, of_tiny)
+    starts = _starts(tiny, plain)
+    start, host = of_tiny / starts, 0.0
+    if devices.is_cuda(device):
+        try:
+            start, host = median(captured(fresh[-1], device)) / starts, start
+        except RuntimeError as error:
+            absent.add(f"launch_s has the host's time in it: no step was captured, {str(error).splitlines()[0]}")
     notes = (*plain.notes, *sorted(absent))
-    found = replace(plain, calibration=_efficiency(plain, rates, share, wide), notes=notes)
+    found = replace(plain, calibration=_efficiency(plain, rates, start, host, wide), notes=notes)
     uncalibrated = replace(plain, calibration=like.calibration if like else None)
     before = [expected(subject, step, uncalibrated) for step in sizes.steps]
     after = [expected(subject, step, found) for step in sizes.steps]
     checks = [Check(str(s), b, a, t) for s, b, a, t in zip(sizes.steps, before, after, taken, strict=True)]
-    return Calibration(found, rates, subject.model, wide, checks, done)
+    return Calibration(found, rates, subject.model, wide, checks, done, [c for c in clocks if c])
 
 
 def expected(subject: Subject, step: Load, accelerator: Accelerator) -> float:
     """Achievable seconds."""
     return rank(subject, accelerator).cost(workload(subject.model, step)).achievable
-
-
-def _once(work: Work, device: str) -> float:
-    clock = Clock(device)
-    clock.wait()
-    start = clock.now()
-    work()
-    end = clock.now()
-    clock.wait()
-    return clock.between(start, end)
 
 
 def _kernels(device: str, sizes: Sizes) -> list[Kernel]:
@@ -254,7 +256,8 @@ def _product(device: str, dtype: str, rows: int, d_in: int, d_out: int) -> Calla
         if dtype == "fp8":
             one = torch.ones((), device=device)
             a, b = x.to(TORCH[dtype]), weight.to(TORCH[dtype]).t()
-            return lambda: torch._scaled_mm(a, b, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+            form = partial(torch._scaled_mm, out_dtype=torch.bfloat16, use_fast_accum=True)  # as servers multiply
+            return lambda: form(a, b, scale_a=one, scale_b=one)
         x, weight = x.to(TORCH[dtype]), weight.to(TORCH[dtype])
         return lambda: F.linear(x, weight)
 
@@ -302,18 +305,18 @@ def _accelerator(device: str, name: str, like: Accelerator | None, rates: list[R
     return Accelerator(name, title, memory, ceil(max(moved) / 1e6) * 10**6, peaks, None, None, sources, notes)
 
 
-def _starts(tiny: Subject, accelerator: Accelerator, taken: float) -> float:
-    """Seconds of a start: a tiny model's step is nothing else, and counts them."""
+def _starts(tiny: Subject, accelerator: Accelerator) -> float:
+    """Starts of a tiny model's step, which is nothing else."""
     one = hardware.assumed().overlaid({"launch_s": 1e-6}, {})
     counted = rank(tiny, replace(accelerator, calibration=one)).cost(workload(tiny.model, Load("decode", 1, 1, 8)))
-    return taken / (counted.launch / one.launch_s)
+    return counted.launch / one.launch_s
 
 
-def _efficiency(accelerator: Accelerator, rates: list[Rate], start: float, wide: str) -> Efficiency:
+def _efficiency(accelerator: Accelerator, rates: list[Rate], start: float, host: float, wide: str) -> Efficiency:
     """Shares of the datasheet: of products the median over sizes, of reading what the largest reads reached."""
     by = _by_kind(rates)
     made = accelerator.sources["memory.driver"]
-    rest = hardware.assumed()
+    rest = hardware.assumed(accelerator.kernels)
     products = {
         dtype: median(by["matmul", dtype]) / accelerator.peak(dtype)
         for dtype in accelerator.peaks
@@ -326,6 +329,7 @@ def _efficiency(accelerator: Accelerator, rates: list[Rate], start: float, wide:
     }
     measured = {**shares, **{f"matmul.{dtype}": share for dtype, share in products.items()}}
     flat = {key: min(1.0, share) for key, share in measured.items()} | {"launch_s": start}
+    flat |= {"host_s": host} if host else {}
     return rest.overlaid(flat, dict.fromkeys(flat, made))
 
 

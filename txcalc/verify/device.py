@@ -6,7 +6,10 @@ import gc
 import os
 import platform
 import subprocess
+import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -105,7 +108,7 @@ def describe(device: str) -> dict[str, str | int | None]:
         found = torch.cuda.get_device_properties(device)
         capability = f"{found.major}.{found.minor}"
         facts |= {"name": found.name, "memory_bytes": found.total_memory, "capability": capability}
-        return {**facts, "driver": _driver(), "cuda": torch.version.cuda}
+        return {**facts, **_settings(device), "cuda": torch.version.cuda}
     name = next(iter(_said("/proc/cpuinfo", "model name")), "") or platform.processor() or platform.machine()
     size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     instructions = torch.backends.cpu.get_cpu_capability()
@@ -113,14 +116,67 @@ def describe(device: str) -> dict[str, str | int | None]:
     return {**facts, "name": name, "memory_bytes": size, "instructions": instructions, "threads": threads}
 
 
-def _driver() -> str | None:
-    """The version of NVIDIA's driver, as its own tool says it."""
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+# Facts of a device that are alike on every host of its kind, where measurements of one go on on another.
+KIND = ("kind", "torch", "name", "capability", "cuda", "tf32", "instructions", "threads", "clock")
+
+
+def same_kind(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two devices, as `describe` has them, may stand in one file of measurements."""
+    return all(one.get(key) == other.get(key) for key in KIND)
+
+
+def _settings(device: str) -> dict[str, str | int | None]:
+    """What decides how fast an NVIDIA device is, and is not its name: the driver and its settings, and PyTorch's."""
+    said = _asked(device, "driver_version,ecc.mode.current,power.limit,clocks.max.sm,mig.mode.current")
+    names = ("driver", "ecc", "power_limit_w", "clock_max_mhz", "mig")
+    kernels = {
+        "flash": torch.backends.cuda.flash_sdp_enabled(),
+        "memory-efficient": torch.backends.cuda.mem_efficient_sdp_enabled(),
+        "cuDNN": torch.backends.cuda.cudnn_sdp_enabled(),
+    }
+    return {
+        **{name: said[i] if said else None for i, name in enumerate(names)},
+        "tf32": "on" if torch.backends.cuda.matmul.allow_tf32 else "off",
+        "attention": ", ".join(name for name, on in kernels.items() if on),
+        "cudnn": torch.backends.cudnn.version(),
+    }
+
+
+def clocks(device: str) -> dict[str, str]:
+    """What an NVIDIA device runs at now: clocks in MHz, degrees, watts, why its clock is held back; {} on others."""
+    keys = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw", "clocks_event_reasons.active")
+    said = _asked(device, ",".join(keys)) if is_cuda(device) else []
+    return dict(zip(keys, said, strict=True)) if said else {}
+
+
+def _asked(device: str, keys: str) -> list[str]:
+    """What NVIDIA's own tool says of a device; [] where it says nothing."""
+    index = torch.device(device).index or 0
+    number = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[index:][:1]
+    command = [
+        "nvidia-smi",
+        f"--query-gpu={keys}",
+        "--format=csv,noheader,nounits",
+        "-i",
+        "".join(number) or str(index),
+    ]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        return None
-    return next(iter(answer.split()), None)
+        return []
+    found = [word.strip() for word in answer.splitlines()[0].split(",")] if answer.strip() else []
+    return found if len(found) == len(keys.split(",")) else []
+
+
+def warm(device: str, seconds: float = 0.3) -> None:
+    """Keeps a CUDA device busy until its clock is where work keeps it; a CPU needs none."""
+    if not is_cuda(device):
+        return
+    side, end = torch.randn(4096, 4096, device=device, dtype=torch.bfloat16), time.monotonic() + seconds
+    while time.monotonic() < end:
+        for _ in range(8):
+            side @ side
+        torch.cuda.synchronize(device)
 
 
 def _said(file: str, key: str) -> list[str]:

@@ -9,6 +9,7 @@ profiler sees every block that its allocator hands out (not the scratch space th
 from __future__ import annotations
 
 import gc
+import math
 import os
 import time
 import weakref
@@ -300,20 +301,55 @@ class Clock:
         return float(start.elapsed_time(end)) / 1e3 if self.cuda else float(end - start)
 
 
-def seconds(fresh: Callable[[], Work], device: str, repeats: int = 5, warm_up: int = 1) -> list[float]:
-    """How long the work takes, each time on data that `fresh` makes anew outside the clock; first unclocked runs."""
-    clock, found = Clock(device), []
-    for i in range(warm_up + repeats):
-        work = fresh()
+SHORT, SPAN = 100e-6, 2e-3  # seconds: what takes less than the one is repeated for the other between two events
+
+
+def once(work: Work, device: str, repeat: bool = False) -> float:
+    """Seconds of a piece of work; `repeat`: it may be done again, and where it is short on CUDA, is done again and
+    again between two events, which are no part of it then."""
+    clock = Clock(device)
+
+    def timed(number: int) -> float:
         clock.wait()
         start = clock.now()
-        work()
+        for _ in range(number):
+            work()
         end = clock.now()
         clock.wait()
+        return clock.between(start, end) / number
+
+    taken = timed(1)
+    return timed(math.ceil(SPAN / max(taken, SPAN / 1000))) if repeat and clock.cuda and taken < SHORT else taken
+
+
+def seconds(fresh: Callable[[], Work], device: str, repeats: int = 5, warm_up: int = 1) -> list[float]:
+    """How long the work takes, each time on data that `fresh` makes anew outside the clock; first unclocked runs, and
+    on CUDA work that brings the clock up."""
+    found: list[float] = []
+    for _ in range(warm_up):
+        fresh()()
+    devices.warm(device)
+    for _ in range(repeats):
+        work = fresh()
+        found.append(once(work, device))
         del work  # before the next one's data is made
-        if i >= warm_up:
-            found.append(clock.between(start, end))
     return found
+
+
+def captured(fresh: Callable[[], Work], device: str, repeats: int = 5) -> list[float]:
+    """How long the work takes as one graph that CUDA replays: the accelerator's own time, without the host's. The work
+    is done twice before: once as it is, once to be captured. Errors: `RuntimeError` where it cannot be captured."""
+    work, stream = fresh(), torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        work()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        work()
+    devices.warm(device)
+    graph.replay()
+    return [once(graph.replay, device, repeat=True) for _ in range(repeats)]
 
 
 def part_seconds(

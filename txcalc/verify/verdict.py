@@ -52,10 +52,11 @@ class Figure:
 
     load        the work that was measured
     part        a kind of part, or "" for all of it
-    unit        "bytes", "seconds" or "tokens"
+    unit        "bytes", "seconds", "tokens", "tokens/s" or "launches"
     floor       what no implementation can be under; None: nobody knows
     gap         what measured less predicted consists of, by name
     beside      what is no part of either, by name
+    planned     what `deploy` sets aside for it; None: it is no deployment
     """
 
     quantity: str
@@ -67,6 +68,7 @@ class Figure:
     measured: float
     gap: Mapping[str, float] = field(default_factory=dict)
     beside: Mapping[str, float] = field(default_factory=dict)
+    planned: float | None = None
 
 
 @dataclass

@@ -13,22 +13,27 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from txcalc.hardware import Accelerator
 from txcalc.model import Model
 from txcalc.parts.part import Workload
 from txcalc.planning.crossover import CORE, FEED_FORWARD, RULES, crossovers, lengths
+from txcalc.planning.deployment import Rank as Holding
 from txcalc.planning.engine import engine
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Stage
 from txcalc.planning.roofline import Cost, Rank, total
-from txcalc.planning.training import reached
+from txcalc.planning.training import Recipe, memory, reached
+from txcalc.planning.training.machine import Machine
+from txcalc.planning.training.step import Pace
 from txcalc.reference import Cache, build, inputs, mode
 from txcalc.units import iec
 from txcalc.verify import device as devices
+from txcalc.verify import kernels
 from txcalc.verify.flops import learning
-from txcalc.verify.measure import Peak, Work, measured, part_seconds, seconds, traced
+from txcalc.verify.measure import Peak, Work, captured, measured, part_seconds, seconds, traced
 from txcalc.verify.saved import claims
 from txcalc.verify.storage import state_bytes
 from txcalc.verify.subject import Subject as Modules
@@ -103,7 +108,8 @@ class Subject(NamedTuple):
         """One pass without gradients, as a server does it; time and memory depend on no data, as experts take turns.
         Absorbed latents are one key for all heads, wider than their values: PyTorch has no fused kernel for that, and
         would make a copy for each head; plain products do not."""
-        with torch.no_grad(), mode(last=True, even=True, absorbed=load.absorbed, explicit=load.absorbed):
+        cuda = devices.is_cuda(self.device)
+        with torch.no_grad(), mode(last=True, even=True, absorbed=load.absorbed, explicit=load.absorbed, grouped=cuda):
             return net(*given, cache=cache) if self.caches else net(*given)
 
     def prepare(self, load: Load) -> Callable[[str], Work]:
@@ -135,6 +141,23 @@ class Subject(NamedTuple):
         return lambda: self.forward(net, load, given, cache)
 
     def _training(self, load: Load, device: str) -> Work:
+        """A step whose loss is the sum of all outputs, whatever the model's are."""
+
+        def loss(net: Any, given: tuple[Tensor, ...]) -> Any:
+            result = net(*given)
+            return sum(part.sum() for part in (result if isinstance(result, tuple) else (result,)))
+
+        return self._step(load, device, loss)
+
+    def learning(self, load: Load, device: str) -> Work:
+        """A step of a language model: cross-entropy of the next token, in fp32."""
+
+        def loss(net: Any, given: tuple[Tensor, ...]) -> Any:
+            return F.cross_entropy(net(*given).flatten(0, 1).float(), given[0].roll(-1, 1).flatten())
+
+        return self._step(load, device, loss)
+
+    def _step(self, load: Load, device: str, loss: Callable[[Any, tuple[Tensor, ...]], Any]) -> Work:
         net = build(self.model, device=device, dtype=self.dtype)
         given = learning(net, self.data(load, device))
         optimizer = torch.optim.AdamW(net.parameters(), foreach=devices.is_cuda(device))  # its default of real tensors
@@ -142,11 +165,7 @@ class Subject(NamedTuple):
         def work() -> None:
             optimizer.zero_grad(set_to_none=True)
             with mode(checkpoint=load.checkpoint, even=True):
-                result = net(*given)
-                loss = sum(part.sum() for part in (result if isinstance(result, tuple) else (result,)))
-                del result
-                loss.backward()
-                del loss
+                loss(net, given).backward()
             optimizer.step()
 
         return work
@@ -178,7 +197,20 @@ def peak_memory(subject: Subject, load: Load) -> Figure:
     held = (
         {} if found.reserved is None else {"taken from the device and not used: fragments": found.reserved - found.peak}
     )
-    return Figure("peak memory", str(load), "", "bytes", least, foreseen.peak, found.peak, gap, held)
+    planned = deployed(subject, load)
+    return Figure("peak memory", str(load), "", "bytes", least, foreseen.peak, found.peak, gap, held, planned)
+
+
+def deployed(subject: Subject, load: Load) -> int | None:
+    """Bytes that `deploy` sets aside for a pass on one accelerator, without what engines keep for themselves: weights,
+    pages of the cache, and the larger of activations and logits. None for a training step."""
+    if load.kind == "training":
+        return None
+    form = engine(subject.model, NAMES[subject.dtype], NAMES[subject.dtype], chunk=load.batch * load.tokens)
+    held, context = Holding(subject.model, Stage(0, 1, subject.model.root), form), load.past + load.tokens
+    steps = held.activations(context, load.batch)
+    used = [size for name, size in steps.items() if name != ("decode" if load.kind == "prefill" else "prefill")]
+    return held.weights_bytes + load.batch * held.pages_bytes(context) + max(used)
 
 
 def _gap(foreseen: Peak, found: Peak) -> dict[str, float]:
@@ -196,9 +228,12 @@ def _gap(foreseen: Peak, found: Peak) -> dict[str, float]:
     return names
 
 
-def times(subject: Subject, load: Load, accelerator: Accelerator, repeats: int = 5) -> Iterator[Figure]:
+def times(
+    subject: Subject, load: Load, accelerator: Accelerator, repeats: int = 5, notes: list[str] | None = None
+) -> Iterator[Figure]:
     """Seconds of a pass and of its parts by kind, on fresh data each time, beside the roofline's floor and what was
-    expected of the accelerator's efficiency."""
+    expected of the accelerator's efficiency; on CUDA a decode step also as a graph that is replayed. `notes` is told
+    where none can be captured."""
     net, remembered = build(subject.model, device=subject.device, dtype=subject.dtype), subject.remembered(load)
     fresh = partial(subject.step, net, load, remembered)
     costs = rank(subject, accelerator).parts(workload(subject.model, load))
@@ -207,15 +242,61 @@ def times(subject: Subject, load: Load, accelerator: Accelerator, repeats: int =
     kinds = {path: entry.kind for entry in subject.model.ledger() for path in module_paths(entry, experts=True)}
     parts = part_seconds(net, kinds, fresh, subject.device, repeats)
     yield Figure("time", str(load), "", "seconds", whole.floor, whole.achievable, taken)
+    if devices.is_cuda(subject.device) and load.kind == "decode":
+        alone = rank(subject, accelerator, eager=False).cost(workload(subject.model, load))
+        try:
+            replayed = median(captured(fresh, subject.device, repeats))
+            yield Figure("time", f"{load}, captured", "", "seconds", alone.floor, alone.achievable, replayed)
+        except RuntimeError as error:
+            if devices.ran_out(error) or notes is None:
+                raise
+            notes.append(f"not captured: {str(error).splitlines()[0]}")
     for kind, found in parts.items():
         cost = costs.get(kind, Cost())
         yield Figure("time", str(load), kind, "seconds", cost.floor, cost.achievable, found)
 
 
-def rank(subject: Subject, accelerator: Accelerator) -> Rank:
-    """The whole model on one accelerator, its cache in the dtype of the modules."""
-    name = NAMES[subject.dtype]
-    return Rank(subject.model, Stage(0, 1, subject.model.root), ALONE, accelerator, engine(subject.model, name, name))
+def launches(subject: Subject, load: Load) -> tuple[list[Figure], dict[str, Any]]:
+    """Products and attentions that the ledger counts and that run in one pass, and which kernels these are."""
+    work = subject.prepare(load)(subject.device)
+    work()
+    found = kernels.ran(work, subject.device)
+    logits, training = ("all", True) if load.kind == "training" else ("last", False)
+    mla = "absorbed" if load.absorbed else "expanded"
+    ledger = subject.model.ledger(load.batch, load.tokens, load.past, logits=logits, mla=mla)
+    return list(kernels.figures(ledger, str(load), training, found)), found.described()
+
+
+def training_speed(subject: Subject, load: Load, accelerator: Accelerator, repeats: int = 5) -> Iterator[Figure]:
+    """A step with cross-entropy of the next token and AdamW, all in the dtype of the weights, beside `train`: seconds,
+    tokens per second, bytes allocated and reserved."""
+    name, said = NAMES[subject.dtype], f"{load}, cross-entropy"
+    recipe = Recipe(
+        ALONE, micro_batch=load.batch, tokens=load.tokens, recompute="blocks" if load.checkpoint else "none",
+        parameter=name, gradient=name, compute=name,
+    )  # fmt: skip
+    plan = memory(subject.model, recipe)
+    step = Pace(subject.model, recipe, Machine.of(accelerator, products=name)).step(plan)
+    prepare = partial(subject.learning, load)
+    found = measured(prepare, subject.device)
+    devices.tidy(subject.device)
+    work = prepare(subject.device)
+    taken = median(seconds(lambda: work, subject.device, repeats))
+    yield Figure("time", said, "", "seconds", step.floor, step.seconds, taken)
+    speed = step.tokens / taken
+    yield Figure("speed of training", said, "", "tokens/s", None, step.tokens / step.seconds, speed)
+    least = subject.least_bytes(load)
+    yield Figure("memory of training", said, "", "bytes", least, plan.fullest.allocated, found.peak)
+    if found.reserved is not None:
+        yield Figure(
+            "memory of training", f"{said}, reserved", "", "bytes", least, plan.fullest.reserved, found.reserved
+        )
+
+
+def rank(subject: Subject, accelerator: Accelerator, eager: bool = True) -> Rank:
+    """The whole model on one accelerator, its cache in the dtype of the modules; `eager`: as modules are called."""
+    form = engine(subject.model, NAMES[subject.dtype], NAMES[subject.dtype])
+    return Rank(subject.model, Stage(0, 1, subject.model.root), ALONE, accelerator, form, eager)
 
 
 def workload(model: Model, load: Load) -> Workload:

@@ -1,0 +1,133 @@
+"""All that is to be measured on a machine with a CUDA device, which needs no network:
+
+    pip wheel --no-deps -w WHEELS fvcore iopath yacs portalocker tabulate termcolor tqdm tomli_w   # where there is one
+    python tests/evidence/gpu.py WHEELS --gpu h100-sxm --out presets/measurements/h100.json
+
+PyTorch, NumPy, SymPy, typer, rich, PyYAML and Pillow have to be there. In this order, and what an earlier run of the
+same command has measured is not measured again:
+
+1. The wheels go into an empty folder, with pip's --no-index; what cannot be imported then is named.
+2. Small models of every kind are checked on the device, with every exact oracle.
+3. The list of `txcalc verify --suite` runs; the file is written after every step. With --only ITEM that item alone.
+4. What was measured of the machine goes into a hardware file (--hardware FILE), as `presets/hardware/NAME.toml` for all
+   that `deploy` and `train` say of that card from then on.
+
+Nothing new begins after --limit seconds of it all. `--device cpu` tries it where there is no such device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+NEEDED = ("torch", "numpy", "sympy", "typer", "rich", "fvcore", "iopath", "yacs", "yaml", "PIL", "tomli_w")
+EXACT = ("parameters", "bytes", "fvcore", "flops", "training")
+SMALL = (
+    "D=64 L=2 h=4 h_kv=2 F=128 V=100",
+    "D=64 L=2 h=4 F=128 V=100 plain ln learned=64 tied",
+    "D=64 L=2 h=4 h_kv=2 F=128 V=100 window=8",
+    "D=64 L=2 h=4 h_kv=2 F=64 V=100 E=4 k=2",
+)
+
+
+def main() -> int:
+    asked = arguments()
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        env = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "PIP_NO_INDEX": "1", "HF_HUB_OFFLINE": "1"}
+        install(asked.wheels, Path(folder), env)
+        if missing := absent(env):
+            print(f"cannot be imported: {', '.join(missing)} (put their wheels into {asked.wheels})", file=sys.stderr)
+            return 3
+        said(f"installed, {time.monotonic() - start:.0f} s")
+        if code := checked(asked.device, env):
+            return code
+        said(f"checked, {time.monotonic() - start:.0f} s")
+        if asked.check:
+            return 0
+        left = max(1.0, asked.limit - (time.monotonic() - start))
+        command = ["verify", "--suite", "--device", asked.device, "--out", str(asked.out), "--limit", f"{left:.0f}"]
+        command += ["--gpu", asked.gpu] if asked.gpu else []
+        command += [word for name in asked.only for word in ("--only", name)]
+        code = txcalc(command, env)
+        if asked.hardware and asked.out.is_file():
+            write = "import json, sys; from txcalc.sources.export import as_toml; "
+            write += "print(as_toml(json.load(open(sys.argv[1]))['ceilings']['accelerator']), end='')"
+            made = subprocess.run(
+                [sys.executable, "-c", write, str(asked.out)],
+                env=env,
+                cwd=ROOT,
+                check=True,
+                capture_output=True,
+                text=True,
+            )
+            asked.hardware.write_text(made.stdout)
+        complete = asked.out.is_file() and json.loads(asked.out.read_text())["complete"]
+        said("complete" if complete else "the same command goes on where this ended")
+        return code
+
+
+def arguments() -> argparse.Namespace:
+    about = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    about.add_argument("wheels", type=Path, help="a folder of wheels")
+    about.add_argument("--out", type=Path, default=Path("measurements.json"), help="the file of measurements")
+    about.add_argument("--hardware", type=Path, help="the calibrated hardware file, .toml")
+    about.add_argument("--gpu", help="whose datasheet it has, as txcalc presets --hardware names it")
+    about.add_argument("--device", default="cuda")
+    about.add_argument("--limit", type=float, default=540, help="seconds after which nothing new begins")
+    about.add_argument("--only", action="append", default=[], metavar="ITEM", help="of the list only this; repeatable")
+    about.add_argument("--check", action="store_true", help="steps 1 and 2 alone")
+    asked = about.parse_args()
+    for name in ("wheels", "out", "hardware"):
+        if getattr(asked, name):
+            setattr(asked, name, getattr(asked, name).absolute())
+    return asked
+
+
+def install(wheels: Path, target: Path, env: dict[str, str]) -> None:
+    """Every wheel of the folder, none of what they need: that is there, or is a wheel too."""
+    found = sorted(map(str, wheels.glob("*.whl")))
+    if found:
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-compile"]
+        subprocess.run([*pip, "--no-cache-dir", "--target", str(target), *found], env=env, check=True)
+
+
+def absent(env: dict[str, str]) -> list[str]:
+    """What cannot be imported with the wheels."""
+    look = f"import importlib.util as u; print(*[n for n in {NEEDED!r} if u.find_spec(n) is None])"
+    answer = subprocess.run([sys.executable, "-c", look], env=env, cwd=ROOT, check=True, capture_output=True, text=True)
+    return answer.stdout.split()
+
+
+def checked(device: str, env: dict[str, str]) -> int:
+    """Every exact oracle of small models: 0 when every figure is equal."""
+    oracles = [word for oracle in EXACT for word in ("--oracle", oracle)]
+    answer = subprocess.run(
+        [sys.executable, "-m", "txcalc", "verify", *SMALL, "--device", device, *oracles, "--json"],
+        env=env, cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    sys.stderr.write(answer.stderr)
+    if answer.returncode in (0, 1) and answer.stdout:
+        found = json.loads(answer.stdout)
+        compared, unequal = (sum(model[key] for model in found["models"]) for key in ("figures", "unequal"))
+        said(f"{compared - unequal:,} of {compared:,} figures of {len(SMALL)} small models are equal")
+    return answer.returncode
+
+
+def txcalc(command: list[str], env: dict[str, str]) -> int:
+    return subprocess.run([sys.executable, "-m", "txcalc", *command], env=env, cwd=ROOT).returncode
+
+
+def said(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -25,6 +25,8 @@ class Linear(nn.Linear):
         self.register_parameter("bias", like.parameter(d_out) if bias else None)
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.bias is None and symbolic(x):
+            return folded(x, self.weight.t())
         return F.linear(x, self.weight, self.bias)
 
 
@@ -40,6 +42,17 @@ class LowRank(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.lora_sum(self.base(x), 2 * self.lora_b(self.lora_a(x)))
+
+
+def symbolic(x: Tensor) -> bool:
+    """Whether the number of the rows of x (…, T, d) is a symbol."""
+    return x.dim() > 2 and any(isinstance(size, torch.SymInt) for size in x.shape[:-1])
+
+
+def folded(x: Tensor, matrix: Tensor) -> Tensor:
+    """x·matrix as a product of two matrices, for rows that are symbols: PyTorch before 2.12 takes these for the numbers
+    of the sample when it folds them itself, and no condition on sizes would be left to prove."""
+    return torch.mm(x.flatten(0, -2), matrix).unflatten(0, x.shape[:-1])
 
 
 class BlockLinear(nn.Module):

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._sympy.functions import Min, Mod, PythonMod
 
 from txcalc.errors import Refuted
+from txcalc.reference.linear import folded, symbolic
 
 B, T, T_SRC = sympy.symbols("B T T_src", integer=True, positive=True)
 
@@ -87,20 +88,14 @@ class Fakes(FakeTensorMode):
 
 
 class _Folding(TorchFunctionMode):
-    """Products of many rows with one matrix as the matrix product that they are. PyTorch before 2.12 takes symbolic
-    rows for the numbers of the sample when it folds them itself, and no condition on sizes would be left to prove."""
+    """A user's products of many rows with one matrix, as ours are made (`reference.linear.folded`)."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is F.linear and len(args) >= 2 and not kwargs and (len(args) == 2 or args[2] is None):
-            x, matrix = args[0], args[1].t()
-        elif func in _PRODUCTS and len(args) == 2 and not kwargs:
-            x, matrix = args
-        else:
-            return func(*args, **kwargs)
-        if x.dim() < 3 or matrix.dim() != 2 or not any(isinstance(size, torch.SymInt) for size in x.shape[:-1]):
-            return func(*args, **kwargs)
-        return torch.mm(x.flatten(0, -2), matrix).unflatten(0, x.shape[:-1])
+        if not kwargs and func is F.linear and (len(args) == 2 or args[2] is None) and symbolic(args[0]):
+            return folded(args[0], args[1].t())
+        if not kwargs and func in _PRODUCTS and args[1].dim() == 2 and symbolic(args[0]):
+            return folded(*args)
+        return func(*args, **(kwargs or {}))
 
 
 _PRODUCTS = frozenset({torch.matmul, Tensor.matmul, Tensor.__matmul__})

@@ -95,7 +95,9 @@ def _growing(
 ) -> Item:
     """A decode step of one sequence at growing lengths."""
     steps = tuple(Load("decode", 1, 1, past) for past in pasts)
-    return Item("the cache grows", source, layers, dtype, ("bytes",), steps, steps, first=True, changes=changes)
+    return Item(
+        "the cache grows", source, layers, dtype, ("parameters", "bytes"), steps, steps, first=True, changes=changes
+    )
 
 
 def _counted(source: str, layers: int | None, dtype: str, batch: int, tokens: int, **more: Any) -> Item:

@@ -20,8 +20,8 @@ from txcalc.hardware import Accelerator
 from txcalc.model import Model
 from txcalc.parts.part import Workload
 from txcalc.planning.crossover import CORE, FEED_FORWARD, RULES, crossovers, lengths
-from txcalc.planning.deployment import Rank as Holding
 from txcalc.planning.engine import engine
+from txcalc.planning.holdings import Holdings
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Stage
 from txcalc.planning.roofline import Cost, Rank, total
@@ -147,20 +147,21 @@ class Subject(NamedTuple):
             result = net(*given)
             return sum(part.sum() for part in (result if isinstance(result, tuple) else (result,)))
 
-        return self._step(load, device, loss)
+        return self._step(load, device, loss, foreach=devices.is_cuda(device))  # its default of real tensors
 
     def learning(self, load: Load, device: str) -> Work:
-        """A step of a language model: cross-entropy of the next token, in fp32."""
+        """A step of a language model: cross-entropy of the next token, in fp32, and a fused optimizer, as `train` counts
+        it: one that is not holds temporaries of the weights' size."""
 
         def loss(net: Any, given: tuple[Tensor, ...]) -> Any:
             return F.cross_entropy(net(*given).flatten(0, 1).float(), given[0].roll(-1, 1).flatten())
 
-        return self._step(load, device, loss)
+        return self._step(load, device, loss, fused=True)
 
-    def _step(self, load: Load, device: str, loss: Callable[[Any, tuple[Tensor, ...]], Any]) -> Work:
+    def _step(self, load: Load, device: str, loss: Callable[[Any, tuple[Tensor, ...]], Any], **optimizing: Any) -> Work:
         net = build(self.model, device=device, dtype=self.dtype)
         given = learning(net, self.data(load, device))
-        optimizer = torch.optim.AdamW(net.parameters(), foreach=devices.is_cuda(device))  # its default of real tensors
+        optimizer = torch.optim.AdamW(net.parameters(), **optimizing)
 
         def work() -> None:
             optimizer.zero_grad(set_to_none=True)
@@ -207,10 +208,10 @@ def deployed(subject: Subject, load: Load) -> int | None:
     if load.kind == "training":
         return None
     form = engine(subject.model, NAMES[subject.dtype], NAMES[subject.dtype], chunk=load.batch * load.tokens)
-    held, context = Holding(subject.model, Stage(0, 1, subject.model.root), form), load.past + load.tokens
+    held, context = Holdings(subject.model, Stage(0, 1, subject.model.root), form), load.past + load.tokens
     steps = held.activations(context, load.batch)
     used = [size for name, size in steps.items() if name != ("decode" if load.kind == "prefill" else "prefill")]
-    return held.weights_bytes + load.batch * held.pages_bytes(context) + max(used)
+    return held.weights_bytes + held.cache_bytes(context, load.batch) + max(used)
 
 
 def _gap(foreseen: Peak, found: Peak) -> dict[str, float]:

@@ -150,8 +150,8 @@ class Subject(NamedTuple):
         return self._step(load, device, loss, foreach=devices.is_cuda(device))  # its default of real tensors
 
     def learning(self, load: Load, device: str) -> Work:
-        """A step of a language model: cross-entropy of the next token, in fp32, and a fused optimizer, as `train` counts
-        it: one that is not holds temporaries of the weights' size."""
+        """A step of a language model: cross-entropy of the next token, in fp32, and a fused optimizer, as `train`
+        counts it: one that is not holds temporaries of the weights' size."""
 
         def loss(net: Any, given: tuple[Tensor, ...]) -> Any:
             return F.cross_entropy(net(*given).flatten(0, 1).float(), given[0].roll(-1, 1).flatten())

@@ -68,7 +68,7 @@ def test_every_command_has_a_help_with_an_example(command: str) -> None:
     assert [param.name for param in options if not param.help] == []
 
 
-# trace's and prove's examples are about files of the user's, report's writes one; verify's and calibrate's take seconds.
+# Examples of trace and prove are about files of the user's, that of report writes one; verify and calibrate take seconds.
 APART = ("verify", "prove", "calibrate", "trace", "report")
 
 

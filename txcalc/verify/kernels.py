@@ -11,7 +11,7 @@ import torch
 
 from txcalc.ledger import Ledger
 from txcalc.parts.part import MatMul
-from txcalc.planning.training.flops import PASSES
+from txcalc.planning.training.flops import passes
 from txcalc.verify import device as devices
 from txcalc.verify.measure import Work
 from txcalc.verify.verdict import Figure
@@ -70,7 +70,7 @@ def figures(ledger: Ledger, load: str, training: bool, found: Ran) -> Iterator[F
         if entry.kind == "attention_core":
             attention += int(entry.runs) * (1 + (training and entry.gradient != "none"))
         elif any(isinstance(op, MatMul) for op in entry.operations):
-            products += int(entry.times) * (PASSES[entry.gradient] if training else 1)
+            products += int(entry.times) * (passes(entry) if training else 1)
     for part, counted, seen in (("products", products, found.products), ("attention", attention, found.attention)):
         beside = {name: float(number) for name, number in seen.items()}
         yield Figure("kernels", load, part, "launches", None, counted, sum(seen.values()), {}, beside)

@@ -151,7 +151,7 @@ class Pace:
         if held.entry.work is None or not held.entry.operations or not held.entry.leaf.launched:
             return 0.0
         again = self._share_again(held, numbers) if self._is_again(held, numbers) else 0.0
-        return self._size(held)[2] * (float(PASSES[held.entry.gradient]) + again)
+        return self._size(held)[2] * (passes(held.entry) + again)
 
     def _leaf(self, held: Held, kernels: Kernels, merged: bool) -> Iterator[tuple[str, float, float, float]]:
         """Of a leaf and its copies: kind, seconds of forward and of backward, and of that for its weights. `merged`:

@@ -11,6 +11,7 @@ from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 from test_cli import run
@@ -426,6 +427,11 @@ def test_a_table_reads_in_80_columns() -> None:
         (["--layout", "fsdp=8", "--products", "fp7"], "dtype of the peak is 'fp7'"),
         (["--layout", "fsdp=8", "--node", "0"], "--node is 0, expected a whole number from 1"),
         (["--layout", "fsdp=8", "--zero", "2"], "zero is 2, expected"),
+        (["--layout", "fsdp=8", "--rank", "8"], "--rank is 8, expected a rank from 0 to 7 of fsdp=8"),
+        (["--layout", "fsdp=8", "--recipe", "tokens=9"], "--recipe: tokens has an option of its own"),
+        (["--layout", "pp=8", "--recipe", "stages=4+28"], "stages is '4+28', expected 8 numbers of layers"),
+        (["--layout", "pp=8", "--recipe", "stages=1+1+1+1+1+1+1+1"], "expected numbers that add up to the 32 layers"),
+        (["--layout", "fsdp=8", "--recipe", "losparallel=on"], "no part of a recipe (did you mean loss_parallel?)"),
         (["--layout", "fsdp=8", "--recompute", "some"], "recompute is 'some', expected one of none, core"),
     ],
 )
@@ -519,3 +525,32 @@ def test_old_cards_train_end_to_end(card: str) -> None:
     code, out, err = run("train", "gpt2", "--gpu", card, "--train-tokens", "10B", "--json")
     assert code == 0, err
     assert json.loads(out)["run"]["days"] > 0
+
+
+def test_any_rank_and_stages_by_hand(llama: Model) -> None:
+    """A rank of its own number holds what the fold says of its kind, and all of them the whole model."""
+    from txcalc.planning.training import memory, rank_of
+
+    layout = Layout(tp=2, pp=2, fsdp=4)
+    recipe = Recipe(layout, tokens=64, accumulation=4, stages=(9, 23))
+    plan = memory(llama, recipe)
+    ranks = [rank_of(llama, recipe, number) for number in range(layout.gpus)]
+    assert {rank.state for rank in ranks} == {rank.state for rank in plan.ranks}
+    assert sum(rank.state.parameters for rank in ranks[:8]) < sum(rank.state.parameters for rank in ranks[8:])
+    split = llama.ledger().entries
+    norms = sum(e.params for e in split if e.kind == "norm")  # on both ranks of tp
+    assert sum(rank.state.parameters for rank in ranks) == 4 * (llama.params + norms)
+
+
+def test_limits_are_the_last_that_fit() -> None:
+    def answer(gpus: int, *more: str) -> dict[str, Any]:
+        layout = ("--gpu", f"h100-sxm:{gpus}", "--layout", f"fsdp={gpus}", "--global-batch", str(16 * gpus))
+        found: dict[str, Any] = json.loads(run("train", "llama-3.1-8b", *layout, "--recompute", "blocks", *more)[1])
+        return found
+
+    found = answer(16, "--json")
+    least, longest = found["min_gpus"]["gpus"], found["max_tokens"]
+    assert least < 16 and found["min_gpus"]["layout"]["fsdp"] == least
+    assert answer(least, "--json")["fits"] and not answer(least // 2, "--json")["fits"]
+    assert longest == 131072 or not answer(16, "--json", "--tokens", str(longest + 1))["fits"]
+    assert answer(16, "--json", "--tokens", str(longest))["fits"]

@@ -67,6 +67,16 @@ def train(
     optimizer: Annotated[
         str, typer.Option(help="adamw, adamw-bf16, adamw-8bit, sgd, lion, muon, adafactor …", metavar="NAME")
     ] = "adamw",
+    recipe_: Annotated[
+        str | None,
+        typer.Option(
+            "--recipe",
+            help="All else: parameter=bf16,gradient=bf16,reduce=bf16 (dtypes), loss_parallel=off, fused_loss=on, "
+            "keep_scores=on, reshard=off, context=ring|allgather|ulysses, stages=3+4+4+3 (layers of each).",
+            metavar="K=V,…",
+        ),
+    ] = None,
+    rank: Annotated[int | None, typer.Option(help="The memory of this rank too.", metavar="N")] = None,
     products: Annotated[
         str, typer.Option(help="Dtype that linear layers multiply in: bf16, fp8.", metavar="TYPE")
     ] = "bf16",
@@ -112,6 +122,7 @@ def train(
     from txcalc.planning.training.answer import elsewhere
     from txcalc.planning.training.answer import train as answer
     from txcalc.planning.training.machine import Machine
+    from txcalc.planning.training.recipe import parse_options
     from txcalc.planning.training.run import Terms, parse_days, tokens_of
     from txcalc.planning.utilisation import REPORTED, parse_measured
     from txcalc.render.train import report
@@ -135,13 +146,17 @@ def train(
     if tuned:  # PEFT's defaults: frozen weights as they are computed with, adapters in fp32
         asked |= {"frozen": beside.get("base", "bf16"), "adapter": beside.get("dtype", "fp32")}
     asked = {name: value for name, value in {**asked, "zero": zero}.items() if value is not None}
+    more = parse_options(recipe_ or "")
+    if twice := sorted((asked.keys() | {"tokens", "accumulation", "optimizer"}) & more.keys()):
+        raise InputError("--recipe", [f"{name} has an option of its own" for name in twice])
+    asked |= more
     searched = None
     if layout:
         recipe = _recipe(layout, number, global_batch, length, optimizer, asked)
     else:
         searched = _search(model, machine, number, global_batch, length, optimizer, asked)
         recipe = searched.best[0].recipe
-    found = answer(model, recipe, machine, rate, names, whole, terms)
+    found = answer(model, recipe, machine, rate, names, whole, terms, rank)
     others = elsewhere(found) if fits_on else ()
     emit(report(found, terms, searched, others), chosen, place, lambda plots: _picture(found))
     if not found.fits:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from txcalc.planning.training.answer import Elsewhere, Training
-from txcalc.planning.training.memory import CATEGORIES, RESERVED
+from txcalc.planning.training.memory import CATEGORIES, RESERVED, Rank
 from txcalc.planning.training.run import Run, Terms
 from txcalc.planning.training.search import Searched
 from txcalc.render.report import Cell, Report, Table, column, exact, percent, rounded
@@ -23,7 +23,10 @@ def report(found: Training, terms: Terms, searched: Searched | None = None, othe
     header = [summary(found.model)[0], verdict(found), _where(found), _batch(found)]
     if searched:
         header.append(f"the fastest of {searched.considered:,} layouts, of which about {searched.fitting:,} fit")
-    tables = [*([_search(searched)] if searched else []), _memory(found), _ranks(found)]
+    tables = [*([_search(searched)] if searched else []), _memory(found, found.plan.fullest, "the fullest rank")]
+    if found.rank:
+        tables.append(_memory(found, found.rank, "the rank asked for"))
+    tables += [_ranks(found), _limits(found)]
     if found.step:
         tables.append(_time(found))
     if found.used:
@@ -114,8 +117,17 @@ def _others(others: Sequence[Elsewhere]) -> Table:
     return Table("The same recipe on every accelerator", headings, rows)
 
 
-def _memory(found: Training) -> Table:
-    rank = found.plan.fullest
+def _limits(found: Training) -> Table:
+    fewest = found.min_gpus
+    rows: list[list[Any]] = [
+        ["largest micro-batch", exact(found.max_micro_batch), "sequences"],
+        ["longest sequence", exact(found.max_tokens), "tokens"],
+        ["fewest GPUs", exact(fewest.gpus if fewest else 0), str(fewest) if fewest else "none of fewer copies fits"],
+    ]
+    return Table("What fits, all else equal (0: nothing does)", ("", "", ""), rows, left=frozenset({0, 2}))
+
+
+def _memory(found: Training, rank: Rank, which: str) -> Table:
     rows: list[list[Any]] = [
         [
             NAMES.get(name, name),
@@ -134,7 +146,7 @@ def _memory(found: Training) -> Table:
             f"rank {rank.rank:,}, stage {rank.stage}, "
             + {"end": "at the end of backward", "step": "in the step"}[rank.moment]
         )
-    return Table(f"Memory of the fullest rank ({where})", ("", column("bytes", "bytes"), "", "share"), rows)
+    return Table(f"Memory of {which} ({where})", ("", column("bytes", "bytes"), "", "share"), rows)
 
 
 def _ranks(found: Training) -> Table:
@@ -233,6 +245,19 @@ def _notes(found: Training, terms: Terms) -> list[str]:
     return notes
 
 
+def _rank(rank: Rank) -> dict[str, Any]:
+    return {
+        "rank": rank.rank,
+        "count": rank.count,
+        "stage": rank.stage,
+        "in_flight": list(rank.held),
+        "moment": rank.moment,
+        "bytes": dict(rank.bytes),
+        "allocated_bytes": rank.allocated,
+        "reserved_bytes": rank.reserved,
+    }
+
+
 def data(found: Training) -> dict[str, Any]:
     """The JSON of `train`, whose keys are fixed."""
     recipe, step, run = found.recipe, found.step, found.run
@@ -254,21 +279,12 @@ def data(found: Training) -> dict[str, Any]:
             "frozen": recipe.frozen,
             "adapter": recipe.adapter,
         },
-        "ranks": [
-            {
-                "rank": rank.rank,
-                "count": rank.count,
-                "stage": rank.stage,
-                "in_flight": list(rank.held),
-                "moment": rank.moment,
-                "bytes": dict(rank.bytes),
-                "allocated_bytes": rank.allocated,
-                "reserved_bytes": rank.reserved,
-            }
-            for rank in found.plan.ranks
-        ],
+        "ranks": [_rank(rank) for rank in found.plan.ranks],
+        "rank": _rank(found.rank) if found.rank else None,
         "fits": found.fits,
         "max_micro_batch": found.max_micro_batch,
+        "max_tokens": found.max_tokens,
+        "min_gpus": {"gpus": found.min_gpus.gpus, "layout": found.min_gpus.record()} if found.min_gpus else None,
         "step_s": {"floor": step.floor if step else None, "achievable": step.seconds if step else None},
         "spent_s": dict(step.spent) if step else None,
         "tokens_per_s_per_gpu": found.rate,

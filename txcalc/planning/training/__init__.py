@@ -16,7 +16,7 @@ from txcalc.planning.training.flops import (
     training_flops,
 )
 from txcalc.planning.training.inverse import fewest, largest
-from txcalc.planning.training.memory import CATEGORIES, RESERVED, Plan, Rank, memory
+from txcalc.planning.training.memory import CATEGORIES, RESERVED, Plan, Rank, memory, rank_of
 from txcalc.planning.training.recipe import FRAMEWORKS, SCHEDULES, Framework, Recipe
 from txcalc.planning.training.schedules import Action, in_flight, order
 from txcalc.planning.training.states import OPTIMIZERS
@@ -39,6 +39,7 @@ __all__ = [
     "largest",
     "memory",
     "order",
+    "rank_of",
     "reached",
     "recomputed",
     "step_flops",

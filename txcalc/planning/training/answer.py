@@ -10,10 +10,11 @@ from txcalc import hardware
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator
 from txcalc.model import Model
+from txcalc.planning.layout import Layout
 from txcalc.planning.roofline import peak
-from txcalc.planning.training.inverse import largest
+from txcalc.planning.training.inverse import fewest, largest
 from txcalc.planning.training.machine import Machine
-from txcalc.planning.training.memory import RESERVED, Plan, memory
+from txcalc.planning.training.memory import RESERVED, Plan, Rank, memory, rank_of
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.run import Run, Terms, run
 from txcalc.planning.training.step import Pace, Step
@@ -23,6 +24,8 @@ from txcalc.planning.utilisation import REPORTED, Measured, Utilisation, utilisa
 @dataclass(frozen=True)
 class Training:
     """step       None where it is not known, and `why` says so
+    max_tokens, min_gpus   the longest sequence, and the same layout over the fewest copies, that fit
+    rank       the one that was asked for
     rate       tokens per second and accelerator: measured, or what `step` achieves; None: neither
     measured   whether it was measured
     """
@@ -38,6 +41,9 @@ class Training:
     used: tuple[Utilisation, ...]
     run: Run | None
     max_micro_batch: int
+    max_tokens: int
+    min_gpus: Layout | None
+    rank: Rank | None = None
 
     @property
     def capacity(self) -> int:
@@ -84,8 +90,12 @@ def train(
     names: tuple[str, ...] = REPORTED,
     tokens: int | None = None,
     terms: Terms | None = None,
+    rank: int | None = None,
 ) -> Training:
-    """The whole answer; `tokens` of the run, if any. Errors: `InputError` with every reason why it cannot be."""
+    """The whole answer; `tokens` of the run, if any; `rank` one that is shown too.
+
+    Errors: `InputError` with every reason why it cannot be.
+    """
     plan = memory(model, recipe)
     step, why = None, ""
     try:
@@ -98,12 +108,31 @@ def train(
     again = len(recipe.recomputed(layers))
     mode = "core" if recipe.recompute == "core" else "blocks" if again else "none"
     share = Fraction(again, layers) if mode == "blocks" else Fraction(1)
-    rate = step.tokens_s if step else None
+    rate_of = step.tokens_s if step else None
     if measured:
         (ours,) = utilisation(model, ledger, 1, 1, names=("megatron-lm",)) if measured.unit == "tflops" else (None,)
-        rate = measured.tokens_s(in_a_step, gpus, ours.mfu if ours else 1.0)
-    used = utilisation(model, ledger, rate, top, mode, recipe.layout.pp, share, names) if rate else []
+        rate_of = measured.tokens_s(in_a_step, gpus, ours.mfu if ours else 1.0)
+    used = utilisation(model, ledger, rate_of, top, mode, recipe.layout.pp, share, names) if rate_of else []
     terms = terms or Terms()
-    whole = run(model, tokens, rate, gpus, recipe.layout.copies, terms) if tokens and rate else None
-    most = largest(model, recipe, "micro_batch", usable(machine.accelerator.memory))
-    return Training(model, recipe, machine, plan, step, why, rate, measured is not None, tuple(used), whole, most)
+    whole = run(model, tokens, rate_of, gpus, recipe.layout.copies, terms) if tokens and rate_of else None
+    space = usable(machine.accelerator.memory)
+    limits = (
+        largest(model, recipe, "micro_batch", space),
+        largest(model, recipe, "tokens", space),
+        fewest(model, recipe, fewer(recipe.layout), space),
+    )
+    one = None if rank is None else rank_of(model, recipe, rank)
+    return Training(
+        model, recipe, machine, plan, step, why, rate_of, measured is not None, tuple(used), whole, *limits, one
+    )
+
+
+def fewer(layout: Layout) -> list[Layout]:
+    """The same ways of splitting the model over fewer copies: of dp and fsdp, every pair that divides them."""
+    made = [
+        layout.replace(dp=dp, fsdp=fsdp)
+        for dp in range(1, layout.dp + 1)
+        for fsdp in range(1, layout.fsdp + 1)
+        if layout.dp % dp == 0 and layout.fsdp % fsdp == 0
+    ]
+    return sorted(made, key=lambda one: one.gpus)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from txcalc.errors import Fault, InputError
 from txcalc.model import Model
 from txcalc.planning.training import profiles
 from txcalc.planning.training.activations import Kept, kept
@@ -99,6 +100,21 @@ def memory(model: Model, recipe: Recipe) -> Plan:
         found += _stage(stage, pieces, saved, recipe, width)
     cautions = [CAUTIONS[recipe.framework]] if recipe.framework in CAUTIONS else []
     return Plan(model, recipe, tuple(_fold(found)), (*pipeline.notes, *cautions))
+
+
+def rank_of(model: Model, recipe: Recipe, number: int) -> Rank:
+    """What one rank holds at its fullest. Ranks are numbered tp first, then those that share weights by data, then
+    stages. Errors: `InputError` for a rank that does not exist."""
+    layout = recipe.layout
+    if not 0 <= number < layout.gpus:
+        raise InputError("train", [Fault("--rank", number, f"a rank from 0 to {layout.gpus - 1:,} of {layout}")])
+    pipeline, width = Pipeline(model, recipe), width_of(model)
+    stage, rest = divmod(number, layout.cp * layout.copies * layout.tp)
+    position, column = divmod(rest, layout.tp)
+    pieces = pipeline.of_stage(stage)
+    held = [list(tensors(piece, recipe, column)) for piece in pieces]
+    saved = [kept(piece, recipe, width) for piece in pieces]
+    return _rank(number, 1, stage, pieces, held, saved, recipe, position % sharers(recipe, False), width)
 
 
 def width_of(model: Model) -> int:

@@ -91,6 +91,7 @@ class Recipe:
                      weights, nf4-dq scales in 8 bits with one more fp32 for 256 of them (QLoRA, arXiv 2305.14314,
                      section 3), int8 one fp32 a row (arXiv 2208.07339); None: the dtype of the products
     adapter          dtype of the adapters; None: the parameters'
+    stages           layers of each piece of the pipeline, from the front; None: as the framework cuts
     """
 
     layout: Layout = field(default_factory=Layout)
@@ -113,6 +114,7 @@ class Recipe:
     reshard: bool = True
     frozen: str | None = None
     adapter: str | None = None
+    stages: tuple[int, ...] | None = None
 
     @property
     def rules(self) -> Framework:
@@ -236,11 +238,15 @@ class Recipe:
 
     def _pipeline(self) -> list[Fault | str]:
         layout, faults = self.layout, list[Fault | str]()
+        pieces = layout.pp * self.pieces
+        if self.stages is not None and len(self.stages) != pieces:
+            faults.append(Fault("stages", "+".join(map(str, self.stages)), f"{pieces} numbers of layers, one a piece"))
+            return faults
         if layout.pp == 1:
             return []
-        pieces = {"gpipe": 1, "1f1b": 1, "zbv": 2, "dualpipev": 2}.get(self.schedule)
-        if pieces is not None and layout.vpp not in (1, pieces):
-            faults.append(Fault("vpp", layout.vpp, f"{pieces} with --schedule {self.schedule}"))
+        own = {"gpipe": 1, "1f1b": 1, "zbv": 2, "dualpipev": 2}.get(self.schedule)
+        if own is not None and layout.vpp not in (1, own):
+            faults.append(Fault("vpp", layout.vpp, f"{own} with --schedule {self.schedule}"))
         if self.schedule == "interleaved" and layout.vpp == 1:
             faults.append(Fault("vpp", 1, "2 or more with --schedule interleaved"))
         if self.schedule in ("interleaved", "zb") and self.accumulation % layout.pp and layout.vpp > 1:
@@ -271,8 +277,18 @@ def parse_recipe(text: str, layout: Layout, where: str = "--recipe") -> Recipe:
 
     Errors: `InputError` with every fault at once.
     """
-    known, faults = (*TEXTS, *NUMBERS, *FLAGS), list[Fault | str]()
-    found: dict[str, Any] = {"tokens": 32 * layout.cp * layout.sp}
+    recipe = Recipe(layout=layout, **{"tokens": 32 * layout.cp * layout.sp, **parse_options(text, where)})
+    recipe.check()
+    return recipe
+
+
+def parse_options(text: str, where: str = "--recipe") -> dict[str, Any]:
+    """The fields of a recipe that a text says: flags are on or off, stages are the layers of each piece, `3+4+4+3`.
+
+    Errors: `InputError` with every fault at once.
+    """
+    known, faults = (*TEXTS, *NUMBERS, *FLAGS, "stages"), list[Fault | str]()
+    found: dict[str, Any] = {}
     for pair in filter(None, text.split(",")):
         name, _, value = (piece.strip() for piece in pair.partition("="))
         if name not in known:
@@ -280,15 +296,22 @@ def parse_recipe(text: str, layout: Layout, where: str = "--recipe") -> Recipe:
             faults.append(f"{name!r} is no part of a recipe (" + (f"did you mean {near[0]}?)" if near else "unknown)"))
         elif name in FLAGS and value not in ("on", "off"):
             faults.append(Fault(name, value, "on or off"))
-        elif name in NUMBERS and not (value.isascii() and value.isdecimal() and len(value) < 10):
+        elif name in NUMBERS and not _number(value):
             faults.append(Fault(name, value, "a whole number"))
+        elif name == "stages":
+            if all(map(_number, value.split("+"))):
+                found[name] = tuple(map(int, value.split("+")))
+            else:
+                faults.append(Fault(name, value, "the layers of each piece of the pipeline", "3+4+4+3"))
         else:
             found[name] = value == "on" if name in FLAGS else int(value) if name in NUMBERS else value
     if faults:
         raise InputError(where, faults)
-    recipe = Recipe(layout=layout, **found)
-    recipe.check()
-    return recipe
+    return found
+
+
+def _number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10
 
 
 def _fsdp(recipe: Recipe) -> str:

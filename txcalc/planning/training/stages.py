@@ -93,7 +93,10 @@ class Pipeline:
         layout = self.recipe.layout
         if total > 1 and not sharding.layers:
             yield Fault("pp", layout.pp, "1: only a single stack of layers is cut into stages")
-        elif total > max(1, sharding.layers):
+        elif self.recipe.stages is not None and sum(self.recipe.stages) != sharding.layers:
+            expected = f"numbers that add up to the {sharding.layers} layers"
+            yield Fault("stages", "+".join(map(str, self.recipe.stages)), expected)
+        elif total > max(1, sharding.layers) and self.recipe.stages is None:
             yield Fault("pp · pieces", total, f"at most the {sharding.layers} layers")
         if layout.ep > 1 and not sharding.has_experts:
             yield Fault("ep", layout.ep, "1: the model has no experts")
@@ -116,6 +119,8 @@ class Pipeline:
         if not isinstance(root, Stack):
             return []
         layers = sum(group.count for group in root.groups)
+        if self.recipe.stages is not None:
+            return list(self.recipe.stages)
         if self.recipe.rules.name == "nanotron" and self._total > 1:
             return self._by_cost(layers)
         return parallelism.sizes(layers, self._total)

@@ -36,7 +36,7 @@ PACKAGE = Path(txcalc.__file__).parent
 ROOMS = (
     "errors", "frames", "num", "symbols", "notation", "units", "curves", "parts", "ledger", "checkpoint", "model",
     "sources", "cards", "hardware", "planning", "algebra", "sweep", "program", "explorer", "reference", "verify",
-    "render", "cli",
+    "render", "api", "cli",
 )  # fmt: skip
 OUTSIDE = {
     "fvcore": {"verify"},
@@ -409,5 +409,10 @@ def test_a_type_checker_refuses_what_no_formula_may_do(tmp_path: Path) -> None:
 
 def test_the_front_door_lists_what_it_offers() -> None:
     public = {name for name, value in vars(txcalc).items() if name[0] != "_" and not inspect.ismodule(value)}
-    assert txcalc.__all__ == sorted(txcalc.__all__)
-    assert set(txcalc.__all__) == public
+    public -= {"COMMANDS", "TYPE_CHECKING", "Any", "import_module"}
+    assert txcalc.__all__ == sorted(txcalc.__all__) == dir(txcalc)
+    assert set(txcalc.__all__) == public | set(txcalc.COMMANDS)
+    for name in txcalc.COMMANDS:
+        assert callable(getattr(txcalc, name)), name
+    with pytest.raises(AttributeError, match="no attribute 'shows'"):
+        txcalc.shows  # noqa: B018

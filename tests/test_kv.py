@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from txcalc import load
+from txcalc.api.caches import CONTEXTS
 from txcalc.cli import app
-from txcalc.cli.kv import CONTEXTS
 from txcalc.planning.generation import FLOPS, Law, generations, laws
 from txcalc.sources.presets import names
 

@@ -29,12 +29,12 @@ SMALL = {
     "vocab_size": 999,
 }
 BLOCK = {"d_model": 512, "n_layers": 6, "attention": {"n_heads": 8}, "feed_forward": {"d_ff": 2048}}
-EXAMPLES = ("txcalc", "txcalc.ledger", "txcalc.model", "txcalc.sources")
+EXAMPLES = ("", ".ledger", ".model", ".sources", ".api.results", ".api.costs", ".api.caches")
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_examples_of_docstrings_run(name: str) -> None:
-    found = doctest.testmod(import_module(name), optionflags=doctest.ELLIPSIS)
+    found = doctest.testmod(import_module(f"txcalc{name}"), optionflags=doctest.ELLIPSIS)
     assert found.attempted and not found.failed
 
 

@@ -33,39 +33,13 @@ def crossover(
 
     Example: txcalc crossover llama-3.1-8b gemma-3-27b
     """
+    from txcalc import crossover as answer
     from txcalc import load
-    from txcalc.cli.output import emit
-    from txcalc.errors import MissingExtra
-    from txcalc.planning.crossover import balances, crossovers, lengths
-    from txcalc.render.crossover import Answers, report
+    from txcalc.cli.output import give
 
     chosen = o.chosen(format_, json_)
     place = o.plotted(plot, chosen)
-    changes = o.changes(set_)
-    prefills = [lengths(load(source, changes, ignore=ignore or ()), source_length, logits, mla) for source in sources]
-    found = [crossovers(each) for each in prefills]
-    forms: list[Any] = [[] for _ in found]
-    classic: list[Any] = []
-    notes: list[str] = []
-    if formulas:
-        try:
-            from txcalc.algebra import classic_forms, closed_forms
-        except MissingExtra as missing:
-            notes.append(f"no closed forms: {missing}")
-        else:
-            forms = [closed_forms(each, rows) for each, rows in zip(prefills, found, strict=True)]
-            classic = [classic_forms(gated) for gated in (False, True)]
-    answers = [
-        Answers(each.model, rows, balances(each, dtype, kv_dtype), closed)
-        for each, rows, closed in zip(prefills, found, forms, strict=True)
-    ]
-    notes += [note for each in prefills for note in each.model.notes]
-    latent = mla if any(each.model.has_latents for each in prefills) else None
-    convention = {"logits": logits, "mla": latent, "dtype": dtype, "kv_dtype": kv_dtype}
-    convention["experts_read"] = "min(E, k·batch)"
-    emit(
-        report(answers, classic, convention, chosen, notes),
-        chosen,
-        place,
-        lambda plots: plots.crossover(prefills, found, logits, mla),
-    )
+    models = [load(source, o.changes(set_), ignore=ignore or ()) for source in sources]
+    asked: dict[str, Any] = {"dtype": dtype, "kv_dtype": kv_dtype}
+    found = answer(*models, source_length=source_length, logits=logits, mla=mla, formulas=formulas, **asked)
+    give(found, chosen, place)

@@ -28,15 +28,8 @@ def diff(
 
     Example: txcalc diff llama-3.1-8b qwen3-8b --tokens 2k
     """
-    from txcalc import load
-    from txcalc.cli.output import emit
-    from txcalc.planning.differences import differences
-    from txcalc.render.diff import report
+    from txcalc import diff as answer
+    from txcalc.cli.output import give
 
-    one, two = load(source), load(other)
-    work: dict[str, Any] = {"batch": batch, "tokens": tokens, "past": past, "kv_dtype": kv_dtype}
-    apart: dict[str, Any] = {} if source_length is None else {"source": source_length}
-    mine = one.ledger(**work, **apart)
-    theirs = two.ledger(**work, **(apart if two.has_encoder_apart else {}))
-    found = differences(one, two, {**work, **apart}, "flops_masked" if attention == "masked" else "flops")
-    emit(report(one, two, found, mine, theirs, attention, kv_dtype), o.chosen(format_, json_))
+    asked: dict[str, Any] = {"batch": batch, "tokens": tokens, "past": past, "source_length": source_length}
+    give(answer(source, other, **asked, kv_dtype=kv_dtype, attention=attention), o.chosen(format_, json_))

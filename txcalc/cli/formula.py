@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -48,25 +48,17 @@ def formula(
     """
     import sys
 
+    from txcalc import formula as answer
     from txcalc import load
-    from txcalc.algebra import derivations, formulas, textbook_letters
-    from txcalc.cli.output import emit
-    from txcalc.planning.layout import parse_layout
-    from txcalc.render.formula import document as latex
-    from txcalc.render.formula import generic, report
+    from txcalc.cli.output import give
 
     chosen = o.chosen(format_, json_)
-    spread = None if layout is None else parse_layout(layout)
-    if document and (source is None or spread or chosen != "table"):
+    if document and (source is None or layout or chosen != "table"):
         raise InputError("options", ["--latex is a document of one model: without --layout and another --format"])
-    if source is None:
-        if spread:
-            raise InputError("options", ["--layout is of a model: name one"])
-        return emit(generic(derivations(), textbook_letters(), chosen), chosen)
-    model = load(source, o.changes(set_), ignore=ignore or ())
-    ledger = model.ledger(batch, tokens, past, source_length, logits=logits, mla=mla)
-    rows, letters = formulas(model, ledger.work, part, spread)
+    model = None if source is None else load(source, o.changes(set_), ignore=ignore or ())
+    asked: dict[str, Any] = {"batch": batch, "tokens": tokens, "past": past, "source_length": source_length}
+    found = answer(model, part, **asked, attention=attention, logits=logits, mla=mla, layout=layout)
     if document:
-        sys.stdout.write(latex(model, ledger, rows, letters, part, attention))
-        return None
-    emit(report(model, ledger, rows, letters, part, attention, chosen, spread), chosen)
+        sys.stdout.write(found.to_document())
+    else:
+        give(found, chosen)

@@ -10,8 +10,6 @@ from txcalc.cli import options as o
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-CONTEXTS = (1 << 10, 1 << 12, 1 << 13, 1 << 15, 1 << 17, 1 << 20)  # as far as the model goes, and its own
-
 
 @app.command()
 def kv(
@@ -44,40 +42,21 @@ def kv(
 
     Example: txcalc kv gemma-3-27b --contexts 8k,128k --kv-dtypes bf16,fp8
     """
+    from txcalc import kv as answer
     from txcalc import load
-    from txcalc.cli.output import emit
-    from txcalc.errors import InputError
-    from txcalc.render.kv import report, with_generation
-    from txcalc.units import bits_of
+    from txcalc.cli.output import give
 
     chosen = o.chosen(format_, json_)
     place = o.plotted(plot, chosen)
     model = load(source, o.changes(set_), ignore=ignore or ())
-    if not model.ledger().total("cache"):
-        raise InputError(model.name, ["has no cache: an encoder keeps nothing for later tokens"])
-    lengths = o.numbers(contexts, "--contexts") if contexts else _usual(model.context)
-    sequences = o.numbers(batches, "--batches")
-    dtypes = [name.strip() for name in kv_dtypes.split(",")]
-    for name in dtypes:
-        bits_of(name)
-    for number in sequences:
-        model.workload(batch=number)
-    told = report(model, [model.ledger(tokens=length, source=source_length) for length in lengths], sequences, dtypes)
-    if without_cache:
-        from txcalc.planning.generation import generations, laws
-
-        found = generations(model, lengths, prompt, attention)
-        told = with_generation(model, told, found, laws(model, prompt, attention), attention)
-    elif prompt != 1 or attention != "dense":
-        raise InputError("options", ["--prompt and --attention are of a generation: add --without-cache"])
-    emit(
-        told,
-        chosen,
-        place,
-        lambda plots: plots.kv(model, lengths, sequences, dtypes, source_length),
+    found = answer(
+        model,
+        contexts,
+        batches,
+        kv_dtypes,
+        source_length=source_length,
+        without_cache=without_cache,
+        prompt=prompt,
+        attention=attention,
     )
-
-
-def _usual(context: int | None) -> list[int]:
-    own = [] if context is None else [context]
-    return sorted({length for length in CONTEXTS if context is None or length < context} | set(own))
+    give(found, chosen, place)

@@ -16,6 +16,7 @@ from txcalc.errors import InputError
 from txcalc.render.report import Line, Report, as_csv, as_json, as_latex, as_lines, as_markdown
 
 if TYPE_CHECKING:
+    from txcalc.api.results import Result
     from txcalc.render.plot import Picture
 
 _PLAIN = {"json": as_json, "csv": as_csv, "markdown": as_markdown, "latex": as_latex}
@@ -47,6 +48,13 @@ def emit(
     if format_ != "json":
         tell(report.notes)
     tell(wrote)
+
+
+def give(found: Result, format_: str, place: str | None = None) -> None:
+    """One result in one format; exit code 1 where its answer is no."""
+    emit(found.report(format_), format_, place, found.picture)
+    if found.failed:
+        raise typer.Exit(1)
 
 
 def escaped(text: str) -> str:

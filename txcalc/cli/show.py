@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -11,9 +11,6 @@ from typer.core import TyperCommand
 from txcalc.cli import options as o
 
 if TYPE_CHECKING:
-    from txcalc.ledger import Ledger
-    from txcalc.model import Model
-    from txcalc.planning.terms import Convention
     from txcalc.render.report import Report
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -75,7 +72,7 @@ def show(
     Example: txcalc show llama-3.1-8b --tokens 2k
     """
     from txcalc import load
-    from txcalc.cli.output import emit
+    from txcalc.cli.output import emit, give
     from txcalc.errors import InputError
 
     if via:
@@ -91,8 +88,7 @@ def show(
         }
         others |= {"--attention": attention != "dense", "--logits": logits != "all", "--mla": mla != "expanded"}
         return emit(_via(source, batch, tokens, source_length, dtype, others), o.chosen(format_, json_))
-    from txcalc.planning.weights import stored_narrow, weights_of
-    from txcalc.render.show import report
+    from txcalc import show as answer
     from txcalc.sources import lone_checkpoint
 
     lone = None if set_ or lora or as_ or ignore else lone_checkpoint(source)
@@ -105,30 +101,10 @@ def show(
 
         return emit(checkpoint.report(lone), o.chosen(format_, json_))
     model = load(source, o.changes(set_) | o.lora(lora)[0], weights=headers, ignore=ignore or ())
-    form = weights_of(model, weights or dtype) if weights or stored_narrow(dtype) else None
-    dtype = "bf16" if form and stored_narrow(dtype) else dtype  # what activations are in
-    asked = {"logits": logits, "mla": mla}
-    ledger = model.ledger(batch, tokens, past, source_length, dtype=dtype, kv_dtype=kv_dtype, **asked)
-    kept = model.ledger(batch, tokens, past, source_length, dtype=dtype, kv_dtype=kv_dtype, keep_scores=True, **asked)
-    found = report(model, ledger, kept, attention, dtype, kv_dtype, form)
-    if as_:
-        from txcalc.render.conventions import beside
-
-        found = beside(found, list(_counted(as_, model, ledger, kept, attention)), ledger)
-    emit(found, chosen, place, lambda plots: plots.show(model, ledger, attention))
-
-
-def _counted(asked: Sequence[str], model: Model, ledger: Ledger, kept: Ledger, attention: str) -> Iterator[Convention]:
-    """The conventions asked for, each once. Errors: `UnknownName`; `InputError` where one cannot describe the model."""
-    from txcalc.errors import UnknownName
-    from txcalc.planning.activations import korthikanti
-    from txcalc.planning.conventions import CONVENTIONS
-
-    known = [*CONVENTIONS, "korthikanti"]
-    for name in dict.fromkeys(name.strip() for text in asked for name in text.split(",")):
-        if name not in known:
-            raise UnknownName("--as", "convention", name, known, f"one of {', '.join(known)}")
-        yield korthikanti(model, kept) if name == "korthikanti" else CONVENTIONS[name](model, ledger, attention)
+    work: dict[str, Any] = {"batch": batch, "tokens": tokens, "past": past, "source_length": source_length}
+    how: dict[str, Any] = {"attention": attention, "logits": logits, "mla": mla}
+    found = answer(model, **work, **how, dtype=dtype, kv_dtype=kv_dtype, weights=weights, conventions=as_ or ())
+    give(found, chosen, place)
 
 
 def _via(

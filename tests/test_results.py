@@ -1,0 +1,164 @@
+"""What functions return: the document of their command, whose every key a class says, with its type.
+
+A key that no class says, a value of another type and a key that no example has are all faults.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable, Iterator
+from keyword import iskeyword
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import pytest
+from typer.testing import CliRunner
+
+import txcalc
+from txcalc import InputError
+from txcalc.api.results import Record, Result
+from txcalc.cli import app
+
+LLAMA = txcalc.load("llama-3.1-8b")
+
+# A call, and the command that is the same question.
+SAME: list[tuple[Callable[[], Result], str]] = [
+    (lambda: txcalc.show(LLAMA, tokens="2k"), "show llama-3.1-8b --tokens 2k"),
+    (lambda: txcalc.show("mixtral-8x7b", past=99, weights="fp8"), "show mixtral-8x7b --past 99 --weights fp8"),
+    (lambda: txcalc.show("deepseek-v3", mla="absorbed"), "show deepseek-v3 --mla absorbed"),
+    (lambda: txcalc.show("gpt2", conventions=["palm"]), "show gpt2 --as palm"),
+    (lambda: txcalc.show("whisper-large-v3"), "show whisper-large-v3"),
+    (lambda: txcalc.show("llama-4-scout"), "show llama-4-scout"),
+    (lambda: txcalc.compare("gpt2", "vit-b", "t5-small"), "compare gpt2 vit-b t5-small"),
+    (lambda: txcalc.compare("deepseek-v3", LLAMA, contexts="8k"), "compare deepseek-v3 llama-3.1-8b --contexts 8k"),
+    (lambda: txcalc.compare("gpt2", "mistral-7b", attention="masked"), "compare gpt2 mistral-7b --attention masked"),
+    (lambda: txcalc.diff(LLAMA, "qwen3-8b", tokens=2048), "diff llama-3.1-8b qwen3-8b --tokens 2k"),
+    (lambda: txcalc.diff("gpt2", "mixtral-8x7b"), "diff gpt2 mixtral-8x7b"),
+    (lambda: txcalc.kv("gemma-3-27b", [8192], kv_dtypes="fp8"), "kv gemma-3-27b --contexts 8k --kv-dtypes fp8"),
+    (lambda: txcalc.kv("t5-small"), "kv t5-small"),
+    (lambda: txcalc.kv("gpt2", without_cache=True), "kv gpt2 --without-cache"),
+    (lambda: txcalc.crossover("deepseek-v3", "gemma-3-27b"), "crossover deepseek-v3 gemma-3-27b"),
+    (lambda: txcalc.crossover("mamba-2.8b", formulas=False), "crossover mamba-2.8b --no-formulas"),
+    (lambda: txcalc.formula("gpt2", "layers.0"), "formula gpt2 layers.0"),
+    (lambda: txcalc.formula(), "formula"),
+    (lambda: txcalc.formula("gpt2", layout="tp=2"), "formula gpt2 --layout tp=2"),
+]  # fmt: skip
+
+
+def faults(value: Any, hint: Any, path: str, seen: set[tuple[type, str]]) -> Iterator[str]:
+    """What of a document its types do not say."""
+    if hint is Any:
+        return
+    if get_origin(hint) in (Union, UnionType):
+        tried = [list(faults(value, one, path, set())) for one in get_args(hint)]
+        if all(tried):
+            yield f"{path} is {value!r}, expected {hint}"
+        else:
+            yield from faults(value, get_args(hint)[tried.index([])], path, seen)
+    elif isinstance(hint, type) and issubclass(hint, Record):
+        hints = get_type_hints(hint)
+        for key, inner in value.items() if isinstance(value, dict) else [("", None)]:
+            name = key if key in hints else f"{key}_"
+            if name not in hints:
+                yield f"{path}.{key}: {hint.__name__} does not say it"
+            else:
+                seen.add((hint, name))
+                yield from faults(inner, hints[name], f"{path}.{key}", seen)
+    elif get_origin(hint) is list:
+        for inner in value if isinstance(value, list) else [object()]:
+            yield from faults(inner, get_args(hint)[0], f"{path}[]", seen)
+    elif get_origin(hint) is dict:
+        for key, inner in value.items() if isinstance(value, dict) else [("", object())]:
+            yield from faults(inner, get_args(hint)[1], f"{path}[{key}]", seen)
+    elif type(value) is not hint:
+        yield f"{path} is {value!r}, expected {hint}"
+
+
+def records(cls: type) -> set[type]:
+    """A result's class and those of the tables in it."""
+    found, new = set(), {cls}
+    while new:
+        one = new.pop()
+        found.add(one)
+        inner = [get_type_hints(one)] if issubclass(one, Record) else []
+        waiting = [hint for hints in inner for hint in hints.values()]
+        while waiting:
+            hint = waiting.pop()
+            waiting += get_args(hint)
+            if isinstance(hint, type) and issubclass(hint, Record) and hint not in found:
+                new.add(hint)
+    return found
+
+
+SEEN: set[tuple[type, str]] = set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("call", "command"), SAME, ids=[command for _, command in SAME])
+def test_a_result_is_its_commands_document_and_typed(call: Callable[[], Result], command: str) -> None:
+    found = call()
+    said = CliRunner().invoke(app, [*command.split(), "--json"])
+    assert found.to_dict() == json.loads(said.stdout)
+    assert found.failed == bool(said.exit_code)
+    assert list(faults(found.to_dict(), type(found), type(found).__name__, SEEN)) == []
+    assert found == call() and hash(found) == hash(call())
+    assert "<table>" in found._repr_html_() and str(found) and repr(found).startswith("<txcalc.")
+    for name in found.to_dict():
+        getattr(found, f"{name}_" if iskeyword(name) else name)
+
+
+@pytest.mark.slow
+def test_no_class_says_a_key_that_no_document_has() -> None:
+    for call, _ in SAME:
+        found = call()
+        list(faults(found.to_dict(), type(found), "", SEEN))
+    said = {
+        (cls, name)
+        for cls in {type(call()) for call, _ in SAME}
+        for record in records(cls)
+        for name in get_type_hints(record)
+        for cls in [record]
+        if issubclass(cls, Record) and name not in ("failed", "picture") and name[0] != "_"
+    }
+    unseen = {f"{cls.__name__}.{name}" for cls, name in said} - {f"{cls.__name__}.{name}" for cls, name in SEEN}
+    assert unseen == {"Show.checkpoint", "Params.mtp"}, "which take files"
+
+
+def test_records_have_only_what_they_say_and_never_change() -> None:
+    found = txcalc.kv("gpt2", "1k", 1)
+    assert found.rows[0].bytes == found.to_dict()["rows"][0]["bytes"]
+    assert found.rows[0].cross_bytes is None, "no encoder"
+    with pytest.raises(AttributeError, match="has no 'byte'"):
+        found.rows[0].byte  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match="cannot be changed"):
+        found.rows = []
+    with pytest.raises(AttributeError, match="was not asked for"):
+        txcalc.formula("gpt2").derivations  # noqa: B018
+    assert found.rows[0] == txcalc.kv("gpt2", "1k", 1).rows[0] != txcalc.kv("gpt2", "1k", 2).rows[0]
+    assert pickle.loads(pickle.dumps(found.rows[0])) == found.rows[0]
+
+
+def test_rows_are_a_data_frame() -> None:
+    pytest.importorskip("pandas", reason="needs pandas (pip install 'txcalc[frames]')")
+    polars = pytest.importorskip("polars", reason="needs polars (pip install 'txcalc[frames]')")
+    found = txcalc.compare("llama-3.1-8b", "gpt2", contexts="1k")
+    frame = found.to_pandas().set_index(["quantity", "model"])
+    assert frame.loc[("params", "gpt2"), "value"] == 124_439_808
+    assert polars.DataFrame(found).height == len(found.rows) * 2
+    assert polars.DataFrame(txcalc.kv("gpt2", "1k", [1, 2]))["bytes"].to_list() == [37748736, 75497472]
+    with pytest.raises(InputError, match="no rows"):
+        txcalc.formula().to_pandas()
+
+
+def test_a_result_is_drawn_or_says_that_it_has_no_picture(tmp_path: Any) -> None:
+    pytest.importorskip("matplotlib", reason="needs matplotlib (pip install 'txcalc[plot]')")
+    found = txcalc.kv("gpt2")
+    assert found.plot(tmp_path / "kv.svg")._repr_svg_().lstrip().startswith("<?xml")
+    assert (tmp_path / "kv.svg").stat().st_size > 1000
+    with pytest.raises(InputError, match=r"\.svg or \.png"):
+        found.plot("kv.pdf")
+    with pytest.raises(InputError, match="has no picture"):
+        txcalc.diff("gpt2", "gpt2-xl").plot()
+    with pytest.raises(InputError, match="format is 'yaml'"):
+        found.to_text("yaml")

@@ -1,0 +1,59 @@
+"""What functions take: models in every form that `load` takes, and lengths as people write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from txcalc.errors import Fault, InputError
+from txcalc.model import Model
+from txcalc.num import counted, whole
+from txcalc.sources import load
+from txcalc.units import parse_count, parse_tokens
+
+if TYPE_CHECKING:
+    from txcalc.sources import Source
+
+Length = int | str
+Lengths = int | str | Sequence[int | str]
+Names = str | Sequence[str]
+
+
+def models(sources: Iterable[Source]) -> list[Model]:
+    """Errors: `InputError`, `UnknownName`, `MissingExtra`."""
+    return [load(source) for source in sources]
+
+
+def length(value: Length, flag: str) -> int:
+    """A whole number, written `32k` or not. Errors: `InputError`."""
+    return _number(value, flag, parse_tokens)
+
+
+def count(value: Length | float, flag: str) -> int:
+    """A whole number, written `8B`, `15T`, `3.8e25` or not. Errors: `InputError`."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return _number(value, flag, parse_count)
+
+
+def _number(value: Any, flag: str, parse: Any) -> int:
+    number = parse(value, flag) if isinstance(value, str) else counted(value)
+    if not whole(number):
+        raise InputError(flag, [Fault(flag, value, "a whole number")])
+    return number  # type: ignore[no-any-return]
+
+
+def lengths(values: Lengths, flag: str) -> list[int]:
+    """`"4k,32k"`, a number or a list of them, each once. Errors: `InputError`."""
+    return list(dict.fromkeys(length(value, flag) for value in apart(values)))
+
+
+def names(values: Names) -> list[str]:
+    """`"bf16,fp8"` or a list of texts."""
+    return [str(value).strip() for value in apart(values)]
+
+
+def apart(values: Any) -> Iterable[Any]:
+    """What stands in texts apart by commas, in a list or an array, or alone."""
+    several = [values] if isinstance(values, str) or not isinstance(values, Iterable) else values
+    return [piece for value in several for piece in (value.split(",") if isinstance(value, str) else [value])]

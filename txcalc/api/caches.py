@@ -1,0 +1,285 @@
+"""What grows with the length, and the formulas behind it: `kv`, `crossover`, `formula`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from txcalc.api.arguments import Length, Lengths, Names, length, lengths, models, names
+from txcalc.api.costs import Attention, CacheTerms, Conventions, Logits, Mla, Named, Workload
+from txcalc.api.results import Record, Result
+from txcalc.errors import InputError, MissingExtra
+from txcalc.sources import load
+
+if TYPE_CHECKING:
+    from txcalc.render.report import Report
+    from txcalc.sources import Source
+
+CONTEXTS = (1 << 10, 1 << 12, 1 << 13, 1 << 15, 1 << 17, 1 << 20)  # as far as the model goes, and its own
+
+
+class Held(Record):
+    """The cache of a whole batch, every sequence at this context; `dense_bytes` if no window ever dropped a token,
+    `cross_bytes` an encoder's part of it."""
+
+    context: int
+    batch: int
+    dtype: str
+    bytes: int
+    dense_bytes: int
+    cross_bytes: int | None
+
+
+class Kv(Result):
+    """What the cache holds, over contexts, batches and dtypes."""
+
+    model: Named
+    source: int | None
+    cache: CacheTerms
+    holds: list[str]
+    rows: list[Held]
+    generation: dict[str, Any] | None
+
+
+def kv(
+    source: Source,
+    contexts: Lengths | None = None,
+    batches: Lengths = (1, 8, 64),
+    kv_dtypes: Names = "bf16",
+    *,
+    source_length: Length | None = None,
+    without_cache: bool = False,
+    prompt: Length = 1,
+    attention: Attention = "dense",
+) -> Kv:
+    """The KV cache over contexts (tokens held, past and new), batches and dtypes, in bytes. Windows and recurrent
+    states are charged for what they hold.
+
+    `without_cache`: also what writing so many tokens after a `prompt` costs with the cache, and without it.
+    Errors: `InputError` (an encoder has no cache), `UnknownName`.
+
+    >>> import txcalc
+    >>> [row.bytes for row in txcalc.kv("llama-3.1-8b", ["8k", "128k"], batches=1).rows]
+    [1073741824, 17179869184]
+    """
+    from txcalc.render.kv import report, with_generation
+    from txcalc.units import bits_of
+
+    model = load(source)
+    if not model.ledger().total("cache"):
+        raise InputError(model.name, ["has no cache: an encoder keeps nothing for later tokens"])
+    at = lengths(contexts, "--contexts") if contexts else _usual(model.context)
+    sequences = lengths(batches, "--batches")
+    dtypes = names(kv_dtypes)
+    for name in dtypes:
+        bits_of(name)
+    for number in sequences:
+        model.workload(batch=number)
+    apart = None if source_length is None else length(source_length, "--source")
+    told = report(model, [model.ledger(tokens=tokens, source=apart) for tokens in at], sequences, dtypes)
+    if without_cache:
+        from txcalc.planning.generation import generations, laws
+
+        first = length(prompt, "--prompt")
+        found = generations(model, at, first, attention)
+        told = with_generation(model, told, found, laws(model, first, attention), attention)
+    elif prompt != 1 or attention != "dense":
+        raise InputError("options", ["--prompt and --attention are of a generation: add --without-cache"])
+    return Kv(lambda _: told, lambda plots: plots.kv(model, at, sequences, dtypes, apart))
+
+
+def _usual(context: int | None) -> list[int]:
+    own = [] if context is None else [context]
+    return sorted({length for length in CONTEXTS if context is None or length < context} | set(own))
+
+
+class Crossing(Record):
+    """The smallest length at which the left side of a rule is at least the right one; None: never, and `why`."""
+
+    model: str
+    rule: str
+    attention: str
+    formula: str | None
+    tokens: int | None
+    why: str | None
+
+
+class Balance(Record):
+    """The context from which a decode step of so many sequences reads at least as much cache as weights."""
+
+    model: str
+    batch: int
+    context: int | None
+    weights_bytes: int
+    cache_bytes: int | None
+
+
+class Classic(Record):
+    """A rule's length for the textbook's block, plain and gated, as formulas."""
+
+    rule: str
+    attention: str
+    plain: str | None
+    gated: str | None
+
+
+class Crossover(Result):
+    """Where attention overtakes the rest, and the cache the weights."""
+
+    convention: Conventions
+    rows: list[Crossing]
+    cache: list[Balance]
+    classic: list[Classic] | None
+
+
+def crossover(
+    *sources: Source,
+    source_length: Length | None = None,
+    dtype: str = "bf16",
+    kv_dtype: str = "bf16",
+    logits: Logits = "all",
+    mla: Mla = "expanded",
+    formulas: bool = True,
+) -> Crossover:
+    """The length from which attention outweighs the feed-forward, exact, by every rule in circulation; and the context
+    from which a decode step reads more cache than weights. `formulas`: closed forms in letters too (SymPy).
+
+    Errors: `InputError`, `UnknownName`.
+
+    >>> import txcalc
+    >>> txcalc.crossover("llama-3.1-8b", formulas=False).rows[0].tokens
+    21504
+    """
+    from txcalc.planning.crossover import balances, crossovers
+    from txcalc.planning.crossover import lengths as prefill
+    from txcalc.render.crossover import Answers, report
+
+    if not sources:
+        raise InputError("crossover", ["expected one model or several"])
+    apart = None if source_length is None else length(source_length, "--source")
+    prefills = [prefill(model, apart, logits, mla) for model in models(sources)]
+    found = [crossovers(each) for each in prefills]
+    forms: list[Any] = [[] for _ in found]
+    classic: list[Any] = []
+    notes: list[str] = []
+    if formulas:
+        try:
+            from txcalc.algebra import classic_forms, closed_forms
+        except MissingExtra as missing:
+            notes.append(f"no closed forms: {missing}")
+        else:
+            forms = [closed_forms(each, rows) for each, rows in zip(prefills, found, strict=True)]
+            classic = [classic_forms(gated) for gated in (False, True)]
+    answers = [
+        Answers(each.model, rows, balances(each, dtype, kv_dtype), closed)
+        for each, rows, closed in zip(prefills, found, forms, strict=True)
+    ]
+    notes += [note for each in prefills for note in each.model.notes]
+    latent = mla if any(each.model.has_latents for each in prefills) else None
+    convention = {"logits": logits, "mla": latent, "dtype": dtype, "kv_dtype": kv_dtype}
+    convention["experts_read"] = "min(E, k·batch)"
+    return Crossover(
+        lambda form: report(answers, classic, convention, form, notes),
+        lambda plots: plots.crossover(prefills, found, logits, mla),
+    )
+
+
+class Letter(Record):
+    """A letter of formulas: its meaning, and its value in the model."""
+
+    letter: str
+    latex: str
+    meaning: str
+    value: int | None
+
+
+class Derived(Record):
+    """A figure of a part in letters, with the model's numbers, and its value."""
+
+    part: str
+    times: int
+    quantity: str
+    formula: str
+    latex: str
+    substituted: str
+    value: int | str
+
+
+class Step(Record):
+    """A step of a derivation."""
+
+    step: str
+    formula: str
+    latex: str
+
+
+class Derivation(Record):
+    """How a rule of the textbook follows from the generic block."""
+
+    title: str
+    steps: list[Step]
+
+
+class Formula(Result):
+    """The formula behind every figure, part by part; without a model, the textbook's rules derived."""
+
+    model: Named | None
+    workload: Workload | None
+    part: str | None
+    layout: dict[str, int] | None
+    letters: list[Letter]
+    rows: list[Derived]
+    derivations: list[Derivation]
+
+    def __init__(self, make: Callable[[str], Report], document: Callable[[], str] | None = None) -> None:
+        super().__init__(make)
+        vars(self)["_document"] = document
+
+    def to_document(self) -> str:
+        """A LaTeX document of its own, ready to compile. Errors: `InputError` without a model."""
+        write: Callable[[], str] | None = vars(self)["_document"]
+        if write is None:
+            raise InputError("formula", ["a document is of one model, whole or a part: name one, without a layout"])
+        return write()
+
+
+def formula(
+    source: Source | None = None,
+    part: str = "",
+    *,
+    batch: Length = 1,
+    tokens: Length = 1,
+    past: Length = 0,
+    source_length: Length | None = None,
+    attention: Attention = "dense",
+    logits: Logits = "all",
+    mla: Mla = "expanded",
+    layout: str | None = None,
+) -> Formula:
+    """The formula behind every figure of a model, or of a part and all below (`layers.0.attention`): in letters, with
+    the model's numbers, and its value. Without a model, the textbook's rules derived from the generic block.
+
+    `layout`: of one rank, and what it sends (`tp=8,dp=2`). Errors: `InputError`, `UnknownName`, `MissingExtra` (SymPy).
+
+    >>> import txcalc
+    >>> rows = txcalc.formula("llama-3.1-8b", "layers.0.attention").rows
+    >>> [row.formula for row in rows if row.part == "layers.0.attention" and row.quantity == "params"]
+    ['2·D·d_h·(h + h_kv)']
+    """
+    from txcalc.algebra import derivations, formulas, textbook_letters
+    from txcalc.planning.layout import parse_layout
+    from txcalc.render.formula import document as write_document
+    from txcalc.render.formula import generic, report
+
+    spread = None if layout is None else parse_layout(layout)
+    if source is None:
+        if spread:
+            raise InputError("options", ["--layout is of a model: name one"])
+        return Formula(lambda form: generic(derivations(), textbook_letters(), form))
+    model = load(source)
+    ledger = model.ledger(batch, tokens, past, source_length, logits=logits, mla=mla)
+    rows, letters = formulas(model, ledger.work, part, spread)
+    document = partial(write_document, model, ledger, rows, letters, part, attention)
+    told = partial(report, model, ledger, rows, letters, part, attention)
+    return Formula(lambda form: told(form, spread), None if spread else document)

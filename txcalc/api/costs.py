@@ -1,0 +1,370 @@
+"""What a model costs, and how models compare: `show`, `compare`, `diff`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from txcalc.api.arguments import Length, Lengths, Names, lengths, models, names
+from txcalc.api.results import Record, Result
+from txcalc.errors import InputError, UnknownName
+from txcalc.ledger import Ledger
+from txcalc.model import Model
+from txcalc.sources import load
+
+if TYPE_CHECKING:
+    from txcalc.planning.terms import Convention
+    from txcalc.sources import Source
+
+Attention = Literal["dense", "masked"]
+Logits = Literal["all", "last"]
+Mla = Literal["expanded", "absorbed"]
+
+MOST = 8  # models side by side
+
+
+class Known(Record):
+    """How a figure is known: proved, measured, published or modelled; for which sizes, or by whom."""
+
+    how: str
+    where: str
+
+
+class Named(Record):
+    """A model, and where it comes from."""
+
+    name: str
+    kind: str
+    source: str | None
+    model_type: str | None
+    context: int | None
+    params: int | None
+
+
+class Workload(Record):
+    """Sequences, new tokens of each, tokens in the cache; encoder positions where there is an encoder apart."""
+
+    batch: int
+    tokens: int | None
+    past: int
+    source: int | None
+    contexts: list[int] | None
+
+
+class Conventions(Record):
+    """What is counted, and how."""
+
+    flops_per_mac: int | None
+    attention: str | None
+    logits: str | None
+    mla: str | None
+    dtype: str | None
+    kv_dtype: str | None
+    experts_read: str | None
+
+
+class Params(Record):
+    """Parameters, a tied weight once; `whole` with the towers of a multimodal model, `mtp` of prediction layers."""
+
+    total: int
+    active: int
+    embedding: int
+    by_kind: dict[str, int]
+    whole: int | None
+    mtp: int | None
+
+
+class Forward(Record):
+    """FLOPs of matrix products, and of all else."""
+
+    matmul: int
+    other: int
+
+
+class Matmul(Record):
+    """FLOPs of matrix products."""
+
+    matmul: int
+
+
+class Flops(Record):
+    """FLOPs of the workload: dense attention, masked attention, forward and backward."""
+
+    forward: Forward
+    masked: Matmul
+    by_kind: dict[str, int]
+    training: Matmul
+
+
+class Cache(Record):
+    """Elements of one sequence's cache, and its bytes."""
+
+    elements_per_token: int
+    constant_elements: int
+    elements: int
+    bytes: int
+
+
+class Native(Record):
+    """The weights as published."""
+
+    format: str
+    bytes: int
+
+
+class Saved(Record):
+    """Bytes kept for backward."""
+
+    fused: int
+    attention_matrix_kept: int
+
+
+class Memory(Record):
+    """Bytes of weights, of the training state, and kept for backward."""
+
+    weights_bytes: int
+    native: Native | None
+    training_state_bytes: int
+    saved_bytes: Saved
+
+
+class Term(Record):
+    """What one source counts of a part, what txcalc does, and why they differ."""
+
+    name: str
+    theirs: int
+    ours: int
+    why: str
+    difference: int
+
+
+class Counted(Record):
+    """FLOPs (or bytes) as another source counts them, term by term."""
+
+    name: str
+    counts: str
+    formula: str
+    source: str
+    theirs: int
+    ours: int
+    terms: list[Term]
+
+
+class Show(Result):
+    """What one model is and costs."""
+
+    model: Named
+    workload: Workload
+    convention: Conventions
+    params: Params
+    flops: Flops
+    cache: Cache
+    memory: Memory
+    assumptions: list[str]
+    notes: list[str]
+    known: dict[str, Known]
+    checkpoint: dict[str, Any] | None
+    as_: Counted | None
+    conventions: list[Counted] | None
+
+    def _rows(self) -> list[dict[str, Any]]:
+        params, flops = self.params.by_kind, self.flops.by_kind
+        return [
+            {"part": kind, "params": params.get(kind, 0), "flops": flops.get(kind, 0)} for kind in {**params, **flops}
+        ]
+
+
+def show(
+    source: Source,
+    *,
+    batch: Length = 1,
+    tokens: Length = 1,
+    past: Length = 0,
+    source_length: Length | None = None,
+    dtype: str = "bf16",
+    kv_dtype: str = "bf16",
+    attention: Attention = "dense",
+    logits: Logits = "all",
+    mla: Mla = "expanded",
+    weights: str | None = None,
+    conventions: Names = (),
+) -> Show:
+    """What a model costs: parameters, FLOPs, cache and memory, and how wrong the rules of thumb are.
+
+    `batch` sequences of `tokens` new tokens each after `past` cached ones; `source_length` positions of an encoder
+    apart. `weights` is their format where that is not their dtype (native: as published). `conventions` are those of
+    others (palm, megatron …), term by term.
+    Errors: `InputError` with every fault at once, `UnknownName`, `MissingExtra`.
+
+    >>> import txcalc
+    >>> found = txcalc.show("llama-3.1-8b", tokens="2k")
+    >>> found.params.total, found.flops.forward.matmul
+    (8030261248, 32938104193024)
+    """
+    from txcalc.planning.weights import stored_narrow, weights_of
+    from txcalc.render.show import report
+
+    model = load(source)
+    form = weights_of(model, weights or dtype) if weights or stored_narrow(dtype) else None
+    dtype = "bf16" if form and stored_narrow(dtype) else dtype  # what activations are in
+    asked: Any = {"logits": logits, "mla": mla, "dtype": dtype, "kv_dtype": kv_dtype}
+    ledger = model.ledger(batch, tokens, past, source_length, **asked)
+    kept = model.ledger(batch, tokens, past, source_length, keep_scores=True, **asked)
+    found = report(model, ledger, kept, attention, dtype, kv_dtype, form)
+    if conventions:
+        from txcalc.render.conventions import beside
+
+        found = beside(found, list(_counted(names(conventions), model, ledger, kept, attention)), ledger)
+    return Show(lambda _: found, lambda plots: plots.show(model, ledger, attention))
+
+
+def _counted(asked: Sequence[str], model: Model, ledger: Ledger, kept: Ledger, attention: str) -> Iterator[Convention]:
+    """The conventions asked for, each once. Errors: `UnknownName`; `InputError` where one cannot describe the model."""
+    from txcalc.planning.activations import korthikanti
+    from txcalc.planning.conventions import CONVENTIONS
+
+    known = [*CONVENTIONS, "korthikanti"]
+    for name in dict.fromkeys(asked):
+        if name not in known:
+            raise UnknownName("--as", "convention", name, known, f"one of {', '.join(known)}")
+        yield korthikanti(model, kept) if name == "korthikanti" else CONVENTIONS[name](model, ledger, attention)
+
+
+class Compared(Record):
+    """One quantity of all models, None where a model lacks it; `ratios` to the first, or a share of what is in `of`."""
+
+    quantity: str
+    tokens: int | None
+    values: list[int | float | None]
+    ratios: list[float | None] | None
+    flops: list[int | None] | None
+    of: list[int | None] | None
+    never: list[bool] | None
+
+
+class Compare(Result):
+    """Models side by side."""
+
+    models: list[Named]
+    convention: Conventions
+    workload: Workload
+    rows: list[Compared]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """A row for each quantity, length and model."""
+        return [
+            {
+                "quantity": row.quantity,
+                "tokens": row.tokens,
+                "model": model.name,
+                "value": row.values[i],
+                "ratio": row.ratios[i] if row.ratios else None,
+            }
+            for row in self.rows
+            for i, model in enumerate(self.models)
+        ]
+
+
+def compare(
+    *sources: Source,
+    contexts: Lengths | None = None,
+    dtype: str = "bf16",
+    kv_dtype: str = "bf16",
+    attention: Attention = "dense",
+    logits: Logits = "all",
+    mla: Mla = "expanded",
+) -> Compare:
+    """Two to eight models side by side: parameters, FLOPs a token and cache at lengths, where attention overtakes.
+
+    `contexts`: tokens of prefills and caches (default: 1k, 8k, 32k, 128k as far as the models go).
+    Errors: `InputError`, `UnknownName`, `MissingExtra`.
+
+    >>> import txcalc
+    >>> found = txcalc.compare("llama-3.1-8b", txcalc.load("llama-3.1-8b", h_kv=4), contexts="8k")
+    >>> found.rows[0].values
+    [8030261248, 7896043520]
+    """
+    from txcalc.render.compare import Question, report, usual_contexts
+
+    if not 2 <= len(sources) <= MOST:
+        raise InputError("compare", [f"{len(sources)} given, expected 2 to {MOST} models"])
+    compared = models(sources)
+    at = lengths(contexts, "--contexts") if contexts else usual_contexts(compared)
+    asked = Question(at, dtype, kv_dtype, attention, logits, mla)
+    found = report(compared, asked)
+    return Compare(lambda _: found, lambda plots: plots.compare(compared, asked))
+
+
+class CacheTerms(Record):
+    """Elements of one sequence's cache: what a further token adds, and what is held whatever the length."""
+
+    elements_per_token: int
+    constant_elements: int
+    bytes_per_token: int | None
+
+
+class Changed(Record):
+    """What a difference adds to the first model, per workload; None where it cannot be counted alone."""
+
+    params: int | None
+    flops: int | None
+    flops_per_token: int | float | None
+    cache: CacheTerms | None
+
+
+class Difference(Changed):
+    """A key in which two models differ, from one's value to the other's, and what it alone adds."""
+
+    key: str
+    letter: str | None
+    from_: Any
+    to: Any
+    why: str | None
+
+
+class Diff(Result):
+    """In what two models differ, and what each difference costs."""
+
+    models: list[Named]
+    workload: Workload
+    convention: Conventions
+    differences: list[Difference]
+    whole: Changed
+    assumptions: list[str]
+    notes: list[str]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [row.to_dict() for row in self.differences]
+
+
+def diff(
+    source: Source,
+    other: Source,
+    *,
+    batch: Length = 1,
+    tokens: Length = 1,
+    past: Length = 0,
+    source_length: Length | None = None,
+    kv_dtype: str = "bf16",
+    attention: Attention = "dense",
+) -> Diff:
+    """In what two models differ, and what each difference costs: in parameters, FLOPs and cache, each alone.
+
+    Errors: `InputError`, `UnknownName`, `MissingExtra`.
+
+    >>> import txcalc
+    >>> found = txcalc.diff("llama-3.1-8b", "qwen3-8b")
+    >>> found.whole.params == txcalc.load("qwen3-8b").params - txcalc.load("llama-3.1-8b").params
+    True
+    """
+    from txcalc.planning.differences import differences
+    from txcalc.render.diff import report
+
+    one, two = load(source), load(other)
+    work: dict[str, Any] = {"batch": batch, "tokens": tokens, "past": past, "kv_dtype": kv_dtype}
+    apart: dict[str, Any] = {} if source_length is None else {"source": source_length}
+    mine = one.ledger(**work, **apart)
+    theirs = two.ledger(**work, **(apart if two.has_encoder_apart else {}))
+    found = differences(one, two, {**work, **apart}, "flops_masked" if attention == "masked" else "flops")
+    told = report(one, two, found, mine, theirs, attention, kv_dtype)
+    return Diff(lambda _: told)

@@ -1,0 +1,196 @@
+"""What a function of `txcalc` returns: the JSON document of its command, its keys as attributes, whose types are known.
+
+>>> import txcalc
+>>> found = txcalc.kv("gpt2", contexts="1k", batches=8)
+>>> found.rows[0].bytes
+301989888
+>>> found.to_dict()["schema"]
+'txcalc/kv/1'
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, cached_property
+from importlib import import_module
+from pathlib import Path
+from shutil import get_terminal_size
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
+
+from txcalc.errors import Fault, InputError
+from txcalc.frames import Framed
+from txcalc.render.report import Report, as_csv, as_html, as_json, as_latex, as_markdown
+
+if TYPE_CHECKING:
+    from txcalc.render.plot import Picture
+
+FORMATS = {"json": as_json, "csv": as_csv, "markdown": as_markdown, "latex": as_latex, "html": as_html}
+
+
+class Record:
+    """A table of a JSON document: a class says its keys with their types, and each is an attribute (`from_` for the key
+    `from`). A key that the document lacks is None where its type allows that, and no attribute otherwise."""
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self.__dict__["_data"] = data
+
+    if not TYPE_CHECKING:  # to a type checker, only the keys that a class says are attributes
+
+        def __getattr__(self, name: str) -> Any:
+            hint = _hints(type(self)).get(name)
+            if hint is None:
+                raise AttributeError(f"{type(self).__name__} has no {name!r}")
+            key = name.removesuffix("_")
+            if key not in self._data and NoneType not in get_args(hint):
+                raise AttributeError(f"{type(self).__name__} has no {name!r} here: it was not asked for")
+            value = self.__dict__[name] = _made(self._data.get(key), hint)
+            return value
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} cannot be changed")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *_hints(type(self))})  # type: ignore[arg-type]
+
+    def __eq__(self, other: object) -> bool:
+        return self.to_dict() == other.to_dict() if type(other) is type(self) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(json.dumps(self.to_dict(), sort_keys=True))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.to_dict(),)
+
+    def __repr__(self) -> str:
+        said = {key: value for key, value in self.to_dict().items() if not isinstance(value, dict | list)}
+        return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in said.items())})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as dicts, lists and plain values, as `--json` prints it."""
+        return json.loads(json.dumps(self._data))  # type: ignore[no-any-return, attr-defined]
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    """The keys of a record's class, with their types."""
+    return {name: hint for name, hint in get_type_hints(cls).items() if name[0] != "_"}
+
+
+def _made(value: Any, hint: Any) -> Any:
+    """A value as its type says: dicts become records, alone, in lists and in dicts."""
+    if get_origin(hint) in (Union, UnionType):
+        fitting = [one for one in get_args(hint) if isinstance(value, get_origin(one) or (dict if _of(one) else one))]
+        return _made(value, fitting[0]) if fitting else value
+    inner = get_args(hint)
+    if isinstance(value, dict) and (inner or _of(hint)):
+        return hint(value) if _of(hint) else {key: _made(one, inner[1]) for key, one in value.items()}
+    return [_made(one, inner[0]) for one in value] if isinstance(value, list | tuple) and inner else value
+
+
+def _of(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Record)
+
+
+class Result(Record, Framed):
+    """What a command found. `failed`: the answer is no (a plan does not fit, figures differ).
+
+    Its keys are attributes; `to_dict()` is the document of `--json`; `print` shows the table, a notebook too; its rows
+    are a data frame (`to_pandas`, `to_polars`, or the object itself where Arrow is understood).
+    """
+
+    schema: str
+
+    def __init__(
+        self,
+        make: Callable[[str], Report],
+        picture: Callable[[Any], Picture] | None = None,
+        failed: bool = False,
+    ) -> None:
+        vars(self).update({"_make": make, "_reports": {}, "picture": picture, "failed": failed})
+
+    if TYPE_CHECKING:
+        failed: bool
+        picture: Callable[[Any], Picture] | None
+
+    def report(self, form: str = "table") -> Report:
+        """The report that is printed in a format."""
+        reports = self.__dict__["_reports"]
+        if form not in reports:
+            reports[form] = self.__dict__["_make"](form)
+        return reports[form]  # type: ignore[no-any-return]
+
+    @cached_property
+    def _data(self) -> dict[str, Any]:
+        return json.loads(as_json(self.report("json")))  # type: ignore[no-any-return]
+
+    def to_text(self, form: str = "table", width: int = 100) -> str:
+        """As the command line prints it: table, json, csv, markdown, latex or html. Errors: `InputError`."""
+        if form in FORMATS:
+            return FORMATS[form](self.report(form))
+        if form != "table":
+            raise InputError("format", [Fault("format", form, f"table, {', '.join(FORMATS)}")])
+        from txcalc.render.report import as_lines
+
+        return "\n".join("".join(text for text, _ in line).rstrip() for line in as_lines(self.report(), width))
+
+    def plot(self, place: str | Path | None = None) -> Drawing:
+        """A picture of it, in a notebook or, printed, in a terminal; written to `place`, FILE.svg or FILE.png.
+
+        Errors: `InputError` where there is nothing to draw or the file cannot be written; `MissingExtra`.
+        """
+        if self.picture is None:
+            raise InputError(self.schema, ["has no picture"])
+        drawing = Drawing(self.picture(import_module("txcalc.render.plot")))
+        if place is not None:
+            drawing.save(place)
+        return drawing
+
+    def _rows(self) -> Sequence[Mapping[str, Any]]:
+        rows = self._data.get("rows")
+        if not isinstance(rows, list):
+            raise InputError(self._data["schema"], ["has no rows, which a data frame is made of"])
+        return rows
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError(f"{type(self).__name__} is not pickled: its to_dict() is")
+
+    def __str__(self) -> str:
+        return self.to_text(width=get_terminal_size((100, 24)).columns)
+
+    def __repr__(self) -> str:
+        header = [*self.report().header, *(table.title for table in self.report().tables)]
+        return f"<txcalc.{self.schema.split('/')[1]}: {next(filter(None, header), '')}>"
+
+    def _repr_html_(self) -> str:
+        return as_html(self.report())
+
+
+class Drawing:
+    """A picture, drawn when it is looked at."""
+
+    def __init__(self, picture: Picture) -> None:
+        self.picture = picture
+
+    def _repr_svg_(self) -> str:
+        from txcalc.render.draw import as_file
+
+        return as_file(self.picture, ".svg").decode()
+
+    def __str__(self) -> str:
+        from txcalc.render.draw import as_text
+
+        return as_text(self.picture, min(get_terminal_size((80, 24)).columns, 100), False)
+
+    def save(self, place: str | Path) -> None:
+        """Writes FILE.svg or FILE.png. Errors: `InputError`, `MissingExtra`."""
+        from txcalc.render.draw import SUFFIXES, as_file
+
+        path = Path(place)
+        if path.suffix.lower() not in SUFFIXES:
+            raise InputError("plot", [Fault("plot", str(place), f"a file named {' or '.join(SUFFIXES)}")])
+        try:
+            path.write_bytes(as_file(self.picture, path.suffix.lower()))
+        except OSError as error:
+            raise InputError(str(place), [f"cannot be written: {(error.strerror or str(error)).lower()}"]) from None

@@ -94,35 +94,6 @@ def test_every_room_is_there() -> None:
     assert found - {"__init__", "__main__"} == set(ROOMS)
 
 
-def types_asked(path: Path) -> list[str]:
-    """What a module asks of values by their type; a number's, and an operation's, is another matter."""
-
-    def asks(node: ast.AST) -> bool:
-        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-        return called in ("isinstance", "issubclass", "type") or isinstance(node, ast.MatchClass)
-
-    def other(question: str) -> bool:
-        return question in ("type(number)", "isinstance(op, MatMul)")
-
-    asked = [ast.unparse(node) for node in ast.walk(ast.parse(path.read_text())) if asks(node)]
-    return [question for question in asked if not other(question)]
-
-
-# Parts say themselves what is done with them: these modules ask none what it is.
-ASKING_NOTHING = ("planning/layout", "planning/memory", "planning/parallelism", "planning/roofline", "render/kv")
-
-
-@pytest.mark.parametrize("name", ASKING_NOTHING)
-def test_no_part_is_asked_what_it_is(name: str) -> None:
-    assert types_asked(PACKAGE / f"{name}.py") == []
-
-
-def test_a_planted_test_of_a_type_is_noticed(tmp_path: Path) -> None:
-    planted = tmp_path / "planted.py"
-    planted.write_text("def width(part):\n    return part.width if isinstance(part, Linear) else type(part) is Norm\n")
-    assert sorted(types_asked(planted)) == ["isinstance(part, Linear)", "type(part)"]
-
-
 def neither_abstract_nor_final(folder: Path) -> list[str]:
     """Classes of parts that others inherit from and that are made too, or that others may yet inherit from."""
     trees = [ast.parse(path.read_text()) for path in sorted(folder.glob("*.py"))]
@@ -196,6 +167,57 @@ MODULES = (
     spans, attention, block, collectives, convolution, disentangled, feedforward, linear, linear_attention, model,
     part, recurrent,
 )  # fmt: skip
+
+
+def parts_asked(path: Path) -> list[str]:
+    """Where a module asks a part, or a span, what it is."""
+
+    def asks(node: ast.AST) -> bool:
+        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        return called in ("isinstance", "issubclass", "type") or isinstance(node, ast.MatchClass)
+
+    def of_parts(node: ast.AST) -> bool:
+        named = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
+        attributes = {name.attr for name in ast.walk(node) if isinstance(name, ast.Attribute)}
+        return bool((named | attributes) & CLASSES_OF_PARTS) or bool(attributes & {"leaf", "span", "part", "root"})
+
+    tree = ast.parse(path.read_text())
+    return [ast.unparse(node) for node in ast.walk(tree) if asks(node) and of_parts(node)]
+
+
+CLASSES_OF_PARTS = {
+    name for module in (*MODULES, part) for name, value in vars(module).items() if dataclasses.is_dataclass(value)
+} | {"Leaf", "Composite", "Part", "Span", "Collective"}
+
+# Parts say themselves what is done with them: nobody who plans or prints asks one what it is.
+ASKING_NOTHING = [
+    PACKAGE / "model.py",
+    PACKAGE / "checkpoint.py",
+    *(path for room in ("planning", "render", "cli") for path in sorted((PACKAGE / room).rglob("*.py"))),
+]
+
+
+@pytest.mark.parametrize("path", ASKING_NOTHING, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_part_is_asked_what_it_is(path: Path) -> None:
+    assert parts_asked(path) == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "isinstance(part, Linear)",
+        "type(part) is Norm and type(entry.leaf)",
+        "isinstance(entry.leaf, known)",
+        "issubclass(kind, attention.AttentionCore)",
+        "type(span) is Window or type(core.span)",
+    ],
+)
+def test_a_planted_test_of_a_type_is_noticed(planted: str, tmp_path: Path) -> None:
+    path = tmp_path / "planted.py"
+    path.write_text(f"answer = {planted}\n")
+    assert len(parts_asked(path)) == 1
+
+
 # Variables that are no `self`, by the class they are of.
 CLASSES = {"work": "Workload", "branch": "Branch", "group": "LayerGroup", "child": "Child"}
 FORBIDDEN = {"abs", "bool", "divmod", "float", "int", "max", "min", "pow", "round", "sum"}

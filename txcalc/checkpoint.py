@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from txcalc.ledger import Entry, Ledger
 from txcalc.num import product
-from txcalc.parts.linear import Linear, Lookup
 
 
 class Tensor(NamedTuple):
@@ -256,10 +255,7 @@ def _expect(entry: Entry, pieces: dict[Any, list[Piece]], tied: set[tuple[int, .
         copies //= layer.times
     before, _, after = entry.path.partition(f"layers.{numbers[0]}.")
     leaf = entry.leaf
-    if isinstance(leaf, Linear) and leaf.tied:
-        tied |= {(leaf.d_out, leaf.d_in), (leaf.d_out,)}  # its bias is stored twice too (BERT)
-    if isinstance(leaf, Lookup) and leaf.tied:
-        tied.add((leaf.rows, leaf.width))
+    tied |= set(leaf.elsewhere)  # of a bias too, which is stored twice (BERT)
     for weight in leaf.weights():
         for number in numbers:
             path = f"{entry.path}.{weight.name}" if number is None else f"{before}layers.{number}.{after}.{weight.name}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -11,10 +11,8 @@ from txcalc.errors import Fault, InputError
 from txcalc.frames import html
 from txcalc.ledger import Ledger, walk
 from txcalc.num import counted, is_array, spread, usable, whole
-from txcalc.parts.attention import LatentCore
 from txcalc.parts.linear import Linear, Norm
-from txcalc.parts.model import EncoderDecoder, FixedLength
-from txcalc.parts.part import Composite, Leaf, Part, Workload
+from txcalc.parts.part import Composite, Workload
 from txcalc.units import bits_of, parse_tokens, short
 
 if TYPE_CHECKING:
@@ -191,10 +189,8 @@ class Model:
         if source is None:
             audio = self.spec["stacks"].get("encoder", {}).get("audio")
             source = audio["positions"] if audio else tokens
-        if isinstance(self.root, FixedLength):
-            tokens = source = self.root.positions
-        elif isinstance(self.root, EncoderDecoder) and self.root.positions is not None:
-            source = self.root.positions
+        if self.root.fixed is not None:
+            tokens, source = tokens if self.has_encoder_apart else self.root.fixed, self.root.fixed
         step = decoding if decoding is not None else not nothing
         return Workload(batch, tokens, past, source, step, logits == "last", mla == "absorbed", keep_scores)
 
@@ -224,11 +220,11 @@ class Model:
     @property
     def fixed_length(self) -> bool:
         """True where the number of positions is part of the model (vision): tokens are ignored."""
-        return isinstance(self.root, FixedLength)
+        return self.root.fixed is not None and not self.has_encoder_apart
 
     @property
     def has_encoder_apart(self) -> bool:
-        return isinstance(self.root, EncoderDecoder)
+        return len(self.root.stacks) > 1
 
     @property
     def reads_no_ids(self) -> bool:
@@ -239,7 +235,7 @@ class Model:
     @property
     def has_latents(self) -> bool:
         """Whether it caches latents (MLA), so that `mla` makes a difference."""
-        return any(isinstance(leaf, LatentCore) for leaf in leaves_of(self.root))
+        return any(leaf.kernels == "latent" for leaf in self.root.leaves())
 
 
 LEAST = {"batch": 1, "tokens": 1, "past": 0, "source": 1}
@@ -264,12 +260,3 @@ def _within(value: Any, least: int, taken: bool) -> bool:
 
 def _several(value: Any) -> str:
     return f", or an array of such ({value.dtype})" if is_array(value) else ""
-
-
-def leaves_of(part: Part) -> Iterator[Leaf]:
-    """Every leaf of a tree, equal copies once."""
-    if isinstance(part, Leaf):
-        yield part
-    else:
-        for child in part.parts:
-            yield from leaves_of(child.part)

@@ -250,3 +250,8 @@ def _power(atom: Expression, power: int, style: Style, numbers: Numbers) -> str:
     else:
         raise TypeError(f"no way to write {atom}")
     return base if power == 1 else style.power(base, power)
+
+
+def named_by_groups(heads: Any, groups: Any) -> str:
+    """What attention is called by its heads of keys and values: MHA, MQA or GQA."""
+    return "MHA" if groups == heads else "MQA" if groups == 1 else "GQA"

@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, final
 
-from txcalc.notation import pair
+from txcalc.notation import named_by_groups, pair
 from txcalc.num import exact_div, minimum
 from txcalc.parts.collectives import AllGather, AllReduce
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import SAVES_RESULT, Linear, Norm, Sum, linear
 from txcalc.parts.part import (
     NO_CACHE,
+    Attended,
     Cache,
     Child,
     Composite,
@@ -50,11 +51,28 @@ class SoftmaxCore(Leaf):
     """What every core of a softmax over keys has: heads, what a query sees, and the k and v that are kept."""
 
     kind = "attention_core"
+    role = "attention"
     n_heads: Any
     n_kv_heads: Any
     d_qk: Any
     d_v: Any
     span: Span
+
+    def describe(self) -> str:
+        form = named_by_groups(self.n_heads, self.n_kv_heads)
+        return f"{form} {self.n_heads}/{self.n_kv_heads} × {self.d_qk}{self.span.describe()}"
+
+    @property
+    def attended(self) -> Attended:
+        return Attended(self.n_heads, self.n_kv_heads, self.d_qk, self.d_v)
+
+    @property
+    def turns(self) -> tuple[Any, ...]:
+        return () if self.span.most is None else (self.span.most,)
+
+    @property
+    def period(self) -> Any:
+        return self.span.period
 
     def statistics(self, work: Workload) -> Any:
         return 0 if work.keep_scores else work.positions * self.n_heads
@@ -107,6 +125,10 @@ class AttentionCore(SoftmaxCore):
     softcap: Any = None
     scale: Any = None
     borrowed: bool = False
+
+    @property
+    def beyond(self) -> str:
+        return "the products with the distances too" if self.distances else ""
 
     def weights(self) -> tuple[Weight, ...]:
         return (Weight("sinks", (self.n_heads,)),) if self.sinks else ()
@@ -173,6 +195,10 @@ class DifferentialCore(SoftmaxCore):
     def frozen(self) -> DifferentialCore:
         return replace(self, learns=False)
 
+    @property
+    def beyond(self) -> str:
+        return "two attentions with the same queries and keys"
+
     def weights(self) -> tuple[Weight, ...]:
         return tuple(Weight(name, (self.d_qk,)) for name in ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"))
 
@@ -210,6 +236,7 @@ class LatentCore(Leaf):
     """
 
     kind = "attention_core"
+    role = "attention"
     kernels = "latent"
     n_heads: Any
     kv_rank: Any
@@ -218,6 +245,25 @@ class LatentCore(Leaf):
     d_v: Any
     span: Span
     scale: Any = None
+
+    def describe(self) -> str:
+        return f"MLA {self.n_heads} heads, latent {self.kv_rank} + {self.d_rope}{self.span.describe()}"
+
+    @property
+    def attended(self) -> Attended:
+        return Attended(self.n_heads, self.n_heads, self.d_nope + self.d_rope, self.d_v)
+
+    @property
+    def turns(self) -> tuple[Any, ...]:
+        return () if self.span.most is None else (self.span.most,)
+
+    @property
+    def period(self) -> Any:
+        return self.span.period
+
+    def cache_read(self, work: Workload) -> Any:
+        """Of selected keys no more than a query selects."""
+        return self.span.read(work, self.kv_rank + self.d_rope)
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         heads, keys, tokens = work.batch * self.n_heads, self.span.keys(work), work.tokens
@@ -282,9 +328,13 @@ class IndexCore(Leaf):
     """
 
     kind = "attention_core"
+    role = "selection"
     n_heads: Any
     width: Any
     span: Span
+
+    def describe(self) -> str:
+        return f"index {self.n_heads} × {self.width}"
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         heads, keys, tokens = work.batch * self.n_heads, self.span.keys(work), work.tokens
@@ -339,6 +389,10 @@ class Rotary(Leaf):
     interleaved: bool = False
     spread: bool = False
 
+    @property
+    def angles(self) -> tuple[Any, Any]:
+        return self.dims, self.theta
+
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements = work.positions * self.heads * self.dims
         return (elementwise("rotary", elements, "rotary", elements, elements),)
@@ -382,6 +436,7 @@ class RelativeBias(Leaf):
     """
 
     kind = "attention"
+    role = "table"
     buckets: Any
     n_heads: Any
     distance: Any
@@ -487,6 +542,10 @@ class Attention(Composite):
         keeps = "yes" if self.gate or self.inner_norm else "eager"
         read = self.n_heads * self.core.d_v
         yield Child("o", linear(read, self.d_model, bias="o" in self.biases, keeps=keeps, groups=of_o))
+
+    def alive(self) -> Any:
+        """Queries, keys, values and what attention gives."""
+        return 2 * self.n_heads * self.core.d_qk + 2 * self.n_kv_heads * self.core.d_qk
 
     @property
     def cuttable(self) -> bool:
@@ -599,6 +658,10 @@ class LatentAttention(Composite):
             yield Child("gate", self.gate)
         keeps = "yes" if self.gate else "eager"
         yield Child("o", Linear(d_in=self.n_heads * self.d_v, d_out=self.d_model, bias=self.bias, keeps=keeps))
+
+    def alive(self) -> Any:
+        """Queries and keys, values and what attention gives, of all heads."""
+        return self.n_heads * (2 * (self.core.d_nope + self.core.d_rope) + 2 * self.core.d_v)
 
     def shard(self, ways: Ways) -> LatentAttention:
         """Its heads; the latents, what projects to them and the index are whole (as vLLM and transformers' own plan

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import reduce
 from typing import Any, NamedTuple, final
 
+from txcalc.num import maximum
 from txcalc.parts.adapters import Adapters, freeze
 from txcalc.parts.collectives import Collective
 from txcalc.parts.frozen import frozen
@@ -127,6 +129,11 @@ class Block(Composite):
     laurel: Laurel | None = None
     streams: Streams | None = None
     adapters: Adapters | None = None
+    on_stream = True
+
+    def alive(self) -> Any:
+        """Of its widest branch."""
+        return reduce(maximum, (branch.part.alive() for branch in self.branches), 0)
 
     def children(self) -> Iterator[Child]:
         yield from self._all() if self.adapters is None else freeze(self._all(), self.adapters)[0]

@@ -56,6 +56,7 @@ class AllReduce(Leaf):
     """
 
     kind = "all_reduce"
+    role = "collective"
     width: Any
     axis: Axis
 
@@ -74,6 +75,7 @@ class AllGather(Leaf):
     """
 
     kind = "all_gather"
+    role = "collective"
     width: Any
     axis: Axis
 
@@ -92,6 +94,7 @@ class ReduceScatter(Leaf):
     """
 
     kind = "reduce_scatter"
+    role = "collective"
     width: Any
     axis: Axis
 
@@ -113,6 +116,7 @@ class AllToAll(Leaf):
     """
 
     kind = "all_to_all"
+    role = "collective"
     width: Any
     axis: Axis
     sharers: Any
@@ -137,6 +141,7 @@ class Send(Leaf):
     """
 
     kind = "send"
+    role = "collective"
     width: Any
     axis: Axis
     sharers: Any
@@ -157,6 +162,7 @@ class Receive(Leaf):
     """
 
     kind = "receive"
+    role = "collective"
     width: Any
     axis: Axis
     sharers: Any

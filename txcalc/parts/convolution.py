@@ -75,6 +75,9 @@ class ShortConvolution(Composite):
     taps: Any
     bias: bool
 
+    def describe(self) -> str:
+        return f"short convolution, {self.taps} taps"
+
     def children(self) -> Iterator[Child]:
         width = self.d_model
         yield Child("in_proj", Linear(d_in=width, d_out=3 * width, bias=self.bias))

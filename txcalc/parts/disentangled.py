@@ -13,6 +13,7 @@ from txcalc.num import minimum
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear, Lookup, Norm
 from txcalc.parts.part import (
+    Attended,
     Child,
     Composite,
     Leaf,
@@ -57,6 +58,7 @@ class DisentangledCore(Leaf):
     """
 
     kind = "attention_core"
+    role = "attention"
     n_heads: Any
     d_head: Any
     reach: Any
@@ -65,6 +67,19 @@ class DisentangledCore(Leaf):
     c2p: bool
     p2c: bool
     scale: Any = None
+
+    @property
+    def attended(self) -> Attended:
+        return Attended(self.n_heads, self.n_heads, self.d_head, self.d_head)
+
+    @property
+    def turns(self) -> tuple[Any, ...]:
+        """Below its reach a length has fewer distances than the table."""
+        return (self.reach,) if self.clipped else ()
+
+    @property
+    def beyond(self) -> str:
+        return "the products with the distances too"
 
     def distances(self, work: Workload) -> Any:
         """R."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, final
 
+from txcalc.num import maximum
 from txcalc.parts.collectives import AllReduce, Collective
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import SAVES_RESULT, Activation, Linear, Norm, Scale, Vector, linear
@@ -56,6 +57,13 @@ class FeedForward(Composite):
         bias = self.bias if self.down_bias is None else self.down_bias
         keeps = "no" if kept else "yes"
         yield Child("down", linear(self.d_ff, self.d_model, bias=bias, keeps=keeps, groups=last))
+
+    def describe(self) -> str:
+        return f"{'gated ' if self.gated else ''}F = {self.d_ff:,}"
+
+    def alive(self) -> Any:
+        """Up, gate and their product."""
+        return (3 if self.gated else 2) * self.d_ff
 
     def shard(self, ways: Ways) -> FeedForward:
         """Its columns: rows of gate and up, columns of down, whose bias is whole."""
@@ -114,6 +122,8 @@ class Experts(Composite):
     router: Linear | None
     shared: FeedForward | None
     shared_gate: Linear | None = None
+    # Of how many the width of `shared` is the sum.
+    n_shared: Any = 0
     # How the router's scores weigh the experts, and the groups that its choice is first narrowed to: no cost in them.
     scoring: str = "softmax"
     scale: Any = 1
@@ -171,6 +181,16 @@ class Experts(Composite):
             yield Child("shared", self.shared, kind="shared_experts")
         if self.shared and self.shared_join:
             yield Child("shared_join", self.shared_join)
+
+    def describe(self) -> str:
+        shared = f" + {self.n_shared} shared" if self.shared else ""
+        return f"{self.top_k} of {self.n_experts} experts{shared}, F = {self.expert.d_ff:,}"
+
+    def alive(self) -> Any:
+        """What the first product gives and their result, of k experts: the first buffer is used again for what the
+        second product gives, as vLLM's fused_moe has it (2026-11)."""
+        routed = self.top_k * (maximum(2 * self.expert.d_ff, self.d_model) + self.expert.d_ff)
+        return maximum(routed, 3 * self.shared.d_ff) if self.shared else routed
 
     @property
     def complete(self) -> bool:

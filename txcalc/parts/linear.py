@@ -35,6 +35,7 @@ class Linear(Leaf):
     Source   Kaplan et al. 2020 (arXiv 2001.08361), table 1
     """
 
+    role = "product"
     d_in: Any
     d_out: Any
     bias: bool
@@ -65,6 +66,14 @@ class Linear(Leaf):
     @property
     def frozen(self) -> Linear:
         return replace(self, keeps="no")
+
+    @property
+    def input_kept(self) -> str:
+        return self.keeps
+
+    @property
+    def elsewhere(self) -> tuple[tuple[Any, ...], ...]:
+        return ((self.d_out, self.d_in), (self.d_out,)) if self.tied else ()
 
     @property
     def untied(self) -> Linear:
@@ -160,6 +169,7 @@ class Lookup(Leaf):
     Source   GPT-2 (Radford et al. 2019), section 2.3
     """
 
+    role = "table"
     rows: Any
     width: Any
     added: bool = False
@@ -168,6 +178,10 @@ class Lookup(Leaf):
     @property
     def row(self) -> Any:
         return self.width
+
+    @property
+    def elsewhere(self) -> tuple[tuple[Any, ...], ...]:
+        return ((self.rows, self.width),) if self.tied else ()
 
     def weights(self) -> tuple[Weight, ...]:
         return () if self.tied else (Weight("weight", (self.rows, self.width)),)
@@ -189,6 +203,7 @@ class Norm(Leaf):
     """
 
     kind = "norm"
+    role = "norm"
     width: Any
     form: str  # "layer", "rms"
     bias: bool
@@ -217,6 +232,10 @@ class Norm(Leaf):
         kept = self.keeps and (work.keep_scores or not self.fused)
         return work.positions * self.groups * self.width if kept else 0
 
+    @property
+    def shared_by(self) -> Any:
+        return 1 if self.apart else self.groups
+
     def statistics(self, work: Workload) -> Any:
         rows = work.positions * self.groups
         return rows if self.form == "rms" else 2 * rows
@@ -238,6 +257,7 @@ class Activation(Leaf):
     Source   Shazeer 2020 (arXiv 2002.05202); Huang and Schlag 2024 (arXiv 2411.13010) for xIELU
     """
 
+    role = "activation"
     width: Any
     form: str
     gated: bool
@@ -266,7 +286,7 @@ class Activation(Leaf):
         own = own if self.sparsity is None else own + elements
         return own + 2 * elements if self.gated else own
 
-    def fused(self, work: Workload) -> Any:
+    def saved_fused(self, work: Workload) -> Any:
         """What one kernel for the activation and its product keeps: its operands."""
         elements = work.positions * self.width
         return 2 * elements if self.gated else elements
@@ -283,6 +303,7 @@ class Convolution(Leaf):
     Source   Gu and Dao 2023 (arXiv 2312.00752), section 3.4; Radford et al. 2022 (arXiv 2212.04356), section 2.2
     """
 
+    role = "product"
     c_in: Any
     c_out: Any
     taps: Any
@@ -336,6 +357,7 @@ class Patches(Leaf):
     Source   Dosovitskiy et al. 2020 (arXiv 2010.11929), equation 1
     """
 
+    role = "product"
     channels: Any
     size: Any
     width: Any

@@ -216,6 +216,9 @@ class DeltaNet(Composite):
     norm_eps: Any
     signed: bool = False
 
+    def describe(self) -> str:
+        return f"delta rule {self.n_heads} × {self.d_key} × {self.d_value}"
+
     def children(self) -> Iterator[Child]:
         values, decays = self.n_heads * self.d_value, self.d_key if self.by_channel else 1
         mixed = 2 * self.n_key_heads * self.d_key + values
@@ -272,6 +275,9 @@ class LinearAttention(Composite):
     # Of one rank's share: the mean square of all heads.
     join: AllReduce | None = None
 
+    def describe(self) -> str:
+        return f"linear attention {self.n_heads} × {self.d_head}"
+
     def children(self) -> Iterator[Child]:
         inner = self.n_heads * self.d_head
         yield Child("in_proj", Linear(d_in=self.d_model, d_out=3 * inner, bias=False))
@@ -300,6 +306,9 @@ class TimeMix(Composite):
     d_model: Any
     d_inner: Any
 
+    def describe(self) -> str:
+        return f"RWKV {self.d_inner:,}"
+
     def children(self) -> Iterator[Child]:
         yield Child("shift", TokenShift(width=self.d_model, uses=("key", "value", "receptance")))
         yield Child("k", Linear(d_in=self.d_model, d_out=self.d_inner, bias=False))
@@ -324,6 +333,9 @@ class ChannelMix(Composite):
 
     d_model: Any
     d_ff: Any
+
+    def describe(self) -> str:
+        return f"gated F = {self.d_ff:,}"
 
     def children(self) -> Iterator[Child]:
         yield Child("shift", TokenShift(width=self.d_model, uses=("key", "receptance")))

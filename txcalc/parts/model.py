@@ -275,6 +275,11 @@ class Stack(Composite):
     # The weights around the layers learn nothing: the layers have adapters. What the layers read gets a gradient all
     # the same (as PEFT's `enable_input_require_grads` has it), so that all layers cost the same.
     frozen: bool = False
+    on_stream = True
+
+    @property
+    def stacks(self) -> tuple[Stack, ...]:
+        return (self,)
 
     def children(self) -> Iterator[Child]:
         yield from around(self._all()) if self.frozen else self._all()
@@ -358,6 +363,14 @@ class EncoderDecoder(Composite):
     decoder: Stack
     positions: Any = None
 
+    @property
+    def stacks(self) -> tuple[Stack, ...]:
+        return self.encoder, self.decoder
+
+    @property
+    def fixed(self) -> Any:
+        return self.positions
+
     def children(self) -> Iterator[Child]:
         yield Child("encoder", self.encoder, on=on_source)
         yield Child("memory", Memory(width=self.encoder.d_model), on=on_source, kind="other")
@@ -380,6 +393,14 @@ class FixedLength(Composite):
 
     stack: Stack
     positions: Any
+
+    @property
+    def stacks(self) -> tuple[Stack, ...]:
+        return (self.stack,)
+
+    @property
+    def fixed(self) -> Any:
+        return self.positions
 
     def children(self) -> Iterator[Child]:
         for child in self.stack.parts:

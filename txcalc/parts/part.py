@@ -17,6 +17,7 @@ from txcalc.parts.frozen import once
 
 if TYPE_CHECKING:
     from txcalc.parts.collectives import Transfer
+    from txcalc.parts.model import Stack
     from txcalc.parts.sharding import Ways
 
 
@@ -191,11 +192,31 @@ class Cache(NamedTuple):
 NO_CACHE = Cache()
 
 
+class Attended(NamedTuple):
+    """The heads of a softmax over keys: of queries, of keys and values, and the widths of both."""
+
+    heads: Any
+    groups: Any
+    d_qk: Any
+    d_v: Any
+
+
+# What a leaf is to those who plan: a product of what it reads with its weights; a table, of which rows are looked up; a
+# norm; an activation; attention's core; what selects the keys of one; what ranks send each other; anything else.
+Role = Literal["product", "table", "norm", "activation", "attention", "selection", "collective", "other"]
+
+
 class Leaf:
     """A part that owns formulas. Subclasses are frozen dataclasses over numbers; all fields are set when it is made."""
 
     # The kind it is counted under wherever it stands; None: its parent's.
     kind: ClassVar[str | None] = None
+    parts: ClassVar[tuple[Child, ...]] = ()
+    role: ClassVar[Role] = "other"
+
+    def describe(self) -> str:
+        """What it is, in a line about the model; "" where the part it stands in says it."""
+        return ""
 
     @property
     def fills(self) -> Any:
@@ -243,6 +264,47 @@ class Leaf:
         return self
 
     @property
+    def input_kept(self) -> str:
+        """Of a linear layer, where what it reads is kept for backward: "yes", here; "no", before; "eager", only where
+        the attention matrix is kept."""
+        return ""
+
+    @property
+    def elsewhere(self) -> tuple[tuple[Any, ...], ...]:
+        """The shapes of weights that it reads and another leaf owns."""
+        return ()
+
+    @property
+    def shared_by(self) -> Any:
+        """How many heads share its weights, each with a gradient of its own for them."""
+        return 1
+
+    @property
+    def attended(self) -> Attended | None:
+        """The heads of its softmax, where it has one."""
+        return None
+
+    @property
+    def turns(self) -> tuple[Any, ...]:
+        """Lengths at which its cost goes on in another way: the end of a window, of a selection, of a table."""
+        return ()
+
+    @property
+    def period(self) -> Any:
+        """After how many tokens its cost repeats itself; None: it does not."""
+        return None
+
+    @property
+    def beyond(self) -> str:
+        """What its products hold beyond the scores and values of one softmax."""
+        return ""
+
+    @property
+    def angles(self) -> tuple[Any, Any] | None:
+        """Dimensions and base of the rotation that it does, whose cosines and sines depend on the position alone."""
+        return None
+
+    @property
     def untied(self) -> Leaf:
         """The same with weights of its own: what is read here, wherever it is held."""
         return self
@@ -261,6 +323,14 @@ class Leaf:
         """What it keeps, in words, and how many elements."""
         return ""
 
+    def cache_read(self, work: Workload) -> Any:
+        """Elements of what it keeps that one step reads."""
+        return self.cache(work).held
+
+    def saved_fused(self, work: Workload) -> Any:
+        """Elements that it is the first to keep where one kernel does all of it."""
+        return self.saved(work)
+
     def dense(self, work: Workload) -> Any:
         """Elements it would keep if no window ever dropped a token."""
         return self.cache(work).held
@@ -272,6 +342,10 @@ class Leaf:
     def transfers(self, work: Workload) -> tuple[Transfer, ...]:
         """What it sends to other ranks and receives from them in one forward pass."""
         return ()
+
+    def leaves(self) -> Iterator[Leaf]:
+        """Itself."""
+        yield self
 
     @once
     def params(self) -> Any:
@@ -319,6 +393,32 @@ class Composite:
     def parts(self) -> tuple[Child, ...]:
         """The children, made once."""
         return tuple(self.children())
+
+    # Whether what it has of its own stands beside the residual stream, which is whole on every rank.
+    on_stream: ClassVar[bool] = False
+
+    def leaves(self) -> Iterator[Leaf]:
+        """Every leaf of it, equal copies once."""
+        for child in self.parts:
+            yield from child.part.leaves()
+
+    @property
+    def fixed(self) -> Any:
+        """Positions that are part of the model, whatever is asked, as of a picture; None: as many as are asked for."""
+        return None
+
+    def describe(self) -> str:
+        """What it is, in a line about the model; "" where its leaves say it."""
+        return ""
+
+    @property
+    def stacks(self) -> tuple[Stack, ...]:
+        """The stacks it is made of, in the order in which they compute."""
+        return ()
+
+    def alive(self) -> Any:
+        """Elements a token that a step without backward has alive in it at its peak."""
+        return 0
 
     @property
     def cuttable(self) -> bool:

@@ -173,6 +173,9 @@ class Mamba(Composite):
     # Of one rank's share: Δ, B and C are sums over all channels.
     join: AllReduce | None = None
 
+    def describe(self) -> str:
+        return f"Mamba {self.d_inner:,} × {self.d_state}"
+
     def children(self) -> Iterator[Child]:
         yield Child("in_proj", Linear(d_in=self.d_model, d_out=2 * self.d_inner, bias=self.bias))
         yield Child(
@@ -223,6 +226,9 @@ class Mamba2(Composite):
     # Of one rank's share: the mean square of all channels.
     join: AllReduce | None = None
 
+    def describe(self) -> str:
+        return f"Mamba-2 {self.n_heads} × {self.d_head}"
+
     def children(self) -> Iterator[Child]:
         inner = self.n_heads * self.d_head
         mixed = inner + 2 * self.n_groups * self.d_state
@@ -259,6 +265,9 @@ class Griffin(Composite):
     bias: bool
     conv_bias: bool
     activation: str
+
+    def describe(self) -> str:
+        return f"RG-LRU {self.n_heads} × {self.d_head}"
 
     def children(self) -> Iterator[Child]:
         inner = self.n_heads * self.d_head

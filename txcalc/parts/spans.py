@@ -32,9 +32,18 @@ class Span:
         """Tokens after which no more are kept; None: every token is, or none."""
         return None
 
+    @property
+    def period(self) -> Any:
+        """After how many tokens what a query sees begins again; None: never."""
+        return None
+
     def describe(self) -> str:
         """What is behind the heads in a line about the layer."""
         return ""
+
+    def read(self, work: Workload, width: Any) -> Any:
+        """Elements of what is kept that one step reads."""
+        return self.cache(work, width).held
 
     def keys(self, work: Workload) -> Any:
         """S, the keys of the dense product."""
@@ -125,6 +134,10 @@ class Window(Windowed):
 class Chunks(Windowed):
     """Windows side by side (Llama-4): query i attends to key j ≤ i of the same window; no more than W are kept."""
 
+    @property
+    def period(self) -> Any:
+        return self.window
+
     def _up_to(self, n: Any) -> Any:
         """Σ (i mod W) + 1 over i = 0 … n − 1."""
         full = ceil_div(n + 1, self.window) - 1
@@ -148,6 +161,10 @@ class Selected(Span):
 
     def describe(self) -> str:
         return f", {self.top_k:,} keys a query"
+
+    def read(self, work: Workload, width: Any) -> Any:
+        """Of no more than are selected."""
+        return Window(window=self.top_k).read(work, width)
 
     def visible(self, work: Workload) -> Any:
         """Σ min(i + 1, top_k) over i = past … past + T − 1: as many as in a window of `top_k`."""

@@ -8,11 +8,10 @@ from txcalc.errors import InputError
 from txcalc.ledger import Entry, Ledger
 from txcalc.model import Model
 from txcalc.num import total
-from txcalc.parts.attention import AttentionCore, SoftmaxCore
-from txcalc.parts.linear import Activation
 from txcalc.planning.terms import Convention, Term
 
 MASK = "a dropout mask of one byte an element: txcalc's models drop nothing"
+GELU = ("gelu", "gelu_tanh")
 DROPPED = "the probabilities again, after dropout"
 
 
@@ -27,14 +26,15 @@ def korthikanti(model: Model, ledger: Ledger) -> Convention:
     """
     layers = [entry for entry in ledger if entry.steps[0].name == "layers"]
     _describes(model, ledger, layers)
-    core = next(entry for entry in layers if isinstance(entry.leaf, SoftmaxCore))
-    heads: Any = core.leaf.n_heads  # type: ignore[attr-defined]
+    core = next(entry for entry in layers if entry.leaf.attended)
+    assert core.leaf.attended is not None
+    heads: Any = core.leaf.attended.heads
     wide = ledger.work.positions * next(iter(model.spec["stacks"].values()))["d_model"] * core.runs
     square = ledger.work.positions * ledger.work.tokens * heads * core.runs
     kept = {entry.steps[-1].name: 0 for entry in layers}
     for entry in layers:
         kept[entry.steps[-1].name] += 2 * entry.saved
-    norms = total(kept[name] for name in kept if name.endswith("norm"))
+    norms = total(2 * entry.saved for entry in layers if entry.leaf.role == "norm")
     terms = (
         Term("layer norms", 4 * wide, norms),
         Term("input of Q, K and V", 2 * wide, kept["q"] + kept["k"] + kept["v"]),
@@ -56,18 +56,20 @@ def korthikanti(model: Model, ledger: Ledger) -> Convention:
 def _describes(model: Model, ledger: Ledger, layers: list[Entry]) -> None:
     """The formula's layer: as many K and V heads as queries, together as wide as the model, and two matrices of 4·h."""
     stack = next(iter(model.spec["stacks"].values()))
-    leaves = [entry.leaf for entry in layers]
-    cores = [leaf for leaf in leaves if isinstance(leaf, SoftmaxCore)]
-    acts = [leaf for leaf in leaves if isinstance(leaf, Activation)]
+    kinds = [layer for layer in stack["layer"].values() if {"attention", "feed_forward"} == set(layer["parts"])]
+    cores = [entry.leaf for entry in layers if entry.leaf.attended]
     faults = []
     if not (ledger.work.keep_scores and ledger.work.past == 0):
         faults.append("counts a training step that keeps the attention matrix (keep_scores)")
     if stack["lora"] is not None:
         faults.append("describes layers whose weights all learn: these are frozen")
-    plain = len(model.spec["stacks"]) == 1 and len(cores) == len(acts) == 1 and type(cores[0]) is AttentionCore
-    if not plain or cores[0].n_kv_heads != cores[0].n_heads or cores[0].n_heads * cores[0].d_qk != stack["d_model"]:
+    plain = len(model.spec["stacks"]) == len(kinds) == len(stack["layer"]) == len(cores) == 1
+    heads = cores[0].attended if plain and not cores[0].beyond and not cores[0].kernels else None
+    if heads is None or heads.groups != heads.heads or heads.heads * heads.d_qk != stack["d_model"]:
         faults.append(f"describes equal layers of h = h_kv heads as wide as the model; {model.name} has others")
-    elif acts[0].gated or acts[0].width != 4 * stack["d_model"] or not acts[0].form.startswith("gelu"):
-        faults.append(f"describes a feed-forward of two matrices of D × 4·D with GeLU; {model.name} has another")
+    else:
+        inner = kinds[0]["feed_forward"]
+        if inner["gated"] or inner["d_ff"] != 4 * stack["d_model"] or inner["activation"] not in GELU:
+            faults.append(f"describes a feed-forward of two matrices of D × 4·D with GeLU; {model.name} has another")
     if faults:
         raise InputError("korthikanti", faults)

@@ -15,8 +15,6 @@ from collections.abc import Callable
 from txcalc.errors import InputError
 from txcalc.ledger import Ledger
 from txcalc.model import Model
-from txcalc.parts.attention import LatentCore, RelativeBias, SoftmaxCore
-from txcalc.parts.linear import Lookup
 from txcalc.planning.crossover import FEED_FORWARD
 from txcalc.planning.terms import (
     CORE,
@@ -34,7 +32,6 @@ from txcalc.planning.terms import (
     describes,
     flops_of,
     last,
-    linears,
     only_stack,
     parameters,
     term,
@@ -79,7 +76,7 @@ def nanotron(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Conve
     describes("nanotron", model, ledger, recurrent=False, latent=False)
     width = only_stack(model)["d_model"]
     core = cores_term(ledger, 3, attention, lambda core: 2 * width)
-    tables = [entry.params for entry in ledger if isinstance(entry.leaf, Lookup) and last(entry) == "tokens"]
+    tables = [entry.params for entry in ledger if entry.leaf.row is not None and last(entry) == "tokens"]
     again = 6 * sum(tables) * ledger.work.positions if pp > 1 and tied_table(ledger) else 0
     twice = term("the tied table on the last stage", again, 0, "held on two stages, and counted on both")
     formula = "6·N + 12·L·D·T a token; N as the ranks hold it"
@@ -115,7 +112,7 @@ def nanogpt(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Conven
     """
     describes("nanogpt", model, ledger, recurrent=False, latent=False)
     width = only_stack(model)["d_model"]
-    cores = cores_term(ledger, 3, attention, lambda core: 2 * core.n_heads * (width // core.n_heads))
+    cores = cores_term(ledger, 3, attention, lambda core: 2 * core.heads * (width // core.heads))
     formula = "6·N + 12·L·H·Q·T a token; N without positions, Q = D/H"
     return trained("nanogpt", formula, "karpathy/nanoGPT, model.py", [*weights(ledger, 3, ("position table",)), cores])
 
@@ -143,10 +140,10 @@ def megatron_lm(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Co
     """
     describes("megatron-lm", model, ledger, recurrent=False, index=False)
     own = by_kind(ledger, attention)
-    cores = [entry for entry in ledger if entry.kind == "attention_core"]
-    half = 3 * sum(widths(entry.leaf) * entry.runs for entry in cores) * ledger.work.positions * ledger.work.tokens
+    cores = [(entry.leaf.attended, entry.runs) for entry in ledger if entry.leaf.attended]
+    half = 3 * sum(widths(own) * runs for own, runs in cores) * ledger.work.positions * ledger.work.tokens
     core = term(CORE, half, 3 * own.pop("attention_core", 0), "theirs: half of all pairs, as a causal kernel computes")
-    latent = any(isinstance(entry.leaf, LatentCore) for entry in ledger)
+    latent = any(entry.leaf.kernels == "latent" for entry in ledger)
     inner = [entry for entry in ledger if latent and last(entry) in ("q_norm", "kv_norm")]
     norms = 6 * sum(entry.params for entry in inner) * ledger.work.positions
     terms = [
@@ -173,8 +170,7 @@ def hugging_face(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> C
         if entry.kind != "attention_core":
             ours[MATRICES.get(entry.kind, "norms")] += 3 * flops_of(entry, attention)
         for name, params in parameters(entry, tied):
-            table = isinstance(entry.leaf, Lookup | RelativeBias)
-            theirs[name] += 0 if table else 6 * params * tokens
+            theirs[name] += 0 if entry.leaf.role == "table" else 6 * params * tokens
     terms = [
         term(name, theirs[name], ours[name], WHY.get(name, "theirs: once for every token that goes in"))
         for name in dict.fromkeys((*MATRICES.values(), *theirs, *ours))
@@ -245,11 +241,12 @@ def chinchilla(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Con
     """
     describes("chinchilla", model, ledger, recurrent=False, latent=False, experts=False)
     width, vocab, rows = only_stack(model)["d_model"], only_stack(model)["vocab_size"] or 0, ledger.work.positions
-    cores = [(entry.leaf, entry.runs) for entry in ledger if isinstance(entry.leaf, SoftmaxCore)]
-    joint = rows * sum(core.n_heads * core.d_qk * runs for core, runs in cores)
-    pairs = rows * ledger.work.tokens * sum(core.n_heads * runs for core, runs in cores)
+    cores = [(entry.leaf.attended, entry.runs) for entry in ledger if entry.leaf.attended]
+    joint = rows * sum(core.heads * core.d_qk * runs for core, runs in cores)
+    pairs = rows * ledger.work.tokens * sum(core.heads * runs for core, runs in cores)
     scores = joint * ledger.work.tokens
-    inner = rows * sum(leaf.d_in * entry.runs for entry, leaf in linears(ledger) if last(entry) == "down")
+    downs = [(entry.leaf.matrix, entry.runs) for entry in ledger if last(entry) == "down"]
+    inner = rows * sum(matrix[0] * runs for matrix, runs in downs if matrix)
     own = by_product(ledger, attention)
     table = 6 * rows * vocab * width
     terms = (

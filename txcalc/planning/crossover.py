@@ -8,17 +8,13 @@ Each piece is rebuilt from its own values, so that "never" is proved by coeffici
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from txcalc.errors import InputError
 from txcalc.ledger import Entry, Ledger, walk
-from txcalc.model import Model, leaves_of
+from txcalc.model import Model
 from txcalc.num import ceil_div, minimum, total
-from txcalc.parts.attention import Around, Chunks, LatentCore, Selected, SoftmaxCore, Window, Windowed
-from txcalc.parts.disentangled import DisentangledCore
-from txcalc.parts.linear import Linear, Lookup
 from txcalc.parts.part import Workload
 from txcalc.units import bits_of
 
@@ -89,12 +85,8 @@ def lengths(model: Model, source: int | None = None, logits: str = "all", mla: s
 
 def ends(model: Model) -> tuple[list[Any], list[Any]]:
     """The lengths at which a cost's polynomial changes, and those of them that are chunks, side by side."""
-    spans = [leaf.span for leaf in leaves_of(model.root) if isinstance(leaf, SoftmaxCore | LatentCore)]
-    windows = [span.window for span in spans if isinstance(span, Windowed | Around)]
-    windows += [span.top_k for span in spans if isinstance(span, Selected)]  # below it a query selects all
-    tables = [leaf for leaf in leaves_of(model.root) if isinstance(leaf, DisentangledCore) and leaf.clipped]
-    windows += [leaf.reach for leaf in tables]  # below it a length has fewer distances than the table
-    return windows, [span.window for span in spans if isinstance(span, Chunks)]
+    leaves = list(model.root.leaves())
+    return [end for leaf in leaves for end in leaf.turns], [leaf.period for leaf in leaves if leaf.period is not None]
 
 
 class Crossover(NamedTuple):
@@ -175,20 +167,17 @@ def balances(prefills: Lengths, dtype: str = "bf16", kv_dtype: str = "bf16") -> 
 
 def cache_read(entry: Entry) -> int:
     """The cached elements of a sequence that one step reads of a leaf."""
-    leaf = entry.leaf
-    if entry.work is None or not (isinstance(leaf, LatentCore) and isinstance(leaf.span, Selected)):
+    if entry.work is None:
         return entry.cache  # type: ignore[no-any-return]
-    return replace(leaf, span=Window(window=leaf.span.top_k)).cache(entry.work).held * entry.runs  # type: ignore[no-any-return]
+    return entry.leaf.cache_read(entry.work) * entry.runs  # type: ignore[no-any-return]
 
 
 def elements_read(entry: Entry) -> int:
     """The weights of a leaf that one step reads, each once."""
-    if entry.work is None or isinstance(entry.leaf, Lookup):
+    if entry.work is None or entry.leaf.row is not None:
         return 0
-    leaf = entry.leaf
-    tied = leaf.d_in * leaf.d_out if isinstance(leaf, Linear) and leaf.tied else 0
     copies = minimum(entry.times, entry.runs * entry.work.positions) if entry.routed else entry.times
-    return (leaf.params + tied) * copies  # type: ignore[no-any-return]
+    return entry.leaf.untied.params * copies  # type: ignore[no-any-return]
 
 
 def first(excess: Callable[[int], int], ends: tuple[int, ...] = ()) -> int | None:

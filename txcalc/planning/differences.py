@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from txcalc.errors import ABSENT, InputError
 from txcalc.ledger import Ledger
 from txcalc.model import Model
+from txcalc.notation import named_by_groups
 from txcalc.sources import build
 from txcalc.sources.explicit import cycle, explicit, folded, kinds_in_order, leaves, stretched
 from txcalc.sources.spec import PART_TABLES, STACK, merge
@@ -227,7 +228,7 @@ def _mixer(part: str, layer: Mapping[str, Any]) -> str:
     if "latent" in layer:
         return "MLA"
     heads, groups = layer["attention"]["n_heads"], layer["attention"]["n_kv_heads"]
-    name = "MHA" if heads == groups else "MQA" if groups == 1 else "GQA"
+    name = named_by_groups(heads, groups)
     return name if layer["attention"]["window"] is None else f"{name} in a window"
 
 

@@ -18,12 +18,9 @@ from typing import Any, NamedTuple
 from txcalc.errors import InputError, UnknownName
 from txcalc.hardware import Accelerator
 from txcalc.ledger import Entry
-from txcalc.model import Model, leaves_of
+from txcalc.model import Model
 from txcalc.num import ceil_div
-from txcalc.parts.attention import Attention, LatentAttention, Rotary
-from txcalc.parts.feedforward import Experts, FeedForward
-from txcalc.parts.linear import Linear
-from txcalc.parts.model import EncoderDecoder, FixedLength, Stack
+from txcalc.parts.model import Stack
 from txcalc.parts.part import Weight
 from txcalc.planning.layout import Layout
 from txcalc.planning.weights import Format, Mixed
@@ -151,7 +148,7 @@ class EngineMemory:
     def activations(self, root: Any, vocab: int) -> dict[str, int]:
         """Bytes of the engine's own peak, stage by stage of its profile run; the largest counts."""
         name, tokens = self.profile.engine, self.most_tokens
-        stack = _stack(root)
+        stack = root.stacks[-1]
         if name == "sglang":
             return {"step": 0}  # within the part that it keeps
         if name == "llama.cpp":
@@ -185,7 +182,7 @@ class EngineMemory:
 
     def padded(self, entry: Entry, form: Format, size: int) -> int:
         """Bytes of a leaf's weights as the engine keeps them: vLLM pads MXFP4 experts to what its kernels take."""
-        if self.profile.engine != "vllm" or not entry.routed or not isinstance(entry.leaf, Linear):
+        if self.profile.engine != "vllm" or not entry.routed or entry.leaf.matrix is None:
             return size
         (weight, *_), table = entry.leaf.weights(), _data()["mxfp4"]
         held = next((f for f, _ in form.parts(weight, entry) if f), None) if isinstance(form, Mixed) else form
@@ -238,37 +235,14 @@ def _in_budget(engine: Profile) -> bool:
 
 def rotary_table(model: Model) -> int:
     """Bytes of the cosines and sines that vLLM keeps for every position up to the model's context, in 16 bits."""
-    sizes = {(leaf.dims, str(leaf.theta)) for leaf in leaves_of(model.root) if isinstance(leaf, Rotary)}
+    found = (leaf.angles for leaf in model.root.leaves())
+    sizes = {(angles[0], str(angles[1])) for angles in found if angles}
     return sum(2 * int(dims) * (model.context or 0) for dims, _ in sizes)
-
-
-def _stack(root: Any) -> Stack:
-    if isinstance(root, EncoderDecoder):
-        return root.decoder
-    stack: Stack = root.stack if isinstance(root, FixedLength) else root
-    return stack
 
 
 def step_elements(stack: Stack) -> int:
     """Elements a token that a step of a rank has alive at its peak: the stream with its residual, norm and sum, and the
     widest branch: gate, up and their product, or queries, keys, values and what attention gives."""
-    widest = 0
-    for group in stack.groups:
-        for branch in group.block.branches:
-            widest = max(widest, _branch(branch.part))
+    widest = max((group.block.alive() for group in stack.groups), default=0)
     elements: int = ceil(4 * stack.d_model + widest)
     return elements
-
-
-def _branch(part: Any) -> Any:
-    if isinstance(part, FeedForward):
-        return (3 if part.gated else 2) * part.d_ff
-    if isinstance(part, Experts):
-        # The first cache is used again for what the second product gives (fused_moe); a token passes k experts.
-        routed = part.top_k * (max(2 * part.expert.d_ff, part.d_model) + part.expert.d_ff)
-        return max(routed, 3 * part.shared.d_ff if part.shared else 0)
-    if isinstance(part, LatentAttention):
-        return part.n_heads * (2 * (part.core.d_nope + part.core.d_rope) + 2 * part.core.d_v)
-    if isinstance(part, Attention):
-        return 2 * part.n_heads * part.core.d_qk + 2 * part.n_kv_heads * part.core.d_qk
-    return 0

@@ -10,7 +10,6 @@ from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator
 from txcalc.ledger import Entry
 from txcalc.model import MAX_TOKENS, Model
-from txcalc.parts.linear import Lookup
 from txcalc.planning.engine import Engine, Reserve
 from txcalc.planning.engine_memory import EngineMemory, visible
 from txcalc.planning.holdings import Holdings
@@ -140,8 +139,9 @@ def step(
 
 def _passed(entry: Entry, tied: bool) -> Fraction:
     """The share of an entry's weights that one token reads: its experts of all, one row of a table that is no head."""
-    if isinstance(entry.leaf, Lookup):
-        return Fraction(1) if tied and entry.steps[-1].name == "tokens" else Fraction(1, entry.leaf.rows)
+    if entry.leaf.row is not None:
+        shared = tied and entry.steps[-1].name == "tokens"
+        return Fraction(1) if shared else Fraction(entry.leaf.row, entry.leaf.params or entry.leaf.row)
     return min(Fraction(1), Fraction(entry.runs) / entry.times) if entry.routed else Fraction(1)
 
 

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from txcalc.ledger import Entry, walk
 from txcalc.model import Model
 from txcalc.num import ceil_div
-from txcalc.parts.model import EncoderDecoder, FixedLength, Stack
 from txcalc.parts.part import Leaf, Workload
 from txcalc.planning.engine import Engine
 from txcalc.planning.layout import Layout
@@ -155,7 +154,8 @@ class Holdings:
             work = self.model.workload(1, tokens, mla=form, decoding=decoding)
             ledger = walk(self.stage.root, work)
             most = max((_live(entry) for entry in ledger if not (self.caching and entry.kind == "head")), default=0)
-            stream = _width(self.stage.root) * max(work.tokens, work.source if self.model.has_encoder_apart else 0)
+            width = max(stack.d_model for stack in self.stage.root.stacks)
+            stream = width * max(work.tokens, work.source if self.model.has_encoder_apart else 0)
             self._peaks[tokens, decoding] = _bytes(ceil((most + stream) * self.engine.activation_bits))
         return self._peaks[tokens, decoding]
 
@@ -177,12 +177,3 @@ def _layers(entry: Entry) -> int:
         if step.name == "layers":
             layers *= step.number
     return layers
-
-
-def _width(root: Any) -> Any:
-    """D of the stream between layers."""
-    if isinstance(root, EncoderDecoder):
-        return max(root.encoder.d_model, root.decoder.d_model)
-    stack = root.stack if isinstance(root, FixedLength) else root
-    assert isinstance(stack, Stack)
-    return stack.d_model

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from txcalc.errors import InputError
 from txcalc.ledger import Entry
 from txcalc.model import Model
-from txcalc.parts.linear import Lookup
 from txcalc.planning.weights import FORMATS, GGML, Format, Mixed, layers_of, name_of, plain
 
 
@@ -167,9 +166,9 @@ def mixture(model: Model, name: str) -> Format | None:
     tied = bool(stack["head"]["tied"])
 
     def choose(entry: Entry, number: int | None) -> str:
-        if entry.kind == "head" or (tied and isinstance(entry.leaf, Lookup)):
+        if entry.kind == "head" or (tied and entry.leaf.row is not None):
             return rules.head
-        if isinstance(entry.leaf, Lookup):
+        if entry.leaf.row is not None:
             return rules.table or rules.default
         role = _role(model, entry)
         at = layer._replace(number=number or 0)
@@ -210,7 +209,7 @@ def _mixed(model: Model, name: str, choose: Callable[[Entry, int | None], str]) 
             return None
         rows = entry.leaf.weights()[0].shape[1]
         kind = choose(entry, number)
-        if entry.kind == "head" or isinstance(entry.leaf, Lookup):
+        if entry.kind == "head" or entry.leaf.row is not None:
             kind = kind if rows % GGML[kind].long == 0 else "q8_0"
         for narrow in (kind, FALLBACK.get(kind, "fp16"), "fp16"):
             found = GGML.get(narrow, FORMATS["fp16"])
@@ -261,7 +260,7 @@ def stored(model: Model) -> Format:
             places.setdefault(end, []).append(name)
 
     def form(entry: Entry, number: int | None) -> Format | None:
-        if isinstance(entry.leaf, Lookup):
+        if entry.leaf.row is not None:
             names = ["token_embd.weight"]
         elif entry.kind == "head":
             names = ["output.weight", "token_embd.weight"]

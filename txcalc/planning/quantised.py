@@ -17,7 +17,6 @@ from typing import Any
 from txcalc.errors import ABSENT, Fault, InputError
 from txcalc.ledger import Entry
 from txcalc.model import Model
-from txcalc.parts.linear import Lookup
 from txcalc.planning.weights import EXPERTS, FORMATS, LAYERS, Format, Mixed, name_of
 
 WHERE = "quantization_config"
@@ -87,7 +86,7 @@ class Modules:
         """Whether a leaf is among them, in a layer."""
         if number is None:
             own: tuple[str, ...] = (
-                HEAD if entry.kind == "head" else TABLE if isinstance(entry.leaf, Lookup) else (entry.path,)
+                HEAD if entry.kind == "head" else TABLE if entry.leaf.row is not None else (entry.path,)
             )
             full = [*own, *(f"{prefix}.{name}" for prefix in PREFIXES for name in own)]
         else:

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from txcalc.errors import InputError
 from txcalc.ledger import Entry, Ledger
 from txcalc.model import Model
-from txcalc.parts.attention import AttentionCore, DifferentialCore, IndexCore, LatentCore
-from txcalc.parts.linear import Convolution, Linear, Lookup, Norm, Patches
+from txcalc.parts.part import Attended
 
 
 class Term(NamedTuple):
@@ -97,9 +96,9 @@ def describes(
         faults.append(f"describes one stack over one text; {model.name} is a model of kind {model.kind!r}")
     elif not recurrent and model.kind in ("recurrent", "hybrid"):
         faults.append(f"takes every layer for attention, {model.name} has others (torchtitan and 2n know them)")
-    elif not latent and any(isinstance(entry.leaf, LatentCore) for entry in ledger):
+    elif not latent and any(entry.leaf.kernels == "latent" for entry in ledger):
         faults.append(f"knows one head width, {model.name} has two and a latent (torchtitan and 2n know them)")
-    elif not index and any(isinstance(entry.leaf, IndexCore) for entry in ledger):
+    elif not index and any(entry.leaf.role == "selection" for entry in ledger):
         faults.append(f"knows no index that selects keys, {model.name} has one (2n counts its parameters)")
     elif not experts and any(entry.routed for entry in ledger):
         faults.append(f"knows no experts, {model.name} has them (torchtitan and 2n know them)")
@@ -141,20 +140,21 @@ def weights(ledger: Ledger, passes: int, left_out: Iterable[str] = ()) -> Iterat
 def parameters(entry: Entry, tied: bool) -> Iterator[tuple[str, int]]:
     """The parameters of a leaf, by the term they are in."""
     for weight in entry.leaf.weights():
-        if isinstance(entry.leaf, Lookup):
+        if entry.leaf.row is not None:
             name = "head" if tied and last(entry) == "tokens" else TABLES.get(last(entry), "further tables")
-        elif isinstance(entry.leaf, Linear | Convolution | Patches):
+        elif entry.leaf.role == "product":
             name = "biases" if weight.name == "bias" else MATRICES[entry.kind]
         else:
-            name = "norms" if isinstance(entry.leaf, Norm) else "other weights"
+            name = "norms" if entry.leaf.role == "norm" else "other weights"
         yield name, weight.size * entry.active_times
         yield IDLE, weight.size * (entry.times - entry.active_times)
 
 
-def cores_term(ledger: Ledger, passes: int, attention: str, width: Callable[[Any], int]) -> Term:
+def cores_term(ledger: Ledger, passes: int, attention: str, width: Callable[[Attended], int]) -> Term:
     """2·width·T FLOPs a token, pass and layer that has attention, beside the cores' own."""
-    cores = [entry for entry in ledger if entry.kind == "attention_core"]
-    theirs = sum(width(entry.leaf) * entry.runs for entry in cores) * ledger.work.positions * ledger.work.tokens
+    cores = [(entry.leaf.attended, entry.runs) for entry in ledger]
+    widest = sum(width(heads) * runs for heads, runs in cores if heads)
+    theirs = widest * ledger.work.positions * ledger.work.tokens
     ours = by_kind(ledger, attention).get("attention_core", 0)
     return term(CORE, 2 * passes * theirs, passes * ours, why_core(ledger, attention) if theirs else NOTHING)
 
@@ -162,19 +162,16 @@ def cores_term(ledger: Ledger, passes: int, attention: str, width: Callable[[Any
 CORE = "scores and values"
 
 
-def widths(core: Any) -> int:
+def widths(core: Attended) -> int:
     """h·(d_qk + d_v)."""
-    query: int = core.d_nope + core.d_rope if isinstance(core, LatentCore) else core.d_qk
-    return core.n_heads * (query + core.d_v)  # type: ignore[no-any-return]
+    return core.heads * (core.d_qk + core.d_v)  # type: ignore[no-any-return]
 
 
 def why_core(ledger: Ledger, attention: str) -> str:
     if attention == "masked":
         return "ours: only what the mask lets through"
-    if any(isinstance(entry.leaf, DifferentialCore) for entry in ledger):
-        return "ours: two attentions with the same queries and keys"
-    distances = any(isinstance(entry.leaf, AttentionCore) and entry.leaf.distances for entry in ledger)
-    return "ours: the products with the distances too" if distances else "theirs: heads of another width"
+    beyond = next((entry.leaf.beyond for entry in ledger if entry.leaf.beyond), "")
+    return f"ours: {beyond}" if beyond else "theirs: heads of another width"
 
 
 def by_kind(ledger: Ledger, attention: str) -> dict[str, int]:
@@ -197,16 +194,12 @@ def by_product(ledger: Ledger, attention: str) -> Counter[str]:
     return result
 
 
-def linears(ledger: Ledger) -> Iterator[tuple[Entry, Linear]]:
-    return ((entry, entry.leaf) for entry in ledger if isinstance(entry.leaf, Linear))
-
-
 def last(entry: Entry) -> str:
     return entry.steps[-1].name
 
 
 def tied_table(ledger: Ledger) -> bool:
-    return any(leaf.tied for _, leaf in linears(ledger))
+    return any(entry.leaf.untied is not entry.leaf for entry in ledger)
 
 
 def only_stack(model: Model) -> Any:

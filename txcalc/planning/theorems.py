@@ -24,7 +24,6 @@ from txcalc.errors import Fault, InputError
 from txcalc.ledger import Ledger, walk
 from txcalc.model import Model
 from txcalc.num import whole
-from txcalc.parts.model import FixedLength
 from txcalc.parts.part import Workload
 from txcalc.sources.assemble import assemble
 from txcalc.sources.presets import folder
@@ -332,10 +331,8 @@ def probe(unit: Unit) -> dict[str, int]:
 
 def ledger(root: Any, batch: Any, tokens: Any, source: Any) -> Ledger:
     """The ledger of a unit's tree; a picture's positions are its own."""
-    if isinstance(root, FixedLength):
-        tokens = source = root.positions
-    elif getattr(root, "positions", None) is not None:
-        source = root.positions
+    if root.fixed is not None:
+        tokens, source = tokens if len(root.stacks) > 1 else root.fixed, root.fixed
     return walk(root, Workload(batch, tokens, 0, source))
 
 

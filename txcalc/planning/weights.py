@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from txcalc.errors import InputError, UnknownName
 from txcalc.ledger import Entry
 from txcalc.num import ceil_div, product
-from txcalc.parts.linear import Linear, Lookup
 from txcalc.parts.part import Weight
 from txcalc.units import ALIASES
 
@@ -79,8 +78,8 @@ class Format:
     def stores(self, weight: Weight, entry: Entry) -> bool:
         """True for a tensor in this format, False for one that stays wide."""
         leaf = entry.leaf
-        matrix = isinstance(leaf, Linear) and weight.name == "weight"
-        if self.covers is EVERY_MATRIX and isinstance(leaf, Lookup):
+        matrix = leaf.matrix is not None and weight.name == "weight"
+        if self.covers is EVERY_MATRIX and leaf.row is not None:
             matrix = entry.steps[-1].name == "tokens"
         return matrix and entry.kind in self.covers
 
@@ -105,7 +104,7 @@ class Format:
     def dtype_of(self, entry: Entry) -> str | None:
         """What the accelerator multiplies a leaf's matrix in; None: as it multiplies what stays wide."""
         tensors = entry.leaf.weights()
-        return self.dtype if isinstance(entry.leaf, Linear) and tensors and self.stores(tensors[0], entry) else None
+        return self.dtype if entry.leaf.matrix is not None and tensors and self.stores(tensors[0], entry) else None
 
     def kernel(self, dtype: str) -> str:
         """The class of the products' kernels (`curves.Efficiency`), which multiply in a dtype."""
@@ -273,7 +272,7 @@ class Mixed(Format):
     def dtype_of(self, entry: Entry) -> str | None:
         """What the accelerator multiplies most layers' matrix in."""
         tensors = entry.leaf.weights()
-        if not (isinstance(entry.leaf, Linear) and tensors):
+        if not (entry.leaf.matrix is not None and tensors):
             return None
         form = max(self.parts(tensors[0], entry), key=lambda item: item[1])[0]
         return form.dtype if form else None
@@ -297,9 +296,9 @@ class Mixed(Format):
 def _is_matrix(entry: Entry, weight: Weight) -> bool:
     """True for what a quantiser may store: a linear layer's matrix, the table of tokens."""
     leaf = entry.leaf
-    if isinstance(leaf, Lookup):
+    if leaf.row is not None:
         return entry.steps[-1].name == "tokens"
-    return isinstance(leaf, Linear) and weight.name == "weight"
+    return leaf.matrix is not None and weight.name == "weight"
 
 
 def format_of(name: str) -> Format:

@@ -695,6 +695,7 @@ def _experts(layer: Table, d_model: Any) -> Experts:
         if none
         else FeedForward(d_model=d_model, d_ff=shared, gated=gated, activation=activation, bias=bias),
         shared_gate=Linear(d_in=d_model, d_out=1, bias=False) if table["shared_gate"] and not none else None,
+        n_shared=table["n_shared"],
         scoring=table["scoring"],
         scale=table["scale"],
         n_groups=table["n_groups"],

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from txcalc.model import leaves_of
 from txcalc.parts.attention import LatentCore, SoftmaxCore, Windowed
 from txcalc.reference import Cache, tracing
 from txcalc.verify.flops import ORACLE as FLOPS
@@ -47,7 +46,7 @@ def rows(subject: Subject) -> Iterator[Row]:
     if subject.model.kind in ("encoder", "vision"):
         subject.notes.append(NO_CACHE)
         return
-    leaves = list(leaves_of(subject.model.root))
+    leaves = list(subject.model.root.leaves())
     spans = [leaf.span for leaf in leaves if isinstance(leaf, SoftmaxCore | LatentCore)]
     windows = {span.window for span in spans if isinstance(span, Windowed)}
     if subject.device != "meta":

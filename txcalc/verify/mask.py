@@ -13,7 +13,6 @@ from math import prod
 import torch
 
 from txcalc.ledger import Entry, Ledger
-from txcalc.model import leaves_of
 from txcalc.parts.attention import LatentCore, SoftmaxCore
 from txcalc.parts.spans import Cross, Selected, Windowed
 from txcalc.reference import tracing
@@ -31,7 +30,7 @@ WHOLE = 1024  # up to this window also a prompt that is longer
 
 def rows(subject: Subject) -> Iterator[Row]:
     """Cores of attention, as prompts and with tokens past, on both sides of the end of every window."""
-    leaves = [leaf for leaf in leaves_of(subject.model.root) if isinstance(leaf, SoftmaxCore | LatentCore)]
+    leaves = [leaf for leaf in subject.model.root.leaves() if isinstance(leaf, SoftmaxCore | LatentCore)]
     if not leaves or subject.model.fixed_length or not all(map(_summed, leaves)):
         subject.notes.append(NO_MASK)
         return

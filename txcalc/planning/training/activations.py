@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from txcalc.num import ceil_div
-from txcalc.parts.linear import Activation, Linear
-from txcalc.parts.part import Leaf, Workload
+from txcalc.parts.part import Workload
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Held, Piece
 
@@ -59,10 +58,11 @@ def leaf_bytes(held: Held, recipe: Recipe) -> int:
     if work is None or entry.gradient == "none":
         return 0
     elements = entry.leaf.saved(work)
-    if recipe.rules.fused and isinstance(entry.leaf, Activation):
-        elements = entry.leaf.fused(work)
-    if recipe.context == "ulysses" and recipe.layout.cp > 1 and _reads_the_core(entry.leaf):
-        elements = work.positions * entry.leaf.d_in  # type: ignore[attr-defined]
+    if recipe.rules.fused:
+        elements = entry.leaf.saved_fused(work)
+    if recipe.context == "ulysses" and recipe.layout.cp > 1 and entry.leaf.input_kept == "eager":
+        # Not what the attention kernel keeps, where ranks exchange heads for tokens in between.
+        elements = work.positions * entry.leaf.matrix[0]  # type: ignore[index]
     rows = entry.leaf.statistics(work)
     if recipe.recompute == "core" and entry.kind == "attention_core":
         elements = entry.leaf.saved(_fused(work))
@@ -71,11 +71,6 @@ def leaf_bytes(held: Held, recipe: Recipe) -> int:
     return int(ceil_div(elements * entry.runs * recipe.compute_bytes, share)) + int(
         ceil_div(rows * entry.runs * STATISTIC, share if held.between else 1)
     )
-
-
-def _reads_the_core(leaf: Leaf) -> bool:
-    """Whether its input is what the attention kernel keeps: not so where ranks exchange heads for tokens in between."""
-    return isinstance(leaf, Linear) and leaf.keeps == "eager"
 
 
 def _fused(work: Workload) -> Workload:
@@ -87,5 +82,4 @@ def _share(held: Held, recipe: Recipe) -> int:
     """Among how many ranks of tp the rows that a leaf keeps are cut: what stands between split products with sequence
     parallel, and the input of a split product where the framework gathers it again."""
     layout = recipe.layout
-    gathered = isinstance(held.entry.leaf, Linear) and held.column
-    return layout.sp if held.between or (gathered and recipe.rules.regather) else 1
+    return layout.sp if held.between or (held.column and recipe.rules.regather) else 1

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from txcalc.num import ceil_div
-from txcalc.parts.linear import Lookup, Norm
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Held, Piece
 from txcalc.planning.training.states import Tensor, sharers, tensors
@@ -56,7 +55,7 @@ def _tensor_parallel(piece: Piece, recipe: Recipe, width: int, counts: Counter[s
             times = 0 if owner in entrances else copies
             entrances.add(owner)
         else:
-            outward = axes[:1] == [1] or (isinstance(held.entry.leaf, Lookup) and axes == [0])
+            outward = axes[:1] == [1] or (held.entry.leaf.row is not None and axes == [0])
             times = copies if outward or (held.entry.kind == "head" and held.widened) else 0
         for kind in pair if times else ():
             counts[kind] += times
@@ -76,7 +75,7 @@ def _loss(held: Held, recipe: Recipe, rows: int, counts: Counter[str], sizes: Co
         sizes["all_reduce"] += LOSS_REDUCTIONS * rows * 4
     else:
         ways = recipe.layout.tp
-        columns = ceil_div(held.whole.d_out, ways) * ways  # type: ignore[attr-defined]
+        columns = ceil_div(held.whole.matrix[1], ways) * ways  # type: ignore[index]
         counts["all_gather"] += 1
         sizes["all_gather"] += rows * columns * recipe.compute_bytes
 
@@ -87,8 +86,7 @@ def _inside_a_branch(held: Held) -> bool:
 
 def per_head(held: Held) -> bool:
     """A norm whose groups are heads, which are split, with one weight for all of them."""
-    own, whole = held.entry.leaf, held.whole
-    return isinstance(own, Norm) and isinstance(whole, Norm) and own.groups != whole.groups and not own.apart
+    return bool(held.entry.leaf.shared_by != held.whole.shared_by)
 
 
 def _fully_sharded(held: Sequence[Tensor], recipe: Recipe, counts: Counter[str], sizes: Counter[str]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from txcalc.parts.linear import Activation, Linear
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Piece
 from txcalc.planning.training.states import State, Tensor, chunk
@@ -45,12 +44,12 @@ def logits(recipe: Recipe, pieces: Sequence[Piece], column: int) -> int:
     elements = 0
     for piece in pieces:
         for leaf in piece.leaves:
-            if leaf.entry.kind == "head" and isinstance(leaf.entry.leaf, Linear) and leaf.entry.work is not None:
-                own, whole = leaf.entry.leaf, leaf.whole
-                assert isinstance(whole, Linear)
-                columns = own.d_out if recipe.loss_parallel else whole.d_out
-                if recipe.rules.name == "fsdp2" and recipe.loss_parallel and own.d_out != whole.d_out:
-                    columns = chunk(whole.d_out, recipe.layout.tp, column)
+            if leaf.entry.kind == "head" and leaf.entry.leaf.matrix and leaf.entry.work is not None:
+                assert leaf.whole.matrix is not None
+                own, whole = leaf.entry.leaf.matrix[1], leaf.whole.matrix[1]
+                columns = own if recipe.loss_parallel else whole
+                if recipe.rules.name == "fsdp2" and recipe.loss_parallel and own != whole:
+                    columns = chunk(whole, recipe.layout.tp, column)
                 elements += leaf.entry.work.positions * columns
     return elements
 
@@ -128,8 +127,8 @@ def _megatron(
     leaves = [held for piece in pieces for held in piece.leaves]
     stream = width * model_width * pieces[0].work.positions
     shared = stream // layout.sp
-    acts = [h for h in leaves if isinstance(h.entry.leaf, Activation) and h.entry.work is not None]
-    gates = width * max((h.entry.leaf.fused(h.entry.work) for h in acts if not h.entry.routed), default=0)  # type: ignore[attr-defined]
+    acts = [h.entry for h in leaves if h.entry.leaf.role == "activation" and not h.entry.routed]
+    gates = width * max((act.leaf.saved_fused(act.work) for act in acts if act.work is not None), default=0)
     again = 2 * stream if layout.sp > 1 else stream
     block = shared + max(gates, 2 * stream - gates // 2 if layout.sp > 1 else 0)
     gradient = width * columns
@@ -149,13 +148,14 @@ def _products(pieces: Sequence[Piece]) -> set[int]:
         rows, before = 0, None
         for held in piece.leaves:
             leaf = held.entry.leaf
-            if not isinstance(leaf, Linear):
+            if leaf.matrix is None:
                 continue
-            key = (held.entry.steps[:-1], leaf.d_in)
-            if leaf.keeps != "no" or key != before:
+            d_in, d_out = leaf.matrix
+            key = (held.entry.steps[:-1], d_in)
+            if leaf.input_kept != "no" or key != before:
                 rows = 0
             else:
-                shapes.discard((rows, leaf.d_in))
-            rows, before = rows + leaf.d_out, key
-            shapes.add((rows, leaf.d_in))
+                shapes.discard((rows, d_in))
+            rows, before = rows + d_out, key
+            shapes.add((rows, d_in))
     return {rows * columns for rows, columns in shapes}

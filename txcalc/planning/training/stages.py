@@ -8,16 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry, walk
 from txcalc.model import Model
-from txcalc.parts.block import Block
-from txcalc.parts.collectives import Collective
-from txcalc.parts.linear import Linear
+from txcalc.num import product
 from txcalc.parts.model import Stack
-from txcalc.parts.part import Composite, Leaf, Part, Workload
+from txcalc.parts.part import Composite, Leaf, Workload
 from txcalc.planning import parallelism
 from txcalc.planning.training.recipe import Recipe
 
@@ -42,13 +40,13 @@ class Held(NamedTuple):
     @property
     def column(self) -> bool:
         """A linear layer whose outputs are split: all ranks of tp need its whole input."""
-        own, whole = self.entry.leaf, self.whole
-        return isinstance(own, Linear) and isinstance(whole, Linear) and own.d_in == whole.d_in
+        own, whole = self.entry.leaf.matrix, self.whole.matrix
+        return own is not None and whole is not None and own[0] == whole[0]
 
     @property
     def widened(self) -> bool:
         """A linear layer, its matrix its own or another's, of whose outputs a rank has some."""
-        return self.column and self.entry.leaf.d_out != self.whole.d_out  # type: ignore[attr-defined]
+        return self.column and self.entry.leaf.matrix != self.whole.matrix
 
     def axes(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], int | None]]:
         """Of each weight: its shape here, its whole shape, and the axis that is split."""
@@ -115,8 +113,8 @@ class Pipeline:
     @cached_property
     def sizes(self) -> list[int]:
         """Layers of each piece: as even as can be; where it does not divide, those before the last take one more."""
-        root = self._whole
-        if not isinstance(root, Stack):
+        root = _alone(self._whole)
+        if root is None:
             return []
         layers = sum(group.count for group in root.groups)
         if self.recipe.stages is not None:
@@ -128,8 +126,8 @@ class Pipeline:
     def _by_cost(self, layers: int) -> list[int]:
         """As nanotron cuts (models/base.py): a stage ends with the first block past its share of all matrices'
         elements, of which the output layer's are the last block's."""
-        linear = [entry for entry in walk(self._whole, self.model.workload()) if isinstance(entry.leaf, Linear)]
-        head = sum(e.leaf.d_in * e.leaf.d_out for e in linear if e.kind == "head")  # type: ignore[attr-defined]
+        linear = [entry for entry in walk(self._whole, self.model.workload()) if entry.leaf.matrix]
+        head = sum(product(e.leaf.matrix or ()) for e in linear if e.kind == "head")
         layer = sum(e.params for e in linear if e.kind != "head") // layers
         total, stage, sizes = layers * layer + head, 0, [0] * self._total
         for number in range(layers):
@@ -163,24 +161,25 @@ class Pipeline:
         return self.pieces[stage::pp]
 
     def _cut(self, root: Composite) -> Iterator[Composite]:
-        if self._total == 1 or not isinstance(root, Stack):
+        stack = _alone(root)
+        if self._total == 1 or stack is None:
             yield root
             return
         ends = list(accumulate(self.sizes, initial=0))
         for number, (start, end) in enumerate(pairwise(ends)):
-            yield parallelism.piece(root, range(start, end), number == 0, number == self._total - 1)
+            yield parallelism.piece(stack, range(start, end), number == 0, number == self._total - 1)
 
 
 def _held(whole: Composite, rank: Composite, work: Workload) -> Iterator[Held]:
     beside = {id(leaf) for leaf in _between(rank)}
-    leaves = [entry for entry in walk(rank, work) if not isinstance(entry.leaf, Collective)]
+    leaves = [entry for entry in walk(rank, work) if entry.leaf.role != "collective"]
     for own, all_of_it in zip(leaves, walk(whole, work), strict=True):
         yield Held(own, all_of_it.leaf, id(own.leaf) in beside, _numbers(own))
 
 
 def _joins(rank: Composite, work: Workload) -> Iterator[Held]:
     for own in walk(rank, work):
-        if isinstance(own.leaf, Collective):
+        if own.leaf.role == "collective":
             yield Held(own, own.leaf, False, _numbers(own))
 
 
@@ -191,13 +190,15 @@ def _numbers(entry: Entry) -> tuple[int, ...]:
     return tuple(number + later for number in numbered[0]) if numbered else ()
 
 
-def _between(part: Part) -> Iterator[Leaf]:
+def _alone(root: Composite) -> Stack | None:
+    """The stack that a model is, where it is one whose positions are those that are asked for."""
+    return root.stacks[0] if len(root.stacks) == 1 and root.fixed is None else None
+
+
+def _between(part: Composite) -> Iterator[Leaf]:
     """Leaves that are no part of a branch: norms and sums beside the residual stream."""
-    if isinstance(part, Leaf):
-        return
     for child in part.parts:
-        if isinstance(child.part, Leaf):
-            if isinstance(part, Block | Stack):
-                yield child.part
-        elif isinstance(child.part, Block | Stack) or isinstance(part, Stack):
-            yield from _between(child.part)
+        if child.part.parts:
+            yield from _between(cast(Composite, child.part))
+        elif part.on_stream:
+            yield from child.part.leaves()

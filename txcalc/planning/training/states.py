@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from txcalc.num import ceil_div, product
-from txcalc.parts.linear import Linear, Lookup
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Piece
 from txcalc.units import bits_of
@@ -61,14 +60,14 @@ def tensors(piece: Piece, recipe: Recipe, rank: int = 0) -> Iterator[Tensor]:
     exact = recipe.rules.name == "fsdp2"
     # torch 2.13: the gradient of a table whose rows tp splits comes out whole, on every rank, and stays so until FSDP
     # reduces it; without FSDP it is kept so, unless it is the output layer's too, whose gradient it joins.
-    tied = any(isinstance(held.entry.leaf, Linear) and held.entry.leaf.tied for held in piece.leaves)
+    tied = any(held.entry.leaf.untied is not held.entry.leaf for held in piece.leaves)
     inflated = exact and recipe.layout.fsdp == 1 and not tied
     for held in piece.leaves:
         for own, whole, axis in held.axes():
             shape = own
             if exact and axis is not None and not held.entry.routed:
                 shape = (*own[:axis], chunk(whole[axis], recipe.layout.tp, rank), *own[axis + 1 :])
-            table = inflated and axis == 0 and isinstance(held.entry.leaf, Lookup)
+            table = inflated and axis == 0 and held.entry.leaf.row is not None
             hidden = len(own) == 2 and bool(held.layers) and held.entry.kind != "norm"
             times, expert = held.entry.times, held.entry.routed
             made = Tensor(shape, times, axis, expert, hidden, held.layers, gradient=whole if table else None)

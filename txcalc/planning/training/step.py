@@ -23,8 +23,6 @@ from functools import cached_property
 from itertools import pairwise
 
 from txcalc.model import Model
-from txcalc.parts.attention import LatentCore, SoftmaxCore
-from txcalc.parts.linear import Convolution, Linear, Lookup, Patches
 from txcalc.parts.part import MatMul
 from txcalc.planning.layout import Group
 from txcalc.planning.roofline import same_input
@@ -164,7 +162,7 @@ class Pace:
         if entry.kind == "attention_core":
             forward, backward = self._core(held, kernels, flops, size, starts)
             yield "attention", forward, 0.0 if entry.gradient == "none" else backward, 0.0
-        elif isinstance(leaf, Linear | Convolution | Patches):
+        elif leaf.role == "product":
             kind = "experts" if entry.routed else "matmul"
             depth, width = (float(size) for size in leaf.matrix or (0, 0))
             narrow = self._narrows and leaf.matrix and not entry.routed
@@ -201,7 +199,7 @@ class Pace:
             more, depth = 10 * self._scores(held), float(products[0].k) if products else 0.0
             forward = kernels.scores(flops, size + more, starts, depth)
             return forward, kernels.scores(2 * flops, 2 * (size + more), 2 * starts, depth)
-        latent = isinstance(held.entry.leaf, LatentCore)
+        latent = held.entry.leaf.kernels == "latent"
         score = sum(2.0 * float(width) for width in (products[0].k, products[-1].n)) if products else 1.0
         keys = float(work.keys)
         forward = kernels.core(flops, size, starts, keys, score, latent)
@@ -216,10 +214,10 @@ class Pace:
         elements = sum(float(op.traffic.activations) for op in entry.operations) * runs
         elements += sum(float(op.traffic.cache) for op in entry.operations) * runs
         copies = float(entry.times) if entry.routed else runs
-        tables = isinstance(entry.leaf, Lookup)
+        tables = entry.leaf.row is not None
         weights = 0.0 if tables else float(entry.leaf.params) * copies
         starts = float(len(held.layers) or 1) if entry.routed else runs
-        width = bits_of(self.machine.products) / 8 if isinstance(entry.leaf, Linear) else self.element
+        width = bits_of(self.machine.products) / 8 if entry.leaf.matrix else self.element
         share = self.recipe.layout.sp if held.between else 1
         return flops, elements * self.element + weights * width, starts, share
 
@@ -258,8 +256,8 @@ class Pace:
         leaf, work = held.entry.leaf, held.entry.work
         assert work is not None
         elements = sum(op.traffic.cache for op in held.entry.operations) or 2 * work.positions * self.width
-        if isinstance(leaf, SoftmaxCore):
-            elements = work.positions * leaf.n_kv_heads * (leaf.d_qk + leaf.d_v)
+        if leaf.attended and not leaf.kernels:
+            elements = work.positions * leaf.attended.groups * (leaf.attended.d_qk + leaf.attended.d_v)
         return ring("all_gather", self.cp, float(elements) * self.element * self.recipe.layout.cp)
 
     def sends(self, piece: Piece) -> Iterator[Moved]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from txcalc.explorer import Explorer
-from txcalc.parts.model import FixedLength
 from txcalc.planning.evidence import how_known
 from txcalc.program import Condition, Program, written
 from txcalc.render.summary import summary
@@ -48,7 +47,7 @@ def data(source: str, explorer: Explorer) -> dict[str, Any]:
         ],
         "fixed": explorer.fixed,
         "fixed_length": model.fixed_length,
-        "positions": str(model.root.positions) if isinstance(model.root, FixedLength) else None,
+        "positions": str(model.root.fixed) if model.fixed_length else None,
         "latents": model.has_latents,
         "totals": list(explorer.totals.results),
         "conditions": _said(explorer.totals.conditions),

@@ -68,7 +68,7 @@ def test_every_command_has_a_help_with_an_example(command: str) -> None:
     assert [param.name for param in options if not param.help] == []
 
 
-# Examples of trace and prove are about files of the user's, that of report writes one; verify and calibrate take seconds.
+# Examples of trace and prove are about files of the user, that of report writes one; verify and calibrate are slow.
 APART = ("verify", "prove", "calibrate", "trace", "report")
 
 

@@ -1,22 +1,34 @@
-"""The README and the pages of docs/ are executed: commands print what they show, Python runs, and generated tables are
-those of the code.
+"""The README and the pages of docs/ are executed: commands print what they show, Python runs, generated tables are
+those of the code, and the site builds without a broken link.
 
-`pytest tests/test_docs.py --update-golden` writes the generated parts anew.
+`pytest tests/test_docs.py --update-golden` writes the generated parts again.
 """
 
 from __future__ import annotations
 
 import ast
+import io
+import json
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.text import Text
 from typer.testing import CliRunner
 
+from txcalc import hardware, load
 from txcalc.cli import NAMES, Commands, app
 from txcalc.render.measurements import folder, overview
 from txcalc.sources import huggingface
+from txcalc.sources.presets import names
+from txcalc.sources.spec import IDENTITY, REQUIRED, STACK, Wrong
 from txcalc.symbols import TABLE
+from txcalc.units import iec
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -54,17 +66,79 @@ def families() -> str:
     return "\n".join(rows)
 
 
-def layout() -> str:
-    """The rooms of the package, with their first line."""
-    rows = ["| room | holds |", "| --- | --- |"]
+def modules() -> str:
+    """The modules of the package, with their first line."""
+    rows = ["| module | holds |", "| --- | --- |"]
     for path in sorted((ROOT / "txcalc").iterdir()):
         if path.name.startswith("_") or not (path.suffix == ".py" or (path / "__init__.py").exists()):
             continue
         docstring = ast.get_docstring(ast.parse((path if path.is_file() else path / "__init__.py").read_text())) or ""
-        shown = path.name if path.is_file() else f"{path.name}/"
         first = re.split(r"(?<=[.:])\s", " ".join(docstring.split()))[0].rstrip(".:")
-        rows.append(f"| [`{shown}`](txcalc/{shown}) | {first} |")
+        rows.append(f"| `{path.name if path.is_file() else f'{path.name}/'}` | {first} |")
     return "\n".join(rows)
+
+
+def keys() -> str:
+    """The keys of a description, table by table, with what each may be and is when absent."""
+    sections = {"": {**IDENTITY, **STACK[""]}, **{name: fields for name, fields in STACK.items() if name}}
+    found = []
+    for section, fields in sections.items():
+        rows = [f"## {f'`[{section}]`' if section else 'Of the model'}", "", "| key | is | may be | absent |"]
+        rows.append("| --- | --- | --- | --- |")
+        for key, field in fields.items():
+            absent = "must be given" if field.default is REQUIRED else "follows" if callable(field.default) else ""
+            shown = absent or f"`{json.dumps(field.default)}`"
+            meaning = f"{field.meaning} ({field.when})" if field.when else field.meaning
+            rows.append(f"| `{key}` | {meaning} | {_accepted(field.check)} | {shown} |")
+        found.append("\n".join(rows))
+    return "\n\n".join(found)
+
+
+def _accepted(check: object) -> str:
+    """What a check accepts, in the words of the fault that it raises."""
+    try:
+        check(object())  # type: ignore[operator]
+    except Wrong as wrong:
+        return wrong.expected.replace("|", "\\|")
+    return ""
+
+
+def presets() -> str:
+    """Every preset with its counts, its source and what its authors print."""
+    rows = [
+        "| preset | parameters | active | context | source | published |",
+        "| --- | ---: | ---: | ---: | --- | --- |",
+    ]
+    for name in names():
+        model = load(name)
+        context = f"{model.context:,}" if model.context else ""
+        source, published = (model.spec[key].replace("|", "\\|") for key in ("source", "published"))
+        rows.append(f"| `{name}` | {model.params:,} | {model.active:,} | {context} | {source} | {published} |")
+    return "\n".join(rows)
+
+
+def accelerators() -> str:
+    """Every accelerator with what its file says."""
+    rows = ["| accelerator | memory | bandwidth | link | FLOP/s |", "| --- | ---: | ---: | ---: | ---: |"]
+    for name in hardware.names():
+        card = hardware.load(name)
+        rate = next(
+            (f"{card.peaks[kind] / 1e12:,.4g} T {kind}" for kind in ("bf16", "fp16", "fp32") if kind in card.peaks), ""
+        )
+        link = f"{card.link / 1e9:,.0f} GB/s" if card.link else ""
+        cells = iec(card.memory), f"{card.bandwidth / 1e9:,.0f} GB/s", link, rate
+        rows.append(f"| `{name}` {card.title} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def helps() -> str:
+    """The help of every command, at 80 columns."""
+    found = []
+    for name in NAMES:
+        printed = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"}).invoke(app, [name, "-h"]).stdout
+        text = "\n".join(line.rstrip() for line in printed.strip().splitlines())
+        found.append(f"## {name}\n\n```text\n{text}\n```")
+    return "\n\n".join(found)
 
 
 def measurements() -> str:
@@ -72,7 +146,7 @@ def measurements() -> str:
     return overview(sorted(folder().glob("*.json")))
 
 
-def console(block: re.Match[str], columns: int = 100) -> str:
+def console(block: re.Match[str], columns: int) -> str:
     """A console block with what its command prints now; of one that is refused, why."""
     argv = re.findall(r"'[^']*'|\"[^\"]*\"|\S+", block[1])
     environment = {"COLUMNS": str(columns), "NO_COLOR": "1"}
@@ -84,51 +158,70 @@ def console(block: re.Match[str], columns: int = 100) -> str:
     return f"```console\n$ txcalc {block[1]}\n{output}\n```"
 
 
+def picture() -> str:
+    """The README's first command as a terminal shows it, without fonts from a network."""
+    argv = ["show", "llama-3.1-8b", "--tokens", "2k"]
+    environment = {**os.environ, "FORCE_COLOR": "1", "COLUMNS": "80", "PYTHONPATH": str(ROOT)}
+    environment.pop("NO_COLOR", None)
+    command = [sys.executable, "-m", "txcalc", *argv]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    console = Console(record=True, width=80, file=io.StringIO())
+    console.print(Text.from_ansi("\n".join([f"$ txcalc {' '.join(argv)}", *printed.splitlines()[:31], "…"])))
+    return re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="txcalc"), flags=re.DOTALL)
+
+
 CONSOLE = re.compile(r"```console\n\$ txcalc ([^\n]*)\n.*?```", re.DOTALL)
+GENERATED = (commands, helps, symbols, keys, families, presets, accelerators, measurements, modules)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_pages_print_what_the_commands_print(page: Path, update_golden: bool) -> None:
+@pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.stem)
+def test_pages_print_what_the_commands_print(page: Path, update_golden: bool) -> None:
     text = page.read_text()
     for block in CONSOLE.finditer(text):
         pytest.importorskip(NEEDS.get(block[1].split()[0], "txcalc"))
         text = text.replace(block[0], console(block, 80))
-    if update_golden:
+    _same(page, text, update_golden)
+
+
+@pytest.mark.parametrize("made", GENERATED, ids=lambda made: made.__name__)
+def test_generated_parts_are_current(made: Callable[[], str], update_golden: bool) -> None:
+    """From its marker to the end of the page, or to where `<!-- end -->` says."""
+    marker = f"<!-- {made.__name__} -->"
+    (page,) = [page for page in (README, *PAGES) if marker in page.read_text()]
+    before, after = page.read_text().split(marker)
+    end = after.find("<!-- end -->")
+    rest = after[end:] if end >= 0 else ""
+    _same(page, f"{before}{marker}\n{made()}\n{rest}", update_golden)
+
+
+def _same(page: Path, text: str, update: bool) -> None:
+    if update:
         page.write_text(text)
     assert page.read_text() == text
-    assert CONSOLE.search(text), "a page of docs/ is made by running commands"
 
 
-def test_the_readme_prints_what_the_commands_print(update_golden: bool) -> None:
+def test_the_picture_is_current(update_golden: bool) -> None:
+    _same(ROOT / "docs" / "images" / "show.svg", picture(), update_golden)
+
+
+@pytest.mark.parametrize("page", [README, ROOT / "docs" / "library.md"], ids=lambda page: page.stem)
+def test_the_python_examples_run(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        exec(compile(code, page.name, "exec"), {})
+    assert capsys.readouterr().err == ""
+
+
+def test_the_readme_is_short_and_its_links_exist() -> None:
     text = README.read_text()
-    for block in CONSOLE.finditer(text):
-        pytest.importorskip(NEEDS.get(block[1].split()[0], "txcalc"))
-        text = text.replace(block[0], console(block))
-    _same(text, update_golden)
+    assert len(text.splitlines()) <= 200
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)|src=\"([^\"]+)\"", text):
+        assert (ROOT / (target[0] or target[1])).exists(), target
 
 
-@pytest.mark.parametrize("table", [commands, symbols, families, layout, measurements], ids=lambda table: table.__name__)
-def test_generated_tables_are_current(table, update_golden: bool) -> None:
-    marker = f"<!-- {table.__name__} -->"
-    text = README.read_text()
-    assert marker in text
-    before, after = text.split(marker)
-    rest = re.sub(r"\A\n+(\|[^\n]*\n)*", "", after)
-    _same(f"{before}{marker}\n{table()}\n\n{rest.lstrip()}", update_golden)
-
-
-def _same(text: str, update: bool) -> None:
-    if update:
-        README.write_text(text)
-    assert README.read_text() == text
-
-
-def test_the_python_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    exec(compile(code, "README.md", "exec"), {})
-    assert "attention_core" in capsys.readouterr().out
-
-
-def test_links_in_the_readme_exist() -> None:
-    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README.read_text()):
-        assert (ROOT / target).exists(), target
+def test_the_site_builds(tmp_path: Path) -> None:
+    """Every page is in its contents, and no link leads nowhere: `strict` in mkdocs.yml makes each a fault."""
+    pytest.importorskip("mkdocs")
+    command = [sys.executable, "-m", "mkdocs", "build", "-q", "-f", str(ROOT / "mkdocs.yml"), "-d", str(tmp_path)]
+    found = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    assert found.returncode == 0, found.stderr
+    assert (tmp_path / "reference" / "commands" / "index.html").exists()

@@ -188,7 +188,11 @@ for source, weights in json.loads(sys.argv[1]):
         answers.append([model.name, model.params, check, model.notes])
     except txcalc.TxcalcError as error:
         answers.append([str(error), error.exit_code])
-assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 1 << 20, "over 1 GiB"
+try:  # of this process alone: ru_maxrss has what the one that started it held
+    most = int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0])
+except (OSError, IndexError):
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+assert most < 1 << 20, "over 1 GiB"
 print(json.dumps(answers))
 """
 

@@ -20,6 +20,7 @@ from txcalc.parts.attention import (
     Chunks,
     Cross,
     DifferentialCore,
+    DynamicMask,
     Full,
     Gate,
     IndexCore,
@@ -56,6 +57,7 @@ from txcalc.parts.linear import (
     Norm,
     Patches,
     Scale,
+    Shift,
     Sum,
     Unused,
     Vector,
@@ -66,6 +68,8 @@ from txcalc.parts.linear_attention import (
     DeltaNet,
     DeltaRule,
     LinearAttention,
+    MatrixMemory,
+    MatrixScan,
     TimeMix,
     TokenShift,
     WeightedSum,
@@ -83,6 +87,8 @@ from txcalc.parts.model import (
 )
 from txcalc.parts.part import Workload
 from txcalc.parts.recurrent import GatedRecurrence, Griffin, HeadScan, Mamba, Mamba2, SelectiveScan
+from txcalc.parts.routed import Choice, RoutedAttention
+from txcalc.parts.shared import SharedBlock
 
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "sigmoid", "tanh")
 
@@ -123,6 +129,7 @@ norms = st.builds(
     apart=flags,
     weighted=flags,
     offset=flags,
+    borrowed=flags,
 )
 rotaries = st.builds(Rotary, heads=sizes, dims=sizes, theta=st.just(10_000), width=sizes, interleaved=flags)
 lookups = st.builds(Lookup, rows=sizes, width=sizes, added=flags, tied=flags)
@@ -167,7 +174,7 @@ disentangled_cores = st.builds(
     DisentangledCore, n_heads=sizes, d_head=sizes, reach=sizes, distance=sizes, clipped=flags, c2p=flags, p2c=flags
 )
 
-layer_scales = st.builds(LayerScale, width=sizes)
+layer_scales = st.builds(LayerScale, width=sizes, keeps=flags)
 
 axes = st.builds(Axis, st.just("tp"), st.integers(2, 9))
 rings = {"width": st.integers(1, 40), "axis": axes}
@@ -221,6 +228,9 @@ LEAVES: dict[type, st.SearchStrategy[Any]] = {
     Rotary: rotaries,
     Scale: scales,
     SelectiveScan: st.builds(SelectiveScan, channels=sizes, states=sizes),
+    DynamicMask: st.builds(DynamicMask, n_kv_heads=sizes),
+    MatrixScan: st.builds(MatrixScan, n_heads=sizes, d_key=sizes, d_value=sizes),
+    Shift: st.builds(Shift, width=sizes),
     SpanCore: st.builds(SpanCore, n_heads=sizes, d_head=sizes, taps=sizes),
     SpanProduct: st.builds(SpanProduct, width=sizes),
     Transform: st.builds(Transform, width=sizes),
@@ -255,6 +265,7 @@ attentions = st.builds(
     inner_norm=maybe(norms),
     value_scale=st.sampled_from([None, 0.5]),
     d_memory=maybe(sizes),
+    mask=maybe(st.builds(DynamicMask, n_kv_heads=sizes)),
 )
 indexers = st.builds(
     Indexer, d_model=sizes, q_rank=sizes, n_heads=sizes, width=sizes, key_norm=norms, rotary=rotaries, core=index_cores
@@ -288,6 +299,32 @@ disentangled_attentions = st.builds(
 )
 time_convolutions = st.builds(TimeConvolution, d_model=sizes, taps=sizes, activation=activations)
 short_convolutions = st.builds(ShortConvolution, d_model=sizes, taps=sizes, bias=flags)
+matrix_memories = st.builds(
+    MatrixMemory, d_model=sizes, n_heads=sizes, d_key=sizes, d_value=sizes, bias=flags, norm_eps=st.just(1e-6)
+)
+routed_attentions = st.builds(
+    RoutedAttention,
+    d_model=sizes,
+    n_experts=sizes,
+    top_k=sizes,
+    n_kv_heads=sizes,
+    d_head=sizes,
+    rotary=maybe(rotaries),
+    core=cores,
+    bias=maybe(st.builds(Shift, width=sizes)),
+)
+shared_blocks = st.builds(
+    SharedBlock,
+    d_model=sizes,
+    norm=norms,
+    rotary=maybe(rotaries),
+    core=cores,
+    feed_forward_norm=norms,
+    feed_forward=feed_forwards,
+    lender=st.sampled_from([None, "a"]),
+    rank=maybe(sizes),
+    adapted=flags,
+)
 fouriers = st.builds(Fourier, d_model=sizes)
 span_attentions = st.builds(
     SpanAttention,
@@ -311,6 +348,7 @@ experts = st.builds(
     scales=maybe(scales),
     norm=maybe(norms),
     correction=maybe(st.builds(Vector, width=sizes)),
+    bias=maybe(st.builds(Shift, width=sizes)),
 )
 mambas = st.builds(
     Mamba,
@@ -381,6 +419,8 @@ branches = st.builds(
     | time_mixes
     | short_convolutions
     | fouriers
+    | matrix_memories
+    | routed_attentions
     | span_attentions
     | time_convolutions,
     st.sampled_from(["attention", "recurrent", None]),
@@ -405,7 +445,7 @@ joints = {"joint": st.just(("mixer", "channel")), "joint_norm": maybe(norms), "s
 laurels = st.builds(Laurel, d_model=sizes, rank=sizes, norm=norms)
 streams = st.builds(Streams, width=sizes, number=sizes, active=st.integers(0, 3), norm=norms)
 stream_ends = st.builds(StreamEnds, width=sizes, number=st.integers(2, 5), first=flags)
-beside = {**joints, "laurel": maybe(laurels), "streams": maybe(streams)}
+beside = {**joints, "shared": maybe(shared_blocks), "laurel": maybe(laurels), "streams": maybe(streams)}
 blocks = st.builds(
     Block,
     d_model=sizes,
@@ -481,6 +521,10 @@ COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
     Experts: experts,
     FeedForward: feed_forwards,
     Fourier: fouriers,
+    Choice: st.builds(Choice, n_experts=sizes, top_k=sizes, expert=linears),
+    MatrixMemory: matrix_memories,
+    RoutedAttention: routed_attentions,
+    SharedBlock: shared_blocks,
     SpanAttention: span_attentions,
     FixedLength: st.builds(FixedLength, stack=stacks, positions=st.integers(2, 40)),
     Griffin: griffins,

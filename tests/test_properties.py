@@ -15,7 +15,7 @@ from txcalc.ledger import QUANTITIES, Ledger, walk
 from txcalc.model import Model
 from txcalc.parts.attention import RelativeBias
 from txcalc.parts.feedforward import Experts, FeedForward
-from txcalc.parts.linear import Linear, Lookup, Unused, Vector
+from txcalc.parts.linear import Linear, Lookup, Norm, Unused, Vector
 from txcalc.parts.model import LayerGroup, Stack
 from txcalc.parts.part import Workload
 from txcalc.sources import build
@@ -237,6 +237,8 @@ def test_every_weight_is_read_once(kind: type, data: st.DataObject) -> None:
     leaf, work = data.draw(LEAVES[kind]), data.draw(workloads)
     (entry,) = walk(leaf, work).entries
     shared = leaf.d_in * leaf.d_out if isinstance(leaf, Linear) and (leaf.tied or leaf.borrowed) else 0
+    if isinstance(leaf, Norm) and leaf.borrowed:
+        shared = sum(weight.size for weight in leaf.own)
     shared += leaf.d_out if isinstance(leaf, Linear) and leaf.borrowed and leaf.bias else 0
     assert entry.traffic.weights == entry.params + shared
 

@@ -20,6 +20,7 @@ from txcalc.parts.attention import (
     Causal,
     Cross,
     DifferentialCore,
+    DynamicMask,
     Full,
     Gate,
     IndexCore,
@@ -56,6 +57,7 @@ from txcalc.parts.linear import (
     Norm,
     Patches,
     Scale,
+    Shift,
     Sum,
     Unused,
     Vector,
@@ -66,6 +68,8 @@ from txcalc.parts.linear_attention import (
     DeltaNet,
     DeltaRule,
     LinearAttention,
+    MatrixMemory,
+    MatrixScan,
     TimeMix,
     TokenShift,
     WeightedSum,
@@ -83,6 +87,8 @@ from txcalc.parts.model import (
 )
 from txcalc.parts.part import COST, Cache, Leaf, MatMul, Workload
 from txcalc.parts.recurrent import GatedRecurrence, Griffin, HeadScan, Mamba, Mamba2, SelectiveScan
+from txcalc.parts.routed import Choice, RoutedAttention
+from txcalc.parts.shared import SharedBlock
 
 # 2 sequences of 3 new tokens after 5 cached ones: 6 rows, 8 keys, 3·5 + 1 + 2 + 3 = 21 visible pairs; 14 source rows.
 WORK = Workload(2, 3, 5, 7)
@@ -1083,6 +1089,93 @@ ROWS = {
         traffic=(286 + 11, 286 + 26 * 22, 0),
     ),
     "product": row(Product(width=11, kept=5), flops_other=66, traffic=(0, 6 * 33, 0), saved=30),
+    "shift": row(Shift(width=11), params=11, flops_other=66, traffic=(11, 132, 0)),
+    "mask of values": row(  # 2 heads; 16 keys where its stack has it, here at 6 rows
+        DynamicMask(n_kv_heads=2), params=2, flops_other=12 * 4, traffic=(2, 3 * 24, 0), saved=36
+    ),
+    "matrix memory": row(  # 3 heads, keys of 5 and values of 7: 105 + 15 + 3 of state
+        MatrixScan(n_heads=3, d_key=5, d_value=7),
+        flops_other=6 * (105 * 5 + 15 * 7 + 21 + 66),
+        traffic=(0, 6 * (30 + 42 + 6), 2 * 2 * 123),
+        saved=6 * (3 * (10 + 7 + 2) + 123),
+        cache=(0, 123, 123),
+    ),
+    "mLSTM": row(  # the same between projections
+        MatrixMemory(d_model=11, n_heads=3, d_key=5, d_value=7, bias=False, norm_eps=0),
+        params=2 * 165 + 2 * 231 + 2 * 33 + 6 + 21 + 231,
+        flops=2 * 6 * (330 + 462 + 66 + 231),
+        flops_other=6 * (6 + 105 * 5 + 15 * 7 + 21 + 66 + 21 * 6 + 21 * 4),
+        traffic=(330 + 462 + 66 + 6 + 21 + 231, 6 * (2 * 26 + 2 * 32 + 2 * 14 + 78 + 42 + 5 * 21 + 32), 2 * 2 * 123),
+        saved=6 * (11 + 3 * 19 + 123 + 21 + 2 * 21 + 21),
+        cache=(0, 123, 123),
+    ),
+    "choice among linear layers": row(  # 2 of 5
+        Choice(n_experts=5, top_k=2, expert=Linear(d_in=11, d_out=7, bias=False)),
+        params=385,
+        active=154,
+        flops=2 * 6 * 154,
+        traffic=(385, 6 * 36, 0),
+        saved=6 * 22,
+    ),
+    "attention of experts": row(  # 2 of 5, on 3 key/value heads of 7: 6 heads
+        RoutedAttention(
+            d_model=11,
+            n_experts=5,
+            top_k=2,
+            n_kv_heads=3,
+            d_head=7,
+            rotary=None,
+            core=AttentionCore(n_heads=6, n_kv_heads=3, d_qk=7, d_v=7, span=Causal()),
+            bias=Shift(width=11),
+        ),
+        params=55 + 10 * 231 + 2 * 231 + 11,
+        active=55 + 4 * 231 + 2 * 231 + 11,
+        flops=2 * 6 * (55 + 6 * 231) + 2 * 36 * 8 * 14,
+        flops_masked=2 * 6 * (55 + 6 * 231) + 2 * 12 * 21 * 14,
+        flops_other=36 * 8 * 5 + 66,
+        traffic=(55 + 10 * 231 + 462 + 11, 6 * (16 + 6 * 32 + 84 + 22), 2 * 8 * 42),
+        saved=6 * (11 + 22) + 36 * 7 + 2 * 8 * 42 + 2 * 36 * 7,
+        cache=(42, 0, 8 * 42),
+    ),
+    "block that layers share": row(  # 3 heads of 5 on the stream and the first input, 11 each; 7 inside
+        SharedBlock(
+            d_model=11,
+            norm=Norm(width=22, form="rms", bias=False, eps=0),
+            rotary=None,
+            core=AttentionCore(n_heads=3, n_kv_heads=3, d_qk=5, d_v=5, span=Full()),
+            feed_forward_norm=RMS,
+            feed_forward=FeedForward(d_model=11, d_ff=7, gated=True, activation="relu", bias=False),
+            rank=2,
+            adapted=True,
+        ),
+        PROMPT,
+        params=22 + 3 * 330 + 3 * 2 * 37 + 165 + 11 + 231 + 2 * 25 + 121,
+        flops=2 * 6 * (990 + 222 + 165 + 231 + 50 + 121) + 2 * 6 * 3 * 10 * 3,
+        flops_other=6 * (88 + 45 + 44 + 14 + 14) + 6 * 9 * 5,
+        traffic=(
+            22 + 990 + 222 + 165 + 11 + 231 + 50 + 121,
+            6 * (44 + 3 * 37 + 3 * (24 + 17 + 45) + 60 + 26 + 22 + 3 * 18 + 14 + 21 + 13 + 16 + 42 + 22),
+            0,
+        ),
+        saved=6 * (22 + 22 + 3 * 2 + 45 + 15 + 11 + 11 + 3 * 7 + 2 + 11),
+    ),
+    "block that layers share, its weights another's": row(
+        SharedBlock(
+            d_model=11,
+            norm=Norm(width=22, form="rms", bias=False, eps=0, borrowed=True),
+            rotary=None,
+            core=AttentionCore(n_heads=3, n_kv_heads=3, d_qk=5, d_v=5, span=Full()),
+            feed_forward_norm=Norm(width=11, form="rms", bias=False, eps=0, borrowed=True),
+            feed_forward=FeedForward(d_model=11, d_ff=7, gated=True, activation="relu", bias=False, borrowed=True),
+            lender="a",
+        ),
+        PROMPT,
+        params=121,
+        flops=2 * 6 * (990 + 165 + 231 + 121) + 2 * 6 * 3 * 10 * 3,
+        flops_other=6 * (88 + 44 + 14) + 6 * 9 * 5,
+        traffic=(22 + 990 + 165 + 11 + 231 + 121, 6 * (44 + 3 * 37 + 60 + 26 + 22 + 3 * 18 + 14 + 21 + 22), 0),
+        saved=6 * (22 + 22 + 45 + 15 + 11 + 11 + 3 * 7 + 11),
+    ),
     "transform": row(Transform(width=11), traffic=(0, 132, 0)),
     "fourier": row(Fourier(d_model=11), traffic=(0, 132, 0)),
     "product for a span": row(SpanProduct(width=11), flops_other=66, traffic=(0, 6 * 33, 0), saved=66),

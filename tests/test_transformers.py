@@ -246,6 +246,88 @@ ALBERT: dict[str, Rule] = {
     r"predictions\.dense\.(\w+)": r"head.transform.\1",
     r"predictions\.LayerNorm\.(\w+)": r"head.norm.\1",
 }
+
+
+def expert_heads(layer: str, side: str, tensor: Tensor) -> Copied:
+    """JetMoE's experts of attention."""
+    name = "q" if side == "in" else "o"
+    return {f"layers.{layer}.attention.{name}.routed.{e}.weight": expert for e, expert in enumerate(tensor)}
+
+
+AT_XLSTM = r"backbone\.blocks\.(\d+)\."
+XLSTM: dict[str, Rule] = {
+    r"backbone\.embeddings\.weight": "embedding.tokens.weight",
+    r"backbone\.out_norm\.weight": "final_norm.weight",
+    r"lm_head\.weight": "head.projection.weight",
+    AT_XLSTM + r"norm_mlstm\.weight": r"layers.\1.matrix_memory_norm.weight",
+    AT_XLSTM + r"norm_ffn\.weight": r"layers.\1.feed_forward_norm.weight",
+    AT_XLSTM + r"ffn\.proj_up_gate\.weight": r"layers.\1.feed_forward.gate.weight",
+    AT_XLSTM + r"ffn\.proj_(up|down)\.weight": r"layers.\1.feed_forward.\2.weight",
+    AT_XLSTM + r"mlstm_layer\.([qkv]|out_proj)\.weight": r"layers.\1.matrix_memory.\2.weight",
+    AT_XLSTM + r"mlstm_layer\.ogate_preact\.weight": r"layers.\1.matrix_memory.gate_proj.weight",
+    AT_XLSTM + r"mlstm_layer\.igate_preact\.(\w+)": r"layers.\1.matrix_memory.input_gate.\2",
+    AT_XLSTM + r"mlstm_layer\.fgate_preact\.(\w+)": r"layers.\1.matrix_memory.forget_gate.\2",
+    AT_XLSTM + r"mlstm_layer\.multihead_norm\.weight": lambda layer, tensor: {
+        f"layers.{layer}.matrix_memory.norm.weight": tensor.unflatten(0, (4, -1))
+    },
+}
+AT_ZAMBA = r"model\.layers\.(\d+)\.(?:mamba_decoder\.)?"
+
+
+def heads_of_channels(name: str) -> Rule:
+    """Heads apart, of Mamba's channels."""
+    return lambda *groups, tensor: {name.format(*groups): tensor.flatten(0, 1)}
+
+
+def channels_and_gates(layer: str, tensor: Tensor) -> Copied:
+    """A channel and its gate in turn."""
+    rows = tensor.unflatten(0, (-1, 2))
+    return {f"layers.{layer}.mamba.in_proj.weight": rows.transpose(0, 1).flatten(0, 1)}
+
+
+ZAMBA: dict[str, Rule] = {
+    r"model\.embed_tokens\.weight": "embedding.tokens.weight",
+    r"model\.final_layernorm\.weight": "final_norm.weight",
+    AT_ZAMBA + r"input_layernorm\.weight": r"layers.\1.mamba_norm.weight",
+    AT_ZAMBA + r"mamba\.x_proj_weight": heads_of_channels("layers.{0}.mamba.x_proj.weight"),
+    AT_ZAMBA + r"mamba\.dt_proj_weight": heads_of_channels("layers.{0}.mamba.dt_proj.weight"),
+    AT_ZAMBA + r"mamba\.dt_proj_bias": heads_of_channels("layers.{0}.mamba.dt_proj.bias"),
+    AT_ZAMBA + r"mamba\.(A_log|D)": heads_of_channels("layers.{0}.mamba.scan.{1}"),
+    AT_ZAMBA + r"mamba\.conv1d\.(\w+)": r"layers.\1.mamba.conv.\2",
+    AT_ZAMBA + r"mamba\.out_proj\.weight": r"layers.\1.mamba.out_proj.weight",
+    AT_ZAMBA + r"mamba\.in_proj\.weight": channels_and_gates,
+    r"model\.layers\.(\d+)\.linear\.weight": r"layers.\1.shared.out.weight",
+    r"model\.layers\.(\d+)\.shared_transf\w*\.self_attn\.([qkvo])_proj\.weight": r"layers.\1.shared.\2.weight",
+    r"model\.layers\.(\d+)\.shared_transf\w*\.input_layernorm\.weight": r"layers.\1.shared.norm.weight",
+    r"model\.layers\.(\d+)\.shared_transf\w*\.pre_ff_layernorm\.weight": (r"layers.\1.shared.feed_forward_norm.weight"),
+    r"model\.layers\.(\d+)\.shared_transf\w*\.feed_forward\.(gate|up|down)_proj\.weight": (
+        r"layers.\1.shared.feed_forward.\2.weight"
+    ),
+}
+AT_ZAMBA2 = r"model\.layers\.(\d+)\.shared_transformer\."
+USES = (0, 1, 3)  # the layers that read a shared block, in the order of their adapters
+
+
+def adapters(layer: str, name: str, use: str, step: str, tensor: Tensor) -> Copied:
+    """A layer's own, kept with the block that it shares."""
+    ours = {"linear_q": "q", "linear_k": "k", "linear_v": "v", "gate_up_proj": "gate_up"}[name]
+    return {f"layers.{USES[int(use)]}.shared.{ours}_{('down', 'up')[int(step)]}.weight": tensor}
+
+
+ZAMBA2: dict[str, Rule] = {
+    **ZAMBA,
+    AT_ZAMBA + r"input_layernorm\.weight": r"layers.\1.mamba2_norm.weight",
+    AT_ZAMBA + r"mamba\.(A_log|D|dt_bias)": r"layers.\1.mamba2.scan.\2",
+    AT_ZAMBA + r"mamba\.conv1d\.(\w+)": r"layers.\1.mamba2.conv.\2",
+    AT_ZAMBA + r"mamba\.((?:in|out)_proj|norm)\.(\w+)": r"layers.\1.mamba2.\2.\3",
+    AT_ZAMBA2 + r"self_attn\.(\w+)_adapter_list\.(\d+)\.(\d)\.weight": adapters,
+    AT_ZAMBA2 + r"feed_forward\.(\w+)_adapter_list\.(\d+)\.(\d)\.weight": adapters,
+    AT_ZAMBA2 + r"feed_forward\.gate_up_proj\.(\w+)": lambda layer, suffix, tensor: {
+        f"layers.{layer}.shared.feed_forward.{name}.{suffix}": half
+        for name, half in zip(("gate", "up"), tensor.chunk(2), strict=True)
+    },
+    AT_ZAMBA2 + r"feed_forward\.down_proj\.(\w+)": r"layers.\1.shared.feed_forward.down.\2",
+}
 AT_SQUEEZED = r"transformer\.encoder\.layers\.(\d+)\."
 SQUEEZED: dict[str, Rule] = {
     **{pattern.replace("bert", "transformer", 1): name for pattern, name in BERT.items()},
@@ -1075,6 +1157,110 @@ CASES = [
             **{pattern.removeprefix(r"bert\."): name for pattern, name in BERT.items()},
             r"pooler\.dense\.(\w+)": r"pooler.transform.\1",
         },
+    ),
+    Case(
+        "doge",
+        "DogeForCausalLM",
+        "DogeConfig",
+        {**SMALL, "keep_window_size": 5},
+        TINY["doge"],
+        {
+            **LLAMA,
+            r"model\.layers\.(\d+)\.input_residual": r"layers.\1.attention_residual.weight",
+            r"model\.layers\.(\d+)\.post_attention_residual": r"layers.\1.feed_forward_residual.weight",
+            r"model\.layers\.(\d+)\.self_attn\.A": r"layers.\1.attention.mask.rate",
+            r"model\.layers\.(\d+)\.self_attn\.dt_proj\.weight": r"layers.\1.attention.mask_proj.weight",
+        },
+    ),
+    Case(
+        "jetmoe",
+        "JetMoeForCausalLM",
+        "JetMoeConfig",
+        {
+            **{key: value for key, value in SMALL.items() if key != "num_attention_heads"},
+            "kv_channels": 8,
+            "intermediate_size": 16,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 3,
+            "tie_word_embeddings": True,
+        },
+        TINY["jetmoe"],
+        {
+            **LLAMA,
+            r"model\.layers\.(\d+)\.post_attention_layernorm\.weight": r"layers.\1.experts_norm.weight",
+            r"model\.layers\.(\d+)\.mlp\.bias": r"layers.\1.experts.bias.weight",
+            r"model\.layers\.(\d+)\.mlp\.router\.layer\.weight": r"layers.\1.experts.router.weight",
+            r"model\.layers\.(\d+)\.mlp\.input_linear\.weight": expert_pairs,
+            r"model\.layers\.(\d+)\.mlp\.output_linear\.weight": expert_downs,
+            r"model\.layers\.(\d+)\.self_attention\.experts\.bias": r"layers.\1.attention.bias.weight",
+            r"model\.layers\.(\d+)\.self_attention\.experts\.router\.layer\.weight": (
+                r"layers.\1.attention.router.weight"
+            ),
+            r"model\.layers\.(\d+)\.self_attention\.experts\.(in|out)put_linear\.weight": expert_heads,
+            r"model\.layers\.(\d+)\.self_attention\.kv_proj\.weight": parts(
+                "layers.{0}.attention.k.weight", "layers.{0}.attention.v.weight"
+            ),
+        },
+    ),
+    Case(
+        "xlstm",
+        "xLSTMForCausalLM",
+        "xLSTMConfig",
+        {
+            "vocab_size": V,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "num_heads": 4,
+            "ffn_proj_factor": 1.5,
+            "ffn_round_up_to_multiple_of": 1,
+            "use_cache": False,
+            "autocast_kernel_dtype": "float32",
+        },
+        TINY["xlstm"],
+        XLSTM,
+    ),
+    Case(
+        "zamba",
+        "ZambaForCausalLM",
+        "ZambaConfig",
+        {
+            **SMALL,
+            "num_hidden_layers": 5,
+            "mamba_d_state": 4,
+            "n_mamba_heads": 2,
+            "mamba_dt_rank": 2,
+            "layers_block_type": ["linear_attention", "hybrid", "hybrid", "linear_attention", "hybrid"],
+            "hidden_act": "gelu",
+            "rms_norm_eps": 1e-5,
+            "tie_word_embeddings": True,
+        },
+        TINY["zamba"],
+        ZAMBA,
+    ),
+    Case(
+        "zamba2",
+        "Zamba2ForCausalLM",
+        "Zamba2Config",
+        {
+            **SMALL,
+            "num_key_value_heads": 4,
+            "num_hidden_layers": 4,
+            "mamba_d_state": 8,
+            "n_mamba_heads": 4,
+            "mamba_ngroups": 2,
+            "num_mem_blocks": 2,
+            "adapter_rank": 6,
+            "use_shared_attention_adapter": True,
+            "use_mem_rope": True,
+            "add_bias_linear": True,
+            "chunk_size": 4,
+            "rms_norm_eps": 1e-5,
+            "hidden_act": "gelu",
+            "layers_block_type": ["hybrid", "hybrid", "linear_attention", "hybrid"],
+            "tie_word_embeddings": True,
+        },
+        TINY["zamba2"],
+        ZAMBA2,
     ),
     Case(
         "squeezebert",
@@ -1957,6 +2143,10 @@ def test_the_same_logits_as_transformers(case: Case) -> None:
 
 
 GENERATES = [
+    "jetmoe",
+    "xlstm",
+    "zamba",
+    "zamba2",
     "diffllama",
     "apertus",
     "axk1",

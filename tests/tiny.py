@@ -48,6 +48,15 @@ LIKE_BERT: dict[str, Any] = {
     "embedding": {"types": 2, "norm": True},
     "head": {"form": "masked-lm", "tied": True},
 }
+ZAMBA: dict[str, Any] = {
+    "n_heads": 4,
+    "n_kv_heads": 2,
+    "d_head": 16,
+    "scale": 8**-0.5,
+    "d_ff": 48,
+    "activation": "gelu",
+}
+ZAMBA2: dict[str, Any] = {**ZAMBA, "n_kv_heads": 4, "bias": True, "rank": 6, "adapted": True}
 HALF_BERT = {key: value for key, value in LIKE_BERT.items() if key != "kind"}
 WIDE: dict[str, Any] = {
     "attention": {"d_head": 16},
@@ -474,6 +483,55 @@ TINY: dict[str, dict[str, Any]] = {
         **LIKE_BERT,
         "attention": {"n_heads": 2, "d_head": 8, "bias": True, "span_taps": 5},
         "feed_forward": {"d_ff": 48, "activation": "gelu", "bias": True, "groups": [2, 2]},
+    },
+    "doge": {
+        **LIKE_LLAMA,
+        "attention": {"n_heads": 4, "n_kv_heads": 2, "qk_norm": "head", "keep": 5},
+        "norm": {"residual_scale": True},
+    },
+    "jetmoe": {
+        **SPARSE,
+        "attention": {"n_heads": 6, "n_kv_heads": 2, "d_head": 8, "experts": 4, "sum_bias": True},
+        "experts": {"n_experts": 4, "top_k": 3, "d_ff": 16, "scoring": "softmax_after", "sum_bias": True},
+        "head": {"tied": True},
+    },
+    "xlstm": {
+        "d_model": 32,
+        "n_layers": 2,
+        "vocab_size": V,
+        "matrix_memory": {"n_heads": 4, "d_key": 4, "d_value": 8, "cap": 15.0},
+        "feed_forward": {"d_ff": 48, "gated": True},
+        "head": {"softcap": 30.0},
+    },
+    "zamba": {
+        "d_model": 32,
+        "n_layers": 5,
+        "vocab_size": V,
+        "pattern": ["linear", "first", "again", "linear", "again"],
+        "mamba": {"d_state": 4, "n_heads": 2},
+        "norm": {"eps": 1e-5},
+        "positions": {"form": "none"},
+        "head": {"tied": True},
+        "layer": {
+            "linear": {"parts": ["mamba"]},
+            "first": {"parts": ["shared", "mamba"], "shared": ZAMBA},
+            "again": {"parts": ["shared", "mamba"], "shared": {**ZAMBA, "from": "first"}},
+        },
+    },
+    "zamba2": {
+        "d_model": 32,
+        "n_layers": 4,
+        "vocab_size": V,
+        "pattern": ["first", "second", "linear", "again"],
+        "mamba2": {"d_head": 16, "n_heads": 4, "n_groups": 2, "d_state": 8, "bias": True},
+        "norm": {"eps": 1e-5},
+        "head": {"tied": True},
+        "layer": {
+            "linear": {"parts": ["mamba2"]},
+            "first": {"parts": ["shared", "mamba2"], "shared": ZAMBA2},
+            "second": {"parts": ["shared", "mamba2"], "shared": ZAMBA2},
+            "again": {"parts": ["shared", "mamba2"], "shared": {**ZAMBA2, "from": "first"}},
+        },
     },
     "moshi": {**LIKE_LLAMA, "embedding": {"extra": 1}, "norm": {"eps": 1e-8}},
     "deberta": {

@@ -96,6 +96,8 @@ class Entry:
     @property
     def gradient(self) -> Gradient:
         """What the model's loss gives one of: "none" where that holds of anything that it stands in."""
+        if not self.steps:
+            return "both"
         return "none" if any(step.gradient == "none" for step in self.steps) else self.steps[-1].gradient
 
     def __repr__(self) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = 10**12
 # Parts that keep a state, not a past.
-MIXERS = ("mamba", "mamba2", "delta", "rg_lru", "linear_attention", "time_mix", "short_convolution")
+MIXERS = ("mamba", "mamba2", "delta", "rg_lru", "linear_attention", "matrix_memory", "time_mix", "short_convolution")
 
 # Of a description, what says where it comes from, and not what it is.
 PROVENANCE = {"name", "family", "source", "params", "active", "published", "model_type", "released", "variants"}

@@ -427,6 +427,40 @@ class Gate(Leaf):
 
 @final
 @frozen
+class DynamicMask(Leaf):
+    """exp(A·softplus(d)): how much each key of a head is wanted whoever asks, added to the scores, by which the keys
+    are chosen that queries keep. d is what a projection makes of the values of all heads.
+
+    Shapes   d and y (B, S, h_kv), A (h_kv,)
+    Unit     FLOPs under other: 2 for the softplus, 1 for the product, 1 for exp, of every key and head
+    Kept     d, the softplus, the result
+    Source   Doge (arXiv 2412.11834): dynamic mask attention
+    """
+
+    kind = "attention"
+    n_kv_heads: Any
+
+    def weights(self) -> tuple[Weight, ...]:
+        return (Weight("rate", (self.n_kv_heads,)),)
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        elements = work.positions * self.n_kv_heads
+        return (
+            elementwise("softplus", elements, "softplus", elements, elements, self.n_kv_heads),
+            *(elementwise(name, elements, "add", elements, elements) for name in ("product", "exponential")),
+        )
+
+    def saved(self, work: Workload) -> Any:
+        return 3 * work.positions * self.n_kv_heads
+
+
+def on_keys(work: Workload) -> Workload:
+    """At every position attended to, the cached ones again."""
+    return work._replace(tokens=work.keys)
+
+
+@final
+@frozen
 class RelativeBias(Leaf):
     """T5's table of biases by distance, one scalar a bucket and head, which layers share or (UMT5) do not.
 
@@ -487,6 +521,8 @@ class Attention(Composite):
     # A table of biases by distance of this layer's own.
     relative_bias: RelativeBias | None = None
     value_scale: Any = None
+    # A mask that the values make, whose projection has a bias where theirs has.
+    mask: DynamicMask | None = None
     # Width of what cross-attention reads, where it is not this stack's.
     d_memory: Any = None
     # Groups in which q, k, v and o are cut (SqueezeBERT, arXiv 2006.11316).
@@ -532,6 +568,10 @@ class Attention(Composite):
             yield Child("position", self.position, gradient="weights")
         if self.relative_bias:
             yield Child("relative_bias", self.relative_bias)
+        if self.mask:
+            part = Linear(d_in=values, d_out=self.n_kv_heads, bias="v" in self.biases, keeps="no")
+            yield Child("mask_proj", part, on=on_keys)
+            yield Child("mask", self.mask, on=on_keys)
         yield Child("core", self.core)
         if self.gate:
             yield Child("gate", self.gate)
@@ -554,6 +594,8 @@ class Attention(Composite):
 
     def shard(self, ways: Ways) -> Attention:
         """Its query heads, and its key/value heads or one that other ranks have too; norms over all heads are whole."""
+        if self.mask:
+            ways.whole("mask that the values of all heads make")
         if self.groups:
             ways.whole("attention whose projections are in groups")
         heads, groups = ways.split("n_heads", self.n_heads), ways.groups("n_kv_heads", self.n_kv_heads)

@@ -14,6 +14,7 @@ from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, LayerScale, Linear, Norm, Sum
 from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Workload, elementwise
 from txcalc.parts.sharding import Ways
+from txcalc.parts.shared import SharedBlock
 
 
 class Branch(NamedTuple):
@@ -21,6 +22,7 @@ class Branch(NamedTuple):
 
     `kind` is what its leaves count as. `beside`: it reads what the block reads, not what the branches before it made.
     `abreast`: it reads what the branch before it reads, through that one's norm (Falcon-H1, arXiv 2507.22448).
+    `stream` scales x as the branch's result is added to it (Doge, arXiv 2412.11834).
     Of one rank's share `gather` brings the positions that it reads together, and `join` adds the ranks' results up.
     """
 
@@ -34,6 +36,7 @@ class Branch(NamedTuple):
     abreast: bool = False
     gather: Collective | None = None
     join: Collective | None = None
+    stream: LayerScale | None = None
 
 
 @final
@@ -129,6 +132,8 @@ class Block(Composite):
     laurel: Laurel | None = None
     streams: Streams | None = None
     adapters: Adapters | None = None
+    # What the first branch reads beside the stream.
+    shared: SharedBlock | None = None
     on_stream = True
 
     def alive(self) -> Any:
@@ -139,6 +144,9 @@ class Block(Composite):
         yield from self._all() if self.adapters is None else freeze(self._all(), self.adapters)[0]
 
     def _all(self) -> Iterator[Child]:
+        if self.shared:
+            yield Child("shared", self.shared, kind="other")
+            yield Child("shared_sum", Sum(width=self.d_model, sums=1), kind="other")
         if self.streams:
             yield Child("streams", self.streams, kind="other")
         if self.laurel:
@@ -155,6 +163,8 @@ class Block(Composite):
                 yield Child(f"{branch.name}_join", branch.join)
             if branch.scale:
                 yield Child(f"{branch.name}_scale", branch.scale)
+            if branch.stream:
+                yield Child(f"{branch.name}_residual", branch.stream)
             if branch.post:
                 suffix = "norm" if self.norm_after_sum else "post_norm"
                 yield Child(f"{branch.name}_{suffix}", branch.post)
@@ -166,9 +176,11 @@ class Block(Composite):
 
     @property
     def cuttable(self) -> bool:
-        """Not where a branch reads another layer's keys and values."""
-        return all(branch.part.cuttable for branch in self.branches)
+        """Not where a branch reads another layer's keys and values, or layers share weights."""
+        return self.shared is None and all(branch.part.cuttable for branch in self.branches)
 
     def shard(self, ways: Ways) -> Block:
         """The shares of its branches; norms, sums and what is beside the branches are whole."""
+        if self.shared:
+            ways.whole("block that layers share")
         return replace(self, branches=ways.branches(self.branches, self.d_model, self.parallel))

@@ -99,6 +99,9 @@ class Fourier(Composite):
 
     d_model: Any
 
+    def describe(self) -> str:
+        return "Fourier transforms"
+
     def children(self) -> Iterator[Child]:
         yield Child("transform", Transform(width=self.d_model))
 
@@ -158,6 +161,9 @@ class SpanCore(Leaf):
     n_heads: Any
     d_head: Any
     taps: Any
+
+    def describe(self) -> str:
+        return f"convolutions of {self.n_heads} heads over {self.taps}, made by each position"
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         heads = work.positions * self.n_heads

@@ -9,7 +9,7 @@ from typing import Any, final
 from txcalc.num import maximum
 from txcalc.parts.collectives import AllReduce, Collective
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import SAVES_RESULT, Activation, Linear, Norm, Scale, Vector, linear
+from txcalc.parts.linear import SAVES_RESULT, Activation, Linear, Norm, Scale, Shift, Vector, linear
 from txcalc.parts.part import Child, Composite
 from txcalc.parts.sharding import Ways
 
@@ -37,14 +37,21 @@ class FeedForward(Composite):
     inner_join: AllReduce | None = None
     # Groups in which up (and gate) and down are cut.
     groups: tuple[int, int] | None = None
+    # Another layer holds its weights.
+    borrowed: bool = False
 
     def children(self) -> Iterator[Child]:
         first, last = self.groups or (None, None)
         keeps = "yes" if self.keeps_input else "no"
         if self.gated:
-            yield Child("gate", linear(self.d_model, self.d_ff, bias=self.bias, keeps=keeps, groups=first))
+            yield Child(
+                "gate",
+                linear(self.d_model, self.d_ff, bias=self.bias, keeps=keeps, groups=first, borrowed=self.borrowed),
+            )
         keeps = "no" if self.gated else keeps
-        yield Child("up", linear(self.d_model, self.d_ff, bias=self.bias, keeps=keeps, groups=first))
+        yield Child(
+            "up", linear(self.d_model, self.d_ff, bias=self.bias, keeps=keeps, groups=first, borrowed=self.borrowed)
+        )
         yield Child(
             "activation", Activation(width=self.d_ff, form=self.activation, gated=self.gated, sparsity=self.sparsity)
         )
@@ -56,7 +63,9 @@ class FeedForward(Composite):
         kept = same and not self.inner_norm
         bias = self.bias if self.down_bias is None else self.down_bias
         keeps = "no" if kept else "yes"
-        yield Child("down", linear(self.d_ff, self.d_model, bias=bias, keeps=keeps, groups=last))
+        yield Child(
+            "down", linear(self.d_ff, self.d_model, bias=bias, keeps=keeps, groups=last, borrowed=self.borrowed)
+        )
 
     def describe(self) -> str:
         return f"{'gated ' if self.gated else ''}F = {self.d_ff:,}"
@@ -136,6 +145,8 @@ class Experts(Composite):
     scales: Scale | None = None
     norm: Norm | None = None
     correction: Vector | None = None
+    # A bias of the sum of what the routed experts make.
+    bias: Shift | None = None
     # Of one rank's share: whether tokens are exchanged, what is sent before the routed experts and after them, and what
     # brings together what the shared ones read and make.
     exchanged: bool = False
@@ -169,6 +180,8 @@ class Experts(Composite):
             indices=range(self.n_experts) if type(self.n_experts) is int else range(10**9),
             kind="experts",
         )
+        if self.bias:
+            yield Child("bias", self.bias, kind="experts")
         for name, collective in self.leave:
             yield Child(name, collective)
         if self.latent is not None:
@@ -204,6 +217,8 @@ class Experts(Composite):
 
     def shard(self, ways: Ways) -> Experts:
         """Its experts, each split where etp says so, and the columns of the shared ones; the router is whole."""
+        if self.bias:
+            ways.whole("mixture of experts with a bias of their sum")
         return replace(
             self,
             n_experts=ways.experts(self.n_experts),

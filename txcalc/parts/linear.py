@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, final
 
-from txcalc.num import exact_div
+from txcalc.num import exact_div, total
 from txcalc.parts.frozen import frozen
 from txcalc.parts.part import (
     COST,
@@ -144,17 +144,21 @@ class GroupedLinear(Leaf):
         product = MatMul("product", self.groups, rows, self.d_in, self.d_out, moved)
         return (product, elementwise("bias", rows * outputs, "add", 0, 0, outputs)) if self.bias else (product,)
 
+    @property
+    def frozen(self) -> GroupedLinear:
+        return replace(self, keeps="no")
+
     def saved(self, work: Workload) -> Any:
         kept = self.keeps == "yes" or (self.keeps == "eager" and work.keep_scores)
         return work.positions * self.groups * self.d_in if kept else 0
 
 
 def linear(
-    d_in: Any, d_out: Any, *, bias: bool, keeps: str = "yes", groups: int | None = None
+    d_in: Any, d_out: Any, *, bias: bool, keeps: str = "yes", groups: int | None = None, borrowed: bool = False
 ) -> Linear | GroupedLinear:
     """A linear layer, in groups where it has them."""
     if groups is None:
-        return Linear(d_in=d_in, d_out=d_out, bias=bias, keeps=keeps)
+        return Linear(d_in=d_in, d_out=d_out, bias=bias, keeps=keeps, borrowed=borrowed)
     width = {"d_in": exact_div(d_in, groups), "d_out": exact_div(d_out, groups)}
     return GroupedLinear(groups=groups, **width, bias=bias, keeps=keeps)
 
@@ -217,8 +221,15 @@ class Norm(Leaf):
     keeps: bool = True
     # A fused kernel keeps its own output, which this reads: it is kept again only when the attention matrix is.
     fused: bool = False
+    # Another layer holds its weights.
+    borrowed: bool = False
 
     def weights(self) -> tuple[Weight, ...]:
+        return () if self.borrowed else self.own
+
+    @property
+    def own(self) -> tuple[Weight, ...]:
+        """Its weights, whoever holds them."""
         shape = (self.groups, self.width) if self.apart else (self.width,)
         weight = (Weight("weight", shape),) if self.weighted else ()
         return (*weight, Weight("bias", shape)) if self.bias else weight
@@ -226,7 +237,8 @@ class Norm(Leaf):
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements = work.positions * self.groups * self.width
         cost = "rms_norm" if self.form == "rms" else "layer_norm" if self.bias else "layer_norm_nobias"
-        return (elementwise("norm", elements, cost, elements, elements, self.params),)
+        read = total([weight.size for weight in self.own])
+        return (elementwise("norm", elements, cost, elements, elements, read),)
 
     def saved(self, work: Workload) -> Any:
         kept = self.keeps and (work.keep_scores or not self.fused)
@@ -427,6 +439,27 @@ class Scale(Leaf):
 
 @final
 @frozen
+class Shift(Leaf):
+    """x + b, with a learned b for every channel: a bias by itself.
+
+    Shapes   x and y (B, T, width), b (width)
+    Unit     FLOPs under other: 1 an element
+    Kept     nothing
+    Source   JetMoE (arXiv 2404.07413): of the sum of the chosen experts
+    """
+
+    width: Any
+
+    def weights(self) -> tuple[Weight, ...]:
+        return (Weight("weight", (self.width,)),)
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        elements = work.positions * self.width
+        return (elementwise("shift", elements, "add", elements, elements, self.width),)
+
+
+@final
+@frozen
 class Vector(Leaf):
     """A single learned vector put before the sequence: a ViT's class token.
 
@@ -468,12 +501,13 @@ class LayerScale(Leaf):
 
     Shapes   x and y (B, T, width), λ (width)
     Unit     FLOPs under other: 1 an element
-    Kept     x, for λ's gradient
+    Kept     x, for λ's gradient, unless another leaf keeps it
     Source   Touvron et al. 2021 (arXiv 2103.17239), section 2
     """
 
     kind = "other"
     width: Any
+    # Its input is kept for backward; False: another leaf keeps the same tensor.
     keeps: bool = True
 
     def weights(self) -> tuple[Weight, ...]:

@@ -194,6 +194,55 @@ class WeightedSum(Leaf):
 
 @final
 @frozen
+class MatrixScan(Leaf):
+    """The matrix memory of an xLSTM: C ← f·C + i·k·vᵀ, n ← f·n + i·k and y = Cᵀ·q / max(|n·q|, 1), in the form that
+    takes the largest exponent m out of the gates' logarithms.
+
+    Shapes   q and k (B, T, h, d_k), v and y (B, T, h, d_v), gates i and f (B, T, h), C (B, h, d_k, d_v), n (B, h, d_k),
+             m (B, h)
+    Unit     FLOPs under other: 5 an element of C (decay, i·k·v written, a multiply-add to read), 7 a channel of the
+             keys (i·k, decay, addition, a multiply-add to read n, 1/√d_k of q, |·|), 1 a value (the division), 22 a
+             head (both logits capped by a tanh, log σ(f), the new m, both gates, e^−m, the maximum)
+    Kept     modelled: q, k, v, the gates and the states at every step
+    Source   Beck et al. 2024 (arXiv 2405.04517), equations 19 to 27; Beck et al. 2025 (arXiv 2503.13427)
+    """
+
+    n_heads: Any
+    d_key: Any
+    d_value: Any
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        rows, keys, values = work.positions, self.n_heads * self.d_key, self.n_heads * self.d_value
+        moved = Traffic(0, rows * (2 * keys + 2 * values + 2 * self.n_heads), 0)
+        state = Traffic(0, 0, 2 * work.batch * self._state)
+        return (
+            Elementwise("scan", rows * values * self.d_key, 5, state, "scan"),
+            Elementwise("normaliser", rows * keys, 7, moved, "scan"),
+            Elementwise("division", rows * values, 1, Traffic(), "scan"),
+            Elementwise("gates", rows * self.n_heads, 22, Traffic(), "scan"),
+        )
+
+    @property
+    def _state(self) -> Any:
+        return self.n_heads * (self.d_key * self.d_value + self.d_key + 1)
+
+    def saved(self, work: Workload) -> Any:
+        steps = 2 * self.d_key + self.d_value + 2
+        return work.positions * (self.n_heads * steps + self._state)
+
+    @property
+    def holds(self) -> str:
+        return "state"
+
+    def kept(self) -> str:
+        return f"a memory of {self.n_heads:,} · ({self.d_key:,} · {self.d_value:,} + {self.d_key:,} + 1) elements"
+
+    def cache(self, work: Workload) -> Cache:
+        return Cache(0, self._state, self._state)
+
+
+@final
+@frozen
 class DeltaNet(Composite):
     """A gated delta rule between projections: q, k and v through a short convolution, a norm of what every head reads,
     and a gate on it.
@@ -348,3 +397,47 @@ class ChannelMix(Composite):
     def shard(self, ways: Ways) -> ChannelMix:
         """Its columns; the shift and the gate on what comes out are whole."""
         return replace(self, d_ff=ways.split("d_ff", self.d_ff))
+
+
+@final
+@frozen
+class MatrixMemory(Composite):
+    """An mLSTM layer: q, k, v and an output gate projected from the input, two gates a head, and a norm of every head.
+
+    `bias` is that of the wide projections and of the norm; the gates' always have one.
+    Source   Beck et al. 2025 (arXiv 2503.13427), section 2.2
+    """
+
+    d_model: Any
+    n_heads: Any
+    d_key: Any
+    d_value: Any
+    bias: bool
+    norm_eps: Any
+    cap: Any = None
+
+    def describe(self) -> str:
+        return f"mLSTM {self.n_heads} × {self.d_key} × {self.d_value}"
+
+    def children(self) -> Iterator[Child]:
+        d, keys, values = self.d_model, self.n_heads * self.d_key, self.n_heads * self.d_value
+        yield Child("q", Linear(d_in=d, d_out=keys, bias=self.bias))
+        yield Child("k", Linear(d_in=d, d_out=keys, bias=self.bias, keeps="no"))
+        yield Child("v", Linear(d_in=d, d_out=values, bias=self.bias, keeps="no"))
+        yield Child("gate_proj", Linear(d_in=d, d_out=values, bias=self.bias, keeps="no"))
+        yield Child("input_gate", Linear(d_in=d, d_out=self.n_heads, bias=True, keeps="no"))
+        yield Child("forget_gate", Linear(d_in=d, d_out=self.n_heads, bias=True, keeps="no"))
+        yield Child("scan", MatrixScan(n_heads=self.n_heads, d_key=self.d_key, d_value=self.d_value))
+        yield Child("norm", self.norm)
+        yield Child("gate", Activation(width=values, form="sigmoid", gated=True))
+        yield Child("out_proj", Linear(d_in=values, d_out=d, bias=self.bias))
+
+    @property
+    def norm(self) -> Norm:
+        """Of what each head reads, with a weight for each of its channels."""
+        eps, heads = self.norm_eps, self.n_heads
+        return Norm(width=self.d_value, form="layer", bias=self.bias, eps=eps, groups=heads, apart=True)
+
+    def shard(self, ways: Ways) -> MatrixMemory:
+        """Its heads."""
+        return replace(self, n_heads=ways.split("n_heads", self.n_heads))

@@ -12,7 +12,7 @@ from typing import Any, final
 
 from txcalc.parts.collectives import AllReduce
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import Activation, BlockLinear, Convolution, Linear, Norm
+from txcalc.parts.linear import Activation, BlockLinear, Convolution, Linear, Norm, linear
 from txcalc.parts.part import (
     COST,
     Cache,
@@ -33,7 +33,8 @@ from txcalc.parts.sharding import Ways
 class SelectiveScan(Leaf):
     """Mamba-1: h ← exp(Δ·A)·h + Δ·B·x, y = C·h + D·x, times silu(z), for every channel and state.
 
-    Shapes   x, Δ, z and y (B, T, C), B and C (B, T, N), A (C, N), D (C), h (B, C, N)
+    Shapes   x, Δ, z and y (B, T, C), B and C (B, T, heads, N), each for its share of the channels, A (C, N), D (C),
+             h (B, C, N)
     Unit     FLOPs under other: 8 a channel and state (Δ·A, exp, Δ·B, ·x, two multiplies-adds), and a channel's skip
              (2), softplus (2), silu (4) and product (1)
     Kept     modelled: x, Δ, z, B, C, and the states at every step
@@ -42,13 +43,14 @@ class SelectiveScan(Leaf):
 
     channels: Any
     states: Any
+    heads: Any = 1
 
     def weights(self) -> tuple[Weight, ...]:
         return Weight("A_log", (self.channels, self.states)), Weight("D", (self.channels,))
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         rows = work.positions
-        moved = Traffic(self.channels * (self.states + 1), rows * (4 * self.channels + 2 * self.states), 0)
+        moved = Traffic(self.channels * (self.states + 1), rows * (4 * self.channels + 2 * self.heads * self.states), 0)
         state = Traffic(0, 0, 2 * work.batch * self.channels * self.states)
         return (
             Elementwise("scan", rows * self.channels * self.states, 8, state, "scan"),
@@ -56,7 +58,7 @@ class SelectiveScan(Leaf):
         )
 
     def saved(self, work: Workload) -> Any:
-        return work.positions * (3 * self.channels + 2 * self.states + self.channels * self.states)
+        return work.positions * (3 * self.channels + 2 * self.heads * self.states + self.channels * self.states)
 
     @property
     def holds(self) -> str:
@@ -157,9 +159,10 @@ class GatedRecurrence(Leaf):
 @final
 @frozen
 class Mamba(Composite):
-    """A Mamba-1 mixer. `norm` (Jamba) normalises Δ, B and C: a norm of each width with these settings.
+    """A Mamba-1 mixer. `norm` (Jamba) normalises Δ, B and C: a norm of each width with these settings. `n_heads`
+    (Zamba): each share of the channels has a Δ, B and C of its own.
 
-    Source   Gu and Dao 2023 (arXiv 2312.00752); Jamba (arXiv 2403.19887)
+    Source   Gu and Dao 2023 (arXiv 2312.00752); Jamba (arXiv 2403.19887); Zamba (arXiv 2405.16712)
     """
 
     d_model: Any
@@ -170,6 +173,7 @@ class Mamba(Composite):
     bias: bool
     conv_bias: bool
     norm_eps: Any = None  # None: no norms
+    n_heads: int | None = None
     # Of one rank's share: Δ, B and C are sums over all channels.
     join: AllReduce | None = None
 
@@ -189,19 +193,22 @@ class Mamba(Composite):
                 causal=True,
             ),
         )
-        yield Child("x_proj", Linear(d_in=self.d_inner, d_out=self.dt_rank + 2 * self.d_state, bias=False))
+        heads, read = self.n_heads or 1, self.dt_rank + 2 * self.d_state
+        yield Child("x_proj", linear(self.d_inner, heads * read, bias=False, groups=self.n_heads))
         if self.join:
             yield Child("x_join", self.join)
         if self.norm_eps is not None:
             yield Child("dt_norm", Norm(width=self.dt_rank, form="rms", bias=False, eps=self.norm_eps))
             yield Child("b_norm", Norm(width=self.d_state, form="rms", bias=False, eps=self.norm_eps))
             yield Child("c_norm", Norm(width=self.d_state, form="rms", bias=False, eps=self.norm_eps))
-        yield Child("dt_proj", Linear(d_in=self.dt_rank, d_out=self.d_inner, bias=True))
-        yield Child("scan", SelectiveScan(channels=self.d_inner, states=self.d_state))
+        yield Child("dt_proj", linear(heads * self.dt_rank, self.d_inner, bias=True, groups=self.n_heads))
+        yield Child("scan", SelectiveScan(channels=self.d_inner, states=self.d_state, heads=heads))
         yield Child("out_proj", Linear(d_in=self.d_inner, d_out=self.d_model, bias=self.bias))
 
     def shard(self, ways: Ways) -> Mamba:
         """Its channels; Δ, B and C, which all of them share, are whole."""
+        if self.n_heads is not None:
+            ways.whole("Mamba mixer of several heads")
         join = ways.summed(self.dt_rank + 2 * self.d_state)
         return replace(self, d_inner=ways.split("d_inner", self.d_inner), join=join)
 

@@ -50,6 +50,7 @@ LAYER = {
     "delta": ("n_key_heads", "n_heads", "d_key", "d_value"),
     "rg_lru": ("n_heads", "d_head"),
     "linear_attention": ("n_heads", "d_head"),
+    "matrix_memory": ("n_heads", "d_key", "d_value"),
     "time_mix": ("d_inner",),
     "channel_mix": ("d_ff",),
 }
@@ -199,7 +200,7 @@ def _apart(stack: Mapping[str, Any]) -> bool:
         "kv_from" in layer.get("attention", {}) and layer["attention"]["kv_from"] is not None for layer in layers
     )
     odd = stack["vision"] or stack["audio"] or stack["streams"] is not None or stack["contacts"] or lent
-    odd = odd or any("layer_input" in layer for layer in layers) or stack["shared_layers"]
+    odd = odd or any("layer_input" in layer or "shared" in layer for layer in layers) or stack["shared_layers"]
     tables = stack["positions"]["form"] in ("relative", "disentangled") or (
         stack["positions"]["form"] == "rotary" and stack["positions"]["rows"] is not None
     )

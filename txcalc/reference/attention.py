@@ -277,6 +277,26 @@ class Gate(nn.Module):
         return (y.unflatten(-1, (self.heads, -1)) * gates).flatten(2)
 
 
+class DynamicMask(nn.Module):
+    """What is added to the scores (B, h, T, S), of what the values say (B, S, h_kv): how much each key is wanted, and
+    −∞ where a query has `top_k` keys before it that are wanted more; where nothing may depend on data, none is left
+    out."""
+
+    def __init__(self, part: parts.DynamicMask, top_k: int, group: int, like: Like) -> None:
+        super().__init__()
+        self.rate = like.parameter(part.n_kv_heads)
+        self.top_k, self.group = top_k, group
+
+    def forward(self, said: Tensor, run: Run) -> Tensor:
+        wanted = (self.rate * F.softplus(said)).exp().transpose(1, 2).unsqueeze(2)  # (B, h_kv, 1, S)
+        wanted = wanted.expand(-1, -1, run.positions.shape[0], -1)
+        if not current().static and said.shape[1] > self.top_k:
+            seen = wanted.masked_fill(distances(run, said.shape[1]) < 0, -math.inf)
+            best = seen.topk(self.top_k, sorted=False).indices
+            wanted = wanted.masked_fill(~torch.zeros_like(wanted, dtype=torch.bool).scatter(-1, best, True), -math.inf)
+        return wanted.repeat_interleave(self.group, 1)
+
+
 class RelativeBias(nn.Module):
     """T5's biases (h, T, S): distances up to half the buckets exactly, longer ones by their logarithm."""
 
@@ -319,6 +339,11 @@ class Attention(nn.Module):
         self.rotary = Rotary(part.rotary) if part.rotary else None
         self.position = Linear(d_model, heads * width, False, like) if part.position else None
         self.relative_bias = RelativeBias(part.relative_bias, like) if part.relative_bias else None
+        self.mask_proj = self.mask = None
+        if part.mask:
+            assert isinstance(part.span, parts.Selected)
+            self.mask_proj = Linear(groups * part.core.d_v, groups, "v" in part.biases, like)
+            self.mask = DynamicMask(part.mask, part.span.top_k, heads // groups, like)
         self.differential = isinstance(part.core, parts.DifferentialCore)
         self.core: AttentionCore | DifferentialCore
         if isinstance(part.core, parts.DifferentialCore):
@@ -343,6 +368,8 @@ class Attention(nn.Module):
         k, v = run.lent[run.group if self.lender is None else self.lender]
         if self.relative_bias is not None:
             run = replace(run, bias=self.relative_bias(run, run.past + x.shape[1]))
+        if self.mask is not None and self.mask_proj is not None:
+            run = replace(run, bias=self.mask(self.mask_proj(v.flatten(2)), run))
         projected = None if self.position is None else self._distances(x, run)
         y = self.core(q, k, v, run, projected)
         if self.differential:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from txcalc.parts import feedforward as parts
-from txcalc.reference.linear import Activation, Factors, Linear, Norm, Vector, linear
+from txcalc.reference.linear import Activation, Factors, Linear, Norm, Shift, Vector, linear
 from txcalc.reference.mode import current
 from txcalc.reference.run import Like, Run
 
@@ -67,6 +67,7 @@ class Experts(nn.Module):
         self.shared = FeedForward(part.shared, like) if part.shared else None
         self.top_k, self.scoring, self.scale = part.top_k, part.scoring, part.scale
         self.groups, self.top_groups, self.router_scale = part.n_groups, part.top_groups, part.router_scale
+        self.bias = Shift(part.bias, like) if part.bias else None
         self.correction = Vector(part.n_experts, like) if part.correction else None
         # Added when experts are chosen, not when they are weighed; moved by no gradient.
         if part.scoring == "sigmoid" and self.correction is None:
@@ -94,6 +95,7 @@ class Experts(nn.Module):
         results = torch.cat([expert(share, run) for (expert, _), share in zip(busy, shares, strict=True)])
         results = results[order.argsort()].unflatten(0, (-1, self.top_k))  # (rows, k, D)
         y = (results * weights.unsqueeze(2).to(results.dtype)).sum(1)
+        y = y if self.bias is None else self.bias(y)
         y = (y if self.latent_up is None else self.latent_up(y)).view_as(x)
         if self.shared is not None:
             shared = self.shared(x, run)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from txcalc.reference.attention import DifferentialCore
-from txcalc.reference.linear import Activation, Convolution, LayerScale, LowRank, Norm
+from txcalc.reference.linear import Activation, Convolution, LayerScale, LowRank, Norm, Shift
 from txcalc.reference.linear_attention import TokenShift, WeightedSum
 from txcalc.reference.model import Block, Stack
 from txcalc.reference.recurrent import GatedRecurrence, Mamba, SelectiveScan
@@ -64,7 +64,7 @@ def _first_values(module: nn.Module, name: str, parameter: Tensor) -> None:
         parameter.fill_(math.log(math.expm1(0.8 if name == "positive" else 0.3)))
     elif isinstance(module, DifferentialCore):
         parameter.normal_(0, 0.1)  # Ye et al. 2024, section 2.1
-    elif name in ("bias", "sinks"):
+    elif name in ("bias", "sinks") or isinstance(module, Shift):
         parameter.zero_()
     elif isinstance(module, Convolution):
         nn.init.kaiming_uniform_(parameter, math.sqrt(5))
@@ -89,5 +89,7 @@ def _shrink(stack: Stack) -> None:
     branches = sum(len(block.names) for block in blocks)
     for block in dict.fromkeys(blocks):  # a shared one once
         for name, module in block.named_modules():
-            if name.rpartition(".")[2] in WRITERS and not block.norm_after_sum:
+            above, _, number = name.rpartition(".routed.")
+            last = (above if number.isdecimal() else name).rpartition(".")[2]  # o.routed.3 is an o
+            if last in WRITERS and not block.norm_after_sum and not hasattr(module, "routed"):
                 _plain(module).get_parameter("weight").mul_(branches**-0.5)

@@ -292,6 +292,17 @@ class Sum(nn.Module):
         return x + y
 
 
+class Shift(nn.Module):
+    """x plus a learned vector."""
+
+    def __init__(self, part: parts.Shift, like: Like) -> None:
+        super().__init__()
+        self.weight = like.parameter(part.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.weight
+
+
 class Unused(Linear):
     """Held, and never run: see `parts.linear.Unused`."""
 

@@ -32,6 +32,7 @@ from txcalc.parts.feedforward import LayerInput as LayerInputPart
 from txcalc.parts.linear import LayerScale as LayerScalePart
 from txcalc.parts.linear import Linear as LinearPart
 from txcalc.parts.part import Composite
+from txcalc.parts.routed import RoutedAttention as RoutedAttentionPart
 from txcalc.reference.attention import Attention, LatentAttention, RelativeBias
 from txcalc.reference.convolution import Fourier, ShortConvolution, SpanAttention, TimeConvolution
 from txcalc.reference.disentangled import DisentangledAttention, DistanceTable
@@ -52,10 +53,12 @@ from txcalc.reference.linear import (
     Vector,
     sinusoids,
 )
-from txcalc.reference.linear_attention import ChannelMix, DeltaNet, LinearAttention, TimeMix
+from txcalc.reference.linear_attention import ChannelMix, DeltaNet, LinearAttention, MatrixMemory, TimeMix
 from txcalc.reference.mode import current, mode
 from txcalc.reference.recurrent import Griffin, Mamba, Mamba2
+from txcalc.reference.routed import RoutedAttention
 from txcalc.reference.run import Cache, Like, Remembers, Run
+from txcalc.reference.shared import SharedBlock
 
 BRANCHES: dict[type[Composite], type[Any]] = {
     AttentionPart: Attention,
@@ -69,6 +72,8 @@ BRANCHES: dict[type[Composite], type[Any]] = {
     linear_parts.LinearAttention: LinearAttention,
     linear_parts.TimeMix: TimeMix,
     linear_parts.ChannelMix: ChannelMix,
+    linear_parts.MatrixMemory: MatrixMemory,
+    RoutedAttentionPart: RoutedAttention,
     TimeConvolutionPart: TimeConvolution,
     ShortConvolutionPart: ShortConvolution,
     FourierPart: Fourier,
@@ -154,12 +159,16 @@ class Block(nn.Module):
             self.add_module(branch.name, made(branch.part, like))
             if branch.scale:
                 self.add_module(f"{branch.name}_scale", LayerScale(branch.scale, like))
+            if branch.stream:
+                self.add_module(f"{branch.name}_residual", LayerScale(branch.stream, like))
             if branch.post:
                 suffix = "norm" if part.norm_after_sum else "post_norm"
                 self.add_module(f"{branch.name}_{suffix}", Norm(branch.post, like))
         self.joint, self.joint_norm = part.joint, Norm(part.joint_norm, like) if part.joint_norm else None
         self.laurel = Laurel(part.laurel, like) if part.laurel else None
         self.streams = Streams(part.streams, like) if part.streams else None
+        self.shared = SharedBlock(part.shared, like) if part.shared else None
+        self.shared_sum = Sum() if part.shared else None
         self.residual = Sum()
         self.scaled = part.scaled
         if part.scaled:
@@ -191,6 +200,8 @@ class Block(nn.Module):
         for name in names:
             if name == names[0] and self.laurel is not None:
                 y = self._beside_laurel(name, y, run)
+            elif name == names[0] and self.shared is not None and self.shared_sum is not None:
+                y = self._branch(name, self.shared_sum(y, self.shared(y, run)), y, run)
             elif name in self.abreast:
                 y = self._side_by_side(y, run) if name == self.abreast[0] else y
             elif name not in self.joint:
@@ -218,7 +229,8 @@ class Block(nn.Module):
     def _branch(self, name: str, x: Tensor, stream: Tensor, run: Run) -> Tensor:
         """The stream with a branch of x added."""
         if not self.norm_after_sum:
-            return self.residual(stream, self._result(name, x, run))
+            factor = self._modules.get(f"{name}_residual")
+            return self.residual(stream if factor is None else factor(stream), self._result(name, x, run))
         norm, y = self._modules.get(f"{name}_norm"), self.residual(stream, self._scaled(name, x, run))
         return y if norm is None else norm(y)
 
@@ -433,6 +445,11 @@ class Stack(Asked):
             layers |= {i: one or Block(group.block, like) for i in group.indices}
             kinds |= dict.fromkeys(group.indices, group.name)
         self.layers = nn.ModuleList(layers[i] for i in sorted(layers))
+        for layer in dict.fromkeys(layers.values()):
+            if layer.shared is not None and layer.shared.lender is not None:
+                owner = layers[next(i for i, kind in kinds.items() if kind == layer.shared.lender)].shared
+                assert owner is not None
+                layer.shared.borrow(owner)
         self.final_norm = Norm(part.final_norm, like) if part.final_norm else None
         self.contacts = Unused(part.contacts, like) if part.contacts else None
         self.idle = Unused(part.idle, like) if part.idle else None
@@ -459,7 +476,7 @@ class Stack(Asked):
         past = 0 if cache is None else cache.past
         x = inputs if self.embedding is None else self.embedding(inputs, past, types)
         tokens = x.shape[1] * current().shares
-        run = Run(past, past + torch.arange(tokens, device=x.device), cache, memory=memory)
+        run = Run(past, past + torch.arange(tokens, device=x.device), cache, memory=memory, first=x)
         if self.relative_bias is not None:
             run = replace(run, bias=self.relative_bias(run, past + tokens))
         if self.distances is not None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from txcalc.parts import recurrent as parts
 from txcalc.parts.linear import Convolution as ConvolutionPart
 from txcalc.parts.linear import Norm as NormPart
-from txcalc.reference.linear import Activation, BlockLinear, Convolution, Linear, Norm, RootMeanSquare
+from txcalc.reference.linear import Activation, BlockLinear, Convolution, Linear, Norm, RootMeanSquare, linear
 from txcalc.reference.mode import current
 from txcalc.reference.run import Like, Remembers, Run
 
@@ -55,17 +55,21 @@ def scan(
 
 
 class SelectiveScan(Remembers):
-    """Mamba-1's state (C, N), its skip and its gate: y (B, T, C) of x, Δ, z (B, T, C) and B, C (B, T, N)."""
+    """Mamba-1's state (C, N), its skip and its gate: y (B, T, C) of x, Δ, z (B, T, C) and B, C (B, T, heads, N)."""
 
     def __init__(self, part: parts.SelectiveScan, like: Like) -> None:
         super().__init__()
         self.A_log = like.parameter(part.channels, part.states)
         self.D = like.parameter(part.channels)
+        self.shares = part.heads > 1
 
     def forward(self, x: Tensor, step: Tensor, write: Tensor, read: Tensor, z: Tensor, run: Run) -> Tensor:
         wide, step = x.float(), F.softplus(step.float())
         held = run.recall(self.place)
-        write, read = write.float().unsqueeze(2), read.float().unsqueeze(2)
+        write, read = write.float(), read.float()
+        if self.shares:  # the channels of each head
+            share = x.shape[-1] // write.shape[2]
+            write, read = (side.repeat_interleave(share, 2) for side in (write, read))
         y, state = scan(wide, step, -self.A_log.float().exp(), write, read, held[0] if held else None)
         run.keep(self.place, state)
         return (y + self.D * wide).to(x.dtype) * F.silu(z)
@@ -122,24 +126,25 @@ class Mamba(nn.Module):
             ),
             like,
         )
-        self.x_proj = Linear(inner, rank + 2 * states, False, like)
+        heads = part.n_heads or 1
+        self.x_proj = linear(inner, heads * (rank + 2 * states), False, like, part.n_heads)
         self.dt_norm = self.b_norm = self.c_norm = None
         if part.norm_eps is not None:
             self.dt_norm = Norm(NormPart(width=rank, form="rms", bias=False, eps=part.norm_eps), like)
             self.b_norm = Norm(NormPart(width=states, form="rms", bias=False, eps=part.norm_eps), like)
             self.c_norm = Norm(NormPart(width=states, form="rms", bias=False, eps=part.norm_eps), like)
-        self.dt_proj = Linear(rank, inner, True, like)
-        self.scan = SelectiveScan(parts.SelectiveScan(channels=inner, states=states), like)
+        self.dt_proj = linear(heads * rank, inner, True, like, part.n_heads)
+        self.scan = SelectiveScan(parts.SelectiveScan(channels=inner, states=states, heads=heads), like)
         self.out_proj = Linear(inner, part.d_model, part.bias, like)
-        self.widths, self.inner = (rank, states, states), (inner, inner)
+        self.widths, self.inner, self.heads = (rank, states, states), (inner, inner), heads
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
         x, z = self.in_proj(x).split(self.inner, -1)
         x = F.silu(self.conv(x, run))
-        step, write, read = self.x_proj(x).split(self.widths, -1)
+        step, write, read = self.x_proj(x).unflatten(-1, (self.heads, -1)).split(self.widths, -1)
         if self.dt_norm is not None and self.b_norm is not None and self.c_norm is not None:
             step, write, read = self.dt_norm(step), self.b_norm(write), self.c_norm(read)
-        return self.out_proj(self.scan(x, self.dt_proj(step), write, read, z, run))
+        return self.out_proj(self.scan(x, self.dt_proj(step.flatten(2)), write, read, z, run))
 
 
 class GroupNorm(Norm):

@@ -74,6 +74,7 @@ class Run:
     index       the number of the layer at work among those of the stack
     group       the name of its layer kind
     lent        keys and values (B, S, h_kv, d) of the last layer so far of each kind
+    first       what the first layer reads (B, T, D)
     inputs      for each layer, two vectors (B, T, L, width): `parts.model.LayerInputs`
     """
 
@@ -89,6 +90,7 @@ class Run:
     group: str = ""
     lent: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
     inputs: tuple[Tensor, Tensor] | None = None
+    first: Tensor | None = None
 
     def at(self, layer: str, index: int = 0, group: str = "") -> Run:
         """The same pass in one of the stack's layers."""

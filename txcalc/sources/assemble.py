@@ -17,6 +17,7 @@ from txcalc.parts.attention import (
     Chunks,
     Cross,
     DifferentialCore,
+    DynamicMask,
     Full,
     Gate,
     IndexCore,
@@ -41,12 +42,15 @@ from txcalc.parts.linear import (
     Norm,
     Patches,
     Scale,
+    Shift,
     Sum,
     Unused,
     Vector,
 )
 from txcalc.parts.model import Embedding, EncoderDecoder, FixedLength, Head, LayerGroup, LayerInputs, Stack, StreamEnds
 from txcalc.parts.part import Composite
+from txcalc.parts.routed import RoutedAttention
+from txcalc.parts.shared import SharedBlock
 
 KINDS = {
     "attention": "attention",
@@ -329,6 +333,8 @@ def _block(layer: Table, d_model: Any, stack: Table) -> Block:
     branches: list[Branch] = []
     joint, abreast = tuple(layer["norm"]["joint"]), layer["norm"]["abreast"]
     for part in layer["parts"]:
+        if part == "shared":
+            continue
         follows = part in abreast[1:]
         own = None if part in layer["norm"]["without"] or follows else norm(layer["norm"], d_model)
         # It reads what an earlier branch reads, which keeps it.
@@ -351,6 +357,7 @@ def _block(layer: Table, d_model: Any, stack: Table) -> Block:
                 beside=part == "convolution",
                 scale=scale,
                 abreast=follows,
+                stream=LayerScale(width=d_model, keeps=False) if layer["norm"]["residual_scale"] else None,
             )
         )
     shared = norm(layer["norm"], d_model) if parallel == "shared" else None
@@ -369,6 +376,7 @@ def _block(layer: Table, d_model: Any, stack: Table) -> Block:
         if streams is None
         else Streams(width=d_model, number=streams, active=stack["active_stream"], norm=own),
         adapters=None if stack["lora"] is None else Adapters(stack["lora"]["rank"], tuple(stack["lora"]["modules"])),
+        shared=_shared(layer, d_model) if "shared" in layer["parts"] else None,
     )
 
 
@@ -421,6 +429,8 @@ def _part(layer: Table, part: str, d_model: Any, role: str, shares_input: bool, 
         return _disentangled(layer, d_model)
     if part == "attention" and "latent" in layer:
         return _latent(layer, d_model, _span(layer["latent"], role))
+    if part == "attention" and layer["attention"]["experts"] is not None:
+        return _routed(layer, d_model)
     cross = part == "cross_attention"
     made = _attention(layer, d_model, Cross() if cross else _span(layer["attention"], role), cross, not shares_input)
     if cross:
@@ -445,6 +455,7 @@ def _recurrent(layer: Table, part: str, d_model: Any) -> Composite:
             bias=table["bias"],
             conv_bias=table["conv_bias"],
             norm_eps=eps if table["norms"] else None,
+            n_heads=table["n_heads"],
         )
     if part == "mamba2":
         eps = EPS["layer"] if norms["eps"] is None else norms["eps"]
@@ -492,22 +503,75 @@ def _recurrent(layer: Table, part: str, d_model: Any) -> Composite:
             activation=table["activation"],
             norm_eps=EPS["rms"],  # whatever the norms around it have
         )
+    if part == "matrix_memory":
+        return linear_attention.MatrixMemory(
+            d_model=d_model,
+            n_heads=table["n_heads"],
+            d_key=table["d_key"],
+            d_value=table["d_value"],
+            bias=table["bias"],
+            norm_eps=eps,
+            cap=table["cap"],
+        )
     if part == "time_mix":
         return linear_attention.TimeMix(d_model=d_model, d_inner=table["d_inner"])
     return linear_attention.ChannelMix(d_model=d_model, d_ff=table["d_ff"])
+
+
+def _shared(layer: Table, d_model: Any) -> SharedBlock:
+    table, places, lent = layer["shared"], layer["positions"], layer["shared"]["from"] is not None
+    heads, groups, width = table["n_heads"], table["n_kv_heads"], table["d_head"]
+    rotary = None
+    if places["form"] == "rotary":
+        rotary = Rotary(heads=heads + groups, dims=width, theta=places["theta"], width=width)
+    sizes = {"n_heads": heads, "n_kv_heads": groups, "d_qk": width, "d_v": width}
+    fed = {"d_ff": table["d_ff"], "activation": table["activation"], "bias": table["bias"]}
+    return SharedBlock(
+        d_model=d_model,
+        norm=replace(norm(layer["norm"], 2 * d_model), borrowed=lent),
+        rotary=rotary,
+        core=AttentionCore(**sizes, span=Causal(), scale=table["scale"]),
+        feed_forward_norm=replace(norm(layer["norm"], d_model), borrowed=lent),
+        feed_forward=FeedForward(d_model=d_model, **fed, gated=True, borrowed=lent),
+        lender=table["from"],
+        rank=table["rank"],
+        adapted=table["adapted"],
+    )
+
+
+def _routed(layer: Table, d_model: Any) -> RoutedAttention:
+    table, places = layer["attention"], layer["positions"]
+    heads, groups, width = table["n_heads"], table["n_kv_heads"], table["d_head"]
+    rotary = None
+    if places["form"] == "rotary":
+        rotary = Rotary(heads=heads + groups, dims=width, theta=places["theta"], width=width)
+    span = Causal() if table["window"] is None else Window(window=table["window"])
+    sizes = {"n_heads": heads, "n_kv_heads": groups, "d_qk": width, "d_v": width}
+    return RoutedAttention(
+        d_model=d_model,
+        n_experts=table["experts"],
+        top_k=exact_div(heads, groups),
+        n_kv_heads=groups,
+        d_head=width,
+        rotary=rotary,
+        core=AttentionCore(**sizes, span=span, scale=table["scale"]),
+        bias=Shift(width=d_model) if table["sum_bias"] else None,
+    )
 
 
 def _span(attention: Table, role: str) -> Span:
     window = attention.get("window")
     if role in ("encoder", "vision"):
         return Full() if window is None else Around(window=window)
+    if attention.get("keep") is not None:
+        return Selected(top_k=attention["keep"])
     return Causal() if window is None else Chunks(window=window) if attention["chunked"] else Window(window=window)
 
 
 def _attention(layer: Table, d_model: Any, span: Span, cross: bool, keeps_input: bool) -> Attention:
     table, places = layer["attention"], layer["positions"]
     heads, groups, width = table["n_heads"], table["n_kv_heads"], table["d_head"]
-    biased = places["form"] in ("relative", "relative-projection", "alibi") and not cross
+    biased = (places["form"] in ("relative", "relative-projection", "alibi") or table["keep"] is not None) and not cross
     distances = places["form"] == "relative-projection" and not cross
     rotary = None
     lender = None if cross else table["kv_from"]
@@ -588,6 +652,7 @@ def _attention(layer: Table, d_model: Any, span: Span, cross: bool, keeps_input:
         lender=lender,
         inner_norm=inner,
         value_scale=scale,
+        mask=None if cross or table["keep"] is None else DynamicMask(n_kv_heads=groups),
         groups=table["groups"] and tuple(table["groups"]),
     )
 
@@ -705,4 +770,5 @@ def _experts(layer: Table, d_model: Any) -> Experts:
         router_scale=table["router_scale"],
         scales=Scale(rows=table["n_experts"], used=table["top_k"]) if table["expert_scales"] else None,
         correction=Vector(width=table["n_experts"]) if table["correction"] else None,
+        bias=Shift(width=d_model) if table["sum_bias"] else None,
     )

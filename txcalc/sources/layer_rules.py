@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.num import divides, exceeds
+from txcalc.model import MIXERS
+from txcalc.num import divides, exact_div, exceeds
 from txcalc.sources.tables import SOUND, Tables, Told, has, unequal
 
 
@@ -278,6 +279,69 @@ def _in_groups(layer: Tables, stack: Tables, fault: Told) -> None:
             return
 
 
+def _kept_keys(layer: Tables, stack: Tables, fault: Told) -> None:
+    """A mask that chooses among the keys stands in a decoder, adds to the scores, and chooses among all of them."""
+    attention = layer["attention"]
+    if attention["keep"] is None:
+        return
+    plain = {"window": None, "chunked": False, "kv_from": None, "differential": False, "tied_kv": False}
+    _nothing_but(plain | {"softcap": None, "sinks": False}, attention, "attention with a mask of its values'", fault)
+    form = layer["positions"]["form"]
+    if stack["role"] != "decoder" or form not in ("rotary", "learned", "sinusoidal", "none"):
+        fault("attention.keep", attention["keep"], "none but in a decoder by itself, without a bias of its scores")
+
+
+def _expert_heads(layer: Tables, stack: Tables, fault: Told) -> None:
+    """Experts of q and o stand in a decoder, and have nothing else done to them."""
+    attention = layer["attention"]
+    if attention["experts"] is None:
+        if attention["sum_bias"]:
+            fault("attention.sum_bias", True, "false without experts of q and o")
+        return
+    plain = {"bias": [], "qk_norm": "none", "sinks": False, "softcap": None, "gate": "none", "d_v": None, "keep": None}
+    plain |= {"v_scale": None, "differential": False, "v_norm": False, "tied_kv": False, "kv_from": None}
+    plain |= {"inner_norm": False, "groups": None, "chunked": False, "span_taps": None}
+    _nothing_but(plain, attention, "attention of experts", fault)
+    if stack["role"] != "decoder" or layer["positions"]["form"] not in ("rotary", "learned", "sinusoidal", "none"):
+        fault("attention.experts", attention["experts"], "none but in a decoder by itself, whose scores have no bias")
+    if divides(attention["n_kv_heads"], attention["n_heads"]):
+        top = exact_div(attention["n_heads"], attention["n_kv_heads"])
+        if exceeds(top, attention["experts"]):
+            fault("attention.experts", attention["experts"], f"at least n_heads/n_kv_heads = {top}")
+
+
+def _shared_block(layer: Tables, stack: Tables, fault: Told) -> None:
+    """It stands before a mixer that reads it beside the stream, in a decoder that has an embedding."""
+    parts, norm = layer["parts"], layer["norm"]
+    if parts[0] != "shared" or len(parts) < 2 or parts[1] not in MIXERS:
+        fault("parts", parts, "'shared' first, before a mixer")
+    if norm["place"] != "pre" or norm["parallel"] != "no" or norm["abreast"] or stack["role"] != "decoder":
+        fault("shared", "a part", "none but in a decoder with norms before its parts, which follow one another")
+    table = layer["shared"]
+    if not divides(table["n_kv_heads"], table["n_heads"]):
+        fault("shared.n_kv_heads", table["n_kv_heads"], f"a divisor of n_heads = {table['n_heads']}")
+    if table["adapted"] and table["rank"] is None:
+        fault("shared.adapted", True, "false without a rank")
+    form = layer["positions"]["form"]
+    if form not in ("rotary", "learned", "sinusoidal", "none"):
+        fault("positions.form", form, "'rotary' or 'none' in a block that layers share")
+
+
+def _scaled_streams(layer: Tables, stack: Tables, fault: Told) -> None:
+    norm = layer["norm"]
+    plain = norm["place"] == "pre" and norm["parallel"] == "no" and not norm["abreast"] and not norm["without"]
+    if norm["residual_scale"] and not (plain and stack["laurel"] is None and stack["streams"] is None):
+        fault("norm.residual_scale", True, "false but with a norm before every part, which follow one another")
+
+
+def _shares(layer: Tables, stack: Tables, fault: Told) -> None:
+    heads, inner = layer["mamba"]["n_heads"], layer["mamba"]["d_inner"]
+    if heads is not None and not divides(heads, inner):
+        fault("mamba.n_heads", heads, f"a divisor of d_inner = {inner}")
+    if heads is not None and layer["mamba"]["norms"]:
+        fault("mamba.n_heads", heads, "none with norms on the step size, B and C")
+
+
 def _fed_in_groups(layer: Tables, stack: Tables, fault: Told) -> None:
     table = layer["feed_forward"]
     if table["groups"] is None:
@@ -297,7 +361,7 @@ def _spans(layer: Tables, stack: Tables, fault: Told) -> None:
         fault("attention.span_taps", attention["span_taps"], "none but in an encoder whose positions are added")
     plain = {"window": None, "qk_norm": "none", "sinks": False, "softcap": None, "gate": "none", "d_v": None}
     plain |= {"v_scale": None, "differential": False, "v_norm": False, "tied_kv": False, "kv_from": None}
-    plain |= {"inner_norm": False, "groups": None, "scale": None}
+    plain |= {"inner_norm": False, "groups": None, "scale": None, "keep": None, "experts": None}
     _nothing_but(plain, attention, "attention beside convolutions", fault)
     if unequal(attention["n_kv_heads"], attention["n_heads"]):
         fault("attention.n_kv_heads", attention["n_kv_heads"], f"n_heads = {attention['n_heads']} with span_taps")
@@ -314,6 +378,10 @@ SECTION_RULES: tuple[tuple[str, Callable[[Tables, Tables, Told], None]], ...] = 
     ("attention", _borrowed),
     ("attention", _in_groups),
     ("attention", _spans),
+    ("attention", _kept_keys),
+    ("attention", _expert_heads),
+    ("shared", _shared_block),
+    ("mamba", _shares),
     ("feed_forward", _fed_in_groups),
     ("convolution", _taps),
     ("latent", _latent_places),
@@ -324,7 +392,7 @@ SECTION_RULES: tuple[tuple[str, Callable[[Tables, Tables, Told], None]], ...] = 
     ("mamba2", _groups_of_states),
     ("delta", _delta_heads),
 )
-LAYER_RULES = (_disentangled, _spread, _one_form, _norm_biases, _norms_after, _joint, _abreast)
+LAYER_RULES = (_disentangled, _spread, _one_form, _norm_biases, _scaled_streams, _norms_after, _joint, _abreast)
 
 
 def _odd(number: Any) -> bool:

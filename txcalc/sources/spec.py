@@ -183,6 +183,7 @@ PARTS = (
     "channel_mix",
     "convolution",
     "fourier",
+    "shared",
     "layer_input",
 )
 PART_TABLES = (
@@ -194,6 +195,7 @@ PART_TABLES = (
     "channel_mix",
     "convolution",
     "fourier",
+    "shared",
     "layer_input",
 )
 LAYER_KEYS = (*PART_TABLES, "norm", "positions", "parts")
@@ -305,6 +307,13 @@ STACK: dict[str, dict[str, Field]] = {
             None,
             "groups that q, k, v and o are cut into, each with inputs and outputs of its own",
         ),
+        "keep": Field(
+            size, None, "keys that each query keeps, by a mask that the values make (Doge); absent: all that it sees"
+        ),
+        "experts": Field(
+            size, None, "experts of q and o, each with all key/value heads, of which a token passes n_heads/n_kv_heads"
+        ),
+        "sum_bias": Field(flag, False, "a bias of the sum of what experts of q and o make"),
         "span_taps": Field(
             size, None, "beside attention as many heads of convolutions over so many taps, which positions make"
         ),
@@ -423,6 +432,7 @@ STACK: dict[str, dict[str, Field]] = {
         ),
         "router_scale": Field(real, None, "multiplies the router's scores"),
         "expert_scales": Field(flag, False, "a learned factor of every expert's weight"),
+        "sum_bias": Field(flag, False, "a bias of the sum of what the routed experts make"),
         "correction": Field(flag, False, "what is added to sigmoid scores to choose experts is stored as a parameter"),
     },
     "layer_input": {
@@ -438,6 +448,7 @@ STACK: dict[str, dict[str, Field]] = {
         "bias": Field(flag, False, "biases on the outer projections"),
         "conv_bias": Field(flag, True, "bias of the convolution"),
         "norms": Field(flag, False, "RMSNorms on the step size, B and C"),
+        "n_heads": Field(size, None, "shares of the channels, each with a step size, B and C of its own; absent: one"),
     },
     "mamba2": {
         "d_head": Field(size, 64, "width of a head"),
@@ -488,6 +499,25 @@ STACK: dict[str, dict[str, Field]] = {
         "taps": Field(size, 3, "positions that it reaches over"),
         "activation": Field(one_of(*ACTIVATIONS), "gelu", "activation"),
     },
+    "matrix_memory": {
+        "n_heads": Field(size, REQUIRED, "heads"),
+        "d_key": Field(size, REQUIRED, "width of a query/key head"),
+        "d_value": Field(size, REQUIRED, "width of a value head"),
+        "bias": Field(flag, False, "biases on the wide projections and the norm"),
+        "cap": Field(real, None, "logits of the gates are capped at ± this by a tanh"),
+    },
+    "shared": {
+        "n_heads": Field(size, REQUIRED, "query heads"),
+        "n_kv_heads": Field(size, lambda at: at["shared"]["n_heads"], "key/value heads"),
+        "d_head": Field(size, REQUIRED, "width of a head"),
+        "scale": Field(real, None, "multiplies the scores; 1/√d_head when absent"),
+        "d_ff": Field(size, REQUIRED, "width of the feed-forward"),
+        "activation": Field(one_of(*ACTIVATIONS), "silu", "activation of the feed-forward, which is gated"),
+        "bias": Field(flag, False, "biases of the feed-forward"),
+        "rank": Field(size, None, "rank of a layer's own adapters beside up and gate; absent: none"),
+        "adapted": Field(flag, False, "adapters beside q, k and v too"),
+        "from": Field(text, None, "layer kind that holds the weights; absent: this one"),
+    },
     "fourier": {},
     "norm": {
         "form": Field(one_of("rms", "layer"), "rms", "RMSNorm or LayerNorm"),
@@ -506,6 +536,9 @@ STACK: dict[str, dict[str, Field]] = {
         ),
         "offset": Field(flag, False, "multiplies by 1 + weight"),
         "weighted": Field(flag, True, "norms have weights"),
+        "residual_scale": Field(
+            flag, False, "a learned scale of every channel of the stream as a branch is added to it"
+        ),
         "layer_scale": Field(flag, False, "a learned scale of every channel of what a branch adds"),
         "without": Field(
             parts_of, [], "parts of the layer that have no norm", "of parts that a layer has, with norms of their own"

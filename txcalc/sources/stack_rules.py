@@ -187,6 +187,36 @@ def _lenders(stack: Tables, fault: Told) -> None:
                 fault(path, table["kv_from"], expected)
 
 
+def _shared(stack: Tables, fault: Told) -> None:
+    """Who borrows a shared block stands after the layer that holds it, and would have made an equal one."""
+    first = {name: min(indices) for name, indices in stack["groups"] if len(indices)}
+    for name, layer in stack["layer"].items():
+        with SOUND:
+            table = layer.get("shared")
+            if not table or table["from"] is None:
+                continue
+            lender = stack["layer"].get(table["from"], {}).get("shared")
+            path = f"layer.{name}.shared.from"
+            if not lender or lender["from"] is not None:
+                fault(path, table["from"], "a layer kind with a shared block of its own")
+            elif first.get(table["from"], 0) > first.get(name, 0):
+                fault(path, table["from"], "a layer kind that stands before its reader")
+            elif any(table[key] != lender[key] for key in ("n_heads", "n_kv_heads", "d_head", "d_ff", "bias")):
+                fault(path, table["from"], "a layer kind whose shared block has the same sizes")
+
+
+def _shared_once(stack: Tables, fault: Told) -> None:
+    """A layer kind that holds a shared block is one layer."""
+    for name, indices in stack["groups"]:
+        table = stack["layer"][name].get("shared")
+        if table and table["from"] is None and len(indices) > 1:
+            fault(
+                f"layer.{name}.shared.from",
+                None,
+                "a layer kind that holds the weights: several layers would each hold them",
+            )
+
+
 def _streams(stack: Tables, fault: Told) -> None:
     """Streams and learned residuals stand in decoders whose parts follow one another."""
     if stack["streams"] is None and stack["laurel"] is None:
@@ -247,6 +277,8 @@ STACK_RULES: tuple[Callable[[Tables, Told], None], ...] = (
     _contacts,
     _slopes,
     _lenders,
+    _shared,
+    _shared_once,
     _streams,
     _number_of_streams,
     _layer_inputs,

@@ -37,7 +37,7 @@ falcon_mamba granitemoehybrid jamba lfm2 lfm2_moe lfm3 mamba mamba2 minimax nemo
 qwen3_next recurrent_gemma rwkv
 """
 _HYBRID = """
-bailing_hybrid bamba falcon_h1 kimi_linear olmo_hybrid
+bailing_hybrid bamba falcon_h1 kimi_linear olmo_hybrid zamba zamba2
 """
 _PUBLISHED = """
 baichuan chatglm exaone internlm internlm2 mimo minicpm nemotron-nas qwen xverse
@@ -64,6 +64,7 @@ READERS: dict[str, tuple[str, str]] = {
         ("hybrid", _HYBRID),
         ("gemma", _GEMMA),
         ("mixing", _MIXING),
+        ("rare", "doge jetmoe xlstm"),
         ("speech", "moshi"),
         ("published", _PUBLISHED),
         ("vision", "beit dinov2 vit"),
@@ -191,7 +192,6 @@ FLAT: dict[str, tuple[str, ...]] = {
     "qwen2_vl": (),
 }
 
-_SHARED = "its attention blocks, shared between layers and reading the embedding again, have no part yet"
 _SPEAKING = "its encoder of speech and its vocoder have no part yet"
 _SPARSE_ATTENTION = "its sparse attention has no part yet"
 _HYPER = "its hyper-connections have no part yet"
@@ -214,8 +214,6 @@ REFUSED: dict[str, str] = {
     "big_bird": _SPARSE_ATTENTION,
     "blt": "its byte patches and hashed tables have no part yet",
     "deepseek_v4": "its compressed caches and connections have no part yet",
-    "doge": "its dynamic mask has no part yet",
-    "jetmoe": "its experts of attention have no part yet",
     "longformer": _SPARSE_ATTENTION,
     "led": _SPARSE_ATTENTION,
     "mobilebert": "its bottlenecks have no part yet",
@@ -233,11 +231,8 @@ REFUSED: dict[str, str] = {
     "ultrabert": "its head of two layers has no part yet",
     "voxtral_realtime_text": "its norms that depend on a delay have no part yet",
     "xlnet": "its two streams have no part yet",
-    "xlstm": "its matrix memories have no part yet",
     "xmod": "its languages' adapters have no part yet",
     "yoso": "its hashed attention has no part yet",
-    "zamba": _SHARED,
-    "zamba2": _SHARED,
     "axk2": "its gated norms and gated latent attention have no part yet",
     "cpmant": "its prompts and the distances between segments have no part yet",
     "dots3_note": _LATENT_WINDOWS,

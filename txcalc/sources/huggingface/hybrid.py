@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from txcalc.sources.huggingface.config import Config, number
+from txcalc.sources.huggingface.config import Config, any_of, number
 from txcalc.sources.huggingface.latent import mla
 from txcalc.sources.huggingface.recurrent import DELTA, LINEAR, by_mixer, granite_mixer
 from txcalc.sources.huggingface.shared import (
@@ -219,3 +219,128 @@ def bailing_hybrid(c: Config) -> Raw:
     first = c.count("first_k_dense_replace", default=2)
     theta = rotary(c, latent["d_rope"], 6e6)["theta"]
     return _kimi_decoder(c, latent, delta, types, first, 1e-6, form="rotary", theta=theta, interleaved=True)
+
+
+HYBRID = "hybrid"
+OLDER = {"mamba": LINEAR, "mamba2": LINEAR, "attention": HYBRID}  # as older files say it
+
+
+def _kinds(c: Config, n: int, default: list[str]) -> list[str]:
+    """Which layers read a shared block beside their mixer."""
+    given = c.items("layers_block_type", "layer_types", of=any_of(HYBRID, LINEAR, *OLDER), length=n, default=None)
+    kinds = default if given is None else [OLDER.get(kind, kind) for kind in given]
+    if len(kinds) != n:
+        c.fault("num_hidden_layers", n, f"{len(kinds)}, the layers of the class's own pattern, or a pattern")
+        return [LINEAR] * n
+    return kinds
+
+
+def _with_shared_blocks(raw: Raw, kinds: list[str], blocks: int, mixer: str, table: Raw) -> Raw:
+    """`blocks` shared blocks in turn: the first layer of each holds its weights, the others borrow them."""
+    names: list[str] = []
+    tables: dict[str, Raw] = {LINEAR: {"parts": [mixer]}}
+    for i, kind in enumerate(kinds):
+        if kind == LINEAR:
+            names.append(LINEAR)
+            continue
+        number = sum(other == HYBRID for other in kinds[:i])
+        owner = f"block{number % blocks}"
+        first = number < blocks
+        names.append(owner if first else f"{owner}-again")
+        lent = {} if first else {"from": owner}
+        tables[names[-1]] = {"parts": ["shared", mixer], "shared": {**table, **lent}}
+    return layered(raw, (names, tables))
+
+
+def zamba(c: Config) -> Raw:
+    """Mamba of several heads; some layers read, beside the stream, one Transformer block that they share."""
+    raw = stack(c)
+    n, d = raw["n_layers"], raw["d_model"]
+    c.ignore("num_logits_to_keep", "use_mamba_kernels", "hidden_mamba_act")
+    period, offset = c.size("attn_layer_period", default=6), c.count("attn_layer_offset", default=4)
+    pattern = [HYBRID if i == 2 or (i > 2 and (i - 3) % period == offset) else LINEAR for i in range(n)]
+    inner, heads = c.size("mamba_expand", default=2) * d, c.size("n_mamba_heads", default=2)
+    c.divides(heads, inner, c.spelling("n_mamba_heads"), "the mixer's channels")
+    attention = c.size("num_attention_heads")
+    groups = c.size("num_key_value_heads", default=16)
+    c.divides(groups, attention, c.spelling("num_key_value_heads"), "num_attention_heads")
+    if c.size("attention_hidden_size", default=2 * d, null=2 * d) != 2 * d:
+        c.fault("attention_hidden_size", c.data["attention_hidden_size"], f"{2 * d}, twice hidden_size")
+    width = c.size("attention_head_dim", "head_dim", default=2 * d // attention, null=2 * d // attention)
+    rank = -(-d // 16) if c.data.get("mamba_dt_rank", "auto") == "auto" else c.size("mamba_dt_rank")
+    c.ignore("mamba_dt_rank")
+    table = {
+        "n_heads": attention,
+        "n_kv_heads": groups,
+        "d_head": max(1, width),
+        "scale": (max(1, width) / 2) ** -0.5,
+        "d_ff": c.size("intermediate_size"),
+        "activation": c.activation("hidden_act", default="gelu"),
+    }
+    mamba = {
+        "d_inner": inner,
+        "d_state": c.size("mamba_d_state", default=16),
+        "d_conv": c.size("mamba_d_conv", default=4),
+        "dt_rank": rank,
+        "bias": c.flag("mamba_proj_bias", default=False),
+        "conv_bias": c.flag("mamba_conv_bias", default=True),
+    }
+    raw |= {
+        "mamba": mamba | ({"n_heads": heads} if heads > 1 else {}),
+        "norm": rms(c, eps=1e-5),
+        "positions": {"form": "none"},
+        "head": lm_head(c, tied=True),
+    }
+    return _with_shared_blocks(raw, _kinds(c, n, pattern), 1, "mamba", table)
+
+
+def zamba2(c: Config) -> Raw:
+    """Mamba-2; some layers read, beside the stream, one of several shared Transformer blocks, each with adapters."""
+    raw = stack(c)
+    n, d = raw["n_layers"], raw["d_model"]
+    c.ignore("num_logits_to_keep", "use_mamba_kernels", "use_mem_eff_path", "chunk_size", "use_long_context")
+    c.ignore("use_conv_bias", "kv_channels", "num_query_groups", "hybrid_layer_ids", "mamba_headdim")
+    pattern = [LINEAR, *([LINEAR] * 5 + [HYBRID]) * 7, *[LINEAR] * 4, HYBRID, *[LINEAR] * 3, HYBRID, *[LINEAR] * 2]
+    heads = c.size("n_mamba_heads", default=8)
+    inner = int(c.real("mamba_expand", default=2) * d)
+    c.divides(heads, inner, c.spelling("n_mamba_heads"), "the mixer's channels")
+    attention = c.size("num_attention_heads")
+    groups = c.size("num_key_value_heads", default=attention, null=attention)
+    c.divides(groups, attention, c.spelling("num_key_value_heads"), "num_attention_heads")
+    c.divides(attention, 2 * d, c.spelling("num_attention_heads"), "twice hidden_size")
+    width = max(1, 2 * d // attention)
+    for name, value in (("attention_hidden_size", 2 * d), ("attention_head_dim", width), ("head_dim", width)):
+        if c.size(name, default=value, null=value) != value:
+            c.fault(name, c.data[name], f"{value:,}", "it is what the class derives")
+    bias = c.flag("add_bias_linear", default=False)
+    adapted = c.flag("use_shared_attention_adapter", default=False)
+    if adapted and (groups != attention or width * attention != 2 * d):
+        c.fault("use_shared_attention_adapter", True, "false where keys are narrower than queries")
+    table = {
+        "n_heads": attention,
+        "n_kv_heads": groups,
+        "d_head": width,
+        "scale": (width / 2) ** -0.5,
+        "d_ff": c.size("intermediate_size", default=4 * d, null=4 * d),
+        "activation": c.activation("hidden_act", default="gelu"),
+        "bias": bias,
+        "rank": c.size("adapter_rank", default=128),
+        "adapted": adapted,
+    }
+    positions = rotary(c, width) if c.flag("use_mem_rope", default=False) else {"form": "none"}
+    c.ignore("rope_theta", "rope_parameters", "rope_scaling")
+    raw |= {
+        "mamba2": {
+            "d_head": max(1, inner // heads),
+            "n_heads": heads,
+            "n_groups": c.size("mamba_ngroups", default=1),
+            "d_state": c.size("mamba_d_state", default=64),
+            "d_conv": c.size("mamba_d_conv", default=4),
+            "bias": bias,
+            "conv_bias": True,
+        },
+        "norm": rms(c, eps=1e-5),
+        "positions": positions,
+        "head": lm_head(c, tied=True),
+    }
+    return _with_shared_blocks(raw, _kinds(c, n, pattern), c.size("num_mem_blocks", default=1), "mamba2", table)

@@ -1,0 +1,63 @@
+"""Attention whose query heads are experts: each token passes some of them, and all share the keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, final
+
+from txcalc.parts.attention import AttentionCore, Rotary
+from txcalc.parts.frozen import frozen
+from txcalc.parts.linear import Linear, Shift
+from txcalc.parts.part import Child, Composite
+
+
+@final
+@frozen
+class Choice(Composite):
+    """Linear layers of which each token passes so many, as a router beside them says.
+
+    Source   Shazeer et al. 2017 (arXiv 1701.06538)
+    """
+
+    n_experts: Any
+    top_k: Any
+    expert: Linear
+
+    def children(self) -> Iterator[Child]:
+        every = range(self.n_experts) if type(self.n_experts) is int else range(10**9)
+        yield Child("routed", self.expert, times=self.n_experts, runs=self.top_k, routed=True, indices=every)
+
+
+@final
+@frozen
+class RoutedAttention(Composite):
+    """A mixture of attention: experts are pairs of a query and an output projection, each for all of the key/value
+    heads; a token attends with the heads of the `top_k` that its router chooses, and their results are summed.
+
+    Source   Zhang et al. 2022 (arXiv 2210.05144); JetMoE (arXiv 2404.07413), section 2.2
+    """
+
+    d_model: Any
+    n_experts: Any
+    top_k: Any
+    n_kv_heads: Any
+    d_head: Any
+    rotary: Rotary | None
+    core: AttentionCore
+    bias: Shift | None = None
+
+    def children(self) -> Iterator[Child]:
+        d, width = self.d_model, self.n_kv_heads * self.d_head
+        yield Child("router", Linear(d_in=d, d_out=self.n_experts, bias=False), kind="router")
+        yield Child("q", self._choice(Linear(d_in=d, d_out=width, bias=False)))
+        yield Child("k", Linear(d_in=d, d_out=width, bias=False, keeps="no"))
+        yield Child("v", Linear(d_in=d, d_out=width, bias=False, keeps="no"))
+        if self.rotary:
+            yield Child("rotary", self.rotary)
+        yield Child("core", self.core)
+        yield Child("o", self._choice(Linear(d_in=width, d_out=d, bias=False)))
+        if self.bias:
+            yield Child("bias", self.bias)
+
+    def _choice(self, part: Linear) -> Choice:
+        return Choice(n_experts=self.n_experts, top_k=self.top_k, expert=part)

@@ -1,0 +1,62 @@
+"""A Transformer block whose weights several layers of a recurrent model share, each with what it needs of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, final
+
+from txcalc.parts.attention import AttentionCore, Rotary
+from txcalc.parts.feedforward import FeedForward
+from txcalc.parts.frozen import frozen
+from txcalc.parts.linear import Linear, Norm, Sum
+from txcalc.parts.part import Child, Composite
+
+
+@final
+@frozen
+class SharedBlock(Composite):
+    """out(feed_forward(norm(attention(norm([x; e]))))): what a layer's mixer reads beside x, of the stream x and the
+    stack's input e.
+
+    `lender` names the layer kind that holds the weights, but for out and the adapters, which are each layer's own:
+    products of two matrices of rank `rank` beside up and gate and, `adapted`, beside q, k and v.
+    Source   Zamba (arXiv 2405.16712), section 2; Zamba2 (arXiv 2411.15242), section 2
+    """
+
+    d_model: Any
+    norm: Norm
+    rotary: Rotary | None
+    core: AttentionCore
+    feed_forward_norm: Norm
+    feed_forward: FeedForward
+    lender: str | None = None
+    rank: Any = None
+    adapted: bool = False
+
+    def children(self) -> Iterator[Child]:
+        d, core, borrowed = self.d_model, self.core, self.lender is not None
+        widths = {"q": core.n_heads * core.d_qk, "k": core.n_kv_heads * core.d_qk, "v": core.n_kv_heads * core.d_v}
+        keeps = {"q": "yes", "k": "no", "v": "no"}
+        yield Child("norm", self.norm)
+        for name, width in widths.items():
+            part = Linear(d_in=2 * d, d_out=width, bias=False, keeps=keeps[name], borrowed=borrowed)
+            yield Child(name, part, kind="attention")
+        if self.rank is not None and self.adapted:
+            for name, width in widths.items():
+                yield from self._adapter(name, 2 * d, width, "attention")
+        if self.rotary:
+            yield Child("rotary", self.rotary, kind="attention")
+        yield Child("core", core)
+        o = Linear(d_in=core.n_heads * core.d_v, d_out=d, bias=False, keeps="eager", borrowed=borrowed)
+        yield Child("o", o, kind="attention")
+        yield Child("feed_forward_norm", self.feed_forward_norm)
+        yield Child("feed_forward", self.feed_forward, kind="feed_forward")
+        if self.rank is not None:
+            yield from self._adapter("gate_up", d, 2 * self.feed_forward.d_ff, "feed_forward")
+        yield Child("out", Linear(d_in=d, d_out=d, bias=False))
+
+    def _adapter(self, name: str, d_in: Any, d_out: Any, kind: str) -> Iterator[Child]:
+        """Beside a product, whose input it reads."""
+        yield Child(f"{name}_down", Linear(d_in=d_in, d_out=self.rank, bias=False, keeps="no"), kind=kind)
+        yield Child(f"{name}_up", Linear(d_in=self.rank, d_out=d_out, bias=False), kind=kind)
+        yield Child(f"{name}_sum", Sum(width=d_out, sums=1), kind=kind)

@@ -1,0 +1,77 @@
+"""A Transformer block whose weights several layers share: see `parts.shared`."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from txcalc.parts import shared as parts
+from txcalc.parts.linear import Linear as LinearPart
+from txcalc.reference.attention import AttentionCore, Rotary
+from txcalc.reference.feedforward import FeedForward
+from txcalc.reference.linear import Linear, Norm, Sum
+from txcalc.reference.run import Like, Run
+
+
+class SharedBlock(nn.Module):
+    """What a layer's mixer reads beside x (B, T, D)."""
+
+    def __init__(self, part: parts.SharedBlock, like: Like) -> None:
+        super().__init__()
+        self.norm = Norm(part.norm, like)
+        for child in part.parts:
+            if isinstance(child.part, LinearPart):
+                self.add_module(child.name, Linear(child.part.d_in, child.part.d_out, child.part.bias, like))
+            elif child.name.endswith("_sum"):
+                self.add_module(child.name, Sum())
+        self.rotary = Rotary(part.rotary) if part.rotary else None
+        self.core = AttentionCore(part.core, like)
+        self.feed_forward_norm = Norm(part.feed_forward_norm, like)
+        self.feed_forward = FeedForward(part.feed_forward, like)
+        self.lender, self.width = part.lender, part.core.d_qk
+        self.borrowed = {  # by path: the weights that the lender holds
+            path
+            for path, _ in self.named_parameters()
+            if path.split(".")[0] != "out" and not path.split(".")[0].endswith(("_down", "_up"))
+        }
+
+    def borrow(self, owner: SharedBlock) -> None:
+        """Takes the weights that another layer holds."""
+        for path in self.borrowed:
+            module, _, name = path.rpartition(".")
+            setattr(self.get_submodule(module), name, owner.get_parameter(path))
+
+    def forward(self, x: Tensor, run: Run) -> Tensor:
+        assert run.first is not None
+        u = self.norm(torch.cat((x, run.first), -1))
+        q, k, v = (self._adapted(name, u).unflatten(-1, (-1, self.width)) for name in ("q", "k", "v"))
+        if self.rotary is not None:
+            q, k = self.rotary(q, run), self.rotary(k, run)
+        y = self._product("o", self.core(q, *self.core.extend(run, k, v), run))
+        y = self._fed(self.feed_forward_norm(y), run)
+        return self._product("out", y)
+
+    def _fed(self, x: Tensor, run: Run) -> Tensor:
+        if "gate_up_down" not in self._modules:
+            made: Tensor = self.feed_forward(x, run)
+            return made
+        inner = self.feed_forward
+        assert inner.gate is not None
+        both = torch.cat((inner.gate(x), inner.up(x)), -1)
+        gate, up = self._modules_sum("gate_up", both, x).chunk(2, -1)
+        return inner.down(inner.activation(gate, up))
+
+    def _adapted(self, name: str, x: Tensor) -> Tensor:
+        y = self._product(name, x)
+        return y if f"{name}_down" not in self._modules else self._modules_sum(name, y, x)
+
+    def _modules_sum(self, name: str, y: Tensor, x: Tensor) -> Tensor:
+        """y and what the adapter of a product makes of its input x."""
+        more: Tensor = self.get_submodule(f"{name}_sum")(
+            y, self._product(f"{name}_up", self._product(f"{name}_down", x))
+        )
+        return more
+
+    def _product(self, name: str, x: Tensor) -> Tensor:
+        y: Tensor = self.get_submodule(name)(x)
+        return y

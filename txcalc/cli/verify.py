@@ -81,6 +81,14 @@ def verify(
     ranks: Annotated[
         int | None, typer.Option(help="With --layout: at most N kinds of ranks of a stage.", metavar="N")
     ] = None,
+    torchrun: Annotated[
+        int | None,
+        typer.Option(
+            help="With --layout: N real processes run a step with values, on gloo (--device cuda: NCCL); started here, "
+            "or by torchrun, whose environment is taken.",
+            metavar="N",
+        ),
+    ] = None,
     zero_cost: Annotated[bool, typer.Option(help="List the operators that may run without a count.")] = False,
     record: Annotated[bool, typer.Option(help="Keep what was found of presets, for the marks of show.")] = False,
     format_: o.Format = "table",
@@ -100,9 +108,12 @@ def verify(
 
     chosen = o.chosen(format_, json_)
     if layout is not None:
-        _layout(sources or [], o.lora(lora)[0], layout, recipe, ranks, chosen)
+        if torchrun is None:
+            _refuse({"--device": device != "meta"}, "with --layout belongs to --torchrun")
+        _layout(sources or [], o.lora(lora)[0], layout, recipe, ranks, torchrun, device, chosen)
         return
-    _refuse({"--recipe": recipe, "--ranks": ranks is not None}, "belongs to --layout")
+    alone = {"--recipe": recipe, "--ranks": ranks is not None, "--torchrun": torchrun is not None}
+    _refuse(alone, "belongs to --layout")
     of_suite = {"--out": out, "--limit": limit is not None, "--only": only}
     if show is not None or suite:
         if sources or everything or (show is not None and suite):
@@ -172,7 +183,14 @@ def verify(
 
 
 def _layout(
-    sources: list[str], changes: dict[str, Any], layout: str, recipe: str | None, ranks: int | None, chosen: Any
+    sources: list[str],
+    changes: dict[str, Any],
+    layout: str,
+    recipe: str | None,
+    ranks: int | None,
+    torchrun: int | None,
+    device: str,
+    chosen: Any,
 ) -> None:
     """Every model over the GPUs of a layout."""
     from txcalc import load
@@ -191,7 +209,17 @@ def _layout(
     from txcalc.render.verify import report
     from txcalc.verify.layouts import verify_layout
 
-    verdicts = [verify_layout(model, asked, ranks) for model in models]
+    if torchrun is None:
+        verdicts = [verify_layout(model, asked, ranks) for model in models]
+    else:
+        from txcalc.verify.real import verify_real
+
+        if ranks is not None:
+            raise InputError("verify", ["--ranks is for --layout alone: --torchrun runs all of them"])
+        found = [verify_real(model, asked, torchrun, "cpu" if device == "meta" else device) for model in models]
+        verdicts = [verdict for verdict in found if verdict is not None]
+        if len(verdicts) < len(found):
+            return  # another rank says it
     emit(report(verdicts), chosen)
     if not all(verdict.ok for verdict in verdicts):
         raise typer.Exit(1)

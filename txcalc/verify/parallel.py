@@ -132,13 +132,13 @@ def _run(jobs: list[Job]) -> list[dict[str, int]]:
         raise NoParallel(f"torch {torch.__version__} could not run {jobs[0].recipe.layout}: {said[0][:200]}") from None
 
 
-def meshes(recipe: Recipe) -> Any:
+def meshes(recipe: Recipe, device: str = "cpu") -> Any:
     """pp × dp × (fsdp and cp) × tp: ranks of cp hold the same weights as those of fsdp, and split them alike."""
     from torch.distributed.device_mesh import init_device_mesh
 
     layout = recipe.layout
     sizes = (layout.pp, layout.dp, layout.fsdp * layout.cp, layout.tp)
-    return init_device_mesh("cpu", sizes, mesh_dim_names=("pp", "dp", "fsdp", "tp"))
+    return init_device_mesh(device, sizes, mesh_dim_names=("pp", "dp", "fsdp", "tp"))
 
 
 def _measured(job: Job, mesh: Any) -> dict[str, int]:
@@ -146,7 +146,6 @@ def _measured(job: Job, mesh: Any) -> dict[str, int]:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     model, recipe = job.model, job.recipe
-    found: Counter[str] = Counter()
     net = sharded(model, recipe, mesh)
     shares = recipe.layout.sp
     with FakeTensorMode(allow_non_fake_inputs=True), ExitStack() as stack:
@@ -156,17 +155,23 @@ def _measured(job: Job, mesh: Any) -> dict[str, int]:
         _tie(net, model)
         saved, collectives = Saved(net), Collectives()
         given = _inputs(model, recipe)
-        with collectives, saved.recording(), _loss_parallel(recipe):
+        with collectives, saved.recording(), loss_parallel(recipe):
             backward(net(*given), model)
         optimizer = stepper(recipe, net)
         optimizer.step()
+    return dict(held(net, optimizer) + Counter(saved.bytes) + Counter(collectives.found))
+
+
+def held(net: nn.Module, optimizer: torch.optim.Optimizer) -> Counter[str]:
+    """Bytes of parameters, gradients and optimizer state of a rank after a step."""
+    found: Counter[str] = Counter()
     frozen = not all(parameter.requires_grad for parameter in net.parameters())
     for parameter in net.parameters():
         found["adapters" if frozen and parameter.requires_grad else "parameters"] += _bytes(parameter)
         found["gradients"] += 0 if parameter.grad is None else _bytes(parameter.grad)
         state = optimizer.state.get(parameter, {})
         found["optimizer"] += sum(_bytes(value) for name, value in state.items() if name != "step" and value.dim())
-    return dict(found + Counter(saved.bytes) + Counter(collectives.found))
+    return found
 
 
 def _inputs(model: Model, recipe: Recipe) -> tuple[Tensor, ...]:
@@ -299,11 +304,11 @@ def _paths(held: Held) -> Iterator[str]:
 
 
 @contextmanager
-def _loss_parallel(recipe: Recipe) -> Iterator[None]:
-    from torch.distributed.tensor.parallel import loss_parallel
+def loss_parallel(recipe: Recipe) -> Iterator[None]:
+    from torch.distributed.tensor import parallel
 
     if recipe.layout.tp > 1 and recipe.loss_parallel:
-        with loss_parallel():
+        with parallel.loss_parallel():
             yield
     else:
         yield
@@ -378,7 +383,7 @@ class Collectives(TorchDispatchMode):
             operand = operand[0] if isinstance(operand, (list, tuple)) else operand
             self.found[kind] += 1
             self.found[f"{kind} bytes"] += operand.numel() * operand.dtype.itemsize
-        elif "c10d" in space and "wait" not in name:
+        elif "c10d" in space and "wait" not in name and "wrap" not in name:
             self.found[f"unknown {name}"] += 1
         return result
 

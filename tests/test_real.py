@@ -1,0 +1,84 @@
+"""Layouts on real processes: the values of one process, and the bytes that were predicted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_cli import run
+
+pytest.importorskip("torch")
+
+from txcalc import load
+from txcalc.planning.layout import parse_layout
+from txcalc.planning.training.recipe import parse_recipe
+from txcalc.verify.real import Found, _renamed, _rows, verify_real
+
+MODEL = "D=64 L=4 h=4 h_kv=2 F=96 V=512"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("layout", "recipe"),
+    [
+        ("fsdp=2", ""),
+        ("fsdp=3", "micro_batch=2,accumulation=2"),
+        ("tp=2,sp=2", ""),
+        ("tp=2,sp=2,fsdp=2", ""),
+        ("dp=2,fsdp=2", ""),
+        *(("pp=2", f"accumulation=4,schedule={name}") for name in ("gpipe", "1f1b", "zbv", "dualpipev")),
+        *(("pp=2,vpp=2", f"accumulation=4,schedule={name}") for name in ("interleaved", "zb")),
+        ("pp=2,fsdp=2", "accumulation=2,stages=1+3"),
+    ],
+)
+def test_a_step_is_that_of_one_process(layout: str, recipe: str) -> None:
+    ways = parse_layout(layout)
+    verdict = verify_real(load(MODEL), parse_recipe(f"tokens=16,{recipe}", ways), ways.gpus)
+    assert verdict and verdict.ok, [row for row in verdict.rows if not row.equal] if verdict else None
+    assert {row.quantity for row in verdict.rows} >= {"loss", "gradients, bytes", "optimizer, bytes"}
+    assert sum(row.quantity == "gradients equal to one process's" for row in verdict.rows) == ways.gpus
+
+
+@pytest.mark.slow
+def test_the_environment_of_torchrun_is_taken(tmp_path: Path) -> None:
+    """Two processes as torchrun starts them: the first says what all found."""
+    command = [sys.executable, "-m", "txcalc", "verify", MODEL, "--layout", "fsdp=2", "--torchrun", "2", "--json"]
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29571", "WORLD_SIZE": "2"}
+    ranks = [
+        subprocess.Popen(command, env={**os.environ, **address, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    said = [process.communicate(timeout=300)[0] for process in ranks]
+    assert [process.returncode for process in ranks] == [0, 0]
+    assert '"path": "rank 1"' in said[0] and said[1] == ""
+
+
+def test_a_wrong_value_is_seen() -> None:
+    model, recipe = load(MODEL), parse_recipe("parameter=fp32", parse_layout("fsdp=2"))
+    right = Found(0, 6.25, 6.25, {"final_norm.weight": 1e-7}, {})
+    assert [row.equal for row in _rows(model, recipe, right)][:2] == [True, True]
+    for wrong in (right._replace(loss=6.2505), right._replace(gradients={"final_norm.weight": 1e-3})):
+        assert not all(row.equal for row in list(_rows(model, recipe, wrong))[:2])
+
+
+def test_names_of_a_piece() -> None:
+    assert _renamed("layers.1.attention.q.weight", "12") == "layers.13.attention.q.weight"
+    assert _renamed("head.projection.weight", "12") == "head.projection.weight"
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ((MODEL, "--layout", "fsdp=2", "--torchrun", "3"), "--torchrun 3 is not the 2 ranks of fsdp=2"),
+        (("llama-3.1-8b", "--layout", "fsdp=2", "--torchrun", "2"), "at most 200,000,000 parameters"),
+        ((MODEL, "--layout", "cp=2", "--torchrun", "2"), "no ep, no cp"),
+        ((MODEL, "--torchrun", "2"), "--torchrun belongs to --layout"),
+        ((MODEL + " tied", "--layout", "pp=2", "--recipe", "accumulation=2", "--torchrun", "2"), "head.tied = false"),
+    ],
+)
+def test_what_is_not_run_is_refused(argv: tuple[str, ...], message: str) -> None:
+    code, out, err = run("verify", *argv)
+    assert code == 2 and not out and message in " ".join(err.split()), err

@@ -1,0 +1,293 @@
+"""A layout on real processes, with values: the loss and the gradients of one process, the bytes that were predicted.
+
+Two to a few processes on gloo (or NCCL, where each has a GPU) run one step of a small model in fp32: torch's own
+sharding, its collectives and its schedules, none of which may wait for itself. Every process also runs the whole step
+alone; sums are in another order there, so that results agree to `TOLERANCE` of the largest.
+
+Under torchrun (RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set) each process is one rank; else they are started
+here.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from txcalc.errors import InputError
+from txcalc.model import Model
+from txcalc.parts.model import Stack
+from txcalc.planning.training import Recipe, rank_of
+from txcalc.planning.training.collectives import collectives
+from txcalc.planning.training.memory import width_of
+from txcalc.planning.training.stages import Pipeline
+from txcalc.planning.training.timeline import number
+from txcalc.reference import build, inputs, mode
+from txcalc.verify.parallel import Collectives, NoParallel, check, held, loss_parallel, meshes, sharded, stepper
+from txcalc.verify.verdict import Row, Verdict
+
+TIMEOUT = 300  # seconds: what takes longer waits for itself
+TOLERANCE = 2e-5  # of the largest element: fp32 has 6e-8, and sums of some hundred terms are in another order
+LARGEST = 200_000_000  # parameters: every process holds the whole model beside its share
+
+
+class Found(NamedTuple):
+    """What one rank found: losses (None but on the last stage), the largest differences of gradients, and bytes."""
+
+    rank: int
+    alone: float
+    loss: float | None
+    gradients: dict[str, float]
+    bytes: dict[str, int]
+
+
+def verify_real(model: Model, recipe: Recipe, processes: int, device: str = "cpu") -> Verdict | None:
+    """One step of a layout on so many processes; None on every rank but the first where torchrun started them.
+
+    Errors: `InputError` for what cannot be run so, `NoParallel` where ranks fail or wait for each other
+    """
+    check()
+    recipe = replace(recipe, parameter="fp32", compute="fp32", reduce="fp32")
+    recipe.check()
+    _runnable(model, recipe, processes)
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        every = _work(model, recipe, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), device, gather=True)
+        return _verdict(model, recipe, every) if every else None
+    context = multiprocessing.get_context("spawn")
+    port = _free_port()
+    with context.Pool(processes) as pool:
+        jobs = [pool.apply_async(_started, (model, recipe, rank, processes, port, device)) for rank in range(processes)]
+        try:
+            found = [job.get(TIMEOUT) for job in jobs]
+        except multiprocessing.TimeoutError:
+            pool.terminate()
+            raise NoParallel(f"{recipe.layout}: after {TIMEOUT} s ranks still wait for each other") from None
+    return _verdict(model, recipe, found)
+
+
+def _runnable(model: Model, recipe: Recipe, processes: int) -> None:
+    layout, faults = recipe.layout, list[str]()
+    if layout.gpus != processes:
+        faults.append(f"--torchrun {processes} is not the {layout.gpus} ranks of {layout}")
+    if recipe.framework != "fsdp2" or layout.ep > 1 or layout.cp > 1:
+        faults.append("runs fsdp, tp, pp and sp of torch itself: no other framework, no ep, no cp")
+    if layout.dp > 1 and layout.fsdp == 1:
+        faults.append("dp without fsdp is DistributedDataParallel, which is not run: fsdp=N")
+    if layout.pp > 1 and layout.tp > 1:
+        faults.append("pp beside tp is not run with values; --layout without --torchrun shows its bytes")
+    if recipe.recompute != "none" or recipe.frozen or recipe.adapter:
+        faults.append("runs without recomputation and quantised weights")
+    if model.params > LARGEST:
+        faults.append(f"every process holds the whole model: at most {LARGEST:,} parameters, {model.name} has more")
+    root: Any = model.root
+    if not isinstance(root, Stack) or root.head is None or root.embedding is None:
+        faults.append("runs a decoder of tokens with a head")
+    elif layout.pp > 1 and root.head.projection and root.head.projection.tied:
+        faults.append("a tied matrix is in two stages, whose gradients nobody adds up here: head.tied = false")
+    if faults:
+        raise InputError("verify --torchrun", faults)
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _started(model: Model, recipe: Recipe, rank: int, world: int, port: int, device: str) -> Found:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_RANK": str(rank)}
+    (found,) = _work(model, recipe, rank, world, device)
+    return found
+
+
+def _work(model: Model, recipe: Recipe, rank: int, world: int, device: str, gather: bool = False) -> list[Found]:
+    """This rank's share of a step, and the whole step alone; with `gather` all ranks' on the first, elsewhere []."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    place = torch.device(device, local) if device == "cuda" else torch.device(device)
+    if device == "cuda":
+        torch.cuda.set_device(place)
+    dist.init_process_group("nccl" if device == "cuda" else "gloo", rank=rank, world_size=world)
+    try:
+        found = _step(model, recipe, rank, place)
+        if not gather:
+            return [found]
+        every: list[Any] | None = [None] * world if rank == 0 else None
+        dist.gather_object(found, every)
+        return every or []
+    except (InputError, NoParallel):
+        raise
+    except Exception as error:  # what torch raises may not be told to another process
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise NoParallel(f"rank {rank} of {recipe.layout}: {type(error).__name__}: {said[0][:200]}") from None
+    finally:
+        dist.destroy_process_group()
+
+
+def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> Found:
+    layout = recipe.layout
+    torch.manual_seed(0)
+    whole = build(model, device=device)
+    (ids,) = inputs(model, recipe.global_batch, recipe.tokens, device=device)
+    labels = torch.randint(model.spec["stacks"][""]["vocab_size"], ids.shape, device=device)
+    mesh = meshes(recipe, device.type)
+    alone = _loss(whole(ids), labels)
+    alone.backward()
+    truth = {name: p.grad for name, p in whole.named_parameters() if p.grad is not None}
+    each = ids.shape[0] // layout.copies
+    mine = slice(each * (turn := rank // layout.tp % layout.copies), each * (turn + 1))
+    counted = Collectives()
+    if layout.pp > 1:
+        nets, loss = _pipelined(model, recipe, whole, mesh, rank, ids[mine], labels[mine], device)
+    else:
+        net = sharded(model, recipe, mesh, str(device))
+        _fill(net, dict(whole.named_parameters()))
+        nets = {"": net}
+        with mode(shares=layout.sp), counted, loss_parallel(recipe):
+            total = torch.zeros((), device=device)
+            for part, said in zip(
+                ids[mine].split(recipe.micro_batch), labels[mine].split(recipe.micro_batch), strict=True
+            ):
+                made = _loss(net(part), said) / recipe.accumulation
+                made.backward()
+                total += _plain(made.detach())
+        loss = float(total)
+    bytes_: Counter[str] = Counter()
+    worst: dict[str, float] = {}
+    for prefix, net in nets.items():
+        optimizer = stepper(recipe, net)
+        for name, p in net.named_parameters():
+            if p.grad is not None:
+                given, want = _plain(p.grad), truth[_renamed(name, prefix)]
+                size = max(float(want.abs().max()), 1e-12)
+                worst[_renamed(name, prefix)] = float((given - want).abs().max()) / size
+        optimizer.step()
+        bytes_ += held(net, optimizer)
+    if recipe.accumulation == 1:
+        bytes_.update(counted.found)
+    whole_loss = None if loss is None else _mean(loss, recipe, mesh, device)
+    return Found(rank, float(alone.detach()), whole_loss, worst, dict(bytes_))
+
+
+def _mean(loss: float, recipe: Recipe, mesh: Any, device: torch.device) -> float:
+    """Over the ranks that share weights by data."""
+    tensor = torch.tensor(loss, device=device, dtype=torch.float64 if device.type == "cpu" else torch.float32)
+    for axis in ("dp", "fsdp"):
+        if mesh[axis].size() > 1:
+            dist.all_reduce(tensor, group=mesh[axis].get_group())
+    return float(tensor) / recipe.layout.copies
+
+
+def _loss(y: Any, labels: Tensor) -> Tensor:
+    logits = y[0] if isinstance(y, tuple) else y
+    return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """All of a tensor, wherever its pieces are."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+@torch.no_grad()
+def _fill(net: nn.Module, values: dict[str, nn.Parameter], prefix: str = "") -> None:
+    """The values of the whole model in a rank's share."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    for name, p in net.named_parameters():
+        value = values[_renamed(name, prefix)].detach()
+        if isinstance(p, DTensor):
+            own = distribute_tensor(value.clone(), p.device_mesh, p.placements)
+            p.to_local().copy_(own.to_local())
+        else:
+            p.copy_(value)
+
+
+def _renamed(name: str, first: str) -> str:
+    """A parameter's name in the whole model: the layers of a piece begin at number `first`."""
+    kind, _, rest = name.partition(".")
+    if kind != "layers" or not first:
+        return name
+    index, _, rest = rest.partition(".")
+    return f"layers.{int(index) + int(first)}.{rest}"
+
+
+def _pipelined(
+    model: Model, recipe: Recipe, whole: nn.Module, mesh: Any, rank: int, ids: Tensor, labels: Tensor, device: Any
+) -> tuple[dict[str, nn.Module], float | None]:
+    """Each piece of this rank under torch's own schedule; the loss where the last piece is."""
+    from torch.distributed.pipelining import schedules
+    from torch.distributed.pipelining.stage import PipelineStage
+
+    pipeline, layout = Pipeline(model, recipe), recipe.layout
+    stage, total = rank // (layout.copies * layout.tp), layout.pp * recipe.pieces
+    nets: dict[str, nn.Module] = {}
+    made = []
+    for piece in range(recipe.pieces):
+        own = number(recipe, stage, piece)
+        first = str(sum(pipeline.sizes[:own]))
+        one = replace(model, root=pipeline.root(own))
+        net = sharded(one, replace(recipe, layout=layout.replace(pp=1, vpp=1), stages=None), mesh, str(device))
+        _fill(net, dict(whole.named_parameters()), first)
+        nets[first] = net
+        made.append(PipelineStage(net, own, total, device, group=mesh["pp"].get_group()))
+    single = recipe.schedule in ("gpipe", "1f1b")
+    kind = getattr(schedules, SCHEDULES[recipe.schedule])
+    schedule = kind(made[0] if single else made, recipe.accumulation, loss_fn=_loss)
+    last = any(stage.is_last for stage in made)
+    losses: list[Tensor] = []
+    given = (ids,) if any(stage.is_first for stage in made) else ()
+    schedule.step(*given, **({"target": labels, "losses": losses} if last else {}))
+    return nets, float(torch.stack([loss.detach() for loss in losses]).mean()) if last else None
+
+
+SCHEDULES = {
+    "gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved": "ScheduleInterleaved1F1B",
+    "zb": "ScheduleInterleavedZeroBubble", "zbv": "ScheduleZBVZeroBubble", "dualpipev": "ScheduleDualPipeV",
+}  # fmt: skip
+
+
+def _verdict(model: Model, recipe: Recipe, every: list[Found]) -> Verdict:
+    verdict = Verdict(f"{model.name}, {recipe.layout}, {len(every)} processes")
+    verdict.rows += [row for found in every for row in _rows(model, recipe, found)]
+    verdict.notes += [
+        f"values: losses and gradients in fp32, equal to one process to {TOLERANCE:g} of the largest element",
+        "every rank's step came to its end: no collective and no schedule waited for itself",
+    ]
+    if recipe.layout.pp > 1 or recipe.accumulation > 1:
+        verdict.notes.append("collectives: compared for one micro-batch without a pipeline, as --layout alone does")
+    return verdict
+
+
+def _rows(model: Model, recipe: Recipe, found: Found) -> Iterator[Row]:
+    where, path = f"{recipe.layout}", f"rank {found.rank}"
+    oracle = "torch on real processes"
+    if found.loss is not None:
+        near = abs(found.loss - found.alone) <= TOLERANCE * abs(found.alone)
+        yield Row(path, "loss", f"{found.alone:.6f}", f"{found.loss:.6f}", near, oracle, where)
+    for name, difference in found.gradients.items():
+        if difference > TOLERANCE:
+            yield Row(f"{path}, {name}", "gradient", "one process's", f"{difference:.1e} away", False, oracle, where)
+    right = sum(difference <= TOLERANCE for difference in found.gradients.values())
+    whole = len(found.gradients)
+    yield Row(path, "gradients equal to one process's", whole, right, whole == right > 0, oracle, where)
+    want: Counter[str] = Counter(rank_of(model, recipe, found.rank).state._asdict())
+    if recipe.layout.pp == 1 and recipe.accumulation == 1:
+        pieces = Pipeline(model, recipe).of_stage(0)
+        for kind, sent in collectives(pieces, recipe, width_of(model), found.rank % recipe.layout.tp).items():
+            want[kind], want[f"{kind} bytes"] = sent
+    for name in sorted(want.keys() | found.bytes.keys()):
+        if want[name] or found.bytes.get(name, 0):
+            unit = "" if name in ("all_gather", "reduce_scatter", "all_reduce") else ", bytes"
+            got = found.bytes.get(name, 0)
+            yield Row(path, name.removesuffix(" bytes") + unit, want[name], got, want[name] == got, oracle, where)

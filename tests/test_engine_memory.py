@@ -153,3 +153,21 @@ def test_an_encoder_has_no_profile_run() -> None:
         for memory in (None, EngineMemory(found, card, 512))
     )
     assert counted.best.fullest.peak == bare.best.fullest.peak and counted.best.fullest.rest == 0
+
+
+@pytest.mark.parametrize(
+    ("source", "weights", "name", "others"),
+    [
+        ("llama-3.1-8b", "fp8", "llama.cpp", "vLLM, SGLang, TensorRT-LLM have it"),
+        ("llama-3.1-8b", "Q4_K_M", "trtllm", "vLLM, SGLang, llama.cpp have it"),
+        ("deepseek-v3", "native", "llama.cpp", "vLLM, SGLang, TensorRT-LLM have it"),
+    ],
+)
+def test_a_format_that_an_engine_lacks_is_refused(source: str, weights: str, name: str, others: str) -> None:
+    chosen = profile(name)
+    assert chosen
+    memory = EngineMemory(chosen, hardware.load("h100-sxm"), 8192)
+    with pytest.raises(InputError, match=others):
+        engine(load(source), weights, memory=memory)
+    for fits in ("bf16", "Q4_K_M" if name == "llama.cpp" else "mxfp4"):
+        assert engine(load("llama-3.1-8b"), fits, memory=memory)

@@ -41,6 +41,7 @@ ALIASES = {
 # llama.cpp's types of a cache: bits an element with its share of the scale of 32 (ggml-common.h).
 CACHE_BITS = {
     "q8_0": Fraction(17, 2),
+    "int6": Fraction(13, 2),  # MLX: 6 bits, and a scale and a bias of 16 for every 64
     "q5_1": Fraction(6),
     "q5_0": Fraction(11, 2),
     "q4_1": Fraction(5),

@@ -11,7 +11,7 @@ from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator
 from txcalc.ledger import Entry
 from txcalc.model import MAX_TOKENS, Model
-from txcalc.planning.engine_memory import EngineMemory
+from txcalc.planning.engine_memory import EngineMemory, without
 from txcalc.planning.weights import NATIVE, Format, weights_of
 from txcalc.units import bits_of, parse_bytes
 
@@ -123,10 +123,11 @@ def engine(
     if faults:
         raise InputError("engine", faults)
     bits_of(kv)
-    kernels = memory.profile.engine if memory else ""
-    return Engine(
-        weights_of(model, weights), kv, block, chunk, reserve or _left(memory), weights, memory, kernels, prefix
-    )
+    form = weights_of(model, weights)
+    if memory and (lacking := without(memory.profile.engine, form)):
+        raise InputError("engine", [lacking])
+    kernels, kept = memory.profile.engine if memory else "", reserve or _left(memory)
+    return Engine(form, kv, block, chunk, kept, weights, memory, kernels, prefix)
 
 
 def _left(memory: EngineMemory | None) -> Reserve:

@@ -15,7 +15,7 @@ from functools import cache
 from math import ceil
 from typing import Any, NamedTuple
 
-from txcalc.errors import InputError, UnknownName
+from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.hardware import Accelerator
 from txcalc.ledger import Entry
 from txcalc.model import Model
@@ -23,7 +23,7 @@ from txcalc.num import ceil_div
 from txcalc.parts.model import Stack
 from txcalc.parts.part import Weight
 from txcalc.planning.layout import Layout
-from txcalc.planning.weights import Format, Mixed
+from txcalc.planning.weights import GGML, Format, Mixed
 from txcalc.units import iec, parse_bytes
 
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "llama.cpp": "llama.cpp"}
@@ -92,6 +92,18 @@ def profile(text: str) -> Profile | None:
         )
     row = known[-1]
     return Profile(name, row["version"], row["source"], row)
+
+
+def without(name: str, form: Format) -> Fault | None:
+    """A fault where an engine has no kernels for a format of weights, which names those that have."""
+    table = _data()["formats"]
+    held = {one.name for one in form.table.values()} if isinstance(form, Mixed) else {form.name}
+    for each in sorted(held):
+        kind = "gguf" if each in GGML and each != "mxfp4" else each
+        if kind not in table["wide"] and kind not in table[name]["names"]:
+            others = [ENGINES[one] for one in ENGINES if kind in table[one]["names"]]
+            return Fault("--weights", each, f"a format that {ENGINES[name]} has ({', '.join(others)} have it)")
+    return None
 
 
 def _order(version: str) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from typer.testing import CliRunner
@@ -104,7 +105,7 @@ def test_json_is_one_object_with_a_schema(command: str) -> None:
     assert run(*example(command), "--format", "json")[1] == out
 
 
-@pytest.mark.parametrize("form", ["csv", "markdown", "latex"])
+@pytest.mark.parametrize("form", ["csv", "markdown", "latex", "html"])
 @pytest.mark.parametrize("command", ["show", "compare", "kv", "presets", "sweep", "crossover", "diff"])
 def test_other_formats_are_what_they_say(command: str, form: str) -> None:
     needs(command)
@@ -118,6 +119,14 @@ def test_other_formats_are_what_they_say(command: str, form: str) -> None:
         assert all(rows[0])
     elif form == "markdown":
         assert len(re.findall(r"^\| (?:---:?(?: \| )?)+ \|$", out, re.MULTILINE)) >= 1
+    elif form == "html":
+        page = ElementTree.fromstring(out.removeprefix("<!doctype html>"))
+        found = [["".join(part.itertext()) for part in row] for row in page.iter("tr")]
+        markdown = run(*example(command), "--format", "markdown")[1].replace("\\|", "|").splitlines()
+        rows = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in markdown if line[:1] == "|"]
+        told = [[text.replace(" ", "") for text in row] for row in rows if not row[0].startswith("---")]
+        assert [[text.replace(" ", "") for text in row] for row in found] == told
+        assert "src=" not in out and "href=" not in out
     else:
         assert out.count(r"\begin{tabular}") == out.count(r"\end{tabular}") >= 1
 

@@ -10,6 +10,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -31,6 +32,7 @@ from txcalc.planning.training import training_flops
 from txcalc.render.page import MOST_BYTES, MOST_MODELS
 from txcalc.render.page.models import KNOWN
 
+VIEWS = ("learn", "compare", "serve", "train")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -113,6 +115,17 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made(tmp_path_factory.mktemp("page") / "models.html", *KINDS.values())
+
+
+CONTEXTS, USERS, KVS = (2048, 8192), (1, 64), ("bf16", "fp8")
+PLANNED = ("llama-3.1-8b", "mixtral-8x7b")
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("page") / "plan.html"
+    grid = ("--context", "2k,8k", "--concurrency", "1,64", "--gpu", "h100-sxm:2@2.5", "--gpu", "rtx-4090:1")
+    return made(place, *PLANNED, *grid, "--train", "h100-sxm:64", "--layout", "tp=2,pp=4,dp=8", "--layout", "fsdp=64")
 
 
 class Tab:
@@ -314,12 +327,13 @@ def test_sliders_and_tabs_work_by_keyboard(browser: Any, file: Path) -> None:
 
 
 @pytest.mark.browser
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("view", ["learn", "compare"])
-def test_axe_finds_no_fault(view: str, scheme: str, browser: Any, file: Path) -> None:
+@pytest.mark.parametrize("view", VIEWS)
+def test_axe_finds_no_fault(view: str, scheme: str, browser: Any, planned: Path) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     # The policy of the page forbids what axe is brought in by; it is let in here alone.
-    with Tab(browser, file, f"view={view}", color_scheme=scheme, bypass_csp=True) as page:
+    with Tab(browser, planned, f"view={view}", color_scheme=scheme, bypass_csp=True) as page:
         for detail in page.query_selector_all("details:not([open]) > summary"):
             detail.click()
         found = axe.Axe().run(page)
@@ -328,9 +342,9 @@ def test_axe_finds_no_fault(view: str, scheme: str, browser: Any, file: Path) ->
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [360, 3840])
-@pytest.mark.parametrize("view", ["learn", "compare"])
-def test_nothing_is_wider_than_the_screen(view: str, width: int, browser: Any, file: Path) -> None:
-    with Tab(browser, file, f"view={view}&model=2", viewport={"width": width, "height": 800}) as page:
+@pytest.mark.parametrize("view", VIEWS)
+def test_nothing_is_wider_than_the_screen(view: str, width: int, browser: Any, planned: Path) -> None:
+    with Tab(browser, planned, f"view={view}&model=1", viewport={"width": width, "height": 800}) as page:
         assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
@@ -373,6 +387,126 @@ def test_compared_numbers_are_the_librarys(browser: Any, file: Path) -> None:
             width, layers = int(name.removeprefix("equal L at ")), int(value)
             at, above = (txcalc.load("gpt2", {"D": width, "L": n}).params for n in (layers, layers + 1))
             assert at == int(found[f"equal params at {width}"]) <= models[0].params < above
+
+
+def deployed(source: str, gpu: str, context: int, prompt: int, users: int, kv: str) -> dict[str, Any] | None:
+    """What `txcalc deploy` says; None: it is refused."""
+    options = {"--context": context, "--prompt": prompt, "--concurrency": users, "--kv": kv}
+    argv = [source, "--gpu", gpu, "--json", *(str(word) for pair in options.items() for word in pair)]
+    result = CliRunner().invoke(app, ["deploy", *argv])
+    return None if result.exit_code == 2 else json.loads(result.stdout)
+
+
+POINT = """([serve, at]) => {
+  txcalc.state = { view: "serve", serve, at };
+  const all = (kind) => [...document.querySelectorAll(`data[data-${kind}]`)];
+  const read = (kind) => Object.fromEntries(all(kind).map((d) => [d.dataset[kind], d.value]));
+  return { figures: read("figure"), real: read("real"), said: document.querySelector("main").innerText };
+}"""
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.parametrize("gpu", [0, 1], ids=["H100 × 2", "RTX 4090"])
+def test_every_number_of_a_deployment_is_the_librarys(gpu: int, browser: Any, planned: Path) -> None:
+    fitting = 0
+    with Tab(browser, planned) as page:
+        for serve, source in enumerate(PLANNED):
+            for k, c, p, u in product(range(2), repeat=4):
+                at = {"kv": k, "context": c, "prompt": p, "users": u}
+                got = page.evaluate(POINT, [2 * serve + gpu, at])
+                prompt = CONTEXTS[c] * (4, 7)[p] // 8
+                name = ("h100-sxm:2@2.5", "rtx-4090:1")[gpu]
+                true = deployed(source, name, CONTEXTS[c], prompt, USERS[u], KVS[k])
+                if true is None:
+                    assert not got["figures"], at
+                    continue
+                stage = true["memory"][0]
+                expected = {
+                    "most": true["max_concurrency"],
+                    "longest": true["max_context"],
+                    "least": true["min_gpus"],
+                    "weights of 0": stage["weights_bytes"],
+                    "cache of 0": stage["cache_bytes"],
+                    "activations of 0": stage["activations_bytes"],
+                    "reserve of 0": true["gpu"]["reserve_bytes"] + stage["rest_bytes"],
+                    "free of 0": stage["free_bytes"],
+                }
+                assert {name: int(value) for name, value in got["figures"].items()} == {
+                    name: value for name, value in expected.items() if value is not None
+                }, at
+                assert ("does not fit" in got["said"]) == (not true["fits"])
+                speed = true["speed"]
+                assert bool(got["real"]) == bool(speed and speed["steady"]["lasts"])
+                if not got["real"]:
+                    continue
+                fitting += 1
+                steady = speed["steady"]
+                times = {"ttft": "ttft_s", "tpot": "tpot_s", "e2e": "e2e_s"}
+                wanted = {name: steady[key]["mean"] for name, key in times.items()} | {"served": steady["per_gpu"]}
+                if speed["cost_per_hour"] is not None:
+                    wanted |= {"cost": speed["cost_per_million_output"], "hour": speed["cost_per_hour"]}
+                assert {name: float(value) for name, value in got["real"].items()} == wanted, at
+    assert fitting > (15 if gpu == 0 else 3)
+
+
+@pytest.mark.browser
+def test_a_price_changes_the_cost_and_the_engine_the_command(browser: Any, planned: Path) -> None:
+    with Tab(browser, planned, "view=serve") as page:
+        first = float(page.get_attribute("[data-real=cost]", "value"))
+        page.fill("#g-price", "5")
+        page.press("#g-price", "Enter")
+        assert float(page.get_attribute("[data-real=cost]", "value")) == 2 * first
+        assert page.inner_text("pre.command").startswith("vllm serve meta-llama/Llama-3.1-8B")
+        page.click("text=sglang")
+        assert "sglang" in page.inner_text("pre.command").splitlines()[0]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("run", "layout"), [(0, "tp=2,pp=4,dp=8"), (1, "fsdp=64")])
+def test_every_number_of_a_training_run_is_the_librarys(run: int, layout: str, browser: Any, planned: Path) -> None:
+    argv = ["train", "llama-3.1-8b", "--gpu", "h100-sxm:64", "--layout", layout, "--json"]
+    true = json.loads(CliRunner().invoke(app, argv).stdout)
+    with Tab(browser, planned, f"view=train&at.run={run}") as page:
+        read = "(kind) => [...document.querySelectorAll(`data[data-${kind}]`)].map((d) => [d.dataset[kind], d.value])"
+        figures, real = (dict(page.evaluate(read, kind)) for kind in ("figure", "real"))
+        assert page.locator("svg.timeline").count() == (run == 0)
+    expected = {
+        f"{name} of {rank['rank']}": size
+        for rank in true["ranks"]
+        for name, size in {
+            **{name: size for name, size in rank["bytes"].items() if any(r["bytes"][name] for r in true["ranks"])},
+            "allocated": rank["allocated_bytes"],
+            "reserved": rank["reserved_bytes"],
+        }.items()
+    }
+    expected |= {
+        "max_micro_batch": true["max_micro_batch"],
+        "reserved": max(rank["reserved_bytes"] for rank in true["ranks"]),
+    }
+    assert {name: int(value) for name, value in figures.items()} == expected
+    wanted = {"tokens/s": true["tokens_per_s_per_gpu"], "step": true["step_s"]["achievable"]}
+    wanted |= {"floor": true["step_s"]["floor"]} | {f"mfu {name}": share for name, share in true["mfu"].items()}
+    wanted |= {f"spent {name}": seconds for name, seconds in true["spent_s"].items() if seconds > 0}
+    assert {name: float(value) for name, value in real.items()} == wanted
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--gpu", "h1000"], "h1000"),
+        (["--gpu", "h100-sxm:2@0"], "price is 0.0, expected a number above 0"),
+        (["--gpu", "h100-sxm", "--concurrency", ",".join(map(str, range(1, 600)))], "expected at most 2,000"),
+        (["--layout", "tp=2"], "--layout is of training"),
+        (["--train", "h100-sxm"], "without --layout it needs a number"),
+        (["--gpu", "h100-sxm", "--kv", "int3"], "int3"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(argv: list[str], said: str, tmp_path: Path) -> None:
+    result = run("gpt2", *argv, "-o", str(tmp_path / "plan.html"))
+    assert result.exit_code == 2, result.output
+    assert said in result.output
+    assert not (tmp_path / "plan.html").exists()
 
 
 @pytest.mark.browser

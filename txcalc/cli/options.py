@@ -90,7 +90,7 @@ Layout = Annotated[
         metavar="NAME=N,…",
     ),
 ]
-FormatName = Literal["table", "json", "csv", "markdown", "latex"]
+FormatName = Literal["table", "json", "csv", "markdown", "latex", "html"]
 Format = Annotated[FormatName, typer.Option("--format", help="How the result is written.")]
 Json = Annotated[bool, typer.Option("--json", help="Short for --format json: exact integers, a stable schema.")]
 

@@ -38,6 +38,10 @@ def emit(
     if format_ in _PLAIN:
         text = _PLAIN[format_](report)
         sys.stdout.write((escaped(text) if format_ == "json" else text) + "\n")
+    elif format_ == "html":
+        from txcalc.render.html import as_html
+
+        sys.stdout.write(as_html(report) + "\n")
     else:
         lines = as_lines(report, get_terminal_size((100, 24)).columns)
         sys.stdout.write(_styled(lines) if _coloured() else _plain(lines))

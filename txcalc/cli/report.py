@@ -2,31 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from txcalc.cli import options as o
+from txcalc.cli.deploy import complete_gpu
+from txcalc.errors import InputError
+
+if TYPE_CHECKING:
+    from txcalc.model import Model
+    from txcalc.render.page.plans import Grid
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+_GPU = (
+    "Also plan serving on these: memory, speed, cost, the engines' commands, at every point of a grid. Repeatable."
+    " Without a number: the fewest that do."
+)
+_TRAIN = "Also plan training on so many: memory of every rank, the step, the pipeline. Repeatable."
+_LAYOUT = "Of training: tp=8,pp=4,dp=2. Repeatable. Without: the fastest layouts that fit."
+RUNS = 6  # layouts of a search that the page has
 
 
 @app.command()
 def report(
     sources: o.Sources,
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.", metavar="FILE")],
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    gpu: Annotated[
+        list[str] | None, typer.Option(help=_GPU, autocompletion=complete_gpu, metavar="NAME[:N][@PRICE]")
+    ] = None,
+    context: Annotated[
+        str | None, typer.Option(help="Contexts of the grid (default: 2k,8k,32k,128k).", metavar="N,…")
+    ] = None,
+    concurrency: Annotated[
+        str | None, typer.Option(help="Users at once of the grid (default: 1,8,32,128,512).", metavar="N,…")
+    ] = None,
+    weights: Annotated[str, typer.Option(help="Formats of the weights of the grid.", metavar="FORMAT,…")] = "native",
+    kv: Annotated[str, typer.Option("--kv", help="Dtypes of the cache of the grid.", metavar="TYPE,…")] = "bf16,fp8",
+    train: Annotated[
+        list[str] | None, typer.Option(help=_TRAIN, autocompletion=complete_gpu, metavar="NAME:N[@PRICE]")
+    ] = None,
+    layout: Annotated[list[str] | None, typer.Option(help=_LAYOUT, metavar="NAME=N,…")] = None,
+    tokens: Annotated[
+        int | None, o.length("--tokens", "Of training: tokens of a sequence (default: 4,096 or the context).")
+    ] = None,
+    global_batch: Annotated[
+        int | None, o.length("--global-batch", "Of training: sequences of a step (default: 2^20 tokens).")
+    ] = None,
     title: Annotated[str | None, typer.Option(help="What the page is called.", metavar="TEXT")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
     set_: o.Set = None,
     ignore: o.Ignore = None,
 ) -> None:
     """An interactive page in one file: a model's sizes as sliders, its parts, formulas and theorems; several models
-    side by side. Works offline and can be mailed.
+    side by side; serving and training plans. Works offline and can be mailed.
 
-    Example: txcalc report llama-3.1-8b qwen3-8b -o models.html
+    Example: txcalc report llama-3.1-8b qwen3-8b --gpu h100-sxm:2@2.5 -o plan.html
     """
     import shlex
+    import sys
 
     from txcalc import __version__, load
     from txcalc.cli.output import tell
@@ -35,12 +72,72 @@ def report(
 
     writable(output, force)
     checked(len(sources))
+    if layout and not train:
+        raise InputError("options", ["--layout is of training (--train)"])
     changes = o.changes(set_)
     said = "".join(f" --set {shlex.quote(pair)}" for pair in set_ or ())
     said += "".join(f" --ignore {shlex.quote(key)}" for key in ignore or ())
-    models = [(shlex.quote(source) + said, load(source, changes, ignore=ignore or ())) for source in sources]
-    named = title or ", ".join(model.name for _, model in models)
-    command = shlex.join(["txcalc", "report", *sources]) + said + f" -o {shlex.quote(output.name)}"
-    text = page([(source, explore(model)) for source, model in models], [], [], named, command, __version__)
+    models = [load(source, changes, ignore=ignore or ()) for source in sources]
+    grids = [_grid(model, context, concurrency, weights, kv) for model in models]
+    serve = _serving(models, gpu or (), grids)
+    runs = [plan for text in train or () for plan in _training(models, text, layout or (), tokens, global_batch)]
+    explorers = [(shlex.quote(source) + said, explore(model)) for source, model in zip(sources, models, strict=True)]
+    command = shlex.join(["txcalc", *sys.argv[1:]]) if sys.argv[1:2] == ["report"] else "txcalc report"
+    text = page(explorers, serve, runs, title or ", ".join(m.name for m in models), command, __version__)
     write(output, text)
     tell([f"the page is in {output} ({len(text.encode()):,} bytes)"])
+
+
+def _grid(model: Model, context: str | None, concurrency: str | None, weights: str, kv: str) -> Grid:
+    """The points of the serving view, for a model. Errors: `InputError`."""
+    from txcalc.render.page.plans import CONTEXTS, USERS, Grid
+
+    def names(text: str) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(item.strip() for item in text.split(",")))
+
+    contexts = sorted(o.numbers(context, "--context")) if context else CONTEXTS
+    users = sorted(o.numbers(concurrency, "--concurrency")) if concurrency else USERS
+    return Grid(names(weights), names(kv), tuple(contexts), tuple(users)).of(model)
+
+
+def _serving(models: Sequence[Model], gpus: Sequence[str], grids: Sequence[Grid]) -> list[dict[str, Any]]:
+    """The plans of every model on every kind of GPU."""
+    from txcalc import hardware
+    from txcalc.cli.deploy import priced
+    from txcalc.planning.serving import check_budget
+    from txcalc.render.page.plans import checked, serving
+
+    wanted = [priced(text) for text in gpus]
+    for _, _, price in wanted:
+        check_budget(price)
+    kinds = [hardware.load(name) for name, _, _ in wanted]
+    checked([grid for grid in grids for _ in wanted])
+    return [
+        serving(i, model, kind, number, price, grids[i])
+        for i, model in enumerate(models)
+        for kind, (_, number, price) in zip(kinds, wanted, strict=True)
+    ]
+
+
+def _training(
+    models: Sequence[Model], text: str, layouts: Sequence[str], tokens: int | None, batch: int | None
+) -> list[dict[str, Any]]:
+    """The runs of every model on one kind of GPU: of the layouts that are given, or of the fastest."""
+    from txcalc import hardware
+    from txcalc.cli.train import TOKENS, parse_gpu, recipe_of, search
+    from txcalc.planning.training.answer import train as answer
+    from txcalc.planning.training.machine import Machine
+    from txcalc.render.page.plans import training
+
+    name, number, _ = parse_gpu(text)
+    machine = Machine.of(hardware.load(name))
+    found = []
+    for i, model in enumerate(models):
+        length = tokens if tokens is not None else min(TOKENS, model.context or TOKENS)
+        if layouts:
+            recipes = [recipe_of([one], number, batch, length, "adamw", {}) for one in layouts]
+        else:
+            best = search(model, machine, number, batch, length, "adamw", {}).best[:RUNS]
+            recipes = [one.recipe for one in best]
+        found.append(training(i, [answer(model, recipe, machine) for recipe in recipes]))
+    return found

@@ -12,7 +12,7 @@ from txcalc.cli import options as o
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 MOST_MODELS = 8
-READABLE = {"table": 2_000, "markdown": 2_000, "latex": 2_000, "json": 1_000_000}
+READABLE = {"table": 2_000, "markdown": 2_000, "latex": 2_000, "html": 2_000, "json": 1_000_000}
 _OVER = (
     "A letter, a key or a word of the workload, and its values: T=1k:1M:2x (times 2, the end included), "
     "D=512:4096:+512 (steps) or h=8,16,32. Repeatable; the last varies fastest."

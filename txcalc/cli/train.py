@@ -152,9 +152,9 @@ def train(
     asked |= more
     searched = None
     if layout:
-        recipe = _recipe(layout, number, global_batch, length, optimizer, asked)
+        recipe = recipe_of(layout, number, global_batch, length, optimizer, asked)
     else:
-        searched = _search(model, machine, number, global_batch, length, optimizer, asked)
+        searched = search(model, machine, number, global_batch, length, optimizer, asked)
         recipe = searched.best[0].recipe
     found = answer(model, recipe, machine, rate, names, whole, terms, rank)
     others = elsewhere(found) if fits_on else ()
@@ -195,7 +195,7 @@ def _batch(batch: int | None, together: int, tokens: int) -> int:
     return together * max(1, -(-BATCH // (together * tokens))) if batch is None else batch
 
 
-def _search(
+def search(
     model: Model,
     machine: Machine,
     gpus: int | None,
@@ -219,7 +219,7 @@ def _search(
     return Search(model, base, machine, gpus, whole, frozenset(asked)).run()
 
 
-def _recipe(
+def recipe_of(
     layouts: list[str], gpus: int | None, batch: int | None, tokens: int, optimizer: str, asked: dict[str, Any]
 ) -> Recipe:
     """The recipe that the options say. Errors: `InputError` with every fault."""

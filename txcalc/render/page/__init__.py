@@ -22,7 +22,7 @@ from txcalc.program import HELPERS
 from txcalc.render.page import models
 
 FOLDER = Path(__file__).parent
-SCRIPTS = ("core", "charts", "learn", "compare", "main")
+SCRIPTS = ("core", "charts", "learn", "compare", "serve", "train", "main")
 MOST_MODELS = 20
 MOST_BYTES = 1_500_000
 

@@ -1,0 +1,63 @@
+"""A report as a page of its own: its header and tables, in the style of `txcalc report`'s page, without a script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from txcalc.render.report import Report, Table, cell
+
+TEMPLATE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8"/>
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'"/>
+<meta name="viewport" content="width=device-width, initial-scale=1"/>
+<title>{title}</title>
+<style>
+{style}
+</style>
+</head>
+<body>
+<header><h1>{title}</h1></header>
+<main class="content">
+{body}
+</main>
+</body>
+</html>"""
+
+
+def as_html(report: Report) -> str:
+    """The whole page; the exact value of a cell that shows another text is its tooltip."""
+    title, *others = report.header or [report.tables[0].title if report.tables else "txcalc"]
+    said = "".join(f"<span>{escape(line)}</span>" for line in others)
+    blocks = [f'<p class="summary">{said}</p>'] if said else []
+    return TEMPLATE.format(
+        title=escape(title),
+        style=(Path(__file__).parent / "page" / "style.css").read_text(),
+        body="\n".join([*blocks, *map(_table, report.tables)]),
+    )
+
+
+def _table(table: Table) -> str:
+    label = escape(table.title or "table", quote=True)
+    caption = f"<caption>{escape(table.title)}</caption>" if table.title else ""
+    rows = "\n".join(f"<tr>{_row(row, 'row')}</tr>" for row in table.rows)
+    head = f"{caption}<thead><tr>{_row(table.headings, 'col')}</tr></thead>"
+    whole = f"<table>\n{head}\n<tbody>\n{rows}\n</tbody></table>"
+    scrolled = f'<div class="scroll" tabindex="0" role="group" aria-label="{label}">{whole}</div>'
+    return f'<section aria-label="{label}">{scrolled}</section>'
+
+
+def _row(cells: Sequence[Any], scope: str) -> str:
+    shown = []
+    for i, value in enumerate(cells):
+        one = cell(value)
+        said = str(one.value) if scope == "col" else one.text  # a heading in one line, whatever a terminal needs
+        text = escape(said).replace("\n", "<br/>")
+        exact = "" if one.value is None or str(one.value) == said else f' title="{escape(str(one.value), quote=True)}"'
+        head = text and (scope == "col" or not i)  # an empty heading is none
+        shown.append(f'<th scope="{scope}"{exact}>{text}</th>' if head else f"<td{exact}>{text}</td>")
+    return "".join(shown)

@@ -1,0 +1,170 @@
+"""What a page knows of serving and training: the library's own answers, at every point of a grid that is stated.
+
+Nothing between two points is shown. What only multiplies (a price) is multiplied in the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from itertools import product
+from typing import Any, NamedTuple
+
+from txcalc.errors import Fault, InputError
+from txcalc.hardware import Accelerator
+from txcalc.model import Model
+from txcalc.planning import timing
+from txcalc.planning.deployment import Deployment, Gpu, Plan
+from txcalc.planning.engine import engine
+from txcalc.planning.serving import Serving, serve
+from txcalc.planning.sizing import arrange
+from txcalc.planning.steady import Steady
+from txcalc.planning.timing import Point
+from txcalc.planning.training.answer import Training
+from txcalc.render.emit import command
+from txcalc.render.train import data as train_data
+
+CONTEXTS = (2048, 8192, 32768, 131072)
+USERS = (1, 8, 32, 128, 512)
+PROMPTS = (Fraction(1, 2), Fraction(7, 8))  # of the context; the rest is the answer
+ENGINES = ("vllm", "sglang", "trtllm")
+MOST_POINTS = 2000
+MOST_EVENTS = 1500
+
+
+class Grid(NamedTuple):
+    """The values that the page steps over."""
+
+    weights: tuple[str, ...] = ("native",)
+    kv: tuple[str, ...] = ("bf16", "fp8")
+    contexts: tuple[int, ...] = CONTEXTS
+    users: tuple[int, ...] = USERS
+
+    def of(self, model: Model) -> Grid:
+        """Contexts that a model was made for; the shortest where it was made for none of them."""
+        least = self.contexts[0]
+        fits = tuple(n for n in self.contexts if model.context is None or n <= model.context)
+        return self._replace(contexts=fits or (min(least, model.context or least),))
+
+    @property
+    def points(self) -> int:
+        return len(self.weights) * len(self.kv) * len(self.contexts) * len(PROMPTS) * len(self.users)
+
+
+def checked(grids: Sequence[Grid]) -> None:
+    """Errors: `InputError` for more points than a page has place for."""
+    points = sum(grid.points for grid in grids)
+    if points > MOST_POINTS:
+        mend = "fewer models, GPUs, --context, --concurrency, --weights or --kv"
+        raise InputError("report", [Fault("points of the grid", f"{points:,}", f"at most {MOST_POINTS:,}", mend)])
+
+
+def serving(
+    index: int, model: Model, kind: Accelerator, gpus: int | None, price: float | None, grid: Grid
+) -> dict[str, Any]:
+    """Every point of the grid for a model on so many accelerators (None: the fewest that do)."""
+    texts: dict[str, int] = {}
+    points: list[dict[str, Any]] = []
+    fronts: list[list[dict[str, Any]]] = []
+    for weights, kv in product(grid.weights, grid.kv):
+        deployment = Deployment(model, kind, engine(model, weights, kv))
+        for context, share in product(grid.contexts, PROMPTS):
+            asked = timing.request(context, max(1, int(share * context)))
+            front: list[dict[str, Any]] = []
+            for users in grid.users:
+                try:
+                    plan = arrange(deployment, asked, context, users, gpus)
+                    speed = serve(plan, asked, price) if plan.best.fits else None
+                except InputError as error:
+                    points.append({"refused": str(error)})
+                    continue
+                points.append(_point(plan, speed, texts))
+                if speed and not front:
+                    front = [_speed(point) for point in speed.front]
+            fronts.append(front)
+    return {
+        "model": index,
+        "gpu": kind.title,
+        "count": gpus,
+        "memory": str(kind.memory),
+        "price": price,
+        "weights": grid.weights,
+        "kv": grid.kv,
+        "context": grid.contexts,
+        "prompt": [[str(max(1, int(share * context))) for share in PROMPTS] for context in grid.contexts],
+        "users": grid.users,
+        "engines": ENGINES,
+        "points": points,
+        "fronts": fronts,
+        "texts": list(texts),
+    }
+
+
+def _point(plan: Plan, speed: Serving | None, texts: dict[str, int]) -> dict[str, Any]:
+    best, held = plan.best, plan.deployment
+    return {
+        "layout": str(best.layout),
+        "gpus": best.layout.gpus,
+        "fits": best.fits,
+        "limit": best.fullest.limit,
+        "free": str(best.fullest.free),
+        "most": best.max_concurrency,
+        "longest": plan.max_context,
+        "least": plan.min_gpus,
+        "weights": held.engine.weights.name,
+        "stages": [_held(gpu) for gpu in held.gpus(best.layout, plan.context, plan.concurrency)],
+        "speed": _speed(speed.chosen) if speed else None,
+        "commands": [texts.setdefault(text, len(texts)) for text in _commands(plan)],
+        "notes": [texts.setdefault(text, len(texts)) for text in plan.notes],
+    }
+
+
+def _held(gpu: Gpu) -> dict[str, Any]:
+    """The memory of the accelerators of one stage, in bytes."""
+    parts = {"weights": gpu.weights, "cache": gpu.cache, "activations": gpu.peak, "reserve": gpu.reserve + gpu.rest}
+    stage = gpu.rank.stage
+    return {"first": stage.first, "alike": stage.copies, **{name: str(size) for name, size in parts.items()}}
+
+
+def _speed(point: Point) -> dict[str, Any]:
+    """The steady state of a point; without one, that there is none."""
+    steady = point.steady
+    found: dict[str, Any] = {"layout": str(point.layout), "users": point.sequences, "served": point.served}
+    if isinstance(steady, Steady):
+        found |= {"ttft": steady.ttft, "tpot": steady.tpot, "e2e": steady.e2e, "rate": steady.rate}
+    return found
+
+
+def _commands(plan: Plan) -> Iterator[str]:
+    """The command of each engine; why there is none."""
+    for name in ENGINES:
+        try:
+            yield command(plan, name)
+        except InputError as error:
+            yield f"# {error}"
+
+
+def training(index: int, found: Sequence[Training]) -> dict[str, Any]:
+    """Training runs of one model, the keys those of `txcalc train --json`, and each pipeline's events."""
+    return {"model": index, "runs": [{**_whole(train_data(one)), **_events(one)} for one in found]}
+
+
+def _whole(value: Any) -> Any:
+    """Whole numbers that JavaScript's would round as texts."""
+    if isinstance(value, Mapping):
+        return {key: _whole(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_whole(item) for item in value]
+    return str(value) if type(value) is int and abs(value) > 2**53 else value
+
+
+def _events(found: Training) -> dict[str, Any]:
+    """What each stage does when, in seconds, where there are stages; None where these are too many to draw."""
+    step = found.step
+    if step is None or found.recipe.layout.pp < 2:
+        return {"timeline": None, "too_many": 0}
+    number = sum(map(len, step.timeline.ranks))
+    if number > MOST_EVENTS:
+        return {"timeline": None, "too_many": number}
+    ranks = [[(e.action.kind, e.action.batch, e.start, e.end) for e in events] for events in step.timeline.ranks]
+    return {"timeline": ranks, "too_many": 0}

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import gc
 import json
+import os
+import sys
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -25,6 +28,9 @@ from txcalc.parts.attention import AttentionCore
 from txcalc.parts.linear import Linear
 from txcalc.parts.part import Cache, Weight
 from txcalc.sources import build
+
+sys.path.insert(0, str(Path(__file__).with_name("evidence")))
+import gpu as gpu_script
 
 pytestmark = pytest.mark.slow
 
@@ -665,3 +671,29 @@ def test_steps_of_another_size_are_not_kept(tmp_path: Path) -> None:
     suite(path, items=ITEMS[:1]).run()
     item = suite(path, items=(ITEMS[0]._replace(layers=1, times=(Load("decode", 1, 1, 4),)),)).run()["items"]["plain"]
     assert item["layers"] == 1 and item["steps"]["exact: parameters"]["wholes"][0][4] == item["params"]
+
+
+# The script for a machine without a network.
+
+
+def test_wheels_go_into_an_empty_folder_without_an_index(tmp_path: Path) -> None:
+    wheels, target = tmp_path / "wheels", tmp_path / "target"
+    wheels.mkdir()
+    with zipfile.ZipFile(wheels / "nothing-1-py3-none-any.whl", "w") as made:
+        made.writestr("nothing.py", "")
+        made.writestr("nothing-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: nothing\nVersion: 1\n")
+        made.writestr("nothing-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        made.writestr("nothing-1.dist-info/RECORD", "")
+    env = {**os.environ, "PYTHONPATH": str(target), "PIP_NO_INDEX": "1"}
+    gpu_script.install(wheels, target, env)
+    assert (target / "nothing.py").is_file()
+    assert gpu_script.absent(env) == []
+
+
+def test_small_models_are_checked_first(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(gpu_script, "SMALL", gpu_script.SMALL[:1])
+    env = {**os.environ, "PYTHONPATH": str(gpu_script.ROOT)}
+    assert gpu_script.checked("cpu", env) == 0
+    assert capsys.readouterr().out.endswith("figures of 1 small models are equal\n")
+    monkeypatch.setattr(gpu_script, "SMALL", ("D=7 h=2",))
+    assert gpu_script.checked("cpu", env) == 2

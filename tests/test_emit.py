@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from typer.testing import CliRunner
 
@@ -46,6 +48,24 @@ def test_experts_that_copies_share() -> None:
     assert "--ep-size 16 \\" in out and "--max-running-requests 64 \\" in out
     code, out, err = emit(*argv, "--emit", "trtllm")
     assert (code, out) == (2, "") and "TensorRT-LLM's flags do not say the layout" in err
+
+
+def test_dynamo_starts_the_workers_of_both_pools() -> None:
+    code, out, _ = emit(*LLAMA[:3], "--concurrency", "32", "--prompt", "7k", "--answer", "1k", "--emit", "dynamo")
+    assert code == 0 and out.startswith("python -m dynamo.frontend\n# ") and "--disaggregation-mode" not in out
+    apart = emit(
+        *LLAMA[:2], "h100-sxm:16", "--prompt", "7k", "--answer", "1k", "--disaggregate", "8", "--emit", "dynamo"
+    )
+    assert apart[0] == 0
+    front, first, prefill, second, decode = re.split(r"\n(?=#|python)", apart[1].rstrip())
+    assert front == "python -m dynamo.frontend" and first.endswith("for prefill") and second.endswith("for decode")
+    for text, role in ((prefill, "prefill"), (decode, "decode")):
+        assert text.startswith(
+            "python -m dynamo.vllm \\\n  --model meta-llama/Llama-3.1-70B \\\n  --tensor-parallel-size "
+        )
+        assert f"--disaggregation-mode {role} \\" in text and "NixlConnector" in text
+    code, _, err = emit(*LLAMA[:2], "h100-sxm:16", "--disaggregate", "8", "--emit", "vllm")
+    assert code == 2 and "--emit dynamo" in err
 
 
 @pytest.mark.parametrize(

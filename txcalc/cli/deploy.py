@@ -179,7 +179,9 @@ def deploy(
     emit_: Annotated[
         str | None,
         typer.Option(
-            "--emit", help="Print the command that serves the plan instead: vllm, sglang or trtllm.", metavar="ENGINE"
+            "--emit",
+            help="Print the command that serves the plan instead: vllm, sglang, trtllm or dynamo.",
+            metavar="ENGINE",
         ),
     ] = None,
     plot: o.Plot = None,
@@ -286,7 +288,7 @@ def deploy(
         if emit_ is not None:
             from txcalc.render.emit import command
 
-            typer.echo(command(one.plan, emit_))
+            typer.echo(command(one.plan, emit_, one.speed.apart if one.speed else None))
             raise typer.Exit(one.failed)
         drawn = one.plan, one.speed
         emit(

@@ -8,12 +8,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny import TINY
 
 import txcalc
 from txcalc.explorer import Explorer, explore
+from txcalc.model import Model
 from txcalc.num import ceil_div, divides, exact_div, exceeds, maximum, minimum, triangle
 from txcalc.planning import theorems
 from txcalc.program import Program, Recorded, Refused, Tape, written
+from txcalc.sources import build
+from txcalc.sources.assemble import assemble
+from txcalc.sources.resolve import resolve
+from txcalc.sources.spec import changed
 
 # One model of each kind of structure that a page is tried with.
 KINDS = {
@@ -101,6 +107,27 @@ def test_a_program_gives_what_the_library_gives(source: str) -> None:
         assert {name: mine.get(name, 0) for name in true} == true, chosen
         answered, proved = answered + 1, proved + mine["proved"]
     assert answered > 10 and proved > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TINY)
+def test_every_architecture_gives_what_the_library_gives(name: str) -> None:
+    base = build(TINY[name], name)
+    explorer = explore(base)
+    for chosen in settings(explorer, 12):
+        mine = here(explorer, chosen)
+        try:
+            raw = changed(TINY[name], explorer.changes(chosen))
+            resolved = resolve(raw, name)
+        except txcalc.InputError:
+            assert mine is None, chosen
+            continue
+        assert mine is not None, chosen
+        work = {"B": "batch", "T": "tokens", "T_src": "source"}
+        lengths = {work[s.letter]: chosen.get(s.letter, s.value) for s in explorer.sliders if s.letter in work}
+        ledger = Model(name, assemble(resolved), raw, resolved, name).ledger(**lengths)
+        quantities = ("params", "active", "flops", "flops_masked", "flops_other", "saved", "cache")
+        assert {q: mine[q] for q in quantities} == {q: ledger.total(q) for q in quantities}, chosen
 
 
 @pytest.mark.slow

@@ -39,6 +39,13 @@ def test_a_wheel_holds_what_was_measured(wheel: Path) -> None:
     assert files == {path.name for path in (ROOT / "presets" / "measurements").iterdir()} != set()
 
 
+def test_a_wheel_holds_what_a_page_is_made_of(wheel: Path) -> None:
+    page = ROOT / "txcalc" / "render" / "page"
+    files = {file for file in zipfile.ZipFile(wheel).namelist() if file.startswith("txcalc/render/page/")}
+    written = {str(path.relative_to(ROOT)) for path in page.rglob("*.*") if path.suffix != ".pyc"}
+    assert files == written >= {"txcalc/render/page/style.css", "txcalc/render/page/vendor/LICENSES.txt"}
+
+
 def test_a_wheel_finds_its_presets_where_there_is_no_checkout(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
     answer = _run("import txcalc; print(txcalc.__file__, txcalc.load('llama-3.1-8b').params)", tmp_path)

@@ -214,9 +214,9 @@ def _sliders(model: Model) -> Iterator[Slider]:
 def _layers(model: Model, symbol: Symbol, found: Sequence[tuple[str, str, int]]) -> Iterator[Slider]:
     """How many layers; of several kinds, how many of each."""
     stacks = model.spec["stacks"]
-    lent = any(
-        layer.get("attention", {}).get("kv_from") is not None for s in stacks.values() for layer in s["layer"].values()
-    )
+    layers = [layer for stack in stacks.values() for layer in stack["layer"].values()]
+    # Layers that read another kind's keys, or run with another kind's weights, cannot be as many as one likes.
+    lent = any(layer.get("attention", {}).get("kv_from") is not None or "shared" in layer for layer in layers)
     if any(len(stack["groups"]) > 1 for stack in stacks.values()):
         for half, stack in stacks.items() if not lent else ():
             for name, at in stack["groups"]:

@@ -3,7 +3,19 @@
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const COLOURS = 8;
 const colour = (i) => css(`--c${(i % COLOURS) + 1}`);
-const KINDS = ["attention", "attention_core", "feed_forward", "experts", "embedding", "head", "recurrent", "shared_experts", "router", "norm", "other"];
+const KINDS = [
+  "attention",
+  "attention_core",
+  "feed_forward",
+  "experts",
+  "embedding",
+  "head",
+  "recurrent",
+  "shared_experts",
+  "router",
+  "norm",
+  "other",
+];
 // The ninth model and later ones have the first ones' colours, and other strokes and signs.
 const stroke = (i) => ["solid", "dashed", "dotted"][Math.floor(i / COLOURS)];
 const sign = (i) => ["circle", "rect", "triangle"][Math.floor(i / COLOURS)];
@@ -19,13 +31,46 @@ function save(name, type, content) {
 }
 
 const plain = (cell) => (cell && typeof cell === "object" ? cell.value : cell);
-const csvCell = (cell) => { const text = String(plain(cell) ?? ""); return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text; };
+const csvCell = (cell) => {
+  const text = String(plain(cell) ?? "");
+  return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+};
 const asCsv = (table) => [table.head, ...table.rows].map((row) => row.map(csvCell).join(",")).join("\n") + "\n";
-const TEX = { "\\": "\\textbackslash{}", "%": "\\%", "&": "\\&", "#": "\\#", _: "\\_", $: "\\$", "{": "\\{", "}": "\\}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "·": "$\\cdot$", "×": "$\\times$", "²": "$^2$", "≥": "$\\geq$", "≤": "$\\leq$", "−": "$-$" };
-const texCell = (cell) => String((cell && typeof cell === "object" ? cell.text : cell) ?? "").replace(/[\\%&#_${}~^·×²≥≤−]/g, (sign) => TEX[sign]);
+const TEX = {
+  "\\": "\\textbackslash{}",
+  "%": "\\%",
+  "&": "\\&",
+  "#": "\\#",
+  _: "\\_",
+  $: "\\$",
+  "{": "\\{",
+  "}": "\\}",
+  "~": "\\textasciitilde{}",
+  "^": "\\textasciicircum{}",
+  "·": "$\\cdot$",
+  "×": "$\\times$",
+  "²": "$^2$",
+  "≥": "$\\geq$",
+  "≤": "$\\leq$",
+  "−": "$-$",
+};
+const texCell = (cell) =>
+  String((cell && typeof cell === "object" ? cell.text : cell) ?? "").replace(
+    /[\\%&#_${}~^·×²≥≤−]/g,
+    (sign) => TEX[sign],
+  );
 function asLatex(table) {
   const lines = [table.head, ...table.rows].map((row) => `${row.map(texCell).join(" & ")} \\\\`);
-  return ["\\begin{tabular}{l" + "r".repeat(table.head.length - 1) + "}", "\\hline", lines[0], "\\hline", ...lines.slice(1), "\\hline", "\\end{tabular}", ""].join("\n");
+  return [
+    "\\begin{tabular}{l" + "r".repeat(table.head.length - 1) + "}",
+    "\\hline",
+    lines[0],
+    "\\hline",
+    ...lines.slice(1),
+    "\\hline",
+    "\\end{tabular}",
+    "",
+  ].join("\n");
 }
 
 function png(svg, width, height, done) {
@@ -43,8 +88,17 @@ function png(svg, width, height, done) {
 }
 
 const Files = ({ name, table, picture }) => html`<span class="files">
-  ${picture && html`<button onClick=${() => { const drawn = picture(); save(`${name}.svg`, "image/svg+xml", drawn.svg); }} aria-label="Save ${spoken(name)} as SVG">SVG</button>
-  <button onClick=${() => { const drawn = picture(); png(drawn.svg, drawn.width, drawn.height, (blob) => save(`${name}.png`, "image/png", blob)); }} aria-label="Save ${spoken(name)} as PNG">PNG</button>`}
+  ${
+    picture &&
+    html`<button onClick=${() => {
+      const drawn = picture();
+      save(`${name}.svg`, "image/svg+xml", drawn.svg);
+    }} aria-label="Save ${spoken(name)} as SVG">SVG</button>
+  <button onClick=${() => {
+    const drawn = picture();
+    png(drawn.svg, drawn.width, drawn.height, (blob) => save(`${name}.png`, "image/png", blob));
+  }} aria-label="Save ${spoken(name)} as PNG">PNG</button>`
+  }
   <button onClick=${() => save(`${name}.csv`, "text/csv", asCsv(table))} aria-label="Save ${spoken(name)} as CSV">CSV</button>
   <button onClick=${() => save(`${name}.tex`, "application/x-tex", asLatex(table))} aria-label="Save ${spoken(name)} as LaTeX">LaTeX</button>
 </span>`;
@@ -52,26 +106,40 @@ const Files = ({ name, table, picture }) => html`<span class="files">
 const Cells = ({ table }) => html`<div class="scroll" tabindex="0" role="group" aria-label=${table.title}><table>
   <caption>${table.title}</caption>
   <thead><tr>${table.head.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
-  <tbody>${table.rows.map((row) => html`<tr>${row.map((cell, i) => {
-    const shown = cell && typeof cell === "object" && cell.value !== undefined ? html`<${Figure} ...${cell} />` : cell?.text ?? cell;
-    return i ? html`<td class=${cell?.style ?? ""}>${shown}</td>` : html`<th scope="row">${shown}</th>`;
-  })}</tr>`)}</tbody>
+  <tbody>${table.rows.map(
+    (row) =>
+      html`<tr>${row.map((cell, i) => {
+        const shown =
+          cell && typeof cell === "object" && cell.value !== undefined
+            ? html`<${Figure} ...${cell} />`
+            : (cell?.text ?? cell);
+        return i ? html`<td class=${cell?.style ?? ""}>${shown}</td>` : html`<th scope="row">${shown}</th>`;
+      })}</tr>`,
+  )}</tbody>
 </table></div>`;
 
 // A chart of an ECharts option; `table` is what it shows, for who cannot see it, and for the files.
 function Chart({ name, title, note, option, table, height = 340 }) {
-  const place = useRef(null), drawn = useRef(null);
+  const place = useRef(null),
+    drawn = useRef(null);
   useEffect(() => {
     drawn.current = echarts.init(place.current, null, { renderer: "svg" });
     const watch = new ResizeObserver(() => drawn.current.resize());
     watch.observe(place.current);
-    return () => { watch.disconnect(); drawn.current.dispose(); };
+    return () => {
+      watch.disconnect();
+      drawn.current.dispose();
+    };
   }, []);
   useEffect(() => {
     const soon = requestAnimationFrame(() => drawn.current.setOption(painted(option), { notMerge: true }));
     return () => cancelAnimationFrame(soon);
   });
-  const picture = () => ({ svg: drawn.current.renderToSVGString(), width: drawn.current.getWidth(), height: drawn.current.getHeight() });
+  const picture = () => ({
+    svg: drawn.current.renderToSVGString(),
+    width: drawn.current.getWidth(),
+    height: drawn.current.getHeight(),
+  });
   return html`<figure class="chart" aria-label=${title}>
     <figcaption><h3>${title}</h3>${note && html`<p class="note">${note}</p>`}</figcaption>
     <div class="drawing" ref=${place} style=${{ height: `${height}px` }} role="img" aria-label=${`${title}. The table below it has its numbers.`}></div>
@@ -81,20 +149,44 @@ function Chart({ name, title, note, option, table, height = 340 }) {
 
 function painted(option) {
   const text = { color: css("--ink"), fontFamily: "system-ui, sans-serif" }; // no quotes: they would break a saved file
-  const axis = (own) => own && { ...own, nameLocation: "middle", nameTextStyle: text, axisLabel: { ...text, hideOverlap: true, ...own.axisLabel }, axisLine: { lineStyle: { color: css("--soft") } }, splitLine: { lineStyle: { color: css("--line") } }, minorSplitLine: { show: false } };
+  const axis = (own) =>
+    own && {
+      ...own,
+      nameLocation: "middle",
+      nameTextStyle: text,
+      axisLabel: { ...text, hideOverlap: true, ...own.axisLabel },
+      axisLine: { lineStyle: { color: css("--soft") } },
+      splitLine: { lineStyle: { color: css("--line") } },
+      minorSplitLine: { show: false },
+    };
   return {
-    animation: false, textStyle: text, aria: { enabled: true }, backgroundColor: "transparent",
+    animation: false,
+    textStyle: text,
+    aria: { enabled: true },
+    backgroundColor: "transparent",
     color: Array.from({ length: COLOURS }, (_, i) => colour(i)),
     ...option,
-    tooltip: option.tooltip && { confine: true, backgroundColor: css("--paper"), borderColor: css("--soft"), textStyle: text, ...option.tooltip },
+    tooltip: option.tooltip && {
+      confine: true,
+      backgroundColor: css("--paper"),
+      borderColor: css("--soft"),
+      textStyle: text,
+      ...option.tooltip,
+    },
     legend: option.legend && { textStyle: text, top: 0, type: "plain", ...option.legend },
     grid: option.grid && { left: 70, right: 24, top: 56, bottom: 52, ...option.grid },
-    xAxis: axis(option.xAxis), yAxis: axis(option.yAxis),
+    xAxis: axis(option.xAxis),
+    yAxis: axis(option.yAxis),
   };
 }
 
 const tick = (value) => (value >= 1 ? short(BigInt(Math.round(value))) : String(value));
-const tickTokens = (value) => (value >= 1048576 ? `${value / 1048576}M` : value >= 1024 ? `${value / 1024}k` : String(value));
+const tickTokens = (value) =>
+  value >= 1048576 ? `${value / 1048576}M` : value >= 1024 ? `${value / 1024}k` : String(value);
 const inBytes = (value) => (value >= 1 ? iec(BigInt(Math.round(value))) : "0");
 // Lengths at which curves are evaluated: two an octave.
-const LENGTHS = Array.from({ length: 41 }, (_, i) => (i % 2 ? 3n * 2n ** BigInt((i - 1) / 2) / 2n || 1n : 2n ** BigInt(i / 2))).filter((n, i, all) => all.indexOf(n) === i).sort((a, b) => (a < b ? -1 : 1));
+const LENGTHS = Array.from({ length: 41 }, (_, i) =>
+  i % 2 ? (3n * 2n ** BigInt((i - 1) / 2)) / 2n || 1n : 2n ** BigInt(i / 2),
+)
+  .filter((n, i, all) => all.indexOf(n) === i)
+  .sort((a, b) => (a < b ? -1 : 1));

@@ -2,23 +2,27 @@
 
 // A quantity of a model at its sizes, as a fraction.
 function quantity(found, name) {
-  const t = found.totals, L = found.letters;
+  const t = found.totals,
+    L = found.letters;
   if (name === "per_token") return [t.flops, L.B * (L.T ?? 1n)];
   if (name === "cache" || name === "cache_growth") return [bytes(t[name]), 1n];
   return [t[name], 1n];
 }
 const titleOf = (name) => QUANTITIES.find(([q]) => q === name)[1];
 const inWords = (name) => (name === "cache" || name === "cache_growth" ? iec : short);
-const Pick = ({ label, value, options, set }) => html`<label class="pick">${label} <select value=${value} onChange=${(e) => set(e.target.value)}>${options.map(([key, title]) => html`<option value=${key}>${title}</option>`)}</select></label>`;
+const Pick = ({ label, value, options, set }) =>
+  html`<label class="pick">${label} <select value=${value} onChange=${(e) => set(e.target.value)}>${options.map(([key, title]) => html`<option value=${key}>${title}</option>`)}</select></label>`;
 
 function Compare() {
   const at = MODELS.map((model) => evaluate(model, state.chosen[model.index]));
   const seen = MODELS.filter((model) => !state.hidden.includes(model.index) && !at[model.index].refused);
   const refused = MODELS.filter((model) => at[model.index].refused);
   return html`<div class="content">
-    <fieldset class="choice"><legend>Models, at the sizes set under Learn</legend>${MODELS.map((model) => html`<label>
+    <fieldset class="choice"><legend>Models, at the sizes set under Learn</legend>${MODELS.map(
+      (model) => html`<label>
       <input type="checkbox" checked=${!state.hidden.includes(model.index)} onChange=${() => update({ hidden: state.hidden.includes(model.index) ? state.hidden.filter((i) => i !== model.index) : [...state.hidden, model.index] })} />
-      <span class="swatch" style=${{ background: colour(model.index) }}></span>${label(model)}</label>`)}</fieldset>
+      <span class="swatch" style=${{ background: colour(model.index) }}></span>${label(model)}</label>`,
+    )}</fieldset>
     ${refused.map((model) => html`<p class="refused" role="alert">${model.name}: ${at[model.index].refused}.</p>`)}
     <${Table} seen=${seen} at=${at} />
     <${Curves} seen=${seen} />
@@ -31,29 +35,76 @@ const changed = (model) => Object.keys(state.chosen[model.index]).length > 0;
 const label = (model) => `${model.name}${changed(model) ? " (changed)" : ""}`;
 
 function Table({ seen, at }) {
-  const rows = QUANTITIES.map(([name, title]) => [title, ...seen.map((model) => {
-    const [value, among] = quantity(at[model.index], name);
-    return { name: `${name} of ${model.index}`, value: among === 1n ? value : value / among, text: `${inWords(name)(value, among)}` };
-  })]);
+  const rows = QUANTITIES.map(([name, title]) => [
+    title,
+    ...seen.map((model) => {
+      const [value, among] = quantity(at[model.index], name);
+      return {
+        name: `${name} of ${model.index}`,
+        value: among === 1n ? value : value / among,
+        text: `${inWords(name)(value, among)}`,
+      };
+    }),
+  ]);
   const exact = rows.map((row) => [row[0], ...row.slice(1).map((cell) => cell.value)]);
   const table = { title: "Side by side", head: ["quantity", ...seen.map(label)], rows };
   return html`<section aria-label="Table"><h2>Side by side</h2><${Cells} table=${table} /><${Files} name="models" table=${{ ...table, rows: exact }} /></section>`;
 }
 
 function Curves({ seen }) {
-  const name = state.over, own = seen.filter((model) => !model.fixed_length);
-  const lines = own.map((model) => LENGTHS.map((tokens) => {
-    const found = evaluate(model, { ...state.chosen[model.index], T: tokens }, false);
-    return found.totals ? quantity(found, name) : null;
-  }));
+  const name = state.over,
+    own = seen.filter((model) => !model.fixed_length);
+  const lines = own.map((model) =>
+    LENGTHS.map((tokens) => {
+      const found = evaluate(model, { ...state.chosen[model.index], T: tokens }, false);
+      return found.totals ? quantity(found, name) : null;
+    }),
+  );
   const number = (pair) => (pair && pair[0] ? Number((pair[0] * 1000n) / pair[1]) / 1000 : null);
   const option = {
-    tooltip: { trigger: "axis", valueFormatter: name.startsWith("cache") ? inBytes : tick }, legend: {}, grid: { left: 84 },
-    xAxis: { type: "log", name: "tokens T", nameGap: 30, logBase: 2, axisLabel: { formatter: tickTokens }, min: 1, max: Number(LENGTHS.at(-1)) },
-    yAxis: { type: "log", name: titleOf(name), nameGap: 66, axisLabel: { formatter: name.startsWith("cache") ? inBytes : tick } },
-    series: own.map((model, i) => ({ name: label(model), type: "line", showSymbol: false, color: colour(model.index), lineStyle: { type: stroke(model.index) }, data: lines[i].map((pair, j) => [Number(LENGTHS[j]), number(pair)]) })),
+    tooltip: { trigger: "axis", valueFormatter: name.startsWith("cache") ? inBytes : tick },
+    legend: {},
+    grid: { left: 84 },
+    xAxis: {
+      type: "log",
+      name: "tokens T",
+      nameGap: 30,
+      logBase: 2,
+      axisLabel: { formatter: tickTokens },
+      min: 1,
+      max: Number(LENGTHS.at(-1)),
+    },
+    yAxis: {
+      type: "log",
+      name: titleOf(name),
+      nameGap: 66,
+      axisLabel: { formatter: name.startsWith("cache") ? inBytes : tick },
+    },
+    series: own.map((model, i) => ({
+      name: label(model),
+      type: "line",
+      showSymbol: false,
+      color: colour(model.index),
+      lineStyle: { type: stroke(model.index) },
+      data: lines[i].map((pair, j) => [Number(LENGTHS[j]), number(pair)]),
+    })),
   };
-  const table = { title: titleOf(name), head: ["tokens", ...own.map(label)], rows: LENGTHS.map((tokens, j) => [group(tokens), ...lines.map((line, i) => (line[j] ? { name: `${name} of ${own[i].index} at ${tokens}`, value: line[j][0] / line[j][1], text: group(line[j][0] / line[j][1]) } : ""))]) };
+  const table = {
+    title: titleOf(name),
+    head: ["tokens", ...own.map(label)],
+    rows: LENGTHS.map((tokens, j) => [
+      group(tokens),
+      ...lines.map((line, i) =>
+        line[j]
+          ? {
+              name: `${name} of ${own[i].index} at ${tokens}`,
+              value: line[j][0] / line[j][1],
+              text: group(line[j][0] / line[j][1]),
+            }
+          : "",
+      ),
+    ]),
+  };
   return html`<section aria-label="Over the length"><h2>Over the length</h2>
     <${Pick} label="Quantity" value=${name} options=${QUANTITIES} set=${(over) => update({ over })} />
     <${Chart} name=${`models-${name}`} title=${`${titleOf(name)}, over the length`} option=${option} table=${table} /></section>`;
@@ -62,14 +113,37 @@ function Curves({ seen }) {
 function Scatter({ seen, at }) {
   const points = seen.map((model) => [quantity(at[model.index], state.x), quantity(at[model.index], state.y)]);
   const number = ([value, among]) => Number((value * 1000n) / among) / 1000;
-  const axis = (name, gap) => ({ type: "log", name: titleOf(name), nameGap: gap, scale: true, axisLabel: { formatter: name.startsWith("cache") ? inBytes : tick } });
+  const axis = (name, gap) => ({
+    type: "log",
+    name: titleOf(name),
+    nameGap: gap,
+    scale: true,
+    axisLabel: { formatter: name.startsWith("cache") ? inBytes : tick },
+  });
   const option = {
-    tooltip: { formatter: ({ seriesName, data }) => `${seriesName}<br>${titleOf(state.x)}: ${tick(data[0])}<br>${titleOf(state.y)}: ${tick(data[1])}` }, legend: {}, grid: { left: 84 },
-    xAxis: axis(state.x, 30), yAxis: axis(state.y, 66),
-    series: seen.map((model, i) => ({ name: label(model), type: "scatter", symbol: sign(model.index), symbolSize: 14, color: colour(model.index), data: [[number(points[i][0]), number(points[i][1])]] })),
+    tooltip: {
+      formatter: ({ seriesName, data }) =>
+        `${seriesName}<br>${titleOf(state.x)}: ${tick(data[0])}<br>${titleOf(state.y)}: ${tick(data[1])}`,
+    },
+    legend: {},
+    grid: { left: 84 },
+    xAxis: axis(state.x, 30),
+    yAxis: axis(state.y, 66),
+    series: seen.map((model, i) => ({
+      name: label(model),
+      type: "scatter",
+      symbol: sign(model.index),
+      symbolSize: 14,
+      color: colour(model.index),
+      data: [[number(points[i][0]), number(points[i][1])]],
+    })),
   };
   const cell = (model, axis, [value, among]) => ({ name: `${axis} of ${model.index}`, value: value / among });
-  const table = { title: "Points", head: ["model", titleOf(state.x), titleOf(state.y)], rows: seen.map((model, i) => [label(model), cell(model, "x", points[i][0]), cell(model, "y", points[i][1])]) };
+  const table = {
+    title: "Points",
+    head: ["model", titleOf(state.x), titleOf(state.y)],
+    rows: seen.map((model, i) => [label(model), cell(model, "x", points[i][0]), cell(model, "y", points[i][1])]),
+  };
   return html`<section aria-label="Two quantities"><h2>One against another</h2>
     <${Pick} label="Across" value=${state.x} options=${QUANTITIES} set=${(x) => update({ x })} /> <${Pick} label="Up" value=${state.y} options=${QUANTITIES} set=${(y) => update({ y })} />
     <${Chart} name="models-scatter" title=${`${titleOf(state.y)} against ${titleOf(state.x)}`} option=${option} table=${table} /></section>`;
@@ -78,37 +152,80 @@ function Scatter({ seen, at }) {
 // The largest value of one letter at which a figure is not above a target, and the figure there; null: none.
 function under(model, chosen, letter, what, target) {
   const at = (value) => evaluate(model, { ...chosen, [letter]: value }, false).totals?.[what];
-  let low = 0, high = 1;
-  while (high < 1 << 24) { const value = at(high); if (value !== undefined && value > target) break; low = value === undefined ? low : high; high *= 2; }
+  let low = 0,
+    high = 1;
+  while (high < 1 << 24) {
+    const value = at(high);
+    if (value !== undefined && value > target) break;
+    low = value === undefined ? low : high;
+    high *= 2;
+  }
   if (!low) return null;
-  while (high - low > 1) { const middle = (low + high) >> 1, value = at(middle); if (value === undefined || value > target) high = middle; else low = middle; }
+  while (high - low > 1) {
+    const middle = (low + high) >> 1,
+      value = at(middle);
+    if (value === undefined || value > target) high = middle;
+    else low = middle;
+  }
   return [low, at(low)];
 }
 
-const SAME = [["params", "parameters"], ["active", "active parameters"], ["flops", "FLOPs of a forward pass"]];
+const SAME = [
+  ["params", "parameters"],
+  ["active", "active parameters"],
+  ["flops", "FLOPs of a forward pass"],
+];
 
 function Lines() {
-  const model = MODELS[state.model], chosen = state.chosen[model.index], base = evaluate(model, chosen, false);
+  const model = MODELS[state.model],
+    chosen = state.chosen[model.index],
+    base = evaluate(model, chosen, false);
   const has = (letter) => model.sliders.some((s) => s.letter === letter);
   const x = has(state.lineX) ? state.lineX : model.sliders.find((s) => s.symbol === "D").letter;
-  const y = has(state.lineY) && state.lineY !== x ? state.lineY : model.sliders.find((s) => s.letter !== x && s.keys.length).letter;
+  const y =
+    has(state.lineY) && state.lineY !== x
+      ? state.lineY
+      : model.sliders.find((s) => s.letter !== x && s.keys.length).letter;
   const choices = model.sliders.filter((s) => s.keys.length).map((s) => [s.letter, `${s.letter}: ${s.meaning}`]);
   const now = base.totals?.[state.same];
   const slider = model.sliders.find((s) => s.letter === x);
-  const found = now === undefined ? [] : stops(slider, base.letters[x]).filter((n) => n * 8 >= Number(base.letters[x])).flatMap((value) => {
-    const pair = under(model, { ...chosen, [x]: value }, y, state.same, now);
-    return pair ? [[value, ...pair]] : [];
-  });
+  const found =
+    now === undefined
+      ? []
+      : stops(slider, base.letters[x])
+          .filter((n) => n * 8 >= Number(base.letters[x]))
+          .flatMap((value) => {
+            const pair = under(model, { ...chosen, [x]: value }, y, state.same, now);
+            return pair ? [[value, ...pair]] : [];
+          });
   const title = `Equal ${SAME.find(([key]) => key === state.same)[1]}: ${model.name}, ${y} over ${x}`;
   const option = {
-    tooltip: { trigger: "item", formatter: ({ data }) => `${x} = ${group(data[0])}, ${y} = ${group(data[1])}` }, grid: {},
-    xAxis: { type: "log", name: x, nameGap: 30, axisLabel: { formatter: tick } }, yAxis: { type: "log", name: y, nameGap: 50, axisLabel: { formatter: tick } },
+    tooltip: { trigger: "item", formatter: ({ data }) => `${x} = ${group(data[0])}, ${y} = ${group(data[1])}` },
+    grid: {},
+    xAxis: { type: "log", name: x, nameGap: 30, axisLabel: { formatter: tick } },
+    yAxis: { type: "log", name: y, nameGap: 50, axisLabel: { formatter: tick } },
     series: [
       { name: "equal", type: "line", symbolSize: 7, color: colour(0), data: found.map(([a, b]) => [a, b]) },
-      { name: model.name, type: "scatter", symbol: "diamond", symbolSize: 16, color: colour(1), data: now === undefined ? [] : [[Number(base.letters[x]), Number(base.letters[y])]] },
+      {
+        name: model.name,
+        type: "scatter",
+        symbol: "diamond",
+        symbolSize: 16,
+        color: colour(1),
+        data: now === undefined ? [] : [[Number(base.letters[x]), Number(base.letters[y])]],
+      },
     ],
   };
-  const table = { title: `${title}: the largest ${y} that is not above ${now === undefined ? "" : group(now)}`, head: [x, y, state.same, "below it"], rows: found.map(([a, b, value]) => [group(a), { name: `equal ${y} at ${a}`, value: b }, { name: `equal ${state.same} at ${a}`, value }, percent(now - value, now)]) };
+  const table = {
+    title: `${title}: the largest ${y} that is not above ${now === undefined ? "" : group(now)}`,
+    head: [x, y, state.same, "below it"],
+    rows: found.map(([a, b, value]) => [
+      group(a),
+      { name: `equal ${y} at ${a}`, value: b },
+      { name: `equal ${state.same} at ${a}`, value },
+      percent(now - value, now),
+    ]),
+  };
   return html`<section aria-label="Equal lines"><h2>Lines of equal cost</h2>
     <${Pick} label="Model" value=${state.model} options=${MODELS.map((m) => [m.index, m.name])} set=${(value) => update({ model: +value })} />
     <${Pick} label="Equal" value=${state.same} options=${SAME} set=${(same) => update({ same })} />

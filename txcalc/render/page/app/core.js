@@ -1,7 +1,12 @@
 // Numbers, programs and state. PROGRAMS (functions over BigInt, in the order of DATA.models) and DATA stand before this.
 
 const { html, render, useEffect, useRef, useState, echarts } = vendor;
-const MODELS = DATA.models.map((model, index) => ({ ...model, index, run: PROGRAMS[index], positions: BigInt(model.positions ?? 0) }));
+const MODELS = DATA.models.map((model, index) => ({
+  ...model,
+  index,
+  run: PROGRAMS[index],
+  positions: BigInt(model.positions ?? 0),
+}));
 
 // ---- What a model's programs say at some letters ----
 
@@ -49,10 +54,17 @@ function evaluate(model, chosen, parts = true) {
     const found = { letters: known, totals: named(model.totals, model.run.totals(...values)) };
     if (parts) {
       const own = model.run.leaves(...values);
-      found.parts = model.parts.map((part, i) => ({ params: own[3 * i], flops: own[3 * i + 1], cache: own[3 * i + 2] }));
+      found.parts = model.parts.map((part, i) => ({
+        params: own[3 * i],
+        flops: own[3 * i + 1],
+        cache: own[3 * i + 2],
+      }));
       found.theorems = theorems(model, values);
       found.proved = found.theorems.length > 0 && found.theorems.every((each) => each.holds);
-      found.same = model.sliders.every((s) => !s.keys.length || chosen[s.letter] === undefined || (s.value !== null && known[s.letter] === BigInt(s.value)));
+      found.same = model.sliders.every(
+        (s) =>
+          !s.keys.length || chosen[s.letter] === undefined || (s.value !== null && known[s.letter] === BigInt(s.value)),
+      );
     }
     return found;
   } catch (error) {
@@ -97,7 +109,8 @@ function crossovers(model, chosen) {
   if (chunk !== undefined && ends.length > 1) return [];
   const side = (rule, quantity, tokens) => {
     const costs = at(tokens);
-    let left = 0n, right = 0n;
+    let left = 0n,
+      right = 0n;
     for (const kind of DATA.kinds) {
       const cost = costs[`${quantity} ${kind}`] ?? 0n;
       if (rule.left.includes(kind)) left += cost;
@@ -106,11 +119,21 @@ function crossovers(model, chosen) {
     return [left, right];
   };
   return DATA.rules.flatMap((rule) =>
-    [["dense", "flops"], ["masked", "flops_masked"]].map(([attention, quantity]) => {
+    [
+      ["dense", "flops"],
+      ["masked", "flops_masked"],
+    ].map(([attention, quantity]) => {
       const [left, right] = side(rule, quantity, 1n);
       if (!left || !right) return { rule: rule.name, attention, tokens: null };
-      const excess = (tokens) => { const [a, b] = side(rule, quantity, tokens); return a - b; };
-      return { rule: rule.name, attention, tokens: chunk === undefined ? first(excess, ends) : firstInChunks(excess, chunk) };
+      const excess = (tokens) => {
+        const [a, b] = side(rule, quantity, tokens);
+        return a - b;
+      };
+      return {
+        rule: rule.name,
+        attention,
+        tokens: chunk === undefined ? first(excess, ends) : firstInChunks(excess, chunk),
+      };
     }),
   );
 }
@@ -118,7 +141,8 @@ function crossovers(model, chosen) {
 function first(excess, ends = []) {
   const starts = [1n, ...ends.filter((end) => end > 1n)];
   for (let p = 0; p < starts.length; p++) {
-    const low = starts[p], most = p + 1 < starts.length ? starts[p + 1] - low : null;
+    const low = starts[p],
+      most = p + 1 < starts.length ? starts[p + 1] - low : null;
     const number = most === null || most >= 3n ? 4 : Number(most) + 1;
     const values = Array.from({ length: number }, (_, i) => excess(low + BigInt(i)));
     const at = values.findIndex((value) => value >= 0n);
@@ -134,30 +158,35 @@ function first(excess, ends = []) {
 function firstInChunks(excess, chunk) {
   const number = first((n) => excess(n * chunk));
   if (number === null) return null;
-  let low = (number - 1n) * chunk, high = number * chunk;
+  let low = (number - 1n) * chunk,
+    high = number * chunk;
   if (low === 0n && excess(1n) >= 0n) return 1n;
   if (low < 1n) low = 1n;
   while (high - low > 1n) {
     const middle = (low + high) / 2n;
-    if (excess(middle) < 0n) low = middle; else high = middle;
+    if (excess(middle) < 0n) low = middle;
+    else high = middle;
   }
   return high;
 }
 
 function reachesZero(values, most) {
   const [start, one, two] = values;
-  const slope = one - start, bend = two - one - slope;
+  const slope = one - start,
+    bend = two - one - slope;
   const value = (i) => start + i * slope + ((i * (i - 1n)) / 2n) * bend;
   if (bend === 0n && slope <= 0n) return null;
   let top = 1n;
-  if (bend < 0n) top = slope > 0n ? (slope + abs(bend) - 1n) / abs(bend) : 0n; // it rises until here
+  if (bend < 0n)
+    top = slope > 0n ? (slope + abs(bend) - 1n) / abs(bend) : 0n; // it rises until here
   else while (value(top) < 0n) top *= 2n;
   if (most !== null && top > most) top = most;
   if (value(top) < 0n) return null;
   let below = 0n;
   while (top - below > 1n) {
     const middle = (below + top) / 2n;
-    if (value(middle) < 0n) below = middle; else top = middle;
+    if (value(middle) < 0n) below = middle;
+    else top = middle;
   }
   return top;
 }
@@ -165,18 +194,29 @@ function reachesZero(values, most) {
 // ---- Rules of thumb: planning/rules.py ----
 
 function rules(model, found) {
-  const t = found.totals, sum = (kinds) => kinds.reduce((all, kind) => all + (t[`params ${kind}`] ?? 0n), 0n);
-  const blocks = t.params - sum(["embedding", "head"]), attention = sum(["attention"]);
+  const t = found.totals,
+    sum = (kinds) => kinds.reduce((all, kind) => all + (t[`params ${kind}`] ?? 0n), 0n);
+  const blocks = t.params - sum(["embedding", "head"]),
+    attention = sum(["attention"]);
   const channel = sum(["feed_forward", "experts", "shared_experts", "router"]);
-  const square = t.width * t.width, tokens = found.letters.B * (found.letters.T ?? model.positions);
+  const square = t.width * t.width,
+    tokens = found.letters.B * (found.letters.T ?? model.positions);
   return [
     attention && ["attention of all layers", "4·L·D²", 4n * t.layers * square, attention, 1n],
     channel && ["feed-forward of all layers", "8·L·D²", 8n * t.layers * square, channel, 1n],
     ["parameters, no embeddings", "12·L·D²", 12n * t.layers * square, blocks, 1n],
-    t.vocabulary && ["parameters", "12·L·D² + 2·V·D", 12n * t.layers * square + 2n * t.vocabulary * t.width, t.params, 1n],
+    t.vocabulary && [
+      "parameters",
+      "12·L·D² + 2·V·D",
+      12n * t.layers * square + 2n * t.vocabulary * t.width,
+      t.params,
+      1n,
+    ],
     ["forward FLOPs per token", "2·N", 2n * t.active, t.flops, tokens],
     ["training FLOPs per token", "6·N", 6n * t.active, t.training, tokens],
-  ].filter(Boolean).map(([what, formula, gives, truth, among]) => ({ what, formula, gives, truth, among }));
+  ]
+    .filter(Boolean)
+    .map(([what, formula, gives, truth, among]) => ({ what, formula, gives, truth, among }));
 }
 
 // The error of a rule in hundredths of a per cent, signed.
@@ -184,16 +224,24 @@ const error = ({ gives, truth, among }) => (truth ? Number((gives * among * 1000
 
 // ---- Numbers as the command line writes them ----
 
-const group = (n) => String(n).replace(/\B(?=(\d{3})+$)/g, ",").replace(/^-/, "−");
+const group = (n) =>
+  String(n)
+    .replace(/\B(?=(\d{3})+$)/g, ",")
+    .replace(/^-/, "−");
 
 function rounded(number, among, base, names, digits) {
   if (number < 0n) return "-" + rounded(-number, among, base, names, digits);
-  let power = 0, unit = BigInt(among);
+  let power = 0,
+    unit = BigInt(among);
   const near = (d) => Number((Number(number) / Number(d)).toPrecision(digits));
-  while (power + 1 < names.length && (number >= unit * base || near(unit) >= Number(base))) { power += 1; unit *= base; }
+  while (power + 1 < names.length && (number >= unit * base || near(unit) >= Number(base))) {
+    power += 1;
+    unit *= base;
+  }
   const whole = number / unit;
   if (whole * unit === number) return `${whole} ${names[power]}`.trim();
-  const places = Math.max(0, digits - String(whole).length), scale = 10n ** BigInt(places);
+  const places = Math.max(0, digits - String(whole).length),
+    scale = 10n ** BigInt(places);
   let scaled = (number * scale) / unit;
   const rest = number * scale - scaled * unit;
   if (2n * rest > unit || (2n * rest === unit && scaled % 2n)) scaled += 1n;
@@ -226,21 +274,47 @@ const VIEWS = [
   DATA.train.length > 0 && ["train", "Train"],
 ].filter(Boolean);
 const QUANTITIES = [
-  ["flops", "FLOPs of a forward pass, dense"], ["flops_masked", "FLOPs of a forward pass, masked"],
-  ["per_token", "FLOPs per token, dense"], ["cache", "cache, bytes of one sequence"],
-  ["saved", "kept for backward, elements"], ["params", "parameters"], ["active", "active parameters"],
-  ["cache_growth", "cache per further token, bytes"], ["training", "FLOPs of a training step"],
+  ["flops", "FLOPs of a forward pass, dense"],
+  ["flops_masked", "FLOPs of a forward pass, masked"],
+  ["per_token", "FLOPs per token, dense"],
+  ["cache", "cache, bytes of one sequence"],
+  ["saved", "kept for backward, elements"],
+  ["params", "parameters"],
+  ["active", "active parameters"],
+  ["cache_growth", "cache per further token, bytes"],
+  ["training", "FLOPs of a training step"],
 ];
 const start = () => ({
-  view: VIEWS[0][0], model: 0, chosen: MODELS.map(() => ({})), parts: "params", hidden: [], over: "per_token",
-  x: "params", y: "per_token", same: "params", lineX: "D", lineY: "L", serve: 0, train: 0, at: {}, notes: [],
+  view: VIEWS[0][0],
+  model: 0,
+  chosen: MODELS.map(() => ({})),
+  parts: "params",
+  hidden: [],
+  over: "per_token",
+  x: "params",
+  y: "per_token",
+  same: "params",
+  lineX: "D",
+  lineY: "L",
+  serve: 0,
+  train: 0,
+  at: {},
+  notes: [],
 });
-const CHOICES = { parts: ["params", "flops", "cache"], over: QUANTITIES.map(([q]) => q), x: QUANTITIES.map(([q]) => q), y: QUANTITIES.map(([q]) => q), same: ["params", "active", "flops"] };
+const CHOICES = {
+  parts: ["params", "flops", "cache"],
+  over: QUANTITIES.map(([q]) => q),
+  x: QUANTITIES.map(([q]) => q),
+  y: QUANTITIES.map(([q]) => q),
+  same: ["params", "active", "flops"],
+};
 let state = start();
 
 function address() {
-  const out = new URLSearchParams(), fresh = start();
-  for (const key of ["view", "parts", "over", "x", "y", "same", "lineX", "lineY"]) if (state[key] !== fresh[key]) out.set(key, state[key]);
+  const out = new URLSearchParams(),
+    fresh = start();
+  for (const key of ["view", "parts", "over", "x", "y", "same", "lineX", "lineY"])
+    if (state[key] !== fresh[key]) out.set(key, state[key]);
   for (const key of ["model", "serve", "train"]) if (state[key]) out.set(key, state[key]);
   if (state.hidden.length) out.set("hide", state.hidden.join(","));
   state.chosen.forEach((own, i) => {
@@ -260,9 +334,17 @@ function read(fragment) {
   const take = (ok, set) => (ok ? set() : wrong++);
   for (const [key, value] of new URLSearchParams(fragment.slice(0, 5000))) {
     const own = /^m(\d{1,2})$/.exec(key);
-    if (key === "view") take(VIEWS.some(([name]) => name === value), () => (found.view = value));
+    if (key === "view")
+      take(
+        VIEWS.some(([name]) => name === value),
+        () => (found.view = value),
+      );
     else if (CHOICES[key]) take(CHOICES[key].includes(value), () => (found[key] = value));
-    else if (key === "lineX" || key === "lineY") take(MODELS.some((m) => m.sliders.some((s) => s.letter === value)), () => (found[key] = value));
+    else if (key === "lineX" || key === "lineY")
+      take(
+        MODELS.some((m) => m.sliders.some((s) => s.letter === value)),
+        () => (found[key] = value),
+      );
     else if (["model", "serve", "train"].includes(key)) {
       const number = whole(value, 0, { model: MODELS, serve: DATA.serve, train: DATA.train }[key].length - 1);
       take(number !== null, () => (found[key] = number));
@@ -271,7 +353,8 @@ function read(fragment) {
       take(!numbers.includes(null), () => (found.hidden = [...new Set(numbers)]));
     } else if (own && MODELS[+own[1]]) {
       for (const pair of value.split(",")) {
-        const [letter, text] = pair.split(":"), number = whole(text ?? "", 1, MOST);
+        const [letter, text] = pair.split(":"),
+          number = whole(text ?? "", 1, MOST);
         const slider = MODELS[+own[1]].sliders.find((s) => s.letter === letter);
         take(slider && number !== null, () => (found.chosen[+own[1]][letter] = number));
       }
@@ -280,7 +363,10 @@ function read(fragment) {
       take(number !== null, () => (found.at[key.slice(3)] = number));
     } else wrong++;
   }
-  if (wrong) found.notes = [`${wrong} ${wrong === 1 ? "part" : "parts"} of the address could not be read and ${wrong === 1 ? "was" : "were"} ignored.`];
+  if (wrong)
+    found.notes = [
+      `${wrong} ${wrong === 1 ? "part" : "parts"} of the address could not be read and ${wrong === 1 ? "was" : "were"} ignored.`,
+    ];
   return found;
 }
 

@@ -2,27 +2,36 @@
 
 // The numbers at which a slider stops: all small ones, then eight an octave, and the model's own.
 function stops(slider, value) {
-  const own = Number(value), top = Math.max(own * 8, { T: 1 << 20, T_src: 1 << 17, B: 1024, L: 128 }[slider.symbol] ?? 64);
+  const own = Number(value),
+    top = Math.max(own * 8, { T: 1 << 20, T_src: 1 << 17, B: 1024, L: 128 }[slider.symbol] ?? 64);
   const found = new Set([own]);
   for (let n = 1; n <= Math.min(16, top); n++) found.add(n);
   const grain = ["T", "T_src", "B", "W"].includes(slider.symbol) ? 2 : 8;
-  for (let unit = 16 / grain; unit * grain <= top; unit *= 2) for (let m = grain; m < 2 * grain; m++) if (unit * m <= top) found.add(unit * m);
+  for (let unit = 16 / grain; unit * grain <= top; unit *= 2)
+    for (let m = grain; m < 2 * grain; m++) if (unit * m <= top) found.add(unit * m);
   return [...found].sort((a, b) => a - b);
 }
 
 function Slider({ model, slider, found }) {
   const chosen = state.chosen[model.index][slider.letter];
   const now = found.letters?.[slider.letter] ?? chosen ?? slider.value ?? 1;
-  const base = slider.value ?? (chosen ? now : now), all = stops(slider, base);
+  const base = slider.value ?? (chosen ? now : now),
+    all = stops(slider, base);
   const at = all.reduce((best, n, i) => (Math.abs(n - Number(now)) < Math.abs(all[best] - Number(now)) ? i : best), 0);
-  const id = `s-${slider.letter}`, set = (value) => choose(model.index, { [slider.letter]: value });
+  const id = `s-${slider.letter}`,
+    set = (value) => choose(model.index, { [slider.letter]: value });
   return html`<div class="slider">
     <label for=${id}><b><${Letter} name=${slider.letter} /></b> <span>${slider.meaning}</span></label>
     <input type="range" id=${`${id}-range`} min="0" max=${all.length - 1} value=${at} aria-label=${`${slider.letter}: ${slider.meaning}`} aria-valuetext=${group(now)} onInput=${(e) => set(all[+e.target.value])} />
-    <input type="number" id=${id} min="1" max=${MOST} step="1" value=${String(now)} onChange=${(e) => { const n = whole(e.target.value, 1, MOST); n === null ? show() : set(n); }} />
-    ${chosen === undefined
-      ? html`<span class="follows">${slider.value === null ? `follows: ${slider.rule}` : ""}</span>`
-      : html`<button class="reset" onClick=${() => set(undefined)} aria-label=${`Reset ${slider.letter}`}>reset</button>`}
+    <input type="number" id=${id} min="1" max=${MOST} step="1" value=${String(now)} onChange=${(e) => {
+      const n = whole(e.target.value, 1, MOST);
+      n === null ? show() : set(n);
+    }} />
+    ${
+      chosen === undefined
+        ? html`<span class="follows">${slider.value === null ? `follows: ${slider.rule}` : ""}</span>`
+        : html`<button class="reset" onClick=${() => set(undefined)} aria-label=${`Reset ${slider.letter}`}>reset</button>`
+    }
   </div>`;
 }
 
@@ -32,7 +41,12 @@ function Letter({ name }) {
   return rest.length ? html`${head}<sub>${rest.join(" ")}</sub>` : head;
 }
 
-const BADGES = { proved: "equal to the traced module for all sizes of a theorem", measured: "equal to the module at the sizes where it was run", published: "a citation reproduces it", modelled: "none of these: the formula alone" };
+const BADGES = {
+  proved: "equal to the traced module for all sizes of a theorem",
+  measured: "equal to the module at the sizes where it was run",
+  published: "a citation reproduces it",
+  modelled: "none of these: the formula alone",
+};
 const Badge = ({ how }) => html`<span class=${`badge ${how}`} title=${BADGES[how]}>${how}</span>`;
 
 const Card = ({ name, title, value, text, how, unit }) => html`<div class="card">
@@ -42,7 +56,8 @@ const Card = ({ name, title, value, text, how, unit }) => html`<div class="card"
 </div>`;
 
 function Learn() {
-  const model = MODELS[state.model], found = evaluate(model, state.chosen[state.model]);
+  const model = MODELS[state.model],
+    found = evaluate(model, state.chosen[state.model]);
   return html`<div class="split">
     <aside aria-label="Sizes">
       ${MODELS.length > 1 && html`<label class="pick">Model <select value=${state.model} onChange=${(e) => update({ model: +e.target.value })}>${MODELS.map((m) => html`<option value=${m.index}>${m.name}</option>`)}</select></label>`}
@@ -60,7 +75,8 @@ function Learn() {
 }
 
 function Answers({ model, found }) {
-  const t = found.totals, tokens = found.letters.B * (found.letters.T ?? model.positions);
+  const t = found.totals,
+    tokens = found.letters.B * (found.letters.T ?? model.positions);
   const how = (quantity) => known(model, found, quantity);
   return html`
     <section aria-label="Totals" class="cards">
@@ -71,9 +87,12 @@ function Answers({ model, found }) {
       <${Card} name="flops_masked" title="FLOPs, masked attention" value=${t.flops_masked} how=${how("flops_masked")} />
       <${Card} name="training" title="FLOPs, training step" value=${t.training} how=${how("training")} />
       <${Card} name="saved" title="Kept for backward" value=${t.saved} how=${how("saved")} unit="elements" />
-      ${(t.cache > 0n || t.cache_constant > 0n) && html`
+      ${
+        (t.cache > 0n || t.cache_constant > 0n) &&
+        html`
         <${Card} name="cache_bytes" title=${`Cache at ${group(found.letters.T)} tokens, bf16`} value=${bytes(t.cache)} text=${iec(bytes(t.cache))} how=${how("cache")} />
-        <${Card} name="cache_growth_bytes" title="Cache per further token" value=${bytes(t.cache_growth)} text=${iec(bytes(t.cache_growth))} how=${how("cache")} />`}
+        <${Card} name="cache_growth_bytes" title="Cache per further token" value=${bytes(t.cache_growth)} text=${iec(bytes(t.cache_growth))} how=${how("cache")} />`
+      }
     </section>
     <${Parts} model=${model} found=${found} />
     <${Thumb} model=${model} found=${found} />
@@ -84,54 +103,115 @@ function Answers({ model, found }) {
 }
 
 function Parts({ model, found }) {
-  const what = state.parts, all = found.totals[what];
+  const what = state.parts,
+    all = found.totals[what];
   const kinds = new Map();
   model.parts.forEach((part, i) => {
     const value = found.parts[i][what];
     if (!value) return;
-    if (!kinds.has(part.kind)) kinds.set(part.kind, { name: spoken(part.kind), kind: part.kind, value: 0, children: [] });
+    if (!kinds.has(part.kind))
+      kinds.set(part.kind, { name: spoken(part.kind), kind: part.kind, value: 0, children: [] });
     const own = kinds.get(part.kind);
     own.value += Number(value);
-    own.children.push({ name: part.path, value: Number(value), exact: value, formula: part.formulas[what], itemStyle: { color: kindColour(part.kind) } });
+    own.children.push({
+      name: part.path,
+      value: Number(value),
+      exact: value,
+      formula: part.formulas[what],
+      itemStyle: { color: kindColour(part.kind) },
+    });
   });
   const rows = model.parts.flatMap((part, i) => {
     const value = found.parts[i][what];
-    return value ? [[part.path, part.copies, { text: html`<${Formula} text=${part.formulas[what]} letters=${found.letters} value=${value} />`, plain: part.formulas[what] }, { name: `${what} ${i}`, value }, percent(value, all)]] : [];
+    return value
+      ? [
+          [
+            part.path,
+            part.copies,
+            {
+              text: html`<${Formula} text=${part.formulas[what]} letters=${found.letters} value=${value} />`,
+              plain: part.formulas[what],
+            },
+            { name: `${what} ${i}`, value },
+            percent(value, all),
+          ],
+        ]
+      : [];
   });
   const on = css("--on");
   const option = {
-    tooltip: { formatter: ({ data }) => (data.exact === undefined ? data.name : `${data.name}<br>${data.formula}<br>= ${numbers(data.formula, found.letters)}<br>= ${group(data.exact)}`) },
-    series: [{
-      type: "treemap", roam: false, nodeClick: false, breadcrumb: { show: false }, left: 0, right: 0, top: 0, bottom: 0,
-      label: { color: on, overflow: "truncate", formatter: ({ name }) => name.split(".").slice(-2).join(".") },
-      itemStyle: { borderColor: css("--paper"), borderWidth: 1, gapWidth: 1 },
-      upperLabel: { show: true, height: 22, color: on },
-      levels: [{ upperLabel: { show: false } }, { itemStyle: { gapWidth: 1 } }],
-      data: [...kinds.values()].map((own) => ({ ...own, itemStyle: { color: kindColour(own.kind), borderColor: kindColour(own.kind) } })),
-    }],
+    tooltip: {
+      formatter: ({ data }) =>
+        data.exact === undefined
+          ? data.name
+          : `${data.name}<br>${data.formula}<br>= ${numbers(data.formula, found.letters)}<br>= ${group(data.exact)}`,
+    },
+    series: [
+      {
+        type: "treemap",
+        roam: false,
+        nodeClick: false,
+        breadcrumb: { show: false },
+        left: 0,
+        right: 0,
+        top: 0,
+        bottom: 0,
+        label: { color: on, overflow: "truncate", formatter: ({ name }) => name.split(".").slice(-2).join(".") },
+        itemStyle: { borderColor: css("--paper"), borderWidth: 1, gapWidth: 1 },
+        upperLabel: { show: true, height: 22, color: on },
+        levels: [{ upperLabel: { show: false } }, { itemStyle: { gapWidth: 1 } }],
+        data: [...kinds.values()].map((own) => ({
+          ...own,
+          itemStyle: { color: kindColour(own.kind), borderColor: kindColour(own.kind) },
+        })),
+      },
+    ],
   };
   const table = { title: "Parts", head: ["part", "copies", "formula", "exact", "share"], rows };
   const files = { ...table, rows: rows.map((row) => [row[0], row[1], row[2].plain, row[3].value, row[4]]) };
   return html`<section aria-label="Parts"><h2>Where they are</h2>
-    <div class="choice" role="radiogroup" aria-label="Of what">${[["params", "Parameters"], ["flops", "FLOPs"], ["cache", "Cache"]].map(([key, title]) => found.totals[key] > 0n && html`<label><input type="radio" name="parts" checked=${what === key} onChange=${() => update({ parts: key })} /> ${title}</label>`)}</div>
+    <div class="choice" role="radiogroup" aria-label="Of what">${[
+      ["params", "Parameters"],
+      ["flops", "FLOPs"],
+      ["cache", "Cache"],
+    ].map(
+      ([key, title]) =>
+        found.totals[key] > 0n &&
+        html`<label><input type="radio" name="parts" checked=${what === key} onChange=${() => update({ parts: key })} /> ${title}</label>`,
+    )}</div>
     <${Chart} name=${`${model.name}-${what}`} title=${`${{ params: "Parameters", flops: "FLOPs", cache: "Cache elements" }[what]} by part`} option=${option} table=${files} height=${380} />
     <${Cells} table=${table} />
   </section>`;
 }
 
 // A formula; over it, or with the keyboard on it, the same with numbers.
-const Formula = ({ text, letters, value }) => html`<span class="formula" tabindex="0"><span class="plain">${text}</span><span class="worked">${numbers(text, letters)} = ${group(value)}</span></span>`;
-const numbers = (text, known) => text.replace(/[A-Za-z][A-Za-z0-9_]*/g, (letter) => (known[letter] === undefined ? letter : group(known[letter])));
+const Formula = ({ text, letters, value }) =>
+  html`<span class="formula" tabindex="0"><span class="plain">${text}</span><span class="worked">${numbers(text, letters)} = ${group(value)}</span></span>`;
+const numbers = (text, known) =>
+  text.replace(/[A-Za-z][A-Za-z0-9_]*/g, (letter) => (known[letter] === undefined ? letter : group(known[letter])));
 
 function Thumb({ model, found }) {
   const rows = rules(model, found).map((rule) => {
-    const off = error(rule), style = off === null ? "" : Math.abs(off) > 10 ? "bad" : "fair";
-    return [rule.what, rule.formula, { name: `rule ${rule.formula} gives`, value: rule.gives, text: short(rule.gives) }, { name: `rule ${rule.formula} exact`, value: rule.truth, text: short(rule.truth, rule.among) }, { text: off === 0 ? "exact" : `${off > 0 ? "+" : "−"}${Math.abs(off).toFixed(2)} %`, style }];
+    const off = error(rule),
+      style = off === null ? "" : Math.abs(off) > 10 ? "bad" : "fair";
+    return [
+      rule.what,
+      rule.formula,
+      { name: `rule ${rule.formula} gives`, value: rule.gives, text: short(rule.gives) },
+      { name: `rule ${rule.formula} exact`, value: rule.truth, text: short(rule.truth, rule.among) },
+      { text: off === 0 ? "exact" : `${off > 0 ? "+" : "−"}${Math.abs(off).toFixed(2)} %`, style },
+    ];
   });
   return html`<section aria-label="Rules of thumb"><h2>Rules of thumb</h2><${Cells} table=${{ title: "What they give for these sizes, and how far off they are", head: ["rule for", "formula", "gives", "exact", "error"], rows }} /></section>`;
 }
 
-const GROUPS = [["scores and values", ["attention_core"]], ["attention projections", ["attention"]], ["feed-forward", ["feed_forward", "experts", "shared_experts", "router"]], ["recurrent", ["recurrent"]], ["head", ["head"]]];
+const GROUPS = [
+  ["scores and values", ["attention_core"]],
+  ["attention projections", ["attention"]],
+  ["feed-forward", ["feed_forward", "experts", "shared_experts", "router"]],
+  ["recurrent", ["recurrent"]],
+  ["head", ["head"]],
+];
 
 function Crossing({ model, found }) {
   const chosen = state.chosen[model.index];
@@ -141,17 +221,49 @@ function Crossing({ model, found }) {
   const crossed = crossovers(model, chosen);
   const mark = crossed.find((each) => each.attention === "dense" && each.rule === DATA.rules[0].name)?.tokens;
   const option = {
-    tooltip: { trigger: "axis", valueFormatter: tick }, legend: {}, grid: {},
-    xAxis: { type: "log", name: "tokens T", nameGap: 30, axisLabel: { formatter: tickTokens }, logBase: 2, min: 1, max: Number(LENGTHS.at(-1)) },
+    tooltip: { trigger: "axis", valueFormatter: tick },
+    legend: {},
+    grid: {},
+    xAxis: {
+      type: "log",
+      name: "tokens T",
+      nameGap: 30,
+      axisLabel: { formatter: tickTokens },
+      logBase: 2,
+      min: 1,
+      max: Number(LENGTHS.at(-1)),
+    },
     yAxis: { type: "log", name: "FLOPs per token", nameGap: 50, axisLabel: { formatter: tick } },
     series: groups.map(([name, kinds], i) => ({
-      name, type: "line", showSymbol: false, color: colour(i), data: points.map(([tokens, totals]) => [Number(tokens), Number(sum(totals, kinds)) / Number(tokens) || null]),
-      markLine: i || !mark ? undefined : { symbol: "none", lineStyle: { color: css("--ink"), type: "dashed" }, label: { color: css("--ink"), formatter: `${group(mark)} tokens` }, data: [{ xAxis: Number(mark) }] },
+      name,
+      type: "line",
+      showSymbol: false,
+      color: colour(i),
+      data: points.map(([tokens, totals]) => [Number(tokens), Number(sum(totals, kinds)) / Number(tokens) || null]),
+      markLine:
+        i || !mark
+          ? undefined
+          : {
+              symbol: "none",
+              lineStyle: { color: css("--ink"), type: "dashed" },
+              label: { color: css("--ink"), formatter: `${group(mark)} tokens` },
+              data: [{ xAxis: Number(mark) }],
+            },
     })),
   };
-  const table = { title: "FLOPs of one prefill", head: ["tokens", ...groups.map(([name]) => name)], rows: points.map(([tokens, totals]) => [group(tokens), ...groups.map(([name, kinds]) => ({ name: `${name} at ${tokens}`, value: sum(totals, kinds) }))]) };
+  const table = {
+    title: "FLOPs of one prefill",
+    head: ["tokens", ...groups.map(([name]) => name)],
+    rows: points.map(([tokens, totals]) => [
+      group(tokens),
+      ...groups.map(([name, kinds]) => ({ name: `${name} at ${tokens}`, value: sum(totals, kinds) })),
+    ]),
+  };
   const names = [...new Set(crossed.map((each) => each.rule))];
-  const at = (name, attention) => { const each = crossed.find((c) => c.rule === name && c.attention === attention); return each.tokens === null ? "never" : { name: `crossover ${name} ${attention}`, value: each.tokens }; };
+  const at = (name, attention) => {
+    const each = crossed.find((c) => c.rule === name && c.attention === attention);
+    return each.tokens === null ? "never" : { name: `crossover ${name} ${attention}`, value: each.tokens };
+  };
   return html`<section aria-label="Crossover"><h2>Where attention overtakes the rest</h2>
     <${Chart} name=${`${model.name}-crossover`} title="FLOPs per token of one prefill, dense" note=${mark ? `The scores and values outweigh the feed-forward from ${group(mark)} tokens on.` : ""} option=${option} table=${table} />
     ${names.length > 0 && html`<${Cells} table=${{ title: "The least length at which it holds", head: ["rule", "dense", "masked"], rows: names.map((name) => [name, at(name, "dense"), at(name, "masked")]) }} />`}
@@ -160,33 +272,80 @@ function Crossing({ model, found }) {
 
 function Growing({ model, found }) {
   const chosen = state.chosen[model.index];
-  const points = LENGTHS.map((tokens) => [tokens, bytes(evaluate(model, { ...chosen, B: 1, T: tokens }, false).totals.cache)]);
-  const weights = bytes(found.totals.params), here = found.letters.T;
+  const points = LENGTHS.map((tokens) => [
+    tokens,
+    bytes(evaluate(model, { ...chosen, B: 1, T: tokens }, false).totals.cache),
+  ]);
+  const weights = bytes(found.totals.params),
+    here = found.letters.T;
   const option = {
-    tooltip: { trigger: "axis", valueFormatter: inBytes }, legend: {}, grid: { left: 84 },
-    xAxis: { type: "log", name: "tokens held", nameGap: 30, logBase: 2, axisLabel: { formatter: tickTokens }, min: 1, max: Number(LENGTHS.at(-1)) },
+    tooltip: { trigger: "axis", valueFormatter: inBytes },
+    legend: {},
+    grid: { left: 84 },
+    xAxis: {
+      type: "log",
+      name: "tokens held",
+      nameGap: 30,
+      logBase: 2,
+      axisLabel: { formatter: tickTokens },
+      min: 1,
+      max: Number(LENGTHS.at(-1)),
+    },
     yAxis: { type: "log", logBase: 2, name: "bytes", nameGap: 66, axisLabel: { formatter: inBytes } },
     series: [
-      { name: "cache of one sequence", type: "line", showSymbol: false, color: colour(0), data: points.map(([tokens, held]) => [Number(tokens), Number(held)]), markLine: { symbol: "none", label: { formatter: `T = ${group(here)}`, color: css("--ink") }, lineStyle: { color: css("--ink"), type: "dashed" }, data: [{ xAxis: Number(here) }] } },
-      { name: "weights", type: "line", showSymbol: false, color: colour(1), lineStyle: { type: "dashed" }, data: points.map(([tokens]) => [Number(tokens), Number(weights)]) },
+      {
+        name: "cache of one sequence",
+        type: "line",
+        showSymbol: false,
+        color: colour(0),
+        data: points.map(([tokens, held]) => [Number(tokens), Number(held)]),
+        markLine: {
+          symbol: "none",
+          label: { formatter: `T = ${group(here)}`, color: css("--ink") },
+          lineStyle: { color: css("--ink"), type: "dashed" },
+          data: [{ xAxis: Number(here) }],
+        },
+      },
+      {
+        name: "weights",
+        type: "line",
+        showSymbol: false,
+        color: colour(1),
+        lineStyle: { type: "dashed" },
+        data: points.map(([tokens]) => [Number(tokens), Number(weights)]),
+      },
     ],
   };
-  const table = { title: "Cache of one sequence in bf16, bytes", head: ["tokens", "bytes"], rows: points.map(([tokens, held]) => [group(tokens), { name: `cache at ${tokens}`, value: held }]) };
+  const table = {
+    title: "Cache of one sequence in bf16, bytes",
+    head: ["tokens", "bytes"],
+    rows: points.map(([tokens, held]) => [group(tokens), { name: `cache at ${tokens}`, value: held }]),
+  };
   return html`<section aria-label="Cache"><h2>How the cache grows</h2><${Chart} name=${`${model.name}-cache`} title="Cache of one sequence, bf16" option=${option} table=${table} /></section>`;
 }
 
-const Theorems = ({ model, found }) => html`<section aria-label="Theorems"><h2>What stands behind parameters and FLOPs</h2>
-  ${found.theorems.length === 0
-    ? html`<p>No theorem: ${model.unproved}.</p>`
-    : html`<p data-proved=${found.proved ? "1" : "0"}>${found.proved ? "Proved at these sizes: for each part the formulas equal what PyTorch counts, whatever the sizes of its structure." : "Not proved at these sizes: a theorem's form does not fit them. The formulas are the same."}</p>
-      <ul>${found.theorems.map((each) => html`<li><b>${each.part}</b>: theorem <code>${each.key}</code>, ${each.lengths}, ${each.holds ? "holds" : html`<span class="bad">does not hold: ${each.why}</span>`}
-        <details><summary>for which sizes</summary><ul>${each.conditions.map(([, text]) => html`<li>${text}</li>`)}</ul></details></li>`)}</ul>`}
+const Theorems = ({
+  model,
+  found,
+}) => html`<section aria-label="Theorems"><h2>What stands behind parameters and FLOPs</h2>
+  ${
+    found.theorems.length === 0
+      ? html`<p>No theorem: ${model.unproved}.</p>`
+      : html`<p data-proved=${found.proved ? "1" : "0"}>${found.proved ? "Proved at these sizes: for each part the formulas equal what PyTorch counts, whatever the sizes of its structure." : "Not proved at these sizes: a theorem's form does not fit them. The formulas are the same."}</p>
+      <ul>${found.theorems.map(
+        (
+          each,
+        ) => html`<li><b>${each.part}</b>: theorem <code>${each.key}</code>, ${each.lengths}, ${each.holds ? "holds" : html`<span class="bad">does not hold: ${each.why}</span>`}
+        <details><summary>for which sizes</summary><ul>${each.conditions.map(([, text]) => html`<li>${text}</li>`)}</ul></details></li>`,
+      )}</ul>`
+  }
   <p class="note">FLOPs count 2 per multiply-add; matrix products alone; dense attention unless masked is said; logits for all positions${model.latents ? "; latents expanded (MLA)" : ""}. Cache and weights in bf16.</p>
 </section>`;
 
 // What to type for the same numbers.
 function command(model, found) {
-  const said = [], counts = new Map();
+  const said = [],
+    counts = new Map();
   for (const slider of model.sliders) {
     const value = state.chosen[model.index][slider.letter];
     for (const key of slider.keys) {
@@ -194,7 +353,9 @@ function command(model, found) {
       if (at >= 0) {
         const half = key.slice(0, at);
         if (!counts.has(half)) counts.set(half, []);
-        counts.get(half).push([key.slice(at + 6), found.letters[slider.letter], value !== undefined && value !== slider.value]);
+        counts
+          .get(half)
+          .push([key.slice(at + 6), found.letters[slider.letter], value !== undefined && value !== slider.value]);
       } else if (value !== undefined && value !== slider.value) said.push(`--set ${key}=${value}`);
     }
   }
@@ -203,6 +364,15 @@ function command(model, found) {
       said.push(`--set ${half}n_layers=${own.reduce((all, [, n]) => all + n, 0n)}`);
       said.push(`--set '${half}pattern=[${own.map(([name, n]) => `"${n}*${name}"`).join(", ")}]'`);
     }
-  const lengths = [["B", "--batch"], ["T", "--tokens"], ["T_src", "--source"]].filter(([letter]) => found.letters[letter] !== undefined && model.sliders.some((s) => s.letter === letter));
-  return ["txcalc show", model.source, ...said, ...lengths.map(([letter, flag]) => `${flag} ${found.letters[letter]}`)].join(" ");
+  const lengths = [
+    ["B", "--batch"],
+    ["T", "--tokens"],
+    ["T_src", "--source"],
+  ].filter(([letter]) => found.letters[letter] !== undefined && model.sliders.some((s) => s.letter === letter));
+  return [
+    "txcalc show",
+    model.source,
+    ...said,
+    ...lengths.map(([letter, flag]) => `${flag} ${found.letters[letter]}`),
+  ].join(" ");
 }

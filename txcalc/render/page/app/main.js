@@ -27,12 +27,33 @@ function App() {
 }
 
 const root = document.getElementById("app");
-function show() { render(html`<${App} />`, root); }
+function show() {
+  render(html`<${App} />`, root);
+}
 
 root.replaceChildren();
 state = read(location.hash.slice(1));
 show();
-addEventListener("hashchange", () => { if (location.hash.slice(1) !== address()) { state = read(location.hash.slice(1)); show(); } });
+addEventListener("hashchange", () => {
+  if (location.hash.slice(1) !== address()) {
+    state = read(location.hash.slice(1));
+    show();
+  }
+});
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
 // For who reads the page by program.
-window.txcalc = { models: MODELS, evaluate, crossovers, rules, address, read, get state() { return state; }, set state(next) { state = { ...start(), ...next }; show(); } };
+window.txcalc = {
+  models: MODELS,
+  evaluate,
+  crossovers,
+  rules,
+  address,
+  read,
+  get state() {
+    return state;
+  },
+  set state(next) {
+    state = { ...start(), ...next };
+    show();
+  },
+};

@@ -1,8 +1,18 @@
 // Serving: the library's own answers at the points of a grid; a price is the one thing that is multiplied here.
 
 const AXES = ["weights", "kv", "context", "prompt", "users"];
-const sizes = (plan) => [plan.weights.length, plan.kv.length, plan.context.length, plan.prompt[0].length, plan.users.length];
-DATA.serve.forEach((plan) => AXES.forEach((axis, i) => { GRIDS[axis] = Math.max(GRIDS[axis] ?? 0, sizes(plan)[i]); }));
+const sizes = (plan) => [
+  plan.weights.length,
+  plan.kv.length,
+  plan.context.length,
+  plan.prompt[0].length,
+  plan.users.length,
+];
+DATA.serve.forEach((plan) =>
+  AXES.forEach((axis, i) => {
+    GRIDS[axis] = Math.max(GRIDS[axis] ?? 0, sizes(plan)[i]);
+  }),
+);
 GRIDS.engine = 3;
 GRIDS.price = 1000000; // in thousandths
 
@@ -13,15 +23,26 @@ const step = (axis) => (place) => update({ at: { ...state.at, [axis]: place } })
 const millionOutput = (price, served) => ((price / 3600) * 1e6) / served;
 const money = (value) => (value >= 100 ? value.toFixed(0) : value.toPrecision(3));
 
+// The text of an element on the clipboard; selected, where the browser lets no page from a file write there.
+function copy(element) {
+  const chosen = getSelection();
+  chosen.selectAllChildren(element);
+  navigator.clipboard?.writeText(element.textContent).catch(() => {});
+}
+
 // A control that stops only where something was computed.
 function Step({ name, title, values, at, shown = String }) {
-  const id = `g-${name}`, set = step(name);
+  const id = `g-${name}`,
+    set = step(name);
   return html`<div class="slider step"><label for=${id}><b>${title}</b> <span>${shown(values[at])}</span></label>
     <input type="range" id=${id} min="0" max=${values.length - 1} value=${at} disabled=${values.length < 2} aria-valuetext=${shown(values[at])} onInput=${(e) => set(+e.target.value)} /></div>`;
 }
 
 function Serve() {
-  const plan = DATA.serve[state.serve], at = places(plan), point = pointOf(plan, at), model = MODELS[plan.model];
+  const plan = DATA.serve[state.serve],
+    at = places(plan),
+    point = pointOf(plan, at),
+    model = MODELS[plan.model];
   const price = state.at.price !== undefined ? state.at.price / 1000 : plan.price;
   const title = (each) => `${MODELS[each.model].name} on ${each.count ?? "the fewest"} × ${each.gpu}`;
   return html`<div class="split">
@@ -32,7 +53,12 @@ function Serve() {
       <${Step} name="context" title="Context" values=${plan.context} at=${at[2]} shown=${(n) => `${group(n)} tokens`} />
       <${Step} name="prompt" title="Prompt" values=${plan.prompt[at[2]]} at=${at[3]} shown=${(n) => `${group(n)} tokens, answer ${group(plan.context[at[2]] - n)}`} />
       <${Step} name="users" title="Users at once" values=${plan.users} at=${at[4]} shown=${group} />
-      <div class="slider step"><label for="g-price"><b>Price</b> <span>of a GPU-hour</span></label><input type="number" id="g-price" min="0" step="0.01" max="999" value=${price ?? ""} onChange=${(e) => { const n = Math.round(+e.target.value * 1000); if (n >= 0 && n < GRIDS.price) update({ at: { ...state.at, price: n } }); }} /></div>
+      <div class="slider step"><label for="g-price"><b>Price</b> <span>of a GPU-hour</span></label><input type="number" id="g-price" min="0" step="0.01" max="999" value=${price ?? ""} onChange=${(
+        e,
+      ) => {
+        const n = Math.round(+e.target.value * 1000);
+        if (n >= 0 && n < GRIDS.price) update({ at: { ...state.at, price: n } });
+      }} /></div>
       <p class="note">The controls stop at the ${group(plan.points.length)} points that were computed; nothing is interpolated between them.</p>
     </aside>
     <div class="content">${point.refused ? html`<p class="refused" role="alert">${point.refused}</p>` : html`<${Deployed} plan=${plan} at=${at} point=${point} model=${model} price=${price} />`}</div>
@@ -40,8 +66,11 @@ function Serve() {
 }
 
 function Deployed({ plan, at, point, model, price }) {
-  const speed = point.speed, free = BigInt(point.free);
-  const verdict = point.fits ? `fits: ${iec(free)} to spare on the fullest GPU` : `does not fit: ${iec(-free)} too much on the fullest GPU, for its ${point.limit}`;
+  const speed = point.speed,
+    free = BigInt(point.free);
+  const verdict = point.fits
+    ? `fits: ${iec(free)} to spare on the fullest GPU`
+    : `does not fit: ${iec(-free)} too much on the fullest GPU, for its ${point.limit}`;
   const engine = Math.min(state.at.engine ?? 0, plan.engines.length - 1);
   const real = (name, value, text) => html`<data value=${String(value)} data-real=${name}>${text}</data>`;
   const lasting = speed && speed.ttft !== undefined;
@@ -51,12 +80,18 @@ function Deployed({ plan, at, point, model, price }) {
       <div class="card"><h2>Most sequences</h2><p class="big"><${Figure} name="most" value=${point.most} /></p></div>
       <div class="card"><h2>Longest context</h2><p class="big">${point.longest === null ? "no end" : html`<${Figure} name="longest" value=${point.longest} />`}</p></div>
       <div class="card"><h2>Fewest GPUs</h2><p class="big">${point.least === null ? "more than are tried" : html`<${Figure} name="least" value=${point.least} />`}</p></div>
-      ${lasting && html`<div class="card"><h2>Time to first token <${Badge} how="modelled" /></h2><p class="big">${real("ttft", speed.ttft, seconds(speed.ttft))}</p></div>
+      ${
+        lasting &&
+        html`<div class="card"><h2>Time to first token <${Badge} how="modelled" /></h2><p class="big">${real("ttft", speed.ttft, seconds(speed.ttft))}</p></div>
         ${speed.tpot !== null && html`<div class="card"><h2>Time per output token <${Badge} how="modelled" /></h2><p class="big">${real("tpot", speed.tpot, seconds(speed.tpot))}</p></div>`}
         <div class="card"><h2>Question to answer <${Badge} how="modelled" /></h2><p class="big">${real("e2e", speed.e2e, seconds(speed.e2e))}</p></div>
         <div class="card"><h2>Tokens/s per GPU <${Badge} how="modelled" /></h2><p class="big">${real("served", speed.served, speed.served.toPrecision(3))}</p></div>
-        ${price !== null && html`<div class="card"><h2>Cost of 1M tokens out <${Badge} how="modelled" /></h2><p class="big">${real("cost", millionOutput(price, speed.served), money(millionOutput(price, speed.served)))}</p></div>
-        <div class="card"><h2>Cost of an hour</h2><p class="big">${real("hour", price * point.gpus, money(price * point.gpus))}</p></div>`}`}
+        ${
+          price !== null &&
+          html`<div class="card"><h2>Cost of 1M tokens out <${Badge} how="modelled" /></h2><p class="big">${real("cost", millionOutput(price, speed.served), money(millionOutput(price, speed.served)))}</p></div>
+        <div class="card"><h2>Cost of an hour</h2><p class="big">${real("hour", price * point.gpus, money(price * point.gpus))}</p></div>`
+        }`
+      }
       ${speed && !lasting && html`<p class="refused">Requests come faster than they can be answered.</p>`}
     </section>
     <${Bars} plan=${plan} point=${point} />
@@ -64,7 +99,7 @@ function Deployed({ plan, at, point, model, price }) {
     <section aria-label="Command"><h2>The engine's command</h2>
       <div class="choice" role="radiogroup" aria-label="Engine">${plan.engines.map((name, i) => html`<label><input type="radio" name="engine" checked=${engine === i} onChange=${() => step("engine")(i)} /> ${name}</label>`)}</div>
       <pre class="command" tabindex="0"><code>${plan.texts[point.commands[engine]]}</code></pre>
-      <button onClick=${() => navigator.clipboard?.writeText(plan.texts[point.commands[engine]])}>Copy</button></section>
+      <button onClick=${(e) => copy(e.target.previousElementSibling)}>Copy</button></section>
     ${point.notes.length > 0 && html`<section aria-label="Plan's notes"><h2>Notes</h2><ul>${point.notes.map((i) => html`<li>${plan.texts[i]}</li>`)}</ul></section>`}`;
 }
 
@@ -75,14 +110,21 @@ function Stack({ title, sizes: own, names, memory, top }) {
   const share = (size) => `${Number((BigInt(size) * 100000n) / top) / 1000}%`;
   return html`<div class="stack"><span class="what">${title}</span><div class="bar" style=${{ "--end": share(memory) }} role="img" aria-label=${`${title}: ${names.map((name, i) => `${name} ${iec(BigInt(own[i]))}`).join(", ")}`}>${own.map((size, i) => html`<span style=${{ width: share(size), background: colour(i) }} title=${`${names[i]}: ${iec(BigInt(size))}`}></span>`)}</div></div>`;
 }
-const Legend = ({ names }) => html`<ul class="legend">${names.map((name, i) => html`<li><span class="swatch" style=${{ background: colour(i) }}></span>${spoken(name)}</li>`)}<li><span class="swatch line"></span>memory</li></ul>`;
+const Legend = ({ names }) =>
+  html`<ul class="legend">${names.map((name, i) => html`<li><span class="swatch" style=${{ background: colour(i) }}></span>${spoken(name)}</li>`)}<li><span class="swatch line"></span>memory</li></ul>`;
 const most = (numbers) => numbers.reduce((a, b) => (a > b ? a : b));
 
 function Bars({ plan, point }) {
-  const memory = BigInt(plan.memory), of = (stage) => HELD.map((name) => BigInt(stage[name]));
-  const sums = point.stages.map((stage) => of(stage).reduce((a, b) => a + b)), top = most([memory, ...sums]);
+  const memory = BigInt(plan.memory),
+    of = (stage) => HELD.map((name) => BigInt(stage[name]));
+  const sums = point.stages.map((stage) => of(stage).reduce((a, b) => a + b)),
+    top = most([memory, ...sums]);
   const name = (stage) => `stage ${stage.first}${stage.alike > 1 ? ` and ${stage.alike - 1} alike` : ""}`;
-  const rows = point.stages.map((stage, i) => [name(stage), ...HELD.map((what) => ({ name: `${what} of ${i}`, value: BigInt(stage[what]) })), { name: `free of ${i}`, value: memory - sums[i] }]);
+  const rows = point.stages.map((stage, i) => [
+    name(stage),
+    ...HELD.map((what) => ({ name: `${what} of ${i}`, value: BigInt(stage[what]) })),
+    { name: `free of ${i}`, value: memory - sums[i] },
+  ]);
   return html`<section aria-label="Memory"><h2>Memory of each GPU</h2><${Legend} names=${HELD} />
     ${point.stages.map((stage) => html`<${Stack} title=${name(stage)} sizes=${of(stage)} names=${HELD} memory=${memory} top=${top} />`)}
     <${Cells} table=${{ title: "Bytes", head: ["GPU", ...HELD, "free"], rows }} /></section>`;
@@ -91,13 +133,39 @@ function Bars({ plan, point }) {
 function Front({ plan, at, point, price, model }) {
   const front = frontOf(plan, at);
   if (!front.length) return null;
-  const here = point.speed, points = front.map((each) => [each.tpot, each.served]);
+  const here = point.speed,
+    points = front.map((each) => [each.tpot, each.served]);
   const option = {
-    tooltip: { formatter: ({ data }) => `${seconds(data[0])} per token<br>${data[1].toPrecision(3)} tokens/s per GPU` }, legend: {}, grid: {},
-    xAxis: { type: "value", name: "time per output token", nameGap: 30, scale: true, axisLabel: { formatter: seconds } },
+    tooltip: { formatter: ({ data }) => `${seconds(data[0])} per token<br>${data[1].toPrecision(3)} tokens/s per GPU` },
+    legend: {},
+    grid: {},
+    xAxis: {
+      type: "value",
+      name: "time per output token",
+      nameGap: 30,
+      scale: true,
+      axisLabel: { formatter: seconds },
+    },
     yAxis: { type: "value", name: "tokens/s per GPU", nameGap: 50 },
-    series: [{ name: "front over layouts and batches", type: "line", symbolSize: 9, color: colour(0), data: points }, { name: "this load", type: "scatter", symbol: "diamond", symbolSize: 16, color: colour(1), data: here?.tpot ? [[here.tpot, here.served]] : [] }],
+    series: [
+      { name: "front over layouts and batches", type: "line", symbolSize: 9, color: colour(0), data: points },
+      {
+        name: "this load",
+        type: "scatter",
+        symbol: "diamond",
+        symbolSize: 16,
+        color: colour(1),
+        data: here?.tpot ? [[here.tpot, here.served]] : [],
+      },
+    ],
   };
-  const rows = front.map((each) => [each.layout, group(each.users), seconds(each.ttft), seconds(each.tpot), each.served.toPrecision(3), price === null ? "" : money(millionOutput(price, each.served))]);
+  const rows = front.map((each) => [
+    each.layout,
+    group(each.users),
+    seconds(each.ttft),
+    seconds(each.tpot),
+    each.served.toPrecision(3),
+    price === null ? "" : money(millionOutput(price, each.served)),
+  ]);
   return html`<section aria-label="Front"><h2>Latency against throughput</h2><${Chart} name=${`${model.name}-front`} title="What no other layout or batch beats in both" option=${option} table=${{ title: "Front", head: ["layout", "users", "TTFT", "TPOT", "tokens/s per GPU", "cost of 1M out"], rows }} /></section>`;
 }

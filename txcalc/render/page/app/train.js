@@ -1,15 +1,25 @@
 // Training: the runs that were computed, each with its ranks' memory and its pipeline.
 
-DATA.train.forEach((plan) => { GRIDS.run = Math.max(GRIDS.run ?? 0, plan.runs.length); });
+DATA.train.forEach((plan) => {
+  GRIDS.run = Math.max(GRIDS.run ?? 0, plan.runs.length);
+});
 const WORK = { F: "forward", B: "backward", I: "input gradients", W: "weight gradients" };
-const layoutOf = (run) => Object.entries(run.layout).filter(([, n]) => n !== 1 && n !== 0 && n !== null && n !== false).map(([name, n]) => `${name}=${n}`).join(",") || "one GPU";
-const runName = (run) => `${layoutOf(run)}; ${run.recipe.framework}, micro-batch ${run.recipe.micro_batch}, recompute ${run.recipe.recompute}`;
+const layoutOf = (run) =>
+  Object.entries(run.layout)
+    .filter(([, n]) => n !== 1 && n !== 0 && n !== null && n !== false)
+    .map(([name, n]) => `${name}=${n}`)
+    .join(",") || "one GPU";
+const runName = (run) =>
+  `${layoutOf(run)}; ${run.recipe.framework}, micro-batch ${run.recipe.micro_batch}, recompute ${run.recipe.recompute}`;
 
 function Train() {
-  const plan = DATA.train[state.train], model = MODELS[plan.model], run = plan.runs[Math.min(state.at.run ?? 0, plan.runs.length - 1)];
+  const plan = DATA.train[state.train],
+    model = MODELS[plan.model],
+    run = plan.runs[Math.min(state.at.run ?? 0, plan.runs.length - 1)];
   const title = (each) => `${MODELS[each.model].name} on ${each.runs[0].gpu.count} × ${each.runs[0].gpu.name}`;
   const real = (name, value, text) => html`<data value=${String(value)} data-real=${name}>${text}</data>`;
-  const fullest = most(run.ranks.map((rank) => BigInt(rank.reserved_bytes))), memory = BigInt(run.gpu.memory_bytes);
+  const fullest = most(run.ranks.map((rank) => BigInt(rank.reserved_bytes))),
+    memory = BigInt(run.gpu.memory_bytes);
   return html`<div class="content">
     <div class="wide"><label class="pick">Run <select value=${state.train} onChange=${(e) => update({ train: +e.target.value, at: { ...state.at, run: 0 } })}>${DATA.train.map((each, i) => html`<option value=${i}>${title(each)}</option>`)}</select></label>
     <label class="pick">Layout <select value=${plan.runs.indexOf(run)} onChange=${(e) => step("run")(+e.target.value)}>${plan.runs.map((each, i) => html`<option value=${i}>${runName(each)}</option>`)}</select></label></div>
@@ -17,23 +27,46 @@ function Train() {
       <span>${group(run.recipe.accumulation)} micro-batches of ${run.recipe.micro_batch} × ${group(run.recipe.tokens)} tokens; global batch ${group(run.recipe.global_batch)}; ${run.recipe.optimizer}; products in ${run.recipe.products}${run.recipe.schedule ? `; schedule ${run.recipe.schedule}` : ""}</span></p>
     <section class="cards" aria-label="Answers">
       ${run.tokens_per_s_per_gpu !== null && html`<div class="card"><h2>Tokens/s per GPU <${Badge} how="modelled" /></h2><p class="big">${real("tokens/s", run.tokens_per_s_per_gpu, group(Math.round(run.tokens_per_s_per_gpu)))}</p></div>`}
-      ${run.step_s.achievable !== null && html`<div class="card"><h2>Step <${Badge} how="modelled" /></h2><p class="big">${real("step", run.step_s.achievable, seconds(run.step_s.achievable))}</p></div>
-      <div class="card"><h2>Step, floor</h2><p class="big">${real("floor", run.step_s.floor, seconds(run.step_s.floor))}</p></div>`}
+      ${
+        run.step_s.achievable !== null &&
+        html`<div class="card"><h2>Step <${Badge} how="modelled" /></h2><p class="big">${real("step", run.step_s.achievable, seconds(run.step_s.achievable))}</p></div>
+      <div class="card"><h2>Step, floor</h2><p class="big">${real("floor", run.step_s.floor, seconds(run.step_s.floor))}</p></div>`
+      }
       ${Object.entries(run.mfu).map(([name, share]) => html`<div class="card"><h2>MFU, ${name}</h2><p class="big">${real(`mfu ${name}`, share, `${(100 * share).toFixed(1)} %`)}</p></div>`)}
       <div class="card"><h2>Largest micro-batch</h2><p class="big"><${Figure} name="max_micro_batch" value=${run.max_micro_batch} /></p></div>
     </section>
     <${Ranks} run=${run} memory=${memory} />
     <${Pipeline} run=${run} model=${model} />
-    ${run.spent_s && html`<section aria-label="Time"><h2>Where a step's time goes</h2><${Cells} table=${{ title: "Seconds of the busiest stage", head: ["what", "time", "share"], rows: Object.entries(run.spent_s).filter(([, s]) => s > 0).map(([name, s]) => [name, { text: real(`spent ${name}`, s, seconds(s)) }, `${((100 * s) / run.step_s.achievable).toFixed(1)} %`]) }} /></section>`}
+    ${
+      run.spent_s &&
+      html`<section aria-label="Time"><h2>Where a step's time goes</h2><${Cells} table=${{
+        title: "Seconds of the busiest stage",
+        head: ["what", "time", "share"],
+        rows: Object.entries(run.spent_s)
+          .filter(([, s]) => s > 0)
+          .map(([name, s]) => [
+            name,
+            { text: real(`spent ${name}`, s, seconds(s)) },
+            `${((100 * s) / run.step_s.achievable).toFixed(1)} %`,
+          ]),
+      }} /></section>`
+    }
   </div>`;
 }
 
 function Ranks({ run, memory }) {
   const names = Object.keys(run.ranks[0].bytes).filter((name) => run.ranks.some((rank) => Number(rank.bytes[name])));
-  const shown = run.ranks.slice(0, 64), of = (rank) => names.map((name) => BigInt(rank.bytes[name] ?? 0));
+  const shown = run.ranks.slice(0, 64),
+    of = (rank) => names.map((name) => BigInt(rank.bytes[name] ?? 0));
   const top = most([memory, ...shown.map((rank) => of(rank).reduce((a, b) => a + b))]);
-  const title = (rank) => `rank ${group(rank.rank)}${rank.count > 1 ? ` and ${group(rank.count - 1)} equal` : ""}, stage ${rank.stage}`;
-  const rows = run.ranks.map((rank) => [title(rank), ...names.map((name) => ({ name: `${name} of ${rank.rank}`, value: BigInt(rank.bytes[name] ?? 0) })), { name: `allocated of ${rank.rank}`, value: rank.allocated_bytes }, { name: `reserved of ${rank.rank}`, value: rank.reserved_bytes }]);
+  const title = (rank) =>
+    `rank ${group(rank.rank)}${rank.count > 1 ? ` and ${group(rank.count - 1)} equal` : ""}, stage ${rank.stage}`;
+  const rows = run.ranks.map((rank) => [
+    title(rank),
+    ...names.map((name) => ({ name: `${name} of ${rank.rank}`, value: BigInt(rank.bytes[name] ?? 0) })),
+    { name: `allocated of ${rank.rank}`, value: rank.allocated_bytes },
+    { name: `reserved of ${rank.rank}`, value: rank.reserved_bytes },
+  ]);
   return html`<section aria-label="Memory" class="wide"><h2>Memory of each rank</h2><${Legend} names=${names} />
     ${shown.map((rank) => html`<${Stack} title=${title(rank)} sizes=${of(rank)} names=${names} memory=${memory} top=${top} />`)}
     ${run.ranks.length > shown.length && html`<p class="note">The table has all ${run.ranks.length}.</p>`}
@@ -43,8 +76,14 @@ function Ranks({ run, memory }) {
 // Every stage a row, every micro-batch's forward and backward a block, to scale.
 function Pipeline({ run, model }) {
   const stages = run.timeline;
-  if (!stages) return run.too_many ? html`<section aria-label="Pipeline" class="wide"><h2>The pipeline</h2><p class="note">${group(run.too_many)} events are too many to draw.</p></section>` : null;
-  const end = Math.max(...stages.flat().map(([, , , to]) => to)), width = 1000, row = 26, height = row * stages.length;
+  if (!stages)
+    return run.too_many
+      ? html`<section aria-label="Pipeline" class="wide"><h2>The pipeline</h2><p class="note">${group(run.too_many)} events are too many to draw.</p></section>`
+      : null;
+  const end = Math.max(...stages.flat().map(([, , , to]) => to)),
+    width = 1000,
+    row = 26,
+    height = row * stages.length;
   const kinds = Object.keys(WORK).filter((kind) => stages.some((events) => events.some(([own]) => own === kind)));
   const busy = stages.map((events) => events.reduce((all, [, , from, to]) => all + to - from, 0));
   return html`<section aria-label="Pipeline" class="wide"><h2>The pipeline, ${run.recipe.schedule}</h2>

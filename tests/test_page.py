@@ -237,7 +237,7 @@ def check(source: str, explorer: Explorer, index: int, page: Any, number: int, t
                 for each in crossovers(lengths(model, **fixed))
             }
             assert {name for name, value in true.items() if name.startswith("crossover ") and value} == overtakes
-            true |= {name: along(model, work, name) for name in sorted(curves)[:: 1 + len(curves) // 40]}
+            true |= {name: along(model, work, name) for name in sorted(curves)[:: 1 + len(curves) // 20]}
         for name, value in got["figures"]:
             if name in true or (name not in curves and name not in overtakes):
                 assert int(value) == true[name], (chosen, name)
@@ -259,7 +259,7 @@ def check(source: str, explorer: Explorer, index: int, page: Any, number: int, t
 def test_every_number_of_a_model_is_the_librarys(kind: str, browser: Any, file: Path) -> None:
     source = KINDS[kind]
     with Tab(browser, file) as page:
-        assert check(source, explore(txcalc.load(source)), [*KINDS].index(kind), page, 520, 12) > 250
+        assert check(source, explore(txcalc.load(source)), [*KINDS].index(kind), page, 520, 5) > 250
 
 
 @pytest.mark.browser

@@ -53,18 +53,16 @@ function evaluate(model, chosen, parts = true) {
   try {
     const found = { letters: known, totals: named(model.totals, model.run.totals(...values)) };
     if (parts) {
-      const own = model.run.leaves(...values);
+      const leaves = model.run.leaves(...values);
       found.parts = model.parts.map((part, i) => ({
-        params: own[3 * i],
-        flops: own[3 * i + 1],
-        cache: own[3 * i + 2],
+        params: leaves[3 * i],
+        flops: leaves[3 * i + 1],
+        cache: leaves[3 * i + 2],
       }));
       found.theorems = theorems(model, values);
       found.proved = found.theorems.length > 0 && found.theorems.every((each) => each.holds);
-      found.same = model.sliders.every(
-        (s) =>
-          !s.keys.length || chosen[s.letter] === undefined || (s.value !== null && known[s.letter] === BigInt(s.value)),
-      );
+      const own = letters(model, {});
+      found.same = model.sliders.every((s) => !s.keys.length || known[s.letter] === own[s.letter]);
     }
     return found;
   } catch (error) {

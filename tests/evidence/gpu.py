@@ -53,7 +53,10 @@ def main() -> int:
         if asked.check:
             return 0
         left = max(1.0, asked.limit - (time.monotonic() - start))
-        command = ["verify", "--suite", "--device", asked.device, "--out", str(asked.out), "--limit", f"{left:.0f}"]
+        out = (
+            asked.out.relative_to(ROOT) if asked.out.is_relative_to(ROOT) else asked.out
+        )  # it is written into the file
+        command = ["verify", "--suite", "--device", asked.device, "--out", str(out), "--limit", f"{left:.0f}"]
         command += ["--gpu", asked.gpu] if asked.gpu else []
         command += [word for name in asked.only for word in ("--only", name)]
         code = txcalc(command, env)

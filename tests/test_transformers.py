@@ -1263,6 +1263,20 @@ CASES = [
         ZAMBA2,
     ),
     Case(
+        "big-bird",
+        "BigBirdForMaskedLM",
+        "BigBirdConfig",
+        {
+            **MHA,
+            "attention_type": "original_full",
+            "use_bias": False,
+            "hidden_act": "gelu",
+            "tie_word_embeddings": True,
+        },
+        TINY["big-bird"],
+        {**BERT, r"bert\.pooler\.(\w+)": r"pooler.transform.\1"},
+    ),
+    Case(
         "squeezebert",
         "SqueezeBertForMaskedLM",
         "SqueezeBertConfig",
@@ -2127,7 +2141,7 @@ def their_logits(case: Case, theirs: nn.Module, inputs: tuple[Tensor, ...]) -> A
         "xlm": {"lengths": torch.full((B,), T), "langs": torch.zeros_like(inputs[0])},
     }
     out = theirs(inputs[0], **told.get(case.name, {}))
-    if case.name in ("layoutlm", "squeezebert", "fnet"):  # their pooler always runs
+    if case.name in ("layoutlm", "squeezebert", "fnet", "big-bird"):  # their pooler always runs
         return out.logits, theirs.base_model(inputs[0]).pooler_output
     return (out.last_hidden_state, out.pooler_output) if case.name == "bert-pooler" else out.logits
 

@@ -466,6 +466,11 @@ TINY: dict[str, dict[str, Any]] = {
     },
     "bert": LIKE_BERT,
     "bert-pooler": {**LIKE_BERT, "head": {"form": "none", "pooler": True}},
+    "big-bird": {
+        **LIKE_BERT,
+        "attention": {"n_heads": 4, "bias": ["o"], "block": 2, "random_blocks": 1},
+        "head": {"form": "masked-lm", "tied": True, "pooler": True},
+    },
     "squeezebert": {
         **LIKE_BERT,
         "attention": {"n_heads": 4, "bias": True, "groups": [4, 2, 4, 1]},

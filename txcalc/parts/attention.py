@@ -36,6 +36,7 @@ from txcalc.parts.sharding import Ways
 
 # Spans are an attention's own words: they are imported from here too.
 from txcalc.parts.spans import Around as Around
+from txcalc.parts.spans import Blocks as Blocks
 from txcalc.parts.spans import Causal as Causal
 from txcalc.parts.spans import Chunks as Chunks
 from txcalc.parts.spans import Cross as Cross

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, final
 
-from txcalc.num import ceil_div, minimum, triangle
+from txcalc.num import ceil_div, maximum, minimum, triangle
 from txcalc.parts.frozen import frozen
 from txcalc.parts.part import NO_CACHE, Cache, Traffic, Workload
 
@@ -220,6 +220,36 @@ class Around(Unkept):
     def visible(self, work: Workload) -> Any:
         reach = minimum(work.tokens, self.window)
         return work.tokens * (2 * reach - 1) - 2 * triangle(reach - 1)
+
+
+@final
+@frozen
+class Blocks(Unkept):
+    """BigBird's blocks: past (5 + 2·`random`)·`block` positions a query sees its own block and those beside it, the
+    first, the last and `random` others; up to there all, and from the first and last block always all. Positions are
+    filled up to whole blocks.
+
+    Source   Zaheer et al. 2020 (arXiv 2007.14062), section 2
+    """
+
+    block: Any
+    random: Any
+
+    @property
+    def most(self) -> Any:
+        return (5 + 2 * self.random) * self.block
+
+    def describe(self) -> str:
+        return f", blocks of {self.block}, {self.random} at random"
+
+    def visible(self, work: Workload) -> Any:
+        """T², and past the length at which blocks begin the pairs of 2 blocks that see all, of the 2 beside them, which
+        see 4 and the random ones, and of the others, which see 5 and these."""
+        tokens, block, seen = work.tokens, self.block, 4 + self.random
+        filled = block * ceil_div(tokens, block)
+        pairs = 2 * block * filled + 2 * seen * block * block + (filled - 4 * block) * (seen + 1) * block
+        beyond = minimum(1, maximum(0, tokens - self.most))
+        return tokens * tokens + beyond * (pairs - tokens * tokens)
 
 
 @final

@@ -13,6 +13,7 @@ from txcalc.parts.attention import (
     Around,
     Attention,
     AttentionCore,
+    Blocks,
     Causal,
     Chunks,
     Cross,
@@ -562,6 +563,8 @@ def _routed(layer: Table, d_model: Any) -> RoutedAttention:
 def _span(attention: Table, role: str) -> Span:
     window = attention.get("window")
     if role in ("encoder", "vision"):
+        if attention.get("block") is not None:
+            return Blocks(block=attention["block"], random=attention["random_blocks"])
         return Full() if window is None else Around(window=window)
     if attention.get("keep") is not None:
         return Selected(top_k=attention["keep"])

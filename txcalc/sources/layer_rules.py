@@ -279,6 +279,12 @@ def _in_groups(layer: Tables, stack: Tables, fault: Told) -> None:
             return
 
 
+def _blocks(layer: Tables, stack: Tables, fault: Told) -> None:
+    attention = layer["attention"]
+    if attention["block"] is not None and (stack["role"] != "encoder" or attention["window"] is not None):
+        fault("attention.block", attention["block"], "none but in an encoder without a window")
+
+
 def _kept_keys(layer: Tables, stack: Tables, fault: Told) -> None:
     """A mask that chooses among the keys stands in a decoder, adds to the scores, and chooses among all of them."""
     attention = layer["attention"]
@@ -379,6 +385,7 @@ SECTION_RULES: tuple[tuple[str, Callable[[Tables, Tables, Told], None]], ...] = 
     ("attention", _in_groups),
     ("attention", _spans),
     ("attention", _kept_keys),
+    ("attention", _blocks),
     ("attention", _expert_heads),
     ("shared", _shared_block),
     ("mamba", _shares),

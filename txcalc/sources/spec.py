@@ -307,6 +307,13 @@ STACK: dict[str, dict[str, Field]] = {
             None,
             "groups that q, k, v and o are cut into, each with inputs and outputs of its own",
         ),
+        "block": Field(
+            size,
+            None,
+            "positions of the blocks in which an encoder attends: a block to itself, those beside it, the first, the "
+            "last and some at random",
+        ),
+        "random_blocks": Field(count, 3, "how many at random", "with attention.block"),
         "keep": Field(
             size, None, "keys that each query keeps, by a mask that the values make (Doge); absent: all that it sees"
         ),

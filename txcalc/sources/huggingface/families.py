@@ -29,7 +29,8 @@ _MODERN = """
 esm esmc eurobert gte jina_embeddings_v3 modernbert nomic_bert roformer
 """
 _SEQ2SEQ = """
-bart blenderbot blenderbot-small fsmt m2m_100 marian mbart mt5 mvp nllb-moe pegasus plbart switch_transformers t5
+bart bigbird_pegasus blenderbot blenderbot-small
+fsmt m2m_100 marian mbart mt5 mvp nllb-moe pegasus plbart switch_transformers t5
 t5gemma umt5 whisper
 """
 _RECURRENT = """
@@ -43,7 +44,7 @@ _PUBLISHED = """
 baichuan chatglm exaone internlm internlm2 mimo minicpm nemotron-nas qwen xverse
 """
 _MIXING = """
-convbert fnet squeezebert
+big_bird convbert fnet squeezebert
 """
 _GEMMA = """
 gemma gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text vaultgemma
@@ -76,10 +77,11 @@ READERS: dict[str, tuple[str, str]] = {
 
 # Decoders of which transformers has a class with a classifier, by what it decides about.
 _SEQUENCES = """
-arcee axk1 biogpt bloom ctrl deepseek_v2 deepseek_v3 diffllama exaone4 falcon gemma gemma2 gemma3_text glm glm4 gpt2
-gpt-sw3 gpt_bigcode gpt_neo gpt_neox gpt_oss gptj helium hunyuan_v1_dense hunyuan_v1_moe jamba llama minicpm3 minimax
-ministral ministral3 mistral mixtral mpt nemotron olmo olmo2 olmo3 openai-gpt opt persimmon phi phi3 phimoe qwen2
-qwen2_moe qwen3 qwen3_5_text qwen3_moe qwen3_next seed_oss smollm3 stablelm starcoder2
+arcee axk1 biogpt bloom ctrl deepseek_v2 deepseek_v3 diffllama doge exaone4 falcon gemma gemma2 gemma3_text glm glm4
+gpt2 gpt-sw3 gpt_bigcode gpt_neo gpt_neox gpt_oss gptj helium hunyuan_v1_dense hunyuan_v1_moe jamba jetmoe llama
+minicpm3 minimax ministral ministral3 mistral mixtral mpt nemotron olmo olmo2 olmo3 openai-gpt opt persimmon phi
+phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_5_text qwen3_moe qwen3_next seed_oss smollm3 stablelm starcoder2 zamba
+zamba2
 """
 _TOKENS = """
 apertus arcee axk1 biogpt bloom deepseek_v3 diffllama exaone4 falcon gemma gemma2 glm glm4 gpt2 gpt_bigcode gpt_neo
@@ -210,8 +212,6 @@ REFUSED: dict[str, str] = {
     "nemo_speechlm": "its adapter of sound and its timestamps have no reader yet",
     "neomme": "its embeddings of values and its layers' own mixing have no part yet",
     "nystromformer": "its landmarks have no part yet",
-    "bigbird_pegasus": _SPARSE_ATTENTION,
-    "big_bird": _SPARSE_ATTENTION,
     "blt": "its byte patches and hashed tables have no part yet",
     "deepseek_v4": "its compressed caches and connections have no part yet",
     "longformer": _SPARSE_ATTENTION,

@@ -19,13 +19,14 @@ mamba_n_groups mask_feature_length mask_feature_min_masks mask_time_length mask_
 max_num_columns max_num_rows max_seq_len median_filter_width mlp_hidden_act moe_apply_router_weight_on_input
 moe_num_shared_experts moe_shared_expert_overlap n_words no_bias norm_reduction_force_float32
 normalize_router_prob_before_dropping num_aggregation_labels num_attention_heads num_codebooks num_hidden_groups
-num_hidden_layers num_shared_experts pooler_act prompt_length prompt_mid_dim quant_mode reset_position_index_per_cell
-reshape_hidden_states return_last_states rotary_value router_bias router_ignore_padding_tokens
-scale_attention_softmax_in_fp32 select_one_column share_encoder_decoder_embeddings shared_expert_combination_strategy
-short_conv_kernel_size sinusoidal_embeddings sinusoidal_pos_embds slow_but_exact sparse_pred_ignore_index
-sparse_prediction start_n_top task_type_vocab_size tpu_short_seq_length use_auxiliary_head use_expert_bias
-use_gumbel_for_aggregation use_gumbel_for_cells use_normalized_answer_loss use_prompt use_relative_position_bias
-use_shared_relative_position_bias use_task_id use_tpu_fourier_optimizations use_weighted_layer_sum vocab_size
+num_hidden_layers num_shared_experts pooler_act prompt_length prompt_mid_dim quant_mode rescale_embeddings
+reset_position_index_per_cell reshape_hidden_states return_last_states rotary_value router_bias
+router_ignore_padding_tokens scale_attention_softmax_in_fp32 select_one_column share_encoder_decoder_embeddings
+shared_expert_combination_strategy short_conv_kernel_size sinusoidal_embeddings sinusoidal_pos_embds slow_but_exact
+sparse_pred_ignore_index sparse_prediction start_n_top task_type_vocab_size tpu_short_seq_length use_auxiliary_head
+use_expert_bias use_gumbel_for_aggregation use_gumbel_for_cells use_normalized_answer_loss use_prompt
+use_relative_position_bias use_shared_relative_position_bias use_task_id use_tpu_fourier_optimizations
+use_weighted_layer_sum vocab_size
 """
 # Keys with the families in which they may not be null, or, after "but", the only ones in which they may.
 _NULL = """
@@ -38,15 +39,15 @@ use_long_context: zamba2
 use_mem_eff_path: zamba2
 n_shared_experts: but mimo_v2_flash
 activation_function: but starcoder2
-add_cross_attention: bert bert-generation camembert convbert data2vec-text electra ernie gpt-sw3 gpt2 gpt_bigcode
-  megatron-bert rembert roberta roberta-prelayernorm roformer switch_transformers tapas xglm xlm-roberta
+add_cross_attention: bert bert-generation big_bird camembert convbert data2vec-text electra ernie gpt-sw3 gpt2
+  gpt_bigcode megatron-bert rembert roberta roberta-prelayernorm roformer switch_transformers tapas xglm xlm-roberta
   xlm-roberta-xl
 attention_bias: but cwm glm4v_text phi3
 attention_softmax_in_fp32: gpt_bigcode
 bias: internlm3
 context_length: rwkv
 decoder_sparse_step: but qwen3_5_moe_text
-decoder_start_token_id: blenderbot marian whisper
+decoder_start_token_id: bigbird_pegasus blenderbot marian whisper
 final_logit_softcapping: gemma3n_text
 first_k_dense_replace: but glm4_moe_lite solar_open
 head_dim: but arcee aria_text deepseek_v2 deepseek_v3 ernie4_5 granitemoehybrid hyperclovax internlm3 iquestcoder
@@ -55,11 +56,11 @@ head_dim: but arcee aria_text deepseek_v2 deepseek_v3 ernie4_5 granitemoehybrid 
 hidden_act: but gemma2 gemma3_text modernbert nemotron_h vaultgemma
 hidden_activation: gemma2 gemma3_text modernbert vaultgemma
 intermediate_size: but gpt_neo qwen3_5_moe_text rwkv solar_open
-is_decoder: bert blenderbot blenderbot-small camembert convbert data2vec-text electra ernie gpt_neox gpt_neox_japanese
-  marian mbart megatron-bert mt5 mvp pegasus plbart rembert roberta roberta-prelayernorm roformer switch_transformers
-  t5 tapas umt5 xlm-roberta xlm-roberta-xl
-is_encoder_decoder: blenderbot blenderbot-small fsmt m2m_100 marian mbart mt5 mvp nllb-moe pegasus plbart
-  switch_transformers t5 t5gemma umt5 vision-encoder-decoder whisper
+is_decoder: bert big_bird bigbird_pegasus blenderbot blenderbot-small camembert convbert data2vec-text electra ernie
+  gpt_neox gpt_neox_japanese marian mbart megatron-bert mt5 mvp pegasus plbart rembert roberta roberta-prelayernorm
+  roformer switch_transformers t5 tapas umt5 xlm-roberta xlm-roberta-xl
+is_encoder_decoder: bigbird_pegasus blenderbot blenderbot-small fsmt m2m_100 marian mbart mt5 mvp nllb-moe pegasus
+  plbart switch_transformers t5 t5gemma umt5 vision-encoder-decoder whisper
 layer_types: nemotron_h
 layers_block_type: granitemoehybrid
 mamba_conv_bias: but granitemoehybrid

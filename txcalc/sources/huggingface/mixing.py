@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.encoder import bert_like
-from txcalc.sources.huggingface.shared import Raw
+from txcalc.sources.huggingface.shared import Raw, blocks
 
 
 def squeezebert(c: Config) -> Raw:
@@ -16,6 +16,20 @@ def squeezebert(c: Config) -> Raw:
     raw["attention"] |= _in_groups([*of_qkv, c.size("post_attention_groups", default=1)])
     raw["feed_forward"] |= _in_groups([c.size(f"{name}_groups", default=4) for name in ("intermediate", "output")])
     raw["head"]["pooler"] = True
+    return raw
+
+
+def big_bird(c: Config) -> Raw:
+    """BERT that attends in blocks; its classifier has a layer with its own activation."""
+    c.ignore("rescale_embeddings")
+    act = c.activation("hidden_act", default="gelu_new")
+    raw = bert_like(c, rows=4096, act="gelu_new", deciding=act, without=("question",))
+    raw["attention"]["bias"] = ["o"]
+    if c.flag("use_bias", default=True):
+        raw["attention"]["bias"] = True
+    raw["attention"] |= blocks(c)
+    if raw["head"]["form"] != "none":
+        raw["head"]["pooler"] = True
     return raw
 
 

@@ -7,6 +7,7 @@ from txcalc.sources.huggingface.shared import (
     GLOBAL,
     LOCAL,
     Raw,
+    blocks,
     classifier,
     gated,
     head_of,
@@ -216,6 +217,21 @@ def blenderbot_small(c: Config) -> Raw:
 def pegasus(c: Config) -> Raw:
     """The positions are sinusoids, stored as a table."""
     return _bart(c, "pre", 1024, 0, False)
+
+
+def bigbird_pegasus(c: Config) -> Raw:
+    """Pegasus whose encoder attends in blocks, and whose attention may have no biases."""
+    raw = _bart(c, "pre", 4096, 0, False, deciding=2)
+    bias, sparse = c.flag("use_bias", default=False), blocks(c)
+    if raw["kind"] == "decoder":
+        c.fault(
+            "architectures[0]", c.data["architectures"][0], "a class of both halves", "its decoder alone is not read"
+        )
+        return raw
+    for half in ("encoder", "decoder"):
+        raw[half]["attention"]["bias"] = bias
+    raw["encoder"]["attention"] |= sparse
+    return raw
 
 
 def marian(c: Config) -> Raw:

@@ -262,6 +262,21 @@ def stretched(table: Config) -> None:
         table.fault("rope_theta", None, "a number")
 
 
+def blocks(c: Config) -> Raw:
+    """BigBird's blocks, or all positions (`attention_type`)."""
+    form = c.text("attention_type", default="block_sparse")
+    block, random = c.size("block_size", default=64), c.count("num_random_blocks", default=3)
+    if form == "original_full":
+        return {}
+    if form != "block_sparse":
+        c.fault("attention_type", form, "'block_sparse' or 'original_full'")
+    c.note(
+        f"blocks of {block:,}: past {(5 + 2 * random) * block:,} positions its code multiplies what masked FLOPs "
+        "count; the dense figure is that of all pairs"
+    )
+    return {"block": block, "random_blocks": random}
+
+
 def layered(raw: Raw, *axes: tuple[Sequence[str], Mapping[str, Raw]]) -> Raw:
     """The description with layer kinds: each axis names the kind of every layer, and what each kind lays over it.
 

@@ -104,6 +104,7 @@ def _serving(models: Sequence[Model], gpus: Sequence[str], grids: Sequence[Grid]
     """The plans of every model on every kind of GPU."""
     from txcalc import hardware
     from txcalc.cli.deploy import priced
+    from txcalc.cli.output import tell
     from txcalc.planning.serving import check_budget
     from txcalc.render.page.plans import checked, serving
 
@@ -112,6 +113,8 @@ def _serving(models: Sequence[Model], gpus: Sequence[str], grids: Sequence[Grid]
         check_budget(price)
     kinds = [hardware.load(name) for name, _, _ in wanted]
     checked([grid for grid in grids for _ in wanted])
+    if wanted:
+        tell([f"planning serving at {sum(grid.points for grid in grids) * len(wanted):,} points"])
     return [
         serving(i, model, kind, number, price, grids[i])
         for i, model in enumerate(models)

@@ -132,8 +132,13 @@ function Chart({ name, title, note, option, table, height = 340 }) {
     };
   }, []);
   useEffect(() => {
-    const soon = requestAnimationFrame(() => drawn.current.setOption(painted(option), { notMerge: true }));
-    return () => cancelAnimationFrame(soon);
+    const draw = () => drawn.current.setOption(painted(option), { notMerge: true });
+    const soon = requestAnimationFrame(draw);
+    addEventListener("repaint", draw);
+    return () => {
+      cancelAnimationFrame(soon);
+      removeEventListener("repaint", draw);
+    };
   });
   const picture = () => ({
     svg: drawn.current.renderToSVGString(),

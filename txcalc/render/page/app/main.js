@@ -41,6 +41,14 @@ addEventListener("hashchange", () => {
   }
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
+// On paper everything has the light colours, charts too, which are drawn in those of the moment.
+function printed(on) {
+  document.documentElement.toggleAttribute("data-print", on);
+  show();
+  dispatchEvent(new Event("repaint"));
+}
+addEventListener("beforeprint", () => printed(true));
+addEventListener("afterprint", () => printed(false));
 // For who reads the page by program.
 window.txcalc = {
   models: MODELS,

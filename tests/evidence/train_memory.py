@@ -5,7 +5,8 @@ the rules are read off the frameworks' sources. Columns are predicted less measu
 
 megatron   the fullest rank's max_memory_allocated, SimuMax's runs of Megatron-LM 0.14 with Transformer Engine on B200
 nanotron   the worst rank's memory as the playbook plots it (which of allocated and reserved, it does not say)
-fits       of the same: whether a layout is possible and under 80 GB exactly where the run did not fail (which may
+litgpt     max_memory_allocated of LoRA on one A100 (resource-tables.md), at Alpaca's longest example
+fits       of nanotron's: whether a layout is possible and under 80 GB exactly where the run did not fail (which may
            have other reasons than memory)
 """
 
@@ -30,6 +31,7 @@ NANOTRON = {
     "1B": "D=2048 L=16 h=32 F=8192 V=131072 tied", "3B": "D=3072 L=28 h=32 F=8192 V=131072 tied",
     "8B": "D=4096 L=32 h=32 F=14336 V=131072", "80B": "D=8192 L=80 h=64 F=28672 V=131072",
 }  # fmt: skip
+LITGPT = {"Llama 2 7 B": "llama-2-7b", "Llama 2 13 B": "llama-2-13b"}
 CAPACITY = 80 * 10**9
 
 
@@ -40,7 +42,7 @@ def main() -> None:
     asked = parser.parse_args()
     with asked.data.open() as file:
         rows = list(csv.DictReader(file))
-    for name, runs in (("megatron", megatron), ("nanotron", nanotron)):
+    for name, runs in (("megatron", megatron), ("nanotron", nanotron), ("litgpt", litgpt)):
         errors = [
             (100 * (predicted / measured - 1), row)
             for row in rows
@@ -89,6 +91,16 @@ def nanotron(row: dict[str, str]) -> Iterator[tuple[int, float]]:
     plan = planned(row)
     if plan is not None and row["memory"]:
         yield plan.fullest.allocated, float(row["memory"]) * 2**30
+
+
+def litgpt(row: dict[str, str]) -> Iterator[tuple[int, float]]:
+    """LoRA of rank 8 on q and v, all in bf16; quantised matrices as said."""
+    if row["kind"] == "Finetuning with LoRA on 1 GPU" and row["memory"]:
+        form = {"None": "bf16", "bnb.nf4": "nf4", "bnb.nf4-dq": "nf4-dq"}[row["weights"]]
+        recipe = Recipe(micro_batch=int(row["mbs"]), tokens=int(row["seq"]), framework="litgpt", frozen=form)
+        model = load(LITGPT[row["model"]], {"lora.rank": 8})
+        assert model.ledger().by_kind("params")["adapters"] == int(row["trainable"])
+        yield memory(model, recipe).fullest.allocated, float(row["memory"]) * 1e9
 
 
 def planned(row: dict[str, str]) -> Plan | None:

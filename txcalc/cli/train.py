@@ -45,7 +45,7 @@ def train(
     lora: o.LoraOf = None,
     layout: Annotated[list[str] | None, typer.Option(help=LAYOUT, metavar="NAME=N,…")] = None,
     framework: Annotated[
-        str | None, typer.Option(help="Whose buffers: fsdp2, megatron, deepspeed, nanotron.", metavar="NAME")
+        str | None, typer.Option(help="Whose buffers: fsdp2, megatron, deepspeed, nanotron, litgpt.", metavar="NAME")
     ] = None,
     zero: Annotated[
         int | None,

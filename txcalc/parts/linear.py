@@ -44,6 +44,7 @@ class Linear(Leaf):
     keeps: str = "yes"
     tied: bool = False
     borrowed: bool = False
+    learns: bool = True  # its weights have a gradient, for which the input is kept
 
     def weights(self) -> tuple[Weight, ...]:
         if self.borrowed:
@@ -65,7 +66,7 @@ class Linear(Leaf):
 
     @property
     def frozen(self) -> Linear:
-        return replace(self, keeps="no")
+        return replace(self, learns=False)
 
     @property
     def input_kept(self) -> str:
@@ -80,7 +81,7 @@ class Linear(Leaf):
         return replace(self, tied=False) if self.tied else self
 
     def saved(self, work: Workload) -> Any:
-        kept = self.keeps == "yes" or (self.keeps == "eager" and work.keep_scores)
+        kept = self.learns and (self.keeps == "yes" or (self.keeps == "eager" and work.keep_scores))
         return work.positions * self.d_in if kept else 0
 
 

@@ -63,14 +63,39 @@ def leaf_bytes(held: Held, recipe: Recipe) -> int:
     if recipe.context == "ulysses" and recipe.layout.cp > 1 and entry.leaf.input_kept == "eager":
         # Not what the attention kernel keeps, where ranks exchange heads for tokens in between.
         elements = work.positions * entry.leaf.matrix[0]  # type: ignore[index]
+    width = recipe.compute_bytes
+    if recipe.rules.eager:
+        elements, width = _eager(held, elements, width)
+    if _packed(held, recipe):
+        elements += work.positions * entry.leaf.matrix[0]  # type: ignore[index]
     rows = entry.leaf.statistics(work)
     if recipe.recompute == "core" and entry.kind == "attention_core":
         elements = entry.leaf.saved(_fused(work))
         rows = 0
     share = _share(held, recipe)
-    return int(ceil_div(elements * entry.runs * recipe.compute_bytes, share)) + int(
+    return int(ceil_div(elements * entry.runs * width, share)) + int(
         ceil_div(rows * entry.runs * STATISTIC, share if held.between else 1)
     )
+
+
+def _eager(held: Held, elements: int, width: int) -> tuple[int, int]:
+    """What single operations keep instead, and in how many bytes (`Framework.eager`)."""
+    entry = held.entry
+    if entry.leaf.role == "norm":
+        return elements, STATISTIC
+    if entry.leaf.role == "attention":  # half of q, k, v and the result, as wide as q together: q and k once more
+        return elements + elements // 2, width
+    dropped = entry.kind == "adapters" and entry.steps[-1].name == "lora_a"
+    return elements, width + 1 if dropped else width
+
+
+def _packed(held: Held, recipe: Recipe) -> bool:
+    """Whether a frozen product of four bits keeps its input, which no gradient needs (bitsandbytes 0.41 and later,
+    autograd/_functions.py, MatMul4Bit): the first that reads it, unless an adapter keeps the very same."""
+    entry, four = held.entry, recipe.frozen is not None and recipe.frozen.startswith("nf4")
+    if not four or entry.gradient != "input" or entry.leaf.input_kept not in ("yes", "eager") or not held.layers:
+        return False
+    return recipe.rules.eager or entry.steps[-1].name != "base"
 
 
 def _fused(work: Workload) -> Workload:

@@ -27,6 +27,8 @@ class Framework(NamedTuple):
     fused       the gate's activation and its product are one kernel, which keeps its operands alone
     logits      bytes of a logit: what is kept for backward, and the most at once
     source      where the rules stand
+    eager       norms in single operations, which keep an fp32 copy of what they read; adapters behind a dropout, which
+                keep its result and its mask; values as a view of the joint product of q, k and v, which stays whole
     """
 
     name: str
@@ -39,6 +41,7 @@ class Framework(NamedTuple):
     fused: bool
     logits: tuple[int, int]
     source: str
+    eager: bool = False
 
 
 FRAMEWORKS = {
@@ -59,6 +62,11 @@ FRAMEWORKS = {
         Framework(
             "deepspeed", "bf16", "bf16", True, True, (0, 1, 2, 3), True, False, (4, 12),
             "DeepSpeed 0.19: runtime/bf16_optimizer.py, runtime/zero/stage_1_and_2.py, stage3.py",
+        ),
+        Framework(
+            "litgpt", "bf16", "bf16", False, False, (0,), False, False, (4, 6),
+            "litgpt 26857050: model.py (RMSNorm, CausalSelfAttention), lora.py (LoRAQKVLinear), --precision bf16-true",
+            eager=True,
         ),
     )
 }  # fmt: skip

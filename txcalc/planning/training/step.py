@@ -44,6 +44,7 @@ BUCKETS = {
     "fsdp2": (25 << 20, True),  # torch.nn.parallel.DistributedDataParallel: bucket_cap_mb; with fsdp a block at a time
     "megatron": (160 * 10**6, True),  # core/distributed/distributed_data_parallel.py: 40e6 fp32 elements
     "deepspeed": (10**9, False),  # zero/config.py: reduce_bucket_size, 5e8 elements of 16 bits
+    "litgpt": (25 << 20, True),  # Lightning Fabric's: torch's own
     "nanotron": (25 << 20, False),  # parallel/data_parallel: bucket_cap_mb; optim/zero.py gathers after the step
 }
 SPENT = ("products", "attention", "other kernels", "collectives of a layer")

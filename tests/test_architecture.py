@@ -15,6 +15,7 @@ import pytest
 from strategies import COMPOSITES, LEAVES
 
 import txcalc
+from txcalc import ledger
 from txcalc.parts import (
     attention,
     block,
@@ -24,11 +25,14 @@ from txcalc.parts import (
     feedforward,
     linear,
     linear_attention,
+    mechanisms,
     model,
     part,
     recurrent,
     spans,
 )
+from txcalc.sources.assemble import KINDS
+from txcalc.sources.spec import _OWN
 
 PACKAGE = Path(txcalc.__file__).parent
 
@@ -188,6 +192,17 @@ def parts_asked(path: Path) -> list[str]:
 CLASSES_OF_PARTS = {
     name for module in (*MODULES, part) for name, value in vars(module).items() if dataclasses.is_dataclass(value)
 } | {"Leaf", "Composite", "Part", "Span", "Collective"}
+
+
+@pytest.mark.parametrize("section", [*mechanisms.MIXERS, *mechanisms.OTHERS])
+def test_a_mechanism_says_all_of_itself(section: str) -> None:
+    """Its keys, its kind and its part are in its options, which stand beside the part, and in no table elsewhere."""
+    options = mechanisms.options(section)
+    assert {field.kw_only for field in dataclasses.fields(options)} <= {True}  # type: ignore[arg-type]
+    assert options.kind in ledger.KINDS
+    assert vars(options)["build"].__annotations__["return"] in vars(sys.modules[options.__module__])
+    assert section not in _OWN and section not in KINDS
+
 
 # Parts say themselves what is done with them: nobody who plans or prints asks one what it is.
 ASKING_NOTHING = [

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError, MissingExtra
 from txcalc.ledger import Ledger, walk
-from txcalc.model import MIXERS, Model
+from txcalc.model import Model
 from txcalc.notation import LATEX, TEXT, Expression, Style, Term, tidy, write
 from txcalc.num import whole
 from txcalc.parts.model import FixedLength
@@ -89,7 +89,6 @@ class _Naming:
 
 
 IN_STACK = ("positions", "embedding", "head", "lora", "vision", "audio")
-IN_LAYER = ("attention", "latent", "feed_forward", "experts", *MIXERS, "channel_mix")
 
 
 def symbolic(model: Model) -> Symbolic:
@@ -132,7 +131,7 @@ def _lettered(stack: Mapping[str, Any], naming: _Naming, half: str) -> dict[str,
     result["layer"] = {}
     for name in kinds:
         layer = result["layer"][name] = dict(stack["layer"][name])
-        for entry, section in product(TABLE, IN_LAYER):
+        for entry, section in product(TABLE, [name for name in layer if name not in ("parts", "norm", "positions")]):
             home, _, key = entry.key.rpartition(".")
             if home == ("attention" if section == "latent" else section) and key in layer.get(section, ()):
                 size = naming(entry, layer[section][key], half, name if len(kinds) > 1 else "")

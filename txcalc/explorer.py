@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 from txcalc.errors import InputError
 from txcalc.ledger import Entry, Ledger
-from txcalc.model import MIXERS, Model
+from txcalc.model import Model
 from txcalc.num import exact_div
+from txcalc.parts.mechanisms import MIXERS
 from txcalc.planning import theorems
 from txcalc.planning.crossover import ends
 from txcalc.planning.training import training_flops

@@ -12,6 +12,7 @@ from txcalc.frames import html
 from txcalc.ledger import Ledger, walk
 from txcalc.num import counted, is_array, spread, usable, whole
 from txcalc.parts.linear import Linear, Norm
+from txcalc.parts.mechanisms import MIXERS
 from txcalc.parts.part import Composite, Workload
 from txcalc.units import bits_of, parse_tokens, short
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from txcalc.checkpoint import Check
 
 MAX_TOKENS = 10**12
-# Parts that keep a state, not a past.
-MIXERS = ("mamba", "mamba2", "delta", "rg_lru", "linear_attention", "matrix_memory", "time_mix", "short_convolution")
 
 # Of a description, what says where it comes from, and not what it is.
 PROVENANCE = {"name", "family", "source", "params", "active", "published", "model_type", "released", "variants"}

@@ -8,6 +8,7 @@ from typing import Any, final
 from txcalc.parts.attention import AttentionCore, Full
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Convolution, Linear
+from txcalc.parts.options import Options, Wished, activation, flag, key, odd, size
 from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Workload, elementwise
 
 
@@ -38,6 +39,23 @@ class TimeConvolution(Composite):
             ),
         )
         yield Child("activation", Activation(width=self.d_model, form=self.activation, gated=False))
+
+
+@final
+@frozen
+class TimeConvolutionOptions(Options):
+    """`[convolution]` over the positions of an encoder."""
+
+    section = "convolution"
+    stands = "encoder"
+    taps: Any = key(size, 3, "positions that it reaches over")
+    activation: str = key(activation, "gelu", "activation")
+
+    def misfits(self) -> Iterator[Wished]:
+        yield from odd("taps", self.taps)
+
+    def build(self, d_model: Any, eps: Any) -> TimeConvolution:
+        return TimeConvolution(d_model=d_model, taps=self.taps, activation=self.activation)
 
 
 @final
@@ -91,6 +109,19 @@ class ShortConvolution(Composite):
 
 @final
 @frozen
+class ShortConvolutionOptions(Options):
+    """`[short_convolution]`"""
+
+    section = "short_convolution"
+    taps: Any = key(size, 3, "taps of the short convolution")
+    bias: bool = key(flag, False, "biases on the convolution and the projections")
+
+    def build(self, d_model: Any, eps: Any) -> ShortConvolution:
+        return ShortConvolution(d_model=d_model, taps=self.taps, bias=self.bias)
+
+
+@final
+@frozen
 class Fourier(Composite):
     """The real part of a Fourier transform over positions and channels: FNet's mixing of tokens, without a weight.
 
@@ -104,6 +135,19 @@ class Fourier(Composite):
 
     def children(self) -> Iterator[Child]:
         yield Child("transform", Transform(width=self.d_model))
+
+
+@final
+@frozen
+class FourierOptions(Options):
+    """`[fourier]`, which nothing is said about."""
+
+    section = "fourier"
+    kind = "other"
+    stands = "encoder"
+
+    def build(self, d_model: Any, eps: Any) -> Fourier:
+        return Fourier(d_model=d_model)
 
 
 @final

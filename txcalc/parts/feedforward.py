@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import Any, final
 
 from txcalc.num import maximum
@@ -131,8 +131,8 @@ class Experts(Composite):
     router: Linear | None
     shared: FeedForward | None
     shared_gate: Linear | None = None
-    # Of how many the width of `shared` is the sum.
-    n_shared: Any = 0
+    # Of how many the width of `shared` is the sum: words about it, in no formula.
+    n_shared: Any = field(default=0, compare=False)
     # How the router's scores weigh the experts, and the groups that its choice is first narrowed to: no cost in them.
     scoring: str = "softmax"
     scale: Any = 1

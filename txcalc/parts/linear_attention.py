@@ -13,6 +13,20 @@ from typing import Any, final
 from txcalc.parts.collectives import AllReduce
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Convolution, Linear, Norm
+from txcalc.parts.options import (
+    REQUIRED,
+    RMS_EPS,
+    Options,
+    Wished,
+    activation,
+    divided,
+    flag,
+    key,
+    one_of,
+    per_head,
+    real,
+    size,
+)
 from txcalc.parts.part import (
     COST,
     Cache,
@@ -310,6 +324,43 @@ class DeltaNet(Composite):
 
 @final
 @frozen
+class DeltaOptions(Options):
+    """`[delta]`"""
+
+    section = "delta"
+    n_heads: Any = key(size, REQUIRED, "heads of values")
+    n_key_heads: Any = key(size, lambda at: at["delta"]["n_heads"], "heads of queries and keys")
+    d_key: Any = key(size, 128, "width of a query/key head")
+    d_value: Any = key(size, lambda at: at["delta"]["d_key"], "width of a value head")
+    d_conv: Any = key(size, 4, "taps of the short convolution")
+    decay: str = key(one_of("head", "channel"), "head", "one decay a head, or one for each channel of its keys")
+    bound: Any = key(real, None, "the decays' logarithm is this times a sigmoid; absent: −A times a softplus")
+    rank: Any = key(size, None, "rank of the projections to decays and gate; absent: projected directly")
+    gate: str = key(one_of("silu", "sigmoid"), "silu", "activation of the gate on what is read")
+    signed: bool = key(flag, False, "what is written reaches to twice its value, so that eigenvalues may be negative")
+
+    def misfits(self) -> Iterator[Wished]:
+        yield from divided("n_key_heads", self.n_key_heads, "n_heads", self.n_heads)
+
+    def build(self, d_model: Any, eps: Any) -> DeltaNet:
+        return DeltaNet(
+            d_model=d_model,
+            n_heads=self.n_heads,
+            n_key_heads=self.n_key_heads,
+            d_key=self.d_key,
+            d_value=self.d_value,
+            d_conv=self.d_conv,
+            by_channel=self.decay == "channel",
+            bound=self.bound,
+            rank=self.rank,
+            gate=self.gate,
+            norm_eps=RMS_EPS if eps is None else eps,
+            signed=self.signed,
+        )
+
+
+@final
+@frozen
 class LinearAttention(Composite):
     """Lightning attention: q, k and v through an activation, fixed decays, a norm over all heads, and a sigmoid's gate.
 
@@ -346,6 +397,23 @@ class LinearAttention(Composite):
 
 @final
 @frozen
+class LinearAttentionOptions(Options):
+    """`[linear_attention]`"""
+
+    section = "linear_attention"
+    n_heads: Any = key(size, REQUIRED, "heads, each with a fixed decay")
+    d_head: Any = key(size, per_head("linear_attention"), "width of a head")
+    activation: str = key(activation, "silu", "activation of queries, keys and values")
+
+    def build(self, d_model: Any, eps: Any) -> LinearAttention:
+        # Its norm's own, whatever the norms around it have.
+        return LinearAttention(
+            d_model=d_model, n_heads=self.n_heads, d_head=self.d_head, activation=self.activation, norm_eps=RMS_EPS
+        )
+
+
+@final
+@frozen
 class TimeMix(Composite):
     """RWKV-4's mixing over time: shifted tokens to keys, values and a gate (the receptance), and their weighted sum.
 
@@ -374,6 +442,18 @@ class TimeMix(Composite):
 
 @final
 @frozen
+class TimeMixOptions(Options):
+    """`[time_mix]`"""
+
+    section = "time_mix"
+    d_inner: Any = key(size, lambda at: at[""]["d_model"], "channels")
+
+    def build(self, d_model: Any, eps: Any) -> TimeMix:
+        return TimeMix(d_model=d_model, d_inner=self.d_inner)
+
+
+@final
+@frozen
 class ChannelMix(Composite):
     """RWKV-4's feed-forward: of shifted tokens, with a gate on what comes out.
 
@@ -397,6 +477,19 @@ class ChannelMix(Composite):
     def shard(self, ways: Ways) -> ChannelMix:
         """Its columns; the shift and the gate on what comes out are whole."""
         return replace(self, d_ff=ways.split("d_ff", self.d_ff))
+
+
+@final
+@frozen
+class ChannelMixOptions(Options):
+    """`[channel_mix]`, in the place of the feed-forward."""
+
+    section = "channel_mix"
+    kind = "feed_forward"
+    d_ff: Any = key(size, REQUIRED, "width")
+
+    def build(self, d_model: Any, eps: Any) -> ChannelMix:
+        return ChannelMix(d_model=d_model, d_ff=self.d_ff)
 
 
 @final
@@ -441,3 +534,27 @@ class MatrixMemory(Composite):
     def shard(self, ways: Ways) -> MatrixMemory:
         """Its heads."""
         return replace(self, n_heads=ways.split("n_heads", self.n_heads))
+
+
+@final
+@frozen
+class MatrixMemoryOptions(Options):
+    """`[matrix_memory]`"""
+
+    section = "matrix_memory"
+    n_heads: Any = key(size, REQUIRED, "heads")
+    d_key: Any = key(size, REQUIRED, "width of a query/key head")
+    d_value: Any = key(size, REQUIRED, "width of a value head")
+    bias: bool = key(flag, False, "biases on the wide projections and the norm")
+    cap: Any = key(real, None, "logits of the gates are capped at ± this by a tanh")
+
+    def build(self, d_model: Any, eps: Any) -> MatrixMemory:
+        return MatrixMemory(
+            d_model=d_model,
+            n_heads=self.n_heads,
+            d_key=self.d_key,
+            d_value=self.d_value,
+            bias=self.bias,
+            norm_eps=RMS_EPS if eps is None else eps,
+            cap=self.cap,
+        )

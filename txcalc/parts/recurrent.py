@@ -6,13 +6,28 @@ chunked kernels trade it for matrix products whose number depends on the impleme
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, final
 
+from txcalc.num import ceil_div, exact_div
 from txcalc.parts.collectives import AllReduce
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, BlockLinear, Convolution, Linear, Norm, linear
+from txcalc.parts.options import (
+    LAYER_EPS,
+    REQUIRED,
+    RMS_EPS,
+    Options,
+    Wished,
+    Wrong,
+    activation,
+    divided,
+    flag,
+    key,
+    per_head,
+    size,
+)
 from txcalc.parts.part import (
     COST,
     Cache,
@@ -215,6 +230,42 @@ class Mamba(Composite):
 
 @final
 @frozen
+class MambaOptions(Options):
+    """`[mamba]`: channels are twice the stream's width, and the step size has a sixteenth of it as its rank."""
+
+    section = "mamba"
+    d_inner: Any = key(size, lambda at: 2 * at[""]["d_model"], "channels")
+    d_state: Any = key(size, 16, "states of a channel")
+    d_conv: Any = key(size, 4, "taps of the short convolution")
+    dt_rank: Any = key(size, lambda at: ceil_div(at[""]["d_model"], 16), "rank of the step size")
+    bias: bool = key(flag, False, "biases on the outer projections")
+    conv_bias: bool = key(flag, True, "bias of the convolution")
+    norms: bool = key(flag, False, "RMSNorms on the step size, B and C")
+    n_heads: Any = key(size, None, "shares of the channels, each with a step size, B and C of its own; absent: one")
+
+    def misfits(self) -> Iterator[Wished]:
+        if self.n_heads is not None:
+            yield from divided("n_heads", self.n_heads, "d_inner", self.d_inner)
+        if self.n_heads is not None and self.norms:
+            yield Wished("n_heads", "none with norms on the step size, B and C")
+
+    def build(self, d_model: Any, eps: Any) -> Mamba:
+        own = RMS_EPS if eps is None else eps
+        return Mamba(
+            d_model=d_model,
+            d_inner=self.d_inner,
+            d_state=self.d_state,
+            d_conv=self.d_conv,
+            dt_rank=self.dt_rank,
+            bias=self.bias,
+            conv_bias=self.conv_bias,
+            norm_eps=own if self.norms else None,
+            n_heads=self.n_heads,
+        )
+
+
+@final
+@frozen
 class Mamba2(Composite):
     """A Mamba-2 mixer: one projection for z, x, B, C and Δ, and a gated RMSNorm before the last, or a gate alone.
 
@@ -257,6 +308,48 @@ class Mamba2(Composite):
         return replace(self, n_heads=heads, n_groups=ways.groups("n_groups", self.n_groups), join=ways.summed(1))
 
 
+def _heads_of_twice(at: Mapping[str, Any]) -> Any:
+    """2·D/d_head, where it is whole."""
+    d_model, width = at[""]["d_model"], at["mamba2"]["d_head"]
+    try:
+        return exact_div(2 * d_model, width)
+    except ValueError:
+        raise Wrong(f"a key of its own: 2·d_model = {2 * d_model} is no multiple of d_head = {width}") from None
+
+
+@final
+@frozen
+class Mamba2Options(Options):
+    """`[mamba2]`: heads of twice the stream's width in all."""
+
+    section = "mamba2"
+    d_head: Any = key(size, 64, "width of a head")
+    n_heads: Any = key(size, _heads_of_twice, "heads")
+    n_groups: Any = key(size, 1, "groups that share B and C")
+    d_state: Any = key(size, 128, "states of a channel")
+    d_conv: Any = key(size, 4, "taps of the short convolution")
+    bias: bool = key(flag, False, "biases on the outer projections")
+    conv_bias: bool = key(flag, True, "bias of the convolution")
+    norm: bool = key(flag, True, "RMSNorm of each group of what is read, after its gate")
+
+    def misfits(self) -> Iterator[Wished]:
+        yield from divided("n_groups", self.n_groups, "n_heads", self.n_heads)
+
+    def build(self, d_model: Any, eps: Any) -> Mamba2:
+        own = LAYER_EPS if eps is None else eps
+        return Mamba2(
+            d_model=d_model,
+            n_heads=self.n_heads,
+            d_head=self.d_head,
+            n_groups=self.n_groups,
+            d_state=self.d_state,
+            d_conv=self.d_conv,
+            bias=self.bias,
+            conv_bias=self.conv_bias,
+            norm_eps=own if self.norm else None,
+        )
+
+
 @final
 @frozen
 class Griffin(Composite):
@@ -293,3 +386,28 @@ class Griffin(Composite):
     def shard(self, ways: Ways) -> Griffin:
         """Its heads, each with its channels and gates."""
         return replace(self, n_heads=ways.split("n_heads", self.n_heads))
+
+
+@final
+@frozen
+class GriffinOptions(Options):
+    """`[rg_lru]`"""
+
+    section = "rg_lru"
+    n_heads: Any = key(size, REQUIRED, "heads, whose gates are projected apart")
+    d_head: Any = key(size, per_head("rg_lru"), "channels of a head")
+    d_conv: Any = key(size, 4, "taps of the short convolution")
+    bias: bool = key(flag, True, "biases on the outer projections")
+    conv_bias: bool = key(flag, True, "bias of the convolution")
+    activation: str = key(activation, "gelu_tanh", "activation of the gate on what is read")
+
+    def build(self, d_model: Any, eps: Any) -> Griffin:
+        return Griffin(
+            d_model=d_model,
+            n_heads=self.n_heads,
+            d_head=self.d_head,
+            d_conv=self.d_conv,
+            bias=self.bias,
+            conv_bias=self.conv_bias,
+            activation=self.activation,
+        )

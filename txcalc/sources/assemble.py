@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from txcalc.model import MIXERS
 from txcalc.num import exact_div, product, total
 from txcalc.parts.adapters import Adapters
 from txcalc.parts.attention import (
@@ -48,7 +47,9 @@ from txcalc.parts.linear import (
     Unused,
     Vector,
 )
+from txcalc.parts.mechanisms import MIXERS, OTHERS, options
 from txcalc.parts.model import Embedding, EncoderDecoder, FixedLength, Head, LayerGroup, LayerInputs, Stack, StreamEnds
+from txcalc.parts.options import LAYER_EPS, RMS_EPS
 from txcalc.parts.part import Composite
 from txcalc.parts.routed import RoutedAttention
 from txcalc.parts.shared import SharedBlock
@@ -58,13 +59,9 @@ KINDS = {
     "cross_attention": "attention",
     "feed_forward": "feed_forward",
     "experts": "experts",
-    "channel_mix": "feed_forward",
-    **dict.fromkeys(MIXERS, "recurrent"),
-    "convolution": "recurrent",
-    "fourier": "other",
     "layer_input": "other",
 }
-EPS = {"rms": 1e-6, "layer": 1e-5}
+EPS = {"rms": RMS_EPS, "layer": LAYER_EPS}
 INDEX_EPS = 1e-6  # of the norm of an index's keys, a LayerNorm, whatever the norms around it have (DeepSeek-V3.2)
 
 Table = Mapping[str, Any]
@@ -352,7 +349,7 @@ def _block(layer: Table, d_model: Any, stack: Table) -> Block:
             Branch(
                 name=part,
                 part=made,
-                kind=KINDS[part],
+                kind=KINDS[part] if part in KINDS else options(part).kind,
                 pre=pre,
                 post=post,
                 beside=part == "convolution",
@@ -402,24 +399,8 @@ def _part(layer: Table, part: str, d_model: Any, role: str, shares_input: bool, 
         return LayerInput(
             d_model=d_model, width=layer["layer_input"]["width"], activation=layer["layer_input"]["activation"]
         )
-    if part == "short_convolution":
-        from txcalc.parts.convolution import ShortConvolution
-
-        return ShortConvolution(
-            d_model=d_model, taps=layer["short_convolution"]["taps"], bias=layer["short_convolution"]["bias"]
-        )
-    if part in MIXERS or part == "channel_mix":
-        return _recurrent(layer, part, d_model)
-    if part == "convolution":
-        from txcalc.parts.convolution import TimeConvolution
-
-        return TimeConvolution(
-            d_model=d_model, taps=layer["convolution"]["taps"], activation=layer["convolution"]["activation"]
-        )
-    if part == "fourier":
-        from txcalc.parts.convolution import Fourier
-
-        return Fourier(d_model=d_model)
+    if part in MIXERS or part in OTHERS:
+        return options(part)(**layer[part]).build(d_model, layer["norm"]["eps"])
     if part == "attention" and "attention" in layer and layer["attention"]["span_taps"] is not None:
         from txcalc.parts.convolution import SpanAttention
 
@@ -439,84 +420,6 @@ def _part(layer: Table, part: str, d_model: Any, role: str, shares_input: bool, 
     if layer["positions"]["form"] == "relative" and layer["positions"]["apart"]:
         return replace(made, relative_bias=_relative_bias(layer["positions"], made.n_heads, role))
     return made
-
-
-def _recurrent(layer: Table, part: str, d_model: Any) -> Composite:
-    from txcalc.parts import linear_attention, recurrent
-
-    table, norms = layer[part], layer["norm"]
-    eps = EPS["rms"] if norms["eps"] is None else norms["eps"]
-    if part == "mamba":
-        return recurrent.Mamba(
-            d_model=d_model,
-            d_inner=table["d_inner"],
-            d_state=table["d_state"],
-            d_conv=table["d_conv"],
-            dt_rank=table["dt_rank"],
-            bias=table["bias"],
-            conv_bias=table["conv_bias"],
-            norm_eps=eps if table["norms"] else None,
-            n_heads=table["n_heads"],
-        )
-    if part == "mamba2":
-        eps = EPS["layer"] if norms["eps"] is None else norms["eps"]
-        return recurrent.Mamba2(
-            d_model=d_model,
-            n_heads=table["n_heads"],
-            d_head=table["d_head"],
-            n_groups=table["n_groups"],
-            d_state=table["d_state"],
-            d_conv=table["d_conv"],
-            bias=table["bias"],
-            conv_bias=table["conv_bias"],
-            norm_eps=eps if table["norm"] else None,
-        )
-    if part == "rg_lru":
-        return recurrent.Griffin(
-            d_model=d_model,
-            n_heads=table["n_heads"],
-            d_head=table["d_head"],
-            d_conv=table["d_conv"],
-            bias=table["bias"],
-            conv_bias=table["conv_bias"],
-            activation=table["activation"],
-        )
-    if part == "delta":
-        return linear_attention.DeltaNet(
-            d_model=d_model,
-            n_heads=table["n_heads"],
-            n_key_heads=table["n_key_heads"],
-            d_key=table["d_key"],
-            d_value=table["d_value"],
-            d_conv=table["d_conv"],
-            by_channel=table["decay"] == "channel",
-            bound=table["bound"],
-            rank=table["rank"],
-            gate=table["gate"],
-            norm_eps=eps,
-            signed=table["signed"],
-        )
-    if part == "linear_attention":
-        return linear_attention.LinearAttention(
-            d_model=d_model,
-            n_heads=table["n_heads"],
-            d_head=table["d_head"],
-            activation=table["activation"],
-            norm_eps=EPS["rms"],  # whatever the norms around it have
-        )
-    if part == "matrix_memory":
-        return linear_attention.MatrixMemory(
-            d_model=d_model,
-            n_heads=table["n_heads"],
-            d_key=table["d_key"],
-            d_value=table["d_value"],
-            bias=table["bias"],
-            norm_eps=eps,
-            cap=table["cap"],
-        )
-    if part == "time_mix":
-        return linear_attention.TimeMix(d_model=d_model, d_inner=table["d_inner"])
-    return linear_attention.ChannelMix(d_model=d_model, d_ff=table["d_ff"])
 
 
 def _shared(layer: Table, d_model: Any) -> SharedBlock:

@@ -108,13 +108,14 @@ def without(raw: Raw, path: Path) -> dict[str, Any]:
 
 
 def alike(one: Any, other: Any) -> bool:
-    """Whether two trees of parts are the same, leaf by leaf and in every number."""
+    """Whether two trees of parts are the same, leaf by leaf and in every number that a formula reads."""
     if type(one) is not type(other):
         return False
     if isinstance(one, tuple):
         return len(one) == len(other) and all(map(alike, one, other))
     if is_dataclass(one):
-        return all(alike(getattr(one, field.name), getattr(other, field.name)) for field in fields(one))
+        read = [field.name for field in fields(one) if field.compare]
+        return all(alike(getattr(one, name), getattr(other, name)) for name in read)
     return bool(one == other)
 
 

@@ -6,16 +6,27 @@ from collections.abc import Callable
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.model import MIXERS
 from txcalc.num import divides, exact_div, exceeds
+from txcalc.parts.mechanisms import MIXERS, OTHERS, options
 from txcalc.sources.tables import SOUND, Tables, Told, has, unequal
 
 
 def check_layer(layer: Tables, stack: Tables, fault: Told) -> None:
     """A layer kind, and how it stands in its stack."""
+    for section in (*MIXERS, *OTHERS):
+        with SOUND:
+            if section in layer:
+                _fits(section, layer[section], fault)
     for rule in (*LAYER_RULES, *(rule for section, rule in SECTION_RULES if section in layer)):
         with SOUND:
             rule(layer, stack, fault)
+
+
+def _fits(section: str, table: Tables, fault: Told) -> None:
+    """A mechanism's own options."""
+    cls = options(section)
+    for key, expected in cls(**{key: table[key] for key in cls.table()}).misfits():
+        fault(f"{section}.{key}", table[key], expected)
 
 
 def _key_heads(layer: Tables, stack: Tables, fault: Told) -> None:
@@ -133,11 +144,6 @@ def _clipped(attention: Tables, positions: Tables, fault: Told) -> None:
         fault("positions.clipped", True, "false where the distances are in buckets")
 
 
-def _taps(layer: Tables, stack: Tables, fault: Told) -> None:
-    if divides(2, layer["convolution"]["taps"]):
-        fault("convolution.taps", layer["convolution"]["taps"], "an odd number: as many on either side")
-
-
 def _spread(layer: Tables, stack: Tables, fault: Told) -> None:
     positions = layer["positions"]
     if positions["spread"] and (has("latent", layer) or positions["interleaved"] or _odd(positions["rotary_dims"])):
@@ -220,18 +226,6 @@ def _groups_of_experts(layer: Tables, stack: Tables, fault: Told) -> None:
         fault("experts.n_groups", parted, f"a divisor of n_experts = {number}")
     elif exceeds(experts["top_groups"], parted):
         fault("experts.top_groups", experts["top_groups"], f"at most n_groups = {parted}")
-
-
-def _groups_of_states(layer: Tables, stack: Tables, fault: Told) -> None:
-    groups, heads = layer["mamba2"]["n_groups"], layer["mamba2"]["n_heads"]
-    if not divides(groups, heads):
-        fault("mamba2.n_groups", groups, f"a divisor of n_heads = {heads}")
-
-
-def _delta_heads(layer: Tables, stack: Tables, fault: Told) -> None:
-    keys, heads = layer["delta"]["n_key_heads"], layer["delta"]["n_heads"]
-    if not divides(keys, heads):
-        fault("delta.n_key_heads", keys, f"a divisor of n_heads = {heads}")
 
 
 def _norm_biases(layer: Tables, stack: Tables, fault: Told) -> None:
@@ -340,14 +334,6 @@ def _scaled_streams(layer: Tables, stack: Tables, fault: Told) -> None:
         fault("norm.residual_scale", True, "false but with a norm before every part, which follow one another")
 
 
-def _shares(layer: Tables, stack: Tables, fault: Told) -> None:
-    heads, inner = layer["mamba"]["n_heads"], layer["mamba"]["d_inner"]
-    if heads is not None and not divides(heads, inner):
-        fault("mamba.n_heads", heads, f"a divisor of d_inner = {inner}")
-    if heads is not None and layer["mamba"]["norms"]:
-        fault("mamba.n_heads", heads, "none with norms on the step size, B and C")
-
-
 def _fed_in_groups(layer: Tables, stack: Tables, fault: Told) -> None:
     table = layer["feed_forward"]
     if table["groups"] is None:
@@ -388,16 +374,12 @@ SECTION_RULES: tuple[tuple[str, Callable[[Tables, Tables, Told], None]], ...] = 
     ("attention", _blocks),
     ("attention", _expert_heads),
     ("shared", _shared_block),
-    ("mamba", _shares),
     ("feed_forward", _fed_in_groups),
-    ("convolution", _taps),
     ("latent", _latent_places),
     ("latent", _index),
     ("experts", _chosen),
     ("experts", _corrected),
     ("experts", _groups_of_experts),
-    ("mamba2", _groups_of_states),
-    ("delta", _delta_heads),
 )
 LAYER_RULES = (_disentangled, _spread, _one_form, _norm_biases, _scaled_streams, _norms_after, _joint, _abreast)
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT, MOST_UNKNOWN, Fault, InputError, nearest, shown
-from txcalc.model import MIXERS
+from txcalc.parts.mechanisms import MIXERS, OTHERS, options
 from txcalc.sources.layer_rules import check_layer
 from txcalc.sources.spec import (
     IDENTITY,
@@ -262,10 +262,11 @@ def _layer(
     for part in parts or () if role is not None else ():
         if part == "cross_attention" and role != "cross-decoder":
             resolver.fault(f"{path}.parts", parts, "no cross_attention: there is no encoder to attend to")
-        if part in (*MIXERS, "channel_mix") and role in ("encoder", "vision"):
+        stands = options(part).stands if part in MIXERS or part in OTHERS else ""
+        if stands == "decoder" and role in ("encoder", "vision"):
             where = f"{path}.parts" if "parts" in own else written(homes, part)
             resolver.faults.append(f"{where}: {part} runs one way, expected only in a decoder")
-        if part in ("convolution", "fourier") and role not in ("encoder", "vision"):
+        if stands == "encoder" and role not in ("encoder", "vision"):
             resolver.fault(f"{path}.parts", parts, f"no {part}, which reads what comes later: it is an encoder's")
         if part == "layer_input" and role != "decoder":
             resolver.faults.append(f"{written(homes, part)}: a layer input is expected only in a decoder by itself")

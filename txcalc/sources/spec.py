@@ -6,43 +6,29 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
-from typing import Any, NamedTuple
+from typing import Any
 
 from txcalc.errors import InputError, UnknownName
-from txcalc.model import MIXERS
-from txcalc.num import ceil_div, exact_div
+from txcalc.parts.mechanisms import MIXERS, OTHERS, options
+
+# What a key may be is said beside the mechanisms; a description's own tables use the same words.
+from txcalc.parts.options import ACTIVATIONS as ACTIVATIONS
+from txcalc.parts.options import MAX_SIZE as MAX_SIZE
+from txcalc.parts.options import REQUIRED as REQUIRED
+from txcalc.parts.options import Check as Check
+from txcalc.parts.options import Field as Field
+from txcalc.parts.options import Wrong as Wrong
+from txcalc.parts.options import count as count
+from txcalc.parts.options import flag as flag
+from txcalc.parts.options import one_of as one_of
+from txcalc.parts.options import per_head as per_head
+from txcalc.parts.options import real as real
+from txcalc.parts.options import size as size
 from txcalc.symbols import BY_LETTER
 
-MAX_SIZE = 10**9
 MAX_LAYERS = 10**5
-
-
-class Wrong(ValueError):
-    """A value that is not what was expected; `expected` and `fix` go into the fault."""
-
-    def __init__(self, expected: str, fix: str = "") -> None:
-        self.expected, self.fix = expected, fix
-        super().__init__(expected)
-
-
-Check = Callable[[Any], Any]
-
-
-def size(value: Any) -> Any:
-    """A whole number from 1 to 10^9."""
-    if isinstance(value, bool | str | float | list | dict) or value is None:
-        raise Wrong("a whole number above 0")
-    if type(value) is int and not 1 <= value <= MAX_SIZE:
-        raise Wrong(f"a whole number from 1 to {MAX_SIZE:,}")
-    return value
-
-
-def count(value: Any) -> Any:
-    """A whole number from 0 to 10^9."""
-    return value if type(value) is int and value == 0 else size(value)
 
 
 def layers(value: Any) -> Any:
@@ -59,35 +45,10 @@ def expected(value: Any) -> int:
     return value
 
 
-def flag(value: Any) -> bool:
-    if type(value) is not bool:
-        raise Wrong("true or false")
-    return value
-
-
 def text(value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise Wrong("a text")
     return value
-
-
-def real(value: Any) -> Any:
-    """A finite number: it changes what is computed (an epsilon, a scale), never a size."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
-        raise Wrong("a finite number")
-    return value
-
-
-def one_of(*choices: str) -> Check:
-    """One of several texts; the check's own `choices` are these."""
-
-    def check(value: Any) -> str:
-        if value not in choices or not isinstance(value, str):
-            raise Wrong(" or ".join(map(repr, choices)) if len(choices) < 5 else f"one of {', '.join(choices)}")
-        return value
-
-    check.choices = choices  # type: ignore[attr-defined]
-    return check
 
 
 def texts(value: Any) -> list[str]:
@@ -155,34 +116,13 @@ def parts_of(value: Any) -> list[str]:
     raise Wrong(f"a list out of {', '.join(PARTS)}")
 
 
-class Field(NamedTuple):
-    """What a key may be, what it is when absent (`REQUIRED`, a value, or a function of its section), what it says,
-    when it counts, if not always, and what a value becomes beside the others, if it does not stay what it is.
-
-    A function gets the sections resolved so far: {"": top level, "attention": …}.
-    """
-
-    check: Check
-    default: Any
-    meaning: str
-    when: str = ""
-    beside: Callable[[Any, Mapping[str, Any]], Any] | None = None
-
-
-class _Required:
-    pass
-
-
-REQUIRED = _Required()
 PARTS = (
     "attention",
     "cross_attention",
     "feed_forward",
     "experts",
     *MIXERS,
-    "channel_mix",
-    "convolution",
-    "fourier",
+    *OTHERS,
     "shared",
     "layer_input",
 )
@@ -192,14 +132,11 @@ PART_TABLES = (
     "feed_forward",
     "experts",
     *MIXERS,
-    "channel_mix",
-    "convolution",
-    "fourier",
+    *OTHERS,
     "shared",
     "layer_input",
 )
 LAYER_KEYS = (*PART_TABLES, "norm", "positions", "parts")
-ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "sigmoid", "tanh", "none")
 
 IDENTITY = {
     "name": Field(text, "", "name in lower case with hyphens"),
@@ -223,28 +160,6 @@ IDENTITY = {
 }
 
 
-def _per_head(section: str) -> Callable[[Mapping[str, Any]], Any]:
-    """D/h, where it is whole, of the heads of a table."""
-
-    def width(at: Mapping[str, Any]) -> Any:
-        d_model, heads = at[""]["d_model"], at[section]["n_heads"]
-        try:
-            return exact_div(d_model, heads)
-        except ValueError:
-            raise Wrong(f"a key of its own: d_model = {d_model} is no multiple of n_heads = {heads}") from None
-
-    return width
-
-
-def _mamba2_heads(at: Mapping[str, Any]) -> Any:
-    """2·D/d_head, where it is whole."""
-    d_model, width = at[""]["d_model"], at["mamba2"]["d_head"]
-    try:
-        return exact_div(2 * d_model, width)
-    except ValueError:
-        raise Wrong(f"a key of its own: 2·d_model = {2 * d_model} is no multiple of d_head = {width}") from None
-
-
 def _shared_width(at: Mapping[str, Any]) -> Any:
     """F_e a shared expert; a plain 0 where there is none, whatever F_e is (0 × an array would be a part of width 0)."""
     width, number = at["experts"]["d_ff"], at["experts"]["n_shared"]
@@ -257,7 +172,23 @@ def _if_shared(width: Any, at: Mapping[str, Any]) -> Any:
     return 0 if type(number) is int and number == 0 else width
 
 
-STACK: dict[str, dict[str, Field]] = {
+class Sections(Mapping[str, Mapping[str, Field]]):
+    """The tables of a description by name; a mechanism's are its own options', loaded when asked for."""
+
+    def __init__(self, own: Mapping[str, Mapping[str, Field]]) -> None:
+        self.own = own
+
+    def __getitem__(self, name: str) -> Mapping[str, Field]:
+        return options(name).table() if name in MIXERS or name in OTHERS else self.own[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from (*self.own, *MIXERS, *OTHERS)
+
+    def __len__(self) -> int:
+        return len(self.own) + len(MIXERS) + len(OTHERS)
+
+
+_OWN: dict[str, dict[str, Field]] = {
     "": {
         "d_model": Field(size, REQUIRED, "residual width"),
         "n_layers": Field(layers, REQUIRED, "layers"),
@@ -278,7 +209,7 @@ STACK: dict[str, dict[str, Field]] = {
     "attention": {
         "n_heads": Field(size, REQUIRED, "query heads"),
         "n_kv_heads": Field(size, lambda at: at["attention"]["n_heads"], "key/value heads"),
-        "d_head": Field(size, _per_head("attention"), "width of a head"),
+        "d_head": Field(size, per_head("attention"), "width of a head"),
         "window": Field(size, None, "query i sees key j when 0 ≤ i − j < window; in an encoder when |i − j| < window"),
         "chunked": Field(flag, False, "windows stand side by side: query i sees key j ≤ i of its own window"),
         "bias": Field(biases, [], "projections with a bias"),
@@ -447,72 +378,6 @@ STACK: dict[str, dict[str, Field]] = {
         "rows": Field(size, lambda at: at[""]["vocab_size"], "rows of their table"),
         "activation": Field(one_of(*ACTIVATIONS), "gelu_tanh", "activation of the gate on it"),
     },
-    "mamba": {
-        "d_inner": Field(size, lambda at: 2 * at[""]["d_model"], "channels"),
-        "d_state": Field(size, 16, "states of a channel"),
-        "d_conv": Field(size, 4, "taps of the short convolution"),
-        "dt_rank": Field(size, lambda at: ceil_div(at[""]["d_model"], 16), "rank of the step size"),
-        "bias": Field(flag, False, "biases on the outer projections"),
-        "conv_bias": Field(flag, True, "bias of the convolution"),
-        "norms": Field(flag, False, "RMSNorms on the step size, B and C"),
-        "n_heads": Field(size, None, "shares of the channels, each with a step size, B and C of its own; absent: one"),
-    },
-    "mamba2": {
-        "d_head": Field(size, 64, "width of a head"),
-        "n_heads": Field(size, _mamba2_heads, "heads"),
-        "n_groups": Field(size, 1, "groups that share B and C"),
-        "d_state": Field(size, 128, "states of a channel"),
-        "d_conv": Field(size, 4, "taps of the short convolution"),
-        "bias": Field(flag, False, "biases on the outer projections"),
-        "conv_bias": Field(flag, True, "bias of the convolution"),
-        "norm": Field(flag, True, "RMSNorm of each group of what is read, after its gate"),
-    },
-    "delta": {
-        "n_heads": Field(size, REQUIRED, "heads of values"),
-        "n_key_heads": Field(size, lambda at: at["delta"]["n_heads"], "heads of queries and keys"),
-        "d_key": Field(size, 128, "width of a query/key head"),
-        "d_value": Field(size, lambda at: at["delta"]["d_key"], "width of a value head"),
-        "d_conv": Field(size, 4, "taps of the short convolution"),
-        "decay": Field(one_of("head", "channel"), "head", "one decay a head, or one for each channel of its keys"),
-        "bound": Field(real, None, "the decays' logarithm is this times a sigmoid; absent: −A times a softplus"),
-        "rank": Field(size, None, "rank of the projections to decays and gate; absent: projected directly"),
-        "gate": Field(one_of("silu", "sigmoid"), "silu", "activation of the gate on what is read"),
-        "signed": Field(flag, False, "what is written reaches to twice its value, so that eigenvalues may be negative"),
-    },
-    "rg_lru": {
-        "n_heads": Field(size, REQUIRED, "heads, whose gates are projected apart"),
-        "d_head": Field(size, _per_head("rg_lru"), "channels of a head"),
-        "d_conv": Field(size, 4, "taps of the short convolution"),
-        "bias": Field(flag, True, "biases on the outer projections"),
-        "conv_bias": Field(flag, True, "bias of the convolution"),
-        "activation": Field(one_of(*ACTIVATIONS), "gelu_tanh", "activation of the gate on what is read"),
-    },
-    "linear_attention": {
-        "n_heads": Field(size, REQUIRED, "heads, each with a fixed decay"),
-        "d_head": Field(size, _per_head("linear_attention"), "width of a head"),
-        "activation": Field(one_of(*ACTIVATIONS), "silu", "activation of queries, keys and values"),
-    },
-    "time_mix": {
-        "d_inner": Field(size, lambda at: at[""]["d_model"], "channels"),
-    },
-    "channel_mix": {
-        "d_ff": Field(size, REQUIRED, "width"),
-    },
-    "short_convolution": {
-        "taps": Field(size, 3, "taps of the short convolution"),
-        "bias": Field(flag, False, "biases on the convolution and the projections"),
-    },
-    "convolution": {
-        "taps": Field(size, 3, "positions that it reaches over"),
-        "activation": Field(one_of(*ACTIVATIONS), "gelu", "activation"),
-    },
-    "matrix_memory": {
-        "n_heads": Field(size, REQUIRED, "heads"),
-        "d_key": Field(size, REQUIRED, "width of a query/key head"),
-        "d_value": Field(size, REQUIRED, "width of a value head"),
-        "bias": Field(flag, False, "biases on the wide projections and the norm"),
-        "cap": Field(real, None, "logits of the gates are capped at ± this by a tanh"),
-    },
     "shared": {
         "n_heads": Field(size, REQUIRED, "query heads"),
         "n_kv_heads": Field(size, lambda at: at["shared"]["n_heads"], "key/value heads"),
@@ -525,7 +390,6 @@ STACK: dict[str, dict[str, Field]] = {
         "adapted": Field(flag, False, "adapters beside q, k and v too"),
         "from": Field(text, None, "layer kind that holds the weights; absent: this one"),
     },
-    "fourier": {},
     "norm": {
         "form": Field(one_of("rms", "layer"), "rms", "RMSNorm or LayerNorm"),
         "bias": Field(flag, lambda at: at["norm"]["form"] == "layer", "LayerNorm with a bias"),
@@ -645,6 +509,7 @@ STACK: dict[str, dict[str, Field]] = {
         "positions": Field(size, REQUIRED, "encoder positions after the stride of 2"),
     },
 }
+STACK = Sections(_OWN)
 ALWAYS = ("", "norm", "positions", "embedding", "head")  # sections that are resolved even when nobody wrote them
 
 

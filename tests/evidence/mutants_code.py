@@ -140,26 +140,27 @@ def drawn(under: list[str], number: int, seed: int) -> Iterator[Mutant]:
         left = [found for found in left if found]
 
 
-def killed(mutant: Mutant, tree: Path, seconds: float) -> str:
-    """The test that sees it; "" where none does."""
+def killed(mutant: Mutant, tree: Path, seconds: float) -> str | None:
+    """The test that sees it; "" where none does; None: the tests did not end, maybe on a busy machine."""
     path, source = tree / mutant.file, (ROOT / mutant.file).read_text()
     try:
         path.write_text(ast.unparse(Places(mutant.place).visit(ast.parse(source))))
         name = mutant.file.removeprefix("txcalc/")
-        first = next((files for start, files in FIRST.items() if name.startswith(start + "/")), [])
-        there = [f"tests/{file}" for file in first if (tree / "tests" / file).is_file()]
+        own = f"test_{Path(name).stem}.py"
+        first = [own, *next((files for start, files in FIRST.items() if name.startswith(start + "/")), [])]
+        there = [f"tests/{file}" for file in dict.fromkeys(first) if (tree / "tests" / file).is_file()]
         rest = [f"--ignore={file}" for file in there]
         for chosen in (there, ["tests", *rest]):
             found = failed(tree, chosen, seconds)
-            if found:
+            if found != "":
                 return found
         return ""
     finally:
         path.write_text(source)
 
 
-def failed(tree: Path, chosen: list[str], seconds: float) -> str:
-    """The first test of the quick tier that fails, or that what ran did not end."""
+def failed(tree: Path, chosen: list[str], seconds: float) -> str | None:
+    """The first test of the quick tier that fails, "" where none does; None: they did not end."""
     pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", "--tb=no"]
     env = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     deselect = [
@@ -171,7 +172,7 @@ def failed(tree: Path, chosen: list[str], seconds: float) -> str:
             [*pytest, *deselect, *chosen], cwd=tree, env=env, capture_output=True, text=True, timeout=seconds
         )
     except subprocess.TimeoutExpired:
-        return "it did not end"
+        return None
     if ran.returncode in (0, 5):
         return ""
     seen = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
@@ -203,6 +204,9 @@ def main() -> int:
             if time.monotonic() > end:
                 break
             by = killed(mutant, tree, asked.each)
+            if by is None:
+                print(f"{mutant.file}:{mutant.line}: {mutant.change}: undecided after {asked.each:.0f} s", flush=True)
+                continue
             done.append({**mutant._asdict(), "killed_by": by})
             print(f"{mutant.file}:{mutant.line}: {mutant.change}: {by or 'SURVIVED'}", flush=True)
             out.write(json.dumps(done[-1], ensure_ascii=False) + "\n")

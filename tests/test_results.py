@@ -42,6 +42,9 @@ SAME: list[tuple[Callable[[], Result], str]] = [
     (lambda: txcalc.crossover("mamba-2.8b", formulas=False), "crossover mamba-2.8b --no-formulas"),
     (lambda: txcalc.formula("gpt2", "layers.0"), "formula gpt2 layers.0"),
     (lambda: txcalc.formula(), "formula"),
+    (lambda: txcalc.sweep(LLAMA, over={"T": "1k:8k:2x"}), "sweep llama-3.1-8b --over T=1k:8k:2x"),
+    (lambda: txcalc.sweep("gpt2", "gpt2-xl", over=["h=4,8"], changes={"F": "4*D"}, batch=2),
+     "sweep gpt2 gpt2-xl --over h=4,8 --set F=4*D --batch 2"),
     (lambda: txcalc.formula("gpt2", layout="tp=2"), "formula gpt2 --layout tp=2"),
 ]  # fmt: skip
 
@@ -103,7 +106,7 @@ def test_a_result_is_its_commands_document_and_typed(call: Callable[[], Result],
     assert found.failed == bool(said.exit_code)
     assert list(faults(found.to_dict(), type(found), type(found).__name__, SEEN)) == []
     assert found == call() and hash(found) == hash(call())
-    assert "<table>" in found._repr_html_() and str(found) and repr(found).startswith("<txcalc.")
+    assert "<table" in found._repr_html_() and str(found) and repr(found).startswith("<txcalc.")
     for name in found.to_dict():
         getattr(found, f"{name}_" if iskeyword(name) else name)
 

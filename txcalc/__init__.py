@@ -13,7 +13,9 @@ Every command is a function too, which is imported when it is first called:
 [8030261248, 8835567616]
 """
 
+import sys
 from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from txcalc.errors import InputError, MissingExtra, Refuted, TxcalcError, UnknownName
@@ -24,11 +26,13 @@ from txcalc.sources import load
 if TYPE_CHECKING:
     from txcalc.api.caches import crossover, formula, kv
     from txcalc.api.costs import compare, diff, show
+    from txcalc.api.sweeps import sweep
 
 # The functions of `txcalc.api`, and the module of each.
 COMMANDS = {
     **dict.fromkeys(("compare", "diff", "show"), "costs"),
     **dict.fromkeys(("crossover", "formula", "kv"), "caches"),
+    "sweep": "sweeps",
 }
 
 __all__ = [
@@ -46,8 +50,28 @@ __all__ = [
     "kv",
     "load",
     "show",
+    "sweep",
 ]
 __version__ = "0.2.0"
+
+
+class _Command(ModuleType):
+    """A module of the same name as a command (`txcalc.sweep`), which is called as the command."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return __getattr__(self.__name__.rpartition(".")[2])(*args, **kwargs)
+
+
+class _Front(ModuleType):
+    """This module: what the import of a submodule sets here stays the command too."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in COMMANDS and isinstance(value, ModuleType):
+            value.__class__ = _Command
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Front
 
 
 def __getattr__(name: str) -> Any:

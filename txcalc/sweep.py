@@ -34,6 +34,7 @@ except ImportError:
 
 BLOCK = 1 << 14  # configurations at a time: a float64 column of 128 KiB, so that a formula's operands stay in the cache
 MAX_POINTS = 10**8
+MAX_STREAMED = 10**12  # into a Parquet file
 
 # Axes of the workload, by the letters and words people use for them.
 WORDS = {"B": "batch", "T": "tokens", "P": "past", "T_src": "source"}
@@ -155,6 +156,7 @@ class Sweep:
         quantities: Sequence[str],
         work: Mapping[str, Any] | None = None,
         follow: Mapping[str, Expression] | None = None,
+        most: int = MAX_POINTS,
     ) -> None:
         self.base, self.axes, self.quantities, self.work = base, tuple(axes), tuple(quantities), dict(work or {})
         for quantity in self.quantities:
@@ -164,9 +166,9 @@ class Sweep:
             if kind and kind not in KINDS:
                 raise UnknownName("sweep", "kind of part", kind, KINDS, f"one of {', '.join(KINDS)}")
         self.points = prod(len(axis.values) for axis in self.axes)
-        if self.points > MAX_POINTS:
+        if self.points > most:
             sizes = " × ".join(f"{len(axis.values):,}" for axis in self.axes)
-            raise InputError("sweep", [Fault("grid", f"{sizes} = {self.points:,} points", f"at most {MAX_POINTS:,}")])
+            raise InputError("sweep", [Fault("grid", f"{sizes} = {self.points:,} points", f"at most {most:,}")])
         self.names = [axis.name for axis in self.axes]
         self._kinds = [self._kind(axis.name, _extremes(axis.values)) for axis in self.axes]
         self.followers: list[Follower] = []
@@ -185,15 +187,23 @@ class Sweep:
         # glibc keeps as much freed memory as the largest array freed so far had (up to 32 MiB), and returns the rest to
         # the system: without this the arrays of every block are paged in anew, which doubles the time.
         np.empty(30 << 20, dtype=np.uint8)
-        for start in range(0, self.points, BLOCK):
-            place = np.arange(start, min(start + BLOCK, self.points))
+        yield from self.between(0, self.points)
+
+    def between(self, first: int, last: int) -> Iterator[list[Any]]:
+        """The blocks of the points from `first` up to `last`."""
+        for start in range(first, last, BLOCK):
+            place = np.arange(start, min(start + BLOCK, last))
             columns: list[Any] = []
             for axis in reversed(self.axes):
                 above = place // len(axis.values)  # NumPy divides by a scalar faster than it takes remainders
                 columns.insert(0, axis.take(place - above * len(axis.values)))
                 place = above
-            columns = self._followed(columns)
-            yield [*columns, *self._split(columns)]
+            yield self.at(columns)
+
+    def at(self, axes: list[Any]) -> list[Any]:
+        """All columns of points, whose axes' are given."""
+        columns = self._followed(axes)
+        return [*columns, *self._split(columns)]
 
     def _followed(self, columns: list[Any]) -> list[Any]:
         """The axes' columns and, behind them, those of the sizes that follow."""

@@ -103,6 +103,7 @@ class Cache(Record):
     constant_elements: int
     elements: int
     bytes: int
+    windows_full_at: int | None
 
 
 class Native(Record):
@@ -301,6 +302,7 @@ class CacheTerms(Record):
     elements_per_token: int
     constant_elements: int
     bytes_per_token: int | None
+    windows_full_at: int | None
 
 
 class Changed(Record):

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hin
 
 from txcalc.errors import Fault, InputError
 from txcalc.frames import Framed
-from txcalc.render.report import Report, as_csv, as_html, as_json, as_latex, as_markdown
+from txcalc.render.report import Report, as_csv, as_json, as_latex, as_markdown
 
 if TYPE_CHECKING:
     from txcalc.render.plot import Picture
 
-FORMATS = {"json": as_json, "csv": as_csv, "markdown": as_markdown, "latex": as_latex, "html": as_html}
+FORMATS = {"json": as_json, "csv": as_csv, "markdown": as_markdown, "latex": as_latex}
 
 
 class Record:
@@ -129,8 +129,10 @@ class Result(Record, Framed):
         """As the command line prints it: table, json, csv, markdown, latex or html. Errors: `InputError`."""
         if form in FORMATS:
             return FORMATS[form](self.report(form))
+        if form == "html":
+            return import_module("txcalc.render.html").as_html(self.report(form))  # type: ignore[no-any-return]
         if form != "table":
-            raise InputError("format", [Fault("format", form, f"table, {', '.join(FORMATS)}")])
+            raise InputError("format", [Fault("format", form, f"table, html, {', '.join(FORMATS)}")])
         from txcalc.render.report import as_lines
 
         return "\n".join("".join(text for text, _ in line).rstrip() for line in as_lines(self.report(), width))
@@ -164,7 +166,9 @@ class Result(Record, Framed):
         return f"<txcalc.{self.schema.split('/')[1]}: {next(filter(None, header), '')}>"
 
     def _repr_html_(self) -> str:
-        return as_html(self.report())
+        from txcalc.render.html import fragment
+
+        return fragment(self.report().header, self.report().tables)
 
 
 class Drawing:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from txcalc.cli import options as o
 
+if TYPE_CHECKING:
+    from txcalc.api.sweeps import Swept
+
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-MOST_MODELS = 8
-READABLE = {"table": 2_000, "markdown": 2_000, "latex": 2_000, "html": 2_000, "json": 1_000_000}
 _OVER = (
     "A letter, a key or a word of the workload, and its values: T=1k:1M:2x (times 2, the end included), "
     "D=512:4096:+512 (steps) or h=8,16,32. Repeatable; the last varies fastest."
@@ -44,70 +46,89 @@ def sweep(
     format_: o.Format = "table",
     json_: o.Json = False,
     plot: o.Plot = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", help="Stream to a Parquet file, up to 10^12 rows (pip install 'txcalc[frames]').", metavar="FILE"
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option("--workers", help="Processes that compute --out.", metavar="N")] = 1,
+    cluster: Annotated[
+        str | None, typer.Option(help="A Dask scheduler whose machines compute --out.", metavar="ADDRESS")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write --out again where it exists.")] = False,
 ) -> None:
-    """Any quantity over a grid of sizes and lengths. A table to read, or CSV of up to 100 million exact rows. B, T, P
-    and T_src are the workload's batch, tokens, past and source; with --set F=8/3*D one size follows another.
+    """Any quantity over a grid of sizes and lengths. A table to read, CSV of up to 100 million exact rows, or Parquet
+    of any size, the same bytes however many --workers. B, T, P and T_src are the workload's batch, tokens, past and
+    source; with --set F=8/3*D one size follows another.
 
     Example: txcalc sweep llama-3.1-8b --over T=1k:1M:2x --quantity flops --quantity cache_bytes
     """
     import sys
 
-    from txcalc import load
-    from txcalc.cli.output import emit, save, tell
+    from txcalc import sweep as answer
+    from txcalc.cli.output import give, save, tell
     from txcalc.errors import InputError
-    from txcalc.render.sweep import columns, notes, report
-    from txcalc.sources.expressions import read as expressions
-    from txcalc.sources.spec import letter_path
-    from txcalc.sweep import Sweep, parse_axis
+    from txcalc.render.sweep import columns, notes
+    from txcalc.sweep import MAX_POINTS
 
     chosen = o.chosen(format_, json_)
     place = o.plotted(plot, chosen)
+    how: dict[str, Any] = {"dtype": dtype, "kv_dtype": kv_dtype, "logits": logits, "mla": mla}
+    work: dict[str, Any] = {"batch": batch, "tokens": tokens, "past": past, "source_length": source_length}
+    wanted = quantity or ("params", "flops")
     changes = o.changes(set_)
-    if len(sources) > MOST_MODELS:
-        raise InputError("sweep", [f"{len(sources)} models, expected at most {MOST_MODELS}"])
-    lengths = {"batch": batch, "tokens": tokens, "past": past, "source": source_length}
-    fixed: dict[str, Any] = {name: value for name, value in lengths.items() if value is not None}
-    work = {**fixed, "dtype": dtype, "kv_dtype": kv_dtype, "logits": logits, "mla": mla}
-    axes = [parse_axis(text) for text in over]
-    grids = []
-    for source in sources:
-        written_out = any(isinstance(value, str) for value in changes.values())
-        follow = expressions(load(source, ignore=ignore or ()).raw, changes) if written_out else {}
-        model = load(source, {k: v for k, v in changes.items() if k not in follow}, ignore=ignore or ())
-        grid = Sweep(model, axes, quantity or ["params", "flops"], work, follow)
-        given = {*fixed, *(letter_path(key, model.raw) for key in changes)}
-        if twice := [f"{name} is swept, and given a value too" for name in grid.places[: len(axes)] if name in given]:
-            raise InputError("options", twice)
-        grids.append(grid)
-    if by_kind:
-        apart = tuple(dict.fromkeys(name for grid in grids for name in grid.by_kind()))
-        for grid in grids:
-            grid.quantities = apart
-    points = sum(grid.points for grid in grids)
-    limit = READABLE.get(chosen, points)
-    if points > limit:
-        fault = f"{points:,} points are more than --format {chosen} writes ({limit:,}): choose --format csv"
-        raise InputError("sweep", [fault])
+    ignored = ignore or ()
+    found = answer(
+        *sources, over=over, quantities=wanted, by_kind=by_kind, changes=changes, ignore=ignored, **work, **how
+    )
+    if out is not None:
+        if place or chosen != "table":
+            raise InputError("options", ["--out writes a file of its own: without --plot and another --format"])
+        return _streamed(found, out, workers, cluster, force)
+    if workers != 1 or cluster or force:
+        raise InputError("options", ["--workers, --cluster and --force are of --out"])
+    if found.points > MAX_POINTS:
+        raise InputError("sweep", [f"{found.points:,} points are more than {MAX_POINTS:,}: --out streams them"])
+    if chosen != "csv":  # which is streamed
+        found.check(chosen)
+    grids = found.grids
     if place:
         from txcalc.render import plot as plots
 
-        plots.drawable([len(axis.values) for axis in axes], len(grids), by_kind)
+        plots.drawable([len(axis.values) for axis in grids[0].axes], len(grids), by_kind)
     if chosen != "csv":
-        written = report(*grids)
-        emit(written, chosen, place, lambda plots: plots.sweep(written.data))
-        return
-    wrote = [save(plots.sweep(report(*grids).data), place)] if place else []
+        return give(found, chosen, place)
+    wrote = [save(plots.sweep(found.report("json").data), place)] if place else []
     names = [*(["model"] if len(grids) > 1 else []), *columns(grids[0])]
     sys.stdout.write(",".join(names) + "\n")
     for grid in grids:
         named = f'"{grid.base.name}",' if len(grids) > 1 else ""
         line = named.replace("%", "%%") + ",".join(["%d"] * len(columns(grid))) + "\n"
-        for block in _watched(
-            grid, grid.points
-        ):  # one write a block: a million small ones take longer than the figures
+        # one write a block: a million small ones take longer than the figures
+        for block in _watched(grid, grid.points):
             rows = zip(*(column.tolist() for column in block), strict=True)
             sys.stdout.write("".join(map(line.__mod__, rows)))
     tell([*(note for grid in grids for note in notes(grid)), *wrote])
+
+
+def _streamed(found: Swept, out: Path, workers: int, cluster: str | None, force: bool) -> None:
+    """The grid in a Parquet file, with a progress bar where stderr is a terminal."""
+    import sys
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from txcalc.cli.output import tell
+    from txcalc.render.sweep import notes
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("points", total=1.0)
+        written = found.to_parquet(
+            out, workers=workers, cluster=cluster, force=force, tell=lambda share: bar.update(task, completed=share)
+        )
+    typer.echo(f"{written.path}: {written.rows:,} rows in {written.groups:,} row groups, {written.bytes:,} bytes")
+    tell(notes(found.grids[0]))
 
 
 def _watched(blocks: Iterable[list[Any]], points: int) -> Iterator[list[Any]]:

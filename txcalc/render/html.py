@@ -30,15 +30,19 @@ TEMPLATE = """<!doctype html>
 
 
 def as_html(report: Report) -> str:
-    """The whole page; the exact value of a cell that shows another text is its tooltip."""
+    """The whole page."""
     title, *others = report.header or [report.tables[0].title if report.tables else "txcalc"]
-    said = "".join(f"<span>{escape(line)}</span>" for line in others)
-    blocks = [f'<p class="summary">{said}</p>'] if said else []
     return TEMPLATE.format(
         title=escape(title),
         style=(Path(__file__).parent / "page" / "style.css").read_text(),
-        body="\n".join([*blocks, *map(_table, report.tables)]),
+        body=fragment(others, report.tables),
     )
+
+
+def fragment(header: Sequence[str], tables: Sequence[Table]) -> str:
+    """Lines and tables as a part of a page; the exact value of a cell that shows another text is its tooltip."""
+    said = "".join(f"<span>{escape(line)}</span>" for line in header)
+    return "\n".join([*([f'<p class="summary">{said}</p>'] if said else []), *map(_table, tables)])
 
 
 def _table(table: Table) -> str:

@@ -156,7 +156,16 @@ function Parts({ model, found }) {
         right: 0,
         top: 0,
         bottom: 0,
-        label: { color: on, overflow: "truncate", formatter: ({ name }) => name.split(".").slice(-2).join(".") },
+        label: {
+          color: on,
+          overflow: "truncate",
+          formatter: ({ name }) =>
+            name
+              .split(".")
+              .filter((step) => !/^\d+$/.test(step))
+              .slice(-2)
+              .join("."),
+        },
         itemStyle: { borderColor: css("--paper"), borderWidth: 1, gapWidth: 1 },
         upperLabel: { show: true, height: 22, color: on },
         levels: [{ upperLabel: { show: false } }, { itemStyle: { gapWidth: 1 } }],
@@ -330,7 +339,7 @@ const Theorems = ({
 }) => html`<section aria-label="Theorems"><h2>What stands behind parameters and FLOPs</h2>
   ${
     found.theorems.length === 0
-      ? html`<p>No theorem: ${model.unproved}.</p>`
+      ? html`<p data-proved="0">No theorem: ${model.unproved}.</p>`
       : html`<p data-proved=${found.proved ? "1" : "0"}>${found.proved ? "Proved at these sizes: for each part the formulas equal what PyTorch counts, whatever the sizes of its structure." : "Not proved at these sizes: a theorem's form does not fit them. The formulas are the same."}</p>
       <ul>${found.theorems.map(
         (

@@ -244,7 +244,13 @@ _OWN: dict[str, dict[str, Field]] = {
             "positions of the blocks in which an encoder attends: a block to itself, those beside it, the first, the "
             "last and some at random",
         ),
-        "random_blocks": Field(count, 3, "how many at random", "with attention.block"),
+        # Without blocks nothing, so that no other structure is named by it.
+        "random_blocks": Field(
+            count,
+            lambda at: None if at["attention"]["block"] is None else 3,
+            "how many at random",
+            "with attention.block",
+        ),
         "keep": Field(
             size, None, "keys that each query keeps, by a mask that the values make (Doge); absent: all that it sees"
         ),

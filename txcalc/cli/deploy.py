@@ -139,7 +139,7 @@ def _limit(flag: str, text: str) -> Any:
 
 
 @app.command()
-def deploy(
+def deploy(  # noqa: C901 - one branch per option
     sources: o.Sources,
     gpu: Gpus,
     set_: o.Set = None,

@@ -284,7 +284,7 @@ class Stack(Composite):
     def children(self) -> Iterator[Child]:
         yield from around(self._all()) if self.frozen else self._all()
 
-    def _all(self) -> Iterator[Child]:
+    def _all(self) -> Iterator[Child]:  # noqa: C901 - one `if` per optional child
         if self.receive:
             yield Child("receive", self.receive, runs=self.receives)
         if self.embedding:

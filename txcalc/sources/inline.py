@@ -47,7 +47,7 @@ def looks_inline(source: str) -> bool:
     return bool(_PAIR.search(source))
 
 
-def read(source: str) -> tuple[Mapping[str, Any], str, tuple[str, ...]]:
+def read(source: str) -> tuple[Mapping[str, Any], str, tuple[str, ...]]:  # noqa: C901 - one branch per kind of word
     """The raw description, what errors call it, and what was assumed."""
     where = "inline description"
     faults: list[Fault | str] = []

@@ -259,17 +259,8 @@ def _layer(
         parts, resolver.all_used = None, False
     elif len(set(parts)) < len(parts):
         resolver.fault(f"{path}.parts", parts, "each part once")
-    for part in parts or () if role is not None else ():
-        if part == "cross_attention" and role != "cross-decoder":
-            resolver.fault(f"{path}.parts", parts, "no cross_attention: there is no encoder to attend to")
-        stands = options(part).stands if part in MIXERS or part in OTHERS else ""
-        if stands == "decoder" and role in ("encoder", "vision"):
-            where = f"{path}.parts" if "parts" in own else written(homes, part)
-            resolver.faults.append(f"{where}: {part} runs one way, expected only in a decoder")
-        if stands == "encoder" and role not in ("encoder", "vision"):
-            resolver.fault(f"{path}.parts", parts, f"no {part}, which reads what comes later: it is an encoder's")
-        if part == "layer_input" and role != "decoder":
-            resolver.faults.append(f"{written(homes, part)}: a layer input is expected only in a decoder by itself")
+    if role is not None:
+        _places(resolver, parts or [], f"{path}.parts" if "parts" in own else "", f"{path}.parts", role, homes)
     layer, scope = Table(), dict(done)
     if parts is None:
         layer.faulty.add("parts")
@@ -287,3 +278,17 @@ def _layer(
         layer[section] = resolver.section(section, STACK[section], raw.get(section, {}), homes, scope)
     check_layer(layer, stack, resolver.within(homes))
     return layer
+
+
+def _places(resolver: Resolver, parts: list[str], said: str, path: str, role: str, homes: Homes) -> None:
+    """Whether each part of a layer may stand in such a stack; `said` is where its parts are listed, if they are."""
+    for part in parts:
+        if part == "cross_attention" and role != "cross-decoder":
+            resolver.fault(path, parts, "no cross_attention: there is no encoder to attend to")
+        stands = options(part).stands if part in MIXERS or part in OTHERS else ""
+        if stands == "decoder" and role in ("encoder", "vision"):
+            resolver.faults.append(f"{said or written(homes, part)}: {part} runs one way, expected only in a decoder")
+        if stands == "encoder" and role not in ("encoder", "vision"):
+            resolver.fault(path, parts, f"no {part}, which reads what comes later: it is an encoder's")
+        if part == "layer_input" and role != "decoder":
+            resolver.faults.append(f"{written(homes, part)}: a layer input is expected only in a decoder by itself")

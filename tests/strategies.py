@@ -33,6 +33,7 @@ from txcalc.parts.attention import (
     Window,
 )
 from txcalc.parts.block import Block, Branch, Laurel, Mix, Streams
+from txcalc.parts.cells import Cell, RecurrentCell
 from txcalc.parts.collectives import AllGather, AllReduce, AllToAll, Axis, Receive, ReduceScatter, Send
 from txcalc.parts.convolution import (
     Fourier,
@@ -46,6 +47,7 @@ from txcalc.parts.convolution import (
 )
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
 from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
+from txcalc.parts.hyena import Decay, Hyena, ImplicitFilter, LongConvolution, Sine
 from txcalc.parts.linear import (
     Activation,
     BlockLinear,
@@ -208,6 +210,10 @@ LEAVES: dict[type, st.SearchStrategy[Any]] = {
     GroupedLinear: st.builds(
         GroupedLinear, groups=sizes, d_in=sizes, d_out=sizes, bias=flags, keeps=st.sampled_from(["yes", "no", "eager"])
     ),
+    LongConvolution: st.builds(LongConvolution, width=sizes, fft=flags),
+    Sine: st.builds(Sine, width=sizes),
+    Decay: st.builds(Decay, width=sizes),
+    Cell: st.builds(Cell, form=st.sampled_from(["lstm", "gru", "rnn"]), width=sizes, bias=flags),
     GatedRecurrence: st.builds(GatedRecurrence, channels=sizes),
     DifferentialCore: st.builds(
         DifferentialCore, n_heads=sizes, n_kv_heads=sizes, d_qk=sizes, d_v=sizes, span=causal_spans
@@ -298,6 +304,18 @@ disentangled_attentions = st.builds(
     core=disentangled_cores,
 )
 time_convolutions = st.builds(TimeConvolution, d_model=sizes, taps=sizes, activation=activations)
+cell_forms = st.sampled_from(["lstm", "gru", "rnn"])
+implicit_filters = st.builds(ImplicitFilter, features=sizes, width=sizes, layers=st.integers(0, 3), channels=sizes)
+hyenas = st.builds(Hyena, d_model=sizes, taps=sizes, bias=flags, fft=flags, filter=implicit_filters)
+recurrent_cells = st.builds(
+    RecurrentCell,
+    d_model=sizes,
+    d_hidden=sizes,
+    form=cell_forms,
+    bias=flags,
+    second_bias=flags,
+    projected=flags,
+)
 short_convolutions = st.builds(ShortConvolution, d_model=sizes, taps=sizes, bias=flags)
 matrix_memories = st.builds(
     MatrixMemory, d_model=sizes, n_heads=sizes, d_key=sizes, d_value=sizes, bias=flags, norm_eps=st.just(1e-6)
@@ -418,6 +436,8 @@ branches = st.builds(
     | linear_attentions
     | time_mixes
     | short_convolutions
+    | recurrent_cells
+    | hyenas
     | fouriers
     | matrix_memories
     | routed_attentions
@@ -537,6 +557,9 @@ COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
     LinearAttention: linear_attentions,
     Mamba: mambas,
     Mamba2: mamba2s,
+    Hyena: hyenas,
+    ImplicitFilter: implicit_filters,
+    RecurrentCell: recurrent_cells,
     ShortConvolution: short_convolutions,
     Stack: stacks,
     TimeMix: time_mixes,
@@ -724,6 +747,10 @@ MIXERS = {
         {"n_heads": sizes, "d_head": sizes}, optional={"activation": activations}
     ),
     "time_mix": st.fixed_dictionaries({}, optional={"d_inner": sizes}),
+    "hyena": st.fixed_dictionaries(
+        {}, optional={"form": st.sampled_from(["fft", "direct"]), "features": sizes, "width": sizes, "taps": sizes}
+    ),
+    "rnn": st.fixed_dictionaries({}, optional={"form": cell_forms, "d_hidden": sizes, "biases": st.integers(0, 2)}),
     "latent": latent_tables(),
 }
 CHANNELS = {

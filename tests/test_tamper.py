@@ -33,6 +33,7 @@ from txcalc.parts.attention import (
     Window,
 )
 from txcalc.parts.block import Block, Branch, Laurel, Mix, Streams
+from txcalc.parts.cells import Cell, RecurrentCell
 from txcalc.parts.collectives import AllGather, AllReduce, AllToAll, Axis, Receive, ReduceScatter, Send
 from txcalc.parts.convolution import (
     Fourier,
@@ -46,6 +47,7 @@ from txcalc.parts.convolution import (
 )
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
 from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
+from txcalc.parts.hyena import Hyena, ImplicitFilter, LongConvolution
 from txcalc.parts.linear import (
     Activation,
     BlockLinear,
@@ -1249,6 +1251,79 @@ ROWS = {
         traffic=(12 * 47 + 116 + 9 + 176, 6 * (58 + 58 + 47 + 26), 2 * 2 * 105),
         saved=6 * (11 + 29 + (15 * 8 + 3 + 14) + 15),
         cache=(0, 116 + 105, 116 + 105),
+    ),
+    "long convolution by transforms": row(  # 8 keys: 4 stages of 16 points
+        LongConvolution(width=5, fft=True),
+        params=5,
+        flops_other=5 * (4 + 1) * 5 * 8 * 4 + 6 * 10 * 9 + 2 * 30,
+        traffic=(5, 10 * 11 + 40, 0),
+        saved=2 * 8 * 5 + 2 * 3 * 9 * 5,
+        cache=(5, 0, 40),
+    ),
+    "long convolution as a product": row(
+        LongConvolution(width=5, fft=False),
+        params=5,
+        flops=2 * 2 * 5 * 3 * 8,
+        flops_masked=2 * 2 * 5 * (36 - 15),
+        flops_other=2 * 30,
+        traffic=(5, 10 * 11 + 40, 0),
+        saved=2 * 8 * 5 + 8 * 5,
+        cache=(5, 0, 40),
+    ),
+    "implicit filter": row(
+        ImplicitFilter(features=3, width=7, layers=2, channels=5),
+        params=28 + 7 + 2 * 56 + 35,
+        flops=2 * 6 * (21 + 98 + 35),
+        flops_other=6 * (7 + 3 * 14 + 14 + 15),
+        traffic=(28 + 3 * 7 + 112 + 35, 6 * (10 + 3 * 14 + 28 + 12 + 10), 0),
+        saved=6 * (3 + 3 * 14 + 2 * 7 + 7),
+    ),
+    "hyena": row(
+        Hyena(
+            d_model=5,
+            taps=3,
+            bias=False,
+            fft=False,
+            filter=ImplicitFilter(features=3, width=7, layers=0, channels=5),
+        ),
+        params=75 + 60 + 28 + 7 + 35 + 5 + 25,
+        flops=2 * 6 * (75 + 45 + 25) + 2 * 8 * (21 + 35) + 2 * 2 * 5 * 24,
+        flops_masked=2 * 6 * (75 + 45 + 25) + 2 * 8 * (21 + 35) + 2 * 2 * 5 * 21,
+        flops_other=6 * 15 + 8 * (7 + 14 + 15) + 2 * 30 + 30 + 30,
+        traffic=(
+            75 + 60 + 28 + 7 + 35 + 5 + 25,
+            6 * (20 + 30 + 15 + 15 + 10) + 8 * (10 + 14 + 12 + 10) + 10 * 11 + 40,
+            0,
+        ),
+        saved=6 * (5 + 15 + 10 + 10 + 5) + 8 * (3 + 14 + 7) + 2 * 40 + 40,
+        cache=(5, 45, 45 + 40),
+    ),
+    "LSTM": row(  # 11 to 5 and back; both bias vectors
+        RecurrentCell(d_model=11, d_hidden=5, form="lstm", bias=True, second_bias=True, projected=True),
+        params=4 * 5 * (11 + 5 + 2) + 55 + 11,
+        flops=2 * 6 * (4 * 5 * (11 + 5) + 55),
+        flops_other=6 * (20 + 20 + 5 * 19 + 11),
+        traffic=(220 + 20 + 100 + 20 + 55 + 11, 6 * (31 + 25 + 25 + 16), 2 * 2 * 2 * 5),
+        saved=6 * (11 + 6 * 5 + 5),
+        cache=(0, 10, 10),
+    ),
+    "GRU": row(
+        RecurrentCell(d_model=11, d_hidden=11, form="gru", bias=True, second_bias=False, projected=False),
+        params=3 * 11 * (11 + 11 + 1),
+        flops=2 * 6 * 3 * 11 * 22,
+        flops_other=6 * (33 + 11 * 15),
+        traffic=(363 + 33 + 363, 6 * (44 + 44 + 44), 2 * 2 * 11),
+        saved=6 * (11 + 4 * 11),
+        cache=(0, 11, 11),
+    ),
+    "plain RNN": row(
+        Cell(form="rnn", width=5, bias=False),
+        params=25,
+        flops=2 * 6 * 25,
+        flops_other=6 * 5 * 2,
+        traffic=(25, 6 * (10 + 10), 2 * 2 * 5),
+        saved=6 * 10,
+        cache=(0, 5, 5),
     ),
     "griffin": row(  # 3 heads of 5, 2 taps
         Griffin(d_model=11, n_heads=3, d_head=5, d_conv=2, bias=True, conv_bias=True, activation="gelu_tanh"),

@@ -154,6 +154,21 @@ def ceil_div(a: Any, b: Any) -> Any:
     return -(-a // b)
 
 
+def ceil_log2(n: Any) -> Any:
+    """⌈log₂ n⌉ of whole numbers from 1 on: the stages of a fast Fourier transform."""
+    kind = _kind(n)
+    if kind == "int":
+        return (n - 1).bit_length()
+    if kind == "symbol":
+        sympy = sys.modules["sympy"]
+        return sympy.ceiling(sympy.log(n, 2))
+    numpy = sys.modules["numpy"]
+    if n.dtype == object:
+        return numpy.frompyfunc(lambda each: (int(each) - 1).bit_length(), 1, 1)(n)
+    stages = numpy.frexp(numpy.asarray(n, dtype=numpy.float64) - 1)[1]
+    return stages.astype(n.dtype).view(type(n))
+
+
 def divides(a: Any, b: Any) -> bool:
     """False where a is known not to divide b, for ints or in any element of arrays; symbols pass, recorded numbers
     note it as a condition."""

@@ -69,6 +69,7 @@ TABLE = (
     Symbol("C_w", "time_mix.d_inner", "channels of RWKV's time mixing", "elements", "C_w"),
     Symbol("F_w", "channel_mix.d_ff", "width of RWKV's channel mixing", "elements", "F_w"),
     Symbol("K_s", "short_convolution.taps", "taps of a short convolution that is a layer's mixer", "taps", "K_s"),
+    Symbol("H", "rnn.d_hidden", "width of a recurrent cell's state, where it is not D", "elements", "H"),
     Symbol("r_x", "experts.latent", "width of the latent that the experts work on", "elements", "r_x"),
     Symbol("r", "lora.rank", "rank of the adapters beside frozen weights (LoRA)", "elements", "r"),
     Symbol("P_max", "positions.rows", "rows of the learned position table", "rows", "P_{max}"),

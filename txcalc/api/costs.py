@@ -151,6 +151,15 @@ class Counted(Record):
     terms: list[Term]
 
 
+class Initial(Record):
+    """Parameters that begin alike: of which parts, by which rule, how many, and their standard deviation."""
+
+    parts: list[str]
+    rule: str
+    params: int
+    deviation: float | None
+
+
 class Show(Result):
     """What one model is and costs."""
 
@@ -167,6 +176,7 @@ class Show(Result):
     checkpoint: dict[str, Any] | None
     as_: Counted | None
     conventions: list[Counted] | None
+    initial: list[Initial] | None
 
     def _rows(self) -> list[dict[str, Any]]:
         params, flops = self.params.by_kind, self.flops.by_kind
@@ -189,12 +199,13 @@ def show(
     mla: Mla = "expanded",
     weights: str | None = None,
     conventions: Names = (),
+    initial: bool = False,
 ) -> Show:
     """What a model costs: parameters, FLOPs, cache and memory, and how wrong the rules of thumb are.
 
     `batch` sequences of `tokens` new tokens each after `past` cached ones; `source_length` positions of an encoder
     apart. `weights` is their format where that is not their dtype (native: as published). `conventions` are those of
-    others (palm, megatron …), term by term.
+    others (palm, megatron …), term by term; `initial` says what every parameter begins with.
     Errors: `InputError` with every fault at once, `UnknownName`, `MissingExtra`.
 
     >>> import txcalc
@@ -216,6 +227,10 @@ def show(
         from txcalc.render.conventions import beside
 
         found = beside(found, list(_counted(names(conventions), model, ledger, kept, attention)), ledger)
+    if initial:
+        from txcalc.render.show import with_initial
+
+        found = with_initial(found, model)
     return Show(lambda _: found, lambda plots: plots.show(model, ledger, attention))
 
 

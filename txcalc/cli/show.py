@@ -66,6 +66,9 @@ def show(
     format_: o.Format = "table",
     json_: o.Json = False,
     plot: o.Plot = None,
+    initial: Annotated[
+        bool, typer.Option("--initial", help="What every parameter begins with, and its standard deviation.")
+    ] = False,
 ) -> None:
     """What a model costs: parameters, FLOPs, cache and memory. And how wrong the rules of thumb are.
 
@@ -85,6 +88,7 @@ def show(
             "--headers": headers,
             "--as": bool(as_),
             "--plot": bool(plot),
+            "--initial": initial,
         }
         others |= {"--attention": attention != "dense", "--logits": logits != "all", "--mla": mla != "expanded"}
         return emit(_via(source, batch, tokens, source_length, dtype, others), o.chosen(format_, json_))
@@ -103,7 +107,8 @@ def show(
     model = load(source, o.changes(set_) | o.lora(lora)[0], weights=headers, ignore=ignore or ())
     work: dict[str, Any] = {"batch": batch, "tokens": tokens, "past": past, "source_length": source_length}
     how: dict[str, Any] = {"attention": attention, "logits": logits, "mla": mla}
-    found = answer(model, **work, **how, dtype=dtype, kv_dtype=kv_dtype, weights=weights, conventions=as_ or ())
+    more: dict[str, Any] = {"weights": weights, "conventions": as_ or (), "initial": initial}
+    found = answer(model, **work, **how, dtype=dtype, kv_dtype=kv_dtype, **more)
     give(found, chosen, place)
 
 

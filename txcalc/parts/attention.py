@@ -526,6 +526,8 @@ class Attention(Composite):
     mask: DynamicMask | None = None
     # Width of what cross-attention reads, where it is not this stack's.
     d_memory: Any = None
+    # What the heads read is the result: there is no o.
+    direct: bool = False
     # Groups in which q, k, v and o are cut (SqueezeBERT, arXiv 2006.11316).
     groups: tuple[int, int, int, int] | None = None
     # Of one rank's share: heads of all ranks, for norms over all of them; statistics of `inner_norm`.
@@ -580,6 +582,8 @@ class Attention(Composite):
             yield Child("inner_norm", self.inner_norm)
         if self.inner_join:
             yield Child("inner_join", self.inner_join)
+        if self.direct:
+            return
         keeps = "yes" if self.gate or self.inner_norm else "eager"
         read = self.n_heads * self.core.d_v
         yield Child("o", linear(read, self.d_model, bias="o" in self.biases, keeps=keeps, groups=of_o))
@@ -599,6 +603,8 @@ class Attention(Composite):
             ways.whole("mask that the values of all heads make")
         if self.groups:
             ways.whole("attention whose projections are in groups")
+        if self.direct:
+            ways.whole("attention without o")
         heads, groups = ways.split("n_heads", self.n_heads), ways.groups("n_kv_heads", self.n_kv_heads)
         turned = heads if self.lender else heads + groups
         if type(self.core) is DifferentialCore:

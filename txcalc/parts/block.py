@@ -129,6 +129,8 @@ class Block(Composite):
     joint: tuple[str, ...] = ()
     joint_norm: Norm | None = None
     scaled: bool = False
+    # Multiplies what each branch adds.
+    residual_scale: Any = None
     laurel: Laurel | None = None
     streams: Streams | None = None
     adapters: Adapters | None = None
@@ -170,7 +172,8 @@ class Block(Composite):
                 yield Child(f"{branch.name}_{suffix}", branch.post)
             if self.joint_norm and branch.name == self.joint[len(self.joint) - 1]:
                 yield Child("joint_norm", self.joint_norm)
-        yield Child("residual", Sum(width=self.d_model, sums=len(self.branches)), kind="other")
+        sums = len(self.branches) if self.residual_scale is None else 2 * len(self.branches)
+        yield Child("residual", Sum(width=self.d_model, sums=sums), kind="other")
         if self.scaled:
             yield Child("scale", Sum(width=self.d_model, sums=1), kind="other")
 

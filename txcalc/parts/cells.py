@@ -11,6 +11,7 @@ from typing import Any, final
 
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
+from txcalc.parts.options import Options, key, one_of, size, up_to
 from txcalc.parts.part import (
     COST,
     Cache,
@@ -43,9 +44,9 @@ class Cell(Leaf):
 
     Shapes   gates' inputs (B, T, G·H), U (G·H, H), state (B, H), an LSTM's twice, y (B, T, H); G = 4, 3 or 1
     Unit     FLOPs 2·B·T·G·H²; other: `UNIT` a unit, 1 a gate's bias
-    Traffic  U is read at every step, for the next one needs what this one made
-    Kept     modelled: the gates and the states at every step
     Omits    what a step waits for the one before it: its time is not its FLOPs'
+    Traffic  U once, as kernels that keep it on the chip read it; others read it at every step
+    Kept     modelled: the gates and the states at every step
     Source   Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000; Cho et al. 2014 (arXiv
              1406.1078); Elman 1990; as PyTorch's nn.LSTM, nn.GRU and nn.RNN compute them
     """
@@ -61,7 +62,7 @@ class Cell(Leaf):
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         rows, gates = work.positions, GATES[self.form] * self.width
-        read = Traffic(work.tokens * gates * self.width, rows * (self.width + gates))
+        read = Traffic(gates * self.width, rows * (self.width + gates))
         state = Traffic(0, rows * (gates + self.width), 2 * STATES[self.form] * work.batch * self.width)
         product = MatMul("recurrence", work.tokens, work.batch, self.width, gates, read)
         cell = Elementwise("cell", rows * self.width, UNIT[self.form], state, "scan")
@@ -108,3 +109,28 @@ class RecurrentCell(Composite):
         yield Child("cell", Cell(form=self.form, width=self.d_hidden, bias=self.second_bias))
         if self.projected:
             yield Child("out_proj", Linear(d_in=self.d_hidden, d_out=self.d_model, bias=self.bias))
+
+    def describe(self) -> str:
+        return f"{self.form.upper()} {self.d_hidden:,}"
+
+
+@final
+@frozen
+class CellOptions(Options):
+    """`[rnn]`"""
+
+    section = "rnn"
+    form: str = key(one_of("lstm", "gru", "rnn"), "lstm", "the cell: LSTM, GRU or a plain RNN")
+    d_hidden: Any = key(size, None, "width of the state, projected back; absent: d_model, without a projection")
+    biases: int = key(up_to(2), 2, "bias vectors of the gates: 2 as PyTorch keeps them, 1 as papers write, 0")
+
+    def build(self, d_model: Any, eps: Any) -> RecurrentCell:
+        hidden = self.d_hidden
+        return RecurrentCell(
+            d_model=d_model,
+            d_hidden=d_model if hidden is None else hidden,
+            form=self.form,
+            bias=self.biases in (1, 2),
+            second_bias=self.biases in (2,),
+            projected=hidden is not None,
+        )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from txcalc.num import exact_div, total
 from txcalc.parts.frozen import frozen
@@ -209,6 +210,7 @@ class Norm(Leaf):
 
     kind = "norm"
     role = "norm"
+    begins: ClassVar[Mapping[str, str]] = {"weight": "one", "bias": "zero"}
     width: Any
     form: str  # "layer", "rms"
     bias: bool
@@ -317,6 +319,7 @@ class Convolution(Leaf):
     """
 
     role = "product"
+    begins: ClassVar[Mapping[str, str]] = {"bias": "zero"}
     c_in: Any
     c_out: Any
     taps: Any
@@ -507,6 +510,7 @@ class LayerScale(Leaf):
     """
 
     kind = "other"
+    begins: ClassVar[Mapping[str, str]] = {"weight": "one"}
     width: Any
     # Its input is kept for backward; False: another leaf keeps the same tensor.
     keeps: bool = True

@@ -20,6 +20,8 @@ MIXERS = {
     "matrix_memory": "linear_attention",
     "time_mix": "linear_attention",
     "short_convolution": "convolution",
+    "rnn": "cells",
+    "hyena": "hyena",
 }
 # Beside it, or in the place of the feed-forward.
 OTHERS = {"channel_mix": "linear_attention", "convolution": "convolution", "fourier": "convolution"}

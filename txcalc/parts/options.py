@@ -52,6 +52,17 @@ def flag(value: Any) -> bool:
     return value
 
 
+def up_to(most: int) -> Check:
+    """A whole number from 0 to `most`: structure, never a symbol."""
+
+    def check(value: Any) -> int:
+        if type(value) is not int or not 0 <= value <= most:
+            raise Wrong(f"a whole number from 0 to {most}")
+        return value
+
+    return check
+
+
 def real(value: Any) -> Any:
     """A finite number: it changes what is computed (an epsilon, a scale), never a size."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:

@@ -9,7 +9,7 @@ width · F feed-forward width · V vocabulary · E experts · k experts per toke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 from txcalc.num import Num, product, total
@@ -213,6 +213,8 @@ class Leaf:
     kind: ClassVar[str | None] = None
     parts: ClassVar[tuple[Child, ...]] = ()
     role: ClassVar[Role] = "other"
+    # What a tensor of it has where it is trained from nothing: zero, one, or normal numbers; else by a rule of its own.
+    begins: ClassVar[Mapping[str, str]] = {"weight": "normal", "bias": "zero", "sinks": "zero"}
 
     def describe(self) -> str:
         """What it is, in a line about the model; "" where the part it stands in says it."""

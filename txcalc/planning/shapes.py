@@ -117,6 +117,7 @@ WIDTHS = {
     "channel_mix": ("d_ff",),
     "mamba": ("d_inner", "dt_rank"),
     "time_mix": ("d_inner",),
+    "rnn": ("d_hidden",),
 }
 WIDE = ("attention", "mamba2", "rg_lru", "linear_attention")  # whose heads are as wide as D allows where nobody says
 TILE = 64

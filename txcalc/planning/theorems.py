@@ -52,6 +52,8 @@ LAYER = {
     "linear_attention": ("n_heads", "d_head"),
     "matrix_memory": ("n_heads", "d_key", "d_value"),
     "time_mix": ("d_inner",),
+    "rnn": ("d_hidden",),
+    "hyena": ("features", "width"),
     "channel_mix": ("d_ff",),
 }
 # A size that is a whole number of others: h = h_kv·g.

@@ -353,7 +353,9 @@ class Attention(nn.Module):
         self.g = Linear(d_model, heads * part.gate.gates, "g" in part.biases, like) if part.gate else None
         self.gate = Gate(part.gate) if part.gate else None
         self.inner_norm = Norm(part.inner_norm, like) if part.inner_norm else None
-        self.o = linear(heads * part.core.d_v, d_model, "o" in part.biases, like, in_groups[3])
+        self.o: nn.Module = nn.Identity()
+        if not part.direct:
+            self.o = linear(heads * part.core.d_v, d_model, "o" in part.biases, like, in_groups[3])
         self.cross, self.width, self.d_value = isinstance(part.span, parts.Cross), width, part.core.d_v
 
     def forward(self, x: Tensor, run: Run) -> Tensor:

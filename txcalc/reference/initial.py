@@ -1,7 +1,5 @@
-"""First values of the parameters, where a model is to be trained.
+"""First values of the parameters, where a model is to be trained, by the rules of `planning.initial`.
 
-Matrices and tables from N(0, 0.02²), biases and sinks 0, norms 1 (GPT-2, Radford et al. 2019; BERT, Llama, most since).
-What a pre-norm block adds to the residual stream is smaller by 1/√(its stack's branches): GPT-2's 1/√(2·L).
 A mixer starts as Mamba does: A = −1 … −N (Mamba-2: −1 … −16 over its heads), D = 1, steps from 0.001 to 0.1.
 """
 
@@ -12,15 +10,14 @@ import math
 import torch
 from torch import Tensor, nn
 
+from txcalc.planning.initial import STD, WRITERS
 from txcalc.reference.attention import DifferentialCore
 from txcalc.reference.linear import Activation, Convolution, LayerScale, LowRank, Norm, Shift
 from txcalc.reference.linear_attention import TokenShift, WeightedSum
 from txcalc.reference.model import Block, Stack
 from txcalc.reference.recurrent import GatedRecurrence, Mamba, SelectiveScan
 
-STD = 0.02
 STEPS = 0.001, 0.1
-WRITERS = ("o", "down", "out_proj")  # the last product of a branch
 
 
 @torch.no_grad()
@@ -69,7 +66,7 @@ def _first_values(module: nn.Module, name: str, parameter: Tensor) -> None:
     elif isinstance(module, Convolution):
         nn.init.kaiming_uniform_(parameter, math.sqrt(5))
     else:
-        parameter.normal_(0, STD)
+        parameter.normal_(0, float(STD))
 
 
 def _plain(module: nn.Module) -> nn.Module:

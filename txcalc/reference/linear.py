@@ -286,10 +286,14 @@ class Vector(nn.Module):
 
 
 class Sum(nn.Module):
-    """x + y."""
+    """x + y, or x + scale·y."""
+
+    def __init__(self, scale: float | None = None) -> None:
+        super().__init__()
+        self.scale = scale
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return x + y
+        return x + (y if self.scale is None else y * self.scale)
 
 
 class Shift(nn.Module):

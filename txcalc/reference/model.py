@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from txcalc.errors import InputError
+from txcalc.parts import cells as cell_parts
+from txcalc.parts import hyena as hyena_parts
 from txcalc.parts import linear_attention as linear_parts
 from txcalc.parts import model as parts
 from txcalc.parts import recurrent as recurrent_parts
@@ -34,9 +36,11 @@ from txcalc.parts.linear import Linear as LinearPart
 from txcalc.parts.part import Composite
 from txcalc.parts.routed import RoutedAttention as RoutedAttentionPart
 from txcalc.reference.attention import Attention, LatentAttention, RelativeBias
+from txcalc.reference.cells import RecurrentCell
 from txcalc.reference.convolution import Fourier, ShortConvolution, SpanAttention, TimeConvolution
 from txcalc.reference.disentangled import DisentangledAttention, DistanceTable
 from txcalc.reference.feedforward import Experts, FeedForward, LayerInput
+from txcalc.reference.hyena import Hyena
 from txcalc.reference.linear import (
     Activation,
     Convolution,
@@ -68,6 +72,8 @@ BRANCHES: dict[type[Composite], type[Any]] = {
     recurrent_parts.Mamba: Mamba,
     recurrent_parts.Mamba2: Mamba2,
     recurrent_parts.Griffin: Griffin,
+    cell_parts.RecurrentCell: RecurrentCell,
+    hyena_parts.Hyena: Hyena,
     linear_parts.DeltaNet: DeltaNet,
     linear_parts.LinearAttention: LinearAttention,
     linear_parts.TimeMix: TimeMix,
@@ -169,7 +175,7 @@ class Block(nn.Module):
         self.streams = Streams(part.streams, like) if part.streams else None
         self.shared = SharedBlock(part.shared, like) if part.shared else None
         self.shared_sum = Sum() if part.shared else None
-        self.residual = Sum()
+        self.residual = Sum(part.residual_scale)
         self.scaled = part.scaled
         if part.scaled:
             self.register_buffer("scalar", torch.ones((), device=like.device, dtype=like.dtype))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -12,6 +13,7 @@ from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.planning import theorems
 from txcalc.planning.evidence import Known, how_known
+from txcalc.planning.initial import initial
 from txcalc.planning.memory import cache_bytes, learning, saved_bytes, training_state, weights_bytes
 from txcalc.planning.quantised import native
 from txcalc.planning.rules import rules_of_thumb
@@ -82,6 +84,24 @@ def data(model: Model, ledger: Ledger, form: Format | None = None) -> dict[str, 
         "assumptions": list(model.assumptions),
         "notes": list(model.notes),
     }
+
+
+def with_initial(found: Report, model: Model) -> Report:
+    """The report with what every parameter begins with, where the model is trained from nothing."""
+    each = initial(model)
+    rows = [
+        (
+            ", ".join(one.parts),
+            one.rule,
+            Cell(one.deviation, "" if one.deviation is None else f"{one.deviation:.4g}"),
+            one.params,
+        )
+        for one in each
+    ]
+    table = Table("First values, where it is trained", ("of", "rule", "σ", "parameters"), rows, left=frozenset({0, 1}))
+    return replace(
+        found, data={**found.data, "initial": [one._asdict() for one in each]}, tables=[*found.tables, table]
+    )
 
 
 def report(

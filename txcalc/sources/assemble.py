@@ -369,6 +369,7 @@ def _block(layer: Table, d_model: Any, stack: Table) -> Block:
         joint=joint,
         joint_norm=own if joint else None,
         scaled=layer["norm"]["scalar"],
+        residual_scale=layer["norm"]["residual"],
         laurel=None if stack["laurel"] is None else Laurel(d_model=d_model, rank=stack["laurel"], norm=own),
         streams=None
         if streams is None
@@ -555,6 +556,7 @@ def _attention(layer: Table, d_model: Any, span: Span, cross: bool, keeps_input:
         gate=gate,
         value_norm=value_norm,
         tied_kv=table["tied_kv"],
+        direct=table["direct"] and not cross,
         lender=lender,
         inner_norm=inner,
         value_scale=scale,

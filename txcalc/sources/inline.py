@@ -36,7 +36,8 @@ OPPOSITES = (
     ("tied", "untied"),
     ("final", "nofinal"),
 )
-WORDS = tuple(word for pair in OPPOSITES for word in pair)
+CELLS = ("lstm", "gru", "rnn")  # a mixer in attention's place; the feed-forward is there where F is
+WORDS = (*(word for pair in OPPOSITES for word in pair), "direct", "nonorm", *CELLS)
 SPELLING = {path: letter for letter, path in LETTERS.items()}
 FIELDS = {path.rpartition(".")[2]: letter for letter, path in LETTERS.items()}
 _PAIR = re.compile(r"(?:^|[\s,])[A-Za-z_]+=", re.ASCII)
@@ -68,13 +69,19 @@ def read(source: str) -> tuple[Mapping[str, Any], str, tuple[str, ...]]:  # noqa
             faults.append(f"{key} is given twice")
         else:
             values[key] = _number(key, value, faults)
-    for one, other in OPPOSITES:
+    for one, other in (*OPPOSITES, *(("nonorm", word) for word in ("rms", "ln", "pre", "post", "final"))):
         if one in words and other in words:
             faults.append(f"{one} and {other} contradict each other")
     for key in ("D", "L"):
         if key not in values:
             faults.append(Fault(key, ABSENT, BY_LETTER[key].meaning, f"{key}={4096 if key == 'D' else 32}"))
-    if "F" not in values:
+    cells = [word for word in CELLS if word in words]
+    for key in ("h", "h_kv", "d_h", "window", "learned", "direct"):
+        if cells and (key in values or key in words):
+            faults.append(f"{key} is attention's, and {cells[0]} stands in its place")
+    if len(cells) > 1:
+        faults.append(f"{' and '.join(cells)} contradict each other")
+    if "F" not in values and not cells:
         classic = f"F={4 * values['D']} is the classic block's, with the word plain" if values.get("D") else "F=14336"
         faults.append(Fault("F", ABSENT, BY_LETTER["F"].meaning, classic))
     if ("E" in values) != ("k" in values):
@@ -86,7 +93,7 @@ def read(source: str) -> tuple[Mapping[str, Any], str, tuple[str, ...]]:  # noqa
         for word in ("tied", "untied"):
             if word in words:
                 faults.append(f"{word} says how V is used, and V is missing")
-    if "h" not in values and values.get("D") and values["D"] % _heads(values):
+    if not cells and "h" not in values and values.get("D") and values["D"] % _heads(values):
         faults.append(Fault("h", ABSENT, f"{BY_LETTER['h'].meaning}: D/{values.get('d_h') or 64} is not whole"))
     if faults:
         raise InputError(where, faults)
@@ -102,18 +109,21 @@ def _raw(
     name: str, values: Mapping[str, int], words: Mapping[str, bool]
 ) -> tuple[Mapping[str, Any], str, tuple[str, ...]]:
     assumptions = []
+    cell = next((word for word in CELLS if word in words), None)
     attention: dict[str, Any] = {"bias": "bias" in words}
     if "h" in values:
         attention["n_heads"] = values["h"]
-    else:
+    elif cell is None:
         attention["n_heads"] = _heads(values)
         ratio = f"D/{'d_h' if 'd_h' in values else 64} = " if values["D"] >= 64 else ""
         assumptions.append(f"h = {ratio}{attention['n_heads']}")
     for letter, key in (("h_kv", "n_kv_heads"), ("d_h", "d_head"), ("window", "window")):
         if letter in values:
             attention[key] = values[letter]
+    if "direct" in words:
+        attention |= {"direct": True, "bias": ["q", "k", "v"] if "bias" in words else []}
     vocab = values.get("V")
-    channel = {"d_ff": values["F"], "gated": "plain" not in words, "bias": "bias" in words}
+    channel = {"d_ff": values.get("F"), "gated": "plain" not in words, "bias": "bias" in words}
     raw: dict[str, Any] = {
         "name": name,
         "kind": "decoder",
@@ -134,8 +144,15 @@ def _raw(
         raw["vocab_size"] = vocab
     if "E" in values:
         raw["experts"] = {**channel, "n_experts": values["E"], "top_k": values["k"]}
-    else:
+    elif "F" in values:
         raw["feed_forward"] = channel
+    if cell is not None:
+        raw["rnn"] = {"form": cell, "biases": 0 if "nobias" in words else 2}
+        raw["positions"] = {"form": "none"}
+        del raw["attention"]
+    if "nonorm" in words:
+        second = [name for name in ("experts", "feed_forward") if name in raw]
+        raw["norm"] = {"without": ["attention" if cell is None else "rnn", *second], "final": False}
     return raw, "inline description", tuple(assumptions)
 
 

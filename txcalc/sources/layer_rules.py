@@ -63,6 +63,18 @@ def _tied(layer: Tables, stack: Tables, fault: Told) -> None:
         fault("attention.bias", attention["bias"], 'a list without "v": tied_kv leaves it no projection')
 
 
+def _direct(layer: Tables, stack: Tables, fault: Told) -> None:
+    """Without o the heads' values, side by side, are as wide as the stream."""
+    attention = layer["attention"]
+    if not attention["direct"]:
+        return
+    if "o" in attention["bias"]:
+        fault("attention.bias", attention["bias"], 'a list without "o": direct leaves it no projection')
+    value = attention["d_head"] if attention["d_v"] is None else attention["d_v"]
+    if unequal(attention["n_heads"] * value, stack["d_model"]):
+        fault("attention.direct", True, "false where n_heads · d_head, or · d_v, is not d_model")
+
+
 def _values(layer: Tables, stack: Tables, fault: Told) -> None:
     """Values of a width or a scale of their own are projected here, and by a projection of their own."""
     attention = layer["attention"]
@@ -365,6 +377,7 @@ SECTION_RULES: tuple[tuple[str, Callable[[Tables, Tables, Told], None]], ...] = 
     ("attention", _gated),
     ("attention", _chunked),
     ("attention", _tied),
+    ("attention", _direct),
     ("attention", _values),
     ("attention", _differential),
     ("attention", _borrowed),

@@ -233,6 +233,7 @@ _OWN: dict[str, dict[str, Field]] = {
         ),
         "v_norm": Field(flag, False, "norm of V, head by head, without weights"),
         "tied_kv": Field(flag, False, "one projection for K and V"),
+        "direct": Field(flag, False, "what the heads read is the result: no projection o"),
         "groups": Field(
             groups_of(4),
             None,
@@ -428,6 +429,7 @@ _OWN: dict[str, dict[str, Field]] = {
         ),
         "abreast": Field(parts_of, [], "parts side by side that read one input, through the norm of the first"),
         "joint": Field(parts_of, [], "parts that read one input, and whose sum is normed before it is added"),
+        "residual": Field(real, None, "multiplies what every part adds to the stream (Granite, MiniCPM)"),
         "scalar": Field(flag, False, "a stored number multiplies the layer's result; no parameter"),
     },
     "embedding": {

@@ -1,0 +1,84 @@
+"""Hyena: both forms of the long convolution give the same numbers; what is kept is enough to go on; costs by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from txcalc.num import ceil_log2
+from txcalc.planning.theorems import units
+from txcalc.sources import build
+
+
+def description(**changes: Any) -> dict[str, Any]:
+    return {
+        "d_model": 16,
+        "n_layers": 2,
+        "vocab_size": 50,
+        "hyena": {"features": 5, "width": 8, **changes},
+        "layer": {"long": {"parts": ["hyena"]}},
+    }
+
+
+def test_parameters_and_flops_by_hand() -> None:
+    """D = 16: three projections and one, a short convolution of 48 channels, a filter of 5 → 8 → 8 → 8 → 16."""
+    model = build(description(), "test")
+    layer = 16 * 48 + 48 + 48 * 4 + (5 * 8 + 8) + 8 + 2 * (8 * 8 + 8) + 8 * 16 + 16 + 16 * 16 + 16
+    assert model.ledger().at("layers.0.hyena").total("params") == layer
+    ledger = model.ledger(batch=3, tokens=10)
+    filters = 10 * (5 * 8 + 2 * 64 + 128)  # once for all sequences
+    assert ledger.at("layers.0.hyena").total("flops") == 2 * (30 * (16 * 48 + 48 * 3 + 256) + filters)
+    transforms = 5 * (2 * 3 + 1) * 16 * 10 * 5  # real transforms of 20 points, ⌈log₂ 20⌉ = 5
+    assert ledger.at("layers.0.hyena.long").total("flops_other") == transforms + 6 * 3 * 16 * 11 + 2 * 30 * 16
+
+
+def test_the_direct_form_is_a_product_of_all_pairs() -> None:
+    model = build(description(form="direct"), "test")
+    long = model.ledger(batch=3, tokens=10).at("layers.0.hyena.long")
+    assert long.total("flops") == 2 * 3 * 16 * 10 * 10
+    assert long.total("flops_masked") == 2 * 3 * 16 * 55
+    step = build(description(), "test").ledger(past=9).at("layers.0.hyena.long")
+    assert step.total("flops") == 2 * 16 * 10, "a decode step has no transform to go on from"
+    assert step.cache_terms == (16, 0, 160)
+
+
+@pytest.mark.parametrize(("n", "stages"), [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (2**40, 40), (2**40 + 1, 41)])
+def test_stages_of_a_transform(n: int, stages: int) -> None:
+    assert ceil_log2(n) == stages
+    numpy = pytest.importorskip("numpy")
+    for dtype in (numpy.float64, object):
+        (found,) = ceil_log2(numpy.array([n], dtype=dtype))
+        assert int(found) == stages
+    sympy = pytest.importorskip("sympy")
+    symbol = sympy.Symbol("n", positive=True, integer=True)
+    assert ceil_log2(symbol).subs(symbol, n) == stages
+
+
+@pytest.mark.parametrize("changes", [{}, {"layers": 0, "bias": False}])
+def test_transforms_and_products_are_one_convolution(changes: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    from txcalc.reference import Cache
+    from txcalc.reference import build as reference
+
+    nets = []
+    for form in ("fft", "direct"):
+        torch.manual_seed(1)
+        nets.append(reference(build(description(form=form, **changes), "test"), dtype=torch.float64))
+    ids = torch.randint(0, 50, (2, 11))
+    y, other = (net(ids) for net in nets)
+    torch.testing.assert_close(y, other)
+    cache = Cache()
+    parts = [nets[0](ids[:, a:b], cache=cache) for a, b in ((0, 6), (6, 7), (7, 11))]
+    torch.testing.assert_close(torch.cat(parts, 1), y)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changes", [{}, {"form": "direct"}])
+def test_it_is_proved_for_every_size_batch_and_length(changes: dict[str, Any]) -> None:
+    pytest.importorskip("torch")
+    from txcalc.verify.prove import prove
+
+    for unit in units(build(description(**changes), "test")):
+        theorem, _ = prove(unit)
+        assert set(theorem.digests) == {"params", "flops"}

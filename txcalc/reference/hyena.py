@@ -1,0 +1,115 @@
+"""Hyena with its real filters: see `parts.hyena`."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from txcalc.parts import hyena as parts
+from txcalc.parts.linear import Convolution as ConvolutionPart
+from txcalc.reference.convolution import Product
+from txcalc.reference.linear import Convolution, Linear
+from txcalc.reference.mode import current
+from txcalc.reference.run import Like, Remembers, Run
+
+
+class LongConvolution(Remembers):
+    """y (B, T, C) of u (B, T, C) and filters h (S, C), those of the past and its own: a product, or by transforms.
+
+    In the `static` mode transforms are left out: u times h, element by element, has the result's shape.
+    """
+
+    def __init__(self, part: parts.LongConvolution, like: Like) -> None:
+        super().__init__()
+        self.bias = like.parameter(part.width)
+        self.fft = part.fft
+
+    def forward(self, u: Tensor, h: Tensor, run: Run) -> Tensor:
+        kept = u if run.cache is None else run.cache.append(f"{run.layer}.{self.place}", u)[0]
+        if not self.fft or run.past:
+            y = self._product(kept, h, u.shape[1])
+        elif current().static:
+            y = u * h
+        else:
+            points = 2 * u.shape[1]
+            y = torch.fft.irfft(torch.fft.rfft(u, points, dim=1) * torch.fft.rfft(h, points, dim=0), points, dim=1)
+            y = y[:, : u.shape[1]]
+        return y + self.bias * u
+
+    @staticmethod
+    def _product(u: Tensor, h: Tensor, tokens: int) -> Tensor:
+        """The last `tokens` of h ∗ u: every channel's matrix h(t − s) times its u."""
+        places = torch.arange(u.shape[1], device=u.device)
+        back = places[-tokens:, None] - places
+        matrix = torch.where((back >= 0).unsqueeze(-1), h[back.clamp(min=0)], 0)  # (T, S, C)
+        y: Tensor = torch.bmm(matrix.permute(2, 0, 1), u.permute(2, 1, 0))  # (C, T, B)
+        return y.permute(2, 1, 0)
+
+
+class Sine(nn.Module):
+    """sin(f·x)."""
+
+    def __init__(self, part: parts.Sine, like: Like) -> None:
+        super().__init__()
+        self.frequency = like.parameter(part.width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin(self.frequency * x)
+
+
+class Decay(nn.Module):
+    """h (S, C), channels forgetting at different rates: from a hundredth after 0.3 of a thousand positions to 1.5."""
+
+    def __init__(self, part: parts.Decay, like: Like) -> None:
+        super().__init__()
+        self.width = part.width
+
+    def forward(self, h: Tensor, positions: Tensor) -> Tensor:
+        places = torch.arange(self.width, device=h.device, dtype=torch.float32) / self.width
+        rates = math.log(100) / 1000 * (1 / 1.5 + (1 / 0.3 - 1 / 1.5) * places)
+        return h * torch.exp(-positions[:, None] * rates)
+
+
+class ImplicitFilter(nn.Module):
+    """Filters (S, C) of S positions."""
+
+    def __init__(self, part: parts.ImplicitFilter, like: Like) -> None:
+        super().__init__()
+        self.features = part.features
+        self.first = Linear(part.features, part.width, True, like)
+        self.sine = Sine(parts.Sine(width=part.width), like)
+        self.inner = nn.ModuleList(Linear(part.width, part.width, True, like) for _ in range(part.layers))
+        self.last = Linear(part.width, part.channels, False, like)
+        self.decay = Decay(parts.Decay(width=part.channels), like)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        turns = torch.arange(self.features, device=positions.device, dtype=torch.float32)
+        x = torch.cos(positions[:, None] * turns / 1000).to(self.first.weight.dtype)
+        x = self.sine(self.first(x))
+        for matrix in self.inner:
+            x = self.sine(matrix(x))
+        h: Tensor = self.decay(self.last(x), positions)
+        return h.to(x.dtype)
+
+
+class Hyena(nn.Module):
+    """A long convolution between two gates and two projections."""
+
+    def __init__(self, part: parts.Hyena, like: Like) -> None:
+        super().__init__()
+        width = part.d_model
+        self.in_proj = Linear(width, 3 * width, part.bias, like)
+        conv = ConvolutionPart(c_in=3 * width, c_out=3 * width, taps=part.taps, bias=True, depthwise=True, causal=True)
+        self.conv = Convolution(conv, like)
+        self.filter = ImplicitFilter(part.filter, like)
+        self.write, self.read = Product(), Product()
+        self.long = LongConvolution(parts.LongConvolution(width=width, fft=part.fft), like)
+        self.out_proj = Linear(width, width, part.bias, like)
+
+    def forward(self, x: Tensor, run: Run) -> Tensor:
+        read, write, value = self.conv(self.in_proj(x), run).unflatten(-1, (3, -1)).unbind(-2)
+        keys = torch.arange(run.past + x.shape[1], device=x.device, dtype=torch.float32)
+        y = self.long(self.write(write, value), self.filter(keys), run)
+        return self.out_proj(self.read(read, y))

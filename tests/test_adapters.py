@@ -109,6 +109,7 @@ def test_the_theorem_of_adapters_is_inherited() -> None:
         (["show", "gpt2", "--lora", "targets=q"], "expected a rank"),
         (["show", "gpt2", "--lora", "r=4,base=nf4"], "expected some of r=16, targets=q+v"),
         (["show", "vit-b", "--lora", "r=4"], "expected none but in a single stack that reads tokens"),
+        (["show", "mamba2-130m", "--lora", "r=4,targets=all"], "no proof of adapters covers yet: mamba2"),
         (["train", "gpt2", "--gpu", "h100-sxm:1", "--lora", "r=4,base=nf5"], "one of fp32, bf16"),
     ],
 )

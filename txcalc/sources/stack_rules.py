@@ -130,6 +130,10 @@ def _extra(stack: Tables, fault: Told) -> None:
         fault("embedding.extra", stack["embedding"]["extra"], "0 without a token table, or where the head shares it")
 
 
+# Parts whose adapters PyTorch has shown: what they cost, and what they keep.
+ADAPTED = {"attention", "feed_forward", "experts", "mamba", "fourier"}
+
+
 def _lora(stack: Tables, fault: Told) -> None:
     if stack["lora"] is None:
         return
@@ -138,6 +142,12 @@ def _lora(stack: Tables, fault: Told) -> None:
         fault("lora.rank", rank, "none but in a single stack that reads tokens")
     elif stack["streams"] is not None or every("layer_input", stack):
         fault("lora.rank", rank, "none with several residual streams, or layers that read their own vectors")
+    parts = {part for layer in stack["layer"].values() for part in layer["parts"]}
+    odd = sorted(parts - ADAPTED)
+    odd += [key for table in every("attention", stack) for key in ("keep", "experts") if table[key] is not None]
+    odd += [stack["positions"]["form"]] if stack["positions"]["form"] in ("disentangled", "relative-projection") else []
+    if odd:
+        fault("lora.rank", rank, f"none beside what no proof of adapters covers yet: {', '.join(dict.fromkeys(odd))}")
 
 
 def _early(stack: Tables, fault: Told) -> None:

@@ -128,7 +128,7 @@ def sweep(
 
     >>> import txcalc
     >>> txcalc.sweep("llama-3.1-8b", over={"T": [1024, 2048]}, quantities="flops").rows
-    [{'T': 1024, 'flops': 15919412871168}, {'T': 2048, 'flops': 32938104193024}]
+    [{'T': 1024, 'flops': 15919296282624}, {'T': 2048, 'flops': 32938104193024}]
     """
     from txcalc.sources.expressions import read as expressions
     from txcalc.sources.spec import letter_path

@@ -201,7 +201,14 @@ def test_attention_only_chooses_the_headline() -> None:
         (["llama-3.1-8b", "--tokens", "2048"], "flops.forward.matmul", 32_938_104_193_024),
         (["llama-3.1-8b", "--tokens", "2k"], "flops.masked.matmul", 31_839_129_436_160),
         (["llama-3.1-8b", "--set", "h_kv=32"], "cache.elements_per_token", 4 * 65_536),
-        (["llama-3.1-8b", "--kv-dtype", "fp8"], "cache.bytes", 65_536),
+        (["llama-3.1-8b", "--tokens", "1", "--kv-dtype", "fp8"], "cache.bytes", 65_536),
+        (["llama-3.1-8b", "--kv-dtype", "fp8"], "cache.bytes", 2048 * 65_536),  # 2,048 of its context
+        (["t5-small"], "workload.tokens", 512),  # all of its context
+        (["D=512 h=8 F=1376 L=1 V=9 learned=77"], "workload.tokens", 77),  # the rows of its table
+        (["llama-3.1-8b", "--past", "7"], "workload.tokens", 1),  # a decode step
+        (["llama-3.1-8b"], "sums.blocks", 6_979_584_000),
+        (["llama-3.1-8b"], "sums.non_embedding", 6_979_588_096),
+        (["llama-3.1-8b"], "sums.feed_forward", 3 * 4096 * 14336 * 32),
         (["gpt2", "--batch", "3", "--tokens", "5"], "flops.forward.matmul", 1536 * 3 * 5 * (24 * 5 + 160_849)),
         (["mixtral-8x7b", "--tokens", "2k"], "flops.forward.matmul", 54_417_235_640_320),
         (["deepseek-v3"], "params.active", 37_552_282_624),
@@ -215,6 +222,31 @@ def test_options_reach_the_figures(argv: list[str], path: str, value: int) -> No
     for key in path.split("."):
         found = found[key]
     assert found == value
+
+
+def test_show_says_what_a_model_is_made_of_and_why_the_published_number_is_another() -> None:
+    out = run("show", "transformer-big")[1]
+    assert "213 M would need about 36,000" in " ".join(out.split())
+    assert "LayerNorm, post-norm; relu; sinusoidal positions; F/D = 4" in out
+    assert "published" not in run("show", "transformer-big", "--set", "h=8")[1]  # which is no longer that model
+    assert "chunks of 8,192" in run("show", "llama-4-scout")[1]
+    assert "1 of 16 experts + 1 shared" in run("show", "llama-4-scout")[1]
+    data = shown("transformer-big")
+    assert data["published"].startswith("213 M")
+    blocks = next(rule for rule in data["rules"] if rule["formula"] == "12·L·D²")
+    assert blocks["gives"] == 12 * 12 * 1024**2 and blocks["exact"] == data["sums"]["blocks"]
+
+
+def test_masked_stands_beside_dense_where_there_is_a_window() -> None:
+    out = run("show", "gemma-3-27b", "--tokens", "100k")[1]
+    dense, masked = (re.search(rf"forward per token, {way} .* ([\d.]+) B", out) for way in ("dense", "masked"))
+    assert dense and masked and float(masked[1]) < float(dense[1]) / 2
+    assert "forward per token, masked" not in run("show", "llama-3.1-8b")[1]
+    rows = json.loads(run("compare", "llama-3.1-8b", "gemma-3-27b", "--contexts", "100k", "--json")[1])["rows"]
+    per_token = {row["quantity"]: row["values"] for row in rows if row["quantity"].startswith("flops_per_token")}
+    assert per_token.keys() == {"flops_per_token", "flops_per_token_masked"}
+    assert all(less < more for less, more in zip(*reversed(per_token.values()), strict=True))
+    assert "masked, a token at" not in run("compare", "gpt2", "gpt2-xl")[1]
 
 
 # Refusals.

@@ -151,7 +151,8 @@ def test_tables_keep_to_their_columns(name: str, columns: int) -> None:
 def test_other_formats() -> None:
     table = list(csv.DictReader(io.StringIO(run("gpt2", "--format", "csv").stdout)))
     cells = {(row["table"], row["row"], row["column"]): row["value"] for row in table}
-    assert cells["Parameters", "layers.0.attention", "formula"] == "D·(2·d_h·(h + h_kv) + 1) + d_h·(h + 2·h_kv)"
+    texts = {(row["table"], row["row"], row["column"]): row["text"] for row in table}
+    assert texts["Parameters", "layers.0.attention", "formula"] == "D·(2·d_h·(h + h_kv) + 1) + d_h·(h + 2·h_kv)"
     assert cells["Parameters", "total", "value"] == "124439808"
     markdown = run("llama-3.1-8b", "--format", "markdown").stdout
     assert "| layers.0.feed_forward | L | 3·D·F | 3·4096·14336 | 176,160,768 |" in markdown

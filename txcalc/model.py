@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from txcalc.checkpoint import Check
 
 MAX_TOKENS = 10**12
+USUAL_TOKENS = 2048
 
 # Of a description, what says where it comes from, and not what it is.
 PROVENANCE = {"name", "family", "source", "params", "active", "published", "model_type", "released", "variants"}
@@ -140,6 +141,14 @@ class Model:
         """The longest context it was made for, in tokens; None if nobody said."""
         return self.spec["context"]  # type: ignore[no-any-return]
 
+    @property
+    def usual_tokens(self) -> int:
+        """How many tokens are asked about where nobody says: its context, at most 2,048, and no more than its table of
+        positions has rows."""
+        decoder = next(reversed(self.spec["stacks"].values()))
+        rows = decoder["positions"]["rows"]
+        return min(most for most in (USUAL_TOKENS, self.context, rows) if most)
+
     def workload(
         self,
         batch: Any = 1,
@@ -230,6 +239,13 @@ class Model:
         """True where an encoder apart reads sound or a picture, of a length of its own."""
         encoder = self.spec["stacks"].get("encoder", {})
         return bool(encoder.get("audio") or encoder.get("vision"))
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether a query sees less than all that is before it (windows, chunks, chosen keys), so that a masked product
+        is much less than a dense one."""
+        spans = (getattr(leaf, "span", None) for leaf in self.root.leaves())
+        return any(span is not None and span.most is not None for span in spans)
 
     @property
     def has_latents(self) -> bool:

@@ -45,7 +45,7 @@ COLUMNS = {
     **{name: what for name, what in QUANTITIES.items() if name != "sent"},  # a sweep has no layout
     "weights_bytes": "bytes of all parameters at --dtype",
     "saved_bytes": "bytes kept for backward at --dtype",
-    "cache_bytes": "bytes held for later tokens at --kv-dtype, one sequence",
+    "cache_bytes": "bytes held for later tokens at --kv, one sequence",
 }
 
 # float64: a figure below 2^49 has 16 times the room it needs for the largest number on its way (elements × bits), and

@@ -189,7 +189,7 @@ def show(
     source: Source,
     *,
     batch: Length = 1,
-    tokens: Length = 1,
+    tokens: Length | None = None,
     past: Length = 0,
     source_length: Length | None = None,
     dtype: str = "bf16",
@@ -203,9 +203,10 @@ def show(
 ) -> Show:
     """What a model costs: parameters, FLOPs, cache and memory, and how wrong the rules of thumb are.
 
-    `batch` sequences of `tokens` new tokens each after `past` cached ones; `source_length` positions of an encoder
-    apart. `weights` is their format where that is not their dtype (native: as published). `conventions` are those of
-    others (palm, megatron …), term by term; `initial` says what every parameter begins with.
+    `batch` sequences of `tokens` new tokens each (by default all of its context, at most 2,048; after cached ones, 1),
+    after `past` cached ones; `source_length` positions of an encoder apart. `weights` is their format where that is not
+    their dtype (native: as published). `conventions` are those of others (palm, megatron …), term by term;
+    `initial` says what every parameter begins with.
     Errors: `InputError` with every fault at once, `UnknownName`, `MissingExtra`.
 
     >>> import txcalc
@@ -220,9 +221,11 @@ def show(
     form = weights_of(model, weights or dtype) if weights or stored_narrow(dtype) else None
     dtype = "bf16" if form and stored_narrow(dtype) else dtype  # what activations are in
     asked: Any = {"logits": logits, "mla": mla, "dtype": dtype, "kv_dtype": kv_dtype}
+    usual = tokens is None and past == 0
+    tokens = (model.usual_tokens if usual else 1) if tokens is None else tokens
     ledger = model.ledger(batch, tokens, past, source_length, **asked)
     kept = model.ledger(batch, tokens, past, source_length, keep_scores=True, **asked)
-    found = report(model, ledger, kept, attention, dtype, kv_dtype, form)
+    found = report(model, ledger, kept, attention, dtype, kv_dtype, form, usual)
     if conventions:
         from txcalc.render.conventions import beside
 

@@ -21,12 +21,19 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hin
 
 from txcalc.errors import Fault, InputError
 from txcalc.frames import Framed
-from txcalc.render.report import Report, as_csv, as_json, as_latex, as_markdown
+from txcalc.render.report import Report, as_csv, as_json, as_markdown
 
 if TYPE_CHECKING:
     from txcalc.render.plot import Picture
 
-FORMATS = {"json": as_json, "csv": as_csv, "markdown": as_markdown, "latex": as_latex}
+
+def _as_latex(report: Report) -> str:
+    from txcalc.render.latex import as_latex
+
+    return as_latex(report)
+
+
+FORMATS = {"json": as_json, "csv": as_csv, "markdown": as_markdown, "latex": _as_latex}
 
 
 class Record:
@@ -133,7 +140,7 @@ class Result(Record, Framed):
             return import_module("txcalc.render.html").as_html(self.report(form))  # type: ignore[no-any-return]
         if form != "table":
             raise InputError("format", [Fault("format", form, f"table, html, {', '.join(FORMATS)}")])
-        from txcalc.render.report import as_lines
+        from txcalc.render.lines import as_lines
 
         return "\n".join("".join(text for text, _ in line).rstrip() for line in as_lines(self.report(), width))
 

@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from txcalc.cli.options import Command
 from txcalc.errors import TxcalcError
 
 # Order of the help; each is a module of this package whose `app` holds one command of the same name.
@@ -57,9 +58,18 @@ class Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in NAMES:
             return None
-        command = get_command(import_module(f"txcalc.cli.{cmd_name}").app)
+        app = import_module(f"txcalc.cli.{cmd_name}").app
+        for registered in app.registered_commands:
+            registered.cls = registered.cls if issubclass(registered.cls, Command) else Command
+        command = get_command(app)
         command.name = cmd_name
         return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Every command with the first sentence of its help, whole."""
+        helps = {name: " ".join(self.get_command(ctx, name).help.split()) for name in self.list_commands(ctx)}
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text.partition(". ")[0].rstrip(".") + ".") for name, text in helps.items()])
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -84,7 +94,7 @@ app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 1000},  # as wide as the terminal
     rich_markup_mode=None,
 )
 

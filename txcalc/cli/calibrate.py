@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from txcalc.cli import completion
 from txcalc.cli import options as o
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -15,14 +16,14 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command()
 def calibrate(
-    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    out: Annotated[
-        Path | None, typer.Option(help="Where to write the accelerator, for deploy --gpu FILE.", metavar="FILE.toml")
-    ] = None,
+    device: Annotated[str, o.option("--device", "Not meta.")] = "cpu",
+    out: Annotated[Path | None, o.option("--out", "A .toml for deploy --gpu FILE.")] = None,
     like: Annotated[
         str | None,
         typer.Option(
-            help="The accelerator whose datasheet it has; without it the best that is measured.", metavar="NAME"
+            help="The accelerator whose datasheet it has; without it the best that is measured.",
+            metavar="NAME",
+            autocompletion=completion.accelerator,
         ),
     ] = None,
     format_: o.Format = "table",

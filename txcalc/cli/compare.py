@@ -19,15 +19,11 @@ def compare(
     sources: o.Sources,
     contexts: Annotated[
         str | None,
-        typer.Option("--contexts", "--tokens", help="Lengths of prefills and caches: 1k,8k,32k.", metavar="N,…"),
+        o.option("--context", "Lengths of prefills and caches: 1k,8k,32k.", several=True),
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            help="A variant of the first model: h_kv=8, or several changes at once, h_kv=8,F=12k. Repeatable.",
-            metavar="K=V,…",
-        ),
+        o.option("--set", "A variant of the first model; several at once are h_kv=8,F=12k. Repeatable.", several=True),
     ] = None,
     match: Annotated[
         Literal["params", "flops", "cache"] | None,
@@ -67,7 +63,7 @@ def compare(
     for changes in changed:
         variant = load(sources[0], changes)
         models.append(replace(variant, name=f"{variant.name} {' '.join(f'{k}={v}' for k, v in changes.items())}"))
-    at = o.numbers(contexts, "--contexts") if contexts else usual_contexts(models)
+    at = o.numbers(contexts, "--context") if contexts else usual_contexts(models)
     asked = Question(at, dtype, kv_dtype, attention, logits, mla)
     told = None
     if match is not None and by is not None:

@@ -18,59 +18,21 @@ def _ways(flag: str, text: str) -> Any:
     return typer.Option(flag, help=f"{text} (a number, or auto).", metavar="N|auto")
 
 
-def complete_gpu(incomplete: str) -> list[str]:
-    """Accelerators that begin with what is typed."""
-    from txcalc.hardware import names
-
-    return [name for name in names() if name.startswith(incomplete)]
-
-
-def _gpu(more: str = "") -> Any:
-    return typer.Option(
+Gpus = Annotated[
+    list[str],
+    o.option(
         "--gpu",
-        help='An accelerator, and how many ("txcalc presets --hardware" lists them): h100-sxm:8; or a .toml file. '
-        f"Without a number: the fewest that do.{more}",
-        autocompletion=complete_gpu,
-        metavar="NAME[:N]" + ("[@PRICE]" if more else ""),
-    )
-
-
-Gpu = Annotated[str, _gpu()]
-Gpus = Annotated[list[str], _gpu(" With the price of a GPU-hour: h100-sxm:8@2.5. Repeatable.")]
-Context = Annotated[
-    int | None,
-    o.length("--context", "Tokens that each sequence may grow to (default: prompt and answer, or 8,192)."),
-]
-Concurrency = Annotated[int, o.length("--concurrency", "Sequences at once.")]
-Weights = Annotated[
-    str,
-    typer.Option(
-        help="Format of the weights: native (as published), bf16, fp8, int4, nvfp4, Q4_K_M …", metavar="FORMAT"
+        "Without a number: the fewest that do. With the price of a GPU-hour: h100-sxm:8@2.5. Repeatable.",
+        metavar="NAME[:N][@PRICE]",
     ),
 ]
-Kv = Annotated[str, typer.Option("--kv", help="Dtype of the cache, whatever the weights are.", metavar="TYPE")]
-Block = Annotated[int, o.length("--block", "Tokens of a page of the cache.")]
-Chunk = Annotated[int, o.length("--chunk", "Tokens that a step of prefill computes at most.")]
-MaybeChunk = Annotated[
-    int | None,
-    o.length("--chunk", "Tokens that a step of prefill computes at most (default: 8192, or the engine's own)."),
-]
-ReserveOption = Annotated[
-    str | None,
-    typer.Option(
-        help="What the engine and the driver keep: a share of the memory or a size (default: 10%, as vLLM's 0.9).",
-        metavar="10%|4GiB",
-    ),
-]
-
-EngineOption = Annotated[
-    str,
-    typer.Option(
-        "--engine",
-        help="Count what an engine keeps besides, in a version: vllm, vllm@0.8, sglang, trtllm, llama.cpp, none.",
-        metavar="NAME[@V]",
-    ),
-]
+Context = Annotated[int | None, o.length("--context", "By default prompt and answer, or 8,192.")]
+Concurrency = Annotated[int, o.length("--concurrency")]
+Block = Annotated[int, o.length("--block")]
+Chunk = Annotated[int, o.length("--chunk")]
+MaybeChunk = Annotated[int | None, o.length("--chunk", "By default 8192, or the engine's own.")]
+ReserveOption = Annotated[str | None, o.option("--reserve", "By default 10%, as vLLM's 0.9.")]
+EngineOption = Annotated[str, o.option("--engine")]
 MaxSeqs = Annotated[
     int | None, o.length("--max-num-seqs", "Sequences that the engine's profile run samples (default: its own).")
 ]
@@ -78,8 +40,9 @@ MaxSeqs = Annotated[
 _LENGTHS = "N|N±M|N..M|@FILE"
 Prompt = Annotated[
     str | None,
-    typer.Option(
-        help="Tokens of a prompt (default: half of the context): a number, evenly between two, or drawn from a file.",
+    o.option(
+        "--prompt",
+        "A number, evenly between two, or drawn from a file (default: half of the context).",
         metavar=_LENGTHS,
     ),
 ]
@@ -146,8 +109,8 @@ def deploy(  # noqa: C901 - one branch per option
     ignore: o.Ignore = None,
     context: Context = None,
     concurrency: Concurrency = 1,
-    weights: Weights = "native",
-    kv: Kv = "bf16",
+    weights: o.Weights = "native",
+    kv: o.KvDtype = "bf16",
     tp: Annotated[str, _ways("--tp", "Tensor parallel")] = "auto",
     pp: Annotated[str, _ways("--pp", "Pipeline parallel")] = "auto",
     dp: Annotated[str, _ways("--dp", "Data parallel")] = "auto",

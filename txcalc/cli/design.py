@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from txcalc.cli import completion
 from txcalc.cli import options as o
-from txcalc.cli.deploy import Kv, ReserveOption, Weights
+from txcalc.cli.deploy import ReserveOption
 from txcalc.cli.fit import Memory
 from txcalc.errors import InputError
 
@@ -21,29 +22,25 @@ def design(
         typer.Argument(
             help="A model whose kind of layers the shapes have (experts, MLA, windows, hybrids …), heads and widths "
             "growing with D; without one, Llama's.",
-            autocompletion=o.complete_source,
+            autocompletion=completion.source,
             metavar="[SOURCE]",
         ),
     ] = None,
-    params: Annotated[str | None, typer.Option(help="Parameters to spend: 8B.", metavar="COUNT")] = None,
+    params: Annotated[str | None, o.option("--params", "To spend.")] = None,
     memory: Memory = None,
-    flops: Annotated[
+    compute: Annotated[
         str | None,
-        typer.Option(
-            help="FLOPs of training to spend, by 6·N·D with N the active parameters: 5.76e23.", metavar="COUNT"
-        ),
+        o.option("--compute", "To spend, by 6·N·D with N the active parameters."),
     ] = None,
     train_tokens: Annotated[
         str | None,
-        typer.Option("--train-tokens", help="D of --flops: 1.4T (default: 20 per parameter).", metavar="COUNT"),
+        o.option("--train-tokens", "D of --compute (default: 20 per parameter)."),
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", help="A size of SOURCE, also as an expression: F=8/3*D, h_kv=8. Repeatable.", metavar="K=V"
-        ),
+        o.option("--set", "Of SOURCE; also an expression: F=8/3*D. Repeatable."),
     ] = None,
-    weights: Weights = "bf16",
+    weights: o.Weights = "bf16",
     vocab: Annotated[int | None, o.length("--vocab", "Rows of the vocabulary (default: 32,000).")] = None,
     ratio: Annotated[
         str | None, typer.Option(help="F/D before it is rounded up to a multiple of 256 (default: 8/3).", metavar="R")
@@ -52,9 +49,9 @@ def design(
     head: Annotated[int | None, o.length("--head", "Width of a head (default: 128).")] = None,
     tied: Annotated[bool, typer.Option("--tied", help="One matrix for embedding and head.")] = False,
     context: Annotated[
-        int | None, o.length("--context", "Count a sequence's cache and activations too (default: weights only).")
+        int | None, o.length("--context", "Counts its cache and activations too (default: weights only).")
     ] = None,
-    kv: Kv = "bf16",
+    kv: o.KvDtype = "bf16",
     reserve: ReserveOption = None,
     format_: o.Format = "table",
     json_: o.Json = False,
@@ -81,10 +78,10 @@ def design(
     from txcalc.render.fit import design_report
     from txcalc.units import parse_bytes, parse_count
 
-    if sum(given is not None for given in (params, memory, flops)) != 1:
-        raise InputError("design", ["give one of --params, --memory and --flops"])
-    if train_tokens is not None and flops is None:
-        raise InputError("options", ["--train-tokens is of --flops"])
+    if sum(given is not None for given in (params, memory, compute)) != 1:
+        raise InputError("design", [f"give one of --params, --memory and {o.spelt('--compute')}"])
+    if train_tokens is not None and compute is None:
+        raise InputError("options", [f"--train-tokens is of {o.spelt('--compute')}"])
     plain = {"ratio": ratio, "gqa": gqa, "head": head, "vocab": vocab, "tied": tied or None}
     family: Family | Likeness
     if source is None:
@@ -106,18 +103,18 @@ def design(
         family = Likeness(load(source), o.changes(set_))
     kept = parse_reserve(reserve) if reserve is not None else Reserve.none()
     wanted = parse_count(params, "--params") if params is not None else None
-    compute = parse_count(flops, "--flops") if flops is not None else None
+    spent = parse_count(compute, o.spelt("--compute")) if compute is not None else None
     tokens = None
-    if compute is not None:
-        wanted, tokens = trainable(compute, parse_count(train_tokens, "--train-tokens") if train_tokens else None)
+    if spent is not None:
+        wanted, tokens = trainable(spent, parse_count(train_tokens, "--train-tokens") if train_tokens else None)
     if wanted is not None and not 0 < wanted <= MOST_PARAMS:
-        asked = ("--params", params) if params is not None else ("--flops", flops)
+        asked = ("--params", params) if params is not None else (o.spelt("--compute"), compute)
         raise InputError("design", [Fault(*asked, f"a count from 1 to {MOST_PARAMS:,} parameters")])
     size = parse_bytes(memory, "--memory") if memory is not None else None
     if context is not None:
         checked_context(context)
     narrow = family.model(family.first, family.step()) if isinstance(family, Family) else family.base
-    budget = Budget(family, engine(narrow, weights, kv, reserve=kept), context, wanted, size, compute, tokens)
+    budget = Budget(family, engine(narrow, weights, kv, reserve=kept), context, wanted, size, spent, tokens)
     shapes = designs(budget)
     usual_shapes = classics(budget, family) if isinstance(family, Family) else []
-    emit(design_report(budget, shapes, usual_shapes, params or memory or flops or ""), o.chosen(format_, json_))
+    emit(design_report(budget, shapes, usual_shapes, params or memory or compute or ""), o.chosen(format_, json_))

@@ -15,7 +15,8 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def entropy(
     p: Annotated[str, typer.Argument(help="Probabilities, apart by commas: 0.5,0.25,1/4.", metavar="P,P,…")],
     against: Annotated[
-        str | None, typer.Option(help="Another distribution q: cross-entropy and divergence too.", metavar="Q,Q,…")
+        str | None,
+        o.option("--against", "another distribution q, for cross-entropy and divergence.", metavar="Q,Q,…"),
     ] = None,
     format_: o.Format = "table",
     json_: o.Json = False,

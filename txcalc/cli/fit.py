@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from txcalc.cli import options as o
-from txcalc.cli.deploy import Block, Chunk, EngineOption, Kv, ReserveOption, accelerators, complete_gpu
+from txcalc.cli.deploy import Block, Chunk, EngineOption, ReserveOption, accelerators
 from txcalc.errors import InputError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-Memory = Annotated[str | None, typer.Option(help="A size instead: 16GB (10^9) or 16GiB; all of it.", metavar="SIZE")]
+Memory = Annotated[str | None, o.option("--memory")]
 
 
 @app.command()
@@ -21,30 +21,20 @@ def fit(
     sources: o.MaybeSources = None,
     gpu: Annotated[
         list[str] | None,
-        typer.Option(
-            "--gpu",
-            help="An accelerator, and how many: l4, 4090:2, 8xh100, 16GB@500GB/s. Repeatable.",
-            autocompletion=complete_gpu,
-            metavar="NAME[:N]",
-        ),
+        o.option("--gpu", "Also 8xh100, 16GB@500GB/s. Repeatable."),
     ] = None,
     memory: Memory = None,
     weights: Annotated[
         str | None,
-        typer.Option(
-            help="Formats of the weights, apart by commas (default: native, Q8_0, Q4_K_M, the first that fits).",
-            metavar="FORMAT,…",
-        ),
+        o.option("--weights", "By default native, Q8_0, Q4_K_M, the first that fits.", several=True),
     ] = None,
-    context: Annotated[int, o.length("--context", "Tokens of the one sequence.")] = 8192,
-    kv: Kv = "bf16",
+    context: Annotated[int, o.length("--context", "Of the one there is.")] = 8192,
+    kv: o.KvDtype = "bf16",
     block: Block = 16,
     chunk: Chunk = 8192,
     engine_: EngineOption = "none",
     reserve: ReserveOption = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="Presets that do not fit too, with what they are short of.")
-    ] = False,
+    every: Annotated[bool, o.option("--all", "Those that do not fit too, with what they are short of.")] = False,
     format_: o.Format = "table",
     json_: o.Json = False,
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from txcalc.cli import completion
 from txcalc.cli import options as o
 from txcalc.errors import InputError
 
@@ -18,12 +19,17 @@ def formula(
         str | None,
         typer.Argument(
             help="A model, as everywhere; without one, the textbook's rules derived from the generic block.",
-            autocompletion=o.complete_source,
+            autocompletion=completion.source,
             metavar="[SOURCE]",
         ),
     ] = None,
     part: Annotated[
-        str, typer.Argument(help="A part of it and all below: layers.0.attention, embedding, head.", metavar="[PART]")
+        str,
+        typer.Argument(
+            help="A part of it and all below: layers.0.attention, embedding, head.",
+            autocompletion=completion.part,
+            metavar="[PART]",
+        ),
     ] = "",
     set_: o.Set = None,
     ignore: o.Ignore = None,

@@ -16,14 +16,10 @@ def kv(
     source: o.Source,
     contexts: Annotated[
         str | None,
-        typer.Option("--contexts", "--tokens", help="Tokens held, past and new: 4k,32k,128k.", metavar="N,…"),
+        o.option("--context", "4k,32k,128k.", several=True),
     ] = None,
-    batches: Annotated[
-        str, typer.Option("--batches", "--batch", help="Sequences, all of the same length.", metavar="N,…")
-    ] = "1,8,64",
-    kv_dtypes: Annotated[
-        str, typer.Option("--kv-dtypes", "--kv-dtype", help="Dtypes of the cache: bf16,fp8.", metavar="TYPE,…")
-    ] = "bf16",
+    batches: Annotated[str, o.option("--batch", several=True)] = "1,8,64",
+    kv_dtypes: Annotated[str, o.option("--kv", "bf16,fp8.", several=True)] = "bf16",
     set_: o.Set = None,
     ignore: o.Ignore = None,
     source_length: o.SourceLength = None,
@@ -31,7 +27,7 @@ def kv(
         bool,
         typer.Option("--without-cache", help="What writing so many tokens costs with the cache, and without it."),
     ] = False,
-    prompt: Annotated[int, o.length("--prompt", "Tokens of the first pass of --without-cache.")] = 1,
+    prompt: Annotated[int, o.length("--prompt", "Those of the first pass of --without-cache.")] = 1,
     attention: o.Attention = "dense",
     format_: o.Format = "table",
     json_: o.Json = False,
@@ -40,7 +36,7 @@ def kv(
     """The KV cache over contexts, batches and dtypes. Windows and recurrent states are charged for what they hold;
     --without-cache adds what a whole generation costs without it.
 
-    Example: txcalc kv gemma-3-27b --contexts 8k,128k --kv-dtypes bf16,fp8
+    Example: txcalc kv gemma-3-27b --context 8k,128k --kv bf16,fp8
     """
     from txcalc import kv as answer
     from txcalc import load
@@ -51,8 +47,8 @@ def kv(
     model = load(source, o.changes(set_), ignore=ignore or ())
     found = answer(
         model,
-        contexts,
-        batches,
+        o.numbers(contexts, "--context") if contexts else None,
+        o.numbers(batches, "--batch"),
         kv_dtypes,
         source_length=source_length,
         without_cache=without_cache,

@@ -5,94 +5,209 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
+from typer.core import TyperCommand
 
+from txcalc.cli import completion
 from txcalc.errors import Fault, InputError
 from txcalc.units import parse_tokens
 
+GROUPS = ("Model", "Workload", "Engine", "Traffic", "Money", "Output")  # of a help, in this order
 
-def length(flag: str, text: str) -> Any:
+
+class Entry(NamedTuple):
+    """An option as every command has it: the group of help that it stands in, what it means, the word for its value,
+    what the shell completes, and what it was called before, which is still read."""
+
+    group: str
+    meaning: str = ""
+    value: str | None = None
+    completes: completion.Completion | None = None
+    before: tuple[str, ...] = ()
+
+
+# One name for one thing: an option that several commands have means the same in all of them.
+_SHARED = {
+    "--set": Entry("Model", "Change a key of the description: h_kv=32, norm.place=post.", "K=V", completion.key),
+    "--lora": Entry(
+        "Model",
+        "LoRA beside frozen weights: r=16,targets=q+v (targets=all: every linear layer of a block).",
+        "K=V,…",
+    ),
+    "--ignore": Entry("Model", "Read a config.json without this key (text_config.width).", "KEY"),
+    "--weights": Entry(
+        "Model",
+        "Format of the weights: native (as published), bf16, fp8, int4, Q4_K_M …",
+        "FORMAT",
+        completion.weights,
+    ),
+    "--dtype": Entry("Model", "Dtype of weights and activations: bf16, fp32, fp8, int4 …", "TYPE", completion.dtype),
+    "--kv": Entry(
+        "Model",
+        "Dtype of the cache, whatever the weights are.",
+        "TYPE",
+        completion.cache,
+        ("--kv-dtype", "--kv-dtypes"),
+    ),
+    "--params": Entry("Model", "Parameters: 8B.", "N"),
+    "--memory": Entry("Model", "A size: 16GB (10^9) or 16GiB; all of it.", "SIZE"),
+    "--all": Entry("Model", "Every preset."),
+    "--batch": Entry("Workload", "Sequences, all of the same length.", "N", before=("--batches",)),
+    "--tokens": Entry("Workload", "New tokens per sequence (32k = 32,768).", "N"),
+    "--past": Entry("Workload", "Tokens already in the cache; above 0 is a decode step.", "N"),
+    "--source-tokens": Entry("Workload", "Encoder positions of an encoder–decoder.", "N", before=("--source",)),
+    "--context": Entry("Workload", "Tokens that a sequence holds, past and new.", "N", before=("--contexts",)),
+    "--global-batch": Entry("Workload", "Sequences of a step, of all ranks (default: 2^20 tokens).", "N"),
+    "--attention": Entry("Workload", "FLOPs of all T×S products, or only of the pairs that the mask lets through."),
+    "--logits": Entry("Workload", "Logits for every position, or for the last."),
+    "--mla": Entry("Workload", "How latent attention is computed (MLA)."),
+    "--against": Entry("Workload", "What it is compared with:"),
+    "--train-tokens": Entry("Workload", "Tokens trained on: 15T.", "N"),
+    "--compute": Entry("Workload", "FLOPs of the whole training: 3.8e25.", "N"),
+    "--gpu": Entry(
+        "Engine",
+        "An accelerator, and how many: h100-sxm:8 (txcalc presets --hardware), or a .toml file.",
+        "NAME[:N]",
+        completion.accelerator,
+    ),
+    "--layout": Entry("Engine", "How the ranks are laid out: tp=8,pp=16,dp=64.", "AXIS=N,…"),
+    "--engine": Entry(
+        "Engine",
+        "Count what an engine keeps besides, in a version: vllm, vllm@0.8, sglang, trtllm, llama.cpp, none.",
+        "NAME[@V]",
+        completion.engine,
+    ),
+    "--block": Entry("Engine", "Tokens of a page of the cache.", "N"),
+    "--chunk": Entry("Engine", "Tokens that a step of prefill computes at most.", "N"),
+    "--reserve": Entry("Engine", "What the engine and the driver keep: a share of the memory or a size.", "10%|4GiB"),
+    "--recipe": Entry("Engine", "What else a run decides:", "K=V,…"),
+    "--device": Entry("Engine", "Where it runs: meta (computes nothing), cpu or cuda.", "NAME"),
+    "--concurrency": Entry("Traffic", "Sequences at once.", "N"),
+    "--prompt": Entry("Traffic", "Tokens of a prompt.", "N"),
+    "--as": Entry(
+        "Output",
+        "FLOPs as others count them: palm, megatron-lm, 6n … Several: repeat it, or commas.",
+        "NAME",
+        completion.convention,
+    ),
+    "--format": Entry("Output", "How the result is written."),
+    "--json": Entry("Output", "Short for --format json: exact integers, a stable schema."),
+    "--plot": Entry(
+        "Output",
+        "Also draw it: into a file, FILE.svg or FILE.png, or with - below the table (pip install 'txcalc[plot]').",
+        "FILE|-",
+    ),
+    "--out": Entry("Output", "Where it is written.", "FILE", before=("--output", "-o")),
+}
+# Options that one command has, whose declaration says the rest, by their group of its help.
+_OWN = {
+    "Model": "headers via layers vocab ratio gqa head tied match by",
+    "Workload": "over quantity by-kind formulas input unique-tokens bytes-per-token law micro-batch",
+    "Engine": "tp pp dp ep max-num-seqs draft acceptance framework zero schedule recompute optimizer products node "
+    "network overlap disaggregate fits-on train oracle symbolic suite limit rank ranks only torchrun again like",
+    "Traffic": "shared-prefix answer rate arrivals burstiness simulate requests seed prefix-hits ttft tpot",
+    "Money": "price budget deadline pue grid measured",
+    "Output": "detail emit show record zero-cost hardware to without-cache latex force title help",
+}
+TABLE = _SHARED | {f"--{flag}": Entry(group) for group, flags in _OWN.items() for flag in flags.split()}
+
+OTHER = Entry("Output")  # of an option that stands nowhere above, as the tests would say
+
+# What an option was called before, by command where another option has that name now.
+RENAMED = {old: new for new, entry in TABLE.items() for old in entry.before} | {
+    "--tokens": "--context",
+    "--flops": "--compute",
+}
+_spelt: dict[str, str] = {}  # options by another name than theirs, as this command's user spelt them
+LENGTHS_BY_CONTEXT = ("kv", "compare")  # whose --tokens is what others call --context
+
+
+class Command(TyperCommand):
+    """A command whose help has its options in groups, as wide as the terminal, and that reads old names of options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        known = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
+        _spelt.clear()
+        return super().parse_args(ctx, [self._now(arg, known) for arg in args])
+
+    def _now(self, arg: str, known: set[str]) -> str:
+        name, equals, value = arg.partition("=")
+        new = RENAMED.get(name)
+        if name in known or new not in known or (name == "--tokens" and self.name not in LENGTHS_BY_CONTEXT):
+            return arg
+        _spelt[new] = name
+        return f"{new}{equals}{value}"
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], **{group: [] for group in GROUPS}}
+        for param in self.get_params(ctx):
+            entry = TABLE.get(param.opts[0], OTHER)
+            if record := param.get_help_record(ctx):
+                groups["Arguments" if param.param_type_name == "argument" else entry.group].append(record)
+        for group, records in groups.items():
+            if records:
+                with formatter.section(group):
+                    formatter.write_dl(records)
+
+
+def option(flag: str, more: str = "", several: bool = False, **declared: Any) -> Any:
+    """An option of `TABLE`: what it means, and `more` about this command's; `several`: values apart by commas."""
+    entry = TABLE.get(flag, OTHER)
+    value = None if entry.value is None else entry.value + ",…" * several
+    told = {"help": f"{entry.meaning} {more}".strip(), "metavar": value, "autocompletion": entry.completes, **declared}
+    return typer.Option(flag, **told)
+
+
+def spelt(flag: str) -> str:
+    """An option as the user wrote it."""
+    return _spelt.get(flag, flag)
+
+
+def length(flag: str, more: str = "") -> Any:
     """A whole number as people write lengths: 2048, 32k, 1M."""
 
     def parse(value: str | int) -> int:
-        return value if isinstance(value, int) else parse_tokens(value, flag)
+        return value if isinstance(value, int) else parse_tokens(value, spelt(flag))
 
-    return typer.Option(flag, parser=parse, help=text, metavar="N")
-
-
-def complete_source(incomplete: str) -> list[str]:
-    """Presets that begin with what is typed."""
-    from txcalc.sources.presets import names
-
-    return [name for name in names() if name.startswith(incomplete)]
+    return option(flag, more, parser=parse, metavar="N")
 
 
 _SOURCE = (
     'A preset ("txcalc presets" lists them), a file (.toml, config.json, .safetensors, .gguf) or its folder, '
     'hf:org/name, or a description such as "D=512 h=8 F=1376 L=1".'
 )
-Source = Annotated[str, typer.Argument(help=_SOURCE, autocompletion=complete_source, metavar="SOURCE")]
-Sources = Annotated[list[str], typer.Argument(help=_SOURCE, autocompletion=complete_source, metavar="SOURCE…")]
+Source = Annotated[str, typer.Argument(help=_SOURCE, autocompletion=completion.source, metavar="SOURCE")]
+Sources = Annotated[list[str], typer.Argument(help=_SOURCE, autocompletion=completion.source, metavar="SOURCE…")]
 MaybeSources = Annotated[
-    list[str] | None, typer.Argument(help=_SOURCE, autocompletion=complete_source, metavar="SOURCE…")
+    list[str] | None, typer.Argument(help=_SOURCE, autocompletion=completion.source, metavar="SOURCE…")
 ]
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Change a key of the description: h_kv=32, norm.place=post. Repeatable.", metavar="K=V"),
-]
-_LORA = "LoRA beside frozen weights: r=16,targets=q+v (targets=all: every linear layer of a block)"
-Lora = Annotated[str | None, typer.Option("--lora", help=f"{_LORA}.", metavar="K=V,…")]
+Set = Annotated[list[str] | None, option("--set", "Repeatable.")]
+Lora = Annotated[str | None, option("--lora")]
 LoraOf = Annotated[
-    str | None,
-    typer.Option(
-        "--lora",
-        help=f"{_LORA}; base=nf4-dq quantises the frozen matrices, dtype=fp32 is the adapters'.",
-        metavar="K=V,…",
-    ),
+    str | None, option("--lora", "base=nf4-dq quantises the frozen matrices, dtype=fp32 is the adapters'.")
 ]
-Ignore = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--ignore", help="Read a config.json without this key (text_config.width). Repeatable.", metavar="KEY"
-    ),
-]
-Batch = Annotated[int, length("--batch", "Sequences in the batch.")]
-Tokens = Annotated[int, length("--tokens", "New tokens per sequence (32k = 32,768).")]
-Past = Annotated[int, length("--past", "Tokens already in the cache; above 0 is a decode step.")]
-MaybeBatch = Annotated[int | None, length("--batch", "Sequences in the batch, unless swept (default: 1).")]
-MaybeTokens = Annotated[int | None, length("--tokens", "New tokens per sequence, unless swept (default: 1).")]
-MaybePast = Annotated[int | None, length("--past", "Tokens already in the cache, unless swept (default: 0).")]
-SourceLength = Annotated[
-    int | None, length("--source", "Encoder positions of an encoder–decoder (default: as many as tokens).")
-]
-Dtype = Annotated[str, typer.Option(help="Dtype of weights and activations: bf16, fp32, fp8, int4 …", metavar="TYPE")]
-KvDtype = Annotated[str, typer.Option(help="Dtype of the cache, whatever the weights are.", metavar="TYPE")]
-Attention = Annotated[
-    Literal["dense", "masked"],
-    typer.Option(help="Headline FLOPs: all T×S products, or only the pairs that the mask lets through."),
-]
-Logits = Annotated[Literal["all", "last"], typer.Option(help="Logits for every position, or for the last.")]
-Mla = Annotated[Literal["expanded", "absorbed"], typer.Option(help="How latent attention is computed (MLA).")]
-Plot = Annotated[
-    str | None,
-    typer.Option(
-        help="Also draw it: into a file, FILE.svg or FILE.png, or with - below the table (pip install 'txcalc[plot]').",
-        metavar="FILE|-",
-    ),
-]
-Layout = Annotated[
-    str | None,
-    typer.Option(
-        "--layout",
-        help="Of one rank of a layout, and what it sends: tp=8,dp=2,ep=8 (tp, dp, ep, etp).",
-        metavar="NAME=N,…",
-    ),
-]
+Ignore = Annotated[list[str] | None, option("--ignore", "Repeatable.")]
+Batch = Annotated[int, length("--batch")]
+Tokens = Annotated[int, length("--tokens")]
+UsualTokens = Annotated[int | None, length("--tokens", "By default all of its context, at most 2,048; with --past 1.")]
+Past = Annotated[int, length("--past")]
+MaybeBatch = Annotated[int | None, length("--batch", "Unless it is swept (default: 1).")]
+MaybeTokens = Annotated[int | None, length("--tokens", "Unless they are swept (default: 1).")]
+MaybePast = Annotated[int | None, length("--past", "Unless they are swept (default: 0).")]
+SourceLength = Annotated[int | None, length("--source-tokens", "By default as many as tokens.")]
+Dtype = Annotated[str, option("--dtype")]
+KvDtype = Annotated[str, option("--kv")]
+Weights = Annotated[str, option("--weights")]
+Attention = Annotated[Literal["dense", "masked"], option("--attention")]
+Logits = Annotated[Literal["all", "last"], option("--logits")]
+Mla = Annotated[Literal["expanded", "absorbed"], option("--mla")]
+Plot = Annotated[str | None, option("--plot")]
+Layout = Annotated[str | None, option("--layout", "Of one of them, and what it sends.")]
 FormatName = Literal["table", "json", "csv", "markdown", "latex", "html"]
-Format = Annotated[FormatName, typer.Option("--format", help="How the result is written.")]
-Json = Annotated[bool, typer.Option("--json", help="Short for --format json: exact integers, a stable schema.")]
+Format = Annotated[FormatName, option("--format")]
+Json = Annotated[bool, option("--json")]
 
 
 def chosen(format_: FormatName, json_: bool) -> FormatName:
@@ -119,7 +234,7 @@ def plotted(place: str | None, format_: FormatName) -> str | None:
 
 def numbers(text: str, flag: str) -> list[int]:
     """`4k,32k,128k` as whole numbers, each once."""
-    return list(dict.fromkeys(parse_tokens(item, flag) for item in text.split(",")))
+    return list(dict.fromkeys(parse_tokens(item, spelt(flag)) for item in text.split(",")))
 
 
 def changes(pairs: list[str] | None) -> dict[str, Any]:

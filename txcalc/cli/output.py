@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from txcalc.errors import InputError
-from txcalc.render.report import Line, Report, as_csv, as_json, as_latex, as_lines, as_markdown
+from txcalc.render.lines import Line, as_lines
+from txcalc.render.report import Report, as_csv, as_json, as_markdown
 
 if TYPE_CHECKING:
     from txcalc.api.results import Result
     from txcalc.render.plot import Picture
 
-_PLAIN = {"json": as_json, "csv": as_csv, "markdown": as_markdown, "latex": as_latex}
+_PLAIN = {"json": as_json, "csv": as_csv, "markdown": as_markdown}
 
 
 DRAWN = 100  # columns that a drawing has at most; 80 where no terminal says otherwise
@@ -35,7 +36,11 @@ def emit(
     """
     image = picture(import_module("txcalc.render.plot")) if place and picture else None
     wrote = [save(image, place)] if image and place and place != "-" else []
-    if format_ in _PLAIN:
+    if format_ == "latex":
+        from txcalc.render.latex import as_latex
+
+        sys.stdout.write(as_latex(report) + "\n")
+    elif format_ in _PLAIN:
         text = _PLAIN[format_](report)
         sys.stdout.write((escaped(text) if format_ == "json" else text) + "\n")
     elif format_ == "html":

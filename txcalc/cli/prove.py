@@ -15,12 +15,12 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command()
 def prove(
     sources: o.MaybeSources = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every preset.")] = False,
+    everything: Annotated[bool, o.option("--all")] = False,
     set_: o.Set = None,
     ignore: o.Ignore = None,
     again: Annotated[bool, typer.Option(help="Also what has a theorem already.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Where theorems are kept (default: your own data folder).", metavar="FILE.json")
+        Path | None, o.option("--out", "A .json for the theorems (default: in your own data folder).")
     ] = None,
     format_: o.Format = "table",
     json_: o.Json = False,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from txcalc.cli import completion
 from txcalc.cli import options as o
-from txcalc.cli.deploy import complete_gpu
 from txcalc.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,28 +30,22 @@ RUNS = 6  # layouts of a search that the page has
 @app.command()
 def report(
     sources: o.Sources,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.", metavar="FILE")],
-    gpu: Annotated[
-        list[str] | None, typer.Option(help=_GPU, autocompletion=complete_gpu, metavar="NAME[:N][@PRICE]")
-    ] = None,
+    output: Annotated[Path, o.option("--out", "The page.")],
+    gpu: Annotated[list[str] | None, o.option("--gpu", _GPU, metavar="NAME[:N][@PRICE]")] = None,
     context: Annotated[
-        str | None, typer.Option(help="Contexts of the grid (default: 2k,8k,32k,128k).", metavar="N,…")
+        str | None, o.option("--context", "Of the grid (default: 2k,8k,32k,128k).", several=True)
     ] = None,
     concurrency: Annotated[
-        str | None, typer.Option(help="Users at once of the grid (default: 1,8,32,128,512).", metavar="N,…")
+        str | None, o.option("--concurrency", "Of the grid (default: 1,8,32,128,512).", several=True)
     ] = None,
-    weights: Annotated[str, typer.Option(help="Formats of the weights of the grid.", metavar="FORMAT,…")] = "native",
-    kv: Annotated[str, typer.Option("--kv", help="Dtypes of the cache of the grid.", metavar="TYPE,…")] = "bf16,fp8",
+    weights: Annotated[str, o.option("--weights", "Of the grid.", several=True)] = "native",
+    kv: Annotated[str, o.option("--kv", "Of the grid.", several=True)] = "bf16,fp8",
     train: Annotated[
-        list[str] | None, typer.Option(help=_TRAIN, autocompletion=complete_gpu, metavar="NAME:N[@PRICE]")
+        list[str] | None, typer.Option(help=_TRAIN, autocompletion=completion.accelerator, metavar="NAME:N[@PRICE]")
     ] = None,
-    layout: Annotated[list[str] | None, typer.Option(help=_LAYOUT, metavar="NAME=N,…")] = None,
-    tokens: Annotated[
-        int | None, o.length("--tokens", "Of training: tokens of a sequence (default: 4,096 or the context).")
-    ] = None,
-    global_batch: Annotated[
-        int | None, o.length("--global-batch", "Of training: sequences of a step (default: 2^20 tokens).")
-    ] = None,
+    layout: Annotated[list[str] | None, o.option("--layout", _LAYOUT)] = None,
+    tokens: Annotated[int | None, o.length("--tokens", "Of training (default: 4,096 or the context).")] = None,
+    global_batch: Annotated[int | None, o.length("--global-batch", "Of training.")] = None,
     title: Annotated[str | None, typer.Option(help="What the page is called.", metavar="TEXT")] = None,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
     set_: o.Set = None,
@@ -60,7 +54,7 @@ def report(
     """An interactive page in one file: a model's sizes as sliders, its parts, formulas and theorems; several models
     side by side; serving and training plans. Works offline and can be mailed.
 
-    Example: txcalc report llama-3.1-8b qwen3-8b --gpu h100-sxm:2@2.5 -o plan.html
+    Example: txcalc report llama-3.1-8b qwen3-8b --gpu h100-sxm:2@2.5 --out plan.html
     """
     import shlex
     import sys

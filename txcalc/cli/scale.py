@@ -6,28 +6,29 @@ from typing import Annotated, Any
 
 import typer
 
+from txcalc.cli import completion
 from txcalc.cli import options as o
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-def count(flag: str, text: str) -> Any:
+def count(flag: str, more: str = "") -> Any:
     """A number as people write counts: 8B, 15T, 3.8e25."""
     from txcalc.units import parse_count
 
-    return typer.Option(flag, parser=lambda value: parse_count(value, flag), help=text, metavar="N")
+    return o.option(flag, more, parser=lambda value: parse_count(value, flag), metavar="N")
 
 
-TrainTokens = Annotated[int | None, count("--train-tokens", "Tokens trained on: 15T.")]
-Compute = Annotated[int | None, count("--compute", "FLOPs of the whole training: 3.8e25.")]
+TrainTokens = Annotated[int | None, count("--train-tokens")]
+Compute = Annotated[int | None, count("--compute")]
 
 
 @app.command()
 def scale(
     source: Annotated[
-        str | None, typer.Argument(help="A model, whose parameters are N.", autocompletion=o.complete_source)
+        str | None, typer.Argument(help="A model, whose parameters are N.", autocompletion=completion.source)
     ] = None,
-    params: Annotated[int | None, count("--params", "Parameters instead of a model's: 8B.")] = None,
+    params: Annotated[int | None, count("--params", "Instead of a model's.")] = None,
     train_tokens: TrainTokens = None,
     compute: Compute = None,
     unique_tokens: Annotated[

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer.core import TyperCommand
 
 from txcalc.cli import options as o
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-class _Show(TyperCommand):
+class _Show(o.Command):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """A bare --weights asks for the checkpoint's headers, as --headers does."""
         after = [*args, "-"][1:]
@@ -31,7 +30,7 @@ def show(
     lora: o.Lora = None,
     ignore: o.Ignore = None,
     batch: o.Batch = 1,
-    tokens: o.Tokens = 1,
+    tokens: o.UsualTokens = None,
     past: o.Past = 0,
     source_length: o.SourceLength = None,
     dtype: o.Dtype = "bf16",
@@ -41,22 +40,17 @@ def show(
     mla: o.Mla = "expanded",
     weights: Annotated[
         str | None,
-        typer.Option(
-            help="Format of the weights: native (as published), fp8, int4, Q4_K_M … (default: --dtype).",
-            metavar="FORMAT",
-        ),
+        o.option("--weights", "By default --dtype."),
     ] = None,
     headers: Annotated[
         bool, typer.Option("--headers", help="hf:… only: fetch the checkpoint's headers too, and check them.")
     ] = False,
     as_: Annotated[
         list[str] | None,
-        typer.Option(
+        o.option(
             "--as",
-            help="FLOPs as others count them, term by term: palm, chinchilla, megatron, megatron-model, megatron-lm, "
-            "llm-foundry, nanotron, nanogpt, torchtitan, llama-3, transformers, 6n, 2n; or activation bytes as "
-            "korthikanti. Several: repeat it, or commas.",
-            metavar="NAME",
+            "Term by term; also chinchilla, megatron, megatron-model, llm-foundry, nanotron, nanogpt, torchtitan, "
+            "llama-3, transformers, 2n; and activation bytes as korthikanti.",
         ),
     ] = None,
     via: Annotated[
@@ -91,7 +85,7 @@ def show(
             "--initial": initial,
         }
         others |= {"--attention": attention != "dense", "--logits": logits != "all", "--mla": mla != "expanded"}
-        return emit(_via(source, batch, tokens, source_length, dtype, others), o.chosen(format_, json_))
+        return emit(_via(source, batch, tokens or 1, source_length, dtype, others), o.chosen(format_, json_))
     from txcalc import show as answer
     from txcalc.sources import lone_checkpoint
 

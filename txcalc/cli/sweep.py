@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from txcalc.cli import completion
 from txcalc.cli import options as o
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ _QUANTITY = (
 def sweep(
     sources: o.Sources,
     over: Annotated[list[str], typer.Option("--over", help=_OVER, metavar="AXIS=GRID")],
-    quantity: Annotated[list[str] | None, typer.Option("--quantity", help=_QUANTITY, metavar="NAME")] = None,
+    quantity: Annotated[
+        list[str] | None, typer.Option("--quantity", help=_QUANTITY, metavar="NAME", autocompletion=completion.quantity)
+    ] = None,
     by_kind: Annotated[
         bool, typer.Option("--by-kind", help="Each quantity apart by kind of part: attention, feed_forward, norm …")
     ] = False,

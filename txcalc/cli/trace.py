@@ -28,14 +28,10 @@ def trace(
             metavar="NAME=B,T:int64",
         ),
     ] = None,
-    batch: Annotated[
-        int | None, typer.Option(help="Measure at this batch, where no formula holds for all.", metavar="N")
-    ] = None,
-    tokens: Annotated[int | None, typer.Option(help="Measure at this length.", metavar="N")] = None,
-    source_tokens: Annotated[int | None, typer.Option(help="Measure at this T_src.", metavar="N")] = None,
-    device: Annotated[
-        str, typer.Option(help="meta (computes nothing), or cpu or cuda: measures what depends on data.")
-    ] = "meta",
+    batch: Annotated[int | None, o.length("--batch", "Measures at this one, where no formula holds for all.")] = None,
+    tokens: Annotated[int | None, o.length("--tokens", "Measures at this length.")] = None,
+    source_tokens: Annotated[int | None, o.length("--source-tokens", "Measures at this T_src.")] = None,
+    device: Annotated[str, o.option("--device", "The last two measure what depends on data.")] = "meta",
     format_: o.Format = "table",
     json_: o.Json = False,
 ) -> None:

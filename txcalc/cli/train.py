@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from txcalc.cli import options as o
-from txcalc.cli.deploy import complete_gpu
 from txcalc.cli.scale import Compute, TrainTokens, count
 from txcalc.errors import Fault, InputError
 
@@ -26,7 +25,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 TOKENS = 4096  # of a sequence, where the model's context is not shorter
 BATCH = 1 << 20  # tokens of a step, at least, where nobody says
 
-LAYOUT = "How the ranks are laid out: tp=8,pp=16,dp=64; also fsdp=, cp=, ep=, etp=, vpp=, sp=. Without: the fastest."
+LAYOUT = "Also fsdp=, cp=, ep=, etp=, vpp=, sp=. Without: the fastest."
 
 
 @app.command()
@@ -34,16 +33,11 @@ def train(
     source: o.Source,
     gpu: Annotated[
         str,
-        typer.Option(
-            help='An accelerator ("txcalc presets --hardware" lists them), how many, and the price of an hour of one: '
-            "h100-sxm:64@2.50.",
-            autocompletion=complete_gpu,
-            metavar="NAME[:N][@PRICE]",
-        ),
+        o.option("--gpu", "With the price of an hour of one: h100-sxm:64@2.50.", metavar="NAME[:N][@PRICE]"),
     ],
     set_: o.Set = None,
     lora: o.LoraOf = None,
-    layout: Annotated[list[str] | None, typer.Option(help=LAYOUT, metavar="NAME=N,…")] = None,
+    layout: Annotated[list[str] | None, o.option("--layout", LAYOUT)] = None,
     framework: Annotated[
         str | None, typer.Option(help="Whose buffers: fsdp2, megatron, deepspeed, nanotron, litgpt.", metavar="NAME")
     ] = None,
@@ -55,11 +49,9 @@ def train(
         str | None,
         typer.Option(help="Of the pipeline: gpipe, 1f1b, interleaved, zb, zbv, dualpipev.", metavar="NAME"),
     ] = None,
-    tokens: Annotated[int | None, o.length("--tokens", "Tokens of a sequence (default: 4,096 or the context).")] = None,
+    tokens: Annotated[int | None, o.length("--tokens", "By default 4,096 or the context.")] = None,
     micro_batch: Annotated[int | None, o.length("--micro-batch", "Sequences of a rank in one pass.")] = None,
-    global_batch: Annotated[
-        int | None, o.length("--global-batch", "Sequences of a step, of all ranks (default: 2^20 tokens).")
-    ] = None,
+    global_batch: Annotated[int | None, o.length("--global-batch")] = None,
     recompute: Annotated[
         str | None,
         typer.Option(help="What backward computes again: none, core, blocks, every:N, layers:0,2.", metavar="WHAT"),
@@ -69,11 +61,10 @@ def train(
     ] = "adamw",
     recipe_: Annotated[
         str | None,
-        typer.Option(
+        o.option(
             "--recipe",
-            help="All else: parameter=bf16,gradient=bf16,reduce=bf16 (dtypes), loss_parallel=off, fused_loss=on, "
+            "parameter=bf16,gradient=bf16,reduce=bf16 (dtypes), loss_parallel=off, fused_loss=on, "
             "keep_scores=on, reshard=off, context=ring|allgather|ulysses, stages=3+4+4+3 (layers of each).",
-            metavar="K=V,…",
         ),
     ] = None,
     rank: Annotated[int | None, typer.Option(help="The memory of this rank too.", metavar="N")] = None,
@@ -96,7 +87,7 @@ def train(
     ] = None,
     as_: Annotated[
         list[str] | None,
-        typer.Option("--as", help="Utilisation by these conventions alone (those of show --as).", metavar="NAME"),
+        o.option("--as", "Utilisation by these alone (those of show)."),
     ] = None,
     train_tokens: TrainTokens = None,
     compute: Compute = None,

@@ -19,7 +19,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def verify(  # noqa: C901 - one branch per way to verify
     sources: o.MaybeSources = None,
     lora: o.Lora = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every preset.")] = False,
+    everything: Annotated[bool, o.option("--all")] = False,
     oracle: Annotated[
         list[str] | None,
         typer.Option(
@@ -38,21 +38,21 @@ def verify(  # noqa: C901 - one branch per way to verify
         ),
     ] = None,
     layers: Annotated[int | None, typer.Option(help="Only the first N layers, for small devices.", metavar="N")] = None,
-    device: Annotated[str, typer.Option(help="meta (computes nothing, any size fits), cpu or cuda.")] = "meta",
-    dtype: Annotated[Literal["fp32", "bf16"], typer.Option(help="Of the modules.")] = "fp32",
+    device: Annotated[str, o.option("--device", "On meta any size fits.")] = "meta",
+    dtype: Annotated[Literal["fp32", "bf16"], o.option("--dtype", "Here fp32 or bf16, of the modules.")] = "fp32",
     against: Annotated[
-        Literal["transformers"] | None, typer.Option(help="Also that library's module of the same config.json.")
+        Literal["transformers"] | None, o.option("--against", "also that library's module of the same config.json.")
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option(help="For the floor of times: a name, or calibrate's file (default: measured).", metavar="GPU"),
+        o.option("--gpu", "For the floor of times; or calibrate's file (default: measured)."),
     ] = None,
     suite: Annotated[
         bool, typer.Option(help="The whole list of models on --device cpu or cuda; what it finds goes to --out.")
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option(help="Where the suite writes after every step, and goes on.", metavar="FILE.json"),
+        o.option("--out", "A .json that the suite writes after every step, and goes on with."),
     ] = None,
     limit: Annotated[
         float | None,
@@ -66,16 +66,13 @@ def verify(  # noqa: C901 - one branch per way to verify
     ] = None,
     layout: Annotated[
         str | None,
-        typer.Option(
-            help="Training over many GPUs against PyTorch's own sharding (a fake process group): tp=8,sp=8,fsdp=4.",
-            metavar="AXES",
-        ),
+        o.option("--layout", "Training so, against PyTorch's own sharding (a fake process group): tp=8,sp=8,fsdp=4."),
     ] = None,
     recipe: Annotated[
         str | None,
-        typer.Option(
-            help="With --layout: tokens=64,micro_batch=2,accumulation=8,schedule=1f1b,optimizer=adamw,parameter=bf16.",
-            metavar="K=V,…",
+        o.option(
+            "--recipe",
+            "tokens=64,micro_batch=2,accumulation=8,schedule=1f1b,optimizer=adamw,parameter=bf16. With --layout.",
         ),
     ] = None,
     ranks: Annotated[

@@ -196,7 +196,7 @@ class Experts(Composite):
             yield Child("shared_join", self.shared_join)
 
     def describe(self) -> str:
-        shared = f" + {self.n_shared} shared" if self.shared else ""
+        shared = f" + {maximum(self.n_shared, 1)} shared" if self.shared else ""
         return f"{self.top_k} of {self.n_experts} experts{shared}, F = {self.expert.d_ff:,}"
 
     def alive(self) -> Any:

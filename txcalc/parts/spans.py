@@ -138,6 +138,9 @@ class Chunks(Windowed):
     def period(self) -> Any:
         return self.window
 
+    def describe(self) -> str:
+        return f", chunks of {self.window:,}"
+
     def _up_to(self, n: Any) -> Any:
         """Σ (i mod W) + 1 over i = 0 … n − 1."""
         full = ceil_div(n + 1, self.window) - 1
@@ -216,6 +219,9 @@ class Around(Unkept):
     @property
     def most(self) -> Any:
         return self.window
+
+    def describe(self) -> str:
+        return f", window {self.window:,}"
 
     def visible(self, work: Workload) -> Any:
         reach = minimum(work.tokens, self.window)

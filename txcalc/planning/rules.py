@@ -20,6 +20,21 @@ class Rule(NamedTuple):
     truth: Any
 
 
+FEED_FORWARD = ("feed_forward", "experts", "shared_experts", "router")
+
+
+def sums_of(ledger: Ledger) -> dict[str, Any]:
+    """Sums of parameters that are quoted for all of them: without embedding and head, of all layers, of their
+    feed-forward."""
+    kinds = ledger.by_kind("params")
+    blocks = total(entry.params for entry in ledger if any(step.name == "layers" for step in entry.steps))
+    return {
+        "without embedding and head": ledger.total("params") - kinds.get("embedding", 0) - kinds.get("head", 0),
+        "blocks: all layers": blocks,
+        "feed-forward of all layers": total(kinds.get(kind, 0) for kind in FEED_FORWARD),
+    }
+
+
 def rules_of_thumb(model: Model, ledger: Ledger) -> list[Rule]:
     """4D² a layer's attention, 8D² its feed-forward, 12·L·D² the blocks, 2·V·D the embeddings, 2N and 6N FLOPs a token.
 
@@ -34,7 +49,7 @@ def rules_of_thumb(model: Model, ledger: Ledger) -> list[Rule]:
     params = ledger.total("params")
     blocks = params - embedding - kinds.get("head", 0)
     attention = kinds.get("attention", 0)
-    channel = total(kinds.get(kind, 0) for kind in ("feed_forward", "experts", "shared_experts", "router"))
+    channel = sums_of(ledger)["feed-forward of all layers"]
     square = width * width
     tokens = ledger.work.batch * ledger.work.tokens
     per_token = Fraction(ledger.total("flops"), tokens)

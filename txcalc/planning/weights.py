@@ -316,10 +316,8 @@ def stored_narrow(name: str) -> bool:
 
 def known_format(name: str) -> str:
     """A format's name, checked. Errors: `UnknownName` with the nearest."""
-    from txcalc.planning.mixtures import MIXTURES
-
     wanted = plain(name)
-    if wanted not in (NATIVE, "mxfp4_moe", *FORMATS, *MIXTURES):
+    if wanted not in ("mxfp4_moe", *format_names()):
         raise unknown(name)
     return wanted
 
@@ -331,10 +329,15 @@ def plain(name: str) -> str:
 
 def unknown(name: str) -> UnknownName:
     """That there is no such format, with those there are."""
+    known = format_names()
+    return UnknownName("weights", "format of weights", name, known, f"one of {', '.join(known)}")
+
+
+def format_names() -> list[str]:
+    """Every format of weights by name, llama.cpp's mixtures too."""
     from txcalc.planning.mixtures import MIXTURES
 
-    known = [NATIVE, *FORMATS, *MIXTURES]
-    return UnknownName("weights", "format of weights", name, known, f"one of {', '.join(known)}")
+    return [NATIVE, *FORMATS, *MIXTURES]
 
 
 NATIVE = "native"  # as published

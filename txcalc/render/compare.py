@@ -160,6 +160,8 @@ def rows(models: Sequence[Model], asked: Question) -> list[Row]:
         prefill = [asked.ledger(model, tokens) if reaches(model, tokens) else None for model in models]
         prefills.append((tokens, f"{tokens:,}", prefill))
     found += [_flops(quantity, *prefill) for prefill in prefills]
+    if any(model.has_windows for model in models):
+        found += [_other(quantity, *prefill) for prefill in prefills]
     found += [_core(quantity, *prefill) for prefill in prefills]
     found += [_cache(*prefill) for prefill in prefills]
     longest = [next((at[i] for _, _, at in prefills[::-1] if at[i]), one) or one for i, one in enumerate(ones)]
@@ -181,6 +183,13 @@ def _flops(quantity: str, tokens: int | None, label: str, at: Ledgers) -> Row:
     values = [None if one is None else Fraction(one.total(quantity), one.work.tokens) for one in at]
     exact = [n.numerator if n is not None and n.denominator == 1 else n for n in values]
     return Row("flops_per_token", tokens, "FLOPs a token at", label, exact, short)
+
+
+def _other(quantity: str, tokens: int | None, label: str, at: Ledgers) -> Row:
+    """The same FLOPs counted the other way, where a window makes them differ."""
+    way, other = ("dense", "flops") if quantity == "flops_masked" else ("masked", "flops_masked")
+    row = _flops(other, tokens, label, at)
+    return row._replace(quantity=f"{row.quantity}_{way}", heading=f"{way}, a token at")
 
 
 def _core(quantity: str, tokens: int | None, label: str, at: Ledgers) -> Row:
@@ -339,7 +348,7 @@ def _data(row: Row, models: Sequence[Model]) -> dict[str, Any]:
     data["values"] = [
         float(value) if isinstance(value, Fraction) else None if value == NEVER else value for value in row.values
     ]
-    if row.quantity == "flops_per_token" and row.tokens is not None:
+    if row.quantity.startswith("flops_per_token") and row.tokens is not None:
         data["flops"] = [None if value is None else int(value * row.tokens) for value in row.values]
     if row.among:
         data["of"] = row.among

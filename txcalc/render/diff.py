@@ -71,10 +71,10 @@ def report(
     counted = [[_name(d), _value(d.one), _value(d.other), *cells(d.cost)] for d in found if d.cost is not None]
     counted.append(["all together", "", "", *cells(whole)])
     headings = ("alone", "from", "to", "parameters", "FLOPs/token", "cache/token")
-    tables = [Table("What each difference alone adds to the first", headings, counted, total=True)]
+    tables = [Table("What each difference alone adds to the first", headings, counted, frozenset({0, 1, 2}), True)]
     rest = [[_name(d), _value(d.one), _value(d.other), d.why] for d in found if d.cost is None]
     if rest:
-        left = frozenset({0, 3})
+        left = frozenset(range(4))
         tables.append(Table("Not counted alone", ("key", "from", "to", "why"), rest, left=left))
     places = ", ".join(f"{name} {value:,}" for name, value in workload(one, mine).items() if value is not None)
     header = [

@@ -15,11 +15,11 @@ def _room(fit: Fit, formatted: bool = False) -> Cell:
     """What is left or short; with its format and speed where the best of several is shown."""
     if fit.room is None:
         return Cell(None, "–")
-    size = iec(fit.room) if fit.fits else f"short {iec(-fit.room)}"
+    style = "green" if fit.fits else "red"
     if not formatted:
-        return Cell(fit.room, size, "green" if fit.fits else "red")
-    speed = f", {fit.speed:.3g} tok/s" if fit.speed else ""
-    return Cell(fit.room, f"{fit.weights}{speed}\n{size}", "green" if fit.fits else "red")
+        return Cell(fit.room, iec(fit.room) if fit.fits else f"short {iec(-fit.room)}", style)
+    lines = [fit.weights, *([f"{fit.speed:.3g} tok/s"] if fit.speed else []), iec(fit.room).replace("-", "−")]
+    return Cell(fit.room, "\n".join(lines), style)
 
 
 def fit_report(

@@ -13,7 +13,8 @@ from txcalc.model import Model
 from txcalc.notation import LATEX, TEXT, Expression, Style, in_order, tidy, write
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
-from txcalc.render.report import Cell, Report, Table, cell, latex_text
+from txcalc.render.latex import latex_text
+from txcalc.render.report import Cell, Report, Table, cell
 from txcalc.render.show import convention, workload
 from txcalc.render.summary import summary
 

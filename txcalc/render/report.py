@@ -5,7 +5,7 @@ A cell is a value with the text that shows it; CSV and JSON get the value, exact
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -73,7 +73,9 @@ def times(copies: int) -> Cell:
 class Table:
     """Rows under headings; columns are right-aligned but the first (and those in `left`). `total` marks a last sum.
 
-    A heading is a text, or a cell whose text is broken into lines; so may other cells be.
+    A heading is a text, or a cell whose text is broken into lines; so may other cells be. The first `keys` columns tell
+    the rows apart. `name` is what data calls it where its title says more; `known` is how the figures of a column are
+    known.
     """
 
     title: str
@@ -81,6 +83,9 @@ class Table:
     rows: Sequence[Sequence[Any]]
     left: frozenset[int] = frozenset({0})
     total: bool = False
+    keys: int = 1
+    name: str = ""
+    known: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,8 @@ def as_json(report: Report) -> str:
 
 
 def as_csv(report: Report) -> str:
-    """One table: its headings and exact values. Several: rows of (table, row, column, value).
+    """One table: a row for each of its own, with exact values; the first columns tell them apart. Several: a row for
+    each of their values, with an id of its own; `value` is a number, what is none is `text`.
 
     A column without a heading repeats the one before it in short, and a row without a label is a heading of those below
     it; both are left out.
@@ -120,16 +126,59 @@ def as_csv(report: Report) -> str:
         (table,) = report.tables
         headings = [_unit(heading) for heading in table.headings]
         for row in (headings, *(row for row in table.rows if cell(row[0]).value is not None)):
-            writer.writerow([cell(value).value for name, value in zip(table.headings, row, strict=True) if _name(name)])
+            writer.writerow([_plain(value) for name, value in zip(table.headings, row, strict=True) if _name(name)])
         return out.getvalue().rstrip("\n")
-    writer.writerow(("table", "row", "column", "value"))
-    for table in report.tables:
-        for first, *rest in table.rows:
-            label = _unit(first)
-            for heading, value in zip(table.headings[1:], rest, strict=True):
-                if _name(heading) and cell(value).value is not None:
-                    writer.writerow((table.title, label, _unit(heading), cell(value).value))
+    writer.writerow(Value._fields)
+    writer.writerows(value for table in report.tables for value in values(table))
     return out.getvalue().rstrip("\n")
+
+
+class Value(NamedTuple):
+    """One value of a table, as a row of tidy data: `known` is how it is known, where that is said."""
+
+    id: str
+    table: str
+    row: str
+    column: str
+    value: Any
+    unit: str
+    known: str
+    text: str
+
+
+def values(table: Table) -> Iterator[Value]:
+    """Every value of a table; rows are told apart by its first columns, and, where these repeat, by a number."""
+    name, evidence = table.name or table.title, [_name(heading) for heading in table.headings]
+    seen: dict[str, int] = {}
+    for row in table.rows:
+        label = ", ".join(str(_plain(each)) for each in row[: table.keys] if cell(each).value is not None)
+        if not label:
+            continue
+        unit, copies = cell(row[0]).unit, seen.setdefault(label, 0) + 1
+        seen[label] = copies
+        label += f" ({copies})" * (copies > 1)
+        how = next((str(cell(each).value) for each, what in zip(row, evidence, strict=True) if what == KNOWN), "")
+        for heading, each in zip(table.headings[table.keys :], row[table.keys :], strict=True):
+            column, found = _name(heading), _plain(each)
+            if column in ("", KNOWN) or found in (None, ""):
+                continue
+            number = isinstance(found, int | float) and not isinstance(found, bool)
+            known = how or table.known.get(column, "")
+            said = (found, cell(heading).unit or unit, known, "") if number else ("", "", known, str(found))
+            yield Value(f"{name}/{label}/{column}", name, label, column, *said)
+
+
+KNOWN = "known"  # the heading of how a row's figures are known
+
+
+def _plain(value: Any) -> Any:
+    """A cell's value as plain data has it: a number, or a text; of several things, a space between."""
+    found = cell(value).value
+    if isinstance(found, Fraction):
+        return found.numerator if found.denominator == 1 else float(found)
+    if isinstance(found, bool):
+        return "yes" if found else "no"
+    return " ".join(map(str, found)) if isinstance(found, list | tuple) else found
 
 
 def as_markdown(report: Report) -> str:
@@ -140,101 +189,12 @@ def as_markdown(report: Report) -> str:
 
     blocks = ["\n".join(report.header)] if report.header else []
     for table in report.tables:
+        headings = [_name(heading) or cell(heading).text for heading in table.headings]
         rule = ("---" if i in table.left else "---:" for i in range(len(table.headings)))
         rows = (line(cell(value).text for value in row) for row in table.rows)
-        body = "\n".join([line(map(_name, table.headings)), line(rule), *rows])
+        body = "\n".join([line(headings), line(rule), *rows])
         blocks.append(f"**{table.title}**\n\n{body}" if table.title else body)
     return "\n\n".join(blocks)
-
-
-_LATEX = str.maketrans(
-    {"%": r"\%", "&": r"\&", "#": r"\#", "_": r"\_", "$": r"\$", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}"}
-    | {"^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "×": r"$\times$", "·": r"$\cdot$", "²": "$^2$"}
-    | {"…": r"\dots{}", "–": "--", "≥": r"$\geq$", "→": r"$\to$", "−": "$-$", "⌈": r"$\lceil$", "⌉": r"$\rceil$"}
-)
-
-
-def latex_text(text: str) -> str:
-    """Plain text as LaTeX writes it."""
-    return text.translate(_LATEX)
-
-
-def as_latex(report: Report) -> str:
-    """A tabular for every table; a cell that is mathematics already (`$…$`) stays as it is."""
-    blocks = []
-    for table in report.tables:
-        columns = "".join("l" if i in table.left else "r" for i in range(len(table.headings)))
-        lines = [r"\begin{tabular}{" + columns + "}", r"\hline"]
-        lines += [" & ".join(_name(heading).translate(_LATEX) for heading in table.headings) + r" \\", r"\hline"]
-        for row in table.rows:
-            texts = (cell(value).text.replace("\n", " ") for value in row)
-            lines.append(" & ".join(t if t[:1] == t[-1:] == "$" else t.translate(_LATEX) for t in texts) + r" \\")
-        blocks.append("\n".join([f"% {table.title}", *lines, r"\hline", r"\end{tabular}"]))
-    return "\n\n".join(blocks)
-
-
-GAP = 2  # between two columns
-LABEL = 12  # to which a left-aligned column may shrink
-
-Line = list[tuple[str, str]]  # pieces of text, each with its style
-
-
-def as_lines(report: Report, width: int) -> Iterator[Line]:
-    """The header and the tables for a terminal so wide. Labels wrap; a number is never cut, and makes a table wider."""
-
-    def said(text: str, style: str) -> Iterator[Line]:
-        return ([(line, style)] for line in _wrapped(text, width))
-
-    for i, text in enumerate(report.header):
-        yield from said(text, "dim" if i else "bold")
-    for table in report.tables:
-        yield []
-        if table.title:
-            yield from said(table.title, "bold")
-        yield from _table(table, width)
-
-
-def _table(table: Table, width: int) -> Iterator[Line]:
-    rows = [[cell(value) for value in row] for row in (table.headings, *table.rows)]
-    widths = [max(len(line) for c in column for line in c.text.split("\n")) for column in zip(*rows, strict=True)]
-    room = width - GAP * (len(widths) - 1) - sum(n for i, n in enumerate(widths) if i not in table.left)
-    left = {i: widths[i] for i in table.left}
-    while sum(left.values()) > room and max(left.values(), default=0) > LABEL:
-        left[max(left, key=left.__getitem__)] -= 1
-    widths = [left.get(i, n) for i, n in enumerate(widths)]
-    for number, row in enumerate(rows):
-        last = table.total and number == len(rows) - 1
-        if last:
-            yield []
-        blocks = [_wrapped(c.text, left[i]) if i in left else c.text.split("\n") for i, c in enumerate(row)]
-        height = max(map(len, blocks))
-        for k in range(height):
-            line: Line = []
-            for i, (block, c) in enumerate(zip(blocks, row, strict=True)):
-                at = (
-                    k if number else k - height + len(block)
-                )  # headings stand on the rule, cells hang from their first line
-                text = block[at] if 0 <= at < len(block) else ""
-                text = text.ljust(widths[i]) if i in left else text.rjust(widths[i])
-                style = "bold" if last or not number else c.style
-                line += [(" " * GAP, ""), (text, style)] if i else [(text, style)]
-            yield line
-        if not number:
-            yield [("─" * (sum(widths) + GAP * (len(widths) - 1)), "")]
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    """Lines of at most `width`, each as indented as the first: cut at a space, after a dot of a path, or anywhere."""
-    lines = []
-    for line in text.split("\n"):
-        indent = min(len(line) - len(line.lstrip()), width // 2)
-        while len(line) > width:
-            space, dot = line.rfind(" ", indent, width + 1), line.rfind(".", indent, width) + 1
-            at = space if space > indent else dot if dot > indent else width
-            lines.append(line[:at])
-            line = " " * indent + line[at:].lstrip()
-        lines.append(line)
-    return lines
 
 
 def _unit(heading: Any) -> str:

@@ -16,12 +16,15 @@ from txcalc.planning.evidence import Known, how_known
 from txcalc.planning.initial import initial
 from txcalc.planning.memory import cache_bytes, learning, saved_bytes, training_state, weights_bytes
 from txcalc.planning.quantised import native
-from txcalc.planning.rules import rules_of_thumb
+from txcalc.planning.rules import Rule, rules_of_thumb, sums_of
 from txcalc.planning.training import training_flops
 from txcalc.planning.weights import Format
 from txcalc.render.report import Cell, Report, Table, cell, error, percent, rounded
-from txcalc.render.summary import summary
+from txcalc.render.summary import make, summary
 from txcalc.units import iec, short
+
+SHORT = Cell("", "short")  # the heading of figures that repeat the exact ones beside them
+SUMS = ("non_embedding", "blocks", "feed_forward")  # what JSON calls those of `sums_of`
 
 
 def convention(model: Model, ledger: Ledger, attention: str) -> str:
@@ -112,13 +115,17 @@ def report(
     dtype: str,
     kv_dtype: str,
     form: Format | None = None,
+    usual: bool = False,
 ) -> Report:
     """The whole report; `kept` is the same ledger with the attention matrix kept for backward, `form` that of the
-    weights if it is not their dtype."""
+    weights if it is not their dtype, `usual`: nobody asked for this length."""
     work = ledger.work
     places = workload(model, ledger)
     said = ", ".join(f"{name} {value:,}" for name, value in places.items() if value is not None)
-    header = [*summary(model), *_whole(model), said, convention(model, ledger, attention)]
+    said += _default(model, work.tokens) if usual and not model.fixed_length else ""
+    header = [*summary(model), make(model), *_whole(model), said, convention(model, ledger, attention)]
+    if model.spec["published"] and not model.changed:
+        header.append(f"published: {model.spec['published']}")
     facts = data(model, ledger, form)
     facts["convention"]["attention"] = attention
     known = _known(model, ledger)
@@ -126,7 +133,8 @@ def report(
     rows = _weights(model, ledger, dtype, form, known["params"], facts)
     tables = [
         _parts(ledger, "flops" if attention == "dense" else "flops_masked", known),
-        _flops(ledger, attention, known),
+        _params(ledger, known["params"]),
+        _flops(model, ledger, attention, known),
         _memory(ledger, dtype, kv_dtype, kept, known, rows),
         _rules(model, ledger),
     ]
@@ -140,6 +148,9 @@ def report(
         share.bytes for share in training_state(facts["params"]["total"], learning(ledger))
     )
     facts["memory"]["saved_bytes"] = {"fused": saved_bytes(ledger), "attention_matrix_kept": saved_bytes(kept)}
+    facts["sums"] = dict(zip(SUMS, sums_of(ledger).values(), strict=True))
+    facts["rules"] = [_rule_data(rule) for rule in rules_of_thumb(model, ledger)]
+    facts["published"] = model.spec["published"]
     facts["flops"]["training"] = {"matmul": training_flops(ledger)}
     notes = [*(f"assumed {assumption}" for assumption in model.assumptions), *model.notes]
     if model.spec["params"] not in (None, facts["params"]["total"]) and not model.notes:
@@ -152,6 +163,13 @@ def report(
         notes.append("a picture's positions are part of the model: a source is ignored")
     notes += _unproved(model, known)
     return Report(facts, tables, header, notes)
+
+
+def _default(model: Model, tokens: int) -> str:
+    """How so many tokens were chosen, where nobody said."""
+    if model.context is None or tokens > model.context:
+        return f"; by default {tokens:,}"
+    return f"; by default {f'{tokens:,} of' if tokens < model.context else 'all of'} its context of {model.context:,}"
 
 
 def _unproved(model: Model, known: Mapping[str, Known]) -> list[str]:
@@ -202,23 +220,52 @@ def _parts(ledger: Ledger, quantity: str, known: Mapping[str, Known]) -> Table:
             a_token = rounded(Fraction(cost, tokens)) if cost else ""
             shares = percent(own, n) if own else "", percent(cost, f) if cost else ""
             rows.append([kind.replace("_", " "), cell(own), shares[0], a_token, cell(cost), shares[1]])
-    rows.append(["total", cell(n), rounded(n), rounded(Fraction(f, tokens)), cell(f), rounded(f)])
-    title = f"By part: parameters {known['params'].how}, FLOPs {known[quantity].how}"
-    return Table(title, ("part", "parameters", "share", "/token", "FLOPs", "share"), rows, total=True)
+    each = rounded(Fraction(f, tokens))
+    rows.append(["total", cell(n), Cell(1, short(n)), each, cell(f), Cell(1, short(f))])
+    params_known, flops_known = known["params"].how, known[quantity].how
+    title = f"By part: parameters {params_known}, FLOPs {flops_known}"
+    counted = quantity.replace("flops_", "").replace("flops", "dense")
+    names = ["parameters", "share of parameters", f"FLOPs per token, {counted}", f"FLOPs, {counted}", "share of FLOPs"]
+    shown = ("parameters", "share", "/token", "FLOPs", "share")
+    headings = ["part", *(Cell(name, text) for name, text in zip(names, shown, strict=True))]
+    evidence = dict(zip(names, [params_known] * 2 + [flops_known] * 3, strict=True))
+    return Table(title, headings, rows, total=True, name="parts", known=evidence)
 
 
-def _flops(ledger: Ledger, attention: str, known: Mapping[str, Known]) -> Table:
+def _params(ledger: Ledger, known: Known) -> Table:
+    """All parameters, and the sums of some of them that are quoted for them."""
+    whole = ledger.total("params")
+    sums = {"all": whole, "active: what a token passes": ledger.total("active"), **sums_of(ledger)}
+    channel, blocks = (sums[name] for name in ("feed-forward of all layers", "blocks: all layers"))
+    rows = [[name, cell(number), rounded(number), percent(number, whole), known.how] for name, number in sums.items()]
+    if channel and blocks:
+        rows[-1][0] = f"feed-forward, {float(100 * Fraction(channel, blocks)):.1f} % of the blocks"
+    return Table(
+        "Parameters", ("of what", Cell("parameters", "exact"), SHORT, "share", "known"), rows, left=frozenset({0, 4})
+    )
+
+
+def _flops(model: Model, ledger: Ledger, attention: str, known: Mapping[str, Known]) -> Table:
     dense, masked, other = (ledger.total(name) for name in ("flops", "flops_masked", "flops_other"))
     tokens = ledger.work.batch * ledger.work.tokens
-    chosen = "flops_masked" if attention == "masked" else "flops"
+    chosen = ["flops_masked"] if attention == "masked" else ["flops"]
+    if model.has_windows:
+        chosen = ["flops", "flops_masked"]
+    words = {"flops": ", dense", "flops_masked": ", masked"} if model.has_windows else {}
+    per_token = [
+        _row(f"forward per token{words.get(name, '')}", _per(ledger.total(name), tokens), known[name])
+        for name in chosen
+    ]
     rows = [
         _row("forward, dense attention", dense, known["flops"]),
         _row("forward, masked attention", masked, known["flops_masked"]),
         _row("other (norms, softmax, …)", other, known["flops_other"]),
-        _row("forward per token", _per(ledger.total(chosen), tokens), known[chosen]),
+        *per_token,
         _row("forward and backward, dense", training_flops(ledger), known["training"]),
     ]
-    return Table("FLOPs", ("of this workload", "exact", "FLOPs", "known"), rows, left=frozenset({0, 3}))
+    return Table(
+        "FLOPs", ("of this workload", Cell("FLOPs", "exact"), Cell("", "FLOPs"), "known"), rows, left=frozenset({0, 3})
+    )
 
 
 def _row(name: str, number: Any, known: Known) -> list[Any]:
@@ -274,7 +321,7 @@ def _memory(
     rows.append(_bytes(f"training state{each}", sum(share.bytes for share in state), weights))
     rows.append(_bytes("kept for backward, fused attention", saved_bytes(ledger), known["saved"]))
     rows.append(_bytes("kept for backward, attention matrix too", saved_bytes(kept), known["saved_kept"]))
-    return Table("Memory", ("of what", "bytes", "2^10 units", "known"), rows, left=frozenset({0, 3}))
+    return Table("Memory", ("of what", "bytes", Cell("", "2^10 units"), "known"), rows, left=frozenset({0, 3}))
 
 
 def _until(ledger: Ledger) -> str:
@@ -287,10 +334,18 @@ def _bytes(name: str, number: int, known: Known) -> list[Any]:
     return [name, cell(number), iec(number), known.how]
 
 
+def _rule_data(rule: Rule) -> dict[str, Any]:
+    """A rule as JSON has it: whole numbers, or fractions as texts."""
+    said = {name: n if isinstance(n, int) else str(n) for name, n in (("gives", rule.gives), ("exact", rule.truth))}
+    return {"what": rule.what, "formula": rule.formula, **said, "error": error(rule.gives, rule.truth).text}
+
+
 def _rules(model: Model, ledger: Ledger) -> Table:
     rows = [
         [rule.what, rule.formula, rounded(rule.gives), rounded(rule.truth), error(rule.gives, rule.truth)]
         for rule in rules_of_thumb(model, ledger)
     ]
     headings = ("rule of thumb for", "formula", "gives", "exact", "error")
-    return Table("Rules of thumb, for this model", headings, rows, left=frozenset({0, 1}))
+    return Table(
+        "Rules of thumb, for this model", headings, rows, left=frozenset({0, 1}), keys=2, name="Rules of thumb"
+    )

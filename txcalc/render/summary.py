@@ -1,6 +1,8 @@
-"""What a model is, in two lines."""
+"""What a model is, in three lines."""
 
 from __future__ import annotations
+
+from fractions import Fraction
 
 from txcalc.model import Model
 
@@ -16,3 +18,26 @@ def summary(model: Model) -> tuple[str, str]:
     said = [leaf.describe() for leaf in model.root.leaves()]
     said += [branch.part.describe() for block in blocks for branch in block.branches]
     return first, "; ".join(dict.fromkeys(words for words in said if words))
+
+
+NORMS = {"rms": "RMSNorm", "layer": "LayerNorm"}
+PLACES = {"sandwich": "sandwich norms"}
+PARALLEL = {"shared": "parallel blocks, one norm", "separate": "parallel blocks, two norms"}
+CHANNELS = ("feed_forward", "experts", "channel_mix")
+
+
+def make(model: Model) -> str:
+    """Norms and their place, activation, positions and F/D in one line, each way of them that a layer has."""
+    ways: list[dict[str, None]] = [{}, {}, {}, {}]
+    norms, activations, places, ratios = ways
+    for stack in model.spec["stacks"].values():
+        for layer in stack["layer"].values():
+            norm, positions = (layer.get(name, stack[name]) for name in ("norm", "positions"))
+            place = PARALLEL.get(norm["parallel"]) or PLACES.get(norm["place"], f"{norm['place']}-norm")
+            norms[f"{NORMS.get(norm['form'], norm['form'])}, {place}"] = None
+            places["no positions" if positions["form"] == "none" else f"{positions['form']} positions"] = None
+            for channel in (layer[name] for name in CHANNELS if name in layer):
+                if channel.get("activation"):
+                    activations[channel["activation"] + (", gated" if channel.get("gated") else "")] = None
+                ratios[f"F/D = {float(Fraction(channel['d_ff'], stack['d_model'])):.4g}"] = None
+    return "; ".join(" or ".join(way) for way in ways if way)

@@ -84,7 +84,7 @@ def report(*sweeps: Sweep) -> Report:
         for each, row in points
     ]
     left = frozenset({0} if several else ())
-    return Report(data, [Table("", headings, cells, left=left)], header, _notes(sweeps))
+    return Report(data, [Table("", headings, cells, left=left, keys=width + several)], header, _notes(sweeps))
 
 
 def _apart(sweeps: Sequence[Sweep], points: Sequence[tuple[Sweep, tuple[int, ...]]]) -> Iterator[Table]:
@@ -108,7 +108,9 @@ def _apart(sweeps: Sequence[Sweep], points: Sequence[tuple[Sweep, tuple[int, ...
                     cells = [Cell(row[i], f"{_short(what, row[i])}\n{percent(row[i], whole).text}") for i, _ in shown]
                     rows.append([*map(exact, row[:width]), *cells, Cell(whole, _short(what, whole))])
                 headings = [*sweep.names, *(Cell(kind, kind.replace("_", "\n")) for _, kind in shown), "total"]
-                yield Table(title + (", continued" if start else ""), headings, rows, left=frozenset())
+                yield Table(
+                    title + (", continued" if start else ""), headings, rows, left=frozenset(), keys=len(sweep.names)
+                )
 
 
 def _short(quantity: str, value: int) -> str:

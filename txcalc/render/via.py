@@ -67,7 +67,9 @@ def report(
     facts.append([f"weights ({dtype}), bytes", cell(weights), iec(weights)])
     if found.flops is not None:
         facts.append(["forward FLOPs of this workload", cell(found.flops), rounded(found.flops)])
-    return Report(data, [_modules(found), Table("In all: measured", ("what", "exact", "short"), facts)], header, notes)
+    return Report(
+        data, [_modules(found), Table("In all: measured", ("what", "exact", Cell("", "short")), facts)], header, notes
+    )
 
 
 def _notes(found: Measured) -> list[str]:

@@ -1,0 +1,131 @@
+"""Options: one name for one thing in all commands, old names still read, help in groups, completion."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from txcalc.cli import NAMES, Commands, app, completion
+from txcalc.cli.options import GROUPS, RENAMED, TABLE
+
+
+def run(line: str, columns: int = 80) -> tuple[int, str, str]:
+    result = CliRunner(env={"COLUMNS": str(columns)}).invoke(app, shlex.split(line), prog_name="txcalc")
+    return result.exit_code, result.stdout, result.stderr
+
+
+def options(command: str) -> list[Any]:
+    params = Commands(name="txcalc").get_command(None, command).params
+    return [param for param in params if param.param_type_name == "option"]
+
+
+@pytest.mark.parametrize("command", NAMES)
+def test_an_option_means_the_same_in_every_command(command: str) -> None:
+    for option in options(command):
+        (flag, *others), entry = option.opts, TABLE.get(option.opts[0])
+        assert entry is not None, f"{flag} is in no group of the help"
+        assert not others, f"{flag} has other names: old ones belong to TABLE"
+        assert flag not in RENAMED or flag == "--tokens"
+        assert option.help.startswith(entry.meaning)
+        if entry.value:
+            assert option.metavar.split("[@")[0].split("|")[0].removesuffix(",…") in (
+                entry.value.split("[@")[0].split("|")[0].removesuffix(",…"),
+                "FILE",
+            )
+
+
+def test_what_several_commands_have_is_said_once() -> None:
+    having: dict[str, list[str]] = {}
+    for command in NAMES:
+        for option in options(command):
+            having.setdefault(option.opts[0], []).append(command)
+    assert [flag for flag, commands in having.items() if len(commands) > 1 and not TABLE[flag].meaning] == []
+    assert set(TABLE) - {"--help"} <= set(having)  # nothing that no command has
+    assert {entry.group for entry in TABLE.values()} == set(GROUPS)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("show whisper-large-v3 --source 7", "show whisper-large-v3 --source-tokens 7"),
+        ("show gpt2 --kv-dtype fp8", "show gpt2 --kv fp8"),
+        ("show gpt2 --kv-dtype=fp8", "show gpt2 --kv=fp8"),
+        ("compare gpt2 gpt2-xl --contexts 1k --kv-dtype fp8", "compare gpt2 gpt2-xl --context 1k --kv fp8"),
+        ("compare gpt2 gpt2-xl --tokens 1k", "compare gpt2 gpt2-xl --context 1k"),
+        ("kv gpt2 --contexts 1k --batches 1,2 --kv-dtypes fp8", "kv gpt2 --context 1k --batch 1,2 --kv fp8"),
+        ("kv t5-small --tokens 10 --source 3", "kv t5-small --context 10 --source-tokens 3"),
+    ],
+)
+def test_old_names_are_read_and_not_shown(old: str, new: str) -> None:
+    found = run(f"{old} --json")
+    assert found[0] == 0 and found == run(f"{new} --json")
+    shown = run(f"{old.split()[0]} --help", 200)[1]
+    assert not [
+        word for word in old.split() if word.partition("=")[0] in RENAMED and f" {word.partition('=')[0]} " in shown
+    ]
+
+
+def test_an_error_has_the_name_that_was_typed() -> None:
+    assert run("kv gpt2 --contexts x")[2].startswith("txcalc: --contexts is 'x'")
+    assert run("kv gpt2 --context x")[2].startswith("txcalc: --context is 'x'")
+    assert run("show t5-small --source x")[2].startswith("txcalc: --source is 'x'")
+    assert run("deploy gpt2 --gpu l4 --tokens 5")[0] == 2  # which is no --context
+
+
+@pytest.mark.parametrize("columns", [60, 80, 150])
+@pytest.mark.parametrize("command", NAMES)
+def test_help_is_in_groups_and_as_wide_as_the_terminal(
+    command: str, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))  # what a runner of tests would force is 80
+    group: Any = get_command(app)
+    with group.make_context("txcalc", [command]) as parent:
+        asked = group.get_command(parent, command)
+        out = asked.get_help(asked.context_class(asked, info_name=command, parent=parent))
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert columns < 150 or max(map(len, lines)) > 80 or command in ("entropy", "presets")
+    headings = [line.removesuffix(":") for line in lines if line.endswith(":") and not line.startswith(" ")]
+    assert [heading for heading in headings if heading != "Arguments"] == [g for g in GROUPS if g in headings]
+
+
+def test_the_list_of_commands_cuts_no_sentence() -> None:
+    out = run("--help")[1]
+    assert "..." not in out.partition("Commands:")[2] and max(map(len, out.splitlines())) <= 80
+    assert out.count(".\n") >= len(NAMES)
+
+
+class Typed:
+    """What a completion sees of the words before."""
+
+    def __init__(self, **params: Any) -> None:
+        self.params = params
+
+
+def test_completion() -> None:
+    assert completion.source("llama-3.1") == ["llama-3.1-405b", "llama-3.1-70b", "llama-3.1-8b"]
+    assert completion.accelerator("h100") == ["h100-nvl", "h100-pcie", "h100-sxm"]
+    assert completion.weights("q4_k")[:1] == ["q4_k"] and "native" in completion.weights("")
+    assert completion.weights("native,q8") == ["native,q8_0"]
+    assert completion.key("h_k") == ["h_kv="] and "norm.place=" in completion.key("norm.")
+    assert completion.quantity("flops_m") == ["flops_masked"]
+    assert completion.convention("palm,6") == ["palm,6n"]
+    assert completion.part(Typed(source="gpt2"), "layers.0.att") == ["layers.0.attention_norm", "layers.0.attention"]
+    assert completion.part(Typed(source="no such"), "") == completion.part(Typed(), "") == []
+
+
+def test_quantities_that_are_completed_are_those_of_sweep() -> None:
+    sweep = pytest.importorskip("txcalc.sweep")
+    assert completion.quantity("") == list(sweep.COLUMNS)
+
+
+def test_the_shell_is_answered() -> None:
+    words = {"_TXCALC_COMPLETE": "complete_bash", "COMP_WORDS": "txcalc show gpt2 --weights q4_k_", "COMP_CWORD": "4"}
+    result = CliRunner(env=words).invoke(app, [], prog_name="txcalc")
+    assert set(result.stdout.split()) == {"q4_k_s", "q4_k_m"}
+    assert json.loads(run("presets l4 --hardware --json")[1])["hardware"]

@@ -1,0 +1,159 @@
+"""A report as lines of a terminal: no line wider than it, no word cut, no number broken.
+
+A table that is too wide gives way in this order: headings wrap at spaces, labels wrap at spaces and after the joints of
+a path, gaps narrow, and at last its columns go below each other, each block under the labels of the rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from txcalc.render.report import Cell, Report, Table, cell
+
+GAP = 2  # between two columns; one where nothing else helps
+# After what a long word may break: the dots of a path rather than its words.
+JOINTS = re.compile(r"(?:(?<=\w{2})(?:/|,(?=\D))|(?<=\w)\.(?=[a-z_*(]))(?=\S{3})")
+LEAST = 8  # characters of a column of texts whose words are cut
+FINE = re.compile(r"(?:(?<=\w{2})(?:[/_-]|,(?=\D))|(?<=\w)\.(?=[a-z_*(]))(?=\S{2})|(?<=[\w)\]³²])·(?=[\w(√])")
+
+Line = list[tuple[str, str]]  # pieces of text, each with its style
+Column = tuple[Cell, ...]  # its heading, and its cells
+
+
+def as_lines(report: Report, width: int) -> Iterator[Line]:
+    """The header and the tables for a terminal so wide."""
+
+    def said(text: str, style: str) -> Iterator[Line]:
+        return ([(line, style)] for line in wrapped(text, width))
+
+    for i, text in enumerate(report.header):
+        yield from said(text, "dim" if i else "bold")
+    for table in report.tables:
+        yield []
+        if table.title:
+            yield from said(table.title, "bold")
+        for number, (chosen, widths, gap) in enumerate(blocks(table, width)):
+            yield from [[]] * bool(number)
+            yield from _block(table, chosen, widths, gap)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Lines of at most `width`, each as indented as the first: cut at a space, at a joint of a long word, or, of a word
+    that has none, anywhere."""
+    lines = []
+    for line in text.split("\n"):
+        indent = min(len(line) - len(line.lstrip()), width // 2)
+        while len(line) > width:
+            space = line.rfind(" ", indent, width + 1)
+            at = space if space > indent else _joint(line, indent, width)
+            lines.append(line[:at].rstrip())
+            line = " " * indent + line[at:].lstrip()
+        lines.append(line)
+    return lines
+
+
+def _joint(line: str, start: int, end: int) -> int:
+    """Where a word too long for its line breaks: at the last joint that it has there."""
+    for joints in (JOINTS, FINE):
+        if found := [at.end() for at in joints.finditer(line) if start < at.end() <= end]:
+            return found[-1]
+    return end
+
+
+def _longest(text: str, joints: re.Pattern[str]) -> int:
+    """The width below which a word of a text would break elsewhere than at these joints."""
+    longest = 0
+    for line in text.split("\n"):
+        indent = len(line) - len(line.lstrip())
+        for word in line.split():
+            ends = [0, *(found.end() for found in joints.finditer(word)), len(word)]
+            longest = max(longest, *(indent + end - start for start, end in pairwise(ends)))
+    return longest
+
+
+def _width(texts: Sequence[Cell]) -> int:
+    return max((len(line) for each in texts for line in each.text.split("\n")), default=0)
+
+
+Chosen = tuple[list[int], list[int], int]  # numbers of columns, their widths, the gap
+
+
+def blocks(table: Table, width: int) -> list[Chosen]:
+    """The columns that stand beside each other: all, or where that is too wide as few blocks of them as do."""
+    columns: list[Column] = list(
+        zip(*[[cell(value) for value in row] for row in (table.headings, *table.rows)], strict=True)
+    )
+    labels = list(range(table.keys))
+    groups: list[list[int]] = []
+    for i in range(table.keys, len(columns)):  # a column without a heading belongs to the one before it
+        if columns[i][0].text or not groups:
+            groups.append([])
+        groups[-1].append(i)
+    for number in range(1, max(2, len(groups) + 1)):
+        shares = _shared_out(groups, number)
+        fitted = [_fitted(table, columns, [*labels, *share], width) for share in shares]
+        if all(fits for _, fits in fitted):
+            break
+    return [chosen for chosen, _ in fitted]
+
+
+def _shared_out(groups: list[list[int]], number: int) -> list[list[int]]:
+    """Groups of columns in so many blocks, about as many in each."""
+    ends = [round(len(groups) * k / number) for k in range(number + 1)]
+    return [[i for group in groups[start:end] for i in group] for start, end in pairwise(ends)]
+
+
+def _fitted(table: Table, columns: list[Column], chosen: list[int], width: int) -> tuple[Chosen, bool]:
+    """The widths of some columns beside each other, and whether that is no wider than it may be."""
+    texts = [k for k, i in enumerate(chosen) if i in table.left]
+    for joints in (JOINTS, FINE):
+        widths = [_width(columns[i]) for i in chosen]
+        least = []
+        for i in chosen:
+            heading, *cells = columns[i]
+            body = max((_longest(each.text, joints) for each in cells), default=0) if i in table.left else _width(cells)
+            least.append(max(_longest(heading.text, JOINTS), body))
+        narrow = sum(least) + GAP * (len(chosen) - 1) > width
+        gap = 1 if narrow else GAP
+        most = width - gap * (len(chosen) - 1)
+        while sum(widths) > most and (wide := [k for k in range(len(chosen)) if widths[k] > least[k]]):
+            widths[_cheapest(wide, columns, chosen, widths)] -= 1
+        if sum(widths) <= most:
+            return (chosen, widths, gap), True
+    while sum(widths) > most and (wide := [k for k in texts if widths[k] > LEAST]):
+        widths[max(wide, key=widths.__getitem__)] -= 1
+    return (chosen, widths, gap), False
+
+
+def _cheapest(wide: list[int], columns: list[Column], chosen: list[int], widths: list[int]) -> int:
+    """The column that wraps the fewest rows where it is one narrower; of two, the wider."""
+
+    def price(k: int) -> tuple[int, int]:
+        return sum(_width((each,)) >= widths[k] for each in columns[chosen[k]][1:]), -widths[k]
+
+    return min(wide, key=price)
+
+
+def _block(table: Table, chosen: list[int], widths: list[int], gap: int) -> Iterator[Line]:
+    for number, whole in enumerate((table.headings, *table.rows)):
+        row = [cell(whole[i]) for i in chosen]
+        last = table.total and number == len(table.rows)
+        if last:
+            yield []
+        wraps = [i in table.left or not number for i in chosen]
+        blocks = [wrapped(c.text, n) if w else c.text.split("\n") for c, n, w in zip(row, widths, wraps, strict=True)]
+        height = max(map(len, blocks))
+        for k in range(height):
+            line: Line = []
+            for j, (block, c) in enumerate(zip(blocks, row, strict=True)):
+                # Headings stand on the rule, cells hang from their first line.
+                at = k if number else k - height + len(block)
+                text = block[at] if 0 <= at < len(block) else ""
+                text = text.ljust(widths[j]) if chosen[j] in table.left else text.rjust(widths[j])
+                style = "bold" if last or not number else c.style
+                line += [(" " * gap, ""), (text, style)] if j else [(text, style)]
+            yield line
+        if not number:
+            yield [("─" * (sum(widths) + gap * (len(widths) - 1)), "")]

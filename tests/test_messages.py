@@ -106,7 +106,8 @@ def test_a_file_of_a_presets_name_does_not_hide_it(tmp_path: Path, monkeypatch: 
         ("ln=1", "ln is a word, expected without a value (ln)"),
         ("V", "V is missing, expected a number (V=8)"),
         ("rmss", "'rmss' is not a letter or word of a description (did you mean rms?)"),
-        ("n_heads=8", "'n_heads' is not a letter or word of a description (did you mean h?)"),
+        ("n_heads", "'n_heads' is not a letter or word of a description (did you mean h?)"),
+        ("vocab=-5", "vocab is '-5', expected a whole number such as 4096 or 32k"),
         (
             "q=1",
             "'q' is not a letter or word of a description (letters: D, L, h, h_kv, d_h, F, V, E, k, window, learned; "

@@ -25,6 +25,7 @@ def compare(
         list[str] | None,
         o.option("--set", "A variant of the first model; several at once are h_kv=8,F=12k. Repeatable.", several=True),
     ] = None,
+    ignore: o.Ignore = None,
     match: Annotated[
         Literal["params", "flops", "cache"] | None,
         typer.Option(help="Give every further model the first one's budget, by the key of --by."),
@@ -46,7 +47,6 @@ def compare(
 
     Example: txcalc compare llama-3.1-8b qwen3-8b gemma-2-9b
     """
-    from txcalc import load
     from txcalc.cli.output import emit
     from txcalc.errors import InputError
     from txcalc.render.compare import Budget, Question, report, usual_contexts
@@ -59,9 +59,9 @@ def compare(
     if not 2 <= len(sources) + len(changed) <= MOST:
         given = len(sources) + len(changed)
         raise InputError("compare", [f"{given} given, expected 2 to {MOST} models, or variants of one by --set"])
-    models = [load(source) for source in sources]
+    models = o.models(sources, ignore)
     for changes in changed:
-        variant = load(sources[0], changes)
+        (variant,) = o.models(sources[:1], ignore, changes)
         models.append(replace(variant, name=f"{variant.name} {' '.join(f'{k}={v}' for k, v in changes.items())}"))
     at = o.numbers(contexts, "--context") if contexts else usual_contexts(models)
     asked = Question(at, dtype, kv_dtype, attention, logits, mla)

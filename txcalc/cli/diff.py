@@ -15,6 +15,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def diff(
     source: o.Source,
     other: o.Source,
+    ignore: o.Ignore = None,
     batch: o.Batch = 1,
     tokens: o.Tokens = 1,
     past: o.Past = 0,
@@ -32,4 +33,5 @@ def diff(
     from txcalc.cli.output import give
 
     asked: dict[str, Any] = {"batch": batch, "tokens": tokens, "past": past, "source_length": source_length}
-    give(answer(source, other, **asked, kv_dtype=kv_dtype, attention=attention), o.chosen(format_, json_))
+    one, two = o.models([source, other], ignore)
+    give(answer(one, two, **asked, kv_dtype=kv_dtype, attention=attention), o.chosen(format_, json_))

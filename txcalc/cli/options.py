@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 from typer.core import TyperCommand
@@ -13,6 +14,9 @@ from typer.core import TyperCommand
 from txcalc.cli import completion
 from txcalc.errors import Fault, InputError
 from txcalc.units import parse_tokens
+
+if TYPE_CHECKING:
+    from txcalc.model import Model
 
 GROUPS = ("Model", "Workload", "Engine", "Traffic", "Money", "Output")  # of a help, in this order
 
@@ -230,6 +234,24 @@ def plotted(place: str | None, format_: FormatName) -> str | None:
         raise InputError("--plot", [Fault("--plot", place, f"a file named {' or '.join(SUFFIXES)}, or - to draw here")])
     check(place)
     return place
+
+
+def models(sources: list[str], ignore: list[str] | None, changes: Mapping[str, Any] | None = None) -> list[Model]:
+    """Models of which some may be presets: --ignore is for those that are a config.json, one at least."""
+    from txcalc import load
+
+    found, taken = [], False
+    for source in sources:
+        try:
+            found.append(load(source, changes, ignore=ignore or ()))
+            taken = True
+        except InputError as error:
+            if error.where != "--ignore":
+                raise
+            found.append(load(source, changes))
+    if ignore and not taken:
+        raise InputError("--ignore", ["leaves keys out of a config.json, and none of these is one"])
+    return found
 
 
 def numbers(text: str, flag: str) -> list[int]:

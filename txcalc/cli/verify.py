@@ -18,6 +18,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command()
 def verify(  # noqa: C901 - one branch per way to verify
     sources: o.MaybeSources = None,
+    ignore: o.Ignore = None,
     lora: o.Lora = None,
     everything: Annotated[bool, o.option("--all")] = False,
     oracle: Annotated[
@@ -98,7 +99,6 @@ def verify(  # noqa: C901 - one branch per way to verify
     from rich.console import Console
     from rich.progress import Progress
 
-    from txcalc import load
     from txcalc.cli.output import emit
     from txcalc.errors import Fault, InputError
     from txcalc.sources.presets import names
@@ -107,7 +107,7 @@ def verify(  # noqa: C901 - one branch per way to verify
     if layout is not None:
         if torchrun is None:
             _refuse({"--device": device != "meta"}, "with --layout belongs to --torchrun")
-        _layout(sources or [], o.lora(lora)[0], layout, recipe, ranks, torchrun, device, chosen)
+        _layout(sources or [], ignore, o.lora(lora)[0], layout, recipe, ranks, torchrun, device, chosen)
         return
     alone = {"--recipe": recipe, "--ranks": ranks is not None, "--torchrun": torchrun is not None}
     _refuse(alone, "belongs to --layout")
@@ -137,7 +137,7 @@ def verify(  # noqa: C901 - one branch per way to verify
         raise InputError("options", ["--record keeps what holds of whole models, --layers cuts them"])
     if layers is not None and (against or "transformers" in (oracle or ())):
         raise InputError("options", ["--against transformers compares whole models, --layers cuts them"])
-    models = [load(source, o.lora(lora)[0]) for source in (names() if everything else sources or ())]
+    models = o.models(names() if everything else sources or [], ignore, o.lora(lora)[0])
 
     from txcalc.render.verify import report
     from txcalc.verify import DEFAULT, ORACLES, shortened, verify
@@ -181,6 +181,7 @@ def verify(  # noqa: C901 - one branch per way to verify
 
 def _layout(
     sources: list[str],
+    ignore: list[str] | None,
     changes: dict[str, Any],
     layout: str,
     recipe: str | None,
@@ -190,7 +191,6 @@ def _layout(
     chosen: Any,
 ) -> None:
     """Every model over the GPUs of a layout."""
-    from txcalc import load
     from txcalc.cli.output import emit
     from txcalc.errors import InputError
     from txcalc.planning.layout import parse_layout
@@ -201,7 +201,7 @@ def _layout(
     if ranks is not None and ranks < 1:
         raise InputError("verify", [f"--ranks is {ranks}, expected 1 or more"])
     asked = parse_recipe(recipe or "", parse_layout(layout))
-    models = [load(source, changes) for source in sources]
+    models = o.models(sources, ignore, changes)
 
     from txcalc.render.verify import report
     from txcalc.verify.layouts import verify_layout

@@ -188,6 +188,13 @@ FORMATS = {
 }
 
 
+# Methods by the formats that their checkpoints have where nobody says more: groups of 128, bitsandbytes' 4 and 8 bits.
+METHODS = {
+    **dict.fromkeys(("awq", "gptq", "awq-4bit", "gptq-4bit", "w4a16"), "int4"),
+    **dict.fromkeys(("4bit", "4-bit", "bnb-4bit", "qlora"), "nf4"),
+    **dict.fromkeys(("8bit", "8-bit", "bnb-8bit", "llm.int8", "w8a8"), "int8"),
+}
+
 Place = tuple[str, int | None]  # a path without its numbers, and the number of its layer
 
 
@@ -323,8 +330,9 @@ def known_format(name: str) -> str:
 
 
 def plain(name: str) -> str:
-    """A format's name as the tables have it; f16 and f32 are llama.cpp's names."""
-    return ALIASES.get(name.strip().lower(), name.strip().lower())
+    """A format's name as the tables have it; f16 and f32 are llama.cpp's names, and people name methods."""
+    wanted = name.strip().lower()
+    return METHODS.get(wanted) or ALIASES.get(wanted, wanted)
 
 
 def unknown(name: str) -> UnknownName:

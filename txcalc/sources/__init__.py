@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -67,10 +68,11 @@ def load(
 
     if not str(source).strip():
         raise InputError("source", ["is empty, expected a model (txcalc presets lists those there are)"])
-    if isinstance(source, str) and source.startswith("hf:"):
+    source = "-" if source == "/dev/stdin" else source
+    if isinstance(source, str) and (source.startswith("hf:") or _of_the_hub(source)):
         from txcalc.sources import hub
 
-        place = hub.repository(source)
+        place = hub.repository(source if source.startswith("hf:") else f"hf:{source}")
         model = build(*hub.read(place, ignore), changes=changes)
         return checked(model, hub.headers(place)) if weights else model
     path = Path(source)
@@ -168,6 +170,15 @@ def lone_checkpoint(source: str | Path) -> Checkpoint | None:
 
         return safetensors.beside(path)[0]
     return None
+
+
+def _of_the_hub(source: str) -> bool:
+    """Whether a text is a repository's name as the hub has it, `org/name`, and no file or folder here."""
+    if not re.fullmatch(r"[A-Za-z0-9][\w-]*/[\w.-]+(@[\w./-]+)?", source, re.ASCII):
+        return False
+    own, _, name = source.partition("@")[0].partition("/")
+    known = Path(name).suffix.lower() in (".toml", ".json", ".safetensors", ".gguf", ".py")
+    return not known and not _there(Path(own)) and not _there(Path(source))
 
 
 def _there(path: Path) -> bool:

@@ -39,7 +39,32 @@ OPPOSITES = (
 CELLS = ("lstm", "gru", "rnn")  # a mixer in attention's place; the feed-forward is there where F is
 WORDS = (*(word for pair in OPPOSITES for word in pair), "direct", "nonorm", *CELLS)
 SPELLING = {path: letter for letter, path in LETTERS.items()}
-FIELDS = {path.rpartition(".")[2]: letter for letter, path in LETTERS.items()}
+# What people write for a letter: the fields' own names, and those of configs.
+FIELDS = {path.rpartition(".")[2]: letter for letter, path in LETTERS.items()} | {
+    "layers": "L",
+    "n_layer": "L",
+    "num_layers": "L",
+    "num_hidden_layers": "L",
+    "width": "D",
+    "dim": "D",
+    "hidden": "D",
+    "n_embd": "D",
+    "hidden_size": "D",
+    "heads": "h",
+    "n_head": "h",
+    "num_heads": "h",
+    "num_attention_heads": "h",
+    "kv_heads": "h_kv",
+    "num_kv_heads": "h_kv",
+    "num_key_value_heads": "h_kv",
+    "head_dim": "d_h",
+    "ff": "F",
+    "ffn": "F",
+    "intermediate_size": "F",
+    "vocab": "V",
+    "experts": "E",
+    "W": "window",
+}
 _PAIR = re.compile(r"(?:^|[\s,])[A-Za-z_]+=", re.ASCII)
 
 
@@ -56,7 +81,7 @@ def read(source: str) -> tuple[Mapping[str, Any], str, tuple[str, ...]]:  # noqa
     words: dict[str, bool] = {}
     for item in re.split(r"[\s,]+(?=[A-Za-z])", source.strip(" \t\n,")):
         key, equals, value = (piece.strip() for piece in item.partition("="))
-        key = "window" if key == "W" else key
+        written, key = key, FIELDS.get(key, key) if equals else key
         if key in WORDS and equals:
             faults.append(f"{key} is a word, expected without a value ({key})")
         elif key in LETTERS and not equals:
@@ -68,7 +93,7 @@ def read(source: str) -> tuple[Mapping[str, Any], str, tuple[str, ...]]:  # noqa
         elif key in values:
             faults.append(f"{key} is given twice")
         else:
-            values[key] = _number(key, value, faults)
+            values[key] = _number(key, value, faults, written if written != "W" else key)
     for one, other in (*OPPOSITES, *(("nonorm", word) for word in ("rms", "ln", "pre", "post", "final"))):
         if one in words and other in words:
             faults.append(f"{one} and {other} contradict each other")
@@ -156,15 +181,15 @@ def _raw(
     return raw, "inline description", tuple(assumptions)
 
 
-def _number(key: str, text: str, faults: list[Fault | str]) -> int | None:
+def _number(key: str, text: str, faults: list[Fault | str], written: str) -> int | None:
     """A whole number; `32k` is 32 × 1,024 as everywhere. None if faulty."""
     check = layers if key == "L" else count if key in ("E", "k") else size
     try:
-        return check(parse_tokens(text, key))  # type: ignore[no-any-return]
+        return check(parse_tokens(text, written))  # type: ignore[no-any-return]
     except InputError:
-        faults.append(Fault(key, text, "a whole number such as 4096 or 32k"))
+        faults.append(Fault(written, text, "a whole number such as 4096 or 32k"))
     except Wrong as wrong:
-        faults.append(Fault(key, text, wrong.expected))
+        faults.append(Fault(written, text, wrong.expected))
     return None
 
 

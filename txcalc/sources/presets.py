@@ -16,6 +16,7 @@ from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.sources import files
 
 MAX_BYTES = 1 << 20
+OWN = "read from"  # how the note on a user's own preset begins
 MAX_DOTS = 200  # in a line
 
 
@@ -59,14 +60,24 @@ def find(name: str) -> tuple[Mapping[str, Any], str, tuple[str, ...], tuple[str,
         for place in _folders():
             for stem in dict.fromkeys((name.strip(), wanted)):
                 if (place / f"{stem}.toml").is_file():
-                    note = () if place.parent == folder() else (f"read from {place / stem}.toml",)
+                    note: tuple[str, ...] = () if place.parent == folder() else (f"{OWN} {place / stem}.toml",)
                     return *read(place / f"{stem}.toml"), (), note
+    if like := alike(wanted):
+        raw, origin, assumptions, note = find(like)
+        return raw, origin, assumptions, (*note, f"{name.strip()} is the preset {like}")
     raise UnknownName("source", "preset", name, names(), "txcalc presets lists them")
+
+
+def alike(name: str) -> str | None:
+    """The one preset whose name differs in nothing but its punctuation: gpt-2 is gpt2."""
+    letters = "".join(filter(str.isalnum, name))
+    found = [other for other in names() if "".join(filter(str.isalnum, other)) == letters]
+    return found[0] if len(found) == 1 and not set(name) & set(" \t\n") else None
 
 
 def is_own(found: tuple[Mapping[str, Any], str, tuple[str, ...], tuple[str, ...]]) -> bool:
     """Whether what `find` found is the user's own."""
-    return bool(found[3])
+    return any(note.startswith(OWN) for note in found[3])
 
 
 def read(path: Path) -> tuple[Mapping[str, Any], str]:

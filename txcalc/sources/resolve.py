@@ -32,6 +32,13 @@ from txcalc.sources.spec import (
 from txcalc.sources.stack_rules import check_halves, check_stack
 from txcalc.sources.tables import SOUND, Table, Told, Unsound
 
+# What is said of keys that people try, where nothing is spelt like them.
+HINTS = {
+    "attention.kind": "latent attention has a table of its own, [latent]; GQA and MQA are n_kv_heads",
+    "attention.type": "latent attention has a table of its own, [latent]; GQA and MQA are n_kv_heads",
+    "attention.form": "latent attention has a table of its own, [latent]; GQA and MQA are n_kv_heads",
+}
+
 # The tables that a key may have been written in, innermost first, each with the prefix of its paths.
 Homes = tuple[tuple[str, Mapping[str, Any]], ...]
 
@@ -94,6 +101,7 @@ class Resolver:
         for key in unknown[:MOST_UNKNOWN]:
             near = nearest(str(key), [*fields, *extra])
             mend = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(fields)}"
+            mend = HINTS.get(f"{prefix}{key}", mend)
             self.faults.append(f"{shown(written(homes, f'{prefix}{key}'))[1:-1]} is not a key ({mend})")
         if len(unknown) > MOST_UNKNOWN:
             self.faults.append(f"{len(unknown) - MOST_UNKNOWN:,} further keys of {name or 'it'} are none")

@@ -1,0 +1,86 @@
+"""What people type: names of the hub, punctuation of presets, names of fields and methods, standard input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_cli import run
+
+import txcalc
+from txcalc.errors import InputError
+from txcalc.planning.weights import known_format
+from txcalc.sources import hub
+
+CONFIG: dict[str, Any] = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 100,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("gpt-2", "gpt2"), ("gpt-2-xl", "gpt2-xl"), ("Llama3.1-8B", "llama-3.1-8b"), ("t5small", "t5-small")],
+)
+def test_punctuation_of_a_preset_is_no_matter_and_is_told(typed: str, meant: str) -> None:
+    model = txcalc.load(typed)
+    assert (model.name, model.params) == (meant, txcalc.load(meant).params)
+    assert model.notes[-1] == f"{typed} is the preset {meant}"
+    assert not txcalc.load(meant).notes
+
+
+def test_a_name_of_the_hub_needs_no_prefix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def read(place: hub.Repository, ignore: Any = ()) -> Any:
+        asked.append(place.name)
+        raise InputError("hub", ["was asked"])
+
+    monkeypatch.setattr(hub, "read", read)
+    monkeypatch.chdir(tmp_path)
+    for name in ("Qwen/Qwen3-8B", "meta-llama/Llama-3.1-8B-Instruct"):
+        with pytest.raises(InputError, match="was asked"):
+            txcalc.load(name)
+    (tmp_path / "Qwen").mkdir()
+    for path in ("Qwen/Qwen3-8B", "a/b.toml", "a/b/c", "./a/b", "/a/b"):
+        with pytest.raises(InputError, match=r"cannot be read|no such|is not|directory"):
+            txcalc.load(path)
+    assert asked == ["Qwen/Qwen3-8B", "meta-llama/Llama-3.1-8B-Instruct"]
+
+
+def test_names_of_fields_are_letters() -> None:
+    said = txcalc.load("width=512 heads=8 layers=6 F=2048 vocab=100 kv_heads=2")
+    assert said.params == txcalc.load("D=512 h=8 L=6 F=2048 V=100 h_kv=2").params
+    assert (
+        txcalc.load("hidden_size=64 num_hidden_layers=2 n_heads=4 d_ff=128").params
+        == txcalc.load("D=64 L=2 h=4 F=128").params
+    )
+    with pytest.raises(InputError, match="h is given twice"):
+        txcalc.load("D=64 L=2 h=4 heads=4 F=128")
+
+
+@pytest.mark.parametrize(("method", "form"), [("awq", "int4"), ("GPTQ", "int4"), ("4bit", "nf4"), ("8bit", "int8")])
+def test_methods_are_formats(method: str, form: str) -> None:
+    assert known_format(method) == form
+    sizes = [json.loads(run("show", "gpt2", "--weights", name, "--json")[1])["memory"] for name in (method, form)]
+    assert sizes[0]["weights_bytes"] == sizes[1]["weights_bytes"]
+
+
+def test_a_kind_of_attention_is_hinted_at(tmp_path: Path) -> None:
+    path = tmp_path / "model.toml"
+    path.write_text('d_model = 64\nn_layers = 2\n[attention]\nkind = "mla"\nn_heads = 4\n[feed_forward]\nd_ff = 128\n')
+    assert "[latent]" in run("show", str(path))[2]
+    assert "[latent]" in run("show", "gpt2", "--set", "attention.kind=mla")[2]
+
+
+def test_ignore_is_read_by_every_command_that_reads_configs(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**CONFIG, "strange_width": 77}))
+    for command in (["compare", str(path), "gpt2"], ["diff", "gpt2", str(path)], ["show", str(path)]):
+        assert run(*command)[0] == 2
+        code, out, err = run(*command, "--ignore", "strange_width")
+        assert (code, bool(out)) == (0, True), err
+        assert run(*command, "--ignore", "no_such_key")[0] == 2
+    assert run("compare", "gpt2", "gpt2-xl", "--ignore", "x")[2].startswith("txcalc: --ignore: leaves keys out")

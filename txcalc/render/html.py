@@ -59,7 +59,8 @@ def _row(cells: Sequence[Any], scope: str) -> str:
     shown = []
     for i, value in enumerate(cells):
         one = cell(value)
-        said = str(one.value) if scope == "col" else one.text  # a heading in one line, whatever a terminal needs
+        # A heading in one line, whatever a terminal needs; one that repeats another in short has no value.
+        said = str(one.value) or one.text if scope == "col" else one.text
         text = escape(said).replace("\n", "<br/>")
         exact = "" if one.value is None or str(one.value) == said else f' title="{escape(str(one.value), quote=True)}"'
         head = text and (scope == "col" or not i)  # an empty heading is none

@@ -228,7 +228,7 @@ def test_show_says_what_a_model_is_made_of_and_why_the_published_number_is_anoth
     out = run("show", "transformer-big")[1]
     assert "213 M would need about 36,000" in " ".join(out.split())
     assert "LayerNorm, post-norm; relu; sinusoidal positions; F/D = 4" in out
-    assert "published" not in run("show", "transformer-big", "--set", "h=8")[1]  # which is no longer that model
+    assert "published:" not in run("show", "transformer-big", "--set", "h=8")[1]  # which is no longer that model
     assert "chunks of 8,192" in run("show", "llama-4-scout")[1]
     assert "1 of 16 experts + 1 shared" in run("show", "llama-4-scout")[1]
     data = shown("transformer-big")

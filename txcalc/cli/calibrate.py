@@ -17,7 +17,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command()
 def calibrate(
     device: Annotated[str, o.option("--device", "Not meta.")] = "cpu",
-    out: Annotated[Path | None, o.option("--out", "A .toml for deploy --gpu FILE.")] = None,
+    out: Annotated[Path | None, o.option("--out", "a .toml for deploy --gpu FILE.")] = None,
     like: Annotated[
         str | None,
         typer.Option(

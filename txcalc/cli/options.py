@@ -103,17 +103,19 @@ _SHARED = {
         "Also draw it: into a file, FILE.svg or FILE.png, or with - below the table (pip install 'txcalc[plot]').",
         "FILE|-",
     ),
-    "--out": Entry("Output", "Where it is written.", "FILE", before=("--output", "-o")),
+    "--force": Entry("Output", "Write over a file that is there."),
+    "--out": Entry("Output", "Where it goes:", "FILE", before=("--output", "-o")),
 }
 # Options that one command has, whose declaration says the rest, by their group of its help.
 _OWN = {
-    "Model": "headers via layers vocab ratio gqa head tied match by",
+    "Model": "headers via layers vocab ratio gqa head tied match by initial",
     "Workload": "over quantity by-kind formulas input unique-tokens bytes-per-token law micro-batch",
     "Engine": "tp pp dp ep max-num-seqs draft acceptance framework zero schedule recompute optimizer products node "
-    "network overlap disaggregate fits-on train oracle symbolic suite limit rank ranks only torchrun again like",
+    "network overlap disaggregate fits-on train oracle symbolic suite limit rank ranks only torchrun workers cluster again "
+    "like",
     "Traffic": "shared-prefix answer rate arrivals burstiness simulate requests seed prefix-hits ttft tpot",
     "Money": "price budget deadline pue grid measured",
-    "Output": "detail emit show record zero-cost hardware to without-cache latex force title help",
+    "Output": "detail emit show record zero-cost hardware to without-cache latex title help",
 }
 TABLE = _SHARED | {f"--{flag}": Entry(group) for group, flags in _OWN.items() for flag in flags.split()}
 

@@ -20,7 +20,7 @@ def prove(
     ignore: o.Ignore = None,
     again: Annotated[bool, typer.Option(help="Also what has a theorem already.")] = False,
     out: Annotated[
-        Path | None, o.option("--out", "A .json for the theorems (default: in your own data folder).")
+        Path | None, o.option("--out", "a .json for the theorems (default: in your own data folder).")
     ] = None,
     format_: o.Format = "table",
     json_: o.Json = False,

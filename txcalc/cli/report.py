@@ -30,7 +30,7 @@ RUNS = 6  # layouts of a search that the page has
 @app.command()
 def report(
     sources: o.Sources,
-    output: Annotated[Path, o.option("--out", "The page.")],
+    output: Annotated[Path, o.option("--out", "the page.")],
     gpu: Annotated[list[str] | None, o.option("--gpu", _GPU, metavar="NAME[:N][@PRICE]")] = None,
     context: Annotated[
         str | None, o.option("--context", "Of the grid (default: 2k,8k,32k,128k).", several=True)
@@ -47,7 +47,7 @@ def report(
     tokens: Annotated[int | None, o.length("--tokens", "Of training (default: 4,096 or the context).")] = None,
     global_batch: Annotated[int | None, o.length("--global-batch", "Of training.")] = None,
     title: Annotated[str | None, typer.Option(help="What the page is called.", metavar="TEXT")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    force: Annotated[bool, o.option("--force")] = False,
     set_: o.Set = None,
     ignore: o.Ignore = None,
 ) -> None:

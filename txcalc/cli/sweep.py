@@ -51,15 +51,13 @@ def sweep(
     plot: o.Plot = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            "--out", help="Stream to a Parquet file, up to 10^12 rows (pip install 'txcalc[frames]').", metavar="FILE"
-        ),
+        o.option("--out", "a Parquet file, streamed, up to 10^12 rows (pip install 'txcalc[frames]')."),
     ] = None,
     workers: Annotated[int, typer.Option("--workers", help="Processes that compute --out.", metavar="N")] = 1,
     cluster: Annotated[
         str | None, typer.Option(help="A Dask scheduler whose machines compute --out.", metavar="ADDRESS")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write --out again where it exists.")] = False,
+    force: Annotated[bool, o.option("--force", "Of --out.")] = False,
 ) -> None:
     """Any quantity over a grid of sizes and lengths. A table to read, CSV of up to 100 million exact rows, or Parquet
     of any size, the same bytes however many --workers. B, T, P and T_src are the workload's batch, tokens, past and

@@ -53,7 +53,7 @@ def verify(  # noqa: C901 - one branch per way to verify
     ] = False,
     out: Annotated[
         Path | None,
-        o.option("--out", "A .json that the suite writes after every step, and goes on with."),
+        o.option("--out", "a .json that the suite writes after every step, and goes on with."),
     ] = None,
     limit: Annotated[
         float | None,

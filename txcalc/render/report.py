@@ -197,24 +197,6 @@ def as_markdown(report: Report) -> str:
     return "\n\n".join(blocks)
 
 
-def as_html(report: Report) -> str:
-    """The header and a table for every table: a fragment of a page, such as a notebook shows."""
-    from html import escape
-
-    def line(tag: str, row: Sequence[Any], left: frozenset[int]) -> str:
-        names = [(_name(value) if tag == "th" else "") or cell(value).text for value in row]
-        texts = [escape(name).replace("\n", "<br>") for name in names]
-        align = ["left" if i in left else "right" for i in range(len(texts))]
-        return "".join(f'<{tag} style="text-align: {a}">{text}</{tag}>' for a, text in zip(align, texts, strict=True))
-
-    blocks = [f"<p>{'<br>'.join(map(escape, report.header))}</p>"] if report.header else []
-    for table in report.tables:
-        head = f"<thead><tr>{line('th', table.headings, table.left)}</tr></thead>"
-        body = "".join(f"<tr>{line('td', row, table.left)}</tr>" for row in table.rows)
-        blocks.append(f"<table><caption>{escape(table.title)}</caption>{head}<tbody>{body}</tbody></table>")
-    return "\n".join(blocks)
-
-
 def _unit(heading: Any) -> str:
     """A heading with the unit of its exact values."""
     unit = cell(heading).unit

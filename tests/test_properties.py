@@ -63,7 +63,9 @@ def test_parameters_do_not_depend_on_the_workload(raw: dict[str, Any], tokens: i
 
 @given(decoders(), st.integers(1, 9), st.integers(0, 9))
 def test_a_prompt_is_the_sum_of_its_decode_steps(raw: dict[str, Any], tokens: int, past: int) -> None:
-    """Of what the mask lets through; MLA in the form that does not expand the latents again."""
+    """Of what the mask lets through; MLA in the form that does not expand the latents again. A Hyena's filter is made
+    once for a pass, whatever its length."""
+    assume("hyena" not in str(raw))
     model = made(raw)
     prompt = model.ledger(tokens=tokens, past=past, mla="absorbed")
     steps = [model.ledger(past=past + i, mla="absorbed") for i in range(tokens)]

@@ -7,6 +7,7 @@ every formula behind it doubled, every operation's every number changed, and eve
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from fractions import Fraction
 from typing import Any
 
@@ -47,7 +48,7 @@ from txcalc.parts.convolution import (
 )
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
 from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
-from txcalc.parts.hyena import Hyena, ImplicitFilter, LongConvolution
+from txcalc.parts.hyena import Decay, Hyena, ImplicitFilter, LongConvolution, Sine
 from txcalc.parts.linear import (
     Activation,
     BlockLinear,
@@ -152,6 +153,9 @@ INDEXER = Indexer(
     core=IndexCore(n_heads=4, width=13, span=Causal()),
 )
 ROWS = {
+    # 7 frequencies, of 6 positions; the decay is fixed and keeps nothing
+    "sine": row(Sine(width=7), params=7, flops_other=2 * 6 * 7, traffic=(7, 2 * 6 * 7, 0), saved=2 * 6 * 7),
+    "decay": row(Decay(width=7), flops_other=3 * 6 * 7, traffic=(0, 2 * 6 * 7, 0)),
     # 11 → 13
     "linear": row(
         Linear(d_in=11, d_out=13, bias=False), params=143, flops=2 * 6 * 143, traffic=(143, 6 * 24, 0), saved=66
@@ -1664,7 +1668,7 @@ def test_every_part_is_pinned() -> None:
 
 def fresh(part: Any) -> Any:
     """The same part without what it remembers of its children and weights."""
-    return type(part)(**{name: getattr(part, name) for name in part.__dataclass_fields__})
+    return type(part)(**{field.name: getattr(part, field.name) for field in fields(part)})
 
 
 def doubled(value: Any) -> Any:

@@ -125,3 +125,34 @@ def test_modules_are_read_by_their_configs() -> None:
         txcalc.load(whole)
     with pytest.raises(InputError, match="without a config"):
         txcalc.load(torch.nn.Linear(2, 2))
+
+
+NOTEBOOK = Path(__file__).parents[1] / "docs" / "notebook.ipynb"
+
+
+@pytest.mark.slow
+def test_the_notebook_is_typed(tmp_path: Path) -> None:
+    """`mypy --strict` reads its cells as one file, and refuses a wrong type of a result's key."""
+    api = pytest.importorskip("mypy.api", reason="type checking needs mypy (pip install '.[test]')")
+    cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if not cell["source"][0].startswith("!"))
+    script = tmp_path / "notebook.py"
+    script.write_text(f"{code}\nwrong: str = cache.rows[0].bytes\nmissing = cache.rows[0].byte\n")
+    said, *_ = api.run(["--strict", "--follow-imports=silent", "--no-incremental", str(script)])
+    last = len(script.read_text().splitlines())
+    found = sorted({int(line.split(":")[1]) for line in said.splitlines() if ": error:" in line})
+    assert found == [last - 1, last], said
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    client = pytest.importorskip("nbclient", reason="needs nbclient (pip install '.[test]')")
+    formats = pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    notebook = formats.read(NOTEBOOK, as_version=4)
+    client.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert (tmp_path / "sweep.parquet").is_file()
+    shown = [output for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
+    assert any("image/svg+xml" in output["data"] for output in shown)
+    assert sum("text/html" in output["data"] for output in shown) >= 6

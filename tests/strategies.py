@@ -12,6 +12,7 @@ from typing import Any, ForwardRef
 
 from hypothesis import strategies as st
 
+from txcalc.parts.adapters import Adapters, Frozen, LowRank
 from txcalc.parts.attention import (
     Around,
     Attention,
@@ -181,7 +182,11 @@ layer_scales = st.builds(LayerScale, width=sizes, keeps=flags)
 axes = st.builds(Axis, st.just("tp"), st.integers(2, 9))
 rings = {"width": st.integers(1, 40), "axis": axes}
 handed = {**rings, "sharers": st.integers(1, 4)}
-joins = {"gather": maybe(st.builds(AllGather, **rings)), "join": maybe(st.builds(AllReduce, **rings))}
+joins = {
+    "gather": maybe(st.builds(AllGather, **rings)),
+    "join": maybe(st.builds(AllReduce, **rings)),
+    "stream": maybe(layer_scales),
+}
 exchanges = st.builds(AllToAll, **handed, choices=st.integers(1, 4), narrow=flags)
 
 LEAVES: dict[type, st.SearchStrategy[Any]] = {
@@ -566,6 +571,8 @@ COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
     TimeConvolution: time_convolutions,
     StreamEnds: stream_ends,
     Streams: streams,
+    LowRank: st.builds(LowRank, base=linears, rank=sizes, keeps=st.sampled_from(["yes", "no"]), data=flags),
+    Frozen: st.builds(Frozen, part=feed_forwards, adapters=maybe(st.builds(Adapters, sizes, st.just(("all",))))),
 }
 
 workloads = st.builds(

@@ -30,6 +30,7 @@ SAME: list[tuple[Callable[[], Result], str]] = [
     (lambda: txcalc.show("gpt2", conventions=["palm"]), "show gpt2 --as palm"),
     (lambda: txcalc.show("whisper-large-v3"), "show whisper-large-v3"),
     (lambda: txcalc.show("llama-4-scout"), "show llama-4-scout"),
+    (lambda: txcalc.show("gpt2", initial=True), "show gpt2 --initial"),
     (lambda: txcalc.compare("gpt2", "vit-b", "t5-small"), "compare gpt2 vit-b t5-small"),
     (lambda: txcalc.compare("deepseek-v3", LLAMA, contexts="8k"), "compare deepseek-v3 llama-3.1-8b --contexts 8k"),
     (lambda: txcalc.compare("gpt2", "mistral-7b", attention="masked"), "compare gpt2 mistral-7b --attention masked"),

@@ -162,6 +162,8 @@ def ceil_log2(n: Any) -> Any:
     if kind == "symbol":
         sympy = sys.modules["sympy"]
         return sympy.ceiling(sympy.log(n, 2))
+    if kind == "recorded":
+        return _tape(n).step("log2", n, 2)
     numpy = sys.modules["numpy"]
     if n.dtype == object:
         return numpy.frompyfunc(lambda each: (int(each) - 1).bit_length(), 1, 1)(n)

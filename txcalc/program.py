@@ -143,6 +143,7 @@ _RUN: dict[str, Callable[[int, int], int]] = {
     "min": min,
     "/": _exactly,
     "ceil": lambda a, b: -(-a // b),
+    "log2": lambda a, _: (a - 1).bit_length(),
 }
 _HOLDS: dict[str, Callable[[int, int], bool]] = {
     "|": lambda a, b: a != 0 and b % a == 0,
@@ -155,6 +156,7 @@ HELPERS = (
     "const M=(a,b)=>a<b?a:b,"
     "X=(a,b)=>{if(b===0n||a%b!==0n)throw new RangeError(b+' does not divide '+a);return a/b},"
     "C=(a,b)=>{const q=a/b;return a%b>0n?q+1n:q},"
+    "L=(a,b)=>a>1n?BigInt((a-1n).toString(2).length):0n,"
     "R={'|':(a,b)=>a!==0n&&b%a===0n,'<=':(a,b)=>a<=b,'=':(a,b)=>a===b,'!=':(a,b)=>a!==b};"
 )
 
@@ -226,7 +228,7 @@ class Program(NamedTuple):
 
 
 _LEVEL = {"+": 1, "-": 1, "*": 2}
-_CALLS = {"min": "M", "/": "X", "ceil": "C"}
+_CALLS = {"min": "M", "/": "X", "ceil": "C", "log2": "L"}
 
 
 def _name(number: int) -> str:
@@ -305,6 +307,8 @@ def _atom(number: Recorded) -> tuple[int, Sequence[str]]:
         return 1, [str(number.left)]
     if number.op == "min":
         return 1, [f"min({_said(number.left, 0)}, {_said(number.right, 0)})"]
+    if number.op == "log2":
+        return 1, [f"⌈log₂ {_said(number.left, 1)}⌉"]
     if number.op == "ceil":
         return 1, [f"⌈{_said(number.left, 1)}/{_said(number.right, 2)}⌉"]
     if number.op == "/":

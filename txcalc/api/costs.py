@@ -151,6 +151,16 @@ class Counted(Record):
     terms: list[Term]
 
 
+class Rule(Record):
+    """A rule of thumb beside the exact figure, and how far it is off; fractions are texts."""
+
+    what: str
+    formula: str
+    gives: int | str
+    exact: int | str
+    error: str
+
+
 class Initial(Record):
     """Parameters that begin alike: of which parts, by which rule, how many, and their standard deviation."""
 
@@ -170,6 +180,9 @@ class Show(Result):
     flops: Flops
     cache: Cache
     memory: Memory
+    sums: dict[str, int]
+    rules: list[Rule]
+    published: str | None
     assumptions: list[str]
     notes: list[str]
     known: dict[str, Known]

@@ -54,9 +54,10 @@ def flag(value: Any) -> bool:
 
 def up_to(most: int) -> Check:
     """A whole number from 0 to `most`: structure, never a symbol."""
+    choices = range(most + 1)
 
     def check(value: Any) -> int:
-        if type(value) is not int or not 0 <= value <= most:
+        if type(value) is not int or value not in choices:
             raise Wrong(f"a whole number from 0 to {most}")
         return value
 

@@ -34,8 +34,13 @@ class LongConvolution(Remembers):
             y = u * h
         else:
             points = 2 * u.shape[1]
-            y = torch.fft.irfft(torch.fft.rfft(u, points, dim=1) * torch.fft.rfft(h, points, dim=0), points, dim=1)
-            y = y[:, : u.shape[1]]
+            wide, taps = (
+                each.to(torch.promote_types(each.dtype, torch.float32)) for each in (u, h)
+            )  # no FFT is narrower
+            y = torch.fft.irfft(
+                torch.fft.rfft(wide, points, dim=1) * torch.fft.rfft(taps, points, dim=0), points, dim=1
+            )
+            y = y[:, : u.shape[1]].to(u.dtype)
         return y + self.bias * u
 
     @staticmethod

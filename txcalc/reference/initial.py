@@ -88,5 +88,6 @@ def _shrink(stack: Stack) -> None:
         for name, module in block.named_modules():
             above, _, number = name.rpartition(".routed.")
             last = (above if number.isdecimal() else name).rpartition(".")[2]  # o.routed.3 is an o
-            if last in WRITERS and not block.norm_after_sum and not hasattr(module, "routed"):
+            writes = last in WRITERS and not isinstance(module, nn.Identity)
+            if writes and not block.norm_after_sum and not hasattr(module, "routed"):
                 _plain(module).get_parameter("weight").mul_(branches**-0.5)

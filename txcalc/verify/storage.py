@@ -10,6 +10,8 @@ import torch
 
 from txcalc.ledger import Entry
 from txcalc.parts.attention import IndexCore, LatentCore, SoftmaxCore
+from txcalc.parts.cells import Cell
+from txcalc.parts.hyena import LongConvolution
 from txcalc.parts.linear import Convolution
 from txcalc.parts.linear_attention import TokenShift
 from txcalc.reference import Cache, build, mode
@@ -77,9 +79,9 @@ def _cache(subject: Subject) -> Iterator[Row]:
 
 
 def state_bytes(entry: Entry, width: int) -> int:
-    """What a leaf and its copies keep of one sequence: tokens, keys, values, latents and columns are as wide as the
-    modules."""
-    wide = SoftmaxCore | LatentCore | IndexCore | Convolution | TokenShift
+    """What a leaf and its copies keep of one sequence: tokens, keys, values, latents, columns and cells' states are as
+    wide as the modules."""
+    wide = SoftmaxCore | LatentCore | IndexCore | Convolution | TokenShift | Cell | LongConvolution
     each = width if isinstance(entry.leaf, wide) else STATE
     return entry.cache * each  # type: ignore[no-any-return]
 

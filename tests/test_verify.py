@@ -58,6 +58,12 @@ pytest.importorskip("fvcore")
 
 from torch import nn  # noqa: E402
 
+from txcalc.parts.attention import DynamicMask  # noqa: E402
+from txcalc.parts.cells import Cell  # noqa: E402
+from txcalc.parts.convolution import SpanCore, SpanProduct, Transform  # noqa: E402
+from txcalc.parts.hyena import Decay, LongConvolution, Sine  # noqa: E402
+from txcalc.parts.linear import GroupedLinear, Shift  # noqa: E402
+from txcalc.parts.linear_attention import MatrixScan  # noqa: E402
 from txcalc.planning.theorems import PROVED as BY_THEOREM  # noqa: E402
 from txcalc.reference import mode  # noqa: E402
 from txcalc.verify import NoDevice, NotForAll, Verdict, device, macs, shortened, verify, witness  # noqa: E402
@@ -301,6 +307,22 @@ PROVED = [
     (WeightedSum, "weights", "rwkv"),
     (WeightedSum, "cache", "rwkv"),
     (Memory, "saved", "t5"),
+    (DynamicMask, "weights", "doge"),
+    (Cell, "weights", "lstm"),
+    (Cell, "operations", "lstm"),
+    (Cell, "cache", "lstm"),
+    (SpanCore, "operations", "convbert"),
+    (SpanCore, "saved", "convbert"),
+    (SpanProduct, "saved", "convbert"),
+    (LongConvolution, "weights", "hyena"),
+    (LongConvolution, "operations", "hyena-direct"),
+    (LongConvolution, "cache", "hyena"),
+    (Sine, "weights", "hyena"),
+    (GroupedLinear, "weights", "squeezebert"),
+    (GroupedLinear, "operations", "squeezebert"),
+    (GroupedLinear, "saved", "squeezebert"),
+    (Shift, "weights", "jetmoe"),
+    (MatrixScan, "cache", "xlstm"),
 ]
 ORACLE_OF = {"weights": "parameters", "operations": "flops", "saved": "saved", "cache": "cache"}
 QUANTITY_OF = {"weights": "params", "operations": "flops", "saved": "saved", "cache": "cache"}
@@ -323,12 +345,29 @@ def doubled(leaf: type[Leaf], formula: str) -> Callable[..., Any]:
 
 def test_every_formula_of_every_leaf_is_proved_or_known_to_be_a_model() -> None:
     there = {(leaf, formula) for leaf in LEAVES for formula in ORACLE_OF if formula in vars(leaf)}
-    scans = (SelectiveScan, HeadScan, DeltaRule, GatedRecurrence, DecayScan, TokenShift, WeightedSum)
+    scans = (SelectiveScan, HeadScan, DeltaRule, GatedRecurrence, DecayScan, TokenShift, WeightedSum, MatrixScan)
     no_products = {
         (leaf, "operations")
-        for leaf in (Lookup, Product, LayerScale, Scale, Norm, Activation, Sum, Rotary, Gate, *scans)
+        for leaf in (
+            Lookup,
+            Product,
+            LayerScale,
+            Scale,
+            Norm,
+            Activation,
+            Sum,
+            Rotary,
+            Gate,
+            Transform,
+            SpanProduct,
+            Shift,
+            Sine,
+            Decay,
+            DynamicMask,
+            *scans,
+        )
     }
-    models = {(leaf, "saved") for leaf in (*scans, BlockLinear, Scale, Mix)}
+    models = {(leaf, "saved") for leaf in (*scans, BlockLinear, Scale, Mix, Cell, LongConvolution, Sine, DynamicMask)}
     assert {(leaf, formula) for leaf, formula, _ in PROVED} == there - no_products - models
 
 

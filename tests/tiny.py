@@ -936,6 +936,7 @@ TINY: dict[str, dict[str, Any]] = {
         "layer": {"linear": {"parts": ["delta"]}, "attention": {"parts": ["attention"]}},
     },
     "no-output-projection": {  # the texts' toy block: no o, no norms; what a part adds is scaled
+        "vocab_size": 61,
         "d_model": 32,
         "n_layers": 2,
         "attention": {"n_heads": 4, "n_kv_heads": 2, "direct": True, "bias": ["q", "k", "v"]},

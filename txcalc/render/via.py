@@ -37,7 +37,7 @@ def report(
         "convention": {"flops_per_mac": 2, "attention": "dense", "logits": "all", "mla": None},
         "params": {"total": found.params, "active": None, "embedding": None, "by_kind": None},
         "flops": {"forward": {"matmul": found.flops, "other": None}, "masked": {"matmul": None}, "by_kind": None},
-        "cache": {"elements_per_token": None, "constant_elements": None, "elements": None, "bytes": None},
+        "cache": dict.fromkeys(("elements_per_token", "constant_elements", "windows_full_at", "elements", "bytes")),
         "memory": {"weights_bytes": weights},
         "sums": None,
         "rules": None,

@@ -54,7 +54,7 @@ def test_the_reference_begins_so() -> None:
 def test_the_terminal_shows_them() -> None:
     result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["show", "gpt2", "--initial"])
     assert result.exit_code == 0
-    assert "σ = 0.02/√24  0.004082  35,389,440" in result.stdout
+    assert "0.02/√24" in result.stdout and "0.004082  35,389,440" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
     data = json.loads(CliRunner().invoke(app, ["show", "gpt2", "--initial", "--json"]).stdout)
     assert sum(each["params"] for each in data["initial"]) == data["params"]["total"]

@@ -89,8 +89,9 @@ def test_a_window_as_long_as_the_context_is_none(raw: dict[str, Any], tokens: in
 def test_masked_is_never_more_than_dense(raw: dict[str, Any], tokens: int, past: int) -> None:
     ledger = made(raw).ledger(tokens=tokens, past=past)
     masked = ledger.by_kind("flops_masked")
+    pairs = {"attention_core", *(["recurrent"] if "hyena" in str(raw) else [])}  # a long convolution has pairs too
     for kind, flops in ledger.by_kind("flops").items():
-        assert masked[kind] == flops if kind != "attention_core" else masked[kind] <= flops
+        assert masked[kind] == flops if kind not in pairs else masked[kind] <= flops
 
 
 @given(st.integers(1, 30), st.integers(1, 30), st.booleans(), st.booleans(), workloads)

@@ -36,8 +36,8 @@ from txcalc.sources.spec import _OWN
 
 PACKAGE = Path(txcalc.__file__).parent
 
-# From the top of the house down: a module imports its own package and those above it.
-ROOMS = (
+# From the bottom layer up: a module imports its own package and those above it.
+LAYERS = (
     "errors", "frames", "num", "symbols", "notation", "units", "curves", "parts", "ledger", "checkpoint", "model",
     "sources", "cards", "hardware", "planning", "algebra", "sweep", "parquet", "program", "explorer", "reference",
     "verify", "render", "api", "cli",
@@ -79,24 +79,24 @@ def imports(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_a_room_imports_only_rooms_above_it(path: Path) -> None:
-    room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    if room in ("__init__", "__main__"):
+def test_a_module_imports_only_those_above_it(path: Path) -> None:
+    module = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if module in ("__init__", "__main__"):
         return
-    assert room in ROOMS, f"{room} has no place in the house"
+    assert module in LAYERS, f"{module} has no place among the layers"
     for name in imports(path):
         first, *rest = name.split(".")
         if first != "txcalc":
-            assert first in sys.stdlib_module_names or room in OUTSIDE.get(first, ()), name
-        elif rest and rest[0] in ROOMS:
-            assert ROOMS.index(rest[0]) <= ROOMS.index(room), f"{room} imports {name}"
+            assert first in sys.stdlib_module_names or module in OUTSIDE.get(first, ()), name
+        elif rest and rest[0] in LAYERS:
+            assert LAYERS.index(rest[0]) <= LAYERS.index(module), f"{module} imports {name}"
         else:
-            assert room == "cli", f"{room} imports txcalc's front door"
+            assert module == "cli", f"{module} imports txcalc's front door"
 
 
-def test_every_room_is_there() -> None:
+def test_every_module_is_there() -> None:
     found = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
-    assert found - {"__init__", "__main__"} == set(ROOMS)
+    assert found - {"__init__", "__main__"} == set(LAYERS)
 
 
 def neither_abstract_nor_final(folder: Path) -> list[str]:
@@ -226,7 +226,7 @@ def test_a_mechanism_says_all_of_itself(section: str) -> None:
 ASKING_NOTHING = [
     PACKAGE / "model.py",
     PACKAGE / "checkpoint.py",
-    *(path for room in ("planning", "render", "cli") for path in sorted((PACKAGE / room).rglob("*.py"))),
+    *(path for module in ("planning", "render", "cli") for path in sorted((PACKAGE / module).rglob("*.py"))),
 ]
 
 

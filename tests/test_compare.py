@@ -65,7 +65,7 @@ def test_conventions_change_the_figures_and_are_said() -> None:
     absorbed = load("deepseek-v3").ledger(tokens=2048, logits="last", mla="absorbed").total("flops_masked")
     assert found["flops_per_token", 2048]["flops"][0] == absorbed
     text = run(*argv, "--mla", "absorbed")[1]
-    assert "2 FLOPs a multiply-add; masked attention; last logits; MLA absorbed; cache in bf16" in text
+    assert "2 FLOPs per multiply-add; masked attention; last logits; MLA absorbed; cache in bf16" in text
     assert "MLA" not in run("gpt2", "gpt2-xl")[1]
 
 

@@ -44,7 +44,7 @@ class Accelerator:
 
     memory      bytes: what its driver reports where that is known, else the vendor's capacity
     bandwidth   bytes a second, to and from its own memory
-    peaks       dense FLOPs a second by dtype (integer operations for int8), two a multiply-add
+    peaks       dense FLOPs a second by dtype (integer operations for int8), two per multiply-add
     link        bytes a second one way to the others of its node; None: unknown
     link_between    bytes a second one way from one accelerator to other nodes (its share of their network cards), and
     node            accelerators of a node, which share links; None: unknown, and all are taken to share links

@@ -183,7 +183,7 @@ class Model:
         if not faults:
             batch, tokens, past, source = (sizes.get(name) for name in LEAST)
             nothing = not past.any() if is_array(past) else whole(past) and past == 0
-            if self.spec["kind"] in ("encoder", "vision") and not nothing:
+            if not self.decodes and not nothing:
                 faults.append(Fault("past", past, f"0: {self.name} is an encoder, it has no cache"))
             if is_array(past) and decoding is None and not nothing and not past.all():
                 faults.append(Fault("past", past, "all 0 or all above: a decode step is asked for apart"))
@@ -229,6 +229,11 @@ class Model:
     def fixed_length(self) -> bool:
         """True where the number of positions is part of the model (vision): tokens are ignored."""
         return self.root.fixed is not None and not self.has_encoder_apart
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it goes on from past tokens with a cache: an encoder and a vision model do not."""
+        return self.spec["kind"] not in ("encoder", "vision")
 
     @property
     def has_encoder_apart(self) -> bool:

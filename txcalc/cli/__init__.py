@@ -1,4 +1,4 @@
-"""The command line: argv → call → print → exit code. The only room that prints or exits.
+"""The command line: argv → call → print → exit code. The only module that prints or exits.
 
 Commands are found by name and loaded one at a time, so that none pays for another's imports. `Commands.invoke` is the
 one place where an error becomes a line on stderr and an exit code: 0 done, 1 refuted, 2 bad input, 3 a component is

@@ -29,7 +29,7 @@ class Linear(Leaf):
     """y = x·Wᵀ + b.
 
     Shapes   x (B, T, d_in), W (d_out, d_in), y (B, T, d_out)
-    Unit     FLOPs, two a multiply-add: 2·B·T·d_in·d_out
+    Unit     FLOPs, two per multiply-add: 2·B·T·d_in·d_out
     Counts   a tied weight once, where it is first used: `tied` ones are multiplied here and owned elsewhere, and so is
              the bias of a `borrowed` layer
     Omits    the bias from the headline FLOPs (1 an output, under other)
@@ -92,7 +92,7 @@ class BlockLinear(Leaf):
     """One linear layer a head, side by side: y = x·W + b of each head by itself.
 
     Shapes   x and y (B, T, h, d), W (h, d, d), b (h, d)
-    Unit     FLOPs, two a multiply-add: 2·B·T·h·d²; the bias 1 an output, under other
+    Unit     FLOPs, two per multiply-add: 2·B·T·h·d²; the bias 1 an output, under other
     Kept     x, unless another leaf before it keeps the same tensor
     Source   De et al. 2024 (arXiv 2402.19427), section 2.4
     """
@@ -124,7 +124,7 @@ class GroupedLinear(Leaf):
     """y = x·Wᵀ + b in `groups`: each reads its own share of x, `d_in` wide, and makes `d_out` of y.
 
     Shapes   x (B, T, groups·d_in), W (groups·d_out, d_in), y (B, T, groups·d_out)
-    Unit     FLOPs, two a multiply-add: 2·B·T·groups·d_in·d_out; the bias 1 an output, under other
+    Unit     FLOPs, two per multiply-add: 2·B·T·groups·d_in·d_out; the bias 1 an output, under other
     Kept     x, as a linear layer's (`keeps`)
     Source   Iandola et al. 2020 (arXiv 2006.11316), section 3: a grouped convolution of one tap
     """

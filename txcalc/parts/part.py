@@ -115,7 +115,7 @@ class MatMul(NamedTuple):
 
     @property
     def flops(self) -> Any:
-        """FLOPs, two a multiply-add, of the dense product."""
+        """FLOPs, two per multiply-add, of the dense product."""
         return 2 * self.count * self.m * self.k * self.n
 
     @property

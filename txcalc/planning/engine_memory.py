@@ -217,7 +217,7 @@ class EngineMemory:
 
     def notes(self, model: Model) -> Iterator[str]:
         """What the engine's numbers are, and what lies outside of them."""
-        if model.kind in ("encoder", "vision"):
+        if not model.decodes:
             yield f"{self.profile} profiles a decoder: nothing of it is counted for {model.name}"
             return
         batch = f"a step of {self.most_tokens:,} tokens, {self.most_sequences:,} sequences' logits"

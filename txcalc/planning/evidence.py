@@ -63,13 +63,12 @@ def digest(model: Model, recorded: str) -> str:
     """Every leaf with its sizes, and its figures of a recorded quantity where formulas can be told apart: the sizes say
     whose proof it is, the figures that its formulas are still those that were proved."""
     probe = RECORDED[recorded]
-    cached = model.kind not in ("encoder", "vision")
     source: dict[str, Any] = {"source": SOURCE} if model.has_encoder_apart and not model.reads_no_ids else {}
     figures = [
         [(entry.path, repr((_sizes(entry.leaf), entry.times, entry.runs, entry.work)), getattr(entry, probe.quantity))
          for entry in model.ledger(**workload, **source)]
         for workload in probe.workloads
-        if cached or "past" not in workload
+        if model.decodes or "past" not in workload
     ]  # fmt: skip
     return sha256(json.dumps(figures).encode()).hexdigest()[:16]
 

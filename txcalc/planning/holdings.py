@@ -67,7 +67,7 @@ class Holdings:
         self.weights = [(entry, engine.stored(entry)) for entry in ledger if entry.leaf.params]
         self.weights_bytes: int = sum(size for _, size in self.weights) + (draft.weights_bytes if draft else 0)
         self.held = [Held(entry.path, entry.leaf, entry.runs) for entry in ledger if any(entry.cache_terms)]
-        self.caching = model.kind not in ("encoder", "vision")
+        self.caching = model.decodes
         self._peaks: dict[tuple[int, bool], int] = {}
         self._pages: dict[int, tuple[int, int]] = {}
         vocab = next(reversed(model.spec["stacks"].values()))["vocab_size"] or 0

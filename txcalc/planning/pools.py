@@ -75,7 +75,7 @@ def pools(
 
     Errors: `InputError` for a model that does not decode, an answer of one token, pools that are none or do not fit.
     """
-    if deployment.model.kind in ("encoder", "vision") or asked.answer == 1:
+    if not deployment.model.decodes or asked.answer == 1:
         raise InputError("--disaggregate", [f"{deployment.model.name} decodes nothing here: there is one pool"])
     counts = [gpus for gpus in counts if gpus >= 2]
     if not counts or not 1 <= (prefill or 1) < counts[0]:

@@ -467,7 +467,7 @@ class Pace:
     ) -> None:
         self.model, self.layout, self.engine = model, layout, engine
         self.ranks = [Rank(model, stage, layout, accelerator, engine) for stage in sharding.stages(layout)]
-        self.caching = model.kind not in ("encoder", "vision")
+        self.caching = model.decodes
         # What a prompt is: tokens of the encoder, of which a prefix is no use; or what the model decodes from.
         self.encodes = model.has_encoder_apart and not model.reads_no_ids
         self.sharing = max(1, layout.ep // layout.tp)  # copies of the rest that experts are spread over

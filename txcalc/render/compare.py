@@ -279,7 +279,7 @@ def report(models: Sequence[Model], asked: Question, equal: Equal | None = None)
     }
     if equal:
         data["match"] = equal.data()
-    words = ["2 FLOPs a multiply-add", f"{asked.attention} attention", f"{asked.logits} logits"]
+    words = ["2 FLOPs per multiply-add", f"{asked.attention} attention", f"{asked.logits} logits"]
     words += [f"MLA {mla}"] if mla else []
     header = [
         f"{len(models)} models; × is the ratio to {models[0].name}",

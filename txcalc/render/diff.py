@@ -79,7 +79,7 @@ def report(
     places = ", ".join(f"{name} {value:,}" for name, value in workload(one, mine).items() if value is not None)
     header = [
         f"{one.name} → {other.name}",
-        f"{places}; 2 FLOPs a multiply-add; {attention} attention; cache in {kv_dtype}",
+        f"{places}; 2 FLOPs per multiply-add; {attention} attention; cache in {kv_dtype}",
         "differences multiply: their costs alone do not add up to that of all together",
     ]
     return Report(facts, tables, header, [*facts["assumptions"], *facts["notes"]])

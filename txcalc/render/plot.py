@@ -130,7 +130,7 @@ def crossover(prefills: Sequence[Lengths], found: Sequence[Sequence[Crossover]],
 
 def _convention(models: Iterable[Model], what: str, logits: str, mla: str) -> str:
     words = [f"MLA {mla}"] if any(model.has_latents for model in models) else []
-    return "; ".join([what, "2 a multiply-add", f"{logits} logits", *words])
+    return "; ".join([what, "2 per multiply-add", f"{logits} logits", *words])
 
 
 def _sides(prefills: Lengths, found: Sequence[Crossover]) -> Panel:
@@ -293,7 +293,7 @@ def sweep(data: Mapping[str, Any]) -> Picture:
     drawable([len(axis["values"]) for axis in axes], len(models), apart)
     panels = list(_kinds(data, models) if apart else _lines(data, models))
     words = [f"{key} {value:,}" for key, value in data["workload"].items()]
-    words += ["2 FLOPs a multiply-add", f"{data['convention']['logits']} logits"]
+    words += ["2 FLOPs per multiply-add", f"{data['convention']['logits']} logits"]
     words += [f"MLA {data['convention']['mla']}"] if data["convention"]["mla"] else []
     return Picture(f"{', '.join(models)} over {' × '.join(a['name'] for a in axes)}", "; ".join(words), panels)
 

@@ -30,7 +30,7 @@ SUMS = ("non_embedding", "blocks", "feed_forward")  # what JSON calls those of `
 def convention(model: Model, ledger: Ledger, attention: str) -> str:
     """The conventions a header says, never assumes."""
     work = ledger.work
-    words = ["2 FLOPs a multiply-add", f"{attention} attention", f"{'last' if work.last_logits else 'all'} logits"]
+    words = ["2 FLOPs per multiply-add", f"{attention} attention", f"{'last' if work.last_logits else 'all'} logits"]
     if model.has_latents:
         words.append(f"MLA {'absorbed' if work.absorbed else 'expanded'}")
     return "; ".join(words)

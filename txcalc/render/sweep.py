@@ -68,7 +68,7 @@ def report(*sweeps: Sweep) -> Report:
         ],
     }
     words = [f"{key} {value:,}" for key, value in fixed.items()]
-    words += ["2 FLOPs a multiply-add", f"{convention['logits']} logits"]
+    words += ["2 FLOPs per multiply-add", f"{convention['logits']} logits"]
     words += [f"MLA {convention['mla']}"] if latents else []
     grid = " × ".join(f"{axis.name} ({len(axis.values):,})" for axis in sweep.axes)
     meanings = [

@@ -60,7 +60,7 @@ def report(
     header = [
         f"{name}: {found.cls} of transformers {found.library}, built on the meta device and measured",
         ", ".join(f"{word} {value:,}" for word, value in places if value is not None),
-        "2 FLOPs a multiply-add; dense attention; all logits; as transformers' own code computes it",
+        "2 FLOPs per multiply-add; dense attention; all logits; as transformers' own code computes it",
     ]
     if found.formula is not None:
         header.append(f"FLOPs forward: {write(tidy(found.formula))}, for {found.domain}")

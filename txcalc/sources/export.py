@@ -151,7 +151,7 @@ def same_ledger(one: Model, other: Model) -> bool:
 
 def _figures(model: Model) -> list[Any]:
     found: list[Any] = []
-    for work in WORKLOADS[: 1 if model.spec["kind"] in ("encoder", "vision") else 2]:
+    for work in WORKLOADS[: 2 if model.decodes else 1]:
         ledger = model.ledger(**work)
         found += [*(ledger.by_kind(quantity) for quantity in QUANTITIES if quantity != "bytes"), ledger.cache_terms]
         found.append(ledger.total("bytes"))

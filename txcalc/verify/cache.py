@@ -43,7 +43,7 @@ def decode(net: nn.Module, inputs: tuple[Tensor, ...], prompt: int) -> Iterator[
 
 def rows(subject: Subject) -> Iterator[Row]:
     """After a prompt and three more tokens, also across the end of every window; latent attention in both its forms."""
-    if subject.model.kind in ("encoder", "vision"):
+    if not subject.model.decodes:
         subject.notes.append(NO_CACHE)
         return
     leaves = list(subject.model.root.leaves())

@@ -53,7 +53,7 @@ class Count(FlopCounterMode):
 
     @property
     def by_module(self) -> dict[str, Any]:
-        """Path → FLOPs of the module alone, two a multiply-add; ints or symbolic ints."""
+        """Path → FLOPs of the module alone, two per multiply-add; ints or symbolic ints."""
         return {path: sum(counts.values()) for path, counts in self.flop_counts.items()}
 
 

@@ -88,7 +88,7 @@ def _sizes(subject: Subject, leaves: list[SoftmaxCore | LatentCore]) -> list[tup
     most = subject.longest
     spans = [leaf.span for leaf in leaves]
     windows = {span.window for span in spans if isinstance(span, Windowed)}
-    caches = subject.model.kind not in ("encoder", "vision")
+    caches = subject.model.decodes
     sizes = {(tokens, 0) for tokens in (1, 2, 3, 5, 8)}
     sizes |= {(tokens, past) for tokens in (1, 3) for past in (1, 6)} if caches else set()
     for window in windows:

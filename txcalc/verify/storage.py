@@ -28,7 +28,7 @@ def rows(subject: Subject) -> Iterator[Row]:
     """Weights by part, and the cache by part after a prompt and further tokens; on a device also all of each, as its
     allocator has them."""
     yield from _weights(subject)
-    if subject.model.kind not in ("encoder", "vision"):
+    if subject.model.decodes:
         yield from _cache(subject)
 
 

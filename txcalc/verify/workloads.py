@@ -72,10 +72,6 @@ class Subject(NamedTuple):
     device: str
     dtype: torch.dtype
 
-    @property
-    def caches(self) -> bool:
-        return self.model.kind not in ("encoder", "vision")
-
     def data(self, load: Load, device: str) -> tuple[Tensor, ...]:
         """Fresh random inputs; a decode step's are ids alone, what it needs of an encoder is in the cache."""
         made = inputs(self.model, load.batch, load.tokens, device=device)
@@ -110,7 +106,7 @@ class Subject(NamedTuple):
         would make a copy for each head; plain products do not."""
         cuda = devices.is_cuda(self.device)
         with torch.no_grad(), mode(last=True, even=True, absorbed=load.absorbed, explicit=load.absorbed, grouped=cuda):
-            return net(*given, cache=cache) if self.caches else net(*given)
+            return net(*given, cache=cache) if self.model.decodes else net(*given)
 
     def prepare(self, load: Load) -> Callable[[str], Work]:
         """For `measure`: on a device, the modules and data, and the work that is done with them, again and again. A
@@ -179,7 +175,7 @@ class Subject(NamedTuple):
         ledger = self.model.ledger(load.batch, load.tokens, load.past, logits=logits)
         weights = ledger.total("params") * width
         if load.kind != "training":
-            cache = sum(load.batch * state_bytes(entry, width) for entry in ledger) if self.caches else 0
+            cache = sum(load.batch * state_bytes(entry, width) for entry in ledger) if self.model.decodes else 0
             return weights + cache  # type: ignore[no-any-return]
         learned = reached(ledger).total("active") * width
         kept = ledger.total("saved") * width if claims(ledger) and not load.checkpoint else 0
@@ -349,7 +345,7 @@ def common(model: Model, device: str) -> tuple[Load, ...]:
     if model.fixed_length:
         passes = Load("prefill", 1, 1), Load("prefill", batch, 1), Load("prefill", 2 * batch, 1)
         training = Load("training", batch, 1), Load("training", batch, 1, checkpoint=True)
-    return passes + (() if long == 1 or model.kind in ("encoder", "vision") else steps) + training
+    return passes + (() if long == 1 or not model.decodes else steps) + training
 
 
 def measure(verdict: Verdict, subject: Subject, wanted: Sequence[str], accelerator: Accelerator | None) -> None:

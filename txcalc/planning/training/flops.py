@@ -16,7 +16,7 @@ PASSES = {"both": 3, "weights": 2, "input": 2, "none": 1}
 def training_flops(ledger: Ledger, recompute: Recompute = "none") -> Any:
     """FLOPs of one step over the ledger's workload.
 
-    Unit     FLOPs of matrix products, dense attention, two a multiply-add
+    Unit     FLOPs of matrix products, dense attention, two per multiply-add
     Counts   forward; for each product two of its size in backward (its input's gradient and its weight's, or those of
              both operands in attention), one where the input is data or the weights are frozen, none in an indexer;
              with `recompute` the forward again of the attention cores (`core`) or of whole blocks (`blocks`)

@@ -194,47 +194,47 @@ FLAT: dict[str, tuple[str, ...]] = {
     "qwen2_vl": (),
 }
 
-_SPEAKING = "its encoder of speech and its vocoder have no part yet"
-_SPARSE_ATTENTION = "its sparse attention has no part yet"
-_HYPER = "its hyper-connections have no part yet"
-_LATENT_WINDOWS = "its latent attention of two sizes, one with a window, has no part yet"
+_SPEAKING = "its encoder of speech and its vocoder are not supported yet"
+_SPARSE_ATTENTION = "its sparse attention is not supported yet"
+_HYPER = "its hyper-connections are not supported yet"
+_LATENT_WINDOWS = "its latent attention of two sizes, one with a window, is not supported yet"
 _DRAFTS = "it drafts for another model, whose keys and values it reads"
-_RELATIVE = "its short convolutions beside attention and its relative scores have no part yet"
+_RELATIVE = "its short convolutions beside attention and its relative scores are not supported yet"
 
 # Model types that are known and not read, with the reason.
 REFUSED: dict[str, str] = {
     "funnel": "its sequence grows shorter from block to block, and no part says so yet",
     "longt5": _SPARSE_ATTENTION,
-    "luke": "its entities and their own queries have no part yet",
+    "luke": "its entities and their own queries are not supported yet",
     "modernvbert": "its language model's head is not its text's, and has no reader yet",
-    "mra": "its attention at several resolutions has no part yet",
-    "musicgen": "its codebooks' tables and heads have no part yet",
+    "mra": "its attention at several resolutions is not supported yet",
+    "musicgen": "its codebooks' tables and heads are not supported yet",
     "nemo_speechlm": "its adapter of sound and its timestamps have no reader yet",
-    "neomme": "its embeddings of values and its layers' own mixing have no part yet",
-    "nystromformer": "its landmarks have no part yet",
-    "blt": "its byte patches and hashed tables have no part yet",
-    "deepseek_v4": "its compressed caches and connections have no part yet",
+    "neomme": "its embeddings of values and its layers' own mixing are not supported yet",
+    "nystromformer": "its landmarks are not supported yet",
+    "blt": "its byte patches and hashed tables are not supported yet",
+    "deepseek_v4": "its compressed caches and connections are not supported yet",
     "longformer": _SPARSE_ATTENTION,
     "led": _SPARSE_ATTENTION,
-    "mobilebert": "its bottlenecks have no part yet",
+    "mobilebert": "its bottlenecks are not supported yet",
     "pegasus_x": _SPARSE_ATTENTION,
-    "perceiver": "its latents, whose number is not the tokens', have no part yet",
-    "prophetnet": "its n-gram streams have no part yet",
+    "perceiver": "its latents, whose number is not the tokens', are not supported yet",
+    "prophetnet": "its n-gram streams are not supported yet",
     "reformer": _SPARSE_ATTENTION,
-    "roc_bert": "its tables of sound and shape, joined to the tokens, have no part yet",
+    "roc_bert": "its tables of sound and shape, joined to the tokens, are not supported yet",
     "seamless_m4t": _SPEAKING,
     "seamless_m4t_v2": _SPEAKING,
-    "speech_to_text": "its gated convolutions have no part yet",
-    "swin": "its shifted windows have no part yet",
-    "t5gemma2": "its decoder's one attention to itself and its encoder has no part yet",
+    "speech_to_text": "its gated convolutions are not supported yet",
+    "swin": "its shifted windows are not supported yet",
+    "t5gemma2": "its decoder's one attention to itself and its encoder is not supported yet",
     "trocr": "a decoder that is read in a vision-encoder-decoder",
-    "ultrabert": "its head of two layers has no part yet",
-    "voxtral_realtime_text": "its norms that depend on a delay have no part yet",
-    "xlnet": "its two streams have no part yet",
-    "xmod": "its languages' adapters have no part yet",
-    "yoso": "its hashed attention has no part yet",
-    "axk2": "its gated norms and gated latent attention have no part yet",
-    "cpmant": "its prompts and the distances between segments have no part yet",
+    "ultrabert": "its head of two layers is not supported yet",
+    "voxtral_realtime_text": "its norms that depend on a delay are not supported yet",
+    "xlnet": "its two streams are not supported yet",
+    "xmod": "its languages' adapters are not supported yet",
+    "yoso": "its hashed attention is not supported yet",
+    "axk2": "its gated norms and gated latent attention are not supported yet",
+    "cpmant": "its prompts and the distances between segments are not supported yet",
     "dots3_note": _LATENT_WINDOWS,
     "dots3_note_text": _LATENT_WINDOWS,
     "gemma4_assistant": _DRAFTS,
@@ -251,5 +251,5 @@ REFUSED: dict[str, str] = {
     "longcat_flash": "some of its experts do nothing: what a token costs depends on the token",
     "minimax_m3_vl": _SPARSE_ATTENTION,
     "minimax_m3_vl_text": _SPARSE_ATTENTION,
-    "zaya": "its attention on convolved, compressed heads has no part yet",
+    "zaya": "its attention on convolved, compressed heads is not supported yet",
 }

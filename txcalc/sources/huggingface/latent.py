@@ -106,7 +106,7 @@ def deepseek_v32(c: Config) -> Raw:
 def glm_moe_dsa(c: Config) -> Raw:
     """Neighbours are rotated in the index too. Layers that share an earlier one's choice are not read."""
     raw = stack(c)
-    own = "layers that use an earlier layer's choice of keys have no part yet"
+    own = "layers that use an earlier layer's choice of keys are not supported yet"
     types = c.items("indexer_types", of=any_of("full", "shared"), length=raw["n_layers"], default=None)
     if types is None:
         c.only(1, "index_topk_freq", why=own)

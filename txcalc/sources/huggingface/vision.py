@@ -64,7 +64,7 @@ def beit(c: Config) -> Raw:
     raw, vision = pictures(c)
     c.only(True, "qkv_bias", why="transformers' beit has biases on queries and values")
     c.only(False, "use_relative_position_bias", "use_shared_relative_position_bias", why="biases by distance in two "
-           "dimensions have no part yet")  # fmt: skip
+           "dimensions are not supported yet")  # fmt: skip
     vision["mask_token"] = c.flag("use_mask_token", default=False)
     c.ignore("vocab_size", "pool_scales", "use_auxiliary_head", "auxiliary_channels", "auxiliary_num_convs")
     c.ignore("auxiliary_concat_input", "out_features", "out_indices", "add_fpn", "reshape_hidden_states", "stage_names")

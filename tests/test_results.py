@@ -47,6 +47,16 @@ SAME: list[tuple[Callable[[], Result], str]] = [
     (lambda: txcalc.sweep("gpt2", "gpt2-xl", over=["h=4,8"], changes={"F": "4*D"}, batch=2),
      "sweep gpt2 gpt2-xl --over h=4,8 --set F=4*D --batch 2"),
     (lambda: txcalc.formula("gpt2", layout="tp=2"), "formula gpt2 --layout tp=2"),
+    (lambda: txcalc.deploy("mixtral-8x7b", "h100-sxm:8@2.5", concurrency=16, engine="vllm", prompt="1000..3000",
+                           answer=500, rate=2.0, simulate=True, requests=50, disaggregate="auto"),
+     "deploy mixtral-8x7b --gpu h100-sxm:8@2.5 --concurrency 16 --engine vllm --prompt 1000..3000 --answer 500 "
+     "--rate 2/s --simulate --requests 50 --disaggregate auto"),
+    (lambda: txcalc.deploy(LLAMA, "h100", draft="3:llama-3.2-1b", acceptance=0.7, tpot=0.001),
+     "deploy llama-3.1-8b --gpu h100 --draft 3:llama-3.2-1b --acceptance 70% --tpot 1ms"),
+    (lambda: txcalc.deploy("llama-3.1-8b", "rtx-4090:1", context="128k", concurrency=4),
+     "deploy llama-3.1-8b --gpu rtx-4090:1 --context 128k --concurrency 4"),
+    (lambda: txcalc.deploy(["gpt2", "t5-small"], ["h100", "rtx-4090:3"], tp=3),
+     "deploy gpt2 t5-small --gpu h100 --gpu rtx-4090:3 --tp 3"),
 ]  # fmt: skip
 
 

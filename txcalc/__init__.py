@@ -26,12 +26,14 @@ from txcalc.sources import load
 if TYPE_CHECKING:
     from txcalc.api.caches import crossover, formula, kv
     from txcalc.api.costs import compare, diff, show
+    from txcalc.api.deployments import deploy
     from txcalc.api.sweeps import sweep
 
 # The functions of `txcalc.api`, and the module of each.
 COMMANDS = {
     **dict.fromkeys(("compare", "diff", "show"), "costs"),
     **dict.fromkeys(("crossover", "formula", "kv"), "caches"),
+    "deploy": "deployments",
     "sweep": "sweeps",
 }
 
@@ -45,6 +47,7 @@ __all__ = [
     "UnknownName",
     "compare",
     "crossover",
+    "deploy",
     "diff",
     "formula",
     "kv",

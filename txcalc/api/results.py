@@ -89,6 +89,8 @@ def _made(value: Any, hint: Any) -> Any:
     """A value as its type says: dicts become records, alone, in lists and in dicts."""
     if get_origin(hint) in (Union, UnionType):
         fitting = [one for one in get_args(hint) if isinstance(value, get_origin(one) or (dict if _of(one) else one))]
+        if isinstance(value, dict):  # of several records the one that says most of its keys
+            fitting.sort(key=lambda one: len(value.keys() - _hints(one)) if _of(one) else 0)
         return _made(value, fitting[0]) if fitting else value
     inner = get_args(hint)
     if isinstance(value, dict) and (inner or _of(hint)):

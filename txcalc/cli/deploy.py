@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from fractions import Fraction
 from typing import Annotated, Any
 
 import typer
 
 from txcalc.cli import options as o
-from txcalc.errors import Fault, InputError
+from txcalc.errors import InputError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -102,7 +100,7 @@ def _limit(flag: str, text: str) -> Any:
 
 
 @app.command()
-def deploy(  # noqa: C901 - one branch per option
+def deploy(
     sources: o.Sources,
     gpu: Gpus,
     set_: o.Set = None,
@@ -155,214 +153,40 @@ def deploy(  # noqa: C901 - one branch per option
 
     Example: txcalc deploy llama-3.1-70b --gpu h100-sxm:8 --context 32k --weights fp8 --price 2.5 --tpot 20ms
     """
-    from dataclasses import replace
-
-    from txcalc import hardware, load
-    from txcalc.cli.output import emit
-    from txcalc.planning import engine_memory, serving, timing
-    from txcalc.planning.deployment import Deployment
-    from txcalc.planning.engine import engine, parse_reserve
-    from txcalc.planning.engine_memory import EngineMemory
-    from txcalc.planning.pools import pools
-    from txcalc.planning.sizing import arrange, less, rentable
-    from txcalc.planning.traffic import lengths
-    from txcalc.render.deploy import Answer, comparison, report
-    from txcalc.units import parse_seconds
+    from txcalc import deploy as answered
+    from txcalc import load
+    from txcalc.cli.output import give
 
     chosen = o.chosen(format_, json_)
     place = o.plotted(plot, chosen)
-    wanted = [priced(text) for text in gpu]
-    prices = one_price(wanted, price)
-    if emit_ is not None and (len(sources) * len(wanted) > 1 or chosen != "table" or place):
+    alone = len(sources) * len(gpu) == 1
+    if emit_ is not None and (not alone or chosen != "table" or place):
         raise InputError("options", ["--emit prints one deployment's command: one source, one --gpu, no other format"])
-    if place and len(sources) * len(wanted) > 1:
+    if place and not alone:
         raise InputError("options", ["--plot draws one deployment: one source and one --gpu"])
-    fillers = ways({"disaggregate": disaggregate or "auto"}).get("disaggregate")
-    fixed = ways({"tp": tp, "pp": pp, "dp": dp, "ep": ep})
-    kept = parse_reserve(reserve) if reserve is not None else None
-    profile = engine_memory.profile(engine_)
-    if max_num_seqs is not None and (profile is None or not 1 <= max_num_seqs <= 1 << 20):
-        raise InputError("options", ["--max-num-seqs is a number above 0 of an --engine"])
-    tokens, drafter = drafts(draft)
-    guess = load(drafter) if drafter is not None else None
-    often, times = comes(rate, arrivals, burstiness)
-    if not simulate and (requests is not None or seed):
-        raise InputError("options", ["--requests and --seed are of a simulation (--simulate)"])
-    if requests is not None and not 1 <= requests <= 10**6:
-        raise InputError("options", [Fault("requests", requests, "a whole number from 1 to 1,000,000")])
-    likely = float(share(acceptance, "--acceptance")) if acceptance is not None else None
-    prompts = lengths(prompt, "--prompt") if prompt is not None else None
-    answers = lengths(answer, "--answer") if answer is not None else None
-    context = timing.grown(prompts, answers) if context is None else context
-    asked = timing.request(
-        context,
-        prompts,
-        share(prefix_hits),
-        likely,
-        tokens,
-        answers,
-        often,
-        burstiness,
-        times,
-        shared_prefix,
+    ways: dict[str, Any] = {"tp": tp, "pp": pp, "dp": dp, "ep": ep}
+    engine: dict[str, Any] = {"engine": engine_, "max_num_seqs": max_num_seqs, "block": block, "chunk": chunk}
+    lengths: dict[str, Any] = {"context": context, "prompt": prompt, "answer": answer, "shared_prefix": shared_prefix}
+    traffic: dict[str, Any] = {"concurrency": concurrency, "rate": rate, "arrivals": arrivals, "burstiness": burstiness}
+    guesses: dict[str, Any] = {"prefix_hits": prefix_hits, "draft": draft, "acceptance": acceptance}
+    simulation: dict[str, Any] = {"simulate": simulate, "requests": requests, "seed": seed}
+    bounds: dict[str, Any] = {"price": price, "ttft": ttft, "tpot": tpot, "disaggregate": disaggregate}
+    found = answered(
+        [load(source, o.changes(set_), ignore=ignore or ()) for source in sources],
+        gpu,
+        weights=weights,
+        kv=kv,
+        reserve=reserve,
+        detail=detail,
+        **ways,
+        **engine,
+        **lengths,
+        **traffic,
+        **guesses,
+        **simulation,
+        **bounds,
     )
-    within = [
-        parse_seconds(text, flag) if text is not None else None for flag, text in (("--ttft", ttft), ("--tpot", tpot))
-    ]
-    for each in prices.values():
-        serving.check_budget(each, *within)
-    models = [load(source, o.changes(set_), ignore=ignore or ()) for source in sources]
-    kinds = [hardware.load(name) for name, _, _ in wanted]
-    alone = len(models) * len(kinds) == 1
-
-    def run(speed: Any, memory: EngineMemory | None) -> Any:
-        from txcalc.planning.simulation import SEQUENCES, simulated
-
-        most = max_num_seqs or (memory.most_sequences if memory else SEQUENCES)
-        found = simulated(speed.timer, speed.chosen, speed.limits, most, seed, requests)
-        return replace(speed, simulated=found)
-
-    def found_for(model: Any, kind: Any, gpus: int | None, price: float | None) -> Answer:
-        memory = EngineMemory(profile, kind, context, max_num_seqs, chunk) if profile else None
-        step = chunk if chunk is not None else memory.most_tokens if memory else 8192
-        how = engine(model, weights, kv, block, step, kept, memory, shared_prefix)
-        deployment = Deployment(model, kind, how, guess)
-        limits = serving.Limits(*within)
-        found = arrange(deployment, asked, context, concurrency, gpus, fixed, limits)
-        try:
-            if found.best.fits:
-                speed = serving.serve(found, asked, price, *within)
-                if disaggregate is not None:
-                    counts = [gpus] if gpus else rentable(found.best.layout.gpus, {})[:6]
-                    two = pools(deployment, asked, context, found.concurrency, counts, fillers, limits)
-                    speed = replace(speed, apart=two)
-                return Answer(model, kind, found, run(speed, memory) if simulate and speed.lasts else speed)
-            smaller = less(found, asked, fixed, limits)
-            instead = serving.serve(smaller, replace(asked, rate=None), price, *within) if smaller else None
-            return Answer(model, kind, found, None, instead=instead)
-        except InputError as error:
-            if alone and (price is not None or within != [None, None] or disaggregate is not None):
-                raise
-            return Answer(model, kind, found, None, str(error))
-
-    if alone:
-        one = found_for(models[0], kinds[0], wanted[0][1], prices[wanted[0][0]])
-        assert one.plan
-        if emit_ is not None:
-            from txcalc.render.emit import command
-
-            typer.echo(command(one.plan, emit_, one.speed.apart if one.speed else None))
-            raise typer.Exit(one.failed)
-        drawn = one.plan, one.speed
-        emit(
-            report(one.plan, one.speed, one.why, detail or chosen != "table", one.instead),
-            chosen,
-            place,
-            lambda plots: plots.deploy(*drawn),
-        )
-        failed = one.failed
-    else:
-        several = []
-        for model in models:
-            for kind, (name, gpus, _) in zip(kinds, wanted, strict=True):
-                try:
-                    several.append(found_for(model, kind, gpus, prices[name]))
-                except InputError as error:
-                    several.append(Answer(model, kind, None, None, str(error)))
-        if all(one.plan is None for one in several):
-            raise InputError("deploy", dict.fromkeys(one.why for one in several))
-        emit(comparison(several), chosen)
-        failed = all(one.failed for one in several)
-    if failed:
-        raise typer.Exit(1)
-
-
-def accelerators(text: str) -> tuple[str, int | None]:
-    """`h100-sxm:8` or `8xh100` as a name and how many; None: not said."""
-    from txcalc.cards import many
-
-    first, rest = many(text)
-    if first is not None:
-        return rest, first
-    name, colon, number = text.rpartition(":")
-    if not colon:
-        return text, None
-    if not number.strip().isdecimal() or len(number) > 6:
-        raise InputError("--gpu", [Fault("--gpu", text, "a name and a number of them", "h100-sxm:8")])
-    return name, int(number)
-
-
-def priced(text: str) -> tuple[str, int | None, float | None]:
-    """`h100-sxm:8@2.5` as a name, how many, and the price of a GPU-hour; None: not said."""
-    rest, at, price = text.rpartition("@")
-    if not at:
-        return *accelerators(text), None
-    try:
-        return *accelerators(rest), float(price)
-    except ValueError:
-        raise InputError("--gpu", [Fault("--gpu", text, "a price of a GPU-hour after @", "h100-sxm:8@2.5")]) from None
-
-
-def one_price(wanted: list[tuple[str, int | None, float | None]], price: float | None) -> dict[str, float | None]:
-    """The price of every kind of accelerator. Errors: `InputError` for two of one."""
-    found: dict[str, set[float]] = {name: set() for name, _, _ in wanted}
-    for name, _, own in wanted:
-        found[name] |= {each for each in (own, price) if each is not None}
-    faults: list[Fault | str] = [
-        f"{name} has two prices: {' and '.join(f'{each:g}' for each in sorted(each))}"
-        for name, each in found.items()
-        if len(each) > 1
-    ]
-    if faults:
-        raise InputError("options", faults)
-    return {name: next(iter(each), None) for name, each in found.items()}
-
-
-def share(text: str, flag: str = "--prefix-hits") -> Fraction:
-    """`30%` or `0.3`."""
-    found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(%?)\s*", text, re.ASCII)
-    if not found:
-        raise InputError("options", [Fault(flag, text, "a share such as 30% or 0.3")])
-    return Fraction(found[1]) / (100 if found[2] else 1)
-
-
-def rates(text: str) -> float:
-    """`5/s`, `300/min` or `1000/h` as requests a second."""
-    found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*/\s*(s|min|h)\s*", text, re.ASCII)
-    number = Fraction(found[1]) / {"s": 1, "min": 60, "h": 3600}[found[2]] if found else Fraction(0)
-    if not number:
-        raise InputError("options", [Fault("--rate", text, "requests above 0 in a time, such as 5/s or 300/min")])
-    return float(number)
-
-
-def comes(rate: str | None, path: str | None, burstiness: float) -> tuple[float | None, list[float]]:
-    """Requests a second, or the seconds at which they come."""
-    from txcalc.planning.traffic import arrivals
-
-    if rate is not None and path is not None:
-        raise InputError("options", ["--rate and --arrivals contradict each other"])
-    if burstiness != 1 and rate is None:
-        raise InputError("options", ["--burstiness is of requests at a --rate"])
-    return rates(rate) if rate is not None else None, arrivals(path) if path is not None else []
-
-
-def drafts(text: str | None) -> tuple[int | None, str | None]:
-    """`4:llama-3.2-1b` as the tokens that a draft proposes and what makes it; `4`: something that costs nothing."""
-    if text is None:
-        return None, None
-    number, colon, source = text.partition(":")
-    if not (number.isascii() and number.isdecimal() and len(number) < 4) or (colon and not source.strip()):
-        raise InputError("options", [Fault("--draft", text, "tokens a step, and what proposes them", "4:SOURCE, or 4")])
-    return int(number), source if colon else None
-
-
-def ways(written: dict[str, str]) -> dict[str, int]:
-    """The tp, pp, dp and ep that are numbers; `auto` ones are left out."""
-    faults = [
-        Fault(f"--{name}", text, "a whole number or auto")
-        for name, text in written.items()
-        if text != "auto" and not (text.isdecimal() and len(text) < 7)
-    ]
-    if faults:
-        raise InputError("options", faults)
-    return {name: int(text) for name, text in written.items() if text != "auto"}
+    if emit_ is None:
+        return give(found, chosen, place)
+    typer.echo(found.to_command(emit_))
+    raise typer.Exit(found.failed)

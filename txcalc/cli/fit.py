@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from txcalc.cli import options as o
-from txcalc.cli.deploy import Block, Chunk, EngineOption, ReserveOption, accelerators
+from txcalc.cli.deploy import Block, Chunk, EngineOption, ReserveOption
 from txcalc.errors import InputError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -45,6 +45,7 @@ def fit(
     Example: txcalc fit qwen3-32b gpt-oss-20b --gpu 4090 --gpu 4090:2 --gpu m4-pro
     """
     from txcalc import hardware, load
+    from txcalc.api.phrases import accelerators
     from txcalc.cli.output import emit
     from txcalc.planning import engine_memory
     from txcalc.planning.engine import Engine, Reserve, engine, parse_reserve

@@ -97,7 +97,7 @@ def _grid(model: Model, context: str | None, concurrency: str | None, weights: s
 def _serving(models: Sequence[Model], gpus: Sequence[str], grids: Sequence[Grid]) -> list[dict[str, Any]]:
     """The plans of every model on every kind of GPU."""
     from txcalc import hardware
-    from txcalc.cli.deploy import priced
+    from txcalc.api.phrases import priced
     from txcalc.cli.output import tell
     from txcalc.planning.serving import check_budget
     from txcalc.render.page.plans import checked, serving

@@ -1,0 +1,289 @@
+"""Will it fit, how fast is it, what does it cost: `deploy`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from txcalc.api.arguments import Length, length, models
+from txcalc.api.plans import Deployment, Point, Refusal
+from txcalc.api.results import Result
+from txcalc.errors import Fault, InputError
+from txcalc.sources import load
+
+if TYPE_CHECKING:
+    from txcalc.hardware import Accelerator
+    from txcalc.model import Model
+    from txcalc.planning.engine import Reserve
+    from txcalc.planning.engine_memory import EngineMemory, Profile
+    from txcalc.planning.serving import Limits, Serving
+    from txcalc.planning.timing import Request
+    from txcalc.render.deploy import Answer
+    from txcalc.sources import Source
+
+CHUNK = 8192  # tokens of a step of prefill, where no engine says
+
+
+class Deploy(Result, Deployment):
+    """A deployment; of several models or kinds of accelerator, `deployments` alone."""
+
+    deployments: list[Deployment | Refusal]
+
+    def __init__(self, answers: Sequence[Answer], detail: bool) -> None:
+        from txcalc.render.deploy import comparison, report
+
+        one = answers[0]
+        if len(answers) > 1 or one.plan is None:
+            super().__init__(lambda _: comparison(answers), failed=all(each.failed for each in answers))
+        else:
+            plan = one.plan
+            super().__init__(
+                lambda form: report(plan, one.speed, one.why, detail or form != "table", one.instead),
+                lambda plots: plots.deploy(plan, one.speed),
+                one.failed,
+            )
+        vars(self)["_answers"] = answers
+
+    def to_command(self, engine: str) -> str:
+        """The command that serves the plan with vllm, sglang, trtllm or dynamo. Errors: `InputError` of several."""
+        from txcalc.render.emit import command
+
+        one, *others = vars(self)["_answers"]
+        if others or one.plan is None:
+            raise InputError("deploy", ["a command is of one deployment: one model and one kind of accelerator"])
+        return command(one.plan, engine, one.speed.apart if one.speed else None)
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """Of one deployment its loads, layout by layout; of several a row for each at the load asked for."""
+        if "deployments" not in self._data:
+            if not self.speed:
+                raise InputError("deploy", ["has no speed, whose loads a data frame is made of"])
+            return [_row(point) for point in (*self.speed.batches, *self.speed.front)]
+        rows: list[dict[str, Any]] = []
+        for one in self.deployments:
+            if isinstance(one, Refusal):
+                rows.append({"model": one.model, "gpu": one.gpu, "fits": None, "refused": one.refused})
+            else:
+                first = {"model": one.model.name, "gpu": one.gpu.name, "fits": one.fits, "refused": None}
+                rows.append({**first, **(_row(one.speed) if one.speed else {})})
+        columns = dict.fromkeys(key for row in rows for key in row)
+        return [{key: row.get(key) for key in columns} for row in rows]
+
+
+def _row(point: Point) -> dict[str, Any]:
+    return {
+        "layout": " ".join(f"{axis}={ways}" for axis, ways in point.layout.to_dict().items() if axis != "gpus"),
+        "gpus": point.layout.gpus,
+        "users": point.sequences,
+        "ttft_s": point.steady.ttft_s.mean,
+        "tpot_s": point.steady.tpot_s.mean,
+        "tokens_per_s_gpu": point.steady.per_gpu,
+        "cost_per_million_output": point.cost_per_million_output,
+    }
+
+
+def deploy(
+    sources: Source | Sequence[Source],
+    gpu: str | Sequence[str],
+    *,
+    context: Length | None = None,
+    concurrency: Length = 1,
+    weights: str = "native",
+    kv: str = "bf16",
+    tp: int | str = "auto",
+    pp: int | str = "auto",
+    dp: int | str = "auto",
+    ep: int | str = "auto",
+    block: Length = 16,
+    chunk: Length | None = None,
+    engine: str = "none",
+    max_num_seqs: Length | None = None,
+    reserve: str | None = None,
+    prompt: Length | None = None,
+    answer: Length | None = None,
+    rate: float | str | None = None,
+    arrivals: str | None = None,
+    burstiness: float = 1.0,
+    simulate: bool = False,
+    requests: Length | None = None,
+    seed: int = 0,
+    prefix_hits: float | str = 0,
+    shared_prefix: Length = 0,
+    disaggregate: int | str | None = None,
+    draft: int | str | None = None,
+    acceptance: float | str | None = None,
+    price: float | None = None,
+    ttft: float | str | None = None,
+    tpot: float | str | None = None,
+    detail: bool = False,
+) -> Deploy:
+    """Will a model fit on accelerators, how fast is it, what does it cost; several models (a list) or kinds of
+    accelerator are compared.
+
+    `gpu` is NAME, NAME:N or NAME:N@PRICE; without a number the fewest that do. `prompt` and `answer` are lengths,
+    ranges (`"3k..5k"`, `"4k±1k"`) or `"@FILE"`; `rate` requests per second (`"5/s"`), where users do not ask again at
+    once; `ttft` and `tpot` the most, in seconds or `"200ms"`; `draft` tokens proposed per step (`"4:llama-3.2-1b"`).
+    `failed`: it does not fit, or not within these. `detail`: its table has everything, as its document always does.
+    Errors: `InputError`, `UnknownName`, `MissingExtra`.
+
+    >>> import txcalc
+    >>> found = txcalc.deploy("llama-3.1-8b", "h100-sxm", context="8k", concurrency=16)
+    >>> found.fits, found.layout.gpus, found.max_concurrency
+    (True, 1, 56)
+    """
+    from txcalc import hardware
+    from txcalc.api import phrases
+    from txcalc.planning import serving, timing, traffic
+    from txcalc.planning.engine import parse_reserve
+    from txcalc.planning.engine_memory import profile
+    from txcalc.render.deploy import Answer
+    from txcalc.units import parse_seconds
+
+    def number(value: Length | None, flag: str) -> int | None:
+        return None if value is None else length(value, flag)
+
+    def time(value: float | str | None, flag: str) -> float | None:
+        return parse_seconds(value, flag) if isinstance(value, str) else value
+
+    wanted = [phrases.priced(text) for text in ([gpu] if isinstance(gpu, str) else gpu)]
+    prices = phrases.one_price(wanted, price)
+    known = profile(engine)
+    most = number(max_num_seqs, "--max-num-seqs")
+    if most is not None and (known is None or not 1 <= most <= 1 << 20):
+        raise InputError("options", ["--max-num-seqs is a number above 0 of an --engine"])
+    several = number(requests, "--requests")
+    if not simulate and (several is not None or seed):
+        raise InputError("options", ["--requests and --seed are of a simulation (--simulate)"])
+    if several is not None and not 1 <= several <= 10**6:
+        raise InputError("options", [Fault("requests", several, "a whole number from 1 to 1,000,000")])
+    prompts = None if prompt is None else traffic.lengths(str(prompt), "--prompt")
+    answers = None if answer is None else traffic.lengths(str(answer), "--answer")
+    tokens, drafter = phrases.drafts(draft)
+    guess = None if drafter is None else load(drafter)
+    often, times = phrases.comes(rate, arrivals, burstiness)
+    prefix = length(shared_prefix, "--shared-prefix")
+    held = timing.grown(prompts, answers) if context is None else length(context, "--context")
+    asked = timing.request(
+        held,
+        prompts,
+        phrases.share(prefix_hits, "--prefix-hits"),
+        None if acceptance is None else float(phrases.share(acceptance, "--acceptance")),
+        tokens,
+        answers,
+        often,
+        burstiness,
+        times,
+        prefix,
+    )
+    limits = serving.Limits(time(ttft, "--ttft"), time(tpot, "--tpot"))
+    for each in prices.values():
+        serving.check_budget(each, *limits)
+    planner = _Planner(
+        request=asked,
+        context=held,
+        concurrency=length(concurrency, "--concurrency"),
+        limits=limits,
+        weights=weights,
+        kv=kv,
+        block=length(block, "--block"),
+        chunk=number(chunk, "--chunk"),
+        profile=known,
+        most=most,
+        reserve=None if reserve is None else parse_reserve(reserve),
+        prefix=prefix,
+        draft=guess,
+        ways=phrases.ways({"tp": tp, "pp": pp, "dp": dp, "ep": ep}),
+        apart=disaggregate is not None,
+        fillers=phrases.ways({"disaggregate": disaggregate or "auto"}).get("disaggregate"),
+        simulate=simulate,
+        requests=several,
+        seed=seed,
+    )
+    given = [sources] if isinstance(sources, str | Mapping) or not isinstance(sources, Sequence) else sources
+    kinds = [(hardware.load(name), gpus, prices[name]) for name, gpus, _ in wanted]
+    found = [(model, *kind) for model in models(given) for kind in kinds]
+    if not found:
+        raise InputError("deploy", ["expected a model and an accelerator, or several"])
+    if len(found) == 1:
+        return Deploy([planner.answer(*found[0], strict=True)], detail)
+    plans = []
+    for one in found:
+        try:
+            plans.append(planner.answer(*one))
+        except InputError as error:
+            plans.append(Answer(one[0], one[1], None, None, str(error)))
+    if all(each.plan is None for each in plans):
+        raise InputError("deploy", dict.fromkeys(each.why for each in plans))
+    return Deploy(plans, detail)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Planner:
+    """What was asked, of every model on every kind of accelerator alike."""
+
+    request: Request
+    context: int
+    concurrency: int
+    limits: Limits
+    weights: str
+    kv: str
+    block: int
+    chunk: int | None
+    profile: Profile | None
+    most: int | None
+    reserve: Reserve | None
+    prefix: int
+    draft: Model | None
+    ways: Mapping[str, int]
+    apart: bool
+    fillers: int | None
+    simulate: bool
+    requests: int | None
+    seed: int
+
+    def answer(
+        self, model: Model, kind: Accelerator, gpus: int | None, price: float | None, strict: bool = False
+    ) -> Answer:
+        """Its plan and its speed. Errors: `InputError`; `strict`: also where only the speed cannot be told, and was
+        asked for."""
+        from txcalc.planning import serving
+        from txcalc.planning.deployment import Deployment
+        from txcalc.planning.engine import engine
+        from txcalc.planning.engine_memory import EngineMemory
+        from txcalc.planning.pools import pools
+        from txcalc.planning.sizing import arrange, less, rentable
+        from txcalc.render.deploy import Answer
+
+        memory = EngineMemory(self.profile, kind, self.context, self.most, self.chunk) if self.profile else None
+        step = self.chunk if self.chunk is not None else memory.most_tokens if memory else CHUNK
+        how = engine(model, self.weights, self.kv, self.block, step, self.reserve, memory, self.prefix)
+        deployment = Deployment(model, kind, how, self.draft)
+        found = arrange(deployment, self.request, self.context, self.concurrency, gpus, self.ways, self.limits)
+        try:
+            if not found.best.fits:
+                smaller = less(found, self.request, self.ways, self.limits)
+                bare = replace(self.request, rate=None)
+                instead = serving.serve(smaller, bare, price, *self.limits) if smaller else None
+                return Answer(model, kind, found, None, instead=instead)
+            speed = serving.serve(found, self.request, price, *self.limits)
+            if self.apart:
+                counts = [gpus] if gpus else rentable(found.best.layout.gpus, {})[:6]
+                fillers = self.fillers
+                two = pools(deployment, self.request, self.context, found.concurrency, counts, fillers, self.limits)
+                speed = replace(speed, apart=two)
+            return Answer(model, kind, found, self._simulated(speed, memory) if self.simulate else speed)
+        except InputError as error:
+            if strict and (price is not None or self.limits or self.apart):
+                raise
+            return Answer(model, kind, found, None, str(error))
+
+    def _simulated(self, speed: Serving, memory: EngineMemory | None) -> Serving:
+        """Request by request, where the load lasts."""
+        from txcalc.planning.simulation import SEQUENCES, simulated
+
+        if not speed.lasts:
+            return speed
+        most = self.most or (memory.most_sequences if memory else SEQUENCES)
+        found = simulated(speed.timer, speed.chosen, speed.limits, most, self.seed, self.requests)
+        return replace(speed, simulated=found)

@@ -1,0 +1,104 @@
+"""Accelerators, rates, shares and drafts as people write them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+from txcalc.errors import Fault, InputError
+
+
+def accelerators(text: str) -> tuple[str, int | None]:
+    """`h100-sxm:8` or `8xh100` as a name and how many; None: not said."""
+    from txcalc.cards import many
+
+    first, rest = many(text)
+    if first is not None:
+        return rest, first
+    name, colon, number = text.rpartition(":")
+    if not colon:
+        return text, None
+    if not number.strip().isdecimal() or len(number) > 6:
+        raise InputError("--gpu", [Fault("--gpu", text, "a name and a number of them", "h100-sxm:8")])
+    return name, int(number)
+
+
+def priced(text: str) -> tuple[str, int | None, float | None]:
+    """`h100-sxm:8@2.5` as a name, how many, and the price of a GPU-hour; None: not said."""
+    rest, at, price = text.rpartition("@")
+    if not at:
+        return *accelerators(text), None
+    try:
+        return *accelerators(rest), float(price)
+    except ValueError:
+        raise InputError("--gpu", [Fault("--gpu", text, "a price of a GPU-hour after @", "h100-sxm:8@2.5")]) from None
+
+
+def one_price(wanted: Sequence[tuple[str, int | None, float | None]], price: float | None) -> dict[str, float | None]:
+    """The price of every kind of accelerator. Errors: `InputError` for two of one."""
+    found: dict[str, set[float]] = {name: set() for name, _, _ in wanted}
+    for name, _, own in wanted:
+        found[name] |= {each for each in (own, price) if each is not None}
+    faults: list[Fault | str] = [
+        f"{name} has two prices: {' and '.join(f'{each:g}' for each in sorted(each))}"
+        for name, each in found.items()
+        if len(each) > 1
+    ]
+    if faults:
+        raise InputError("options", faults)
+    return {name: next(iter(each), None) for name, each in found.items()}
+
+
+def share(value: float | str, flag: str) -> Fraction:
+    """`30%`, `"0.3"` or `0.3`."""
+    text = str(value)
+    found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(%?)\s*", text, re.ASCII)
+    if not found:
+        raise InputError("options", [Fault(flag, text, "a share such as 30% or 0.3")])
+    return Fraction(found[1]) / (100 if found[2] else 1)
+
+
+def rates(text: float | str) -> float:
+    """`5/s`, `300/min` or `1000/h` as requests a second."""
+    if not isinstance(text, str):
+        return text
+    found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*/\s*(s|min|h)\s*", text, re.ASCII)
+    number = Fraction(found[1]) / {"s": 1, "min": 60, "h": 3600}[found[2]] if found else Fraction(0)
+    if not number:
+        raise InputError("options", [Fault("--rate", text, "requests above 0 in a time, such as 5/s or 300/min")])
+    return float(number)
+
+
+def comes(rate: float | str | None, path: str | None, burstiness: float) -> tuple[float | None, list[float]]:
+    """Requests a second, or the seconds at which they come."""
+    from txcalc.planning.traffic import arrivals
+
+    if rate is not None and path is not None:
+        raise InputError("options", ["--rate and --arrivals contradict each other"])
+    if burstiness != 1 and rate is None:
+        raise InputError("options", ["--burstiness is of requests at a --rate"])
+    return rates(rate) if rate is not None else None, arrivals(path) if path is not None else []
+
+
+def drafts(text: int | str | None) -> tuple[int | None, str | None]:
+    """`4:llama-3.2-1b` as the tokens that a draft proposes and what makes it; `4`: something that costs nothing."""
+    if text is None:
+        return None, None
+    number, colon, source = str(text).partition(":")
+    if not (number.isascii() and number.isdecimal() and len(number) < 4) or (colon and not source.strip()):
+        raise InputError("options", [Fault("--draft", text, "tokens a step, and what proposes them", "4:SOURCE, or 4")])
+    return int(number), source if colon else None
+
+
+def ways(given: Mapping[str, int | str]) -> dict[str, int]:
+    """The tp, pp, dp and ep that are numbers; `auto` ones are left out."""
+    written = {name: str(value) for name, value in given.items()}
+    faults = [
+        Fault(f"--{name}", text, "a whole number or auto")
+        for name, text in written.items()
+        if text != "auto" and not (text.isdecimal() and len(text) < 7)
+    ]
+    if faults:
+        raise InputError("options", faults)
+    return {name: int(text) for name, text in written.items() if text != "auto"}

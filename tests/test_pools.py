@@ -58,13 +58,13 @@ def test_a_rate_lasts_while_prompts_keep_up(demand: Demand, copies: tuple[int, i
     found = apart(demand, demand, copies, 0.0, None, rate, 1e9)
     share = rate * demand.prompt / copies[0]
     if isinstance(found, Overload):
-        assert share >= 1 or found.most < rate
+        assert share >= 1 or found.rate < rate
     else:
         assert share < 1 and found.rate == rate and found.utilisation == pytest.approx(share)
         step = demand.step(found.decoding / copies[1])
         assert found.decoding == pytest.approx(rate * (demand.answer - 1) * step, rel=1e-4)
     few = apart(demand, demand, copies, 0.0, None, rate, 1e-6)
-    assert isinstance(few, Overload) and few.most <= rate
+    assert isinstance(few, Overload) and few.rate <= rate
 
 
 def found(gpus: list[int], prefill: int | None = None, limits: Limits | None = None, **asked: Any) -> Pools:
@@ -126,11 +126,20 @@ def test_the_command() -> None:
     shown = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*argv, "auto", "--tpot", "1ms"])
     assert shown.exit_code == 1 and shown.stdout.startswith("misses: TPOT")
     assert "Prompts and answers apart" in shown.stdout and max(map(len, shown.stdout.splitlines())) <= 80
+    held = json.loads(CliRunner().invoke(app, [*argv, "4", "--tp", "2", "--price", "2", "--json"]).stdout)["speed"]
+    for pool in ("prefill", "decode"):
+        assert held["disaggregated"][pool]["layout"]["tp"] == 2
+    apart, together = (one["cost_per_million_output"] for one in (held["disaggregated"], held))
+    served = [one["steady"]["per_gpu"] for one in (held["disaggregated"], held)]
+    assert apart * served[0] == pytest.approx(together * served[1]) == pytest.approx(2 / 3600 * 1e6)
     kept = CliRunner().invoke(app, [*argv, "auto", "--tpot", "100ms"])
     assert kept.exit_code == 0 and "keeps a TPOT of 100 ms, prompts and answers apart" in kept.stdout
     for value, source in (("8", "llama-3.1-8b"), ("x", "llama-3.1-8b"), ("4", "bert-base")):
         wrong = CliRunner().invoke(app, ["deploy", source, "--gpu", "h100:8", "--disaggregate", value])
         assert wrong.exit_code == 2 and "disaggregate" in wrong.stderr
+    for more in (["--simulate"], ["--gpu", "h200:8"]):
+        wrong = CliRunner().invoke(app, [*argv, "4", *more])
+        assert wrong.exit_code == 2 and "--disaggregate" in wrong.stderr
 
 
 def test_measured_servers() -> None:

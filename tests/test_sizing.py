@@ -27,6 +27,18 @@ def test_counts_that_are_rented() -> None:
     assert rentable(1, {"tp": 2})[:4] == [2, 4, 8, 16]
     assert rentable(1, {"tp": 3})[:2] == [24, 48] and rentable(1, {"tp": 16})[:2] == [16, 32]
     assert rentable(1, {"tp": 3, "pp": 5})[:2] == [15, 30]
+    assert rentable(1, {}, 4)[:5] == [1, 2, 4, 8, 12] and rentable(1, {}, 72)[:5] == [1, 2, 4, 8, 16]
+
+
+def test_ranks_of_smaller_nodes_are_apart() -> None:
+    argv = ["llama-3.1-70b", "--gpu", "h100:16", "--tp", "8", "--json"]
+    eight, four = (json.loads(run(*argv, "--node", n)[1])["speed"]["achievable"]["tpot_s"] for n in ("8", "4"))
+    slow = json.loads(run(*argv, "--node", "4", "--network", "25GB")[1])["speed"]["achievable"]["tpot_s"]
+    assert json.loads(run(*argv)[1])["speed"]["achievable"]["tpot_s"] == eight < four < slow
+    assert run(*argv, "--node", "0")[0] == 2
+    # Of a card whose link between nodes is not known, layouts that need it are not timed.
+    code, shown, said = run("llama-3.1-8b", "--gpu", "l40s:4", "--node", "2", "--tp", "4")
+    assert code == 0 and "TTFT" not in shown and "link_between" in said
 
 
 @pytest.mark.parametrize(

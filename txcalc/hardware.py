@@ -88,6 +88,15 @@ class Accelerator:
             raise InputError(self.name, [f"its {key} is not known, and this needs it (a .toml of your own can say it)"])
         return value
 
+    def placed(self, node: int | None = None, network: int | None = None) -> Accelerator:
+        """The same in nodes of so many, each with so many bytes a second to other nodes, one way; None: as it is sold.
+
+        Errors: `InputError` for a node of none.
+        """
+        if node is not None and not 1 <= node <= 1 << 16:
+            raise InputError("--node", [Fault("--node", node, "a whole number from 1 to 65,536")])
+        return replace(self, node=node or self.node, link_between=network or self.link_between)
+
 
 def names() -> list[str]:
     """Every accelerator there is a preset of, in alphabetical order, those a user's own too."""

@@ -95,6 +95,8 @@ def deploy(
     pp: int | str = "auto",
     dp: int | str = "auto",
     ep: int | str = "auto",
+    node: int | None = None,
+    network: Length | None = None,
     block: Length = 16,
     chunk: Length | None = None,
     engine: str = "none",
@@ -123,7 +125,8 @@ def deploy(
 
     `gpu` is NAME, NAME:N or NAME:N@PRICE; without a number the fewest that do. `prompt` and `answer` are lengths,
     ranges (`"3k..5k"`, `"4k±1k"`) or `"@FILE"`; `rate` requests per second (`"5/s"`), where users do not ask again at
-    once; `ttft` and `tpot` the most, in seconds or `"200ms"`; `draft` tokens proposed per step (`"4:llama-3.2-1b"`).
+    once; `ttft` and `tpot` the most, in seconds or `"200ms"`; `node` accelerators of a node and `network`
+    bytes per second of each to other nodes (default: as sold); `draft` tokens proposed per step (`"4:llama-3.2-1b"`).
     `failed`: it does not fit, or not within these. `detail`: its table has everything, as its document always does.
     Errors: `InputError`, `UnknownName`, `MissingExtra`.
 
@@ -138,7 +141,7 @@ def deploy(
     from txcalc.planning.engine import parse_reserve
     from txcalc.planning.engine_memory import profile
     from txcalc.render.deploy import Answer
-    from txcalc.units import parse_seconds
+    from txcalc.units import parse_bytes, parse_seconds
 
     def number(value: Length | None, flag: str) -> int | None:
         return None if value is None else length(value, flag)
@@ -201,10 +204,16 @@ def deploy(
         seed=seed,
     )
     given = [sources] if isinstance(sources, str | Mapping) or not isinstance(sources, Sequence) else sources
-    kinds = [(hardware.load(name), gpus, prices[name]) for name, gpus, _ in wanted]
+    between = None if network is None else parse_bytes(str(network), "--network")
+    kinds = [(hardware.load(name).placed(node, between), gpus, prices[name]) for name, gpus, _ in wanted]
     found = [(model, *kind) for model in models(given) for kind in kinds]
     if not found:
         raise InputError("deploy", ["expected a model and an accelerator, or several"])
+    if planner.apart and len(found) > 1:
+        raise InputError("options", ["--disaggregate plans one deployment: one source and one --gpu"])
+    if planner.apart and simulate:
+        mend = "leave one of the two out"
+        raise InputError("options", [f"--simulate is of copies that do both, not of pools: --disaggregate ({mend})"])
     if len(found) == 1:
         return Deploy([planner.answer(*found[0], strict=True)], detail)
     plans = []
@@ -268,9 +277,9 @@ class _Planner:
                 return Answer(model, kind, found, None, instead=instead)
             speed = serving.serve(found, self.request, price, *self.limits)
             if self.apart:
-                counts = [gpus] if gpus else rentable(found.best.layout.gpus, {})[:6]
-                fillers = self.fillers
-                two = pools(deployment, self.request, self.context, found.concurrency, counts, fillers, self.limits)
+                counts = [gpus] if gpus else rentable(found.best.layout.gpus, {}, kind.node)[:6]
+                load = self.request, self.context, found.concurrency
+                two = pools(deployment, *load, counts, self.fillers, self.limits, self.ways)
                 speed = replace(speed, apart=two)
             return Answer(model, kind, found, self._simulated(speed, memory) if self.simulate else speed)
         except InputError as error:

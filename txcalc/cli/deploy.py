@@ -113,6 +113,8 @@ def deploy(
     pp: Annotated[str, _ways("--pp", "Pipeline parallel")] = "auto",
     dp: Annotated[str, _ways("--dp", "Data parallel")] = "auto",
     ep: Annotated[str, _ways("--ep", "Expert parallel")] = "auto",
+    node: o.Node = None,
+    network: o.Network = None,
     block: Block = 16,
     chunk: MaybeChunk = None,
     engine_: EngineOption = "none",
@@ -164,7 +166,7 @@ def deploy(
         raise InputError("options", ["--emit prints one deployment's command: one source, one --gpu, no other format"])
     if place and not alone:
         raise InputError("options", ["--plot draws one deployment: one source and one --gpu"])
-    ways: dict[str, Any] = {"tp": tp, "pp": pp, "dp": dp, "ep": ep}
+    ways: dict[str, Any] = {"tp": tp, "pp": pp, "dp": dp, "ep": ep, "node": node, "network": network}
     engine: dict[str, Any] = {"engine": engine_, "max_num_seqs": max_num_seqs, "block": block, "chunk": chunk}
     lengths: dict[str, Any] = {"context": context, "prompt": prompt, "answer": answer, "shared_prefix": shared_prefix}
     traffic: dict[str, Any] = {"concurrency": concurrency, "rate": rate, "arrivals": arrivals, "burstiness": burstiness}

@@ -83,6 +83,8 @@ _SHARED = {
         "NAME[@V]",
         completion.engine,
     ),
+    "--node": Entry("Engine", "Accelerators of a node (default: as sold).", "N"),
+    "--network": Entry("Engine", "Bytes a second of each between nodes, one way: 50GB (default: as sold).", "SIZE"),
     "--block": Entry("Engine", "Tokens of a page of the cache.", "N"),
     "--chunk": Entry("Engine", "Tokens that a step of prefill computes at most.", "N"),
     "--reserve": Entry("Engine", "What the engine and the driver keep: a share of the memory or a size.", "10%|4GiB"),
@@ -110,8 +112,8 @@ _SHARED = {
 _OWN = {
     "Model": "headers via layers vocab ratio gqa head tied match by initial",
     "Workload": "over quantity by-kind formulas input unique-tokens bytes-per-token law micro-batch",
-    "Engine": "tp pp dp ep max-num-seqs draft acceptance framework zero schedule recompute optimizer products node "
-    "network overlap disaggregate fits-on train oracle symbolic suite limit rank ranks only torchrun workers "
+    "Engine": "tp pp dp ep max-num-seqs draft acceptance framework zero schedule recompute optimizer products "
+    "overlap disaggregate fits-on train oracle symbolic suite limit rank ranks only torchrun workers "
     "cluster again like",
     "Traffic": "shared-prefix answer rate arrivals burstiness simulate requests seed prefix-hits ttft tpot",
     "Money": "price budget deadline pue grid measured",
@@ -210,6 +212,8 @@ Attention = Annotated[Literal["dense", "masked"], option("--attention")]
 Logits = Annotated[Literal["all", "last"], option("--logits")]
 Mla = Annotated[Literal["expanded", "absorbed"], option("--mla")]
 Plot = Annotated[str | None, option("--plot")]
+Node = Annotated[int | None, option("--node")]
+Network = Annotated[str | None, option("--network")]
 Layout = Annotated[str | None, option("--layout", "Of one of them, and what it sends.")]
 FormatName = Literal["table", "json", "csv", "markdown", "latex", "html"]
 Format = Annotated[FormatName, option("--format")]

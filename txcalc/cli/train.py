@@ -71,11 +71,8 @@ def train(
     products: Annotated[
         str, typer.Option(help="Dtype that linear layers multiply in: bf16, fp8.", metavar="TYPE")
     ] = "bf16",
-    node: Annotated[int | None, typer.Option(help="Accelerators of a node (default: as sold).", metavar="N")] = None,
-    network: Annotated[
-        str | None,
-        typer.Option(help="Bytes a second of each between nodes, one way: 50GB (default: as sold).", metavar="SIZE"),
-    ] = None,
+    node: o.Node = None,
+    network: o.Network = None,
     overlap: Annotated[
         bool, typer.Option("--overlap/--no-overlap", help="Whether weights and gradients move beside compute.")
     ] = True,

@@ -9,23 +9,24 @@ Source   Patel et al. 2023 (Splitwise, arXiv 2311.18677); Zhong et al. 2024 (Dis
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple
 
 from txcalc.errors import Fault, InputError
 from txcalc.planning.deployment import Choice, Deployment
 from txcalc.planning.layout import Group, Layout
 from txcalc.planning.roofline import Figure, seconds
 from txcalc.planning.serving import NODE, Limits
-from txcalc.planning.steady import Overload, Steady, apart
+from txcalc.planning.steady import Answered, Overload, Steady, apart
 from txcalc.planning.timing import Request, Timer
 
 SPLITS = 16  # that are tried at most
 LAYOUTS = 12  # of each pool that are tried with each other
 
 
-class Pools(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Pools(Answered):
     """Two pools with their layouts.
 
     handed    bytes of a prompt's cache, and the seconds of their way from rank to rank, all ranks at once
@@ -47,16 +48,6 @@ class Pools(NamedTuple):
     def gpus(self) -> int:
         return self.prefill.layout.gpus + self.decode.layout.gpus
 
-    @property
-    def rate(self) -> float:
-        """Requests a second that are answered."""
-        return self.steady.rate if isinstance(self.steady, Steady) else self.steady.most
-
-    @property
-    def served(self) -> float:
-        """Tokens of answers a second and GPU, those of both pools."""
-        return self.rate * self.answer / self.gpus
-
     def met(self, limits: Limits) -> bool:
         return isinstance(self.steady, Steady) and limits.kept(self.steady)
 
@@ -69,9 +60,11 @@ def pools(
     counts: list[int],
     prefill: int | None = None,
     limits: Limits | None = None,
+    fixed: Mapping[str, int] | None = None,
 ) -> Pools:
     """The best two pools of the first count of accelerators on which they keep the limits, or else of the first on
-    which they fit; `prefill` of them for prompts; None: however many are best.
+    which they fit; `prefill` of them for prompts; None: however many are best. Each pool's layout has the
+    tp, pp, dp and ep that are `fixed`.
 
     Errors: `InputError` for a model that does not decode, an answer of one token, pools that are none or do not fit.
     """
@@ -83,20 +76,28 @@ def pools(
         raise InputError("--disaggregate", [Fault("--disaggregate", prefill or "auto", expected, "--gpu NAME:16")])
     timer, kept, first = Timer(deployment, asked, context), limits or Limits(), None
     for gpus in counts:
-        best = _best(timer, concurrency, gpus, prefill, kept)
+        best = _best(timer, concurrency, gpus, prefill, kept, fixed)
         first = first or best
         if best and best.met(kept):
             return best
     if first is None:
-        raise InputError("--disaggregate", ["both pools hold all weights, and no two of them fit"])
+        within = "".join(f" with {name} = {number}" for name, number in (fixed or {}).items())
+        raise InputError("--disaggregate", [f"both pools hold all weights, and no two of them fit{within}"])
     return first
 
 
-def _best(timer: Timer, concurrency: int, gpus: int, prefill: int | None, limits: Limits) -> Pools | None:
+def _best(
+    timer: Timer,
+    concurrency: int,
+    gpus: int,
+    prefill: int | None,
+    limits: Limits,
+    fixed: Mapping[str, int] | None,
+) -> Pools | None:
     """The pools of one number; None: none fit."""
     step = max(1, gpus // SPLITS)
     splits = [prefill] if prefill else list(range(step, gpus, step))
-    found = [one for split in splits for one in _pairs(timer, concurrency, gpus - split, split)]
+    found = [one for split in splits for one in _pairs(timer, concurrency, gpus - split, split, fixed)]
 
     def rank(one: Pools) -> tuple[bool, float]:
         return not one.met(limits), one.steady.e2e if isinstance(one.steady, Steady) else inf
@@ -104,21 +105,23 @@ def _best(timer: Timer, concurrency: int, gpus: int, prefill: int | None, limits
     return min(found, key=rank, default=None)
 
 
-def _pairs(timer: Timer, concurrency: int, decoders: int, fillers: int) -> Iterator[Pools]:
+def _pairs(
+    timer: Timer, concurrency: int, decoders: int, fillers: int, fixed: Mapping[str, int] | None
+) -> Iterator[Pools]:
     longest = timer.asked.traffic.prompts.high if timer.asked.traffic else timer.asked.prompt
-    first = sorted(_fitting(timer, fillers, longest, 1), key=lambda one: timer.prompt(one.layout).achievable)
-    second = _fitting(timer, decoders, timer.context, concurrency)
+    first = sorted(_fitting(timer, fillers, longest, 1, fixed), key=lambda one: timer.prompt(one.layout).achievable)
+    second = _fitting(timer, decoders, timer.context, concurrency, fixed)
     for one in first[:LAYOUTS]:
         for two in second[:LAYOUTS]:
             yield _pair(timer, one, two, concurrency)
 
 
-def _fitting(timer: Timer, gpus: int, context: int, concurrency: int) -> list[Choice]:
+def _fitting(timer: Timer, gpus: int, context: int, concurrency: int, fixed: Mapping[str, int] | None) -> list[Choice]:
     """Layouts on which so many sequences fit, at least one of each copy, and that can be timed: pipelines only where
     nothing else does."""
     held = timer.deployment
     found: list[Choice] = []
-    for layout in sorted(held.layouts(gpus), key=lambda one: one.pp):
+    for layout in sorted(held.layouts(gpus, fixed), key=lambda one: one.pp):
         if found and layout.pp > found[0].layout.pp:
             break
         number = max(concurrency, layout.dp)

@@ -21,13 +21,14 @@ from txcalc.planning.timing import Request, Timer
 RULE = "those that fit; within the limits; quickest from question to answer at this load"
 
 
-def rentable(least: int, held: Mapping[str, int]) -> list[int]:
+def rentable(least: int, held: Mapping[str, int], node: int | None = None) -> list[int]:
     """Counts that are rented, from the least: parts of a node, whole nodes; or multiples of what a layout that is given
     takes, where that is neither."""
     given = held.get("tp", 1) * held.get("pp", 1) * held.get("dp", 1)
-    parts = [n for n in (1, 2, 4) if n < NODE]
-    counts = [n for n in (*parts, *range(NODE, MOST_GPUS + 1, NODE)) if n % given == 0]
-    if not counts or (given > NODE and given % NODE):
+    whole = min(node or NODE, NODE)  # of a rack, as many as stand in one node
+    parts = [n for n in (1, 2, 4) if n < whole]
+    counts = [n for n in (*parts, *range(whole, MOST_GPUS + 1, whole)) if n % given == 0]
+    if not counts or (given > whole and given % whole):
         counts = list(range(given, MOST_GPUS + 1, given))
     return [n for n in counts if n >= least]
 
@@ -49,7 +50,7 @@ def arrange(
     held, sizing = fixed or {}, _Sizing(deployment, asked, context, concurrency, limits or Limits())
     check(context, concurrency, gpus, held)
     least = deployment.min_gpus(context, concurrency, held)
-    counts = [gpus] if gpus else rentable(least, held) if least else []
+    counts = [gpus] if gpus else rentable(least, held, deployment.accelerator.node) if least else []
     found = sizing.first(counts, held) if counts else None
     if found is None:
         number = gpus or least or max(1, held.get("tp", 1) * held.get("pp", 1) * held.get("dp", 1))

@@ -82,12 +82,42 @@ class Overload(NamedTuple):
 
     utilisation   share of the time that its prompts alone would take
     decoding      sequences that would have to decode at once; None: no number is enough
-    most          requests a second that it can
+    rate          requests a second that it can
     """
 
     utilisation: float
     decoding: float | None
-    most: float
+    rate: float
+
+
+class Answered:
+    """What `gpus` answer at a load: `steady`, of all of them, with answers of so many tokens."""
+
+    steady: Steady | Overload
+    answer: int
+
+    @property
+    def gpus(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def rate(self) -> float:
+        """Requests a second that are answered."""
+        return self.steady.rate
+
+    @property
+    def served(self) -> float:
+        """Tokens of answers a second and GPU."""
+        return self.rate * self.answer / self.gpus
+
+    @property
+    def seconds(self) -> float:
+        """GPU-seconds of a request."""
+        return self.gpus / self.rate
+
+    def million_output(self, price: float) -> float:
+        """Cost of everything, prompts too, over a million tokens of answers, at a price of a GPU-hour."""
+        return price / 3600 * 1e6 / self.served
 
 
 class Curve:

@@ -15,9 +15,9 @@ from txcalc.errors import Fault, InputError
 from txcalc.num import ceil_div
 from txcalc.planning.deployment import MOST_SEQUENCES, Deployment
 from txcalc.planning.engine_memory import latency
-from txcalc.planning.layout import Layout
+from txcalc.planning.layout import SERVING_ORDER, Layout
 from txcalc.planning.roofline import Figure, Pace
-from txcalc.planning.steady import Curve, Demand, Overload, Steady, closed, open_
+from txcalc.planning.steady import Answered, Curve, Demand, Overload, Steady, closed, open_
 from txcalc.planning.traffic import Lengths, Traffic
 
 if TYPE_CHECKING:
@@ -153,7 +153,8 @@ def request(
     return Request(round(prompts.mean), round(answers.mean), hits, guess, rate, traffic)
 
 
-class Point(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Point(Answered):
     """A layout with so many sequences at once.
 
     ttft      a prompt alone
@@ -184,27 +185,12 @@ class Point(NamedTuple):
         return 1 / self.tpot.achievable if self.tpot else 0.0
 
     @property
-    def rate(self) -> float:
-        """Requests a second that are answered."""
-        return self.steady.rate if isinstance(self.steady, Steady) else self.steady.most
-
-    @property
-    def served(self) -> float:
-        """Tokens of answers a second and GPU, in the steady state."""
-        return self.rate * self.answer / self.layout.gpus
-
-    @property
-    def seconds(self) -> float:
-        """GPU-seconds of a request, in the steady state."""
-        return self.layout.gpus / self.rate
+    def gpus(self) -> int:
+        return self.layout.gpus
 
     def million_input(self, price: float) -> float:
         """Cost of the time that a million prompt tokens take, at a price of a GPU-hour."""
         return price / 3600 * 1e6 / self.input
-
-    def million_output(self, price: float) -> float:
-        """Cost of everything, prompts too, over a million tokens of answers, at a price of a GPU-hour."""
-        return price / 3600 * 1e6 / self.served
 
     def joules(self, watts: int) -> float:
         """Energy of a token of an answer, its prompt's share too, if every GPU draws so much."""
@@ -234,8 +220,12 @@ class Timer:
         return layout.replace(dp=1) if layout.ep <= layout.tp else layout
 
     def known(self, layout: Layout) -> bool:
-        """Whether the accelerator's link, if the layout needs one, is known; what stages hand on needs none."""
-        return (layout.tp == 1 and layout.ep == 1) or self.deployment.accelerator.link is not None
+        """Whether the links that the layout needs are known; what stages of one node hand on needs none."""
+        card = self.deployment.accelerator
+        groups = [layout.group(axis, card.node, SERVING_ORDER) for axis in ("tp", "ep", "pp")]
+        if card.link_between is None and any(group.crosses for group in groups):
+            return False
+        return (layout.tp == 1 and layout.ep == 1) or card.link is not None
 
     def point(self, layout: Layout, sequences: int, rate: float | None = None, most: int = MOST_SEQUENCES) -> Point:
         """So many sequences in a closed loop; or requests that come at a rate, at most so many at once."""
@@ -262,7 +252,7 @@ class Timer:
         if isinstance(found, Steady):
             return found._replace(rate=found.rate * copies, decoding=found.decoding * copies)
         decoding = None if found.decoding is None else found.decoding * copies
-        return found._replace(most=found.most * copies, decoding=decoding)
+        return found._replace(rate=found.rate * copies, decoding=decoding)
 
     def server(self, layout: Layout, sequences: int) -> Server:
         """One copy as `simulation` sees it, of which so many sequences run at once, with all the pages that it has."""

@@ -15,8 +15,8 @@ from txcalc.num import ceil_div
 from txcalc.planning.deployment import Plan
 from txcalc.planning.layout import Layout
 from txcalc.planning.pools import Pools
+from txcalc.planning.serving import NODE
 
-NODE = 8
 Flags = list[tuple[str, object]]
 
 
@@ -45,8 +45,8 @@ def command(plan: Plan, engine: str, pools: Pools | None = None) -> str:
     start, flags = engines[engine](plan)
     if engine == "trtllm" and layout.dp > 1:
         comments.append(f"# {layout.dp} of these, each on {layout.gpus // layout.dp} GPUs, behind a load balancer")
-    elif layout.gpus > NODE:
-        comments.append(f"# on {ceil_div(layout.gpus, NODE)} nodes, which the engine's launcher needs the addresses of")
+    elif layout.gpus > (node := plan.deployment.accelerator.node or NODE):
+        comments.append(f"# on {ceil_div(layout.gpus, node)} nodes, which the engine's launcher needs the addresses of")
     return "\n".join([*comments, _lines(start, flags)])
 
 

@@ -75,7 +75,7 @@ def _overload(serving: Serving, over: Overload) -> str:
         why = f"no number of sequences at once keeps up on {gpus}"
     else:
         why = f"more than the {over.decoding:,.0f} sequences that fit would have to decode at once"
-    return f"cannot last: {why}; at most {over.most:.3g} requests/s"
+    return f"cannot last: {why}; at most {over.rate:.3g} requests/s"
 
 
 def _limits(limits: Limits) -> str:
@@ -216,6 +216,8 @@ def _apart(serving: Serving, found: Pools) -> Table:
     ]
     shares = (Cell(state.utilisation, f"{100 * state.utilisation:.3g} %") for state in (found.steady, both))
     rows.append(("time that prompts take of theirs", *shares))
+    if serving.price is not None:
+        rows.append(("cost of 1M out", *(_money(one.million_output(serving.price)) for one in (found, point))))
     return Table("Prompts and answers apart", ("", "apart", "together"), rows)
 
 
@@ -437,7 +439,6 @@ def point_data(serving: Serving, point: Point) -> dict[str, Any]:
 
 def _apart_data(serving: Serving, found: Pools) -> dict[str, Any]:
     price = serving.price
-    lasts = isinstance(found.steady, Steady)
     return {
         **{
             name: {
@@ -452,7 +453,7 @@ def _apart_data(serving: Serving, found: Pools) -> dict[str, Any]:
         "prompt_alone_s": found.prompt.achievable,
         "step_s": found.step.achievable,
         "steady": {**_means(found.steady), "requests_per_s": found.rate, "per_gpu": found.served},
-        "cost_per_million_output": None if price is None or not lasts else price / 3600 * 1e6 / found.served,
+        "cost_per_million_output": None if price is None else found.million_output(price),
     }
 
 

@@ -7,12 +7,11 @@ Source   Williams et al. 2009 (roofline); NCCL's own model for what a collective
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import log2
 from typing import NamedTuple
 
 from txcalc.curves import Curve
-from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator
 from txcalc.planning.layout import Group
 from txcalc.planning.roofline import peak, seconds
@@ -47,11 +46,8 @@ class Machine:
     ) -> Machine:
         """`node` accelerators share links, and each has `network` bytes a second to other nodes, one way; None: as it
         is sold. Errors: `InputError` for a node of none, and for a dtype whose peak is not known."""
-        if node is not None and node < 1:
-            raise InputError("--node", [Fault("--node", node, "a whole number from 1")])
         peak(accelerator, products)
-        between = network or accelerator.link_between
-        return cls(replace(accelerator, node=node or accelerator.node, link_between=between), products, overlap)
+        return cls(accelerator.placed(node, network), products, overlap)
 
     @property
     def node(self) -> int | None:

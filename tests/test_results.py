@@ -57,6 +57,12 @@ SAME: list[tuple[Callable[[], Result], str]] = [
      "deploy llama-3.1-8b --gpu rtx-4090:1 --context 128k --concurrency 4"),
     (lambda: txcalc.deploy(["gpt2", "t5-small"], ["h100", "rtx-4090:3"], tp=3),
      "deploy gpt2 t5-small --gpu h100 --gpu rtx-4090:3 --tp 3"),
+    (lambda: txcalc.train("gpt2", "h100:8@2.5", layout="pp=2,dp=4", zero=1, tokens="1k", train_tokens=1e9, rank=5,
+                          deadline="30d", budget="1M", fits_on=True),
+     "train gpt2 --gpu h100:8@2.5 --layout pp=2,dp=4 --zero 1 --tokens 1k --train-tokens 1B --rank 5 --deadline 30d "
+     "--budget 1M --fits-on"),
+    (lambda: txcalc.train(LLAMA, "h100:8", lora="r=8,targets=q+v,base=nf4", micro_batch=1, conventions="palm"),
+     "train llama-3.1-8b --gpu h100:8 --lora r=8,targets=q+v,base=nf4 --micro-batch 1 --as palm"),
 ]  # fmt: skip
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from txcalc.api.costs import compare, diff, show
     from txcalc.api.deployments import deploy
     from txcalc.api.sweeps import sweep
+    from txcalc.api.trainings import train
 
 # The functions of `txcalc.api`, and the module of each.
 COMMANDS = {
@@ -35,6 +36,7 @@ COMMANDS = {
     **dict.fromkeys(("crossover", "formula", "kv"), "caches"),
     "deploy": "deployments",
     "sweep": "sweeps",
+    "train": "trainings",
 }
 
 __all__ = [
@@ -54,6 +56,7 @@ __all__ = [
     "load",
     "show",
     "sweep",
+    "train",
 ]
 __version__ = "0.2.0"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import Any
 
 from txcalc.errors import Fault, InputError
 
@@ -102,3 +103,34 @@ def ways(given: Mapping[str, int | str]) -> dict[str, int]:
     if faults:
         raise InputError("options", faults)
     return {name: int(text) for name, text in written.items() if text != "auto"}
+
+
+def many_priced(text: str) -> tuple[str, int | None, float | None]:
+    """`h100-sxm:64@2.50`: a name, how many, and a price. Errors: `InputError`."""
+    found = re.fullmatch(r"\s*([^:@]+?)\s*(?::\s*(\d{1,7}))?\s*(?:@\s*(\d{1,9}(?:\.\d{1,9})?))?\s*", text, re.ASCII)
+    if not found or (found[2] and not int(found[2])):
+        raise InputError("--gpu", [Fault("--gpu", text, "NAME, NAME:N or NAME:N@PRICE, such as h100-sxm:64@2.50")])
+    return found[1], int(found[2]) if found[2] else None, float(found[3]) if found[3] else None
+
+
+def adapters(text: str | None, more: tuple[str, ...] = ()) -> tuple[dict[str, Any], dict[str, str]]:
+    """`--lora r=16,targets=q+v` as changes of the description; and what it says beside (`more`)."""
+    changes: dict[str, Any] = {}
+    beside: dict[str, str] = {}
+    faults: list[Fault | str] = []
+    for pair in text.split(",") if text is not None else ():
+        key, _, value = (piece.strip() for piece in pair.partition("="))
+        if key in ("r", "rank") and value.isascii() and value.isdecimal() and len(value) < 10:
+            changes["lora.rank"] = int(value)
+        elif key in ("targets", "modules") and value:
+            changes["lora.modules"] = value.split("+")
+        elif key in more and value:
+            beside[key] = value
+        else:
+            known = ", ".join(("r=16", "targets=q+v", *(f"{name}=…" for name in more)))
+            faults.append(Fault("--lora", pair, f"some of {known}"))
+    if text is not None and not faults and "lora.rank" not in changes:
+        faults.append(Fault("--lora", text, "a rank", "r=16,targets=q+v"))
+    if faults:
+        raise InputError("options", faults)
+    return changes, beside

@@ -287,29 +287,6 @@ def variants(groups: list[str] | None) -> list[dict[str, Any]]:
     return [changes(re.split(r",\s*(?=[A-Za-z_][\w.]*\s*=)", group)) for group in groups or ()]
 
 
-def lora(text: str | None, more: tuple[str, ...] = ()) -> tuple[dict[str, Any], dict[str, str]]:
-    """`--lora r=16,targets=q+v` as changes of the description; and what it says beside (`more`)."""
-    changes: dict[str, Any] = {}
-    beside: dict[str, str] = {}
-    faults: list[Fault | str] = []
-    for pair in text.split(",") if text is not None else ():
-        key, _, value = (piece.strip() for piece in pair.partition("="))
-        if key in ("r", "rank") and value.isascii() and value.isdecimal() and len(value) < 10:
-            changes["lora.rank"] = int(value)
-        elif key in ("targets", "modules") and value:
-            changes["lora.modules"] = value.split("+")
-        elif key in more and value:
-            beside[key] = value
-        else:
-            known = ", ".join(("r=16", "targets=q+v", *(f"{name}=…" for name in more)))
-            faults.append(Fault("--lora", pair, f"some of {known}"))
-    if text is not None and not faults and "lora.rank" not in changes:
-        faults.append(Fault("--lora", text, "a rank", "r=16,targets=q+v"))
-    if faults:
-        raise InputError("options", faults)
-    return changes, beside
-
-
 def _value(text: str) -> Any:
     try:
         return parse_tokens(text)

@@ -121,18 +121,19 @@ def _training(
 ) -> list[dict[str, Any]]:
     """The runs of every model on one kind of GPU: of the layouts that are given, or of the fastest."""
     from txcalc import hardware
-    from txcalc.cli.train import TOKENS, parse_gpu, recipe_of, search
+    from txcalc.api.phrases import many_priced
+    from txcalc.api.trainings import recipe_of, search, usual_tokens
     from txcalc.planning.training.answer import train as answer
     from txcalc.planning.training.machine import Machine
     from txcalc.render.page.plans import training
 
-    name, number, _ = parse_gpu(text)
+    name, number, _ = many_priced(text)
     machine = Machine.of(hardware.load(name))
     found = []
     for i, model in enumerate(models):
-        length = tokens if tokens is not None else min(TOKENS, model.context or TOKENS)
+        length = tokens if tokens is not None else usual_tokens(model)
         if layouts:
-            recipes = [recipe_of([one], number, batch, length, "adamw", {}) for one in layouts]
+            recipes = [recipe_of(one, number, batch, length, "adamw", {}) for one in layouts]
         else:
             best = search(model, machine, number, batch, length, "adamw", {}).best[:RUNS]
             recipes = [one.recipe for one in best]

@@ -87,6 +87,7 @@ def show(
         others |= {"--attention": attention != "dense", "--logits": logits != "all", "--mla": mla != "expanded"}
         return emit(_via(source, batch, tokens or 1, source_length, dtype, others), o.chosen(format_, json_))
     from txcalc import show as answer
+    from txcalc.api.phrases import adapters
     from txcalc.sources import lone_checkpoint
 
     lone = None if set_ or lora or as_ or ignore else lone_checkpoint(source)
@@ -98,7 +99,7 @@ def show(
         from txcalc.render import checkpoint
 
         return emit(checkpoint.report(lone), o.chosen(format_, json_))
-    model = load(source, o.changes(set_) | o.lora(lora)[0], weights=headers, ignore=ignore or ())
+    model = load(source, o.changes(set_) | adapters(lora)[0], weights=headers, ignore=ignore or ())
     work: dict[str, Any] = {"batch": batch, "tokens": tokens, "past": past, "source_length": source_length}
     how: dict[str, Any] = {"attention": attention, "logits": logits, "mla": mla}
     more: dict[str, Any] = {"weights": weights, "conventions": as_ or (), "initial": initial}

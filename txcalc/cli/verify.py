@@ -99,6 +99,7 @@ def verify(  # noqa: C901 - one branch per way to verify
     from rich.console import Console
     from rich.progress import Progress
 
+    from txcalc.api.phrases import adapters
     from txcalc.cli.output import emit
     from txcalc.errors import Fault, InputError
     from txcalc.sources.presets import names
@@ -107,7 +108,7 @@ def verify(  # noqa: C901 - one branch per way to verify
     if layout is not None:
         if torchrun is None:
             _refuse({"--device": device != "meta"}, "with --layout belongs to --torchrun")
-        _layout(sources or [], ignore, o.lora(lora)[0], layout, recipe, ranks, torchrun, device, chosen)
+        _layout(sources or [], ignore, adapters(lora)[0], layout, recipe, ranks, torchrun, device, chosen)
         return
     alone = {"--recipe": recipe, "--ranks": ranks is not None, "--torchrun": torchrun is not None}
     _refuse(alone, "belongs to --layout")
@@ -137,7 +138,7 @@ def verify(  # noqa: C901 - one branch per way to verify
         raise InputError("options", ["--record keeps what holds of whole models, --layers cuts them"])
     if layers is not None and (against or "transformers" in (oracle or ())):
         raise InputError("options", ["--against transformers compares whole models, --layers cuts them"])
-    models = o.models(names() if everything else sources or [], ignore, o.lora(lora)[0])
+    models = o.models(names() if everything else sources or [], ignore, adapters(lora)[0])
 
     from txcalc.render.verify import report
     from txcalc.verify import DEFAULT, ORACLES, shortened, verify

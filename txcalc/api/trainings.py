@@ -1,0 +1,339 @@
+"""What training takes: memory of every rank, time of a step, days and cost: `train`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from txcalc.api.arguments import Length, Names, count, length, names
+from txcalc.api.costs import Known
+from txcalc.api.plans import Planned
+from txcalc.api.results import Record, Result
+from txcalc.errors import Fault, InputError, UnknownName
+from txcalc.sources import load
+
+if TYPE_CHECKING:
+    from txcalc.model import Model
+    from txcalc.planning.training import Recipe
+    from txcalc.planning.training.machine import Machine
+    from txcalc.planning.training.search import Searched
+    from txcalc.sources import Source
+
+TOKENS = 4096  # of a sequence, where the model's context is not shorter
+BATCH = 1 << 20  # tokens of a step, at least, where nobody says
+
+
+class Cards(Record):
+    """The accelerators, and the memory of each."""
+
+    name: str
+    count: int
+    memory_bytes: int
+
+
+class Decided(Record):
+    """What a run decides besides its layout; `frozen` and `adapter` are formats of a fine-tuning with adapters."""
+
+    framework: str
+    schedule: str | None
+    micro_batch: int
+    accumulation: int
+    global_batch: int
+    tokens: int
+    recompute: str
+    optimizer: str
+    products: str
+    frozen: str | None
+    adapter: str | None
+
+
+class RankMemory(Record):
+    """What equal ranks hold at their fullest moment; `in_flight` micro-batches of each piece of the pipeline."""
+
+    rank: int
+    count: int
+    stage: int
+    in_flight: list[int]
+    moment: str
+    bytes: dict[str, int]
+    allocated_bytes: int
+    reserved_bytes: int
+
+
+class Fewest(Record):
+    """The same ways of splitting the model over the fewest copies that fit."""
+
+    gpus: int
+    layout: dict[str, int]
+
+
+class StepTime(Record):
+    """Seconds of a step; None where they are not known."""
+
+    floor: float | None
+    achievable: float | None
+
+
+class Deadline(Record):
+    """Accelerators that are done in so many days."""
+
+    days: float
+    gpus: int
+
+
+class Budget(Record):
+    """Tokens that a sum of money pays for."""
+
+    money: int
+    tokens: int
+
+
+class Run(Record):
+    """The whole run."""
+
+    train_tokens: int
+    compute: int
+    days: float
+    gpu_hours: float
+    cost: float | None
+    energy_kwh: float | None
+    co2_kg: float | None
+    deadline: Deadline | None
+    budget: Budget | None
+
+
+class Fast(Record):
+    """One of the fastest layouts that fit."""
+
+    layout: dict[str, int]
+    framework: str
+    micro_batch: int
+    recompute: str
+    schedule: str
+    reserved_bytes: int
+    step_s: float
+    tokens_per_s_per_gpu: float
+
+
+class Found(Record):
+    """Layouts that were looked at, and about how many fit."""
+
+    considered: int
+    fitting: int
+    best: list[Fast]
+
+
+class Elsewhere(Record):
+    """The same recipe on another accelerator."""
+
+    gpu: str
+    fits: bool
+    tokens_per_s_per_gpu: float | None
+
+
+class Train(Result):
+    """A training run; equal ranks once, with their count."""
+
+    model: Planned
+    gpu: Cards
+    layout: dict[str, int]
+    recipe: Decided
+    ranks: list[RankMemory]
+    rank: RankMemory | None
+    fits: bool
+    max_micro_batch: int
+    max_tokens: int
+    min_gpus: Fewest | None
+    step_s: StepTime
+    spent_s: dict[str, float] | None
+    tokens_per_s_per_gpu: float | None
+    measured: bool
+    mfu: dict[str, float]
+    hfu: dict[str, float]
+    sent: dict[str, int] | None
+    run: Run | None
+    known: dict[str, Known]
+    search: Found | None
+    fits_on: list[Elsewhere] | None
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """A row for every kind of rank."""
+        return [
+            {
+                "rank": one.rank,
+                "count": one.count,
+                "stage": one.stage,
+                **{f"{name}_bytes": size for name, size in one.bytes.items()},
+                "allocated_bytes": one.allocated_bytes,
+                "reserved_bytes": one.reserved_bytes,
+            }
+            for one in self.ranks
+        ]
+
+
+def train(
+    source: Source,
+    gpu: str,
+    *,
+    layout: str | None = None,
+    framework: str | None = None,
+    zero: int | None = None,
+    schedule: str | None = None,
+    tokens: Length | None = None,
+    micro_batch: Length | None = None,
+    global_batch: Length | None = None,
+    recompute: str | None = None,
+    optimizer: str = "adamw",
+    recipe: str = "",
+    lora: str | None = None,
+    rank: int | None = None,
+    products: str = "bf16",
+    node: int | None = None,
+    network: str | None = None,
+    overlap: bool = True,
+    measured: str | None = None,
+    conventions: Names = (),
+    train_tokens: Length | float | None = None,
+    compute: Length | float | None = None,
+    deadline: str | None = None,
+    budget: Length | float | None = None,
+    fits_on: bool = False,
+    pue: float = 1.1,
+    grid: float = 385.0,
+) -> Train:
+    """What training takes: the memory of every rank, the time of a step, and what a whole run costs.
+
+    `gpu` is NAME:N or NAME:N@PRICE; `layout` ways to split the model (`"tp=8,fsdp=4"`; without one, the fastest of so
+    many accelerators); `tokens` the length of a sequence (4,096 or the context), `micro_batch` and `global_batch`
+    sequences; `recipe` what else a run decides (`"parameter=bf16,loss_parallel=off"`); `lora` adapters beside frozen
+    weights (`"r=16,targets=q+v,base=nf4-dq"`); `measured` a rate (`"400TFLOPS"`), for its utilisation by `conventions`.
+    `train_tokens` or `compute` (FLOPs) of the whole run; `fits_on`: on which accelerators it fits too.
+    `failed`: it does not fit. Errors: `InputError`, `UnknownName`, `Refuted` where no layout fits.
+
+    >>> import txcalc
+    >>> found = txcalc.train("llama-3.1-8b", "h100-sxm:8", layout="fsdp=8", tokens="8k", micro_batch=1)
+    >>> found.fits, found.ranks[0].bytes["parameters"]
+    (True, 4015130624)
+    """
+    from txcalc import hardware
+    from txcalc.api.phrases import adapters, many_priced
+    from txcalc.planning.training import answer
+    from txcalc.planning.training.machine import Machine
+    from txcalc.planning.training.recipe import parse_options
+    from txcalc.planning.training.run import Terms, parse_days, tokens_of
+    from txcalc.planning.utilisation import REPORTED, parse_measured
+    from txcalc.render.timeline import picture
+    from txcalc.render.train import report
+    from txcalc.units import parse_bytes
+
+    def number(value: Length | None, flag: str) -> int | None:
+        return None if value is None else length(value, flag)
+
+    def whole(value: Length | float | None, flag: str) -> int | None:
+        return None if value is None else count(value, flag)
+
+    tuned, beside = adapters(lora, ("base", "dtype"))
+    model = load(source, tuned)
+    name, gpus, price = many_priced(gpu)
+    accelerator = hardware.load(name)
+    wide = None if network is None else parse_bytes(network, "--network")
+    machine = Machine.of(accelerator, node, wide, products, overlap)
+    days = None if deadline is None else parse_days(deadline)
+    terms = Terms(price, accelerator.power, pue, grid, days, whole(budget, "--budget")).checked()
+    run = tokens_of(model, whole(train_tokens, "--train-tokens"), whole(compute, "--compute"))
+    rate = None if measured is None else parse_measured(measured)
+    counted = _conventions(names(conventions)) if conventions else REPORTED
+    long = usual_tokens(model) if tokens is None else length(tokens, "--tokens")
+    micro, batch = number(micro_batch, "--micro-batch"), number(global_batch, "--global-batch")
+    asked: dict[str, Any] = {"framework": framework, "schedule": schedule, "recompute": recompute, "micro_batch": micro}
+    if tuned:  # PEFT's defaults: frozen weights as they are computed with, adapters in fp32
+        asked |= {"frozen": beside.get("base", "bf16"), "adapter": beside.get("dtype", "fp32")}
+    asked = {name: value for name, value in {**asked, "zero": zero}.items() if value is not None}
+    more = parse_options(recipe)
+    if twice := sorted((asked.keys() | {"tokens", "accumulation", "optimizer"}) & more.keys()):
+        raise InputError("--recipe", [f"{name} has an option of its own" for name in twice])
+    asked |= more
+    searched = None
+    if layout is not None:
+        chosen = recipe_of(layout, gpus, batch, long, optimizer, asked)
+    else:
+        searched = search(model, machine, gpus, batch, long, optimizer, asked)
+        chosen = searched.best[0].recipe
+    found = answer.train(model, chosen, machine, rate, counted, run, terms, rank)
+    others = answer.elsewhere(found) if fits_on else ()
+    told = report(found, terms, searched, others)
+    return Train(lambda _: told, lambda _: picture(found), not found.fits)
+
+
+def usual_tokens(model: Model) -> int:
+    """The length of a sequence where nobody says one."""
+    return min(TOKENS, model.context or TOKENS)
+
+
+def _conventions(asked: Sequence[str]) -> tuple[str, ...]:
+    from txcalc.planning.conventions import CONVENTIONS
+
+    for name in asked:
+        if name not in CONVENTIONS:
+            raise UnknownName("--as", "convention", name, list(CONVENTIONS), f"one of {', '.join(CONVENTIONS)}")
+    return tuple(dict.fromkeys(asked))
+
+
+def _batch(batch: int | None, together: int, tokens: int) -> int:
+    """Sequences of a step: said, or so many that it has 2^20 tokens at least. Errors: `InputError`."""
+    if tokens < 1:
+        raise InputError("train", [Fault("--tokens", tokens, "a whole number from 1")])
+    return together * max(1, -(-BATCH // (together * tokens))) if batch is None else batch
+
+
+def search(
+    model: Model,
+    machine: Machine,
+    gpus: int | None,
+    batch: int | None,
+    tokens: int,
+    optimizer: str,
+    asked: Mapping[str, Any],
+) -> Searched:
+    """The fastest layouts of so many GPUs. Errors: `InputError`, `Refuted` where none fits."""
+    from txcalc.planning.training import Recipe
+    from txcalc.planning.training.search import Search
+
+    if gpus is None:
+        raise InputError("--gpu", ["without --layout it needs a number: NAME:N"])
+    base = Recipe(tokens=tokens, optimizer=optimizer, **{key: value for key, value in asked.items() if key != "zero"})
+    base.check()
+    base = replace(base, zero=asked.get("zero", 0))
+    whole = _batch(batch, gpus, tokens)
+    if whole < 1:
+        raise InputError("train", [Fault("--global-batch", whole, "a whole number from 1")])
+    return Search(model, base, machine, gpus, whole, frozenset(asked)).run()
+
+
+def recipe_of(
+    layout: str, gpus: int | None, batch: int | None, tokens: int, optimizer: str, asked: Mapping[str, Any]
+) -> Recipe:
+    """The recipe that the options say. Errors: `InputError` with every fault."""
+    from txcalc.planning.layout import parse_layout
+    from txcalc.planning.training import Recipe
+
+    spread = parse_layout(layout)
+    faults: list[Fault | str] = []
+    if gpus is not None and spread.gpus != gpus:
+        faults.append(Fault("layout " + str(spread), spread.gpus, f"the {gpus:,} GPUs of --gpu", "its ways multiply"))
+    micro = asked.get("micro_batch", 1)
+    together = micro * spread.copies
+    whole = _batch(batch, max(1, together), tokens)
+    if together and (whole < 1 or whole % together):
+        faults.append(Fault("--global-batch", whole, f"a multiple of micro-batch · dp · fsdp = {together:,}"))
+    if faults:
+        raise InputError("train", faults)
+    alone = spread.dp == spread.tp == spread.pp == 1
+    chosen = {
+        "framework": "fsdp2" if spread.fsdp > 1 or alone else "megatron",
+        "schedule": "interleaved" if spread.vpp > 1 else "1f1b",
+        **asked,
+    }
+    accumulation = max(1, whole // (together or 1))
+    return Recipe(spread, accumulation=accumulation, tokens=tokens, optimizer=optimizer, **chosen)

@@ -34,12 +34,17 @@ COMMANDS = {
 }
 
 
+def named(model: str) -> str:
+    """What its files are called: a version's dot is no ending."""
+    return Path(model).name.removesuffix(".json")
+
+
 def asked(names: list[str]) -> Iterator[tuple[str, list[str]]]:
     """A file's name and its command line: every command of every model, and every model beside the next."""
     for name, following in zip(names, names[1:] + names[:1], strict=True):
         for label, (command, *options) in COMMANDS.items():
-            yield f"{Path(name).stem}.{label}", [command, name, *options, "--json"]
-        yield f"{Path(name).stem}.compare", ["compare", name, following, "--json"]
+            yield f"{named(name)}.{label}", [command, name, *options, "--json"]
+        yield f"{named(name)}.compare", ["compare", name, following, "--json"]
 
 
 def write(folder: Path, names: list[str]) -> None:

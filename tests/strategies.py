@@ -13,26 +13,7 @@ from typing import Any, ForwardRef
 from hypothesis import strategies as st
 
 from txcalc.parts.adapters import Adapters, Frozen, LowRank
-from txcalc.parts.attention import (
-    Around,
-    Attention,
-    AttentionCore,
-    Causal,
-    Chunks,
-    Cross,
-    DifferentialCore,
-    DynamicMask,
-    Full,
-    Gate,
-    IndexCore,
-    Indexer,
-    LatentAttention,
-    LatentCore,
-    RelativeBias,
-    Rotary,
-    Selected,
-    Window,
-)
+from txcalc.parts.attention import Attention, DynamicMask, Gate, RelativeBias, Rotary
 from txcalc.parts.block import Block, Branch, Laurel, Mix, Streams
 from txcalc.parts.cells import Cell, RecurrentCell
 from txcalc.parts.collectives import AllGather, AllReduce, AllToAll, Axis, Receive, ReduceScatter, Send
@@ -46,9 +27,11 @@ from txcalc.parts.convolution import (
     TimeConvolution,
     Transform,
 )
+from txcalc.parts.cores import AttentionCore, DifferentialCore
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
 from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
 from txcalc.parts.hyena import Decay, Hyena, ImplicitFilter, LongConvolution, Sine
+from txcalc.parts.latent import IndexCore, Indexer, LatentAttention, LatentCore
 from txcalc.parts.linear import (
     Activation,
     BlockLinear,
@@ -92,6 +75,7 @@ from txcalc.parts.part import Workload
 from txcalc.parts.recurrent import GatedRecurrence, Griffin, HeadScan, Mamba, Mamba2, SelectiveScan
 from txcalc.parts.routed import Choice, RoutedAttention
 from txcalc.parts.shared import SharedBlock
+from txcalc.parts.spans import Around, Causal, Chunks, Cross, Full, Selected, Window
 
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "sigmoid", "tanh")
 

@@ -14,10 +14,10 @@ import pytest
 import txcalc
 from txcalc import Ledger, Model
 from txcalc.ledger import walk
-from txcalc.parts.attention import Around, Causal, Chunks, Cross, Full, Span, Window
 from txcalc.parts.feedforward import FeedForward
 from txcalc.parts.linear import Linear
 from txcalc.parts.part import Workload
+from txcalc.parts.spans import Around, Causal, Chunks, Cross, Full, Span, Window
 from txcalc.planning.memory import cache_bytes, weights_bytes
 from txcalc.planning.training import training_flops
 from txcalc.sources import build

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.model import Model
-from txcalc.parts.attention import IndexCore
+from txcalc.parts.latent import IndexCore
 from txcalc.planning.conventions import CONVENTIONS
 from txcalc.planning.terms import Convention
 from txcalc.sources import build, load

@@ -21,7 +21,7 @@ from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.ledger import walk
 from txcalc.num import ceil_div
-from txcalc.parts.attention import LatentCore
+from txcalc.parts.latent import LatentCore
 from txcalc.planning.crossover import (
     BATCHES,
     RULES,

@@ -24,7 +24,7 @@ from txcalc import hardware, load
 from txcalc.cli import app
 from txcalc.errors import InputError, UnknownName
 from txcalc.model import Model
-from txcalc.parts.attention import AttentionCore
+from txcalc.parts.cores import AttentionCore
 from txcalc.parts.linear import Linear
 from txcalc.parts.part import Cache, Weight
 from txcalc.sources import build

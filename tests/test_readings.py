@@ -18,9 +18,11 @@ from strategies import COMPOSITES, FAMILIES, LEAVES, renumbered, workloads
 
 from txcalc import parts
 from txcalc.ledger import QUANTITIES, Ledger, walk
-from txcalc.parts.attention import AttentionCore, Causal, LatentCore, Window
+from txcalc.parts.cores import AttentionCore
+from txcalc.parts.latent import LatentCore
 from txcalc.parts.linear import Convolution, Linear, Norm
 from txcalc.parts.part import Composite, Leaf, Workload
+from txcalc.parts.spans import Causal, Window
 from txcalc.sources import build
 
 pytestmark = pytest.mark.slow

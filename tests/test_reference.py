@@ -20,8 +20,8 @@ import txcalc  # noqa: E402
 from txcalc import reference  # noqa: E402
 from txcalc.ledger import Entry  # noqa: E402
 from txcalc.model import Model  # noqa: E402
-from txcalc.parts.attention import Around, Causal, Chunks, Window  # noqa: E402
 from txcalc.parts.part import Workload  # noqa: E402
+from txcalc.parts.spans import Around, Causal, Chunks, Window  # noqa: E402
 from txcalc.reference.linear import RootMeanSquare, Xielu  # noqa: E402
 from txcalc.reference.recurrent import scan  # noqa: E402
 from txcalc.sources import build as described  # noqa: E402

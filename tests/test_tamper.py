@@ -16,24 +16,7 @@ from strategies import COMPOSITES, LEAVES
 
 from txcalc.ledger import walk
 from txcalc.parts.adapters import Frozen, LowRank
-from txcalc.parts.attention import (
-    Attention,
-    AttentionCore,
-    Causal,
-    Cross,
-    DifferentialCore,
-    DynamicMask,
-    Full,
-    Gate,
-    IndexCore,
-    Indexer,
-    LatentAttention,
-    LatentCore,
-    RelativeBias,
-    Rotary,
-    Selected,
-    Window,
-)
+from txcalc.parts.attention import Attention, DynamicMask, Gate, RelativeBias, Rotary
 from txcalc.parts.block import Block, Branch, Laurel, Mix, Streams
 from txcalc.parts.cells import Cell, RecurrentCell
 from txcalc.parts.collectives import AllGather, AllReduce, AllToAll, Axis, Receive, ReduceScatter, Send
@@ -47,9 +30,11 @@ from txcalc.parts.convolution import (
     TimeConvolution,
     Transform,
 )
+from txcalc.parts.cores import AttentionCore, DifferentialCore
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
 from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
 from txcalc.parts.hyena import Decay, Hyena, ImplicitFilter, LongConvolution, Sine
+from txcalc.parts.latent import IndexCore, Indexer, LatentAttention, LatentCore
 from txcalc.parts.linear import (
     Activation,
     BlockLinear,
@@ -93,6 +78,7 @@ from txcalc.parts.part import COST, Cache, Leaf, MatMul, Workload
 from txcalc.parts.recurrent import GatedRecurrence, Griffin, HeadScan, Mamba, Mamba2, SelectiveScan
 from txcalc.parts.routed import Choice, RoutedAttention
 from txcalc.parts.shared import SharedBlock
+from txcalc.parts.spans import Causal, Cross, Full, Selected, Window
 
 # 2 sequences of 3 new tokens after 5 cached ones: 6 rows, 8 keys, 3·5 + 1 + 2 + 3 = 21 visible pairs; 14 source rows.
 WORK = Workload(2, 3, 5, 7)

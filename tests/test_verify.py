@@ -21,10 +21,12 @@ from typer.testing import CliRunner
 from txcalc import load
 from txcalc.cli import app
 from txcalc.errors import InputError, Refuted, UnknownName
-from txcalc.parts.attention import AttentionCore, DifferentialCore, Gate, IndexCore, LatentCore, RelativeBias, Rotary
+from txcalc.parts.attention import Gate, RelativeBias, Rotary
 from txcalc.parts.block import Mix
 from txcalc.parts.convolution import Product
+from txcalc.parts.cores import AttentionCore, DifferentialCore
 from txcalc.parts.disentangled import DisentangledCore
+from txcalc.parts.latent import IndexCore, LatentCore
 from txcalc.parts.linear import (
     Activation,
     BlockLinear,

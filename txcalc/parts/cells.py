@@ -29,6 +29,7 @@ from txcalc.parts.part import (
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 STATES = {"lstm": 2, "gru": 1, "rnn": 1}  # vectors that are kept: an LSTM's state and its result
+BIASES = (False, False), (True, False), (True, True)  # of a token's product and of the state's, by their number
 # FLOPs of one unit: sums of both products, activations, and what makes the new state.
 UNIT = {
     "lstm": 4 + 3 * COST["sigmoid"] + 2 * COST["tanh"] + 4,  # f·c + i·g, o·tanh(c)
@@ -78,8 +79,7 @@ class Cell(Leaf):
         return "state"
 
     def kept(self) -> str:
-        states = STATES[self.form]
-        return f"a state of {f'{states} · ' if states > 1 else ''}{self.width:,} elements"
+        return f"a state of {'2 · ' if self.form == 'lstm' else ''}{self.width:,} elements"
 
     def cache(self, work: Workload) -> Cache:
         state = STATES[self.form] * self.width
@@ -125,12 +125,12 @@ class CellOptions(Options):
     biases: int = key(up_to(2), 2, "bias vectors of the gates: 2 as PyTorch keeps them, 1 as papers write, 0")
 
     def build(self, d_model: Any, eps: Any) -> RecurrentCell:
-        hidden = self.d_hidden
+        hidden, (first, second) = self.d_hidden, BIASES[self.biases]
         return RecurrentCell(
             d_model=d_model,
             d_hidden=d_model if hidden is None else hidden,
             form=self.form,
-            bias=self.biases in (1, 2),
-            second_bias=self.biases in (2,),
+            bias=first,
+            second_bias=second,
             projected=hidden is not None,
         )

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, final
 
-from txcalc.parts.attention import AttentionCore, Full
+from txcalc.parts.cores import AttentionCore
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Convolution, Linear
 from txcalc.parts.options import Options, Wished, activation, flag, key, odd, size
 from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Workload, elementwise
+from txcalc.parts.spans import Full
 
 
 @final

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, final
 
-from txcalc.parts.attention import AttentionCore, Rotary
+from txcalc.parts.attention import Rotary
+from txcalc.parts.cores import AttentionCore
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear, Shift
 from txcalc.parts.part import Child, Composite

@@ -1,4 +1,4 @@
-"""Attention: the cores, in both their forms, and the layers around them: see `parts.attention`.
+"""Attention: the cores, in both their forms, and the layers around them: see `parts.cores` and `parts.attention`.
 
 K and V keep their own h_kv heads throughout: the queries are grouped, nothing is repeated.
 """
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from txcalc.parts import attention as parts
-from txcalc.parts.linear import Norm as NormPart
+from txcalc.parts import cores, spans
 from txcalc.reference.linear import FORMS, Linear, Norm, Scale, linear, sinusoids
 from txcalc.reference.mode import current
 from txcalc.reference.run import Like, Remembers, Run
@@ -23,10 +23,10 @@ from txcalc.reference.run import Like, Remembers, Run
 class Core(Remembers):
     """softmax(q·kᵀ)·v over what the span lets through, and the keys and values of the past."""
 
-    def __init__(self, span: parts.Span, scale: float, softcap: float | None = None) -> None:
+    def __init__(self, span: spans.Span, scale: float, softcap: float | None = None) -> None:
         super().__init__()
-        self.causal, self.chunked = span.causal, isinstance(span, parts.Chunks)
-        self.window: int | None = None if isinstance(span, parts.Selected) else span.most
+        self.causal, self.chunked = span.causal, isinstance(span, spans.Chunks)
+        self.window: int | None = None if isinstance(span, spans.Selected) else span.most
         self.scale, self.softcap = scale, softcap
 
     def extend(self, run: Run, *new: Tensor) -> tuple[Tensor, ...]:
@@ -114,7 +114,7 @@ def distances(run: Run, keys: int) -> Tensor:
 class AttentionCore(Core):
     """The core of `Attention`: with sinks, ALiBi's slopes, the stack's relative bias, or projected distances."""
 
-    def __init__(self, part: parts.AttentionCore, like: Like) -> None:
+    def __init__(self, part: cores.AttentionCore, like: Like) -> None:
         super().__init__(part.span, part.d_qk**-0.5 if part.scale is None else part.scale, part.softcap)
         self.sinks = like.parameter(part.n_heads) if part.sinks else None
         self.biased, self.n_heads = part.biased, part.n_heads
@@ -150,9 +150,9 @@ class AttentionCore(Core):
 
 class DifferentialCore(Core):
     """Two halves of the heads, each attending for both halves of the values, and their difference; see
-    `parts.attention`. What pairs of heads read is normed after it, and scaled by 1 − the λ that a layer starts with."""
+    `parts.cores`. What pairs of heads read is normed after it, and scaled by 1 − the λ that a layer starts with."""
 
-    def __init__(self, part: parts.DifferentialCore, like: Like) -> None:
+    def __init__(self, part: cores.DifferentialCore, like: Like) -> None:
         super().__init__(part.span, part.d_qk**-0.5 if part.scale is None else part.scale)
         for name in ("q1", "k1", "q2", "k2"):
             self.register_parameter(f"lambda_{name}", like.parameter(part.d_qk))
@@ -174,61 +174,6 @@ class DifferentialCore(Core):
 def first_share(layer: int) -> float:
     """The λ that the i-th layer starts with: 0.8 − 0.6·exp(−0.3·i)."""
     return 0.8 - 0.6 * math.exp(-0.3 * layer)
-
-
-class LatentCore(Core):
-    """The core of `LatentAttention`; what it keeps are the latents and the rotated key that the heads share."""
-
-    def __init__(self, part: parts.LatentCore) -> None:
-        super().__init__(part.span, (part.d_nope + part.d_rope) ** -0.5 if part.scale is None else part.scale)
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, run: Run, selected: Tensor | None = None) -> Tensor:
-        """`selected` (B, 1, T, S) is added to the scores of every head."""
-        bias = None if selected is None else selected.expand(-1, q.shape[2], -1, -1)
-        return self.attend(q, k, v, run, bias)
-
-
-class IndexCore(Core):
-    """Which keys each query selects, by Σ w·relu(q·k); it keeps k (B, S, d)."""
-
-    def __init__(self, part: parts.IndexCore) -> None:
-        super().__init__(part.span, (part.n_heads * part.width) ** -0.5)
-
-    def forward(self, q: Tensor, k: Tensor, weights: Tensor, top_k: int, run: Run) -> Tensor:
-        """0 where a query selects a key and −∞ elsewhere (B, 1, T, S), for q (B, T, h, d), k (B, T, d) and weights
-        (B, T, h). Of equal scores the earlier. Where nothing may depend on data it is 0 throughout, yet made of the
-        scores: a trace drops what nobody reads."""
-        (k,) = self.extend(run, k)
-        heads = q.shape[2]
-        met = torch.bmm(q.flatten(1, 2), k.mT).relu().unflatten(1, (-1, heads)).flatten(0, 1)  # (B·T, h, S)
-        scores = torch.bmm((weights * self.scale).flatten(0, 1).unsqueeze(1), met).view(*q.shape[:2], k.shape[1])
-        if current().static:
-            return (0 * scores).unsqueeze(1)
-        scores = scores + run.once("seen", lambda: self._mask(run, k.shape[1], q.dtype))
-        best = scores.sort(dim=-1, descending=True, stable=True).indices[..., :top_k]
-        return torch.full_like(scores, -math.inf).scatter(-1, best, 0).unsqueeze(1)
-
-
-class Indexer(nn.Module):
-    """The queries, key and weights of the index, which the model's loss does not reach."""
-
-    def __init__(self, part: parts.Indexer, top_k: int, like: Like) -> None:
-        super().__init__()
-        self.q = Linear(part.q_rank, part.n_heads * part.width, False, like)
-        self.k = Linear(part.d_model, part.width, False, like)
-        self.k_norm = Norm(part.key_norm, like)
-        self.weights = Linear(part.d_model, part.n_heads, False, like)
-        self.rotary = Rotary(part.rotary)
-        self.core = IndexCore(part.core)
-        self.width, self.top_k = part.width, top_k
-
-    @torch.no_grad()
-    def forward(self, x: Tensor, low: Tensor, run: Run) -> Tensor:
-        """`IndexCore`'s mask, of the layer's input x (B, T, D) and its low-rank queries (B, T, r_q)."""
-        q = self.rotary(self.q(low).unflatten(-1, (-1, self.width)), run)
-        k = self.rotary(self.k_norm(self.k(x)).unsqueeze(2), run).squeeze(2)
-        selected: Tensor = self.core(q, k, self.weights(x), self.top_k, run)
-        return selected
 
 
 class Rotary(nn.Module):
@@ -341,12 +286,12 @@ class Attention(nn.Module):
         self.relative_bias = RelativeBias(part.relative_bias, like) if part.relative_bias else None
         self.mask_proj = self.mask = None
         if part.mask:
-            assert isinstance(part.span, parts.Selected)
+            assert isinstance(part.span, spans.Selected)
             self.mask_proj = Linear(groups * part.core.d_v, groups, "v" in part.biases, like)
             self.mask = DynamicMask(part.mask, part.span.top_k, heads // groups, like)
-        self.differential = isinstance(part.core, parts.DifferentialCore)
+        self.differential = isinstance(part.core, cores.DifferentialCore)
         self.core: AttentionCore | DifferentialCore
-        if isinstance(part.core, parts.DifferentialCore):
+        if isinstance(part.core, cores.DifferentialCore):
             self.core = DifferentialCore(part.core, like)
         else:
             self.core = AttentionCore(part.core, like)
@@ -356,7 +301,7 @@ class Attention(nn.Module):
         self.o: nn.Module = nn.Identity()
         if not part.direct:
             self.o = linear(heads * part.core.d_v, d_model, "o" in part.biases, like, in_groups[3])
-        self.cross, self.width, self.d_value = isinstance(part.span, parts.Cross), width, part.core.d_v
+        self.cross, self.width, self.d_value = isinstance(part.span, spans.Cross), width, part.core.d_v
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
         q = self._heads(self.q(x), self.q_norm)
@@ -420,73 +365,3 @@ class Attention(nn.Module):
             new = torch.cat((run.cache.distances[run.layer], new), 1)
         run.cache.distances[run.layer] = new
         return new
-
-
-class Expansion(Linear):
-    """MLA's kv_b: latents (B, S, r) to every head's key and value; or, absorbed, queries into the latents' space and
-    attended latents out of it, which never expands a latent."""
-
-    def __init__(self, rank: int, heads: int, d_nope: int, d_v: int, like: Like) -> None:
-        super().__init__(rank, heads * (d_nope + d_v), False, like)
-        self.heads, self.d_nope = heads, d_nope
-
-    def forward(self, x: Tensor, form: str = "expand") -> Tensor:
-        if form == "expand":
-            return super().forward(x).unflatten(-1, (self.heads, -1))
-        weight = self.weight.unflatten(0, (self.heads, -1))
-        weight = weight[:, : self.d_nope] if form == "query" else weight[:, self.d_nope :].mT
-        rows = x.permute(2, 0, 1, 3).flatten(1, 2)  # (h, B·T, …)
-        return (rows @ weight).unflatten(1, x.shape[:2]).permute(1, 2, 0, 3)
-
-
-class LatentAttention(nn.Module):
-    """MLA: queries through a low rank or directly, keys and values from a latent, positions by a few rotated dims."""
-
-    def __init__(self, part: parts.LatentAttention, like: Like) -> None:
-        super().__init__()
-        d_model, heads, rank = part.d_model, part.n_heads, part.kv_rank
-        queries = heads * (part.d_nope + part.d_rope)
-        self.low_rank = part.q_rank is not None
-        if self.low_rank:
-            self.q_a = Linear(d_model, part.q_rank, part.bias, like)
-            self.q_norm = Norm(NormPart(width=part.q_rank, form="rms", bias=False, eps=part.norm_eps), like)
-            self.q_b = Linear(part.q_rank, queries, False, like)
-        else:
-            self.q = Linear(d_model, queries, False, like)
-        self.kv_a = Linear(d_model, rank + part.d_rope, part.bias, like)
-        self.kv_norm = Norm(NormPart(width=rank, form="rms", bias=False, eps=part.norm_eps), like)
-        self.kv_b = Expansion(rank, heads, part.d_nope, part.d_v, like)
-        self.rotary = Rotary(part.rotary) if part.rotary else None
-        self.g = Linear(d_model, heads * part.gate.gates, False, like) if part.gate else None
-        self.gate = Gate(part.gate) if part.gate else None
-        self.core = LatentCore(part.core)
-        self.indexer = None
-        if part.indexer:
-            assert isinstance(part.core.span, parts.Selected)
-            self.indexer = Indexer(part.indexer, part.core.span.top_k, like)
-        self.o = Linear(heads * part.d_v, d_model, part.bias, like)
-        self.rank, self.d_nope, self.d_rope, self.d_v = rank, part.d_nope, part.d_rope, part.d_v
-
-    def forward(self, x: Tensor, run: Run) -> Tensor:
-        d_nope, d_rope = self.d_nope, self.d_rope
-        low = self.q_norm(self.q_a(x)) if self.low_rank else None
-        q = self.q(x) if low is None else self.q_b(low)
-        selected = None if self.indexer is None else self.indexer(x, low, run)
-        q_nope, q_rope = q.unflatten(-1, (-1, d_nope + d_rope)).split((d_nope, d_rope), -1)
-        latent, k_rope = self.kv_a(x).split((self.rank, d_rope), -1)
-        if self.rotary is not None:
-            q_rope, k_rope = self.rotary(q_rope, run), self.rotary(k_rope.unsqueeze(2), run).squeeze(2)
-        # Apart from the rotated key, which backward would keep with it.
-        latent, k_rope = self.core.extend(run, self.kv_norm(latent.contiguous()), k_rope)
-        if current().absorbed:
-            q = torch.cat((self.kv_b(q_nope, "query"), q_rope), -1)
-            k = torch.cat((latent, k_rope), -1).unsqueeze(2)
-            y = self.core(q, k, latent.unsqueeze(2), run, selected).unflatten(-1, (-1, self.rank))
-            return self._out(self.kv_b(y, "value").flatten(2), x)
-        k_nope, v = self.kv_b(latent).split((d_nope, self.d_v), -1)
-        k = torch.cat((k_nope, k_rope.unsqueeze(2).expand(-1, -1, k_nope.shape[2], -1)), -1)
-        return self._out(self.core(torch.cat((q_nope, q_rope), -1), k, v, run, selected), x)
-
-    def _out(self, y: Tensor, x: Tensor) -> Tensor:
-        """What the heads read (B, T, h·d_v), let through as far as gates of x say."""
-        return self.o(y if self.gate is None or self.g is None else self.gate(y, self.g(x)))

@@ -19,7 +19,6 @@ from txcalc.parts import model as parts
 from txcalc.parts import recurrent as recurrent_parts
 from txcalc.parts.adapters import LowRank as LowRankPart
 from txcalc.parts.attention import Attention as AttentionPart
-from txcalc.parts.attention import LatentAttention as LatentAttentionPart
 from txcalc.parts.block import Block as BlockPart
 from txcalc.parts.block import Laurel as LaurelPart
 from txcalc.parts.block import Streams as StreamsPart
@@ -31,16 +30,18 @@ from txcalc.parts.disentangled import DisentangledAttention as DisentangledAtten
 from txcalc.parts.feedforward import Experts as ExpertsPart
 from txcalc.parts.feedforward import FeedForward as FeedForwardPart
 from txcalc.parts.feedforward import LayerInput as LayerInputPart
+from txcalc.parts.latent import LatentAttention as LatentAttentionPart
 from txcalc.parts.linear import LayerScale as LayerScalePart
 from txcalc.parts.linear import Linear as LinearPart
 from txcalc.parts.part import Composite
 from txcalc.parts.routed import RoutedAttention as RoutedAttentionPart
-from txcalc.reference.attention import Attention, LatentAttention, RelativeBias
+from txcalc.reference.attention import Attention, RelativeBias
 from txcalc.reference.cells import RecurrentCell
 from txcalc.reference.convolution import Fourier, ShortConvolution, SpanAttention, TimeConvolution
 from txcalc.reference.disentangled import DisentangledAttention, DistanceTable
 from txcalc.reference.feedforward import Experts, FeedForward, LayerInput
 from txcalc.reference.hyena import Hyena
+from txcalc.reference.latent import LatentAttention
 from txcalc.reference.linear import (
     Activation,
     Convolution,

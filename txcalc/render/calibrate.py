@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from txcalc.curves import SHARES
-from txcalc.render.report import Cell, Report, Table, error
+from txcalc.render.report import Report, Table, TableCell, error
 
 
 def report(found: Mapping[str, Any], file: str | None) -> Report:
@@ -27,9 +27,9 @@ def tables(found: Mapping[str, Any]) -> list[Table]:
         if dtype in shares["matmul"]
     }
     reached = products | {key: shares[key] for key in SHARES if key != "link"}
-    lines = [(key, Cell(share["value"], f"{share['value']:.3f}")) for key, share in reached.items()]
+    lines = [(key, TableCell(share["value"], f"{share['value']:.3f}")) for key, share in reached.items()]
     starts = ((key, shares[key]["value"]) for key in ("launch_s", "host_s") if key in shares)
-    lines += [(key, Cell(start, f"{1e6 * start:.2f} µs")) for key, start in starts]
+    lines += [(key, TableCell(start, f"{1e6 * start:.2f} µs")) for key, start in starts]
     headings = ("step", "measured ms", "before ms", "before", "after ms", "after")
     title = f"Steps of {found['model']} in {found['dtype']}, before and after calibration"
     return [
@@ -46,9 +46,9 @@ def _which(found: Mapping[str, Any]) -> str:
 
 def _rate(kind: str, dtype: str, size: str, rate: float) -> tuple[Any, ...]:
     unit = "GFLOP/s" if kind in ("matmul", "attention, prefill") else "GB/s"
-    return kind, dtype, size, Cell(rate, f"{rate / 1e9:,.1f} {unit}")
+    return kind, dtype, size, TableCell(rate, f"{rate / 1e9:,.1f} {unit}")
 
 
 def _check(load: str, before: float, after: float, measured: float) -> tuple[Any, ...]:
-    taken, *foretold = (Cell(seconds, f"{1e3 * seconds:,.3f}") for seconds in (measured, before, after))
+    taken, *foretold = (TableCell(seconds, f"{1e3 * seconds:,.3f}") for seconds in (measured, before, after))
     return load, taken, foretold[0], error(before, measured), foretold[1], error(after, measured)

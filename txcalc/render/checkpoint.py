@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from txcalc.checkpoint import Check, Checkpoint, Row, Size, Tensor, folded
-from txcalc.render.report import Cell, Report, Table, cell, percent, rounded
+from txcalc.render.report import Report, Table, TableCell, cell, percent, rounded
 from txcalc.units import iec
 
 MOST = 40  # rows of a table; JSON has them all
@@ -82,13 +82,13 @@ def _types(held: Checkpoint) -> Table:
     rows.append(_sizes("total", held.size, held.size))
     files = f"{held.files:,} of {held.of:,} files" if held.partial else f"{held.files:,} file{'s' * (held.files > 1)}"
     title = f"Checkpoint ({held.form}, {files})"
-    headings = ("type", "tensors", "elements", "", "bits each", "bytes", Cell("", "2^10 units"), "share")
+    headings = ("type", "tensors", "elements", "", "bits each", "bytes", TableCell("", "2^10 units"), "share")
     return Table(title, headings, rows, total=True)
 
 
 def _sizes(name: str, size: Size, whole: Size) -> list[Any]:
     each = Fraction(8 * size.bytes, size.elements) if size.elements else None
-    bits = Cell(None, "") if each is None else Cell(float(each), f"{float(each):.4g}")
+    bits = TableCell(None, "") if each is None else TableCell(float(each), f"{float(each):.4g}")
     share = percent(size.bytes, whole.bytes)
     return [
         name,
@@ -110,8 +110,8 @@ def _names(title: str, tensors: Iterable[Tensor]) -> Table:
     return _cut(title, ("tensor", "times", "shape", "type", "elements", "bytes"), rows, frozenset({0, 3}))
 
 
-def _shape(shape: tuple[int, ...]) -> Cell:
-    return Cell(list(shape), " × ".join(f"{n:,}" for n in shape))
+def _shape(shape: tuple[int, ...]) -> TableCell:
+    return TableCell(list(shape), " × ".join(f"{n:,}" for n in shape))
 
 
 def _cut(title: str, headings: tuple[str, ...], rows: list[list[Any]], left: frozenset[int] = frozenset({0})) -> Table:

@@ -17,7 +17,7 @@ from txcalc.num import ceil_div
 from txcalc.planning.crossover import RULES, crossovers, lengths
 from txcalc.planning.matching import Match, matched
 from txcalc.planning.memory import cache_bytes, weights_bytes
-from txcalc.render.report import Cell, Report, Table
+from txcalc.render.report import Report, Table, TableCell
 from txcalc.units import iec, short
 
 USUAL = (1 << 10, 1 << 13, 1 << 15, 1 << 17)
@@ -239,7 +239,7 @@ def report(models: Sequence[Model], asked: Question, equal: Equal | None = None)
     """Quantities as rows, models as columns; ratios have columns of their own, or stand below where there are many."""
     found = rows(models, asked)
     beside = len(models) <= BESIDE
-    headings: list[Any] = [Cell("quantity", "")]
+    headings: list[Any] = [TableCell("quantity", "")]
     columns: list[Sequence[Any]] = []
     for i, model in enumerate(models):
         cells = [_cell(row, i, _beyond(row, model)) for row in found]
@@ -247,7 +247,7 @@ def report(models: Sequence[Model], asked: Question, equal: Equal | None = None)
         if i and not beside:
             cells = [c._replace(text=f"{c.text}\n{t.text}".rstrip()) for c, t in zip(cells, times, strict=True)]
         width = max(8, *(len(line) for cell in cells for line in cell.text.split("\n")))
-        headings.append(Cell(model.name, fold(model.name, width)))
+        headings.append(TableCell(model.name, fold(model.name, width)))
         columns.append(cells)
         if i and beside:
             headings.append("")
@@ -256,10 +256,10 @@ def report(models: Sequence[Model], asked: Question, equal: Equal | None = None)
     heading = ""
     for row, *cells in zip(found, *columns, strict=True):
         if row.heading not in ("", heading):
-            lines.append([Cell(None, row.heading, "bold"), *[""] * len(columns)])
+            lines.append([TableCell(None, row.heading, "bold"), *[""] * len(columns)])
         heading = row.heading
         name = row.quantity if row.tokens is None else f"{row.quantity} at {row.tokens}"
-        lines.append([Cell(name, f"  {row.label}" if heading else row.label), *cells])
+        lines.append([TableCell(name, f"  {row.label}" if heading else row.label), *cells])
     mla = asked.mla if any(model.has_latents for model in models) else None
     convention = {"flops_per_mac": 2, "attention": asked.attention, "logits": asked.logits, "mla": mla}
     data: dict[str, Any] = {
@@ -290,14 +290,14 @@ def report(models: Sequence[Model], asked: Question, equal: Equal | None = None)
     return Report(data, [Table("", headings, lines)], header, _notes(models, asked))
 
 
-def _cell(row: Row, i: int, dim: bool) -> Cell:
+def _cell(row: Row, i: int, dim: bool) -> TableCell:
     """A model's figure; those that differ from the first model's stand out, twice or half of it in bold."""
     value, ratio = row.values[i], row.ratio(i)
     if value is None:
-        return Cell(None, "")
+        return TableCell(None, "")
     if row.among:
         share = Fraction(value, row.among[i])
-        return Cell(float(share), f"{float(100 * share):.1f} %", "dim" if dim else "")
+        return TableCell(float(share), f"{float(100 * share):.1f} %", "dim" if dim else "")
     exact = value if isinstance(value, int | str) else float(value)
     if i == 0 or ratio is None:
         style = ""
@@ -305,12 +305,12 @@ def _cell(row: Row, i: int, dim: bool) -> Cell:
         style = "dim"
     else:
         style = ("yellow" if ratio > 1 else "cyan") + (" bold" if ratio >= 2 or ratio <= Fraction(1, 2) else "")
-    return Cell(exact, row.shown(value), "dim" if dim else style)
+    return TableCell(exact, row.shown(value), "dim" if dim else style)
 
 
-def _times(row: Row, i: int, style: str) -> Cell:
+def _times(row: Row, i: int, style: str) -> TableCell:
     ratio = row.ratio(i)
-    return Cell(None, "") if ratio is None else Cell(float(ratio), times_text(ratio), style)
+    return TableCell(None, "") if ratio is None else TableCell(float(ratio), times_text(ratio), style)
 
 
 def times_text(ratio: Fraction) -> str:

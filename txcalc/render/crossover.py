@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txcalc.model import Model
 from txcalc.planning.crossover import RULES, Balance, Crossover
-from txcalc.render.report import Cell, Report, Table, cell
+from txcalc.render.report import Report, Table, TableCell, cell
 from txcalc.units import iec
 
 if TYPE_CHECKING:
     from txcalc.algebra import Crossing
 
 Forms = Sequence["Crossing | None"]
-NEVER = Cell(None, "never")
+NEVER = TableCell(None, "never")
 
 
 class Answers(NamedTuple):
@@ -71,7 +71,7 @@ def _row(each: Crossover, form: Crossing | None) -> dict[str, Any]:
 def _lengths(model: Model, crossovers: Sequence[Crossover], forms: Forms, format_: str) -> Table:
     lines = []
     for i, each in enumerate(crossovers):
-        how = Cell(each.why, each.why) if each.why else _math(forms[i] if forms else None, format_)
+        how = TableCell(each.why, each.why) if each.why else _math(forms[i] if forms else None, format_)
         name = _name(each.rule.name, each.attention, format_)
         lines.append([name, how, cell(each.tokens) if each.tokens else NEVER])
     headings = ["rule", "closed form" if forms else "why", "tokens"]
@@ -84,23 +84,25 @@ def _contexts(model: Model, balances: Sequence[Balance]) -> Table:
     lines = []
     for batch, context, weights, cache in balances:
         found = cell(context) if context else NEVER
-        lines.append([cell(batch), found, Cell(weights, iec(weights)), Cell(cache, iec(cache) if cache else "")])
+        lines.append(
+            [cell(batch), found, TableCell(weights, iec(weights)), TableCell(cache, iec(cache) if cache else "")]
+        )
     title = f"{model.name}: a decode step reads at least as much cache as weights"
-    read = Cell("weights bytes", "weights read"), Cell("cache bytes", "cache read")
+    read = TableCell("weights bytes", "weights read"), TableCell("cache bytes", "cache read")
     return Table(title, ("batch", "context from", *read), lines, frozenset())
 
 
-def _name(rule: str, attention: str, format_: str) -> Cell:
+def _name(rule: str, attention: str, format_: str) -> TableCell:
     """A rule by its attention; a terminal does not repeat it."""
     full = f"{rule}, {attention}"
-    return Cell(full, f"  {attention}" if attention == "masked" and format_ == "table" else full)
+    return TableCell(full, f"  {attention}" if attention == "masked" and format_ == "table" else full)
 
 
 def _text(form: Crossing | None) -> str | None:
     return form.write() if form else None
 
 
-def _math(form: Crossing | None, format_: str) -> Cell:
+def _math(form: Crossing | None, format_: str) -> TableCell:
     if form is None:
-        return Cell(None, "")
-    return Cell(form.write(), f"${form.latex()}$" if format_ == "latex" else form.write())
+        return TableCell(None, "")
+    return TableCell(form.write(), f"${form.latex()}$" if format_ == "latex" else form.write())

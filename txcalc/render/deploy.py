@@ -12,7 +12,7 @@ from txcalc.model import Model
 from txcalc.planning.deployment import Gpu, Plan
 from txcalc.planning.serving import Serving
 from txcalc.render import serving
-from txcalc.render.report import Cell, Report, Table, column, exact, percent
+from txcalc.render.report import Report, Table, TableCell, column, exact, percent
 from txcalc.render.summary import summary
 from txcalc.units import iec
 
@@ -85,7 +85,11 @@ def comparison(answers: Sequence[Answer]) -> Report:
         name = f"{model.name} on {accelerator.name}"
         if plan is None:
             rows.append(
-                (Cell(name, f"{model.name}\n{accelerator.name}"), Cell(None, "refused"), *[None] * (5 + priced))
+                (
+                    TableCell(name, f"{model.name}\n{accelerator.name}"),
+                    TableCell(None, "refused"),
+                    *[None] * (5 + priced),
+                )
             )
             data.append({"model": model.name, "gpu": accelerator.name, "refused": why})
             notes[f"{name}: {why}"] = None
@@ -94,15 +98,15 @@ def comparison(answers: Sequence[Answer]) -> Report:
         data.append(one.later)
         notes |= dict.fromkeys(f"{name}: {note}" for note in one.notes)
         best = plan.best
-        fits = Cell(best.fits, "yes" if best.fits else "no", "green" if best.fits else "red")
+        fits = TableCell(best.fits, "yes" if best.fits else "no", "green" if best.fits else "red")
         gpus = f"{best.layout.gpus} × {accelerator.name}"
-        label = Cell(f"{model.name} on {gpus}", f"{model.name}\n{gpus}")
+        label = TableCell(f"{model.name} on {gpus}", f"{model.name}\n{gpus}")
         figures = serving.row(speed) if speed else [None] * (3 + priced)
         rows.append((label, fits, str(best.layout), best.max_concurrency, *figures))
-    cost = (Cell("cost of 1M out", "cost of\n1M out"),) if priced else ()
-    most, rate = Cell("most sequences", "most\nat once"), Cell("tokens/s a GPU", "tokens/s\na GPU")
+    cost = (TableCell("cost of 1M out", "cost of\n1M out"),) if priced else ()
+    most, rate = TableCell("most sequences", "most\nat once"), TableCell("tokens/s a GPU", "tokens/s\na GPU")
     headings = (
-        Cell("deployment", "model\nGPUs"),
+        TableCell("deployment", "model\nGPUs"),
         "fits",
         "layout",
         most,
@@ -154,7 +158,7 @@ def _stacks(gpus: list[Gpu]) -> Table:
     for gpu in gpus:
         stage = gpu.rank.stage
         label = f"{stage.first}" if stage.copies == 1 else f"{stage.first} and {stage.copies - 1} alike"
-        rows.append((label, Cell(None, bar(gpu)), percent(gpu.memory - max(gpu.free, 0), gpu.memory)))
+        rows.append((label, TableCell(None, bar(gpu)), percent(gpu.memory - max(gpu.free, 0), gpu.memory)))
     legend = " ".join(f"{sign} {name}" for name, sign in SIGNS.items())
     return Table(f"Each GPU: {legend}", ("stage", "memory", "used"), rows, left=frozenset({0, 1}))
 
@@ -197,7 +201,7 @@ def _memory(gpu: Gpu) -> Table:
     rows.append(("reserve", gpu.reserve))
     rows.append(("free" if gpu.free >= 0 else "lacking", gpu.free))
     rows.append(("memory", gpu.memory))
-    shown = [(name, exact(size), Cell(size, iec(size)), percent(size, gpu.memory)) for name, size in rows]
+    shown = [(name, exact(size), TableCell(size, iec(size)), percent(size, gpu.memory)) for name, size in rows]
     return Table("The fullest GPU", ("", "bytes", "", "share"), shown, total=True)
 
 
@@ -210,7 +214,7 @@ def _caches(plan: Plan, gpus: list[Gpu]) -> Table:
         (f"pages of {block} tokens (vLLM's rule), counted here", sizes.pages),
         ("dense: no window used", sizes.dense),
     )
-    rows = [(name, exact(size), Cell(size, iec(size))) for name, size in ways]
+    rows = [(name, exact(size), TableCell(size, iec(size))) for name, size in ways]
     return Table("Cache of one sequence, a GPU", ("", "bytes", ""), rows)
 
 
@@ -218,10 +222,10 @@ def _layouts(plan: Plan) -> Table:
     rows = [
         (
             str(choice.layout),
-            Cell(choice.fits, "yes" if choice.fits else "no", "green" if choice.fits else "red"),
-            Cell(choice.fullest.weights, iec(choice.fullest.weights)),
-            Cell(choice.fullest.cache, iec(choice.fullest.cache)),
-            Cell(choice.fullest.free, iec(choice.fullest.free)),
+            TableCell(choice.fits, "yes" if choice.fits else "no", "green" if choice.fits else "red"),
+            TableCell(choice.fullest.weights, iec(choice.fullest.weights)),
+            TableCell(choice.fullest.cache, iec(choice.fullest.cache)),
+            TableCell(choice.fullest.free, iec(choice.fullest.free)),
             choice.max_concurrency,
         )
         for choice in plan.choices[:LAYOUTS]

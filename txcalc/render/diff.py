@@ -10,7 +10,7 @@ from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.planning.differences import Cost, Difference, cost
-from txcalc.render.report import Cell, Report, Table
+from txcalc.render.report import Report, Table, TableCell
 from txcalc.render.show import workload
 from txcalc.units import iec, short
 
@@ -37,7 +37,7 @@ def report(
             "cache": cache,
         }
 
-    def cells(change: Cost) -> list[Cell]:
+    def cells(change: Cost) -> list[TableCell]:
         held = _bytes(change.growth, bits)
         return [
             _signed(change.params, short(abs(change.params))),
@@ -98,17 +98,17 @@ def _name(difference: Difference) -> str:
     return f"{difference.letter} ({difference.key})" if difference.letter else difference.key
 
 
-def _value(value: Any) -> Cell:
+def _value(value: Any) -> TableCell:
     if value is None:
-        return Cell(None, "–")
+        return TableCell(None, "–")
     if isinstance(value, list):
-        return Cell(" ".join(map(str, value)), ", ".join(map(str, value)) or "none")
+        return TableCell(" ".join(map(str, value)), ", ".join(map(str, value)) or "none")
     if isinstance(value, bool):
-        return Cell(value, "yes" if value else "no")
-    return Cell(
+        return TableCell(value, "yes" if value else "no")
+    return TableCell(
         value, f"{value:,}" if isinstance(value, int) else f"{value:.6g}" if isinstance(value, float) else value
     )
 
 
-def _signed(value: int | float, size: str) -> Cell:
-    return Cell(value, f"+{size}" if value > 0 else f"−{size}" if value < 0 else "0")
+def _signed(value: int | float, size: str) -> TableCell:
+    return TableCell(value, f"+{size}" if value > 0 else f"−{size}" if value < 0 else "0")

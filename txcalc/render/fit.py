@@ -7,19 +7,19 @@ from typing import Any
 
 from txcalc.planning.fitting import Card, Fit, best
 from txcalc.planning.shapes import RULE, TILE, Budget, Family, Kin, Likeness, Shape, boundary
-from txcalc.render.report import Cell, Report, Table, cell, column, rounded
+from txcalc.render.report import Report, Table, TableCell, cell, column, rounded
 from txcalc.units import iec, short
 
 
-def _room(fit: Fit, formatted: bool = False) -> Cell:
+def _room(fit: Fit, formatted: bool = False) -> TableCell:
     """What is left or short; with its format and speed where the best of several is shown."""
     if fit.room is None:
-        return Cell(None, "–")
+        return TableCell(None, "–")
     style = "green" if fit.fits else "red"
     if not formatted:
-        return Cell(fit.room, iec(fit.room) if fit.fits else f"short {iec(-fit.room)}", style)
+        return TableCell(fit.room, iec(fit.room) if fit.fits else f"short {iec(-fit.room)}", style)
     lines = [fit.weights, *([f"{fit.speed:.3g} tok/s"] if fit.speed else []), iec(fit.room).replace("-", "−")]
-    return Cell(fit.room, "\n".join(lines), style)
+    return TableCell(fit.room, "\n".join(lines), style)
 
 
 def fit_report(
@@ -192,12 +192,14 @@ def _table(title: str, budget: Budget, shapes: Sequence[Shape], judged: bool = F
     rows = []
     routed = any(shape.active != shape.params for shape in shapes)
     for shape in shapes:
-        spare = rounded(shape.spare) if budget.params is not None else Cell(shape.spare, iec(shape.spare))
+        spare = rounded(shape.spare) if budget.params is not None else TableCell(shape.spare, iec(shape.spare))
         sizes = (shape.layers, shape.width, shape.heads, shape.kv_heads, shape.d_ff)
-        fits = (Cell(shape.fits, "yes" if shape.fits else "no", "green" if shape.fits else "red"),) if judged else ()
-        held = Cell(shape.cache_per_token, iec(shape.cache_per_token))
+        fits = (
+            (TableCell(shape.fits, "yes" if shape.fits else "no", "green" if shape.fits else "red"),) if judged else ()
+        )
+        held = TableCell(shape.cache_per_token, iec(shape.cache_per_token))
         counted = (rounded(shape.params), *((rounded(shape.active),) if routed else ()))
-        rows.append((*map(cell, sizes), *counted, Cell(shape.bytes, iec(shape.bytes)), held, spare, *fits))
+        rows.append((*map(cell, sizes), *counted, TableCell(shape.bytes, iec(shape.bytes)), held, spare, *fits))
     left = column("left over", "" if budget.params is not None else "bytes")._replace(text="left\nover")
     names: list[Any] = ["L", "D", "h", "h_kv", "F", "parameters", *(["active"] if routed else [])]
     cache = column("cache a token", "bytes")._replace(text="cache\na token")

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from itertools import groupby, pairwise
 from typing import Any
 
-from txcalc.render.report import Cell, Table
+from txcalc.render.report import Table, TableCell
 
 Found = Mapping[str, Any]
 Items = Collection[tuple[str, Found]]
@@ -26,10 +26,10 @@ def _decodes(item: Found, quantity: str) -> list[Found]:
     return [f for f in figures if f["quantity"] == quantity and not f["part"] and f["load"].startswith("decode")]
 
 
-def _ratios(figure: Found, other: Found) -> list[Cell]:
+def _ratios(figure: Found, other: Found) -> list[TableCell]:
     """How many times another's a figure is, predicted and measured."""
     found = (figure[key] / other[key] for key in ("predicted", "measured"))
-    return [Cell(ratio, f"{ratio:.2f}") for ratio in found]
+    return [TableCell(ratio, f"{ratio:.2f}") for ratio in found]
 
 
 def _cache(item: Found) -> int:
@@ -51,7 +51,7 @@ def _shared(items: Items) -> Table:
         for name, item in others:
             ratio = _cache(item) / _cache(first)
             pairs = zip(_decodes(item, "time"), _decodes(first, "time"), strict=False)
-            rows += [[name, Cell(ratio, f"{ratio:.4f}"), *_ratios(now, then)] for now, then in pairs]
+            rows += [[name, TableCell(ratio, f"{ratio:.4f}"), *_ratios(now, then)] for now, then in pairs]
     return Table("Shared keys and values, over none shared", ("model", "cache", "time expected", "measured"), rows)
 
 
@@ -63,7 +63,7 @@ def _growth(items: Items) -> Table:
             (batch, low), (other, high) = (_batch_and_past(figure["load"]) for figure in (before, now))
             if batch == other and low < high:
                 each = [(now[key] - before[key]) / (high - low) for key in ("floor", "measured")]
-                rows.append([name, f"{low:,} to {high:,}", *(Cell(size, f"{size:,.1f}") for size in each)])
+                rows.append([name, f"{low:,} to {high:,}", *(TableCell(size, f"{size:,.1f}") for size in each)])
     return Table("Bytes that each further token adds", ("model", "past", "ledger", "measured"), rows, frozenset({0, 1}))
 
 

@@ -14,7 +14,7 @@ from txcalc.notation import LATEX, TEXT, Expression, Style, in_order, tidy, writ
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.render.latex import latex_text
-from txcalc.render.report import Cell, Report, Table, cell
+from txcalc.render.report import Report, Table, TableCell, cell
 from txcalc.render.show import convention, workload
 from txcalc.render.summary import summary
 
@@ -232,13 +232,13 @@ def _with_numbers(row: Formula, letters: Letters, style: Style) -> str:
     return write(tidy(row.expression), style, {symbol: letter.value for symbol, letter in sizes.items()})
 
 
-def _numbers(row: Formula, letters: Letters, format_: str) -> Cell:
+def _numbers(row: Formula, letters: Letters, format_: str) -> TableCell:
     return _cell(_with_numbers(row, letters, LATEX if format_ == "latex" else TEXT), format_)
 
 
-def _math(expression: Expression, format_: str) -> Cell:
+def _math(expression: Expression, format_: str) -> TableCell:
     return _cell(write(tidy(expression), LATEX if format_ == "latex" else TEXT), format_)
 
 
-def _cell(text: str, format_: str) -> Cell:
-    return Cell(text, f"${text}$" if format_ == "latex" else text)
+def _cell(text: str, format_: str) -> TableCell:
+    return TableCell(text, f"${text}$" if format_ == "latex" else text)

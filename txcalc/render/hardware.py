@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from txcalc.hardware import Accelerator
-from txcalc.render.report import Cell, Report, Table, cell
+from txcalc.render.report import Report, Table, TableCell, cell
 
 SHOWN = ("fp8", "int8", "fp4")
 
@@ -17,10 +17,17 @@ def report(accelerators: Sequence[Accelerator]) -> Report:
     for one in accelerators:
         wide = one.peaks.get("bf16", one.peaks.get("fp16"))
         peaks = (_scaled(peak, 10**12) for peak in (wide, *map(one.peaks.get, SHOWN)))
-        size = Cell(one.memory / 2**30, f"{one.memory / 2**30:.1f}")
+        size = TableCell(one.memory / 2**30, f"{one.memory / 2**30:.1f}")
         rows.append((one.name, size, _scaled(one.bandwidth, 10**9), *peaks, _scaled(one.link, 10**9), cell(one.power)))
-    tera = [Cell(f"{name} TFLOP/s", f"{name}\nTFLOP/s") for name in ("bf16", *SHOWN)]
-    headings = ("accelerator", Cell("memory GiB", "memory\nGiB"), "GB/s", *tera, Cell("link GB/s", "link\nGB/s"), "W")
+    tera = [TableCell(f"{name} TFLOP/s", f"{name}\nTFLOP/s") for name in ("bf16", *SHOWN)]
+    headings = (
+        "accelerator",
+        TableCell("memory GiB", "memory\nGiB"),
+        "GB/s",
+        *tera,
+        TableCell("link GB/s", "link\nGB/s"),
+        "W",
+    )
     data = [
         {
             "name": one.name,
@@ -41,9 +48,9 @@ def report(accelerators: Sequence[Accelerator]) -> Report:
     return Report({"schema": "txcalc/presets/1", "hardware": data}, [Table("", headings, rows)], header)
 
 
-def _scaled(value: int | None, unit: int) -> Cell:
+def _scaled(value: int | None, unit: int) -> TableCell:
     """A value in the unit of its heading."""
     if value is None:
-        return Cell(None, "")
+        return TableCell(None, "")
     scaled = Fraction(value, unit)
-    return Cell(scaled.numerator if scaled.denominator == 1 else float(scaled), f"{float(scaled):,g}")
+    return TableCell(scaled.numerator if scaled.denominator == 1 else float(scaled), f"{float(scaled):,g}")

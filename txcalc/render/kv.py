@@ -11,7 +11,7 @@ from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.planning.generation import Generation, Law
 from txcalc.planning.memory import cross_cache, dense_cache
-from txcalc.render.report import Cell, Report, Table, exact
+from txcalc.render.report import Report, Table, TableCell, exact
 from txcalc.render.summary import summary
 from txcalc.units import bits_of, iec, short
 
@@ -67,9 +67,9 @@ def report(model: Model, ledgers: Sequence[Ledger], batches: Sequence[int], dtyp
     if coupled:
         header.append("the source is as long as the context")
     header.append("bytes of the whole batch; dense: if every attention layer kept every token")
-    headings: list[Any] = ["dtype", "context", "batch", "bytes", "", Cell("dense_bytes", "dense"), "of dense"]
+    headings: list[Any] = ["dtype", "context", "batch", "bytes", "", TableCell("dense_bytes", "dense"), "of dense"]
     if apart:
-        headings.append(Cell("cross_bytes", "of it cross"))
+        headings.append(TableCell("cross_bytes", "of it cross"))
     table = Table("", headings, [_line(row, apart) for row in found], keys=3)
     data = {
         "schema": "txcalc/kv/1",
@@ -157,15 +157,15 @@ def with_generation(
     return Report({**held.data, "generation": generation}, tables, [*held.header, *header], held.notes)
 
 
-def _times(without: int, with_cache: int) -> Cell:
+def _times(without: int, with_cache: int) -> TableCell:
     ratio = Fraction(without, with_cache)
-    return Cell(float(ratio), f"{float(ratio):.4g}" if ratio < 10**4 else short(ratio))
+    return TableCell(float(ratio), f"{float(ratio):.4g}" if ratio < 10**4 else short(ratio))
 
 
 def _line(row: Row, apart: bool) -> list[Any]:
     share = Fraction(row.bytes, row.dense_bytes)
     style = "dim" if share == 1 else "green"
-    held = Cell(float(share), "all" if share == 1 else f"{float(100 * share):.1f} %", style)
+    held = TableCell(float(share), "all" if share == 1 else f"{float(100 * share):.1f} %", style)
     cells: list[Any] = [row.dtype, exact(row.context), exact(row.batch), exact(row.bytes), iec(row.bytes)]
-    cells += [Cell(row.dense_bytes, iec(row.dense_bytes)), held]
-    return [*cells, Cell(row.cross_bytes, iec(row.cross_bytes))] if apart else cells
+    cells += [TableCell(row.dense_bytes, iec(row.dense_bytes)), held]
+    return [*cells, TableCell(row.cross_bytes, iec(row.cross_bytes))] if apart else cells

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from txcalc.render.report import Cell, Report, Table, cell
+from txcalc.render.report import Report, Table, TableCell, cell
 
 GAP = 2  # between two columns; one where nothing else helps
 # After what a long word may break: the dots of a path rather than its words.
@@ -19,7 +19,7 @@ LEAST = 8  # characters of a column of texts whose words are cut
 FINE = re.compile(r"(?:(?<=\w{2})(?:[/_-]|,(?=\D))|(?<=\w)\.(?=[a-z_*(]))(?=\S{2})|(?<=[\w)\]³²])·(?=[\w(√])")
 
 Line = list[tuple[str, str]]  # pieces of text, each with its style
-Column = tuple[Cell, ...]  # its heading, and its cells
+Column = tuple[TableCell, ...]  # its heading, and its cells
 
 
 def as_lines(report: Report, width: int) -> Iterator[Line]:
@@ -73,7 +73,7 @@ def _longest(text: str, joints: re.Pattern[str]) -> int:
     return longest
 
 
-def _width(texts: Sequence[Cell]) -> int:
+def _width(texts: Sequence[TableCell]) -> int:
     return max((len(line) for each in texts for line in each.text.split("\n")), default=0)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from txcalc.errors import ABSENT, Fault, InputError
 from txcalc.render.calibrate import tables as ceilings
 from txcalc.render.forms import forms
-from txcalc.render.report import Cell, Report, Table, cell, exact
+from txcalc.render.report import Report, Table, TableCell, cell, exact
 from txcalc.units import iec
 
 SCHEMA = "txcalc/measurements/1"
@@ -113,11 +113,15 @@ def _by_model(figures: Sequence[tuple[str, Found]], row: Callable[[Found], list[
         work = ""
         for _, figure in group:
             cells = row(figure)
-            rows += [] if work else [[Cell(None, name, "bold"), *[None] * len(cells)]]
+            rows += [] if work else [[TableCell(None, name, "bold"), *[None] * len(cells)]]
             label = f"{name}, {figure['load']}" + f", {figure['part']}" * bool(figure["part"])
             if figure["part"]:
-                rows += [] if figure["load"] == work else [[Cell(None, f"  {figure['load']}"), *[None] * len(cells)]]
-            rows.append([Cell(label, f"    {figure['part']}" if figure["part"] else f"  {figure['load']}"), *cells])
+                rows += (
+                    [] if figure["load"] == work else [[TableCell(None, f"  {figure['load']}"), *[None] * len(cells)]]
+                )
+            rows.append(
+                [TableCell(label, f"    {figure['part']}" if figure["part"] else f"  {figure['load']}"), *cells]
+            )
             work = figure["load"]
     return rows
 
@@ -179,8 +183,8 @@ def _compared(item: Found) -> tuple[int, int]:
 
 def _exact(name: str, item: Found) -> list[Any]:
     compared, equal = _compared(item)
-    layers = Cell(item["layers"], f"{item['layers']} of {item['of_layers']}")
-    differ = Cell(compared - equal, f"{compared - equal:,}", "green" if compared == equal else "red")
+    layers = TableCell(item["layers"], f"{item['layers']} of {item['of_layers']}")
+    differ = TableCell(compared - equal, f"{compared - equal:,}", "green" if compared == equal else "red")
     return [name, layers, item["dtype"], exact(item["params"]), exact(compared), differ]
 
 
@@ -189,28 +193,31 @@ def _memory(figure: Found) -> list[Any]:
     the allocator gave."""
     gap = figure["measured"] - figure["predicted"]
     share = f"{100 * gap / figure['predicted']:+.2f} %" if gap else "0"
-    sizes = [Cell(figure[key], iec(figure[key])) for key in ("floor", "predicted", "measured")]
+    sizes = [TableCell(figure[key], iec(figure[key])) for key in ("floor", "predicted", "measured")]
     ratio = figure["measured"] / figure["floor"] if figure["floor"] else None
-    over = cell(None) if ratio is None else Cell(ratio, f"{ratio:.2f}")
+    over = cell(None) if ratio is None else TableCell(ratio, f"{ratio:.2f}")
     beside = [f"{iec(size)} {name}" for name, size in figure.get("beside", {}).items()]
-    return [*sizes, over, Cell(gap, share), "; ".join([*figure["gap"], *beside])]
+    return [*sizes, over, TableCell(gap, share), "; ".join([*figure["gap"], *beside])]
 
 
 def _planned(figure: Found) -> list[Any]:
     ratio = figure["measured"] / figure["planned"]
-    return [*(Cell(figure[key], iec(figure[key])) for key in ("planned", "measured")), Cell(ratio, f"{ratio:.2f}")]
+    return [
+        *(TableCell(figure[key], iec(figure[key])) for key in ("planned", "measured")),
+        TableCell(ratio, f"{ratio:.2f}"),
+    ]
 
 
 def _trained(figure: Found) -> list[Any]:
     """Bytes, or tokens per second."""
     memory = figure["unit"] == "bytes"
     pair = (figure["predicted"], figure["measured"])
-    return [*(Cell(n, iec(n) if memory else f"{n:,.0f} tokens/s") for n in pair), _ratio(figure)]
+    return [*(TableCell(n, iec(n) if memory else f"{n:,.0f} tokens/s") for n in pair), _ratio(figure)]
 
 
 def _kernels(figure: Found) -> list[Any]:
     named = ", ".join(f"{number:,.0f} {name}" for name, number in figure["beside"].items())
-    return [*(Cell(figure[key], f"{figure[key]:,.0f}") for key in ("predicted", "measured")), named]
+    return [*(TableCell(figure[key], f"{figure[key]:,.0f}") for key in ("predicted", "measured")), named]
 
 
 def _plain(step: Found) -> bool:
@@ -219,14 +226,14 @@ def _plain(step: Found) -> bool:
 
 
 def _time(figure: Found) -> list[Any]:
-    shown = [Cell(figure[key], f"{1e3 * figure[key]:,.3f}") for key in ("floor", "predicted", "measured")]
+    shown = [TableCell(figure[key], f"{1e3 * figure[key]:,.3f}") for key in ("floor", "predicted", "measured")]
     return [*shown, _ratio(figure)]
 
 
 def _length(figure: Found) -> list[Any]:
-    return [*(Cell(figure[key], f"{figure[key]:,.0f}") for key in ("predicted", "measured")), _ratio(figure)]
+    return [*(TableCell(figure[key], f"{figure[key]:,.0f}") for key in ("predicted", "measured")), _ratio(figure)]
 
 
-def _ratio(figure: Found) -> Cell:
+def _ratio(figure: Found) -> TableCell:
     ratio = figure["measured"] / figure["predicted"] if figure["predicted"] else None
-    return cell(None) if ratio is None else Cell(ratio, f"{ratio:.2f}")
+    return cell(None) if ratio is None else TableCell(ratio, f"{ratio:.2f}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from txcalc.planning.theorems import Theorem, Unit
-from txcalc.render.report import Cell, Report, Table
+from txcalc.render.report import Report, Table, TableCell
 
 
 class Answer(NamedTuple):
@@ -61,8 +61,8 @@ def report(answers: Sequence[Answer], path: Path) -> Report:
     return Report(data, [table], [verdict], notes)
 
 
-def _how(answer: Answer) -> Cell:
-    return Cell(answer.how, answer.how, "green" if answer.theorem else "red" if answer.unequal else "yellow")
+def _how(answer: Answer) -> TableCell:
+    return TableCell(answer.how, answer.how, "green" if answer.theorem else "red" if answer.unequal else "yellow")
 
 
 def _where(answer: Answer) -> str:

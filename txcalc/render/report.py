@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from txcalc.units import short
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """A value and how people see it; a heading's `unit` is that of the exact values under or beside it, for CSV."""
 
     value: Any
@@ -22,51 +22,51 @@ class Cell(NamedTuple):
     unit: str = ""
 
 
-def column(name: str, unit: str) -> Cell:
+def column(name: str, unit: str) -> TableCell:
     """The heading of a column, or of a row, of values in a unit, which other formats than CSV show beside each."""
-    return Cell(name, name, unit=unit)
+    return TableCell(name, name, unit=unit)
 
 
-def exact(number: Any) -> Cell:
+def exact(number: Any) -> TableCell:
     """An integer with separators."""
-    return Cell(number, f"{number:,}" if isinstance(number, int) else str(number))
+    return TableCell(number, f"{number:,}" if isinstance(number, int) else str(number))
 
 
-def rounded(number: Any, unit: str = "") -> Cell:
+def rounded(number: Any, unit: str = "") -> TableCell:
     """Three significant digits: 8.03 B."""
-    return Cell(number, f"{short(number)} {unit}".rstrip())
+    return TableCell(number, f"{short(number)} {unit}".rstrip())
 
 
-def percent(part: Any, whole: Any) -> Cell:
+def percent(part: Any, whole: Any) -> TableCell:
     """A share of a whole, to a tenth; a share of nothing is empty."""
     if not whole:
-        return Cell(None, "")
+        return TableCell(None, "")
     share = Fraction(part) / Fraction(whole)
-    return Cell(float(share), f"{float(100 * share):.1f} %")
+    return TableCell(float(share), f"{float(100 * share):.1f} %")
 
 
-def error(got: Any, truth: Any) -> Cell:
+def error(got: Any, truth: Any) -> TableCell:
     """How far a number is from the truth, signed."""
     if not truth:
-        return Cell(None, "")
+        return TableCell(None, "")
     off = Fraction(got) / Fraction(truth) - 1
     text = "exact" if off == 0 else f"{float(100 * off):+.2f} %"
     style = "green" if off == 0 else "red" if abs(off) > Fraction(1, 10) else "yellow"
-    return Cell(float(off), text, style)
+    return TableCell(float(off), text, style)
 
 
-def cell(value: Any) -> Cell:
+def cell(value: Any) -> TableCell:
     """A plain value as a cell: an int with separators, anything else as it is."""
-    if isinstance(value, Cell):
+    if isinstance(value, TableCell):
         return value
     if value is None:
-        return Cell(None, "")
-    return exact(value) if type(value) is int else Cell(value, str(value))
+        return TableCell(None, "")
+    return exact(value) if type(value) is int else TableCell(value, str(value))
 
 
-def times(copies: int) -> Cell:
+def times(copies: int) -> TableCell:
     """How many equal things a row stands for; one goes without saying."""
-    return Cell(copies, f"{copies:,}" if copies > 1 else "")
+    return TableCell(copies, f"{copies:,}" if copies > 1 else "")
 
 
 @dataclass(frozen=True)

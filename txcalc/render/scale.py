@@ -8,7 +8,7 @@ from math import exp, log
 from typing import Any
 
 from txcalc.planning.scaling import Answer, Entropy, Point, Question
-from txcalc.render.report import Cell, Report, Table, column, rounded
+from txcalc.render.report import Report, Table, TableCell, column, rounded
 from txcalc.units import short
 
 COUNTS = "N counts all parameters, embeddings too; C = 6·N·D; loss in nats per token of each law's own tokenizer"
@@ -70,11 +70,11 @@ def _flops(number: float) -> str:
     return f"{number:.3g}".replace("e+", "e") + " FLOPs"
 
 
-def _round(value: float, digits: int) -> Cell:
-    return Cell(value, f"{value:,.{digits}f}")
+def _round(value: float, digits: int) -> TableCell:
+    return TableCell(value, f"{value:,.{digits}f}")
 
 
-def _interval(answer: Answer, name: str) -> list[Cell]:
+def _interval(answer: Answer, name: str) -> list[TableCell]:
     return [_round(value, 3) for value in (getattr(answer.law, name), *answer.law.interval[name])]
 
 
@@ -133,5 +133,10 @@ def entropy_report(found: Entropy) -> Report:
 
 def _sums(name: str, bits: float | None, perplexity: bool) -> list[Any]:
     if bits is None:
-        return [name, Cell(None, "infinite"), Cell(None, "infinite"), Cell(None, "infinite" if perplexity else "")]
+        return [
+            name,
+            TableCell(None, "infinite"),
+            TableCell(None, "infinite"),
+            TableCell(None, "infinite" if perplexity else ""),
+        ]
     return [name, _round(bits, 6), _round(bits * BITS, 6), _round(2**bits, 6) if perplexity else ""]

@@ -11,7 +11,7 @@ from txcalc.planning.roofline import LINKS, Cost, Figure
 from txcalc.planning.serving import DEFINITIONS, Limits, Serving
 from txcalc.planning.steady import Overload, Steady
 from txcalc.planning.timing import Point
-from txcalc.render.report import Cell, Table, cell, column
+from txcalc.render.report import Table, TableCell, cell, column
 from txcalc.units import seconds
 
 if TYPE_CHECKING:
@@ -119,17 +119,17 @@ def asked(serving: Serving) -> list[str]:
     ]
 
 
-def row(serving: Serving) -> list[Cell]:
+def row(serving: Serving) -> list[TableCell]:
     """What a table of several deployments shows of one."""
     point, steady = serving.chosen, serving.chosen.steady
     if isinstance(steady, Overload):
-        return [Cell(None, "cannot last"), cell(None), _rate(point.served), *_costs_of(serving, point)]
+        return [TableCell(None, "cannot last"), cell(None), _rate(point.served), *_costs_of(serving, point)]
     if steady.tpot is None:
         return [_time(steady.ttft), cell(None), cell(None), *_costs_of(serving, None)]
     return [_time(steady.ttft), _time(steady.tpot), _rate(point.served), *_costs_of(serving, point)]
 
 
-def _costs_of(serving: Serving, point: Point | None) -> tuple[Cell, ...]:
+def _costs_of(serving: Serving, point: Point | None) -> tuple[TableCell, ...]:
     if serving.price is None:
         return ()
     return (_money(point.million_output(serving.price)) if point else cell(None),)
@@ -157,16 +157,16 @@ def _sequences(number: int) -> str:
     return "1 sequence" if number == 1 else f"{number:,} sequences"
 
 
-def _time(value: float | None) -> Cell:
-    return cell(None) if value is None else Cell(value, seconds(value))
+def _time(value: float | None) -> TableCell:
+    return cell(None) if value is None else TableCell(value, seconds(value))
 
 
-def _rate(value: float) -> Cell:
-    return Cell(value, f"{value:,.0f}" if value >= 100 else f"{value:.3g}")
+def _rate(value: float) -> TableCell:
+    return TableCell(value, f"{value:,.0f}" if value >= 100 else f"{value:.3g}")
 
 
-def _money(value: float) -> Cell:
-    return Cell(value, f"{value:,.4f}" if value < 1 else f"{value:,.2f}")
+def _money(value: float) -> TableCell:
+    return TableCell(value, f"{value:,.4f}" if value < 1 else f"{value:,.2f}")
 
 
 def _latencies(serving: Serving, detail: bool) -> Table:
@@ -186,7 +186,7 @@ def _latencies(serving: Serving, detail: bool) -> Table:
     rows.append((prompts, _rate(point.rate * serving.prompt / gpus), _rate(point.input), None, None))
     rows.append(("requests/s", _rate(point.rate), None, None, None))
     share = point.steady.utilisation
-    rows.append(("time that prompts take", Cell(share, f"{100 * share:.3g} %"), None, None, None))
+    rows.append(("time that prompts take", TableCell(share, f"{100 * share:.3g} %"), None, None, None))
     if steady and serving.request.rate is not None:
         rows.append(("requests inside, on average", _rate(steady.inside), None, None, None))
     if detail and point.tpot and point.sequences > 1:
@@ -194,7 +194,7 @@ def _latencies(serving: Serving, detail: bool) -> Table:
         rows.append((last, None, _time(point.last(serving.prompt)), None, None))
     if detail and serving.ridge:
         for name, n in zip(("weights alone", "with the cache"), serving.ridge, strict=True):
-            rows.append((f"batch at the ridge, {name}", None, None, cell(n) if n else Cell(None, "never"), None))
+            rows.append((f"batch at the ridge, {name}", None, None, cell(n) if n else TableCell(None, "never"), None))
     return Table("Speed", ("", "at the load", "alone", "floor", "bound"), rows)
 
 
@@ -214,7 +214,7 @@ def _apart(serving: Serving, found: Pools) -> Table:
         ("tokens/s of a GPU", _rate(found.served), _rate(point.served)),
         ("requests/s", _rate(found.rate), _rate(point.rate)),
     ]
-    shares = (Cell(state.utilisation, f"{100 * state.utilisation:.3g} %") for state in (found.steady, both))
+    shares = (TableCell(state.utilisation, f"{100 * state.utilisation:.3g} %") for state in (found.steady, both))
     rows.append(("time that prompts take of theirs", *shares))
     if serving.price is not None:
         rows.append(("cost of 1M out", *(_money(one.million_output(serving.price)) for one in (found, point))))
@@ -229,7 +229,7 @@ def _simulated(serving: Serving, found: Simulated) -> Table:
     run, rate = found.run, len(found.run.done) / found.run.seconds * found.copies
     rows.append(("requests/s", _rate(rate), *[None] * 3))
     if serving.limits:
-        rows.append((f"within a {_limits(serving.limits)}", Cell(found.good, f"{found.good:.1%}"), *[None] * 3))
+        rows.append((f"within a {_limits(serving.limits)}", TableCell(found.good, f"{found.good:.1%}"), *[None] * 3))
         rows.append(("goodput, requests/s within", _rate(found.goodput), *[None] * 3))
     rows.append(("tokens/s of a GPU", _rate(found.output / serving.chosen.layout.gpus), *[None] * 3))
     rows.append(("requests before their first token, of a copy", _rate(run.waiting), *[None] * 3))
@@ -249,24 +249,24 @@ def _batches(serving: Serving, most: int | None) -> Table:
     for point in points:
         assert point.tpot is not None and isinstance(point.steady, Steady)
         times = (_time(point.steady.ttft), _time(point.steady.tpot), _time(point.tpot.achievable))
-        rows.append([cell(point.sequences), *times, Cell(*[point.tpot.bound] * 2), *_served(serving, point)])
+        rows.append([cell(point.sequences), *times, TableCell(*[point.tpot.bound] * 2), *_served(serving, point)])
     times = column("TTFT", "s"), column("TPOT", "s"), column("bare step", "s")
-    headings = (Cell("users", "users"), *times, "bound", *_rates(), *_costs(serving))
+    headings = (TableCell("users", "users"), *times, "bound", *_rates(), *_costs(serving))
     return Table(f"Loads, {serving.chosen.layout}: users who ask again at once", headings, rows, left=frozenset({0}))
 
 
-def _served(serving: Serving, point: Point) -> tuple[Cell, ...]:
+def _served(serving: Serving, point: Point) -> tuple[TableCell, ...]:
     assert isinstance(point.steady, Steady)
     user = _rate(1 / point.steady.tpot) if point.steady.tpot else cell(None)
     return user, _rate(point.served), *_costs_of(serving, point)
 
 
-def _rates() -> tuple[Cell, Cell]:
-    return Cell("tokens/s a user", "tokens/s\na user"), Cell("tokens/s a GPU", "tokens/s\na GPU")
+def _rates() -> tuple[TableCell, TableCell]:
+    return TableCell("tokens/s a user", "tokens/s\na user"), TableCell("tokens/s a GPU", "tokens/s\na GPU")
 
 
-def _costs(serving: Serving) -> tuple[Cell, ...]:
-    return () if serving.price is None else (Cell("cost of 1M out", "cost of\n1M out"),)
+def _costs(serving: Serving) -> tuple[TableCell, ...]:
+    return () if serving.price is None else (TableCell("cost of 1M out", "cost of\n1M out"),)
 
 
 def _front(serving: Serving) -> Table:
@@ -293,7 +293,7 @@ def _budget(serving: Serving) -> Table:
         columns["cheapest"] = cheapest
     points = list(columns.values())
     rows: list[tuple[Any, ...]] = [
-        ("layout", *(Cell(*[str(point.layout)] * 2) for point in points)),
+        ("layout", *(TableCell(*[str(point.layout)] * 2) for point in points)),
         ("users", *(point.sequences for point in points)),
     ]
     if (price := serving.price) is not None:
@@ -320,10 +320,10 @@ def _parts(serving: Serving) -> Table:
             row: list[Any] = [kind.replace("_", " ")]
             for found in (prefill, decode)[: 2 if decode else 1]:
                 cost = found.get(kind)
-                row += [_time(cost.achievable), Cell(*[cost.bound] * 2)] if cost else [None, None]
+                row += [_time(cost.achievable), TableCell(*[cost.bound] * 2)] if cost else [None, None]
             rows.append(row)
     rows.append(["all", *(x for total in sums[: 2 if decode else 1] for x in (_time(total), None))])
-    headings = ("part", column("prefill", "s"), "bound", column("decode", "s"), Cell("decode bound", "bound"))
+    headings = ("part", column("prefill", "s"), "bound", column("decode", "s"), TableCell("decode bound", "bound"))
     return Table("Where the time goes (achievable)", headings[: 5 if decode else 3], rows, total=True)
 
 

@@ -19,11 +19,11 @@ from txcalc.planning.quantised import native
 from txcalc.planning.rules import Rule, rules_of_thumb, sums_of
 from txcalc.planning.training import training_flops
 from txcalc.planning.weights import Format
-from txcalc.render.report import Cell, Report, Table, cell, error, percent, rounded
+from txcalc.render.report import Report, Table, TableCell, cell, error, percent, rounded
 from txcalc.render.summary import make, summary
 from txcalc.units import iec, short
 
-SHORT = Cell("", "short")  # the heading of figures that repeat the exact ones beside them
+SHORT = TableCell("", "short")  # the heading of figures that repeat the exact ones beside them
 SUMS = ("non_embedding", "blocks", "feed_forward")  # what JSON calls those of `sums_of`
 
 
@@ -96,7 +96,7 @@ def with_initial(found: Report, model: Model) -> Report:
         (
             ", ".join(one.parts),
             one.rule,
-            Cell(one.deviation, "" if one.deviation is None else f"{one.deviation:.4g}"),
+            TableCell(one.deviation, "" if one.deviation is None else f"{one.deviation:.4g}"),
             one.params,
         )
         for one in each
@@ -221,13 +221,13 @@ def _parts(ledger: Ledger, quantity: str, known: Mapping[str, Known]) -> Table:
             shares = percent(own, n) if own else "", percent(cost, f) if cost else ""
             rows.append([kind.replace("_", " "), cell(own), shares[0], a_token, cell(cost), shares[1]])
     each = rounded(Fraction(f, tokens))
-    rows.append(["total", cell(n), Cell(1, short(n)), each, cell(f), Cell(1, short(f))])
+    rows.append(["total", cell(n), TableCell(1, short(n)), each, cell(f), TableCell(1, short(f))])
     params_known, flops_known = known["params"].how, known[quantity].how
     title = f"By part: parameters {params_known}, FLOPs {flops_known}"
     counted = quantity.replace("flops_", "").replace("flops", "dense")
     names = ["parameters", "share of parameters", f"FLOPs per token, {counted}", f"FLOPs, {counted}", "share of FLOPs"]
     shown = ("parameters", "share", "/token", "FLOPs", "share")
-    headings = ["part", *(Cell(name, text) for name, text in zip(names, shown, strict=True))]
+    headings = ["part", *(TableCell(name, text) for name, text in zip(names, shown, strict=True))]
     evidence = dict(zip(names, [params_known] * 2 + [flops_known] * 3, strict=True))
     return Table(title, headings, rows, total=True, name="parts", known=evidence)
 
@@ -241,7 +241,10 @@ def _params(ledger: Ledger, known: Known) -> Table:
     if channel and blocks:
         rows[-1][0] = f"feed-forward, {float(100 * Fraction(channel, blocks)):.1f} % of the blocks"
     return Table(
-        "Parameters", ("of what", Cell("parameters", "exact"), SHORT, "share", "known"), rows, left=frozenset({0, 4})
+        "Parameters",
+        ("of what", TableCell("parameters", "exact"), SHORT, "share", "known"),
+        rows,
+        left=frozenset({0, 4}),
     )
 
 
@@ -264,14 +267,17 @@ def _flops(model: Model, ledger: Ledger, attention: str, known: Mapping[str, Kno
         _row("forward and backward, dense", training_flops(ledger), known["training"]),
     ]
     return Table(
-        "FLOPs", ("of this workload", Cell("FLOPs", "exact"), Cell("", "FLOPs"), "known"), rows, left=frozenset({0, 3})
+        "FLOPs",
+        ("of this workload", TableCell("FLOPs", "exact"), TableCell("", "FLOPs"), "known"),
+        rows,
+        left=frozenset({0, 3}),
     )
 
 
 def _row(name: str, number: Any, known: Known) -> list[Any]:
     return [
         name,
-        cell(number) if isinstance(number, int) else Cell(float(number), f"{float(number):,.1f}"),
+        cell(number) if isinstance(number, int) else TableCell(float(number), f"{float(number):,.1f}"),
         short(number),
         known.how,
     ]
@@ -321,7 +327,7 @@ def _memory(
     rows.append(_bytes(f"training state{each}", sum(share.bytes for share in state), weights))
     rows.append(_bytes("kept for backward, fused attention", saved_bytes(ledger), known["saved"]))
     rows.append(_bytes("kept for backward, attention matrix too", saved_bytes(kept), known["saved_kept"]))
-    return Table("Memory", ("of what", "bytes", Cell("", "2^10 units"), "known"), rows, left=frozenset({0, 3}))
+    return Table("Memory", ("of what", "bytes", TableCell("", "2^10 units"), "known"), rows, left=frozenset({0, 3}))
 
 
 def _until(ledger: Ledger) -> str:

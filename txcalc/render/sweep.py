@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from txcalc.render.report import Cell, Report, Table, exact, percent
+from txcalc.render.report import Report, Table, TableCell, exact, percent
 from txcalc.render.show import workload
 from txcalc.sweep import COLUMNS, Sweep, meaning
 from txcalc.units import iec, short
@@ -105,9 +105,11 @@ def _apart(sweeps: Sequence[Sweep], points: Sequence[tuple[Sweep, tuple[int, ...
                 rows = []
                 for row in own:
                     whole = sum(row[i] for i, _ in kinds)
-                    cells = [Cell(row[i], f"{_short(what, row[i])}\n{percent(row[i], whole).text}") for i, _ in shown]
-                    rows.append([*map(exact, row[:width]), *cells, Cell(whole, _short(what, whole))])
-                headings = [*sweep.names, *(Cell(kind, kind.replace("_", "\n")) for _, kind in shown), "total"]
+                    cells = [
+                        TableCell(row[i], f"{_short(what, row[i])}\n{percent(row[i], whole).text}") for i, _ in shown
+                    ]
+                    rows.append([*map(exact, row[:width]), *cells, TableCell(whole, _short(what, whole))])
+                headings = [*sweep.names, *(TableCell(kind, kind.replace("_", "\n")) for _, kind in shown), "total"]
                 yield Table(
                     title + (", continued" if start else ""), headings, rows, left=frozenset(), keys=len(sweep.names)
                 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from txcalc.render.report import Cell, Report, Table, cell, times
+from txcalc.render.report import Report, Table, TableCell, cell, times
 from txcalc.render.verify import formula
 from txcalc.verify.trace import LETTERS, Part, Trace
 
@@ -42,8 +42,8 @@ def report(trace: Trace) -> Report:
         "class",
         "parameters",
         "FLOPs",
-        Cell(f"at {at}", f"at\n{at}"),
-        Cell(f"fvcore at {at}", f"fvcore at\n{at}"),
+        TableCell(f"at {at}", f"at\n{at}"),
+        TableCell(f"fvcore at {at}", f"fvcore at\n{at}"),
     )
     least = "" if trace.complete else "at least these "
     header = [f"{trace.name}: {least}FLOPs of matrix products, 2 per multiply-add, for {trace.domain}"]
@@ -89,14 +89,14 @@ def _row(copies: list[Part], trace: Trace) -> list[Any]:
     name = ".".join(names[0] if len(set(names)) == 1 else "*" for names in segments)
     name = name or ("the module itself" if first.kind else "all together")
     text = formula(first.flops)
-    fvcore = Cell(None, "") if trace.untraced else cell(first.fvcore)
+    fvcore = TableCell(None, "") if trace.untraced else cell(first.fvcore)
     style = "" if trace.untraced or first.fvcore == _at_point(first, trace) else "yellow"
     return [
         name,
         times(len(copies)),
         first.kind,
         cell(first.params),
-        Cell(text, text),
+        TableCell(text, text),
         cell(_at_point(first, trace)),
         fvcore._replace(style=style),
     ]

@@ -9,7 +9,7 @@ from txcalc.planning.training.answer import Elsewhere, Training
 from txcalc.planning.training.memory import CATEGORIES, RESERVED, Rank
 from txcalc.planning.training.run import Run, Terms
 from txcalc.planning.training.search import Searched
-from txcalc.render.report import Cell, Report, Table, column, exact, percent, rounded
+from txcalc.render.report import Report, Table, TableCell, column, exact, percent, rounded
 from txcalc.render.summary import summary
 from txcalc.units import iec, seconds, short, si_bytes
 
@@ -87,8 +87,8 @@ def _search(searched: Searched) -> Table:
     return Table("The fastest layouts that fit (tokens/s of a GPU)", headings, rows)
 
 
-def _rate(value: float | None) -> Cell:
-    return Cell(value, "" if value is None else f"{value:,.0f}")
+def _rate(value: float | None) -> TableCell:
+    return TableCell(value, "" if value is None else f"{value:,.0f}")
 
 
 def _searched(searched: Searched) -> dict[str, Any]:
@@ -161,8 +161,8 @@ def _ranks(found: Training) -> Table:
     return Table(f"Ranks, equal ones once{more}", headings, rows)
 
 
-def _gib(size: int) -> Cell:
-    return Cell(size, iec(size))
+def _gib(size: int) -> TableCell:
+    return TableCell(size, iec(size))
 
 
 def _time(found: Training) -> Table:
@@ -181,8 +181,8 @@ def _time(found: Training) -> Table:
     )
 
 
-def _seconds(value: float) -> Cell:
-    return Cell(value, seconds(value))
+def _seconds(value: float) -> TableCell:
+    return TableCell(value, seconds(value))
 
 
 def _used(found: Training) -> Table:
@@ -195,8 +195,8 @@ def _used(found: Training) -> Table:
     return Table(title, ("as counted by", "FLOPs/token", "MFU", "HFU"), rows)
 
 
-def _share(value: float) -> Cell:
-    return Cell(value, f"{100 * value:.2f} %")
+def _share(value: float) -> TableCell:
+    return TableCell(value, f"{100 * value:.2f} %")
 
 
 def _sent(found: Training) -> Table:
@@ -209,17 +209,20 @@ def _sent(found: Training) -> Table:
 def _run(found: Training, run: Run, terms: Terms) -> Table:
     rows: list[list[Any]] = [
         ["tokens", rounded(run.tokens)],
-        ["FLOPs (6·N·D)", Cell(run.compute, f"{run.compute:.3e}".replace("e+", "e"))],
-        ["days", Cell(run.days, f"{run.days:,.2f}")],
-        ["GPU-hours", Cell(run.gpu_hours, f"{run.gpu_hours:,.0f}")],
+        ["FLOPs (6·N·D)", TableCell(run.compute, f"{run.compute:.3e}".replace("e+", "e"))],
+        ["days", TableCell(run.days, f"{run.days:,.2f}")],
+        ["GPU-hours", TableCell(run.gpu_hours, f"{run.gpu_hours:,.0f}")],
     ]
     if run.cost is not None:
-        rows.append([f"cost at {terms.price:g} a GPU-hour", Cell(run.cost, f"{run.cost:,.0f}")])
+        rows.append([f"cost at {terms.price:g} a GPU-hour", TableCell(run.cost, f"{run.cost:,.0f}")])
     if run.energy_kwh is not None and run.co2_kg is not None:
         rows.append(
-            [f"energy, {terms.power} W, PUE {terms.pue:g}", Cell(run.energy_kwh, f"{run.energy_kwh / 1000:,.1f} MWh")]
+            [
+                f"energy, {terms.power} W, PUE {terms.pue:g}",
+                TableCell(run.energy_kwh, f"{run.energy_kwh / 1000:,.1f} MWh"),
+            ]
         )
-        rows.append([f"CO2 at {terms.grid:g} g/kWh", Cell(run.co2_kg, f"{run.co2_kg / 1000:,.1f} t")])
+        rows.append([f"CO2 at {terms.grid:g} g/kWh", TableCell(run.co2_kg, f"{run.co2_kg / 1000:,.1f} t")])
     if run.deadline:
         rows.append([f"GPUs for {run.deadline.days:g} days", exact(run.deadline.gpus)])
     if run.budget:

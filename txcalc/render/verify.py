@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from txcalc.render.measurements import near
-from txcalc.render.report import Cell, Report, Table, cell, times
+from txcalc.render.report import Report, Table, TableCell, cell, times
 from txcalc.verify.verdict import Row, Verdict
 
 
@@ -65,15 +65,15 @@ def _data(row: Row) -> dict[str, Any]:
     return {**said, "predicted": number(row.predicted), "measured": number(row.measured), "copies": row.copies}
 
 
-def _cell(value: Any) -> Cell:
-    return cell(value) if isinstance(value, int | str) else Cell(formula(value), formula(value))
+def _cell(value: Any) -> TableCell:
+    return cell(value) if isinstance(value, int | str) else TableCell(formula(value), formula(value))
 
 
-def _difference(row: Row) -> Cell:
+def _difference(row: Row) -> TableCell:
     if row.equal:
-        return Cell(0, "0", "green")
+        return TableCell(0, "0", "green")
     if isinstance(row.predicted, str):
-        return Cell("differs", "differs", "red")
+        return TableCell("differs", "differs", "red")
     difference = row.measured - row.predicted
     return _cell(difference)._replace(style="red")
 

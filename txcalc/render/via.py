@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from txcalc.notation import tidy, write
 from txcalc.num import ceil_div
-from txcalc.render.report import Cell, Report, Table, cell, rounded
+from txcalc.render.report import Report, Table, TableCell, cell, rounded
 from txcalc.units import bits_of, iec
 from txcalc.verify.via import Measured, Part
 
@@ -71,7 +71,10 @@ def report(
     if found.flops is not None:
         facts.append(["forward FLOPs of this workload", cell(found.flops), rounded(found.flops)])
     return Report(
-        data, [_modules(found), Table("In all: measured", ("what", "exact", Cell("", "short")), facts)], header, notes
+        data,
+        [_modules(found), Table("In all: measured", ("what", "exact", TableCell("", "short")), facts)],
+        header,
+        notes,
     )
 
 
@@ -141,6 +144,6 @@ def _row(copies: Sequence[Part]) -> list[Any]:
     return [name, first.kind, cell(first.params), _formula(first.formula), cell(first.flops)]
 
 
-def _formula(formula: Any) -> Cell:
+def _formula(formula: Any) -> TableCell:
     text = "" if formula is None else write(tidy(formula))
-    return Cell(text, text)
+    return TableCell(text, text)

@@ -8,31 +8,12 @@ from typing import Any
 
 from txcalc.num import exact_div, product, total
 from txcalc.parts.adapters import Adapters
-from txcalc.parts.attention import (
-    Around,
-    Attention,
-    AttentionCore,
-    Blocks,
-    Causal,
-    Chunks,
-    Cross,
-    DifferentialCore,
-    DynamicMask,
-    Full,
-    Gate,
-    IndexCore,
-    Indexer,
-    LatentAttention,
-    LatentCore,
-    RelativeBias,
-    Rotary,
-    Selected,
-    Span,
-    Window,
-)
+from txcalc.parts.attention import Attention, DynamicMask, Gate, RelativeBias, Rotary
 from txcalc.parts.block import Block, Branch, Laurel, Streams
+from txcalc.parts.cores import AttentionCore, DifferentialCore
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
 from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
+from txcalc.parts.latent import IndexCore, Indexer, LatentAttention, LatentCore
 from txcalc.parts.linear import (
     Activation,
     Convolution,
@@ -53,6 +34,7 @@ from txcalc.parts.options import LAYER_EPS, RMS_EPS
 from txcalc.parts.part import Composite
 from txcalc.parts.routed import RoutedAttention
 from txcalc.parts.shared import SharedBlock
+from txcalc.parts.spans import Around, Blocks, Causal, Chunks, Cross, Full, Selected, Span, Window
 
 KINDS = {
     "attention": "attention",

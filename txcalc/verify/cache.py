@@ -9,7 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from txcalc.parts.attention import LatentCore, SoftmaxCore, Windowed
+from txcalc.parts.cores import SoftmaxCore
+from txcalc.parts.latent import LatentCore
+from txcalc.parts.spans import Windowed
 from txcalc.reference import Cache, tracing
 from txcalc.verify.flops import ORACLE as FLOPS
 from txcalc.verify.flops import Count, count

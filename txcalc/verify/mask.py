@@ -13,7 +13,8 @@ from math import prod
 import torch
 
 from txcalc.ledger import Entry, Ledger
-from txcalc.parts.attention import LatentCore, SoftmaxCore
+from txcalc.parts.cores import SoftmaxCore
+from txcalc.parts.latent import LatentCore
 from txcalc.parts.spans import Cross, Selected, Windowed
 from txcalc.reference import tracing
 from txcalc.reference.attention import Core

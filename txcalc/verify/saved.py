@@ -13,8 +13,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from txcalc.errors import InputError
 from txcalc.ledger import Ledger
 from txcalc.notation import tidy, write
-from txcalc.parts.attention import AttentionCore, DifferentialCore, LatentCore, SoftmaxCore
+from txcalc.parts.cores import AttentionCore, DifferentialCore, SoftmaxCore
 from txcalc.parts.disentangled import DisentangledCore
+from txcalc.parts.latent import LatentCore
 from txcalc.parts.linear import Activation, Convolution, Norm
 from txcalc.parts.mechanisms import MIXERS
 from txcalc.parts.part import Leaf

@@ -9,9 +9,10 @@ from functools import partial
 import torch
 
 from txcalc.ledger import Entry
-from txcalc.parts.attention import IndexCore, LatentCore, SoftmaxCore
 from txcalc.parts.cells import Cell
+from txcalc.parts.cores import SoftmaxCore
 from txcalc.parts.hyena import LongConvolution
+from txcalc.parts.latent import IndexCore, LatentCore
 from txcalc.parts.linear import Convolution
 from txcalc.parts.linear_attention import TokenShift
 from txcalc.reference import Cache, build, mode

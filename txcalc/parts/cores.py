@@ -1,0 +1,210 @@
+"""Attention's cores: what a softmax over keys computes between the projections, and what it keeps for later tokens."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+from typing import Any, final
+
+from txcalc.notation import named_by_groups, pair
+from txcalc.parts.frozen import frozen
+from txcalc.parts.part import (
+    NO_CACHE,
+    Attended,
+    Cache,
+    Leaf,
+    MatMul,
+    Operation,
+    Traffic,
+    Weight,
+    Workload,
+    elementwise,
+)
+from txcalc.parts.spans import Span
+
+
+class CachedCore(Leaf):
+    """What meets the keys of a span: its cache is so many elements of every token that the span keeps."""
+
+    kind = "attention_core"
+    span: Span
+
+    @property
+    @abstractmethod
+    def token(self) -> Any:
+        """Elements kept of one token."""
+
+    @property
+    def turns(self) -> tuple[Any, ...]:
+        return () if self.span.most is None else (self.span.most,)
+
+    @property
+    def period(self) -> Any:
+        return self.span.period
+
+    @property
+    def holds(self) -> str:
+        return self.span.holds
+
+    @property
+    def fills(self) -> Any:
+        return self.span.fills
+
+    def cache(self, work: Workload) -> Cache:
+        return self.span.cache(work, self.token)
+
+    def dense(self, work: Workload) -> Any:
+        return self.span.dense(work, self.token)
+
+    def paged(self, work: Workload, block: Any, chunk: Any) -> Any:
+        return self.span.paged(work, self.token, block, chunk)
+
+
+@frozen
+class SoftmaxCore(CachedCore):
+    """What every core of a softmax over keys has: heads, what a query sees, and the k and v that are kept."""
+
+    role = "attention"
+    n_heads: Any
+    n_kv_heads: Any
+    d_qk: Any
+    d_v: Any
+    span: Span
+
+    def describe(self) -> str:
+        form = named_by_groups(self.n_heads, self.n_kv_heads)
+        return f"{form} {self.n_heads}/{self.n_kv_heads} × {self.d_qk}{self.span.describe()}"
+
+    @property
+    def attended(self) -> Attended:
+        return Attended(self.n_heads, self.n_kv_heads, self.d_qk, self.d_v)
+
+    def statistics(self, work: Workload) -> Any:
+        return 0 if work.keep_scores else work.positions * self.n_heads
+
+    @property
+    def token(self) -> Any:
+        return self.n_kv_heads * (self.d_qk + self.d_v)
+
+    def kept(self) -> str:
+        return self.span.kept("K and V", pair(self.n_kv_heads, self.d_qk, self.d_v))
+
+
+@final
+@frozen
+class AttentionCore(SoftmaxCore):
+    """softmax(q·kᵀ)·v between the projections, its cache, and the sinks it may hold.
+
+    Shapes   q (B, h, T, d_qk), k (B, h_kv, S, d_qk), v (B, h_kv, S, d_v), y (B, T, h·d_v)
+    Unit     FLOPs 2·B·h·(d_qk + d_v)·T·S; with `distances` q meets the projected relative positions too, another
+             2·B·h·d_qk·T·S; other: 5 a score for the softmax, 1 each for an added bias and a soft cap
+    Counts   the full T×S rectangle; `flops_masked` only the pairs that the span lets through
+    Traffic  that of a fused kernel: q, k, v and y once, no score leaves the chip
+    Kept     q, k, v and the projected distances; with `keep_scores` the h·T·S probabilities (a sink's too, and what a
+             soft cap made of the scores), without it y (the fused kernel's own result)
+    Cache    k and v; none where they are `borrowed` from an earlier layer, which keeps them
+    Source   Vaswani et al. 2017 (arXiv 1706.03762), equation 1; Dao et al. 2022 (arXiv 2205.14135)
+    """
+
+    sinks: bool = False
+    biased: bool = False
+    distances: bool = False
+    softcap: Any = None
+    scale: Any = None
+    borrowed: bool = False
+
+    @property
+    def beyond(self) -> str:
+        return "the products with the distances too" if self.distances else ""
+
+    def weights(self) -> tuple[Weight, ...]:
+        return (Weight("sinks", (self.n_heads,)),) if self.sinks else ()
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        heads, keys, tokens = work.batch * self.n_heads, self.span.keys(work), work.tokens
+        pairs = self.span.visible(work)
+        query, result = heads * tokens * self.d_qk, heads * tokens * self.d_v
+        kv, scores = work.batch * self.n_kv_heads * keys, heads * tokens * keys
+        read, written = self.span.moved(query, kv * self.d_qk, self.params), self.span.moved(result, kv * self.d_v)
+        content = MatMul("scores", heads, tokens, self.d_qk, keys, read, "attention", pairs * self.d_qk)
+        distance = content._replace(name="distances", traffic=Traffic(0, heads * keys * self.d_qk))
+        return (
+            content,
+            *((distance,) if self.distances else ()),
+            *((elementwise("softcap", scores, "tanh", 0, 0),) if self.softcap is not None else ()),
+            *((elementwise("bias", scores, "add", 0, 0),) if self.biased else ()),
+            elementwise("softmax", scores, "softmax", 0, 0),
+            MatMul("values", heads, tokens, keys, self.d_v, written, "attention", pairs * self.d_v),
+        )
+
+    def saved(self, work: Workload) -> Any:
+        tokens, keys = work.batch * work.tokens, work.batch * self.span.keys(work)
+        query, kv = tokens * self.n_heads * self.d_qk, keys * self.n_kv_heads * (self.d_qk + self.d_v)
+        scores = (keys + work.batch if self.sinks else keys) * work.tokens * self.n_heads
+        scores = scores if self.softcap is None else scores + keys * work.tokens * self.n_heads
+        kept = scores if work.keep_scores else tokens * self.n_heads * self.d_v
+        distances = keys * self.n_heads * self.d_qk if self.distances else 0
+        return query + kept + distances if self.borrowed else query + kv + kept + distances
+
+    @property
+    def token(self) -> Any:
+        """None of its own where they are borrowed."""
+        return 0 if self.borrowed else self.n_kv_heads * (self.d_qk + self.d_v)
+
+    @property
+    def holds(self) -> str:
+        return "nothing" if self.borrowed else self.span.holds
+
+    def cache(self, work: Workload) -> Cache:
+        return NO_CACHE if self.borrowed else self.span.cache(work, self.token)
+
+
+@final
+@frozen
+class DifferentialCore(SoftmaxCore):
+    """Heads in two halves: what one reads less λ times what the other reads, each of the values of both halves. λ is
+    learned: exp(a·b) − exp(c·d) of four vectors, and more in later layers.
+
+    Shapes   q (B, T, h, d), k and v (B, S, h_kv, d), vectors (d,), y (B, T, h/2, 2·d)
+    Unit     FLOPs 8·B·T·S·h·d: a half meets its keys anew for each half of the values, so that values are as wide as
+             keys, as kernels want them; other: 5 a score for the softmax, 3 a result: λ, the difference, its scale
+    Counts   the full T×S rectangle; `flops_masked` only the pairs that the span lets through
+    Traffic  that of fused kernels, each of which reads its half of q, k and v
+    Kept     q, k, v and the four results (with `keep_scores` the probabilities instead), and what λ multiplies, where
+             it learns
+    Source   Ye et al. 2024 (arXiv 2410.05258), equation 1
+    """
+
+    scale: Any = None
+    learns: bool = True
+
+    @property
+    def frozen(self) -> DifferentialCore:
+        return replace(self, learns=False)
+
+    @property
+    def beyond(self) -> str:
+        return "two attentions with the same queries and keys"
+
+    def weights(self) -> tuple[Weight, ...]:
+        return tuple(Weight(name, (self.d_qk,)) for name in ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"))
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        heads, keys, tokens = 2 * work.batch * self.n_heads, self.span.keys(work), work.tokens
+        pairs, width = self.span.visible(work), self.d_qk
+        own, kv = heads * tokens * width, 2 * work.batch * self.n_kv_heads * keys * width
+        read, written = self.span.moved(own, kv, self.params), self.span.moved(own, kv)
+        result = work.positions * self.n_heads * width
+        return (
+            MatMul("scores", heads, tokens, width, keys, read, "attention", pairs * width),
+            elementwise("softmax", heads * tokens * keys, "softmax", 0, 0),
+            MatMul("values", heads, tokens, keys, width, written, "attention", pairs * width),
+            *(elementwise("difference", result, "add", result, result) for _ in range(3)),
+        )
+
+    def saved(self, work: Workload) -> Any:
+        tokens, keys = work.batch * work.tokens, work.batch * self.span.keys(work)
+        query, kv = tokens * self.n_heads * self.d_qk, 2 * keys * self.n_kv_heads * self.d_qk
+        scores = 2 * keys * work.tokens * self.n_heads
+        multiplied = query if self.learns else 0
+        return kv + multiplied + (2 * query + scores if work.keep_scores else 3 * query)

@@ -1,0 +1,222 @@
+"""DeepSeek's multi-head latent attention (MLA), where an `Indexer` may select the keys (sparse attention)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, final
+
+from txcalc.num import minimum
+from txcalc.parts.attention import Gate, Rotary
+from txcalc.parts.cores import CachedCore
+from txcalc.parts.frozen import frozen
+from txcalc.parts.linear import Linear, Norm
+from txcalc.parts.part import Attended, Child, Composite, MatMul, Operation, Traffic, Workload, elementwise, on_all_keys
+from txcalc.parts.sharding import Ways
+from txcalc.parts.spans import Selected, Span
+
+
+@final
+@frozen
+class LatentCore(CachedCore):
+    """The core of MLA: expanded heads as any other, or all heads on the shared latent (absorbed). Caches the latent.
+
+    Shapes   expanded: k (B, h, S, d_nope + d_rope), v (B, h, S, d_v); absorbed: both (B, S, r_kv + d_rope)
+    Unit     FLOPs 2·B·T·S·h·(d_nope + d_rope + d_v), or absorbed 2·B·T·S·h·(2·r_kv + d_rope)
+    Counts   the expanded rectangle as `AttentionCore` does; cache r_kv + d_rope elements a token, whatever the form
+    Traffic  where keys are selected, the absorbed form reads no latent twice, and no more than its queries choose
+    Source   DeepSeek-V2 (arXiv 2405.04434), section 2.1 and appendix C
+    """
+
+    role = "attention"
+    kernels = "latent"
+    n_heads: Any
+    kv_rank: Any
+    d_nope: Any
+    d_rope: Any
+    d_v: Any
+    span: Span
+    scale: Any = None
+
+    def describe(self) -> str:
+        return f"MLA {self.n_heads} heads, latent {self.kv_rank} + {self.d_rope}{self.span.describe()}"
+
+    @property
+    def attended(self) -> Attended:
+        return Attended(self.n_heads, self.n_heads, self.d_nope + self.d_rope, self.d_v)
+
+    def cache_read(self, work: Workload) -> Any:
+        """Of selected keys no more than a query selects."""
+        return self.span.read(work, self.token)
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        heads, keys, tokens = work.batch * self.n_heads, self.span.keys(work), work.tokens
+        pairs = self.span.visible(work)
+        d_qk = (self.kv_rank if work.absorbed else self.d_nope) + self.d_rope
+        d_v = self.kv_rank if work.absorbed else self.d_v
+        query, result = heads * tokens * d_qk, heads * tokens * d_v
+        needed = keys
+        if type(self.span) is Selected and work.absorbed:
+            needed = minimum(keys, tokens * self.span.top_k)
+        latents = work.batch * needed * (self.kv_rank + self.d_rope)
+        expanded = 0 if work.absorbed else heads * keys * (self.d_nope + self.d_rope + self.d_v)
+        read, written = self.span.moved(query + expanded, latents), self.span.moved(result, 0)
+        return (
+            MatMul("scores", heads, tokens, d_qk, keys, read, "attention", pairs * d_qk),
+            elementwise("softmax", heads * tokens * keys, "softmax", 0, 0),
+            MatMul("values", heads, tokens, keys, d_v, written, "attention", pairs * d_v),
+        )
+
+    def saved(self, work: Workload) -> Any:
+        tokens, keys = work.batch * work.tokens * self.n_heads, work.batch * self.span.keys(work) * self.n_heads
+        query, kv = tokens * (self.d_nope + self.d_rope), keys * (self.d_nope + self.d_rope + self.d_v)
+        return query + kv + (keys * work.tokens if work.keep_scores else tokens * self.d_v)
+
+    def statistics(self, work: Workload) -> Any:
+        return 0 if work.keep_scores else work.positions * self.n_heads
+
+    @property
+    def token(self) -> Any:
+        return self.kv_rank + self.d_rope
+
+    def kept(self) -> str:
+        return self.span.kept("a latent", f"({self.kv_rank:,} + {self.d_rope:,})")
+
+
+@final
+@frozen
+class IndexCore(CachedCore):
+    """How much each query wants each key: Σ w·relu(q·k) over a few heads on one key, by which keys are selected. It
+    caches that key.
+
+    Shapes   q (B, T, h_i, d_i), k (B, S, d_i), w (B, T, h_i), scores (B, T, S)
+    Unit     FLOPs 2·B·T·S·h_i·(d_i + 1); other: 1 a head's score for the ReLU, 1 a weight for its scale
+    Counts   the full T×S rectangle, `flops_masked` the pairs before the selection; cache d_i elements a token
+    Omits    choosing the best, which only compares
+    Traffic  q, k and w once; the scores leave the chip, for a query's best are known when all are there
+    Kept     nothing: what a selection is made by gets no gradient from what is selected
+    Source   DeepSeek-V3.2-Exp (2025), section 2.1, equation 1: the lightning indexer
+    """
+
+    role = "selection"
+    n_heads: Any
+    width: Any
+    span: Span
+
+    def describe(self) -> str:
+        return f"index {self.n_heads} × {self.width}"
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        heads, keys, tokens = work.batch * self.n_heads, self.span.keys(work), work.tokens
+        pairs = self.span.visible(work)
+        weights, scores = work.positions * self.n_heads, work.positions * keys
+        read = self.span.moved(weights * self.width, work.batch * keys * self.width)
+        written = Traffic(0, weights + scores)
+        return (
+            MatMul("scores", heads, tokens, self.width, keys, read, "attention", pairs * self.width),
+            elementwise("relu", heads * tokens * keys, "relu", 0, 0),
+            elementwise("scale", weights, "add", 0, 0),
+            # Of each query by itself: 1 × h_i by h_i × S.
+            MatMul("weigh", work.batch, tokens, self.n_heads, keys, written, "attention", pairs * self.n_heads),
+        )
+
+    @property
+    def token(self) -> Any:
+        return self.width
+
+    def kept(self) -> str:
+        return self.span.kept("an index key", f"{self.width:,}")
+
+
+@final
+@frozen
+class Indexer(Composite):
+    """The lightning indexer of DeepSeek's sparse attention: queries of few heads from the low-rank queries of MLA, one
+    normed key a token and a weight a head from the layer's input. It learns from a loss of its own, not from the
+    model's, and keeps nothing for the model's backward.
+    """
+
+    d_model: Any
+    q_rank: Any
+    n_heads: Any
+    width: Any
+    key_norm: Norm
+    rotary: Rotary
+    core: IndexCore
+
+    def children(self) -> Iterator[Child]:
+        yield Child("q", Linear(d_in=self.q_rank, d_out=self.n_heads * self.width, bias=False, keeps="no"))
+        yield Child("k", Linear(d_in=self.d_model, d_out=self.width, bias=False, keeps="no"))
+        yield Child("k_norm", self.key_norm)
+        yield Child("weights", Linear(d_in=self.d_model, d_out=self.n_heads, bias=False, keeps="no"))
+        yield Child("rotary", self.rotary)
+        yield Child("core", self.core)
+
+
+@final
+@frozen
+class LatentAttention(Composite):
+    """Multi-head latent attention: K and V of all heads are expanded from one latent of r_kv a token, which is cached.
+
+    `q_rank` is None where queries are projected directly (DeepSeek-V2-Lite). `indexer` selects the keys that the core
+    attends to, whose span then says how many (DeepSeek-V3.2). Without `rotary` nothing is turned, and keys still share
+    `d_rope` of their width (Kimi Linear, arXiv 2510.26692, section 4). `gate` is as in `Attention`.
+    """
+
+    d_model: Any
+    n_heads: Any
+    q_rank: Any
+    kv_rank: Any
+    d_nope: Any
+    d_rope: Any
+    d_v: Any
+    bias: bool
+    norm_eps: Any
+    rotary: Rotary | None
+    core: LatentCore
+    indexer: Indexer | None = None
+    gate: Gate | None = None
+
+    def children(self) -> Iterator[Child]:
+        queries = self.n_heads * (self.d_nope + self.d_rope)
+        if self.q_rank is None:
+            yield Child("q", Linear(d_in=self.d_model, d_out=queries, bias=False))
+        else:
+            yield Child("q_a", Linear(d_in=self.d_model, d_out=self.q_rank, bias=self.bias))
+            yield Child("q_norm", Norm(width=self.q_rank, form="rms", bias=False, eps=self.norm_eps))
+            yield Child("q_b", Linear(d_in=self.q_rank, d_out=queries, bias=False))
+        yield Child("kv_a", Linear(d_in=self.d_model, d_out=self.kv_rank + self.d_rope, bias=self.bias, keeps="no"))
+        yield Child("kv_norm", Norm(width=self.kv_rank, form="rms", bias=False, eps=self.norm_eps))
+        expand = Linear(d_in=self.kv_rank, d_out=self.n_heads * (self.d_nope + self.d_v), bias=False)
+        yield Child("kv_b", expand, on=on_all_keys)
+        if self.gate:
+            yield Child("g", Linear(d_in=self.d_model, d_out=self.n_heads * self.gate.gates, bias=False, keeps="no"))
+        if self.rotary:
+            yield Child("rotary", self.rotary)
+        if self.indexer:
+            # It learns from a loss of its own, on inputs that are detached (DeepSeek-V3.2-Exp, section 2.1.1).
+            yield Child("indexer", self.indexer, gradient="none")
+        yield Child("core", self.core)
+        if self.gate:
+            yield Child("gate", self.gate)
+        keeps = "yes" if self.gate else "eager"
+        yield Child("o", Linear(d_in=self.n_heads * self.d_v, d_out=self.d_model, bias=self.bias, keeps=keeps))
+
+    def alive(self) -> Any:
+        """Queries and keys, values and what attention gives, of all heads."""
+        return self.n_heads * (2 * (self.core.d_nope + self.core.d_rope) + 2 * self.core.d_v)
+
+    def shard(self, ways: Ways) -> LatentAttention:
+        """Its heads; the latents, what projects to them and the index are whole (as vLLM and transformers' own plan
+        have it, 2026-11: all heads choose the same keys)."""
+        heads = ways.split("n_heads", self.n_heads)
+        ways.note("the latent of MLA and the projections to it are whole on every rank of tp")
+        if self.indexer:
+            ways.note("the index that selects keys is whole on every rank of tp")
+        return replace(
+            self,
+            n_heads=heads,
+            rotary=self.rotary and replace(self.rotary, heads=self.rotary.heads - self.n_heads + heads),
+            core=replace(self.core, n_heads=heads),
+            gate=self.gate and replace(self.gate, n_heads=heads),
+        )

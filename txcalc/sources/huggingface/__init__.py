@@ -19,7 +19,7 @@ from txcalc.errors import ABSENT, NULL, Fault, InputError, UnknownName, shown
 from txcalc.sources import files
 from txcalc.sources.huggingface import library
 from txcalc.sources.huggingface.config import Config, bare, printable
-from txcalc.sources.huggingface.families import PREDICTING, PREDICTORS, READERS, REFUSED, WRAPPERS
+from txcalc.sources.huggingface.families import BY_CLASS, PREDICTING, PREDICTORS, PUBLISHED, READERS, REFUSED, WRAPPERS
 
 MAX_BYTES = 1 << 24
 
@@ -129,11 +129,13 @@ def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
     """The model type of a config, and an assumption where it is its class that says it: files of transformers 2 have no
     model type, and some have one that no library knows. Errors: `InputError`."""
     model_type, names = data.get("model_type"), data.get("architectures")
+    cls = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+    if bare(cls) in BY_CLASS and model_type != BY_CLASS[bare(cls)] and not isinstance(data.get("text_config"), Mapping):
+        return BY_CLASS[bare(cls)], [f"model_type = {BY_CLASS[bare(cls)]!r}, which has the class {cls}"]
     if isinstance(model_type, str):
         known = model_type in READERS or model_type in WRAPPERS or model_type in REFUSED
         if known or library.knows(model_type) or (model_type and "auto_map" in data):
             return model_type, []
-    cls = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
     types = [one for one in library.types_of(cls) if one in READERS or one in WRAPPERS]
     if len(types) > 1:
         types = [one for one in types if bare(cls).startswith(bare(one))]
@@ -192,7 +194,7 @@ def way_out(c: Config) -> str:
 def _remarks(c: Config, text: Config) -> None:
     """What is worth a line although it changes no number."""
     if "auto_map" in c:
-        whose = "transformers' own" if READERS.get(c.model_type, ("",))[0] != "published" else "the published"
+        whose = "transformers' own" if READERS.get(c.model_type, ("",))[0] not in PUBLISHED else "the published"
         c.note(f"auto_map names code, which is not run: read as {whose} {c.model_type}")
     quantization = c.data.get("quantization_config") or text.data.get("quantization_config")
     if isinstance(quantization, Mapping):

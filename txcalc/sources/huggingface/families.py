@@ -43,6 +43,13 @@ bailing_hybrid bamba falcon_h1 kimi_linear olmo_hybrid zamba zamba2
 _PUBLISHED = """
 baichuan chatglm exaone internlm internlm2 mimo minicpm nemotron-nas qwen xverse
 """
+_CUSTOM = """
+arctic deepseek deepseek_vl_v2 grok-1 jais openelm phi3small plamo
+"""
+_WRAPPED = """
+internvl_chat kimi_vl llava_llama llava_mistral llava_qwen maira2 minicpmo minicpmv
+multi_modality phi3_v phi4mm videochat_flash_qwen
+"""
 _MIXING = """
 big_bird convbert fnet squeezebert
 """
@@ -68,12 +75,19 @@ READERS: dict[str, tuple[str, str]] = {
         ("rare", "doge jetmoe xlstm"),
         ("speech", "moshi"),
         ("published", _PUBLISHED),
+        ("custom", _CUSTOM),
         ("vision", "beit dinov2 vit"),
         ("contrastive", "blip clip clip_text_model clip_vision_model"),
         ("joined", "encoder-decoder vision-encoder-decoder"),
     )
     for name in names.split()
-} | {"Yi": ("published", "yi")}
+} | {"Yi": ("published", "yi"), **dict.fromkeys(_WRAPPED.split(), ("wrapped", "language"))}
+# Modules whose readers follow code that is published beside weights, not transformers'.
+PUBLISHED = frozenset(("published", "custom", "wrapped"))
+
+# Classes by which a file of another model type is another: code that people run under the name of what it extends.
+BY_CLASS = {"llavallamaforcausallm": "llava_llama", "llavamistralforcausallm": "llava_mistral",
+            "llavaqwenforcausallm": "llava_qwen", "grok1modelforcausallm": "grok-1"}  # fmt: skip
 
 # Decoders of which transformers has a class with a classifier, by what it decides about.
 _SEQUENCES = """

@@ -26,12 +26,12 @@ from txcalc.sources.spec import Wrong
 ENDINGS = ("forcausallm", "forconditionalgeneration", "lmheadmodel", "model")
 
 
-def _own(c: Config, prefix: str = "") -> None:
-    """A fault where `architectures[0]` is no class that the published code of this model type has; `prefix` is what
+def of_its_own(c: Config, *prefixes: str) -> None:
+    """A fault where `architectures[0]` is no class that the published code of this model type has; `prefixes` are what
     its classes are called where that is not the type."""
     names = c.data.get("architectures")
     cls = names[0] if isinstance(names, list) and names else None
-    known = [(prefix or bare(c.model_type)) + ending for ending in ENDINGS]
+    known = [prefix + ending for prefix in prefixes or (bare(c.model_type),) for ending in ENDINGS]
     if isinstance(cls, str) and bare(cls) not in known:
         wanted = f"a class of {c.model_type}, with a head of its own or none"
         c.fault("architectures[0]", cls, wanted, "other classes may have other layers")
@@ -39,7 +39,7 @@ def _own(c: Config, prefix: str = "") -> None:
 
 def _decoder(c: Config, raw: Raw, attention: Raw, *, tied: bool, mlp: Raw | None = None) -> Raw:
     """RMSNorm, rotary positions, SwiGLU."""
-    _own(c)
+    of_its_own(c)
     return raw | {
         "attention": attention,
         "feed_forward": mlp or gated(c),
@@ -86,7 +86,7 @@ def baichuan(c: Config) -> Raw:
 def chatglm(c: Config) -> Raw:
     """ChatGLM-2, -3 and GLM-4: every class has the head, half of each head is rotated, in neighbours. The first
     ChatGLM has keys of its own."""
-    _own(c)
+    of_its_own(c)
     c.only(None, "pre_seq_len", why="prefixes are not read")
     c.only(0, "quantization_bit", why="packed weights are not read")
     c.ignore("prefix_projection", "architectures")
@@ -211,7 +211,7 @@ def mimo(c: Config) -> Raw:
 def nemotron_nas(c: Config) -> Raw:
     """Llama with a choice for each layer: how many query heads share a key, how wide its feed-forward is, or none."""
     raw = stack(c)
-    _own(c, "decilm")
+    of_its_own(c, "decilm")
     n_heads, d, n = c.size("num_attention_heads"), raw["d_model"], raw["n_layers"]
     c.divides(n_heads, d, "num_attention_heads", "hidden_size")
     width = max(1, d // n_heads)

@@ -1,0 +1,281 @@
+"""Published code that is not Llama's: each reader beside the tensors that a checkpoint of a small model has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import pytest
+
+from txcalc.errors import InputError
+from txcalc.sources import build
+from txcalc.sources.huggingface import describe
+from txcalc.sources.huggingface.families import READERS
+from txcalc.sources.huggingface.wrapped import WHOLES
+
+Config = dict[str, Any]
+Shapes = list[tuple[int, ...]]
+
+LLAMA: Config = {
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "intermediate_size": 96,
+    "vocab_size": 100,
+    "max_position_embeddings": 128,
+}
+
+
+def attention(d: int, q: int, kv: int, *, bias: str = "") -> Shapes:
+    """q, k, v, o, as (out, in), and the biases of those in `bias`."""
+    outs = {"q": (q, d), "k": (kv, d), "v": (kv, d), "o": (d, q)}
+    return [*outs.values(), *((outs[name][0],) for name in bias)]
+
+
+def swiglu(d: int, f: int) -> Shapes:
+    return [(f, d), (f, d), (d, f)]
+
+
+def ends(c: Config, *, tied: bool, norms: int = 1) -> Shapes:
+    table = (c["vocab_size"], c["hidden_size"])
+    return [table, *([] if tied else [table]), *[(c["hidden_size"],)] * norms]
+
+
+def phi3small(c: Config) -> Shapes:
+    d, f = c["hidden_size"], c["ff_intermediate_size"]
+    kv = c["num_key_value_heads"] * d // c["num_attention_heads"]
+    layer = [(d + 2 * kv, d), (d + 2 * kv,), (d, d), (d,), (2 * f, d), (2 * f,), (d, f), (d,), *[(d,)] * 4]
+    return ends(c, tied=True, norms=2) + layer * c["num_hidden_layers"]
+
+
+def openelm(c: Config) -> Shapes:
+    d, head = c["model_dim"], c["head_dim"]
+    shapes: Shapes = [(c["vocab_size"], d), (d,)]
+    widths = [48, 64, 80]  # 0.75, 1 and 1.3 times 64, to multiples of 16
+    for queries, keys, f in zip(c["num_query_heads"], c["num_kv_heads"], widths, strict=True):
+        shapes += [((queries + 2 * keys) * head, d), (head,), (head,), (d, queries * head)]
+        shapes += [(2 * f, d), (d, f), (d,), (d,)]
+    return shapes
+
+
+def jais(c: Config) -> Shapes:
+    d, f, n = c["n_embd"], c["n_inner"], c["n_layer"]
+    layer = [(d, 3 * d), (3 * d,), (d, d), (d,), (d, f), (f,), (d, f), (f,), (f, d), (d,), *[(d,)] * 4]
+    return [(c["vocab_size"], d), (d,), (d,), *layer * n]
+
+
+def plamo(c: Config) -> Shapes:
+    d = c["hidden_size"]
+    keys = d // c["num_attention_heads"] * (c["num_attention_heads"] // c["n_shared_head"])
+    layer = [*attention(d, d, keys), *swiglu(d, c["intermediate_size"]), (d,)]
+    return ends(c, tied=False) + layer * c["num_hidden_layers"]
+
+
+def arctic(c: Config) -> Shapes:
+    d, f = c["hidden_size"], c["intermediate_size"]
+    shapes = ends(c, tied=False)
+    for i in range(c["num_hidden_layers"]):
+        shapes += [*attention(d, d, d // 2), (d,), (d,)]
+        if (i + 1) % c["moe_layer_frequency"] == 0:
+            shapes += [(c["num_local_experts"], d), *swiglu(d, f) * c["num_local_experts"], *swiglu(d, d), (d,)]
+        else:
+            shapes += swiglu(d, f)
+    return shapes
+
+
+def grok(c: Config) -> Shapes:
+    d, f, e = c["hidden_size"], c["intermediate_size"], c["num_experts"]
+    layer = [*attention(d, d, d // 2), (e, d), *swiglu(d, f) * e, *[(d,)] * 4]
+    return ends(c, tied=True) + layer * c["num_hidden_layers"]
+
+
+def deepseek(c: Config) -> Shapes:
+    """DeepSeek's first code; `use_mla` is its second's."""
+    d, e = c["hidden_size"], c["n_routed_experts"]
+    heads, latent = c["num_attention_heads"], c.get("kv_lora_rank") or 0
+    mixer = attention(d, d, d // 2)
+    if latent:
+        nope, rope, value = c["qk_nope_head_dim"], c["qk_rope_head_dim"], c["v_head_dim"]
+        mixer = [(heads * (nope + rope), d), (latent + rope, d), (latent,), (heads * (nope + value), latent)]
+        mixer.append((d, heads * value))
+    correction = [(e,)] if c.get("topk_method") == "noaux_tc" else []
+    mixed = [(e, d), *swiglu(d, c["moe_intermediate_size"]) * e, *correction]
+    mixed += swiglu(d, c["moe_intermediate_size"] * c["n_shared_experts"])
+    first = c["first_k_dense_replace"]
+    shapes = ends(c, tied=False)
+    for i in range(c["num_hidden_layers"]):
+        shapes += [*mixer, *(swiglu(d, c["intermediate_size"]) if i < first else mixed), (d,), (d,)]
+    return shapes
+
+
+MIXED = {"num_experts_per_tok": 2, "first_k_dense_replace": 1, "n_shared_experts": 2, "moe_intermediate_size": 24}
+CASES: dict[str, tuple[Config, Callable[[Config], Shapes]]] = {
+    "phi3small": (
+        {
+            **{key: value for key, value in LLAMA.items() if key != "intermediate_size"},
+            "model_type": "phi3small",
+            "ff_intermediate_size": 96,
+            "dense_attention_every_n_layers": 2,
+        },
+        phi3small,
+    ),
+    "openelm": (
+        {
+            "model_type": "openelm",
+            "model_dim": 64,
+            "num_transformer_layers": 3,
+            "head_dim": 16,
+            "vocab_size": 100,
+            "num_query_heads": [4, 4, 8],
+            "num_kv_heads": [1, 2, 2],
+            "ffn_multipliers": [0.75, 1.0, 1.3],
+            "ffn_dim_divisor": 16,
+            "normalize_qk_projections": True,
+            "share_input_output_layers": True,
+        },
+        openelm,
+    ),
+    "jais": (
+        {
+            "model_type": "jais",
+            "architectures": ["JAISLMHeadModel"],
+            "n_embd": 64,
+            "n_layer": 3,
+            "n_head": 8,
+            "n_inner": 90,
+            "n_positions": 128,
+            "vocab_size": 100,
+            "activation_function": "swiglu",
+            "position_embedding_type": "alibi",
+        },
+        jais,
+    ),
+    "plamo": ({**LLAMA, "model_type": "plamo", "num_key_value_heads": 8, "n_shared_head": 4}, plamo),
+    "arctic": (
+        {
+            **LLAMA,
+            "model_type": "arctic",
+            "num_local_experts": 5,
+            "num_experts_per_tok": 2,
+            "moe_layer_frequency": 2,
+            "parallel_attn_mlp_res": True,
+        },
+        arctic,
+    ),
+    "grok-1": ({**LLAMA, "model_type": "grok-1", "num_experts": 5, "num_experts_per_tok": 2}, grok),
+    "deepseek": ({**LLAMA, **MIXED, "model_type": "deepseek", "n_routed_experts": 5}, deepseek),
+    "deepseek_vl_v2": (
+        {
+            "model_type": "deepseek_vl_v2",
+            "architectures": ["DeepseekVLV2ForCausalLM"],
+            "vision_config": {"width": 8},
+            "language_config": {
+                **LLAMA,
+                **MIXED,
+                "num_key_value_heads": 8,
+                "n_routed_experts": 5,
+                "kv_lora_rank": 12,
+                "q_lora_rank": None,
+                "qk_nope_head_dim": 10,
+                "qk_rope_head_dim": 6,
+                "v_head_dim": 14,
+                "topk_method": "noaux_tc",
+                "scoring_func": "sigmoid",
+            },
+        },
+        lambda c: deepseek(c["language_config"]),
+    ),
+    "deepseek_vl_v2, heads": (
+        {
+            "model_type": "deepseek_vl_v2",
+            "language_config": {**LLAMA, **MIXED, "n_routed_experts": 5, "use_mla": False, "kv_lora_rank": None},
+        },
+        lambda c: deepseek(c["language_config"]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_parameters_are_those_of_the_tensors(name: str) -> None:
+    config, shapes = CASES[name]
+    assert build(*describe(config)).params == sum(map(prod, shapes(config)))
+
+
+def test_every_type_has_a_case() -> None:
+    custom = {name for name, (module, _) in READERS.items() if module == "custom"}
+    assert {config["model_type"] for config, _ in CASES.values()} == custom
+    assert set(WHOLES) == {name for name, (module, _) in READERS.items() if module == "wrapped"}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("phi3small", {"attention_bias": True}, "attention_bias"),
+        ("phi3small", {"hidden_act": "silu"}, "hidden_act"),
+        ("openelm", {"num_query_heads": [4, 4]}, "num_query_heads"),
+        ("openelm", {"ffn_multipliers": None}, "ffn_multipliers"),
+        ("openelm", {"num_kv_heads": [3, 2, 2]}, "num_kv_heads is 3"),
+        ("jais", {"position_embedding_type": "rotary"}, "position_embedding_type"),
+        ("plamo", {"n_shared_head": 3}, "n_shared_head is 3"),
+        ("arctic", {"sliding_window": 64}, "sliding_window"),
+        ("deepseek", {"topk_method": "other"}, "topk_method"),
+        ("deepseek", {"architectures": ["DeepseekV3ForCausalLM"]}, "architectures"),
+        ("deepseek_vl_v2", {"language_config": 7}, "language_config is 7"),
+        ("deepseek_vl_v2", {"hidden_size": 65}, "language_config.hidden_size says the same thing"),
+        ("deepseek_vl_v2", {"tie_word_embeddings": True}, "tie_word_embeddings"),
+    ],
+)
+def test_what_the_code_cannot_be_is_refused(name: str, change: Config, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        describe({**CASES[name][0], **change})
+
+
+TEXTS = {
+    "qwen2": {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]},
+    "llama": {"model_type": "llama"},
+    "internlm2": {"model_type": "internlm2", "architectures": ["InternLM2ForCausalLM"], "bias": False},
+}
+SMALL = {**LLAMA, "tie_word_embeddings": False}
+
+
+@pytest.mark.parametrize(
+    ("whole", "text"),
+    [
+        ({"model_type": "internvl_chat", "llm_config": {**SMALL, **TEXTS["internlm2"]}}, "internlm2"),
+        ({"model_type": "internvl_chat", "llm_config": {**SMALL, "architectures": ["Qwen2ForCausalLM"]}}, "qwen2"),
+        ({"model_type": "multi_modality", "language_config": SMALL, "vision_config": {}}, "llama"),
+        ({"model_type": "llava_llama", "llm_cfg": {**SMALL, **TEXTS["llama"], "tokenizer_max": 9}}, "llama"),
+        ({**SMALL, "model_type": "llava_qwen", "mm_hidden_size": 24}, "qwen2"),
+        ({**SMALL, "model_type": "qwen2", "architectures": ["LlavaQwenForCausalLM"], "mm_hidden_size": 24}, "qwen2"),
+        ({**SMALL, "model_type": "llava", "architectures": ["LlavaLlamaForCausalLM"]}, "llama"),
+        ({**SMALL, "model_type": "minicpmv", "version": 2.6, "query_num": 64, "vision_config": {}}, "qwen2"),
+        ({**SMALL, "model_type": "minicpmv", "version": 4.0, "query_num": 64}, "llama"),
+        ({**SMALL, "model_type": "minicpmv", "query_num": 96}, "llama"),
+        ({**SMALL, "model_type": "minicpmo", "version": "2.6"}, "qwen2"),
+    ],
+)  # fmt: skip
+def test_a_language_model_in_a_whole(whole: Config, text: str) -> None:
+    alone, found = build(*describe({**SMALL, **TEXTS[text]})), build(*describe(whole))
+    assert found.params == alone.params
+    assert "the language model alone is counted" in " ".join(found.notes)
+
+
+@pytest.mark.parametrize(
+    ("whole", "message"),
+    [
+        ({"model_type": "internvl_chat", "llm_config": {**SMALL, "model_type": "opt"}}, "llm_config.model_type"),
+        ({"model_type": "internvl_chat"}, "llm_config is missing"),
+        (
+            {"model_type": "internvl_chat", "llm_config": {**TEXTS["internlm2"], "model_type": "qwen2"}},
+            r"llm_config.architectures\[0\]",
+        ),
+        ({**SMALL, "model_type": "minicpmv", "version": 9.1}, "version is 9.1"),
+        ({**SMALL, "model_type": "llava_qwen", "num_experts": 8}, "num_experts"),
+        ({**SMALL, "model_type": "llava_qwen", "architectures": ["BunnyQwenForCausalLM"]}, "architectures"),
+    ],
+)  # fmt: skip
+def test_a_whole_that_says_something_else_is_refused(whole: Config, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        describe(whole)

@@ -1,0 +1,239 @@
+"""Decoders that are not Llama's, of which transformers has no class: their published code is known, and never run."""
+
+from __future__ import annotations
+
+from txcalc.errors import ABSENT
+from txcalc.sources.huggingface.config import Config
+from txcalc.sources.huggingface.latent import mla
+from txcalc.sources.huggingface.published import of_its_own
+from txcalc.sources.huggingface.shared import (
+    Raw,
+    experts,
+    gated,
+    heads,
+    layer_norm,
+    layered,
+    lm_head,
+    mixture,
+    rms,
+    rotary,
+    stack,
+)
+from txcalc.sources.huggingface.sparse import TOP, WIDTH, first_dense, with_shared
+from txcalc.sources.spec import real, size
+
+
+def phi3small(c: Config) -> Raw:
+    """LayerNorms and biases; all but every n-th layer attend in blocks, to near ones and to every so many of all."""
+    of_its_own(c)
+    raw = stack(c)
+    attention = heads(c, raw, width_names=()) | {"bias": True}
+    c.only("gegelu", "hidden_act", why="the published code has no other")
+    c.only(None, "ff_dim_multiplier", why="ff_intermediate_size is what is read")
+    c.only(False, "attention_bias", why="all four matrices have biases, and the published code reads no such key")
+    c.ignore("gegelu_limit", "gegelu_pad_to_256", "mup_attn_multiplier", "mup_use_scaling", "mup_width_multiplier")
+    c.ignore("mup_embedding_multiplier", "rope_embedding_base", "rope_position_scale", "pad_sequence_to_multiple_of_64")
+    blocks = [key for key in c.data if key.startswith("blocksparse_")]
+    c.ignore(*blocks)
+    every = c.count("dense_attention_every_n_layers", default=0, null=0)
+    if every != 1:
+        c.note("its blocks of keys are a mask that is not read: masked FLOPs are those of all keys before a query")
+    width = {"d_ff": c.size("ff_intermediate_size"), "gated": True, "activation": "quick_gelu", "bias": True}
+    return raw | {
+        "attention": attention,
+        "feed_forward": width,
+        "norm": layer_norm(c),
+        "positions": {"form": "rotary"},
+        "head": lm_head(c, tied=True),
+    }
+
+
+def openelm(c: Config) -> Raw:
+    """Heads and widths of each layer's own."""
+    of_its_own(c)
+    raw = stack(c, ("model_dim",), ("num_transformer_layers",))
+    n, width = raw["n_layers"], c.size("head_dim", default=128)
+    queries = c.items("num_query_heads", of=size, length=n, default=None)
+    groups = c.items("num_kv_heads", of=size, length=n, default=None)
+    shares = c.items("ffn_multipliers", of=real, length=n, default=None)
+    for name, given in (("num_query_heads", queries), ("num_kv_heads", groups), ("ffn_multipliers", shares)):
+        if given is None:
+            c.fault(name, c.data.get(name, ABSENT), "a list, one a layer")
+    c.ignore("qkv_multipliers", "num_gqa_groups", "rope_max_length", "max_context_length", "rope_freq_constant")
+    c.only(True, "ffn_with_glu", why="gated feed-forwards are read")
+    c.only("rms_norm", "normalization_layer_name", why="RMSNorms are read")
+    divisor = c.size("ffn_dim_divisor", default=256)
+    normed = c.flag("normalize_qk_projections", default=False)
+    tied = c.flag("share_input_output_layers", default=False)
+    c.only(tied, "tie_word_embeddings", why="share_input_output_layers says so")
+    attention = {"d_head": width, "qk_norm": "head" if normed else "none"}
+    activation = c.activation("activation_fn_name", default="silu")
+    made = raw | {
+        "context": c.size("max_context_length", default=2048),
+        "norm": rms(c),
+        "positions": {"form": "rotary"},
+        "head": {"tied": tied},
+        "attention": attention | {"n_heads": 1},
+        "feed_forward": {"d_ff": 1, "gated": True, "activation": activation},
+    }
+    if c.faults:
+        return made
+    kinds, tables = [], dict[str, Raw]()
+    for heads_, shared, share in zip(queries, groups, shares, strict=True):
+        c.divides(shared, heads_, "num_kv_heads", "num_query_heads")
+        d_ff = divisible(share * raw["d_model"], divisor)
+        kinds.append(f"heads{heads_}over{shared}wide{d_ff}")
+        tables[kinds[-1]] = {"attention": {"n_heads": heads_, "n_kv_heads": shared}, "feed_forward": {"d_ff": d_ff}}
+    return made if c.faults else layered(made, (kinds, tables))
+
+
+def divisible(width: float, by: int) -> int:
+    """A width rounded to a multiple, up where rounding takes more than a tenth (MobileNet's rule)."""
+    near = max(by, int(width + by / 2) // by * by)
+    return near + by * (10 * near < 9 * width)
+
+
+def jais(c: Config) -> Raw:
+    """GPT-2 with ALiBi or learned positions, and SwiGLU beside the plain feed-forwards."""
+    of_its_own(c)
+    raw = stack(c, ("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
+    c.ignore("n_ctx", "scale_attn_weights", "reorder_and_upcast_attn", "embeddings_scale", "width_scale")
+    c.ignore("scale_qk_dot_by_d", "mup_embeddings_scale", "mup_output_alpha", "mup_width_scale", "alibi_scaling")
+    c.ignore("mup_scale_qk_dot_by_d")
+    form = c.text("activation_function", default="gelu")
+    inner = c.size("n_inner", default=4 * raw["d_model"], null=4 * raw["d_model"])
+    wide: Raw = {"d_ff": inner, "bias": True, "gated": form == "swiglu", "activation": "silu"}
+    if form != "swiglu":
+        wide["activation"] = c.activation("activation_function", default="gelu")
+    places = c.text("position_embedding_type", default="learned")
+    if places not in ("alibi", "learned"):
+        c.fault("position_embedding_type", places, "'alibi' or 'learned'")
+    rows = c.size("n_positions", "max_position_embeddings", default=1024)
+    return raw | {
+        "attention": heads(c, raw, names=("n_head", "num_attention_heads"), kv_names=(), width_names=())
+        | {"bias": True},
+        "feed_forward": wide,
+        "norm": layer_norm(c),
+        "positions": {"form": "alibi"} if places == "alibi" else {"form": "learned", "rows": rows},
+        "head": lm_head(c, tied=True),
+    }
+
+
+def plamo(c: Config) -> Raw:
+    """Llama with attention and feed-forward side by side after one norm; `n_shared_head` query heads share a key."""
+    of_its_own(c)
+    raw = stack(c)
+    shared = c.size("n_shared_head", default=8)
+    attention = heads(c, raw, kv_names=(), width_names=())
+    c.only(attention["n_heads"], "num_key_value_heads", why="n_shared_head is what the published code reads")
+    c.divides(shared, attention["n_heads"], "n_shared_head", "num_attention_heads")
+    attention["n_kv_heads"] = max(1, attention["n_heads"] // shared)
+    return raw | {
+        "attention": attention,
+        "feed_forward": gated(c),
+        "norm": rms(c, parallel="shared"),
+        "positions": rotary(c, attention["d_head"]),
+        "head": lm_head(c, tied=False),
+    }
+
+
+def arctic(c: Config) -> Raw:
+    """A dense residual beside the experts, as wide as the model; other layers have one feed-forward."""
+    of_its_own(c)
+    raw = stack(c)
+    n, attention = raw["n_layers"], heads(c, raw, kv=None, width_names=())
+    mixed = experts(c, ("num_local_experts",), TOP, ("intermediate_size",), 8, 1)
+    every = c.size("moe_layer_frequency", default=2)
+    c.ignore("use_residual", "moe_eval_capacity_factor", "moe_train_capacity_factor", "moe_min_capacity")
+    c.ignore("moe_token_dropping", "enable_expert_tensor_parallelism", "enc_index", "quantization", "sliding_window")
+    if c.data.get("sliding_window") is not None:
+        c.fault("sliding_window", c.data["sliding_window"], "nothing", "windows are not read here")
+    parallel = c.flag("parallel_attn_mlp_res", default=False)
+    sparse = [(i + 1) % every == 0 for i in range(n)]
+    raw |= {
+        "attention": attention | {"bias": c.flag("attention_bias", default=False)},
+        "experts": mixed,
+        "feed_forward": {"d_ff": mixed["d_ff"], "gated": True, "activation": mixed["activation"]},
+        "norm": rms(c, eps=1e-5),
+        "positions": rotary(c, attention["d_head"]),
+        "head": lm_head(c, tied=False),
+    }
+    if not parallel:
+        return layered(raw, mixture(c, raw, sparse))
+    c.note("the experts read what their layer reads: their place in it changes no FLOPs, and is not described")
+    both = {"parts": ["attention", "feed_forward", "experts"], "feed_forward": {"d_ff": raw["d_model"]}}
+    return layered(raw, (["both" if one else "dense" for one in sparse],
+                         {"both": both, "dense": {"parts": ["attention", "feed_forward"]}}))  # fmt: skip
+
+
+def grok_1(c: Config) -> Raw:
+    """Experts with GELU gates, norms before and after every part, capped scores; eight experts, two a token."""
+    of_its_own(c, "grok1model", "grok1")
+    raw = stack(c)
+    attention = heads(c, raw, width_names=("head_dim",)) | {"softcap": c.real("max_attn_value", default=30.0)}
+    c.ignore("attn_output_multiplier", "output_multiplier_scale", "rope_theta")
+    c.only("gelu", "hidden_act", why="its experts' gates are GELUs")
+    scale = c.real("embedding_multiplier_scale", default=1.0)
+    mixed = experts(c, ("num_experts", "num_local_experts"), TOP, ("intermediate_size",), 8, 2, act="gelu")
+    return raw | {
+        "attention": attention,
+        "experts": mixed,
+        "norm": rms(c, eps=1e-5, place="sandwich"),
+        "positions": rotary(c, attention["d_head"]),
+        "embedding": {"scale": scale},
+        "head": lm_head(c, tied=True),
+    }
+
+
+def deepseek(c: Config) -> Raw:
+    """DeepSeekMoE, before latent attention: Llama with shared and routed experts."""
+    of_its_own(c)
+    return _deepseek(c, stack(c), heads_only=True)
+
+
+def _deepseek(c: Config, raw: Raw, heads_only: bool) -> Raw:
+    """DeepSeek's own code of its first two models: attention with heads of its own, or latent; experts where
+    `n_routed_experts` says so. A correction of the choice is a parameter."""
+    c.ignore("ep_size", "aux_loss_alpha", "seq_aux", "lm_head", "rm_head", "multi_head_latent", "use_mla")
+    if heads_only:
+        attention = heads(c, raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
+        c.ignore("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "head_dim")
+        made = raw | {"attention": attention, "positions": rotary(c, attention["d_head"])}
+    else:
+        latent = mla(c, 1536, 512, 128, 64, 128)
+        theta = rotary(c, latent["d_rope"])["theta"]
+        made = raw | {"latent": latent, "positions": {"form": "rotary", "theta": theta, "interleaved": True}}
+    made |= {"norm": rms(c), "head": lm_head(c, tied=False)}
+    if c.data.get("n_routed_experts") is None:
+        c.ignore("n_routed_experts", "n_shared_experts", "moe_intermediate_size", "first_k_dense_replace")
+        c.ignore("moe_layer_freq", *TOP)
+        return made | {"feed_forward": gated(c)}
+    mixed = with_shared(c, experts(c, ("n_routed_experts",), TOP, WIDTH), "n_shared_experts", default=0)
+    method, form = c.text("topk_method", default="greedy"), c.text("scoring_func", default="softmax")
+    c.ignore("topk_method", "scoring_func")
+    if form not in ("softmax", "sigmoid"):
+        c.fault("scoring_func", form, "'softmax' or 'sigmoid'")
+    if method == "noaux_tc":
+        mixed["correction"] = True
+    elif method not in ("greedy", "gready", "group_limited_greedy"):
+        c.fault("topk_method", method, "'greedy', 'group_limited_greedy' or 'noaux_tc'")
+    mixed["scoring"] = form
+    made["experts"] = mixed
+    return layered(made, first_dense(c, made, 0))
+
+
+def deepseek_vl_v2(c: Config) -> Raw:
+    """The language model of DeepSeek-VL2 and DeepSeek-OCR: its own code, with or without latent attention."""
+    from txcalc.sources.huggingface.wrapped import inside
+
+    def text(inner: Config) -> Raw:
+        defaults = {"vocab_size": 102400, "num_hidden_layers": 30, "num_attention_heads": 32, "hidden_size": 4096,
+                    "intermediate_size": 11008, "moe_intermediate_size": 1407}  # fmt: skip
+        absent = {key: value for key, value in defaults.items() if key not in inner}
+        for key, value in absent.items():
+            inner.assume(key, value)
+        inner.data = {**absent, **inner.data}
+        of_its_own(inner, "deepseekv2")
+        return _deepseek(inner, stack(inner), heads_only=not inner.flag("use_mla", default=True))
+
+    return inside(c, "language_config", text, "deepseekvlv2", "deepseekocr", "deepseekocr2")

@@ -1,0 +1,140 @@
+"""Multimodal models of which transformers has no class: their language model is read, by the code that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from txcalc.errors import ABSENT
+from txcalc.sources.huggingface import library
+from txcalc.sources.huggingface.config import Config, bare, printable
+from txcalc.sources.huggingface.families import READERS
+from txcalc.sources.huggingface.neutral import is_neutral
+from txcalc.sources.huggingface.shared import Raw
+
+
+class Whole(NamedTuple):
+    """Where a multimodal config has its language model.
+
+    key      the table with the language model's own config; "" where its keys stand beside the others
+    texts    model types that the language model may have; where the keys stand beside, the one that it has
+    classes  what `architectures[0]` may be, in small letters; none: one that ends in ForConditionalGeneration or so
+    own      keys of the whole, where the keys stand beside
+    """
+
+    key: str
+    texts: tuple[str, ...]
+    classes: tuple[str, ...]
+    own: tuple[str, ...] = ()
+
+
+_LLAVA = ("mm_", "image_", "vision_", "video_", "frame_", "tune_", "freeze_", "unfreeze_", "use_mm_", "tokenizer_")
+_INTERN = ("internlm2", "llama", "mistral", "phi3", "qwen2", "qwen3", "qwen3_moe", "gpt_oss", "internlm3")
+_MINICPM = (
+    "audio_", "batch_", "drop_vision_last_layer", "image_size", "init_", "listen_speak_type", "max_slice_nums",
+    "patch_size", "query_num", "scale_resolution", "slice_", "stream_input", "tts_", "use_image_id", "version",
+    "vision_",
+)  # fmt: skip
+_PHI = ("img_processor", "embd_layer", "audio_processor", "vision_lora", "speech_lora")
+_FLASH = (*_LLAVA, "llm_", "min_slow_num_", "max_num_pixels", "pos_skipping_range")
+WHOLES: dict[str, Whole] = {
+    "internvl_chat": Whole("llm_config", _INTERN, ("internvlchatmodel",)),
+    "kimi_vl": Whole("text_config", ("deepseek_v3",), ("kimivlforconditionalgeneration",)),
+    "llava_llama": Whole("llm_cfg", ("llama",), ("llavallamaforcausallm", "llavallamamodel"), _LLAVA),
+    "llava_mistral": Whole("", ("mistral",), ("llavamistralforcausallm",), _LLAVA),
+    "llava_qwen": Whole("", ("qwen2",), ("llavaqwenforcausallm",), _LLAVA),
+    "maira2": Whole("text_config", ("llama", "phi3"), ("maira2forconditionalgeneration",)),
+    "minicpmo": Whole("", ("qwen2", "qwen3"), ("minicpmo",), _MINICPM),
+    "minicpmv": Whole("", ("minicpm", "llama", "qwen2", "qwen3"), ("minicpmv",), _MINICPM),
+    "multi_modality": Whole("language_config", ("llama",), ("multimodalitycausallm",)),
+    "phi3_v": Whole("", ("phi3",), ("phi3vforcausallm",), _PHI),
+    "phi4mm": Whole("", ("phi3",), ("phi4mmforcausallm",), _PHI),
+    "videochat_flash_qwen": Whole("", ("qwen2",), ("videochatflashqwenforcausallm",), _FLASH),
+}
+# Which language model a version of MiniCPM-V, or of MiniCPM-o, has.
+_VERSIONS = {
+    "minicpmv": {"2.0": "minicpm", "2.5": "llama", "2.6": "qwen2", "4.0": "llama", "4.5": "qwen3"},
+    "minicpmo": {"2.6": "qwen2", "4.5": "qwen3"},
+}
+
+
+def language(c: Config) -> Raw:
+    """The language model in a config of `WHOLES`."""
+    whole = WHOLES[c.model_type]
+    if whole.key and (whole.key in c or not whole.own):
+        return inside(c, whole.key, lambda inner: _typed(inner, whole.texts), *whole.classes)
+    _called(c, whole.classes)
+    text = _version(c) if c.model_type in _VERSIONS else whole.texts[0]
+    own = ("architectures", "model_type", "auto_map", "text_config", *whole.own)
+    mine = {key: value for key, value in c.data.items() if not key.startswith(own)}
+    raw = _typed(Config(mine, text, "", c), (text,))
+    c.ignore(*c.data)
+    return _alone(c, raw)
+
+
+def inside(c: Config, key: str, read: Callable[[Config], Raw], *classes: str) -> Raw:
+    """The language model whose config is the table `key`; what stands beside it may repeat it, and say nothing else."""
+    _called(c, classes, endings=("", "forcausallm", "forconditionalgeneration"))
+    text = c.data.get(key)
+    if not isinstance(text, Mapping):
+        c.fault(key, ABSENT if text is None else text, "an object, the language model's own config")
+        text = {}
+    inner = Config(text, c.model_type, f"{key}.", c, partial=True)
+    inner.ignore(*(name for name in text if name.startswith("tokenizer_")))
+    raw = read(inner)
+    tied, told = raw.get("head", {}).get("tied", False), c.data.get("tie_word_embeddings")
+    if isinstance(told, bool) and told != tied:
+        c.fault("tie_word_embeddings", told, str(tied).lower(), f"{key} says so")
+    for name, value in c.data.items():
+        if isinstance(text.get(name), int) and not is_neutral(name, value) and text[name] != value:
+            c.fault(name, value, f"{text[name]}, for {key}.{printable(name)} says the same thing")
+    c.ignore(*c.data)
+    return _alone(c, raw)
+
+
+def _called(c: Config, classes: tuple[str, ...], endings: tuple[str, ...] = ("",)) -> None:
+    names = c.data.get("architectures")
+    cls = names[0] if isinstance(names, list) and names else None
+    if isinstance(cls, str) and bare(cls) not in [known + ending for known in classes for ending in endings]:
+        c.fault("architectures[0]", cls, f"a class of {c.model_type}", "other classes may have other layers")
+
+
+def _typed(inner: Config, texts: tuple[str, ...]) -> Raw:
+    """A language model by the reader of its own type."""
+    names, given = inner.data.get("architectures"), inner.data.get("model_type")
+    cls = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+    known = [text for text in texts if text in library.types_of(cls)]
+    if given is None:
+        given = texts[0] if len(texts) == 1 else known[0] if known else ABSENT
+    if given not in texts or given not in READERS:
+        inner.fault("model_type", given, f"one of {', '.join(texts)}")
+        given = texts[0]
+    if cls and library.knows(given) and bare(cls) not in [bare(one) for one in library.classes(given)]:
+        inner.fault("architectures[0]", cls, f"a class of {given}")
+    inner.model_type = given
+    module, function = READERS[given]
+    raw: Raw = getattr(import_module(f"txcalc.sources.huggingface.{module}"), function)(inner)
+    return raw
+
+
+def _version(c: Config) -> str:
+    """The language model's type, which a version stands for."""
+    known, given = _VERSIONS[c.model_type], c.data.get("version")
+    if given is None and c.model_type == "minicpmv":  # its first two had no version
+        given = "2.0" if c.data.get("hidden_size") == 2304 else "2.5"
+        c.assume("version", given)
+    if str(given) not in known:
+        c.fault("version", given, f"one of {', '.join(known)}")
+    return known.get(str(given), "llama")
+
+
+def _alone(c: Config, raw: dict[str, Any]) -> Raw:
+    beside = ("vision", "audio", "mm_", "projector", "img_", "embd", "aligner", "gen_", "tts")
+    tables = [key for key, value in c.data.items() if isinstance(value, Mapping) and key.startswith(beside)]
+    towers = ", ".join(map(printable, tables))
+    c.note(f"multimodal: the language model alone is counted{f', without {towers}' if towers else ''}")
+    for key in ("vision_lora", "speech_lora"):
+        if isinstance(c.data.get(key), Mapping):
+            c.note(f"{key} is an adapter beside the model, and is not counted")
+    return {**raw, "multimodal": True}

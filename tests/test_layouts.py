@@ -19,6 +19,7 @@ SAMPLE: list[tuple[str, Layout, dict[str, Any]]] = [
     (LLAMA, Layout(fsdp=3), {"micro_batch": 2}),
     (LLAMA, Layout(tp=4, sp=4, fsdp=256), {}),  # more ranks than rows
     (LLAMA, Layout(tp=2), {"parameter": "bf16", "optimizer": "sgd-momentum"}),  # the table's gradient is whole
+    (LLAMA, Layout(tp=2, sp=2), {"parameter": "bf16", "recompute": "blocks"}),
     (LLAMA + " tied", Layout(tp=2, sp=2, pp=2, fsdp=2), {"accumulation": 4}),
 ]
 

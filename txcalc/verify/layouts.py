@@ -26,7 +26,7 @@ from txcalc.verify.saved import claims
 from txcalc.verify.verdict import Row, Verdict
 
 FAKE, SCHEDULE = "torch on a fake process group", "torch's schedule"
-COMPARED = ("parameters", "adapters", "gradients", "optimizer", "saved", "saved by the loss")
+COMPARED = ("parameters", "adapters", "gradients", "optimizer", "saved", "saved again", "saved by the loss")
 
 
 class _Point(NamedTuple):
@@ -44,7 +44,7 @@ def verify_layout(model: Model, recipe: Recipe, ranks: int | None = None, affine
     PyTorch's.
     """
     check()
-    _provable(recipe)
+    _provable(model, recipe)
     plan = memory(model, recipe)
     pipeline = Pipeline(model, recipe)
     verdict = Verdict(f"{model.name}, {recipe.layout}")
@@ -61,7 +61,7 @@ def verify_layout(model: Model, recipe: Recipe, ranks: int | None = None, affine
     return verdict
 
 
-def _provable(recipe: Recipe) -> None:
+def _provable(model: Model, recipe: Recipe) -> None:
     """Errors: `InputError` with everything that PyTorch does not do, and that is therefore modelled."""
     recipe.check()
     faults = []
@@ -69,12 +69,12 @@ def _provable(recipe: Recipe) -> None:
         faults.append(
             f"--framework {recipe.framework} is modelled from its source; fsdp2 is what torch itself can show"
         )
-    if recipe.recompute != "none":
-        faults.append(
-            f"--recompute {recipe.recompute}: a checkpoint's inputs are kept by no tensor that autograd saves"
-        )
+    if recipe.recompute != "none" and not isinstance(model.root, Stack):
+        faults.append(f"--recompute {recipe.recompute}: an encoder's result is kept by every layer that reads it")
     if recipe.frozen is not None or recipe.adapter is not None:
         faults.append("frozen weights of another format than what learns are modelled: torch shards one dtype")
+    if recipe.keep_scores:
+        faults.append("keep_scores: how often single operations keep the scores is modelled; a fused kernel is proved")
     if recipe.layout.ep > 1:
         faults.append("ep: torch has no style for experts, their exchange is modelled")
     if recipe.shards == 1 and recipe.compute_bytes != recipe.parameter_bytes:
@@ -91,7 +91,8 @@ def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: Rank, affine: 
     pieces = pipeline.of_stage(rank.stage)
     inner = replace(recipe, layout=recipe.layout)
     models = {piece.number: replace(model, root=pipeline.root(piece.number)) for piece in pieces}
-    points = [point for number, one in models.items() for point in _points(number, one, affine)]
+    apart = recipe.recompute in ("none", "core", "blocks")  # else layers differ by their numbers
+    points = [p for n, one in models.items() for p in (_points(n, one, affine) if apart else [_Point(n, ())])]
     local = replace(inner, accumulation=max(1, recipe.accumulation))
     jobs = [Job(folded(models[p.piece], p.counts), local, rank.rank) for p in points]
     (found,) = measure([jobs])
@@ -101,15 +102,16 @@ def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: Rank, affine: 
     total: Counter[str] = Counter()
     for table in each.values():
         total.update(table)
+    total["saved again"] = max(table["saved again"] for table in each.values())
     width = width_of(model)
     want = Counter(rank.state._asdict())
     saved = [kept(piece, recipe, width) for piece in pieces]
-    want["saved"] = sum(one.saved for one in saved)
+    want["saved"], want["saved again"] = sum(one.saved for one in saved), max(one.again for one in saved)
     want["saved by the loss"] = recipe.logit_bytes[0] * logits(recipe, pieces, rank.column)
     for kind, sent in collectives(pieces, recipe, width, rank.column).items():
         want[kind], want[f"{kind} bytes"] = sent
     for name in [*COMPARED, *sorted((want.keys() | total.keys()) - {*COMPARED})]:
-        if name == "saved" and not all(claims(_ledger(one, recipe)) for one in models.values()):
+        if name in ("saved", "saved again") and not all(claims(_ledger(one, recipe)) for one in models.values()):
             continue
         if want[name] or total[name]:
             unit = "" if name in ("all_gather", "reduce_scatter", "all_reduce") else ", bytes"

@@ -12,8 +12,8 @@ from __future__ import annotations
 import multiprocessing
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -24,16 +24,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from txcalc.errors import TxcalcError
+from txcalc.ledger import Entry, walk
 from txcalc.model import Model
 from txcalc.parts.linear import Lookup
+from txcalc.parts.model import Stack
 from txcalc.planning.training.collectives import per_head
 from txcalc.planning.training.recipe import Recipe
-from txcalc.planning.training.stages import Held, Pipeline
+from txcalc.planning.training.stages import Pipeline
 from txcalc.reference import build, inputs, mode
 from txcalc.reference.run import Run
 from txcalc.verify.tracker import Tracker
+
+Context = Callable[[], AbstractContextManager[Any]]
 
 PRIVATE = (
     ("torch.testing._internal.distributed.fake_pg", "FakeStore"),
@@ -45,6 +50,7 @@ PRIVATE = (
     ("torch.distributed.pipelining.schedules", "ScheduleDualPipeV"),
     ("torch.distributed.pipelining.stage", "InferenceMode"),
     ("torch.distributed.pipelining.stage", "PipelineStage.backward_weight_one_chunk"),
+    ("torch._C", "_autograd._top_saved_tensors_default_hooks"),
 )
 TIMEOUT = 600  # seconds for one rank
 
@@ -146,20 +152,22 @@ def _measured(job: Job, mesh: Any) -> dict[str, int]:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     model, recipe = job.model, job.recipe
-    net = sharded(model, recipe, mesh)
+    saved, collectives = Saved(), Collectives()
+    net = sharded(model, recipe, mesh, recomputed=saved.recomputed)
+    saved.watch(net)
     shares = recipe.layout.sp
     with FakeTensorMode(allow_non_fake_inputs=True), ExitStack() as stack:
         # Experts take the tokens in turn, for where they would go no fake can know; each must have one to learn.
         stack.enter_context(mode(shares=shares, explicit=recipe.keep_scores, even=True))
         net.to_empty(device="cpu")
         _tie(net, model)
-        saved, collectives = Saved(net), Collectives()
         given = _inputs(model, recipe)
         with collectives, saved.recording(), loss_parallel(recipe):
             backward(net(*given), model)
         optimizer = stepper(recipe, net)
         optimizer.step()
-    return dict(held(net, optimizer) + Counter(saved.bytes) + Counter(collectives.found))
+    found = {**saved.bytes, "saved again": max(saved.again.values(), default=0)}
+    return dict(held(net, optimizer) + Counter(found) + Counter(collectives.found))
 
 
 def held(net: nn.Module, optimizer: torch.optim.Optimizer) -> Counter[str]:
@@ -216,8 +224,11 @@ def stepper(recipe: Recipe, net: nn.Module) -> torch.optim.Optimizer:
     return made[recipe.optimizer](net.parameters())  # type: ignore[no-any-return]
 
 
-def sharded(model: Model, recipe: Recipe, mesh: Any, device: str = "meta") -> nn.Module:
-    """The reference module of a model (all of it, or a piece of a pipeline), split by torch."""
+def sharded(
+    model: Model, recipe: Recipe, mesh: Any, device: str = "meta", recomputed: Context = nullcontext
+) -> nn.Module:
+    """The reference module of a model (all of it, or a piece of a pipeline), split by torch; what backward computes
+    again runs within `recomputed`."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     from torch.distributed.tensor.parallel import parallelize_module
 
@@ -227,6 +238,8 @@ def sharded(model: Model, recipe: Recipe, mesh: Any, device: str = "meta") -> nn
     if layout.tp > 1:
         parallelize_module(net, mesh["tp"], plan(model, recipe))
         _tie(net, model)
+    for part in _again(net, model, recipe):
+        _checkpointed(part, recomputed)
     if recipe.shards > 1:
         policy = MixedPrecisionPolicy(_dtype(recipe), {2: torch.bfloat16, 4: torch.float32}[recipe.reduce_bytes])
         ways = mesh["dp", "fsdp"] if layout.dp > 1 else mesh["fsdp"]
@@ -235,6 +248,29 @@ def sharded(model: Model, recipe: Recipe, mesh: Any, device: str = "meta") -> nn
                 part, mesh=ways, mp_policy=policy, reshard_after_forward=None if part is net else recipe.reshard
             )
     return net  # type: ignore[no-any-return]
+
+
+def _again(net: nn.Module, model: Model, recipe: Recipe) -> Iterator[nn.Module]:
+    """The modules that backward computes again: blocks, by their numbers in the whole model, or attention's cores."""
+    if recipe.recompute == "core":
+        entries = [entry for entry in walk(model.root, model.workload()) if entry.kind == "attention_core"]
+        yield from (net.get_submodule(path) for entry in entries for path in paths(entry))
+    elif isinstance(model.root, Stack):
+        numbers = sorted(i for group in model.root.groups for i in group.indices)
+        again = recipe.recomputed(max(numbers, default=0) + 1)
+        layers: Any = net.layers
+        yield from dict.fromkeys(layer for i, layer in zip(numbers, layers, strict=True) if i in again)
+
+
+def _checkpointed(module: nn.Module, recomputed: Context) -> None:
+    """Its forward keeps what it is given alone, and is run again in backward."""
+    forward = module.forward
+
+    def again(*given: Any) -> Any:
+        contexts = lambda: (nullcontext(), recomputed())  # noqa: E731
+        return checkpoint(forward, *given, use_reentrant=False, preserve_rng_state=False, context_fn=contexts)
+
+    module.forward = again
 
 
 def _blocks(net: nn.Module) -> Iterator[nn.Module]:
@@ -270,11 +306,11 @@ def plan(model: Model, recipe: Recipe) -> dict[str, Any]:
     (piece,) = Pipeline(model, alone).pieces
     for held in piece.leaves:
         axes = [axis for _, _, axis in held.axes()]
-        for path in _paths(held):
+        for path in paths(held.entry):
             owner, _, _ = path.rpartition(".")
             if held.between:
                 if axes and recipe.layout.sp > 1:
-                    styles[path] = SequenceParallel()
+                    styles[path] = SequenceParallel(use_local_output=True)
             elif isinstance(held.entry.leaf, Lookup) and axes == [0]:
                 styles[path] = RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
             elif held.entry.kind == "head" and held.widened:
@@ -294,10 +330,10 @@ def plan(model: Model, recipe: Recipe) -> dict[str, Any]:
     return styles
 
 
-def _paths(held: Held) -> Iterator[str]:
+def paths(entry: Entry) -> Iterator[str]:
     """The modules that a leaf stands for."""
     names = [""]
-    for step in held.entry.steps:
+    for step in entry.steps:
         numbers = [""] if step.indices is None else [f".{i}" for i in step.indices]
         names = [f"{name}.{step.name}{number}".lstrip(".") for name in names for number in numbers]
     return iter(names)
@@ -327,25 +363,51 @@ class Saved:
 
     Left out: weights, and what is made of them alone; ids and boolean masks; tables of positions. A norm's statistics
     are fp32 in CUDA's kernels whatever its input; the CPU's keep them in 16 bits, and are counted as if in 32.
+    `again`: what a module that is computed again adds while its backward runs, of each.
     """
 
-    def __init__(self, net: nn.Module) -> None:
+    def __init__(self) -> None:
         self.bytes = {"saved": 0, "saved by the loss": 0}
-        self.tracker, self._modules = Tracker(net), dict(net.named_modules())
+        self.again: Counter[int] = Counter()
+        self._runs = 0
         self._seen = dict[int, Any]()
         self._tables = set[int]()
 
+    def watch(self, net: nn.Module) -> None:
+        self.tracker, self._modules = Tracker(net), dict(net.named_modules())
+
     def _pack(self, tensor: Tensor) -> Tensor:
+        path, size = self._new(tensor)
+        self.bytes["saved" if path else "saved by the loss"] += size
+        return tensor
+
+    def _new(self, tensor: Tensor) -> tuple[str, int]:
+        """The module at work, and the bytes that nobody kept before."""
         local, path = _local(tensor), self.tracker.path
         storage = local.untyped_storage()
-        if storage._cdata not in self._seen:
-            self._seen[storage._cdata] = storage
-            own = (_local(p).untyped_storage()._cdata for p in self._modules[path].parameters(recurse=False))
-            kept = local.dtype.is_floating_point and local.dim() > 1
-            if kept and storage._cdata not in self._tables and storage._cdata not in own:
-                narrow = local.shape[-1] == 1 and local.dtype.itemsize < 4
-                self.bytes["saved" if path else "saved by the loss"] += storage.nbytes() * (2 if narrow else 1)
-        return tensor
+        if storage._cdata in self._seen:
+            return path, 0
+        self._seen[storage._cdata] = storage
+        own = (_local(p).untyped_storage()._cdata for p in self._modules[path].parameters(recurse=False))
+        kept = local.dtype.is_floating_point and local.dim() > 1
+        if not kept or storage._cdata in self._tables or storage._cdata in own:
+            return path, 0
+        narrow = local.shape[-1] == 1 and local.dtype.itemsize < 4
+        return path, storage.nbytes() * (2 if narrow else 1)
+
+    @contextmanager
+    def recomputed(self) -> Iterator[None]:
+        """Beside torch's own hooks, which put what is made again where backward looks for it."""
+        pack, unpack = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        self._runs += 1
+        number = self._runs
+
+        def counted(tensor: Tensor) -> Any:
+            self.again[number] += self._new(tensor)[1]
+            return pack(tensor)
+
+        with saved_tensors_hooks(counted, unpack):
+            yield
 
     @contextmanager
     def recording(self) -> Iterator[None]:

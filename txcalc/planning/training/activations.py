@@ -17,7 +17,7 @@ class Kept(NamedTuple):
     """Bytes that a piece keeps of one micro-batch.
 
     saved    from its forward to its backward
-    again    while its largest recomputed block's backward runs, beside that
+    again    while the backward of its largest recomputed block, or core of attention, runs, beside that
     """
 
     saved: int
@@ -27,7 +27,7 @@ class Kept(NamedTuple):
 def kept(piece: Piece, recipe: Recipe, width: int) -> Kept:
     """Of one micro-batch in a piece, `width` the model's."""
     layers = sorted({i for held in piece.leaves for i in held.layers})
-    numbers = recipe.recomputed(layers[-1] + 1) if layers else frozenset()
+    numbers = recomputed(piece, recipe)
     sizes = [(held, leaf_bytes(held, recipe)) for held in piece.leaves]
     outside = sum(size for held, size in sizes if not held.layers)
     each = {i: sum(size // len(h.layers) for h, size in sizes if i in h.layers) for i in _first(layers, piece)}
@@ -35,8 +35,35 @@ def kept(piece: Piece, recipe: Recipe, width: int) -> Kept:
     rows, columns = piece.work.positions, recipe.layout.sp
     entrance = ceil_div(rows * width, columns) * recipe.compute_bytes
     saved = outside + sum(entrance if i in numbers else size for i, size in by_layer.items())
-    again = max((size for i, size in by_layer.items() if i in numbers), default=0)
+    again = max((size - entrance for i, size in by_layer.items() if i in numbers), default=0)
+    if recipe.recompute == "core":
+        again = max((_core_again(held, recipe) for held in piece.leaves), default=0)
     return Kept(saved, again)
+
+
+def _core_again(held: Held, recipe: Recipe) -> int:
+    """What a core of attention that is computed again keeps beside its operands: its result and statistics; without a
+    fused kernel the scores, and the queries times their scale."""
+    entry, work, attended = held.entry, held.entry.work, held.entry.leaf.attended
+    if entry.kind != "attention_core" or work is None or attended is None:
+        return 0
+    copies = len(held.layers) or 1
+    if not work.keep_scores:
+        rows = entry.leaf.statistics(work)
+        return int(entry.runs * (_result(held) * recipe.compute_bytes + rows * STATISTIC)) // copies
+    operands = work.positions * attended.groups * (attended.d_qk + attended.d_v)
+    return int((entry.leaf.saved(work) - operands) * entry.runs * recipe.compute_bytes) // copies
+
+
+def _result(held: Held) -> int:
+    """Elements of what a core of attention gives."""
+    attended, work = held.entry.leaf.attended, held.entry.work
+    return work.positions * attended.heads * attended.d_v if attended and work else 0
+
+
+def recomputed(piece: Piece, recipe: Recipe) -> frozenset[int]:
+    """The numbers of the layers whose blocks are computed again."""
+    return recipe.recomputed(1 + max((i for held in piece.leaves for i in held.layers), default=-1))
 
 
 def _folded(layers: Iterable[int], piece: Piece) -> dict[int, int]:
@@ -70,7 +97,7 @@ def leaf_bytes(held: Held, recipe: Recipe) -> int:
         elements += work.positions * entry.leaf.matrix[0]  # type: ignore[index]
     rows = entry.leaf.statistics(work)
     if recipe.recompute == "core" and entry.kind == "attention_core":
-        elements = entry.leaf.saved(_fused(work))
+        elements = entry.leaf.saved(_fused(work)) - (_result(held) if work.keep_scores else 0)
         rows = 0
     share = _share(held, recipe)
     return int(ceil_div(elements * entry.runs * width, share)) + int(

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from txcalc.num import ceil_div
+from txcalc.planning.training.activations import leaf_bytes, recomputed
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Held, Piece
 from txcalc.planning.training.states import Tensor, sharers, tensors
@@ -47,19 +48,27 @@ def _tensor_parallel(piece: Piece, recipe: Recipe, width: int, counts: Counter[s
     stream = rows * width * recipe.compute_bytes
     pair = ("all_gather", "reduce_scatter") if recipe.layout.sp > 1 else ("all_reduce",)
     entrances = set()
-    for held in piece.leaves:
+    numbers = recomputed(piece, recipe)
+    last = {held.layers: i for i, held in enumerate(piece.leaves) if numbers and leaf_bytes(held, recipe)}
+    for number, held in enumerate(piece.leaves):
         axes = [axis for _, _, axis in held.axes()]
         copies = len(held.layers) or 1
         if _inside_a_branch(held) and axes[0] == 0 and held.column:
             owner = held.entry.steps[:-1]
             times = 0 if owner in entrances else copies
             entrances.add(owner)
+            again = pair[0] if recipe.layout.sp > 1 else None
         else:
             outward = axes[:1] == [1] or (held.entry.leaf.row is not None and axes == [0])
             times = copies if outward or (held.entry.kind == "head" and held.widened) else 0
+            again = pair[-1] if number < last.get(held.layers, 0) else None
         for kind in pair if times else ():
             counts[kind] += times
             sizes[kind] += times * stream
+        if times and again:  # forward's, where backward runs it again as far as something is kept of it
+            times = len(numbers.intersection(held.layers))
+            counts[again] += times
+            sizes[again] += times * stream
         partial = (recipe.layout.sp > 1 and held.between) or per_head(held)
         if partial and recipe.shards > 1:
             elements = sum(weight.size for weight in held.entry.leaf.weights())

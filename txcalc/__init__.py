@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from txcalc.api.caches import crossover, formula, kv
     from txcalc.api.costs import compare, diff, show
     from txcalc.api.deployments import deploy
+    from txcalc.api.fits import design, fit
     from txcalc.api.sweeps import sweep
     from txcalc.api.trainings import train
 
@@ -35,6 +36,7 @@ COMMANDS = {
     **dict.fromkeys(("compare", "diff", "show"), "costs"),
     **dict.fromkeys(("crossover", "formula", "kv"), "caches"),
     "deploy": "deployments",
+    **dict.fromkeys(("design", "fit"), "fits"),
     "sweep": "sweeps",
     "train": "trainings",
 }
@@ -50,7 +52,9 @@ __all__ = [
     "compare",
     "crossover",
     "deploy",
+    "design",
     "diff",
+    "fit",
     "formula",
     "kv",
     "load",

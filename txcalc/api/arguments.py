@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from txcalc.errors import Fault, InputError
@@ -32,7 +33,7 @@ def length(value: Length, flag: str) -> int:
 def count(value: Length | float, flag: str) -> int:
     """A whole number, written `8B`, `15T`, `3.8e25` or not. Errors: `InputError`."""
     if isinstance(value, float) and value.is_integer():
-        return int(value)
+        return int(Fraction(repr(value)))  # 1e23 as it is written: the nearest float is 8,388,608 less
     return _number(value, flag, parse_count)
 
 

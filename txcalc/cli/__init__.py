@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from txcalc.cli.options import Command
+from txcalc.cli.options import Command, spelt
 from txcalc.errors import TxcalcError
 
 # Order of the help; each is a module of this package whose `app` holds one command of the same name.
@@ -77,7 +77,7 @@ class Commands(TyperGroup):
             sys.stdout.flush()
             return result
         except TxcalcError as error:
-            typer.echo(f"txcalc: {error}", err=True)
+            typer.echo(f"txcalc: {spelt(str(error))}", err=True)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None

@@ -10,7 +10,6 @@ from txcalc.cli import completion
 from txcalc.cli import options as o
 from txcalc.cli.deploy import ReserveOption
 from txcalc.cli.fit import Memory
-from txcalc.errors import InputError
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -60,61 +59,24 @@ def design(
 
     Example: txcalc design --memory 16GB --weights fp16
     """
-    from txcalc import load
-    from txcalc.cli.output import emit
-    from txcalc.errors import Fault
-    from txcalc.planning.engine import Reserve, engine, parse_reserve
-    from txcalc.planning.fitting import checked_context
-    from txcalc.planning.shapes import (
-        MOST_PARAMS,
-        Budget,
-        Family,
-        Likeness,
-        classics,
-        designs,
-        parse_ratio,
-        trainable,
-    )
-    from txcalc.render.fit import design_report
-    from txcalc.units import parse_bytes, parse_count
+    from txcalc import design as answer
+    from txcalc.cli.output import give
 
-    if sum(given is not None for given in (params, memory, compute)) != 1:
-        raise InputError("design", [f"give one of --params, --memory and {o.spelt('--compute')}"])
-    if train_tokens is not None and compute is None:
-        raise InputError("options", [f"--train-tokens is of {o.spelt('--compute')}"])
-    plain = {"ratio": ratio, "gqa": gqa, "head": head, "vocab": vocab, "tied": tied or None}
-    family: Family | Likeness
-    if source is None:
-        if set_:
-            raise InputError(
-                "options", ["--set changes a model: name one (without one, --ratio, --gqa, --head, --vocab)"]
-            )
-        usual = Family()
-        family = Family(
-            usual.vocab if vocab is None else vocab,
-            usual.ratio if ratio is None else parse_ratio(ratio),
-            usual.gqa if gqa is None else gqa,
-            usual.d_head if head is None else head,
-            tied,
-        ).checked()
-    else:
-        if given := [f"--{name}" for name, value in plain.items() if value is not None]:
-            raise InputError("options", [f"{', '.join(given)} shape a Llama: of {source} change keys with --set"])
-        family = Likeness(load(source), o.changes(set_))
-    kept = parse_reserve(reserve) if reserve is not None else Reserve.none()
-    wanted = parse_count(params, "--params") if params is not None else None
-    spent = parse_count(compute, o.spelt("--compute")) if compute is not None else None
-    tokens = None
-    if spent is not None:
-        wanted, tokens = trainable(spent, parse_count(train_tokens, "--train-tokens") if train_tokens else None)
-    if wanted is not None and not 0 < wanted <= MOST_PARAMS:
-        asked = ("--params", params) if params is not None else (o.spelt("--compute"), compute)
-        raise InputError("design", [Fault(*asked, f"a count from 1 to {MOST_PARAMS:,} parameters")])
-    size = parse_bytes(memory, "--memory") if memory is not None else None
-    if context is not None:
-        checked_context(context)
-    narrow = family.model(family.first, family.step()) if isinstance(family, Family) else family.base
-    budget = Budget(family, engine(narrow, weights, kv, reserve=kept), context, wanted, size, spent, tokens)
-    shapes = designs(budget)
-    usual_shapes = classics(budget, family) if isinstance(family, Family) else []
-    emit(design_report(budget, shapes, usual_shapes, params or memory or compute or ""), o.chosen(format_, json_))
+    found = answer(
+        source,
+        params=params,
+        memory=memory,
+        compute=compute,
+        train_tokens=train_tokens,
+        changes=o.changes(set_),
+        weights=weights,
+        vocab=vocab,
+        ratio=ratio,
+        gqa=gqa,
+        head=head,
+        tied=tied,
+        context=context,
+        kv=kv,
+        reserve=reserve,
+    )
+    give(found, o.chosen(format_, json_))

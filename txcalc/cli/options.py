@@ -128,7 +128,7 @@ RENAMED = {old: new for new, entry in TABLE.items() for old in entry.before} | {
     "--tokens": "--context",
     "--flops": "--compute",
 }
-_spelt: dict[str, str] = {}  # options by another name than theirs, as this command's user spelt them
+_spelt: dict[str, str] = {}  # options by another name than theirs, as the user of this command spelt them
 LENGTHS_BY_CONTEXT = ("kv", "compare")  # whose --tokens is what others call --context
 
 
@@ -168,16 +168,16 @@ def option(flag: str, more: str = "", several: bool = False, **declared: Any) ->
     return typer.Option(flag, **told)
 
 
-def spelt(flag: str) -> str:
-    """An option as the user wrote it."""
-    return _spelt.get(flag, flag)
+def spelt(text: str) -> str:
+    """A message that names options as their user wrote them."""
+    return re.sub(r"--[\w-]+", lambda found: _spelt.get(found[0], found[0]), text)
 
 
 def length(flag: str, more: str = "") -> Any:
     """A whole number as people write lengths: 2048, 32k, 1M."""
 
     def parse(value: str | int) -> int:
-        return value if isinstance(value, int) else parse_tokens(value, spelt(flag))
+        return value if isinstance(value, int) else parse_tokens(value, flag)
 
     return option(flag, more, parser=parse, metavar="N")
 
@@ -262,7 +262,7 @@ def models(sources: list[str], ignore: list[str] | None, changes: Mapping[str, A
 
 def numbers(text: str, flag: str) -> list[int]:
     """`4k,32k,128k` as whole numbers, each once."""
-    return list(dict.fromkeys(parse_tokens(item, spelt(flag)) for item in text.split(",")))
+    return list(dict.fromkeys(parse_tokens(item, flag) for item in text.split(",")))
 
 
 def changes(pairs: list[str] | None) -> dict[str, Any]:

@@ -1,0 +1,305 @@
+"""The inverse questions: which models fit, and which shapes spend a budget: `fit`, `design`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from txcalc.api.arguments import Length, Names, count, length, models, names
+from txcalc.api.results import Record, Result
+from txcalc.errors import Fault, InputError
+from txcalc.sources import load
+
+if TYPE_CHECKING:
+    from txcalc.model import Model
+    from txcalc.planning.engine import Engine, Reserve
+    from txcalc.planning.engine_memory import EngineMemory
+    from txcalc.planning.fitting import Card
+    from txcalc.planning.fitting import Fit as Found
+    from txcalc.planning.shapes import Family, Likeness
+    from txcalc.sources import Source
+
+
+class Cards(Record):
+    """Accelerators of a kind, or a memory alone; the bytes of each, and what is kept of them."""
+
+    name: str
+    number: int
+    memory_bytes: int
+    reserve_bytes: int
+
+
+class Fitting(Record):
+    """A model in a format on accelerators: bytes that the fullest needs, has left or is short of; None where `refused`
+    says why there is no figure. `asked`: the format's name as it was asked for."""
+
+    model: str
+    params: int
+    weights: str
+    asked: str
+    gpu: str
+    layout: str
+    context: int
+    fits: bool
+    need_bytes: int | None
+    room_bytes: int | None
+    short_bytes: int | None
+    tokens_per_s: float | None
+    refused: str | None
+
+
+class Fit(Result):
+    """Which models fit; `memory_bytes` and `reserve_bytes` are of the first kind of accelerators."""
+
+    memory_bytes: int
+    reserve_bytes: int
+    context: int
+    cards: list[Cards]
+    rows: list[Fitting]
+
+
+def fit(
+    *sources: Source,
+    gpu: Names = (),
+    memory: str | None = None,
+    weights: Names | None = None,
+    context: Length = 8192,
+    kv: str = "bf16",
+    block: Length = 16,
+    chunk: Length = 8192,
+    engine: str = "none",
+    reserve: str | None = None,
+    every: bool = False,
+) -> Fit:
+    """Which models fit on accelerators (`gpu`: NAME, NAME:N, `16GB@500GB/s`) or in a `memory` (`16GB`), by how much, in
+    which format and how fast; without sources the presets. `weights` are formats, each of its own; by default the first
+    of native, Q8_0 and Q4_K_M that fits. `every`: its table has what does not fit too.
+
+    `failed`: none fits. Errors: `InputError`, `UnknownName`.
+
+    >>> import txcalc
+    >>> found = txcalc.fit("qwen3-32b", gpu="4090", context="4k")
+    >>> [(row.weights, row.fits) for row in found.rows]
+    [('bf16', False), ('Q8_0', False), ('Q4_K_M', True)]
+    """
+    from txcalc import hardware
+    from txcalc.api.phrases import accelerators
+    from txcalc.planning.engine import Reserve, parse_reserve
+    from txcalc.planning.engine_memory import EngineMemory
+    from txcalc.planning.engine_memory import profile as profiled
+    from txcalc.planning.fitting import LADDER, Card, checked_context, reserved
+    from txcalc.planning.weights import known_format
+    from txcalc.render.fit import fit_report
+    from txcalc.sources.presets import names as presets
+    from txcalc.units import parse_bytes
+
+    if bool(gpu) == (memory is not None):
+        raise InputError("fit", ["give one of --gpu and --memory"])
+    long = checked_context(length(context, "--context"))
+    formats = [known_format(name) for name in (LADDER if weights is None else names(weights))]
+    profile = profiled(engine)
+    kept = parse_reserve(reserve) if reserve is not None else None
+    cards = []
+    if memory is not None:
+        cards, kept = [Card(memory, parse_bytes(memory, "--memory"))], kept or Reserve.none()
+    for name, number in map(accelerators, names(gpu)):
+        known = hardware.load(name)
+        cards.append(Card(known.title, known.memory, number or 1, known))
+    given = models(sources or presets())
+    tried = given if sources else [model for model in given if model.spec["released"]]
+    ask = _Fits(kv, length(block, "--block"), length(chunk, "--chunk"), kept, long, formats, weights is None)
+    found: list[Found] = []
+    keep: list[int] = []
+    for card in cards:
+        kind = card.accelerator
+        counted = EngineMemory(profile, kind, long) if profile and kind else None
+        for model in tried:
+            found += ask.on(model, card, counted)
+        keep.append(reserved(kept or Reserve(), counted, card))
+    told = fit_report(found, cards, keep, long, weights is None, bool(sources) or every)
+    return Fit(lambda _: told, failed=not any(one.fits for one in found))
+
+
+@dataclass(frozen=True)
+class _Fits:
+    """What is asked of every model on every card; `ladder`: of the formats only the first that fits."""
+
+    kv: str
+    block: int
+    chunk: int
+    reserve: Reserve | None
+    context: int
+    formats: Sequence[str]
+    ladder: bool
+    engines: dict[tuple[int, str], Engine | InputError] = field(default_factory=dict)
+
+    def engine(self, model: Model, name: str) -> Engine:
+        """A model's engine in a format; its weights are looked at once for all cards. Errors: `InputError`."""
+        from txcalc.planning.engine import engine
+
+        key = (id(model), name)
+        if key not in self.engines:
+            try:
+                self.engines[key] = engine(model, name, self.kv, self.block, self.chunk, self.reserve)
+            except InputError as error:
+                self.engines[key] = error
+        known = self.engines[key]
+        if isinstance(known, InputError):
+            raise known
+        return known
+
+    def on(self, model: Model, card: Card, memory: EngineMemory | None) -> list[Found]:
+        """A model on a card, in every format."""
+        from txcalc.planning.fitting import Fit as Found
+        from txcalc.planning.fitting import fits
+
+        found = []
+        for name in self.formats:
+            try:
+                own = replace(self.engine(model, name), memory=memory)
+                one = fits(model, own, card.memory, self.context, card)
+            except InputError as error:
+                one = Found(model.name, model.params, name, self.context, None, None, str(error), card.name)
+            found.append(one._replace(asked=name))
+            if self.ladder and one.fits:
+                break
+        return found
+
+
+class Spend(Record):
+    """What shapes may spend: parameters, bytes of a memory (with a context's cache), or FLOPs of training."""
+
+    params: int | None
+    memory_bytes: int | None
+    context: int | None
+    flops: int | None
+    tokens: int | None
+
+
+class Kind(Record):
+    """What the shapes have in common: Llama's sizes, or the model that they are like and what was changed of it."""
+
+    vocab: int | None
+    ratio: str | None
+    gqa: int | None
+    d_head: int | None
+    tied: bool | None
+    like: str | None
+    sizes: dict[str, Any] | None
+    multiple: int | None
+    round: int | None
+
+
+class Shape(Record):
+    """A shape, how far from the budget (parameters or bytes left over, with a sign), and what makes it: a description
+    in a line, or changes of the model that it is like."""
+
+    layers: int
+    width: int
+    heads: int | None
+    kv_heads: int | None
+    d_ff: int | None
+    params: int
+    active: int
+    bytes: int
+    cache_per_token: int
+    spare: int
+    fits: bool
+    inline: str | None
+    changes: dict[str, Any] | None
+    train_flops: int | None
+
+
+class Design(Result):
+    """Shapes that spend a budget, best first by a rule; `classic` ones that everybody knows."""
+
+    budget: Spend
+    weights: str
+    family: Kind
+    rule: str
+    rows: list[Shape]
+    classic: list[Shape]
+
+
+def design(
+    source: Source | None = None,
+    *,
+    params: Length | float | None = None,
+    memory: str | None = None,
+    compute: Length | float | None = None,
+    train_tokens: Length | float | None = None,
+    changes: Mapping[str, Any] | None = None,
+    weights: str = "bf16",
+    vocab: Length | None = None,
+    ratio: float | str | None = None,
+    gqa: int | None = None,
+    head: Length | None = None,
+    tied: bool = False,
+    context: Length | None = None,
+    kv: str = "bf16",
+    reserve: str | None = None,
+) -> Design:
+    """Shapes of a decoder that spend a budget of parameters (`8e9`, `"8B"`), of memory (`"16GB"`) or of training
+    FLOPs (6·N·D, N the active parameters): layers, width, heads and feed-forward on friendly multiples.
+
+    With a `source`, its kind of layers, heads and widths growing with D, and `changes` of it; without one Llama's, by
+    `vocab`, `ratio` (F/D), `gqa` (query heads for each key/value head), `head` (its width) and `tied`.
+    Errors: `InputError`, `UnknownName`.
+
+    >>> import txcalc
+    >>> best = txcalc.design(params="8B").rows[0]
+    >>> txcalc.load(best.inline).params == best.params
+    True
+    """
+    from txcalc.planning.engine import Reserve, engine, parse_reserve
+    from txcalc.planning.fitting import checked_context
+    from txcalc.planning.shapes import MOST_PARAMS, Budget, Family, classics, designs, trainable
+    from txcalc.render.fit import design_report
+    from txcalc.units import parse_bytes
+
+    given = [value for value in (params, memory, compute) if value is not None]
+    if len(given) != 1:
+        raise InputError("design", ["give one of --params, --memory and --compute"])
+    if train_tokens is not None and compute is None:
+        raise InputError("options", ["--train-tokens is of --compute"])
+    plain = {"ratio": ratio, "gqa": gqa, "head": head, "vocab": vocab, "tied": tied or None}
+    family = _family(source, changes or {}, {name: value for name, value in plain.items() if value is not None})
+    kept = parse_reserve(reserve) if reserve is not None else Reserve.none()
+    wanted = count(params, "--params") if params is not None else None
+    spent = count(compute, "--compute") if compute is not None else None
+    tokens = None
+    if spent is not None:
+        wanted, tokens = trainable(spent, count(train_tokens, "--train-tokens") if train_tokens else None)
+    if wanted is not None and not 0 < wanted <= MOST_PARAMS:
+        flag = "--params" if params is not None else "--compute"
+        raise InputError("design", [Fault(flag, given[0], f"a count from 1 to {MOST_PARAMS:,} parameters")])
+    size = parse_bytes(memory, "--memory") if memory is not None else None
+    long = checked_context(length(context, "--context")) if context is not None else None
+    narrow = family.model(family.first, family.step()) if isinstance(family, Family) else family.base
+    budget = Budget(family, engine(narrow, weights, kv, reserve=kept), long, wanted, size, spent, tokens)
+    usual = classics(budget, family) if isinstance(family, Family) else []
+    told = design_report(budget, designs(budget), usual, str(given[0]))
+    return Design(lambda _: told)
+
+
+def _family(source: Source | None, changes: Mapping[str, Any], plain: Mapping[str, Any]) -> Family | Likeness:
+    """Shapes like Llama's, or like a model's. Errors: `InputError`."""
+    from txcalc.planning.shapes import Family, Likeness, parse_ratio
+
+    if source is not None:
+        if plain:
+            said = ", ".join(f"--{name}" for name in plain)
+            of = source if isinstance(source, str) else "a model"
+            raise InputError("options", [f"{said} shape a Llama: of {of} change keys with --set"])
+        return Likeness(load(source), changes)
+    if changes:
+        raise InputError("options", ["--set changes a model: name one (without one, --ratio, --gqa, --head, --vocab)"])
+    usual = Family()
+    return Family(
+        length(plain.get("vocab", usual.vocab), "--vocab"),
+        parse_ratio(str(plain["ratio"])) if "ratio" in plain else usual.ratio,
+        length(plain.get("gqa", usual.gqa), "--gqa"),
+        length(plain.get("head", usual.d_head), "--head"),
+        "tied" in plain,
+    ).checked()

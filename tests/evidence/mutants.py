@@ -24,7 +24,7 @@ from txcalc.sources import build
 from txcalc.sources.huggingface import describe
 from txcalc.sources.huggingface.families import READERS
 
-DATA = Path(__file__).parents[1] / "data" / "hf" / "configs.json"
+DATA = Path(__file__).parents[1] / "data" / "hf"
 LAYERS = {"num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers", "decoder_layers",
           "num_decoder_layers"}  # fmt: skip
 # Where txcalc answers otherwise on purpose: T5's later checkpoints own a head that transformers 5 does not make, and
@@ -36,7 +36,8 @@ MOST = 1 << 31  # parameters of a model that is worth building here
 def tiny() -> list[dict[str, Any]]:
     """The first config of each model type that is read, with two layers."""
     found: dict[str, dict[str, Any]] = {}
-    for config in json.loads(DATA.read_text()).values():
+    more = (row["config"] for row in json.loads((DATA / "small.json").read_text()).values())
+    for config in (*json.loads((DATA / "configs.json").read_text()).values(), *more):
         small = {key: 2 if key in LAYERS else value for key, value in config.items()}
         small = {key: value for key, value in small.items() if not isinstance(value, list) or key == "architectures"}
         small.pop(ON_PURPOSE.get(config["model_type"], ""), None)

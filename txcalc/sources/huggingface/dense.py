@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import REQUIRED, Config, any_of, number
@@ -112,9 +113,9 @@ def qwen3(c: Config) -> Raw:
     return _switched_windows(c, _swiglu(c, raw, attention))
 
 
-def qwen2_vl_text(c: Config) -> Raw:
+def qwen2_vl_text(c: Config, kv: int = 8) -> Raw:
     raw = stack(c)
-    attention = heads(c, raw, kv=8) | {"bias": ["q", "k", "v"]}
+    attention = heads(c, raw, kv=kv) | {"bias": ["q", "k", "v"]}
     return _switched_windows(c, _swiglu(c, raw, attention, theta=1e6), start=80)
 
 
@@ -301,10 +302,10 @@ def ernie4_5(c: Config) -> Raw:
     return _swiglu(c, raw, heads(c, raw, kv=2, d_head=128) | {"bias": bias}, tied=True, mlp_bias=bias, theta=5e5)
 
 
-def hunyuan_v1_dense(c: Config) -> Raw:
+def hunyuan_v1_dense(c: Config, tied: bool = False, width: Any = REQUIRED) -> Raw:
     raw = stack(c)
-    attention = heads(c, raw, d_head=REQUIRED) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
-    return _swiglu(c, raw, attention)
+    attention = heads(c, raw, d_head=width) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    return _swiglu(c, raw, attention, tied)
 
 
 def hyperclovax(c: Config) -> Raw:

@@ -19,7 +19,7 @@ granitemoe granitemoe_swa granitemoeshared hunyuan_v1_moe hy_v3 kolibri1 laguna 
 minimax_m2 mixtral olmoe phimoe qwen2_moe qwen3_moe qwen3_vl_moe_text solar_open
 """
 _LATENT = """
-axk1 deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_k2 minicpm3 youtu
+axk1 deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_k2 minicpm3 mistral4 youtu
 """
 _ENCODER = """
 albert bert bert-generation camembert data2vec-text deberta deberta-v2 distilbert electra ernie flaubert ibert
@@ -53,6 +53,10 @@ multi_modality phi3_v phi4mm videochat_flash_qwen
 _MIXING = """
 big_bird convbert fnet squeezebert
 """
+_TEXTUAL = """
+deepseek_ocr2_text glm_ocr_text granite4_vision_text granite_docling_text hunyuan_vl_text paddleocr_vl_text
+qwen2_5_omni_text qwen3_omni_moe_text
+"""
 _GEMMA = """
 gemma gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text vaultgemma
 """
@@ -72,6 +76,9 @@ READERS: dict[str, tuple[str, str]] = {
         ("hybrid", _HYBRID),
         ("gemma", _GEMMA),
         ("mixing", _MIXING),
+        ("textual", _TEXTUAL),
+        ("local", "led longformer"),
+        ("pages", "git layoutlmv3"),
         ("rare", "doge jetmoe xlstm"),
         ("speech", "moshi"),
         ("published", _PUBLISHED),
@@ -93,14 +100,14 @@ BY_CLASS = {"llavallamaforcausallm": "llava_llama", "llavamistralforcausallm": "
 _SEQUENCES = """
 arcee axk1 biogpt bloom ctrl deepseek_v2 deepseek_v3 diffllama doge exaone4 falcon gemma gemma2 gemma3_text glm glm4
 gpt2 gpt-sw3 gpt_bigcode gpt_neo gpt_neox gpt_oss gptj helium hunyuan_v1_dense hunyuan_v1_moe jamba jetmoe llama
-minicpm3 minimax ministral ministral3 mistral mixtral mpt nemotron olmo olmo2 olmo3 openai-gpt opt persimmon phi
-phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_5_text qwen3_moe qwen3_next seed_oss smollm3 stablelm starcoder2 zamba
+minicpm3 minimax ministral ministral3 mistral mistral4 mixtral mpt nemotron olmo olmo2 olmo3 openai-gpt opt persimmon
+phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_5_text qwen3_moe qwen3_next seed_oss smollm3 stablelm starcoder2 zamba
 zamba2
 """
 _TOKENS = """
 apertus arcee axk1 biogpt bloom deepseek_v3 diffllama exaone4 falcon gemma gemma2 glm glm4 gpt2 gpt_bigcode gpt_neo
-gpt_neox gpt-sw3 gpt_oss helium llama minimax ministral ministral3 mistral mixtral mpt nemotron persimmon phi phi3
-qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next seed_oss smollm3 stablelm starcoder2
+gpt_neox gpt-sw3 gpt_oss helium llama minimax ministral ministral3 mistral mistral4 mixtral mpt nemotron persimmon phi
+phi3 qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next seed_oss smollm3 stablelm starcoder2
 """
 _ANSWERS = """
 arcee bloom diffllama exaone4 falcon gpt2 gpt_neo gpt_neox gptj llama minimax ministral ministral3 mistral mixtral mpt
@@ -121,11 +128,16 @@ WRAPPERS: dict[str, str] = {
     "aria": "aria_text",
     "audioflamingo3": "qwen2",
     "aya_vision": "cohere2",
+    "blip-2": "opt",
     "cohere2_vision": "cohere2",
     "cohere_compass": "cohere_compass_text",
+    "deepseek_ocr2": "deepseek_ocr2_text",
+    "deepseek_vl": "llama",
+    "deepseek_vl_hybrid": "llama",
     "emu3": "emu3_text_model",
     "exaone4_5": "exaone4",
     "fast_vlm": "qwen2",
+    "florence2": "bart",
     "fuyu": "persimmon",
     "gemma3": "gemma3_text",
     "gemma3n": "gemma3n_text",
@@ -134,17 +146,24 @@ WRAPPERS: dict[str, str] = {
     "glm46v": "glm4v_text",
     "glm4v": "glm4v_text",
     "glm4v_moe": "glm4v_moe_text",
+    "glm_ocr": "glm_ocr_text",
     "glmasr": "llama",
     "got_ocr2": "qwen2",
+    "granite4_vision": "granite4_vision_text",
+    "granite_docling": "granite_docling_text",
     "granite_speech": "granite",
     "granite_speech_plus": "granite",
+    "hunyuan_vl": "hunyuan_vl_text",
     "hyperclovax_vision_v2": "hyperclovax",
     "idefics2": "mistral",
     "idefics3": "llama",
+    "instructblip": "opt",
+    "instructblipvideo": "opt",
     "internvl": "qwen2",
     "janus": "llama",
     "kimi_k25": "deepseek_v3",
     "lfm2_vl": "lfm2",
+    "lfm3_vl": "lfm3",
     "lighton_ocr": "qwen3",
     "llama4": "llama4_text",
     "llava": "llama",
@@ -158,24 +177,29 @@ WRAPPERS: dict[str, str] = {
     "mllama": "mllama_text_model",
     "moss_transcribe_diarize": "qwen3",
     "musicflamingo": "qwen2",
+    "nemotron_h_omni": "nemotron_h",
     "ovis2": "qwen2",
+    "paddleocr_vl": "paddleocr_vl_text",
     "paligemma": "gemma",
     "perception_lm": "llama",
     "phi4_multimodal": "phi3",
     "qianfan_ocr": "qwen3",
+    "qwen2_5_omni_thinker": "qwen2_5_omni_text",
     "qwen2_5_vl": "qwen2_5_vl_text",
     "qwen2_audio": "qwen2",
     "qwen2_vl": "qwen2_vl_text",
     "qwen3_5": "qwen3_5_text",
     "qwen3_5_moe": "qwen3_5_moe_text",
     "qwen3_asr": "qwen3",
+    "qwen3_omni_moe_thinker": "qwen3_omni_moe_text",
     "qwen3_vl": "qwen3_vl_text",
     "qwen3_vl_moe": "qwen3_vl_moe_text",
     "shieldgemma2": "gemma3_text",
     "smolvlm": "llama",
+    "vibevoice": "qwen2",
+    "vibevoice_asr": "qwen2",
     "video_llama_3": "qwen2",
     "video_llava": "llama",
-    "vibevoice_asr": "qwen2",
     "vipllava": "llama",
     "voxtral": "llama",
     "voxtral_realtime": "voxtral_realtime_text",
@@ -212,6 +236,7 @@ _SPEAKING = "its encoder of speech and its vocoder are not supported yet"
 _SPARSE_ATTENTION = "its sparse attention is not supported yet"
 _HYPER = "its hyper-connections are not supported yet"
 _LATENT_WINDOWS = "its latent attention of two sizes, one with a window, is not supported yet"
+_SPEAKERS = "it has two language models; what stands under thinker_config is read by itself"
 _DRAFTS = "it drafts for another model, whose keys and values it reads"
 _RELATIVE = "its short convolutions beside attention and its relative scores are not supported yet"
 
@@ -228,8 +253,6 @@ REFUSED: dict[str, str] = {
     "nystromformer": "its landmarks are not supported yet",
     "blt": "its byte patches and hashed tables are not supported yet",
     "deepseek_v4": "its compressed caches and connections are not supported yet",
-    "longformer": _SPARSE_ATTENTION,
-    "led": _SPARSE_ATTENTION,
     "mobilebert": "its bottlenecks are not supported yet",
     "pegasus_x": _SPARSE_ATTENTION,
     "perceiver": "its latents, whose number is not the tokens', are not supported yet",
@@ -253,7 +276,6 @@ REFUSED: dict[str, str] = {
     "dots3_note_text": _LATENT_WINDOWS,
     "gemma4_assistant": _DRAFTS,
     "gemma4_unified_assistant": _DRAFTS,
-    "git": "its pictures are read as tokens of its own, and have no reader yet",
     "hrm_text": "its layers run in cycles within cycles, which no part describes",
     "hy_v4": _HYPER,
     "qwen4_exp": _HYPER,
@@ -265,5 +287,7 @@ REFUSED: dict[str, str] = {
     "longcat_flash": "some of its experts do nothing: what a token costs depends on the token",
     "minimax_m3_vl": _SPARSE_ATTENTION,
     "minimax_m3_vl_text": _SPARSE_ATTENTION,
+    "qwen2_5_omni": _SPEAKERS,
+    "qwen3_omni_moe": _SPEAKERS,
     "zaya": "its attention on convolved, compressed heads is not supported yet",
 }

@@ -47,26 +47,26 @@ attention_softmax_in_fp32: gpt_bigcode
 bias: internlm3
 context_length: rwkv
 decoder_sparse_step: but qwen3_5_moe_text
-decoder_start_token_id: bigbird_pegasus blenderbot marian whisper
+decoder_start_token_id: bigbird_pegasus blenderbot led marian whisper
 final_logit_softcapping: gemma3n_text
 first_k_dense_replace: but glm4_moe_lite solar_open
-head_dim: but arcee aria_text deepseek_v2 deepseek_v3 ernie4_5 granitemoehybrid hyperclovax internlm3 iquestcoder
-  jais2 kimi_k2 llama minicpm3 minimax mistral mixtral nemotron qwen2_5_vl_text qwen2_vl_text qwen3_vl_moe_text
-  seed_oss starcoder2 switch_transformers youtu
+head_dim: but arcee aria_text hunyuan_vl_text deepseek_v2 deepseek_v3 ernie4_5 granitemoehybrid hyperclovax
+  internlm3 iquestcoder jais2 kimi_k2 llama minicpm3 minimax mistral mixtral nemotron qwen2_5_vl_text qwen2_vl_text
+  qwen3_vl_moe_text seed_oss starcoder2 switch_transformers youtu
 hidden_act: but gemma2 gemma3_text modernbert nemotron_h vaultgemma
 hidden_activation: gemma2 gemma3_text modernbert vaultgemma
 intermediate_size: but gpt_neo qwen3_5_moe_text rwkv solar_open
 is_decoder: bert big_bird bigbird_pegasus blenderbot blenderbot-small camembert convbert data2vec-text electra ernie
   gpt_neox gpt_neox_japanese marian mbart megatron-bert mt5 mvp pegasus plbart rembert roberta roberta-prelayernorm
   roformer switch_transformers t5 tapas umt5 xlm-roberta xlm-roberta-xl
-is_encoder_decoder: bigbird_pegasus blenderbot blenderbot-small fsmt m2m_100 marian mbart mt5 mvp nllb-moe pegasus
-  plbart switch_transformers t5 t5gemma umt5 vision-encoder-decoder whisper
+is_encoder_decoder: bigbird_pegasus blenderbot blenderbot-small fsmt led m2m_100 marian mbart mt5 mvp nllb-moe
+  pegasus plbart switch_transformers t5 t5gemma umt5 vision-encoder-decoder whisper
 layer_types: nemotron_h
 layers_block_type: granitemoehybrid
 mamba_conv_bias: but granitemoehybrid
 mamba_proj_bias: but granitemoehybrid
 max_position_embeddings: but bloom mpt
-max_window_layers: qwen2 qwen2_moe qwen3
+max_window_layers: qwen2 qwen2_5_omni_text qwen2_moe qwen3
 mlp_bias: but phi3
 n_ctx: codegen
 n_group: axk1 bailing_hybrid deepseek_v32 exaone_moe glm4_moe glm4_moe_lite glm4v_moe_text glm_moe_dsa kimi_linear
@@ -76,11 +76,13 @@ norm_type: mpt
 num_experts: but deepseek_v3 dots1 gemma4_text glm4_moe glm4_moe_lite glm4v_moe_text kimi_k2 llama4_text solar_open
 num_experts_per_tok: bailing_hybrid doge hunyuan_v1_moe
 num_key_value_heads: axk1 cwm deepseek_v32 emu3_text_model ernie4_5_moe exaone4 exaone_moe flint gemma gemma2
-  gemma3_text gemma3n_text gemma4_text gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite glm4v_moe_text glm_moe_dsa
-  gpt_oss helium hy_v3 jamba kolibri1 laguna lfm2 lfm2_moe lfm3 llama4_text mellum mimo_v2_flash minimax minimax_m2
-  ministral ministral3 mistral mixtral mllama_text_model nemotron nemotron_h phimoe qwen2_moe qwen3_5_moe_text
-  qwen3_5_text qwen3_moe qwen3_next qwen3_vl_moe_text solar_open stablelm starcoder2 t5gemma vaultgemma whisper youtu
-num_local_experts: but cohere2_moe deepseek_v2 exaone_moe flint granitemoe granitemoehybrid granitemoeshared qwen2_moe
+  gemma3_text gemma3n_text gemma4_text gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite glm4v_moe_text
+  glm_moe_dsa glm_ocr_text gpt_oss helium hy_v3 jamba kolibri1 laguna lfm2 lfm2_moe lfm3 llama4_text mellum
+  mimo_v2_flash minimax minimax_m2 ministral ministral3 mistral mixtral mllama_text_model nemotron nemotron_h phimoe
+  qwen2_moe qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next qwen3_omni_moe_text qwen3_vl_moe_text solar_open
+  stablelm starcoder2 t5gemma vaultgemma whisper youtu
+num_local_experts: but cohere2_moe deepseek_v2 exaone_moe flint granitemoe granitemoehybrid granitemoeshared
+  qwen2_moe
 num_mtp_layers: bailing_hybrid deepseek_v3 glm4_moe kimi_k2
 num_nextn_predict_layers: nemotron_h
 projection_dim: blip clip_vision_model
@@ -93,6 +95,10 @@ time_step_rank: but nemotron_h
 topk_group: axk1 deepseek_v32 exaone_moe glm4_moe glm4_moe_lite glm4v_moe_text glm_moe_dsa mimo_v2_flash solar_open
 use_bias: but ernie4_5 ernie4_5_moe
 v_head_dim: but minicpm3
+org_vocab_size: hunyuan_vl_text
+onnx_export: longformer
+max_rel_2d_pos: layoutlmv3
+text_embed: layoutlmv3
 """
 
 # Keys that are whole numbers where a reader does not look at them, too (a width that no layer has).

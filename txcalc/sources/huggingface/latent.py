@@ -163,6 +163,17 @@ def _before_experts(c: Config, n_layers: int) -> list[bool]:
     return [i < first or i % every != 0 for i in range(n_layers)]
 
 
+def mistral4(c: Config) -> Raw:
+    """DeepSeek-V3 whose router takes a softmax, and whose queries grow with their position."""
+    raw = stack(c)
+    raw = _latent_decoder(c, raw, mla(c, 1024, 256, 64, 64, 128))
+    raw["experts"] = with_shared(
+        c, experts(c, ROUTED, TOP, WIDTH, 128, 4), "n_shared_experts", default=1, groups=(1, 1)
+    )
+    more_heads(c)
+    return layered(raw, first_dense(c, raw, 0))
+
+
 def youtu(c: Config) -> Raw:
     raw = stack(c)
     c.ignore("embedding_initializer_range")

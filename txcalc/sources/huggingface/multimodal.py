@@ -83,29 +83,39 @@ def _causal(c: Config, text: Mapping[str, object]) -> Mapping[str, object]:
 
 # Whose `tie_word_embeddings` ties the head, as transformers 5.23 builds these classes with each value of each key: the
 # whole's own, but either's in some, the text's alone in one, nobody's in those that never tie.
-_EITHERS = (
-    "fast_vlm glm4v glm4v_moe llava llava_next_video llava_onevision qwen2_5_vl qwen2_vl shieldgemma2 video_llama_3"
-)
+_EITHERS = """
+fast_vlm glm4v glm4v_moe glm_ocr hunyuan_vl llava llava_next_video llava_onevision paddleocr_vl qwen2_5_vl qwen2_vl
+shieldgemma2 video_llama_3
+"""
 _EITHER = frozenset(_EITHERS.split())
-_TEXT = frozenset(("llama4",))
-_NEVER = frozenset(("audioflamingo3", "musicflamingo", "qwen2_audio", "vibevoice_asr", "voxtral"))
+_TEXT = frozenset(("blip-2", "instructblip", "instructblipvideo", "llama4", "vibevoice"))
+_NEVER = frozenset(("audioflamingo3", "musicflamingo", "nemotron_h_omni", "qwen2_audio", "vibevoice_asr", "voxtral"))
+# Whose text's key says, too, whether its halves share a table.
+_SHARING = frozenset(("florence2",))
 # What the whole's class takes where its key is absent, in those that have no files from before transformers 5, or whose
 # files from before hold the key.
 _YOUNG = {
     "cohere_compass": False,
+    "deepseek_ocr2": False,
+    "deepseek_vl": True,
+    "deepseek_vl_hybrid": True,
     "emu3": False,
     "fuyu": False,
     "gemma4_unified": True,
     "glm46v": False,
     "glmasr": True,
     "granite_speech_plus": True,
+    "hunyuan_vl": True,
     "lfm2_vl": True,
     "minicpm_ocr": True,
     "minicpmv4_6": False,
     "minicpmv4_7": False,
     "moss_transcribe_diarize": True,
+    "paddleocr_vl": True,
     "qianfan_ocr": False,
+    "qwen2_5_omni_thinker": False,
     "qwen3_asr": True,
+    "qwen3_omni_moe_thinker": False,
     "voxtral_realtime": True,
 }
 
@@ -115,6 +125,8 @@ def _tie(c: Config, text: Mapping[str, object]) -> dict[str, object]:
     decides, as it did before."""
     key = "tie_word_embeddings"
     given = c.flag(key, default=_YOUNG.get(c.model_type))
+    if c.model_type in _SHARING and text.get(key) is False:
+        return {}
     if c.model_type in _NEVER:
         if True in (given, text.get(key)):
             c.note(f"{key} has no effect: transformers' {c.model_type} never ties its head")

@@ -143,7 +143,7 @@ def _half(c: Config, raw: Raw, half: str, act: str = "gelu") -> Raw:
     }
 
 
-def _bart(
+def bart_like(
     c: Config, place: str, rows: int, extra: int, embedded_norm: bool, positions: str = "learned", deciding: int = 0
 ) -> Raw:
     """Two stacks with learned positions each, or the decoder by itself; the head's bias is a buffer."""
@@ -187,41 +187,41 @@ def _decoder(c: Config, raw: Raw) -> Raw:
 
 
 def bart(c: Config) -> Raw:
-    return _bart(c, "post", 1024, 2, True, deciding=3)
+    return bart_like(c, "post", 1024, 2, True, deciding=3)
 
 
 def plbart(c: Config) -> Raw:
-    return _bart(c, "post", 1024, 2, True, deciding=2)
+    return bart_like(c, "post", 1024, 2, True, deciding=2)
 
 
 def mvp(c: Config) -> Raw:
     c.only(False, "use_prompt", why="prompts before every layer have no part")
     c.ignore("prompt_length", "prompt_mid_dim")
-    return _bart(c, "post", 1024, 2, True)
+    return bart_like(c, "post", 1024, 2, True)
 
 
 def mbart(c: Config) -> Raw:
-    return _bart(c, "pre", 1024, 2, True, deciding=2)
+    return bart_like(c, "pre", 1024, 2, True, deciding=2)
 
 
 def blenderbot(c: Config) -> Raw:
     c.ignore("layernorm_variant")
-    return _bart(c, "pre", 128, 0, False)
+    return bart_like(c, "pre", 128, 0, False)
 
 
 def blenderbot_small(c: Config) -> Raw:
     c.ignore("layernorm_variant")
-    return _bart(c, "post", 512, 0, True)
+    return bart_like(c, "post", 512, 0, True)
 
 
 def pegasus(c: Config) -> Raw:
     """The positions are sinusoids, stored as a table."""
-    return _bart(c, "pre", 1024, 0, False)
+    return bart_like(c, "pre", 1024, 0, False)
 
 
 def bigbird_pegasus(c: Config) -> Raw:
     """Pegasus whose encoder attends in blocks, and whose attention may have no biases."""
-    raw = _bart(c, "pre", 4096, 0, False, deciding=2)
+    raw = bart_like(c, "pre", 4096, 0, False, deciding=2)
     bias, sparse = c.flag("use_bias", default=False), blocks(c)
     if raw["kind"] == "decoder":
         c.fault(
@@ -237,7 +237,7 @@ def bigbird_pegasus(c: Config) -> Raw:
 def marian(c: Config) -> Raw:
     """The positions are sinusoids, stored as a table."""
     c.only(True, "share_encoder_decoder_embeddings", why="one table for both halves is read")
-    raw = _bart(c, "post", 1024, 0, False)
+    raw = bart_like(c, "post", 1024, 0, False)
     c.only(raw["vocab_size"], "decoder_vocab_size", why="one table for both halves is read")
     return raw
 
@@ -269,7 +269,7 @@ def fsmt(c: Config) -> Raw:
 
 
 def m2m_100(c: Config) -> Raw:
-    return _bart(c, "pre", 1024, 0, False, positions="sinusoidal")
+    return bart_like(c, "pre", 1024, 0, False, positions="sinusoidal")
 
 
 def trocr(c: Config) -> Raw:
@@ -318,7 +318,7 @@ def _halves(names: list[bool], second: str) -> tuple[list[str], dict[str, Raw]]:
 
 def nllb_moe(c: Config) -> Raw:
     """M2M-100 with experts in every `*_sparse_step`-th layer, of which a token passes two."""
-    raw = _bart(c, "pre", 1024, 0, False, positions="sinusoidal")
+    raw = bart_like(c, "pre", 1024, 0, False, positions="sinusoidal")
     c.only(False, "router_bias", why="a router without a bias is read")
     c.ignore("expert_capacity", "second_expert_policy", "batch_prioritized_routing", "moe_eval_capacity_token_fraction")
     c.ignore("normalize_router_prob_before_dropping", "moe_token_dropout", "router_ignore_padding_tokens")

@@ -1,0 +1,41 @@
+"""The truth of the small configs: `python tests/evidence/small.py [NAME…]`.
+
+tests/data/hf/small.json holds small configs of model types without a published one among those of truth.json: `config`,
+and of transformers' class for it on the meta device `params` (unique; of a multimodal model those of its language
+model), `whole` (where there is more to it) and `flops` of a forward pass at "BxT" (none where transformers' code asks
+for values, which meta has not). Without NAME those that have no `params` yet are made.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from txcalc.verify.via import measure
+
+PLACE = Path(__file__).parents[1] / "data" / "hf" / "small.json"
+
+
+def truth(config: dict[str, Any]) -> dict[str, Any]:
+    """What transformers makes of a config."""
+    choice = str(config.get("architectures", "")).endswith("MultipleChoice']")
+    points = ((8, 5),) if choice else ((1, 5), (2, 8))
+    found = [measure(config, "small", batch, tokens, formulas=False) for batch, tokens in points]
+    flops = {f"{batch}x{tokens}": one.flops for (batch, tokens), one in zip(points, found, strict=True) if one.flops}
+    whole = {} if found[0].whole is None else {"whole": found[0].whole}
+    return {"params": found[0].params, **whole, "flops": flops}
+
+
+def main() -> None:
+    rows = json.loads(PLACE.read_text())
+    for name in sys.argv[1:] or [name for name, row in rows.items() if "params" not in row]:
+        rows[name] = {"config": rows[name]["config"], **truth(rows[name]["config"])}
+        print(name, {key: value for key, value in rows[name].items() if key != "config"})
+    lines = (f"{json.dumps(name)}: {json.dumps(row, separators=(',', ':'))}" for name, row in sorted(rows.items()))
+    PLACE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()

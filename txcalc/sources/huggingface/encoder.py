@@ -15,6 +15,7 @@ from txcalc.sources.huggingface.shared import (
     labels,
     layer_norm,
     layered,
+    named,
     padding_within,
     plain,
 )
@@ -50,7 +51,7 @@ def bert_like(
     are names of a width of the heads that the class takes, whatever the model's; without it, it rounds D/h down.
     Without `n_heads` there is no attention.
     """
-    c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
+    causal = _writes(c)
     c.only({}, "pruned_heads", why="pruned heads are not read")
     c.only("absolute", "position_embedding_type", why="learned positions are read")
     c.ignore("cross_attention_hidden_size", "classifier_dropout", "cls_token_id", "mask_token_id", "directionality")
@@ -58,7 +59,7 @@ def bert_like(
         "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"
     )
     raw: Raw = {
-        "kind": "encoder",
+        "kind": "decoder" if causal else "encoder",
         "d_model": c.size(*d_model),
         "n_layers": c.layers(*n_layers),
         "vocab_size": c.size("vocab_size"),
@@ -91,11 +92,27 @@ def bert_like(
     )
 
 
+def _writes(c: Config) -> bool:
+    """Whether positions see only what is before them: those of the classes that write, where `is_decoder` says so."""
+    c.only(False, "is_encoder_decoder", "add_cross_attention", why="a stack by itself is read")
+    if not named(c, *WRITING):
+        c.only(False, "is_decoder", why="an encoder is read")
+        return False
+    causal: bool = c.flag("is_decoder", default=False)
+    if not causal:
+        c.note("is_decoder is not true: every position sees every other, as transformers runs it")
+    return causal
+
+
+WRITING = ("ForCausalLM", "LMHeadModel")
+
+
 def masked_lm(c: Config, pooler: bool, untied: bool | None, before: Mapping[str, str]) -> Raw:
     """`before` is what stands before a classifier, by its task; `untied`: the config says it when None."""
     tasks = [task for task in ("sequence", "token", "question", "choice") if before.get(task) != ""]
     pairs = ("pretraining", "pairs") if pooler else ()
-    form = head_of(c, "masked-lm", "none", *tasks, *pairs)
+    form = head_of(c, "masked-lm", "none", *tasks, *pairs, *(("lm",) if named(c, *WRITING) else ()))
+    form = "masked-lm" if form == "lm" else form
     if form not in ("masked-lm", "pretraining"):
         c.ignore("tie_word_embeddings")
     if form == "pairs":

@@ -77,8 +77,8 @@ READERS: dict[str, tuple[str, str]] = {
         ("gemma", _GEMMA),
         ("mixing", _MIXING),
         ("textual", _TEXTUAL),
-        ("local", "led longformer"),
-        ("pages", "git layoutlmv3"),
+        ("local", "led longformer longt5"),
+        ("pages", "git layoutlmv3 luke"),
         ("rare", "doge jetmoe xlstm"),
         ("speech", "moshi"),
         ("published", _PUBLISHED),
@@ -243,8 +243,6 @@ _RELATIVE = "its short convolutions beside attention and its relative scores are
 # Model types that are known and not read, with the reason.
 REFUSED: dict[str, str] = {
     "funnel": "its sequence grows shorter from block to block, and no part says so yet",
-    "longt5": _SPARSE_ATTENTION,
-    "luke": "its entities and their own queries are not supported yet",
     "modernvbert": "its language model's head is not its text's, and has no reader yet",
     "mra": "its attention at several resolutions is not supported yet",
     "musicgen": "its codebooks' tables and heads are not supported yet",

@@ -57,10 +57,10 @@ hidden_act: but gemma2 gemma3_text modernbert nemotron_h vaultgemma
 hidden_activation: gemma2 gemma3_text modernbert vaultgemma
 intermediate_size: but gpt_neo qwen3_5_moe_text rwkv solar_open
 is_decoder: bert big_bird bigbird_pegasus blenderbot blenderbot-small camembert convbert data2vec-text electra ernie
-  gpt_neox gpt_neox_japanese marian mbart megatron-bert mt5 mvp pegasus plbart rembert roberta roberta-prelayernorm
-  roformer switch_transformers t5 tapas umt5 xlm-roberta xlm-roberta-xl
-is_encoder_decoder: bigbird_pegasus blenderbot blenderbot-small fsmt led m2m_100 marian mbart mt5 mvp nllb-moe
-  pegasus plbart switch_transformers t5 t5gemma umt5 vision-encoder-decoder whisper
+  gpt_neox gpt_neox_japanese longt5 marian mbart megatron-bert mt5 mvp pegasus plbart rembert roberta
+  roberta-prelayernorm roformer switch_transformers t5 tapas umt5 xlm-roberta xlm-roberta-xl
+is_encoder_decoder: bigbird_pegasus blenderbot blenderbot-small fsmt led longt5 m2m_100 marian mbart mt5 mvp
+  nllb-moe pegasus plbart switch_transformers t5 t5gemma umt5 vision-encoder-decoder whisper
 layer_types: nemotron_h
 layers_block_type: granitemoehybrid
 mamba_conv_bias: but granitemoehybrid
@@ -99,6 +99,7 @@ org_vocab_size: hunyuan_vl_text
 onnx_export: longformer
 max_rel_2d_pos: layoutlmv3
 text_embed: layoutlmv3
+global_block_size: longt5
 """
 
 # Keys that are whole numbers where a reader does not look at them, too (a width that no layer has).

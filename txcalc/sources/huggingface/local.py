@@ -1,10 +1,10 @@
-"""Encoders that attend to what is near: Longformer and LED."""
+"""Encoders that attend to what is near: Longformer, LED and LongT5."""
 
 from __future__ import annotations
 
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.encoder import bert_like
-from txcalc.sources.huggingface.seq2seq import bart_like
+from txcalc.sources.huggingface.seq2seq import bart_like, t5
 from txcalc.sources.huggingface.shared import Raw, layered
 from txcalc.sources.spec import Wrong, size
 
@@ -55,3 +55,23 @@ def led(c: Config) -> Raw:
 
 
 ROWS = {"encoder": 16384, "decoder": 1024}
+
+
+def longt5(c: Config) -> Raw:
+    """T5 whose encoder attends to `local_radius` positions to either side."""
+    if c.text("encoder_attention_type", default="local") != "local":
+        c.fault(
+            "encoder_attention_type",
+            c.data["encoder_attention_type"],
+            "'local'",
+            "global tokens that sum up blocks are not supported yet",
+        )
+    c.ignore("global_block_size", "local_attention_dropout")
+    window = c.size("local_radius", default=127) + 1
+    c.note(f"its code fills a text up to whole blocks of {window:,} and multiplies three blocks for each")
+    raw = t5(c, deciding=0)
+    if raw["kind"] == "encoder":
+        raw["attention"] = {**raw["attention"], "window": window}
+    else:
+        raw["encoder"]["attention"] = {**raw["attention"], "window": window}
+    return raw

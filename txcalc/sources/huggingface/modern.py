@@ -79,6 +79,8 @@ def roformer(c: Config) -> Raw:
     d_head = raw["attention"]["d_head"]
     if d_head % 2:
         c.fault("rotary width", d_head, "an even number")
+    if raw["kind"] == "decoder":
+        c.fault("is_decoder", True, "false", "its stored sinusoids are read in an encoder")
     rows = c.size("max_position_embeddings", default=1536)
     return raw | {"positions": {"form": "rotary", "interleaved": True, "rows": rows}}
 

@@ -1,4 +1,5 @@
-"""Text beside what is seen: GIT, which writes about a picture, and LayoutLMv3, which reads a page."""
+"""Text beside what is seen or known: GIT, which writes about a picture, LayoutLMv3, which reads a page, and LUKE, which
+knows entities. Text alone is run."""
 
 from __future__ import annotations
 
@@ -105,4 +106,22 @@ def layoutlmv3(c: Config) -> Raw:
         raw["head"] = classifier(c, form) | ({"transform": "tanh"} if wide else {})
     elif head["form"] != "none":
         raw["head"] = {"form": "none"}
+    return raw | {"idle": held}
+
+
+def luke(c: Config) -> Raw:
+    """RoBERTa that has entities beside the words, with a table, positions and queries of their own."""
+    raw = bert_like(c)
+    d, n, narrow = raw["d_model"], raw["n_layers"], c.size("entity_emb_size", default=256)
+    entities = c.size("entity_vocab_size", default=500000)
+    rows, types = raw["positions"]["rows"], raw["embedding"]["types"]
+    held = entities * narrow + (rows + types) * d + 2 * d
+    held += linear(narrow, d, False) if narrow != d else 0
+    if c.flag("use_entity_aware_attention", default=True):
+        held += n * 3 * linear(d, d)
+    if raw["head"]["form"] == "masked-lm":
+        held += linear(d, narrow) + 2 * narrow + entities
+        raw["head"] |= {"tied": False, "pooler": True}
+        c.note("its head of words is not the table of words, as transformers 5 makes it")
+    c.note(f"words alone are run: what entities have of their own ({held:,} parameters) is held and not run")
     return raw | {"idle": held}

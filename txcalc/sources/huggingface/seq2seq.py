@@ -14,6 +14,7 @@ from txcalc.sources.huggingface.shared import (
     heads,
     layer_types,
     layered,
+    named,
     padding_within,
     rms,
     rotary,
@@ -21,18 +22,12 @@ from txcalc.sources.huggingface.shared import (
 )
 
 
-def _named(c: Config, *endings: str) -> bool:
-    """True where `architectures[0]` ends so."""
-    names = c.data.get("architectures")
-    return isinstance(names, list) and bool(names) and isinstance(names[0], str) and names[0].endswith(endings)
-
-
 def _joined(c: Config, half: bool = False) -> None:
     """An encoder and a decoder; with `half`, one of them may stand alone, whatever the config says of it."""
     if half:
         c.ignore("is_encoder_decoder", "add_cross_attention", "is_decoder")
     else:
-        if _named(c, "ForCausalLM"):
+        if named(c, "ForCausalLM"):
             c.fault("architectures[0]", c.data["architectures"][0], "a class of both halves", "the decoder alone is "
                     f"not read in a config of {c.model_type}")  # fmt: skip
         c.only(True, "is_encoder_decoder", why="an encoder and a decoder are read")
@@ -69,7 +64,7 @@ _ENCODERS = ("EncoderModel", "ForTokenClassification")
 
 def t5(c: Config, behind: int | None = None, deciding: int = 2, gates: str = "relu") -> Raw:
     """RMSNorms, a relative bias that all layers of a half share, heads whose width is not D/h."""
-    alone = _named(c, *_ENCODERS)
+    alone = named(c, *_ENCODERS)
     _joined(c, alone)
     projection = c.text("feed_forward_proj", default=gates)
     gate, _, name = projection.rpartition("-")
@@ -120,7 +115,7 @@ def _encoder(c: Config, raw: Raw, deciding: int) -> Raw:
 
 def umt5(c: Config) -> Raw:
     """As T5, with a table of biases in every layer."""
-    if not _named(c, *_ENCODERS):
+    if not named(c, *_ENCODERS):
         c.only(True, "tie_word_embeddings", why="transformers' umt5 is always tied")
     raw = t5(c, deciding=2, gates="gated-gelu")
     return raw | {"positions": raw["positions"] | {"apart": True}}
@@ -147,7 +142,7 @@ def bart_like(
     c: Config, place: str, rows: int, extra: int, embedded_norm: bool, positions: str = "learned", deciding: int = 0
 ) -> Raw:
     """Two stacks with learned positions each, or the decoder by itself; the head's bias is a buffer."""
-    alone = _named(c, "ForCausalLM")
+    alone = named(c, "ForCausalLM")
     _joined(c, alone)
     c.ignore(
         "num_decoder_layers", "scale_embedding", "activation_dropout", "classif_dropout", "static_position_embeddings"

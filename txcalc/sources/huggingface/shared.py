@@ -62,6 +62,12 @@ def head_of(c: Config, *known: str) -> str:
     return HEADS[ending]
 
 
+def named(c: Config, *endings: str) -> bool:
+    """True where `architectures[0]` ends so."""
+    names = c.data.get("architectures")
+    return isinstance(names, list) and bool(names) and isinstance(names[0], str) and names[0].endswith(endings)
+
+
 # What a head that is no language model's decides about: each sequence, each token, the ends of an answer, or which of
 # several sequences.
 TASKS = frozenset({"sequence", "token", "question", "choice", "pretraining", "pairs"})

@@ -88,7 +88,7 @@ def _counted(own: Config, plan: Beside, raw: Raw) -> tuple[int, int]:
         raise InputError(own.model_type, [f"{plan.key}.model_type is {shown(name)}, a tower that is not read"])
     v = Config(data, name, f"{plan.key}.", own)
     _without_weights(v)
-    v.ignore("dropout", "encoder_layerdrop")
+    v.ignore("dropout", "encoder_layerdrop", "tie_word_embeddings")
     tower = TOWERS[name](v)
     return plan.copies * tower.params, plan.projector(own, v, tower, raw)
 
@@ -269,6 +269,46 @@ def _gemma4_unified(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
     return linear(v.size("output_proj_dims", default=3840), d, False) + heard
 
 
+def _gemma4(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    """A matrix for pictures; where there is an audio_config its Conformer, and a matrix for sounds."""
+    c.ignore("vision_soft_tokens_per_image")
+    d, sound = int(raw["d_model"]), c.table("audio_config")
+    return linear(tower.width, d, False) + (_conformer(sound, d) if sound else 0)
+
+
+def _conformer(a: Config, out: int) -> int:
+    """Gemma 4's encoder of sound: two convolutions, layers of two feed-forwards, attention and a convolution."""
+    d, n = a.size("hidden_size", default=1024), a.size("num_hidden_layers", default=12)
+    heads, taps = a.size("num_attention_heads", default=8), a.size("conv_kernel_size", default=5)
+    a.divides(heads, d, "num_attention_heads", "the width")
+    a.ignore("hidden_act", "residual_weight", "attention_context_left", "attention_context_right")
+    a.ignore("attention_chunk_size", "attention_logit_cap", "attention_invalid_logits_value", "use_clipped_linears")
+    a.ignore("gradient_clipping", "subsampling_conv_channels")
+    channels = a.data.get("subsampling_conv_channels", [128, 32])
+    if not isinstance(channels, list) or len(channels) != 2 or not all(type(n) is int and n > 0 for n in channels):
+        a.fault("subsampling_conv_channels", channels, "two whole numbers above 0")
+        channels = [4, 1]
+    first, second = channels
+    ends = 10 * first + 9 * first * second + second + first // 4 * second * d
+    attention = 5 * d * d + d // heads + 2 * d
+    layer = 2 * (8 * d * d + 2 * d) + attention + 3 * d * d + taps * d + 2 * d + d
+    width = a.size("output_proj_dims", default=1536)
+    return int(ends + n * layer + linear(d, width) + linear(width, out, False))
+
+
+def _mllama(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    c.ignore("checkpoint")
+    return linear(tower.width, int(raw["d_model"]))
+
+
+def _minicpmv(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
+    """Norms and two matrices on four patches side by side, once or more."""
+    c.ignore("insert_layer_id", "image_size", "patch_size", "drop_vision_last_layer", "downsample_mode")
+    c.ignore("merge_kernel_size", "image_start_id", "image_end_id", "slice_start_id", "slice_end_id", "newline_id")
+    d, wide, times = int(raw["d_model"]), 4 * tower.width, c.size("merger_times", default=1)
+    return int(times * (2 * wide + linear(wide, wide)) + (times - 1) * linear(wide, tower.width) + linear(wide, d))
+
+
 def _moss(c: Config, v: Config, tower: Tower, raw: Raw) -> int:
     """Frames side by side, two matrices and a norm."""
     c.ignore("projector_hidden_act", "audio_chunk_size")
@@ -347,6 +387,7 @@ BESIDE: dict[str, Beside] = {
     "exaone4_5": Beside("vision_config", "exaone4_5", (), _none),
     "fuyu": Beside("", "fuyu", (), _fuyu),
     "gemma4_unified": Beside("vision_config", "gemma4_unified_vision", (), _gemma4_unified),
+    "gemma4": Beside("vision_config", "gemma4_vision", (), _gemma4),
     "gemma3": Beside("vision_config", "siglip_vision_model", AUTO[:2], _gemma3),
     "glm4v": Beside("vision_config", "glm4v", (), _none),
     "glm4v_moe": Beside("vision_config", "glm4v", (), _none),
@@ -365,7 +406,10 @@ BESIDE: dict[str, Beside] = {
     "llava_next": Beside("vision_config", "clip_vision_model", AUTO, _llava_next),
     "llava_next_video": Beside("vision_config", "clip_vision_model", AUTO, _llava_next),
     "llava_onevision": Beside("vision_config", "siglip_vision_model", AUTO, _llava_next),
+    "minicpmv4_6": Beside("vision_config", "minicpmv4_6_vision", (), _minicpmv),
+    "minicpmv4_7": Beside("vision_config", "minicpmv4_6_vision", (), _minicpmv),
     "mistral3": Beside("vision_config", "pixtral", AUTO, _mistral3),
+    "mllama": Beside("vision_config", "mllama_vision_model", (), _mllama),
     "moss_transcribe_diarize": Beside("audio_config", "moss_transcribe_diarize_audio", (), _moss),
     "musicflamingo": Beside("audio_config", "whisper", (), _musicflamingo),
     "ovis2": Beside("vision_config", "ovis2", (), _ovis2),

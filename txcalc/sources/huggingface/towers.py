@@ -95,7 +95,7 @@ def _siglip(v: Config, patch: int, width: int = 768, heads: int = 12) -> Tower:
 
 def idefics3(v: Config) -> Tower:
     """SigLIP's without the head, under Idefics3 and SmolVLM."""
-    v.ignore("max_image_size", "size", "use_base_siglip", "tie_word_embeddings")
+    v.ignore("max_image_size", "size", "use_base_siglip")
     return _siglip(v, 32, 1152, 16)
 
 
@@ -343,6 +343,54 @@ def granite_speech(v: Config) -> Tower:
     return Tower(ends + n * (2 * channel + attention + convolution + 2 * d), d)
 
 
+def gemma4(v: Config) -> Tower:
+    """Gemma 4's: norms around both parts, of Q and K head by head, no biases, a table of positions for both axes."""
+    d, f, n = _sizes(v, 768, 3072, 16, 12)
+    heads, width = v.size("num_attention_heads", default=12), v.size("head_dim", default=64)
+    groups, patch = v.size("num_key_value_heads", default=12), v.size("patch_size", default=16)
+    v.divides(groups, heads, "num_key_value_heads", "num_attention_heads")
+    v.ignore("hidden_activation", "attention_bias", "default_output_length", "global_head_dim", "pooling_kernel_size")
+    v.ignore("rope_parameters", "standardize", "use_clipped_linears", "max_position_embeddings")
+    attention = 2 * d * width * (heads + groups) + 2 * width
+    ends = 3 * patch**2 * d + 2 * v.size("position_embedding_size", default=10240) * d
+    return Tower(ends + n * (attention + 3 * d * f + 4 * d), d)
+
+
+def mllama(v: Config) -> Tower:
+    """Llama 3.2's: layers, and layers with a gate on each branch; gated tables of tiles and of positions in them."""
+    d, f = v.size("hidden_size", default=1280), v.size("intermediate_size", default=5120)
+    n, more = v.count("num_hidden_layers", default=32), v.count("num_global_layers", default=8)
+    v.divides(v.size("attention_heads", "num_attention_heads", default=16), d, "attention_heads", "the width")
+    v.ignore("hidden_act", "norm_eps", "intermediate_layers_indices", "supported_aspect_ratios")
+    grid, patch, channels = _grid(v, 448, 14)
+    ratios, tiles = v.data.get("supported_aspect_ratios"), v.size("max_num_tiles", default=4)
+    if ratios is not None and not isinstance(ratios, list):
+        v.fault("supported_aspect_ratios", ratios, "a list of pairs")
+    rows = (len(ratios) if isinstance(ratios, list) else 8) + 1
+    seen = grid**2 + 1
+    ends = channels * patch**2 * d + d + 1 + seen * d + rows * tiles * seen * d + 2 * (rows * tiles * d + 1) + 4 * d
+    layer = block(d, f, full(d, False))
+    return Tower(ends + (n + more) * layer + 2 * more, v.size("vision_output_dim", default=7680))
+
+
+def minicpmv(v: Config) -> Tower:
+    """SigLIP's, whose patches are merged by windows in the middle."""
+    tower = _siglip(v, 16)
+    d, f = tower.width, v.size("intermediate_size", default=3072)
+    sides = v.data.get("window_kernel_size", [2, 2])
+    v.ignore("window_kernel_size", "insert_layer_id")
+    if (
+        not isinstance(sides, list)
+        or len(sides) != 2
+        or not all(type(side) is int and 0 < side < 100 for side in sides)
+    ):
+        v.fault("window_kernel_size", sides, "two whole numbers above 0")
+        sides = [1, 1]
+    merged = sides[0] * sides[1]
+    merger = full(d) + 2 * d + 2 * merged * d + linear(merged * d, merged * f) + linear(merged * f, d)
+    return Tower(tower.params + merger, d)
+
+
 TOWERS: dict[str, Callable[[Config], Tower]] = {
     "clip_vision_model": clip,
     "siglip_vision_model": siglip,
@@ -367,4 +415,7 @@ TOWERS: dict[str, Callable[[Config], Tower]] = {
     "moss_transcribe_diarize_audio": moss,
     "fuyu": fuyu,
     "gemma4_unified_vision": gemma4_unified,
+    "gemma4_vision": gemma4,
+    "mllama_vision_model": mllama,
+    "minicpmv4_6_vision": minicpmv,
 }

@@ -17,9 +17,7 @@ from strategies import COMPOSITES, LEAVES
 
 import txcalc
 from txcalc import ledger
-from txcalc.parts import mechanisms
-from txcalc.sources.assemble import KINDS
-from txcalc.sources.spec import _OWN
+from txcalc.parts import mechanisms, options
 
 PACKAGE = Path(txcalc.__file__).parent
 
@@ -166,9 +164,9 @@ MODULES = [
 
 # Longer than 450 lines since before there was a limit: to be split along their seams, and taken off this list.
 LONG = {
-    "algebra", "hardware", "parts/linear", "parts/linear_attention", "planning/roofline",
-    "reference/model", "render/draw", "render/plot", "render/serving", "sources/assemble",
-    "sources/export", "sources/spec", "sources/huggingface/recurrent", "sources/huggingface/sparse", "verify/parallel",
+    "algebra", "hardware", "parts/linear_attention", "planning/roofline",
+    "render/draw", "render/plot", "render/serving", "sources/export", "sources/huggingface/recurrent",
+    "sources/huggingface/sparse", "verify/parallel",
 }  # fmt: skip
 
 
@@ -202,14 +200,15 @@ CLASSES_OF_PARTS = {
 } | {"Leaf", "Composite", "Part", "Span", "Collective"}
 
 
-@pytest.mark.parametrize("section", [*mechanisms.MIXERS, *mechanisms.OTHERS])
-def test_a_mechanism_says_all_of_itself(section: str) -> None:
-    """Its keys, its kind and its part are in its options, which stand beside the part, and in no table elsewhere."""
-    options = mechanisms.options(section)
-    assert {field.kw_only for field in dataclasses.fields(options)} <= {True}  # type: ignore[arg-type]
-    assert options.kind in ledger.KINDS
-    assert vars(options)["build"].__annotations__["return"] in vars(sys.modules[options.__module__])
-    assert section not in _OWN and section not in KINDS
+@pytest.mark.parametrize("section", mechanisms.ALL)
+def test_a_table_says_all_of_itself(section: str) -> None:
+    """Its keys and what they build are in its options, which stand beside the part."""
+    found = mechanisms.options(section)
+    assert {field.kw_only for field in dataclasses.fields(found)} <= {True}  # type: ignore[arg-type]
+    assert issubclass(found, options.Mechanism) == (section in mechanisms.PART_TABLES)
+    if issubclass(found, options.Mechanism):
+        assert found.kind in ledger.KINDS
+        assert vars(found)["build"].__annotations__["return"] in vars(sys.modules[found.__module__])
 
 
 # Parts say themselves what is done with them: nobody who plans or prints asks one what it is.
@@ -242,15 +241,19 @@ def test_a_planted_test_of_a_type_is_noticed(planted: str, tmp_path: Path) -> No
 
 
 # Variables that are no `self`, by the class they are of.
-CLASSES = {"work": "Workload", "branch": "Branch", "group": "LayerGroup", "child": "Child"}
+CLASSES = {
+    "work": "Workload", "branch": "Branch", "group": "LayerGroup", "child": "Child", "place": "Place",
+    "norm": "NormOptions", "places": "PositionsOptions", "embedding": "EmbeddingOptions", "vision": "VisionOptions",
+}  # fmt: skip
+ASKS_STRUCTURE = {"absent"}  # of a number, whether it is a plain 0
 FORBIDDEN = {"abs", "bool", "divmod", "float", "int", "max", "min", "pow", "round", "sum"}
 Fields = dict[str, dict[str, str]]
 
 
 def fields() -> Fields:
-    """The annotations of every part, inherited ones too: {"Linear": {"d_in": "Any", "bias": "bool", …}, …}."""
+    """The annotations of every part, with its properties and what it inherits: {"Linear": {"d_in": "Any", …}, …}."""
     found: Fields = {}
-    for module in MODULES:
+    for module in (options, *MODULES):
         for node in ast.walk(ast.parse(inspect.getsource(module))):
             if isinstance(node, ast.ClassDef):
                 inherited = {key: kind for base in node.bases for key, kind in found.get(ast.unparse(base), {}).items()}
@@ -259,7 +262,12 @@ def fields() -> Fields:
                     for item in node.body
                     if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
                 }
-                found[node.name] = {**inherited, **own}
+                asked = {
+                    item.name: ast.unparse(item.returns)
+                    for item in node.body
+                    if isinstance(item, ast.FunctionDef) and item.returns and item.decorator_list
+                }
+                found[node.name] = {**inherited, **own, **asked}
     return found
 
 
@@ -363,17 +371,19 @@ class Reader(ast.NodeVisitor):
             return isinstance(test.op, ast.Not) and self.is_structural(test.operand)
         if isinstance(test, ast.Compare):
             return self.compares_structure(test.left, test.ops[0], test.comparators[0])
+        if isinstance(test, ast.Call):
+            return ast.unparse(test.func) in ASKS_STRUCTURE
         if isinstance(test, ast.Name):
             return test.id in self.structural or test.id == "TYPE_CHECKING"
         return self.kind(test) not in (None, "Any", "Num", "int")
 
     def compares_structure(self, left: ast.expr, how: ast.cmpop, right: ast.expr) -> bool:
-        is_text = isinstance(left, ast.Constant) and isinstance(left.value, str)
+        is_text = any(isinstance(side, ast.Constant) and isinstance(side.value, str) for side in (left, right))
         if isinstance(how, ast.Is | ast.IsNot):
             asks_type = isinstance(left, ast.Call) and ast.unparse(left.func) == "type"
             return asks_type or (isinstance(right, ast.Constant) and right.value is None)
         if isinstance(how, ast.In | ast.NotIn | ast.Eq | ast.NotEq):
-            return is_text or self.kind(left) == "str" or ast.unparse(right).endswith(".__dict__")
+            return is_text or (self.kind(left) or "").startswith("str") or ast.unparse(right).endswith(".__dict__")
         return False
 
     def kind(self, value: ast.expr) -> str | None:

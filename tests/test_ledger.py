@@ -10,7 +10,7 @@ from tiny import TINY
 import txcalc
 from txcalc import InputError, Ledger, UnknownName
 from txcalc.ledger import KINDS, QUANTITIES
-from txcalc.parts.linear import Norm
+from txcalc.parts.norm import Norm
 from txcalc.sources import build
 
 

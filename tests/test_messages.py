@@ -277,14 +277,14 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"mamba2": {"d_head": 60}, "attention": DROP, "feed_forward": DROP},
         "mamba2.n_heads is missing, expected a key of its own: 2·d_model = 1024 is no multiple of d_head = 60",
     ),
-    "parts abreast after their sum": (
-        {"norm": {"abreast": ["attention", "feed_forward"], "place": "post"}},
-        "norm.abreast is ['attention', 'feed_forward'], expected parts as they follow one another, attention or "
+    "parts side by side after their sum": (
+        {"norm": {"parallel": ["attention", "feed_forward"], "place": "post"}},
+        "norm.parallel is ['attention', 'feed_forward'], expected parts as they follow one another, attention or "
         'feed_forward behind the first, with place = "pre"',
     ),
-    "parts abreast, experts last": (
-        {"norm": {"abreast": ["attention", "experts"]}, "experts": EXPERTS, "feed_forward": DROP},
-        "norm.abreast is ['attention', 'experts'], expected parts as they follow one another, attention or "
+    "parts side by side, experts last": (
+        {"norm": {"parallel": ["attention", "experts"]}, "experts": EXPERTS, "feed_forward": DROP},
+        "norm.parallel is ['attention', 'experts'], expected parts as they follow one another, attention or "
         'feed_forward behind the first, with place = "pre"',
     ),
     "key heads of a delta rule": (

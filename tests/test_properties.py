@@ -13,11 +13,12 @@ from strategies import FAMILIES, LEAVES, decoders, descriptions, expert_tables, 
 
 from txcalc.ledger import QUANTITIES, Ledger, walk
 from txcalc.model import Model
-from txcalc.parts.attention import RelativeBias
 from txcalc.parts.feedforward import Experts, FeedForward
-from txcalc.parts.linear import Linear, Lookup, Norm, Unused, Vector
+from txcalc.parts.linear import Linear, Lookup, Unused, Vector
 from txcalc.parts.model import LayerGroup, Stack
+from txcalc.parts.norm import Norm
 from txcalc.parts.part import Workload
+from txcalc.parts.positions import RelativeBias
 from txcalc.sources import build
 
 LINEAR_IN_BATCH = ("flops", "flops_masked", "flops_other", "saved")

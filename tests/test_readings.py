@@ -20,7 +20,8 @@ from txcalc import parts
 from txcalc.ledger import QUANTITIES, Ledger, walk
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.latent import LatentCore
-from txcalc.parts.linear import Convolution, Linear, Norm
+from txcalc.parts.linear import Convolution, Linear
+from txcalc.parts.norm import Norm
 from txcalc.parts.part import Composite, Leaf, Workload
 from txcalc.parts.spans import Causal, Window
 from txcalc.sources import build

@@ -16,7 +16,7 @@ from strategies import COMPOSITES, LEAVES
 
 from txcalc.ledger import walk
 from txcalc.parts.adapters import Frozen, LowRank
-from txcalc.parts.attention import Attention, DynamicMask, Gate, RelativeBias, Rotary
+from txcalc.parts.attention import Attention
 from txcalc.parts.block import Block, Branch, Laurel, Mix, Streams
 from txcalc.parts.cells import Cell, RecurrentCell
 from txcalc.parts.collectives import AllGather, AllReduce, AllToAll, Axis, Receive, ReduceScatter, Send
@@ -30,9 +30,11 @@ from txcalc.parts.convolution import (
     TimeConvolution,
     Transform,
 )
-from txcalc.parts.cores import AttentionCore, DifferentialCore
+from txcalc.parts.cores import AttentionCore, DifferentialCore, DynamicMask, Gate
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
+from txcalc.parts.embedding import Embedding, Patches
 from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
+from txcalc.parts.head import Head
 from txcalc.parts.hyena import Decay, Hyena, ImplicitFilter, LongConvolution, Sine
 from txcalc.parts.latent import IndexCore, Indexer, LatentAttention, LatentCore
 from txcalc.parts.linear import (
@@ -43,8 +45,6 @@ from txcalc.parts.linear import (
     LayerScale,
     Linear,
     Lookup,
-    Norm,
-    Patches,
     Scale,
     Shift,
     Sum,
@@ -63,18 +63,10 @@ from txcalc.parts.linear_attention import (
     TokenShift,
     WeightedSum,
 )
-from txcalc.parts.model import (
-    Embedding,
-    EncoderDecoder,
-    FixedLength,
-    Head,
-    LayerGroup,
-    LayerInputs,
-    Memory,
-    Stack,
-    StreamEnds,
-)
+from txcalc.parts.model import EncoderDecoder, FixedLength, LayerGroup, LayerInputs, Memory, Stack, StreamEnds
+from txcalc.parts.norm import Norm
 from txcalc.parts.part import COST, Cache, Leaf, MatMul, Workload
+from txcalc.parts.positions import RelativeBias, Rotary
 from txcalc.parts.recurrent import GatedRecurrence, Griffin, HeadScan, Mamba, Mamba2, SelectiveScan
 from txcalc.parts.routed import Choice, RoutedAttention
 from txcalc.parts.shared import SharedBlock

@@ -21,11 +21,11 @@ from typer.testing import CliRunner
 from txcalc import load
 from txcalc.cli import app
 from txcalc.errors import InputError, Refuted, UnknownName
-from txcalc.parts.attention import Gate, RelativeBias, Rotary
 from txcalc.parts.block import Mix
 from txcalc.parts.convolution import Product
-from txcalc.parts.cores import AttentionCore, DifferentialCore
+from txcalc.parts.cores import AttentionCore, DifferentialCore, Gate
 from txcalc.parts.disentangled import DisentangledCore
+from txcalc.parts.embedding import Patches
 from txcalc.parts.latent import IndexCore, LatentCore
 from txcalc.parts.linear import (
     Activation,
@@ -34,8 +34,6 @@ from txcalc.parts.linear import (
     LayerScale,
     Linear,
     Lookup,
-    Norm,
-    Patches,
     Scale,
     Sum,
     Unused,
@@ -43,7 +41,9 @@ from txcalc.parts.linear import (
 )
 from txcalc.parts.linear_attention import DecayScan, DeltaRule, TokenShift, WeightedSum
 from txcalc.parts.model import Memory
+from txcalc.parts.norm import Norm
 from txcalc.parts.part import Cache, Leaf, MatMul, Weight, Workload
+from txcalc.parts.positions import RelativeBias, Rotary
 from txcalc.parts.recurrent import GatedRecurrence, HeadScan, SelectiveScan
 from txcalc.parts.spans import Causal, Window
 from txcalc.planning.activations import korthikanti
@@ -60,9 +60,9 @@ pytest.importorskip("fvcore")
 
 from torch import nn  # noqa: E402
 
-from txcalc.parts.attention import DynamicMask  # noqa: E402
 from txcalc.parts.cells import Cell  # noqa: E402
 from txcalc.parts.convolution import SpanCore, SpanProduct, Transform  # noqa: E402
+from txcalc.parts.cores import DynamicMask  # noqa: E402
 from txcalc.parts.hyena import Decay, LongConvolution, Sine  # noqa: E402
 from txcalc.parts.linear import GroupedLinear, Shift  # noqa: E402
 from txcalc.parts.linear_attention import MatrixScan  # noqa: E402

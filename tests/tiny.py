@@ -744,7 +744,7 @@ TINY: dict[str, dict[str, Any]] = {
     "falcon-h1": {
         **LIKE_LLAMA,
         "mamba2": {"n_heads": 6, "d_head": 8, "n_groups": 2, "d_state": 8, "norm": False},
-        "norm": {"eps": 1e-5, "abreast": ["mamba2", "attention"]},
+        "norm": {"eps": 1e-5, "parallel": ["mamba2", "attention"]},
         "layer": {"both": {"parts": ["mamba2", "attention", "feed_forward"]}},
         "embedding": {"scale": 2.0},
         "head": {"scale": 0.5},

@@ -24,7 +24,7 @@ from txcalc.planning.crossover import RULES, Crossover, Lengths, Rule
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.sources import build
-from txcalc.sources.assemble import assemble, positions_of
+from txcalc.sources.assemble import assemble, patches
 from txcalc.symbols import BY_LETTER, TABLE, Symbol
 
 try:
@@ -126,7 +126,7 @@ def _lettered(stack: Mapping[str, Any], naming: _Naming, half: str) -> dict[str,
     else:
         result["counts"] = {name: naming(number, len(at), half, name, plain=False) for name, at in stack["groups"]}
     if half == "encoder" and result["positions"]["form"] == "learned" and result["positions"]["rows"] is None:
-        rows = stack["audio"]["positions"] if stack["audio"] else positions_of(stack["vision"])
+        rows = stack["audio"]["positions"] if stack["audio"] else patches(stack)
         result["positions"]["rows"] = naming(BY_LETTER["P_max"], rows, half)
     result["layer"] = {}
     for name in kinds:

@@ -11,8 +11,9 @@ from txcalc.errors import Fault, InputError
 from txcalc.frames import html
 from txcalc.ledger import Ledger, walk
 from txcalc.num import counted, is_array, spread, usable, whole
-from txcalc.parts.linear import Linear, Norm
+from txcalc.parts.linear import Linear
 from txcalc.parts.mechanisms import MIXERS
+from txcalc.parts.norm import Norm
 from txcalc.parts.part import Composite, Workload
 from txcalc.units import bits_of, parse_tokens, short
 

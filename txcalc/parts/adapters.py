@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, final
 
 from txcalc.parts.frozen import frozen, once
 from txcalc.parts.linear import Linear, Sum
+from txcalc.parts.options import REQUIRED, Options, key, size, texts
 from txcalc.parts.part import Child, Composite, Gradient, everywhere
 
 
@@ -148,3 +149,17 @@ def _kept(
 def _same(one: Any, other: Any) -> bool:
     """Whether two widths are one: numbers by value, symbols and arrays where they are the same object."""
     return one is other or (type(one) is int and type(other) is int and one == other)
+
+
+@final
+@frozen
+class LoraOptions(Options):
+    """`[lora]`"""
+
+    section = "lora"
+    rank: Any = key(size, REQUIRED, "rank of the adapters beside frozen weights (LoRA)")
+    modules: list[str] = key(texts, ["q", "v"], "linear layers of a block that have one, by name; ['all']: every one")
+
+    def build(self) -> Adapters:
+        """What every block gets."""
+        return Adapters(self.rank, tuple(self.modules))

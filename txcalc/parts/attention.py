@@ -10,127 +10,36 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, final
 
-from txcalc.num import exact_div
+from txcalc.num import exact_div, product
 from txcalc.parts.collectives import AllGather, AllReduce
-from txcalc.parts.cores import AttentionCore, DifferentialCore
+from txcalc.parts.cores import AttentionCore, DifferentialCore, DynamicMask, Gate, gate
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import SAVES_RESULT, Linear, Norm, Sum, linear
-from txcalc.parts.part import Child, Composite, Leaf, Operation, Weight, Workload, elementwise, on_source
+from txcalc.parts.linear import Linear, Shift, Sum, linear
+from txcalc.parts.norm import Norm, NormOptions
+from txcalc.parts.options import (
+    REQUIRED,
+    Mechanism,
+    Place,
+    biases,
+    count,
+    flag,
+    groups_of,
+    key,
+    one_of,
+    per_head,
+    real,
+    size,
+    text,
+)
+from txcalc.parts.part import Child, Composite, Workload, on_source
+from txcalc.parts.positions import PositionsOptions, RelativeBias, Rotary
 from txcalc.parts.sharding import Ways
-from txcalc.parts.spans import Cross, Span
-
-
-@final
-@frozen
-class Rotary(Leaf):
-    """Rotates `dims` of every query and key head by its position: the first ones, or, `spread`, the first of each half
-    at the frequencies of the whole head (Gemma-4).
-
-    Shapes   q (B, T, h, d_h), k (B, T, h_kv, d_h)
-    Unit     3 FLOPs a rotated element, under other; no weights, nothing new kept for backward
-    Source   Su et al. 2021 (arXiv 2104.09864)
-    """
-
-    heads: Any
-    dims: Any
-    theta: Any
-    width: Any
-    interleaved: bool = False
-    spread: bool = False
-
-    @property
-    def angles(self) -> tuple[Any, Any]:
-        return self.dims, self.theta
-
-    def operations(self, work: Workload) -> tuple[Operation, ...]:
-        elements = work.positions * self.heads * self.dims
-        return (elementwise("rotary", elements, "rotary", elements, elements),)
-
-
-@final
-@frozen
-class Gate(Leaf):
-    """y·act(g): how much of what a head read is let through, element by element or in all.
-
-    Shapes   y (B, T, h, d_v), g (B, T, h, `gates`) with as many gates as a head has elements, or 1
-    Unit     FLOPs under other: `COST[form]` a gate and 1 an element
-    Kept     act(g), and g for a form whose slope its result does not tell; y with `keep_scores`, else the core keeps it
-    Source   Qiu et al. 2025 (arXiv 2505.06708), section 2.2
-    """
-
-    n_heads: Any
-    d_v: Any
-    gates: Any
-    form: str = "sigmoid"
-
-    def operations(self, work: Workload) -> tuple[Operation, ...]:
-        gates, elements = (work.positions * self.n_heads * width for width in (self.gates, self.d_v))
-        act = elementwise("activation", gates, self.form, gates, gates)
-        return act, elementwise("gate", elements, "add", gates + elements, elements)
-
-    def saved(self, work: Workload) -> Any:
-        gates, elements = (work.positions * self.n_heads * width for width in (self.gates, self.d_v))
-        kept = gates if self.form in SAVES_RESULT else 2 * gates
-        return kept + elements if work.keep_scores else kept
-
-
-@final
-@frozen
-class DynamicMask(Leaf):
-    """exp(A·softplus(d)): how much each key of a head is wanted whoever asks, added to the scores, by which the keys
-    are chosen that queries keep. d is what a projection makes of the values of all heads.
-
-    Shapes   d and y (B, S, h_kv), A (h_kv,)
-    Unit     FLOPs under other: 2 for the softplus, 1 for the product, 1 for exp, of every key and head
-    Kept     d, the softplus, the result
-    Source   Doge (arXiv 2412.11834): dynamic mask attention
-    """
-
-    kind = "attention"
-    n_kv_heads: Any
-
-    def weights(self) -> tuple[Weight, ...]:
-        return (Weight("rate", (self.n_kv_heads,)),)
-
-    def operations(self, work: Workload) -> tuple[Operation, ...]:
-        elements = work.positions * self.n_kv_heads
-        return (
-            elementwise("softplus", elements, "softplus", elements, elements, self.n_kv_heads),
-            *(elementwise(name, elements, "add", elements, elements) for name in ("product", "exponential")),
-        )
-
-    def saved(self, work: Workload) -> Any:
-        return 3 * work.positions * self.n_kv_heads
+from txcalc.parts.spans import Around, Blocks, Causal, Chunks, Cross, Full, Selected, Span, Window
 
 
 def on_keys(work: Workload) -> Workload:
     """At every position attended to, the cached ones again."""
     return work._replace(tokens=work.keys)
-
-
-@final
-@frozen
-class RelativeBias(Leaf):
-    """T5's table of biases by distance, one scalar a bucket and head, which layers share or (UMT5) do not.
-
-    Shapes   table (buckets, h), added to the scores (B, h, T, S)
-    Unit     its additions are counted in the core of each layer
-    Source   Raffel et al. 2019 (arXiv 1910.10683), section 2.1
-    """
-
-    kind = "attention"
-    role = "table"
-    buckets: Any
-    n_heads: Any
-    distance: Any
-    bidirectional: bool
-
-    def weights(self) -> tuple[Weight, ...]:
-        return (Weight("weight", (self.buckets, self.n_heads)),)
-
-    def shard(self, ways: Ways) -> RelativeBias:
-        """The columns of its heads."""
-        return replace(self, n_heads=ways.split("n_heads", self.n_heads))
 
 
 @final
@@ -177,7 +86,7 @@ class Attention(Composite):
     # What the heads read is the result: there is no o.
     direct: bool = False
     # Groups in which q, k, v and o are cut (SqueezeBERT, arXiv 2006.11316).
-    groups: tuple[int, int, int, int] | None = None
+    groups: tuple[Any, ...] | None = None
     # Of one rank's share: heads of all ranks, for norms over all of them; statistics of `inner_norm`.
     norm_gather: AllGather | None = None
     inner_join: AllReduce | None = None
@@ -279,4 +188,219 @@ class Attention(Composite):
                 )
             ),
             inner_join=ways.statistics(self.inner_norm),
+        )
+
+
+@final
+@frozen
+class AttentionOptions(Mechanism):
+    """`[attention]`: softmax over keys, and what may be done to its scores, keys and results."""
+
+    section = "attention"
+    kind = "attention"
+    stands = ""
+    n_heads: Any = key(size, REQUIRED, "query heads")
+    n_kv_heads: Any = key(size, lambda at: at["attention"]["n_heads"], "key/value heads")
+    d_head: Any = key(size, per_head("attention"), "width of a head")
+    window: Any = key(size, None, "query i sees key j when 0 ≤ i − j < window; in an encoder when |i − j| < window")
+    chunked: bool = key(flag, False, "windows stand side by side: query i sees key j ≤ i of its own window")
+    bias: list[str] = key(biases, [], "projections with a bias")
+    qk_norm: str = key(
+        one_of("none", "head", "width", "apart", "bare"),
+        "none",
+        "norm of Q and K: shared by the heads, over all of them, a weight for each, or without weights",
+    )
+    sinks: bool = key(flag, False, "one learned sink a head")
+    scale: Any = key(real, None, "multiplies the scores; 1/√d_head when absent")
+    softcap: Any = key(real, None, "scores are capped at ± this by a tanh")
+    gate: str = key(one_of("none", "element", "head"), "none", "gates on what is read: one an element, or one a head")
+    gate_activation: str = key(one_of("sigmoid", "softplus"), "sigmoid", "activation of the gates")
+    inner_norm: bool = key(flag, False, "norm before o, over all heads")
+    d_v: Any = key(size, None, "width of a value head; absent: d_head")
+    v_scale: Any = key(real, None, "multiplies the values")
+    differential: bool = key(
+        flag, False, "heads in two halves, of which one is taken from the other, and a norm of each pair"
+    )
+    v_norm: bool = key(flag, False, "norm of V, head by head, without weights")
+    tied_kv: bool = key(flag, False, "one projection for K and V")
+    direct: bool = key(flag, False, "what the heads read is the result: no projection o")
+    groups: list[Any] | None = key(
+        groups_of(4), None, "groups that q, k, v and o are cut into, each with inputs and outputs of its own"
+    )
+    block: Any = key(
+        size,
+        None,
+        "positions of the blocks in which an encoder attends: a block to itself, those beside it, the first, the "
+        "last and some at random",
+    )
+    # Without blocks nothing, so that no other structure is named by it.
+    random_blocks: Any = key(
+        count, lambda at: None if at["attention"]["block"] is None else 3, "how many at random", "with attention.block"
+    )
+    keep: Any = key(
+        size, None, "keys that each query keeps, by a mask that the values make (Doge); absent: all that it sees"
+    )
+    experts: Any = key(
+        size, None, "experts of q and o, each with all key/value heads, of which a token passes n_heads/n_kv_heads"
+    )
+    sum_bias: bool = key(flag, False, "a bias of the sum of what experts of q and o make")
+    span_taps: Any = key(
+        size, None, "beside attention as many heads of convolutions over so many taps, which positions make"
+    )
+    kv_from: str | None = key(text, None, "layer kind whose last layer lends its keys and values: none of its own")
+
+    def build(self, place: Place) -> Composite:
+        places = place.positions
+        if self.span_taps is not None:
+            from txcalc.parts.convolution import SpanAttention
+
+            sizes = {"n_heads": self.n_heads, "d_head": self.d_head, "taps": self.span_taps}
+            return SpanAttention(d_model=place.d_model, **sizes, biases=frozenset(self.bias))
+        if places.form == "disentangled":
+            return self._disentangled(place)
+        if self.experts is not None:
+            return self._routed(place)
+        made = self._multi_head(place, self._span(place))
+        if places.form == "relative" and places.apart:
+            return replace(made, relative_bias=places.relative_bias(self.n_heads, place.role))
+        return made
+
+    def across(self, place: Place, memory: Any) -> Attention:
+        """Cross-attention to an encoder's result, `memory` wide."""
+        return replace(self._multi_head(place, Cross()), d_memory=memory)
+
+    def _span(self, place: Place) -> Span:
+        window = self.window
+        if place.role in ("encoder", "vision"):
+            if self.block is not None:
+                return Blocks(block=self.block, random=self.random_blocks)
+            return Full() if window is None else Around(window=window)
+        if self.keep is not None:
+            return Selected(top_k=self.keep)
+        return Causal() if window is None else Chunks(window=window) if self.chunked else Window(window=window)
+
+    def _multi_head(self, place: Place, span: Span) -> Attention:
+        places, norm = place.positions, place.norm
+        cross = type(span) is Cross
+        heads, groups, width = self.n_heads, self.n_kv_heads, self.d_head
+        lender = None if cross else self.kv_from
+        value = width if self.d_v is None else self.d_v
+        distances = places.form == "relative-projection" and not cross
+        rotary = None
+        if not cross:
+            turned = heads + groups if lender is None else heads
+            dims, how = places.rotary_dims, {"interleaved": places.interleaved, "spread": places.spread}
+            rotary = places.rotary(turned, width, dims, **how)
+        query_norm, key_norm = self._norms(norm)
+        value_norm = None
+        if self.v_norm and lender is None:  # beside a norm of the keys, which keeps what both read
+            keeps = not (self.tied_kv and self.qk_norm != "none")
+            value_norm = replace(replace(norm, weighted=False).over(value, groups), keeps=keeps)
+        return Attention(
+            d_model=place.d_model,
+            n_heads=heads,
+            n_kv_heads=groups,
+            d_head=width,
+            span=span,
+            biases=frozenset(self.bias),
+            query_norm=query_norm,
+            key_norm=key_norm if lender is None else None,
+            rotary=rotary,
+            core=self._core(span, places, value),
+            keeps_input=place.keeps_input,
+            position=Linear(d_in=place.d_model, d_out=product((heads, width)), bias=False) if distances else None,
+            gate=gate(self.gate, heads, value, self.gate_activation),
+            value_norm=value_norm,
+            tied_kv=self.tied_kv,
+            direct=self.direct and not cross,
+            lender=lender,
+            inner_norm=self._inner_norm(norm, value),
+            value_scale=None if lender is not None else self.v_scale,
+            mask=None if cross or self.keep is None else DynamicMask(n_kv_heads=groups),
+            groups=tuple(self.groups) if self.groups else None,
+        )
+
+    def _core(self, span: Span, places: PositionsOptions, value: Any) -> AttentionCore | DifferentialCore:
+        cross = type(span) is Cross
+        width = self.d_head
+        sizes = {"n_heads": self.n_heads, "n_kv_heads": self.n_kv_heads, "d_qk": width}
+        if self.differential:
+            return DifferentialCore(**sizes, d_v=width, span=span, scale=self.scale)
+        added = places.form in ("relative", "relative-projection", "alibi") or self.keep is not None
+        return AttentionCore(
+            **sizes,
+            d_v=value,
+            span=span,
+            sinks=self.sinks,
+            biased=added and not cross,
+            distances=places.form == "relative-projection" and not cross,
+            softcap=self.softcap,
+            scale=self.scale,
+            borrowed=self.kv_from is not None and not cross,
+        )
+
+    def _norms(self, norm: NormOptions) -> tuple[Norm | None, Norm | None]:
+        """Of queries and of keys."""
+        heads, groups, width = self.n_heads, self.n_kv_heads, self.d_head
+        own = replace(norm, bias=norm.qk_bias)
+        if self.qk_norm == "head":
+            return own.over(width, heads), own.over(width, groups)
+        if self.qk_norm == "width":
+            return own.over(product((heads, width))), own.over(groups * width)
+        if self.qk_norm == "apart":
+            return own.over(width, heads, apart=True), own.over(width, groups, apart=True)
+        if self.qk_norm == "bare":
+            bare = replace(own, weighted=False)
+            return bare.over(width, heads), bare.over(width, groups)
+        return None, None
+
+    def _inner_norm(self, norm: NormOptions, value: Any) -> Norm | None:
+        """Before o: over all heads, or over each pair of those that are taken from one another."""
+        if self.differential:
+            return replace(norm, form="rms", weighted=False).over(2 * self.d_head, exact_div(self.n_heads, 2))
+        if not self.inner_norm:
+            return None
+        return replace(norm.over(product((self.n_heads, value))), fused=self.gate == "none")
+
+    def _routed(self, place: Place) -> Composite:
+        from txcalc.parts.routed import RoutedAttention
+
+        heads, groups, width = self.n_heads, self.n_kv_heads, self.d_head
+        span = Causal() if self.window is None else Window(window=self.window)
+        sizes = {"n_heads": heads, "n_kv_heads": groups, "d_qk": width, "d_v": width}
+        return RoutedAttention(
+            d_model=place.d_model,
+            n_experts=self.experts,
+            top_k=exact_div(heads, groups),
+            n_kv_heads=groups,
+            d_head=width,
+            rotary=place.positions.rotary(heads + groups, width),
+            core=AttentionCore(**sizes, span=span, scale=self.scale),
+            bias=Shift(width=place.d_model) if self.sum_bias else None,
+        )
+
+    def _disentangled(self, place: Place) -> Composite:
+        from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore
+
+        places, heads, width = place.positions, self.n_heads, self.d_head
+        core = DisentangledCore(
+            n_heads=heads,
+            d_head=width,
+            reach=exact_div(places.rows, 2),
+            distance=places.distance,
+            clipped=places.clipped,
+            c2p="c2p" in places.terms,
+            p2c="p2c" in places.terms,
+            scale=self.scale,
+        )
+        biases = self.bias if places.shared else places.bias
+        form = {"d_in": place.d_model, "d_out": product((heads, width)), "keeps": "no", "borrowed": places.shared}
+        return DisentangledAttention(
+            d_model=place.d_model,
+            n_heads=heads,
+            d_head=width,
+            biases=frozenset(self.bias),
+            distance_k=Linear(**form, bias="k" in biases) if "c2p" in places.terms else None,
+            distance_q=Linear(**form, bias="q" in biases) if "p2c" in places.terms else None,
+            core=core,
         )

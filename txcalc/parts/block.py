@@ -11,7 +11,8 @@ from txcalc.num import maximum
 from txcalc.parts.adapters import Adapters, freeze
 from txcalc.parts.collectives import Collective
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import Activation, LayerScale, Linear, Norm, Sum
+from txcalc.parts.linear import Activation, LayerScale, Linear, Sum
+from txcalc.parts.norm import Norm
 from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Workload, elementwise
 from txcalc.parts.sharding import Ways
 from txcalc.parts.shared import SharedBlock
@@ -21,7 +22,7 @@ class Branch(NamedTuple):
     """One path beside the residual stream: x + post(scale·part(pre(x))); what it does not have is None.
 
     `kind` is what its leaves count as. `beside`: it reads what the block reads, not what the branches before it made.
-    `abreast`: it reads what the branch before it reads, through that one's norm (Falcon-H1, arXiv 2507.22448).
+    `follows`: it reads what the branch before it reads, through that one's norm (Falcon-H1, arXiv 2507.22448).
     `stream` scales x as the branch's result is added to it (Doge, arXiv 2412.11834).
     Of one rank's share `gather` brings the positions that it reads together, and `join` adds the ranks' results up.
     """
@@ -33,7 +34,7 @@ class Branch(NamedTuple):
     post: Norm | None
     beside: bool = False
     scale: LayerScale | None = None
-    abreast: bool = False
+    follows: bool = False
     gather: Collective | None = None
     join: Collective | None = None
     stream: LayerScale | None = None

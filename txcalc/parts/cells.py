@@ -11,7 +11,7 @@ from typing import Any, final
 
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
-from txcalc.parts.options import Options, key, one_of, size, up_to
+from txcalc.parts.options import Mechanism, Place, key, one_of, size, up_to
 from txcalc.parts.part import (
     COST,
     Cache,
@@ -116,7 +116,7 @@ class RecurrentCell(Composite):
 
 @final
 @frozen
-class CellOptions(Options):
+class CellOptions(Mechanism):
     """`[rnn]`"""
 
     section = "rnn"
@@ -124,11 +124,11 @@ class CellOptions(Options):
     d_hidden: Any = key(size, None, "width of the state, projected back; absent: d_model, without a projection")
     biases: int = key(up_to(2), 2, "bias vectors of the gates: 2 as PyTorch keeps them, 1 as papers write, 0")
 
-    def build(self, d_model: Any, eps: Any) -> RecurrentCell:
+    def build(self, place: Place) -> RecurrentCell:
         hidden, (first, second) = self.d_hidden, BIASES[self.biases]
         return RecurrentCell(
-            d_model=d_model,
-            d_hidden=d_model if hidden is None else hidden,
+            d_model=place.d_model,
+            d_hidden=place.d_model if hidden is None else hidden,
             form=self.form,
             bias=first,
             second_bias=second,

@@ -8,7 +8,7 @@ from typing import Any, final
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Convolution, Linear
-from txcalc.parts.options import Options, Wished, activation, flag, key, odd, size
+from txcalc.parts.options import Mechanism, Place, Wished, activation, flag, key, odd, size
 from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Workload, elementwise
 from txcalc.parts.spans import Full
 
@@ -44,7 +44,7 @@ class TimeConvolution(Composite):
 
 @final
 @frozen
-class TimeConvolutionOptions(Options):
+class TimeConvolutionOptions(Mechanism):
     """`[convolution]` over the positions of an encoder."""
 
     section = "convolution"
@@ -55,8 +55,8 @@ class TimeConvolutionOptions(Options):
     def misfits(self) -> Iterator[Wished]:
         yield from odd("taps", self.taps)
 
-    def build(self, d_model: Any, eps: Any) -> TimeConvolution:
-        return TimeConvolution(d_model=d_model, taps=self.taps, activation=self.activation)
+    def build(self, place: Place) -> TimeConvolution:
+        return TimeConvolution(d_model=place.d_model, taps=self.taps, activation=self.activation)
 
 
 @final
@@ -110,15 +110,15 @@ class ShortConvolution(Composite):
 
 @final
 @frozen
-class ShortConvolutionOptions(Options):
+class ShortConvolutionOptions(Mechanism):
     """`[short_convolution]`"""
 
     section = "short_convolution"
     taps: Any = key(size, 3, "taps of the short convolution")
     bias: bool = key(flag, False, "biases on the convolution and the projections")
 
-    def build(self, d_model: Any, eps: Any) -> ShortConvolution:
-        return ShortConvolution(d_model=d_model, taps=self.taps, bias=self.bias)
+    def build(self, place: Place) -> ShortConvolution:
+        return ShortConvolution(d_model=place.d_model, taps=self.taps, bias=self.bias)
 
 
 @final
@@ -140,15 +140,15 @@ class Fourier(Composite):
 
 @final
 @frozen
-class FourierOptions(Options):
+class FourierOptions(Mechanism):
     """`[fourier]`, which nothing is said about."""
 
     section = "fourier"
     kind = "other"
     stands = "encoder"
 
-    def build(self, d_model: Any, eps: Any) -> Fourier:
-        return Fourier(d_model=d_model)
+    def build(self, place: Place) -> Fourier:
+        return Fourier(d_model=place.d_model)
 
 
 @final

@@ -8,6 +8,7 @@ from typing import Any, final
 
 from txcalc.notation import named_by_groups, pair
 from txcalc.parts.frozen import frozen
+from txcalc.parts.linear import SAVES_RESULT
 from txcalc.parts.part import (
     NO_CACHE,
     Attended,
@@ -208,3 +209,66 @@ class DifferentialCore(SoftmaxCore):
         scores = 2 * keys * work.tokens * self.n_heads
         multiplied = query if self.learns else 0
         return kv + multiplied + (2 * query + scores if work.keep_scores else 3 * query)
+
+
+@final
+@frozen
+class Gate(Leaf):
+    """y·act(g): how much of what a head read is let through, element by element or in all.
+
+    Shapes   y (B, T, h, d_v), g (B, T, h, `gates`) with as many gates as a head has elements, or 1
+    Unit     FLOPs under other: `COST[form]` a gate and 1 an element
+    Kept     act(g), and g for a form whose slope its result does not tell; y with `keep_scores`, else the core keeps it
+    Source   Qiu et al. 2025 (arXiv 2505.06708), section 2.2
+    """
+
+    n_heads: Any
+    d_v: Any
+    gates: Any
+    form: str = "sigmoid"
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        gates, elements = (work.positions * self.n_heads * width for width in (self.gates, self.d_v))
+        act = elementwise("activation", gates, self.form, gates, gates)
+        return act, elementwise("gate", elements, "add", gates + elements, elements)
+
+    def saved(self, work: Workload) -> Any:
+        gates, elements = (work.positions * self.n_heads * width for width in (self.gates, self.d_v))
+        kept = gates if self.form in SAVES_RESULT else 2 * gates
+        return kept + elements if work.keep_scores else kept
+
+
+def gate(form: str, heads: Any, d_v: Any, activation: str = "sigmoid") -> Gate | None:
+    """The gates on what heads read: one an element, one a head, or none."""
+    if form == "none":
+        return None
+    return Gate(n_heads=heads, d_v=d_v, gates=d_v if form == "element" else 1, form=activation)
+
+
+@final
+@frozen
+class DynamicMask(Leaf):
+    """exp(A·softplus(d)): how much each key of a head is wanted whoever asks, added to the scores, by which the keys
+    are chosen that queries keep. d is what a projection makes of the values of all heads.
+
+    Shapes   d and y (B, S, h_kv), A (h_kv,)
+    Unit     FLOPs under other: 2 for the softplus, 1 for the product, 1 for exp, of every key and head
+    Kept     d, the softplus, the result
+    Source   Doge (arXiv 2412.11834): dynamic mask attention
+    """
+
+    kind = "attention"
+    n_kv_heads: Any
+
+    def weights(self) -> tuple[Weight, ...]:
+        return (Weight("rate", (self.n_kv_heads,)),)
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        elements = work.positions * self.n_kv_heads
+        return (
+            elementwise("softplus", elements, "softplus", elements, elements, self.n_kv_heads),
+            *(elementwise(name, elements, "add", elements, elements) for name in ("product", "exponential")),
+        )
+
+    def saved(self, work: Workload) -> Any:
+        return 3 * work.positions * self.n_kv_heads

@@ -11,7 +11,8 @@ from typing import Any, final
 
 from txcalc.num import minimum
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import Linear, Lookup, Norm
+from txcalc.parts.linear import Linear, Lookup
+from txcalc.parts.norm import Norm
 from txcalc.parts.part import (
     Attended,
     Child,

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from typing import Any, final
 
 from txcalc.num import maximum
 from txcalc.parts.collectives import AllReduce, Collective
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import SAVES_RESULT, Activation, Linear, Norm, Scale, Shift, Vector, linear
+from txcalc.parts.linear import SAVES_RESULT, Activation, Linear, Scale, Shift, Vector, linear
+from txcalc.parts.norm import Norm
+from txcalc.parts.options import (
+    ACTIVATIONS,
+    REQUIRED,
+    Mechanism,
+    Place,
+    absent,
+    count,
+    flag,
+    groups_of,
+    key,
+    one_of,
+    real,
+    size,
+)
 from txcalc.parts.part import Child, Composite
 from txcalc.parts.sharding import Ways
 
@@ -36,7 +51,7 @@ class FeedForward(Composite):
     down_bias: bool | None = None
     inner_join: AllReduce | None = None
     # Groups in which up (and gate) and down are cut.
-    groups: tuple[int, int] | None = None
+    groups: tuple[Any, ...] | None = None
     # Another layer holds its weights.
     borrowed: bool = False
 
@@ -230,4 +245,134 @@ class Experts(Composite):
             leave=ways.leaving(self.width, self.top_k),
             shared_gather=ways.read_beside(self.d_model),
             shared_join=ways.beside(self.d_model, self.latent is not None),
+        )
+
+
+@final
+@frozen
+class FeedForwardOptions(Mechanism):
+    """`[feed_forward]`"""
+
+    section = "feed_forward"
+    kind = "feed_forward"
+    stands = ""
+    d_ff: Any = key(size, REQUIRED, "width")
+    gated: bool = key(flag, False, "a second matrix beside up")
+    activation: str = key(
+        one_of(*ACTIVATIONS, "xielu"), lambda at: ("gelu", "silu")[at["feed_forward"]["gated"]], "activation"
+    )
+    bias: bool = key(flag, False, "biases")
+    down_bias: bool = key(flag, lambda at: at["feed_forward"]["bias"], "bias of the last matrix")
+    inner_norm: bool = key(flag, False, "norm before the last matrix")
+    groups: list[Any] | None = key(groups_of(2), None, "groups that up (and gate) and down are cut into")
+    sparsity: Any = key(real, None, "share of the gates that are cut to 0, by their mean and deviation")
+
+    def build(self, place: Place) -> FeedForward:
+        return FeedForward(
+            d_model=place.d_model,
+            d_ff=self.d_ff,
+            gated=self.gated,
+            activation=self.activation,
+            bias=self.bias,
+            keeps_input=place.keeps_input,
+            sparsity=self.sparsity,
+            inner_norm=place.norm.over(self.d_ff) if self.inner_norm else None,
+            down_bias=self.down_bias,
+            groups=tuple(self.groups) if self.groups else None,
+        )
+
+
+@final
+@frozen
+class LayerInputOptions(Mechanism):
+    """`[layer_input]`"""
+
+    section = "layer_input"
+    kind = "other"
+    stands = ""
+    width: Any = key(size, REQUIRED, "width of the vector that each layer reads for a token")
+    rows: Any = key(size, lambda at: at[""]["vocab_size"], "rows of their table")
+    activation: str = key(one_of(*ACTIVATIONS), "gelu_tanh", "activation of the gate on it")
+
+    def build(self, place: Place) -> LayerInput:
+        return LayerInput(d_model=place.d_model, width=self.width, activation=self.activation)
+
+
+def _shared_width(at: Mapping[str, Any]) -> Any:
+    """F_e a shared expert; a plain 0 where there is none, whatever F_e is (0 × an array would be a part of width 0)."""
+    width, number = at["experts"]["d_ff"], at["experts"]["n_shared"]
+    return 0 if absent(number) else width * number
+
+
+def _if_shared(width: Any, at: Mapping[str, Any]) -> Any:
+    """A joint width, unless it is said that there is no shared expert."""
+    number = at["experts"].written.get("n_shared")
+    return 0 if absent(number) else width
+
+
+@final
+@frozen
+class ExpertsOptions(Mechanism):
+    """`[experts]`, in the place of `[feed_forward]`."""
+
+    section = "experts"
+    kind = "experts"
+    stands = ""
+    n_experts: Any = key(size, REQUIRED, "routed experts")
+    top_k: Any = key(size, REQUIRED, "experts a token passes")
+    d_ff: Any = key(size, REQUIRED, "width of one expert")
+    gated: bool = key(flag, True, "a second matrix beside up")
+    activation: str = key(one_of(*ACTIVATIONS), "silu", "activation")
+    bias: bool = key(flag, False, "biases in every expert")
+    router: bool = key(flag, True, "a router, one row an expert")
+    router_bias: bool = key(flag, False, "bias of the router")
+    scoring: str = key(one_of("softmax", "sigmoid", "softmax_after"), "softmax", "how the router's scores weigh")
+    scale: Any = key(real, 1, "multiplies the weights of the chosen experts")
+    n_groups: Any = key(size, 1, "groups of experts, of which the best are chosen from")
+    top_groups: Any = key(size, 1, "how many groups are chosen from")
+    n_shared: Any = key(
+        count,
+        0,
+        "experts that every token passes; absent: as d_ff_shared says",
+        "where d_ff_shared, their joint width, is not given",
+    )
+    d_ff_shared: Any = key(count, _shared_width, "their joint width", beside=_if_shared)
+    shared_gate: bool = key(flag, False, "a gate of one row on the shared experts", "with n_shared or d_ff_shared")
+    latent: Any = key(size, None, "width of a latent that the routed experts work on; absent: d_model")
+    router_norm: bool = key(flag, False, "the router reads what the experts read before their norm, by one of its own")
+    router_scale: Any = key(real, None, "multiplies the router's scores")
+    expert_scales: bool = key(flag, False, "a learned factor of every expert's weight")
+    sum_bias: bool = key(flag, False, "a bias of the sum of what the routed experts make")
+    correction: bool = key(flag, False, "what is added to sigmoid scores to choose experts is stored as a parameter")
+
+    @property
+    def takes_norm(self) -> bool:
+        """The router's input is what their norm reads."""
+        return self.router_norm
+
+    def build(self, place: Place) -> Experts:
+        d_model = place.d_model
+        form: dict[str, Any] = {"gated": self.gated, "activation": self.activation, "bias": self.bias}
+        shared = None if absent(self.d_ff_shared) else FeedForward(d_model=d_model, d_ff=self.d_ff_shared, **form)
+        gate = Linear(d_in=d_model, d_out=1, bias=False)
+        return Experts(
+            d_model=d_model,
+            n_experts=self.n_experts,
+            top_k=self.top_k,
+            expert=FeedForward(d_model=d_model if self.latent is None else self.latent, d_ff=self.d_ff, **form),
+            router=Linear(d_in=d_model, d_out=self.n_experts, bias=self.router_bias) if self.router else None,
+            shared=shared,
+            shared_gate=gate if self.shared_gate and shared is not None else None,
+            n_shared=self.n_shared,
+            scoring=self.scoring,
+            scale=self.scale,
+            n_groups=self.n_groups,
+            top_groups=self.top_groups,
+            latent=self.latent,
+            router_norm=replace(place.norm.over(d_model), keeps=False) if self.router_norm else None,
+            norm=place.pre if self.router_norm else None,
+            router_scale=self.router_scale,
+            scales=Scale(rows=self.n_experts, used=self.top_k) if self.expert_scales else None,
+            correction=Vector(width=self.n_experts) if self.correction else None,
+            bias=Shift(width=d_model) if self.sum_bias else None,
         )

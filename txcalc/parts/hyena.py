@@ -14,7 +14,7 @@ from txcalc.num import ceil_log2, triangle
 from txcalc.parts.convolution import Product
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Convolution, Linear
-from txcalc.parts.options import Options, flag, key, one_of, size, up_to
+from txcalc.parts.options import Mechanism, Place, flag, key, one_of, size, up_to
 from txcalc.parts.part import (
     Cache,
     Child,
@@ -182,7 +182,7 @@ class Hyena(Composite):
 
 @final
 @frozen
-class HyenaOptions(Options):
+class HyenaOptions(Mechanism):
     """`[hyena]`"""
 
     section = "hyena"
@@ -193,6 +193,6 @@ class HyenaOptions(Options):
     width: Any = key(size, 64, "width of that network")
     layers: int = key(up_to(64), 2, "its inner matrices, between the first and the last")
 
-    def build(self, d_model: Any, eps: Any) -> Hyena:
-        made = ImplicitFilter(features=self.features, width=self.width, layers=self.layers, channels=d_model)
-        return Hyena(d_model=d_model, taps=self.taps, bias=self.bias, fft=self.form in ("fft",), filter=made)
+    def build(self, place: Place) -> Hyena:
+        made = ImplicitFilter(features=self.features, width=self.width, layers=self.layers, channels=place.d_model)
+        return Hyena(d_model=place.d_model, taps=self.taps, bias=self.bias, fft=self.form in ("fft",), filter=made)

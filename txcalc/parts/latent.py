@@ -7,13 +7,18 @@ from dataclasses import replace
 from typing import Any, final
 
 from txcalc.num import minimum
-from txcalc.parts.attention import Gate, Rotary
-from txcalc.parts.cores import CachedCore
+from txcalc.parts.cores import CachedCore, Gate, gate
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import Linear, Norm
+from txcalc.parts.linear import Linear
+from txcalc.parts.norm import Norm
+from txcalc.parts.options import REQUIRED, RMS_EPS, Mechanism, Place, flag, key, one_of, real, size
 from txcalc.parts.part import Attended, Child, Composite, MatMul, Operation, Traffic, Workload, elementwise, on_all_keys
+from txcalc.parts.positions import Rotary
 from txcalc.parts.sharding import Ways
-from txcalc.parts.spans import Selected, Span
+from txcalc.parts.spans import Causal, Full, Selected, Span
+
+# Of the norm of an index's keys, a LayerNorm, whatever the norms around it have (DeepSeek-V3.2).
+INDEX_EPS = RMS_EPS
 
 
 @final
@@ -219,4 +224,76 @@ class LatentAttention(Composite):
             rotary=self.rotary and replace(self.rotary, heads=self.rotary.heads - self.n_heads + heads),
             core=replace(self.core, n_heads=heads),
             gate=self.gate and replace(self.gate, n_heads=heads),
+        )
+
+
+@final
+@frozen
+class LatentOptions(Mechanism):
+    """`[latent]`, in the place of `[attention]`."""
+
+    section = "latent"
+    kind = "attention"
+    stands = ""
+    n_heads: Any = key(size, REQUIRED, "query heads")
+    q_rank: Any = key(size, None, "rank of the query projection; absent: projected directly")
+    kv_rank: Any = key(size, REQUIRED, "width of the latent")
+    d_nope: Any = key(size, REQUIRED, "unrotated part of a query/key head")
+    d_rope: Any = key(size, REQUIRED, "rotated part of a query/key head")
+    d_v: Any = key(size, REQUIRED, "width of a value head")
+    bias: bool = key(flag, False, "biases on the down projections and o")
+    scale: Any = key(real, None, "multiplies the scores")
+    gate: str = key(one_of("none", "element", "head"), "none", "gates on what is read, as attention.gate")
+    index_heads: Any = key(size, None, "heads of an index that selects keys; absent: all are attended to")
+    index_width: Any = key(size, None, "width of a head of the index, and of its one key")
+    index_top_k: Any = key(size, None, "keys that a query selects by it")
+    index_interleaved: bool = key(flag, False, "the index's rotary pairs are neighbours, not halves")
+
+    def build(self, place: Place) -> LatentAttention:
+        places, norm, heads = place.positions, place.norm, self.n_heads
+        span: Span = Full() if place.role in ("encoder", "vision") else Causal()
+        indexer = None
+        if self.index_heads is not None:
+            indexer, span = self._indexer(place, span), Selected(top_k=self.index_top_k)
+        return LatentAttention(
+            d_model=place.d_model,
+            n_heads=heads,
+            q_rank=self.q_rank,
+            kv_rank=self.kv_rank,
+            d_nope=self.d_nope,
+            d_rope=self.d_rope,
+            d_v=self.d_v,
+            bias=self.bias,
+            norm_eps=RMS_EPS if norm.eps is None else norm.eps,
+            rotary=places.rotary(heads + 1, self.d_rope, interleaved=places.interleaved),
+            core=LatentCore(
+                n_heads=heads,
+                kv_rank=self.kv_rank,
+                d_nope=self.d_nope,
+                d_rope=self.d_rope,
+                d_v=self.d_v,
+                span=span,
+                scale=self.scale,
+            ),
+            indexer=indexer,
+            gate=gate(self.gate, heads, self.d_v),
+        )
+
+    def _indexer(self, place: Place, span: Span) -> Indexer:
+        heads, width = self.index_heads, self.index_width
+        rotary = Rotary(
+            heads=heads + 1,
+            dims=self.d_rope,
+            theta=place.positions.theta,
+            width=width,
+            interleaved=self.index_interleaved,
+        )
+        return Indexer(
+            d_model=place.d_model,
+            q_rank=self.q_rank,
+            n_heads=heads,
+            width=width,
+            key_norm=Norm(width=width, form="layer", bias=True, eps=INDEX_EPS, keeps=False),
+            rotary=rotary,
+            core=IndexCore(n_heads=heads, width=width, span=span),
         )

@@ -1,4 +1,4 @@
-"""The leaves that every model is made of: linear layer, lookup table, norm, activation, convolution, residual sum."""
+"""The leaves that every model is made of: linear layer, lookup table, activation, convolution, residual sum."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, final
 
-from txcalc.num import exact_div, total
+from txcalc.num import exact_div
 from txcalc.parts.frozen import frozen
 from txcalc.parts.part import (
     COST,
@@ -198,64 +198,6 @@ class Lookup(Leaf):
         return (Elementwise("lookup", elements, COST[cost], Traffic(elements, elements)),)
 
 
-@final
-@frozen
-class Norm(Leaf):
-    """LayerNorm or RMSNorm over the last axis of (B, T, groups, width), one weight a `width`.
-
-    Unit     FLOPs under other: 7 an element (LayerNorm), 6 (without bias), 4 (RMSNorm)
-    Counts   `keeps`: its input, kept for backward by the fused kernel; the statistics (one or two a row) apart
-    Source   Ba et al. 2016 (arXiv 1607.06450); Zhang and Sennrich 2019 (arXiv 1910.07467)
-    """
-
-    kind = "norm"
-    role = "norm"
-    begins: ClassVar[Mapping[str, str]] = {"weight": "one", "bias": "zero"}
-    width: Any
-    form: str  # "layer", "rms"
-    bias: bool
-    eps: Any
-    groups: Any = 1
-    # A weight of its own for each group (Cohere's Q and K norms), rather than one that the groups share.
-    apart: bool = False
-    weighted: bool = True
-    offset: bool = False  # multiplies by 1 + weight (Gemma)
-    # Its input is kept for backward; False: another norm keeps the same tensor (a parallel block's two norms).
-    keeps: bool = True
-    # A fused kernel keeps its own output, which this reads: it is kept again only when the attention matrix is.
-    fused: bool = False
-    # Another layer holds its weights.
-    borrowed: bool = False
-
-    def weights(self) -> tuple[Weight, ...]:
-        return () if self.borrowed else self.own
-
-    @property
-    def own(self) -> tuple[Weight, ...]:
-        """Its weights, whoever holds them."""
-        shape = (self.groups, self.width) if self.apart else (self.width,)
-        weight = (Weight("weight", shape),) if self.weighted else ()
-        return (*weight, Weight("bias", shape)) if self.bias else weight
-
-    def operations(self, work: Workload) -> tuple[Operation, ...]:
-        elements = work.positions * self.groups * self.width
-        cost = "rms_norm" if self.form == "rms" else "layer_norm" if self.bias else "layer_norm_nobias"
-        read = total([weight.size for weight in self.own])
-        return (elementwise("norm", elements, cost, elements, elements, read),)
-
-    def saved(self, work: Workload) -> Any:
-        kept = self.keeps and (work.keep_scores or not self.fused)
-        return work.positions * self.groups * self.width if kept else 0
-
-    @property
-    def shared_by(self) -> Any:
-        return 1 if self.apart else self.groups
-
-    def statistics(self, work: Workload) -> Any:
-        rows = work.positions * self.groups
-        return rows if self.form == "rms" else 2 * rows
-
-
 # What backward needs of an activation: its input, or its own result (which the next product then need not keep again).
 SAVES_RESULT = frozenset({"relu", "sigmoid", "tanh"})
 
@@ -361,36 +303,6 @@ class Convolution(Leaf):
     def cache(self, work: Workload) -> Any:
         state = self.taps * self.c_in
         return Cache(0, state, state) if self.causal else NO_CACHE
-
-
-@final
-@frozen
-class Patches(Leaf):
-    """A picture cut into squares, each multiplied to a vector: the convolution with stride = size of a ViT.
-
-    Shapes   picture (B, channels, size·√n, size·√n), W (width, channels, size, size), y (B, n, width)
-    Unit     FLOPs 2·B·n·channels·size²·width
-    Source   Dosovitskiy et al. 2020 (arXiv 2010.11929), equation 1
-    """
-
-    role = "product"
-    channels: Any
-    size: Any
-    width: Any
-    bias: bool = True
-
-    def weights(self) -> tuple[Weight, ...]:
-        weight = Weight("weight", (self.width, self.channels, self.size, self.size))
-        return (weight, Weight("bias", (self.width,))) if self.bias else (weight,)
-
-    def operations(self, work: Workload) -> tuple[Operation, ...]:
-        rows, fan_in = work.positions, self.channels * self.size * self.size
-        moved = Traffic(fan_in * self.width, rows * (fan_in + self.width))
-        product = MatMul("convolution", 1, rows, fan_in, self.width, moved, "convolution")
-        return (product, elementwise("bias", rows * self.width, "add", 0, 0, self.width)) if self.bias else (product,)
-
-    def saved(self, work: Workload) -> Any:
-        return work.positions * self.channels * self.size * self.size
 
 
 @final

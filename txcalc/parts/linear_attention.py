@@ -12,11 +12,13 @@ from typing import Any, final
 
 from txcalc.parts.collectives import AllReduce
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import Activation, Convolution, Linear, Norm
+from txcalc.parts.linear import Activation, Convolution, Linear
+from txcalc.parts.norm import Norm
 from txcalc.parts.options import (
     REQUIRED,
     RMS_EPS,
-    Options,
+    Mechanism,
+    Place,
     Wished,
     activation,
     divided,
@@ -324,7 +326,7 @@ class DeltaNet(Composite):
 
 @final
 @frozen
-class DeltaOptions(Options):
+class DeltaOptions(Mechanism):
     """`[delta]`"""
 
     section = "delta"
@@ -342,9 +344,9 @@ class DeltaOptions(Options):
     def misfits(self) -> Iterator[Wished]:
         yield from divided("n_key_heads", self.n_key_heads, "n_heads", self.n_heads)
 
-    def build(self, d_model: Any, eps: Any) -> DeltaNet:
+    def build(self, place: Place) -> DeltaNet:
         return DeltaNet(
-            d_model=d_model,
+            d_model=place.d_model,
             n_heads=self.n_heads,
             n_key_heads=self.n_key_heads,
             d_key=self.d_key,
@@ -354,7 +356,7 @@ class DeltaOptions(Options):
             bound=self.bound,
             rank=self.rank,
             gate=self.gate,
-            norm_eps=RMS_EPS if eps is None else eps,
+            norm_eps=RMS_EPS if place.norm.eps is None else place.norm.eps,
             signed=self.signed,
         )
 
@@ -397,7 +399,7 @@ class LinearAttention(Composite):
 
 @final
 @frozen
-class LinearAttentionOptions(Options):
+class LinearAttentionOptions(Mechanism):
     """`[linear_attention]`"""
 
     section = "linear_attention"
@@ -405,10 +407,14 @@ class LinearAttentionOptions(Options):
     d_head: Any = key(size, per_head("linear_attention"), "width of a head")
     activation: str = key(activation, "silu", "activation of queries, keys and values")
 
-    def build(self, d_model: Any, eps: Any) -> LinearAttention:
+    def build(self, place: Place) -> LinearAttention:
         # Its norm's own, whatever the norms around it have.
         return LinearAttention(
-            d_model=d_model, n_heads=self.n_heads, d_head=self.d_head, activation=self.activation, norm_eps=RMS_EPS
+            d_model=place.d_model,
+            n_heads=self.n_heads,
+            d_head=self.d_head,
+            activation=self.activation,
+            norm_eps=RMS_EPS,
         )
 
 
@@ -442,14 +448,14 @@ class TimeMix(Composite):
 
 @final
 @frozen
-class TimeMixOptions(Options):
+class TimeMixOptions(Mechanism):
     """`[time_mix]`"""
 
     section = "time_mix"
     d_inner: Any = key(size, lambda at: at[""]["d_model"], "channels")
 
-    def build(self, d_model: Any, eps: Any) -> TimeMix:
-        return TimeMix(d_model=d_model, d_inner=self.d_inner)
+    def build(self, place: Place) -> TimeMix:
+        return TimeMix(d_model=place.d_model, d_inner=self.d_inner)
 
 
 @final
@@ -481,15 +487,15 @@ class ChannelMix(Composite):
 
 @final
 @frozen
-class ChannelMixOptions(Options):
+class ChannelMixOptions(Mechanism):
     """`[channel_mix]`, in the place of the feed-forward."""
 
     section = "channel_mix"
     kind = "feed_forward"
     d_ff: Any = key(size, REQUIRED, "width")
 
-    def build(self, d_model: Any, eps: Any) -> ChannelMix:
-        return ChannelMix(d_model=d_model, d_ff=self.d_ff)
+    def build(self, place: Place) -> ChannelMix:
+        return ChannelMix(d_model=place.d_model, d_ff=self.d_ff)
 
 
 @final
@@ -538,7 +544,7 @@ class MatrixMemory(Composite):
 
 @final
 @frozen
-class MatrixMemoryOptions(Options):
+class MatrixMemoryOptions(Mechanism):
     """`[matrix_memory]`"""
 
     section = "matrix_memory"
@@ -548,13 +554,13 @@ class MatrixMemoryOptions(Options):
     bias: bool = key(flag, False, "biases on the wide projections and the norm")
     cap: Any = key(real, None, "logits of the gates are capped at ± this by a tanh")
 
-    def build(self, d_model: Any, eps: Any) -> MatrixMemory:
+    def build(self, place: Place) -> MatrixMemory:
         return MatrixMemory(
-            d_model=d_model,
+            d_model=place.d_model,
             n_heads=self.n_heads,
             d_key=self.d_key,
             d_value=self.d_value,
             bias=self.bias,
-            norm_eps=RMS_EPS if eps is None else eps,
+            norm_eps=RMS_EPS if place.norm.eps is None else place.norm.eps,
             cap=self.cap,
         )

@@ -1,14 +1,15 @@
-"""The mechanisms that have a table of their own name, and in which module each one's part and options are.
+"""The tables of a description that have options of their own, and in which module each one's options and part are.
 
-A module is loaded when one of its mechanisms is first asked for.
+A module is loaded when its options are first asked for.
 """
 
 from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
+from typing import Any
 
-from txcalc.parts.options import Options
+from txcalc.parts.options import Mechanism, Options, Wrong, one_of
 
 # In the place of attention.
 MIXERS = {
@@ -25,11 +26,59 @@ MIXERS = {
 }
 # Beside it, or in the place of the feed-forward.
 OTHERS = {"channel_mix": "linear_attention", "convolution": "convolution", "fourier": "convolution"}
+# What a Transformer has, and what stands around its layers.
+TABLES = {
+    "attention": "attention",
+    "latent": "latent",
+    "positions": "positions",
+    "feed_forward": "feedforward",
+    "experts": "feedforward",
+    "layer_input": "feedforward",
+    "shared": "shared",
+    "norm": "norm",
+    "embedding": "embedding",
+    "head": "head",
+    "lora": "adapters",
+    "vision": "embedding",
+    "audio": "embedding",
+}
+ALL = TABLES | MIXERS | OTHERS
+# The tables that parts of a layer have, and the names that parts have in a layer's list.
+PART_TABLES = ("attention", "latent", "feed_forward", "experts", *MIXERS, *OTHERS, "shared", "layer_input")
+PARTS = ("attention", "cross_attention", *PART_TABLES[2:])
+
+
+def parts_of(value: Any) -> list[str]:
+    """Names of a layer's parts."""
+    if isinstance(value, list) and all(isinstance(item, str) and item in PARTS for item in value):
+        return value
+    raise Wrong(f"a list out of {', '.join(PARTS)}")
+
+
+def side_by_side(value: Any) -> str | list[str]:
+    """How the parts of a layer stand side by side."""
+    if isinstance(value, list):
+        return parts_of(value)
+    try:
+        return str(_ALL(value))
+    except Wrong as wrong:
+        raise Wrong(f"{wrong.expected}, or a list of a layer's parts") from None
+
+
+_ALL = one_of("no", "shared", "separate")
+side_by_side.choices = _ALL.choices  # type: ignore[attr-defined]
 
 
 @cache
 def options(section: str) -> type[Options]:
-    """The options of a mechanism."""
-    module = import_module(f"txcalc.parts.{(MIXERS | OTHERS)[section]}")
+    """The options of a table."""
+    module = import_module(f"txcalc.parts.{ALL[section]}")
     found = (each for each in vars(module).values() if isinstance(each, type) and issubclass(each, Options))
     return next(each for each in found if vars(each).get("section") == section)
+
+
+def mechanism(part: str) -> type[Mechanism]:
+    """The options of a part of a layer, by its name."""
+    found = options("attention" if part == "cross_attention" else part)
+    assert issubclass(found, Mechanism), part
+    return found

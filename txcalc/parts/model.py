@@ -10,24 +10,16 @@ from dataclasses import replace
 from typing import Any, NamedTuple, final
 
 from txcalc.parts.adapters import around
-from txcalc.parts.attention import RelativeBias
 from txcalc.parts.block import Block
 from txcalc.parts.collectives import Collective
 from txcalc.parts.disentangled import DistanceTable
+from txcalc.parts.embedding import Embedding
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import Activation, Convolution, Linear, Lookup, Norm, Patches, Sum, Unused, Vector
-from txcalc.parts.part import (
-    Child,
-    Composite,
-    Gradient,
-    Leaf,
-    Stream,
-    Workload,
-    everywhere,
-    on_logits,
-    on_one,
-    on_source,
-)
+from txcalc.parts.head import Head
+from txcalc.parts.linear import Linear, Lookup, Sum, Unused
+from txcalc.parts.norm import Norm
+from txcalc.parts.part import Child, Composite, Leaf, Stream, Workload, on_source
+from txcalc.parts.positions import RelativeBias
 from txcalc.parts.sharding import Ways
 
 
@@ -39,97 +31,6 @@ class LayerGroup(NamedTuple):
     indices: tuple[int, ...]
     count: Any
     shared: bool = False
-
-
-@final
-@frozen
-class Embedding(Composite):
-    """What turns ids, patches or sound into the stack's input.
-
-    `positions` and `types` are tables added to the tokens, `tables` others, each with how often it is read for a token
-    (LayoutLM's of places on a page, TAPAS's of rows and columns); `fixed` is a sinusoid added, without weights; `rank`
-    tables (ALBERT) are projected to the model's width, all that is added together, or, `early`, the tokens before
-    anything is added (OPT); a `scale` multiplies (Transformer 2017, Gemma). `mask_token` stands in for patches that are
-    hidden in training, and does nothing here.
-    """
-
-    width: Any
-    tokens: Lookup | None = None
-    patches: Patches | None = None
-    class_token: Vector | None = None
-    convolutions: tuple[Convolution, ...] = ()
-    activation: str = "gelu"
-    positions: Lookup | None = None
-    fixed: Sum | None = None
-    types: Lookup | None = None
-    norm: Norm | None = None
-    projection: Linear | None = None
-    scale: Any = None
-    mask_token: Vector | None = None
-    early: bool = False
-    tables: tuple[tuple[Lookup, Any], ...] = ()
-    # Of one rank's share: rows that other ranks found.
-    join: Collective | None = None
-
-    def children(self) -> Iterator[Child]:
-        if self.tokens:
-            yield Child("tokens", self.tokens)
-        if self.tokens and self.join:
-            yield Child("join", self.join)
-        if self.projection and self.early:
-            yield Child("projection", self.projection)
-        if self.patches:
-            on: Stream = _without_class_token if self.class_token else everywhere
-            yield Child("patches", self.patches, on=on, gradient="weights")
-        if self.class_token:
-            yield Child("class_token", self.class_token)
-        if self.mask_token:
-            yield Child("mask_token", self.mask_token)
-        gradient: Gradient = "weights"  # the first reads sound
-        for i, convolution in enumerate(self.convolutions):
-            before = _before_strides(self.convolutions[i + 1 :])
-            yield Child(f"conv{i + 1}", convolution, on=before, kind="other", gradient=gradient)
-            gradient = "both"
-            yield Child(
-                f"conv{i + 1}_activation",
-                Activation(width=self.width, form=self.activation, gated=False),
-                on=before,
-                kind="other",
-            )
-        if self.scale is not None:
-            yield Child(
-                "scale", Sum(width=self.projection.d_out if self.projection and self.early else self.width, sums=1)
-            )
-        if self.types:
-            yield Child("types", self.types)
-        for i, (table, reads) in enumerate(self.tables):
-            yield Child(f"table{i + 1}", table, runs=reads)
-        if self.positions:
-            yield Child("positions", self.positions)
-        if self.fixed:
-            yield Child("positions", self.fixed)
-        if self.norm:
-            yield Child("norm", self.norm)
-        if self.projection and not self.early:
-            yield Child("projection", self.projection)
-
-    def shard(self, ways: Ways) -> Embedding:
-        """Its rows of the vocabulary; positions, types, patches and convolutions are whole."""
-        if not self.tokens:
-            return self
-        tokens = replace(self.tokens, rows=ways.rows(self.tokens.rows))
-        return replace(self, tokens=tokens, join=ways.scattered(tokens.width))
-
-
-def _without_class_token(work: Workload) -> Workload:
-    return work._replace(tokens=work.tokens - 1)
-
-
-def _before_strides(later: tuple[Convolution, ...]) -> Stream:
-    factor = 1
-    for convolution in later:
-        factor = factor * convolution.stride
-    return lambda work: work._replace(tokens=work.tokens * factor)
 
 
 @final
@@ -184,61 +85,6 @@ class StreamEnds(Composite):
         projection = Linear(d_in=self.width, d_out=self.width, bias=False, keeps="no" if self.first else "yes")
         yield Child("projections", projection, times=others, indices=every)
         yield Child("match", Sum(width=self.width * self.number, sums=3))
-
-
-@final
-@frozen
-class Head(Composite):
-    """Logits over a vocabulary or classes, with a transform before them (BERT's masked-LM head); or a pooler.
-
-    `at` is where it works: all positions (or the last, as the workload says) for a language model, one for a
-    classifier or a pooler. That one is the first position; with `pool` the mean of all others, with a norm of its own;
-    `joined`: both, one after the other. `scale` multiplies the logits, `softcap` bounds them by a tanh.
-    """
-
-    projection: Linear | None
-    transform: Linear | None
-    activation: Activation | None
-    norm: Norm | None
-    one: bool
-    kind: str = "head"
-    scale: Any = None
-    softcap: Any = None
-    pool: Sum | None = None
-    pool_norm: Norm | None = None
-    joined: bool = False
-    # Of one rank's share: positions of all ranks before it, logits of all ranks after it.
-    gather: Collective | None = None
-    join: Collective | None = None
-
-    def children(self) -> Iterator[Child]:
-        on = on_one if self.one else on_logits
-        if self.gather:
-            yield Child("gather", self.gather, on=on)
-        if self.pool:
-            yield Child("pool", self.pool, on=_without_class_token)
-        if self.pool_norm:
-            yield Child("pool_norm", self.pool_norm, on=on)
-        if self.transform:
-            yield Child("transform", self.transform, on=on)
-        if self.activation:
-            yield Child("activation", self.activation, on=on)
-        if self.norm:
-            yield Child("norm", self.norm, on=on, kind="head", forced=True)
-        if self.projection:
-            yield Child("projection", self.projection, on=on)
-        if self.projection and self.softcap is not None:
-            yield Child("softcap", Activation(width=self.projection.d_out, form="tanh", gated=False), on=on)
-        if self.join:
-            yield Child("join", self.join, on=on)
-
-    def shard(self, ways: Ways) -> Head:
-        """Its rows of the vocabulary or of the classes; what stands before them is whole."""
-        if not self.projection:
-            return self
-        projection = replace(self.projection, d_out=ways.rows(self.projection.d_out))
-        join = ways.every(projection.d_out * ways.tp)
-        return replace(self, projection=projection, gather=ways.gathered(self.projection.d_in), join=join)
 
 
 @final

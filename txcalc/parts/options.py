@@ -9,13 +9,18 @@ unchecked. Nothing here is a formula.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, fields
 from functools import cache
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from txcalc.num import divides, exact_div
 from txcalc.parts.part import Composite
+
+if TYPE_CHECKING:
+    from txcalc.parts.norm import Norm, NormOptions
+    from txcalc.parts.positions import PositionsOptions
 
 MAX_SIZE = 10**9
 
@@ -83,6 +88,58 @@ def one_of(*choices: str) -> Check:
     return check
 
 
+def text(value: Any) -> str:
+    """A text."""
+    if not isinstance(value, str) or not value:
+        raise Wrong("a text")
+    return value
+
+
+def texts(value: Any) -> list[str]:
+    """A list of texts."""
+    if not isinstance(value, list) or not value or not all(isinstance(item, str) and item for item in value):
+        raise Wrong("a list of texts")
+    return value
+
+
+def biases(value: Any) -> list[str]:
+    """Which of the projections have a bias: true (all four), false, or a list of their letters (g: of the gate)."""
+    if isinstance(value, bool):
+        return ["q", "k", "v", "o"] if value else []
+    if isinstance(value, list) and all(item in ("q", "k", "v", "o", "g") for item in value):
+        return value
+    raise Wrong('true, false, or a list out of "q", "k", "v", "o", "g"')
+
+
+def some_of(*choices: str) -> Check:
+    """A list of different ones of the choices."""
+
+    def check(value: Any) -> list[str]:
+        if isinstance(value, list) and all(item in choices for item in value) and len(set(value)) == len(value):
+            return value
+        raise Wrong(f"a list out of {', '.join(map(repr, choices))}, each once")
+
+    return check
+
+
+def tables(value: Any) -> list[list[Any]]:
+    """Pairs of sizes: the rows of a table, and how often it is read for a token."""
+    if not isinstance(value, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in value):
+        raise Wrong("a list of pairs: the rows of a table, and how often it is read")
+    return [[size(rows), size(reads)] for rows, reads in value]
+
+
+def groups_of(number: int) -> Check:
+    """A list of so many numbers of groups."""
+
+    def check(value: Any) -> list[Any]:
+        if isinstance(value, list) and len(value) == number and any(item != 1 for item in value):
+            return [size(item) for item in value]
+        raise Wrong(f"a list of {number} whole numbers above 0, not all of them 1")
+
+    return check
+
+
 RMS_EPS, LAYER_EPS = 1e-6, 1e-5  # what norms add to the variance where nobody says
 
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "sigmoid", "tanh", "none")
@@ -123,9 +180,21 @@ def per_head(section: str) -> Callable[[Mapping[str, Any]], Any]:
     return width
 
 
-def key(check: Check, default: Any, meaning: str) -> Any:
-    """A key of an `Options`."""
-    return field(metadata={"key": Field(check, default, meaning)})
+def key(
+    check: Check,
+    default: Any,
+    meaning: str,
+    when: str = "",
+    *,
+    beside: Callable[[Any, Mapping[str, Any]], Any] | None = None,
+) -> Any:
+    """A key of an `Options`. One that Python has for a word of its own (`from`) is a field with `_` behind it."""
+    return field(metadata={"key": Field(check, default, meaning, when, beside)})
+
+
+def absent(number: Any) -> bool:
+    """Whether a number is a plain 0: what has so much of it is not there (0 × an array would be a part of width 0)."""
+    return type(number) is int and number == 0
 
 
 class Wished(NamedTuple):
@@ -147,29 +216,61 @@ def odd(key: str, number: Any) -> Iterator[Wished]:
         yield Wished(key, "an odd number: as many on either side")
 
 
-class Options:
-    """The options of one mechanism, which has a table of its own name. Subclasses are `frozen`.
+class Place(NamedTuple):
+    """Where a part of a layer stands, which its own options do not know.
 
-    section   the table's name, and the part's in a path
-    kind      what its leaves count as (`ledger.KINDS`)
-    stands    where it may: in a "decoder" alone, for it reads only what came before; in an "encoder" alone, for it
-              reads what comes later too
+    d_model       width of the stream
+    norm          how the layer norms, and `pre` the norm before the part, if it has one
+    positions     how the layer knows order
+    role          of the stack: "decoder", "encoder", "cross-decoder", "vision"
+    keeps_input   False where an earlier part keeps the input that both read
     """
 
-    section: ClassVar[str]
-    kind: ClassVar[str] = "recurrent"
-    stands: ClassVar[str] = "decoder"
+    d_model: Any
+    norm: NormOptions
+    positions: PositionsOptions
+    role: str
+    keeps_input: bool = True
+    pre: Norm | None = None
+
+
+class Options:
+    """The options that a table of a description has. Subclasses are `frozen`."""
+
+    section: ClassVar[str]  # the table's name
 
     def misfits(self) -> Iterator[Wished]:
         """What no single key shows."""
         yield from ()
 
-    def build(self, d_model: Any, eps: Any) -> Composite:
-        """The part; `eps` is what the norms of its layer add to the variance, None where nobody said."""
-        raise NotImplementedError
-
     @classmethod
     @cache
     def table(cls) -> dict[str, Field]:
         """The keys of its table."""
-        return {item.name: item.metadata["key"] for item in fields(cls)}  # type: ignore[arg-type]
+        return {item.name.rstrip("_"): item.metadata["key"] for item in fields(cls)}  # type: ignore[arg-type]
+
+    @classmethod
+    def of(cls, table: Mapping[str, Any]) -> Self:
+        """The options that a checked table says."""
+        return cls(**{item.name: table[item.name.rstrip("_")] for item in fields(cls)})  # type: ignore[arg-type]
+
+
+class Mechanism(Options):
+    """The options of one part of a layer, which stands in paths by its table's name.
+
+    kind      what its leaves count as (`ledger.KINDS`)
+    stands    where it may: in a "decoder" alone, for it reads only what came before; in an "encoder" alone, for it
+              reads what comes later too; "" in either
+    """
+
+    kind: ClassVar[str] = "recurrent"
+    stands: ClassVar[str] = "decoder"
+
+    @property
+    def takes_norm(self) -> bool:
+        """Whether the norm before it stands within it, for not all of it reads what is normed."""
+        return False
+
+    @abstractmethod
+    def build(self, place: Place) -> Composite:
+        """The part."""

@@ -13,12 +13,14 @@ from typing import Any, final
 from txcalc.num import ceil_div, exact_div
 from txcalc.parts.collectives import AllReduce
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import Activation, BlockLinear, Convolution, Linear, Norm, linear
+from txcalc.parts.linear import Activation, BlockLinear, Convolution, Linear, linear
+from txcalc.parts.norm import Norm
 from txcalc.parts.options import (
     LAYER_EPS,
     REQUIRED,
     RMS_EPS,
-    Options,
+    Mechanism,
+    Place,
     Wished,
     Wrong,
     activation,
@@ -230,7 +232,7 @@ class Mamba(Composite):
 
 @final
 @frozen
-class MambaOptions(Options):
+class MambaOptions(Mechanism):
     """`[mamba]`: channels are twice the stream's width, and the step size has a sixteenth of it as its rank."""
 
     section = "mamba"
@@ -249,10 +251,10 @@ class MambaOptions(Options):
         if self.n_heads is not None and self.norms:
             yield Wished("n_heads", "none with norms on the step size, B and C")
 
-    def build(self, d_model: Any, eps: Any) -> Mamba:
-        own = RMS_EPS if eps is None else eps
+    def build(self, place: Place) -> Mamba:
+        own = RMS_EPS if place.norm.eps is None else place.norm.eps
         return Mamba(
-            d_model=d_model,
+            d_model=place.d_model,
             d_inner=self.d_inner,
             d_state=self.d_state,
             d_conv=self.d_conv,
@@ -319,7 +321,7 @@ def _heads_of_twice(at: Mapping[str, Any]) -> Any:
 
 @final
 @frozen
-class Mamba2Options(Options):
+class Mamba2Options(Mechanism):
     """`[mamba2]`: heads of twice the stream's width in all."""
 
     section = "mamba2"
@@ -335,10 +337,10 @@ class Mamba2Options(Options):
     def misfits(self) -> Iterator[Wished]:
         yield from divided("n_groups", self.n_groups, "n_heads", self.n_heads)
 
-    def build(self, d_model: Any, eps: Any) -> Mamba2:
-        own = LAYER_EPS if eps is None else eps
+    def build(self, place: Place) -> Mamba2:
+        own = LAYER_EPS if place.norm.eps is None else place.norm.eps
         return Mamba2(
-            d_model=d_model,
+            d_model=place.d_model,
             n_heads=self.n_heads,
             d_head=self.d_head,
             n_groups=self.n_groups,
@@ -390,7 +392,7 @@ class Griffin(Composite):
 
 @final
 @frozen
-class GriffinOptions(Options):
+class GriffinOptions(Mechanism):
     """`[rg_lru]`"""
 
     section = "rg_lru"
@@ -401,9 +403,9 @@ class GriffinOptions(Options):
     conv_bias: bool = key(flag, True, "bias of the convolution")
     activation: str = key(activation, "gelu_tanh", "activation of the gate on what is read")
 
-    def build(self, d_model: Any, eps: Any) -> Griffin:
+    def build(self, place: Place) -> Griffin:
         return Griffin(
-            d_model=d_model,
+            d_model=place.d_model,
             n_heads=self.n_heads,
             d_head=self.d_head,
             d_conv=self.d_conv,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, final
 
-from txcalc.parts.attention import Rotary
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear, Shift
 from txcalc.parts.part import Child, Composite
+from txcalc.parts.positions import Rotary
 
 
 @final

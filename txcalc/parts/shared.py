@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, final
 
-from txcalc.parts.attention import Rotary
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.feedforward import FeedForward
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import Linear, Norm, Sum
+from txcalc.parts.linear import Linear, Sum
+from txcalc.parts.norm import Norm
+from txcalc.parts.options import ACTIVATIONS, REQUIRED, Mechanism, Place, flag, key, one_of, real, size, text
 from txcalc.parts.part import Child, Composite
+from txcalc.parts.positions import Rotary
+from txcalc.parts.spans import Causal
 
 
 @final
@@ -61,3 +65,41 @@ class SharedBlock(Composite):
         yield Child(f"{name}_down", Linear(d_in=d_in, d_out=self.rank, bias=False, keeps="no"), kind=kind)
         yield Child(f"{name}_up", Linear(d_in=self.rank, d_out=d_out, bias=False), kind=kind)
         yield Child(f"{name}_sum", Sum(width=d_out, sums=1), kind=kind)
+
+
+@final
+@frozen
+class SharedOptions(Mechanism):
+    """`[shared]`"""
+
+    section = "shared"
+    kind = "other"
+    stands = ""
+    n_heads: Any = key(size, REQUIRED, "query heads")
+    n_kv_heads: Any = key(size, lambda at: at["shared"]["n_heads"], "key/value heads")
+    d_head: Any = key(size, REQUIRED, "width of a head")
+    scale: Any = key(real, None, "multiplies the scores; 1/√d_head when absent")
+    d_ff: Any = key(size, REQUIRED, "width of the feed-forward")
+    activation: str = key(one_of(*ACTIVATIONS), "silu", "activation of the feed-forward, which is gated")
+    bias: bool = key(flag, False, "biases of the feed-forward")
+    rank: Any = key(size, None, "rank of a layer's own adapters beside up and gate; absent: none")
+    adapted: bool = key(flag, False, "adapters beside q, k and v too")
+    from_: str | None = key(text, None, "layer kind that holds the weights; absent: this one")
+
+    def build(self, place: Place) -> SharedBlock:
+        d_model, heads, groups, width = place.d_model, self.n_heads, self.n_kv_heads, self.d_head
+        sizes = {"n_heads": heads, "n_kv_heads": groups, "d_qk": width, "d_v": width}
+        lent = self.from_ is not None
+        return SharedBlock(
+            d_model=d_model,
+            norm=replace(place.norm.over(2 * d_model), borrowed=lent),
+            rotary=place.positions.rotary(heads + groups, width),
+            core=AttentionCore(**sizes, span=Causal(), scale=self.scale),
+            feed_forward_norm=replace(place.norm.over(d_model), borrowed=lent),
+            feed_forward=FeedForward(
+                d_model=d_model, d_ff=self.d_ff, activation=self.activation, bias=self.bias, gated=True, borrowed=lent
+            ),
+            lender=self.from_,
+            rank=self.rank,
+            adapted=self.adapted,
+        )

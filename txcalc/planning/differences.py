@@ -18,9 +18,10 @@ from txcalc.errors import ABSENT, InputError
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.notation import named_by_groups
+from txcalc.parts.mechanisms import PART_TABLES
 from txcalc.sources import build
 from txcalc.sources.explicit import cycle, explicit, folded, kinds_in_order, leaves, stretched
-from txcalc.sources.spec import PART_TABLES, STACK, merge
+from txcalc.sources.spec import STACK, merge
 from txcalc.symbols import TABLE
 
 Raw = dict[str, Any]

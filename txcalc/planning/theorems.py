@@ -222,7 +222,7 @@ def _framed(stack: Mapping[str, Any]) -> dict[str, Any]:
         "activation": first.get("feed_forward", {}).get("activation", "gelu"), "bias": False, "d_ff": 7 * 64,
         "down_bias": False, "gated": False, "groups": None, "inner_norm": False, "sparsity": None,
     }  # fmt: skip
-    norm = {**stack["norm"], "joint": [], "abreast": [], "after": [], "without": [], "parallel": "no", "place": "pre"}
+    norm = {**stack["norm"], "joint": [], "after": [], "without": [], "parallel": "no", "place": "pre"}
     layer = {"feed_forward": plain, "norm": norm, "parts": ["feed_forward"], "positions": stack["positions"]}
     alone = {"layer": {"layer": layer}, "groups": [("layer", (0,))], "n_layers": 1}
     return {**stack, **alone, "laurel": None, "lora": None}

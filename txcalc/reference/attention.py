@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from txcalc.parts import attention as parts
-from txcalc.parts import cores, spans
+from txcalc.parts import cores, positions, spans
 from txcalc.reference.linear import FORMS, Linear, Norm, Scale, linear, sinusoids
 from txcalc.reference.mode import current
 from txcalc.reference.run import Like, Remembers, Run
@@ -179,7 +179,7 @@ def first_share(layer: int) -> float:
 class Rotary(nn.Module):
     """Rotates the first `dims` of the heads (B, T, heads, width) by their positions; if odd, the last stays."""
 
-    def __init__(self, part: parts.Rotary) -> None:
+    def __init__(self, part: positions.Rotary) -> None:
         super().__init__()
         self.dims, self.theta, self.interleaved = part.dims, part.theta, part.interleaved
         whole = part.width if part.spread else part.dims  # whose frequencies, and whose halves, are meant
@@ -213,7 +213,7 @@ class Rotary(nn.Module):
 class Gate(nn.Module):
     """y (B, T, h·d) times the activation of as many gates, or of one a head."""
 
-    def __init__(self, part: parts.Gate) -> None:
+    def __init__(self, part: cores.Gate) -> None:
         super().__init__()
         self.act, self.heads = FORMS[part.form], part.n_heads
 
@@ -227,7 +227,7 @@ class DynamicMask(nn.Module):
     −∞ where a query has `top_k` keys before it that are wanted more; where nothing may depend on data, none is left
     out."""
 
-    def __init__(self, part: parts.DynamicMask, top_k: int, group: int, like: Like) -> None:
+    def __init__(self, part: cores.DynamicMask, top_k: int, group: int, like: Like) -> None:
         super().__init__()
         self.rate = like.parameter(part.n_kv_heads)
         self.top_k, self.group = top_k, group
@@ -245,7 +245,7 @@ class DynamicMask(nn.Module):
 class RelativeBias(nn.Module):
     """T5's biases (h, T, S): distances up to half the buckets exactly, longer ones by their logarithm."""
 
-    def __init__(self, part: parts.RelativeBias, like: Like) -> None:
+    def __init__(self, part: positions.RelativeBias, like: Like) -> None:
         super().__init__()
         self.weight = like.parameter(part.buckets, part.n_heads)
         self.buckets, self.distance, self.bidirectional = part.buckets, part.distance, part.bidirectional

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from txcalc.parts import latent as parts
-from txcalc.parts.linear import Norm as NormPart
+from txcalc.parts.norm import Norm as NormPart
 from txcalc.parts.spans import Selected
 from txcalc.reference.attention import Core, Gate, Rotary
 from txcalc.reference.linear import Linear, Norm

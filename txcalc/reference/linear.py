@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from txcalc.parts import linear as parts
+from txcalc.parts.embedding import Patches as PatchesPart
+from txcalc.parts.norm import Norm as NormPart
 from txcalc.reference.mode import current
 from txcalc.reference.run import Like, Remembers, Run
 
@@ -134,7 +136,7 @@ class RootMeanSquare(torch.autograd.Function):
 class Norm(nn.Module):
     """LayerNorm or RMSNorm over the last axis; with `apart`, each of the groups before it has its own weight."""
 
-    def __init__(self, part: parts.Norm, like: Like) -> None:
+    def __init__(self, part: NormPart, like: Like) -> None:
         super().__init__()
         shape = (part.groups, part.width) if part.apart else (part.width,)
         self.weight = like.parameter(*shape) if part.weighted else None
@@ -263,7 +265,7 @@ class Convolution(Remembers):
 class Patches(nn.Module):
     """The vectors (B, n, width) of a picture's n squares, by rows; a picture is (B, channels, side, side)."""
 
-    def __init__(self, part: parts.Patches, like: Like) -> None:
+    def __init__(self, part: PatchesPart, like: Like) -> None:
         super().__init__()
         self.weight = like.parameter(part.width, part.channels, part.size, part.size)
         self.bias = like.parameter(part.width) if part.bias else None

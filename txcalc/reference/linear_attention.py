@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from txcalc.parts import linear_attention as parts
 from txcalc.parts.linear import Convolution as ConvolutionPart
 from txcalc.parts.linear import Linear as LinearPart
-from txcalc.parts.linear import Norm as NormPart
+from txcalc.parts.norm import Norm as NormPart
 from txcalc.reference.linear import Activation, Convolution, Linear, Norm, padded
 from txcalc.reference.mode import current
 from txcalc.reference.recurrent import summed

@@ -32,31 +32,26 @@ from txcalc.parts.feedforward import FeedForward as FeedForwardPart
 from txcalc.parts.feedforward import LayerInput as LayerInputPart
 from txcalc.parts.latent import LatentAttention as LatentAttentionPart
 from txcalc.parts.linear import LayerScale as LayerScalePart
-from txcalc.parts.linear import Linear as LinearPart
 from txcalc.parts.part import Composite
 from txcalc.parts.routed import RoutedAttention as RoutedAttentionPart
 from txcalc.reference.attention import Attention, RelativeBias
 from txcalc.reference.cells import RecurrentCell
 from txcalc.reference.convolution import Fourier, ShortConvolution, SpanAttention, TimeConvolution
 from txcalc.reference.disentangled import DisentangledAttention, DistanceTable
+from txcalc.reference.ends import Embedding, Head
 from txcalc.reference.feedforward import Experts, FeedForward, LayerInput
 from txcalc.reference.hyena import Hyena
 from txcalc.reference.latent import LatentAttention
 from txcalc.reference.linear import (
     Activation,
-    Convolution,
     LayerScale,
     Linear,
     Lookup,
     LowRank,
-    Mean,
     Norm,
-    Patches,
     Scale,
     Sum,
     Unused,
-    Vector,
-    sinusoids,
 )
 from txcalc.reference.linear_attention import ChannelMix, DeltaNet, LinearAttention, MatrixMemory, TimeMix
 from txcalc.reference.mode import current, mode
@@ -153,8 +148,8 @@ class Block(nn.Module):
         super().__init__()
         self.names = [branch.name for branch in part.branches]
         self.beside = {branch.name for branch in part.branches if branch.beside}
-        following = [i for i, branch in enumerate(part.branches) if branch.abreast]
-        self.abreast = self.names[following[0] - 1 : following[-1] + 1] if following else []
+        following = [i for i, branch in enumerate(part.branches) if branch.follows]
+        self.alike = self.names[following[0] - 1 : following[-1] + 1] if following else []
         self.parallel, self.norm_after_sum = part.parallel, part.norm_after_sum
         self.norm = Norm(part.shared_norm, like) if part.shared_norm else None
         for branch in part.branches:
@@ -209,8 +204,8 @@ class Block(nn.Module):
                 y = self._beside_laurel(name, y, run)
             elif name == names[0] and self.shared is not None and self.shared_sum is not None:
                 y = self._branch(name, self.shared_sum(y, self.shared(y, run)), y, run)
-            elif name in self.abreast:
-                y = self._side_by_side(y, run) if name == self.abreast[0] else y
+            elif name in self.alike:
+                y = self._side_by_side(y, run) if name == self.alike[0] else y
             elif name not in self.joint:
                 y = self._branch(name, shared if self.parallel or name in self.beside else y, y, run)
             elif name == self.joint[0]:
@@ -226,10 +221,10 @@ class Block(nn.Module):
         return (self.residual(x, y if post is None else post(y)) + self.laurel(u)) * 2**-0.5
 
     def _side_by_side(self, x: Tensor, run: Run) -> Tensor:
-        """The stream with all that branches abreast make of x added, through the norm of the first."""
-        norm = self._modules.get(f"{self.abreast[0]}_norm")
+        """The stream with all that branches with one input make of x added, through the norm of the first."""
+        norm = self._modules.get(f"{self.alike[0]}_norm")
         u, y = x if norm is None else norm(x), x
-        for name in self.abreast:
+        for name in self.alike:
             y = self.residual(y, self._scaled(name, u, run))
         return y
 
@@ -274,66 +269,6 @@ def _adapt(module: nn.Module, part: Composite, like: Like) -> None:
                     _adapt(each, child.part, like)
 
 
-class Embedding(nn.Module):
-    """Ids (B, T), pictures (B, channels, side, side) or bands of sound (B, mels, 2·T) to vectors (B, T, D)."""
-
-    def __init__(self, part: parts.Embedding, like: Like, tied: Lookup | None = None) -> None:
-        super().__init__()
-        self.tokens = Lookup(part.tokens.rows, part.tokens.width, like, tied) if part.tokens else None
-        self.patches = Patches(part.patches, like) if part.patches else None
-        self.class_token = Vector(part.class_token.width, like) if part.class_token else None
-        self.mask_token = Vector(part.mask_token.width, like) if part.mask_token else None
-        self.convolutions = range(1, len(part.convolutions) + 1)
-        for i, convolution in zip(self.convolutions, part.convolutions, strict=True):
-            self.add_module(f"conv{i}", Convolution(convolution, like))
-            self.add_module(f"conv{i}_activation", Activation(part.activation))
-        self.scale = Scale(part.scale) if part.scale is not None else None
-        self.types = Lookup(part.types.rows, part.types.width, like) if part.types else None
-        self.reads = {f"table{i + 1}": reads for i, (_, reads) in enumerate(part.tables)}
-        for name, (table, _) in zip(self.reads, part.tables, strict=True):
-            self.add_module(name, Lookup(table.rows, table.width, like))
-        self.positions: nn.Module | None = None
-        if part.positions:
-            self.positions = Lookup(part.positions.rows, part.positions.width, like)
-        elif part.fixed:
-            self.positions = Sum()
-        self.norm = Norm(part.norm, like) if part.norm else None
-        self.projection, self.early = _linear(part.projection, like), part.early
-
-    def forward(self, inputs: Tensor, past: int, types: Tensor | None = None) -> Tensor:
-        """`types` (B, T) are the tokens' types, 0 when absent."""
-        x = self._vectors(inputs)
-        x = self.projection(x) if self.projection is not None and self.early else x
-        positions = past + torch.arange(x.shape[1], device=x.device)
-        if self.scale is not None:
-            x = self.scale(x)
-        if self.types is not None:
-            x = x + self.types(torch.zeros_like(inputs) if types is None else types)
-        for name, reads in self.reads.items():
-            for _ in range(reads):
-                x = x + self.get_submodule(name)(torch.zeros_like(inputs))
-        if isinstance(self.positions, Lookup):
-            x = x + self.positions(positions)
-        elif self.positions is not None:
-            x = self.positions(x, sinusoids(positions, x.shape[2]).to(x.dtype))
-        x = x if self.norm is None else self.norm(x)
-        return x if self.projection is None or self.early else self.projection(x)
-
-    def _vectors(self, inputs: Tensor) -> Tensor:
-        if self.tokens is not None:
-            return self.tokens(inputs)
-        if self.patches is not None:
-            x = self.patches(inputs)
-            if self.mask_token is not None:  # no patch is hidden
-                hidden = x.new_zeros(x.shape[0], x.shape[1], 1, dtype=torch.bool)
-                x = torch.where(hidden, self.mask_token.weight, x)
-            return x if self.class_token is None else self.class_token(x)
-        x = inputs.transpose(1, 2)
-        for i in self.convolutions:
-            x = self.get_submodule(f"conv{i}_activation")(self.get_submodule(f"conv{i}")(x))
-        return x
-
-
 class LayerInputs(nn.Module):
     """Two vectors (B, T, L, width): what the stack's input x (B, T, D) says to each layer, and the tokens' rows."""
 
@@ -367,41 +302,6 @@ class StreamEnds(nn.Module):
             y = projection(x)
             streams.append(y * length / y.square().mean(-1, keepdim=True).clamp(min=1e-5).sqrt())
         return torch.stack(streams)
-
-
-def _linear(part: LinearPart | None, like: Like, tied: Lookup | None = None) -> Linear | None:
-    return Linear(part.d_in, part.d_out, part.bias, like, tied if part.tied else None) if part else None
-
-
-class Head(nn.Module):
-    """Logits, or a pooled vector: of all positions, of the last (as the mode says), or, with `one`, of the first."""
-
-    def __init__(self, part: parts.Head, like: Like, tied: Lookup | None = None) -> None:
-        super().__init__()
-        self.transform = _linear(part.transform, like)
-        self.activation = Activation(part.activation.form) if part.activation else None
-        self.norm = Norm(part.norm, like) if part.norm else None
-        self.projection = _linear(part.projection, like, tied)
-        self.softcap = Activation("tanh") if part.softcap is not None else None
-        self.one, self.scale, self.cap = part.one, part.scale, part.softcap
-        self.pool = Mean() if part.pool else None
-        self.pool_norm = Norm(part.pool_norm, like) if part.pool_norm else None
-        self.joined = part.joined
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.pool is not None:
-            mean = self.pool(x)
-            mean = mean if self.pool_norm is None else self.pool_norm(mean)
-            x = torch.cat((x[:, 0], mean), 1) if self.joined else mean
-        elif self.one:
-            x = x[:, 0].clone()  # a view would keep every position for backward
-        elif current().last:
-            x = x[:, -1:]
-        for module in (self.transform, self.activation, self.norm, self.projection):
-            x = x if module is None else module(x)
-        if self.scale is not None:
-            x = x * self.scale
-        return x if self.softcap is None else self.softcap(x / self.cap) * self.cap
 
 
 class Asked(nn.Module):

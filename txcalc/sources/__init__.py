@@ -14,7 +14,7 @@ from txcalc.parts.adapters import adaptable
 from txcalc.parts.part import Composite
 from txcalc.sources.assemble import assemble
 from txcalc.sources.resolve import resolve
-from txcalc.sources.spec import changed, letter_path
+from txcalc.sources.spec import changed, letter_path, renamed
 
 if TYPE_CHECKING:
     from txcalc.checkpoint import Checkpoint
@@ -205,6 +205,7 @@ def build(
     Errors: `InputError`, also for a change that changes nothing, and, where the user has `written` the description, for
     a key of it that does.
     """
+    raw = renamed(raw) if isinstance(raw, Mapping) else raw
     spelling, after = spelling or {}, raw
     if changes and any(isinstance(value, str) for value in changes.values()):
         from txcalc.sources.expressions import evaluated

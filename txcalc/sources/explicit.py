@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from txcalc.sources.spec import PART_TABLES, STACK
+from txcalc.parts.mechanisms import PART_TABLES
+from txcalc.sources.spec import STACK
 
 Raw = dict[str, Any]
 

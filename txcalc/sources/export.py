@@ -14,8 +14,8 @@ from txcalc.errors import InputError, MissingExtra, UnknownName
 from txcalc.ledger import QUANTITIES
 from txcalc.model import Model
 from txcalc.num import exact_div
+from txcalc.parts.norm import EPS
 from txcalc.sources import build
-from txcalc.sources.assemble import EPS
 from txcalc.sources.explicit import kinds_in_order
 from txcalc.sources.huggingface import reader_of
 from txcalc.sources.huggingface.config import ACTIVATIONS, Config

@@ -7,16 +7,15 @@ from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.num import divides, exact_div, exceeds
-from txcalc.parts.mechanisms import MIXERS, OTHERS, options
+from txcalc.parts.mechanisms import ALL, MIXERS, options
 from txcalc.sources.tables import SOUND, Tables, Told, has, unequal
 
 
 def check_layer(layer: Tables, stack: Tables, fault: Told) -> None:
     """A layer kind, and how it stands in its stack."""
-    for section in (*MIXERS, *OTHERS):
+    for section in layer.keys() & ALL.keys():
         with SOUND:
-            if section in layer:
-                _fits(section, layer[section], fault)
+            _fits(section, layer[section], fault)
     for rule in (*LAYER_RULES, *(rule for section, rule in SECTION_RULES if section in layer)):
         with SOUND:
             rule(layer, stack, fault)
@@ -24,8 +23,7 @@ def check_layer(layer: Tables, stack: Tables, fault: Told) -> None:
 
 def _fits(section: str, table: Tables, fault: Told) -> None:
     """A mechanism's own options."""
-    cls = options(section)
-    for key, expected in cls(**{key: table[key] for key in cls.table()}).misfits():
+    for key, expected in options(section).of(table).misfits():
         fault(f"{section}.{key}", table[key], expected)
 
 
@@ -260,15 +258,14 @@ def _joint(layer: Tables, stack: Tables, fault: Told) -> None:
         fault("norm.joint", joint, 'several parts as they follow one another, with place = "sandwich"')
 
 
-def _abreast(layer: Tables, stack: Tables, fault: Told) -> None:
-    norm = layer["norm"]
-    abreast = norm["abreast"]
-    if not abreast:
+def _one_input(layer: Tables, stack: Tables, fault: Told) -> None:
+    norm, parts = layer["norm"], layer["norm"]["parallel"]
+    if isinstance(parts, str):
         return
-    alone = norm["place"] == "pre" and norm["parallel"] == "no" and not norm["joint"] and not norm["after"]
-    if not (alone and _follow(abreast, layer["parts"]) and _read_alike(abreast[1:], layer)):
+    alone = norm["place"] == "pre" and not norm["joint"] and not norm["after"]
+    if not (alone and _follow(parts, layer["parts"]) and _read_alike(parts[1:], layer)):
         expected = 'parts as they follow one another, attention or feed_forward behind the first, with place = "pre"'
-        fault("norm.abreast", abreast, expected)
+        fault("norm.parallel", parts, expected)
 
 
 def _in_groups(layer: Tables, stack: Tables, fault: Told) -> None:
@@ -327,7 +324,7 @@ def _shared_block(layer: Tables, stack: Tables, fault: Told) -> None:
     parts, norm = layer["parts"], layer["norm"]
     if parts[0] != "shared" or len(parts) < 2 or parts[1] not in MIXERS:
         fault("parts", parts, "'shared' first, before a mixer")
-    if norm["place"] != "pre" or norm["parallel"] != "no" or norm["abreast"] or stack["role"] != "decoder":
+    if norm["place"] != "pre" or norm["parallel"] != "no" or stack["role"] != "decoder":
         fault("shared", "a part", "none but in a decoder with norms before its parts, which follow one another")
     table = layer["shared"]
     if not divides(table["n_kv_heads"], table["n_heads"]):
@@ -341,7 +338,7 @@ def _shared_block(layer: Tables, stack: Tables, fault: Told) -> None:
 
 def _scaled_streams(layer: Tables, stack: Tables, fault: Told) -> None:
     norm = layer["norm"]
-    plain = norm["place"] == "pre" and norm["parallel"] == "no" and not norm["abreast"] and not norm["without"]
+    plain = norm["place"] == "pre" and norm["parallel"] == "no" and not norm["without"]
     if norm["residual_scale"] and not (plain and stack["laurel"] is None and stack["streams"] is None):
         fault("norm.residual_scale", True, "false but with a norm before every part, which follow one another")
 
@@ -394,7 +391,7 @@ SECTION_RULES: tuple[tuple[str, Callable[[Tables, Tables, Told], None]], ...] = 
     ("experts", _corrected),
     ("experts", _groups_of_experts),
 )
-LAYER_RULES = (_disentangled, _spread, _one_form, _norm_biases, _scaled_streams, _norms_after, _joint, _abreast)
+LAYER_RULES = (_disentangled, _spread, _one_form, _norm_biases, _scaled_streams, _norms_after, _joint, _one_input)
 
 
 def _odd(number: Any) -> bool:

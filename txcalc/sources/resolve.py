@@ -14,14 +14,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT, MOST_UNKNOWN, Fault, InputError, nearest, shown
-from txcalc.parts.mechanisms import MIXERS, OTHERS, options
+from txcalc.parts.mechanisms import MIXERS, PART_TABLES, PARTS, mechanism
 from txcalc.sources.layer_rules import check_layer
 from txcalc.sources.spec import (
     IDENTITY,
     LAYER_KEYS,
     MAX_LAYERS,
-    PART_TABLES,
-    PARTS,
     REQUIRED,
     STACK,
     Field,
@@ -293,7 +291,7 @@ def _places(resolver: Resolver, parts: list[str], said: str, path: str, role: st
     for part in parts:
         if part == "cross_attention" and role != "cross-decoder":
             resolver.fault(path, parts, "no cross_attention: there is no encoder to attend to")
-        stands = options(part).stands if part in MIXERS or part in OTHERS else ""
+        stands = mechanism(part).stands
         if stands == "decoder" and role in ("encoder", "vision"):
             resolver.faults.append(f"{said or written(homes, part)}: {part} runs one way, expected only in a decoder")
         if stands == "encoder" and role not in ("encoder", "vision"):

@@ -232,7 +232,7 @@ def _streams(stack: Tables, fault: Told) -> None:
     if stack["streams"] is None and stack["laurel"] is None:
         return
     norms = [layer["norm"] for layer in stack["layer"].values()]
-    placed = all(norm["place"] != "post" and norm["parallel"] == "no" and not norm["abreast"] for norm in norms)
+    placed = all(norm["place"] != "post" and norm["parallel"] == "no" for norm in norms)
     for key in ("streams", "laurel"):
         if stack[key] is not None and (stack["role"] != "decoder" or not placed):
             fault(key, stack[key], "none but in a decoder, with norms before its parts, which follow one another")

@@ -16,8 +16,9 @@ from txcalc.notation import tidy, write
 from txcalc.parts.cores import AttentionCore, DifferentialCore, SoftmaxCore
 from txcalc.parts.disentangled import DisentangledCore
 from txcalc.parts.latent import LatentCore
-from txcalc.parts.linear import Activation, Convolution, Norm
+from txcalc.parts.linear import Activation, Convolution
 from txcalc.parts.mechanisms import MIXERS
+from txcalc.parts.norm import Norm
 from txcalc.parts.part import Leaf
 from txcalc.planning.activations import korthikanti
 from txcalc.reference import mode

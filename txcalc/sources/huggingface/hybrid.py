@@ -73,7 +73,7 @@ def falcon_h1(c: Config) -> Raw:
     c.only(True, "mamba_use_mlp", why="every layer has a feed-forward")
     c.only([], "attn_layer_indices", why="every layer has attention")
     c.ignore("mlp_expansion_factor")  # intermediate_size says the width
-    raw["norm"]["abreast"] = ["mamba2", "attention"]
+    raw["norm"]["parallel"] = ["mamba2", "attention"]
     embedding = c.real("embedding_multiplier", default=1.0)
     raw |= {"embedding": {"scale": embedding}} if embedding != 1 else {}
     scale = c.real("lm_head_multiplier", default=1.0)

@@ -1,0 +1,255 @@
+"""What is put before a stack of blocks: tokens, patches or sound, and positions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, final
+
+from txcalc.num import exact_div
+from txcalc.parts.collectives import Collective
+from txcalc.parts.frozen import frozen
+from txcalc.parts.linear import Activation, Convolution, Linear, Lookup, Sum, Vector
+from txcalc.parts.norm import Norm, NormOptions
+from txcalc.parts.options import REQUIRED, Options, count, flag, key, real, size, tables
+from txcalc.parts.part import (
+    Child,
+    Composite,
+    Gradient,
+    Leaf,
+    MatMul,
+    Operation,
+    Stream,
+    Traffic,
+    Weight,
+    Workload,
+    elementwise,
+    everywhere,
+)
+from txcalc.parts.positions import PositionsOptions
+from txcalc.parts.sharding import Ways
+
+
+@final
+@frozen
+class Patches(Leaf):
+    """A picture cut into squares, each multiplied to a vector: the convolution with stride = size of a ViT.
+
+    Shapes   picture (B, channels, size·√n, size·√n), W (width, channels, size, size), y (B, n, width)
+    Unit     FLOPs 2·B·n·channels·size²·width
+    Source   Dosovitskiy et al. 2020 (arXiv 2010.11929), equation 1
+    """
+
+    role = "product"
+    channels: Any
+    size: Any
+    width: Any
+    bias: bool = True
+
+    def weights(self) -> tuple[Weight, ...]:
+        weight = Weight("weight", (self.width, self.channels, self.size, self.size))
+        return (weight, Weight("bias", (self.width,))) if self.bias else (weight,)
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        rows, fan_in = work.positions, self.channels * self.size * self.size
+        moved = Traffic(fan_in * self.width, rows * (fan_in + self.width))
+        product = MatMul("convolution", 1, rows, fan_in, self.width, moved, "convolution")
+        return (product, elementwise("bias", rows * self.width, "add", 0, 0, self.width)) if self.bias else (product,)
+
+    def saved(self, work: Workload) -> Any:
+        return work.positions * self.channels * self.size * self.size
+
+
+@final
+@frozen
+class Embedding(Composite):
+    """What turns ids, patches or sound into the stack's input.
+
+    `positions` and `types` are tables added to the tokens, `tables` others, each with how often it is read for a token
+    (LayoutLM's of places on a page, TAPAS's of rows and columns); `fixed` is a sinusoid added, without weights; `rank`
+    tables (ALBERT) are projected to the model's width, all that is added together, or, `early`, the tokens before
+    anything is added (OPT); a `scale` multiplies (Transformer 2017, Gemma). `mask_token` stands in for patches that are
+    hidden in training, and does nothing here.
+    """
+
+    width: Any
+    tokens: Lookup | None = None
+    patches: Patches | None = None
+    class_token: Vector | None = None
+    convolutions: tuple[Convolution, ...] = ()
+    activation: str = "gelu"
+    positions: Lookup | None = None
+    fixed: Sum | None = None
+    types: Lookup | None = None
+    norm: Norm | None = None
+    projection: Linear | None = None
+    scale: Any = None
+    mask_token: Vector | None = None
+    early: bool = False
+    tables: tuple[tuple[Lookup, Any], ...] = ()
+    # Of one rank's share: rows that other ranks found.
+    join: Collective | None = None
+
+    def children(self) -> Iterator[Child]:
+        if self.tokens:
+            yield Child("tokens", self.tokens)
+        if self.tokens and self.join:
+            yield Child("join", self.join)
+        if self.projection and self.early:
+            yield Child("projection", self.projection)
+        if self.patches:
+            on: Stream = without_class_token if self.class_token else everywhere
+            yield Child("patches", self.patches, on=on, gradient="weights")
+        if self.class_token:
+            yield Child("class_token", self.class_token)
+        if self.mask_token:
+            yield Child("mask_token", self.mask_token)
+        gradient: Gradient = "weights"  # the first reads sound
+        for i, convolution in enumerate(self.convolutions):
+            before = _before_strides(self.convolutions[i + 1 :])
+            yield Child(f"conv{i + 1}", convolution, on=before, kind="other", gradient=gradient)
+            gradient = "both"
+            yield Child(
+                f"conv{i + 1}_activation",
+                Activation(width=self.width, form=self.activation, gated=False),
+                on=before,
+                kind="other",
+            )
+        if self.scale is not None:
+            yield Child(
+                "scale", Sum(width=self.projection.d_out if self.projection and self.early else self.width, sums=1)
+            )
+        if self.types:
+            yield Child("types", self.types)
+        for i, (table, reads) in enumerate(self.tables):
+            yield Child(f"table{i + 1}", table, runs=reads)
+        if self.positions:
+            yield Child("positions", self.positions)
+        if self.fixed:
+            yield Child("positions", self.fixed)
+        if self.norm:
+            yield Child("norm", self.norm)
+        if self.projection and not self.early:
+            yield Child("projection", self.projection)
+
+    def shard(self, ways: Ways) -> Embedding:
+        """Its rows of the vocabulary; positions, types, patches and convolutions are whole."""
+        if not self.tokens:
+            return self
+        tokens = replace(self.tokens, rows=ways.rows(self.tokens.rows))
+        return replace(self, tokens=tokens, join=ways.scattered(tokens.width))
+
+
+def without_class_token(work: Workload) -> Workload:
+    """At the patches alone."""
+    return work._replace(tokens=work.tokens - 1)
+
+
+def _before_strides(later: tuple[Convolution, ...]) -> Stream:
+    factor = 1
+    for convolution in later:
+        factor = factor * convolution.stride
+    return lambda work: work._replace(tokens=work.tokens * factor)
+
+
+@final
+@frozen
+class VisionOptions(Options):
+    """`[vision]`"""
+
+    section = "vision"
+    image: Any = key(size, REQUIRED, "side of the picture, pixels")
+    patch: Any = key(size, REQUIRED, "side of a patch, pixels")
+    channels: Any = key(size, 3, "colour channels")
+    class_token: bool = key(flag, True, "a learned vector before the patches")
+    mask_token: bool = key(flag, False, "a learned vector for hidden patches")
+    patch_bias: bool = key(flag, True, "bias of the patches' matrix")
+
+    @property
+    def positions(self) -> Any:
+        """Of a picture: its patches, and the class token."""
+        side = exact_div(self.image, self.patch)
+        return side * side + 1 if self.class_token else side * side
+
+
+@final
+@frozen
+class AudioOptions(Options):
+    """`[audio]`"""
+
+    section = "audio"
+    mels: Any = key(size, REQUIRED, "mel bands")
+    kernel: Any = key(size, 3, "taps of both convolutions")
+    positions: Any = key(size, REQUIRED, "encoder positions after the stride of 2")
+
+    def convolutions(self, width: Any) -> tuple[Convolution, ...]:
+        """From mel bands to the stream, and over every second position of that."""
+        form: dict[str, Any] = {"c_out": width, "taps": self.kernel, "bias": True, "depthwise": False, "causal": False}
+        return Convolution(c_in=self.mels, **form, stride=1), Convolution(c_in=width, **form, stride=2)
+
+
+@final
+@frozen
+class EmbeddingOptions(Options):
+    """`[embedding]`"""
+
+    section = "embedding"
+    types: Any = key(size, None, "token types", "where there is an embedding")
+    extra: Any = key(count, 0, "further rows of the token table, which an untied head does not say")
+    tables: list[list[Any]] = key(
+        tables,
+        [],
+        "further tables added to the tokens: pairs of their rows and how often each is read",
+        "where tokens are read",
+    )
+    norm: bool = key(flag, False, "norm after the embedding", "where there is an embedding")
+    rank: Any = key(size, None, "width of the table before a projection to d_model", "where there is an embedding")
+    early: bool = key(
+        flag, False, "only the tokens are so wide, projected without a bias, and an lm head works as wide"
+    )
+    shared: bool = key(
+        flag, True, "one table for encoder and decoder", "in an encoder-decoder whose encoder reads tokens"
+    )
+    scale: Any = key(real, None, "multiplies the embedding", "where there is an embedding")
+
+    def build(
+        self,
+        *,
+        d_model: Any,
+        vocab: Any,
+        norm: NormOptions,
+        places: PositionsOptions,
+        vision: VisionOptions | None,
+        audio: AudioOptions | None,
+    ) -> Embedding | None:
+        """What reads tokens, of a vocabulary, or patches, or sound; None where nothing is read."""
+        text = vision is None and audio is None
+        if vocab is None and text:
+            return None
+        inner = d_model if self.rank is None else self.rank
+        added = d_model if self.early else inner  # what is added to the tokens is as wide
+        rows = places.rows
+        if places.form == "learned" and rows is None:
+            rows = vision.positions if vision is not None else None if audio is None else audio.positions
+        made = Embedding(
+            width=inner,
+            positions=Lookup(rows=rows, width=added, added=True) if places.looked_up else None,
+            fixed=Sum(width=added, sums=1) if places.form == "sinusoidal" else None,
+            types=Lookup(rows=self.types, width=added, added=True) if self.types is not None else None,
+            norm=norm.over(added) if self.norm else None,
+            projection=None if self.rank is None else Linear(d_in=inner, d_out=d_model, bias=not self.early),
+            scale=self.scale,
+            early=self.early,
+        )
+        if vision is not None:
+            size, bias = vision.patch, vision.patch_bias
+            return replace(
+                made,
+                patches=Patches(channels=vision.channels, size=size, width=d_model, bias=bias),
+                class_token=Vector(width=d_model) if vision.class_token else None,
+                mask_token=Vector(width=d_model) if vision.mask_token else None,
+            )
+        if audio is not None:
+            return replace(made, convolutions=audio.convolutions(d_model))
+        tables = tuple((Lookup(rows=rows, width=added, added=True), reads) for rows, reads in self.tables)
+        return replace(made, tokens=Lookup(rows=vocab + self.extra, width=inner), tables=tables)

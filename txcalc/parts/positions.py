@@ -1,0 +1,143 @@
+"""How the order of tokens is known: rotation of queries and keys, biases by distance, and what is said of both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, final
+
+from txcalc.parts.frozen import frozen
+from txcalc.parts.options import Options, flag, key, one_of, real, size, some_of
+from txcalc.parts.part import Leaf, Operation, Weight, Workload, elementwise
+from txcalc.parts.sharding import Ways
+
+
+@final
+@frozen
+class Rotary(Leaf):
+    """Rotates `dims` of every query and key head by its position: the first ones, or, `spread`, the first of each half
+    at the frequencies of the whole head (Gemma-4).
+
+    Shapes   q (B, T, h, d_h), k (B, T, h_kv, d_h)
+    Unit     3 FLOPs a rotated element, under other; no weights, nothing new kept for backward
+    Source   Su et al. 2021 (arXiv 2104.09864)
+    """
+
+    heads: Any
+    dims: Any
+    theta: Any
+    width: Any
+    interleaved: bool = False
+    spread: bool = False
+
+    @property
+    def angles(self) -> tuple[Any, Any]:
+        return self.dims, self.theta
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        elements = work.positions * self.heads * self.dims
+        return (elementwise("rotary", elements, "rotary", elements, elements),)
+
+
+@final
+@frozen
+class RelativeBias(Leaf):
+    """T5's table of biases by distance, one scalar a bucket and head, which layers share or (UMT5) do not.
+
+    Shapes   table (buckets, h), added to the scores (B, h, T, S)
+    Unit     its additions are counted in the core of each layer
+    Source   Raffel et al. 2019 (arXiv 1910.10683), section 2.1
+    """
+
+    kind = "attention"
+    role = "table"
+    buckets: Any
+    n_heads: Any
+    distance: Any
+    bidirectional: bool
+
+    def weights(self) -> tuple[Weight, ...]:
+        return (Weight("weight", (self.buckets, self.n_heads)),)
+
+    def shard(self, ways: Ways) -> RelativeBias:
+        """The columns of its heads."""
+        return replace(self, n_heads=ways.split("n_heads", self.n_heads))
+
+
+@final
+@frozen
+class PositionsOptions(Options):
+    """`[positions]`"""
+
+    section = "positions"
+    form: str = key(
+        one_of("rotary", "learned", "sinusoidal", "relative", "relative-projection", "disentangled", "alibi", "none"),
+        "rotary",
+        "how order is known",
+        "with attention; 'learned' and 'sinusoidal' with an embedding",
+    )
+    theta: Any = key(real, 10000, "base of the rotary frequencies", "with rotary positions")
+    rotary_dims: Any = key(
+        size, None, "rotated part of a head; absent: all of it", "with rotary positions, not of latents"
+    )
+    interleaved: bool = key(flag, False, "rotary pairs are neighbours, not halves", "with rotary positions")
+    spread: bool = key(
+        flag,
+        False,
+        "the rotated part is the first of both halves, at the whole head's frequencies",
+        "with rotary positions",
+    )
+    rows: Any = key(
+        size,
+        None,
+        "rows of the learned table, or of one beside an encoder's relative bias; disentangled: of both signs of "
+        "the distances; an encoder's rotary: of a table of sinusoids that is stored and not learnt",
+    )
+    buckets: Any = key(size, 32, "buckets of the relative bias", "with positions.form = 'relative'")
+    distance: Any = key(
+        size,
+        128,
+        "longest distance the buckets, or the table of distances, tell apart",
+        "with positions.form = 'relative' or 'disentangled'",
+    )
+    apart: bool = key(flag, False, "relative: each layer has a table of its own")
+    terms: list[str] = key(
+        some_of("c2p", "p2c"),
+        ["c2p", "p2c"],
+        "disentangled: queries meet distances, keys do",
+        "with positions.form = 'disentangled'",
+    )
+    shared: bool = key(
+        flag, False, "disentangled: q and k project the distances too", "with positions.form = 'disentangled'"
+    )
+    bias: list[str] = key(
+        some_of("q", "k"),
+        [],
+        "disentangled: projections of the distances with a bias",
+        "with positions.form = 'disentangled'",
+    )
+    norm: bool = key(
+        flag, False, "disentangled: norm of the distances' vectors", "with positions.form = 'disentangled'"
+    )
+    clipped: bool = key(
+        flag, False, "disentangled: only the distances that occur are projected", "with positions.form = 'disentangled'"
+    )
+
+    @property
+    def looked_up(self) -> bool:
+        """Whether positions have a learned table, also one beside a relative bias."""
+        return self.form == "learned" or (self.form == "relative" and self.rows is not None)
+
+    def rotary(
+        self, heads: Any, width: Any, dims: Any = None, *, interleaved: bool = False, spread: bool = False
+    ) -> Rotary | None:
+        """The rotation of `heads` of a width, or of so many dimensions of it, where positions turn them."""
+        if self.form != "rotary":
+            return None
+        turned = width if dims is None else dims
+        return Rotary(heads=heads, dims=turned, theta=self.theta, width=width, interleaved=interleaved, spread=spread)
+
+    def relative_bias(self, heads: Any, role: str) -> RelativeBias:
+        """The table of biases by distance, in a stack of this role."""
+        return RelativeBias(
+            buckets=self.buckets, n_heads=heads, distance=self.distance, bidirectional=role == "encoder"
+        )

@@ -470,6 +470,16 @@ def test_descriptions(name: str) -> None:
     assert said(build, described(changes), "model.toml") == f"model.toml: {message}"
 
 
+def test_a_key_by_its_old_name() -> None:
+    """It is read, in a description and as a change, and written by its new one."""
+    raw, parts = described({}), ["attention", "feed_forward"]
+    old = build(raw | {"norm": {"abreast": parts}}, "old", written=True)
+    assert old.raw["norm"] == {"parallel": parts}
+    assert old.spec["stacks"] == build(raw, "new", changes={"norm.abreast": parts}).spec["stacks"]
+    with pytest.raises(InputError, match=r"norm\.abreast is not a key"):
+        build(raw | {"norm": {"abreast": parts, "parallel": "no"}}, "both")
+
+
 def test_the_description_that_is_changed_is_good() -> None:
     assert build(described({}), "model.toml").params > 0
 

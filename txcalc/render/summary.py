@@ -33,7 +33,7 @@ def make(model: Model) -> str:
     for stack in model.spec["stacks"].values():
         for layer in stack["layer"].values():
             norm, positions = (layer.get(name, stack[name]) for name in ("norm", "positions"))
-            place = PARALLEL.get(norm["parallel"]) or PLACES.get(norm["place"], f"{norm['place']}-norm")
+            place = PARALLEL.get(str(norm["parallel"])) or PLACES.get(norm["place"], f"{norm['place']}-norm")
             norms[f"{NORMS.get(norm['form'], norm['form'])}, {place}"] = None
             places["no positions" if positions["form"] == "none" else f"{positions['form']} positions"] = None
             for channel in (layer[name] for name in CHANNELS if name in layer):

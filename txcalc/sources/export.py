@@ -505,7 +505,7 @@ KEYS: dict[str, Key] = {name: key for key, names in _SAME.items() for name in na
     "multi_query": lambda f: f.one("attention")["n_kv_heads"] == 1,
     "parallel_attn": _parallel("shared", "separate"),
     "use_parallel_residual": _parallel("shared", "separate"),
-    "num_ln_in_parallel_attn": lambda f: {"shared": 1, "separate": 2}.get(f.one("norm")["parallel"]),
+    "num_ln_in_parallel_attn": lambda f: {"shared": 1, "separate": 2}.get(str(f.one("norm")["parallel"])),
     "alibi": lambda f: f.last["positions"]["form"] == "alibi",
     "do_layer_norm_before": lambda f: f.one("norm")["place"] == "pre",
     "layer_norm_elementwise_affine": lambda f: f.one("norm")["weighted"],

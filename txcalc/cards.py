@@ -58,7 +58,7 @@ def _bare(name: str) -> str:
     return re.sub(r"[\s_-]+", "", name.lower())
 
 
-def numbers(text: str) -> tuple[int, int, int | None] | None:
+def numbers(text: str, flag: str = "--gpu") -> tuple[int, int, int | None] | None:
     """Bytes, bytes a second and FLOP/s of `16GB@500GB/s` or `16GB@500GB/s@60TFLOPS`; None: it is a name.
 
     Errors: `InputError` where a unit is missing, for 16 may be GB or GiB.
@@ -70,11 +70,11 @@ def numbers(text: str) -> tuple[int, int, int | None] | None:
     faults: list[Fault | str] = []
     expected = "a size and a bandwidth with their units", "16GB@500GB/s"
     if not unit or not per:
-        faults.append(Fault("--gpu", text, *expected))
-        raise InputError("--gpu", faults)
-    memory, bandwidth = parse_bytes(size + unit, "--gpu"), parse_bytes(rate + per, "--gpu")
+        faults.append(Fault(flag, text, *expected))
+        raise InputError(flag, faults)
+    memory, bandwidth = parse_bytes(size + unit, flag), parse_bytes(rate + per, flag)
     if not memory or not bandwidth:
-        raise InputError("--gpu", [Fault("--gpu", text, *expected)])
+        raise InputError(flag, [Fault(flag, text, *expected)])
     return memory, bandwidth, round(float(tera) * 10**12) if tera else None
 
 

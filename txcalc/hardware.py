@@ -22,7 +22,8 @@ from txcalc.errors import ABSENT, Fault, InputError, UnknownName, shown
 from txcalc.units import ALIASES, parse_bytes
 
 PLACES = ("link", "link_between", "node")
-KEYS = ("title", "sources", "memory", "bandwidth", *PLACES, "power", "peak", "notes", "kernels", "calibration")
+OTHERS = ("power", "peak", "notes", "unified", "kernels", "calibration")
+KEYS = ("title", "sources", "memory", "bandwidth", *PLACES, *OTHERS)
 # What a complete description of kernels has.
 NEEDED = (
     *("matmul.bf16", "matmul.fp8", "matmul.fp4", "matmul.w8", "matmul.w4"),
@@ -51,6 +52,7 @@ class Accelerator:
     power       watts, the most it may draw; None: unknown
     sources     where each value was read, by key
     kernels     the generation whose kernels it has, a file of `presets/efficiency/`; "": those of any
+    unified     its memory is the host's too
     calibration what was measured of its efficiency, the rest as for its generation; None: nothing was
     """
 
@@ -67,6 +69,7 @@ class Accelerator:
     calibration: Efficiency | None = field(default=None)
     link_between: int | None = None
     node: int | None = None
+    unified: bool = False
 
     @property
     def efficiency(self) -> Efficiency:
@@ -173,6 +176,8 @@ def describe(accelerator: Accelerator) -> dict[str, Any]:
     described: dict[str, Any] = {"title": accelerator.title}
     if accelerator.notes:
         described["notes"] = list(accelerator.notes)
+    if accelerator.unified:
+        described["unified"] = True
     described["bandwidth"] = table("bandwidth", f"{accelerator.bandwidth}B")
     if accelerator.link is not None:
         described["link"] = table("link", f"{accelerator.link}B")
@@ -289,11 +294,14 @@ class _Reader:
             self.faults.append(Fault("title", title, "a text"))
         if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
             self.faults.append(Fault("notes", notes, "a list of texts"))
+        unified = self.raw.get("unified", False)
+        if type(unified) is not bool:
+            self.faults.append(Fault("unified", unified, "true or false"))
         if self.faults:
             raise InputError(self.where, self.faults)
         held = sizes.get("driver", sizes.get("vendor", 0))
         known = name, title, held, bandwidth, found, link, power, self.sources, tuple(notes), kernels, calibration
-        return Accelerator(*known, between, node)
+        return Accelerator(*known, between, node, unified)
 
     def efficiency_alone(self, base: Efficiency | None) -> Efficiency:
         """A description that is nothing but a calibration: over another, or complete."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from txcalc.model import Model
     from txcalc.planning.engine import Reserve
     from txcalc.planning.engine_memory import EngineMemory, Profile
+    from txcalc.planning.offload import Wish
     from txcalc.planning.serving import Limits, Serving
     from txcalc.planning.timing import Request
     from txcalc.render.deploy import Answer
@@ -102,6 +103,10 @@ def deploy(
     engine: str = "none",
     max_num_seqs: Length | None = None,
     reserve: str | None = None,
+    ram: str | None = None,
+    gpu_layers: int | None = None,
+    n_cpu_moe: int | str | None = None,
+    pcie: str | None = None,
     prompt: Length | None = None,
     answer: Length | None = None,
     rate: float | str | None = None,
@@ -126,7 +131,9 @@ def deploy(
     `gpu` is NAME, NAME:N or NAME:N@PRICE; without a number the fewest that do. `prompt` and `answer` are lengths,
     ranges (`"3k..5k"`, `"4k±1k"`) or `"@FILE"`; `rate` requests per second (`"5/s"`), where users do not ask again at
     once; `ttft` and `tpot` the most, in seconds or `"200ms"`; `node` accelerators of a node and `network`
-    bytes per second of each to other nodes (default: as sold); `draft` tokens proposed per step (`"4:llama-3.2-1b"`).
+    bytes per second of each to other nodes (default: as sold); `ram` (`"64GB@80GB/s"`) what llama.cpp may use of the
+    host's for what the GPUs do not hold, or for all but `gpu_layers`, or the experts of `n_cpu_moe` layers (`"all"`);
+    `draft` tokens proposed per step (`"4:llama-3.2-1b"`).
     `failed`: it does not fit, or not within these. `detail`: its table has everything, as its document always does.
     Errors: `InputError`, `UnknownName`, `MissingExtra`.
 
@@ -139,7 +146,8 @@ def deploy(
     from txcalc.api import phrases
     from txcalc.planning import serving, timing, traffic
     from txcalc.planning.engine import parse_reserve
-    from txcalc.planning.engine_memory import profile
+    from txcalc.planning.engine_memory import offloading, profile
+    from txcalc.planning.offload import wish
     from txcalc.render.deploy import Answer
     from txcalc.units import parse_bytes, parse_seconds
 
@@ -151,7 +159,8 @@ def deploy(
 
     wanted = [phrases.priced(text) for text in ([gpu] if isinstance(gpu, str) else gpu)]
     prices = phrases.one_price(wanted, price)
-    known = profile(engine)
+    host = wish(ram, pcie, gpu_layers, None if n_cpu_moe is None else str(n_cpu_moe))
+    known = profile(offloading(engine) if host else engine)
     most = number(max_num_seqs, "--max-num-seqs")
     if most is not None and (known is None or not 1 <= most <= 1 << 20):
         raise InputError("options", ["--max-num-seqs is a number above 0 of an --engine"])
@@ -194,6 +203,7 @@ def deploy(
         profile=known,
         most=most,
         reserve=None if reserve is None else parse_reserve(reserve),
+        host=host,
         prefix=prefix,
         draft=guess,
         ways=phrases.ways({"tp": tp, "pp": pp, "dp": dp, "ep": ep}),
@@ -242,6 +252,7 @@ class _Planner:
     profile: Profile | None
     most: int | None
     reserve: Reserve | None
+    host: Wish | None
     prefix: int
     draft: Model | None
     ways: Mapping[str, int]
@@ -257,7 +268,7 @@ class _Planner:
         """Its plan and its speed. Errors: `InputError`; `strict`: also where only the speed cannot be told, and was
         asked for."""
         from txcalc.planning import serving
-        from txcalc.planning.deployment import Deployment
+        from txcalc.planning.deployment import Deployment, beside
         from txcalc.planning.engine import engine
         from txcalc.planning.engine_memory import EngineMemory
         from txcalc.planning.pools import pools
@@ -267,6 +278,8 @@ class _Planner:
         memory = EngineMemory(self.profile, kind, self.context, self.most, self.chunk) if self.profile else None
         step = self.chunk if self.chunk is not None else memory.most_tokens if memory else CHUNK
         how = engine(model, self.weights, self.kv, self.block, step, self.reserve, memory, self.prefix)
+        if self.host:
+            how = beside(self.host, model, kind, how, gpus or 1, self.context, self.concurrency)
         deployment = Deployment(model, kind, how, self.draft)
         found = arrange(deployment, self.request, self.context, self.concurrency, gpus, self.ways, self.limits)
         try:

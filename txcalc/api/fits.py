@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from txcalc.planning.engine_memory import EngineMemory
     from txcalc.planning.fitting import Card
     from txcalc.planning.fitting import Fit as Found
+    from txcalc.planning.offload import Wish
     from txcalc.planning.shapes import Family, Likeness
     from txcalc.sources import Source
 
@@ -46,6 +47,8 @@ class Fitting(Record):
     room_bytes: int | None
     short_bytes: int | None
     tokens_per_s: float | None
+    in_ram: str | None
+    ram_free_bytes: int | None
     refused: str | None
 
 
@@ -70,11 +73,13 @@ def fit(
     chunk: Length = 8192,
     engine: str = "none",
     reserve: str | None = None,
+    ram: str | None = None,
     every: bool = False,
 ) -> Fit:
     """Which models fit on accelerators (`gpu`: NAME, NAME:N, `16GB@500GB/s`) or in a `memory` (`16GB`), by how much, in
     which format and how fast; without sources the presets. `weights` are formats, each of its own; by default the first
-    of native, Q8_0 and Q4_K_M that fits. `every`: its table has what does not fit too.
+    of native, Q8_0 and Q4_K_M that fits. `ram` (`"64GB@80GB/s"`): what llama.cpp may leave in the host's, where a card
+    is too small. `every`: its table has what does not fit too.
 
     `failed`: none fits. Errors: `InputError`, `UnknownName`.
 
@@ -86,9 +91,10 @@ def fit(
     from txcalc import hardware
     from txcalc.api.phrases import accelerators
     from txcalc.planning.engine import Reserve, parse_reserve
-    from txcalc.planning.engine_memory import EngineMemory
+    from txcalc.planning.engine_memory import EngineMemory, offloading
     from txcalc.planning.engine_memory import profile as profiled
     from txcalc.planning.fitting import LADDER, Card, checked_context, reserved
+    from txcalc.planning.offload import wish
     from txcalc.planning.weights import known_format
     from txcalc.render.fit import fit_report
     from txcalc.sources.presets import names as presets
@@ -98,7 +104,8 @@ def fit(
         raise InputError("fit", ["give one of --gpu and --memory"])
     long = checked_context(length(context, "--context"))
     formats = [known_format(name) for name in (LADDER if weights is None else names(weights))]
-    profile = profiled(engine)
+    host = wish(ram, None, None, None)
+    profile = profiled(offloading(engine) if host else engine)
     kept = parse_reserve(reserve) if reserve is not None else None
     cards = []
     if memory is not None:
@@ -108,7 +115,7 @@ def fit(
         cards.append(Card(known.title, known.memory, number or 1, known))
     given = models(sources or presets())
     tried = given if sources else [model for model in given if model.spec["released"]]
-    ask = _Fits(kv, length(block, "--block"), length(chunk, "--chunk"), kept, long, formats, weights is None)
+    ask = _Fits(kv, length(block, "--block"), length(chunk, "--chunk"), kept, long, formats, weights is None, host)
     found: list[Found] = []
     keep: list[int] = []
     for card in cards:
@@ -132,6 +139,7 @@ class _Fits:
     context: int
     formats: Sequence[str]
     ladder: bool
+    host: Wish | None
     engines: dict[tuple[int, str], Engine | InputError] = field(default_factory=dict)
 
     def engine(self, model: Model, name: str) -> Engine:
@@ -150,19 +158,24 @@ class _Fits:
         return known
 
     def on(self, model: Model, card: Card, memory: EngineMemory | None) -> list[Found]:
-        """A model on a card, in every format."""
+        """A model on a card, in every format; with RAM's help where it needs it and a card has memory of its own."""
+        from txcalc.planning.engine import aside
         from txcalc.planning.fitting import Fit as Found
-        from txcalc.planning.fitting import fits
+        from txcalc.planning.fitting import fits, helped
+        from txcalc.planning.offload import divides
 
+        host = self.host if card.apart and divides(model) else None
         found = []
         for name in self.formats:
             try:
-                own = replace(self.engine(model, name), memory=memory)
+                own = replace(self.engine(model, name), memory=memory, offload=aside(model, memory))
                 one = fits(model, own, card.memory, self.context, card)
+                if host and not one.fits:
+                    one = helped(model, own, host, self.context, card)
             except InputError as error:
                 one = Found(model.name, model.params, name, self.context, None, None, str(error), card.name)
             found.append(one._replace(asked=name))
-            if self.ladder and one.fits:
+            if self.ladder and one.fits and not one.aside:
                 break
         return found
 

@@ -44,6 +44,25 @@ class Profile(Record):
     max_num_batched_tokens: int
 
 
+class Host(Record):
+    """RAM in bytes, its bandwidth and the host's peak where they are known, bytes per second of copies to a GPU."""
+
+    memory: int
+    bandwidth: int | None
+    peak: int | None
+    link: int
+
+
+class Aside(Record):
+    """What lies in RAM: whole layers from the first on, the experts of layers, the head; bytes of RAM that are left."""
+
+    layers: int
+    experts_of_layers: int
+    head: bool
+    free_bytes: int | None
+    host: Host | None
+
+
 class Engine(Record):
     """Formats of weights and cache, tokens of a page, tokens of a step of prefill."""
 
@@ -53,6 +72,7 @@ class Engine(Record):
     block: int
     chunk: int
     profile: Profile | None
+    ram: Aside | None
 
 
 class Ways(Record):
@@ -240,6 +260,7 @@ class Spent(Record):
     link_s: float
     launch_s: float | None
     time_s: float | None
+    ram_s: float | None
     bound: str
 
 

@@ -35,6 +35,11 @@ MaxSeqs = Annotated[
     int | None, o.length("--max-num-seqs", "Sequences that the engine's profile run samples (default: its own).")
 ]
 
+Ram = Annotated[str | None, o.option("--ram")]
+GpuLayers = Annotated[int | None, o.option("--gpu-layers")]
+CpuMoe = Annotated[str | None, o.option("--n-cpu-moe")]
+Pcie = Annotated[str | None, o.option("--pcie")]
+
 _LENGTHS = "N|N±M|N..M|@FILE"
 Prompt = Annotated[
     str | None,
@@ -120,6 +125,10 @@ def deploy(
     engine_: EngineOption = "none",
     max_num_seqs: MaxSeqs = None,
     reserve: ReserveOption = None,
+    ram: Ram = None,
+    gpu_layers: GpuLayers = None,
+    n_cpu_moe: CpuMoe = None,
+    pcie: Pcie = None,
     prompt: Prompt = None,
     answer: AnswerLength = None,
     rate: Rate = None,
@@ -168,6 +177,7 @@ def deploy(
         raise InputError("options", ["--plot draws one deployment: one source and one --gpu"])
     ways: dict[str, Any] = {"tp": tp, "pp": pp, "dp": dp, "ep": ep, "node": node, "network": network}
     engine: dict[str, Any] = {"engine": engine_, "max_num_seqs": max_num_seqs, "block": block, "chunk": chunk}
+    host: dict[str, Any] = {"ram": ram, "gpu_layers": gpu_layers, "n_cpu_moe": n_cpu_moe, "pcie": pcie}
     lengths: dict[str, Any] = {"context": context, "prompt": prompt, "answer": answer, "shared_prefix": shared_prefix}
     traffic: dict[str, Any] = {"concurrency": concurrency, "rate": rate, "arrivals": arrivals, "burstiness": burstiness}
     guesses: dict[str, Any] = {"prefix_hits": prefix_hits, "draft": draft, "acceptance": acceptance}
@@ -182,6 +192,7 @@ def deploy(
         detail=detail,
         **ways,
         **engine,
+        **host,
         **lengths,
         **traffic,
         **guesses,

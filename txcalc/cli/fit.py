@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from txcalc.cli import options as o
-from txcalc.cli.deploy import Block, Chunk, EngineOption, ReserveOption
+from txcalc.cli.deploy import Block, Chunk, EngineOption, Ram, ReserveOption
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -32,6 +32,7 @@ def fit(
     chunk: Chunk = 8192,
     engine_: EngineOption = "none",
     reserve: ReserveOption = None,
+    ram: Ram = None,
     every: Annotated[bool, o.option("--all", "Those that do not fit too, with what they are short of.")] = False,
     format_: o.Format = "table",
     json_: o.Json = False,
@@ -56,6 +57,7 @@ def fit(
         chunk=chunk,
         engine=engine_,
         reserve=reserve,
+        ram=ram,
         every=every,
     )
     give(found, o.chosen(format_, json_))

@@ -8,7 +8,7 @@ is found by halving whole numbers, and what is returned is checked: it fits, and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError
@@ -19,6 +19,7 @@ from txcalc.planning.engine import Engine, multiplies
 from txcalc.planning.engine_memory import visible
 from txcalc.planning.holdings import Holdings
 from txcalc.planning.layout import Layout
+from txcalc.planning.offload import Offload, Wish
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.quantised import native
 
@@ -77,7 +78,7 @@ class Deployment:
 
     def __init__(self, model: Model, accelerator: Accelerator, engine: Engine, draft: Model | None = None) -> None:
         self.model, self.accelerator, self.engine, self.draft = model, accelerator, engine, draft
-        self.sharding = Sharding(model, serving=True)
+        self.sharding = Sharding(model, True, engine.offload)
         self._draft = Sharding(draft, serving=True) if draft else None
         self._drafts: dict[int, Holdings] = {}
         seen = visible(accelerator) if engine.memory else accelerator.memory
@@ -150,6 +151,14 @@ class Deployment:
         """The accelerator with the least room."""
         return min(self.gpus(layout, context, concurrency), key=lambda gpu: gpu.free)
 
+    def ram_free(self, layout: Layout, context: int, concurrency: int) -> int | None:
+        """Bytes of RAM that its part of the model leaves; below 0, what is lacking; None: none was given."""
+        offload = self.engine.offload
+        if offload is None or offload.host is None:
+            return None
+        ranks = self.ranks(layout)
+        return offload.host.memory - sum(rank.ram(context, concurrency) * rank.stage.copies for rank in ranks)
+
     def fits(self, layout: Layout, context: int, concurrency: int) -> bool:
         """Whether so many sequences at a full context fit on every accelerator.
 
@@ -158,6 +167,8 @@ class Deployment:
         sequences = ceil_div(concurrency, layout.dp)
         whole = next(self.ranks(layout.replace(pp=1)))
         if whole.weights_bytes + whole.cache_bytes(context, sequences) > layout.pp * self.usable:
+            return False
+        if (free := self.ram_free(layout, context, concurrency)) is not None and free < 0:
             return False
         return all(rank.fits(self.usable, context, sequences) for rank in self.ranks(layout))
 
@@ -191,6 +202,24 @@ class Deployment:
         return (layout for layout in self.layouts(gpus, fixed) if spare or layout.dp <= concurrency)
 
 
+def beside(
+    asked: Wish, model: Model, accelerator: Accelerator, engine: Engine, gpus: int, context: int, concurrency: int
+) -> Engine:
+    """An engine with what is asked for in RAM. Errors: `InputError` where an accelerator has no memory of its own."""
+    if accelerator.unified:
+        raise InputError("--ram", [f"{accelerator.title} has no memory of its own: what it holds is in RAM already"])
+    layout = Layout(pp=gpus)
+
+    def of(offload: Offload) -> Deployment:
+        return Deployment(model, accelerator, replace(engine, offload=offload))
+
+    def fits(offload: Offload) -> bool:
+        held = of(offload)
+        return not held.sharding.faults(layout) and held.fullest(layout, context, concurrency).free >= 0
+
+    return of(asked.of(model, fits)).engine
+
+
 def largest(fits: Callable[[int], bool], most: int) -> int | None:
     """The largest n ≥ 1 that fits, where what fits at n fits at every smaller one; 0: none; None: `most` does."""
     if not fits(1):
@@ -213,10 +242,16 @@ class Choice(NamedTuple):
     layout: Layout
     fullest: Gpu
     max_concurrency: int
+    ram: int | None = None  # bytes of RAM that are left
 
     @property
     def fits(self) -> bool:
-        return self.fullest.free >= 0
+        return self.fullest.free >= 0 and (self.ram is None or self.ram >= 0)
+
+    @property
+    def limit(self) -> str:
+        """What does not fit, or would be the first not to."""
+        return "RAM" if self.ram is not None and self.ram < 0 <= self.fullest.free else self.fullest.limit
 
 
 # How layouts are ranked: a pipeline only where nothing else fits, for its stages add to every token's time.
@@ -287,6 +322,7 @@ def choices(
             layout,
             deployment.fullest(layout, context, concurrency),
             deployment.max_concurrency(layout, context),
+            deployment.ram_free(layout, context, concurrency),
         )
         for layout in deployment.layouts(number, held)
     ]
@@ -349,6 +385,8 @@ def _notes(deployment: Deployment, layout: Layout, context: int, longest: int | 
         yield f"{name} does not multiply in {narrow}: weights are read as {engine.weights.name}, multiplied in 16 bits"
     if engine.memory:
         yield from engine.memory.notes(model)
+    if engine.offload:
+        yield from engine.offload.notes()
     yield from deployment.sharding.notes(layout)
     if wide := engine.weights.stays_wide(model.ledger()):
         bits = engine.weights.wide

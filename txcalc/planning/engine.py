@@ -12,6 +12,7 @@ from txcalc.hardware import Accelerator
 from txcalc.ledger import Entry
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.planning.engine_memory import EngineMemory, without
+from txcalc.planning.offload import Offload, divides
 from txcalc.planning.weights import NATIVE, Format, weights_of
 from txcalc.units import bits_of, parse_bytes
 
@@ -62,6 +63,7 @@ class Engine:
     chunk     tokens that a step of prefill computes at most, of all sequences together
     kernels   the engine whose own kernels are used where they were measured; "": what engines have in common
     prefix    tokens that all sequences begin with: their whole pages are held once
+    offload   what of the model lies in RAM; None: nothing
     """
 
     weights: Format
@@ -73,10 +75,11 @@ class Engine:
     memory: EngineMemory | None = None
     kernels: str = ""
     prefix: int = 0
+    offload: Offload | None = None
 
     def of(self, model: Model) -> Engine:
         """The same for another model, such as a draft: its weights in the format asked for, no profile run."""
-        return replace(self, weights=weights_of(model, self.asked), memory=None)
+        return replace(self, weights=weights_of(model, self.asked), memory=None, offload=None)
 
     @property
     def shared(self) -> int:
@@ -111,6 +114,7 @@ def engine(
     reserve: Reserve | None = None,
     memory: EngineMemory | None = None,
     prefix: int = 0,
+    offload: Offload | None = None,
 ) -> Engine:
     """A checked engine for a model."""
     faults = [
@@ -127,7 +131,15 @@ def engine(
     if memory and (lacking := without(memory.profile.engine, form)):
         raise InputError("engine", [lacking])
     kernels, kept = memory.profile.engine if memory else "", reserve or _left(memory)
-    return Engine(form, kv, block, chunk, kept, weights, memory, kernels, prefix)
+    offload = offload or aside(model, memory)
+    return Engine(form, kv, block, chunk, kept, weights, memory, kernels, prefix, offload)
+
+
+def aside(model: Model, memory: EngineMemory | None) -> Offload | None:
+    """What an engine keeps in RAM though nobody asked: llama.cpp the table of tokens, beside a card of its own."""
+    if memory is None or memory.profile.engine != "llama.cpp" or memory.accelerator.unified or not divides(model):
+        return None
+    return Offload()
 
 
 def _left(memory: EngineMemory | None) -> Reserve:

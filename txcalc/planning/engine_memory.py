@@ -94,6 +94,16 @@ def profile(text: str) -> Profile | None:
     return Profile(name, row["version"], row["source"], row)
 
 
+def offloading(text: str) -> str:
+    """The engine that leaves layers in RAM, where none is named. Errors: `InputError` for one that does not."""
+    if text == "none":
+        return "llama.cpp"
+    if (found := profile(text)) and found.engine != "llama.cpp":
+        expected = "llama.cpp: the others compute all that they serve on the GPU"
+        raise InputError("--ram", [Fault("--engine", text, expected)])
+    return text
+
+
 def without(name: str, form: Format) -> Fault | None:
     """A fault where an engine has no kernels for a format of weights, which names those that have."""
     table = _data()["formats"]

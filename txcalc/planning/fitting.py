@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from txcalc.planning.engine import Engine, Reserve
 from txcalc.planning.engine_memory import EngineMemory, visible
 from txcalc.planning.holdings import Holdings
 from txcalc.planning.layout import Layout
+from txcalc.planning.offload import Offload, Wish
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.roofline import Pace
 
@@ -27,6 +29,11 @@ class Card(NamedTuple):
     accelerator: Accelerator | None = None
 
     @property
+    def apart(self) -> bool:
+        """Whether its memory is another than the host's."""
+        return self.accelerator is not None and not self.accelerator.unified
+
+    @property
     def name(self) -> str:
         one = self.accelerator.name if self.accelerator else self.title
         return one if self.number == 1 else f"{self.number} × {one}"
@@ -36,7 +43,8 @@ class Fit(NamedTuple):
     """One model in one format on one kind of accelerators: bytes that the fullest of them needs and has left (below 0:
     is short of), and tokens a second of one sequence at the context, where the bandwidth is known.
 
-    `refused` says why there is no figure; `asked` is the format's name as it was asked for.
+    `refused` says why there is no figure; `asked` is the format's name as it was asked for; `aside` what lies in RAM,
+    and `ram` bytes of RAM that it leaves (below 0: is short of).
     """
 
     model: str
@@ -50,10 +58,12 @@ class Fit(NamedTuple):
     layout: str = ""
     speed: float | None = None
     asked: str = ""
+    aside: str = ""
+    ram: int | None = None
 
     @property
     def fits(self) -> bool:
-        return self.room is not None and self.room >= 0
+        return self.room is not None and self.room >= 0 and (self.ram is None or self.ram >= 0)
 
 
 def checked_context(context: int) -> int:
@@ -84,18 +94,33 @@ def fits(model: Model, engine: Engine, memory: int, context: int, card: Card | N
     length = model.workload(1, min(context, model.context or context)).tokens
     weights, name, number = engine.weights.name, card.name if card else "", card.number if card else 1
     refused = Fit(model.name, model.params, weights, length, None, None, "", name)
+    offload = engine.offload
+    host = offload.host if offload else None
     try:
-        sharding = Sharding(model)
+        sharding = Sharding(model, False, offload)
         layout = _split(sharding, number, bool(card and card.accelerator and card.accelerator.link))
         ranks = [Holdings(model, stage, engine, layout) for stage in sharding.stages(layout)]
         needed = max(held(rank, length) for rank in ranks)
     except InputError as error:
         return refused._replace(refused=str(error))
     room = memory - reserved(engine.reserve, engine.memory, card or Card("", memory)) - needed
-    speed = None
-    if room >= 0 and card and card.accelerator and ranks[0].caching:
-        speed = 1 / step(model, sharding, layout, card.accelerator, engine, ranks, length)
-    return refused._replace(need=needed, room=room, layout=str(layout), speed=speed)
+    found = refused._replace(need=needed, room=room, layout=str(layout))
+    if offload and host:
+        left = host.memory - sum(rank.ram(length, 1) * rank.stage.copies for rank in ranks)
+        found = found._replace(aside=str(offload), ram=left)
+    timed = not (offload and offload.asked) or (host and host.bandwidth)
+    if found.fits and card and card.accelerator and ranks[0].caching and timed:
+        found = found._replace(speed=1 / step(model, sharding, layout, card.accelerator, engine, ranks, length))
+    return found
+
+
+def helped(model: Model, engine: Engine, asked: Wish, context: int, card: Card) -> Fit:
+    """The same with as little in RAM as lets it fit."""
+
+    def of(offload: Offload) -> Fit:
+        return fits(model, replace(engine, offload=offload), card.memory, context, card)
+
+    return of(asked.of(model, lambda offload: (of(offload).room or -1) >= 0))
 
 
 def reserved(reserve: Reserve, memory: EngineMemory | None, card: Card) -> int:
@@ -129,11 +154,15 @@ def step(
     try:
         return Pace(model, sharding, layout, accelerator, engine).step(1, context).achievable
     except InputError:
-        share, seconds = accelerator.efficiency.memory, 0.0
+        share, seconds, offload = accelerator.efficiency.memory, 0.0, engine.offload
+        host = offload.host if offload and offload.asked else None
         tied = bool(next(reversed(model.spec["stacks"].values()))["head"]["tied"])
         for rank in ranks:
             read = sum(size * float(_passed(entry, tied)) for entry, size in rank.weights) + rank.pages_bytes(context)
             seconds += read / accelerator.bandwidth / share * rank.stage.copies
+            if host and host.bandwidth:
+                aside = sum(size * float(_passed(entry, tied)) for entry, size in rank.aside)
+                seconds += (aside + rank.aside_pages(context)) / host.bandwidth / share * rank.stage.copies
         return seconds
 
 
@@ -150,8 +179,11 @@ LADDER = ("native", "Q8_0", "Q4_K_M")
 
 
 def best(found: Iterable[Fit]) -> Fit:
-    """Of one model on one card in several formats, the first that fits; or the one that is least short."""
+    """Of one model on one card in several formats, the first that fits, or of those that need RAM the one that leaves
+    most of it; or the one that is least short."""
     every = list(found)
-    known = [fit for fit in every if fit.room is not None]
-    inside = next((fit for fit in every if fit.fits), None)
-    return inside or max(known, key=lambda fit: fit.room or 0, default=every[0])
+    inside = [fit for fit in every if fit.fits]
+    if alone := next((fit for fit in inside if not fit.aside), None):
+        return alone
+    known = inside or [fit for fit in every if fit.room is not None]
+    return max(known, key=lambda fit: (fit.room if fit.ram is None else fit.ram) or 0, default=every[0])

@@ -52,6 +52,7 @@ class Holdings:
     """One accelerator of a stage: what it holds whatever is asked, and what sequences at a context add to it.
 
     draft   what a draft model holds beside, its own weights and caches; None: no draft is here
+    aside   weights of the stage that lie in RAM, and `aside_held` what keeps its cache there
     """
 
     def __init__(
@@ -64,9 +65,14 @@ class Holdings:
     ) -> None:
         self.model, self.stage, self.engine, self.draft = model, stage, engine, draft
         ledger = walk(stage.root, model.workload())
-        self.weights = [(entry, engine.stored(entry)) for entry in ledger if entry.leaf.params]
+        stored = [(entry, engine.stored(entry)) for entry in ledger if entry.leaf.params]
+        aside = engine.offload
+        self.weights = [one for one in stored if not (aside and aside.holds(one[0]))]
+        self.aside = [one for one in stored if aside and aside.holds(one[0])]
         self.weights_bytes: int = sum(size for _, size in self.weights) + (draft.weights_bytes if draft else 0)
-        self.held = [Held(entry.path, entry.leaf, entry.runs) for entry in ledger if any(entry.cache_terms)]
+        caching = [(entry, Held(entry.path, entry.leaf, entry.runs)) for entry in ledger if any(entry.cache_terms)]
+        self.held = [held for entry, held in caching if not (aside and aside.keeps(entry))]
+        self.aside_held = [held for entry, held in caching if aside and aside.keeps(entry)]
         self.caching = model.decodes
         self._peaks: dict[tuple[int, bool], int] = {}
         self._pages: dict[int, tuple[int, int]] = {}
@@ -91,8 +97,19 @@ class Holdings:
 
     def pages(self, context: int) -> list[tuple[Held, int]]:
         """One sequence's pages in bytes, leaf by leaf."""
+        return self._paged(self.held, context)
+
+    def _paged(self, held: list[Held], context: int) -> list[tuple[Held, int]]:
         work, engine = self.model.workload(1, context), self.engine
-        return [(held, _bytes(held.paged(work, engine.block, engine.chunk) * self._bits(held))) for held in self.held]
+        return [(one, _bytes(one.paged(work, engine.block, engine.chunk) * self._bits(one))) for one in held]
+
+    def aside_pages(self, context: int) -> int:
+        """Of one sequence's pages, the bytes that lie in RAM."""
+        return sum(size for _, size in self._paged(self.aside_held, context)) if self.aside_held else 0
+
+    def ram(self, context: int, sequences: int) -> int:
+        """Bytes of the weights and caches of the stage that lie in RAM."""
+        return sum(size for _, size in self.aside) + sequences * self.aside_pages(context)
 
     def pages_bytes(self, context: int) -> int:
         """One sequence's pages in bytes, and those of its draft."""

@@ -207,7 +207,7 @@ def _mixed(model: Model, name: str, choose: Callable[[Entry, int | None], str]) 
     def form(entry: Entry, number: int | None) -> Format | None:
         if entry.kind == "router":
             return None
-        rows = entry.leaf.weights()[0].shape[1]
+        rows = entry.leaf.untied.weights()[0].shape[1]
         kind = choose(entry, number)
         if entry.kind == "head" or entry.leaf.row is not None:
             kind = kind if rows % GGML[kind].long == 0 else "q8_0"
@@ -217,7 +217,7 @@ def _mixed(model: Model, name: str, choose: Callable[[Entry, int | None], str]) 
                 return found
         raise AssertionError("fp16 has no blocks")
 
-    ledger = [entry for entry in model.ledger() if entry.leaf.params]
+    ledger = [entry for entry in model.ledger() if entry.leaf.untied.params]
     return Mixed.of(name.upper() if name in MIXTURES else name, f"llama.cpp's mixture {name.upper()}", ledger, form, 32)
 
 
@@ -278,6 +278,6 @@ def stored(model: Model) -> Format:
             raise InputError(model.name, [f"holds tensors of type {kind.upper()}, whose size is not known here"])
         return GGML[kind]
 
-    ledger = [entry for entry in model.ledger() if entry.leaf.params]
+    ledger = [entry for entry in model.ledger() if entry.leaf.untied.params]
     kinds = sorted({kind for kind in held.values() if kind != "f32"})
     return Mixed.of("+".join(kinds), "the types of its .gguf file", ledger, form, 32)

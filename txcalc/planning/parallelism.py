@@ -28,6 +28,7 @@ from txcalc.parts.model import Stack
 from txcalc.parts.part import Composite, Weight
 from txcalc.parts.sharding import Ways
 from txcalc.planning.layout import Layout, unserved
+from txcalc.planning.offload import Offload
 
 
 class Stage(NamedTuple):
@@ -72,12 +73,16 @@ class Placement(NamedTuple):
 class Sharding:
     """A model's ranks under many layouts; trees are made once. `serving`: what is for training only is refused.
 
+    `offload` says what of the model lies in RAM: layers are cut where that ends, and stages are even without those of
+    RAM.
+
     A rank's tree has whole weights, and all positions of its sequences: what fsdp shares of the weights, cp and sp of
     the positions, is `planning.training`'s; of sp it has the collectives.
     """
 
-    def __init__(self, model: Model, serving: bool = False) -> None:
-        self.model, self.serving = model, serving
+    def __init__(self, model: Model, serving: bool = False, offload: Offload | None = None) -> None:
+        self.model, self.serving, self.offload = model, serving, offload
+        self.outside = offload.layers if offload else 0
         # Layers that a pipeline may cut; 0: it may not.
         self.layers = _layers(cast(Stack, model.root)) if model.root.cuttable else 0
         tables = (layer for stack in model.spec["stacks"].values() for layer in stack["layer"].values())
@@ -91,7 +96,7 @@ class Sharding:
             raise InputError(f"layout {layout}", faults)
         key = layout.replace(dp=1)
         if key not in self._stages:
-            self._stages[key] = tuple(_stages(self._rank(layout).root, layout))
+            self._stages[key] = tuple(_stages(self._rank(layout).root, layout, self.outside))
         return self._stages[key]
 
     def placements(self, layout: Layout, stage: int = 0) -> list[Placement]:
@@ -119,13 +124,16 @@ class Sharding:
         if wrong := layout.not_numbers():
             return wrong
         faults = layout.faults() + (unserved(layout) if self.serving else [])
+        if self.offload and self.offload.asked and layout.gpus != layout.pp:
+            expected = "pp alone: where layers or experts lie in RAM, llama.cpp splits the others by layer"
+            faults.append(Fault("layout", str(layout), expected))
         stages = layout.pp * layout.vpp
         if stages > 1 and not self.layers:
             expected = "1: only a single stack of layers is cut into stages, where each reads the one before alone"
             faults.append(Fault("pp", layout.pp, expected))
-        elif stages > self.layers > 0:
+        elif stages > 1 and stages > self.layers - self.outside:
             key = "pp" if layout.vpp == 1 else "pp · vpp"
-            faults.append(Fault(key, stages, f"at most the {self.layers} layers"))
+            faults.append(Fault(key, stages, f"at most the {self.layers - self.outside} layers"))
         return faults or self._rank(layout).faults
 
     def layouts(self, gpus: int, fixed: Mapping[str, int] | None = None) -> Iterator[Layout]:
@@ -150,7 +158,9 @@ class Sharding:
         if key not in self._ranks:
             tp, ep, etp, sp = key
             ways = Ways(tp, ep, etp, sp=sp > 1)
-            self._ranks[key] = Share(self.model.root.shard(ways), ways.faults, ways.notes)
+            root = self.model.root.shard(ways)
+            root = parted(root, self.offload.cuts) if self.offload else root
+            self._ranks[key] = Share(root, ways.faults, ways.notes)
         return self._ranks[key]
 
 
@@ -208,16 +218,30 @@ def piece(root: Stack, layers: Iterable[int], first: bool, last: bool) -> Stack:
     )
 
 
-def _stages(root: Composite, layout: Layout) -> Iterator[Stage]:
+def parted(root: Composite, cuts: Iterable[int]) -> Stack:
+    """The same layers, no group of equal ones on both sides of a cut; a tied head has weights of its own."""
+    stack, head = cast(Stack, root), cast(Stack, root).head
+    groups = list(stack.groups)
+    for cut in cuts:
+        sides = (
+            (group, tuple(i for i in group.indices if (i < cut) is low)) for group in groups for low in (True, False)
+        )
+        groups = [group._replace(indices=held, count=len(held)) for group, held in sides if held]
+    if head and head.projection and head.projection.tied:
+        head = replace(head, projection=replace(head.projection, tied=False))
+    return replace(stack, groups=tuple(groups), head=head)
+
+
+def _stages(root: Composite, layout: Layout, outside: int = 0) -> Iterator[Stage]:
     """The layers of every stage, contiguous; with vpp above 1 those of every pp-th of pp · vpp pieces (Narayanan et al.
-    2021, section 2.2)."""
+    2021, section 2.2). The first `outside` are with the first stage, beside its own."""
     pp, vpp, tp = layout.pp, layout.vpp, layout.tp
     if pp == 1:
         yield Stage(0, 1, root)
         return
     root = cast(Stack, root)
-    ends = list(accumulate(sizes(_layers(root), pp * vpp), initial=0))
-    pieces = [range(start, end) for start, end in pairwise(ends)]
+    ends = list(accumulate(sizes(_layers(root) - outside, pp * vpp), initial=outside))
+    pieces = [range(start, end) for start, end in pairwise([0, *ends[1:]])]
     found: dict[Any, list[Any]] = {}
     for number in range(pp):
         held = piece(root, chain(*pieces[number::pp]), number == 0, number == pp - 1)

@@ -152,7 +152,7 @@ def configured(model: Model, config: Config, wide: int = 16) -> Format:
     def choose(entry: Entry, number: int | None) -> Format | None:
         return next((form for covers, form in rules if covers(entry, number)), None)
 
-    ledger = [entry for entry in model.ledger() if entry.leaf.params]
+    ledger = [entry for entry in model.ledger() if entry.leaf.untied.params]
     source = f"quantization_config: {read.method}"
     main = next((form for _, form in reversed(rules) if form), None)
     found = Mixed.of(main.name if main else read.method, source, ledger, choose, wide)

@@ -25,6 +25,8 @@ Fused    as engines fuse: products of one input (q, k, v; gate, up) and all rout
 Links    what the collectives of the rank's tree send (`parts.collectives`), each with its latency; the floor of an
          all-reduce is the message once, as a switch that adds can do. Within a node over its link, between nodes over
          the network cards, where the size of a node is known
+RAM      what lies there is read, and few tokens are computed, at the host's rates; for many tokens the weights are
+         copied to the accelerator first (`planning.offload`). The floor reads each once
 Source   Williams et al. 2009 (roofline); Pope et al. 2022 (arXiv 2211.05102) for the split of a step
 """
 
@@ -36,6 +38,7 @@ from math import log2, sqrt
 from typing import Any, NamedTuple
 
 from txcalc.curves import Curve, untouched
+from txcalc.errors import InputError
 from txcalc.hardware import Accelerator
 from txcalc.ledger import Entry, walk
 from txcalc.model import Model
@@ -44,17 +47,19 @@ from txcalc.parts.collectives import Transfer
 from txcalc.parts.part import MatMul, Workload
 from txcalc.planning.engine import Engine, multiplies
 from txcalc.planning.layout import SERVING_ORDER, Group, Layout
+from txcalc.planning.offload import MANY
 from txcalc.planning.parallelism import Sharding, Stage
 from txcalc.units import ALIASES, bits_of
 
 MOST_QUERIES = 64  # of a sequence, that a kernel of decode takes: a token and a draft's proposals
 BOUNDS = ("compute", "memory", "link", "launch")
+FLOORS = ("compute", "memory", "link", "RAM")
 LINKS = "collectives"  # the part that no leaf of the tree is
 
 
 class Cost(NamedTuple):
     """Seconds, additive: the least that compute, memory (weights and cache) and link take, achievable time by what it
-    is spent on, and what the host takes to issue it meanwhile."""
+    is spent on, what the host takes to issue it meanwhile, and the least that reads of RAM take."""
 
     least_compute: float = 0.0
     least_weights: float = 0.0
@@ -65,6 +70,7 @@ class Cost(NamedTuple):
     link: float = 0.0
     launch: float = 0.0
     host: float = 0.0
+    least_ram: float = 0.0
 
     def plus(self, other: Cost) -> Cost:
         return Cost(*[a + b for a, b in zip(self, other, strict=True)])
@@ -79,7 +85,7 @@ class Cost(NamedTuple):
 
     @property
     def floor(self) -> float:
-        return max(self.least)
+        return max(*self.least, self.least_ram)
 
     @property
     def spent(self) -> tuple[float, float, float, float]:
@@ -93,7 +99,7 @@ class Cost(NamedTuple):
 
     @property
     def floor_bound(self) -> str:
-        return BOUNDS[self.least.index(self.floor)]
+        return FLOORS[(*self.least, self.least_ram).index(self.floor)]
 
     @property
     def bound(self) -> str:
@@ -127,6 +133,7 @@ class _Leaf(NamedTuple):
     curve     of its kernels
     row       FLOPs of one row of one copy, of experts
     narrowed  seconds to narrow the inputs of one position, all layers
+    aside     it lies in RAM
     """
 
     weights: float
@@ -137,6 +144,7 @@ class _Leaf(NamedTuple):
     curve: Curve
     row: float
     narrowed: float
+    aside: bool = False
 
 
 class _Load(NamedTuple):
@@ -149,6 +157,7 @@ class _Load(NamedTuple):
     curve, start     of its kernels, and seconds of all starts
     narrowed         seconds to narrow its inputs
     host             seconds of the host for all starts
+    flops            of RAM's: that the host computes, where it does
     """
 
     kind: str
@@ -164,6 +173,7 @@ class _Load(NamedTuple):
     start: float
     narrowed: float
     host: float
+    flops: float
 
 
 class _Sent(NamedTuple):
@@ -197,6 +207,10 @@ class Rank:
         self.accelerator, self.efficiency = accelerator, accelerator.efficiency
         self.groups = {axis: layout.group(axis, accelerator.node, SERVING_ORDER) for axis in ("tp", "pp", "ep", "etp")}
         self.issue = self.efficiency.host_s if eager else 0.0
+        offload = engine.offload
+        self.offload = offload if offload and offload.asked else None
+        if self.offload and (self.offload.host is None or self.offload.host.bandwidth is None):
+            raise InputError("--ram", ["its bandwidth is not given, and what lies in it is read at that: 64GB@80GB/s"])
         for axis, group in self.groups.items():
             if group.size > 1:
                 seconds(accelerator, group, "send" if axis == "pp" else "all_reduce", 0.0)  # refused now, if not known
@@ -256,6 +270,9 @@ class Rank:
             elif load.rows:
                 copies *= batch
                 least = copies
+            if leaf.aside:
+                yield self._aside(load, copies, least, compute, batch, work.tokens * own)
+                continue
             memory = (leaf.weights * copies + load.moved * batch) / bandwidth / curve.memory
             taken = curve.blended(memory, compute) + load.narrowed * batch
             computes = compute > memory
@@ -269,7 +286,31 @@ class Rank:
                 0.0,
                 load.start,
                 load.host,
+                0.0,
             )
+
+    def _aside(
+        self, load: _Load, copies: float, least: float, compute: float, batch: float, tokens: float
+    ) -> tuple[float, ...]:
+        """The fields of a cost of a leaf in RAM: of few tokens on the host, of many on the accelerator, to which its
+        weights are copied. Errors: `InputError` for many tokens' attention on a host whose peak is not known."""
+        assert self.offload and self.offload.host and self.offload.host.bandwidth
+        host, leaf, bandwidth = self.offload.host, load.leaf, self.accelerator.bandwidth
+        core = load.kind == "attention_core"
+        read, floor = leaf.weights * copies, (leaf.weights * least + load.cache * batch) / self.offload.host.bandwidth
+        many = tokens >= MANY and not load.rows
+        if many and not core:
+            memory = (read + load.moved * batch) / bandwidth / load.curve.memory
+            taken, link = load.curve.blended(memory, compute), read / host.link
+            return (load.least * batch, 0.0, 0.0, 0.0, 0.0, taken, link, load.start, load.host, floor)
+        if many and host.peak is None:
+            fault = "attention of layers in RAM is the host's, whose peak is not given: 64GB@80GB/s@1TFLOPS"
+            raise InputError("--ram", [fault])
+        assert host.bandwidth
+        reads = (read + load.moved * batch) / host.bandwidth / self.efficiency.memory
+        computes = load.flops * batch / host.peak if host.peak else 0.0
+        own = (computes, 0.0) if computes > reads else (0.0, reads)
+        return (load.least * batch, 0.0, 0.0, 0.0, *own, 0.0, 0.0, 0.0, floor)
 
     def _fullest(self) -> float:
         """What the fullest of the ranks that experts are spread over gets, over the mean: popularities are independent
@@ -317,7 +358,8 @@ class Rank:
                 narrowed = curve.quantise * bytes_ / self.accelerator.bandwidth / efficiency.memory
             at = peak(self.accelerator, dtype)
             counted = float(starts)
-            yield _Leaf(float(size), min(1.0, chance), counted * start, counted, at, curve, row, narrowed)
+            aside = self.offload is not None and self.offload.holds(entry)
+            yield _Leaf(float(size), min(1.0, chance), counted * start, counted, at, curve, row, narrowed, aside)
             before = entry
 
     def _load(self, entry: Entry, leaf: _Leaf) -> _Load:
@@ -356,6 +398,7 @@ class Rank:
             start,
             leaf.narrowed * positions,
             starts * self.issue,
+            flops,
         )
 
     def _attention(self, entry: Entry, work: Workload) -> tuple[Curve, float, float]:

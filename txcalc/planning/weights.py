@@ -232,7 +232,8 @@ class Mixed(Format):
         table: dict[Place, Format] = {}
         elements: dict[Format, int] = {}
         for entry in entries:
-            if not any(_is_matrix(entry, weight) for weight in entry.leaf.weights()):
+            # A tied head has no weights of its own, but reads some; a stage of its own holds them.
+            if not any(_is_matrix(entry, weight) for weight in entry.leaf.untied.weights()):
                 continue
             numbers = layers_of(entry)
             for number in numbers:

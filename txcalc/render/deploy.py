@@ -50,6 +50,7 @@ def report(
         summary(model)[0],
         f"{best.layout.gpus} × {accelerator.title}, {iec(accelerator.memory)} each; {best.layout}",
         f"{_sequences(plan.concurrency)} of {plan.context:,} tokens; weights {form.name}, cache {engine.kv}",
+        *_in_ram(plan),
         f"pages of {engine.block} tokens, prefill in chunks of {engine.chunk:,}, "
         f"reserve {engine.reserve} ({engine.reserve.source})",
     ]
@@ -125,6 +126,14 @@ def _deployments(found: Sequence[Any]) -> dict[str, Any]:
     return {"schema": "txcalc/deploy/1", "deployments": rows}
 
 
+def _in_ram(plan: Plan) -> list[str]:
+    """What lies in RAM, and how large it is."""
+    offload, left = plan.deployment.engine.offload, plan.best.ram
+    if offload is None or offload.host is None or left is None:
+        return []
+    return [f"in RAM: {offload}, {iec(offload.host.memory - left)} of {iec(offload.host.memory)}"]
+
+
 def _sequences(number: int) -> str:
     return "1 sequence" if number == 1 else f"{number:,} sequences"
 
@@ -134,6 +143,8 @@ def verdict(plan: Plan) -> str:
     gpu = plan.best.fullest
     if plan.best.fits:
         return f"fits: {iec(gpu.free)} to spare on the fullest GPU"
+    if plan.best.limit == "RAM":
+        return f"does not fit: {iec(-(plan.best.ram or 0))} too much for the RAM"
     return f"does not fit: {iec(-gpu.free)} too much on the fullest GPU, for its {gpu.limit}"
 
 
@@ -144,7 +155,7 @@ def _answers(plan: Plan) -> Table:
         (f"most sequences at {plan.context:,} tokens", best.max_concurrency),
         (f"longest context of {_sequences(plan.concurrency)}", context),
         ("fewest GPUs with the memory for both", "more than are tried" if plan.min_gpus is None else plan.min_gpus),
-        ("what ends it", best.fullest.limit),
+        ("what ends it", best.limit),
     ]
     tokens = best.fullest.cache_tokens(plan.context)
     if plan.deployment.engine.memory and tokens is not None:
@@ -263,10 +274,11 @@ def _data(
             "block": engine.block,
             "chunk": engine.chunk,
             **({"profile": engine.memory.facts()} if engine.memory else {}),
+            **({"ram": engine.offload.facts(best.ram)} if engine.offload else {}),
         },
         "cache_tokens": best.fullest.cache_tokens(plan.context),
         "fits": best.fits,
-        "limit": best.fullest.limit,
+        "limit": best.limit,
         "headroom_bytes": best.fullest.free,
         "max_concurrency": best.max_concurrency,
         "max_context": plan.max_context,

@@ -16,10 +16,12 @@ def _room(fit: Fit, formatted: bool = False) -> TableCell:
     if fit.room is None:
         return TableCell(None, "–")
     style = "green" if fit.fits else "red"
+    lacks = fit.ram if fit.room >= 0 and fit.ram is not None and fit.ram < 0 else fit.room
+    where = [] if not fit.aside else [fit.aside, "in RAM"] if fit.fits else ["of RAM"] if lacks == fit.ram else []
     if not formatted:
-        return TableCell(fit.room, iec(fit.room) if fit.fits else f"short {iec(-fit.room)}", style)
-    lines = [fit.weights, *([f"{fit.speed:.3g} tok/s"] if fit.speed else []), iec(fit.room).replace("-", "−")]
-    return TableCell(fit.room, "\n".join(lines), style)
+        return TableCell(fit.room, "\n".join([iec(lacks) if fit.fits else f"short {iec(-lacks)}", *where]), style)
+    lines = [fit.weights, *([f"{fit.speed:.3g} tok/s"] if fit.speed else []), iec(lacks).replace("-", "−")]
+    return TableCell(fit.room, "\n".join([*lines, *where]), style)
 
 
 def fit_report(
@@ -83,8 +85,9 @@ def _row(fit: Fit) -> dict[str, Any]:
         "fits": fit.fits,
         "need_bytes": fit.need,
         "room_bytes": fit.room,
-        "short_bytes": None if fit.room is None else max(0, -fit.room),
+        "short_bytes": None if fit.room is None else max(0, -fit.room, -(fit.ram or 0)),
         "tokens_per_s": fit.speed,
+        **({"in_ram": fit.aside, "ram_free_bytes": fit.ram} if fit.aside else {}),
         **({"refused": fit.refused} if fit.refused else {}),
     }
 

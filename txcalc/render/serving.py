@@ -508,6 +508,8 @@ def _means(steady: Steady | Overload, simulated: Simulated | None = None, answer
 
 def _part(kind: str, cost: Cost) -> dict[str, Any]:
     compute, memory, link = cost.least
-    floor = {"compute_s": compute, "memory_s": memory, "link_s": link, "bound": cost.floor_bound}
+    floor: dict[str, Any] = {"compute_s": compute, "memory_s": memory, "link_s": link, "bound": cost.floor_bound}
+    if cost.least_ram:
+        floor["ram_s"] = cost.least_ram
     spent = dict(zip(("compute_s", "memory_s", "link_s", "launch_s"), cost.spent, strict=True))
     return {"part": kind, "floor": floor, "achievable": {**spent, "time_s": cost.achievable, "bound": cost.bound}}

@@ -1,0 +1,177 @@
+"""What llama.cpp leaves in the host's memory: whole layers with their caches, or the routed experts of layers.
+
+Layers are counted as llama.cpp counts them: of L layers and the head, `--gpu-layers N` puts the last N on the
+accelerator, the head being one of them; `--n-cpu-moe N` leaves the routed experts of the first N in RAM. The table of
+tokens stays in RAM whatever is asked; a tied head is a second copy of it on the accelerator. A step that passes few
+tokens is computed where its weights are, by the host; one of `MANY` and more copies them to the accelerator. Attention
+is computed where its cache is.
+
+Source   llama.cpp src/llama-model.cpp (i_gpu_start, the list of an input layer), common/arg.cpp (n-cpu-moe), ggml-cuda
+         (an operation is offloaded from a batch of 32 on), 2026
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from txcalc.cards import numbers
+from txcalc.errors import Fault, InputError
+from txcalc.ledger import Entry
+from txcalc.model import Model
+from txcalc.planning.weights import layers_of
+from txcalc.units import parse_bytes
+
+MANY = 32  # tokens of a step from which on weights are copied to the accelerator
+SLOT = 25 * 10**9  # bytes a second to an accelerator unless told: what copies reach of PCIe 4.0 of sixteen lanes
+
+
+class Host(NamedTuple):
+    """A host's memory in bytes, its bandwidth, its peak in FLOP/s, and bytes a second to an accelerator.
+
+    Without a bandwidth nothing is timed; without a peak the host's arithmetic is not counted, and prompts that pass
+    attention on it are not timed.
+    """
+
+    memory: int
+    bandwidth: int | None = None
+    peak: int | None = None
+    link: int = SLOT
+
+
+@dataclass(frozen=True)
+class Offload:
+    """Which of a model's tensors are in RAM: the table of tokens, the first `layers` whole, the routed experts of the
+    first `experts` layers, and, where no layer at all is on an accelerator, the `head`.
+
+    host   None: nothing is known of it, and nothing but the table is there
+    """
+
+    host: Host | None = None
+    layers: int = 0
+    experts: int = 0
+    head: bool = False
+
+    @property
+    def cuts(self) -> tuple[int, ...]:
+        """Where the layers are cut: no group of equal layers lies on both sides."""
+        return tuple(sorted({self.layers, self.experts} - {0}))
+
+    @property
+    def asked(self) -> bool:
+        """Whether more is there than the table."""
+        return bool(self.cuts)
+
+    def holds(self, entry: Entry) -> bool:
+        """Whether a leaf's weights are in RAM."""
+        number = layers_of(entry)[0]
+        if number is None:
+            return entry.kind == "embedding" or (self.head and entry.kind == "head")
+        return number < self.layers or (entry.routed and number < self.experts)
+
+    def keeps(self, entry: Entry) -> bool:
+        """Whether what a leaf keeps for a sequence is in RAM."""
+        number = layers_of(entry)[0]
+        return number is not None and number < self.layers
+
+    def notes(self) -> Iterator[str]:
+        """What of a figure rests on what is not known of the host."""
+        if not self.asked or self.host is None:
+            return
+        yield f"prompts' weights are copied to the GPU at {self.host.link / 1e9:g} GB/s (--pcie says another rate)"
+        if self.host.peak is None:
+            yield "the host's arithmetic is not counted: reads of RAM decide, where few sequences run at once"
+
+    def facts(self, free: int | None) -> dict[str, Any]:
+        """As JSON has it; `free` bytes of RAM are left."""
+        where = {"layers": self.layers, "experts_of_layers": self.experts, "head": self.head}
+        return {**where, "free_bytes": free, "host": self.host and self.host._asdict()}
+
+    def __str__(self) -> str:
+        words = []
+        if self.layers:
+            words.append(f"{self.layers} layers" + (" and the head" if self.head else ""))
+        if self.experts > self.layers:
+            words.append(f"{self.experts} layers' experts")
+        return " and ".join(words) or "the table of tokens"
+
+
+class Wish(NamedTuple):
+    """What is asked for: llama.cpp's options, or neither, for as little in RAM as lets the rest fit.
+
+    cpu_moe   layers whose experts are in RAM; -1: all of them
+    """
+
+    host: Host
+    gpu_layers: int | None = None
+    cpu_moe: int | None = None
+
+    def of(self, model: Model, fits: Callable[[Offload], bool]) -> Offload:
+        """What is in RAM; `fits` says whether the rest does. Errors: `InputError` for what a model has not."""
+        layers, sparse = count(model), _sparse(model)
+        if self.gpu_layers is None and self.cpu_moe is None:
+            return least(self.host, layers, sparse, fits)
+        if self.cpu_moe is not None and not sparse:
+            raise InputError(
+                "--n-cpu-moe", [f"{model.name} has no experts (--gpu-layers N leaves whole layers in RAM)"]
+            )
+        left = 0 if self.gpu_layers is None else min(layers, max(layers + 1 - self.gpu_layers, 0))
+        experts = layers if self.cpu_moe == -1 else min(layers, self.cpu_moe or 0)
+        return Offload(self.host, left, experts, self.gpu_layers == 0)
+
+
+def wish(ram: str | None, pcie: str | None, gpu_layers: int | None, cpu_moe: str | None) -> Wish | None:
+    """`64GB@80GB/s`, `25GB/s`, 20 and `12` or `all`; None: nothing is asked for.
+
+    Errors: `InputError` for what is no size, rate or number; without a size of the RAM.
+    """
+    faults: list[Fault | str] = []
+    if ram is None:
+        given = (("--gpu-layers", gpu_layers), ("--n-cpu-moe", cpu_moe), ("--pcie", pcie))
+        faults += [f"{flag} needs the size of the RAM: --ram 64GB@80GB/s" for flag, one in given if one is not None]
+        if faults:
+            raise InputError("--ram", faults)
+        return None
+    if ram.strip().isdecimal() and int(ram):
+        raise InputError(
+            "--ram", [Fault("--ram", ram, "a size with its unit", "64GB, or 64GB@80GB/s with a bandwidth")]
+        )
+    memory, bandwidth, peak = numbers(ram, "--ram") or (parse_bytes(ram, "--ram"), None, None)
+    if not memory:
+        faults.append("--ram is 0: there is nowhere to leave layers or experts")
+    if gpu_layers is not None and gpu_layers < 0:
+        faults.append(Fault("--gpu-layers", gpu_layers, "a whole number from 0: the layers and the head on the GPU"))
+    if cpu_moe is not None and cpu_moe != "all" and not (cpu_moe.isdecimal() and len(cpu_moe) < 7):
+        faults.append(Fault("--n-cpu-moe", cpu_moe, "a number of layers, or all"))
+    rate = parse_bytes(pcie.removesuffix("/s"), "--pcie") if pcie is not None else SLOT
+    if not rate:
+        faults.append(Fault("--pcie", pcie, "bytes a second", "25GB/s"))
+    if faults:
+        raise InputError("--ram", faults)
+    experts = None if cpu_moe is None else -1 if cpu_moe == "all" else int(cpu_moe)
+    return Wish(Host(memory, bandwidth, peak, rate), gpu_layers, experts)
+
+
+def count(model: Model) -> int:
+    """The layers that can be in RAM. Errors: `InputError` where a model's cannot."""
+    if not divides(model):
+        raise InputError(model.name, ["its layers cannot lie in RAM: llama.cpp splits a single stack that decodes"])
+    return int(next(reversed(model.spec["stacks"].values()))["n_layers"])
+
+
+def divides(model: Model) -> bool:
+    """Whether a model is a single stack of layers that decodes."""
+    return model.root.cuttable and model.decodes and not model.has_encoder_apart
+
+
+def _sparse(model: Model) -> bool:
+    return any("experts" in table for stack in model.spec["stacks"].values() for table in stack["layer"].values())
+
+
+def least(host: Host, layers: int, sparse: bool, fits: Callable[[Offload], bool]) -> Offload:
+    """As little in RAM as lets the rest fit: experts of ever more layers, then whole layers; all, where none does."""
+    found = [Offload(host, experts=n) for n in range(layers * sparse + 1)]
+    found += [Offload(host, n, layers * sparse, n == layers) for n in range(1, layers + 1)]
+    return found[bisect_left(found, True, key=fits, hi=len(found) - 1)]

@@ -166,7 +166,7 @@ MODULES = [
 LONG = {
     "algebra", "hardware", "parts/linear_attention", "planning/roofline",
     "render/draw", "render/plot", "render/serving", "sources/export", "sources/huggingface/recurrent",
-    "sources/huggingface/sparse", "verify/parallel",
+    "sources/huggingface/sparse",
 }  # fmt: skip
 
 

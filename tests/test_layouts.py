@@ -20,6 +20,7 @@ SAMPLE: list[tuple[str, Layout, dict[str, Any]]] = [
     (LLAMA, Layout(tp=4, sp=4, fsdp=256), {}),  # more ranks than rows
     (LLAMA, Layout(tp=2), {"parameter": "bf16", "optimizer": "sgd-momentum"}),  # the table's gradient is whole
     (LLAMA, Layout(tp=2, sp=2), {"parameter": "bf16", "recompute": "blocks"}),
+    (LLAMA + " E=4 k=2", Layout(fsdp=4, ep=2), {}),
     (LLAMA + " tied", Layout(tp=2, sp=2, pp=2, fsdp=2), {"accumulation": 4}),
 ]
 
@@ -32,7 +33,8 @@ def test_a_layout_is_as_torch_has_it(source: str, layout: Layout, more: dict[str
     recipe = Recipe(layout, tokens=32 * layout.sp, **more)
     verdict = verify_layout(load(source), recipe, ranks=2)
     assert verdict.ok, verdict.failures
-    assert {"parameters, bytes", "gradients, bytes", "saved, bytes"} <= {row.quantity for row in verdict.rows}
+    wanted = {"parameters, bytes", "gradients, bytes", "all_to_all, bytes" if layout.ep > 1 else "saved, bytes"}
+    assert wanted <= {row.quantity for row in verdict.rows}
 
 
 @pytest.mark.slow

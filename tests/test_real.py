@@ -13,8 +13,10 @@ from test_cli import run
 pytest.importorskip("torch")
 
 from txcalc import load
+from txcalc.model import Model
 from txcalc.planning.layout import parse_layout
 from txcalc.planning.training.recipe import parse_recipe
+from txcalc.sources import build
 from txcalc.verify.real import Found, _renamed, _rows, verify_real
 
 MODEL = "D=64 L=4 h=4 h_kv=2 F=96 V=512"
@@ -35,8 +37,26 @@ MODEL = "D=64 L=4 h=4 h_kv=2 F=96 V=512"
     ],
 )
 def test_a_step_is_that_of_one_process(layout: str, recipe: str) -> None:
+    _equal(load(MODEL), layout, recipe)
+
+
+LATENT = {
+    "d_model": 64, "n_layers": 2, "vocab_size": 512, "pattern": ["dense", "sparse"],
+    "latent": {"n_heads": 4, "q_rank": 24, "kv_rank": 16, "d_nope": 16, "d_rope": 8, "d_v": 16},
+    "feed_forward": {"d_ff": 96, "gated": True}, "experts": {"n_experts": 4, "top_k": 2, "d_ff": 32, "n_shared": 1},
+    "layer": {"dense": {"parts": ["attention", "feed_forward"]}, "sparse": {"parts": ["attention", "experts"]}},
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["tp=2,sp=2,fsdp=2", "fsdp=4,ep=2"])
+def test_latents_and_experts_are_those_of_one_process(layout: str) -> None:
+    _equal(build(LATENT, "latent"), layout, "")
+
+
+def _equal(model: Model, layout: str, recipe: str) -> None:
     ways = parse_layout(layout)
-    verdict = verify_real(load(MODEL), parse_recipe(f"tokens=16,{recipe}", ways), ways.gpus)
+    verdict = verify_real(model, parse_recipe(f"tokens=16,{recipe}", ways), ways.gpus)
     assert verdict and verdict.ok, [row for row in verdict.rows if not row.equal] if verdict else None
     assert {row.quantity for row in verdict.rows} >= {"loss", "gradients, bytes", "optimizer, bytes"}
     assert sum(row.quantity == "gradients equal to one process's" for row in verdict.rows) == ways.gpus
@@ -74,7 +94,7 @@ def test_names_of_a_piece() -> None:
     [
         ((MODEL, "--layout", "fsdp=2", "--torchrun", "3"), "--torchrun 3 is not the 2 ranks of fsdp=2"),
         (("llama-3.1-8b", "--layout", "fsdp=2", "--torchrun", "2"), "at most 200,000,000 parameters"),
-        ((MODEL, "--layout", "cp=2", "--torchrun", "2"), "no ep, no cp"),
+        ((MODEL, "--layout", "cp=2", "--torchrun", "2"), "no other framework, no cp"),
         ((MODEL, "--torchrun", "2"), "--torchrun belongs to --layout"),
         ((MODEL + " tied", "--layout", "pp=2", "--recipe", "accumulation=2", "--torchrun", "2"), "head.tied = false"),
     ],

@@ -82,6 +82,26 @@ CASES: list[tuple[str, Layout, dict[str, Any]]] = [
     ("mamba-2.8b", Layout(fsdp=8), {}),
 ]
 
+EXPERTS = SMALL + " E=8 k=2"
+CASES += [
+    *((EXPERTS, Layout(fsdp=n, ep=e), {}) for n, e in ((2, 2), (8, 2), (6, 2), (8, 8), (256, 8))),
+    (EXPERTS, Layout(fsdp=4, ep=2), {"recompute": "blocks"}),
+    (EXPERTS, Layout(pp=2, fsdp=4, ep=2), {"accumulation": 4}),
+    (EXPERTS, Layout(tp=2), {"parameter": "bf16"}),
+    (EXPERTS, Layout(tp=4, sp=4, fsdp=3), {}),
+    (EXPERTS, Layout(tp=2, sp=2, fsdp=2), {"recompute": "blocks"}),
+    ("mixtral-8x7b", Layout(tp=8, sp=8, fsdp=4), {}),
+    ("mixtral-8x7b", Layout(fsdp=64, ep=8), {}),
+    ("qwen3-30b-a3b", Layout(fsdp=32, ep=16), {}),
+    ("gpt-oss-20b", Layout(tp=4, sp=4, fsdp=8), {}),
+    ("jamba-v0.1", Layout(tp=4, sp=4, fsdp=4), {}),
+    ("mamba-2.8b", Layout(tp=4, sp=4, fsdp=4), {}),
+    ("deepseek-v3", Layout(tp=8, sp=8, fsdp=16), {}),
+    ("deepseek-v3", Layout(fsdp=128, ep=64), {}),
+    ("llama-3.1-405b", Layout(tp=8, sp=8, fsdp=128), {}),
+    ("llama-3.1-405b", Layout(tp=8, sp=8, pp=2, fsdp=4), {"accumulation": 2, "recompute": "blocks"}),
+]
+
 
 def main(first: int = 0, last: int = len(CASES)) -> int:
     wrong = figures = 0

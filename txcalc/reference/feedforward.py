@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -65,6 +67,7 @@ class Experts(nn.Module):
         self.routed = nn.ModuleList(FeedForward(part.expert, like) for _ in apart)
         self.shared_gate = Linear(part.d_model, 1, part.shared_gate.bias, like) if part.shared_gate else None
         self.shared = FeedForward(part.shared, like) if part.shared else None
+        self.number = len(self.routed)  # of all experts, wherever they are
         self.top_k, self.scoring, self.scale = part.top_k, part.scoring, part.scale
         self.groups, self.top_groups, self.router_scale = part.n_groups, part.top_groups, part.router_scale
         self.bias = Shift(part.bias, like) if part.bias else None
@@ -81,18 +84,13 @@ class Experts(nn.Module):
             rows = x.flatten(0, 1)
         if current().static:
             order = torch.arange(rows.shape[0] * self.top_k, device=x.device).unflatten(0, (-1, self.top_k)).T.flatten()
-            if type(self.experts) is int:
-                busy = [(expert, rows.shape[0]) for expert in list(self.routed)[: self.top_k]]
-            else:
-                busy = [(self.routed[0], rows.shape[0] * self.top_k)]
+            counts = [rows.shape[0]] * self.top_k if type(self.experts) is int else [rows.shape[0] * self.top_k]
         else:
             flat = chosen.flatten()
             order = flat.argsort(stable=True)
-            counts = self._in_turn(rows) if current().even else flat.bincount(minlength=len(self.routed)).tolist()
-            busy = [(expert, count) for expert, count in zip(self.routed, counts, strict=True) if count]
+            counts = self._in_turn(rows) if current().even else flat.bincount(minlength=self.number).tolist()
         rows = rows if self.latent_down is None else self.latent_down(rows)
-        shares = rows[order // self.top_k].split([count for _, count in busy])
-        results = torch.cat([expert(share, run) for (expert, _), share in zip(busy, shares, strict=True)])
+        results = self.through(rows[order // self.top_k], counts, run)
         results = results[order.argsort()].unflatten(0, (-1, self.top_k))  # (rows, k, D)
         y = (results * weights.unsqueeze(2).to(results.dtype)).sum(1)
         y = y if self.bias is None else self.bias(y)
@@ -101,6 +99,12 @@ class Experts(nn.Module):
             shared = self.shared(x, run)
             y = y + (shared if self.shared_gate is None else self.shared_gate(x).sigmoid() * shared)
         return y
+
+    def through(self, rows: Tensor, counts: Sequence[int], run: Run) -> Tensor:
+        """Rows (N, D) in the order of the experts, so many to each of the first ones."""
+        busy = [(expert, count) for expert, count in zip(self.routed, counts, strict=False) if count]
+        shares = rows.split([count for _, count in busy])
+        return torch.cat([expert(share, run) for (expert, _), share in zip(busy, shares, strict=True)])
 
     def _route(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The weights and the numbers (rows, k) of the experts that each row goes to."""
@@ -118,7 +122,7 @@ class Experts(nn.Module):
         if current().static:
             chosen = torch.arange(self.top_k, device=rows.device).expand(rows.shape[0], -1)
         elif current().even:
-            turns = torch.arange(rows.shape[0] * self.top_k, device=rows.device) % len(self.routed)
+            turns = torch.arange(rows.shape[0] * self.top_k, device=rows.device) % self.number
             chosen = turns.unflatten(0, (-1, self.top_k))
         else:
             chosen = self._preferred(scores.detach()).topk(self.top_k).indices
@@ -132,8 +136,8 @@ class Experts(nn.Module):
 
     def _in_turn(self, rows: Tensor) -> list[int]:
         """How many rows each expert takes of those that all take in turn."""
-        rounds, rest = divmod(rows.shape[0] * self.top_k, len(self.routed))
-        return [rounds + (i < rest) for i in range(len(self.routed))]
+        rounds, rest = divmod(rows.shape[0] * self.top_k, self.number)
+        return [rounds + (i < rest) for i in range(self.number)]
 
     def _correction(self) -> Tensor:
         return self.get_buffer("selection_bias") if self.correction is None else self.correction.weight

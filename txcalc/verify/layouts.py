@@ -17,7 +17,7 @@ from txcalc.model import Model
 from txcalc.parts.model import Stack
 from txcalc.planning.training import Recipe, in_flight, memory
 from txcalc.planning.training.activations import kept
-from txcalc.planning.training.collectives import collectives
+from txcalc.planning.training.collectives import collectives, unstyled
 from txcalc.planning.training.memory import Plan, Rank, width_of
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.stages import Pipeline
@@ -25,6 +25,7 @@ from txcalc.verify.parallel import Job, check, folded, live, measure
 from txcalc.verify.saved import claims
 from txcalc.verify.verdict import Row, Verdict
 
+KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 FAKE, SCHEDULE = "torch on a fake process group", "torch's schedule"
 COMPARED = ("parameters", "adapters", "gradients", "optimizer", "saved", "saved again", "saved by the loss")
 
@@ -75,8 +76,12 @@ def _provable(model: Model, recipe: Recipe) -> None:
         faults.append("frozen weights of another format than what learns are modelled: torch shards one dtype")
     if recipe.keep_scores:
         faults.append("keep_scores: how often single operations keep the scores is modelled; a fused kernel is proved")
-    if recipe.layout.ep > 1:
-        faults.append("ep: torch has no style for experts, their exchange is modelled")
+    if recipe.layout.ep > 1 and (recipe.layout.tp > 1 or recipe.layout.dp > 1 or recipe.layout.fsdp == 1):
+        faults.append(
+            "ep beside tp or dp, or without fsdp, is modelled: whole experts over the ranks of fsdp are proved"
+        )
+    if recipe.layout.ep > 1 and recipe.layout.expert_ways > 1:
+        faults.append("etp: how ranks that split an expert share its tokens is modelled")
     if recipe.shards == 1 and recipe.compute_bytes != recipe.parameter_bytes:
         faults.append("without fsdp torch computes in the parameters' dtype: give both the same (--parameters bf16)")
     if recipe.shards == 1 and recipe.layout.dp > 1:
@@ -114,7 +119,7 @@ def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: Rank, affine: 
         if name in ("saved", "saved again") and not all(claims(_ledger(one, recipe)) for one in models.values()):
             continue
         if want[name] or total[name]:
-            unit = "" if name in ("all_gather", "reduce_scatter", "all_reduce") else ", bytes"
+            unit = "" if name in KINDS else ", bytes"
             quantity = name.removesuffix(" bytes") + unit
             yield Row(path, quantity, want[name], total[name], want[name] == total[name], FAKE, where, rank.count)
     yield from _affine(models, measured) if affine else ()
@@ -188,6 +193,14 @@ def _notes(model: Model, recipe: Recipe, plan: Plan) -> list[str]:
     ]
     if not claims(_ledger(model, recipe)):
         notes.append("saved tensors: not compared, a part of this model is only modelled there")
+    if recipe.layout.ep > 1:
+        notes.append(
+            "ep: every choice of a token is sent, evenly to all experts; how many go to each is told beside that"
+        )
+    if recipe.layout.tp > 1 and any(unstyled(piece) for piece in Pipeline(model, recipe).pieces):
+        notes.append(
+            "tp: torch has no style for some branches; its DTensors hold and join them, each rank runs its own share"
+        )
     if recipe.layout.cp > 1:
         notes.append("cp: state and what is kept of a rank's own tokens; torch's context parallel needs a GPU")
     if len(plan.ranks) > 1:

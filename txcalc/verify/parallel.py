@@ -12,7 +12,7 @@ from __future__ import annotations
 import multiprocessing
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from importlib import import_module
@@ -22,21 +22,17 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from txcalc.errors import TxcalcError
-from txcalc.ledger import Entry, walk
+from txcalc.ledger import walk
 from txcalc.model import Model
-from txcalc.parts.linear import Lookup
 from txcalc.parts.model import Stack
-from txcalc.planning.training.collectives import per_head
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline
 from txcalc.reference import build, inputs, mode
-from txcalc.reference.run import Run
-from txcalc.verify.tracker import Tracker
+from txcalc.verify.branches import NoParallel, paths, plan, split, spread
+from txcalc.verify.recorded import Collectives, Saved, held_bytes
 
 Context = Callable[[], AbstractContextManager[Any]]
 
@@ -53,24 +49,6 @@ PRIVATE = (
     ("torch._C", "_autograd._top_saved_tensors_default_hooks"),
 )
 TIMEOUT = 600  # seconds for one rank
-
-# torch's names of collectives, without the parts that differ between its two interfaces; and whose size counts: what
-# comes out of a gather, what goes into a reduction.
-COLLECTIVES = {
-    "_allgather_base_": ("all_gather", 0),
-    "all_gather_into_tensor": ("all_gather", None),
-    "_reduce_scatter_base_": ("reduce_scatter", 1),
-    "reduce_scatter_tensor": ("reduce_scatter", 0),
-    "allreduce_": ("all_reduce", 0),
-    "all_reduce": ("all_reduce", 0),
-    "all_reduce_": ("all_reduce", 0),
-}
-
-
-class NoParallel(TxcalcError):
-    """This torch lacks what the proof of a layout needs."""
-
-    exit_code = 3
 
 
 class Job(NamedTuple):
@@ -138,13 +116,20 @@ def _run(jobs: list[Job]) -> list[dict[str, int]]:
         raise NoParallel(f"torch {torch.__version__} could not run {jobs[0].recipe.layout}: {said[0][:200]}") from None
 
 
-def meshes(recipe: Recipe, device: str = "cpu") -> Any:
-    """pp × dp × (fsdp and cp) × tp: ranks of cp hold the same weights as those of fsdp, and split them alike."""
+def meshes(recipe: Recipe, device: str = "cpu") -> Mapping[Any, Any]:
+    """pp × dp × (fsdp and cp) × tp: ranks of cp hold the same weights as those of fsdp, and split them alike. Of
+    experts the ranks of fsdp are `beside` × ep: these side by side, and those that hold the same experts."""
     from torch.distributed.device_mesh import init_device_mesh
 
     layout = recipe.layout
     sizes = (layout.pp, layout.dp, layout.fsdp * layout.cp, layout.tp)
-    return init_device_mesh(device, sizes, mesh_dim_names=("pp", "dp", "fsdp", "tp"))
+    mesh: Any = init_device_mesh(device, sizes, mesh_dim_names=("pp", "dp", "fsdp", "tp"))
+    found = {name: mesh[name] for name in ("pp", "dp", "fsdp", "tp", ("dp", "fsdp"))}
+    if layout.ep > 1:
+        names = ("pp", "beside", "ep")
+        spread = init_device_mesh(device, (layout.pp, sizes[2] // layout.ep, layout.ep), mesh_dim_names=names)
+        found |= {name: spread[name] for name in ("beside", "ep")}
+    return found
 
 
 def _measured(job: Job, mesh: Any) -> dict[str, int]:
@@ -175,10 +160,10 @@ def held(net: nn.Module, optimizer: torch.optim.Optimizer) -> Counter[str]:
     found: Counter[str] = Counter()
     frozen = not all(parameter.requires_grad for parameter in net.parameters())
     for parameter in net.parameters():
-        found["adapters" if frozen and parameter.requires_grad else "parameters"] += _bytes(parameter)
-        found["gradients"] += 0 if parameter.grad is None else _bytes(parameter.grad)
+        found["adapters" if frozen and parameter.requires_grad else "parameters"] += held_bytes(parameter)
+        found["gradients"] += 0 if parameter.grad is None else held_bytes(parameter.grad)
         state = optimizer.state.get(parameter, {})
-        found["optimizer"] += sum(_bytes(value) for name, value in state.items() if name != "step" and value.dim())
+        found["optimizer"] += sum(held_bytes(value) for name, value in state.items() if name != "step" and value.dim())
     return found
 
 
@@ -230,19 +215,34 @@ def sharded(
     """The reference module of a model (all of it, or a piece of a pipeline), split by torch; what backward computes
     again runs within `recomputed`."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import parallelize_module
 
-    layout = recipe.layout
+    layout, away = recipe.layout, list[list[nn.Module]]()
     width = {2: torch.bfloat16, 4: torch.float32}[recipe.parameter_bytes]
     net: Any = build(model, device=device, dtype=width)
+    pipeline = Pipeline(model, replace(recipe, layout=layout.replace(pp=1, vpp=1), schedule="1f1b", stages=None))
+    (piece,) = pipeline.pieces
     if layout.tp > 1:
-        parallelize_module(net, mesh["tp"], plan(model, recipe))
+        between: Any = Shard(1) if layout.sp > 1 else Replicate()
+        styles, apart = plan(piece, recipe, between)
+        if apart:
+            split(net, model, pipeline.rank, apart, mesh["tp"], between)
+        parallelize_module(net, mesh["tp"], styles)
         _tie(net, model)
+    if layout.ep > 1:
+        away += spread(net, piece.leaves, mesh["ep"])
     for part in _again(net, model, recipe):
         _checkpointed(part, recomputed)
     if recipe.shards > 1:
         policy = MixedPrecisionPolicy(_dtype(recipe), {2: torch.bfloat16, 4: torch.float32}[recipe.reduce_bytes])
         ways = mesh["dp", "fsdp"] if layout.dp > 1 else mesh["fsdp"]
+        for experts in away:
+            fully_shard(experts, mesh=mesh["beside"], mp_policy=policy, reshard_after_forward=recipe.reshard)
+            first: Any = experts[0]
+            first.set_gradient_divide_factor(float(recipe.shards))  # a mean over all ranks, wherever their tokens went
+            if device != "cuda" and mesh["beside"].size() > 1:
+                first.set_force_sum_reduction_for_comms(True)  # gloo cannot scale what it sums
         for part in (*_blocks(net), net):
             fully_shard(
                 part, mesh=ways, mp_policy=policy, reshard_after_forward=None if part is net else recipe.reshard
@@ -254,7 +254,7 @@ def _again(net: nn.Module, model: Model, recipe: Recipe) -> Iterator[nn.Module]:
     """The modules that backward computes again: blocks, by their numbers in the whole model, or attention's cores."""
     if recipe.recompute == "core":
         entries = [entry for entry in walk(model.root, model.workload()) if entry.kind == "attention_core"]
-        yield from (net.get_submodule(path) for entry in entries for path in paths(entry))
+        yield from (net.get_submodule(path) for entry in entries for path in paths(entry.steps))
     elif isinstance(model.root, Stack):
         numbers = sorted(i for group in model.root.groups for i in group.indices)
         again = recipe.recomputed(max(numbers, default=0) + 1)
@@ -287,58 +287,6 @@ def _tie(net: Any, model: Model) -> None:
         own.head.projection.weight = own.embedding.tokens.weight
 
 
-def plan(model: Model, recipe: Recipe) -> dict[str, Any]:
-    """Which of torch's styles each module takes: by how the tree says that its weights are split.
-
-    Errors: `NoParallel` where torch has no style for what a branch holds.
-    """
-    from torch.distributed.tensor import Replicate, Shard
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        PrepareModuleInput,
-        RowwiseParallel,
-        SequenceParallel,
-    )
-
-    between: Any = Shard(1) if recipe.layout.sp > 1 else Replicate()
-    styles: dict[str, Any] = {}
-    alone = replace(recipe, layout=recipe.layout.replace(pp=1, vpp=1), schedule="1f1b")
-    (piece,) = Pipeline(model, alone).pieces
-    for held in piece.leaves:
-        axes = [axis for _, _, axis in held.axes()]
-        for path in paths(held.entry):
-            owner, _, _ = path.rpartition(".")
-            if held.between:
-                if axes and recipe.layout.sp > 1:
-                    styles[path] = SequenceParallel(use_local_output=True)
-            elif isinstance(held.entry.leaf, Lookup) and axes == [0]:
-                styles[path] = RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
-            elif held.entry.kind == "head" and held.widened:
-                local = not recipe.loss_parallel
-                layouts = Replicate() if local else Shard(-1)
-                styles[path] = ColwiseParallel(input_layouts=between, output_layouts=layouts, use_local_output=local)
-            elif held.widened and held.layers:
-                styles[path] = ColwiseParallel()
-                ins, outs = (between, None), (Replicate(), None)
-                styles[owner] = PrepareModuleInput(input_layouts=ins, desired_input_layouts=outs)
-            elif axes[:1] == [1] and held.layers:
-                styles[path] = RowwiseParallel(output_layouts=between)
-            elif per_head(held):
-                styles[path] = SequenceParallel(sequence_dim=2, use_local_output=True)
-            elif axes:
-                raise NoParallel(f"{path}: torch has no tensor-parallel style for it, its split is modelled")
-    return styles
-
-
-def paths(entry: Entry) -> Iterator[str]:
-    """The modules that a leaf stands for."""
-    names = [""]
-    for step in entry.steps:
-        numbers = [""] if step.indices is None else [f".{i}" for i in step.indices]
-        names = [f"{name}.{step.name}{number}".lstrip(".") for name in names for number in numbers]
-    return iter(names)
-
-
 @contextmanager
 def loss_parallel(recipe: Recipe) -> Iterator[None]:
     from torch.distributed.tensor import parallel
@@ -348,106 +296,6 @@ def loss_parallel(recipe: Recipe) -> Iterator[None]:
             yield
     else:
         yield
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor._local_tensor if hasattr(tensor, "_local_tensor") else tensor
-
-
-def _bytes(tensor: Tensor) -> int:
-    return _local(tensor).numel() * tensor.dtype.itemsize
-
-
-class Saved:
-    """Bytes of the distinct storages that autograd keeps, in the modules and in the loss.
-
-    Left out: weights, and what is made of them alone; ids and boolean masks; tables of positions. A norm's statistics
-    are fp32 in CUDA's kernels whatever its input; the CPU's keep them in 16 bits, and are counted as if in 32.
-    `again`: what a module that is computed again adds while its backward runs, of each.
-    """
-
-    def __init__(self) -> None:
-        self.bytes = {"saved": 0, "saved by the loss": 0}
-        self.again: Counter[int] = Counter()
-        self._runs = 0
-        self._seen = dict[int, Any]()
-        self._tables = set[int]()
-
-    def watch(self, net: nn.Module) -> None:
-        self.tracker, self._modules = Tracker(net), dict(net.named_modules())
-
-    def _pack(self, tensor: Tensor) -> Tensor:
-        path, size = self._new(tensor)
-        self.bytes["saved" if path else "saved by the loss"] += size
-        return tensor
-
-    def _new(self, tensor: Tensor) -> tuple[str, int]:
-        """The module at work, and the bytes that nobody kept before."""
-        local, path = _local(tensor), self.tracker.path
-        storage = local.untyped_storage()
-        if storage._cdata in self._seen:
-            return path, 0
-        self._seen[storage._cdata] = storage
-        own = (_local(p).untyped_storage()._cdata for p in self._modules[path].parameters(recurse=False))
-        kept = local.dtype.is_floating_point and local.dim() > 1
-        if not kept or storage._cdata in self._tables or storage._cdata in own:
-            return path, 0
-        narrow = local.shape[-1] == 1 and local.dtype.itemsize < 4
-        return path, storage.nbytes() * (2 if narrow else 1)
-
-    @contextmanager
-    def recomputed(self) -> Iterator[None]:
-        """Beside torch's own hooks, which put what is made again where backward looks for it."""
-        pack, unpack = torch._C._autograd._top_saved_tensors_default_hooks(True)
-        self._runs += 1
-        number = self._runs
-
-        def counted(tensor: Tensor) -> Any:
-            self.again[number] += self._new(tensor)[1]
-            return pack(tensor)
-
-        with saved_tensors_hooks(counted, unpack):
-            yield
-
-    @contextmanager
-    def recording(self) -> Iterator[None]:
-        once, tables = Run.once, self._tables
-
-        def noted(self: Run, key: Any, make: Any) -> Tensor:
-            table = once(self, key, make)
-            tables.add(table.untyped_storage()._cdata)
-            return table
-
-        Run.once = noted  # type: ignore[method-assign]
-        try:
-            with self.tracker, saved_tensors_hooks(self._pack, lambda tensor: tensor):
-                yield
-        finally:
-            Run.once = once  # type: ignore[method-assign]
-
-
-class Collectives(TorchDispatchMode):
-    """How many collectives of each kind ran, and the bytes of them: of a gather what came out, else what went in."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.found: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(kind.__name__ == "DTensor" for kind in types):  # its own collectives come after it
-            return NotImplemented
-        result = function(*args, **(kwargs or {}))
-        space, _, rest = str(function).partition(".")
-        name = rest.rpartition(".")[0]
-        if "c10d" in space and name in COLLECTIVES:
-            kind, which = COLLECTIVES[name]
-            operand = result if which is None else args[which]
-            operand = operand[0] if isinstance(operand, (list, tuple)) else operand
-            self.found[kind] += 1
-            self.found[f"{kind} bytes"] += operand.numel() * operand.dtype.itemsize
-        elif "c10d" in space and "wait" not in name and "wrap" not in name:
-            self.found[f"unknown {name}"] += 1
-        return result
 
 
 def _live(recipe: Recipe, stage: int) -> tuple[tuple[int, ...], ...]:

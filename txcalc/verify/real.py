@@ -33,7 +33,10 @@ from txcalc.planning.training.memory import width_of
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.timeline import number
 from txcalc.reference import build, inputs, mode
-from txcalc.verify.parallel import Collectives, NoParallel, check, held, loss_parallel, meshes, sharded, stepper
+from txcalc.verify.branches import NoParallel
+from txcalc.verify.layouts import KINDS
+from txcalc.verify.parallel import check, held, loss_parallel, meshes, sharded, stepper
+from txcalc.verify.recorded import Collectives
 from txcalc.verify.verdict import Row, Verdict
 
 TIMEOUT = 300  # seconds: what takes longer waits for itself
@@ -79,10 +82,14 @@ def _runnable(model: Model, recipe: Recipe, processes: int) -> None:
     layout, faults = recipe.layout, list[str]()
     if layout.gpus != processes:
         faults.append(f"--torchrun {processes} is not the {layout.gpus} ranks of {layout}")
-    if recipe.framework != "fsdp2" or layout.ep > 1 or layout.cp > 1:
-        faults.append("runs fsdp, tp, pp and sp of torch itself: no other framework, no ep, no cp")
+    if recipe.framework != "fsdp2" or layout.cp > 1:
+        faults.append("runs fsdp, tp, pp, sp and ep of torch itself: no other framework, no cp")
+    if layout.ep > 1 and (layout.fsdp == 1 or layout.gpus > layout.fsdp):
+        faults.append("ep is run over the ranks of fsdp, beside no other axis")
     if layout.dp > 1 and layout.fsdp == 1:
         faults.append("dp without fsdp is DistributedDataParallel, which is not run: fsdp=N")
+    if layout.tp > 1 and any(entry.kind == "recurrent" for entry in model.ledger()):
+        faults.append("tp of recurrent mixers: each part of a packed projection is cut, and torch cuts all as one")
     if layout.pp > 1 and layout.tp > 1:
         faults.append("pp beside tp is not run with values; --layout without --torchrun shows its bytes")
     if recipe.recompute != "none" or recipe.frozen or recipe.adapter:
@@ -286,8 +293,9 @@ def _rows(model: Model, recipe: Recipe, found: Found) -> Iterator[Row]:
         pieces = Pipeline(model, recipe).of_stage(0)
         for kind, sent in collectives(pieces, recipe, width_of(model), found.rank % recipe.layout.tp).items():
             want[kind], want[f"{kind} bytes"] = sent
-    for name in sorted(want.keys() | found.bytes.keys()):
+    routed = {"all_to_all bytes"}  # as the router says, not evenly
+    for name in sorted((want.keys() | found.bytes.keys()) - routed):
         if want[name] or found.bytes.get(name, 0):
-            unit = "" if name in ("all_gather", "reduce_scatter", "all_reduce") else ", bytes"
+            unit = "" if name in KINDS else ", bytes"
             got = found.bytes.get(name, 0)
             yield Row(path, name.removesuffix(" bytes") + unit, want[name], got, want[name] == got, oracle, where)

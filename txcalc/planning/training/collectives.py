@@ -3,16 +3,18 @@
 Unit     bytes: of an all-gather what comes out, of a reduce-scatter and an all-reduce what goes in
 Counts   FSDP2's gathers and reductions, tensor parallel's between the split products (with or without sequence
          parallel), those of a loss on split logits, and hybrid sharding's all-reduce
-Omits    a pipeline's sends, experts' all-to-all, context parallel's exchange, the optimizer's step
+Omits    a pipeline's sends, the numbers of tokens that go to each expert, context parallel's exchange, the optimizer's
+         step
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from txcalc.num import ceil_div
+from txcalc.parts.collectives import AllToAll
 from txcalc.planning.training.activations import leaf_bytes, recomputed
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Held, Piece
@@ -35,6 +37,8 @@ def collectives(pieces: Sequence[Piece], recipe: Recipe, width: int, rank: int =
     for piece in pieces:
         if recipe.layout.tp > 1:
             _tensor_parallel(piece, recipe, width, counts, sizes)
+        if recipe.layout.ep > 1:
+            _exchanged(piece, recipe, counts, sizes)
         if recipe.shards > 1:
             _fully_sharded(list(tensors(piece, recipe, rank)), recipe, counts, sizes)
     return {kind: Sent(counts[kind], sizes[kind]) for kind in sorted(counts) if counts[kind]}
@@ -47,35 +51,78 @@ def _tensor_parallel(piece: Piece, recipe: Recipe, width: int, counts: Counter[s
     rows = piece.work.positions
     stream = rows * width * recipe.compute_bytes
     pair = ("all_gather", "reduce_scatter") if recipe.layout.sp > 1 else ("all_reduce",)
-    entrances = set()
     numbers = recomputed(piece, recipe)
     last = {held.layers: i for i, held in enumerate(piece.leaves) if numbers and leaf_bytes(held, recipe)}
+    ends = {branch(held): i for i, held in enumerate(piece.leaves) if _outward(held)}
+    alone = unstyled(piece)
+    entrances = set()
+
+    def add(kind: str, times: int, size: int) -> None:
+        counts[kind] += times
+        sizes[kind] += times * size
+
     for number, held in enumerate(piece.leaves):
-        axes = [axis for _, _, axis in held.axes()]
-        copies = len(held.layers) or 1
+        axes, times, again = [axis for _, _, axis in held.axes()], 0, None
+        copies, more = len(held.layers) or 1, len(numbers.intersection(held.layers))
         if _inside_a_branch(held) and axes[0] == 0 and held.column:
-            owner = held.entry.steps[:-1]
-            times = 0 if owner in entrances else copies
-            entrances.add(owner)
+            times = 0 if branch(held) in entrances else copies
+            entrances.add(branch(held))
             again = pair[0] if recipe.layout.sp > 1 else None
-        else:
-            outward = axes[:1] == [1] or (held.entry.leaf.row is not None and axes == [0])
-            times = copies if outward or (held.entry.kind == "head" and held.widened) else 0
-            again = pair[-1] if number < last.get(held.layers, 0) else None
+        elif _outward(held) and number == ends[branch(held)]:
+            times, again = copies, pair[-1] if number < last.get(held.layers, 0) else None
+        elif held.entry.kind == "head" and held.widened:
+            times = copies
         for kind in pair if times else ():
-            counts[kind] += times
-            sizes[kind] += times * stream
+            add(kind, times, stream)
         if times and again:  # forward's, where backward runs it again as far as something is kept of it
-            times = len(numbers.intersection(held.layers))
-            counts[again] += times
-            sizes[again] += times * stream
-        partial = (recipe.layout.sp > 1 and held.between) or per_head(held)
-        if partial and recipe.shards > 1:
-            elements = sum(weight.size for weight in held.entry.leaf.weights())
-            counts["all_reduce"] += copies * len(axes)
-            sizes["all_reduce"] += copies * elements * recipe.compute_bytes
+            add(again, more, stream)
+        if recipe.shards > 1 and held.entry.gradient in ("both", "weights"):
+            partial = (recipe.layout.sp > 1 and held.between) or per_head(held)
+            for weight, axis in zip(held.entry.leaf.weights(), axes, strict=True):
+                if partial or (axis is None and not held.between and branch(held) in alone):
+                    times = held.entry.times if held.entry.routed else copies
+                    add("all_reduce", times, weight.size * recipe.compute_bytes)
         if held.entry.kind == "head" and held.widened:
             _loss(held, recipe, rows, counts, sizes)
+    for join in piece.joins:
+        if join.layers and len(join.entry.steps) > len(branch(join)):  # within a branch: forward and backward
+            for transfer in join.entry.transfers:
+                times = 2 * len(join.layers) + len(numbers.intersection(join.layers))
+                add(transfer.kind, times, int(transfer.message) * recipe.compute_bytes)
+
+
+def _outward(held: Held) -> bool:
+    """A product whose inputs are split, or a table whose rows are: ranks have summands of its result."""
+    axes = [axis for _, _, axis in held.axes()]
+    return axes[:1] == [1] or (held.entry.leaf.row is not None and axes == [0])
+
+
+def branch(held: Held) -> tuple[Any, ...]:
+    """The steps to the branch of a layer that a leaf stands in; () outside of all."""
+    steps = held.entry.steps
+    inner = next((i for i, step in enumerate(steps) if step.name == "layers"), None)
+    return () if inner is None else steps[: inner + 2]
+
+
+def unstyled(piece: Piece) -> set[tuple[Any, ...]]:
+    """The branches for which torch has no tensor-parallel style: what is whole in them beside what is split, and routed
+    experts. Their summands are made on what a rank has, and what is whole has partial gradients."""
+    inside = [held for held in piece.leaves if _inside_a_branch(held)]
+    split = {branch(held) for held in inside if held.split}
+    return {
+        branch(held) for held in inside if held.entry.routed or not (held.widened or _outward(held) or per_head(held))
+    } & split
+
+
+def _exchanged(piece: Piece, recipe: Recipe, counts: Counter[str], sizes: Counter[str]) -> None:
+    """Every choice of every token to the rank that holds the expert and back, forward and backward."""
+    numbers = recomputed(piece, recipe)
+    for join in piece.joins:
+        leaf = join.entry.leaf
+        if isinstance(leaf, AllToAll):
+            times = 2 * len(join.layers) + len(numbers.intersection(join.layers))
+            counts["all_to_all"] += times
+            sizes["all_to_all"] += times * piece.work.positions * leaf.choices * leaf.width * recipe.compute_bytes
 
 
 def _loss(held: Held, recipe: Recipe, rows: int, counts: Counter[str], sizes: Counter[str]) -> None:
@@ -101,17 +148,20 @@ def per_head(held: Held) -> bool:
 def _fully_sharded(held: Sequence[Tensor], recipe: Recipe, counts: Counter[str], sizes: Counter[str]) -> None:
     """A block's weights are gathered for its forward and again for its backward, the root's once; gradients are reduced
     once. Rows are padded to as many for every rank."""
-    groups: Counter[int] = Counter()
-    learning: Counter[int] = Counter()
+    groups: Counter[tuple[int, bool]] = Counter()
+    learning: Counter[tuple[int, bool]] = Counter()
     root = -1
     for tensor in held:
         ways = sharers(recipe, tensor.expert)
         rows = tensor.shape[0]
         elements = tensor.copies * ceil_div(rows, ways) * ways * (tensor.size // max(1, rows))
+        away = tensor.expert and recipe.layout.ep > 1  # gathered apart, by those that hold the same experts
+        if away and ways == 1:
+            continue
         for layer in tensor.group or (root,):
-            groups[layer] += elements // max(1, len(tensor.group))
-            learning[layer] += elements // max(1, len(tensor.group)) if tensor.learns else 0
-    for layer, elements in groups.items():
+            groups[layer, away] += elements // max(1, len(tensor.group))
+            learning[layer, away] += elements // max(1, len(tensor.group)) if tensor.learns else 0
+    for (layer, _), elements in groups.items():
         gathers = 1 if layer == root or not recipe.reshard else 2
         counts["all_gather"] += gathers
         sizes["all_gather"] += gathers * elements * recipe.compute_bytes

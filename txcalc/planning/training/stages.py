@@ -48,6 +48,11 @@ class Held(NamedTuple):
         """A linear layer, its matrix its own or another's, of whose outputs a rank has some."""
         return self.column and self.entry.leaf.matrix != self.whole.matrix
 
+    @property
+    def split(self) -> bool:
+        """Whether a rank has some of one of its weights."""
+        return any(axis is not None for _, _, axis in self.axes())
+
     def axes(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], int | None]]:
         """Of each weight: its shape here, its whole shape, and the axis that is split."""
         for own, whole in zip(self.entry.leaf.weights(), self.whole.weights(), strict=True):
@@ -83,7 +88,7 @@ class Pipeline:
             raise InputError(f"layout {layout}", faults)
         (stage,) = sharding.stages(inner)
         self.notes = sharding.notes(inner)
-        self._rank, self._whole, self._total = stage.root, model.root, total
+        self.rank, self._whole, self._total = stage.root, model.root, total
         if recipe.rules.name == "fsdp2" and (faults := list(self._repeated())):
             raise InputError(f"layout {layout}", faults)
 
@@ -102,7 +107,7 @@ class Pipeline:
     def _repeated(self) -> Iterator[Fault | str]:
         """What several ranks of tp would hold alike: PyTorch cuts, and repeats no share of a matrix."""
         tp = self.recipe.layout.tp
-        for held in _held(self._whole, self._rank, self.model.workload()):
+        for held in _held(self._whole, self.rank, self.model.workload()):
             for own, whole, axis in held.axes():
                 if axis is not None and not held.entry.routed and whole[axis] == own[axis] * (whole[axis] // own[axis]):
                     ways = whole[axis] // own[axis]
@@ -143,7 +148,7 @@ class Pipeline:
         tokens = recipe.local_tokens
         gathered = recipe.tokens - tokens if recipe.context == "allgather" else 0
         work = self.model.workload(recipe.micro_batch, tokens, gathered, decoding=False, keep_scores=recipe.keep_scores)
-        pairs = zip(self._cut(self._whole), self._cut(self._rank), strict=True)
+        pairs = zip(self._cut(self._whole), self._cut(self.rank), strict=True)
         return [
             Piece(i, i == 0, i == self._total - 1, tuple(_held(whole, rank, work)), work, tuple(_joins(rank, work)))
             for i, (whole, rank) in enumerate(pairs)

@@ -1,0 +1,234 @@
+"""Branches for which torch has no tensor-parallel style (latent attention, experts, recurrent mixers), and experts that
+are spread over ranks: torch's DTensors hold the weights and join a branch to the stream, and the branch itself runs on
+what a rank has of them.
+
+    x → all positions, on every rank → the branch on a share of its weights → a summand → their sum, or a share of it
+
+A weight that no rank splits has a partial gradient then, from the heads, columns or channels of its rank; FSDP adds
+these up, like those of the norms between branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from txcalc.errors import TxcalcError
+from txcalc.ledger import walk
+from txcalc.model import Model
+from txcalc.parts.linear import Lookup
+from txcalc.parts.part import Composite
+from txcalc.planning.training.collectives import branch, per_head, unstyled
+from txcalc.planning.training.recipe import Recipe
+from txcalc.planning.training.stages import Held, Piece
+from txcalc.reference import build
+from txcalc.reference.mode import current
+from txcalc.reference.run import Run
+
+
+class NoParallel(TxcalcError):
+    """This torch lacks what the proof of a layout needs."""
+
+    exit_code = 3
+
+
+def paths(steps: Sequence[Any]) -> Iterator[str]:
+    """The modules that a leaf stands for."""
+    names = [""]
+    for step in steps:
+        numbers = [""] if step.indices is None else [f".{i}" for i in step.indices]
+        names = [f"{name}.{step.name}{number}".lstrip(".") for name in names for number in numbers]
+    return iter(names)
+
+
+def owners(held: Held) -> Iterator[str]:
+    """The modules of the branches that a leaf stands in."""
+    return paths(branch(held))
+
+
+def plan(piece: Piece, recipe: Recipe, between: Any) -> tuple[dict[str, Any], list[Held]]:
+    """Which of torch's styles each module takes, by how the tree says that its weights are split; and the leaves of the
+    branches of which it has not one for every weight."""
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor.parallel import PrepareModuleInput
+
+    styles: dict[str, Any] = {}
+    alone = unstyled(piece)
+    for held in piece.leaves:
+        made = None if branch(held) in alone and not held.between else _style(held, recipe, between)
+        for path in paths(held.entry.steps) if made else ():
+            styles[path] = made
+        if made and held.widened and held.layers:
+            ins, outs = (between, None), (Replicate(), None)
+            styles |= dict.fromkeys(owners(held), PrepareModuleInput(input_layouts=ins, desired_input_layouts=outs))
+    return styles, [held for held in piece.leaves if branch(held) in alone and not held.between]
+
+
+def _style(held: Held, recipe: Recipe, between: Any) -> Any:
+    """torch's style of a leaf; None where there is none, or nothing to split."""
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
+
+    axes = [axis for _, _, axis in held.axes()]
+    if held.between:
+        return SequenceParallel(use_local_output=True) if axes and recipe.layout.sp > 1 else None
+    if isinstance(held.entry.leaf, Lookup) and axes == [0]:
+        return RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
+    if held.entry.kind == "head" and held.widened:
+        local = not recipe.loss_parallel
+        layouts = Replicate() if local else Shard(-1)
+        return ColwiseParallel(input_layouts=between, output_layouts=layouts, use_local_output=local)
+    if held.widened and held.layers:
+        return ColwiseParallel()
+    if axes[:1] == [1] and held.layers:
+        return RowwiseParallel(output_layouts=between)
+    return SequenceParallel(sequence_dim=2, use_local_output=True) if per_head(held) else None
+
+
+def split(net: nn.Module, model: Model, rank: Composite, apart: Sequence[Held], mesh: Any, between: Any) -> None:
+    """Branches, the leaves of which are `apart`, as one rank of tp runs them; `rank` is the tree of what it holds, and
+    `between` how the stream is placed.
+
+    Errors: `NoParallel` where a share is not one piece of every weight.
+    """
+    weight = next(net.parameters())
+    shares = build(replace(model, root=rank), device=weight.device, dtype=weight.dtype)
+    routed = {path for held in apart if held.entry.routed for path in owners(held)}
+    every = dict.fromkeys(path for held in apart for path in owners(held))
+    for path in every:
+        if path not in routed:  # experts are modules of their own, each as wide as its weights
+            net.set_submodule(path, shares.get_submodule(path))
+    for held in apart:
+        for path in paths(held.entry.steps):
+            _distributed(net.get_submodule(path), held, path, mesh)
+    for path in every:
+        for module in net.get_submodule(path).modules():
+            _on_its_share(module)
+    for path in _summed(rank, model):
+        _joined(net.get_submodule(path), mesh, None)
+    for path in every:
+        _joined(net.get_submodule(path), mesh, between)
+
+
+def _distributed(module: nn.Module, held: Held, path: str, mesh: Any) -> None:
+    """Its weights as DTensors, cut or whole."""
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    for weight, (own, whole, axis) in zip(held.entry.leaf.weights(), held.axes(), strict=True):
+        before = module._parameters[weight.name]
+        assert before is not None
+        values = torch.empty(whole, dtype=before.dtype, device=before.device)
+        made: Any = distribute_tensor(values, mesh, [Replicate() if axis is None else Shard(axis)], src_data_rank=None)
+        if made.to_local().shape != own:
+            raise NoParallel(f"{path}: its share on a rank is not one piece of it, which torch would cut")
+        module._parameters[weight.name] = nn.Parameter(made, requires_grad=before.requires_grad)
+        if axis is None and 1 in [cut for _, _, cut in held.axes()]:
+            _apart(module, weight.name, mesh.size())
+
+
+def _apart(module: nn.Module, name: str, ranks: int) -> None:
+    """The bias of a product whose inputs are split: every rank adds its share of it."""
+    forward = module.forward
+
+    def shared(*given: Any) -> Any:
+        held = module._parameters[name]
+        assert held is not None
+        try:
+            module._parameters[name] = held / ranks  # type: ignore[assignment]
+            return forward(*given)
+        finally:
+            module._parameters[name] = held
+
+    module.forward = shared
+
+
+def _on_its_share(module: nn.Module) -> None:
+    """Its forward reads what this rank holds of its weights; gradients of whole ones are summands."""
+    from torch.distributed.tensor import DTensor, Partial
+
+    forward = module.forward
+
+    def local(*given: Any, **named: Any) -> Any:
+        held = dict(module._parameters)
+        try:
+            for name, p in held.items():
+                if isinstance(p, DTensor):
+                    places = [Partial() if place.is_replicate() else place for place in p.placements]
+                    module._parameters[name] = p.to_local(grad_placements=places)
+            return forward(*given, **named)
+        finally:
+            module._parameters.update(held)
+
+    module.forward = local
+
+
+def _joined(module: nn.Module, mesh: Any, between: Any) -> None:
+    """Summands become a sum on the way out; on the way in the stream is gathered, of a whole branch (`between`)."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    forward = module.forward
+
+    def joined(x: Tensor, *given: Any) -> Tensor:
+        if between is not None:
+            every = DTensor.from_local(x, mesh, [between], run_check=False).redistribute(placements=[Replicate()])
+            x = every.to_local(grad_placements=[Partial()])
+        summand = DTensor.from_local(forward(x, *given), mesh, [Partial()], run_check=False)
+        if between is None:
+            return summand.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
+        return summand.redistribute(placements=[between]).to_local()
+
+    module.forward = joined
+
+
+def _summed(rank: Composite, model: Model) -> Iterator[str]:
+    """The modules within a branch whose results are summed over the ranks."""
+    for before, entry in pairwise(walk(rank, model.workload())):
+        inner = any(step.name == "layers" for step in entry.steps[:-2])
+        if entry.leaf.role == "collective" and inner and before.leaf.matrix is not None:
+            yield from paths(before.steps)
+
+
+def spread(net: nn.Module, experts: Sequence[Held], mesh: Any) -> Iterator[list[nn.Module]]:
+    """Whole experts over the ranks of ep: every choice of a token goes to the rank that holds the expert, and what this
+    made of it comes back (all-to-all, as torchtitan has it). The experts of each layer that are left here."""
+    for path in dict.fromkeys(path for held in experts if held.entry.routed for path in owners(held)):
+        module: Any = net.get_submodule(path)
+        each = len(module.routed) // mesh.size()
+        first = each * mesh.get_local_rank()
+        own = {str(i): module.routed[i] for i in range(first, first + each)}
+        module.routed = nn.ModuleDict(own)
+        module.through = MethodType(_exchanged, module)
+        module.group = mesh.get_group()
+        yield list(own.values())
+
+
+def _exchanged(self: Any, rows: Tensor, counts: Sequence[int], run: Run) -> Tensor:
+    """`Experts.through` for rows (N, D) that go to all experts, so many to each; where experts take tokens in turn, as
+    many come from every rank."""
+    import torch.distributed as dist
+    from torch.distributed._functional_collectives import all_to_all_single_autograd
+
+    each, ranks = len(self.routed), self.group.size()
+    mine = list(counts[each * self.group.rank() :][:each])
+    there = [mine] * ranks
+    if not current().even:
+        asked = torch.tensor(counts, device=rows.device)
+        told = torch.empty_like(asked)
+        dist.all_to_all_single(told, asked, group=self.group)
+        there = told.unflatten(0, (ranks, each)).tolist()
+    going, coming = [sum(counts[i : i + each]) for i in range(0, len(counts), each)], [sum(one) for one in there]
+    arrived = all_to_all_single_autograd(rows, coming, going, self.group)
+    pieces = arrived.split([count for one in there for count in one])
+    made = []
+    for i, expert in enumerate(self.routed.values()):
+        share = torch.cat(pieces[i::each])
+        made.append((expert(share, run) if len(share) else share).split([one[i] for one in there]))
+    back = torch.cat([of_expert[rank] for rank in range(ranks) for of_expert in made])
+    result: Tensor = all_to_all_single_autograd(back, going, coming, self.group)
+    return result

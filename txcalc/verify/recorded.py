@@ -1,0 +1,132 @@
+"""What one rank keeps for backward, and what it sends: seen by torch's hooks while a step runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from txcalc.reference.run import Run
+from txcalc.verify.tracker import Tracker
+
+# torch's names of collectives, without the parts that differ between its two interfaces; and whose size counts: what
+# comes out of a gather, what goes into a reduction.
+COLLECTIVES = {
+    "_allgather_base_": ("all_gather", 0),
+    "all_gather_into_tensor": ("all_gather", None),
+    "_reduce_scatter_base_": ("reduce_scatter", 1),
+    "reduce_scatter_tensor": ("reduce_scatter", 0),
+    "allreduce_": ("all_reduce", 0),
+    "all_reduce": ("all_reduce", 0),
+    "all_reduce_": ("all_reduce", 0),
+    "all_to_all_single": ("all_to_all", 0),
+    "alltoall_base_": ("", 0),  # how many tokens go to each expert
+}
+
+
+def local(tensor: Tensor) -> Tensor:
+    return tensor._local_tensor if hasattr(tensor, "_local_tensor") else tensor
+
+
+def held_bytes(tensor: Tensor) -> int:
+    return local(tensor).numel() * tensor.dtype.itemsize
+
+
+class Saved:
+    """Bytes of the distinct storages that autograd keeps, in the modules and in the loss.
+
+    Left out: weights, and what is made of them alone; ids and boolean masks; tables of positions. A norm's statistics
+    are fp32 in CUDA's kernels whatever its input; the CPU's keep them in 16 bits, and are counted as if in 32.
+    `again`: what a module that is computed again adds while its backward runs, of each.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = {"saved": 0, "saved by the loss": 0}
+        self.again: Counter[int] = Counter()
+        self._runs = 0
+        self._seen = dict[int, Any]()
+        self._tables = set[int]()
+
+    def watch(self, net: nn.Module) -> None:
+        self.tracker, self._modules = Tracker(net), dict(net.named_modules())
+
+    def _pack(self, tensor: Tensor) -> Tensor:
+        path, size = self._new(tensor)
+        self.bytes["saved" if path else "saved by the loss"] += size
+        return tensor
+
+    def _new(self, tensor: Tensor) -> tuple[str, int]:
+        """The module at work, and the bytes that nobody kept before."""
+        mine, path = local(tensor), self.tracker.path
+        storage = mine.untyped_storage()
+        if storage._cdata in self._seen:
+            return path, 0
+        self._seen[storage._cdata] = storage
+        own = (local(p).untyped_storage()._cdata for p in self._modules[path].parameters(recurse=False))
+        kept = mine.dtype.is_floating_point and mine.dim() > 1
+        if not kept or storage._cdata in self._tables or storage._cdata in own:
+            return path, 0
+        narrow = mine.shape[-1] == 1 and mine.dtype.itemsize < 4
+        return path, storage.nbytes() * (2 if narrow else 1)
+
+    @contextmanager
+    def recomputed(self) -> Iterator[None]:
+        """Beside torch's own hooks, which put what is made again where backward looks for it."""
+        pack, unpack = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        self._runs += 1
+        number = self._runs
+
+        def counted(tensor: Tensor) -> Any:
+            self.again[number] += self._new(tensor)[1]
+            return pack(tensor)
+
+        with saved_tensors_hooks(counted, unpack):
+            yield
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        once, tables = Run.once, self._tables
+
+        def noted(self: Run, key: Any, make: Any) -> Tensor:
+            table = once(self, key, make)
+            tables.add(table.untyped_storage()._cdata)
+            return table
+
+        Run.once = noted  # type: ignore[method-assign]
+        try:
+            with self.tracker, saved_tensors_hooks(self._pack, lambda tensor: tensor):
+                yield
+        finally:
+            Run.once = once  # type: ignore[method-assign]
+
+
+class Collectives(TorchDispatchMode):
+    """How many collectives of each kind ran, and the bytes of them: of a gather what came out, else what went in."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(kind.__name__ == "DTensor" for kind in types):  # its own collectives come after it
+            return NotImplemented
+        result = function(*args, **(kwargs or {}))
+        space, _, rest = str(function).partition(".")
+        name = rest.rpartition(".")[0]
+        if "c10d" in space and name in COLLECTIVES:
+            kind, which = COLLECTIVES[name]
+            if not kind:
+                return result
+            operand = result if which is None else args[which]
+            operand = operand[0] if isinstance(operand, (list, tuple)) else operand
+            self.found[kind] += 1
+            self.found[f"{kind} bytes"] += operand.numel() * operand.dtype.itemsize
+        elif "c10d" in space and "wait" not in name and "wrap" not in name:
+            self.found[f"unknown {name}"] += 1
+        return result

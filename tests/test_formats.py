@@ -16,10 +16,10 @@ from txcalc.planning.deployment import Deployment, plan
 from txcalc.planning.engine import engine
 from txcalc.planning.holdings import Holdings
 from txcalc.planning.layout import Layout
-from txcalc.planning.mixtures import MIXTURES, WHEN, Layer
+from txcalc.planning.mixtures import FALLBACK, MIXTURES, TENSORS, WHEN, Layer
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.quantised import READERS, configured
-from txcalc.planning.weights import FORMATS, weights_of
+from txcalc.planning.weights import FORMATS, GGML, Mixed, weights_of
 
 GIB = 2**30
 SIZES = json.loads((Path(__file__).parent / "data" / "gguf_sizes.json").read_text())
@@ -47,7 +47,30 @@ def bits(config: dict[str, Any], source: str = SMALL) -> dict[str, int]:
 
 # Published checkpoints: total_size of their safetensors index.
 
-TOTALS = {"gpt-oss-20b": 13_761_264_768, "gpt-oss-120b": 65_248_815_744, "llama-3.1-8b": 16_060_522_496}
+# metadata.total_size of model.safetensors.index.json, as public repositories quote it (2026-11); of llama-3.2-3b, of
+# both larger Llamas' siblings and of mixtral-8x22b the bytes of their tensors.
+TOTALS = {
+    "gpt-oss-20b": 13_761_264_768,
+    "gpt-oss-120b": 65_248_815_744,
+    "gemma-2-9b": 18_483_411_968,
+    "llama-3.1-8b": 16_060_522_496,
+    "llama-3.1-70b": 141_107_412_992,
+    "llama-3.1-405b": 811_706_777_600,
+    "llama-3.2-3b": 6_425_499_648,
+    "llama-3.3-70b": 141_107_412_992,
+    "mistral-7b": 14_483_464_192,
+    "mixtral-8x7b": 93_405_585_408,
+    "mixtral-8x22b": 281_241_268_224,
+    "phi-4": 29_319_014_400,
+    "qwen2.5-7b": 15_231_233_024,
+    "qwen2.5-72b": 145_412_407_296,
+    "qwen3-4b": 8_044_936_192,
+    "qwen3-8b": 16_381_470_720,
+    "qwen3-14b": 29_536_614_400,
+    "qwen3-32b": 65_524_246_528,
+    "qwen3-30b-a3b": 61_064_245_248,
+    "qwen3-235b-a22b": 470_187_269_120,
+}
 
 
 @pytest.mark.parametrize("name", TOTALS)
@@ -236,6 +259,44 @@ def test_a_mixture_has_the_bits_a_weight_of_real_files(weights: str) -> None:
 )
 def test_a_mixture_has_the_size_of_real_files(name: str, weights: str, gib: float) -> None:
     assert round(size(name, weights) / GIB, 2) == gib
+
+
+def numbers(text: str) -> list[int]:
+    """`0-4 7` as 0, 1, 2, 3, 4, 7."""
+    ends = [[int(end) for end in piece.split("-")] for piece in text.split()]
+    return [i for pair in ends for i in range(pair[0], pair[-1] + 1)]
+
+
+@pytest.mark.parametrize(("name", "weights"), [(name, w) for name, row in SIZES["types"].items() for w in row])
+def test_a_mixture_has_the_types_of_llama_cpps_own_quantiser(name: str, weights: str) -> None:
+    """Tensor by tensor and layer by layer; of rows that a type does not divide, what it falls back to."""
+    model, said = load(name), dict(SIZES["types"][name][weights])
+    default = MIXTURES[weights.lower()].default
+    chosen = {"output": said.pop("output"), "token_embd": said.pop("token_embd", default)}
+    chosen |= {f"{key.split()[0]} {i}": key.split()[1] for key, layers in said.items() for i in numbers(layers)}
+    form = weights_of(model, weights)
+    assert isinstance(form, Mixed)
+    ends = {end: tensor for tensor, all_ends in TENSORS.items() for end in all_ends if not tensor.endswith("qkv")}
+    compared = 0
+    for (path, number), found in form.table.items():
+        tensor = "token_embd" if number is None and "embedding" in path else "output"
+        if number is not None:
+            tensor = f"{next(t for end, t in ends.items() if path.endswith('.' + end))} {number}"
+        kind = chosen.pop(tensor, default)
+        width = 2880 if name == "gpt-oss-120b" and not tensor.startswith("attn_output") else 256
+        assert found.name == (FALLBACK.get(kind, kind) if width % GGML[kind].long else kind), tensor
+        compared += 1
+    assert not chosen
+    assert compared == 7 * next(iter(model.spec["stacks"].values()))["n_layers"] + 2
+
+
+def test_falcon_falls_back_in_96_tensors_of_its_layers() -> None:
+    """llama-quantize said 97 of 130 of Falcon-7B as Q4_K_M, with the table: rows of 4,544 are no multiple of 256."""
+    form = weights_of(load("falcon-7b"), "Q4_K_M")
+    assert isinstance(form, Mixed)
+    fell = [path.replace("attention.k", "attention.q").replace("attention.v", "attention.q") + str(number)
+            for (path, number), held in form.table.items() if number is not None and held.long == 32]  # fmt: skip
+    assert len(set(fell)) == 96
 
 
 def test_more_bits_go_to_both_ends_and_every_third_layer() -> None:

@@ -61,7 +61,7 @@ class Mixture(NamedTuple):
     down: Rules = ()
     table: str = ""
     head: str = "q6_k"
-    low: bool = False  # the group whose rules are for 1 and 2 bits
+    low: bool = False  # the group whose rules are for 1 and 2 bits, and count matrices, not layers
 
 
 _SPARSE_K, _SPARSE_O = (("8 experts", "q8_0"),), (("8 experts", "q5_k"),)
@@ -137,6 +137,16 @@ MIXTURES: Mapping[str, Mixture] = {
     "iq4_nl": _some("iq4_nl", v=(("grouped", "q5_k"),), o=_SPARSE_O, down=(("first 1/8", "q5_k"),)),
     "iq4_xs": _some("iq4_xs", v=(("grouped", "q5_k"),), o=_SPARSE_O, down=(("first 1/8", "q5_k"),)),
 }
+# Falcon's own rules, which old quantisers tried on it: of the ways down and out, where they differ.
+FALCON: Mapping[str, Mapping[str, Rules]] = {
+    "q2_k": {"o": ()},
+    "q3_k_m": {"o": (), "down": (("first 1/16", "q5_k"), ("more", "q4_k"))},
+    "q3_k_l": {"o": (("", "q4_k"),), "down": (("", "q4_k"),)},
+    "q4_k_s": {"down": ()},
+    "q4_k_m": {"down": (("first 1/16", "q6_k"), ("more", "q5_k"))},
+    "iq3_xxs": {"o": ()},
+    "iq3_m": {"o": ()},
+}
 # What a type becomes where its blocks of 256 do not divide a row.
 FALLBACK = {
     **dict.fromkeys(("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs"), "iq4_nl"),
@@ -156,13 +166,24 @@ def mixture(model: Model, name: str) -> Format | None:
     """The formats that a mixture gives to a model's matrices; None where there is no mixture of the name."""
     wanted = plain(name)
     if wanted == "mxfp4_moe":
-        return _mixed(model, wanted, lambda entry, _: "mxfp4" if entry.kind == "experts" else "q8_0")
+        # Of three dimensions: experts, and the halves of a latent's expansion.
+        return _mixed(model, wanted, lambda entry, _: "mxfp4" if _stacked(entry) else "q8_0")
     if wanted not in MIXTURES:
         return None
     rules, (stack, layer) = MIXTURES[wanted], _shape(model)
+    if model.spec["model_type"] == "falcon":
+        rules = rules._replace(head="q8_0", **FALCON.get(wanted, {}))  # type: ignore[arg-type]
     ledger = [entry for entry in model.ledger() if entry.leaf.params]
     values = sorted({i for entry in ledger if _role(model, entry) == "v" for i in layers_of(entry) if i is not None})
     place = {number: i for i, number in enumerate(values)}
+    ways = sorted(
+        (i, name_of(entry))
+        for entry in ledger
+        if _role(model, entry) == "down"
+        for i in layers_of(entry)
+        if i is not None
+    )
+    counted = {key: i for i, key in enumerate(ways)}
     tied = bool(stack["head"]["tied"])
 
     def choose(entry: Entry, number: int | None) -> str:
@@ -174,6 +195,8 @@ def mixture(model: Model, name: str) -> Format | None:
         at = layer._replace(number=number or 0)
         if role == "v":
             at = at._replace(number=place.get(number or 0, 0), of=len(values))
+        elif role == "down" and rules.low:
+            at = at._replace(number=counted.get((number or 0, name_of(entry)), 0))
         own: Rules = getattr(rules, {"up": "gate"}.get(role, role), ()) if role else ()
         chosen = next((kind for when, kind in own if WHEN[when](at)), rules.default)
         seventy = layer.of == 80 and layer.groups > 1 and not rules.low  # llama.cpp's own name for the shape is 70B
@@ -203,13 +226,19 @@ def _role(model: Model, entry: Entry) -> str:
     return own if entry.kind in ("feed_forward", "experts", "shared_experts") and own in ("gate", "up", "down") else ""
 
 
+def _stacked(entry: Entry) -> bool:
+    return entry.kind == "experts" or entry.steps[-1].name == "kv_b"
+
+
 def _mixed(model: Model, name: str, choose: Callable[[Entry, int | None], str]) -> Format:
+    tied = bool(_shape(model)[0]["head"]["tied"])
+
     def form(entry: Entry, number: int | None) -> Format | None:
         if entry.kind == "router":
             return None
         rows = entry.leaf.untied.weights()[0].shape[1]
         kind = choose(entry, number)
-        if entry.kind == "head" or entry.leaf.row is not None:
+        if entry.kind == "head" or (tied and entry.leaf.row is not None):
             kind = kind if rows % GGML[kind].long == 0 else "q8_0"
         for narrow in (kind, FALLBACK.get(kind, "fp16"), "fp16"):
             found = GGML.get(narrow, FORMATS["fp16"])

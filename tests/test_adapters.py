@@ -13,7 +13,7 @@ from txcalc import load
 from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.parts.adapters import adaptable
-from txcalc.planning.training.flops import training_flops
+from txcalc.planning.gradients import training_flops
 from txcalc.sources import build
 
 LLAMA = "D=64 L=4 h=4 h_kv=2 F=96 V=512"

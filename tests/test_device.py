@@ -37,7 +37,10 @@ pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'txcalc[verify]'")
 pytest.importorskip("fvcore", reason="fvcore is not installed: pip install 'txcalc[verify]'")
 
+from test_results import faults  # noqa: E402
+
 from txcalc import reference  # noqa: E402
+from txcalc.api.proofs import Calibrate  # noqa: E402
 from txcalc.verify import device, verify, workloads  # noqa: E402
 from txcalc.verify.calibrate import Calibration, Sizes, calibrate  # noqa: E402
 from txcalc.verify.measure import Clock, held, measured, once, part_seconds, seconds, traced  # noqa: E402
@@ -306,6 +309,7 @@ def test_a_calibration_is_a_hardware_file(tmp_path: Path, monkeypatch: pytest.Mo
     assert answer["schema"] == "txcalc/deploy/1" and answer["speed"]
     answer = json.loads(run("calibrate", "--json")[1])
     assert answer["schema"] == "txcalc/calibrate/1" and len(answer["checks"]) == 3
+    assert list(faults(answer, Calibrate, "Calibrate", set())) == []
     assert tomllib.loads(path.read_text())["calibration"].keys() == answer["accelerator"]["calibration"].keys()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import shlex
 from collections.abc import Callable, Iterator
 from keyword import iskeyword
 from types import UnionType
@@ -21,6 +22,15 @@ from txcalc.api.results import Record, Result
 from txcalc.cli import app
 
 LLAMA = txcalc.load("llama-3.1-8b")
+SMALL = "D=32 h=2 F=64 L=1 V=50"
+
+
+def little() -> Any:
+    """What `trace` is given."""
+    import torch
+
+    return torch.nn.Sequential(torch.nn.Embedding(50, 8), torch.nn.Linear(8, 4))
+
 
 # A call, and the command that is the same question.
 SAME: list[tuple[Callable[[], Result], str]] = [
@@ -63,6 +73,18 @@ SAME: list[tuple[Callable[[], Result], str]] = [
     (lambda: txcalc.design(params="8B", gqa=4), "design --params 8B --gqa 4"),
     (lambda: txcalc.design("mixtral-8x7b", compute=1e23, train_tokens=1e12, changes={"h_kv": 4}),
      "design mixtral-8x7b --compute 1e23 --train-tokens 1T --set h_kv=4"),
+    (lambda: txcalc.scale(LLAMA, train_tokens=15e12, bytes_per_token=4.2),
+     "scale llama-3.1-8b --train-tokens 15T --bytes-per-token 4.2"),
+    (lambda: txcalc.scale(compute="1e24", unique_tokens=1e12, laws="muennighoff"),
+     "scale --compute 1e24 --unique-tokens 1T --law muennighoff"),
+    (lambda: txcalc.entropy([0.5, 0.5], against="1/2,1/2"), "entropy 0.5,0.5 --against 0.5,0.5"),
+    (lambda: txcalc.verify(SMALL, oracles=["parameters", "flops"], zero_cost=True),
+     f"verify '{SMALL}' --oracle parameters --oracle flops --zero-cost"),
+    (lambda: txcalc.verify(SMALL, oracles="peak", device="cpu"), f"verify '{SMALL}' --oracle peak --device cpu"),
+    (lambda: txcalc.verify(SMALL, layout="fsdp=2", recipe="tokens=4"),
+     f"verify '{SMALL}' --layout fsdp=2 --recipe tokens=4"),
+    (lambda: txcalc.prove(LLAMA, "gpt2"), "prove llama-3.1-8b gpt2"),
+    (lambda: txcalc.trace("test_results:little"), "trace test_results:little"),
     (lambda: txcalc.train("gpt2", "h100:8@2.5", layout="pp=2,dp=4", zero=1, tokens="1k", train_tokens=1e9, rank=5,
                           deadline="30d", budget="1M", fits_on=True),
      "train gpt2 --gpu h100:8@2.5 --layout pp=2,dp=4 --zero 1 --tokens 1k --train-tokens 1B --rank 5 --deadline 30d "
@@ -124,7 +146,7 @@ SEEN: set[tuple[type, str]] = set()
 @pytest.mark.parametrize(("call", "command"), SAME, ids=[command for _, command in SAME])
 def test_a_result_is_its_commands_document_and_typed(call: Callable[[], Result], command: str) -> None:
     found = call()
-    said = CliRunner().invoke(app, [*command.split(), "--json"])
+    said = CliRunner().invoke(app, [*shlex.split(command), "--json"])
     assert found.to_dict() == json.loads(said.stdout)
     assert found.failed == bool(said.exit_code)
     assert list(faults(found.to_dict(), type(found), type(found).__name__, SEEN)) == []

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from txcalc.api.costs import compare, diff, show
     from txcalc.api.deployments import deploy
     from txcalc.api.fits import design, fit
+    from txcalc.api.laws import entropy, scale
+    from txcalc.api.proofs import calibrate, prove, trace, verify
     from txcalc.api.sweeps import sweep
     from txcalc.api.trainings import train
 
@@ -37,6 +39,8 @@ COMMANDS = {
     **dict.fromkeys(("crossover", "formula", "kv"), "caches"),
     "deploy": "deployments",
     **dict.fromkeys(("design", "fit"), "fits"),
+    **dict.fromkeys(("entropy", "scale"), "laws"),
+    **dict.fromkeys(("calibrate", "prove", "trace", "verify"), "proofs"),
     "sweep": "sweeps",
     "train": "trainings",
 }
@@ -49,18 +53,24 @@ __all__ = [
     "Refuted",
     "TxcalcError",
     "UnknownName",
+    "calibrate",
     "compare",
     "crossover",
     "deploy",
     "design",
     "diff",
+    "entropy",
     "fit",
     "formula",
     "kv",
     "load",
+    "prove",
+    "scale",
     "show",
     "sweep",
+    "trace",
     "train",
+    "verify",
 ]
 __version__ = "0.2.0"
 

@@ -19,7 +19,7 @@ from txcalc.num import exact_div
 from txcalc.parts.mechanisms import MIXERS
 from txcalc.planning import theorems
 from txcalc.planning.crossover import ends
-from txcalc.planning.training import training_flops
+from txcalc.planning.gradients import training_flops
 from txcalc.program import Condition, Program, Recorded, Tape, steps, written
 from txcalc.sources import spec
 from txcalc.sources.assemble import assemble

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -33,32 +32,10 @@ def calibrate(
 
     Example: txcalc calibrate --device cpu --out mine.toml
     """
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from txcalc import hardware
-    from txcalc.cli.output import emit
-    from txcalc.errors import Fault, InputError
-    from txcalc.sources.export import as_toml
+    from txcalc import calibrate as answer
+    from txcalc.cli.output import give, progress
 
     chosen = o.chosen(format_, json_)
-    if device == "meta":
-        raise InputError("calibrate", [Fault("--device", device, "cpu or cuda")])
-    if out is not None and out.suffix != ".toml":
-        raise InputError("calibrate", [Fault("--out", str(out), "a file that ends in .toml, as deploy --gpu reads it")])
-    if out is not None and not (out.absolute().parent.is_dir() and not out.is_dir()):
-        raise InputError("calibrate", [Fault("--out", str(out), "a file in a folder that exists")])
-    as_toml({})  # that it can be written is known before two minutes are over
-    datasheet = hardware.load(like) if like else None
-
-    from txcalc.render.calibrate import report
-    from txcalc.verify.calibrate import calibrate as measure
-
-    name = out.stem if out else "this-machine"
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("measuring", total=1.0)
-        found = measure(device, name=name, like=datasheet, progress=lambda share: bar.update(task, completed=share))
-    described = found.described()
-    if out is not None:
-        out.write_text(as_toml(described["accelerator"]))
-    emit(report(described, str(out) if out else None), chosen)
+    with progress() as tell:
+        found = answer(device, out=out, like=like, tell=tell)
+    give(found, chosen)

@@ -25,10 +25,7 @@ def entropy(
 
     Example: txcalc entropy 0.5,0.5 --against 0.9,0.1
     """
-    from txcalc.cli.output import emit
-    from txcalc.planning.scaling import distribution
-    from txcalc.planning.scaling import entropy as sums
-    from txcalc.render.scale import entropy_report
+    from txcalc import entropy as answer
+    from txcalc.cli.output import give
 
-    q = None if against is None else distribution(against, "--against")
-    emit(entropy_report(sums(distribution(p, "p"), q)), o.chosen(format_, json_))
+    give(answer(p, against), o.chosen(format_, json_))

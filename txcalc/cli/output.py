@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from shutil import get_terminal_size
@@ -64,6 +65,17 @@ def give(found: Result, format_: str, place: str | None = None) -> None:
     emit(found.report(format_), format_, place, found.picture)
     if found.failed:
         raise typer.Exit(1)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str, float], None]]:
+    """What is told of a step and of the share that is done becomes a bar on stderr, on a terminal."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("", total=1.0)
+        yield lambda step, share: bar.update(task, description=step, completed=share)
 
 
 def escaped(text: str) -> str:

@@ -47,28 +47,9 @@ def scale(
 
     Example: txcalc scale llama-3.1-8b --train-tokens 15T
     """
-    from fractions import Fraction
+    from txcalc import scale as answer
+    from txcalc.cli.output import give
 
-    from txcalc import load
-    from txcalc.cli.output import emit
-    from txcalc.errors import Fault, InputError
-    from txcalc.planning.scaling import Question, ask, counted, laws
-    from txcalc.render.scale import scale_report
-
-    if source is not None and params is not None:
-        raise InputError("scale", ["give a model or --params, not both"])
-    counts = ""
-    if source is not None:
-        model = load(source)
-        params, counts = counted(model), model.name
-    size = None
-    if bytes_per_token is not None:
-        try:
-            size = Fraction(bytes_per_token)
-        except (ValueError, ZeroDivisionError):
-            size = Fraction(0)
-        if not 0 < size < 1000:
-            raise InputError("scale", [Fault("--bytes-per-token", bytes_per_token, "a number above 0, such as 4.2")])
-    asked = Question(params, train_tokens, compute, unique_tokens).checked()
-    answers = [ask(each, asked) for each in laws(law, unique_tokens)]
-    emit(scale_report(asked, answers, counts, size), o.chosen(format_, json_))
+    numbers = {"params": params, "train_tokens": train_tokens, "compute": compute, "unique_tokens": unique_tokens}
+    found = answer(source, **numbers, laws=law, bytes_per_token=bytes_per_token)
+    give(found, o.chosen(format_, json_))

@@ -40,11 +40,8 @@ def trace(
     Exit code 1 where an operator that may cost has no count: the FLOPs are then at least those shown.
     Example: txcalc trace model.py:build
     """
-    from txcalc.cli.output import emit
-    from txcalc.render.trace import report
-    from txcalc.verify.trace import trace as traced
+    from txcalc import trace as answer
+    from txcalc.cli.output import give
 
-    found = traced(source, input_ or (), batch, tokens, source_tokens, device)
-    emit(report(found), o.chosen(format_, json_))
-    if not found.complete:
-        raise typer.Exit(1)
+    sizes = {"batch": batch, "tokens": tokens, "source_tokens": source_tokens}
+    give(answer(source, inputs=input_ or (), **sizes, device=device), o.chosen(format_, json_))

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from txcalc.cli import options as o
 
+if TYPE_CHECKING:
+    from txcalc.model import Model
+
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command()
-def verify(  # noqa: C901 - one branch per way to verify
+def verify(
     sources: o.MaybeSources = None,
     ignore: o.Ignore = None,
     lora: o.Lora = None,
@@ -96,20 +99,24 @@ def verify(  # noqa: C901 - one branch per way to verify
 
     Example: txcalc verify gpt2
     """
-    from rich.console import Console
-    from rich.progress import Progress
-
+    from txcalc import verify as answer
     from txcalc.api.phrases import adapters
-    from txcalc.cli.output import emit
+    from txcalc.cli.output import give, progress
     from txcalc.errors import Fault, InputError
     from txcalc.sources.presets import names
 
     chosen = o.chosen(format_, json_)
+    changes = adapters(lora)[0]
     if layout is not None:
-        if torchrun is None:
-            _refuse({"--device": device != "meta"}, "with --layout belongs to --torchrun")
-        _layout(sources or [], ignore, adapters(lora)[0], layout, recipe, ranks, torchrun, device, chosen)
-        return
+        if not sources:
+            raise InputError("verify", ["expected models whose --layout is verified"])
+        models = o.models(sources, ignore, changes)
+        if torchrun is not None:
+            if ranks is not None:
+                raise InputError("verify", ["--ranks is for --layout alone: --torchrun runs all of them"])
+            return _torchrun(models, layout, recipe or "", torchrun, device, chosen)
+        _refuse({"--device": device != "meta"}, "with --layout belongs to --torchrun")
+        return give(answer(*models, layout=layout, recipe=recipe or "", ranks=ranks), chosen)
     alone = {"--recipe": recipe, "--ranks": ranks is not None, "--torchrun": torchrun is not None}
     _refuse(alone, "belongs to --layout")
     of_suite = {"--out": out, "--limit": limit is not None, "--only": only}
@@ -134,93 +141,39 @@ def verify(  # noqa: C901 - one branch per way to verify
         raise InputError("verify", ["expected models, or --all for every preset" + (", not both" if sources else "")])
     if lora and record:
         raise InputError("options", ["--record keeps what holds of presets, --lora changes them"])
-    if layers is not None and record:
-        raise InputError("options", ["--record keeps what holds of whole models, --layers cuts them"])
-    if layers is not None and (against or "transformers" in (oracle or ())):
-        raise InputError("options", ["--against transformers compares whole models, --layers cuts them"])
-    models = o.models(names() if everything else sources or [], ignore, adapters(lora)[0])
-
-    from txcalc.render.verify import report
-    from txcalc.verify import DEFAULT, ORACLES, shortened, verify
-    from txcalc.verify.coverage import ZERO_COST
-    from txcalc.verify.device import DTYPES
-    from txcalc.verify.record import proofs, store
-    from txcalc.verify.workloads import MEASURES, Subject, measure
-
-    real = device != "meta"
-    if real:
+    models = o.models(names() if everything else sources or [], ignore, changes)
+    if device != "meta":
         gc.freeze()  # what is imported is no garbage: measuring collects often, and need not look at it
-    usual = [*DEFAULT, "bytes", "training", *MEASURES] if real else list(DEFAULT)
-    known = [*(name for name in ORACLES if name != "transformers"), *(MEASURES if real else ())]
-    asked = known if "all" in (oracle or ()) else list(oracle or usual)
-    measures = [name for name in MEASURES if name in asked]
-    if measures and not real:
-        raise InputError("verify", [Fault("--device", device, f"cpu or cuda, for --oracle {measures[0]}")])
-    if gpu is not None and "time" not in measures:
-        raise InputError("verify", ["--gpu belongs to --oracle time, on --device cpu or cuda"])
-    asked = [name for name in asked if name not in MEASURES]
-    asked += ["transformers"] if against else []
-    lengths: Any = "auto" if symbolic is None else "symbolic" if symbolic else "points"
-    models = [shortened(model, layers) for model in models] if layers is not None else models
-    verdicts = []
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("ceilings", total=len(models) if len(models) > 1 else None)
-        accelerator = _accelerator(device, gpu) if "time" in measures else None
-        for model in models:
-            bar.update(task, description=model.name)
-            verdicts.append(verify(model, asked, lengths=lengths, device=device, dtype=DTYPES[dtype]))
-            if measures:
-                measure(verdicts[-1], Subject(model, device, DTYPES[dtype]), measures, accelerator)
-            if record:
-                store({model.name: proofs(model, verdicts[-1])})
-            bar.advance(task)
-    free = sorted(name for group in ZERO_COST.values() for name in group) if zero_cost else ()
-    emit(report(verdicts, free), chosen)
-    if not all(verdict.ok for verdict in verdicts):
-        raise typer.Exit(1)
+    with progress() as tell:
+        found = answer(
+            *models,
+            oracles=oracle or (),
+            symbolic=symbolic,
+            layers=layers,
+            device=device,
+            dtype=dtype,
+            against=against,
+            gpu=gpu,
+            zero_cost=zero_cost,
+            record=record,
+            tell=tell,
+        )
+    give(found, chosen)
 
 
-def _layout(
-    sources: list[str],
-    ignore: list[str] | None,
-    changes: dict[str, Any],
-    layout: str,
-    recipe: str | None,
-    ranks: int | None,
-    torchrun: int | None,
-    device: str,
-    chosen: Any,
-) -> None:
-    """Every model over the GPUs of a layout."""
-    from txcalc.cli.output import emit
-    from txcalc.errors import InputError
+def _torchrun(models: Sequence[Model], layout: str, recipe: str, number: int, device: str, chosen: Any) -> None:
+    """Every model over real processes; only one of them says what was found."""
+    from txcalc.api.proofs import Verify
+    from txcalc.cli.output import give
     from txcalc.planning.layout import parse_layout
     from txcalc.planning.training.recipe import parse_recipe
+    from txcalc.verify.real import verify_real
 
-    if not sources:
-        raise InputError("verify", ["expected models whose --layout is verified"])
-    if ranks is not None and ranks < 1:
-        raise InputError("verify", [f"--ranks is {ranks}, expected 1 or more"])
-    asked = parse_recipe(recipe or "", parse_layout(layout))
-    models = o.models(sources, ignore, changes)
-
-    from txcalc.render.verify import report
-    from txcalc.verify.layouts import verify_layout
-
-    if torchrun is None:
-        verdicts = [verify_layout(model, asked, ranks) for model in models]
-    else:
-        from txcalc.verify.real import verify_real
-
-        if ranks is not None:
-            raise InputError("verify", ["--ranks is for --layout alone: --torchrun runs all of them"])
-        found = [verify_real(model, asked, torchrun, "cpu" if device == "meta" else device) for model in models]
-        verdicts = [verdict for verdict in found if verdict is not None]
-        if len(verdicts) < len(found):
-            return  # another rank says it
-    emit(report(verdicts), chosen)
-    if not all(verdict.ok for verdict in verdicts):
-        raise typer.Exit(1)
+    asked = parse_recipe(recipe, parse_layout(layout))
+    found = [verify_real(model, asked, number, "cpu" if device == "meta" else device) for model in models]
+    verdicts = [verdict for verdict in found if verdict is not None]
+    if len(verdicts) == len(found):
+        give(Verify(verdicts), chosen)
 
 
 def _refuse(given: dict[str, Any], why: str) -> None:
@@ -229,14 +182,6 @@ def _refuse(given: dict[str, Any], why: str) -> None:
 
     if faults := [f"{name} {why}" for name, value in given.items() if value]:
         raise InputError("verify", faults)
-
-
-def _accelerator(device: str, gpu: str | None) -> Any:
-    """What times are held against: a known one, or what is measured now."""
-    from txcalc import hardware
-    from txcalc.verify.calibrate import calibrate
-
-    return hardware.load(gpu) if gpu else calibrate(device, rounds=3, limit=30).accelerator
 
 
 def _measurements(
@@ -249,26 +194,18 @@ def _measurements(
     only: Collection[str],
 ) -> None:
     """A suite is run, or only its file is shown."""
-    from txcalc.cli.output import emit
+    from txcalc.cli.output import emit, progress
     from txcalc.render.measurements import report, shown
 
     if show is not None:
         emit(shown(show), chosen)
         return
-    from rich.console import Console
-    from rich.progress import Progress
-
     from txcalc import hardware
     from txcalc.verify.suite import Suite
 
     command = " ".join(["txcalc", *sys.argv[1:]])
     like = hardware.load(gpu) if gpu else None
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("", total=1.0)
-
-        def tell(step: str, share: float) -> None:
-            bar.update(task, description=step, completed=share)
-
+    with progress() as tell:
         gc.freeze()
         found = Suite(device, out, command, limit, like=like, tell=tell, only=only).run()
     emit(report(found), chosen)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.num import total
-from txcalc.planning.training import training_flops
+from txcalc.planning.gradients import training_flops
 
 
 class Rule(NamedTuple):

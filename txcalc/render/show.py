@@ -13,11 +13,11 @@ from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.planning import theorems
 from txcalc.planning.evidence import Known, how_known
+from txcalc.planning.gradients import training_flops
 from txcalc.planning.initial import initial
 from txcalc.planning.memory import cache_bytes, learning, saved_bytes, training_state, weights_bytes
 from txcalc.planning.quantised import native
 from txcalc.planning.rules import Rule, rules_of_thumb, sums_of
-from txcalc.planning.training import training_flops
 from txcalc.planning.weights import Format
 from txcalc.render.report import Report, Table, TableCell, cell, error, percent, rounded
 from txcalc.render.summary import make, summary

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import set_checkpoint_early_stop
 from torch.utils.flop_counter import FlopCounterMode
 
-from txcalc.planning.training import step_flops
+from txcalc.planning.gradients import step_flops
 from txcalc.reference import tracing
 from txcalc.verify.coverage import costs_nothing
 from txcalc.verify.subject import Subject

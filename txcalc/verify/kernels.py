@@ -11,7 +11,7 @@ import torch
 
 from txcalc.ledger import Ledger
 from txcalc.parts.part import MatMul
-from txcalc.planning.training.flops import passes
+from txcalc.planning.gradients import passes
 from txcalc.verify import device as devices
 from txcalc.verify.measure import Work
 from txcalc.verify.verdict import Figure

@@ -7,14 +7,14 @@ largest(model, recipe, "micro_batch", capacity)        the largest that fits
 
 from __future__ import annotations
 
-from txcalc.planning.layout import Layout
-from txcalc.planning.training.flops import (
+from txcalc.planning.gradients import (
     Recompute,
     reached,
     recomputed,
     step_flops,
     training_flops,
 )
+from txcalc.planning.layout import Layout
 from txcalc.planning.training.inverse import fewest, largest
 from txcalc.planning.training.memory import CATEGORIES, RESERVED, Plan, Rank, memory, rank_of
 from txcalc.planning.training.recipe import FRAMEWORKS, SCHEDULES, Framework, Recipe

@@ -24,10 +24,10 @@ from itertools import pairwise
 
 from txcalc.model import Model
 from txcalc.parts.part import MatMul
+from txcalc.planning.gradients import passes
 from txcalc.planning.layout import Group
 from txcalc.planning.roofline import same_input
 from txcalc.planning.training import timeline
-from txcalc.planning.training.flops import passes
 from txcalc.planning.training.machine import Floor, Kernels, Machine, Moved, ring
 from txcalc.planning.training.memory import Plan
 from txcalc.planning.training.profiles import logits

@@ -1,0 +1,353 @@
+"""What is measured and proved with PyTorch: `verify`, `prove`, `trace`, `calibrate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from txcalc.api.arguments import Length, Names, length, models, names
+from txcalc.api.costs import Known
+from txcalc.api.results import Record, Result
+from txcalc.errors import Fault, InputError, Refuted
+
+if TYPE_CHECKING:
+    from txcalc.hardware import Accelerator
+    from txcalc.sources import Source
+    from txcalc.verify import Verdict
+
+Tell = Callable[[str, float], None]  # of what is done now, and the share that is done
+
+
+def silent(step: str, share: float) -> None:
+    """Tells nobody."""
+
+
+class Verified(Record):
+    """A model: whether all that was measured equals its prediction, and how each quantity is known then."""
+
+    model: str
+    ok: bool
+    figures: int
+    unequal: int
+    notes: list[str]
+    known: dict[str, Known]
+
+
+class Row(Record):
+    """A figure of a part, as predicted and as an oracle measured it: integers, or formulas; `where`: for which sizes;
+    `for_all`: for every size of a domain."""
+
+    model: str
+    path: str
+    quantity: str
+    predicted: int | str
+    measured: int | str
+    equal: bool
+    oracle: str
+    where: str
+    copies: int
+    for_all: bool
+
+
+class Figure(Record):
+    """A measured figure that is near its prediction and need not equal it."""
+
+    model: str
+    quantity: str
+    load: str
+    part: str
+    unit: str
+    floor: int | float | None
+    predicted: int | float | None
+    measured: int | float
+    gap: dict[str, int | float]
+    beside: dict[str, int | float]
+    planned: int | float | None
+
+
+class Verify(Result):
+    """Predicted and measured, part by part."""
+
+    ok: bool
+    models: list[Verified]
+    rows: list[Row]
+    figures: list[Figure] | None
+    zero_cost_operators: list[str] | None
+
+    def __init__(self, verdicts: Sequence[Verdict], zero_cost: Sequence[str] = ()) -> None:
+        from txcalc.render.verify import report
+
+        super().__init__(lambda _: report(verdicts, zero_cost), failed=not all(verdict.ok for verdict in verdicts))
+
+
+def verify(
+    *sources: Source,
+    oracles: Names = (),
+    symbolic: bool | None = None,
+    layers: int | None = None,
+    device: str = "meta",
+    dtype: Literal["fp32", "bf16"] = "fp32",
+    against: Literal["transformers"] | None = None,
+    gpu: str | None = None,
+    layout: str | None = None,
+    recipe: str = "",
+    ranks: int | None = None,
+    zero_cost: bool = False,
+    record: bool = False,
+    tell: Tell = silent,
+) -> Verify:
+    """The modules that models mean, under every profiler, against the calculator. `failed`: something differs.
+
+    `oracles`: parameters, fvcore, flops (these by default), bytes, training, saved, cache, memory, or all; on a device
+    also peak and time. `symbolic`: every layer for every batch and length, or refuse; False: at points only; by default
+    one layer of each kind for all sizes, and all layers at a point. `layers`: only the first. `gpu` has the floor of
+    times. `layout`: training so, against PyTorch's own sharding (with `recipe`, at most `ranks` kinds of ranks).
+    `record` keeps what was found of presets.
+    Errors: `InputError`, `UnknownName`, `MissingExtra`; `Refuted` where a device's memory does not suffice.
+
+    >>> import txcalc
+    >>> txcalc.verify("D=32 h=2 F=64 L=1 V=50", oracles="parameters").ok
+    True
+    """
+    wanted = names(oracles)
+    if not sources:
+        what = "models" if layout is None else "models whose --layout is verified"
+        raise InputError("verify", [f"expected {what}"])
+    if layers is not None and record:
+        raise InputError("options", ["--record keeps what holds of whole models, --layers cuts them"])
+    if layers is not None and (against or "transformers" in wanted):
+        raise InputError("options", ["--against transformers compares whole models, --layers cuts them"])
+    if ranks is not None and ranks < 1:
+        raise InputError("verify", [f"--ranks is {ranks}, expected 1 or more"])
+    if layout is not None:
+        from txcalc.planning.layout import parse_layout
+        from txcalc.planning.training.recipe import parse_recipe
+
+        asked = parse_recipe(recipe, parse_layout(layout))
+        given = models(sources)
+        from txcalc.verify.layouts import verify_layout
+
+        return Verify([verify_layout(model, asked, ranks) for model in given])
+    given = models(sources)
+
+    from txcalc.verify import DEFAULT, ORACLES, shortened
+    from txcalc.verify import verify as verified
+    from txcalc.verify.coverage import ZERO_COST
+    from txcalc.verify.device import DTYPES
+    from txcalc.verify.record import proofs, store
+    from txcalc.verify.workloads import MEASURES, Subject, measure
+
+    real = device != "meta"
+    usual = [*DEFAULT, "bytes", "training", *MEASURES] if real else list(DEFAULT)
+    known = [*(name for name in ORACLES if name != "transformers"), *(MEASURES if real else ())]
+    asks = known if "all" in wanted else wanted or usual
+    measures = [name for name in MEASURES if name in asks]
+    if measures and not real:
+        raise InputError("verify", [Fault("--device", device, f"cpu or cuda, for --oracle {measures[0]}")])
+    if gpu is not None and "time" not in measures:
+        raise InputError("verify", ["--gpu belongs to --oracle time, on --device cpu or cuda"])
+    asks = [name for name in asks if name not in MEASURES] + (["transformers"] if against else [])
+    how: Any = "auto" if symbolic is None else "symbolic" if symbolic else "points"
+    given = [shortened(model, layers) for model in given] if layers is not None else given
+    if "time" in measures:
+        tell("ceilings", 0.0)
+    accelerator = _accelerator(device, gpu) if "time" in measures else None
+    verdicts = []
+    for i, model in enumerate(given):
+        tell(model.name, i / len(given))
+        verdicts.append(verified(model, asks, lengths=how, device=device, dtype=DTYPES[dtype]))
+        if measures:
+            measure(verdicts[-1], Subject(model, device, DTYPES[dtype]), measures, accelerator)
+        if record:
+            store({model.name: proofs(model, verdicts[-1])})
+    return Verify(verdicts, sorted(name for group in ZERO_COST.values() for name in group) if zero_cost else ())
+
+
+def _accelerator(device: str, gpu: str | None) -> Accelerator:
+    """What times are held against: a known one, or what is measured now."""
+    from txcalc import hardware
+    from txcalc.verify.calibrate import calibrate as measured
+
+    return hardware.load(gpu) if gpu else measured(device, rounds=3, limit=30).accelerator
+
+
+class Structure(Record):
+    """A structure of a model, with its sizes: whether it is proved, for which sizes and on which conditions."""
+
+    model: str
+    structure: str
+    key: str
+    how: str
+    where: str | None
+    conditions: list[str]
+    sizes: dict[str, int]
+    new: bool
+    reason: str | None
+
+
+class Prove(Result):
+    """Theorems of models' structures."""
+
+    ok: bool
+    structures: list[Structure]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [structure.to_dict() for structure in self.structures]
+
+
+def prove(*sources: Source, again: bool = False, out: str | Path | None = None, tell: Tell = silent) -> Prove:
+    """Proves parameters and FLOPs of models' structures for every size; what has a theorem is not proved again, unless
+    `again`. New ones go to `out` (by default a file of your own), where `show` finds them. `failed`: one is not proved.
+
+    Errors: `InputError`, `UnknownName`, `MissingExtra` (PyTorch).
+
+    >>> import txcalc
+    >>> [found.how for found in txcalc.prove("llama-3.1-8b").structures]
+    ['proved', 'proved']
+    """
+    from txcalc.planning import theorems
+    from txcalc.render.prove import Answer, report
+
+    if not sources:
+        raise InputError("prove", ["expected models"])
+    given = models(sources)
+    wanted = {unit.key: (model.name, unit) for model in reversed(given) for unit in reversed(theorems.units(model))}
+    from txcalc.verify.prove import made_with
+    from txcalc.verify.prove import prove as proved
+
+    answers: list[Answer] = []
+    path = theorems.own_file() if out is None else Path(out)
+    for i, (name, unit) in enumerate(reversed(wanted.values())):
+        tell(f"{name}: {unit.name}", i / len(wanted))
+        if not again and not theorems.obstacle(unit):
+            answers.append(Answer(name, unit, theorems.theorems()[unit.key]))
+            continue
+        try:
+            theorem, rows = proved(unit)
+        except Refuted as refusal:
+            answers.append(Answer(name, unit, None, refusal=str(refusal)))
+            continue
+        unequal = [row for row in rows if not row.equal]
+        answers.append(Answer(name, unit, None if unequal else theorem, unequal, new=True))
+        if not unequal:
+            theorems.write(path, {unit.key: theorem}, made_with())
+    return Prove(lambda _: report(answers, path), failed=any(answer.theorem is None for answer in answers))
+
+
+class Module(Record):
+    """A module's own parameters and FLOPs: a formula in B and T, and at the point also what fvcore counts."""
+
+    path: str
+    class_: str | None
+    params: int
+    flops: str
+    flops_at_point: int
+    fvcore_at_point: int | None
+
+
+class Trace(Result):
+    """What any module costs; not `complete`: an operator that may cost has no count."""
+
+    source: str
+    domain: str
+    complete: bool
+    point: dict[str, int]
+    total: Module
+    rows: list[Module]
+    not_counted: dict[str, dict[str, int]]
+    zero_cost_operators: list[str]
+
+
+def trace(
+    source: str,
+    *,
+    inputs: str | Sequence[str] = (),
+    batch: Length | None = None,
+    tokens: Length | None = None,
+    source_tokens: Length | None = None,
+    device: str = "meta",
+) -> Trace:
+    """Parameters and FLOPs of any PyTorch module, `"FILE.py:factory"` or `"package.module:Class"`, part by part, as
+    formulas in batch and length; measured at a size where one is given. `inputs` are `"NAME=B,T:int64"`, where it does
+    not take token ids.
+
+    `failed`: an operator that may cost has no count. Errors: `InputError`, `MissingExtra`, `Refuted` where a size or
+    the data decides what is computed.
+    """
+    from txcalc.render.trace import report
+    from txcalc.verify.trace import trace as traced
+
+    def number(value: Length | None, flag: str) -> int | None:
+        return None if value is None else length(value, flag)
+
+    sizes = number(batch, "--batch"), number(tokens, "--tokens"), number(source_tokens, "--source-tokens")
+    found = traced(source, [inputs] if isinstance(inputs, str) else inputs, *sizes, device)
+    return Trace(lambda _: report(found), failed=not found.complete)
+
+
+class Rate(Record):
+    """What a kernel reaches: FLOPs or bytes per second."""
+
+    kind: str
+    dtype: str
+    size: str
+    rate: float
+
+
+class Check(Record):
+    """Seconds of a step: predicted before and after calibration, and measured."""
+
+    load: str
+    before: float
+    after: float
+    measured: float
+
+
+class Calibrate(Result):
+    """What a machine reaches; `accelerator` is a file of hardware, as `deploy` reads it."""
+
+    file: str | None
+    accelerator: dict[str, Any]
+    rates: list[Rate]
+    model: str
+    dtype: str
+    checks: list[Check]
+    rounds: int
+    clocks: list[dict[str, str]]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [rate.to_dict() for rate in self.rates]
+
+
+def calibrate(
+    device: str = "cpu", *, out: str | Path | None = None, like: str | None = None, tell: Tell = silent
+) -> Calibrate:
+    """Measures what this machine reaches, in two minutes: products, copies, attention, starts. `out` is a .toml that
+    `deploy(gpu=…)` takes; `like` the accelerator whose datasheet it has.
+
+    Errors: `InputError`, `MissingExtra` (PyTorch), `Refuted` where the device's memory does not suffice.
+    """
+    from txcalc import hardware
+    from txcalc.sources.export import as_toml
+
+    if device == "meta":
+        raise InputError("calibrate", [Fault("--device", device, "cpu or cuda")])
+    path = None if out is None else Path(out)
+    if path is not None and path.suffix != ".toml":
+        raise InputError(
+            "calibrate", [Fault("--out", str(path), "a file that ends in .toml, as deploy --gpu reads it")]
+        )
+    if path is not None and not (path.absolute().parent.is_dir() and not path.is_dir()):
+        raise InputError("calibrate", [Fault("--out", str(path), "a file in a folder that exists")])
+    as_toml({})  # that it can be written is known before two minutes are over
+    datasheet = hardware.load(like) if like else None
+
+    from txcalc.render.calibrate import report
+    from txcalc.verify.calibrate import calibrate as measured
+
+    name = path.stem if path else "this-machine"
+    found = measured(device, name=name, like=datasheet, progress=lambda share: tell("measuring", share)).described()
+    if path is not None:
+        path.write_text(as_toml(found["accelerator"]))
+    return Calibrate(lambda _: report(found, str(path) if path else None))

@@ -60,6 +60,7 @@ from txcalc.parts.linear_attention import (
     TokenShift,
     WeightedSum,
 )
+from txcalc.parts.mixers.forgetting import ForgetGate, ForgettingAttention, ForgettingCore
 from txcalc.parts.model import EncoderDecoder, FixedLength, LayerGroup, LayerInputs, Memory, Stack, StreamEnds
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import Workload
@@ -144,6 +145,9 @@ cores = st.builds(
     distances=flags,
     borrowed=flags,
 )
+forgetting_cores = st.builds(
+    ForgettingCore, n_heads=sizes, n_kv_heads=sizes, d_qk=sizes, d_v=sizes, span=st.just(Causal())
+)
 latent_cores = st.builds(
     LatentCore, n_heads=sizes, kv_rank=sizes, d_nope=sizes, d_rope=sizes, d_v=sizes, span=causal_spans
 )
@@ -187,6 +191,8 @@ LEAVES: dict[type, st.SearchStrategy[Any]] = {
         bound=st.sampled_from([None, -5.0]),
         signed=flags,
     ),
+    ForgetGate: st.builds(ForgetGate, n_heads=sizes),
+    ForgettingCore: forgetting_cores,
     Gate: gates,
     GroupedLinear: st.builds(
         GroupedLinear, groups=sizes, d_in=sizes, d_out=sizes, bias=flags, keeps=st.sampled_from(["yes", "no", "eager"])
@@ -285,6 +291,9 @@ disentangled_attentions = st.builds(
     core=disentangled_cores,
 )
 time_convolutions = st.builds(TimeConvolution, d_model=sizes, taps=sizes, activation=activations)
+forgetting_attentions = st.builds(
+    ForgettingAttention, d_model=sizes, n_heads=sizes, n_kv_heads=sizes, d_head=sizes, core=forgetting_cores
+)
 cell_forms = st.sampled_from(["lstm", "gru", "rnn"])
 implicit_filters = st.builds(ImplicitFilter, features=sizes, width=sizes, layers=st.integers(0, 3), channels=sizes)
 hyenas = st.builds(Hyena, d_model=sizes, taps=sizes, bias=flags, fft=flags, filter=implicit_filters)
@@ -419,6 +428,7 @@ branches = st.builds(
     | short_convolutions
     | recurrent_cells
     | hyenas
+    | forgetting_attentions
     | fouriers
     | matrix_memories
     | routed_attentions
@@ -538,6 +548,7 @@ COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
     LinearAttention: linear_attentions,
     Mamba: mambas,
     Mamba2: mamba2s,
+    ForgettingAttention: forgetting_attentions,
     Hyena: hyenas,
     ImplicitFilter: implicit_filters,
     RecurrentCell: recurrent_cells,
@@ -734,6 +745,7 @@ MIXERS = {
         {}, optional={"form": st.sampled_from(["fft", "direct"]), "features": sizes, "width": sizes, "taps": sizes}
     ),
     "rnn": st.fixed_dictionaries({}, optional={"form": cell_forms, "d_hidden": sizes, "biases": st.integers(0, 2)}),
+    "forgetting": st.fixed_dictionaries({"n_heads": sizes, "d_head": sizes}),
     "latent": latent_tables(),
 }
 CHANNELS = {

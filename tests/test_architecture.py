@@ -86,7 +86,7 @@ def test_every_module_is_there() -> None:
 
 def neither_abstract_nor_final(folder: Path) -> list[str]:
     """Classes of parts that others inherit from and that are made too, or that others may yet inherit from."""
-    trees = [ast.parse(path.read_text()) for path in sorted(folder.glob("*.py"))]
+    trees = [ast.parse(path.read_text()) for path in sorted(folder.rglob("*.py"))]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     made = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     classes = {
@@ -156,8 +156,8 @@ def test_nothing_heavy_is_loaded_by_commands_that_do_not_need_it() -> None:
 # All of `parts` but what decides only structure: how a part is made, described, shared out, frozen beside adapters.
 NOT_FORMULAS = {"__init__", "adapters", "frozen", "mechanisms", "options", "sharding"}
 MODULES = [
-    import_module(f"txcalc.parts.{path.stem}")
-    for path in sorted((PACKAGE / "parts").glob("*.py"))
+    import_module(".".join(("txcalc", *path.relative_to(PACKAGE).with_suffix("").parts)))
+    for path in sorted((PACKAGE / "parts").rglob("*.py"))
     if path.stem not in NOT_FORMULAS
 ]
 

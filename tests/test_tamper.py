@@ -63,6 +63,7 @@ from txcalc.parts.linear_attention import (
     TokenShift,
     WeightedSum,
 )
+from txcalc.parts.mixers.forgetting import ForgettingAttention, ForgettingCore
 from txcalc.parts.model import EncoderDecoder, FixedLength, LayerGroup, LayerInputs, Memory, Stack, StreamEnds
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import COST, Cache, Leaf, MatMul, Workload
@@ -1280,6 +1281,22 @@ ROWS = {
         ),
         saved=6 * (5 + 15 + 10 + 10 + 5) + 8 * (3 + 14 + 7) + 2 * 40 + 40,
         cache=(5, 45, 45 + 40),
+    ),
+    "forgetting attention": row(  # 4 heads of 5 on 2, of 6 tokens, 21 of 24 pairs a sequence
+        ForgettingAttention(
+            d_model=11,
+            n_heads=4,
+            n_kv_heads=2,
+            d_head=5,
+            core=ForgettingCore(n_heads=4, n_kv_heads=2, d_qk=5, d_v=5, span=Causal()),
+        ),
+        params=3 * 220 + 48,
+        flops=2 * 6 * (3 * 220 + 44) + 4 * 8 * 24 * 5,
+        flops_masked=2 * 6 * (3 * 220 + 44) + 4 * 8 * 21 * 5,
+        flops_other=6 * 4 + 24 * 3 + 192 * 7,
+        traffic=(708, 6 * (31 + 2 * 21 + 15 + 31) + 4 * 24 + 2 * 120, 2 * 160 + 64),
+        saved=66 + 24 + 120 + 320 + 120 + 64,
+        cache=(24, 0, 8 * 24),
     ),
     "LSTM": row(  # 11 to 5 and back; both bias vectors
         RecurrentCell(d_model=11, d_hidden=5, form="lstm", bias=True, second_bias=True, projected=True),

@@ -66,6 +66,7 @@ from txcalc.parts.cores import DynamicMask  # noqa: E402
 from txcalc.parts.hyena import Decay, LongConvolution, Sine  # noqa: E402
 from txcalc.parts.linear import GroupedLinear, Shift  # noqa: E402
 from txcalc.parts.linear_attention import MatrixScan  # noqa: E402
+from txcalc.parts.mixers.forgetting import ForgetGate, ForgettingCore  # noqa: E402
 from txcalc.planning.theorems import PROVED as BY_THEOREM  # noqa: E402
 from txcalc.reference import mode  # noqa: E402
 from txcalc.verify import NoDevice, NotForAll, Verdict, device, macs, shortened, verify, witness  # noqa: E402
@@ -316,6 +317,10 @@ PROVED = [
     (SpanCore, "operations", "convbert"),
     (SpanCore, "saved", "convbert"),
     (SpanProduct, "saved", "convbert"),
+    (ForgetGate, "saved", "forgetting"),
+    (ForgettingCore, "operations", "forgetting"),
+    (ForgettingCore, "saved", "forgetting"),
+    (ForgettingCore, "cache", "forgetting"),
     (LongConvolution, "weights", "hyena"),
     (LongConvolution, "operations", "hyena-direct"),
     (LongConvolution, "cache", "hyena"),

@@ -943,6 +943,13 @@ TINY: dict[str, dict[str, Any]] = {
         "feed_forward": {"d_ff": 48, "bias": True, "gated": False},
         "norm": {"without": ["attention", "feed_forward"], "final": False, "residual": 0.22},
     },
+    "forgetting": {
+        "d_model": 32,
+        "n_layers": 2,
+        "vocab_size": V,
+        "forgetting": {"n_heads": 4, "n_kv_heads": 2},
+        "feed_forward": {"d_ff": 48, "gated": True},
+    },
     "hyena": {
         "d_model": 32,
         "n_layers": 2,

@@ -12,7 +12,7 @@ from txcalc.frames import html
 from txcalc.ledger import Ledger, walk
 from txcalc.num import counted, is_array, spread, usable, whole
 from txcalc.parts.linear import Linear
-from txcalc.parts.mechanisms import MIXERS
+from txcalc.parts.mechanisms import mechanism
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import Composite, Workload
 from txcalc.units import bits_of, parse_tokens, short
@@ -133,9 +133,10 @@ class Model:
         if kind != "decoder":
             return kind
         parts = {part for layer in self.spec["stacks"][""]["layer"].values() for part in layer["parts"]}
-        if not parts & {*MIXERS}:
+        kinds = {mechanism(part).kind for part in parts}
+        if "recurrent" not in kinds:
             return "decoder"
-        return "hybrid" if "attention" in parts else "recurrent"
+        return "hybrid" if "attention" in kinds else "recurrent"
 
     @property
     def context(self) -> int | None:

@@ -199,6 +199,7 @@ class AttentionOptions(Mechanism):
     section = "attention"
     kind = "attention"
     stands = ""
+    ordered = True
     n_heads: Any = key(size, REQUIRED, "query heads")
     n_kv_heads: Any = key(size, lambda at: at["attention"]["n_heads"], "key/value heads")
     d_head: Any = key(size, per_head("attention"), "width of a head")

@@ -72,6 +72,11 @@ class SoftmaxCore(CachedCore):
     d_v: Any
     span: Span
 
+    @property
+    def plain(self) -> bool:
+        """Whether nothing is done to its scores but what a mask hides, as the usual fused kernels need it."""
+        return True
+
     def describe(self) -> str:
         form = named_by_groups(self.n_heads, self.n_kv_heads)
         return f"{form} {self.n_heads}/{self.n_kv_heads} × {self.d_qk}{self.span.describe()}"
@@ -113,6 +118,10 @@ class AttentionCore(SoftmaxCore):
     softcap: Any = None
     scale: Any = None
     borrowed: bool = False
+
+    @property
+    def plain(self) -> bool:
+        return not (self.biased or self.sinks or self.softcap is not None)
 
     @property
     def beyond(self) -> str:

@@ -235,6 +235,7 @@ class LatentOptions(Mechanism):
     section = "latent"
     kind = "attention"
     stands = ""
+    ordered = True
     n_heads: Any = key(size, REQUIRED, "query heads")
     q_rank: Any = key(size, None, "rank of the query projection; absent: projected directly")
     kv_rank: Any = key(size, REQUIRED, "width of the latent")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from txcalc.parts.options import Mechanism, Options, Wrong, one_of
@@ -23,6 +24,8 @@ MIXERS = {
     "short_convolution": "convolution",
     "rnn": "cells",
     "hyena": "hyena",
+    # Those that are a file by themselves.
+    **{path.stem: f"mixers.{path.stem}" for path in sorted((Path(__file__).parent / "mixers").glob("[a-z]*.py"))},
 }
 # Beside it, or in the place of the feed-forward.
 OTHERS = {"channel_mix": "linear_attention", "convolution": "convolution", "fourier": "convolution"}

@@ -261,10 +261,12 @@ class Mechanism(Options):
     kind      what its leaves count as (`ledger.KINDS`)
     stands    where it may: in a "decoder" alone, for it reads only what came before; in an "encoder" alone, for it
               reads what comes later too; "" in either
+    ordered   whether it turns queries and keys, or biases scores, as `[positions]` says
     """
 
     kind: ClassVar[str] = "recurrent"
     stands: ClassVar[str] = "decoder"
+    ordered: ClassVar[bool] = False
 
     @property
     def takes_norm(self) -> bool:

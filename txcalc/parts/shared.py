@@ -75,6 +75,7 @@ class SharedOptions(Mechanism):
     section = "shared"
     kind = "other"
     stands = ""
+    ordered = True
     n_heads: Any = key(size, REQUIRED, "query heads")
     n_kv_heads: Any = key(size, lambda at: at["shared"]["n_heads"], "key/value heads")
     d_head: Any = key(size, REQUIRED, "width of a head")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -12,36 +13,16 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from txcalc.errors import InputError
-from txcalc.parts import cells as cell_parts
-from txcalc.parts import hyena as hyena_parts
-from txcalc.parts import linear_attention as linear_parts
 from txcalc.parts import model as parts
-from txcalc.parts import recurrent as recurrent_parts
 from txcalc.parts.adapters import LowRank as LowRankPart
-from txcalc.parts.attention import Attention as AttentionPart
 from txcalc.parts.block import Block as BlockPart
 from txcalc.parts.block import Laurel as LaurelPart
 from txcalc.parts.block import Streams as StreamsPart
-from txcalc.parts.convolution import Fourier as FourierPart
-from txcalc.parts.convolution import ShortConvolution as ShortConvolutionPart
-from txcalc.parts.convolution import SpanAttention as SpanAttentionPart
-from txcalc.parts.convolution import TimeConvolution as TimeConvolutionPart
-from txcalc.parts.disentangled import DisentangledAttention as DisentangledAttentionPart
-from txcalc.parts.feedforward import Experts as ExpertsPart
-from txcalc.parts.feedforward import FeedForward as FeedForwardPart
-from txcalc.parts.feedforward import LayerInput as LayerInputPart
-from txcalc.parts.latent import LatentAttention as LatentAttentionPart
 from txcalc.parts.linear import LayerScale as LayerScalePart
 from txcalc.parts.part import Composite
-from txcalc.parts.routed import RoutedAttention as RoutedAttentionPart
-from txcalc.reference.attention import Attention, RelativeBias
-from txcalc.reference.cells import RecurrentCell
-from txcalc.reference.convolution import Fourier, ShortConvolution, SpanAttention, TimeConvolution
-from txcalc.reference.disentangled import DisentangledAttention, DistanceTable
+from txcalc.reference.attention import RelativeBias
+from txcalc.reference.disentangled import DistanceTable
 from txcalc.reference.ends import Embedding, Head
-from txcalc.reference.feedforward import Experts, FeedForward, LayerInput
-from txcalc.reference.hyena import Hyena
-from txcalc.reference.latent import LatentAttention
 from txcalc.reference.linear import (
     Activation,
     LayerScale,
@@ -53,36 +34,18 @@ from txcalc.reference.linear import (
     Sum,
     Unused,
 )
-from txcalc.reference.linear_attention import ChannelMix, DeltaNet, LinearAttention, MatrixMemory, TimeMix
 from txcalc.reference.mode import current, mode
-from txcalc.reference.recurrent import Griffin, Mamba, Mamba2
-from txcalc.reference.routed import RoutedAttention
 from txcalc.reference.run import Cache, Like, Remembers, Run
 from txcalc.reference.shared import SharedBlock
 
-BRANCHES: dict[type[Composite], type[Any]] = {
-    AttentionPart: Attention,
-    LatentAttentionPart: LatentAttention,
-    FeedForwardPart: FeedForward,
-    ExpertsPart: Experts,
-    recurrent_parts.Mamba: Mamba,
-    recurrent_parts.Mamba2: Mamba2,
-    recurrent_parts.Griffin: Griffin,
-    cell_parts.RecurrentCell: RecurrentCell,
-    hyena_parts.Hyena: Hyena,
-    linear_parts.DeltaNet: DeltaNet,
-    linear_parts.LinearAttention: LinearAttention,
-    linear_parts.TimeMix: TimeMix,
-    linear_parts.ChannelMix: ChannelMix,
-    linear_parts.MatrixMemory: MatrixMemory,
-    RoutedAttentionPart: RoutedAttention,
-    TimeConvolutionPart: TimeConvolution,
-    ShortConvolutionPart: ShortConvolution,
-    FourierPart: Fourier,
-    SpanAttentionPart: SpanAttention,
-    DisentangledAttentionPart: DisentangledAttention,
-    LayerInputPart: LayerInput,
-}
+
+def module_of(part: type[Composite]) -> type[Any] | None:
+    """The module of a part: it stands in `reference` where the part stands in `parts`, by the same name."""
+    try:
+        found = import_module(part.__module__.replace(".parts.", ".reference."))
+    except ModuleNotFoundError:
+        return None
+    return getattr(found, part.__name__, None)
 
 
 class Laurel(nn.Module):
@@ -155,7 +118,7 @@ class Block(nn.Module):
         for branch in part.branches:
             if branch.pre:
                 self.add_module(f"{branch.name}_norm", Norm(branch.pre, like))
-            made = BRANCHES.get(type(branch.part))
+            made = module_of(type(branch.part))
             if made is None:
                 raise InputError("reference", [f"{branch.name} is a {type(branch.part).__name__}, which has no module"])
             self.add_module(branch.name, made(branch.part, like))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from txcalc.model import Model
+from txcalc.parts.mechanisms import mechanism
 
 
 def summary(model: Model) -> tuple[str, str]:
@@ -23,6 +24,7 @@ def summary(model: Model) -> tuple[str, str]:
 NORMS = {"rms": "RMSNorm", "layer": "LayerNorm"}
 PLACES = {"sandwich": "sandwich norms"}
 PARALLEL = {"shared": "parallel blocks, one norm", "separate": "parallel blocks, two norms"}
+ADDED = ("learned", "sinusoidal")  # positions that every layer's input has
 CHANNELS = ("feed_forward", "experts", "channel_mix")
 
 
@@ -35,9 +37,12 @@ def make(model: Model) -> str:
             norm, positions = (layer.get(name, stack[name]) for name in ("norm", "positions"))
             place = PARALLEL.get(str(norm["parallel"])) or PLACES.get(norm["place"], f"{norm['place']}-norm")
             norms[f"{NORMS.get(norm['form'], norm['form'])}, {place}"] = None
-            places["no positions" if positions["form"] == "none" else f"{positions['form']} positions"] = None
+            if positions["form"] in ADDED or any(mechanism(part).ordered for part in layer["parts"]):
+                places["no positions" if positions["form"] == "none" else f"{positions['form']} positions"] = None
             for channel in (layer[name] for name in CHANNELS if name in layer):
                 if channel.get("activation"):
                     activations[channel["activation"] + (", gated" if channel.get("gated") else "")] = None
                 ratios[f"F/D = {float(Fraction(channel['d_ff'], stack['d_model'])):.4g}"] = None
+    if not places:
+        places["no positions"] = None
     return "; ".join(" or ".join(way) for way in ways if way)

@@ -17,7 +17,7 @@ from txcalc.parts.cores import AttentionCore, DifferentialCore, SoftmaxCore
 from txcalc.parts.disentangled import DisentangledCore
 from txcalc.parts.latent import LatentCore
 from txcalc.parts.linear import Activation, Convolution
-from txcalc.parts.mechanisms import MIXERS
+from txcalc.parts.mechanisms import MIXERS, mechanism
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import Leaf
 from txcalc.planning.activations import korthikanti
@@ -113,7 +113,8 @@ def row_statistics(ledger: Ledger) -> dict[str, Any]:
 MODELLED = {
     # A short convolution keeps its columns alone, and these are compared.
     **dict.fromkeys(
-        {*MIXERS, "channel_mix"} - {"short_convolution"}, "recurrent mixers (their kernels keep other states)"
+        {name for name in (*MIXERS, "channel_mix") if mechanism(name).kind == "recurrent"} - {"short_convolution"},
+        "recurrent mixers (their kernels keep other states)",
     ),
     "streams": "streams (their many small steps are fused or not)",
     "spread": "streams (their many small steps are fused or not)",
@@ -130,7 +131,7 @@ def modelled(leaf: Leaf, keep_scores: bool) -> str:
         return "norms of one element (it cannot be told from what is kept a row)"
     if keep_scores:
         return "convolutions (unfolded in this trace, whole in the other)" if isinstance(leaf, Convolution) else ""
-    if isinstance(leaf, AttentionCore) and (leaf.biased or leaf.sinks or leaf.softcap is not None):
+    if isinstance(leaf, SoftmaxCore) and not leaf.plain:
         return "biased, capped or sunk scores (PyTorch has no fused kernel for them)"
     if isinstance(leaf, SoftmaxCore) and leaf.d_qk == 1:
         return "heads of one element (PyTorch has no fused kernel for them)"

@@ -10,9 +10,8 @@ import torch
 
 from txcalc.ledger import Entry
 from txcalc.parts.cells import Cell
-from txcalc.parts.cores import SoftmaxCore
+from txcalc.parts.cores import CachedCore
 from txcalc.parts.hyena import LongConvolution
-from txcalc.parts.latent import IndexCore, LatentCore
 from txcalc.parts.linear import Convolution
 from txcalc.parts.linear_attention import TokenShift
 from txcalc.reference import Cache, build, mode
@@ -82,7 +81,7 @@ def _cache(subject: Subject) -> Iterator[Row]:
 def state_bytes(entry: Entry, width: int) -> int:
     """What a leaf and its copies keep of one sequence: tokens, keys, values, latents, columns and cells' states are as
     wide as the modules."""
-    wide = SoftmaxCore | LatentCore | IndexCore | Convolution | TokenShift | Cell | LongConvolution
+    wide = CachedCore | Convolution | TokenShift | Cell | LongConvolution
     each = width if isinstance(entry.leaf, wide) else STATE
     return entry.cache * each  # type: ignore[no-any-return]
 

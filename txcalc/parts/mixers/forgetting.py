@@ -1,0 +1,156 @@
+"""Forgetting attention: softmax attention whose heads forget, by gates that each token makes of itself.
+
+A key counts the less the more was forgotten since: log f of all tokens between are added to its score. A running sum of
+them makes that one subtraction per score, and is kept beside k and v.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, final
+
+from txcalc.notation import pair
+from txcalc.parts.cores import SoftmaxCore
+from txcalc.parts.frozen import frozen
+from txcalc.parts.linear import Linear
+from txcalc.parts.options import REQUIRED, Mechanism, Place, Wished, divided, key, per_head, size
+from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Workload, elementwise
+from txcalc.parts.sharding import Ways
+from txcalc.parts.spans import Causal
+
+
+@final
+@frozen
+class ForgetGate(Leaf):
+    """c: the sum of log σ(f) over all tokens up to each, which goes on from the last that is kept.
+
+    Shapes   f and c (B, T, h)
+    Unit     FLOPs under other: 2 for log σ, a softplus, and 1 for the sum, of every head and token
+    Kept     f
+    Source   Lin et al. 2025 (arXiv 2503.02130), section 3.1
+    """
+
+    n_heads: Any
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        gates = work.positions * self.n_heads
+        return (
+            elementwise("log_sigmoid", gates, "softplus", gates, gates),
+            elementwise("sum", gates, "add", gates, gates),
+        )
+
+    def saved(self, work: Workload) -> Any:
+        return work.positions * self.n_heads
+
+
+@final
+@frozen
+class ForgettingCore(SoftmaxCore):
+    """softmax(q·kᵀ + c_i − c_j)·v.
+
+    Shapes   q (B, h, T, d), k and v (B, h_kv, S, d), c (B, h, S), y (B, T, h·d)
+    Unit     FLOPs 4·B·h·d·T·S; other: 5 a score for the softmax, 2 for what is forgotten
+    Counts   the full T×S rectangle; `flops_masked` only the pairs that the span lets through
+    Traffic  that of a fused kernel: q, k, v, c and y once, no score leaves the chip
+    Kept     q, k, v; with `keep_scores` the h·T·S probabilities, without it y and c
+    Cache    k, v and c
+    Source   Lin et al. 2025 (arXiv 2503.02130), equations 4 to 6
+    """
+
+    @property
+    def token(self) -> Any:
+        return self.n_kv_heads * (self.d_qk + self.d_v) + self.n_heads
+
+    @property
+    def plain(self) -> bool:
+        return False
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        heads, keys, tokens = work.batch * self.n_heads, self.span.keys(work), work.tokens
+        pairs, scores = self.span.visible(work), work.batch * self.n_heads * work.tokens * keys
+        query, result = heads * tokens * self.d_qk, heads * tokens * self.d_v
+        kv = work.batch * self.n_kv_heads * keys
+        read = self.span.moved(query, kv * self.d_qk + heads * keys)
+        return (
+            MatMul("scores", heads, tokens, self.d_qk, keys, read, "attention", pairs * self.d_qk),
+            elementwise("forgotten", scores, "add", 0, 0),
+            elementwise("forget", scores, "add", 0, 0),
+            elementwise("softmax", scores, "softmax", 0, 0),
+            MatMul(
+                "values",
+                heads,
+                tokens,
+                keys,
+                self.d_v,
+                self.span.moved(result, kv * self.d_v),
+                "attention",
+                pairs * self.d_v,
+            ),
+        )
+
+    def saved(self, work: Workload) -> Any:
+        tokens, keys = work.batch * work.tokens, work.batch * self.span.keys(work)
+        query, kv = tokens * self.n_heads * self.d_qk, keys * self.n_kv_heads * (self.d_qk + self.d_v)
+        made = tokens * self.n_heads * self.d_v + keys * self.n_heads
+        return query + kv + (keys * work.tokens * self.n_heads if work.keep_scores else made)
+
+    def kept(self) -> str:
+        return self.span.kept(
+            "K, V and what is forgotten", f"({pair(self.n_kv_heads, self.d_qk, self.d_v)} + {self.n_heads:,})"
+        )
+
+
+@final
+@frozen
+class ForgettingAttention(Composite):
+    """q, k, v, a forget gate of every head, the core and o; order is known by what is forgotten alone.
+
+    Source   Lin et al. 2025 (arXiv 2503.02130), section 3.2: FoX as LLaMA has its blocks
+    """
+
+    d_model: Any
+    n_heads: Any
+    n_kv_heads: Any
+    d_head: Any
+    core: ForgettingCore
+
+    def children(self) -> Iterator[Child]:
+        d, queries, pairs = self.d_model, self.n_heads * self.d_head, self.n_kv_heads * self.d_head
+        yield Child("q", Linear(d_in=d, d_out=queries, bias=False))
+        yield Child("k", Linear(d_in=d, d_out=pairs, bias=False, keeps="no"))
+        yield Child("v", Linear(d_in=d, d_out=pairs, bias=False, keeps="no"))
+        yield Child("f", Linear(d_in=d, d_out=self.n_heads, bias=True, keeps="no"))
+        yield Child("forget", ForgetGate(n_heads=self.n_heads))
+        yield Child("core", self.core)
+        yield Child("o", Linear(d_in=queries, d_out=d, bias=False, keeps="eager"))
+
+    def alive(self) -> Any:
+        """Queries, keys, values and what attention gives."""
+        return 2 * self.n_heads * self.d_head + 2 * self.n_kv_heads * self.d_head
+
+    def shard(self, ways: Ways) -> ForgettingAttention:
+        """Its query heads with their gates, and its key/value heads or one that other ranks have too."""
+        heads, groups = ways.split("n_heads", self.n_heads), ways.groups("n_kv_heads", self.n_kv_heads)
+        core = replace(self.core, n_heads=heads, n_kv_heads=groups)
+        return replace(self, n_heads=heads, n_kv_heads=groups, core=core)
+
+
+@final
+@frozen
+class ForgettingOptions(Mechanism):
+    """`[forgetting]`"""
+
+    section = "forgetting"
+    kind = "attention"
+    n_heads: Any = key(size, REQUIRED, "query heads, each with a forget gate")
+    n_kv_heads: Any = key(size, lambda at: at["forgetting"]["n_heads"], "key/value heads")
+    d_head: Any = key(size, per_head("forgetting"), "width of a head")
+
+    def misfits(self) -> Iterator[Wished]:
+        yield from divided("n_kv_heads", self.n_kv_heads, "n_heads", self.n_heads)
+
+    def build(self, place: Place) -> ForgettingAttention:
+        heads = {"n_heads": self.n_heads, "n_kv_heads": self.n_kv_heads}
+        core = ForgettingCore(**heads, d_qk=self.d_head, d_v=self.d_head, span=Causal())
+        return ForgettingAttention(d_model=place.d_model, **heads, d_head=self.d_head, core=core)

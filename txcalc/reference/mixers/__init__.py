@@ -1,0 +1,1 @@
+"""The modules of `parts.mixers`, by the same names."""

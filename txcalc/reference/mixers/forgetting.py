@@ -1,0 +1,56 @@
+"""Forgetting attention: see `parts.mixers.forgetting`."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from txcalc.parts.mixers import forgetting as parts
+from txcalc.reference.attention import Core
+from txcalc.reference.linear import Linear
+from txcalc.reference.run import Like, Run
+
+
+class ForgetGate(nn.Module):
+    """The running sums (B, T, h) of log σ(f), on from those of the last token before, (B, h), if there was one."""
+
+    def forward(self, f: Tensor, last: Tensor | None) -> Tensor:
+        sums = (-F.softplus(-f)).cumsum(1)  # of log σ(f); PyTorch's own keeps a buffer besides
+        return sums if last is None else sums + last.unsqueeze(1)
+
+
+class ForgettingCore(Core):
+    """The core of `ForgettingAttention`: scores less what was forgotten between their tokens."""
+
+    def __init__(self, part: parts.ForgettingCore) -> None:
+        super().__init__(part.span, part.d_qk**-0.5)
+
+    def last(self, run: Run) -> Tensor | None:
+        """The sums of the last token kept."""
+        held = run.recall(self.place)
+        return None if held is None else held[2][:, -1]
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, sums: Tensor, run: Run) -> Tensor:
+        """`sums` (B, S, h) of all keys, of which the last T are the queries' own."""
+        own = sums[:, sums.shape[1] - q.shape[1] :]
+        forgotten = own.transpose(1, 2).unsqueeze(3) - sums.transpose(1, 2).unsqueeze(2)  # (B, h, T, S)
+        return self.attend(q, k, v, run, forgotten)
+
+
+class ForgettingAttention(nn.Module):
+    """q, k, v, the forget gates, the core and o."""
+
+    def __init__(self, part: parts.ForgettingAttention, like: Like) -> None:
+        super().__init__()
+        d_model, pairs = part.d_model, part.n_kv_heads * part.d_head
+        self.q = Linear(d_model, part.n_heads * part.d_head, False, like)
+        self.k, self.v = Linear(d_model, pairs, False, like), Linear(d_model, pairs, False, like)
+        self.f = Linear(d_model, part.n_heads, True, like)
+        self.forget, self.core = ForgetGate(), ForgettingCore(part.core)
+        self.o = Linear(part.n_heads * part.d_head, d_model, False, like)
+        self.width = part.d_head
+
+    def forward(self, x: Tensor, run: Run) -> Tensor:
+        q, k, v = (side(x).unflatten(-1, (-1, self.width)) for side in (self.q, self.k, self.v))
+        sums = self.forget(self.f(x), self.core.last(run))
+        return self.o(self.core(q, *self.core.extend(run, k, v, sums), run))

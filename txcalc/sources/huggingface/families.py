@@ -22,7 +22,7 @@ _LATENT = """
 axk1 deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_k2 minicpm3 mistral4 youtu
 """
 _ENCODER = """
-albert bert bert-generation camembert data2vec-text deberta deberta-v2 distilbert electra ernie flaubert ibert
+albert bert bert-generation camembert data2vec-text distilbert electra ernie flaubert ibert
 layoutlm megatron-bert mpnet rembert roberta roberta-prelayernorm tapas xlm xlm-roberta xlm-roberta-xl
 """
 _MODERN = """
@@ -70,6 +70,7 @@ READERS: dict[str, tuple[str, str]] = {
         ("sparse", _SPARSE),
         ("latent", _LATENT),
         ("encoder", _ENCODER),
+        ("deberta", "deberta deberta-v2"),
         ("modern", _MODERN),
         ("seq2seq", _SEQ2SEQ),
         ("recurrent", _RECURRENT),

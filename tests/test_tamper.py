@@ -63,7 +63,7 @@ from txcalc.parts.linear_attention import (
     TokenShift,
     WeightedSum,
 )
-from txcalc.parts.mixers.forgetting import ForgettingAttention, ForgettingCore
+from txcalc.parts.mixers.forgetting import ForgetGate, ForgettingAttention, ForgettingCore
 from txcalc.parts.model import EncoderDecoder, FixedLength, LayerGroup, LayerInputs, Memory, Stack, StreamEnds
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import COST, Cache, Leaf, MatMul, Workload
@@ -132,6 +132,7 @@ INDEXER = Indexer(
     rotary=Rotary(heads=5, dims=2, theta=0, width=13),
     core=IndexCore(n_heads=4, width=13, span=Causal()),
 )
+FORGETTING = ForgettingCore(n_heads=4, n_kv_heads=2, d_qk=5, d_v=5, span=Causal())
 ROWS = {
     # 7 frequencies, of 6 positions; the decay is fixed and keeps nothing
     "sine": row(Sine(width=7), params=7, flops_other=2 * 6 * 7, traffic=(7, 2 * 6 * 7, 0), saved=2 * 6 * 7),
@@ -1282,13 +1283,24 @@ ROWS = {
         saved=6 * (5 + 15 + 10 + 10 + 5) + 8 * (3 + 14 + 7) + 2 * 40 + 40,
         cache=(5, 45, 45 + 40),
     ),
+    "forget gate": row(ForgetGate(n_heads=4), flops_other=24 * 3, traffic=(0, 4 * 24, 0), saved=24),
+    "forgetting core, eager": row(
+        FORGETTING,
+        EAGER,
+        flops=4 * 8 * 24 * 5,
+        flops_masked=4 * 8 * 21 * 5,
+        flops_other=192 * 7,
+        traffic=(0, 2 * 120, 2 * 160 + 64),
+        saved=120 + 320 + 192,
+        cache=(24, 0, 8 * 24),
+    ),
     "forgetting attention": row(  # 4 heads of 5 on 2, of 6 tokens, 21 of 24 pairs a sequence
         ForgettingAttention(
             d_model=11,
             n_heads=4,
             n_kv_heads=2,
             d_head=5,
-            core=ForgettingCore(n_heads=4, n_kv_heads=2, d_qk=5, d_v=5, span=Causal()),
+            core=FORGETTING,
         ),
         params=3 * 220 + 48,
         flops=2 * 6 * (3 * 220 + 44) + 4 * 8 * 24 * 5,

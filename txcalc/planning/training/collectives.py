@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from txcalc.num import ceil_div
-from txcalc.parts.collectives import AllToAll
 from txcalc.planning.training.activations import leaf_bytes, recomputed
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Held, Piece
@@ -118,8 +117,8 @@ def _exchanged(piece: Piece, recipe: Recipe, counts: Counter[str], sizes: Counte
     """Every choice of every token to the rank that holds the expert and back, forward and backward."""
     numbers = recomputed(piece, recipe)
     for join in piece.joins:
-        leaf = join.entry.leaf
-        if isinstance(leaf, AllToAll):
+        leaf: Any = join.entry.leaf
+        if leaf.kind == "all_to_all":
             times = 2 * len(join.layers) + len(numbers.intersection(join.layers))
             counts["all_to_all"] += times
             sizes["all_to_all"] += times * piece.work.positions * leaf.choices * leaf.width * recipe.compute_bytes

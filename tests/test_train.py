@@ -122,6 +122,20 @@ def test_many_ranks_take_longer_to_start() -> None:
     assert cut - whole == pytest.approx(39 * latency(Moved("all_reduce", Group(64, 8), 0)))
 
 
+def test_a_host_is_waited_for(llama: Model) -> None:
+    """Activations go out and come back over its link; what compute hides of them is not waited for."""
+    recipe = Recipe(Layout(fsdp=8), tokens=4096, offload="activations")
+    slow, fast = replace(H100, host=10**9), replace(H100, host=10**12)
+    away = memory(llama, recipe).fullest.away
+    (one,) = Pace(llama, recipe, slow).works
+    compute = sum(one.forward.values()) + sum(one.backward.values())
+    assert timed(llama, recipe, slow).spent["to and from the host"] == pytest.approx(2 * away / 1e9 - compute)
+    assert timed(llama, recipe, fast).spent["to and from the host"] == 0
+    state = memory(llama, replace(recipe, offload="optimizer")).fullest.state
+    moved = timed(llama, replace(recipe, offload="optimizer"), slow).spent["to and from the host"]
+    assert moved == pytest.approx((state.gradients + state.parameters) / 1e9)
+
+
 @pytest.mark.parametrize(
     "recipe",
     [
@@ -433,6 +447,9 @@ def test_a_table_reads_in_80_columns() -> None:
         (["--layout", "pp=8", "--recipe", "stages=4+28"], "stages is '4+28', expected 8 numbers of layers"),
         (["--layout", "pp=8", "--recipe", "stages=1+1+1+1+1+1+1+1"], "expected numbers that add up to the 32 layers"),
         (["--layout", "fsdp=8", "--recipe", "losparallel=on"], "no part of a recipe (did you mean loss_parallel?)"),
+        (["--layout", "fsdp=8", "--recompute", "layers:0,32"], "expected numbers of layers from 0 to 31"),
+        (["--layout", "fsdp=8", "--offload", "disk"], "offload is 'disk', expected one of none, optimizer"),
+        (["--layout", "fsdp=8", "--host-link", "0"], "--host-link is 0, expected a rate above 0"),
         (["--layout", "fsdp=8", "--recompute", "some"], "recompute is 'some', expected one of none, core"),
     ],
 )

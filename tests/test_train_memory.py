@@ -10,6 +10,7 @@ from txcalc import load
 from txcalc.errors import InputError, UnknownName
 from txcalc.model import Model
 from txcalc.planning.training import Layout, Plan, Recipe, in_flight, largest, memory
+from txcalc.planning.training.recipe import OFFLOAD
 
 LLAMA = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
 
@@ -56,6 +57,18 @@ def test_zero_by_stage() -> None:
     for zero, held in ((0, 16 * params), (1, 4 * params + 12 * params // n), (2, 2 * params + 14 * params // n)):
         (rank,) = memory(model, Recipe(Layout(dp=n), framework="deepspeed", zero=zero, tokens=64)).ranks
         assert 0 <= sum(rank.state) - held < 16
+
+
+@pytest.mark.parametrize("layout", [Layout(fsdp=8), Layout(pp=4, fsdp=2)])
+def test_what_the_host_holds_is_missing_on_the_accelerator(llama: Model, layout: Layout) -> None:
+    recipe = Recipe(layout, tokens=4096, accumulation=8)
+    moment = {what: memory(llama, replace(recipe, offload=what)).ranks[0] for what in OFFLOAD}
+    none, optimizer, activations, both = (moment[what] for what in OFFLOAD)
+    assert none.host == none.away == optimizer.bytes["optimizer"] == activations.bytes["in_flight"] == 0
+    assert none.moments["loss"] - optimizer.moments["loss"] == none.state.optimizer
+    assert optimizer.host == none.state.optimizer + none.state.gradients
+    assert none.moments["loss"] - activations.moments["loss"] == activations.host >= activations.away > 0
+    assert both.host == optimizer.host + activations.host
 
 
 def test_in_flight_by_schedule() -> None:

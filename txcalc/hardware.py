@@ -94,8 +94,10 @@ class Accelerator:
     def placed(self, node: int | None = None, network: int | None = None) -> Accelerator:
         """The same in nodes of so many, each with so many bytes a second to other nodes, one way; None: as it is sold.
 
-        Errors: `InputError` for a node of none.
+        Errors: `InputError` for a node of none, and a network of nothing.
         """
+        if network is not None and network < 1:
+            raise InputError("--network", [Fault("--network", network, "a rate above 0")])
         if node is not None and not 1 <= node <= 1 << 16:
             raise InputError("--node", [Fault("--node", node, "a whole number from 1 to 65,536")])
         return replace(self, node=node or self.node, link_between=network or self.link_between)

@@ -16,8 +16,10 @@ from txcalc.sources import load
 if TYPE_CHECKING:
     from txcalc.model import Model
     from txcalc.planning.training import Recipe
+    from txcalc.planning.training.answer import Training
     from txcalc.planning.training.machine import Machine
     from txcalc.planning.training.search import Searched
+    from txcalc.render.plot import Picture
     from txcalc.sources import Source
 
 TOKENS = 4096  # of a sequence, where the model's context is not shorter
@@ -46,10 +48,12 @@ class Decided(Record):
     products: str
     frozen: str | None
     adapter: str | None
+    offload: str
 
 
 class RankMemory(Record):
-    """What equal ranks hold at their fullest moment; `in_flight` micro-batches of each piece of the pipeline."""
+    """What equal ranks hold at their fullest moment, and in their host's memory; `in_flight` micro-batches of each
+    piece of the pipeline."""
 
     rank: int
     count: int
@@ -59,6 +63,7 @@ class RankMemory(Record):
     bytes: dict[str, int]
     allocated_bytes: int
     reserved_bytes: int
+    host_bytes: int
 
 
 class Fewest(Record):
@@ -184,6 +189,7 @@ def train(
     micro_batch: Length | None = None,
     global_batch: Length | None = None,
     recompute: str | None = None,
+    offload: str | None = None,
     optimizer: str = "adamw",
     recipe: str = "",
     lora: str | None = None,
@@ -191,6 +197,7 @@ def train(
     products: str = "bf16",
     node: int | None = None,
     network: str | None = None,
+    host_link: str | None = None,
     overlap: bool = True,
     measured: str | None = None,
     conventions: Names = (),
@@ -206,7 +213,8 @@ def train(
 
     `gpu` is NAME:N or NAME:N@PRICE; `layout` ways to split the model (`"tp=8,fsdp=4"`; without one, the fastest of so
     many accelerators); `tokens` the length of a sequence (4,096 or the context), `micro_batch` and `global_batch`
-    sequences; `recipe` what else a run decides (`"parameter=bf16,loss_parallel=off"`); `lora` adapters beside frozen
+    sequences; `offload` what the host holds (`"optimizer"`, `"activations"`, or both with a `+`), `host_link` bytes a
+    second away; `recipe` what else a run decides (`"parameter=bf16,loss_parallel=off"`); `lora` adapters beside frozen
     weights (`"r=16,targets=q+v,base=nf4-dq"`); `measured` a rate (`"400TFLOPS"`), for its utilisation by `conventions`.
     `train_tokens` or `compute` (FLOPs) of the whole run; `fits_on`: on which accelerators it fits too.
     `failed`: it does not fit. Errors: `InputError`, `UnknownName`, `Refuted` where no layout fits.
@@ -223,7 +231,6 @@ def train(
     from txcalc.planning.training.recipe import parse_options
     from txcalc.planning.training.run import Terms, parse_days, tokens_of
     from txcalc.planning.utilisation import REPORTED, parse_measured
-    from txcalc.render.timeline import picture
     from txcalc.render.train import report
     from txcalc.units import parse_bytes
 
@@ -238,7 +245,8 @@ def train(
     name, gpus, price = many_priced(gpu)
     accelerator = hardware.load(name)
     wide = None if network is None else parse_bytes(network, "--network")
-    machine = Machine.of(accelerator, node, wide, products, overlap)
+    host = None if host_link is None else parse_bytes(host_link, "--host-link")
+    machine = Machine.of(accelerator, node, wide, products, overlap, host)
     days = None if deadline is None else parse_days(deadline)
     terms = Terms(price, accelerator.power, pue, grid, days, whole(budget, "--budget")).checked()
     run = tokens_of(model, whole(train_tokens, "--train-tokens"), whole(compute, "--compute"))
@@ -247,6 +255,7 @@ def train(
     long = usual_tokens(model) if tokens is None else length(tokens, "--tokens")
     micro, batch = number(micro_batch, "--micro-batch"), number(global_batch, "--global-batch")
     asked: dict[str, Any] = {"framework": framework, "schedule": schedule, "recompute": recompute, "micro_batch": micro}
+    asked["offload"] = offload
     if tuned:  # PEFT's defaults: frozen weights as they are computed with, adapters in fp32
         asked |= {"frozen": beside.get("base", "bf16"), "adapter": beside.get("dtype", "fp32")}
     asked = {name: value for name, value in {**asked, "zero": zero}.items() if value is not None}
@@ -263,7 +272,13 @@ def train(
     found = answer.train(model, chosen, machine, rate, counted, run, terms, rank)
     others = answer.elsewhere(found) if fits_on else ()
     told = report(found, terms, searched, others)
-    return Train(lambda _: told, lambda _: picture(found), not found.fits)
+    return Train(lambda _: told, lambda _: _picture(found), not found.fits)
+
+
+def _picture(found: Training) -> Picture:
+    from txcalc.render.timeline import picture
+
+    return picture(found)
 
 
 def usual_tokens(model: Model) -> int:

@@ -43,6 +43,10 @@ def train(
         str | None,
         typer.Option(help="What backward computes again: none, core, blocks, every:N, layers:0,2.", metavar="WHAT"),
     ] = None,
+    offload: Annotated[
+        str | None,
+        typer.Option(help="What the host holds: optimizer, activations, or both with a +.", metavar="WHAT"),
+    ] = None,
     optimizer: Annotated[
         str, typer.Option(help="adamw, adamw-bf16, adamw-8bit, sgd, lion, muon, adafactor …", metavar="NAME")
     ] = "adamw",
@@ -60,6 +64,10 @@ def train(
     ] = "bf16",
     node: o.Node = None,
     network: o.Network = None,
+    host_link: Annotated[
+        str | None,
+        typer.Option(help="To the host, one way, with --offload: 63GB (default: PCIe 4.0 x16).", metavar="BYTES"),
+    ] = None,
     overlap: Annotated[
         bool, typer.Option("--overlap/--no-overlap", help="Whether weights and gradients move beside compute.")
     ] = True,
@@ -102,7 +110,9 @@ def train(
         raise InputError("--layout", ["is given twice, and a run has one"])
     batch: dict[str, Any] = {"tokens": tokens, "micro_batch": micro_batch, "global_batch": global_batch}
     how: dict[str, Any] = {"framework": framework, "zero": zero, "schedule": schedule, "recompute": recompute}
+    how["offload"] = offload
     machine: dict[str, Any] = {"products": products, "node": node, "network": network, "overlap": overlap}
+    machine["host_link"] = host_link
     run: dict[str, Any] = {"train_tokens": train_tokens, "compute": compute, "deadline": deadline, "budget": budget}
     found = answer(
         load(source, o.changes(set_)),

@@ -7,6 +7,7 @@ from typing import Any
 
 from txcalc.planning.training.answer import Elsewhere, Training
 from txcalc.planning.training.memory import CATEGORIES, RESERVED, Rank
+from txcalc.planning.training.offload import HOST
 from txcalc.planning.training.run import Run, Terms
 from txcalc.planning.training.search import Searched
 from txcalc.render.report import Report, Table, TableCell, column, exact, percent, rounded
@@ -140,6 +141,8 @@ def _memory(found: Training, rank: Rank, which: str) -> Table:
     ]
     rows.append(["allocated", exact(rank.allocated), iec(rank.allocated), ""])
     rows.append([f"reserved (× {RESERVED[0] / RESERVED[1]})", exact(rank.reserved), iec(rank.reserved), ""])
+    if rank.host:
+        rows.append(["in its host's memory", exact(rank.host), iec(rank.host), ""])
     where = f"rank {rank.rank:,}, stage {rank.stage}, in the {rank.moment}"
     if rank.moment in ("end", "step"):
         where = (
@@ -239,6 +242,11 @@ def _notes(found: Training, terms: Terms) -> list[str]:
         nodes = f"nodes of {accelerator.node}" if accelerator.node else "one link for all"
         wide = f", {accelerator.link_between / 1e9:g} GB/s each between them" if accelerator.link_between else ""
         notes.append(f"time is modelled, with the shares of the peaks that kernels reach; {nodes}{wide}")
+    if found.recipe.offload != "none":
+        link = found.machine.host / 1e9
+        share = f"; its processors make the optimizer's step at {HOST / 1e9:.3g} GB/s of its memory per GPU"
+        said = share if found.recipe.offloads("optimizer") else ""
+        notes.append(f"offload is modelled: {link:.3g} GB/s one way between GPU and host (--host-link){said}")
     if found.recipe.frozen is not None:
         notes.append("weights are frozen: backward leaves their gradient out, which these conventions count")
     if found.run and found.run.energy_kwh is not None:
@@ -258,6 +266,7 @@ def _rank(rank: Rank) -> dict[str, Any]:
         "bytes": dict(rank.bytes),
         "allocated_bytes": rank.allocated,
         "reserved_bytes": rank.reserved,
+        "host_bytes": rank.host,
     }
 
 
@@ -281,6 +290,7 @@ def data(found: Training) -> dict[str, Any]:
             "products": found.machine.products,
             "frozen": recipe.frozen,
             "adapter": recipe.adapter,
+            "offload": recipe.offload,
         },
         "ranks": [_rank(rank) for rank in found.plan.ranks],
         "rank": _rank(found.rank) if found.rank else None,

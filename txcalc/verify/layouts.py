@@ -74,6 +74,10 @@ def _provable(model: Model, recipe: Recipe) -> None:
         faults.append(f"--recompute {recipe.recompute}: an encoder's result is kept by every layer that reads it")
     if recipe.frozen is not None or recipe.adapter is not None:
         faults.append("frozen weights of another format than what learns are modelled: torch shards one dtype")
+    if recipe.offload != "none":
+        faults.append(f"offload {recipe.offload}: what the host holds, and when it moves, is modelled")
+    if recipe.regather is not None:
+        faults.append("regather: torch keeps what it gathered")
     if recipe.keep_scores:
         faults.append("keep_scores: how often single operations keep the scores is modelled; a fused kernel is proved")
     if recipe.layout.ep > 1 and (recipe.layout.tp > 1 or recipe.layout.dp > 1 or recipe.layout.fsdp == 1):

@@ -18,10 +18,12 @@ class Kept(NamedTuple):
 
     saved    from its forward to its backward
     again    while the backward of its largest recomputed block, or core of attention, runs, beside that
+    away     of `saved`, what the host may hold: what its blocks keep, but for the two largest
     """
 
     saved: int
     again: int
+    away: int = 0
 
 
 def kept(piece: Piece, recipe: Recipe, width: int) -> Kept:
@@ -34,11 +36,12 @@ def kept(piece: Piece, recipe: Recipe, width: int) -> Kept:
     by_layer = {i: each[first] for i, first in _folded(layers, piece).items()}
     rows, columns = piece.work.positions, recipe.layout.sp
     entrance = ceil_div(rows * width, columns) * recipe.compute_bytes
-    saved = outside + sum(entrance if i in numbers else size for i, size in by_layer.items())
+    blocks = sorted(entrance if i in numbers else size for i, size in by_layer.items())
+    saved, away = outside + sum(blocks), sum(blocks[:-2])
     again = max((size - entrance for i, size in by_layer.items() if i in numbers), default=0)
     if recipe.recompute == "core":
         again = max((_core_again(held, recipe) for held in piece.leaves), default=0)
-    return Kept(saved, again)
+    return Kept(saved, again, away)
 
 
 def _core_again(held: Held, recipe: Recipe) -> int:
@@ -134,4 +137,4 @@ def _share(held: Held, recipe: Recipe) -> int:
     """Among how many ranks of tp the rows that a leaf keeps are cut: what stands between split products with sequence
     parallel, and the input of a split product where the framework gathers it again."""
     layout = recipe.layout
-    return layout.sp if held.between or (held.column and recipe.rules.regather) else 1
+    return layout.sp if held.between or (held.column and recipe.gathers_again) else 1

@@ -12,6 +12,7 @@ from math import log2
 from typing import NamedTuple
 
 from txcalc.curves import Curve
+from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator
 from txcalc.planning.layout import Group
 from txcalc.planning.roofline import peak, seconds
@@ -21,6 +22,10 @@ from txcalc.units import bits_of
 # (stas00/ml-engineering 744d01e, network/README.md; docs.alayanew.com, 2026-05-06, nccl-tests).
 LINK_SHARE = 0.82
 
+# Bytes a second one way between an accelerator and its host, where it is not said: 16 lanes of PCIe 4.0, each of
+# 16 GT/s with 128 of 130 bits.
+PCIE = 31_507_692_307
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -29,11 +34,13 @@ class Machine:
     accelerator  with the node and the link between nodes that it is sold with, or those that were said
     products     dtype that linear layers multiply in
     overlap      whether gathering weights and reducing gradients goes on beside compute
+    host         bytes a second one way between an accelerator and its host
     """
 
     accelerator: Accelerator
     products: str = "bf16"
     overlap: bool = True
+    host: int = PCIE
 
     @classmethod
     def of(
@@ -43,11 +50,15 @@ class Machine:
         network: int | None = None,
         products: str = "bf16",
         overlap: bool = True,
+        host: int | None = None,
     ) -> Machine:
         """`node` accelerators share links, and each has `network` bytes a second to other nodes, one way; None: as it
-        is sold. Errors: `InputError` for a node of none, and for a dtype whose peak is not known."""
+        is sold; `host` a second one way to its host. Errors: `InputError` for a node of none, a link of nothing,
+        and a dtype whose peak is not known."""
         peak(accelerator, products)
-        return cls(accelerator.placed(node, network), products, overlap)
+        if host is not None and host < 1:
+            raise InputError("--host-link", [Fault("--host-link", host, "a rate above 0")])
+        return cls(accelerator.placed(node, network), products, overlap, host or PCIE)
 
     @property
     def node(self) -> int | None:

@@ -28,7 +28,8 @@ RESERVED = (1040, 1000)
 
 # What is known of how far a framework's rules are from its runs (tests/evidence/train_memory.py).
 CAUTIONS = {
-    "nanotron": "nanotron: activations and buffers are modelled; 1,126 runs were plotted at a median of 18 % more",
+    "nanotron": "nanotron: activations and buffers are modelled; 1,126 runs were plotted at a median of 18 % more, of "
+    "10 % where their inputs were gathered again or kept, whichever is nearer (regather=off), which is not said",
     "deepspeed": "deepspeed: activations and buffers are modelled, and were compared with no run",
 }
 
@@ -45,6 +46,8 @@ class Rank:
     moments       the sum at each moment
     state         what it holds for good, whatever the moment
     held          micro-batches in flight, of each of its pieces
+    host          bytes that its host's memory holds for it
+    away          of these the activations of one micro-batch, which come and go
     """
 
     rank: int
@@ -56,6 +59,8 @@ class Rank:
     moments: dict[str, int]
     state: State
     held: tuple[int, ...]
+    host: int = 0
+    away: int = 0
 
     @property
     def allocated(self) -> int:
@@ -168,11 +173,18 @@ def _rank(
     one = saved[last].saved
     rest = sum(n * k.saved for n, k in zip(best, saved, strict=True)) - one
     again = max(k.again for k in saved)
+    optimizer, host, away = state.optimizer, 0, 0
+    if recipe.offloads("optimizer"):
+        optimizer, host = 0, state.optimizer + state.gradients
+    if recipe.offloads("activations"):
+        away = max(k.away for k in saved)
+        host += rest + saved[last].away
+        one, rest = one - saved[last].away, 0
     moments = profiles.moments(recipe, pieces, held, state, number % recipe.layout.tp, width)
     tables: dict[str, dict[str, int]] = {}
     for name, moment in moments.items():
         table = dict.fromkeys(CATEGORIES, 0)
-        table |= {"parameters": state.parameters, "optimizer": state.optimizer, "gradients": moment.gradients}
+        table |= {"parameters": state.parameters, "optimizer": optimizer, "gradients": moment.gradients}
         table["adapters"] = state.adapters
         table |= {"gathered": moment.gathered, "buffers": moment.buffers, "logits": moment.logits}
         if moment.saved:
@@ -180,7 +192,9 @@ def _rank(
         tables[name] = table
     sums = {name: sum(table.values()) for name, table in tables.items()}
     largest = max(sums, key=sums.__getitem__)
-    return Rank(number, count, stage, number % recipe.layout.tp, tables[largest], largest, sums, state, best)
+    return Rank(
+        number, count, stage, number % recipe.layout.tp, tables[largest], largest, sums, state, best, host, away
+    )
 
 
 def _fold(ranks: list[Rank]) -> list[Rank]:

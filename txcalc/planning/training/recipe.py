@@ -75,6 +75,7 @@ SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb", "zbv", "dualpipev")
 V_SHAPED = frozenset({"zbv", "dualpipev"})  # a rank has the n-th piece from the front and the n-th from the back
 RECOMPUTE = ("none", "core", "blocks", "every:N", "layers:0,2,…")
 FROZEN = ("fp32", "bf16", "fp16", "int8", "nf4", "nf4-dq")  # of frozen matrices, beside adapters
+OFFLOAD = ("none", "optimizer", "activations", "optimizer+activations")
 CONTEXT_PARALLEL = ("ring", "allgather", "ulysses")
 
 
@@ -99,6 +100,9 @@ class Recipe:
                      weights, nf4-dq scales in 8 bits with one more fp32 for 256 of them (QLoRA, arXiv 2305.14314,
                      section 3), int8 one fp32 a row (arXiv 2208.07339); None: the dtype of the products
     adapter          dtype of the adapters; None: the parameters'
+    offload          what the host's memory holds: optimizer, activations, or both with a +; none
+    regather         with sequence parallel, whether a split product's input is gathered again in backward; None: as
+                     the framework does by default (nanotron: tp_recompute_allgather)
     stages           layers of each piece of the pipeline, from the front; None: as the framework cuts
     """
 
@@ -123,6 +127,17 @@ class Recipe:
     frozen: str | None = None
     adapter: str | None = None
     stages: tuple[int, ...] | None = None
+    offload: str = "none"
+    regather: bool | None = None
+
+    def offloads(self, what: str) -> bool:
+        """Whether the host holds the `optimizer`'s state, or the `activations`."""
+        return what in self.offload.split("+")
+
+    @property
+    def gathers_again(self) -> bool:
+        """Whether a split product keeps its slice of the input alone."""
+        return self.rules.regather if self.regather is None else self.regather
 
     @property
     def rules(self) -> Framework:
@@ -218,6 +233,8 @@ class Recipe:
         for name, known in (("schedule", SCHEDULES), ("context", CONTEXT_PARALLEL)):
             if getattr(self, name) not in known:
                 faults.append(Fault(name, getattr(self, name), f"one of {', '.join(known)}"))
+        if self.offload not in OFFLOAD:
+            faults.append(Fault("offload", self.offload, f"one of {', '.join(OFFLOAD)}"))
         if not _recompute(self.recompute):
             faults.append(Fault("recompute", self.recompute, f"one of {', '.join(RECOMPUTE)}"))
         if self.zero not in (0, *self.rules.zeros):
@@ -273,10 +290,10 @@ class Recipe:
 
 TEXTS = (
     "recompute", "optimizer", "framework", "schedule", "parameter", "gradient", "compute", "reduce", "context",
-    "frozen", "adapter",
+    "frozen", "adapter", "offload",
 )  # fmt: skip
 NUMBERS = ("micro_batch", "accumulation", "tokens", "zero")
-FLAGS = ("loss_parallel", "keep_scores", "fused_loss", "reshard")
+FLAGS = ("loss_parallel", "keep_scores", "fused_loss", "reshard", "regather")
 
 
 def parse_recipe(text: str, layout: Layout, where: str = "--recipe") -> Recipe:

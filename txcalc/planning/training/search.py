@@ -225,6 +225,8 @@ class Search:
         flights = min(batches, layout.pp) if layout.pp > 1 else 1
         ahead = flights * (1 + (layout.pp - 1) / (layout.pp * layout.vpp)) if layout.vpp > 1 else flights
         activations = table.kept[1 if again else 0] * part * ahead
+        if recipe.offloads("activations"):
+            activations = min(activations, 3 * table.kept[1 if again else 0] / self.n_layers)
         loss = table.logits if layout.pp == 1 else 0.0
         return _Estimate(recipe, batches * slowest + bubble + exchange + optimizer, resident + activations + loss)
 
@@ -242,7 +244,8 @@ class Search:
         ):
             sharded = recipe.layout.fsdp > 1
             shares = sharers if sharded or recipe.zero else 1
-            held += number * ((width + gradient) / (shares if sharded else 1) + beside / shares)
+            on_it = 0.0 if recipe.offloads("optimizer") else beside / shares
+            held += number * ((width + gradient) / (shares if sharded else 1) + on_it)
             moved += number * (gradient + 2 * width + 2 * beside) / shares
         if recipe.layout.fsdp > 1 and recipe.layout.pp > 1:
             held += sum(elements) * (recipe.compute_bytes + recipe.reduce_bytes)

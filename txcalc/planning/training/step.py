@@ -30,6 +30,7 @@ from txcalc.planning.roofline import same_input
 from txcalc.planning.training import timeline
 from txcalc.planning.training.machine import Floor, Kernels, Machine, Moved, ring
 from txcalc.planning.training.memory import Plan
+from txcalc.planning.training.offload import hosted
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Held, Piece, Pipeline
@@ -330,7 +331,10 @@ class Pace:
         spent["computed again"] = again
         spent["pipeline bubble"] = line.seconds - line.busy(busiest)
         spent["weights and gradients"] = self.exposed(own, works, self.kernels)
-        spent["optimizer"] = self.optimizer(plan, self.kernels)
+        compute = [sum(sum(getattr(work, way).values()) for work in works) for way in ("forward", "backward")]
+        waited = hosted(recipe, plan.ranks, self.machine.host, compute[0], compute[1])
+        spent["to and from the host"], spent["optimizer, on the host"] = waited
+        spent["optimizer"] = 0.0 if recipe.offloads("optimizer") else self.optimizer(plan, self.kernels)
         issuing = batches * sum(work.issued for work in works) * self.kernels.efficiency.host_s
         spent["waiting for the host"] = max(0.0, issuing - sum(spent[kind] for kind in SPENT) - again)
         seconds = sum(spent.values())
@@ -411,7 +415,7 @@ class Pace:
             pieces = self.pipeline.of_stage(stage)
             compute = max(compute, batches * sum(self._arithmetic(piece) for piece in pieces))
             link = max(link, sum(self.least.transfer(moved) for moved, _ in self.shared(pieces)))
-        memory = self.optimizer(plan, self.least)
+        memory = 0.0 if recipe.offloads("optimizer") else self.optimizer(plan, self.least)
         bounds = {"compute": compute, "memory": memory, "link": link}
         bound = max(bounds, key=bounds.__getitem__)
         return bounds[bound], bound

@@ -31,6 +31,7 @@ from txcalc.parts.convolution import (
     Transform,
 )
 from txcalc.parts.cores import AttentionCore, DifferentialCore, DynamicMask, Gate
+from txcalc.parts.delta import DeltaNet, DeltaRule
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
 from txcalc.parts.embedding import Embedding, Patches
 from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
@@ -51,18 +52,7 @@ from txcalc.parts.linear import (
     Unused,
     Vector,
 )
-from txcalc.parts.linear_attention import (
-    ChannelMix,
-    DecayScan,
-    DeltaNet,
-    DeltaRule,
-    LinearAttention,
-    MatrixMemory,
-    MatrixScan,
-    TimeMix,
-    TokenShift,
-    WeightedSum,
-)
+from txcalc.parts.linear_attention import DecayScan, LinearAttention, MatrixMemory, MatrixScan
 from txcalc.parts.mixers.forgetting import ForgetGate, ForgettingAttention, ForgettingCore
 from txcalc.parts.model import EncoderDecoder, FixedLength, LayerGroup, LayerInputs, Memory, Stack, StreamEnds
 from txcalc.parts.norm import Norm
@@ -70,6 +60,7 @@ from txcalc.parts.part import COST, Cache, Leaf, MatMul, Workload
 from txcalc.parts.positions import RelativeBias, Rotary
 from txcalc.parts.recurrent import GatedRecurrence, Griffin, HeadScan, Mamba, Mamba2, SelectiveScan
 from txcalc.parts.routed import Choice, RoutedAttention
+from txcalc.parts.rwkv import ChannelMix, TimeMix, TokenShift, WeightedSum
 from txcalc.parts.shared import SharedBlock
 from txcalc.parts.spans import Causal, Cross, Full, Selected, Window
 

@@ -24,6 +24,7 @@ from txcalc.errors import InputError, Refuted, UnknownName
 from txcalc.parts.block import Mix
 from txcalc.parts.convolution import Product
 from txcalc.parts.cores import AttentionCore, DifferentialCore, Gate
+from txcalc.parts.delta import DeltaRule
 from txcalc.parts.disentangled import DisentangledCore
 from txcalc.parts.embedding import Patches
 from txcalc.parts.latent import IndexCore, LatentCore
@@ -39,12 +40,13 @@ from txcalc.parts.linear import (
     Unused,
     Vector,
 )
-from txcalc.parts.linear_attention import DecayScan, DeltaRule, TokenShift, WeightedSum
+from txcalc.parts.linear_attention import DecayScan
 from txcalc.parts.model import Memory
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import Cache, Leaf, MatMul, Weight, Workload
 from txcalc.parts.positions import RelativeBias, Rotary
 from txcalc.parts.recurrent import GatedRecurrence, HeadScan, SelectiveScan
+from txcalc.parts.rwkv import TokenShift, WeightedSum
 from txcalc.parts.spans import Causal, Window
 from txcalc.planning.activations import korthikanti
 from txcalc.planning.evidence import MEANING, RECORDED, _proofs, how_known, proofs_file

@@ -16,11 +16,11 @@ from txcalc.parts.options import Mechanism, Options, Wrong, one_of
 MIXERS = {
     "mamba": "recurrent",
     "mamba2": "recurrent",
-    "delta": "linear_attention",
+    "delta": "delta",
     "rg_lru": "recurrent",
     "linear_attention": "linear_attention",
     "matrix_memory": "linear_attention",
-    "time_mix": "linear_attention",
+    "time_mix": "rwkv",
     "short_convolution": "convolution",
     "rnn": "cells",
     "hyena": "hyena",
@@ -28,7 +28,7 @@ MIXERS = {
     **{path.stem: f"mixers.{path.stem}" for path in sorted((Path(__file__).parent / "mixers").glob("[a-z]*.py"))},
 }
 # Beside it, or in the place of the feed-forward.
-OTHERS = {"channel_mix": "linear_attention", "convolution": "convolution", "fourier": "convolution"}
+OTHERS = {"channel_mix": "rwkv", "convolution": "convolution", "fourier": "convolution"}
 # What a Transformer has, and what stands around its layers.
 TABLES = {
     "attention": "attention",

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from txcalc.planning.initial import STD, WRITERS
 from txcalc.reference.attention import DifferentialCore
 from txcalc.reference.linear import Activation, Convolution, LayerScale, LowRank, Norm, Shift
-from txcalc.reference.linear_attention import TokenShift, WeightedSum
 from txcalc.reference.model import Block, Stack
 from txcalc.reference.recurrent import GatedRecurrence, Mamba, SelectiveScan
+from txcalc.reference.rwkv import TokenShift, WeightedSum
 
 STEPS = 0.001, 0.1
 

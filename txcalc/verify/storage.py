@@ -13,7 +13,7 @@ from txcalc.parts.cells import Cell
 from txcalc.parts.cores import CachedCore
 from txcalc.parts.hyena import LongConvolution
 from txcalc.parts.linear import Convolution
-from txcalc.parts.linear_attention import TokenShift
+from txcalc.parts.rwkv import TokenShift
 from txcalc.reference import Cache, build, mode
 from txcalc.verify.measure import CUDA_BLOCK, held
 from txcalc.verify.subject import Point, Subject

@@ -14,8 +14,8 @@ arcee biogpt bloom codegen ctrl falcon gpt-sw3 gpt2 gpt_bigcode gpt_neo gpt_neox
 nemotron openai-gpt opt persimmon phi stablelm starcoder2 xglm
 """
 _SPARSE = """
-afmoe aria_text cohere2_moe dbrx dots1 ernie4_5_moe exaone_moe flex_olmo flint glm4_moe glm4v_moe_text gpt_oss
-granitemoe granitemoe_swa granitemoeshared hunyuan_v1_moe hy_v3 kolibri1 laguna llama4_text mellum mimo_v2_flash
+aria_text dbrx dots1 ernie4_5_moe flex_olmo flint glm4_moe glm4v_moe_text
+granitemoe granitemoe_swa granitemoeshared hunyuan_v1_moe hy_v3 kolibri1
 minimax_m2 mixtral olmoe phimoe qwen2_moe qwen3_moe qwen3_vl_moe_text solar_open
 """
 _LATENT = """
@@ -34,8 +34,8 @@ fsmt m2m_100 marian mbart mt5 mvp nllb-moe pegasus plbart switch_transformers t5
 t5gemma umt5 whisper
 """
 _RECURRENT = """
-falcon_mamba granitemoehybrid jamba lfm2 lfm2_moe lfm3 mamba mamba2 minimax nemotron_h qwen3_5_moe_text qwen3_5_text
-qwen3_next recurrent_gemma rwkv
+falcon_mamba granitemoehybrid jamba mamba mamba2 nemotron_h
+recurrent_gemma rwkv
 """
 _HYBRID = """
 bailing_hybrid bamba falcon_h1 kimi_linear olmo_hybrid zamba zamba2
@@ -68,12 +68,14 @@ READERS: dict[str, tuple[str, str]] = {
         ("dense", _DENSE),
         ("classic", _CLASSIC),
         ("sparse", _SPARSE),
+        ("spanned", "afmoe cohere2_moe exaone_moe gpt_oss laguna llama4_text mellum mimo_v2_flash"),
         ("latent", _LATENT),
         ("encoder", _ENCODER),
         ("deberta", "deberta deberta-v2"),
         ("modern", _MODERN),
         ("seq2seq", _SEQ2SEQ),
         ("recurrent", _RECURRENT),
+        ("delta", "lfm2 lfm2_moe lfm3 minimax qwen3_5_moe_text qwen3_5_text qwen3_next"),
         ("hybrid", _HYBRID),
         ("gemma", _GEMMA),
         ("mixing", _MIXING),

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from txcalc.sources.huggingface.config import Config, any_of, number
+from txcalc.sources.huggingface.delta import DELTA, LINEAR, by_mixer
 from txcalc.sources.huggingface.latent import mla
-from txcalc.sources.huggingface.recurrent import DELTA, LINEAR, by_mixer, granite_mixer
+from txcalc.sources.huggingface.recurrent import granite_mixer
 from txcalc.sources.huggingface.shared import (
     GLOBAL,
     Raw,

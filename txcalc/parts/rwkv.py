@@ -1,0 +1,181 @@
+"""RWKV: each token mixed with the one before it, and a weighted sum that forgets channel by channel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, final
+
+from txcalc.parts.frozen import frozen
+from txcalc.parts.linear import Activation, Linear
+from txcalc.parts.options import (
+    REQUIRED,
+    Mechanism,
+    Place,
+    key,
+    size,
+)
+from txcalc.parts.part import (
+    Cache,
+    Child,
+    Composite,
+    Elementwise,
+    Leaf,
+    Operation,
+    Traffic,
+    Weight,
+    Workload,
+)
+from txcalc.parts.sharding import Ways
+
+
+@final
+@frozen
+class TokenShift(Leaf):
+    """Each token mixed with the one before, by a learned share for every channel and use: μ·x_t + (1 − μ)·x_{t−1}.
+
+    Shapes   x (B, T, D), one y (B, T, D) and one μ (D) for each of `uses`
+    Unit     FLOPs under other: 3 an element and use
+    Counts   cache: the last token
+    Kept     modelled: x once, and the token before
+    Source   Peng et al. 2023 (arXiv 2305.13048), equations 11 to 13
+    """
+
+    width: Any
+    uses: tuple[str, ...]
+
+    def weights(self) -> tuple[Weight, ...]:
+        return tuple(Weight(use, (self.width,)) for use in self.uses)
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        elements, times = work.positions * self.width, len(self.uses)
+        moved = Traffic(times * self.width, elements * (1 + times), 2 * work.batch * self.width)
+        return (Elementwise("shift", times * elements, 3, moved, "scan"),)
+
+    def saved(self, work: Workload) -> Any:
+        return 2 * work.positions * self.width
+
+    @property
+    def holds(self) -> str:
+        return "state"
+
+    def kept(self) -> str:
+        return f"the last token: {self.width:,} elements"
+
+    def cache(self, work: Workload) -> Cache:
+        return Cache(0, self.width, self.width)
+
+
+@final
+@frozen
+class WeightedSum(Leaf):
+    """RWKV's wkv: past values weighted by e^k, decaying at a learned rate a channel, and the present one by e^{u+k}.
+
+    Shapes   k, v and y (B, T, C), decay and bonus u (C); numerator, denominator and their largest exponent (B, C)
+    Unit     FLOPs under other: 23 a channel, in the form that subtracts the largest exponent: 12 to read, 11 to update
+    Kept     modelled: k, v, y and the states at every step
+    Source   Peng et al. 2023 (arXiv 2305.13048), appendix D
+    """
+
+    channels: Any
+
+    def weights(self) -> tuple[Weight, ...]:
+        return Weight("decay", (self.channels,)), Weight("bonus", (self.channels,))
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        elements = work.positions * self.channels
+        moved = Traffic(2 * self.channels, 3 * elements, 2 * work.batch * 3 * self.channels)
+        return (Elementwise("scan", elements, 23, moved, "scan"),)
+
+    def saved(self, work: Workload) -> Any:
+        return 6 * work.positions * self.channels
+
+    @property
+    def holds(self) -> str:
+        return "state"
+
+    def kept(self) -> str:
+        return f"a numerator, a denominator and their exponent: 3 · {self.channels:,} elements"
+
+    def cache(self, work: Workload) -> Cache:
+        return Cache(0, 3 * self.channels, 3 * self.channels)
+
+
+@final
+@frozen
+class TimeMix(Composite):
+    """RWKV-4's mixing over time: shifted tokens to keys, values and a gate (the receptance), and their weighted sum.
+
+    Source   Peng et al. 2023 (arXiv 2305.13048), section 3.1
+    """
+
+    d_model: Any
+    d_inner: Any
+
+    def describe(self) -> str:
+        return f"RWKV {self.d_inner:,}"
+
+    def children(self) -> Iterator[Child]:
+        yield Child("shift", TokenShift(width=self.d_model, uses=("key", "value", "receptance")))
+        yield Child("k", Linear(d_in=self.d_model, d_out=self.d_inner, bias=False))
+        yield Child("v", Linear(d_in=self.d_model, d_out=self.d_inner, bias=False))
+        yield Child("r", Linear(d_in=self.d_model, d_out=self.d_inner, bias=False))
+        yield Child("scan", WeightedSum(channels=self.d_inner))
+        yield Child("gate", Activation(width=self.d_inner, form="sigmoid", gated=True))
+        yield Child("out_proj", Linear(d_in=self.d_inner, d_out=self.d_model, bias=False))
+
+    def shard(self, ways: Ways) -> TimeMix:
+        """Its channels; the shift, which they all read, is whole."""
+        return replace(self, d_inner=ways.split("d_inner", self.d_inner))
+
+
+@final
+@frozen
+class TimeMixOptions(Mechanism):
+    """`[time_mix]`"""
+
+    section = "time_mix"
+    d_inner: Any = key(size, lambda at: at[""]["d_model"], "channels")
+
+    def build(self, place: Place) -> TimeMix:
+        return TimeMix(d_model=place.d_model, d_inner=self.d_inner)
+
+
+@final
+@frozen
+class ChannelMix(Composite):
+    """RWKV-4's feed-forward: of shifted tokens, with a gate on what comes out.
+
+    Source   Peng et al. 2023 (arXiv 2305.13048), section 3.1
+    """
+
+    d_model: Any
+    d_ff: Any
+
+    def describe(self) -> str:
+        return f"gated F = {self.d_ff:,}"
+
+    def children(self) -> Iterator[Child]:
+        yield Child("shift", TokenShift(width=self.d_model, uses=("key", "receptance")))
+        yield Child("up", Linear(d_in=self.d_model, d_out=self.d_ff, bias=False))
+        yield Child("activation", Activation(width=self.d_ff, form="relu2", gated=False))
+        yield Child("down", Linear(d_in=self.d_ff, d_out=self.d_model, bias=False))
+        yield Child("r", Linear(d_in=self.d_model, d_out=self.d_model, bias=False))
+        yield Child("gate", Activation(width=self.d_model, form="sigmoid", gated=True))
+
+    def shard(self, ways: Ways) -> ChannelMix:
+        """Its columns; the shift and the gate on what comes out are whole."""
+        return replace(self, d_ff=ways.split("d_ff", self.d_ff))
+
+
+@final
+@frozen
+class ChannelMixOptions(Mechanism):
+    """`[channel_mix]`, in the place of the feed-forward."""
+
+    section = "channel_mix"
+    kind = "feed_forward"
+    d_ff: Any = key(size, REQUIRED, "width")
+
+    def build(self, place: Place) -> ChannelMix:
+        return ChannelMix(d_model=place.d_model, d_ff=self.d_ff)

@@ -1,0 +1,398 @@
+"""What each key of a config.json says of a model, from its resolved description."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from txcalc.model import Model
+from txcalc.num import exact_div
+from txcalc.parts.norm import EPS
+from txcalc.sources.explicit import kinds_in_order
+from txcalc.sources.huggingface.config import ACTIVATIONS
+
+
+class Facts:
+    """A resolved description as `KEYS` asks for it."""
+
+    def __init__(self, model: Model) -> None:
+        spec = model.spec
+        self.context = spec["context"]
+        stacks = spec["stacks"]
+        self.first, self.last = next(iter(stacks.values())), next(reversed(stacks.values()))
+        self.encoder, self.decoder = stacks.get("encoder"), stacks.get("decoder")
+        self.kinds = kinds_in_order(self.last)
+        self.layer = self.last["layer"]
+
+    def one(self, section: str, stack: Mapping[str, Any] | None = None) -> Any:
+        """A table of the first layer kind that has it; for rotary positions, of one without a window."""
+        layers = list((stack or self.last)["layer"].values())
+        if section == "positions":
+            layers.sort(key=lambda layer: bool(layer.get("attention", {}).get("window")))
+            layers.sort(key=lambda layer: layer["positions"]["form"] == "none")
+        return next((layer[section] for layer in layers if section in layer), None)
+
+    @property
+    def mixer(self) -> Any:
+        return self.one("mamba") or self.one("mamba2")
+
+    @property
+    def channel(self) -> Any:
+        return self.one("feed_forward") or self.one("experts")
+
+    @property
+    def window(self) -> Any:
+        found = [layer["attention"]["window"] for layer in self.layer.values() if "attention" in layer]
+        return next((window for window in found if window), None)
+
+    @property
+    def windowless(self) -> Any:
+        """The attention of the first layer without a window."""
+        tables = [layer["attention"] for layer in self.layer.values() if "attention" in layer]
+        return next(table for table in tables if table["window"] is None)
+
+    @property
+    def readers(self) -> list[str]:
+        """The kinds of the layers that read another's keys and values, layer by layer."""
+        return [kind for kind in self.kinds if (self.layer[kind].get("attention") or {}).get("kv_from") is not None]
+
+    @property
+    def windows(self) -> list[bool]:
+        """Which layers have a window."""
+        return [bool(self.layer[kind].get("attention", {}).get("window")) for kind in self.kinds]
+
+    def where(self, part: str) -> list[int]:
+        """The layers that have a part."""
+        return [i for i, kind in enumerate(self.kinds) if part in self.layer[kind]["parts"]]
+
+    def period(self, part: str) -> tuple[int, int] | None:
+        """(p, o) where a part stands in the layers o, o + p, o + 2p, …"""
+        places = self.where(part)
+        period = places[1] - places[0] if len(places) > 1 else len(self.kinds)
+        return (period, places[0]) if places and places == list(range(places[0], len(self.kinds), period)) else None
+
+    @property
+    def rotary_share(self) -> Any:
+        places, heads = self.one("positions"), self.one("attention")
+        return 1.0 if places["rotary_dims"] is None else places["rotary_dims"] / heads["d_head"]
+
+    @property
+    def eps(self) -> Any:
+        norm = self.last["norm"]
+        return EPS[norm["form"]] if norm["eps"] is None else norm["eps"]
+
+    @property
+    def activation(self) -> str:
+        return self.named(self.channel["activation"])
+
+    @staticmethod
+    def named(form: str) -> str:
+        """transformers' name of an activation."""
+        form = "silu" if form == "clamped_silu" else form
+        if form == "xielu":
+            return form
+        return "gelu_pytorch_tanh" if form == "gelu_tanh" else next(k for k, v in ACTIVATIONS.items() if v == form)
+
+
+Key = Callable[[Facts], Any]
+
+
+def _stack(key: str) -> Key:
+    return lambda f: f.first[key]
+
+
+def _heads(key: str, half: str = "last") -> Key:
+    def value(f: Facts) -> Any:
+        stack = getattr(f, half)
+        table = f.one("attention", stack) or f.one("latent", stack)
+        return table[key]
+
+    return value
+
+
+def _table(section: str, key: str) -> Key:
+    return lambda f: f.one(section)[key]
+
+
+def _real(number: float | None) -> float | None:
+    """A number where transformers takes no int."""
+    return None if number is None else float(number)
+
+
+def _mixer(key: str) -> Key:
+    return lambda f: f.mixer[key]
+
+
+def _channel(key: str, half: str = "last") -> Key:
+    def value(f: Facts) -> Any:
+        stack = getattr(f, half)
+        table = f.one("feed_forward", stack) or f.one("experts", stack) or f.one("mamba", stack)
+        return table["d_inner" if key == "d_ff" and "d_inner" in table else key]
+
+    return value
+
+
+def _bias(f: Facts) -> bool:
+    mixer = f.mixer
+    if f.one("rg_lru"):  # o has one whatever is said
+        return "q" in f.one("attention")["bias"]
+    return mixer["bias"] if mixer and not f.one("attention") else bool((f.one("attention") or f.one("latent"))["bias"])
+
+
+def _expand(f: Facts) -> Any:
+    inner = f.mixer["d_inner"] if "d_inner" in f.mixer else f.mixer["n_heads"] * f.mixer["d_head"]
+    whole, left = divmod(inner, f.last["d_model"])
+    return inner / f.last["d_model"] if left else whole
+
+
+def _layer_types(f: Facts) -> list[str] | None:
+    if f.one("short_convolution"):
+        reach = {True: "sliding_attention", False: "full_attention"}
+        return [
+            reach[has] if "attention" in f.layer[kind]["parts"] else "conv"
+            for kind, has in zip(f.kinds, f.windows, strict=True)
+        ]
+    if f.one("delta") or f.one("linear_attention"):
+        mixes = [f.layer[kind]["parts"][0] for kind in f.kinds]
+        return ["full_attention" if part == "attention" else "linear_attention" for part in mixes]
+    if f.mixer:
+        return ["attention" if "attention" in f.layer[kind]["parts"] else "mamba" for kind in f.kinds]
+    windows = f.windows
+    if len(set(windows)) == 1:
+        return None
+    return ["sliding_attention" if has else "full_attention" for has in windows]
+
+
+def _block_types(f: Facts) -> list[str] | None:
+    if f.one("mamba") and f.period("attention"):
+        return None  # Jamba says so by a period and an offset
+    words = {"mamba2": "mamba", "feed_forward": "mlp", "experts": "moe"}
+    firsts = [f.layer[kind]["parts"][0] for kind in f.kinds]
+    return [words.get(part, part) for part in firsts]
+
+
+def _full_every(f: Facts) -> int | None:
+    """The period of layers without a window that end each group of layers with one."""
+    windows = f.windows
+    period = windows.index(False) + 1 if False in windows else 0
+    return period if period > 1 and windows == [bool((i + 1) % period) for i in range(len(windows))] else None
+
+
+def _mlp_types(f: Facts) -> list[str]:
+    sparse = f.where("experts")
+    return ["sparse" if i in sparse else "dense" for i in range(len(f.kinds))]
+
+
+def _projection(f: Facts) -> str:
+    form = f.channel["activation"]
+    if f.channel["gated"]:
+        return "gated-gelu" if form == "gelu_tanh" else f"gated-{f.activation}"
+    return f.activation
+
+
+def _distances(f: Facts) -> Any:
+    """The positions, where they are distances."""
+    return {"disentangled": f.last["positions"]}[f.last["positions"]["form"]]
+
+
+def _buckets(places: Any) -> Any:
+    return None if places["rows"] == 2 * places["distance"] else places["rows"] // 2
+
+
+def _rows(f: Facts) -> Any:
+    places = f.last["positions"]
+    return f.context if places["form"] == "disentangled" or places["rows"] is None else places["rows"]
+
+
+def _form_of_positions(stack: Any) -> str:
+    return {(True, "learned"): "absolute", (True, "rotary"): "rotary"}[stack["contacts"], stack["positions"]["form"]]
+
+
+def _parallel(*forms: str) -> Key:
+    return lambda f: f.one("norm")["parallel"] in forms
+
+
+# Keys that must be written as null where there is no value: the class would take one of its own.
+NULLS = frozenset({"sliding_window", "q_lora_rank"})
+
+
+_SAME: dict[Key, str] = {
+    _stack("d_model"): "hidden_size n_embd d_model dim",
+    _stack("n_layers"): "num_hidden_layers n_layer n_layers num_layers encoder_layers",
+    _stack("vocab_size"): "vocab_size",
+    _heads("n_heads"): "num_attention_heads n_head n_heads attention_heads decoder_attention_heads",
+    _heads("n_heads", "first"): "encoder_attention_heads",
+    _heads("n_kv_heads"): "num_key_value_heads num_kv_heads",
+    _channel("d_ff"): "n_inner dff d_ff ffn_dim hidden_dim ffn_hidden_size decoder_ffn_dim",
+    _channel("d_ff", "first"): "encoder_ffn_dim",
+    _rows: "max_position_embeddings n_positions",
+    _bias: "attention_bias use_bias bias qkv_bias use_qkv_bias enable_bias",
+    (lambda f: f.eps): "rms_norm_eps layer_norm_epsilon layer_norm_eps norm_eps norm_epsilon",
+    (lambda f: f.activation): "hidden_act hidden_activation activation_function activation mlp_hidden_act",
+    (lambda f: f.activation.removesuffix("_pytorch_tanh")): "afn",  # GPT-1's gelu is the one by tanh
+    (lambda f: f.rotary_share): "partial_rotary_factor rotary_pct",
+    _table("experts", "n_experts"): "num_experts num_local_experts n_routed_experts moe_num_experts",
+    _table("experts", "top_k"): "num_experts_per_tok moe_topk top_k_experts",
+    _table("experts", "d_ff"): "moe_intermediate_size",
+    _table("experts", "latent"): "moe_latent_size",
+    _table("experts", "n_shared"): "n_shared_experts num_shared_experts moe_num_shared_experts",
+    _table("experts", "d_ff_shared"): (
+        "shared_expert_intermediate_size shared_intermediate_size moe_shared_expert_intermediate_size"
+    ),
+    _mixer("d_state"): "state_size mamba_d_state ssm_state_size",
+    _mixer("d_conv"): "conv_kernel mamba_d_conv",
+    _mixer("dt_rank"): "time_step_rank mamba_dt_rank",
+    _mixer("n_groups"): "n_groups mamba_n_groups",
+    _mixer("n_heads"): "mamba_n_heads mamba_num_heads",
+    _mixer("d_head"): "mamba_d_head mamba_head_dim",
+    _mixer("bias"): "mamba_proj_bias",
+    _mixer("conv_bias"): "use_conv_bias mamba_conv_bias",
+    _expand: "expand mamba_expand",
+    _table("delta", "n_heads"): "linear_num_value_heads",
+    _table("delta", "n_key_heads"): "linear_num_key_heads",
+    _table("delta", "d_key"): "linear_key_head_dim",
+    _table("delta", "d_value"): "linear_value_head_dim",
+    _table("delta", "d_conv"): "linear_conv_kernel_dim",
+}
+
+
+def _lru_width(f: Facts) -> Any:
+    table = f.one("rg_lru")
+    return table["n_heads"] * table["d_head"]
+
+
+def _width(f: Facts) -> Any:
+    """Twice a gated matrix's, where an RG-LRU's config says both together."""
+    if f.one("channel_mix"):
+        return f.one("channel_mix")["d_ff"]
+    return 2 * f.channel["d_ff"] if f.one("rg_lru") else _channel("d_ff")(f)
+
+
+KEYS: dict[str, Key] = {name: key for key, names in _SAME.items() for name in names.split()} | {
+    "intermediate_size": _width,
+    "lru_width": _lru_width,
+    "conv1d_width": _table("rg_lru", "d_conv"),
+    "attention_window_size": lambda f: f.window,
+    "block_types": lambda f: [
+        "attention" if "attention" in f.layer[kind]["parts"] else "recurrent" for kind in f.kinds
+    ],
+    "logits_soft_cap": lambda f: f.last["head"]["softcap"],
+    "num_decoder_layers": lambda f: f.last["n_layers"],
+    "decoder_layers": lambda f: f.last["n_layers"],
+    "head_dim": lambda f: (f.one("attention") or f.mixer)["d_head"],
+    "altup_num_inputs": lambda f: f.last["streams"],
+    "altup_active_idx": lambda f: f.last["active_stream"],
+    "laurel_rank": lambda f: f.last["laurel"],
+    "activation_sparsity_pattern": lambda f: [f.layer[kind]["feed_forward"]["sparsity"] or 0.0 for kind in f.kinds],
+    "global_head_dim": lambda f: f.windowless["d_head"],
+    "num_global_key_value_heads": lambda f: f.windowless["n_kv_heads"],
+    "attention_k_eq_v": lambda f: f.windowless["tied_kv"],
+    "num_kv_shared_layers": lambda f: len(f.readers),
+    "use_double_wide_mlp": lambda f: any(f.layer[kind]["feed_forward"] != f.one("feed_forward") for kind in f.readers),
+    "enable_moe_block": lambda f: f.one("experts") is not None,
+    "hidden_size_per_layer_input": lambda f: (f.one("layer_input") or {"width": 0})["width"],
+    "vocab_size_per_layer_input": _table("layer_input", "rows"),
+    "d_kv": _heads("d_head"),
+    "attention_head_dim": _heads("d_head"),
+    "num_heads": lambda f: (f.one("attention") or f.mixer)["n_heads"],
+    "feed_forward_proj": _projection,
+    "use_qk_norm": lambda f: f.one("attention")["qk_norm"] != "none",
+    "mlp_bias": lambda f: f.channel["bias"],
+    "rope_theta": lambda f: f.one("positions")["theta"],
+    "rotary_dim": lambda f: f.one("positions")["rotary_dims"] or f.one("attention")["d_head"],
+    "rope_local_base_freq": lambda f: next(
+        layer["positions"]["theta"] for layer in f.layer.values() if layer["attention"]["window"]
+    ),
+    "rope_interleave": lambda f: f.one("positions")["interleaved"],
+    "tie_word_embeddings": lambda f: f.last["head"]["tied"],
+    "lm_head_bias": lambda f: f.last["head"]["bias"],
+    "attn_logit_softcapping": lambda f: _real(f.one("attention")["softcap"]),
+    "final_logit_softcapping": lambda f: _real(f.last["head"]["softcap"]),
+    "sliding_window": lambda f: f.window,
+    "use_sliding_window": lambda f: f.window is not None,
+    "max_window_layers": lambda f: f.windows.index(True) if True in f.windows else len(f.windows),
+    "sliding_window_pattern": _full_every,
+    "layer_types": _layer_types,
+    "layers_block_type": _block_types,
+    "first_k_dense_replace": lambda f: f.where("experts")[0],
+    "mlp_layer_types": _mlp_types,
+    "mlp_only_layers": lambda f: [i for i in range(len(f.kinds)) if i not in f.where("experts")],
+    "decoder_sparse_step": lambda f: 1,
+    "expert_layer_period": lambda f: (f.period("experts") or (None,))[0],
+    "expert_layer_offset": lambda f: (f.period("experts") or (None, None))[1],
+    "attn_layer_period": lambda f: (f.period("attention") or (None,))[0],
+    "attn_layer_offset": lambda f: (f.period("attention") or (None, None))[1],
+    "kv_lora_rank": _table("latent", "kv_rank"),
+    "q_lora_rank": _table("latent", "q_rank"),
+    "qk_nope_head_dim": _table("latent", "d_nope"),
+    "qk_rope_head_dim": _table("latent", "d_rope"),
+    "v_head_dim": lambda f: (f.one("latent") or f.one("attention"))["d_v"],
+    "attention_value_scale": _table("attention", "v_scale"),
+    "index_n_heads": _table("latent", "index_heads"),
+    "index_head_dim": _table("latent", "index_width"),
+    "index_topk": _table("latent", "index_top_k"),
+    "new_decoder_architecture": lambda f: (
+        f.one("norm")["parallel"] == "separate"
+        or f.one("attention")["n_kv_heads"] not in (1, f.one("attention")["n_heads"])
+    ),
+    "multi_query": lambda f: f.one("attention")["n_kv_heads"] == 1,
+    "parallel_attn": _parallel("shared", "separate"),
+    "use_parallel_residual": _parallel("shared", "separate"),
+    "num_ln_in_parallel_attn": lambda f: {"shared": 1, "separate": 2}.get(str(f.one("norm")["parallel"])),
+    "alibi": lambda f: f.last["positions"]["form"] == "alibi",
+    "do_layer_norm_before": lambda f: f.one("norm")["place"] == "pre",
+    "layer_norm_elementwise_affine": lambda f: f.one("norm")["weighted"],
+    "type_vocab_size": lambda f: f.last["embedding"]["types"] or 0,
+    "type_vocab_sizes": lambda f: [rows for rows, _ in f.last["embedding"]["tables"]],
+    "max_2d_position_embeddings": lambda f: f.last["embedding"]["tables"][0][0],
+    "n_langs": lambda f: f.last["embedding"]["types"] or 1,
+    "gelu_activation": lambda f: f.channel["activation"] == "gelu",
+    "pre_norm": lambda f: f.one("norm")["place"] == "pre",
+    "is_decoder": lambda f: f.last["role"] == "decoder",
+    "embedding_size": lambda f: f.last["embedding"]["rank"] or f.last["d_model"],
+    "word_embed_proj_dim": lambda f: f.last["embedding"]["rank"] or f.last["d_model"],
+    "relative_attention_num_buckets": lambda f: f.last["positions"]["buckets"],
+    "relative_attention_max_distance": lambda f: f.last["positions"]["distance"],
+    "relative_attention": lambda f: f.last["positions"]["form"] == "disentangled",
+    "position_biased_input": lambda f: f.last["positions"]["form"] == "learned",
+    "pos_att_type": lambda f: _distances(f)["terms"],
+    "max_relative_positions": lambda f: _distances(f)["distance"],
+    "position_buckets": lambda f: _buckets(_distances(f)),
+    "share_att_key": lambda f: _distances(f)["shared"],
+    "norm_rel_ebd": lambda f: "layer_norm" if _distances(f)["norm"] else "none",
+    "conv_kernel_size": lambda f: (f.one("convolution") or {"taps": 0})["taps"],
+    "conv_act": lambda f: f.named(f.one("convolution")["activation"]),
+    "conv_L_cache": lambda f: f.one("short_convolution")["taps"],
+    "conv_bias": lambda f: f.one("short_convolution")["bias"],
+    "block_auto_adjust_ff_dim": lambda f: False,
+    "num_dense_layers": lambda f: len(f.kinds) - len(f.where("experts")),
+    "num_attention_heads_per_layer": lambda f: [f.layer[kind]["attention"]["n_heads"] for kind in f.kinds],
+    "gating": lambda f: {"head": "per-head", "element": "per-element"}[f.one("attention")["gate"]],
+    "global_attn_every_n_layers": _full_every,
+    "moe_routed_scaling_factor": _table("experts", "scale"),
+    "route_scale": _table("experts", "scale"),
+    "position_embedding_type": lambda f: _form_of_positions(f.last),
+    "emb_layer_norm_before": lambda f: f.last["embedding"]["norm"],
+    "token_dropout": lambda f: f.last["embedding"]["scale"] is not None,
+    "intermediate_multiple_size": lambda f: exact_div(f.channel["d_ff"], f.last["d_model"]),
+    # An encoder's window counts the position itself with the half on its one side.
+    "local_attention": lambda f: 2 * (f.window - (f.last["role"] == "encoder")),
+    "norm_bias": lambda f: f.one("norm")["bias"],
+    "classifier_bias": lambda f: f.last["head"]["transform_bias"],
+    "mup_enabled": lambda f: f.last["embedding"]["scale"] is not None,
+    "use_attention_gate": lambda f: f.one("attention")["gate"] == "head",
+    "use_sandwich_norm": lambda f: f.one("norm")["place"] == "sandwich",
+    "mlp_ratio": lambda f: round(f.channel["d_ff"] * (1.5 if f.channel["gated"] else 1) / f.last["d_model"]),
+    "use_swiglu_ffn": lambda f: f.channel["gated"],
+    "use_mask_token": lambda f: f.last["vision"]["mask_token"],
+    "use_mean_pooling": lambda f: f.last["head"]["pool_norm"],
+    "use_absolute_position_embeddings": lambda f: f.last["positions"]["form"] == "learned",
+    "layer_scale_init_value": lambda f: 0.1 if f.one("norm")["layer_scale"] else 0.0,
+    "num_mel_bins": lambda f: f.first["audio"]["mels"],
+    "max_source_positions": lambda f: f.first["audio"]["positions"],
+    "max_target_positions": lambda f: f.last["positions"]["rows"],
+    "image_size": lambda f: f.last["vision"]["image"],
+    "patch_size": lambda f: f.last["vision"]["patch"],
+    "num_channels": lambda f: f.last["vision"]["channels"],
+    "num_labels": lambda f: f.last["head"]["classes"],
+}

@@ -1,0 +1,229 @@
+"""Decoders of gated delta rules, lightning attention and short convolutions beside attention."""
+
+from __future__ import annotations
+
+from txcalc.errors import ABSENT
+from txcalc.sources.huggingface.config import Config, any_of, number
+from txcalc.sources.huggingface.shared import (
+    GLOBAL,
+    LOCAL,
+    Raw,
+    experts,
+    gated,
+    heads,
+    layered,
+    lm_head,
+    more_heads,
+    rms,
+    rotary,
+    stack,
+)
+from txcalc.sources.huggingface.sparse import NAMES, TOP, WIDTH, qwen_sparse
+from txcalc.sources.spec import MAX_SIZE
+
+LINEAR = "linear_attention"
+
+
+def minimax(c: Config) -> Raw:
+    """Lightning attention, and softmax attention in some layers. The residual stream is what the norms give: the first
+    stands after the embedding, each other after a sum."""
+    raw = stack(c)
+    n = raw["n_layers"]
+    attention = heads(c, raw, kv=8)
+    types = c.items("layer_types", of=any_of(LINEAR, GLOBAL), length=n, default=None)
+    types = types or [LINEAR if i % 2 else GLOBAL for i in range(n)]
+    activation = c.activation("hidden_act", default="silu")
+    mixed = experts(c, ("num_local_experts", "num_experts"), TOP, ("intermediate_size",), 8, 2, scoring="softmax_after")
+    c.only(None, "sliding_window", why="windows are not read here")
+    c.ignore("block_size", *(f"{part}_{factor}_factor" for part in ("full_attn", "linear_attn", "mlp")
+                             for factor in ("alpha", "beta")))  # fmt: skip
+    raw |= {
+        "attention": attention,
+        "linear_attention": {
+            "n_heads": attention["n_heads"],
+            "d_head": attention["d_head"],
+            "activation": activation,
+        },
+        "experts": mixed,
+        "norm": rms(c, eps=1e-5, place="post"),
+        "embedding": {"norm": True},
+        "positions": rotary(c, attention["d_head"], 1e6),
+        "head": lm_head(c, tied=False),
+    }
+    return by_mixer(c, raw, types, {LINEAR: "linear_attention", GLOBAL: "attention"}, ["experts"] * n)
+
+
+def _linear_or_full(c: Config, n: int) -> list[str]:
+    """Which layers are linear: `layer_types`, or all but every `full_attention_interval`-th."""
+    interval = c.size("full_attention_interval", default=4) if c.data.get("layer_types") is None else 0
+    c.ignore("full_attention_interval")
+    default = [LINEAR if (i + 1) % interval else GLOBAL for i in range(n)] if interval else [GLOBAL] * n
+    return c.items("layer_types", of=any_of(LINEAR, GLOBAL), length=n, default=default)  # type: ignore[no-any-return]
+
+
+def _qwen_hybrid(c: Config, kv: int) -> Raw:
+    """Gated attention, and the gated delta rule in the layers between."""
+    raw = stack(c)
+    attention = heads(c, raw, kv=kv, d_head=256) | {"qk_norm": "head", "gate": "element"}
+    attention["bias"] = [*"qkvog"] if c.flag("attention_bias", default=False) else False
+    c.only(True, "attn_output_gate", why="the attention of this family is gated")
+    c.only("silu", "hidden_act", why="the short convolution's activation is read as silu")
+    c.only(False, "use_sliding_window", why="the attention of this family has no window")
+    c.ignore("mamba_ssm_dtype", "mtp_use_dedicated_embeddings", "sliding_window", "max_window_layers")
+    key, value = c.size("linear_num_key_heads", default=16), c.size("linear_num_value_heads", default=32)
+    c.divides(key, value, "linear_num_key_heads", "linear_num_value_heads")
+    more_heads(c)
+    return raw | {
+        "attention": attention,
+        "delta": {
+            "n_heads": value,
+            "n_key_heads": key,
+            "d_key": c.size("linear_key_head_dim", default=128),
+            "d_value": c.size("linear_value_head_dim", default=128),
+            "d_conv": c.size("linear_conv_kernel_dim", default=4),
+        },
+        "norm": rms(c, offset=True),
+        "positions": rotary(c, attention["d_head"], partial=0.25),
+        "head": lm_head(c, tied=False),
+    }
+
+
+def by_mixer(c: Config, raw: Raw, types: list[str], mixers: dict[str, str], channels: list[str]) -> Raw:
+    """Layers of a mixer each, by its type, and then a feed-forward or experts."""
+    pairs = [(mixers[kind], channel) for kind, channel in zip(types, channels, strict=True)]
+    one = len(set(channels)) == 1
+    names = [mixer if one else f"{mixer}-{channel}" for mixer, channel in pairs]
+    return layered(raw, (names, {name: {"parts": list(pair)} for name, pair in zip(names, pairs, strict=True)}))
+
+
+DELTA = {LINEAR: "delta", GLOBAL: "attention"}
+
+
+def _qwen_experts(c: Config, number: int, top: int) -> Raw:
+    shared = {"d_ff_shared": c.size("shared_expert_intermediate_size"), "shared_gate": True}
+    return experts(c, NAMES[:1], TOP, WIDTH, number, top, scoring="softmax_after", **shared)
+
+
+def qwen3_next(c: Config) -> Raw:
+    raw = _qwen_hybrid(c, kv=2)
+    raw["experts"] = _qwen_experts(c, 512, 10)
+    channels = ["experts" if sparse else "feed_forward" for sparse in qwen_sparse(c, raw)]
+    return by_mixer(c, raw, _linear_or_full(c, raw["n_layers"]), DELTA, channels)
+
+
+def qwen3_5_text(c: Config) -> Raw:
+    raw = _qwen_hybrid(c, kv=4) | {"feed_forward": gated(c)}
+    n = raw["n_layers"]
+    c.only([], "mlp_only_layers", why="every layer has a feed-forward")
+    return by_mixer(c, raw, _linear_or_full(c, n), DELTA, ["feed_forward"] * n)
+
+
+def qwen3_5_moe_text(c: Config) -> Raw:
+    raw = _qwen_hybrid(c, kv=2)
+    raw["experts"] = _qwen_experts(c, 256, 8)
+    n = raw["n_layers"]
+    c.only([], "mlp_only_layers", why="every layer has experts")
+    c.only(1, "decoder_sparse_step", why="every layer has experts")
+    c.ignore("intermediate_size")
+    return by_mixer(c, raw, _linear_or_full(c, n), DELTA, ["experts"] * n)
+
+
+CONV = "conv"
+
+
+SHORT = {CONV: "short_convolution", GLOBAL: "attention", LOCAL: "attention"}
+
+
+def _convolved(c: Config, taps: int = 3, d_head: int | None = None, kv: int = 8) -> Raw:
+    """Short convolutions and attention with norms on Q and K; all but the feed-forwards and which layer is what."""
+    raw = stack(c)
+    attention = heads(c, raw, kv=kv, d_head=d_head) | {"qk_norm": "head"}
+    short = {"taps": c.size("conv_L_cache", default=taps), "bias": c.flag("conv_bias", default=False)}
+    head = lm_head(c, tied=True)
+    if "tie_embedding" in c:  # it goes before the other
+        tied = c.flag("tie_embedding")
+        head |= {} if head.get("form") == "none" else {"tied": tied}
+    c.only(raw["d_model"], "block_dim", "conv_dim", "conv_dim_out", why="transformers' convolutions are that wide")
+    c.only(attention["n_heads"], "num_heads", why="num_attention_heads is what transformers reads")
+    c.only(True, "block_use_swiglu", "use_pos_enc", why="transformers reads gated layers with rotary positions")
+    c.ignore("block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_xavier_init")
+    c.ignore("conv_use_xavier_init", "theta")
+    positions = rotary(c, attention["d_head"], 1000000.0)
+    return raw | {
+        "attention": attention,
+        "short_convolution": short,
+        "norm": rms(c, "norm_eps", "rms_norm_eps", eps=1e-5),
+        "positions": positions,
+        "head": head,
+    }
+
+
+def _kinds(c: Config, raw: Raw, *known: str, default: list[str] | None = None) -> list[str]:
+    """`layer_types`, one a layer."""
+    kinds = c.items("layer_types", of=any_of(*known), length=raw["n_layers"], default=default)
+    if kinds is None:
+        c.fault("layer_types", ABSENT, "a list of layer kinds")
+        return [GLOBAL] * raw["n_layers"]
+    return kinds  # type: ignore[no-any-return]
+
+
+def lfm2(c: Config) -> Raw:
+    """A feed-forward in every layer, two thirds of what the config says where it is adjusted."""
+    raw = _convolved(c)
+    n = raw["n_layers"]
+    attending = c.items("full_attn_idxs", of=number, length=None, default=None)
+    default = [GLOBAL if attending is None or i in attending else CONV for i in range(n)]
+    kinds = _kinds(c, raw, CONV, GLOBAL, default=default)
+    width = c.size("block_ff_dim") if "block_ff_dim" in c else c.size("intermediate_size")
+    c.ignore("intermediate_size")
+    adjusted = c.flag("block_auto_adjust_ff_dim", default=True)
+    factor, multiple = c.real("block_ffn_dim_multiplier", default=1.0), c.size("block_multiple_of", default=256)
+    if adjusted:
+        width = 2 * width // 3
+        width = -(-int(factor * width) // multiple) * multiple
+    if not 1 <= width <= MAX_SIZE:
+        c.fault("block_ffn_dim_multiplier", factor, "above 0, and no more than makes a size")
+        width = 1
+    raw["feed_forward"] = {"d_ff": width, "gated": True, "activation": "silu"}
+    names = [SHORT[kind] for kind in kinds]
+    return layered(raw, (names, {name: {"parts": [name, "feed_forward"]} for name in set(names)}))
+
+
+def lfm2_moe(c: Config) -> Raw:
+    """Dense layers first, then experts."""
+    raw = _convolved(c)
+    kinds = _kinds(c, raw, CONV, GLOBAL)
+    raw["feed_forward"] = {"d_ff": c.size("intermediate_size"), "gated": True, "activation": "silu"}
+    mixed = experts(c, ("num_experts",), ("num_experts_per_tok",), ("moe_intermediate_size",), 32, 4)
+    raw["experts"] = mixed | {"activation": "silu", "scoring": "sigmoid"}
+    c.ignore("use_expert_bias")
+    dense = c.count("num_dense_layers", default=2)
+    seconds = ["feed_forward" if i < dense else "experts" for i in range(raw["n_layers"])]
+    names = [f"{SHORT[kind]}-{second}" for kind, second in zip(kinds, seconds, strict=True)]
+    return layered(raw, (names, {name: {"parts": name.split("-")} for name in set(names)}))
+
+
+def lfm3(c: Config) -> Raw:
+    """Windows in some layers, gates on what the heads read, norms on both sides of every branch."""
+    raw = _convolved(c, 7, 128, 4)
+    kinds = _kinds(c, raw, *SHORT, default=[
+        GLOBAL if i % 4 == 2 else LOCAL if i % 4 == 0 and i > 0 else CONV for i in range(raw["n_layers"])
+    ])  # fmt: skip
+    attention = raw["attention"]
+    attention["gate"] = "head" if c.flag("use_attention_gate", default=True) else "none"
+    attention["bias"] = c.flag("attention_bias", default=False)
+    raw["norm"] |= {"place": "sandwich" if c.flag("use_sandwich_norm", default=True) else "pre"}
+    raw["feed_forward"] = {"d_ff": c.size("intermediate_size"), "gated": True, "activation": "silu"}
+    window = c.size("sliding_window", default=256, null=None)
+    if LOCAL in kinds and window is None:
+        c.fault("sliding_window", None, "a window, for layers use one")
+    parts: Raw = {"parts": ["attention", "feed_forward"]}
+    said = c.data.get("rope_parameters") is not None
+    tables: dict[str, Raw] = {
+        CONV: {"parts": ["short_convolution", "feed_forward"]},
+        GLOBAL: parts | {"positions": rotary(c, attention["d_head"], 1e6, 1.0 if said else 0.5, GLOBAL)},
+        LOCAL: parts | {"positions": rotary(c, attention["d_head"], 1e4, 1.0, LOCAL), "attention": {"window": window}},
+    }
+    names = [{CONV: "convolution", GLOBAL: "global", LOCAL: "local"}[kind] for kind in kinds]
+    by_name = dict(zip(names, kinds, strict=True))
+    return layered(raw, (names, {name: tables[kind] for name, kind in by_name.items()}))

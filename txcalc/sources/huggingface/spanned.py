@@ -1,0 +1,264 @@
+"""Decoders of experts whose layers attend in several ways: windows, chunks, heads of their own number."""
+
+from __future__ import annotations
+
+from txcalc.sources.huggingface.config import Config, any_of, number
+from txcalc.sources.huggingface.shared import (
+    GLOBAL,
+    LAYER_NAMES,
+    LOCAL,
+    Raw,
+    experts,
+    heads,
+    layer_norm,
+    layer_types,
+    layered,
+    lm_head,
+    mixture,
+    more_heads,
+    rms,
+    rotary,
+    stack,
+    windows,
+)
+from txcalc.sources.huggingface.sparse import NAMES, TOP, WIDTH, dense_where, of_experts, typed, with_shared
+from txcalc.sources.spec import size
+
+
+def gpt_oss(c: Config) -> Raw:
+    """Sinks, biases everywhere, experts whose activation is clamped, every second layer with a window."""
+    raw = stack(c)
+    attention = heads(c, raw, kv=8, d_head=64) | {"bias": c.flag("attention_bias", default=True), "sinks": True}
+    names = ("num_local_experts", "num_experts")
+    mixed = experts(c, names, TOP, ("intermediate_size",), 128, 4, bias=True, router_bias=True)
+    mixed |= {"activation": "clamped_silu", "scoring": "softmax_after"}
+    c.ignore("swiglu_alpha", "swiglu_limit", "experts_per_token", "initial_context_length")
+    raw = of_experts(c, raw, attention, mixed, theta=150000.0)
+    n, window = raw["n_layers"], c.size("sliding_window", default=128, null=None)
+    types = layer_types(c, n, [GLOBAL if i % 2 else LOCAL for i in range(n)])
+    return layered(raw, windows(c, raw, window, types))
+
+
+def mellum(c: Config) -> Raw:
+    raw = stack(c)
+    n, window = raw["n_layers"], c.size("sliding_window", default=1024, null=None)
+    attention = heads(c, raw, kv=4, d_head=128) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    raw = of_experts(c, raw, attention, experts(c, NAMES, TOP, WIDTH, 64, 8), kind=GLOBAL)
+    more_heads(c)
+    c.ignore("mtp_layer_types", "mtp_mlp_layer_types")
+    axis = windows(c, raw, window, layer_types(c, n, [GLOBAL] * n))
+    return layered(raw, axis, typed(c, raw, [False] * n))
+
+
+def cohere2_moe(c: Config) -> Raw:
+    """Attention and experts side by side; the first layers may be dense, with a pattern of windows of their own."""
+    raw = stack(c)
+    n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
+    first = c.count("first_k_dense_replace", default=0) if "first_k_dense_replace" in c else 0
+    attention = heads(c, raw, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
+    mixed = with_shared(c, experts(c, NAMES, TOP, ("intermediate_size",), 8, 2), "num_shared_experts", default=0)
+    c.ignore("shared_expert_combination_strategy")
+    if c.text("expert_selection_fn", default="softmax") == "sigmoid":
+        mixed["scoring"] = "sigmoid"
+    raw = of_experts(c, raw, attention, mixed, tied=True)
+    raw["positions"]["interleaved"] = True
+    raw["norm"] = layer_norm(c, bias=False) if c.real("rms_norm_eps") is None else rms(c)
+    raw["norm"]["parallel"] = "shared"
+    before, after = (
+        c.size(f"{name}sliding_window_pattern", default=of) for name, of in (("prefix_dense_", 1), ("", 4))
+    )
+    places = [(i, before) for i in range(min(first, n))] + [(i, after) for i in range(n - min(first, n))]
+    types = layer_types(c, n, [LOCAL if (i + 1) % every else GLOBAL for i, every in places])
+    names = ["dense" if i < first else "sparse" for i in range(n)]
+    kinds = c.items("mlp_layer_types", of=any_of("dense", "sparse"), length=n, default=names)
+    if "dense" in kinds:
+        width = c.size("prefix_dense_intermediate_size", default=mixed["d_ff"], null=mixed["d_ff"])
+        raw["feed_forward"] = {"d_ff": width, "gated": True, "activation": mixed["activation"]}
+    c.ignore("prefix_dense_intermediate_size")
+    # Dense layers turn their heads with a window or without one, unless their windows have a pattern.
+    turned = [kind == LOCAL or (part == "dense" and before == 1) for kind, part in zip(types, kinds, strict=True)]
+    turning: dict[str, Raw] = {"rotary": {}, "unrotated": {"positions": {"form": "none"}}}
+    return layered(
+        raw,
+        windows(c, raw, window, types),
+        (["rotary" if on else "unrotated" for on in turned], turning),
+        mixture(c, raw, [kind == "sparse" for kind in kinds]),
+    )
+
+
+def exaone_moe(c: Config) -> Raw:
+    raw = stack(c)
+    n = raw["n_layers"]
+    attention = heads(c, raw, kv=32) | {"qk_norm": "head"}
+    mixed = with_shared(c, experts(c, NAMES, TOP, WIDTH, 64, 8), "num_shared_experts", default=1)
+    raw = of_experts(c, raw, attention, mixed | {"scoring": "sigmoid"})
+    first = 0 if c.data.get("mlp_layer_types") is not None else c.count("first_k_dense_replace", default=1)
+    window = c.size("sliding_window", default=4096)
+    if c.data.get("layer_types") is not None:
+        default = [GLOBAL] * n
+    else:
+        period = c.size("sliding_window_pattern", default=4)
+        default = [LOCAL if (i + 1) % period else GLOBAL for i in range(n)]
+    c.ignore("first_k_dense_replace", "sliding_window_pattern")
+    axis = windows(c, raw, window, layer_types(c, n, default), {"global": {"positions": {"form": "none"}}})
+    return layered(raw, axis, typed(c, raw, [i < first for i in range(n)]))
+
+
+def llama4_text(c: Config) -> Raw:
+    """Layers with chunks and rotation, every fourth with neither; experts in every `interleave_moe_layer_step`-th."""
+    raw = stack(c)
+    n = raw["n_layers"]
+    normed = c.flag("use_qk_norm", default=True)
+    attention = heads(c, raw, kv=8, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
+    mixed = experts(c, NAMES[::-1], TOP, ("intermediate_size",), 16, 1)
+    mixed |= {"d_ff_shared": mixed["d_ff"], "scoring": "sigmoid"}
+    raw = of_experts(c, raw, attention, mixed, theta=5e5)
+    raw["positions"] |= {"interleaved": True}
+    c.ignore("attn_temperature_tuning", "floor_scale", "attn_scale", "for_llm_compressor", "layer_types")
+    every = c.size("no_rope_layer_interval", default=4)
+    default = [int((i + 1) % every != 0) for i in range(n)]
+    turned = c.items("no_rope_layers", of=any_of(0, 1), length=None, default=default) or default
+    if len(turned) != n:
+        c.fault("no_rope_layers", turned, f"a list of {n:,} items, one a layer")
+        turned = default
+    chunked = ["chunked_attention" if on else GLOBAL for on in turned]
+    types = layer_types(c, n, chunked, ("chunked_attention", GLOBAL))
+    chunk = c.size("attention_chunk_size", default=8192)
+    step = c.size("interleave_moe_layer_step", default=1)
+    given = c.items("moe_layers", of=number, length=None, default=None)
+    sparse = set(range(step - 1, n, step) if given is None else given)
+    if not all(i in sparse for i in range(n)):
+        width = c.size("intermediate_size_mlp")
+        raw["feed_forward"] = {"d_ff": width, "gated": True, "activation": mixed["activation"]}
+    c.ignore("intermediate_size_mlp")
+    local: Raw = {"attention": {"window": chunk, "chunked": True}}
+    spans = ["chunked" if kind == "chunked_attention" else "global" for kind in types]
+    turning: dict[str, Raw] = {"rotary": {}, "unrotated": {"positions": {"form": "none"}}}
+    if normed:
+        turning["rotary"] = {"attention": {"qk_norm": "bare"}}
+    return layered(
+        raw,
+        (spans, {"chunked": local, "global": {}}),
+        (["rotary" if on else "unrotated" for on in turned], turning),
+        mixture(c, raw, [i in sparse for i in range(n)]),
+    )
+
+
+def mimo_v2_flash(c: Config) -> Raw:
+    """Values narrower than keys; layers with a window have sinks and twice the key/value heads."""
+    raw = stack(c)
+    n, window = raw["n_layers"], c.size("sliding_window", default=129)
+    attention = heads(c, raw, kv=4, d_head=192, whole=None)
+    attention |= {
+        "bias": ["q", "k", "v"] if c.flag("attention_bias", default=False) else [],
+        "d_v": c.size("v_head_dim", default=128),
+        "v_scale": c.real("attention_value_scale", default=0.707),
+    }
+    if "attention_value_scale" in c and c.data["attention_value_scale"] is None:
+        del attention["v_scale"]
+    before = c.size("sliding_window_size", default=None)
+    window = window if before is None else before + 1
+    names = ("n_routed_experts", "num_local_experts")
+    mixed = with_shared(c, experts(c, names, TOP, WIDTH, 256, 8), "n_shared_experts", default=0, groups=(1, 1))
+    if mixed.pop("n_shared", 0):
+        c.fault(
+            "n_shared_experts", c.data["n_shared_experts"], "0", "transformers' mimo_v2_flash has no shared experts"
+        )
+    raw |= {
+        "attention": attention,
+        "experts": mixed | {"scoring": "sigmoid"},
+        "norm": rms(c, eps=1e-5),
+        "head": lm_head(c, False),
+    }
+    types = layer_types(c, n, [GLOBAL if i == 0 or (i + 1) % 6 == 0 else LOCAL for i in range(n)])
+    twice = 2 * attention["n_kv_heads"]
+    if LOCAL in types:
+        c.divides(twice, attention["n_heads"], "num_key_value_heads · 2", "num_attention_heads")
+    # What the file's own code reads, where transformers' has a rule.
+    own = "transformers' class has it so"
+    c.only(attention["n_heads"], "swa_num_attention_heads", why=own)
+    c.only(attention["d_head"], "swa_head_dim", why=own)
+    c.only(attention["d_v"], "swa_v_head_dim", why=own)
+    c.only(twice, "swa_num_key_value_heads", why=own)
+    c.only(True, "add_swa_attention_sink_bias", why=own)
+    c.only(False, "add_full_attention_sink_bias", why=own)
+    c.only([int(kind == LOCAL) for kind in types], "hybrid_layer_pattern", why=own)
+    c.ignore("swa_rope_theta", "attention_chunk_size", "partial_rotary_factor", "rope_theta")
+    given = c.data.get("rope_parameters")
+    tables: dict[str, Raw] = {}
+    for kind, theta in ((GLOBAL, 5e6), (LOCAL, 1e4)):
+        if kind in types and given is not None and not isinstance(given, dict):
+            c.fault("rope_parameters", given, "an object with a table for each layer type")
+        elif kind in types and given is not None and not isinstance(given.get(kind), dict):
+            c.fault("rope_parameters", sorted(map(str, given)), f"a table for each layer type: {kind} has none")
+        places = rotary(c, attention["d_head"], theta, 0.334, kind=kind, names=())
+        tables[LAYER_NAMES[kind]] = {"positions": places}
+    tables["local"]["attention"] = {"n_kv_heads": twice, "sinks": True}
+    axis = windows(c, raw, window, types, tables)
+    kinds = typed(c, raw, [i == 0 for i in range(n)])
+    c.only([int(kind == "sparse") for kind in kinds[0]], "moe_layer_freq", why=own)
+    return layered(raw, axis, kinds)
+
+
+def laguna(c: Config) -> Raw:
+    """A gate by softplus on what is read; heads, windows and experts layer by layer; the correction is a parameter."""
+    raw = stack(c)
+    n = raw["n_layers"]
+    attention = heads(c, raw, kv=8, d_head=128) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    width, given = attention["d_head"], c.data["gating"] if "gating" in c else True
+    c.ignore("gating")
+    if given not in (True, "per-head", "per-element") or type(given) is int:
+        c.fault("gating", given, "true, 'per-head' or 'per-element'")
+    gate = "element" if given == "per-element" else "head"
+    mixed = experts(c, NAMES, TOP, WIDTH, 256, 8, d_ff_shared=c.size("shared_expert_intermediate_size", default=512))
+    mixed |= {"scoring": "sigmoid", "correction": True, "scale": c.real("moe_routed_scaling_factor", default=1.0)}
+    c.only(False, "moe_apply_router_weight_on_input", why="the experts' results are weighed, not their inputs")
+    if c.real("moe_router_logit_softcapping", default=0.0) > 0:
+        c.fault("moe_router_logit_softcapping", c.data["moe_router_logit_softcapping"], "0: no part caps them")
+    raw |= {
+        "attention": attention | {"gate": gate, "gate_activation": "softplus"},
+        "experts": mixed,
+        "norm": rms(c),
+        "head": lm_head(c, False),
+    }
+    types = layer_types(c, n, [GLOBAL] * n)
+    angles = c.data.get("rope_parameters")
+    turned = {GLOBAL: (5e5, 0.5), LOCAL: (1e4, 1.0)}
+    for kind in sorted(set(types)):
+        if isinstance(angles, dict) and not isinstance(angles.get(kind), dict):
+            c.fault("rope_parameters", sorted(map(str, angles)), f"a table for each layer type: {kind} has none")
+    positions = {
+        kind: {"positions": rotary(c, width, theta, partial if angles is None else 1.0, kind=kind)}
+        for kind, (theta, partial) in turned.items()
+        if kind in types
+    }
+    window = c.size("sliding_window", default=512) if LOCAL in types else None
+    c.ignore("sliding_window")
+    tables = {"global": positions.get(GLOBAL, {}), "local": positions.get(LOCAL, {})}
+    axis = windows(c, raw, window, types, tables)
+    counts = c.items("num_attention_heads_per_layer", of=size, length=n, default=None) or [attention["n_heads"]] * n
+    for count in sorted(set(counts)):
+        if count % attention["n_kv_heads"]:
+            c.fault(
+                "num_attention_heads_per_layer", count, f"multiples of num_key_value_heads = {attention['n_kv_heads']}"
+            )
+    by_heads: dict[str, Raw] = {f"{count}h": {"attention": {"n_heads": count}} for count in counts}
+    return layered(raw, axis, ([f"{count}h" for count in counts], by_heads), typed(c, raw, [i == 0 for i in range(n)]))
+
+
+def afmoe(c: Config) -> Raw:
+    """Gated attention, sandwich norms, and positions only in the layers with a window."""
+    raw = stack(c)
+    n = raw["n_layers"]
+    attention = heads(c, raw, d_head=128) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    mixed = experts(c, NAMES, TOP, WIDTH, 64, 6, n_shared=c.size("num_shared_experts", default=2))
+    mixed |= {"scoring": "sigmoid", "correction": True, "scale": c.real("route_scale", default=1.0)}
+    raw = of_experts(c, raw, attention | {"gate": "element"}, mixed)
+    raw["norm"] = rms(c, eps=1e-5, place="sandwich")
+    if c.flag("mup_enabled", default=False, null=False):
+        raw["embedding"] = {"scale": raw["d_model"] ** 0.5}
+    window, every = c.size("sliding_window", default=1024, null=None), c.size("global_attn_every_n_layers", default=4)
+    types = layer_types(c, n, [LOCAL if (i + 1) % every else GLOBAL for i in range(n)])
+    first = c.count("num_dense_layers", default=1)
+    axis = windows(c, raw, window, types, {"global": {"positions": {"form": "none"}}})
+    return layered(raw, axis, dense_where(c, raw, [i < first for i in range(n)]))

@@ -54,12 +54,13 @@ from txcalc.parts.mixers.forgetting import ForgetGate, ForgettingAttention, Forg
 from txcalc.parts.model import EncoderDecoder, FixedLength, LayerGroup, LayerInputs, Memory, Stack, StreamEnds
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import Workload
+from txcalc.parts.pooling import AttentionPool
 from txcalc.parts.positions import RelativeBias, Rotary
 from txcalc.parts.recurrent import GatedRecurrence, Griffin, HeadScan, Mamba, Mamba2, SelectiveScan
 from txcalc.parts.routed import Choice, RoutedAttention
 from txcalc.parts.rwkv import ChannelMix, TimeMix, TokenShift, WeightedSum
 from txcalc.parts.shared import SharedBlock
-from txcalc.parts.spans import Around, Causal, Chunks, Cross, Full, Selected, Window
+from txcalc.parts.spans import Around, Causal, Chunks, Cross, Full, Reading, Selected, Window
 
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "sigmoid", "tanh")
 
@@ -80,7 +81,13 @@ causal_spans = (
     | st.builds(Chunks, window=st.integers(1, 60))
     | st.builds(Selected, top_k=st.integers(1, 60))
 )
-spans = causal_spans | st.builds(Full) | st.builds(Around, window=st.integers(1, 60)) | st.builds(Cross)
+spans = (
+    causal_spans
+    | st.builds(Full)
+    | st.builds(Around, window=st.integers(1, 60))
+    | st.builds(Cross)
+    | st.builds(Reading)
+)
 linears = st.builds(
     Linear,
     d_in=sizes,
@@ -473,6 +480,14 @@ embeddings = st.builds(
     scale=st.sampled_from([None, 2.0]),
 )
 layer_inputs = st.builds(LayerInputs, width=sizes, count=sizes, tokens=lookups, projection=linears, norm=norms)
+attention_pools = st.builds(
+    AttentionPool,
+    d_model=sizes,
+    probe=st.builds(Vector, width=sizes),
+    core=cores,
+    norm=norms,
+    feed_forward=feed_forwards,
+)
 heads = st.builds(
     Head,
     projection=maybe(linears),
@@ -528,6 +543,7 @@ COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
     RoutedAttention: routed_attentions,
     SharedBlock: shared_blocks,
     SpanAttention: span_attentions,
+    AttentionPool: attention_pools,
     FixedLength: st.builds(FixedLength, stack=stacks, positions=st.integers(2, 40)),
     Griffin: griffins,
     Head: heads,

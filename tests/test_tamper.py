@@ -57,12 +57,13 @@ from txcalc.parts.mixers.forgetting import ForgetGate, ForgettingAttention, Forg
 from txcalc.parts.model import EncoderDecoder, FixedLength, LayerGroup, LayerInputs, Memory, Stack, StreamEnds
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import COST, Cache, Leaf, MatMul, Workload
+from txcalc.parts.pooling import AttentionPool
 from txcalc.parts.positions import RelativeBias, Rotary
 from txcalc.parts.recurrent import GatedRecurrence, Griffin, HeadScan, Mamba, Mamba2, SelectiveScan
 from txcalc.parts.routed import Choice, RoutedAttention
 from txcalc.parts.rwkv import ChannelMix, TimeMix, TokenShift, WeightedSum
 from txcalc.parts.shared import SharedBlock
-from txcalc.parts.spans import Causal, Cross, Full, Selected, Window
+from txcalc.parts.spans import Causal, Cross, Full, Reading, Selected, Window
 
 # 2 sequences of 3 new tokens after 5 cached ones: 6 rows, 8 keys, 3·5 + 1 + 2 + 3 = 21 visible pairs; 14 source rows.
 WORK = Workload(2, 3, 5, 7)
@@ -1153,6 +1154,25 @@ ROWS = {
         flops_other=6 * (88 + 44 + 14) + 6 * 9 * 5,
         traffic=(22 + 990 + 165 + 11 + 231 + 121, 6 * (44 + 3 * 37 + 60 + 26 + 22 + 3 * 18 + 14 + 21 + 22), 0),
         saved=6 * (22 + 22 + 45 + 15 + 11 + 11 + 3 * 7 + 11),
+    ),
+    "a query over all": row(  # 3 heads of 5; 2 queries, each of 3 positions
+        AttentionPool(
+            d_model=15,
+            probe=Vector(width=15),
+            core=AttentionCore(n_heads=3, n_kv_heads=3, d_qk=5, d_v=5, span=Reading()),
+            norm=Norm(width=15, form="layer", bias=True, eps=0),
+            feed_forward=FeedForward(d_model=15, d_ff=7, gated=False, activation="relu", bias=True),
+        ),
+        PROMPT,
+        params=15 + 4 * 240 + 30 + 15 * 7 + 7 + 7 * 15 + 15,
+        flops=2 * 225 * (2 + 6 + 6 + 2) + 2 * 2 * 3 * 3 * 10 + 2 * 2 * 2 * 105,
+        flops_other=15 * (2 + 6 + 6 + 2) + 18 * 5 + 30 * 7 + 14 * 2 + 30 + 30,
+        traffic=(
+            4 * 240 + 30 + 112 + 120,
+            2 * 60 + 2 * 180 + 30 + 90 + 90 + 30 + 60 + 44 + 28 + 44 + 90,
+            0,
+        ),
+        saved=90 + 30 + 90 + 90 + 30 + 30 + 30 + 14,
     ),
     "transform": row(Transform(width=11), traffic=(0, 132, 0)),
     "fourier": row(Fourier(d_model=11), traffic=(0, 132, 0)),

@@ -695,6 +695,17 @@ TINY: dict[str, dict[str, Any]] = {
         "positions": {"form": "learned"},
         "head": {"form": "classifier", "classes": 7, "pool": "both"},
     },
+    "picture-reader": {
+        "kind": "vision",
+        "d_model": 32,
+        "n_layers": 2,
+        "vision": {"image": 12, "patch": 4, "class_token": False},
+        "attention": {"n_heads": 4, "bias": True},
+        "feed_forward": {"d_ff": 48, "activation": "gelu_tanh", "bias": True},
+        "norm": {"form": "layer", "eps": 1e-6},
+        "positions": {"form": "learned"},
+        "head": {"form": "none", "pool": "attention"},
+    },
     "esm": {
         **LIKE_BERT,
         "contacts": True,

@@ -13,6 +13,7 @@ from txcalc.parts.linear import Activation, Linear, Sum
 from txcalc.parts.norm import Norm, NormOptions
 from txcalc.parts.options import ACTIVATIONS, Options, flag, key, one_of, real, size
 from txcalc.parts.part import Child, Composite, on_logits, on_one
+from txcalc.parts.pooling import AttentionPool
 from txcalc.parts.sharding import Ways
 
 
@@ -23,7 +24,8 @@ class Head(Composite):
 
     `at` is where it works: all positions (or the last, as the workload says) for a language model, one for a
     classifier or a pooler. That one is the first position; with `pool` the mean of all others, with a norm of its own;
-    `joined`: both, one after the other. `scale` multiplies the logits, `softcap` bounds them by a tanh.
+    `joined`: both, one after the other. A `reader` makes one vector of all. `scale` multiplies the logits, `softcap`
+    bounds them by a tanh.
     """
 
     projection: Linear | None
@@ -37,6 +39,7 @@ class Head(Composite):
     pool: Sum | None = None
     pool_norm: Norm | None = None
     joined: bool = False
+    reader: AttentionPool | None = None
     # Of one rank's share: positions of all ranks before it, logits of all ranks after it.
     gather: Collective | None = None
     join: Collective | None = None
@@ -45,6 +48,8 @@ class Head(Composite):
         on = on_one if self.one else on_logits
         if self.gather:
             yield Child("gather", self.gather, on=on)
+        if self.reader:
+            yield Child("reader", self.reader)
         if self.pool:
             yield Child("pool", self.pool, on=without_class_token)
         if self.pool_norm:
@@ -97,9 +102,9 @@ class HeadOptions(Options):
     )
     transform_norm: bool = key(flag, False, "norm after that layer")
     pool: str = key(
-        one_of("first", "mean", "both"),
+        one_of("first", "mean", "both", "attention"),
         "first",
-        "what a picture's classifier reads: its class token, the mean of its patches, or both",
+        "what a picture's head reads: its class token, the mean of its patches, both, or all by a learned query",
     )
     pool_norm: bool = key(flag, False, "norm of that mean")
     rank: Any = key(
@@ -125,13 +130,21 @@ class HeadOptions(Options):
     scale: Any = key(real, None, "multiplies the logits", "with an lm head")
 
     def build(
-        self, *, d_model: Any, vocab: Any, role: str, norm: NormOptions, embedding: EmbeddingOptions, usual: str
+        self,
+        *,
+        d_model: Any,
+        vocab: Any,
+        role: str,
+        norm: NormOptions,
+        embedding: EmbeddingOptions,
+        usual: str,
+        reader: AttentionPool | None,
     ) -> Head | None:
         """The head of a stack of this role, over a vocabulary or classes; None where it ends in hidden states.
-        `usual` is the activation of the first layer's feed-forward."""
+        `usual` is the activation of the first layer's feed-forward, `reader` what reads all patches."""
         inner = d_model if self.rank is None else self.rank
         if self.form == "classifier":
-            return self._classifier(d_model, norm)
+            return replace(self._classifier(d_model, norm), reader=reader)
         if self.form == "none" or vocab is None or (role == "encoder" and self.form == "lm"):
             return None
         projection = Linear(d_in=d_model, d_out=vocab, bias=self.bias, tied=self.tied)
@@ -151,7 +164,7 @@ class HeadOptions(Options):
             norm=norm.over(inner),
         )
 
-    def pooled(self, d_model: Any, norm: NormOptions) -> Head | None:
+    def pooled(self, d_model: Any, norm: NormOptions, reader: AttentionPool | None) -> Head | None:
         """What one position gives beside the head, or in its place."""
         nothing = replace(_head(None), one=True, kind="other")
         if self.pooler:
@@ -163,13 +176,15 @@ class HeadOptions(Options):
             )
         if self.form == "none" and self.norm:
             return replace(nothing, norm=norm.over(d_model))
+        if self.form == "none" and reader is not None:
+            return replace(nothing, reader=reader)
         if self.form == "none" and self.pool == "mean":
             return replace(nothing, **self._pool(d_model, norm))
         return None
 
     def _pool(self, d_model: Any, norm: NormOptions) -> dict[str, Any]:
         """What is read instead of the first position, as the fields of a head say it."""
-        if self.pool == "first":
+        if self.pool in ("first", "attention"):
             return {}
         own = norm.over(d_model) if self.pool_norm else None
         return {"pool": Sum(width=d_model, sums=1), "pool_norm": own, "joined": self.pool == "both"}

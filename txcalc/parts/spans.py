@@ -211,6 +211,18 @@ class Full(Unkept):
 
 @final
 @frozen
+class Reading(Unkept):
+    """Queries of their own, not the sequence's, which see every position of it."""
+
+    def keys(self, work: Workload) -> Any:
+        return work.source
+
+    def visible(self, work: Workload) -> Any:
+        return work.tokens * work.source
+
+
+@final
+@frozen
 class Around(Unkept):
     """Encoders with a window: query i attends to key j when |i − j| < W."""
 

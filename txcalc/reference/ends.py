@@ -21,7 +21,8 @@ from txcalc.reference.linear import (
     sinusoids,
 )
 from txcalc.reference.mode import current
-from txcalc.reference.run import Like
+from txcalc.reference.pooling import AttentionPool
+from txcalc.reference.run import Like, Run
 
 
 class Embedding(nn.Module):
@@ -102,9 +103,12 @@ class Head(nn.Module):
         self.pool = Mean() if part.pool else None
         self.pool_norm = Norm(part.pool_norm, like) if part.pool_norm else None
         self.joined = part.joined
+        self.reader = AttentionPool(part.reader, like) if part.reader else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        if self.pool is not None:
+    def forward(self, x: Tensor, run: Run) -> Tensor:
+        if self.reader is not None:
+            x = self.reader(x, run)
+        elif self.pool is not None:
             mean = self.pool(x)
             mean = mean if self.pool_norm is None else self.pool_norm(mean)
             x = torch.cat((x[:, 0], mean), 1) if self.joined else mean

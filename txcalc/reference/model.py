@@ -365,8 +365,8 @@ class Stack(Asked):
             cache.past = past + tokens
         x = x if self.merge is None else self.merge(*x.unbind()).mean(0)
         x = x if self.final_norm is None else self.final_norm(x)
-        result = x if self.head is None else self.head(x)
-        return result if self.pooler is None else (result, self.pooler(x))
+        result = x if self.head is None else self.head(x, run)
+        return result if self.pooler is None else (result, self.pooler(x, run))
 
 
 class EncoderDecoder(Asked):

@@ -6,21 +6,25 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from txcalc.num import total
+from txcalc.num import exact_div, total
 from txcalc.parts.adapters import LoraOptions
 from txcalc.parts.attention import AttentionOptions
 from txcalc.parts.block import Block, Branch, Laurel, Streams
+from txcalc.parts.cores import AttentionCore
 from txcalc.parts.disentangled import DistanceTable
 from txcalc.parts.embedding import AudioOptions, EmbeddingOptions, VisionOptions
+from txcalc.parts.feedforward import FeedForward
 from txcalc.parts.head import HeadOptions
-from txcalc.parts.linear import LayerScale, Linear, Lookup, Unused
+from txcalc.parts.linear import LayerScale, Linear, Lookup, Unused, Vector
 from txcalc.parts.mechanisms import mechanism
 from txcalc.parts.model import EncoderDecoder, FixedLength, LayerGroup, LayerInputs, Stack, StreamEnds
 from txcalc.parts.norm import NormOptions
 from txcalc.parts.options import Mechanism, Place
 from txcalc.parts.part import Composite
+from txcalc.parts.pooling import AttentionPool
 from txcalc.parts.positions import PositionsOptions, RelativeBias
 from txcalc.parts.shared import SharedOptions
+from txcalc.parts.spans import Reading
 
 Table = Mapping[str, Any]
 
@@ -60,6 +64,7 @@ def _stack(stack: Table) -> Stack:
     embedding = EmbeddingOptions.of(stack["embedding"])
     first = next(iter(stack["layer"].values()))
     streams = stack["streams"]
+    reader = _reader(first, norm, d_model) if head.pool == "attention" else None
     return Stack(
         d_model=d_model,
         embedding=embedding.build(
@@ -73,7 +78,7 @@ def _stack(stack: Table) -> Stack:
         relative_bias=_relative_bias(places, stack),
         groups=groups,
         final_norm=replace(norm, bias=norm.final_bias).over(d_model) if norm.final else None,
-        pooler=head.pooled(d_model, norm),
+        pooler=head.pooled(d_model, norm, reader),
         head=head.build(
             d_model=d_model,
             vocab=stack["vocab_size"],
@@ -81,6 +86,7 @@ def _stack(stack: Table) -> Stack:
             norm=norm,
             embedding=embedding,
             usual=first["feed_forward"]["activation"] if "feed_forward" in first else "gelu",
+            reader=reader,
         ),
         distances=_distance_table(places, norm, d_model) if places.form == "disentangled" else None,
         layer_inputs=_layer_inputs(stack, norm),
@@ -90,6 +96,21 @@ def _stack(stack: Table) -> Stack:
         angles=_angles(places, stack),
         idle=Unused(d_in=stack["idle"], d_out=1, bias=False) if stack["idle"] else None,
         frozen=stack["lora"] is not None,
+    )
+
+
+def _reader(first: Table, norm: NormOptions, d_model: Any) -> AttentionPool:
+    """As many heads as the layers', and a feed-forward like theirs."""
+    heads, table = first["attention"]["n_heads"], first["feed_forward"]
+    width = exact_div(d_model, heads)
+    sizes = {"n_heads": heads, "n_kv_heads": heads, "d_qk": width, "d_v": width}
+    fed = {name: table[name] for name in ("d_ff", "gated", "activation", "bias")}
+    return AttentionPool(
+        d_model=d_model,
+        probe=Vector(width=d_model),
+        core=AttentionCore(**sizes, span=Reading()),
+        norm=norm.over(d_model),
+        feed_forward=FeedForward(d_model=d_model, **fed),
     )
 
 

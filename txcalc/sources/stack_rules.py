@@ -160,7 +160,14 @@ def _pooled(stack: Tables, fault: Told) -> None:
     head = stack["head"]
     if head["pool_norm"] and head["pool"] != "mean":
         fault("head.pool_norm", True, "false without head.pool = 'mean'")
-    if head["pool"] != "first" and not (stack["vision"] and stack["vision"]["class_token"]):
+    if head["pool"] == "attention":
+        first = next(iter(stack["layer"].values()))
+        alike = "attention" in first and "feed_forward" in first and "latent" not in first
+        if not stack["vision"] or head["form"] not in ("none", "classifier") or not alike:
+            fault("head.pool", "attention", "'first' but over patches, in layers of attention and a feed-forward")
+        elif head["transform"] or head["every"] or head["pooler"]:
+            fault("head.pool", "attention", "'first' beside another layer of the head")
+    elif head["pool"] != "first" and not (stack["vision"] and stack["vision"]["class_token"]):
         fault("head.pool", head["pool"], "'first' where there are no patches after a class token")
 
 

@@ -1,4 +1,4 @@
-"""Pictures and words: CLIP's two encoders, alone and side by side, and BLIP, whose decoder reads a picture."""
+"""Pictures and words: CLIP's two encoders, alone and side by side, SigLIP's, and BLIP, whose decoder reads pictures."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from txcalc.errors import ABSENT, shown
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.shared import Raw, alone, head_of, heads, layer_norm, padding_within, plain
+from txcalc.sources.huggingface.towers import block, full, linear
 from txcalc.sources.huggingface.vision import pictures
 
 
@@ -78,6 +79,57 @@ def clip(c: Config) -> Raw:
     c.note("two encoders side by side: a picture and a text; neither keeps a cache in use")
     own = {half: {k: v for k, v in raw.items() if k not in ("kind", "context")} for half, raw in halves.items()}
     return {"kind": "encoder-decoder", **own}
+
+
+def siglip_text_model(c: Config) -> Raw:
+    """Words that see each other, of which the last one's state is projected."""
+    alone(c)
+    raw: Raw = {
+        "kind": "encoder",
+        "d_model": c.size("hidden_size"),
+        "n_layers": c.layers("num_hidden_layers"),
+        "vocab_size": c.size("vocab_size", default=32000),
+    }
+    padding_within(c, raw)
+    head_of(c, "none")
+    rows, width = c.size("max_position_embeddings", default=64), c.size("projection_size", default=raw["d_model"])
+    return _layers(c, raw, "gelu_pytorch_tanh", 1e-6) | {
+        "context": rows,
+        "positions": {"form": "learned", "rows": rows},
+        "head": {"form": "classifier", "classes": width, "every": False},
+    }
+
+
+def siglip_vision_model(c: Config) -> Raw:
+    """Patches without a class token, which a learned query reads, unless told otherwise."""
+    raw, vision = pictures(c)
+    head_of(c, "none")
+    pool = {"pool": "attention"} if c.flag("vision_use_head", default=True) else {}
+    c.ignore("projector_hidden_act", "num_image_tokens")
+    return _layers(c, raw, "gelu_pytorch_tanh", 1e-6) | {
+        "positions": {"form": "learned"},
+        "vision": vision | {"class_token": False},
+        "head": {"form": "none", **pool},
+    }
+
+
+def siglip(c: Config) -> Raw:
+    """Its pictures' encoder; its words' is held beside it."""
+    head_of(c, "none")
+    if not c.data.get("architectures"):
+        c.fault("architectures", c.data.get("architectures"), '["SiglipModel"]', "transformers makes a classifier of "
+                "pictures where no class is named, which is not read")  # fmt: skip
+    c.ignore("tie_word_embeddings")
+    halves = [
+        Config({**_table(c, key), "architectures": None}, f"siglip_{key}_model", f"{key}_config.", c, partial=True)
+        for key in ("vision", "text")
+    ]
+    raw, words = siglip_vision_model(halves[0]), siglip_text_model(halves[1])
+    d, f, n = words["d_model"], words["feed_forward"]["d_ff"], words["n_layers"]
+    table = (words["vocab_size"] + words["positions"]["rows"]) * d
+    held = table + n * block(d, f, full(d)) + 2 * d + linear(d, words["head"]["classes"]) + 2
+    c.note(f"a picture alone is run: the encoder of words and the scores' two numbers ({held:,} parameters) are held")
+    return raw | {"idle": held}
 
 
 def _table(c: Config, key: str) -> Mapping[str, object]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.shared import (
+    WRITING,
     Raw,
     classifier,
     head_of,
@@ -16,6 +17,7 @@ from txcalc.sources.huggingface.shared import (
     named,
     padding_within,
     plain,
+    writes,
 )
 from txcalc.sources.spec import size
 
@@ -49,7 +51,7 @@ def bert_like(
     are names of a width of the heads that the class takes, whatever the model's; without it, it rounds D/h down.
     Without `n_heads` there is no attention.
     """
-    causal = _writes(c)
+    causal = writes(c)
     c.only({}, "pruned_heads", why="pruned heads are not read")
     c.only("absolute", "position_embedding_type", why="learned positions are read")
     c.ignore("cross_attention_hidden_size", "classifier_dropout", "cls_token_id", "mask_token_id", "directionality")
@@ -88,21 +90,6 @@ def bert_like(
             ),
         }
     )
-
-
-def _writes(c: Config) -> bool:
-    """Whether positions see only what is before them: those of the classes that write, where `is_decoder` says so."""
-    c.only(False, "is_encoder_decoder", "add_cross_attention", why="a stack by itself is read")
-    if not named(c, *WRITING):
-        c.only(False, "is_decoder", why="an encoder is read")
-        return False
-    causal: bool = c.flag("is_decoder", default=False)
-    if not causal:
-        c.note("is_decoder is not true: every position sees every other, as transformers runs it")
-    return causal
-
-
-WRITING = ("ForCausalLM", "LMHeadModel")
 
 
 def masked_lm(c: Config, pooler: bool, untied: bool | None, before: Mapping[str, str]) -> Raw:

@@ -86,12 +86,16 @@ READERS: dict[str, tuple[str, str]] = {
         ("speech", "moshi"),
         ("published", _PUBLISHED),
         ("custom", _CUSTOM),
-        ("vision", "beit dinov2 vit"),
-        ("contrastive", "blip clip clip_text_model clip_vision_model"),
+        ("vision", "beit data2vec-vision dinov2 ijepa vit vit_msn"),
+        ("contrastive", "blip clip clip_text_model clip_vision_model siglip siglip_text_model siglip_vision_model"),
         ("joined", "encoder-decoder vision-encoder-decoder"),
     )
     for name in names.split()
-} | {"Yi": ("published", "yi"), **dict.fromkeys(_WRAPPED.split(), ("wrapped", "language"))}
+} | {
+    "Yi": ("published", "yi"),
+    "trocr": ("seq2seq", "trocr_alone"),
+    **dict.fromkeys(_WRAPPED.split(), ("wrapped", "language")),
+}
 # Modules whose readers follow code that is published beside weights, not transformers'.
 PUBLISHED = frozenset(("published", "custom", "wrapped"))
 
@@ -265,7 +269,6 @@ REFUSED: dict[str, str] = {
     "speech_to_text": "its gated convolutions are not supported yet",
     "swin": "its shifted windows are not supported yet",
     "t5gemma2": "its decoder's one attention to itself and its encoder is not supported yet",
-    "trocr": "a decoder that is read in a vision-encoder-decoder",
     "ultrabert": "its head of two layers is not supported yet",
     "voxtral_realtime_text": "its norms that depend on a delay are not supported yet",
     "xlnet": "its two streams are not supported yet",

@@ -47,7 +47,7 @@ attention_softmax_in_fp32: gpt_bigcode
 bias: internlm3
 context_length: rwkv
 decoder_sparse_step: but qwen3_5_moe_text
-decoder_start_token_id: bigbird_pegasus blenderbot led marian whisper
+decoder_start_token_id: bigbird_pegasus blenderbot led marian trocr whisper
 final_logit_softcapping: gemma3n_text
 first_k_dense_replace: but glm4_moe_lite solar_open
 head_dim: but arcee aria_text hunyuan_vl_text deepseek_v2 deepseek_v3 ernie4_5 granitemoehybrid hyperclovax
@@ -58,7 +58,7 @@ hidden_activation: gemma2 gemma3_text modernbert vaultgemma
 intermediate_size: but gpt_neo qwen3_5_moe_text rwkv solar_open
 is_decoder: bert big_bird bigbird_pegasus blenderbot blenderbot-small camembert convbert data2vec-text electra ernie
   gpt_neox gpt_neox_japanese longt5 marian mbart megatron-bert mt5 mvp pegasus plbart rembert roberta
-  roberta-prelayernorm roformer switch_transformers t5 tapas umt5 xlm-roberta xlm-roberta-xl
+  roberta-prelayernorm roformer switch_transformers t5 tapas trocr umt5 xlm-roberta xlm-roberta-xl
 is_encoder_decoder: bigbird_pegasus blenderbot blenderbot-small fsmt led longt5 m2m_100 marian mbart mt5 mvp
   nllb-moe pegasus plbart switch_transformers t5 t5gemma umt5 vision-encoder-decoder whisper
 layer_types: nemotron_h
@@ -100,6 +100,7 @@ onnx_export: longformer
 max_rel_2d_pos: layoutlmv3
 text_embed: layoutlmv3
 global_block_size: longt5
+use_cache: trocr
 """
 
 # Keys that are whole numbers where a reader does not look at them, too (a width that no layer has).

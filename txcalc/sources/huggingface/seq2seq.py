@@ -284,6 +284,17 @@ def trocr(c: Config) -> Raw:
     }
 
 
+def trocr_alone(c: Config) -> Raw:
+    """TrOCR's decoder without a picture: it holds cross-attentions that nothing runs."""
+    head_of(c, "lm")
+    c.ignore("is_decoder", "add_cross_attention", "use_cache")
+    raw = trocr(c)
+    d, n, read = raw["d_model"], raw["n_layers"], c.size("cross_attention_hidden_size", default=None, null=None)
+    idle = n * (2 * d * (d + 1) + 2 * d * ((d if read is None else read) + 1) + 2 * d)
+    c.note(f"the decoder alone, without a picture: its cross-attentions ({idle:,} parameters) are held and not run")
+    return {"kind": "decoder", **raw, "idle": idle}
+
+
 def whisper(c: Config) -> Raw:
     """Two convolutions over mel bands, an encoder of fixed length, k without a bias."""
     _joined(c)

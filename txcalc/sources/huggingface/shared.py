@@ -68,6 +68,21 @@ def named(c: Config, *endings: str) -> bool:
     return isinstance(names, list) and bool(names) and isinstance(names[0], str) and names[0].endswith(endings)
 
 
+def writes(c: Config) -> bool:
+    """Whether positions see only what is before them: those of the classes that write, where `is_decoder` says so."""
+    c.only(False, "is_encoder_decoder", "add_cross_attention", why="a stack by itself is read")
+    if not named(c, *WRITING):
+        c.only(False, "is_decoder", why="an encoder is read")
+        return False
+    causal: bool = c.flag("is_decoder", default=False)
+    if not causal:
+        c.note("is_decoder is not true: every position sees every other, as transformers runs it")
+    return causal
+
+
+WRITING = ("ForCausalLM", "LMHeadModel")
+
+
 # What a head that is no language model's decides about: each sequence, each token, the ends of an answer, or which of
 # several sequences.
 TASKS = frozenset({"sequence", "token", "question", "choice", "pretraining", "pairs"})

@@ -32,6 +32,26 @@ def vit(c: Config) -> Raw:
     }
 
 
+def vit_msn(c: Config) -> Raw:
+    """ViT without a pooler."""
+    raw = vit(c)
+    return raw if raw["head"]["form"] == "classifier" else raw | {"head": {"form": "none"}}
+
+
+def ijepa(c: Config) -> Raw:
+    """ViT without a class token and a pooler."""
+    raw = vit(c)
+    if raw["head"]["form"] == "classifier":  # so it is where no class is named, too
+        c.fault("architectures", c.data.get("architectures"), '["IJepaModel"]', "a mean of all patches is not read")
+    return raw | {"vision": raw["vision"] | {"class_token": False}, "head": {"form": "none"}}
+
+
+def data2vec_vision(c: Config) -> Raw:
+    """BEiT, which pools for a classifier alone."""
+    raw = beit(c)
+    return raw if raw["head"]["form"] == "classifier" else raw | {"head": {"form": "none"}}
+
+
 def dinov2(c: Config) -> Raw:
     """Scales on what the branches add; a classifier of the class token and the mean of the patches."""
     raw, vision = pictures(c, 14)

@@ -1,0 +1,51 @@
+"""What reads a whole sequence into one vector by attention: a learned query over every position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, final
+
+from txcalc.parts.cores import AttentionCore
+from txcalc.parts.feedforward import FeedForward
+from txcalc.parts.frozen import frozen
+from txcalc.parts.linear import Linear, Sum, Vector
+from txcalc.parts.norm import Norm
+from txcalc.parts.part import Child, Composite, Workload, on_one
+
+
+def _over_all(work: Workload) -> Workload:
+    """One query, which sees every position."""
+    return on_one(work)._replace(past=0, source=work.tokens)
+
+
+@final
+@frozen
+class AttentionPool(Composite):
+    """A learned query attends to every position, and a feed-forward with a norm before it stands after that.
+
+    Shapes   x (B, T, D), y (B, D); heads of D/h
+    Source   Zhai et al. 2022 (arXiv 2106.04560), section 3.4, with the feed-forward of SigLIP's head
+    """
+
+    d_model: Any
+    probe: Vector
+    core: AttentionCore
+    norm: Norm
+    feed_forward: FeedForward
+
+    def children(self) -> Iterator[Child]:
+        width = self.d_model
+        yield Child("probe", self.probe)
+        yield Child("q", Linear(d_in=width, d_out=width, bias=True, keeps="no"), on=on_one)
+        yield Child("k", Linear(d_in=width, d_out=width, bias=True))
+        yield Child("v", Linear(d_in=width, d_out=width, bias=True, keeps="no"))
+        yield Child("core", self.core, on=_over_all)
+        yield Child("o", Linear(d_in=width, d_out=width, bias=True, keeps="eager"), on=on_one)
+        yield Child("norm", self.norm, on=on_one)
+        yield Child("feed_forward", self.feed_forward, on=on_one)
+        yield Child("residual", Sum(width=width, sums=1), on=on_one)
+
+    @property
+    def complete(self) -> bool:
+        """Every rank has all of it."""
+        return True

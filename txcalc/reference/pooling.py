@@ -1,0 +1,36 @@
+"""Pooling by attention: see `parts.pooling`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor, nn
+
+from txcalc.parts import pooling as parts
+from txcalc.reference.attention import AttentionCore
+from txcalc.reference.feedforward import FeedForward
+from txcalc.reference.linear import Linear, Norm, Sum, Vector
+from txcalc.reference.run import Like, Run
+
+
+class AttentionPool(nn.Module):
+    """A vector (B, D) of positions (B, T, D), which a learned query reads."""
+
+    def __init__(self, part: parts.AttentionPool, like: Like) -> None:
+        super().__init__()
+        width = part.d_model
+        self.probe = Vector(width, like)
+        self.q, self.k, self.v, self.o = (Linear(width, width, True, like) for _ in range(4))
+        self.core = AttentionCore(part.core, like)
+        self.norm = Norm(part.norm, like)
+        self.feed_forward = FeedForward(part.feed_forward, like)
+        self.residual = Sum()
+        self.heads = part.core.n_heads
+
+    def forward(self, x: Tensor, run: Run) -> Tensor:
+        alone = replace(run, cache=None, bias=None, positions=run.positions[:1])
+        q = self.q(self.probe.weight.expand(x.shape[0], 1, -1))
+        q, k, v = (y.unflatten(-1, (self.heads, -1)) for y in (q, self.k(x), self.v(x)))
+        y: Tensor = self.o(self.core(q, k, v, alone))[:, 0]
+        made: Tensor = self.residual(y, self.feed_forward(self.norm(y), alone))
+        return made

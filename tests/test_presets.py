@@ -209,3 +209,15 @@ def test_encoder_decoders_of_2017() -> None:
         ffn, norm = 2 * width * inner + inner + width, 2 * width
         encoder, decoder = 4 * width**2 + ffn + 2 * norm, 8 * width**2 + ffn + 3 * norm
         assert txcalc.load(name).params == 6 * (encoder + decoder) + 37_000 * width
+
+
+def test_published_figures_that_another_size_explains() -> None:
+    """What `published` says of them, from the counts: GPT-2's paper has GPT-1's vocabulary, ViT-L patches of 32."""
+    rows = txcalc.load("gpt1").raw["vocab_size"]
+    paper = [txcalc.load(f"gpt2{size}", V=rows).params for size in ("", "-medium", "-large", "-xl")]
+    assert rows == 40_478 and [round(params / 1e6) for params in paper] == [117, 345, 762, 1542]
+    assert round(txcalc.load("vit-l", {"vision.patch": 32}).params / 1e6) == 307
+    assert txcalc.load("t5-large", tied=False).params == 770_567_168
+    albert = txcalc.load("albert-base-v2")
+    head = albert.ledger().at("head").total("params")
+    assert head == 128_688 and round((albert.params - head + 768 * 768 + 768) / 1e6, 1) == 11.7

@@ -11,6 +11,7 @@ from _pytest.mark import ParameterSet
 from typer.testing import CliRunner
 
 from txcalc.cli import app
+from txcalc.cli.output import folded
 from txcalc.render.lines import FINE, JOINTS
 from txcalc.render.measurements import folder
 
@@ -106,3 +107,19 @@ def test_joints_are_no_places_within_a_word_or_a_number() -> None:
     for text in ("attention", "1,234,567.89", "16.06", "h_kv", "−59.38", "TFLOP/s", "0.5", "fp8_e4m3"[:3], "²·³"[:1]):
         assert pieces(text) == {text}
     assert [found.end() for found in JOINTS.finditer("layers.0.attention.o_proj")] == [9, 19]
+
+
+def test_notes_that_are_one_but_for_a_name_are_told_once() -> None:
+    assert folded(["a: is so", "b: is so", "alone", "a: is other", "b: is so", "alone"]) == [
+        "a, b: is so",
+        "alone",
+        "a: is other",
+    ]
+
+
+@pytest.mark.parametrize(("gpus", "start"), [("h100:2", "\x1b[1;32mfits"), ("h100:1", "\x1b[1;31mdoes not fit")])
+def test_the_verdict_is_first_and_bright_on_a_terminal(gpus: str, start: str) -> None:
+    for command in ("deploy llama-3.1-70b", "train llama-2-7b --layout fsdp=" + gpus[-1]):
+        argv = [*command.split(), "--gpu", gpus]
+        assert CliRunner(env={"FORCE_COLOR": "1"}).invoke(app, argv).stdout.startswith(start)
+        assert "\x1b" not in CliRunner(env={"FORCE_COLOR": "1", "NO_COLOR": "1"}).invoke(app, argv).stdout

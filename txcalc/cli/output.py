@@ -123,6 +123,15 @@ def _styled(lines: Iterable[Line]) -> str:
 
 
 def tell(notes: Iterable[str]) -> None:
-    """Notes, on stderr."""
-    for note in notes:
+    """Notes, on stderr; what is said of several things (`NAME: …`) is said once, with all their names."""
+    for note in folded(notes):
         typer.echo(f"note: {note}", err=True)
+
+
+def folded(notes: Iterable[str]) -> list[str]:
+    """Notes that are one but for the name before their colon, as one."""
+    names: dict[str, dict[str, None]] = {}
+    for note in notes:
+        name, colon, said = note.partition(": ")
+        names.setdefault(said if colon else note, {})[name if colon else ""] = None
+    return [f"{', '.join(of)}: {said}" if any(of) else said for said, of in names.items()]

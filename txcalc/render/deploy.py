@@ -57,7 +57,8 @@ def report(
     held = [_memory(best.fullest), _caches(plan, gpus), _layouts(plan)] if detail else []
     tables = [_answers(plan), _stacks(gpus), *held, *(serving.tables(speed, detail) if speed else ())]
     notes = [*plan.notes, *([f"no speed: {why_not}"] if why_not else speed.notes if speed else ())]
-    return Report({}, tables, header, notes, partial(_data, plan, gpus, speed, notes, instead))
+    good = best.fits and not (speed and speed.unmet)
+    return Report({}, tables, header, notes, partial(_data, plan, gpus, speed, notes, instead), good)
 
 
 class Answer(NamedTuple):

@@ -28,8 +28,9 @@ def as_lines(report: Report, width: int) -> Iterator[Line]:
     def said(text: str, style: str) -> Iterator[Line]:
         return ([(line, style)] for line in wrapped(text, width))
 
+    verdict = {True: "bold green", False: "bold red", None: "bold"}[report.good]
     for i, text in enumerate(report.header):
-        yield from said(text, "dim" if i else "bold")
+        yield from said(text, "dim" if i else verdict)
     for table in report.tables:
         yield []
         if table.title:

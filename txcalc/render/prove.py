@@ -58,7 +58,7 @@ def report(answers: Sequence[Answer], path: Path) -> Report:
     ]
     if any(answer.new and answer.theorem for answer in answers):
         notes.append(f"kept in {path}")
-    return Report(data, [table], [verdict], notes)
+    return Report(data, [table], [verdict], notes, good=bool(data["ok"]))
 
 
 def _how(answer: Answer) -> TableCell:

@@ -92,7 +92,7 @@ class Table:
 class Report:
     """What a command prints: `data` for JSON, `header` lines and `tables` for the rest, `notes` for stderr.
 
-    `later` makes data that takes time, where JSON is asked for.
+    `later` makes data that takes time, where JSON is asked for. `good`: the first line is a verdict, a good one or not.
     """
 
     data: dict[str, Any]
@@ -100,6 +100,7 @@ class Report:
     header: Sequence[str] = ()
     notes: Sequence[str] = field(default=())
     later: Callable[[], dict[str, Any]] | None = None
+    good: bool | None = None
 
 
 def as_json(report: Report) -> str:

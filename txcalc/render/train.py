@@ -21,7 +21,7 @@ RANKS = 10  # shown; JSON has them all
 def report(found: Training, terms: Terms, searched: Searched | None = None, others: Sequence[Elsewhere] = ()) -> Report:
     """All of an answer; `searched`: the layouts that this one was chosen from; `others`: the accelerators it may be on
     instead."""
-    header = [summary(found.model)[0], verdict(found), _where(found), _batch(found)]
+    header = [verdict(found), summary(found.model)[0], _where(found), _batch(found)]
     if searched:
         header.append(f"the fastest of {searched.considered:,} layouts, of which about {searched.fitting:,} fit")
     tables = [*([_search(searched)] if searched else []), _memory(found, found.plan.fullest, "the fullest rank")]
@@ -43,7 +43,7 @@ def report(found: Training, terms: Terms, searched: Searched | None = None, othe
         more["fits_on"] = [
             {"gpu": row.accelerator.name, "fits": row.fits, "tokens_per_s_per_gpu": row.rate} for row in others
         ]
-    return Report({**data(found), **more}, tables, header, _notes(found, terms))
+    return Report({**data(found), **more}, tables, header, _notes(found, terms), good=found.fits)
 
 
 def verdict(found: Training) -> str:

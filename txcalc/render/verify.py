@@ -42,7 +42,7 @@ def report(verdicts: Sequence[Verdict], zero_cost: Sequence[str] = ()) -> Report
     if zero_cost:
         header.append("operators that may run without a count: " + ", ".join(zero_cost))
     notes = [note if len(verdicts) == 1 else f"{v.model}: {note}" for v in verdicts for note in v.notes]
-    return Report(data, tables, header, notes)
+    return Report(data, tables, header, notes, good=data["ok"])
 
 
 def number(value: Any) -> Any:

@@ -103,7 +103,7 @@ def test_a_rate_gets_as_many_sequences_as_it_needs() -> None:
 def test_what_does_not_fit_has_a_largest_load_that_does() -> None:
     argv = ["llama-3.1-70b", "--gpu", "h100-sxm:8@2.5", "--concurrency", "500"]
     code, out, _ = run(*argv)
-    assert code == 1 and "the most that fits: 174 users on tp=4 pp=2, TTFT " in out and " per 1M out" in out
+    assert code == 1 and "the most that fits: 174 users on tp=8, TTFT " in out and " per 1M out" in out
     largest = json.loads(run(*argv, "--json")[1])["largest"]
     assert largest["sequences"] == 174 and largest["steady"]["per_gpu"] > 0 and largest["cost_per_million_output"] > 0
     code, out, _ = run("llama-3.1-70b", "--gpu", "h100-sxm:1")

@@ -306,8 +306,8 @@ def links(data: Path, gpus: Mapping[str, str], name: str) -> None:
         else:
             one = lambda row: key(row) if row["op_name"] == "alltoall" and row["nccl_dtype"] == "half" else None  # noqa: E731
             found = tables(data, gpu, "comm/nccl/*/nccl_perf.parquet", one)
-        for (ranks, size), by in found.items():
-            sent = size * (ranks - 1) / ranks * (2 if name == "all_reduce" else 1)
+        for (ranks, size), by in found.items():  # a size is a number of elements, of two bytes
+            sent = 2 * size * (ranks - 1) / ranks * (2 if name == "all_reduce" else 1)
             rows.append((sent, ranks, card.link, float(np.median(list(by.values())))))
     if not rows:
         return

@@ -59,10 +59,18 @@ def _data() -> Mapping[str, Any]:
 
 
 class Latency(NamedTuple):
-    """An engine's own share of TTFT: seconds, and decode steps, where others decode."""
+    """An engine's own share of latencies, in seconds.
+
+    own_s       of TTFT, and `steps` decode steps where others decode
+    step_s      of a decode step, and `sequence_s` of it for each sequence: scheduling, sampling, handing tokens on
+    together    share of a closed loop's rounds in which all its prompts come, and are computed, before any answer
+    """
 
     own_s: float
     steps: float
+    step_s: float
+    sequence_s: float
+    together: float
     source: str
 
 

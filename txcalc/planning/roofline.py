@@ -440,6 +440,8 @@ class Rank:
         """A collective of an axis's ranks: bytes of its message, and of what one rank sends."""
         group, reduces = self.groups[axis], kind == "all_reduce"
         least = seconds(self.accelerator, group, kind, message if reduces else sent, least=True)
+        if kind == "all_to_all" and group.size <= GATHERED and not group.crosses:
+            sent = message * (group.size - 1)
         most = seconds(self.accelerator, group, kind, sent)
         curve, ranks = self.efficiency.transfer(kind), group.size
         # A link between nodes is slower: what it takes longer for reaches as much of it as what takes as long within.
@@ -447,6 +449,9 @@ class Rank:
         return Cost(least_link=least, link=most / share + curve.latency(ranks))
 
 
+# Ranks of one node up to which engines exchange tokens of experts by an all-gather and a reduce-scatter, unless told:
+# vLLM (--all2all-backend allgather_reducescatter), SGLang (--moe-a2a-backend none), TensorRT-LLM but in racks.
+GATHERED = 8
 HOST = 8 * 10**9  # bytes a second between cards without a link: PCIe 4.0 of four lanes, the slowest slot in use
 
 

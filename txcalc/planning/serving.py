@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 DEFINITIONS = {
     "ttft": "time to first token: the mean at the load, of the wait in line, the prompt, and the engine's own share",
-    "tpot": "time per output token: the mean at the load, of a step at the mean length and its share of the prompts",
+    "tpot": "time per output token: the mean at the load, of a step at the mean length, what the engine adds, and its "
+    "share of the prompts",
     "alone": "one prompt computed with nothing else, in chunks, from its first token in to its first one out",
     "step": "one bare decode step of all sequences at the full context, no prefill between",
     "load": f"so many users, each of whom asks again when the answer is there; all start at once, with {ROUNDS} "

@@ -5,11 +5,13 @@ and decode steps have the rest:
 
 TPOT     t(D)/(1 − ρ), where t(D) is a decode step of the D sequences that decode on average; by Little's law
          D = x·(answer − 1)·TPOT, so that TPOT = t(D) + D·τ/(answer − 1): a step, and its share of the prompts (of N
-         clients in a closed loop (N − 1)/N of it: one's own prompt is before its answer)
+         clients in a closed loop (N − 1)/N of it: one's own prompt is before its answer; in rounds whose prompts are
+         computed `together`, before any answer, half of it)
 TTFT     the wait in line, the prompt alone, the decode steps that its chunks share a step with, the engine's own share
 wait     M/G/1 (Pollaczek and Khinchine; of bursts Kingman) with a prompt's time in a step that decodes too, and what is
          left of the running step, a server's vacation. Of N clients in a closed loop each sees (N − 1)/N of the others
-         (Schweitzer), and all start at once, as benchmarks do, with `ROUNDS` requests each: then half of all come first
+         (Schweitzer), and all start at once, as benchmarks do, with `ROUNDS` requests each: then half of all come
+         first, and so in every round that they come `together`
 x        open loop: the rate asked for, which lasts while ρ < 1 and D fits; closed loop: of N clients,
          N = x·(TTFT + (answer − 1)·TPOT)
 
@@ -42,6 +44,8 @@ class Demand(NamedTuple):
     polls    decode steps of others that it takes besides
     spread   variance of a prompt's time over its mean squared
     bursts   variance of the time between requests of an open loop over its mean squared: 1 at random
+    together    share of the rounds in which all prompts of a closed loop are computed before any answer: the first of
+             `ROUNDS`, and more where an engine computes prompts first, for answers of one length then end together
     """
 
     step: Callable[[float], float]
@@ -54,6 +58,7 @@ class Demand(NamedTuple):
     polls: float = 0.0
     spread: float = 0.0
     bursts: float = 1.0
+    together: float = 1 / ROUNDS
 
 
 class Steady(NamedTuple):
@@ -262,6 +267,8 @@ class _Loop:
         """A step, and its share of the others' prompts."""
         demand = self.demand
         share = self.others * decoding * demand.prompt / (demand.answer - 1)
+        if self.clients is not None:
+            share *= 1 - demand.together / 2  # of prompts together, half come before one's own first token
         return demand.step(decoding) / demand.tokens + share
 
     def rate(self, decoding: float) -> float:
@@ -284,7 +291,7 @@ class _Loop:
         wait = others * busy * service / 2 * (demand.bursts + demand.spread) / (1 - others * busy)
         wait += beside * step / 2
         if self.clients is not None and demand.answer > 1:
-            wait += max(0.0, self.clients - 1) / 2 * self.service(self.clients / 2) / ROUNDS
+            wait += max(0.0, self.clients - 1) / 2 * self.service(self.clients / 2) * demand.together
         ttft = demand.own + wait + demand.alone + (max(1.0, demand.chunks) + demand.polls) * beside * step
         if demand.answer == 1:
             return Steady(ttft, None, ttft, rate, utilisation, 0.0)

@@ -275,11 +275,6 @@ class Timer:
             demand.polls,
         )
 
-    @property
-    def _own(self) -> tuple[float, float]:
-        found = latency(self.deployment.engine.kernels)
-        return found.own_s, found.steps
-
     def alone(self, layout: Layout) -> tuple[Figure, Figure | None]:
         """A prompt alone, and a step of one sequence of its length; None: the model does not decode."""
         pace = self.pace(layout)
@@ -314,16 +309,23 @@ class Timer:
             length = min(self.asked.mean_length, self.context)
             guess = self.asked.speculation
             expected = guess.expected if guess else 1.0
+            own = latency(self.deployment.engine.kernels)
+
+            def step(n: int) -> float:
+                return expected * self._tpot(layout, n, busy, length).achievable + own.step_s + own.sequence_s * n
+
             self._demands[layout, busy] = Demand(
-                Curve(lambda n: expected * self._tpot(layout, n, busy, length).achievable),
+                Curve(step),
                 prompt / rate,
                 alone.achievable,
                 (prompt - cached) / self.deployment.engine.chunk if pace.caching and not pace.encodes else 1.0,
                 self.asked.answer if pace.caching else 1,
                 expected,
-                *self._own,
+                own.own_s,
+                own.steps,
                 self.asked.spread,
                 self.asked.bursts,
+                own.together,
             )
         return self._demands[layout, busy]
 

@@ -1,0 +1,113 @@
+"""TensorRT-LLM's largest throughput against the library: `python tests/evidence/throughput.py`.
+
+Every row of `tests/data/serving/throughput.csv` is a run of `trtllm-bench throughput`: so many requests of one length,
+all there at the start, first come, first served. It is simulated request by request (`planning.simulation`) with what
+the benchmark sets: sequences and tokens of a step from the memory that is left (tensorrt_llm/bench/build/tuning.py),
+the cache 95 % of what is free, no request admitted that its whole answer has no pages for, and attention's data
+parallelism for models of experts (docs/source/performance/perf-overview.md at 00f3768).
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from functools import cache
+from math import ceil
+from statistics import median
+from typing import NamedTuple
+
+from servers import DATA, timer
+
+from txcalc import hardware, load
+from txcalc.planning.deployment import Deployment
+from txcalc.planning.engine import Reserve, engine
+from txcalc.planning.engine_memory import EngineMemory, profile
+from txcalc.planning.layout import Layout
+from txcalc.planning.simulation import simulate
+from txcalc.planning.traffic import Job
+
+# Requests of a run, by prompt and answer.
+REQUESTS = {
+    (128, 128): 30000, (128, 2048): 3000, (128, 4096): 1500, (1000, 2000): 1500, (2048, 128): 3000, (2048, 2048): 1500,
+    (5000, 500): 1500, (1000, 1000): 3000, (500, 2000): 3000, (20000, 2000): 1000,
+}  # fmt: skip
+FREE = 0.95  # of what is free, the cache's
+
+
+class Row(NamedTuple):
+    model: str
+    gpu: str
+    tp: int
+    weights: str
+    kv: str
+    prompt: int
+    answer: int
+    rate: float
+
+    @property
+    def cell(self) -> str:
+        return f"{self.model} {self.gpu} x{self.tp} {self.weights}"
+
+
+def rows() -> list[Row]:
+    with (DATA / "throughput.csv").open(encoding="utf-8") as file:
+        return [
+            Row(
+                one["model"], one["gpu"], int(one["tp"]), one["weights"], one["kv"], int(one["prompt"]),
+                int(one["answer"]), float(one["tokens_per_s"]),
+            )
+            for one in csv.DictReader(file)
+        ]  # fmt: skip
+
+
+@cache
+def deployment(model: str, gpu: str, weights: str, kv: str) -> Deployment:
+    kind, known = hardware.load(gpu), profile("trtllm")
+    assert known
+    memory = EngineMemory(known, kind, 8192)
+    how = engine(load(model), weights, kv, 32, 8192, Reserve.none(), memory)
+    return Deployment(load(model), kind, how)
+
+
+def predict(row: Row) -> tuple[float, int, int]:
+    """Tokens of answers a second; sequences at once, and tokens of a step."""
+    held = deployment(row.model, row.gpu, row.weights, row.kv)
+    layout = Layout(tp=1, dp=row.tp, ep=row.tp) if held.sharding.has_experts else Layout(tp=row.tp)
+    whole = row.prompt + row.answer
+    timing = timer(held, row.prompt, row.answer)
+    pool = int(held.fullest(layout, whole, 1).pool * FREE)
+    (rank, *_) = held.ranks(layout)
+    most = pool // rank.pages_bytes(whole)
+    sequences, tokens = tuned(most * layout.dp, row.prompt, row.answer)
+    server = timing.server(layout, min(most, sequences))._replace(budget=tokens)
+    mine = ceil(REQUESTS[row.prompt, row.answer] / layout.dp)
+    run = simulate(server, iter([Job(0.0, row.prompt, row.answer)] * mine))
+    assert not run.preempted
+    return run.output * layout.dp, min(most, sequences), tokens
+
+
+def tuned(most: int, prompt: int, answer: int) -> tuple[int, int]:
+    """Sequences and tokens of a step, as the benchmark sets them for the most requests that the cache holds."""
+    sequences = min(most, 4096)
+    tokens = min(sequences * (1 + prompt / answer), 32768)
+    step = 32 if sequences < 256 else 128 if sequences < 1024 else 256
+    rounds = 256 if tokens < 4096 else 512 if tokens < 8192 else 1024
+    return max(64, step * ceil(sequences / step)), max(2048, rounds * ceil(tokens / rounds))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.parse_args()
+    ratios = []
+    for row in rows():
+        rate, sequences, tokens = predict(row)
+        ratios.append(rate / row.rate)
+        shape = f"{row.prompt}/{row.answer}"
+        print(f"{row.cell:36} {shape:10} {row.rate:8,.0f} {rate:8,.0f} {ratios[-1]:5.2f}  {sequences:5} {tokens:6}")
+    inside = sum(0.75 <= ratio <= 1.3 for ratio in ratios)
+    error = sum(abs(ratio - 1) for ratio in ratios) / len(ratios)
+    print(f"\n{inside} of {len(ratios)} within 0.75 to 1.3; median {median(ratios):.2f}, mean error {error:.1%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -314,6 +314,38 @@ def test_speculation_by_its_formula() -> None:
     assert free.achievable < drawn.achievable < plain.achievable < never.achievable
 
 
+def test_a_prediction_layer_drafts() -> None:
+    """DeepSeek-V3's own (arXiv 2412.19437): laid out as its others are, held without the table and head it shares."""
+    model = load("deepseek-v3", {"predictors": 1})
+    own, how = model.predictor, engine(model)
+    assert own and model.predictors == own.params and load("deepseek-v3").predictor is None
+    plain, drawn = (Deployment(model, hardware.load("h200"), how, one) for one in (None, own))
+    layout = Layout(tp=8, ep=8)
+    (one,), (two,) = (held.gpus(layout, 8192, 1) for held in (plain, drawn))
+    fp8 = own.params / 8  # a rank has an eighth of its experts; the rest of it is whole or split, some of it bf16
+    assert fp8 < two.weights - one.weights < 1.5 * fp8 and two.rank.draft
+    asked = request(8192, 1024, acceptance=0.85, draft_tokens=1)
+    bare, guessed = Timer(plain, request(8192, 1024), 8192), Timer(drawn, asked, 8192)
+    step, each = bare.step(layout, 1).achievable, guessed.draft(layout).step(1, 8192).achievable
+    assert step / 61 < each < step / 4 and guessed.step(layout, 1).achievable < step / 1.5
+
+
+def test_adapters_by_hand() -> None:
+    """Rank 16 on all linear layers of Llama-3.1-8B: 41,943,040 parameters each, as PEFT counts them."""
+    model = load("llama-3.1-8b")
+    plain, many = (engine(model, "bf16", adapters=which) for which in ((0, 0), (32, 16)))
+    one, two = (Deployment(model, hardware.load("h100-sxm"), how) for how in (plain, many))
+    weights = [held.fullest(Layout(), 8192, 1).weights for held in (one, two)]
+    assert weights[1] - weights[0] == 32 * 41_943_040 * 2
+    steps = [Timer(held, request(8192, 1024), 8192).step(Layout(), 32) for held in (one, two)]
+    read = 32 * 41_943_040 * 2 / 3.35e12
+    assert (
+        read / 0.81 < steps[1].achievable - steps[0].achievable < read / 0.79 + 2e-3 and steps[1].floor > steps[0].floor
+    )
+    halves = [held.fullest(Layout(tp=2), 8192, 1).weights for held in (one, two)]
+    assert 16 * 41_943_040 * 2 < halves[1] - halves[0] < 32 * 41_943_040 * 2  # one factor of each is whole
+
+
 def test_a_draft_is_held_beside_the_last_stage() -> None:
     """Its weights on every rank that it is split over, and its pages with every sequence's."""
     model, draft = load("llama-3.1-8b"), load("llama-3.2-1b")
@@ -464,6 +496,8 @@ def test_a_deployment_without_a_speed_still_has_its_memory() -> None:
         (["--draft", "four", "--acceptance", "0.5"], "--draft is 'four'"),
         (["--draft", "0", "--acceptance", "1.5"], "acceptance is 1.5, expected a probability from 0 to 1"),
         (["--draft", "4:gpt5", "--acceptance", "0.5"], "no preset named 'gpt5'"),
+        (["--draft", "mtp", "--acceptance", "0.5"], "without layers that predict further tokens"),
+        (["--adapters", "4"], "adapter rank is 0, expected a whole number from 1 to 4,096"),
     ],
 )
 def test_bad_input_is_one_message(argv: list[str], said: str) -> None:

@@ -11,9 +11,7 @@ from txcalc.errors import Fault, InputError
 from txcalc.frames import html
 from txcalc.ledger import Ledger, walk
 from txcalc.num import counted, is_array, spread, usable, whole
-from txcalc.parts.linear import Linear
 from txcalc.parts.mechanisms import mechanism
-from txcalc.parts.norm import Norm
 from txcalc.parts.part import Composite, Workload
 from txcalc.units import bits_of, parse_tokens, short
 
@@ -108,17 +106,15 @@ class Model:
     def predictors(self) -> int:
         """Parameters of the multi-token-prediction layers beside the model: each a layer like its last, a matrix from
         2·D to D and three norms; the tables that they share are the model's (DeepSeek-V3, arXiv 2412.19437, 2.2)."""
-        number = self.spec["predictors"]
-        if not number:
-            return 0
-        stack = self.spec["stacks"][""]
-        layer: int = self.ledger().at(f"layers.{stack['n_layers'] - 1}").total("params")
-        d = stack["d_model"]
-        norms = [Norm(width=d, form="rms", bias=False, eps=None)] * 3
-        beside = sum(
-            weight.size for leaf in (Linear(d_in=2 * d, d_out=d, bias=False), *norms) for weight in leaf.weights()
-        )
-        return number * (layer + beside)  # type: ignore[no-any-return]
+        return self.spec["predictors"] * self.predictor.params if self.predictor else 0
+
+    @cached_property
+    def predictor(self) -> Model | None:
+        """One of these layers as a model that drafts tokens; None: there are none."""
+        if not self.spec["predictors"]:
+            return None
+        (stack,) = self.root.stacks
+        return replace(self, name=f"{self.name}'s prediction layer", root=stack.predictor, checkpoint=None)
 
     @property
     def active(self) -> int:

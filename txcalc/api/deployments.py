@@ -118,6 +118,8 @@ def deploy(
     prefix_hits: float | str = 0,
     shared_prefix: Length = 0,
     disaggregate: int | str | None = None,
+    adapters: int = 0,
+    adapter_rank: int = 0,
     draft: int | str | None = None,
     acceptance: float | str | None = None,
     price: float | None = None,
@@ -133,7 +135,8 @@ def deploy(
     once; `ttft` and `tpot` the most, in seconds or `"200ms"`; `node` accelerators of a node and `network`
     bytes per second of each to other nodes (default: as sold); `ram` (`"64GB@80GB/s"`) what llama.cpp may use of the
     host's for what the GPUs do not hold, or for all but `gpu_layers`, or the experts of `n_cpu_moe` layers (`"all"`);
-    `draft` tokens proposed per step (`"4:llama-3.2-1b"`).
+    `draft` tokens proposed per step (`"4:llama-3.2-1b"`, `"mtp"`: by the model's own prediction layer); `adapters` LoRA
+    adapters of an `adapter_rank`, which requests choose from.
     `failed`: it does not fit, or not within these. `detail`: its table has everything, as its document always does.
     Errors: `InputError`, `UnknownName`, `MissingExtra`.
 
@@ -172,7 +175,7 @@ def deploy(
     prompts = None if prompt is None else traffic.lengths(str(prompt), "--prompt")
     answers = None if answer is None else traffic.lengths(str(answer), "--answer")
     tokens, drafter = phrases.drafts(draft)
-    guess = None if drafter is None else load(drafter)
+    guess = drafter if drafter is None or drafter == phrases.OWN else load(drafter)
     often, times = phrases.comes(rate, arrivals, burstiness)
     prefix = length(shared_prefix, "--shared-prefix")
     held = timing.grown(prompts, answers) if context is None else length(context, "--context")
@@ -206,6 +209,7 @@ def deploy(
         host=host,
         prefix=prefix,
         draft=guess,
+        adapters=(adapters, adapter_rank),
         ways=phrases.ways({"tp": tp, "pp": pp, "dp": dp, "ep": ep}),
         apart=disaggregate is not None,
         fillers=phrases.ways({"disaggregate": disaggregate or "auto"}).get("disaggregate"),
@@ -254,7 +258,8 @@ class _Planner:
     reserve: Reserve | None
     host: Wish | None
     prefix: int
-    draft: Model | None
+    draft: Model | str | None
+    adapters: tuple[int, int]
     ways: Mapping[str, int]
     apart: bool
     fillers: int | None
@@ -277,10 +282,11 @@ class _Planner:
 
         memory = EngineMemory(self.profile, kind, self.context, self.most, self.chunk) if self.profile else None
         step = self.chunk if self.chunk is not None else memory.most_tokens if memory else CHUNK
-        how = engine(model, self.weights, self.kv, self.block, step, self.reserve, memory, self.prefix)
+        kept = self.reserve, memory, self.prefix, None, self.adapters
+        how = engine(model, self.weights, self.kv, self.block, step, *kept)
         if self.host:
             how = beside(self.host, model, kind, how, gpus or 1, self.context, self.concurrency)
-        deployment = Deployment(model, kind, how, self.draft)
+        deployment = Deployment(model, kind, how, self._drafts(model))
         found = arrange(deployment, self.request, self.context, self.concurrency, gpus, self.ways, self.limits)
         try:
             if not found.best.fits:
@@ -299,6 +305,17 @@ class _Planner:
             if strict and (price is not None or self.limits or self.apart):
                 raise
             return Answer(model, kind, found, None, str(error))
+
+    def _drafts(self, model: Model) -> Model | None:
+        """What proposes tokens. Errors: `InputError` where the model should and cannot."""
+        if not isinstance(self.draft, str):
+            return self.draft
+        if model.predictor is None:
+            mend = "a model that has them says so: --set predictors=1"
+            raise InputError(
+                "--draft", [f"{model.name} is described without layers that predict further tokens ({mend})"]
+            )
+        return model.predictor
 
     def _simulated(self, speed: Serving, memory: EngineMemory | None) -> Serving:
         """Request by request, where the load lasts."""

@@ -9,6 +9,8 @@ from typing import Any
 
 from txcalc.errors import Fault, InputError
 
+OWN = "mtp"  # the draft that a model's own prediction layers are
+
 
 def accelerators(text: str) -> tuple[str, int | None]:
     """`h100-sxm:8` or `8xh100` as a name and how many; None: not said."""
@@ -83,12 +85,17 @@ def comes(rate: float | str | None, path: str | None, burstiness: float) -> tupl
 
 
 def drafts(text: int | str | None) -> tuple[int | None, str | None]:
-    """`4:llama-3.2-1b` as the tokens that a draft proposes and what makes it; `4`: something that costs nothing."""
+    """`4:llama-3.2-1b` as the tokens that a draft proposes and what makes it; `4`: something that costs nothing; `mtp`,
+    `2:mtp`: the model's own prediction layer."""
     if text is None:
         return None, None
+    if text == OWN:
+        return 1, OWN
     number, colon, source = str(text).partition(":")
     if not (number.isascii() and number.isdecimal() and len(number) < 4) or (colon and not source.strip()):
-        raise InputError("options", [Fault("--draft", text, "tokens a step, and what proposes them", "4:SOURCE, or 4")])
+        raise InputError(
+            "options", [Fault("--draft", text, "tokens a step, and what proposes them", "4:SOURCE, mtp, or 4")]
+        )
     return int(number), source if colon else None
 
 

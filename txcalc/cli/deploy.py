@@ -92,8 +92,15 @@ Disaggregate = Annotated[
 ]
 Draft = Annotated[
     str | None,
-    typer.Option(help="Speculative decoding: tokens proposed a step, and the model that does.", metavar="N[:SOURCE]"),
+    typer.Option(
+        help="Speculative decoding: tokens proposed a step, and the model that does; mtp: its own prediction layer.",
+        metavar="N[:SOURCE]|mtp",
+    ),
 ]
+Adapters = Annotated[
+    int, typer.Option("--adapters", help="LoRA adapters that are held, and that requests choose from.", metavar="N")
+]
+AdapterRank = Annotated[int, typer.Option("--adapter-rank", help="Rank of each adapter.", metavar="R")]
 Acceptance = Annotated[
     str | None, typer.Option(help="Probability that a proposed token is accepted.", metavar="80%|0.8")
 ]
@@ -140,6 +147,8 @@ def deploy(
     prefix_hits: Hits = "0",
     shared_prefix: Prefix = 0,
     disaggregate: Disaggregate = None,
+    adapters: Adapters = 0,
+    adapter_rank: AdapterRank = 0,
     draft: Draft = None,
     acceptance: Acceptance = None,
     price: Price = None,
@@ -181,6 +190,7 @@ def deploy(
     lengths: dict[str, Any] = {"context": context, "prompt": prompt, "answer": answer, "shared_prefix": shared_prefix}
     traffic: dict[str, Any] = {"concurrency": concurrency, "rate": rate, "arrivals": arrivals, "burstiness": burstiness}
     guesses: dict[str, Any] = {"prefix_hits": prefix_hits, "draft": draft, "acceptance": acceptance}
+    factors: dict[str, Any] = {"adapters": adapters, "adapter_rank": adapter_rank}
     simulation: dict[str, Any] = {"simulate": simulate, "requests": requests, "seed": seed}
     bounds: dict[str, Any] = {"price": price, "ttft": ttft, "tpot": tpot, "disaggregate": disaggregate}
     found = answered(
@@ -196,6 +206,7 @@ def deploy(
         **lengths,
         **traffic,
         **guesses,
+        **factors,
         **simulation,
         **bounds,
     )

@@ -44,6 +44,11 @@ class Head(Composite):
     gather: Collective | None = None
     join: Collective | None = None
 
+    @property
+    def borrowed(self) -> Head:
+        """The same, with a projection that is held elsewhere."""
+        return replace(self, projection=self.projection and replace(self.projection, tied=True))
+
     def children(self) -> Iterator[Child]:
         on = on_one if self.one else on_logits
         if self.gather:

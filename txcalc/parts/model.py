@@ -89,6 +89,23 @@ class StreamEnds(Composite):
 
 @final
 @frozen
+class Join(Composite):
+    """What a layer that predicts a further token reads: the hidden state and the token's row, each with a norm of its
+    own, in one matrix from 2·D to D.
+
+    Source   DeepSeek-AI 2024 (arXiv 2412.19437), section 2.2, equation 21
+    """
+
+    norm: Norm
+    projection: Linear
+
+    def children(self) -> Iterator[Child]:
+        yield Child("norms", self.norm, times=2, indices=range(2))
+        yield Child("projection", self.projection)
+
+
+@final
+@frozen
 class Stack(Composite):
     """Embedding, layers, final norm and heads: a decoder, an encoder, or a half of both.
 
@@ -111,6 +128,7 @@ class Stack(Composite):
     merge: StreamEnds | None = None
     contacts: Unused | None = None
     angles: Unused | None = None
+    join: Join | None = None
     idle: Unused | None = None
     # Of one stage of a pipeline: the residual stream from the stage before it, and to the next one.
     receive: Collective | None = None
@@ -143,6 +161,8 @@ class Stack(Composite):
             yield Child("angles", self.angles, kind="embedding")
         if self.layer_inputs:
             yield Child("layer_inputs", self.layer_inputs, kind="other")
+        if self.join:
+            yield Child("join", self.join, kind="other")
         if self.spread:
             yield Child("spread", self.spread, kind="other")
         for group in self.groups:
@@ -162,6 +182,16 @@ class Stack(Composite):
             yield Child("head", self.head, kind=self.head.kind)
         if self.send:
             yield Child("send", self.send, runs=self.sends)
+
+    @property
+    def predictor(self) -> Stack:
+        """A layer like the last that predicts a further token; the table and the head that it shares are held here."""
+        norm = Norm(width=self.d_model, form="rms", bias=False, eps=None)
+        join = Join(norm=norm, projection=Linear(d_in=2 * self.d_model, d_out=self.d_model, bias=False))
+        head = self.head and self.head.borrowed
+        *_, last = self.groups
+        groups = (last._replace(indices=(0,), count=1),)
+        return replace(self, embedding=None, join=join, groups=groups, final_norm=norm, head=head)
 
     @property
     def cuttable(self) -> bool:

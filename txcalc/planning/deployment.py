@@ -80,7 +80,7 @@ class Deployment:
         self.model, self.accelerator, self.engine, self.draft = model, accelerator, engine, draft
         self.sharding = Sharding(model, True, engine.offload)
         self._draft = Sharding(draft, serving=True) if draft else None
-        self._drafts: dict[int, Holdings] = {}
+        self._drafts: dict[Layout, Holdings] = {}
         seen = visible(accelerator) if engine.memory else accelerator.memory
         self.reserve = accelerator.memory - seen + engine.reserve.of(seen)
         self._ranks: dict[Layout, list[Holdings]] = {}
@@ -101,19 +101,21 @@ class Deployment:
             yield known[i]
 
     def draft_layout(self, layout: Layout) -> tuple[Sharding, Layout]:
-        """How the draft is laid out: over the tp ranks as the model's layers are where it can be, else on one GPU."""
-        assert self._draft is not None
-        split = Layout(tp=layout.tp)
+        """How the draft is laid out: the model's own prediction layer as its others are; another model over the tp
+        ranks where it can be, else on one GPU."""
+        assert self.draft is not None and self._draft is not None
+        split = layout.replace(pp=1) if self.draft is self.model.predictor else Layout(tp=layout.tp)
         return self._draft, Layout() if self._draft.faults(split) else split
 
     def _held_draft(self, layout: Layout, last: bool) -> Holdings | None:
         if self.draft is None or not last:
             return None
-        if layout.tp not in self._drafts:
-            sharding, own = self.draft_layout(layout)
+        sharding, own = self.draft_layout(layout)
+        own = own.replace(dp=1) if own.ep <= own.tp else own
+        if own not in self._drafts:
             (stage,) = sharding.stages(own)
-            self._drafts[layout.tp] = Holdings(self.draft, stage, self.engine.of(self.draft), own)
-        return self._drafts[layout.tp]
+            self._drafts[own] = Holdings(self.draft, stage, self.engine.of(self.draft), own)
+        return self._drafts[own]
 
     def layouts(self, gpus: int, fixed: Mapping[str, int] | None = None) -> Iterator[Layout]:
         """Those that the model allows, and whose tensors the format of the weights can store."""

@@ -64,6 +64,7 @@ class Engine:
     kernels   the engine whose own kernels are used where they were measured; "": what engines have in common
     prefix    tokens that all sequences begin with: their whole pages are held once
     offload   what of the model lies in RAM; None: nothing
+    adapters  LoRA adapters that are held for requests to choose from; rank: that of each
     """
 
     weights: Format
@@ -76,10 +77,20 @@ class Engine:
     kernels: str = ""
     prefix: int = 0
     offload: Offload | None = None
+    adapters: int = 0
+    rank: int = 0
 
     def of(self, model: Model) -> Engine:
-        """The same for another model, such as a draft: its weights in the format asked for, no profile run."""
-        return replace(self, weights=weights_of(model, self.asked), memory=None, offload=None)
+        """The same for another model, such as a draft: its weights in the format asked for, no profile, no adapters."""
+        return replace(self, weights=weights_of(model, self.asked), memory=None, offload=None, adapters=0)
+
+    def adapted(self, entry: Entry) -> int:
+        """Elements of one adapter beside all of an entry's weights: two factors of every linear layer of a block but
+        routed experts and routers, each as much as the rank's share of the layer has of its inputs and outputs."""
+        inside = any(step.name == "layers" for step in entry.steps)
+        if not self.adapters or not inside or entry.routed or entry.leaf.matrix is None or entry.kind == "router":
+            return 0
+        return self.rank * sum(entry.leaf.matrix) * entry.times  # type: ignore[no-any-return]
 
     @property
     def shared(self) -> int:
@@ -115,8 +126,9 @@ def engine(
     memory: EngineMemory | None = None,
     prefix: int = 0,
     offload: Offload | None = None,
+    adapters: tuple[int, int] = (0, 0),
 ) -> Engine:
-    """A checked engine for a model."""
+    """A checked engine for a model; `adapters`: how many, and their rank."""
     faults = [
         Fault(name, value, f"a whole number from 1 to {most:,}")
         for name, value, most in (("block", block, 1 << 16), ("chunk", chunk, MAX_TOKENS))
@@ -124,6 +136,11 @@ def engine(
     ]
     if type(prefix) is not int or not 0 <= prefix <= MAX_TOKENS:
         faults.append(Fault("shared prefix", prefix, f"a whole number from 0 to {MAX_TOKENS:,}"))
+    faults += [
+        Fault(name, value, f"a whole number from 1 to {most:,}")
+        for name, value, most in zip(("adapters", "adapter rank"), adapters, (1 << 16, 4096), strict=True)
+        if any(adapters) and not 1 <= value <= most
+    ]
     if faults:
         raise InputError("engine", faults)
     bits_of(kv)
@@ -132,7 +149,7 @@ def engine(
         raise InputError("engine", [lacking])
     kernels, kept = memory.profile.engine if memory else "", reserve or _left(memory)
     offload = offload or aside(model, memory)
-    return Engine(form, kv, block, chunk, kept, weights, memory, kernels, prefix, offload)
+    return Engine(form, kv, block, chunk, kept, weights, memory, kernels, prefix, offload, *adapters)
 
 
 def aside(model: Model, memory: EngineMemory | None) -> Offload | None:

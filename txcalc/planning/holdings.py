@@ -69,7 +69,9 @@ class Holdings:
         aside = engine.offload
         self.weights = [one for one in stored if not (aside and aside.holds(one[0]))]
         self.aside = [one for one in stored if aside and aside.holds(one[0])]
+        self.adapters_bytes = engine.adapters * _bytes(sum(map(engine.adapted, ledger)) * engine.activation_bits)
         self.weights_bytes: int = sum(size for _, size in self.weights) + (draft.weights_bytes if draft else 0)
+        self.weights_bytes += self.adapters_bytes
         caching = [(entry, Held(entry.path, entry.leaf, entry.runs)) for entry in ledger if any(entry.cache_terms)]
         self.held = [held for entry, held in caching if not (aside and aside.keeps(entry))]
         self.aside_held = [held for entry, held in caching if aside and aside.keeps(entry)]

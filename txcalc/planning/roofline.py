@@ -54,7 +54,8 @@ from txcalc.units import ALIASES, bits_of
 MOST_QUERIES = 64  # of a sequence, that a kernel of decode takes: a token and a draft's proposals
 BOUNDS = ("compute", "memory", "link", "launch")
 FLOORS = ("compute", "memory", "link", "RAM")
-LINKS = "collectives"  # the part that no leaf of the tree is
+LINKS = "collectives"  # the parts that no leaf of the tree is
+ADAPTERS = "adapters"
 
 
 class Cost(NamedTuple):
@@ -220,6 +221,7 @@ class Rank:
         self.core = peak(accelerator, self.wide)
         self.best_core = max(self.core, accelerator.peaks.get(ALIASES.get(engine.kv.lower(), engine.kv.lower()), 0))
         self._experts = 0.0  # of a layer, on this rank
+        self._adapted: tuple[float, float] | None = None  # elements of an adapter, and starts
         self._rest = Curve(memory=self.efficiency.memory)
         self._leaves: list[_Leaf] = []
         self._loads: dict[Workload, list[_Load]] = {}
@@ -228,7 +230,7 @@ class Rank:
     def cost(self, work: Workload, head: bool = True, busy: float = 1.0) -> Cost:
         """Seconds of one pass; `head`: with logits; `busy`: sequences of a copy that shares its experts, on average,
         over those of this one."""
-        return total([*self._operations(work, head, busy), *self._transfers(work, head)])
+        return total([*self._operations(work, head, busy), *self._adapters(work), *self._transfers(work, head)])
 
     def parts(self, work: Workload, head: bool = True, busy: float = 1.0) -> dict[str, Cost]:
         """Seconds of one pass by kind of part, and of the transfers between ranks."""
@@ -236,6 +238,8 @@ class Rank:
         kinds = [load.kind for load in self._asked(work, head)]
         for kind, cost in zip(kinds, self._operations(work, head, busy), strict=True):
             sums.setdefault(kind, []).append(cost)
+        if adapters := self._adapters(work):
+            sums[ADAPTERS] = list(adapters)
         if transfers := list(self._transfers(work, head)):
             sums[LINKS] = list(transfers)
         return {kind: total(costs) for kind, costs in sums.items()}
@@ -311,6 +315,28 @@ class Rank:
         computes = load.flops * batch / host.peak if host.peak else 0.0
         own = (computes, 0.0) if computes > reads else (0.0, reads)
         return (load.least * batch, 0.0, 0.0, 0.0, *own, 0.0, 0.0, 0.0, floor)
+
+    def _adapters(self, work: Workload) -> list[Cost]:
+        """The factors of LoRA adapters, one sequence after the other of each: two products, each of their own, beside
+        every product that engines make of linear layers of one input (as Punica's kernels: Chen et al. 2023, arXiv
+        2310.18547). The floor reads one adapter; else as many as there are sequences, up to all."""
+        if not self.engine.adapters:
+            return []
+        if self._adapted is None:
+            entries = walk(self.stage.root, work._replace(batch=1)).entries
+            starts, before = 0.0, None
+            for entry in (entry for entry in entries if self.engine.adapted(entry)):
+                starts += 0.0 if same_input(before, entry) else 2.0 * float(entry.runs)
+                before = entry
+            self._adapted = float(sum(map(self.engine.adapted, entries))), starts
+        elements, starts = self._adapted
+        flops = 2.0 * elements * float(work.positions) / self.core
+        read = elements * self.element / self.accelerator.bandwidth
+        memory = read * min(self.engine.adapters, float(work.batch)) / self.efficiency.memory
+        compute = flops / self.efficiency.matmul[self.wide]
+        launch, host = starts * self.efficiency.launch_s, starts * self.issue
+        spent = (compute, 0.0) if compute > memory else (0.0, memory)
+        return [Cost(flops, read, 0.0, 0.0, *spent, 0.0, launch, host)]
 
     def _fullest(self) -> float:
         """What the fullest of the ranks that experts are spread over gets, over the mean: popularities are independent

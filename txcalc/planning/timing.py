@@ -28,7 +28,7 @@ CONTEXT = 8192  # of a plan that names none
 
 class Speculation(NamedTuple):
     """A draft proposes `tokens`, of which each is accepted with a probability. What proposes them is the deployment's
-    draft model; without one, proposals cost nothing.
+    draft model, or the model's own prediction layer, again for each; without one, proposals cost nothing.
 
     Expected tokens a step: (1 − a^(g + 1))/(1 − a); its time: a decode step over g + 1 tokens a sequence, and g of the
     draft.
@@ -205,7 +205,7 @@ class Timer:
         self._paces: dict[Layout, Pace] = {}
         self._prefills: dict[Layout, tuple[Figure, float]] = {}
         self._demands: dict[tuple[Layout, float], Demand] = {}
-        self._drafts: dict[int, Pace] = {}
+        self._drafts: dict[Layout, Pace] = {}
 
     def pace(self, layout: Layout) -> Pace:
         """The pace of one copy of the model."""
@@ -337,7 +337,8 @@ class Timer:
         step = pace.step(sequences, context, guess.tokens + 1, busy)
         floor, achievable = step.floor, step.achievable
         if self.deployment.draft:
-            proposed = self.draft(layout).step(sequences, context)
+            drafting = self.draft(layout)
+            proposed = drafting.step(sequences, context, busy=busy if drafting.sharing > 1 else 1.0)
             floor, achievable = (
                 a + guess.tokens * b for a, b in ((floor, proposed.floor), (achievable, proposed.achievable))
             )
@@ -348,7 +349,8 @@ class Timer:
         deployment = self.deployment
         model = deployment.draft
         assert model is not None
-        if layout.tp not in self._drafts:
-            sharding, own = deployment.draft_layout(layout)
-            self._drafts[layout.tp] = Pace(model, sharding, own, deployment.accelerator, deployment.engine.of(model))
-        return self._drafts[layout.tp]
+        sharding, own = deployment.draft_layout(layout)
+        own = self._copy(own)
+        if own not in self._drafts:
+            self._drafts[own] = Pace(model, sharding, own, deployment.accelerator, deployment.engine.of(model))
+        return self._drafts[own]

@@ -203,6 +203,8 @@ def _memory(gpu: Gpu) -> Table:
     rows: list[tuple[Any, ...]] = []
     for kind, size in weights_by_kind(gpu).items():
         rows.append((f"weights: {kind.replace('_', ' ')}", size))
+    if gpu.rank.adapters_bytes:
+        rows.append(("weights: LoRA adapters", gpu.rank.adapters_bytes))
     if draft := gpu.rank.draft:
         rows.append((f"weights: draft {draft.model.name}", draft.weights_bytes))
     shared = "pages, of which a prefix once" if gpu.rank.engine.shared else "pages"

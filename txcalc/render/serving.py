@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from txcalc.curves import SHARES
 from txcalc.ledger import KINDS
-from txcalc.planning.roofline import LINKS, Cost, Figure
+from txcalc.planning.roofline import ADAPTERS, LINKS, Cost, Figure
 from txcalc.planning.serving import DEFINITIONS, Limits, Serving
 from txcalc.planning.steady import Overload, Steady
 from txcalc.planning.timing import Point
@@ -315,7 +315,7 @@ def _parts(serving: Serving) -> Table:
     prefill, decode = parts(serving)
     sums = [sum(cost.achievable for cost in found.values()) for found in (prefill, decode)]
     rows = []
-    for kind in (*KINDS, LINKS):
+    for kind in (*KINDS, ADAPTERS, LINKS):
         if kind in prefill or kind in decode:
             row: list[Any] = [kind.replace("_", " ")]
             for found in (prefill, decode)[: 2 if decode else 1]:
@@ -384,7 +384,7 @@ def data(serving: Serving) -> dict[str, Any]:
             "expected_tokens_per_step": guess.expected,
         },
         "parts": {
-            name: [_part(kind, costs[kind]) for kind in (*KINDS, LINKS) if kind in costs]
+            name: [_part(kind, costs[kind]) for kind in (*KINDS, ADAPTERS, LINKS) if kind in costs]
             for name, costs in (("prefill", prefill), ("decode", decode))
         },
         "batches": [point_data(serving, point) for point in serving.batches if point.tpot],

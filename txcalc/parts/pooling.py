@@ -23,7 +23,7 @@ def _over_all(work: Workload) -> Workload:
 class AttentionPool(Composite):
     """A learned query attends to every position, and a feed-forward with a norm before it stands after that.
 
-    Shapes   x (B, T, D), y (B, D); heads of D/h
+    Shapes   x (B, T, D), y (B, D); heads of d_h
     Source   Zhai et al. 2022 (arXiv 2106.04560), section 3.4, with the feed-forward of SigLIP's head
     """
 
@@ -34,13 +34,13 @@ class AttentionPool(Composite):
     feed_forward: FeedForward
 
     def children(self) -> Iterator[Child]:
-        width = self.d_model
+        width, inner = self.d_model, self.core.n_heads * self.core.d_qk
         yield Child("probe", self.probe)
-        yield Child("q", Linear(d_in=width, d_out=width, bias=True, keeps="no"), on=on_one)
-        yield Child("k", Linear(d_in=width, d_out=width, bias=True))
-        yield Child("v", Linear(d_in=width, d_out=width, bias=True, keeps="no"))
+        yield Child("q", Linear(d_in=width, d_out=inner, bias=True, keeps="no"), on=on_one)
+        yield Child("k", Linear(d_in=width, d_out=inner, bias=True))
+        yield Child("v", Linear(d_in=width, d_out=inner, bias=True, keeps="no"))
         yield Child("core", self.core, on=_over_all)
-        yield Child("o", Linear(d_in=width, d_out=width, bias=True, keeps="eager"), on=on_one)
+        yield Child("o", Linear(d_in=inner, d_out=width, bias=True, keeps="eager"), on=on_one)
         yield Child("norm", self.norm, on=on_one)
         yield Child("feed_forward", self.feed_forward, on=on_one)
         yield Child("residual", Sum(width=width, sums=1), on=on_one)

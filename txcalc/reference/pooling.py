@@ -18,19 +18,20 @@ class AttentionPool(nn.Module):
 
     def __init__(self, part: parts.AttentionPool, like: Like) -> None:
         super().__init__()
-        width = part.d_model
+        width, inner = part.d_model, part.core.n_heads * part.core.d_qk
         self.probe = Vector(width, like)
-        self.q, self.k, self.v, self.o = (Linear(width, width, True, like) for _ in range(4))
+        self.q, self.k, self.v = (Linear(width, inner, True, like) for _ in range(3))
+        self.o = Linear(inner, width, True, like)
         self.core = AttentionCore(part.core, like)
         self.norm = Norm(part.norm, like)
         self.feed_forward = FeedForward(part.feed_forward, like)
         self.residual = Sum()
-        self.heads = part.core.n_heads
+        self.width = part.core.d_qk
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
         alone = replace(run, cache=None, bias=None, positions=run.positions[:1])
         q = self.q(self.probe.weight.expand(x.shape[0], 1, -1))
-        q, k, v = (y.unflatten(-1, (self.heads, -1)) for y in (q, self.k(x), self.v(x)))
+        q, k, v = (y.unflatten(-1, (-1, self.width)) for y in (q, self.k(x), self.v(x)))
         y: Tensor = self.o(self.core(q, k, v, alone))[:, 0]
         made: Tensor = self.residual(y, self.feed_forward(self.norm(y), alone))
         return made

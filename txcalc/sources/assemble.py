@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from txcalc.num import exact_div, total
+from txcalc.num import total
 from txcalc.parts.adapters import LoraOptions
 from txcalc.parts.attention import AttentionOptions
 from txcalc.parts.block import Block, Branch, Laurel, Streams
@@ -101,8 +101,7 @@ def _stack(stack: Table) -> Stack:
 
 def _reader(first: Table, norm: NormOptions, d_model: Any) -> AttentionPool:
     """As many heads as the layers', and a feed-forward like theirs."""
-    heads, table = first["attention"]["n_heads"], first["feed_forward"]
-    width = exact_div(d_model, heads)
+    heads, width, table = first["attention"]["n_heads"], first["attention"]["d_head"], first["feed_forward"]
     sizes = {"n_heads": heads, "n_kv_heads": heads, "d_qk": width, "d_v": width}
     fed = {name: table[name] for name in ("d_ff", "gated", "activation", "bias")}
     return AttentionPool(

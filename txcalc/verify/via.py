@@ -288,7 +288,10 @@ def _point(net: nn.Module, inputs: tuple[_Input, ...] | str) -> tuple[flops.Coun
     try:
         given = tuple(mode.from_tensor(_blank(one, one.shape)) for one in inputs)
         with mode:
-            return flops.count(net, partial(_forward, net, tuple(one.name for one in inputs), given)), ""
+            found = flops.count(net, partial(_forward, net, tuple(one.name for one in inputs), given))
+            for number in found.by_module.values():
+                int(number)  # raises where it depends on data
+            return found, ""
     except Exception as error:
         if "data-dependent" in str(error) or type(error).__name__ == "GuardOnDataDependentSymNode":
             return None, "what it computes depends on data"

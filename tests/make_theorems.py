@@ -1,19 +1,24 @@
 """Makes `presets/theorems.json`: every structure of the presets, of the tests' configs and of common variants.
 
-    python tests/make_theorems.py [--again] [FOLDER OF config.json FILES …]
+    python tests/make_theorems.py [--again] [--further] [--jobs 2] [--count | --prune] [FOLDER …]
 
-What has a theorem already is left, unless `--again`; structures that cannot be proved are printed with the reason. A
-structure takes one to forty seconds; two work side by side.
+What has a theorem already is left, unless `--again`; `--further` also shows what those of the presets lack beyond
+parameters and forward FLOPs (training, decoding, masks). Structures that cannot be proved are printed with the reason.
+A structure takes one to forty seconds. A FOLDER holds `truth.json` and `configs/NAME.json`, as `evidence/configs.py`
+has them. `--prune` drops theorems of structures that none of all these has. `--count` proves
+nothing: it lists the structures that lack a theorem, and says for how many models of each origin parameters and FLOPs
+are proved by theorems alone.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from tiny import TINY
@@ -24,9 +29,10 @@ from txcalc.model import Model
 from txcalc.planning import theorems
 from txcalc.planning.theorems import Theorem, Unit
 from txcalc.sources import build
+from txcalc.sources.huggingface import describe
 from txcalc.sources.presets import names
 
-CONFIGS = Path(__file__).parent / "data" / "hf" / "configs.json"
+HELD = Path(__file__).parent / "data" / "hf"
 # What people change with --set, and what sizes of one family differ in.
 VARIANTS: tuple[dict[str, Any], ...] = (
     {"h_kv": 1}, {"attention.window": 4096}, {"attention.window": None}, {"head.tied": True}, {"head.tied": False},
@@ -35,33 +41,47 @@ VARIANTS: tuple[dict[str, Any], ...] = (
 TUNED = ("llama-3.1-8b", "qwen2.5-7b", "qwen3-8b", "gemma-3-27b", "gpt2", "mixtral-8x7b")  # with adapters beside them
 
 
-def models(folders: list[str]) -> Iterator[Model]:
-    """Presets, the tests' descriptions and configs, further folders of them, and variants of the presets."""
+def models(folders: list[Path]) -> Iterator[tuple[str, Model]]:
+    """Presets, variants of them, the tests' descriptions and configs, those of further folders: with their origin."""
     for name in names():
-        yield from read(name)
+        yield "presets", load(name)
         heads = next((layer["attention"]["n_heads"] for layer in _layers(load(name)) if "attention" in layer), None)
         for change in (*VARIANTS, *([{"h_kv": heads}] if heads else [])):
-            yield from read(name, change)
+            yield from changed(name, change)
     for name in TUNED:
         for modules in (["q", "v"], ["q", "k", "v", "o"], ["all"]):
-            yield from read(name, {"lora.rank": 16, "lora.modules": modules})
+            yield from changed(name, {"lora.rank": 16, "lora.modules": modules})
     for name, description in TINY.items():
-        yield build(description, name)
-    with TemporaryDirectory() as place:
-        for name, config in json.loads(CONFIGS.read_text()).items():
-            path = Path(place) / f"{name}.json"
-            path.write_text(json.dumps(config))
-            yield from read(path)
-    for path in (path for folder in folders for path in sorted(Path(folder).glob("*.json"))):
-        yield from read(path)
+        yield "descriptions", build(description, name)
+    for name, config in json.loads((HELD / "configs.json").read_text()).items():
+        yield from read("configs", name, config)
+    for name, entry in json.loads((HELD / "wild.json").read_text()).items():
+        yield from read("wild", name, entry["config"])
+    for folder in folders:
+        for entry in json.loads((folder / "truth.json").read_text()):
+            config = json.loads((folder / "configs" / f"{entry['name']}.json").read_text())
+            if isinstance(config, dict) and config.get("_head") == "base":
+                config["architectures"] = [entry["class"]]
+            yield from read(folder.name, entry["name"], config)
 
 
-def read(source: str | Path, changes: dict[str, Any] | None = None) -> list[Model]:
-    """The model, unless it is refused."""
+def changed(name: str, changes: dict[str, Any]) -> Iterator[tuple[str, Model]]:
+    """A preset with a change, unless it is refused."""
     try:
-        return [load(source, changes)]
+        yield "variants", load(name, changes)
     except TxcalcError:
-        return []
+        return
+
+
+def read(origin: str, name: str, config: Any) -> Iterator[tuple[str, Model]]:
+    """The model of a config, unless it is refused."""
+    if isinstance(config, dict):
+        config = {key: value for key, value in config.items() if key not in ("_source", "_head")}
+    try:
+        description, *_ = describe(config)
+        yield origin, build(description, name)
+    except TxcalcError:
+        return
 
 
 def _layers(model: Model) -> Iterator[dict[str, Any]]:
@@ -69,35 +89,85 @@ def _layers(model: Model) -> Iterator[dict[str, Any]]:
         yield from stack["layer"].values()
 
 
-def attempt(unit: Unit) -> tuple[Theorem | None, str]:
-    """In a process of its own: a theorem, or why there is none."""
+def attempt(unit: Unit, again: bool = False) -> tuple[Theorem | None, str]:
+    """In a process of its own: a theorem, or why there is none; of what has one, what is shown further."""
     from txcalc.verify.prove import prove
+    from txcalc.verify.steps import shown
 
+    kept = theorems.theorems().get(unit.key)
     try:
-        theorem, rows = prove(unit)
+        if kept is not None and not again and not theorems.obstacle(unit):
+            further, rows = shown(unit)
+            theorem = kept._replace(further=further)
+        else:
+            theorem, rows = prove(unit)
     except Refuted as refusal:
         return None, str(refusal)
     unequal = [f"{row.path} {row.quantity}: {row.predicted}, not {row.measured}" for row in rows if not row.equal]
-    return (None, f"REFUTED: {unequal[0]}") if unequal else (theorem, "")
+    return (None, f"REFUTED: {unequal[0]}") if unequal else (theorem, ", ".join(theorem.further))
 
 
-def main(folders: list[str], again: bool) -> None:
+def count(folders: list[Path]) -> None:
+    """What lacks a theorem, the structures of most models first, and how many models lack none."""
+    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    lacking: dict[str, tuple[str, list[str]]] = {}
+    for origin, model in models(folders):
+        without = [(unit, why) for unit in theorems.units(model) if (why := theorems.obstacle(unit))]
+        counts[origin][0] += not without
+        counts[origin][1] += 1
+        for unit, why in without:
+            lacking.setdefault(unit.key, (f"{unit.name}: {why}", []))[1].append(f"{origin}/{model.name}")
+    for key, (why, found) in sorted(lacking.items(), key=lambda one: -len(one[1][1])):
+        print(f"{key} | {why} | {', '.join(found)}")
+    for origin, (proved, read_) in counts.items():
+        print(f"{origin}: parameters and FLOPs proved for {proved} of {read_} that are read ({proved / read_:.1%})")
+
+
+def prune(folders: list[Path]) -> None:
+    """Drops what no model has."""
+    path = theorems.theorems_file()
+    content = json.loads(path.read_text())
+    met = {unit.key for _, model in models(folders) for unit in theorems.units(model)}
+    kept = {key: theorem for key, theorem in content["theorems"].items() if key in met}
+    print(f"{len(content['theorems']) - len(kept)} dropped, {len(kept)} kept")
+    path.write_text(json.dumps({**content, "theorems": kept}, ensure_ascii=False, indent=1) + "\n")
+
+
+def make(folders: list[Path], again: bool, further: bool, jobs: int) -> None:
+    """Proves what lacks a theorem, or all."""
     from txcalc.verify.prove import made_with
 
     wanted: dict[str, tuple[str, Unit]] = {}
-    for model in models(folders):
+    for origin, model in models(folders):
         for unit in theorems.units(model):
-            if again or theorems.obstacle(unit):
+            more = further and origin == "presets" and unit.key in theorems.theorems()
+            if again or theorems.obstacle(unit) or (more and not theorems.theorems()[unit.key].further):
                 wanted.setdefault(unit.key, (model.name, unit))
     print(f"{len(wanted)} structures to prove")
-    with ProcessPoolExecutor(2) as pool:
-        answers = pool.map(attempt, [unit for _, unit in wanted.values()])
+    with ProcessPoolExecutor(jobs) as pool:
+        answers = pool.map(partial(attempt, again=again), [unit for _, unit in wanted.values()])
         for (name, unit), (theorem, reason) in zip(wanted.values(), answers, strict=True):
             print("proved" if theorem else "NOT", unit.key, name, unit.name, reason, flush=True)
             if theorem:
                 theorems.write(theorems.theorems_file(), {unit.key: theorem}, made_with())
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", type=Path, nargs="*", metavar="FOLDER")
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--further", action="store_true")
+    parser.add_argument("--count", action="store_true")
+    parser.add_argument("--prune", action="store_true")
+    parser.add_argument("--jobs", type=int, default=2)
+    asked = parser.parse_args()
+    if asked.count:
+        count(asked.folders)
+    elif asked.prune:
+        prune(asked.folders)
+    else:
+        make(asked.folders, asked.again, asked.further, asked.jobs)
+
+
 if __name__ == "__main__":
-    options = sys.argv[1:]
-    main([option for option in options if option != "--again"], "--again" in options)
+    main()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,12 @@ from typer.testing import CliRunner
 from txcalc import load
 from txcalc.cli import app
 from txcalc.errors import InputError
+from txcalc.num import minimum
 from txcalc.parts.attention import Attention
 from txcalc.parts.feedforward import Experts
 from txcalc.parts.linear import Linear
+from txcalc.parts.part import Cache
+from txcalc.parts.spans import Window, Windowed
 from txcalc.planning import theorems
 from txcalc.planning.evidence import how_known
 from txcalc.planning.theorems import Condition, Size, Theorem, Unit, inherited, units
@@ -41,7 +46,7 @@ def test_every_preset_inherits() -> None:
 @pytest.mark.parametrize("changes", [{"L": 7}, {"F": 1000}, {"V": 99}, {"h": 64}, {"d_h": 64}, {"D": 640}])
 def test_another_size_of_the_same_structure_inherits(changes: dict[str, int]) -> None:
     model = load("llama-3.1-8b", changes)
-    assert inherited(model, "flops") == "all B, T ≥ 1" and inherited(model, "params") == ""
+    assert inherited(model, "flops") == ("proved", "all B, T ≥ 1") and inherited(model, "params") == ("proved", "")
     assert how_known(model, "flops") == ("proved", "all B, T ≥ 1")
 
 
@@ -68,6 +73,38 @@ def test_a_changed_formula_inherits_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     assert inherited(load(TOY), "flops") is not None
     monkeypatch.setattr(Linear, "operations", lambda self, work: before(self, work) * 2)
     assert inherited(load(TOY), "flops") is None
+
+
+def test_training_decoding_cache_and_masks_are_inherited_too() -> None:
+    """By a user's own sizes, windows and contexts; each by its own formula."""
+    model = load("mistral-7b", {"F": 1000, "attention.window": 100})
+    later = ("proved", "all B ≥ 2, T ≥ 1, past ≥ 2")
+    assert inherited(model, "training flops") == ("proved", "all B, T ≥ 1")
+    assert inherited(model, "cache") == later and inherited(model, "flops with cache") == later
+    assert inherited(model, "masked flops") == ("measured", "at 73 sizes around windows of 2, 3, 5, 8")
+
+
+def test_a_changed_formula_of_the_cache_leaves_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Windowed.cache
+    monkeypatch.setattr(Windowed, "cache", lambda self, work, width: before(self, work, width)._replace(held=width))
+    model = load("mistral-7b", {"F": 1000})
+    assert inherited(model, "cache") is None and inherited(model, "flops with cache") is not None
+
+
+def test_the_orders_of_a_window_leave_no_size_out() -> None:
+    """Each of W, past and T falls into one order, and gives every letter of it a value of 2 or more."""
+    pytest.importorskip("torch")
+    from txcalc.verify.steps import orders
+
+    for one in (False, True):
+        met = Counter[tuple[int, int, int]]()
+        for order in orders(one, True):
+            sizes = sympy.lambdify(order.letters, (order.window, order.past, order.tokens))
+            met.update(sizes(*values) for values in product(range(2, 18), repeat=len(order.letters)))
+        lengths = range(1, 2) if one else range(2, 8)
+        assert {met[window, past, tokens] for window, past in product(range(2, 8), repeat=2) for tokens in lengths} == {
+            1
+        }
 
 
 def test_sizes_outside_the_conditions_inherit_nothing() -> None:
@@ -115,6 +152,41 @@ def test_some_of_the_kept_theorems_are_proved_again() -> None:
         theorem, rows = prove(unit)
         assert all(row.equal for row in rows), (name, unit.name)
         assert theorem == theorems.theorems()[key], (name, unit.name)
+
+
+def off_by_one(self: Window, work: Any, width: Any) -> Any:
+    held = minimum(work.keys, self.window - 1)  # as many as a later query sees, not as many as are kept
+    return Cache(0, width * self.window, width * held)
+
+
+def without_window(self: Window, work: Any) -> Any:
+    return work.keys
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "wrong", "quantity"), [("cache", off_by_one, "cache"), ("keys", without_window, "flops with cache")]
+)
+def test_a_window_off_by_one_is_refuted_by_name(
+    method: str, wrong: Any, quantity: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from txcalc.verify.steps import _passed, orders
+
+    (unit,) = (unit for unit in units(load("mistral-7b")) if unit.name != "frame")
+    monkeypatch.setattr(Window, method, wrong)
+    rows, _ = _passed(unit, orders(True, True)[0], "T = 1")
+    unequal = {(row.path, row.quantity) for row in rows if not row.equal}
+    assert ("layers.0.attention.core", quantity) in unequal
+
+
+@pytest.mark.slow
+def test_a_wrong_backward_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    from txcalc.planning import gradients as flops
+    from txcalc.verify.steps import _training
+
+    monkeypatch.setitem(flops.PASSES, "both", 2)
+    _, rows = _training(units(load(TOY))[0])
+    assert any(not row.equal for row in rows)
 
 
 def wrong_groups(self: Attention) -> Any:
@@ -191,7 +263,7 @@ def test_keys_of_the_other_stream_are_refuted(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_what_is_true_of_all_sizes(said: str, true: bool) -> None:
-    from txcalc.verify.prove import always
+    from txcalc.verify.sizes import always
 
     a, b = sympy.symbols("a b", integer=True, positive=True)
     condition = sympy.sympify(said, locals={"a": a, "b": b, "Mod": sympy.Mod, "Max": sympy.Max})
@@ -227,7 +299,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert inherited(load(TOY), "flops") is None
     code, out, err = run(TOY)
     assert code == 0 and out.splitlines()[0] == "2 of 2 structures proved for every size" and "kept in" in err
-    assert inherited(load("D=128 L=1 h=4 h_kv=2 F=72 V=50"), "flops") == "all B, T ≥ 1"
+    assert inherited(load("D=128 L=1 h=4 h_kv=2 F=72 V=50"), "flops") == ("proved", "all B, T ≥ 1")
     answer = json.loads(run(TOY, "--json")[1])
     assert answer["schema"] == "txcalc/prove/1" and [s["new"] for s in answer["structures"]] == [False, False]
     operations = Linear.operations

@@ -69,7 +69,7 @@ from txcalc.parts.hyena import Decay, LongConvolution, Sine  # noqa: E402
 from txcalc.parts.linear import GroupedLinear, Shift  # noqa: E402
 from txcalc.parts.linear_attention import MatrixScan  # noqa: E402
 from txcalc.parts.mixers.forgetting import ForgetGate, ForgettingCore  # noqa: E402
-from txcalc.planning.theorems import PROVED as BY_THEOREM  # noqa: E402
+from txcalc.planning.theorems import FIGURES as BY_THEOREM  # noqa: E402
 from txcalc.reference import mode  # noqa: E402
 from txcalc.verify import NoDevice, NotForAll, Verdict, device, macs, shortened, verify, witness  # noqa: E402
 from txcalc.verify.coverage import ZERO_COST, costs_nothing  # noqa: E402
@@ -231,6 +231,15 @@ def test_transformers_own_modules_agree_and_a_difference_is_named(monkeypatch: p
     }
     assert differs["layers.*.attention.k.weight"] == ("(512, 2048)", "nothing")
     assert differs["model.layers.*.self_attn.k_proj.weight"] == ("nothing", "(256, 2048)")
+
+
+def test_a_tie_that_transformers_forces_is_explained() -> None:
+    pytest.importorskip("transformers")
+    untied = load("t5-small", {"head.tied": False, "L": 2})
+    verdict = verify(untied, ["transformers"])
+    assert verdict.ok and any("16,449,536 parameters less" in note for note in verdict.notes), verdict.notes
+    llama = load("D=32 L=1 h=2 F=48 V=50")
+    assert not any("ties" in note for note in verify(llama, ["transformers"]).notes)
 
 
 def test_a_config_that_was_misread_differs_from_what_transformers_makes_of_it(tmp_path: Path) -> None:
@@ -731,12 +740,13 @@ def test_every_preset_is_proved_as_it_is_now() -> None:
 def test_a_changed_description_inherits_no_proof() -> None:
     gpt2 = load("gpt2")
     assert how_known(gpt2, "flops").how == "proved" and how_known(gpt2, "flops").where == "all B, T ≥ 2"
-    assert how_known(gpt2, "cache").how == "measured"
+    assert how_known(gpt2, "cache") == ("proved", "all B ≥ 2, T ≥ 1, past ≥ 2")  # by a theorem; by --record, measured
     assert how_known(gpt2, "saved, fused attention").how == "proved"
     assert how_known(gpt2, "masked flops").how == "measured" and how_known(gpt2, "flops_other").how == "modelled"
     changed = load("gpt2", {"L": 11})
     assert {how_known(changed, quantity).how for quantity in RECORDED.keys() - {*BY_THEOREM}} == {"modelled"}
-    assert {how_known(changed, quantity).how for quantity in BY_THEOREM} == {"proved"}  # whatever its sizes: theorems
+    found = {quantity: how_known(changed, quantity).how for quantity in BY_THEOREM}  # whatever its sizes: theorems
+    assert found == {**dict.fromkeys(BY_THEOREM, "proved"), "masked flops": "measured"}
     assert how_known(load("mixtral-8x7b"), "saved, fused attention").how == "modelled"  # its experts are
     assert {how_known(load(name), "params").how for name in names()} <= MEANING.keys()
 

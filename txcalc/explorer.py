@@ -17,7 +17,7 @@ from txcalc.ledger import Entry, Ledger
 from txcalc.model import Model
 from txcalc.num import exact_div
 from txcalc.parts.mechanisms import MIXERS
-from txcalc.planning import theorems
+from txcalc.planning import structures, theorems
 from txcalc.planning.crossover import ends
 from txcalc.planning.gradients import training_flops
 from txcalc.program import Condition, Program, Recorded, Tape, steps, written
@@ -307,12 +307,12 @@ def _domains(
 ) -> tuple[list[Domain], str]:
     """The theorems that the model inherits, each with the sizes for which it does; or why it does not."""
     found: dict[tuple[str, str], Domain] = {}
-    base, own = theorems.pieces(model), theorems.pieces(over)
+    base, own = structures.pieces(model), structures.pieces(over)
     for unit in base:
         if why := theorems.obstacle(unit):
             return [], f"{unit.name}: {why}"
     for other in (model, *_neighbours(model, sliders)):
-        for unit, piece in zip(theorems.pieces(other), own, strict=True):
+        for unit, piece in zip(structures.pieces(other), own, strict=True):
             if (unit.name, unit.key) not in found and not theorems.obstacle(unit):
                 theorem = theorems.theorems()[unit.key]
                 met = Program(letters, {}, _conditions(unit, piece, theorem))

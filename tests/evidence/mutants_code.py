@@ -1,12 +1,13 @@
 """Small faults in the formulas, one at a time, and whether the tests see them:
 
     python tests/evidence/mutants_code.py RESULTS.jsonl [--number 300] [--seed 1] [--seconds 3600] [--under parts]
+        [--first]
 
 Each mutant changes one operator, one constant, one comparison or one of the field's letters in a copy of the tree, in
-turn over all files, drawn by the seed. The tests of its file (`FIRST`) run first, then the rest of the quick tier; the
-first failure kills it. A line of RESULTS is written for each; what is there already is not run again: it goes on where
-it ended. At the end: how many were killed, and every survivor with its line. One that changes nothing that can be seen
-belongs into `EQUAL`, with the reason.
+turn over all files, drawn by the seed. The tests of its file (`FIRST`) run first, then the rest of the quick tier (not
+with `--first`: it takes minutes for each survivor); the first failure kills it. A line of RESULTS is written for each;
+what is there already is not run again: it goes on where it ended. At the end: how many were killed, and every survivor
+with its line. One that changes nothing that can be seen belongs into `EQUAL`, with the reason.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ TAKEN = {
 }  # fmt: skip
 # Which test files are likely to see a fault in a file; the others come after.
 FIRST = {
-    "parts": ["test_closed_forms.py", "test_ledger.py", "test_published.py", "test_presets.py", "test_properties.py"],
+    "parts": ["test_tamper.py", "test_closed_forms.py", "test_ledger.py", "test_operators.py"],
     "planning/training": ["test_train.py", "test_train_memory.py", "test_layouts.py"],
     "planning": ["test_serving.py", "test_deploy.py", "test_steady.py", "test_sizing.py", "test_conventions.py",
                  "test_crossover.py", "test_fit.py", "test_scale.py", "test_engine_memory.py"],
@@ -140,7 +141,7 @@ def drawn(under: list[str], number: int, seed: int) -> Iterator[Mutant]:
         left = [found for found in left if found]
 
 
-def killed(mutant: Mutant, tree: Path, seconds: float) -> str | None:
+def killed(mutant: Mutant, tree: Path, seconds: float, only_first: bool) -> str | None:
     """The test that sees it; "" where none does; None: the tests did not end, maybe on a busy machine."""
     path, source = tree / mutant.file, (ROOT / mutant.file).read_text()
     try:
@@ -150,7 +151,7 @@ def killed(mutant: Mutant, tree: Path, seconds: float) -> str | None:
         first = [own, *next((files for start, files in FIRST.items() if name.startswith(start + "/")), [])]
         there = [f"tests/{file}" for file in dict.fromkeys(first) if (tree / "tests" / file).is_file()]
         rest = [f"--ignore={file}" for file in there]
-        for chosen in (there, ["tests", *rest]):
+        for chosen in (there,) if only_first else (there, ["tests", *rest]):
             found = failed(tree, chosen, seconds)
             if found != "":
                 return found
@@ -186,6 +187,7 @@ def main() -> int:
     about.add_argument("--seed", type=int, default=1)
     about.add_argument("--seconds", type=float, default=3600, help="after which no other is begun")
     about.add_argument("--each", type=float, default=600, help="seconds of tests for one")
+    about.add_argument("--first", action="store_true", help="the tests of its file alone")
     about.add_argument("--under", nargs="+", default=["parts", "planning"])
     asked = about.parse_args()
     done = [json.loads(line) for line in asked.results.read_text().splitlines()] if asked.results.is_file() else []
@@ -203,7 +205,7 @@ def main() -> int:
                 continue
             if time.monotonic() > end:
                 break
-            by = killed(mutant, tree, asked.each)
+            by = killed(mutant, tree, asked.each, asked.first)
             if by is None:
                 print(f"{mutant.file}:{mutant.line}: {mutant.change}: undecided after {asked.each:.0f} s", flush=True)
                 continue

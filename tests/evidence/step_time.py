@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from functools import cache
 from statistics import median
 from typing import NamedTuple
 
@@ -20,8 +19,6 @@ from txcalc.errors import InputError
 from txcalc.planning.training import Layout, Recipe, memory
 from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.step import Pace, Step
-
-described = cache(load)  # a thousand rows are of a dozen models
 
 
 class Row(NamedTuple):
@@ -35,7 +32,7 @@ class Row(NamedTuple):
     machine: Machine
 
     def step(self) -> Step:
-        model = described(self.model)
+        model = load(self.model)
         return Pace(model, self.recipe, self.machine).step(memory(model, self.recipe))
 
 

@@ -173,7 +173,8 @@ def _accelerator(device: str, gpu: str | None) -> Accelerator:
 
 
 class Structure(Record):
-    """A structure of a model, with its sizes: whether it is proved, for which sizes and on which conditions."""
+    """A structure of a model, with its sizes: whether it is proved, for which sizes and on which conditions; how
+    `further` quantities are known."""
 
     model: str
     structure: str
@@ -182,6 +183,7 @@ class Structure(Record):
     where: str | None
     conditions: list[str]
     sizes: dict[str, int]
+    further: dict[str, Known]
     new: bool
     reason: str | None
 

@@ -27,8 +27,8 @@ def verify(
     oracle: Annotated[
         list[str] | None,
         typer.Option(
-            help="parameters, fvcore, flops (the default), bytes, training, saved, cache, memory, or all; on a device "
-            "also peak and time, and by default all that takes no fakes. Repeatable.",
+            help="parameters, fvcore, flops (the default), bytes, training, saved, cache, mask, traffic, other, "
+            "memory, or all; on a device also peak and time, and by default all that takes no fakes. Repeatable.",
             metavar="NAME",
         ),
     ] = None,

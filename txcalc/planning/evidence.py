@@ -9,6 +9,7 @@ description by another name does. Parameters and FLOPs are also proved by struct
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from hashlib import sha256
@@ -117,11 +118,21 @@ def how_known(model: Model, quantity: str) -> Known:
 
     Active parameters are as sure as all of them. What has no oracle (other FLOPs, traffic) is modelled.
     """
-    quantity = "params" if quantity == "active" else quantity
-    if quantity in RECORDED and (found := _proofs().get((quantity, digest(model, quantity)))):
-        return found
-    if quantity in theorems.PROVED and (where := theorems.inherited(model, quantity)) is not None:
-        return Known("proved", where)
-    if quantity == "params" and model.spec["published"] and model.spec["params"] == model.params:
-        return Known("published", model.spec["source"])
-    return Known("modelled", "")
+    return all_known(model, {quantity: quantity})[quantity]
+
+
+def all_known(model: Model, quantities: Mapping[str, str]) -> dict[str, Known]:
+    """The same of several, by the names that they are asked by."""
+    inherited: dict[str, tuple[str, str]] | None = None
+    found = {}
+    for name, asked in quantities.items():
+        quantity = "params" if asked == "active" else asked
+        known = _proofs().get((quantity, digest(model, quantity))) if quantity in RECORDED else None
+        if (known is None or known.how != "proved") and quantity in theorems.FIGURES:
+            inherited = theorems.inheritance(model) if inherited is None else inherited
+            own = Known(*inherited[quantity]) if quantity in inherited else None
+            known = own if known is None or (own and own.how == "proved") else known
+        if known is None and quantity == "params" and model.spec["published"] and model.spec["params"] == model.params:
+            known = Known("published", model.spec["source"])
+        found[name] = known or Known("modelled", "")
+    return found

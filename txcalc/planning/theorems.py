@@ -1,8 +1,4 @@
-"""What holds for every size of a structure: theorems, kept by structure, that any model of this structure inherits.
-
-A structure is a resolved description with letters for its sizes: which mechanisms there are, with which flags and
-forms, and which sizes are equal or come from others (h = h_kv·g, a rotated head is even). A model has one of its frame
-(embedding, last norm, head) and one of each kind of layer; where layers read each other, one of the whole.
+"""Theorems: what holds for every size of a structure, kept by structure, which any model of it inherits.
 
 `verify.prove` traces a structure's module with symbols for all of its sizes, the batch and the lengths; what it shows
 is kept in `presets/theorems.json`, or by `txcalc prove` in the user's own folder. A model inherits a theorem where its
@@ -14,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -23,86 +19,16 @@ from typing import Any, NamedTuple
 from txcalc.errors import Fault, InputError
 from txcalc.ledger import Ledger, walk
 from txcalc.model import Model
-from txcalc.num import whole
 from txcalc.parts.part import Workload
-from txcalc.sources.assemble import assemble
+from txcalc.planning.gradients import step_flops
+from txcalc.planning.structures import Size as Size
+from txcalc.planning.structures import Unit as Unit
+from txcalc.planning.structures import probe as probe
+from txcalc.planning.structures import units as units
 from txcalc.sources.presets import folder
 
 SCHEMA = "txcalc/theorems/1"
 PROVED = ("params", "flops")
-
-# Sizes over which a theorem holds, by the section of a description; the others are part of the structure, as they are.
-STACK = {
-    "": ("d_model", "vocab_size"),
-    "embedding": ("types", "rank"),
-    "head": ("classes", "rank"),
-    "positions": ("rows",),
-    "lora": ("rank",),
-}
-LAYER = {
-    "attention": ("n_kv_heads", "n_heads", "d_head", "d_v", "window"),
-    "latent": ("n_heads", "q_rank", "kv_rank", "d_nope", "d_rope", "d_v", "index_heads", "index_width", "index_top_k"),
-    "feed_forward": ("d_ff",),
-    "experts": ("top_k", "n_experts", "d_ff", "d_ff_shared", "latent"),
-    "positions": ("rotary_dims",),
-    "mamba": ("d_inner", "d_state", "dt_rank"),
-    "mamba2": ("n_groups", "n_heads", "d_head", "d_state"),
-    "delta": ("n_key_heads", "n_heads", "d_key", "d_value"),
-    "rg_lru": ("n_heads", "d_head"),
-    "linear_attention": ("n_heads", "d_head"),
-    "matrix_memory": ("n_heads", "d_key", "d_value"),
-    "time_mix": ("d_inner",),
-    "rnn": ("d_hidden",),
-    "hyena": ("features", "width"),
-    "channel_mix": ("d_ff",),
-}
-# A size that is a whole number of others: h = h_kv·g.
-MULTIPLES = {
-    ("attention", "n_heads"): "n_kv_heads",
-    ("mamba2", "n_heads"): "n_groups",
-    ("delta", "n_heads"): "n_key_heads",
-}
-SHARED = {("head", "rank"): "embedding.rank"}  # one size in two places
-EVEN = {("attention", "d_head"), ("latent", "d_rope"), ("latent", "index_width"), ("positions", "rotary_dims")}
-ANY = {"theta": 10000.0, "eps": None}  # numbers that change no shape and no operator
-WAVES = ("sinusoidal", "relative-projection")  # sines and cosines of as many angles each
-
-
-class Size(NamedTuple):
-    """A sum of products of parameters: 2·r + s is ((2, ("r",)), (1, ("s",)))."""
-
-    terms: tuple[tuple[int, tuple[str, ...]], ...]
-
-    def over(self, values: Mapping[str, Any]) -> Any:
-        """The size at parameters: ints, symbols, whatever adds and multiplies."""
-        result: Any = 0
-        for number, factors in self.terms:
-            product: Any = number
-            for factor in factors:
-                product = product * values[factor]
-            result = result + product
-        return result
-
-    def __str__(self) -> str:
-        return " + ".join("·".join((*([str(n)] if n != 1 else []), *factors)) for n, factors in self.terms)
-
-
-class Unit(NamedTuple):
-    """A part of a model that has a theorem of its own: the resolved description of a model that is nothing else, with
-    `Size`s for its sizes; and this model's value of each parameter."""
-
-    name: str
-    spec: dict[str, Any]
-    values: dict[str, int]
-
-    @property
-    def key(self) -> str:
-        """The name of its structure: what it has, and not what it lacks, so that a new option renames none."""
-        return sha256(json.dumps(_said(self.spec), sort_keys=True).encode()).hexdigest()[:16]
-
-    def over(self, values: Mapping[str, Any]) -> Any:
-        """The tree of parts at other sizes."""
-        return assemble(_over(self.spec, values))
 
 
 class Condition(NamedTuple):
@@ -119,217 +45,26 @@ class Condition(NamedTuple):
         return f"{self.polynomial} {'≠' if self.relation == '!=' else '≥'} 0"
 
 
+class Shown(NamedTuple):
+    """What was shown of one further quantity: the digest of its figures at the probe's sizes, whether it is *proved* or
+    *measured*, where, and the conditions on sizes."""
+
+    digest: str
+    how: str
+    where: str
+    conditions: tuple[Condition, ...]
+
+
 class Theorem(NamedTuple):
     """What was shown of a structure: for each proved quantity the digest of its figures at the probe's sizes; the
-    batches and lengths for which it holds, and the conditions on sizes (of 2 or more each)."""
+    batches and lengths for which it holds, and the conditions on sizes (of 2 or more each). `further` quantities have
+    each their own."""
 
     name: str
     digests: Mapping[str, str]
     domain: str
     conditions: tuple[Condition, ...]
-
-
-# Structures.
-
-
-class _Naming:
-    """The parameters of one structure: a size that is another's multiple, or even, is so by construction; equal values
-    of one letter are one parameter, since constructors may rely on it."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, int] = {}
-
-    def parameter(self, letter: str, value: int) -> Size:
-        if value < 2:  # a size of 1 broadcasts: it is a structure of its own
-            return Size(((value, ()),))
-        names = [letter, *(f"{letter}{i}" for i in range(2, 100))]
-        name = next(n for n in names if self.values.setdefault(n, value) == value)
-        return Size(((1, (name,)),))
-
-    def rest(self, letter: str, value: int) -> Size:
-        """What a size has more than another, even where it is."""
-        if value % 2 or value < 4:
-            return self.parameter(letter, value)
-        return _times(Size(((2, ()),)), self.parameter(f"{letter}/2", value // 2))
-
-    def size(self, section: str, key: str, value: int, table: Mapping[str, Any]) -> Size:
-        if of := MULTIPLES.get((section, key)):
-            least: Any = table[of]
-            if whole(least) and least > 1 and value % least == 0:
-                base = self.size(section, of, least, table)
-                return base if value == least else _times(base, self.parameter(f"{section}.{key}/{of}", value // least))
-        halved = (section, key) in EVEN or (key == "n_kv_heads" and table["differential"])
-        if halved and value % 2 == 0 and value > 2:
-            return _times(Size(((2, ()),)), self.parameter(f"{section}.{key}/2", value // 2))
-        if (section, key) == ("experts", "n_experts") and whole(table["top_k"]) and table["top_k"] > 1:
-            base = self.parameter("experts.top_k", table["top_k"])
-            return (
-                base if value == table["top_k"] else _plus(base, self.parameter("experts.idle", value - table["top_k"]))
-            )
-        if key == "d_model" and value % 2 == 0 and table["positions"]["form"] in WAVES and value > 2:
-            return _times(Size(((2, ()),)), self.parameter("d_model/2", value // 2))
-        return self.parameter(SHARED.get((section, key), f"{section}.{key}" if section else key), value)
-
-
-def _times(one: Size, other: Size) -> Size:
-    return Size(tuple((a * b, (*x, *y)) for a, x in one.terms for b, y in other.terms))
-
-
-def _plus(one: Size, other: Size) -> Size:
-    return Size((*one.terms, *other.terms))
-
-
-def units(model: Model) -> list[Unit]:
-    """The structures of a model, each once."""
-    return list({unit.key: unit for unit in pieces(model)}.values())
-
-
-def pieces(model: Model) -> list[Unit]:
-    """A model's frame and each kind of its layers, or the whole where these are not apart."""
-    stacks = model.spec["stacks"]
-    if len(stacks) > 1 or not _apart(stacks[""]):
-        return [_unit("whole", {half: _thin(stack) for half, stack in stacks.items()}, model)]
-    stack = stacks[""]
-    frame = _unit("frame", {"": _framed(stack)}, model) if stack["vocab_size"] is not None else None
-    layers = [_unit(f"layer {name}", {"": _bare(stack, name)}, model) for name in stack["layer"]]
-    return [*([frame] if frame else []), *layers]
-
-
-def _apart(stack: Mapping[str, Any]) -> bool:
-    """Whether layers and frame of a stack read nothing of each other but the residual stream."""
-    layers = stack["layer"].values()
-    lent = any(
-        "kv_from" in layer.get("attention", {}) and layer["attention"]["kv_from"] is not None for layer in layers
-    )
-    odd = stack["vision"] or stack["audio"] or stack["streams"] is not None or stack["contacts"] or lent
-    odd = odd or any("layer_input" in layer or "shared" in layer for layer in layers) or stack["shared_layers"]
-    tables = stack["positions"]["form"] in ("relative", "disentangled") or (
-        stack["positions"]["form"] == "rotary" and stack["positions"]["rows"] is not None
-    )
-    return not odd and not tables and stack["head"]["form"] in ("lm", "none")
-
-
-def _thin(stack: Mapping[str, Any]) -> dict[str, Any]:
-    """One layer of each kind, in the order in which they come."""
-    kinds = [name for name, _ in stack["groups"]]
-    return {**stack, "groups": [(name, (i,)) for i, name in enumerate(kinds)], "n_layers": len(kinds)}
-
-
-def _framed(stack: Mapping[str, Any]) -> dict[str, Any]:
-    """The frame around one feed-forward, whatever layers it is around: what is read of them by a head is kept."""
-    first = next(iter(stack["layer"].values()))
-    plain = {
-        "activation": first.get("feed_forward", {}).get("activation", "gelu"), "bias": False, "d_ff": 7 * 64,
-        "down_bias": False, "gated": False, "groups": None, "inner_norm": False, "sparsity": None,
-    }  # fmt: skip
-    norm = {**stack["norm"], "joint": [], "after": [], "without": [], "parallel": "no", "place": "pre"}
-    layer = {"feed_forward": plain, "norm": norm, "parts": ["feed_forward"], "positions": stack["positions"]}
-    alone = {"layer": {"layer": layer}, "groups": [("layer", (0,))], "n_layers": 1}
-    return {**stack, **alone, "laurel": None, "lora": None}
-
-
-def _bare(stack: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """One layer of a kind, of a model without a vocabulary."""
-    head = {**stack["head"], "form": "none", "pooler": False, "pool": "first", "tied": False}
-    norm = {**stack["norm"], "final": False}
-    layer = {**stack["layer"][name], "norm": {**stack["layer"][name]["norm"], "final": False}}
-    alone = {"layer": {"layer": layer}, "groups": [("layer", (0,))], "n_layers": 1}
-    return {**stack, **alone, "vocab_size": None, "head": head, "norm": norm, "embedding": _without(stack["embedding"])}
-
-
-def _without(table: Mapping[str, Any]) -> dict[str, Any]:
-    nothing: dict[str, Any] = {
-        "types": None,
-        "rank": None,
-        "scale": None,
-        "tables": [],
-        "norm": False,
-        "early": False,
-        "shared": True,
-    }
-    return {**table, **nothing}
-
-
-def _unit(name: str, stacks: Mapping[str, Any], model: Model) -> Unit:
-    naming = _Naming()
-    spec = {
-        "kind": model.spec["kind"],
-        "stacks": {half: _lettered(stack, naming) for half, stack in stacks.items()},
-    }
-    return Unit(name, spec, naming.values)
-
-
-def _lettered(stack: Mapping[str, Any], naming: _Naming) -> dict[str, Any]:
-    """A stack with `Size`s, and without what costs nothing: floats, the layers' pattern."""
-    result = {key: value for key, value in stack.items() if key != "pattern"}
-    result = _sections(result, STACK, naming)
-    layers = {name: _sections(layer, LAYER, naming) for name, layer in stack["layer"].items()}
-    return {key: _plain(value) for key, value in {**result, "layer": layers}.items()}
-
-
-def _sections(table: Mapping[str, Any], sections: Mapping[str, tuple[str, ...]], naming: _Naming) -> dict[str, Any]:
-    result = dict(table)
-    for section, keys in sections.items():
-        own = table if not section else table.get(section)
-        if own is None:
-            continue
-        sizes: dict[str, Any] = {
-            key: naming.size(section, key, own[key], own) for key in keys if whole(own.get(key)) and own[key] > 0
-        }
-        if section == "attention" and "rotary_dims" in (places := table["positions"]) and "d_head" in sizes:
-            turned = places["rotary_dims"]
-            if whole(turned) and 2 <= turned < own["d_head"]:  # part of a head, so that there is a rest
-                base = naming.size("positions", "rotary_dims", turned, places)
-                sizes["d_head"] = _plus(base, naming.rest("attention.d_head-rotary", own["d_head"] - turned))
-        if section in ("attention", "latent"):
-            sizes["scale"] = None
-        result |= sizes if not section else {section: {**own, **sizes}}
-    return result
-
-
-def _plain(value: Any) -> Any:
-    """Numbers that are no sizes are all one: a scale, a base of rotary angles, the ε of a norm."""
-    if isinstance(value, Size):
-        return value
-    if isinstance(value, Mapping):
-        return {key: ANY.get(key, _plain(item)) for key, item in value.items()}
-    if isinstance(value, float):
-        return 0.5
-    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        return [_plain(item) for item in value]
-    return value
-
-
-def _said(value: Any) -> Any:
-    """A description without what is off or absent; `Size`s as they are written."""
-    if isinstance(value, Size):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {
-            key: said for key, item in value.items() if (said := _said(item)) not in (None, False, "none", "no", [], {})
-        }
-    if isinstance(value, list):
-        return [_said(item) for item in value]
-    return value
-
-
-def _over(value: Any, values: Mapping[str, Any]) -> Any:
-    if isinstance(value, Size):
-        return value.over(values)
-    if isinstance(value, Mapping):
-        return {key: _over(item, values) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_over(item, values) for item in value]
-    return value
-
-
-# What was proved.
-
-
-def probe(unit: Unit) -> dict[str, int]:
-    """Sizes at which formulas are compared: a prime of its own for each parameter."""
-    primes = (n for n in range(11, 2000) if all(n % d for d in range(2, n)))
-    return dict(zip(sorted(unit.values), primes, strict=False))
+    further: Mapping[str, Shown] = {}
 
 
 def ledger(root: Any, batch: Any, tokens: Any, source: Any) -> Ledger:
@@ -339,15 +74,41 @@ def ledger(root: Any, batch: Any, tokens: Any, source: Any) -> Ledger:
     return walk(root, Workload(batch, tokens, 0, source))
 
 
+PROMPT = ((0, 7),)
+LATER = ((0, 7), (3, 1), (5000, 3))  # before and past the end of every window of a probe
+FIGURES: dict[str, tuple[Callable[[Any], Any], tuple[tuple[int, int], ...]]] = {
+    "params": (lambda entry: entry.params, PROMPT),
+    "flops": (lambda entry: entry.flops, PROMPT),
+    "training flops": (step_flops, PROMPT),
+    "flops with cache": (lambda entry: entry.flops, LATER),
+    "cache": (lambda entry: entry.cache, LATER),
+    "masked flops": (lambda entry: entry.flops_masked, LATER),
+}
+
+
 def digest(unit: Unit, quantity: str) -> str:
     """The figures of all leaves at the probe's sizes, by path."""
-    found = _probed(unit.key, unit)
-    return sha256(json.dumps([[path, str(figures[quantity])] for path, figures in found]).encode()).hexdigest()[:16]
+    return digests(unit, [quantity])[quantity]
 
 
-def _probed(key: str, unit: Unit) -> list[tuple[str, dict[str, Any]]]:
-    rows = ledger(unit.over(probe(unit)), 2, 7, 5)
-    return [(entry.path, {quantity: getattr(entry, quantity) for quantity in PROVED}) for entry in rows]
+def digests(unit: Unit, quantities: Iterable[str]) -> dict[str, str]:
+    """The same of several."""
+    root = unit.over(probe(unit))
+    walked: dict[tuple[int, int], Ledger] = {}
+    found = {}
+    for quantity in quantities:
+        figure, workloads = FIGURES[quantity]
+        said = []
+        for past, tokens in workloads:
+            if past and unit.spec["kind"] in ("encoder", "vision"):
+                continue
+            if (past, tokens) not in walked:
+                later = Workload(2, tokens, past, 5, decoding=True)
+                walked[past, tokens] = walk(root, later) if past else ledger(root, 2, tokens, 5)
+            said.append([[entry.path, str(figure(entry))] for entry in walked[past, tokens]])
+        text = json.dumps(said[0] if len(workloads) == 1 else said)
+        found[quantity] = sha256(text.encode()).hexdigest()[:16]
+    return found
 
 
 def theorems_file() -> Path:
@@ -380,16 +141,26 @@ def read(path: Path) -> dict[str, Theorem]:
 
 
 def _theorem(entry: Mapping[str, Any]) -> Theorem:
+    further = {quantity: _shown(said) for quantity, said in entry.get("further", {}).items()}
+    if unknown := {*entry["digests"], *further} - set(FIGURES):
+        raise ValueError(f"a proof of {sorted(unknown)}")
+    digests = {quantity: str(mark) for quantity, mark in entry["digests"].items()}
+    return Theorem(str(entry["name"]), digests, str(entry["domain"]), _conditions(entry["conditions"]), further)
+
+
+def _shown(entry: Mapping[str, Any]) -> Shown:
+    if entry["how"] not in ("proved", "measured"):
+        raise ValueError(f"known how: {entry['how']!r}")
+    return Shown(str(entry["digest"]), entry["how"], str(entry["where"]), _conditions(entry.get("conditions", ())))
+
+
+def _conditions(said: Any) -> tuple[Condition, ...]:
     conditions = []
-    for terms, relation in entry["conditions"]:
+    for terms, relation in said:
         if relation not in ("!=", ">="):
             raise ValueError(f"a condition of {relation!r}")
         conditions.append(Condition(Size(tuple((int(n), tuple(map(str, f))) for n, f in terms)), relation))
-    if unknown := set(entry["digests"]) - set(PROVED):
-        raise ValueError(f"a proof of {sorted(unknown)}")
-    return Theorem(
-        str(entry["name"]), {q: str(d) for q, d in entry["digests"].items()}, str(entry["domain"]), tuple(conditions)
-    )
+    return tuple(conditions)
 
 
 def write(path: Path, found: Mapping[str, Theorem], made: Mapping[str, str]) -> None:
@@ -402,17 +173,54 @@ def write(path: Path, found: Mapping[str, Theorem], made: Mapping[str, str]) -> 
 
 
 def _json(theorem: Theorem) -> dict[str, Any]:
-    conditions = [[[[n, list(f)] for n, f in c.polynomial.terms], c.relation] for c in theorem.conditions]
-    return {**theorem._asdict(), "conditions": conditions}
+    further = {
+        quantity: {key: value for key, value in _listed(shown).items() if value != []}
+        for quantity, shown in theorem.further.items()
+    }
+    said = _listed(theorem)
+    return {**said, "further": further} if further else {key: said[key] for key in said if key != "further"}
 
 
-def inherited(model: Model, quantity: str) -> str | None:
-    """The batches and lengths for which a quantity of the model is proved by theorems; None where one is lacking."""
-    found = units(model)
-    if any(map(obstacle, found)):
-        return None
-    domains = [theorems()[unit.key].domain for unit in found]
-    return "" if quantity == "params" else max(domains, key=len)
+def _listed(entry: Theorem | Shown) -> dict[str, Any]:
+    conditions = [[[[n, list(f)] for n, f in c.polynomial.terms], c.relation] for c in entry.conditions]
+    return {**entry._asdict(), "conditions": conditions}
+
+
+def inherited(model: Model, quantity: str) -> tuple[str, str] | None:
+    """Whether a quantity of the model is *proved* or *measured* by theorems, and for which batches and lengths or
+    sizes; None where one is lacking."""
+    return inheritance(model).get(quantity)
+
+
+def inheritance(model: Model) -> dict[str, tuple[str, str]]:
+    """The same of every quantity for which all of the model's structures have a theorem that holds."""
+    kept = theorems()
+    said: list[dict[str, Shown]] = []
+    for unit in units(model):
+        theorem = kept.get(unit.key)
+        if theorem is None or _outside(theorem.conditions, unit):
+            return {}
+        now = digests(unit, [*theorem.digests, *theorem.further])
+        if any(now[quantity] != mark for quantity, mark in theorem.digests.items()):
+            return {}
+        own = {quantity: Shown(now[quantity], "proved", theorem.domain, ()) for quantity in PROVED}
+        own["params"] = own["params"]._replace(where="")
+        further = theorem.further.items()
+        said.append(own | {q: one for q, one in further if one.digest == now[q] and not _outside(one.conditions, unit)})
+    return {
+        quantity: _weakest([one[quantity] for one in said]) for quantity in FIGURES if all(quantity in s for s in said)
+    }
+
+
+def _weakest(said: list[Shown]) -> tuple[str, str]:
+    """How the least sure of several is known, and where."""
+    least = [shown for shown in said if shown.how == "measured"] or said
+    return least[0].how, max((shown.where for shown in least), key=len, default="")
+
+
+def _outside(conditions: Iterable[Condition], unit: Unit) -> list[str]:
+    """The conditions that the unit's sizes do not satisfy."""
+    return [str(condition) for condition in conditions if not condition.holds(unit.values)]
 
 
 def obstacle(unit: Unit) -> str:
@@ -420,8 +228,9 @@ def obstacle(unit: Unit) -> str:
     theorem = theorems().get(unit.key)
     if theorem is None:
         return "it has no theorem yet"
-    if failed := [str(c) for c in theorem.conditions if not c.holds(unit.values)]:
+    if failed := _outside(theorem.conditions, unit):
         return f"its sizes are outside the theorem's: {', '.join(failed)}"
-    if any(theorem.digests[quantity] != digest(unit, quantity) for quantity in theorem.digests):
+    now = digests(unit, theorem.digests)
+    if any(now[quantity] != mark for quantity, mark in theorem.digests.items()):
         return "its formulas are not those that were proved"
     return ""

@@ -52,7 +52,7 @@ class ShortConvolution(nn.Module):
         self.out_proj = Linear(width, width, bias, like)
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
-        write, read, x = self.in_proj(x).chunk(3, -1)
+        write, read, x = self.in_proj(x).split([x.shape[-1]] * 3, -1)
         return self.out_proj(self.read(read, self.conv(self.write(write, x), run)))
 
 

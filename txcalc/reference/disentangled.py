@@ -76,7 +76,7 @@ class DisentangledCore(nn.Module):
         """Distances up to half the buckets exactly, longer ones by their logarithm."""
         exact = self.reach // 2
         size = apart.abs()
-        longest = torch.log(torch.tensor((self.distance - 1) / exact, device=apart.device))
+        longest = torch.full((), (self.distance - 1) / exact, device=apart.device).log()
         growth = torch.log(size.clamp(min=exact) / exact) / longest * (exact - 1)
         return torch.where(size <= exact, apart, (growth.ceil().long() + exact) * apart.sign())
 

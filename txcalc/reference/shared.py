@@ -57,8 +57,9 @@ class SharedBlock(nn.Module):
             return made
         inner = self.feed_forward
         assert inner.gate is not None
-        both = torch.cat((inner.gate(x), inner.up(x)), -1)
-        gate, up = self._modules_sum("gate_up", both, x).chunk(2, -1)
+        sides = inner.gate(x), inner.up(x)
+        both = self._modules_sum("gate_up", torch.cat(sides, -1), x)
+        gate, up = both.split([side.shape[-1] for side in sides], -1)
         return inner.down(inner.activation(gate, up))
 
     def _adapted(self, name: str, x: Tensor) -> Tensor:

@@ -39,6 +39,10 @@ def report(answers: Sequence[Answer], path: Path) -> Report:
                 "where": answer.theorem.domain if answer.theorem else None,
                 "conditions": [str(condition) for condition in answer.theorem.conditions] if answer.theorem else [],
                 "sizes": answer.unit.values,
+                "further": {
+                    quantity: {"how": shown.how, "where": shown.where}
+                    for quantity, shown in (answer.theorem.further if answer.theorem else {}).items()
+                },
                 "new": answer.new,
                 "reason": answer.refusal or None,
             }
@@ -48,6 +52,14 @@ def report(answers: Sequence[Answer], path: Path) -> Report:
     good = [answer for answer in answers if answer.theorem]
     rows = [[answer.model, answer.unit.name, _how(answer), _where(answer)] for answer in answers]
     table = Table("", ("model", "structure", "parameters, FLOPs", "for"), rows, left=frozenset({0, 1, 2, 3}))
+    more = [
+        [answer.model, answer.unit.name, quantity, shown.how, shown.where]
+        for answer in good
+        for quantity, shown in (answer.theorem.further if answer.theorem else {}).items()
+    ]
+    beyond = Table(
+        "Further", ("model", "structure", "quantity", "known", "for"), more, left=frozenset(range(5)), name="further"
+    )
     verdict = f"{len(good)} of {len(answers)} structures proved for every size"
     notes = [f"{a.model}, {a.unit.name}: {a.refusal}" for a in answers if a.refusal]
     notes += [
@@ -58,7 +70,7 @@ def report(answers: Sequence[Answer], path: Path) -> Report:
     ]
     if any(answer.new and answer.theorem for answer in answers):
         notes.append(f"kept in {path}")
-    return Report(data, [table], [verdict], notes, good=bool(data["ok"]))
+    return Report(data, [table, *([beyond] if more else [])], [verdict], notes, good=bool(data["ok"]))
 
 
 def _how(answer: Answer) -> TableCell:

@@ -12,7 +12,7 @@ from txcalc.ledger import KINDS, Ledger
 from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.planning import theorems
-from txcalc.planning.evidence import Known, how_known
+from txcalc.planning.evidence import Known, all_known
 from txcalc.planning.gradients import training_flops
 from txcalc.planning.initial import initial
 from txcalc.planning.memory import cache_bytes, learning, saved_bytes, training_state, weights_bytes
@@ -206,7 +206,7 @@ def _known(model: Model, ledger: Ledger) -> dict[str, Known]:
         "saved": "" if other_form or work.decoding else "saved, fused attention",
         "saved_kept": "" if other_form or work.decoding else "saved, attention matrix kept",
     }
-    return {quantity: how_known(model, recorded) for quantity, recorded in names.items()}
+    return all_known(model, names)
 
 
 def _parts(ledger: Ledger, quantity: str, known: Mapping[str, Known]) -> Table:

@@ -38,10 +38,12 @@ ORACLES = {
     "saved": ("saved", "rows", "elements that autograd keeps, with the attention matrix and without"),
     "cache": ("cache", "rows", "elements of the cache and FLOPs after a prompt and after each further token"),
     "mask": ("mask", "rows", "FLOPs of attention's visible pairs, from the masks themselves"),
+    "traffic": ("operators", "traffic_rows", "elements that parts read and write, each once"),
+    "other": ("operators", "other_rows", "FLOPs of norms, activations, sums and softmax, operator by operator"),
     "memory": ("memory", "rows", "a training step's weights, gradients, optimizer state and kept tensors"),
     "transformers": ("witness", "rows", "the weights of transformers' own module of the same config.json"),
 }
-ON_FAKES = {"saved", "memory", "transformers"}
+ON_FAKES = {"saved", "traffic", "other", "memory", "transformers"}
 DEFAULT = ("parameters", "fvcore", "flops")
 CUT = "only the first"
 

@@ -73,8 +73,8 @@ def rows(subject: Subject) -> Iterator[Row]:
 def training_rows(subject: Subject) -> Iterator[Row]:
     """FLOPs of forward and backward, without and with the blocks computed again."""
     plain, again = partial(step_flops, recompute="none"), partial(step_flops, recompute="blocks")
-    yield from _rows(subject, "training flops", plain, _forward_and_backward, checkpoint=False)
-    yield from _rows(subject, "training flops, blocks recomputed", again, _forward_and_backward, checkpoint=True)
+    yield from _rows(subject, "training flops", plain, forward_and_backward, checkpoint=False)
+    yield from _rows(subject, "training flops, blocks recomputed", again, forward_and_backward, checkpoint=True)
 
 
 def _forward(net: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -88,7 +88,8 @@ def learning(net: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(x.detach().requires_grad_() if first and x.is_floating_point() else x for x in inputs)
 
 
-def _forward_and_backward(net: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+def forward_and_backward(net: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    """A training step without its optimizer."""
     # Stopping a recomputation as soon as backward has what it needs would skip each block's last product.
     with set_checkpoint_early_stop(False):
         result = net(*learning(net, inputs))

@@ -11,6 +11,7 @@ from fractions import Fraction
 from math import prod
 
 import torch
+from torch import Tensor, nn
 
 from txcalc.ledger import Entry, Ledger
 from txcalc.parts.cores import SoftmaxCore
@@ -32,30 +33,44 @@ WHOLE = 1024  # up to this window also a prompt that is longer
 def rows(subject: Subject) -> Iterator[Row]:
     """Cores of attention, as prompts and with tokens past, on both sides of the end of every window."""
     leaves = [leaf for leaf in subject.model.root.leaves() if isinstance(leaf, SoftmaxCore | LatentCore)]
-    if not leaves or subject.model.fixed_length or not all(map(_summed, leaves)):
+    if not leaves or subject.model.fixed_length or not all(map(summed, leaves)):
         subject.notes.append(NO_MASK)
         return
     one = Point(1, 1, None if subject.points[0].source is None else 1)
-    with tracing(), torch.no_grad():
-        net = subject.some
-        counted = count(net, lambda: net(*subject.inputs(one))).by_module
-    cores = {path: core for path, core in net.named_modules() if isinstance(core, Core) and path in counted}
-    alone = _cores(subject, one, 0)
-    each = {path: Fraction(counted[path], prod(_sides(_entry(alone, path)))) for path in cores}  # FLOPs of a pair
+    cores = counted(subject.some, subject.inputs(one), _cores(subject, one, 0))
     for tokens, past in _sizes(subject, leaves):
         masked = _cores(subject, Point(BATCH, tokens, None if one.source is None else 3), past)
-        pairs = {path: _pairs(core, _entry(masked, path)) for path, core in cores.items()}
-        found = {path: int(BATCH * each[path] * number) for path, number in pairs.items() if number}
         source = "" if one.source is None else ", T_src = 3"
         where = f"B = {BATCH}, {past} past, {tokens} new{source}"
-        shown = subject.everywhere(found)
+        shown = subject.everywhere(left(cores, masked))
         yield from compare(masked, lambda entry: entry.flops_masked, shown, QUANTITY, ORACLE, where)
 
 
-def _cores(subject: Subject, point: Point, past: int) -> Ledger:
-    """The attention cores that work there."""
-    ledger = subject.model.ledger(point.batch, point.tokens, past, point.source)
+Cores = dict[str, tuple[Core, Fraction]]
+
+
+def counted(net: nn.Module, given: tuple[Tensor, ...], alone: Ledger) -> Cores:
+    """The cores of modules by path, with the FLOPs of one pair: what PyTorch counts of each at one position, of which
+    `alone` is the ledger."""
+    with tracing(), torch.no_grad():
+        found = count(net, lambda: net(*given)).by_module
+    cores = {path: core for path, core in net.named_modules() if isinstance(core, Core) and path in found}
+    return {path: (core, Fraction(found[path], prod(_sides(_entry(alone, path))))) for path, core in cores.items()}
+
+
+def left(cores: Cores, masked: Ledger) -> dict[str, int]:
+    """FLOPs of each core where only what its mask lets through is multiplied."""
+    pairs = {path: _pairs(core, _entry(masked, path)) for path, (core, _) in cores.items()}
+    return {path: int(masked.work.batch * cores[path][1] * number) for path, number in pairs.items() if number}
+
+
+def working(ledger: Ledger) -> Ledger:
+    """The attention cores that work."""
     return ledger.where(lambda entry: entry.kind == "attention_core" and entry.work is not None)
+
+
+def _cores(subject: Subject, point: Point, past: int) -> Ledger:
+    return working(subject.model.ledger(point.batch, point.tokens, past, point.source))
 
 
 def _entry(cores: Ledger, path: str) -> Entry | None:
@@ -80,7 +95,8 @@ def _pairs(core: Core, entry: Entry | None) -> int:
     return int((core._mask(run, keys, torch.float32) == 0).sum())
 
 
-def _summed(leaf: SoftmaxCore | LatentCore) -> bool:
+def summed(leaf: SoftmaxCore | LatentCore) -> bool:
+    """Whether a mask says what it sees: no scores choose among the keys."""
     return not isinstance(leaf.span, Selected) and not getattr(leaf, "distances", False)
 
 

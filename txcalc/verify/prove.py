@@ -1,208 +1,26 @@
 """Theorems: a structure's module traced with symbols for its sizes, the batch and the lengths, beside its formulas.
 
 Every size is a symbol of PyTorch's own (`SymInt`), so that `FlopCounterMode` and the shapes of weights give
-expressions in all of them; the parts' formulas over the same letters, minus these, must simplify to zero. What PyTorch
-had to assume on the way (its guards) is true of all sizes of 2 or more, or becomes a condition of the theorem, or
-refuses it.
+expressions in all of them; the parts' formulas over the same letters, minus these, must simplify to zero.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
-from dataclasses import fields, is_dataclass, replace
-from itertools import combinations
 from typing import Any
 
 import sympy
 import torch
-from torch import Tensor, nn
-from torch._dynamo.source import ConstantSource
-from torch.fx.experimental.symbolic_shapes import DimDynamic
-from torch.utils._sympy.functions import Max, Mod, PythonMod, ToFloat
+from torch import nn
 
-from txcalc.parts.model import EncoderDecoder, FixedLength, Stack
 from txcalc.planning import theorems
-from txcalc.planning.theorems import Condition, Size, Theorem, Unit
+from txcalc.planning.theorems import Condition, Theorem, Unit
 from txcalc.reference import modules, tracing
-from txcalc.verify import flops
+from txcalc.verify import flops, steps
 from txcalc.verify.parameters import ORACLE as WEIGHTS
-from txcalc.verify.symbolic import T_SRC, B, Environment, Fakes, NotForAll, T, theirs
+from txcalc.verify.sizes import Symbols, inputs, lengths_of, ones_of, refusing
+from txcalc.verify.symbolic import T_SRC, B, T
 from txcalc.verify.verdict import Row, compare, uncounted
-
-LEAST = 2  # PyTorch takes a symbol to be 2 or more
-
-
-class Symbols:
-    """A PyTorch symbol for every parameter of a structure, for B, T and T_src but for those that are 1; `read` turns
-    expressions in them back."""
-
-    def __init__(self, names: Iterable[str], ones: Collection[str] = ()) -> None:
-        self.env = Environment()
-        self.mode = Fakes(self.env)
-        self.mode.cache_enabled = False  # no shape comes twice, and a key over symbols costs as much as the operator
-        primes = (n for n in range(11, 5000) if all(n % d for d in range(2, n)))
-        self.letters: dict[str, Any] = {name: sympy.Symbol(name, integer=True, positive=True) for name in names}
-        self.letters |= {str(letter): letter for letter in (B, T, T_SRC)}
-        self.made: dict[str, Any] = {
-            name: 1 if name in ones else self._made(name, next(primes)) for name in self.letters
-        }
-        self._back = {made.node.expr: self.letters[name] for name, made in self.made.items() if name not in ones}
-
-    def _made(self, name: str, hint: int) -> Any:
-        return self.env.create_unspecified_symint_and_symbol(hint, ConstantSource(name), DimDynamic.DYNAMIC)
-
-    def of(self, value: Any) -> Any:
-        """A formula in letters as PyTorch's symbols; parts and tuples field by field."""
-        if isinstance(value, sympy.Integer):
-            return int(value)
-        if isinstance(value, sympy.Expr):
-            known = sorted(value.free_symbols, key=str)
-            return sympy.lambdify(known, value, modules=[{}])(*(self.made[str(letter)] for letter in known))
-        if is_dataclass(value) and not isinstance(value, type):
-            said = {field.name: self.of(getattr(value, field.name)) for field in fields(value) if field.init}
-            return replace(value, **said)
-        if isinstance(value, tuple):
-            items = [self.of(item) for item in value]
-            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-        return value
-
-    def read(self, value: Any) -> Any:
-        """What was measured, in letters."""
-        if isinstance(value, int):
-            return sympy.Integer(value)
-        found = sympy.sympify(value.node.expr if isinstance(value, torch.SymInt) else value).xreplace(self._back)
-        if unknown := found.free_symbols - set(self.letters.values()):
-            raise NotForAll(f"what is computed depends on data ({', '.join(sorted(map(str, unknown)))})")
-        return sympy.expand(found)
-
-    def conditions(self) -> tuple[list[Condition], list[str]]:
-        """What PyTorch assumed that is not true of all sizes of 2 or more: of sizes alone, and of B, T and T_src.
-
-        Errors: `NotForAll` for what is no inequality of polynomials."""
-        for symbol, value in self.env.replacements.items():
-            if symbol in self._back:
-                one, other = self._back[symbol], sympy.sympify(value).xreplace(self._back)
-                raise NotForAll(f"the trace holds only where {one} = {other}{self.env.line(symbol)}")
-        sizes: dict[Condition, None] = {}
-        lengths: dict[str, None] = {}
-        for guard in self.env.guards:
-            said = guard.expr.xreplace(self._back)
-            if always(said):
-                continue
-            condition = _condition(said)
-            if condition is None:
-                raise NotForAll(f"the trace holds only where {said}{self.env.line(guard.expr)}")
-            polynomial, relation = condition
-            if polynomial.free_symbols & {B, T, T_SRC}:
-                if not polynomial.free_symbols <= {B, T, T_SRC}:
-                    raise NotForAll(f"the trace holds only where {said}{self.env.line(guard.expr)}")
-                lengths[f"{polynomial} {'≠' if relation == '!=' else '≥'} 0"] = None
-            else:
-                sizes[Condition(_size(polynomial), relation)] = None
-        return list(sizes), list(lengths)
-
-
-def _shifted(polynomial: Any) -> Any:
-    """With every letter written as 2 and a whole number that may be 0, so that signs are those of coefficients."""
-    return sympy.expand(polynomial.xreplace({letter: letter + LEAST for letter in polynomial.free_symbols}))
-
-
-def _positive(expression: Any, strictly: bool = True) -> bool:
-    """Whether a polynomial is above 0 (or at least 0) for all sizes of 2 or more, as its coefficients show."""
-    shifted = _shifted(sympy.expand(expression))
-    coefficients = sympy.Poly(shifted, *shifted.free_symbols).coeffs() if shifted.free_symbols else [shifted]
-    constant = shifted.subs(dict.fromkeys(shifted.free_symbols, 0))
-    return all(c >= 0 for c in coefficients) and bool(constant > 0 if strictly else constant >= 0)
-
-
-def _nonzero(expression: Any) -> bool:
-    """Whether a polynomial is 0 for no sizes of 2 or more: no factor of it is."""
-    factors = sympy.factor_list(sympy.expand(expression))
-    return bool(factors[0] != 0) and all(_positive(f) or _positive(-f) for f, _ in factors[1])
-
-
-def _simple(expression: Any) -> Any:
-    """Without the larger and smaller of what is known, and remainders of what is less."""
-
-    def larger(*sides: Any) -> Any:
-        found = [a for a in sides if all(a is b or _positive(a - b, strictly=False) for b in sides)]
-        return found[0] if found else Max(*sides)
-
-    def rest(a: Any, b: Any) -> Any:
-        if _positive(b - a) and _positive(a, strictly=False):
-            return a
-        divided = sympy.cancel(a / b)
-        return sympy.Integer(0) if divided.is_polynomial() and _whole(divided) else Mod(a, b)
-
-    for _ in range(4):
-        before = expression
-        expression = expression.replace(Max, larger).replace(sympy.Max, larger).replace(ToFloat, lambda x: x)
-        expression = expression.replace(Mod, rest).replace(PythonMod, rest)
-        if expression == before:
-            break
-    return expression
-
-
-def _whole(polynomial: Any) -> bool:
-    letters = polynomial.free_symbols
-    return all(c.is_Integer for c in sympy.Poly(polynomial, *letters).coeffs()) if letters else polynomial.is_Integer
-
-
-def always(said: Any) -> bool:
-    """Whether a condition is true of all sizes of 2 or more."""
-    if said in (sympy.true, True):
-        return True
-    if isinstance(said, sympy.Or):
-        return any(always(part) for part in said.args)
-    if isinstance(said, sympy.And):
-        return all(always(part) for part in said.args)
-    try:
-        said = _simple(said)
-        if said in (sympy.true, True):
-            return True
-        if isinstance(said, sympy.Eq):
-            return bool(sympy.expand(said.lhs - said.rhs) == 0)
-        if isinstance(said, sympy.Ne):
-            return _nonzero(said.lhs - said.rhs)
-        if isinstance(said, sympy.Ge | sympy.Gt):
-            return _positive(said.lhs - said.rhs, strictly=isinstance(said, sympy.Gt))
-        if isinstance(said, sympy.Le | sympy.Lt):
-            return _positive(said.rhs - said.lhs, strictly=isinstance(said, sympy.Lt))
-    except sympy.PolynomialError:
-        pass
-    return False
-
-
-def _condition(said: Any) -> tuple[Any, str] | None:
-    """The polynomial that must not be 0, or be at least 0; None for what is no such condition."""
-    if isinstance(said, sympy.Or):
-        parts = [part for part in map(_condition, said.args) if part is not None]
-        return parts[0] if parts else None  # it suffices
-    said = _simple(said)
-    if isinstance(said, sympy.Ne):
-        found, relation = said.lhs - said.rhs, "!="
-    elif isinstance(said, sympy.Ge | sympy.Gt):
-        found, relation = said.lhs - said.rhs - int(isinstance(said, sympy.Gt)), ">="
-    elif isinstance(said, sympy.Le | sympy.Lt):
-        found, relation = said.rhs - said.lhs - int(isinstance(said, sympy.Lt)), ">="
-    else:
-        return None
-    found = sympy.expand(found)
-    polynomial = not found.atoms(sympy.Function) and found.is_polynomial() and _whole(found)
-    return (found, relation) if polynomial else None
-
-
-def _size(polynomial: Any) -> Size:
-    terms = []
-    for powers, number in sympy.Poly(polynomial, *sorted(polynomial.free_symbols, key=str)).terms():
-        letters = sorted(polynomial.free_symbols, key=str)
-        factors = [str(letter) for letter, power in zip(letters, powers, strict=True) for _ in range(power)]
-        terms.append((int(number), tuple(factors)))
-    return Size(tuple(terms))
-
-
-# One theorem.
 
 
 def prove(unit: Unit) -> tuple[Theorem, list[Row]]:
@@ -223,28 +41,15 @@ def _prove(unit: Unit) -> tuple[Theorem, list[Row]]:
     conditions: dict[Condition, None] = {}
     rows: list[Row] = []
     domains: list[str] = []
-    for ones in _ones(unit):
+    for ones in ones_of(unit):
         found, assumed, domain = _at(unit, ones)
         conditions |= dict.fromkeys(assumed)
         domains.append(domain)
         rows += found
     digests = {quantity: theorems.digest(unit, quantity) for quantity in theorems.PROVED}
-    domain = f"all {', '.join(_lengths(unit))} ≥ 1" if not any(domains) else "; ".join(domains)
-    return Theorem(unit.name, digests, domain, tuple(conditions)), rows
-
-
-def _lengths(unit: Unit) -> list[str]:
-    """The batch and those lengths that the formulas are in."""
-    half = list(unit.spec["stacks"].values())
-    if len(half) == 1:
-        return ["B"] if half[0]["vision"] else ["B", "T"]
-    return ["B", "T"] if unit.spec["stacks"]["encoder"]["vision"] else ["B", "T", "T_src"]
-
-
-def _ones(unit: Unit) -> list[tuple[str, ...]]:
-    """Which lengths are 1, in every combination: PyTorch takes a symbol to be 2 or more."""
-    lengths = _lengths(unit)
-    return [chosen for n in range(len(lengths) + 1) for chosen in combinations(lengths, n)]
+    domain = f"all {', '.join(lengths_of(unit))} ≥ 1" if not any(domains) else "; ".join(domains)
+    shown, more = steps.shown(unit)
+    return Theorem(unit.name, digests, domain, tuple(conditions), shown), [*rows, *more]
 
 
 def _at(unit: Unit, ones: tuple[str, ...]) -> tuple[list[Row], list[Condition], str]:
@@ -253,17 +58,13 @@ def _at(unit: Unit, ones: tuple[str, ...]) -> tuple[list[Row], list[Condition], 
     root = unit.over({name: symbols.letters[name] for name in unit.values})
     batch, tokens, source = (1 if str(letter) in ones else letter for letter in (B, T, T_SRC))
     predicted = theorems.ledger(root, batch, tokens, source)
-    try:
-        with tracing(), symbols.mode, torch.no_grad():
-            net = modules(symbols.of(root), torch.device("meta"), torch.float32)
-            given = _inputs(unit, root, symbols)
-            counter = flops.count(net, lambda: net(*given))
-    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
-        said, place = " ".join(str(error).split()), theirs(error.__traceback__)
-        raise NotForAll(f"its module takes no symbols ({said[:200]}{f', at {place}' if place else ''})") from None
+    with refusing(), tracing(), symbols.mode, torch.no_grad():
+        net = modules(symbols.of(root), torch.device("meta"), torch.float32)
+        given = inputs(unit, root, symbols.sides, symbols.of)
+        counter = flops.count(net, lambda: net(*given))
     conditions, lengths = symbols.conditions()
     where = ", ".join(
-        [*(f"{one} = 1" for one in ones), *(f"{x} ≥ 2" for x in _lengths(unit) if x not in ones), *lengths]
+        [*(f"{one} = 1" for one in ones), *(f"{x} ≥ 2" for x in lengths_of(unit) if x not in ones), *lengths]
     )
     costs = {path: symbols.read(value) for path, value in counter.by_module.items()}
     found = [
@@ -286,29 +87,6 @@ def _weights(net: nn.Module, symbols: Symbols) -> dict[str, Any]:
                 size = sympy.expand(size * symbols.read(experts))
         found[path] = found.get(path, 0) + size
     return found
-
-
-def _inputs(unit: Unit, root: Any, symbols: Symbols) -> tuple[Tensor, ...]:
-    batch, tokens, source = (symbols.made[name] for name in ("B", "T", "T_src"))
-    sides = {half: stack["vision"]["image"] for half, stack in unit.spec["stacks"].items() if stack["vision"]}
-    if isinstance(root, EncoderDecoder):
-        ids = _read(root.decoder, batch, tokens, 0, symbols)
-        return ids, _read(root.encoder, batch, source, sides.get("encoder", 0), symbols)
-    stack = root.stack if isinstance(root, FixedLength) else root
-    return (_read(stack, batch, tokens, sides.get("", 0), symbols),)
-
-
-def _read(stack: Stack, batch: Any, tokens: Any, side: int, symbols: Symbols) -> Tensor:
-    """Ids, pictures, bands of sound, or vectors where there is no embedding."""
-    embedding = stack.embedding
-    if embedding is None:
-        return torch.empty(batch, tokens, symbols.of(stack.d_model), device="meta")
-    if embedding.patches is not None:
-        return torch.empty(batch, embedding.patches.channels, side, side, device="meta")
-    if embedding.convolutions:
-        bands = symbols.of(embedding.convolutions[0].c_in)
-        return torch.empty(batch, bands, 2 * tokens, device="meta")
-    return torch.zeros(batch, tokens, dtype=torch.long, device="meta")
 
 
 def made_with() -> dict[str, str]:

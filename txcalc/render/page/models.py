@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from txcalc.explorer import Explorer
-from txcalc.planning.evidence import how_known
+from txcalc.planning.evidence import all_known
 from txcalc.program import Condition, Program, written
 from txcalc.render.summary import summary
 
@@ -57,7 +57,7 @@ def data(source: str, explorer: Explorer) -> dict[str, Any]:
             for d in explorer.domains
         ],
         "unproved": explorer.unproved,
-        "known": {name: how_known(model, recorded)._asdict() for name, recorded in KNOWN.items()},
+        "known": {name: known._asdict() for name, known in all_known(model, KNOWN).items()},
     }
 
 

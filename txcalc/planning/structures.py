@@ -1,0 +1,331 @@
+"""Structures: what a model is but for its sizes, so that what is shown of one holds for every model that has it.
+
+A structure is a resolved description with letters for its sizes: which mechanisms there are, with which flags and
+forms, and which sizes are equal or come from others (h = h_kv·g, a rotated head is even). A model has one of its frame
+(embedding, last norm, head) and one of each kind of layer; where layers read each other, one of the whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from math import lcm
+from typing import Any, NamedTuple
+
+from txcalc.model import Model
+from txcalc.num import whole
+from txcalc.sources.assemble import assemble
+
+# Sizes over which a theorem holds, by the section of a description; the others are part of the structure, as they are.
+STACK = {
+    "": ("d_model", "vocab_size"),
+    "embedding": ("types", "rank"),
+    "head": ("classes", "rank"),
+    "positions": ("rows",),
+    "lora": ("rank",),
+}
+LAYER = {
+    "attention": ("n_kv_heads", "n_heads", "d_head", "d_v", "window", "experts"),
+    "latent": ("n_heads", "q_rank", "kv_rank", "d_nope", "d_rope", "d_v", "index_heads", "index_width", "index_top_k"),
+    "feed_forward": ("d_ff",),
+    "experts": ("top_k", "n_experts", "d_ff", "d_ff_shared", "latent"),
+    "positions": ("rotary_dims", "rows"),
+    "shared": ("n_kv_heads", "n_heads", "d_head", "d_ff", "rank"),
+    "mamba": ("d_inner", "d_state", "dt_rank"),
+    "mamba2": ("n_groups", "n_heads", "d_head", "d_state"),
+    "delta": ("n_key_heads", "n_heads", "d_key", "d_value"),
+    "rg_lru": ("n_heads", "d_head"),
+    "linear_attention": ("n_heads", "d_head"),
+    "matrix_memory": ("n_heads", "d_key", "d_value"),
+    "time_mix": ("d_inner",),
+    "rnn": ("d_hidden",),
+    "hyena": ("features", "width"),
+    "channel_mix": ("d_ff",),
+}
+# A size that is a whole number of others: h = h_kv·g.
+MULTIPLES = {
+    ("attention", "n_heads"): "n_kv_heads",
+    ("shared", "n_heads"): "n_kv_heads",
+    ("mamba2", "n_heads"): "n_groups",
+    ("delta", "n_heads"): "n_key_heads",
+}
+SHARED = {("head", "rank"): "embedding.rank"}  # one size in two places
+EVEN = {
+    ("attention", "d_head"), ("shared", "d_head"), ("latent", "d_rope"), ("latent", "index_width"),
+    ("positions", "rotary_dims"),
+}  # fmt: skip
+ANY = {"theta": 10000.0, "eps": None}  # numbers that change no shape and no operator
+# Sizes that are as many as are chosen, and the idle: k is another size, or the quotient of two.
+CHOSEN = {("experts", "n_experts"): ("top_k",), ("attention", "experts"): ("n_heads", "n_kv_heads")}
+GROUPED = {"attention", "feed_forward"}
+WAVES = ("sinusoidal", "relative-projection")  # sines and cosines of as many angles each
+
+
+class Size(NamedTuple):
+    """A sum of products of parameters: 2·r + s is ((2, ("r",)), (1, ("s",)))."""
+
+    terms: tuple[tuple[int, tuple[str, ...]], ...]
+
+    def over(self, values: Mapping[str, Any]) -> Any:
+        """The size at parameters: ints, symbols, whatever adds and multiplies."""
+        result: Any = 0
+        for number, factors in self.terms:
+            product: Any = number
+            for factor in factors:
+                product = product * values[factor]
+            result = result + product
+        return result
+
+    def __str__(self) -> str:
+        return " + ".join("·".join((*([str(n)] if n != 1 else []), *factors)) for n, factors in self.terms)
+
+
+class Unit(NamedTuple):
+    """A part of a model that has a theorem of its own: the resolved description of a model that is nothing else, with
+    `Size`s for its sizes; and this model's value of each parameter."""
+
+    name: str
+    spec: dict[str, Any]
+    values: dict[str, int]
+
+    @property
+    def key(self) -> str:
+        """The name of its structure: what it has, and not what it lacks, so that a new option renames none."""
+        return sha256(json.dumps(_said(self.spec), sort_keys=True).encode()).hexdigest()[:16]
+
+    def over(self, values: Mapping[str, Any]) -> Any:
+        """The tree of parts at other sizes."""
+        return assemble(_over(self.spec, values))
+
+
+class _Naming:
+    """The parameters of one structure: a size that is another's multiple, or even, is so by construction; equal values
+    of one letter are one parameter, since constructors may rely on it."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, int] = {}
+
+    def parameter(self, letter: str, value: int) -> Size:
+        if value < 2:  # a size of 1 broadcasts: it is a structure of its own
+            return _fixed(value)
+        names = [letter, *(f"{letter}{i}" for i in range(2, 100))]
+        name = next(n for n in names if self.values.setdefault(n, value) == value)
+        return Size(((1, (name,)),))
+
+    def rest(self, letter: str, value: int) -> Size:
+        """What a size has more than another, even where it is."""
+        if value % 2 or value < 4:
+            return self.parameter(letter, value)
+        return _times(_fixed(2), self.parameter(f"{letter}/2", value // 2))
+
+    def size(self, section: str, key: str, value: int, table: Mapping[str, Any]) -> Size:
+        if of := MULTIPLES.get((section, key)):
+            least: Any = table[of]
+            if whole(least) and least > 1 and value % least == 0:
+                base = self.size(section, of, least, table)
+                return base if value == least else _times(base, self.parameter(f"{section}.{key}/{of}", value // least))
+        if ratio := CHOSEN.get((section, key)):
+            least, *others = (table[size] for size in ratio)
+            chosen = least // others[0] if others else least
+            if whole(chosen) and chosen > 1:
+                base = self.parameter(f"{section}.{'/'.join(ratio)}", chosen)
+                idle = self.parameter(f"{section}.idle", value - chosen)
+                return base if value == chosen else _plus(base, idle)
+        if key == "d_model" and (heads := _direct(table)) and heads["n_heads"] * heads["d_head"] == value:
+            return _times(*(self.size("attention", side, heads[side], heads) for side in ("n_heads", "d_head")))
+        name = SHARED.get((section, key), f"{section}.{key}" if section else key)
+        divisor = _divisor(section, key, table)
+        if divisor > 1 and value % divisor == 0 and value > divisor:
+            return _times(_fixed(divisor), self.parameter(f"{name}/{divisor}", value // divisor))
+        return self.parameter(name, value)
+
+
+def _divisor(section: str, key: str, table: Mapping[str, Any]) -> int:
+    """What a size is divided by: halves that are turned, or groups of its own."""
+    if (section, key) in EVEN or (key == "n_kv_heads" and table.get("differential")):
+        return lcm(2, *(table.get("groups") or ()))
+    if (section, key) == ("positions", "rows"):
+        return 2 if table["form"] == "disentangled" else 1
+    if key == "d_model":
+        grouped = [layer[name].get("groups") or () for layer in table["layer"].values() for name in GROUPED & {*layer}]
+        return lcm(2 if table["positions"]["form"] in WAVES else 1, *(n for groups in grouped for n in groups))
+    if (section, key) == ("feed_forward", "d_ff"):
+        return lcm(*(table["groups"] or ()))
+    if (section, key) == ("mamba", "d_inner"):
+        return int(table["n_heads"] or 1)
+    return 1
+
+
+def _direct(stack: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Attention whose heads together are as wide as the model, since nothing projects them."""
+    found = (layer["attention"] for layer in stack["layer"].values() if "attention" in layer)
+    return next((attention for attention in found if attention.get("direct")), None)
+
+
+def _fixed(value: int) -> Size:
+    return Size(((value, ()),))
+
+
+def _times(one: Size, other: Size) -> Size:
+    return Size(tuple((a * b, (*x, *y)) for a, x in one.terms for b, y in other.terms))
+
+
+def _plus(one: Size, other: Size) -> Size:
+    return Size((*one.terms, *other.terms))
+
+
+def units(model: Model) -> list[Unit]:
+    """The structures of a model, each once."""
+    return list({unit.key: unit for unit in pieces(model)}.values())
+
+
+def pieces(model: Model) -> list[Unit]:
+    """A model's frame and each kind of its layers, or the whole where these are not apart."""
+    stacks = model.spec["stacks"]
+    if len(stacks) > 1 or not _apart(stacks[""]):
+        return [_unit("whole", {half: _thin(stack) for half, stack in stacks.items()}, model)]
+    stack = stacks[""]
+    frame = _unit("frame", {"": _framed(stack)}, model) if stack["vocab_size"] is not None else None
+    layers = [_unit(f"layer {name}", {"": _bare(stack, name)}, model) for name in stack["layer"]]
+    return [*([frame] if frame else []), *layers]
+
+
+def _apart(stack: Mapping[str, Any]) -> bool:
+    """Whether layers and frame of a stack read nothing of each other but the residual stream."""
+    layers = stack["layer"].values()
+    lent = any(
+        "kv_from" in layer.get("attention", {}) and layer["attention"]["kv_from"] is not None for layer in layers
+    )
+    odd = stack["vision"] or stack["audio"] or stack["streams"] is not None or stack["contacts"] or lent
+    odd = odd or any("layer_input" in layer or "shared" in layer for layer in layers) or stack["shared_layers"]
+    tables = stack["positions"]["form"] in ("relative", "disentangled") or (
+        stack["positions"]["form"] == "rotary" and stack["positions"]["rows"] is not None
+    )
+    return not odd and not tables and stack["head"]["form"] in ("lm", "none")
+
+
+def _thin(stack: Mapping[str, Any]) -> dict[str, Any]:
+    """One layer of each kind, in the order in which they come."""
+    kinds = [name for name, _ in stack["groups"]]
+    return {**stack, "groups": [(name, (i,)) for i, name in enumerate(kinds)], "n_layers": len(kinds)}
+
+
+def _framed(stack: Mapping[str, Any]) -> dict[str, Any]:
+    """The frame around one feed-forward, whatever layers it is around: what is read of them by a head is kept."""
+    first = next(iter(stack["layer"].values()))
+    plain = {
+        "activation": first.get("feed_forward", {}).get("activation", "gelu"), "bias": False, "d_ff": 7 * 64,
+        "down_bias": False, "gated": False, "groups": None, "inner_norm": False, "sparsity": None,
+    }  # fmt: skip
+    norm = {**stack["norm"], "joint": [], "after": [], "without": [], "parallel": "no", "place": "pre"}
+    layer = {"feed_forward": plain, "norm": norm, "parts": ["feed_forward"], "positions": stack["positions"]}
+    alone = {"layer": {"layer": layer}, "groups": [("layer", (0,))], "n_layers": 1}
+    return {**stack, **alone, "laurel": None, "lora": None}
+
+
+def _bare(stack: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """One layer of a kind, of a model without a vocabulary."""
+    head = {**stack["head"], "form": "none", "pooler": False, "pool": "first", "tied": False}
+    norm = {**stack["norm"], "final": False}
+    layer = {**stack["layer"][name], "norm": {**stack["layer"][name]["norm"], "final": False}}
+    alone = {"layer": {"layer": layer}, "groups": [("layer", (0,))], "n_layers": 1}
+    return {**stack, **alone, "vocab_size": None, "head": head, "norm": norm, "embedding": _without(stack["embedding"])}
+
+
+def _without(table: Mapping[str, Any]) -> dict[str, Any]:
+    nothing: dict[str, Any] = {
+        "types": None,
+        "rank": None,
+        "scale": None,
+        "tables": [],
+        "norm": False,
+        "early": False,
+        "shared": True,
+    }
+    return {**table, **nothing}
+
+
+def _unit(name: str, stacks: Mapping[str, Any], model: Model) -> Unit:
+    naming = _Naming()
+    spec = {
+        "kind": model.spec["kind"],
+        "stacks": {half: _lettered(stack, naming) for half, stack in stacks.items()},
+    }
+    return Unit(name, spec, naming.values)
+
+
+def _lettered(stack: Mapping[str, Any], naming: _Naming) -> dict[str, Any]:
+    """A stack with `Size`s, and without what costs nothing: floats, the layers' pattern."""
+    result = {key: value for key, value in stack.items() if key != "pattern"}
+    result = _sections(result, STACK, naming)
+    layers = {name: _sections(layer, LAYER, naming) for name, layer in stack["layer"].items()}
+    return {key: _plain(value) for key, value in {**result, "layer": layers}.items()}
+
+
+def _sections(table: Mapping[str, Any], sections: Mapping[str, tuple[str, ...]], naming: _Naming) -> dict[str, Any]:
+    result = dict(table)
+    for section, keys in sections.items():
+        own = table if not section else table.get(section)
+        if own is None:
+            continue
+        sizes: dict[str, Any] = {
+            key: naming.size(section, key, own[key], own) for key in keys if whole(own.get(key)) and own[key] > 0
+        }
+        if section == "attention" and "rotary_dims" in (places := table["positions"]) and "d_head" in sizes:
+            turned = places["rotary_dims"]
+            if whole(turned) and 2 <= turned < own["d_head"]:  # part of a head, so that there is a rest
+                base = naming.size("positions", "rotary_dims", turned, places)
+                sizes["d_head"] = _plus(base, naming.rest("attention.d_head-rotary", own["d_head"] - turned))
+        if section == "positions" and own["form"] == "disentangled" and 2 * own["distance"] == own["rows"]:
+            sizes["distance"] = naming.parameter("positions.rows/2", own["distance"])  # a row for each on either side
+        if section == "positions" and "rotary_dims" in sizes and "attention" in table:
+            heads = table["attention"]
+            if own["rotary_dims"] == heads["d_head"]:
+                sizes["rotary_dims"] = naming.size("attention", "d_head", heads["d_head"], heads)
+        if section in ("attention", "latent"):
+            sizes["scale"] = None
+        result |= sizes if not section else {section: {**own, **sizes}}
+    return result
+
+
+def _plain(value: Any) -> Any:
+    """Numbers that are no sizes are all one: a scale, a base of rotary angles, the ε of a norm."""
+    if isinstance(value, Size):
+        return value
+    if isinstance(value, Mapping):
+        return {key: ANY.get(key, _plain(item)) for key, item in value.items()}
+    if isinstance(value, float):
+        return 0.5
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _said(value: Any) -> Any:
+    """A description without what is off or absent; `Size`s as they are written."""
+    if isinstance(value, Size):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {
+            key: said for key, item in value.items() if (said := _said(item)) not in (None, False, "none", "no", [], {})
+        }
+    if isinstance(value, list):
+        return [_said(item) for item in value]
+    return value
+
+
+def _over(value: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(value, Size):
+        return value.over(values)
+    if isinstance(value, Mapping):
+        return {key: _over(item, values) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_over(item, values) for item in value]
+    return value
+
+
+def probe(unit: Unit) -> dict[str, int]:
+    """Sizes at which formulas are compared: a prime of its own for each parameter."""
+    primes = (n for n in range(11, 2000) if all(n % d for d in range(2, n)))
+    return dict(zip(sorted(unit.values), primes, strict=False))

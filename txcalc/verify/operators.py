@@ -1,0 +1,236 @@
+"""What each part reads, writes and computes element by element, from every operator that runs in it.
+
+One part is one kernel: it reads each tensor that it did not make once, and writes what it gives to other parts; what it
+makes for itself stays on the chip. Of a table it reads the rows that it looks up. Ids, masks and tables of angles,
+which are the same for every sequence, are no part of it. Operations are those of `COST` for each result of an operator
+(or for each element that a reduction reads); numbers of which there is one a row, as of a norm, are left out.
+
+Witnessed are the parts whose formulas say this of the module as it is written (`traffic_of`, `computed_by`); what
+others move and compute depends on kernels, and is only modelled: cores but for q, k, v, y and the softmax, experts and
+how tokens reach them, recurrent mixers, MLA, partly turned heads, positions that are the same for all sequences.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import sympy
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from txcalc.ledger import Entry, Ledger
+from txcalc.parts.cores import AttentionCore
+from txcalc.parts.linear import Activation, Linear, Lookup, Sum
+from txcalc.parts.norm import Norm
+from txcalc.parts.positions import Rotary
+from txcalc.reference import tracing
+from txcalc.reference.linear import Sum as SumModule
+from txcalc.verify.subject import Subject
+from txcalc.verify.symbolic import T_SRC, B, NotForAll, Symbols, T
+from txcalc.verify.tracker import Tracker
+from txcalc.verify.verdict import Row, compare, module_paths
+
+ORACLE = "TorchDispatchMode"
+# FLOPs of each result of an operator, or of each element that a reduction reads.
+RESULT = {
+    "add": 1, "sub": 1, "mul": 1, "div": 1, "neg": 1, "pow": 1, "square": 1, "addmm": 1, "relu": 1, "tanh": 1,
+    "sigmoid": 3, "silu": 4, "softplus": 2, "_softmax": 5,
+}  # fmt: skip
+READ = {"mean": 1, "sum": 1}
+FORMS = {"relu", "relu2", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "softplus", "none"}
+
+
+class Moved(TorchDispatchMode):
+    """Elements that each module reads (`read`) and writes (`written`), by tensor, and FLOPs of its operators."""
+
+    def __init__(self, net: nn.Module, symbols: Symbols) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tracker, self.symbols = Tracker(net), symbols
+        self.names = {module: name for name, module in net.named_modules()}
+        self.weights = {parameter.untyped_storage()._cdata for parameter in net.parameters()}
+        self.read: dict[str, dict[tuple[int, int, str], Any]] = {}
+        self.written: dict[str, dict[tuple[int, int], Any]] = {}
+        self.computed: dict[str, dict[str, Any]] = {}
+        self.tables: set[str] = set()  # modules that read what is the same for every sequence
+        self.calls = Counter[str]()  # each is a kernel of its own
+        self._made: dict[int, tuple[str, int]] = {}
+        self._held: dict[int, Any] = {}  # a freed storage could give its address to another
+        self._hooks: list[Any] = []
+
+    def __enter__(self) -> Any:
+        self._hooks = [register_module_forward_pre_hook(self._enters), register_module_forward_hook(self._leaves)]
+        self.tracker.__enter__()
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self.tracker.__exit__(*error)
+        for hook in self._hooks:
+            hook.remove()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = [x for x in tree_leaves((args, kwargs or {})) if isinstance(x, Tensor)]
+        made = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
+        before = {self._address(x) for x in given}
+        if all(self._address(x) in before for x in made):
+            return result  # a view
+        name, path = func.overloadpacket.__name__, self.tracker.path
+        looked_up = made if name == "embedding" else None
+        for x in given:
+            self._reads(path, x, looked_up)
+        for x in made:
+            self._made[self._address(x)] = path, self.calls[path]
+        computed = self.computed.setdefault(path, {})
+        computed[name] = computed.get(name, 0) + self._cost(name, (args, kwargs or {}), given, made)
+        return result
+
+    def _address(self, x: Tensor) -> int:
+        storage = x.untyped_storage()
+        self._held.setdefault(storage._cdata, storage)
+        return int(storage._cdata)
+
+    def _elements(self, x: Tensor) -> Any:
+        """Of a view that repeats what is there, what is there."""
+        repeats = any(isinstance(step, int) and step == 0 for step in x.stride())
+        if repeats:
+            return sympy.sympify(self.symbols.read(x.untyped_storage().nbytes())) / x.dtype.itemsize
+        return sympy.sympify(self.symbols.read(x.numel()))
+
+    def _reads(self, path: str, x: Tensor, looked_up: list[Tensor] | None) -> None:
+        address = self._address(x)
+        weight = address in self.weights
+        elements = self._elements(looked_up[0] if looked_up and weight else x)
+        call = self.calls[path]
+        if self._made.get(address) == (path, call) or not x.dtype.is_floating_point:
+            return
+        if not (weight or elements.has(B)):
+            self.tables |= {path} if elements.has(T, T_SRC) else set()
+            return
+        found = self.read.setdefault(path, {})
+        place = address, call, str(x.storage_offset())  # two sides of one tensor are two
+        if not (found.setdefault(place, elements) - elements).is_nonnegative:
+            found[place] = elements
+
+    def _enters(self, module: nn.Module, _: Any) -> None:
+        self.calls[self.names.get(module, "")] += 1
+
+    def _leaves(self, module: nn.Module, _: Any, output: Any) -> None:
+        path = self.names.get(module, "")
+        own = path, self.calls[path]
+        for x in tree_leaves(output):
+            if isinstance(x, Tensor) and self._made.get(self._address(x)) == own:
+                self.written.setdefault(path, {})[self._address(x), own[1]] = self._elements(x)
+
+    def _cost(self, name: str, args: Any, given: list[Tensor], made: list[Tensor]) -> Any:
+        """FLOPs; 0 where there is one result a row, and of what is the same for every sequence."""
+        name = name.removesuffix("_") if name != "_softmax" else name
+        elements = self._elements(given[0] if name in READ and given else made[0])
+        row = isinstance(made[0].shape[-1], int) and made[0].shape[-1] == 1 if made[0].dim() else True
+        if not elements.has(B) or (row and name not in READ):
+            return 0
+        if name == "native_layer_norm":  # mean, subtract, square, mean, scale, and those of its weights
+            return elements * (5 + sum(x is not None for x in args[0][2:4]))
+        if name == "gelu":
+            return elements * (9 if "tanh" in tree_leaves(args) else 5)
+        return elements * (READ.get(name) or RESULT.get(name, 0))
+
+    def traffic(self) -> dict[str, Any]:
+        """By path, elements read and written."""
+        paths = {*self.read, *self.written}
+        sides = (self.read, self.written)
+        return {path: sympy.expand(sum(n for side in sides for n in side.get(path, {}).values())) for path in paths}
+
+
+def traffic_of(entry: Entry) -> Any:
+    """Elements that one kernel for a leaf moves; None where the module, as it is written, is no witness of it."""
+    leaf = entry.leaf
+    plain = isinstance(leaf, Linear | Norm | Sum)
+    plain = plain or (isinstance(leaf, Lookup) and not leaf.added) or _turned(leaf)
+    plain = plain or (isinstance(leaf, Activation) and leaf.form in FORMS and leaf.sparsity is None)
+    plain = plain or (isinstance(leaf, AttentionCore) and not (leaf.biased or leaf.distances))
+    if not plain:
+        return None
+    moved = entry.traffic
+    return moved.weights + moved.activations + moved.cache - leaf.on_chip(entry.work) * entry.runs  # type: ignore[arg-type]
+
+
+def computed_by(entry: Entry) -> tuple[Any, Callable[[str], bool]] | None:
+    """FLOPs of a leaf that are no products, and which operators of its module do them; None as in `traffic_of`."""
+    leaf = entry.leaf
+    if isinstance(leaf, AttentionCore) and not leaf.sinks:
+        softmax = [operation.flops_other for operation in entry.operations if operation.name == "softmax"]
+        return sum(softmax) * entry.runs, lambda name: name == "_softmax"
+    plain = isinstance(leaf, Linear) or (isinstance(leaf, Norm) and leaf.weighted)
+    plain = plain or isinstance(leaf, Sum) or _turned(leaf)
+    plain = plain or (isinstance(leaf, Activation) and leaf.form in FORMS and leaf.sparsity is None)
+    return (entry.flops_other, lambda _: True) if plain else None
+
+
+def _turned(leaf: Any) -> bool:
+    """Whether all of a head is turned, and by its own angles."""
+    return isinstance(leaf, Rotary) and not leaf.spread and bool(leaf.dims == leaf.width)
+
+
+def traffic_rows(subject: Subject) -> Iterator[Row]:
+    """Elements that parts read and write."""
+    yield from _rows(subject, "traffic", lambda entry: (traffic_of(entry), None))
+
+
+def other_rows(subject: Subject) -> Iterator[Row]:
+    """FLOPs of parts that are no products."""
+    yield from _rows(subject, "other flops", lambda entry: computed_by(entry) or (None, None))
+
+
+def _rows(subject: Subject, quantity: str, figure: Any) -> Iterator[Row]:
+    symbols = subject.symbols()
+    try:
+        with tracing(), symbols.mode, torch.no_grad():
+            net = subject.some
+            moved = Moved(net, symbols)
+            with moved:
+                net(*symbols.inputs)
+        where = symbols.domain()
+    except NotForAll as refusal:
+        subject.notes.append(f"{quantity}: not compared: {refusal}")
+        return
+    ledger = subject.ledger(subject.letters)
+    said = {entry: figure(entry) if _alike(entry, ledger, net, moved) else (None, None) for entry in ledger}
+    claimed = Ledger((entry for entry, (value, _) in said.items() if value is not None), ledger.work)
+    found = moved.traffic() if quantity == "traffic" else _chosen(claimed, said, moved.computed)
+    paths = {path for entry in claimed for path in module_paths(entry)}
+    found = {path: value for path, value in subject.everywhere(found).items() if path in paths}
+    for row in compare(claimed, lambda entry: said[entry][0], found, quantity, ORACLE, where, for_all=True):
+        if row.path:  # the whole is not claimed
+            yield row
+    kinds = {type(entry.leaf).__name__ for entry in ledger if entry.work is not None}
+    if others := sorted(kinds - {type(entry.leaf).__name__ for entry in claimed}):
+        subject.notes.append(f"{quantity}: modelled, not compared: {', '.join(others)}")
+
+
+def _alike(entry: Entry, ledger: Ledger, net: nn.Module, moved: Moved) -> bool:
+    """Whether a leaf works on what every sequence has of its own, and is as a module what it is as a part: sums may
+    stand for scales, and for what a module adds without one for it."""
+    if entry.work is None or entry.routed or entry.work.batch != ledger.work.batch:
+        return False
+    path = module_paths(entry)[0]
+    if path in moved.tables and not isinstance(entry.leaf, AttentionCore | Rotary):
+        return False
+    made = dict(net.named_modules()).get(path)
+    added = isinstance(made, SumModule) and made.scale is None
+    return not isinstance(entry.leaf, Sum) or (added and moved.calls[path] == entry.leaf.sums)
+
+
+def _chosen(ledger: Ledger, said: Mapping[Entry, Any], computed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What a leaf's operators compute, of those that are asked for."""
+    found = {}
+    for entry in ledger:
+        for path in module_paths(entry):
+            own = computed.get(path, {})
+            found[path] = sympy.expand(sum(value for name, value in own.items() if said[entry][1](name)))
+    return found

@@ -91,6 +91,47 @@ def test_schedules_are_torch_s_action_by_action(schedule: str) -> None:
     assert cases > 200
 
 
+SIZES = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "vocab_size": 256, "pad_token_id": 0,
+}  # fmt: skip
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        *((kind, {}) for kind in ("llama", "mistral", "qwen2", "olmo2", "phi3", "granite", "cohere")),
+        *((kind, {"head_dim": 16}) for kind in ("qwen3", "gemma2", "glm4")),
+        ("mixtral", {"num_local_experts": 4}),
+        ("qwen3_moe", {"head_dim": 16, "num_experts": 4, "mlp_only_layers": [], **EXPERTS}),
+    ],
+)
+def test_a_rank_of_transformers_own_plan_has_as_much(kind: str, more: dict[str, Any]) -> None:
+    """Their `tp_plan` says which weights are cut, by columns or by rows; a bias of the latter is whole."""
+    transformers = pytest.importorskip("transformers")
+    import torch
+
+    from txcalc.planning.training.stages import Pipeline
+    from txcalc.planning.training.states import tensors
+
+    config = transformers.AutoConfig.for_model(kind, **SIZES, **more)
+    with torch.device("meta"):
+        theirs = transformers.AutoModelForCausalLM.from_config(config)
+    if not getattr(theirs, "tp_plan", None):
+        pytest.skip("this transformers has no tp_plan")
+    held = 0
+    for name, weight in theirs.named_parameters():
+        general = ".".join("*" if part.isdecimal() else part for part in name.split("."))
+        style = theirs.tp_plan.get(general, theirs.tp_plan.get(general.rpartition(".")[0], ""))
+        cut = "colwise" in style or ("rowwise" in style and not name.endswith("bias"))
+        held += weight.numel() // (2 if cut else 1)
+    recipe = Recipe(Layout(tp=2), framework="megatron", tokens=64)
+    (piece,) = Pipeline(load(config), recipe).pieces
+    assert sum(tensor.size * tensor.copies for tensor in tensors(piece, recipe)) == held
+
+
 def test_what_torch_cannot_show_is_refused() -> None:
     from txcalc.verify.layouts import verify_layout
 

@@ -272,13 +272,13 @@ def train(
     found = answer.train(model, chosen, machine, rate, counted, run, terms, rank)
     others = answer.elsewhere(found) if fits_on else ()
     told = report(found, terms, searched, others)
-    return Train(lambda _: told, lambda _: _picture(found), not found.fits)
+    return Train(lambda _: told, lambda _: _picture(found, searched), not found.fits)
 
 
-def _picture(found: Training) -> Picture:
+def _picture(found: Training, searched: Searched | None) -> Picture:
     from txcalc.render.timeline import picture
 
-    return picture(found)
+    return picture(found, searched)
 
 
 def usual_tokens(model: Model) -> int:

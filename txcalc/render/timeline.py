@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from txcalc.planning.training.answer import Training
 from txcalc.planning.training.memory import CATEGORIES
+from txcalc.planning.training.search import Searched
 from txcalc.render.plot import Axis, Mark, Panel, Picture, Series
 from txcalc.units import iec
 
@@ -13,9 +14,10 @@ WORDS = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight g
 MOST = 4000  # spans that are drawn
 
 
-def picture(found: Training) -> Picture:
-    """Memory against the stage, part upon part, below what there is; and of a pipeline what each stage does when."""
-    panels = [_memory(found)]
+def picture(found: Training, searched: Searched | None = None) -> Picture:
+    """Memory against the stage, part upon part, below what there is; of a pipeline what each stage does when; and the
+    speed of the layouts that it was chosen from."""
+    panels = [_memory(found), *([_layouts(searched)] if searched else [])]
     step = found.step
     if step and found.recipe.layout.pp > 1 and sum(map(len, step.timeline.ranks)) <= MOST:
         panels.append(_timeline(found))
@@ -24,6 +26,16 @@ def picture(found: Training) -> Picture:
     said = f"{recipe.framework}, {batches}, recompute {recipe.recompute}, {recipe.optimizer}"
     title = f"{found.model.name} on {recipe.layout.gpus:,} × {found.machine.accelerator.title}, {recipe.layout}"
     return Picture(title, said, panels)
+
+
+def _layouts(searched: Searched) -> Panel:
+    """The fastest that fit, by the name of each."""
+    names = [
+        f"{recipe.layout} × {recipe.micro_batch}, {recipe.framework}{', again' if recipe.recompute != 'none' else ''}"
+        for recipe in (each.recipe for each in searched.best)
+    ]
+    speeds = Series("tokens/s per GPU", names, [each.step.tokens_s for each in searched.best])
+    return Panel("Speed of the fastest layouts", Axis("layout"), Axis("tokens/s per GPU"), [speeds], kind="bars")
 
 
 def _memory(found: Training) -> Panel:

@@ -26,13 +26,16 @@ from torch import Tensor, nn
 
 from txcalc.errors import InputError
 from txcalc.model import Model
+from txcalc.parts.cores import AttentionCore
 from txcalc.parts.model import Stack
+from txcalc.planning.layout import Layout
 from txcalc.planning.training import Recipe, rank_of
 from txcalc.planning.training.collectives import collectives
 from txcalc.planning.training.memory import width_of
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.timeline import number
 from txcalc.reference import build, inputs, mode
+from txcalc.reference.run import Cache
 from txcalc.verify.branches import NoParallel
 from txcalc.verify.layouts import KINDS
 from txcalc.verify.parallel import check, held, loss_parallel, meshes, sharded, stepper
@@ -82,8 +85,10 @@ def _runnable(model: Model, recipe: Recipe, processes: int) -> None:
     layout, faults = recipe.layout, list[str]()
     if layout.gpus != processes:
         faults.append(f"--torchrun {processes} is not the {layout.gpus} ranks of {layout}")
-    if recipe.framework != "fsdp2" or layout.cp > 1:
-        faults.append("runs fsdp, tp, pp, sp and ep of torch itself: no other framework, no cp")
+    if recipe.framework != "fsdp2":
+        faults.append("runs fsdp, tp, pp, sp and ep of torch itself: no other framework")
+    if layout.cp > 1:
+        faults += _context(model, recipe)
     if layout.ep > 1 and (layout.fsdp == 1 or layout.gpus > layout.fsdp):
         faults.append("ep is run over the ranks of fsdp, beside no other axis")
     if layout.dp > 1 and layout.fsdp == 1:
@@ -103,6 +108,32 @@ def _runnable(model: Model, recipe: Recipe, processes: int) -> None:
         faults.append("a tied matrix is in two stages, whose gradients nobody adds up here: head.tied = false")
     if faults:
         raise InputError("verify --torchrun", faults)
+
+
+def _context(model: Model, recipe: Recipe) -> Iterator[str]:
+    """Why a model's sequences are not cut over processes."""
+    layout = recipe.layout
+    if recipe.context != "allgather" or layout.fsdp == 1 or layout.gpus > layout.fsdp * layout.cp:
+        yield "cp is run with --recipe context=allgather over ranks that fsdp joins, beside no other axis: fsdp=2,cp=2"
+    cores = [entry.leaf for entry in model.ledger() if entry.kind == "attention_core"]
+    if not all(type(leaf) is AttentionCore and leaf.turns == () for leaf in cores):
+        yield "cp is run with attention of a softmax over all keys"
+    if any(entry.kind == "recurrent" for entry in model.ledger()):
+        yield "cp is run without recurrent mixers"
+
+
+class Gathered(Cache):
+    """Keys and values (B, T, …) of every rank's share of a sequence, as far as this rank's queries see: those of the
+    ranks before it are its past."""
+
+    def __init__(self, turn: int, tokens: int, group: Any) -> None:
+        super().__init__()
+        self.past, self._seen, self._group = turn * tokens, (turn + 1) * tokens, group
+
+    def append(self, path: str, *new: Tensor) -> tuple[Tensor, ...]:
+        from torch.distributed._functional_collectives import all_gather_tensor_autograd
+
+        return tuple(all_gather_tensor_autograd(n.contiguous(), 1, self._group)[:, : self._seen] for n in new)
 
 
 def _free_port() -> int:
@@ -152,8 +183,10 @@ def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> Foun
     alone = _loss(whole(ids), labels)
     alone.backward()
     truth = {name: p.grad for name, p in whole.named_parameters() if p.grad is not None}
-    each = ids.shape[0] // layout.copies
-    mine = slice(each * (turn := rank // layout.tp % layout.copies), each * (turn + 1))
+    each, (turn, place) = ids.shape[0] // layout.copies, divmod(rank // layout.tp, layout.cp)
+    turn %= layout.copies
+    mine = slice(each * turn, each * (turn + 1)), slice(own := recipe.local_tokens * place, own + recipe.local_tokens)
+    group = _sequence(layout, rank) if layout.cp > 1 else None
     counted = Collectives()
     if layout.pp > 1:
         nets, loss = _pipelined(model, recipe, whole, mesh, rank, ids[mine], labels[mine], device)
@@ -166,7 +199,8 @@ def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> Foun
             for part, said in zip(
                 ids[mine].split(recipe.micro_batch), labels[mine].split(recipe.micro_batch), strict=True
             ):
-                made = _loss(net(part), said) / recipe.accumulation
+                shared = {"cache": Gathered(place, recipe.local_tokens, group)} if group else {}
+                made = _loss(net(part, **shared), said) / recipe.accumulation
                 made.backward()
                 total += _plain(made.detach())
         loss = float(total)
@@ -187,13 +221,19 @@ def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> Foun
     return Found(rank, float(alone.detach()), whole_loss, worst, dict(bytes_))
 
 
+def _sequence(layout: Layout, rank: int) -> Any:
+    """The process group of those that hold a sequence together."""
+    groups = [dist.new_group(list(range(i, i + layout.cp))) for i in range(0, layout.gpus, layout.cp)]
+    return groups[rank // layout.cp]
+
+
 def _mean(loss: float, recipe: Recipe, mesh: Any, device: torch.device) -> float:
     """Over the ranks that share weights by data."""
     tensor = torch.tensor(loss, device=device, dtype=torch.float64 if device.type == "cpu" else torch.float32)
     for axis in ("dp", "fsdp"):
         if mesh[axis].size() > 1:
             dist.all_reduce(tensor, group=mesh[axis].get_group())
-    return float(tensor) / recipe.layout.copies
+    return float(tensor) / recipe.layout.copies / recipe.layout.cp
 
 
 def _loss(y: Any, labels: Tensor) -> Tensor:

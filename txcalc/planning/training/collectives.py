@@ -36,6 +36,8 @@ def collectives(pieces: Sequence[Piece], recipe: Recipe, width: int, rank: int =
     for piece in pieces:
         if recipe.layout.tp > 1:
             _tensor_parallel(piece, recipe, width, counts, sizes)
+        if recipe.layout.cp > 1 and recipe.context == "allgather":
+            _keys(piece, recipe, counts, sizes)
         if recipe.layout.ep > 1:
             _exchanged(piece, recipe, counts, sizes)
         if recipe.shards > 1:
@@ -111,6 +113,20 @@ def unstyled(piece: Piece) -> set[tuple[Any, ...]]:
     return {
         branch(held) for held in inside if held.entry.routed or not (held.widened or _outward(held) or per_head(held))
     } & split
+
+
+def _keys(piece: Piece, recipe: Recipe, counts: Counter[str], sizes: Counter[str]) -> None:
+    """Keys and values of a whole sequence, gathered for every core of attention; their gradients are reduced."""
+    numbers = recomputed(piece, recipe)
+    for held in piece.leaves:
+        attended = held.entry.leaf.attended
+        if attended is None or held.entry.kind != "attention_core":
+            continue
+        rows = piece.work.positions * recipe.layout.cp * recipe.compute_bytes
+        for kind, again in (("all_gather", len(numbers.intersection(held.layers))), ("reduce_scatter", 0)):
+            times = len(held.layers) + again
+            counts[kind] += 2 * times
+            sizes[kind] += times * rows * attended.groups * (attended.d_qk + attended.d_v)
 
 
 def _exchanged(piece: Piece, recipe: Recipe, counts: Counter[str], sizes: Counter[str]) -> None:

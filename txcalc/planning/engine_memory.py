@@ -161,6 +161,11 @@ class EngineMemory:
         return visible(self.accelerator) >= LARGE and "a100" not in self.accelerator.name
 
     @property
+    def score_bytes(self) -> int:
+        """Bytes that every score of a prompt's attention moves; 0: with flash attention, none."""
+        return int(self.profile.numbers.get("score_bytes", 0))
+
+    @property
     def most_sequences(self) -> int:
         return self.sequences or self.profile.of_card("sequences", self.large) or 1
 
@@ -182,7 +187,10 @@ class EngineMemory:
         if name == "sglang":
             return {"step": 0}  # within the part that it keeps
         if name == "llama.cpp":
-            return {"batch": tokens * 4 * (vocab + stack.d_model)}
+            found = {"batch": tokens * 4 * (vocab + stack.d_model)}
+            if self.score_bytes:
+                found["scores"] = 4 * tokens * (_heads(stack) * self.context + self.context + 4 * stack.d_model)
+            return found
         step = 2 * tokens * step_elements(stack)
         hidden = 2 * tokens * stack.d_model
         logits = min(self.most_sequences, tokens) * vocab * int(self.profile.numbers["logit_bytes"])
@@ -268,6 +276,11 @@ def rotary_table(model: Model) -> int:
     found = (leaf.angles for leaf in model.root.leaves())
     sizes = {(angles[0], str(angles[1])) for angles in found if angles}
     return sum(2 * int(dims) * (model.context or 0) for dims, _ in sizes)
+
+
+def _heads(stack: Stack) -> int:
+    """Query heads of the widest attention of a stack."""
+    return max((int(core.heads) for leaf in stack.leaves() if (core := leaf.attended)), default=0)
 
 
 def step_elements(stack: Stack) -> int:

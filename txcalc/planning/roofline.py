@@ -406,8 +406,11 @@ class Rank:
         rows = inner.row is not None
         curve, start, reached = leaf.curve, leaf.start, leaf.peak
         starts = float(entry.runs) if core else leaf.starts
+        scores = 0.0
         if core:
             curve, start, reached = self._attention(entry, work)
+            scores = self._scores(entry, work) / self.efficiency.memory * curve.memory
+            flops = float(entry.flops) if scores else flops
         elif not flops:
             curve = self._rest
         return _Load(
@@ -416,7 +419,7 @@ class Rank:
             flops / (self.best_core if core else leaf.peak),
             flops / reached / curve.compute,
             cache,
-            cache + activations * runs * self.element,
+            cache + activations * runs * self.element + scores,
             float(entry.times) if leaf.chance else runs * positions if rows else runs,
             positions * max(1, self.layout.ep // self.layout.tp),
             rows,
@@ -438,6 +441,14 @@ class Rank:
         score = 2.0 * float(products[0].k) + (2.0 * float(products[-1].n) if len(products) > 1 else 0.0)
         start = float(entry.runs) * (curve.start_s + curve.depth_s * float(products[0].n))
         return curve, start, self.core / max(1.0, curve.score / score)
+
+    def _scores(self, entry: Entry, work: Workload) -> float:
+        """Bytes of the scores of a prompt's attention, where kernels do not fuse it: of all keys, masked or not."""
+        each = self.engine.memory.score_bytes if self.engine.memory else 0
+        products = [op for op in entry.operations if isinstance(op, MatMul)]
+        if not each or not products or float(work.tokens) <= MOST_QUERIES:
+            return 0.0
+        return float(products[0].flops) / (2.0 * float(products[0].k)) * each * float(entry.runs)
 
     def _transfers(self, work: Workload, head: bool) -> Iterator[Cost]:
         """The costs of everything that this rank sends in a pass."""

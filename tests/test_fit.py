@@ -330,3 +330,24 @@ def test_fit_loads_neither_torch_nor_numpy_and_is_quick() -> None:
     code = "import sys, txcalc.cli as c\ntry: c.app(['fit', 'qwen3-8b', '--gpu', 'l4'])\nexcept SystemExit: pass\n"
     code += "assert not {'torch', 'numpy', 'sympy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--gpu", "16"), "a size and a bandwidth with their units (16GB@500GB/s)"),
+        (("--gpu", "16GB@500"), "a size and a bandwidth with their units (16GB@500GB/s)"),
+        (("--gpu", "4090", "--kv", "nonsense"), "no dtype named 'nonsense'"),
+    ],
+)
+def test_what_is_no_card_or_cache_is_refused(given: tuple[str, ...], said: str) -> None:
+    code, _, err = run("fit", "llama-3.1-8b", *given)
+    assert (code, said in " ".join(err.split())) == (2, True)
+
+
+def test_a_format_that_the_engine_lacks_does_not_fit() -> None:
+    """It did: the engine was asked about in `deploy` alone. Its own reserve counts here too."""
+    code, _, err = run("fit", "llama-3.1-8b", "--gpu", "h100", "--engine", "trtllm", "--weights", "Q4_K_M")
+    assert (code, "expected a format that TensorRT-LLM has" in " ".join(err.split())) == (1, True)
+    data = json.loads(run("fit", "llama-3.1-8b", "--gpu", "4090", "--engine", "llama.cpp", "--json")[1])
+    assert data["reserve_bytes"] < 2**29  # what CUDA does not see of it, no tenth

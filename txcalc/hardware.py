@@ -8,6 +8,7 @@ kernels (`presets/efficiency.toml`, and of its generation, which `kernels` names
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -127,6 +128,9 @@ def load(name: str | Path) -> Accelerator:
         )
     files = _files()
     known = cards.named(text, files)
+    if known not in files and re.fullmatch(r"[\d.]+\s*[kmgt]?i?b?", text, re.I):
+        expected = "a name, or a size and a bandwidth with their units", "16GB@500GB/s"
+        raise InputError("--gpu", [Fault("--gpu", text, *expected)])
     if known not in files:
         raise UnknownName("gpu", "accelerator", text, sorted(files), "txcalc presets --hardware lists them")
     path = files[known]

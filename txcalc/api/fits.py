@@ -90,7 +90,7 @@ def fit(
     """
     from txcalc import hardware
     from txcalc.api.phrases import accelerators
-    from txcalc.planning.engine import Reserve, parse_reserve
+    from txcalc.planning.engine import Reserve, left, parse_reserve
     from txcalc.planning.engine_memory import EngineMemory, offloading
     from txcalc.planning.engine_memory import profile as profiled
     from txcalc.planning.fitting import LADDER, Card, checked_context, reserved
@@ -98,7 +98,7 @@ def fit(
     from txcalc.planning.weights import known_format
     from txcalc.render.fit import fit_report
     from txcalc.sources.presets import names as presets
-    from txcalc.units import parse_bytes
+    from txcalc.units import bits_of, parse_bytes
 
     if bool(gpu) == (memory is not None):
         raise InputError("fit", ["give one of --gpu and --memory"])
@@ -106,6 +106,7 @@ def fit(
     formats = [known_format(name) for name in (LADDER if weights is None else names(weights))]
     host = wish(ram, None, None, None)
     profile = profiled(offloading(engine) if host else engine)
+    bits_of(kv)  # refused here where there is no such dtype
     kept = parse_reserve(reserve) if reserve is not None else None
     cards = []
     if memory is not None:
@@ -123,7 +124,7 @@ def fit(
         counted = EngineMemory(profile, kind, long) if profile and kind else None
         for model in tried:
             found += ask.on(model, card, counted)
-        keep.append(reserved(kept or Reserve(), counted, card))
+        keep.append(reserved(kept or left(counted), counted, card))
     told = fit_report(found, cards, keep, long, weights is None, bool(sources) or every)
     return Fit(lambda _: told, failed=not any(one.fits for one in found))
 
@@ -159,7 +160,8 @@ class _Fits:
 
     def on(self, model: Model, card: Card, memory: EngineMemory | None) -> list[Found]:
         """A model on a card, in every format; with RAM's help where it needs it and a card has memory of its own."""
-        from txcalc.planning.engine import aside
+        from txcalc.planning.engine import aside, left
+        from txcalc.planning.engine_memory import without
         from txcalc.planning.fitting import Fit as Found
         from txcalc.planning.fitting import fits, helped
         from txcalc.planning.offload import divides
@@ -168,7 +170,10 @@ class _Fits:
         found = []
         for name in self.formats:
             try:
-                own = replace(self.engine(model, name), memory=memory, offload=aside(model, memory))
+                own = self.engine(model, name)
+                if memory and (lacking := without(memory.profile.engine, own.weights)):
+                    raise InputError("engine", [lacking])
+                own = replace(own, memory=memory, reserve=self.reserve or left(memory), offload=aside(model, memory))
                 one = fits(model, own, card.memory, self.context, card)
                 if host and not one.fits:
                     one = helped(model, own, host, self.context, card)

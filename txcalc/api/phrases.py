@@ -29,8 +29,10 @@ def accelerators(text: str) -> tuple[str, int | None]:
 
 def priced(text: str) -> tuple[str, int | None, float | None]:
     """`h100-sxm:8@2.5` as a name, how many, and the price of a GPU-hour; None: not said."""
+    from txcalc.cards import numbers
+
     rest, at, price = text.rpartition("@")
-    if not at:
+    if not at or (re.search("[kmgt]i?b", text, re.I) and numbers(text) is not None):
         return *accelerators(text), None
     try:
         return *accelerators(rest), float(price)

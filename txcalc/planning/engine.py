@@ -147,7 +147,7 @@ def engine(
     form = weights_of(model, weights)
     if memory and (lacking := without(memory.profile.engine, form)):
         raise InputError("engine", [lacking])
-    kernels, kept = memory.profile.engine if memory else "", reserve or _left(memory)
+    kernels, kept = memory.profile.engine if memory else "", reserve or left(memory)
     offload = offload or aside(model, memory)
     return Engine(form, kv, block, chunk, kept, weights, memory, kernels, prefix, offload, *adapters)
 
@@ -159,7 +159,7 @@ def aside(model: Model, memory: EngineMemory | None) -> Offload | None:
     return Offload()
 
 
-def _left(memory: EngineMemory | None) -> Reserve:
+def left(memory: EngineMemory | None) -> Reserve:
     """What an engine leaves alone of what it sees, unless told."""
     if memory is None or memory.profile.engine == "vllm":
         return Reserve()

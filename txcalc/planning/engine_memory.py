@@ -134,7 +134,8 @@ def visible(accelerator: Accelerator) -> int:
     if found := table.get(accelerator.name):
         return min(accelerator.memory, int(found["value"] * GIB))
     if accelerator.title.startswith("Apple"):
-        return accelerator.memory * 3 // 4  # recommendedMaxWorkingSetSize of 36 GB and more, as llama.cpp prints it
+        # recommendedMaxWorkingSetSize, as llama.cpp prints it: 11,453.25 MB of 16 GB, 22,906.50 of 32, 28,991.03 of 36.
+        return accelerator.memory * 3 // 4 if accelerator.memory > 35 * 10**9 else accelerator.memory * 2 // 3
     if not accelerator.title.startswith("NVIDIA"):
         return accelerator.memory
     return max(accelerator.memory // 2, accelerator.memory - parse_bytes(table["unseen"]["value"], "unseen"))

@@ -14,12 +14,13 @@ from txcalc.cli import app
 from txcalc.errors import InputError, UnknownName
 from txcalc.planning.deployment import Deployment, plan
 from txcalc.planning.engine import engine
+from txcalc.planning.fitting import Card, fits
 from txcalc.planning.holdings import Holdings
 from txcalc.planning.layout import Layout
 from txcalc.planning.mixtures import FALLBACK, MIXTURES, TENSORS, WHEN, Layer
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.quantised import READERS, configured
-from txcalc.planning.weights import FORMATS, GGML, Mixed, weights_of
+from txcalc.planning.weights import FORMATS, GGML, Mixed, format_names, weights_of
 
 GIB = 2**30
 SIZES = json.loads((Path(__file__).parent / "data" / "gguf_sizes.json").read_text())
@@ -340,6 +341,30 @@ def test_the_same_word_gives_the_same_bytes_everywhere(name: str, weights: str) 
     assert json.loads(out)["memory"]["weights_bytes"] == expected
     _, out, _ = run("deploy", name, "--gpu", "b200:1", "--weights", weights, "--json")
     assert json.loads(out)["memory"][0]["weights_bytes"] == expected
+
+
+@pytest.mark.parametrize("name", ["llama-3.2-3b", "gpt-oss-20b"])
+def test_every_format_is_the_same_bytes_on_a_rank_and_in_fit(name: str) -> None:
+    """One accelerator holds what `show` says of a format; two stages the same, and a tied head's copy; and what `fit`
+    needs besides is the same whatever the format. A row that a type does not divide is refused in all of them."""
+    model, besides = load(name), set()
+    card = Card("b200", 180 * 10**9, 1, hardware.load("b200"))
+    for weights in format_names():
+        try:
+            expected = size(model, weights)
+        except InputError as error:
+            assert fits(model, engine(model, weights), card.memory, 4096, card).refused == str(error)
+            continue
+        how = engine(model, weights)
+        (alone,) = Sharding(model).stages(Layout())
+        assert Holdings(model, alone, how).weights_bytes == expected
+        parts = [Holdings(model, stage, how) for stage in Sharding(model).stages(Layout(pp=2))]
+        head = sum(size for entry, size in parts[-1].weights if entry.kind == "head" and entry.leaf.matrix)
+        assert sum(part.weights_bytes for part in parts) == expected + head * (name == "llama-3.2-3b")
+        need = fits(model, how, card.memory, 4096, card).need
+        assert need is not None
+        besides.add((need - expected, how.activation_bits))
+    assert len(besides) == len({bits for _, bits in besides})
 
 
 def test_a_dtype_that_is_a_format_is_that_format() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from txcalc.api.arguments import Length, Lengths, Names, lengths, models, names
@@ -274,13 +275,41 @@ class Compared(Record):
     never: list[bool] | None
 
 
+class Neighbour(Record):
+    """A size, and how far its model is from the budget."""
+
+    value: int
+    difference: int
+
+
+class Matched(Record):
+    """The size that brings a model nearest to the budget, by how much it misses it, and the sizes on both sides."""
+
+    name: str
+    value: int
+    difference: int
+    below: Neighbour | None
+    above: Neighbour | None
+
+
+class Match(Record):
+    """The budget of the first model, by which size the others were brought to it; FLOPs and caches at a length."""
+
+    quantity: str
+    by: str
+    tokens: int | None
+    budget: int
+    models: list[Matched]
+
+
 class Compare(Result):
-    """Models side by side."""
+    """Models side by side; `match` where they were brought to one budget."""
 
     models: list[Named]
     convention: Conventions
     workload: Workload
     rows: list[Compared]
+    match: Match | None
 
     def _rows(self) -> list[dict[str, Any]]:
         """A row for each quantity, length and model."""
@@ -300,6 +329,9 @@ class Compare(Result):
 def compare(
     *sources: Source,
     contexts: Lengths | None = None,
+    variants: Sequence[Mapping[str, Any]] = (),
+    match: Literal["params", "flops", "cache"] | None = None,
+    by: str | None = None,
     dtype: str = "bf16",
     kv_dtype: str = "bf16",
     attention: Attention = "dense",
@@ -308,7 +340,8 @@ def compare(
 ) -> Compare:
     """Two to eight models side by side: parameters, FLOPs a token and cache at lengths, where attention overtakes.
 
-    `contexts`: tokens of prefills and caches (default: 1k, 8k, 32k, 128k as far as the models go).
+    `contexts`: tokens of prefills and caches (default: 1k, 8k, 32k, 128k as far as the models go). `variants`: changes
+    of the first model, a further one each. `match`: every further model has the first one's budget, by the size `by`.
     Errors: `InputError`, `UnknownName`, `MissingExtra`.
 
     >>> import txcalc
@@ -316,14 +349,24 @@ def compare(
     >>> found.rows[0].values
     [8030261248, 7896043520]
     """
-    from txcalc.render.compare import Question, report, usual_contexts
+    from txcalc.render.compare import Budget, Question, report, usual_contexts
 
-    if not 2 <= len(sources) <= MOST:
-        raise InputError("compare", [f"{len(sources)} given, expected 2 to {MOST} models"])
+    if (match is None) != (by is None):
+        raise InputError("options", ["--match and --by go together: what is equal, and the size that makes it so"])
+    given = len(sources) + len(variants)
+    if not (sources and 2 <= given <= MOST):
+        raise InputError("compare", [f"{given} given, expected 2 to {MOST} models, or variants of one by --set"])
     compared = models(sources)
-    at = lengths(contexts, "--contexts") if contexts else usual_contexts(compared)
+    for changes in variants:
+        variant = load(compared[0], changes)
+        compared.append(replace(variant, name=f"{variant.name} {' '.join(f'{k}={v}' for k, v in changes.items())}"))
+    at = lengths(contexts, "--context") if contexts else usual_contexts(compared)
     asked = Question(at, dtype, kv_dtype, attention, logits, mla)
-    found = report(compared, asked)
+    told = None
+    if match is not None and by is not None:
+        budget = Budget(match, by, at[0] if contexts else min(at, default=1), asked)
+        compared, told = budget.met(compared)
+    found = report(compared, asked, told)
     return Compare(lambda _: found, lambda plots: plots.compare(compared, asked))
 
 

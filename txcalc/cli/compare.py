@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Literal
 
 import typer
@@ -10,8 +9,6 @@ import typer
 from txcalc.cli import options as o
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
-
-MOST = 8
 
 
 @app.command()
@@ -47,26 +44,21 @@ def compare(
 
     Example: txcalc compare llama-3.1-8b qwen3-8b gemma-2-9b
     """
-    from txcalc.cli.output import emit
-    from txcalc.errors import InputError
-    from txcalc.render.compare import Budget, Question, report, usual_contexts
+    from txcalc import compare as answer
+    from txcalc.cli.output import give
 
     chosen = o.chosen(format_, json_)
     place = o.plotted(plot, chosen)
-    if (match is None) != (by is None):
-        raise InputError("options", ["--match and --by go together: what is equal, and the size that makes it so"])
-    changed = o.variants(set_)
-    if not 2 <= len(sources) + len(changed) <= MOST:
-        given = len(sources) + len(changed)
-        raise InputError("compare", [f"{given} given, expected 2 to {MOST} models, or variants of one by --set"])
-    models = o.models(sources, ignore)
-    for changes in changed:
-        (variant,) = o.models(sources[:1], ignore, changes)
-        models.append(replace(variant, name=f"{variant.name} {' '.join(f'{k}={v}' for k, v in changes.items())}"))
-    at = o.numbers(contexts, "--context") if contexts else usual_contexts(models)
-    asked = Question(at, dtype, kv_dtype, attention, logits, mla)
-    told = None
-    if match is not None and by is not None:
-        budget = Budget(match, by, at[0] if contexts else min(at, default=1), asked)
-        models, told = budget.met(models)
-    emit(report(models, asked, told), chosen, place, lambda plots: plots.compare(models, asked))
+    found = answer(
+        *o.models(sources, ignore),
+        contexts=o.numbers(contexts, "--context") if contexts else None,
+        variants=o.variants(set_),
+        match=match,
+        by=by,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        attention=attention,
+        logits=logits,
+        mla=mla,
+    )
+    give(found, chosen, place)

@@ -177,3 +177,20 @@ def test_sweeps_that_cannot_be(argv: list[str], said: str) -> None:
     result = CliRunner().invoke(app, ["sweep", *argv])
     assert result.exit_code == 2
     assert said in result.stderr
+
+
+def test_a_line_may_have_expressions_in_any_order() -> None:
+    said = load("F=ceil(8/3*D,256) h_kv=heads/4 heads=D/64 D=512 L=8 V=100")
+    assert said.params == load("D=512 L=8 h=8 h_kv=2 F=1536 V=100").params
+    rounded = load("D=512 L=2 F=8/3*D")
+    assert rounded.params == load("D=512 L=2 F=1365").params
+    assert "F = 8/3*D = 1,365.33, rounded to 1,365" in rounded.assumptions
+    for line, fault in (
+        ("F=8/3*X", "needs X"),
+        ("F=8/0*D", "divides by 0"),
+        ("F=F*2", "needs F"),
+        ("F=f(D)*2", "no arithm"),
+    ):
+        with pytest.raises(InputError, match=fault) as found:
+            load(f"D=512 L=2 {line}")
+        assert "faults" not in str(found.value), "one mistake is one fault"

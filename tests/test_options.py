@@ -129,3 +129,11 @@ def test_the_shell_is_answered() -> None:
     result = CliRunner(env=words).invoke(app, [], prog_name="txcalc")
     assert set(result.stdout.split()) == {"q4_k_s", "q4_k_m"}
     assert json.loads(run("presets l4 --hardware --json")[1])["hardware"]
+
+
+@pytest.mark.parametrize(
+    "argv", [["deploy", "gpt2"], ["entropy", "0.5", "0.5"], ["report", "gpt2"], ["show", "--toks", "2"]]
+)
+def test_a_wrong_usage_shows_a_right_one(argv: list[str]) -> None:
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, argv)
+    assert (result.exit_code, result.stdout) == (2, "") and f"Example: txcalc {argv[0]} " in result.stderr

@@ -18,6 +18,7 @@ from txcalc.units import parse_tokens
 if TYPE_CHECKING:
     from txcalc.model import Model
 
+UsageError: Any = typer.BadParameter.__base__  # of whichever click typer has
 GROUPS = ("Model", "Workload", "Engine", "Traffic", "Money", "Output")  # of a help, in this order
 
 
@@ -146,7 +147,13 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         known = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
         _spelt.clear()
-        return super().parse_args(ctx, [self._now(arg, known) for arg in args])
+        try:
+            return super().parse_args(ctx, [self._now(arg, known) for arg in args])
+        except UsageError as error:
+            example = (self.help or "").partition("Example: ")[2].strip()
+            if not example or "Example: " in error.format_message():
+                raise
+            raise UsageError(f"{error.format_message().rstrip('.')}. Example: {example}", ctx) from None
 
     def _now(self, arg: str, known: set[str]) -> str:
         name, equals, value = arg.partition("=")

@@ -74,8 +74,11 @@ def report(
     tables = [Table("What each difference alone adds to the first", headings, counted, frozenset({0, 1, 2}), True)]
     rest = [[_name(d), _value(d.one), _value(d.other), d.why] for d in found if d.cost is None]
     if rest:
-        left = frozenset(range(4))
-        tables.append(Table("Not counted alone", ("key", "from", "to", "why"), rest, left=left))
+        whys = {row[-1] for row in rest}
+        shown = 3 if len(whys) == 1 else 4  # one reason for all stands in the title
+        title = f"Not counted alone: {whys.pop()}" if shown == 3 else "Not counted alone"
+        named = ("key", "from", "to", "why")[:shown]
+        tables.append(Table(title, named, [row[:shown] for row in rest], left=frozenset(range(shown))))
     places = ", ".join(f"{name} {value:,}" for name, value in workload(one, mine).items() if value is not None)
     header = [
         f"{one.name} → {other.name}",

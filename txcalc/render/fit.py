@@ -42,12 +42,12 @@ def fit_report(
         rows.append((name, rounded(first.params), first.context, *cells))
     count = sum(any(fit.fits for row in fits.values() for fit in row) for fits in by_model.values())
     header = [
+        f"{count} of {len(by_model)} models fit, with one sequence of {context:,} tokens, or their own most",
         *(
             f"{f'{card.number} × ' if card.number > 1 else ''}{card.title}: {iec(card.memory)}"
             f"{' each' if card.number > 1 else ''}, of which {iec(reserve)} reserved"
             for card, reserve in zip(cards, kept, strict=True)
         ),
-        f"{count} of {len(by_model)} models fit, with one sequence of {context:,} tokens, or their own most",
     ]
     if folded:
         header.append("the first format that fits, tokens/s of one sequence, and what each GPU has left")
@@ -70,7 +70,7 @@ def fit_report(
     formats = list(dict.fromkeys(fit.asked or fit.weights for fit in found))
     names = [card.name for card in cards] if folded else [f"room, {name}" for name in formats]
     headings = ("model", "parameters", "tokens", *(column(name, "bytes") for name in names))
-    return Report(data, [Table("", headings, rows)], header, notes)
+    return Report(data, [Table("", headings, rows)], header, notes, good=count > 0)
 
 
 def _row(fit: Fit) -> dict[str, Any]:

@@ -140,6 +140,9 @@ def _cheapest(wide: list[int], columns: list[Column], chosen: list[int], widths:
 def _block(table: Table, chosen: list[int], widths: list[int], gap: int) -> Iterator[Line]:
     for number, whole in enumerate((table.headings, *table.rows)):
         row = [cell(whole[i]) for i in chosen]
+        if not number and not any(c.text for c in row):
+            yield _rule(widths, gap)
+            continue
         last = table.total and number == len(table.rows)
         if last:
             yield []
@@ -157,4 +160,8 @@ def _block(table: Table, chosen: list[int], widths: list[int], gap: int) -> Iter
                 line += [(" " * gap, ""), (text, style)] if j else [(text, style)]
             yield line
         if not number:
-            yield [("─" * (sum(widths) + gap * (len(widths) - 1)), "")]
+            yield _rule(widths, gap)
+
+
+def _rule(widths: list[int], gap: int) -> Line:
+    return [("─" * (sum(widths) + gap * (len(widths) - 1)), "")]

@@ -1,7 +1,8 @@
 """Inline descriptions: `"D=4096 L=32 h=32 h_kv=8 F=14336 V=128256"`, letters of `symbols` and a few words.
 
 Defaults: RMSNorm, pre-norm, no biases, rotary, gated, untied, final norm; h_kv = h, d_h = D/h, h = D/64 (said when
-assumed). Without V there is no embedding, no head and no final norm.
+assumed). Without V there is no embedding, no head and no final norm. A number may be an expression in other letters
+(`F=8/3*D`), which is rounded to the nearest whole number; that is said.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from txcalc.errors import ABSENT, Fault, InputError, nearest, shown
+from txcalc.errors import ABSENT, Fault, InputError, shown
+from txcalc.errors import nearest as like
 from txcalc.sources.spec import Wrong, count, layers, size
 from txcalc.symbols import BY_LETTER
 from txcalc.units import parse_tokens
@@ -65,6 +67,7 @@ FIELDS = {path.rpartition(".")[2]: letter for letter, path in LETTERS.items()} |
     "experts": "E",
     "W": "window",
 }
+_SUM = re.compile(r"[*/+^%(·×]|[\w)]-")  # what an expression has, and no number
 _PAIR = re.compile(r"(?:^|[\s,])[A-Za-z_]+=", re.ASCII)
 
 
@@ -79,6 +82,7 @@ def read(source: str) -> tuple[Mapping[str, Any], str, tuple[str, ...]]:  # noqa
     faults: list[Fault | str] = []
     values: dict[str, Any] = {}
     words: dict[str, bool] = {}
+    sums: dict[str, str] = {}
     for item in re.split(r"[\s,]+(?=[A-Za-z])", source.strip(" \t\n,")):
         key, equals, value = (piece.strip() for piece in item.partition("="))
         written, key = key, FIELDS.get(key, key) if equals else key
@@ -90,10 +94,13 @@ def read(source: str) -> tuple[Mapping[str, Any], str, tuple[str, ...]]:  # noqa
             faults.append(_unknown(key))
         elif not equals:
             words[key] = True
-        elif key in values:
+        elif key in values or key in sums:
             faults.append(f"{key} is given twice")
+        elif _SUM.search(value):
+            sums[key] = value
         else:
             values[key] = _number(key, value, faults, written if written != "W" else key)
+    said = _evaluated(values, sums, faults)
     for one, other in (*OPPOSITES, *(("nonorm", word) for word in ("rms", "ln", "pre", "post", "final"))):
         if one in words and other in words:
             faults.append(f"{one} and {other} contradict each other")
@@ -122,7 +129,42 @@ def read(source: str) -> tuple[Mapping[str, Any], str, tuple[str, ...]]:  # noqa
         faults.append(Fault("h", ABSENT, f"{BY_LETTER['h'].meaning}: D/{values.get('d_h') or 64} is not whole"))
     if faults:
         raise InputError(where, faults)
-    return _raw(source.strip(), values, words)
+    raw, where, assumptions = _raw(source.strip(), values, words)
+    return raw, where, (*said, *assumptions)
+
+
+def _evaluated(values: dict[str, Any], sums: Mapping[str, str], faults: list[Fault | str]) -> list[str]:
+    """Expressions as numbers among the values, whatever their order, and what was rounded."""
+    if not sums:
+        return []
+    from txcalc.sources.expressions import WANTED, Expression, Unreadable, nearest
+
+    waiting: dict[str, Expression] = {}
+    for key, text in sums.items():
+        try:
+            waiting[key] = Expression(text)
+        except Unreadable as error:
+            faults.append(f"{key} = {shown(text)} {error}; expected {WANTED}")
+            values[key] = None
+    said = []
+    while ready := [
+        key for key, one in waiting.items() if all(values.get(FIELDS.get(name, name)) for name in one.names)
+    ]:
+        key, one = ready[0], waiting.pop(ready[0])
+        try:
+            exact = one.evaluate(lambda name: values[FIELDS.get(name, name)])
+        except Unreadable as error:
+            faults.append(f"{key} = {one.text} {error}")
+            values[key] = None
+            continue
+        values[key] = _number(key, str(int(nearest(exact))), faults, key)
+        if exact.denominator != 1 and values[key]:
+            said.append(f"{key} = {one.text} = {float(exact):,.2f}, rounded to {values[key]:,}")
+    for key, one in waiting.items():
+        lacking = next(name for name in one.names if not values.get(FIELDS.get(name, name)))
+        faults.append(f"{key} = {one.text} needs {lacking}, which has no value here")
+        values[key] = None
+    return said
 
 
 def _heads(values: Mapping[str, Any]) -> Any:
@@ -194,6 +236,6 @@ def _number(key: str, text: str, faults: list[Fault | str], written: str) -> int
 
 
 def _unknown(item: str) -> str:
-    near = [FIELDS[item]] if item in FIELDS else nearest(item, (*LETTERS, *WORDS))
+    near = [FIELDS[item]] if item in FIELDS else like(item, (*LETTERS, *WORDS))
     mend = f"did you mean {' or '.join(near)}?" if near else f"letters: {', '.join(LETTERS)}; words: {', '.join(WORDS)}"
     return f"{shown(item)} is not a letter or word of a description ({mend})"

@@ -257,3 +257,11 @@ def test_a_workload_that_one_model_cannot_have_is_refused() -> None:
 def test_cost_is_a_difference_of_ledgers() -> None:
     ledger = txcalc.load("gpt2").ledger()
     assert cost(ledger, ledger) == Cost(0, 0, 0, 0, 0)  # type: ignore[arg-type]
+
+
+def test_layers_alike_of_a_named_kind_are_compared() -> None:
+    rest = {"kind": "decoder", "d_model": 8, "n_layers": 3, "pattern": ["a"]}
+    one = {**rest, "layer": {"a": {"parts": ["time_mix", "feed_forward"], "time_mix": {}}}, "feed_forward": {"d_ff": 8}}
+    other = {**rest, "layer": {"a": {"parts": ["attention", "channel_mix"], "attention": {"n_heads": 1}}}}
+    other |= {"channel_mix": {"d_ff": 8}}
+    assert txcalc.diff(one, other).whole.params == txcalc.load(other).params - txcalc.load(one).params

@@ -167,6 +167,11 @@ def _sides(one: Model, other: Model, mine: Raw, theirs: Raw, half: str) -> list[
     return found
 
 
+def _written(raw: Raw, kind: str) -> Raw:
+    """The table of a kind of layer; of a stack whose layers are alike it has no name of its own."""
+    return raw["layer"][kind if kind in raw["layer"] else "layer"]  # type: ignore[no-any-return]
+
+
 def _exchanged(stack: Mapping[str, Any], twin: Mapping[str, Any], own: Raw, its: Raw, what: str) -> Raw:
     """The layers of a stack with one thing of the other's: `n_layers`, or a side of every layer.
 
@@ -182,10 +187,10 @@ def _exchanged(stack: Mapping[str, Any], twin: Mapping[str, Any], own: Raw, its:
         pattern.append(mixed)
         if mixed in layer:
             continue
-        kind: Raw = {"parts": [], "norm": own["layer"][name].get("norm", {})}
+        kind: Raw = {"parts": [], "norm": _written(own, name).get("norm", {})}
         for side in SIDES:
             taken, tables, origin = (its, twin, twin_name) if side == what else (own, stack, name)
-            written, resolved = taken["layer"][origin if origin in taken["layer"] else "layer"], tables["layer"][origin]
+            written, resolved = _written(taken, origin), tables["layer"][origin]
             kind["parts"] += [part for part in resolved["parts"] if _side_of(part) == side]
             for section in SIDES[side]:
                 if section in resolved:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tiny import TINY
 
 pytest.importorskip("torch")
 
@@ -15,6 +16,7 @@ from txcalc.parts.linear import Activation, Linear, Lookup, Sum
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import COST
 from txcalc.parts.positions import Rotary
+from txcalc.sources import build
 from txcalc.verify import verify
 
 LLAMA = "D=32 L=2 h=4 h_kv=2 F=48 V=50"
@@ -74,3 +76,10 @@ def test_a_fused_activation_leaves_its_middle_on_the_chip(monkeypatch: pytest.Mo
 def test_what_is_not_witnessed_is_said() -> None:
     verdict = verify(load("mamba-130m"), ["traffic"])
     assert verdict.ok and any("not compared" in note and "Scan" in note for note in verdict.notes), verdict.notes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gemma3n", "deberta", "transformer", "gpt-oss", "zamba2", "t5", "chinchilla", "vit"])
+def test_every_kind_of_model_has_witnesses(name: str) -> None:
+    verdict = verify(build(TINY[name], name), ["traffic", "other"])
+    assert verdict.ok and len(verdict.rows) > 12, verdict.failures[:3]

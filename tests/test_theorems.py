@@ -147,11 +147,13 @@ def prove(unit: Unit) -> Any:
 def test_some_of_the_kept_theorems_are_proved_again() -> None:
     """Others at every run; `python tests/make_theorems.py --again` proves all."""
     kept = {unit.key: (name, unit) for name in names() for unit in units(load(name))}
-    for key in random.SystemRandom().sample(sorted(kept), 5):
+    for key in random.SystemRandom().sample(sorted(kept), 3):
         name, unit = kept[key]
         theorem, rows = prove(unit)
         assert all(row.equal for row in rows), (name, unit.name)
-        assert theorem == theorems.theorems()[key], (name, unit.name)
+        before = theorems.theorems()[key]
+        assert theorem._replace(further={}) == before._replace(further={}), (name, unit.name)
+        assert before.further.items() <= theorem.further.items(), (name, unit.name)
 
 
 def off_by_one(self: Window, work: Any, width: Any) -> Any:

@@ -48,7 +48,7 @@ def _prove(unit: Unit) -> tuple[Theorem, list[Row]]:
         rows += found
     digests = {quantity: theorems.digest(unit, quantity) for quantity in theorems.PROVED}
     domain = f"all {', '.join(lengths_of(unit))} ≥ 1" if not any(domains) else "; ".join(domains)
-    shown, more = steps.shown(unit)
+    shown, more = steps.shown(unit) if all(row.equal for row in rows) else ({}, [])
     return Theorem(unit.name, digests, domain, tuple(conditions), shown), [*rows, *more]
 
 

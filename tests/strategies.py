@@ -30,6 +30,7 @@ from txcalc.parts.convolution import (
 from txcalc.parts.cores import AttentionCore, DifferentialCore, DynamicMask, Gate
 from txcalc.parts.delta import DeltaNet, DeltaRule
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
+from txcalc.parts.drafts import DraftAttention, Features
 from txcalc.parts.embedding import Embedding, Patches
 from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
 from txcalc.parts.head import Head
@@ -308,6 +309,26 @@ short_convolutions = st.builds(ShortConvolution, d_model=sizes, taps=sizes, bias
 matrix_memories = st.builds(
     MatrixMemory, d_model=sizes, n_heads=sizes, d_key=sizes, d_value=sizes, bias=flags, norm_eps=st.just(1e-6)
 )
+draft_attentions = st.builds(
+    DraftAttention,
+    d_model=sizes,
+    n_heads=sizes,
+    n_kv_heads=sizes,
+    d_head=sizes,
+    norm=norms,
+    rotary=st.none() | rotaries,
+    core=cores,
+)
+feature_products = st.builds(
+    Features,
+    d_model=sizes,
+    number=sizes,
+    width=sizes,
+    embedded=flags,
+    bias=flags,
+    norm=st.none() | norms,
+    embedding_norm=st.none() | norms,
+)
 routed_attentions = st.builds(
     RoutedAttention,
     d_model=sizes,
@@ -540,6 +561,8 @@ COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
     Fourier: fouriers,
     Choice: st.builds(Choice, n_experts=sizes, top_k=sizes, expert=linears),
     MatrixMemory: matrix_memories,
+    DraftAttention: draft_attentions,
+    Features: feature_products,
     RoutedAttention: routed_attentions,
     SharedBlock: shared_blocks,
     SpanAttention: span_attentions,

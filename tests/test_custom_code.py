@@ -110,6 +110,67 @@ def deepseek(c: Config) -> Shapes:
     return shapes
 
 
+def drafting(c: Config, wide: int) -> Shapes:
+    """EAGLE-3: features of three layers, one layer that reads the embedding too, and a head over fewer tokens."""
+    d, f, target = c["hidden_size"], c["intermediate_size"], c.get("target_hidden_size", c["hidden_size"])
+    width = c.get("head_dim", d // c["num_attention_heads"])
+    q, kv = c["num_attention_heads"] * width, c["num_key_value_heads"] * width
+    layer = [(q, 2 * d), (kv, 2 * d), (kv, 2 * d), (d, q), *swiglu(d, f), *[(d,)] * 3]
+    normed = [(target,)] * 3 if c.get("fc_norm") else []
+    plain = [*attention(d, q, kv), *swiglu(d, f), (d,), (d,)]
+    return [(c["vocab_size"], d), (c["draft_vocab_size"], d), (d, 3 * target), (d,), *normed, *layer, *plain * wide]
+
+
+def eagle(c: Config) -> Shapes:
+    """EAGLE: a product of embedding and features, layers without the first norm; neither head nor last norm."""
+    d, n = c["hidden_size"], c["num_hidden_layers"]
+    layer = [*attention(d, d, d // 2), *swiglu(d, c["intermediate_size"])]
+    return [(c["vocab_size"], d), (d, 2 * d), (d,), *layer * n, *[(d,)] * (2 * n - 1)]
+
+
+def orion(c: Config) -> Shapes:
+    d = c["hidden_size"]
+    layer = [*attention(d, d, d // 2), *swiglu(d, c["intermediate_size"]), *[(d,)] * 4]
+    return ends(c, tied=False, norms=2) + layer * c["num_hidden_layers"]
+
+
+def falcon(c: Config) -> Shapes:
+    """Falcon-7B has one norm a layer and one key; Falcon-40B two norms, and `n_head_kv` keys."""
+    d, n = c["hidden_size"], c["n_layer"]
+    width = d // c["n_head"]
+    norms = 2 if "n_head_kv" in c else 1
+    mixer = attention(d, d, width * c.get("n_head_kv", 1))
+    return [(c["vocab_size"], d), (d,), (d,), *[*mixer, (4 * d, d), (d, 4 * d), *[(d,)] * (2 * norms)] * n]
+
+
+def bailing(c: Config) -> Shapes:
+    d, f, e = c["hidden_size"], c["moe_intermediate_size"], c["num_experts"]
+    mixed = [(e, d), *swiglu(d, f) * e, *swiglu(d, f * c["num_shared_experts"])]
+    return ends(c, tied=False) + [*attention(d, d, d // 2), *mixed, (d,), (d,)] * c["num_hidden_layers"]
+
+
+DRAFT: Config = {**LLAMA, "model_type": "llama", "draft_vocab_size": 40, "num_hidden_layers": 1}
+DRAFTS: dict[str, tuple[Config, Callable[[Config], Shapes]]] = {
+    "eagle3": ({**DRAFT, "architectures": ["LlamaForCausalLMEagle3"]}, lambda c: drafting(c, 0)),
+    "eagle3, wider": (
+        {
+            **DRAFT,
+            "architectures": ["LlamaForCausalLMEagle3"],
+            "model_type": "qwen2",
+            "head_dim": 12,
+            "target_hidden_size": 80,
+            "fc_norm": True,
+            "draft_vocab_size": 100,
+            "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 2, 3], "use_aux_hidden_state": True},
+        },
+        lambda c: drafting(c, 0),
+    ),
+    "peagle": (
+        {**DRAFT, "architectures": ["PEagleDraftModel"], "num_hidden_layers": 3},
+        lambda c: [*drafting(c, 2), (3 * c["hidden_size"],)],
+    ),
+    "eagle": ({**LLAMA, "model_type": "llama", "architectures": ["LlamaForCausalLMEagle"]}, eagle),
+}
 MIXED = {"num_experts_per_tok": 2, "first_k_dense_replace": 1, "n_shared_experts": 2, "moe_intermediate_size": 24}
 CASES: dict[str, tuple[Config, Callable[[Config], Shapes]]] = {
     "phi3small": (
@@ -164,6 +225,65 @@ CASES: dict[str, tuple[Config, Callable[[Config], Shapes]]] = {
         },
         arctic,
     ),
+    "orion": ({**LLAMA, "model_type": "orion", "architectures": ["OrionForCausalLM"]}, orion),
+    "stablelm_epoch": (
+        {
+            **LLAMA,
+            "model_type": "stablelm_epoch",
+            "architectures": ["StableLMEpochForCausalLM"],
+            "hidden_size": 2560,
+            "intermediate_size": 6912,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 32,
+            "vocab_size": 50304,
+            "rope_pct": 0.25,
+            "norm_eps": 1e-05,
+        },
+        lambda c: [(2_795_443_200,)],  # its card says so
+    ),
+    "RefinedWebModel": (
+        {
+            "model_type": "RefinedWebModel",
+            "architectures": ["RWForCausalLM"],
+            "hidden_size": 64,
+            "n_layer": 3,
+            "n_head": 8,
+            "vocab_size": 100,
+            "multi_query": True,
+            "parallel_attn": True,
+            "alibi": False,
+            "bias": False,
+        },
+        falcon,
+    ),
+    "RefinedWeb": (
+        {
+            "model_type": "RefinedWeb",
+            "architectures": ["RWForCausalLM"],
+            "hidden_size": 64,
+            "n_layer": 3,
+            "n_head": 8,
+            "n_head_kv": 2,
+            "vocab_size": 100,
+            "parallel_attn": True,
+            "alibi": False,
+            "bias": False,
+        },
+        falcon,
+    ),
+    "bailing_moe": (
+        {
+            **LLAMA,
+            "model_type": "bailing_moe",
+            "num_experts": 5,
+            "num_experts_per_tok": 2,
+            "num_shared_experts": 2,
+            "moe_intermediate_size": 24,
+            "norm_head": True,
+        },
+        bailing,
+    ),
     "grok-1": ({**LLAMA, "model_type": "grok-1", "num_experts": 5, "num_experts_per_tok": 2}, grok),
     "deepseek": ({**LLAMA, **MIXED, "model_type": "deepseek", "n_routed_experts": 5}, deepseek),
     "deepseek_vl_v2": (
@@ -197,9 +317,9 @@ CASES: dict[str, tuple[Config, Callable[[Config], Shapes]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *DRAFTS])
 def test_parameters_are_those_of_the_tensors(name: str) -> None:
-    config, shapes = CASES[name]
+    config, shapes = (CASES | DRAFTS)[name]
     assert build(*describe(config)).params == sum(map(prod, shapes(config)))
 
 
@@ -225,11 +345,27 @@ def test_every_type_has_a_case() -> None:
         ("deepseek_vl_v2", {"language_config": 7}, "language_config is 7"),
         ("deepseek_vl_v2", {"hidden_size": 65}, "language_config.hidden_size says the same thing"),
         ("deepseek_vl_v2", {"tie_word_embeddings": True}, "tie_word_embeddings"),
+        ("eagle3", {"num_hidden_layers": 2}, "num_hidden_layers"),
+        ("eagle3", {"draft_vocab_size": 101}, "draft_vocab_size is 101"),
+        ("eagle3", {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1]}}, "three layers"),
+        ("eagle3", {"attention_bias": True}, "attention_bias"),
+        ("eagle3", {"architectures": ["LlamaForCausalLM"]}, "draft_vocab_size"),
     ],
 )
 def test_what_the_code_cannot_be_is_refused(name: str, change: Config, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        describe({**CASES[name][0], **change})
+        describe({**(CASES | DRAFTS)[name][0], **change})
+
+
+def test_what_a_draft_costs() -> None:
+    """Its features once a token; q, k and v twice as wide; a cache of its own."""
+    config, shapes = DRAFTS["eagle3"]
+    model = build(*describe(config))
+    ledger = model.ledger(1, 7)
+    matrices = [shape for shape in shapes(config)[1:] if len(shape) == 2]
+    scores = 2 * 2 * 8 * 8 * 7 * 7
+    assert ledger.total("flops") == 2 * 7 * sum(map(prod, matrices)) + scores
+    assert ledger.total("cache") == 7 * 2 * 4 * 8
 
 
 TEXTS = {

@@ -33,6 +33,7 @@ from txcalc.parts.convolution import (
 from txcalc.parts.cores import AttentionCore, DifferentialCore, DynamicMask, Gate
 from txcalc.parts.delta import DeltaNet, DeltaRule
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
+from txcalc.parts.drafts import DraftAttention, Features
 from txcalc.parts.embedding import Embedding, Patches
 from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
 from txcalc.parts.head import Head
@@ -1114,6 +1115,47 @@ ROWS = {
         flops_other=36 * 8 * 5 + 66,
         traffic=(55 + 10 * 231 + 462 + 11, 6 * (16 + 6 * 32 + 84 + 22), 2 * 8 * 42),
         saved=6 * (11 + 22) + 36 * 7 + 2 * 8 * 42 + 2 * 36 * 7,
+        cache=(42, 0, 8 * 42),
+    ),
+    "features": row(  # 3 of 5 and the embedding of 11, all normed: 26 to 11
+        Features(
+            d_model=11,
+            number=3,
+            width=5,
+            embedded=True,
+            bias=True,
+            norm=Norm(width=5, form="rms", bias=False, eps=0, groups=3, apart=True),
+            embedding_norm=RMS,
+        ),
+        params=15 + 11 + 26 * 11 + 11,
+        flops=2 * 6 * 286,
+        flops_other=6 * (26 * 4 + 11),
+        traffic=(323, 6 * (30 + 22 + 37), 0),
+        saved=6 * (26 + 26),
+    ),
+    "features alone": row(
+        Features(d_model=11, number=3, width=5, embedded=False, bias=False, norm=None, embedding_norm=None),
+        params=165,
+        flops=2 * 6 * 165,
+        traffic=(165, 6 * 26, 0),
+        saved=6 * 15,
+    ),
+    "attention of a draft": row(  # 6 heads on 3 of 7, which read 22
+        DraftAttention(
+            d_model=11,
+            n_heads=6,
+            n_kv_heads=3,
+            d_head=7,
+            norm=RMS,
+            rotary=Rotary(heads=9, dims=7, theta=0, width=7),
+            core=AttentionCore(n_heads=6, n_kv_heads=3, d_qk=7, d_v=7, span=Causal()),
+        ),
+        params=11 + 22 * 84 + 42 * 11,
+        flops=2 * 6 * (22 * 84 + 462) + 2 * 36 * 8 * 14,
+        flops_masked=2 * 6 * (22 * 84 + 462) + 2 * 12 * 21 * 14,
+        flops_other=6 * 11 * 4 + 3 * 6 * 63 + 36 * 8 * 5,
+        traffic=(2321, 6 * (22 + 3 * 22 + 84 + 2 * 63 + 2 * 42 + 53), 2 * 8 * 42),
+        saved=6 * (11 + 22) + 2 * 36 * 7 + 2 * 8 * 42,
         cache=(42, 0, 8 * 42),
     ),
     "block that layers share": row(  # 3 heads of 5 on the stream and the first input, 11 each; 7 inside

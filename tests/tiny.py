@@ -508,6 +508,21 @@ TINY: dict[str, dict[str, Any]] = {
         "feed_forward": {"d_ff": 48, "gated": True},
         "head": {"softcap": 30.0},
     },
+    "eagle3": {
+        "d_model": 32,
+        "n_layers": 1,
+        "vocab_size": V,
+        "embedding": {"extra": V},
+        "features": {"number": 3, "width": 48, "norm": True},
+        "draft_attention": {"n_heads": 4, "n_kv_heads": 2, "d_head": 8},
+        "feed_forward": {"d_ff": 48, "gated": True},
+    },
+    "eagle": {
+        **LIKE_LLAMA,
+        "features": {"number": 1, "embedded": True, "bias": True},
+        "norm": {"final": False, "without": ["attention"]},
+    },
+    "predictor": {**LIKE_LLAMA, "features": {"number": 1, "embedded": True, "norm": True}},
     "zamba": {
         "d_model": 32,
         "n_layers": 5,

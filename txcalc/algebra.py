@@ -88,7 +88,7 @@ class _Naming:
         return made
 
 
-IN_STACK = ("positions", "embedding", "head", "lora", "vision", "audio")
+IN_STACK = ("positions", "embedding", "head", "lora", "features", "vision", "audio")
 
 
 def symbolic(model: Model) -> Symbolic:

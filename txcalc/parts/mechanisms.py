@@ -24,6 +24,7 @@ MIXERS = {
     "short_convolution": "convolution",
     "rnn": "cells",
     "hyena": "hyena",
+    "draft_attention": "drafts",
     # Those that are a file by themselves.
     **{path.stem: f"mixers.{path.stem}" for path in sorted((Path(__file__).parent / "mixers").glob("[a-z]*.py"))},
 }
@@ -42,6 +43,7 @@ TABLES = {
     "embedding": "embedding",
     "head": "head",
     "lora": "adapters",
+    "features": "drafts",
     "vision": "embedding",
     "audio": "embedding",
 }

@@ -13,6 +13,7 @@ from txcalc.parts.adapters import around
 from txcalc.parts.block import Block
 from txcalc.parts.collectives import Collective
 from txcalc.parts.disentangled import DistanceTable
+from txcalc.parts.drafts import Features
 from txcalc.parts.embedding import Embedding
 from txcalc.parts.frozen import frozen
 from txcalc.parts.head import Head
@@ -130,6 +131,8 @@ class Stack(Composite):
     angles: Unused | None = None
     join: Join | None = None
     idle: Unused | None = None
+    # Of a draft: what its stream begins with, in the place of the embedding.
+    features: Features | None = None
     # Of one stage of a pipeline: the residual stream from the stage before it, and to the next one.
     receive: Collective | None = None
     send: Collective | None = None
@@ -163,6 +166,8 @@ class Stack(Composite):
             yield Child("layer_inputs", self.layer_inputs, kind="other")
         if self.join:
             yield Child("join", self.join, kind="other")
+        if self.features:
+            yield Child("features", self.features, kind="other")
         if self.spread:
             yield Child("spread", self.spread, kind="other")
         for group in self.groups:
@@ -196,7 +201,7 @@ class Stack(Composite):
     @property
     def cuttable(self) -> bool:
         """Whether a pipeline may cut its layers: not where they read another layer's keys, or the stack's input."""
-        alone = self.layer_inputs is None and self.spread is None
+        alone = self.layer_inputs is None and self.spread is None and self.features is None
         return alone and all(group.block.cuttable for group in self.groups)
 
     def shard(self, ways: Ways) -> Stack:

@@ -24,6 +24,7 @@ STACK = {
     "head": ("classes", "rank"),
     "positions": ("rows",),
     "lora": ("rank",),
+    "features": ("number", "width"),
 }
 LAYER = {
     "attention": ("n_kv_heads", "n_heads", "d_head", "d_v", "window", "experts"),
@@ -38,6 +39,7 @@ LAYER = {
     "rg_lru": ("n_heads", "d_head"),
     "linear_attention": ("n_heads", "d_head"),
     "matrix_memory": ("n_heads", "d_key", "d_value"),
+    "draft_attention": ("n_kv_heads", "n_heads", "d_head"),
     "time_mix": ("d_inner",),
     "rnn": ("d_hidden",),
     "hyena": ("features", "width"),
@@ -49,9 +51,11 @@ MULTIPLES = {
     ("shared", "n_heads"): "n_kv_heads",
     ("mamba2", "n_heads"): "n_groups",
     ("delta", "n_heads"): "n_key_heads",
+    ("draft_attention", "n_heads"): "n_kv_heads",
 }
 SHARED = {("head", "rank"): "embedding.rank"}  # one size in two places
 EVEN = {
+    ("draft_attention", "d_head"),
     ("attention", "d_head"), ("shared", "d_head"), ("latent", "d_rope"), ("latent", "index_width"),
     ("positions", "rotary_dims"),
 }  # fmt: skip
@@ -197,7 +201,14 @@ def _apart(stack: Mapping[str, Any]) -> bool:
     lent = any(
         "kv_from" in layer.get("attention", {}) and layer["attention"]["kv_from"] is not None for layer in layers
     )
-    odd = stack["vision"] or stack["audio"] or stack["streams"] is not None or stack["contacts"] or lent
+    odd = (
+        stack["vision"]
+        or stack["audio"]
+        or stack["features"]
+        or stack["streams"] is not None
+        or stack["contacts"]
+        or lent
+    )
     odd = odd or any("layer_input" in layer or "shared" in layer for layer in layers) or stack["shared_layers"]
     tables = stack["positions"]["form"] in ("relative", "disentangled") or (
         stack["positions"]["form"] == "rotary" and stack["positions"]["rows"] is not None

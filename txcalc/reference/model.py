@@ -22,6 +22,7 @@ from txcalc.parts.linear import LayerScale as LayerScalePart
 from txcalc.parts.part import Composite
 from txcalc.reference.attention import RelativeBias
 from txcalc.reference.disentangled import DistanceTable
+from txcalc.reference.drafts import Features
 from txcalc.reference.ends import Embedding, Head
 from txcalc.reference.linear import (
     Activation,
@@ -306,6 +307,7 @@ class Stack(Asked):
         self.distances = DistanceTable(part.distances, like) if part.distances else None
         self.angles = Unused(part.angles, like) if part.angles else None
         self.layer_inputs = LayerInputs(part.layer_inputs, like) if part.layer_inputs else None
+        self.features = Features(part.features, like) if part.features else None
         self.spread = StreamEnds(part.spread, like) if part.spread else None
         self.merge = StreamEnds(part.merge, like) if part.merge else None
         layers: dict[int, Block] = {}
@@ -353,6 +355,7 @@ class Stack(Asked):
             run = replace(run, distances=self.distances())
         if self.layer_inputs is not None:
             run = replace(run, inputs=self.layer_inputs(x, inputs))
+        x = x if self.features is None else self.features(x)
         x = x if self.spread is None else self.spread(x)
         if self.frozen and torch.is_grad_enabled() and not x.requires_grad:
             x.requires_grad_()  # all layers learn, the first too

@@ -12,6 +12,7 @@ from txcalc.parts.attention import AttentionOptions
 from txcalc.parts.block import Block, Branch, Laurel, Streams
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.disentangled import DistanceTable
+from txcalc.parts.drafts import FeaturesOptions
 from txcalc.parts.embedding import AudioOptions, EmbeddingOptions, VisionOptions
 from txcalc.parts.feedforward import FeedForward
 from txcalc.parts.head import HeadOptions
@@ -96,6 +97,7 @@ def _stack(stack: Table) -> Stack:
         angles=_angles(places, stack),
         idle=Unused(d_in=stack["idle"], d_out=1, bias=False) if stack["idle"] else None,
         frozen=stack["lora"] is not None,
+        features=FeaturesOptions.of(stack["features"]).build(d_model, norm) if stack["features"] else None,
     )
 
 

@@ -177,7 +177,8 @@ def _stack(resolver: Resolver, raw: Mapping[str, Any], homes: Homes, kind: Any, 
             stack[name] = resolver.section(name, STACK[name], raw.get(name, {}), homes, done)
         elif name in raw and name != kind:
             resolver.faults.append(f'{written(homes, name)} is a table, expected only where kind is "{name}"')
-    stack["lora"] = resolver.section("lora", STACK["lora"], raw["lora"], homes, done) if "lora" in raw else None
+    for name in ("lora", "features"):
+        stack[name] = resolver.section(name, STACK[name], raw[name], homes, done) if name in raw else None
     variants = raw.get("layer", {})
     if not isinstance(variants, Mapping) or not all(isinstance(v, Mapping) for v in variants.values()):
         resolver.fault(written(homes, "layer"), variants, "tables, one a layer kind: [layer.local]")

@@ -150,6 +150,22 @@ def _lora(stack: Tables, fault: Told) -> None:
         fault("lora.rank", rank, f"none beside what no proof of adapters covers yet: {', '.join(dict.fromkeys(odd))}")
 
 
+def _features(stack: Tables, fault: Told) -> None:
+    """A draft is a decoder of tokens whose layers follow one another; what reads its embedding is there for it."""
+    table = stack["features"]
+    drafting = every("draft_attention", stack)
+    if table is None:
+        if drafting:
+            fault("draft_attention", "a part", "none without a table features: hidden states of another model")
+        return
+    if stack["role"] != "decoder" or stack["vocab_size"] is None or stack["streams"] is not None:
+        fault("features.number", table["number"], "none but in a decoder of tokens, with one residual stream")
+    if stack["lora"] is not None:
+        fault("lora.rank", stack["lora"]["rank"], "none in a draft")
+    if table["embedded"] and drafting:
+        fault("features.embedded", True, "false where attention reads the embedding itself")
+
+
 def _early(stack: Tables, fault: Told) -> None:
     embedding = stack["embedding"]
     if embedding["early"] and (embedding["rank"] is None or stack["head"]["form"] != "lm"):
@@ -289,6 +305,7 @@ STACK_RULES: tuple[Callable[[Tables, Told], None], ...] = (
     _tied_head,
     _extra,
     _lora,
+    _features,
     _early,
     _pooled,
     _contacts,

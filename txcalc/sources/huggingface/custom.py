@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from txcalc.errors import ABSENT
+from txcalc.sources.huggingface.classic import falcon, stablelm
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.latent import mla
 from txcalc.sources.huggingface.published import of_its_own
@@ -135,6 +136,63 @@ def plamo(c: Config) -> Raw:
         "positions": rotary(c, attention["d_head"]),
         "head": lm_head(c, tied=False),
     }
+
+
+def orion(c: Config) -> Raw:
+    """Llama with LayerNorms."""
+    of_its_own(c)
+    raw = stack(c)
+    attention = heads(c, raw, width_names=())
+    return raw | {
+        "attention": attention,
+        "feed_forward": gated(c),
+        "norm": layer_norm(c, "rms_norm_eps"),
+        "positions": rotary(c, attention["d_head"]),
+        "head": lm_head(c, tied=False),
+    }
+
+
+def stablelm_epoch(c: Config) -> Raw:
+    """StableLM before it was transformers'."""
+    of_its_own(c)
+    c.ignore("rope_pct")
+    return stablelm(c)
+
+
+def refinedwebmodel(c: Config) -> Raw:
+    """Falcon-7B before it was transformers'."""
+    of_its_own(c, "rw")
+    return falcon(c)
+
+
+def refinedweb(c: Config) -> Raw:
+    """Falcon-40B before it was transformers': two norms, and keys that groups of queries share."""
+    of_its_own(c, "rw")
+    c.data = {**c.data, "new_decoder_architecture": True}
+    return falcon(c)
+
+
+def bailing_moe(c: Config) -> Raw:
+    """Ling-lite and Ling-plus: Llama with shared and routed experts."""
+    of_its_own(c)
+    raw = stack(c)
+    bias = c.flag("use_bias", default=False)
+    if bias:
+        c.fault("use_bias", True, "false", "biases of experts and of o are not read")
+    c.only(False, "use_qk_norm", why="norms of Q and K are not read")
+    c.ignore("norm_head", "norm_softmax", "moe_router_enable_expert_bias", "max_window_layers", "sliding_window")
+    c.only(False, "use_sliding_window", "moe_router_enable_expert_bias", why="it is not read")
+    attention = heads(c, raw, width_names=("head_dim",))
+    attention["bias"] = ["q", "k", "v"] if c.flag("use_qkv_bias", default=False) else []
+    mixed = with_shared(c, experts(c, ("num_experts",), TOP, WIDTH), "num_shared_experts", default=0)
+    made = raw | {
+        "attention": attention,
+        "experts": mixed,
+        "norm": rms(c),
+        "positions": rotary(c, attention["d_head"]),
+        "head": lm_head(c, tied=False),
+    }
+    return layered(made, first_dense(c, made, 0))
 
 
 def arctic(c: Config) -> Raw:

@@ -44,7 +44,7 @@ _PUBLISHED = """
 baichuan chatglm exaone internlm internlm2 mimo minicpm nemotron-nas qwen xverse
 """
 _CUSTOM = """
-arctic deepseek deepseek_vl_v2 grok-1 jais openelm phi3small plamo
+arctic bailing_moe deepseek deepseek_vl_v2 grok-1 jais openelm orion phi3small plamo stablelm_epoch
 """
 _WRAPPED = """
 internvl_chat kimi_vl llava_llama llava_mistral llava_qwen maira2 minicpmo minicpmv
@@ -86,6 +86,7 @@ READERS: dict[str, tuple[str, str]] = {
         ("speech", "moshi"),
         ("published", _PUBLISHED),
         ("custom", _CUSTOM),
+        ("drafts", "eagle eagle3 peagle"),
         ("vision", "beit data2vec-vision dinov2 ijepa vit vit_msn"),
         ("contrastive", "blip clip clip_text_model clip_vision_model siglip siglip_text_model siglip_vision_model"),
         ("joined", "encoder-decoder vision-encoder-decoder"),
@@ -93,15 +94,25 @@ READERS: dict[str, tuple[str, str]] = {
     for name in names.split()
 } | {
     "Yi": ("published", "yi"),
+    "RefinedWeb": ("custom", "refinedweb"),
+    "RefinedWebModel": ("custom", "refinedwebmodel"),
     "trocr": ("seq2seq", "trocr_alone"),
     **dict.fromkeys(_WRAPPED.split(), ("wrapped", "language")),
 }
 # Modules whose readers follow code that is published beside weights, not transformers'.
-PUBLISHED = frozenset(("published", "custom", "wrapped"))
+PUBLISHED = frozenset(("published", "custom", "wrapped", "drafts"))
 
 # Classes by which a file of another model type is another: code that people run under the name of what it extends.
-BY_CLASS = {"llavallamaforcausallm": "llava_llama", "llavamistralforcausallm": "llava_mistral",
-            "llavaqwenforcausallm": "llava_qwen", "grok1modelforcausallm": "grok-1"}  # fmt: skip
+BY_CLASS = {
+    "eagle3llamaforcausallm": "eagle3",
+    "grok1modelforcausallm": "grok-1",
+    "llamaforcausallmeagle": "eagle",
+    "llamaforcausallmeagle3": "eagle3",
+    "llavallamaforcausallm": "llava_llama",
+    "llavamistralforcausallm": "llava_mistral",
+    "llavaqwenforcausallm": "llava_qwen",
+    "peagledraftmodel": "peagle",
+}
 
 # Decoders of which transformers has a class with a classifier, by what it decides about.
 _SEQUENCES = """

@@ -1,0 +1,144 @@
+"""What proposes tokens for another model, whose hidden states it reads beside the tokens (EAGLE, P-EAGLE, MTP)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, final
+
+from txcalc.parts.cores import AttentionCore
+from txcalc.parts.frozen import frozen
+from txcalc.parts.linear import Linear
+from txcalc.parts.norm import Norm, NormOptions
+from txcalc.parts.options import REQUIRED, Mechanism, Options, Place, Wished, divided, flag, key, size
+from txcalc.parts.part import Child, Composite
+from txcalc.parts.positions import Rotary
+from txcalc.parts.sharding import Ways
+from txcalc.parts.spans import Causal
+
+
+@final
+@frozen
+class Features(Composite):
+    """fc([norm(f); norm(e)]): where a draft's stream begins, of hidden states f of the model that it drafts for and,
+    `embedded`, of the tokens' embedding e.
+
+    Shapes   f (B, T, number · width), e (B, T, D), the stream (B, T, D)
+    Source   EAGLE (arXiv 2401.15077), section 4.1; EAGLE-3 (arXiv 2503.01840), section 3.1; DeepSeek-V3 (arXiv
+             2412.19437), section 2.2, whose norms stand before the product
+    """
+
+    d_model: Any
+    number: Any
+    width: Any
+    embedded: bool
+    bias: bool
+    norm: Norm | None
+    embedding_norm: Norm | None
+
+    def children(self) -> Iterator[Child]:
+        if self.norm:
+            yield Child("norm", self.norm, gradient="weights")
+        if self.embedding_norm:
+            yield Child("embedding_norm", self.embedding_norm)
+        read = self.number * self.width
+        read = read + self.d_model if self.embedded else read
+        fc = Linear(d_in=read, d_out=self.d_model, bias=self.bias)
+        yield Child("fc", fc, gradient="both" if self.embedded or self.norm else "weights")
+
+    def shard(self, ways: Ways) -> Features:
+        """Whole on every rank."""
+        return self
+
+
+@final
+@frozen
+class DraftAttention(Composite):
+    """Attention whose q, k and v read [norm(e); x]: the tokens' embedding beside the draft's normed stream.
+
+    Source   EAGLE-3 (arXiv 2503.01840), section 3.1
+    """
+
+    d_model: Any
+    n_heads: Any
+    n_kv_heads: Any
+    d_head: Any
+    norm: Norm
+    rotary: Rotary | None
+    core: AttentionCore
+
+    def describe(self) -> str:
+        return f"attention {self.n_heads}/{self.n_kv_heads} × {self.d_head}, over tokens and features"
+
+    def children(self) -> Iterator[Child]:
+        read, keys = 2 * self.d_model, self.n_kv_heads * self.d_head
+        yield Child("norm", self.norm)
+        yield Child("q", Linear(d_in=read, d_out=self.n_heads * self.d_head, bias=False))
+        yield Child("k", Linear(d_in=read, d_out=keys, bias=False, keeps="no"))
+        yield Child("v", Linear(d_in=read, d_out=keys, bias=False, keeps="no"))
+        if self.rotary:
+            yield Child("rotary", self.rotary)
+        yield Child("core", self.core)
+        yield Child("o", Linear(d_in=self.n_heads * self.d_head, d_out=self.d_model, bias=False, keeps="eager"))
+
+    def shard(self, ways: Ways) -> DraftAttention:
+        """Its query heads, and its key/value heads or one that other ranks have too."""
+        heads, groups = ways.split("n_heads", self.n_heads), ways.groups("n_kv_heads", self.n_kv_heads)
+        return replace(
+            self,
+            n_heads=heads,
+            n_kv_heads=groups,
+            rotary=self.rotary and replace(self.rotary, heads=heads + groups),
+            core=replace(self.core, n_heads=heads, n_kv_heads=groups),
+        )
+
+
+@final
+@frozen
+class FeaturesOptions(Options):
+    """`[features]`"""
+
+    section = "features"
+    number: Any = key(size, REQUIRED, "hidden states of the model that it drafts for, side by side")
+    width: Any = key(size, lambda at: at[""]["d_model"], "width of each")
+    embedded: bool = key(flag, False, "the tokens' embedding stands beside them")
+    bias: bool = key(flag, False, "bias of the product that makes the stream of them")
+    norm: bool = key(flag, False, "norms of each and of the embedding beside them")
+
+    def build(self, d_model: Any, norm: NormOptions) -> Features:
+        return Features(
+            d_model=d_model,
+            number=self.number,
+            width=self.width,
+            embedded=self.embedded,
+            bias=self.bias,
+            norm=norm.over(self.width, self.number, apart=True) if self.norm else None,
+            embedding_norm=norm.over(d_model) if self.norm and self.embedded else None,
+        )
+
+
+@final
+@frozen
+class DraftAttentionOptions(Mechanism):
+    """`[draft_attention]`"""
+
+    section = "draft_attention"
+    kind = "attention"
+    n_heads: Any = key(size, REQUIRED, "query heads")
+    n_kv_heads: Any = key(size, REQUIRED, "key/value heads")
+    d_head: Any = key(size, REQUIRED, "width of a head")
+
+    def misfits(self) -> Iterator[Wished]:
+        yield from divided("n_kv_heads", self.n_kv_heads, "n_heads", self.n_heads)
+
+    def build(self, place: Place) -> DraftAttention:
+        heads, groups, width = self.n_heads, self.n_kv_heads, self.d_head
+        return DraftAttention(
+            d_model=place.d_model,
+            n_heads=heads,
+            n_kv_heads=groups,
+            d_head=width,
+            norm=place.norm.over(place.d_model),
+            rotary=place.positions.rotary(heads + groups, width),
+            core=AttentionCore(n_heads=heads, n_kv_heads=groups, d_qk=width, d_v=width, span=Causal()),
+        )

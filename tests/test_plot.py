@@ -156,6 +156,13 @@ def test_latency_drawn_is_that_of_every_batch(drawn: list[Picture], tmp_path: Pa
     assert at["limit"] == (None, 0.04)
     assert data["speed"]["ridge"]["weights"] > max(achievable.xs)
     assert len(at) == 2
+    over, front = picture.panels[2:4]
+    for line, key in zip(over.series, ("ttft_s", "tpot_s"), strict=True):
+        assert list(line.xs)[:2] == [8, 16]
+        assert line.ys[0] == data["speed"]["steady"][key]["mean"] and line.ys[0] > line.ys[1]
+    points = [point["steady"] for point in data["speed"]["front"]]
+    assert front.series[0].xs == [1 / point["tpot_s"]["mean"] for point in points]
+    assert front.series[0].ys == [point["per_gpu"] for point in points]
 
 
 @pytest.mark.parametrize(

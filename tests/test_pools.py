@@ -99,7 +99,11 @@ def test_the_best_split_and_count_are_looked_for() -> None:
 
 @pytest.mark.parametrize(
     ("gpus", "prefill", "expected"),
-    [([8], 8, "--disaggregate is 8, expected fewer than all of the GPUs"), ([1], None, "--disaggregate is 'auto'")],
+    [
+        ([8], 0, "--disaggregate is 0, expected fewer than all"),
+        ([8], 8, "--disaggregate is 8, expected fewer than all of the GPUs"),
+        ([1], None, "--disaggregate is 'auto'"),
+    ],
 )
 def test_pools_that_cannot_be(gpus: list[int], prefill: int | None, expected: str) -> None:
     with pytest.raises(InputError, match=expected):

@@ -244,6 +244,8 @@ def test_the_contract_of_a_simulation(tmp_path: Path) -> None:
         (["--arrivals", "none.txt"], "--arrivals: none.txt cannot be read"),
         (["--arrivals", "x", "--rate", "1/s"], "--rate and --arrivals contradict each other"),
         (["--burstiness", "0.5"], "--burstiness is of requests at a --rate"),
+        (["--rate", "5"], "such as 5/s or 300/min (5/s?)"),
+        (["--prompt", "4k±"], "--prompt is '4k±', expected a length or two"),
         (["--burstiness", "0", "--rate", "1/s"], "burstiness is 0.0, expected a number from 0.01"),
         (["--burstiness", "nan", "--rate", "1/s"], "burstiness is nan"),
         (["--requests", "5"], "--requests and --seed are of a simulation"),

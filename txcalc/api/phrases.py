@@ -58,7 +58,7 @@ def one_price(wanted: Sequence[tuple[str, int | None, float | None]], price: flo
 def share(value: float | str, flag: str) -> Fraction:
     """`30%`, `"0.3"` or `0.3`."""
     text = str(value)
-    found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*(%?)\s*", text, re.ASCII)
+    found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?|\.\d{1,9})\s*(%?)\s*", text, re.ASCII)
     if not found:
         raise InputError("options", [Fault(flag, text, "a share such as 30% or 0.3")])
     return Fraction(found[1]) / (100 if found[2] else 1)
@@ -71,7 +71,8 @@ def rates(text: float | str) -> float:
     found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*/\s*(s|min|h)\s*", text, re.ASCII)
     number = Fraction(found[1]) / {"s": 1, "min": 60, "h": 3600}[found[2]] if found else Fraction(0)
     if not number:
-        raise InputError("options", [Fault("--rate", text, "requests above 0 in a time, such as 5/s or 300/min")])
+        mend = f"{text.strip()}/s?" if re.fullmatch(r"\s*[1-9]\d{0,8}\s*", text, re.ASCII) else ""
+        raise InputError("options", [Fault("--rate", text, "requests above 0 in a time, such as 5/s or 300/min", mend)])
     return float(number)
 
 

@@ -8,7 +8,7 @@ is found by halving whole numbers, and what is returned is checked: it fits, and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError
@@ -264,7 +264,8 @@ RULE = (
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The answer: the best layout of the accelerators asked for (or of the fewest that fit), and the others."""
+    """The answer: the best layout of the accelerators asked for (or of the fewest that fit), and the others; all have
+    the ways that are `fixed`."""
 
     deployment: Deployment
     context: int
@@ -274,6 +275,7 @@ class Plan:
     max_context: int | None
     notes: tuple[str, ...]
     rule: str = RULE
+    fixed: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def best(self) -> Choice:

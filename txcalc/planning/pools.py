@@ -71,9 +71,12 @@ def pools(
     if not deployment.model.decodes or asked.answer == 1:
         raise InputError("--disaggregate", [f"{deployment.model.name} decodes nothing here: there is one pool"])
     counts = [gpus for gpus in counts if gpus >= 2]
-    if not counts or not 1 <= (prefill or 1) < counts[0]:
+    if not counts or not 1 <= (1 if prefill is None else prefill) < counts[0]:
         expected = "fewer than all of the GPUs, which leaves some for decoding, or auto"
-        raise InputError("--disaggregate", [Fault("--disaggregate", prefill or "auto", expected, "--gpu NAME:16")])
+        raise InputError(
+            "--disaggregate",
+            [Fault("--disaggregate", "auto" if prefill is None else prefill, expected, "--gpu NAME:16")],
+        )
     timer, kept, first = Timer(deployment, asked, context), limits or Limits(), None
     for gpus in counts:
         best = _best(timer, concurrency, gpus, prefill, kept, fixed)

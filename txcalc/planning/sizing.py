@@ -65,7 +65,8 @@ def arrange(
             again = choices(deployment, best.layout.gpus, context, most, held)
             found = sorted(again, key=lambda choice: order[choice.layout])
             concurrency = most
-    return planned(deployment, context, concurrency, found, least, *([RULE] if sizing.timed else []))
+    made = planned(deployment, context, concurrency, found, least, *([RULE] if sizing.timed else []))
+    return replace(made, fixed=held)
 
 
 def less(

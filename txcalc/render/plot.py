@@ -356,10 +356,12 @@ def _wide(values: Sequence[int]) -> bool:
 
 def deploy(plan: Plan, speed: Serving | None = None) -> Picture:
     """Memory of the fullest accelerator against the context, part upon part, below what there is; and of a plan that is
-    timed, latency against the batch, and a roofline with its operations on it."""
+    timed, latency against the batch and over GPUs, the front, and a roofline with its operations on it."""
+    from txcalc.render import loads
+
     panels = [_memory(plan)]
     if speed and speed.chosen.tpot:
-        panels.append(_latency(speed))
+        panels += [_latency(speed), *loads.panels(speed)]
     if speed:
         panels.append(_roofline(speed))
     deployment, engine = plan.deployment, plan.deployment.engine

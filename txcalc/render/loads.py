@@ -1,0 +1,70 @@
+"""Panels of a deployment's load: latencies over GPUs, and what a user gets against what a GPU gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import takewhile
+
+from txcalc.errors import InputError
+from txcalc.planning.serving import Serving
+from txcalc.planning.sizing import arrange, rentable
+from txcalc.planning.steady import Steady
+from txcalc.render.plot import Axis, Mark, Panel, Series
+from txcalc.units import seconds
+
+TIMES = 16  # as many GPUs as the fewest that fit, at most
+
+
+def panels(speed: Serving) -> Iterator[Panel]:
+    """Those of a plan that decodes, where there is more than one point to draw."""
+    over = _over(speed)
+    if len(over.series[0].xs) > 1:
+        yield over
+    if len(speed.front) > 1:
+        yield _front(speed)
+
+
+def _over(speed: Serving) -> Panel:
+    """TTFT and TPOT at the load, on each number of GPUs that is rented by its best layout."""
+    plan, limits = speed.plan, speed.limits
+    least, node = plan.min_gpus or 1, plan.deployment.accelerator.node
+    found: dict[int, Steady] = {}
+    for number in takewhile(lambda n: n <= TIMES * least, rentable(least, plan.fixed, node)):
+        try:
+            there = arrange(plan.deployment, speed.request, plan.context, plan.concurrency, number, plan.fixed, limits)
+        except InputError:  # no layout of so many
+            continue
+        best = there.best
+        if not best.fits or not speed.timer.known(best.layout):
+            continue
+        steady = speed.timer.point(best.layout, plan.concurrency, speed.request.rate, best.max_concurrency).steady
+        if isinstance(steady, Steady):
+            found[number] = steady
+    xs = list(found)
+    series = [
+        Series("TTFT", xs, [one.ttft for one in found.values()], 0, marked=frozenset(xs)),
+        Series("TPOT", xs, [one.tpot for one in found.values()], 1, marked=frozenset(xs)),
+    ]
+    marks = [Mark(f"asked: {speed.chosen.gpus}", speed.chosen.gpus)] if speed.chosen.gpus in found else []
+    for name, limit in (("TTFT", limits.ttft), ("TPOT", limits.tpot)):
+        if limit is not None:
+            marks.append(Mark(f"limit of {name}: {seconds(limit)}", y=limit))
+    return Panel(
+        "The load over GPUs, each number at its best layout",
+        Axis("GPUs", "sizes", 2),
+        Axis("seconds, on average", "seconds", 10),
+        series,
+        marks,
+    )
+
+
+def _front(speed: Serving) -> Panel:
+    """Points that no other beats in both tokens/s of a user and of a GPU."""
+    front = [
+        (1 / point.steady.tpot, point.served)
+        for point in speed.front
+        if isinstance(point.steady, Steady) and point.steady.tpot
+    ]
+    xs, ys = [x for x, _ in front], [y for _, y in front]
+    x, y = Axis("tokens/s of a user", log=10), Axis("tokens/s of a GPU", log=10)
+    return Panel("What a user gets against what a GPU gives", x, y, [Series("front", xs, ys, 0, marked=frozenset(xs))])

@@ -339,13 +339,14 @@ def test_the_first_context_and_no_earlier(raw: dict[str, Any], batch: int) -> No
 def test_a_closed_form_rounds_up_to_the_length(name: str) -> None:
     sympy = pytest.importorskip("sympy")
     from txcalc import algebra
+    from txcalc.algebra import crossings
 
     prefills = lengths(load(name))
     rows = crossovers(prefills)
     letters = algebra.values(algebra.symbolic(prefills.model).letters)
     if prefills.model.has_encoder_apart:
         letters[algebra.symbol("T_src")] = sympy.Integer(prefills.start.source)
-    for row, form in zip(rows, algebra.closed_forms(prefills, rows), strict=True):
+    for row, form in zip(rows, crossings.closed_forms(prefills, rows), strict=True):
         if form is None:
             assert row.tokens in (None, 1)
             continue
@@ -356,14 +357,14 @@ def test_a_closed_form_rounds_up_to_the_length(name: str) -> None:
 
 def test_closed_forms_as_written() -> None:
     pytest.importorskip("sympy")
-    from txcalc import algebra
+    from txcalc.algebra import crossings
 
-    plain, gated = ([form.write() for form in algebra.classic_forms(gate)] for gate in (False, True))
+    plain, gated = ([form.write() for form in crossings.classic_forms(gate)] for gate in (False, True))
     assert plain[::2] == ["4·D", "2·D", "2·D", "6·D", "(12·L·D + V)/(2·L)"]
     assert plain[1::2] == ["8·D − 1", "4·D − 1", "4·D − 1", "12·D − 1", "(L·(12·D − 1) + V)/L"]
     assert gated[::2] == ["6·D", "4·D", "2·D", "8·D", "(16·L·D + V)/(2·L)"]
     prefills = lengths(load("gemma-3-27b"))
-    forms = algebra.closed_forms(prefills, crossovers(prefills))
+    forms = crossings.closed_forms(prefills, crossovers(prefills))
     assert forms[2].write() == "D·(3·F − 2·d_h·(h + h_kv))/(2·h·d_h)"
     assert forms[4].write() == "D·(h + h_kv)/h"
     assert forms[5].write() == (
@@ -376,14 +377,14 @@ def test_closed_forms_as_written() -> None:
 def test_the_closed_form_is_that_of_its_piece() -> None:
     """At its last length a window does not yet show; one token less of it, and it does."""
     pytest.importorskip("sympy")
-    from txcalc import algebra
+    from txcalc.algebra import crossings
 
     forms = {}
     for window in (127, 126):
         prefills = lengths(load(f"D=16 h=2 F=64 L=1 plain window={window}"))
         found_ = crossovers(prefills)
         assert found_[1].tokens == (127 if window == 127 else 126 * 125 // 2 // (126 - 64) + 1)
-        forms[window] = algebra.closed_forms(prefills, found_)[1]
+        forms[window] = crossings.closed_forms(prefills, found_)[1]
     assert forms[127].write() == "(2·D·F − h·d_h)/(h·d_h)"
     assert "W" in forms[126].write()
 

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 from txcalc import hardware, load
 from txcalc.cli import app
-from txcalc.render import draw, plot
-from txcalc.render.plot import Axis, Mark, Panel, Picture, Series
+from txcalc.render import draw, plot, terminal
+from txcalc.render.picture import Axis, Mark, Panel, Picture, Series
 
 ANSI = "\x1b["
 COMMANDS = {
@@ -274,8 +274,8 @@ def test_a_name_is_drawn_as_it_is_written(name: str) -> None:
     named = Picture(name, name, [panel._replace(title=name, series=[s._replace(label=name) for s in panel.series])])
     ET.fromstring(draw.as_file(named, ".svg"))
     legend = draw.figure(named).axes[0].get_legend()
-    assert len({text.get_text().strip() for text in legend.get_texts()} & {name, draw._said(name)}) == 1
-    assert ANSI not in draw.as_text(named, 80, False)
+    assert len({text.get_text().strip() for text in legend.get_texts()} & {name, draw.said(name)}) == 1
+    assert ANSI not in terminal.as_text(named, 80, False)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -321,7 +321,7 @@ def test_lines_are_told_apart_without_colour(monkeypatch: pytest.MonkeyPatch) ->
     powers = [2**i for i in range(16)]
     names = ["one", "two", "three", "four"]
     same = [Series(name, powers, powers, i) for i, name in enumerate(names)]
-    text = draw.as_text(Picture("", "", [Panel("", Axis("x", "tokens", 2), Axis("y", log=10), same)]), 60, False)
+    text = terminal.as_text(Picture("", "", [Panel("", Axis("x", "tokens", 2), Axis("y", log=10), same)]), 60, False)
     canvas, legend = text.split("└")
     assert ANSI not in text
     assert [canvas.count(letter) for letter in "abcd"] == [3, 3, 3, 3]
@@ -333,9 +333,9 @@ def test_a_stack_in_a_terminal_is_to_scale() -> None:
     (panel,) = [panel for panel in EVERY.panels if panel.kind == "stack"]
     series = [line._replace(ys=[n] * 3) for line, n in zip(panel.series, (2, 6), strict=True)]
     flat = panel._replace(series=series, marks=[])
-    text = draw.as_text(Picture("", "", [flat]), 60, False)
+    text = terminal.as_text(Picture("", "", [flat]), 60, False)
     column = [f"{line:60}"[20] for line in text.splitlines() if "┤" in line or "│" in line]
-    assert len(column) == draw.HEIGHT == 16
+    assert len(column) == terminal.HEIGHT == 16
     assert (column.count("█"), column.count("▓")) == (4, 11)  # of 8 and a twentieth, without colour
 
 

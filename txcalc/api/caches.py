@@ -165,7 +165,7 @@ def crossover(
     notes: list[str] = []
     if formulas:
         try:
-            from txcalc.algebra import classic_forms, closed_forms
+            from txcalc.algebra.crossings import classic_forms, closed_forms
         except MissingExtra as missing:
             notes.append(f"no closed forms: {missing}")
         else:

@@ -24,7 +24,7 @@ from txcalc.frames import Framed
 from txcalc.render.report import Report, as_csv, as_json, as_markdown
 
 if TYPE_CHECKING:
-    from txcalc.render.plot import Picture
+    from txcalc.render.picture import Picture
 
 
 def _as_latex(report: Report) -> str:
@@ -192,7 +192,7 @@ class Drawing:
         return as_file(self.picture, ".svg").decode()
 
     def __str__(self) -> str:
-        from txcalc.render.draw import as_text
+        from txcalc.render.terminal import as_text
 
         return as_text(self.picture, min(get_terminal_size((80, 24)).columns, 100), False)
 

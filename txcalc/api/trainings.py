@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from txcalc.planning.training.answer import Training
     from txcalc.planning.training.machine import Machine
     from txcalc.planning.training.search import Searched
-    from txcalc.render.plot import Picture
+    from txcalc.render.picture import Picture
     from txcalc.sources import Source
 
 TOKENS = 4096  # of a sequence, where the model's context is not shorter

@@ -19,7 +19,7 @@ from txcalc.render.report import Report, as_csv, as_json, as_markdown
 
 if TYPE_CHECKING:
     from txcalc.api.results import Result
-    from txcalc.render.plot import Picture
+    from txcalc.render.picture import Picture
 
 _PLAIN = {"json": as_json, "csv": as_csv, "markdown": as_markdown}
 
@@ -52,7 +52,7 @@ def emit(
         lines = as_lines(report, get_terminal_size((100, 24)).columns)
         sys.stdout.write(_styled(lines) if _coloured() else _plain(lines))
     if image and place == "-":
-        from txcalc.render.draw import as_text
+        from txcalc.render.terminal import as_text
 
         sys.stdout.write("\n" + as_text(image, min(get_terminal_size((80, 24)).columns, DRAWN), _coloured()))
     if format_ != "json":

@@ -11,7 +11,7 @@ from txcalc.render.report import Report, Table, TableCell, cell
 from txcalc.units import iec
 
 if TYPE_CHECKING:
-    from txcalc.algebra import Crossing
+    from txcalc.algebra.crossings import Crossing
 
 Forms = Sequence["Crossing | None"]
 NEVER = TableCell(None, "never")

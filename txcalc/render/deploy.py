@@ -11,7 +11,7 @@ from txcalc.ledger import KINDS
 from txcalc.model import Model
 from txcalc.planning.deployment import Gpu, Plan
 from txcalc.planning.serving import Serving
-from txcalc.render import serving
+from txcalc.render import serving, serving_data
 from txcalc.render.report import Report, Table, TableCell, column, exact, percent
 from txcalc.render.summary import summary
 from txcalc.units import iec
@@ -299,8 +299,8 @@ def _data(
             for choice in plan.choices
         ],
         "memory": [_gpu(gpu, plan.context) for gpu in gpus],
-        "speed": serving.data(speed) if speed else None,
-        "largest": serving.point_data(instead, instead.cheapest or instead.chosen) if instead else None,
+        "speed": serving_data.data(speed) if speed else None,
+        "largest": serving_data.point_data(instead, instead.cheapest or instead.chosen) if instead else None,
         "assumptions": list(model.assumptions),
         "notes": [*model.notes, *notes],
     }

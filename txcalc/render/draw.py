@@ -1,18 +1,16 @@
-"""Pictures drawn: as SVG or PNG by matplotlib, and in the characters of a terminal by plotille."""
+"""Pictures drawn as SVG or PNG, by matplotlib."""
 
 from __future__ import annotations
 
 import io
 import math
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 from txcalc.errors import InputError, MissingExtra, shown
-from txcalc.render.deploy import SIGNS
-from txcalc.render.plot import Axis, Panel, Picture, Series
+from txcalc.render.picture import Axis, Panel, Picture, Series
 
 SUFFIXES = (".svg", ".png")
 # Okabe and Ito 2008 ("Color Universal Design"): eight colours told apart whatever one's eyes; grey for their yellow.
@@ -65,14 +63,14 @@ def extent(panel: Panel) -> tuple[tuple[float, float], tuple[float, float]]:
     return (float(spread[0]), float(spread[1])), limits(panel.y, ys + levels)
 
 
-def _said(text: str, most: int = NAME) -> str:
+def said(text: str, most: int = NAME) -> str:
     """A label without what cannot be printed, and not too long."""
     clean = "".join(c if c.isprintable() else "�" for c in text)
     return clean if len(clean) <= most else clean[: most - 1] + "…"
 
 
-def _folded(text: str, width: int) -> list[str]:
-    return textwrap.wrap(_said(text, 1000), width)
+def folded(text: str, width: int) -> list[str]:
+    return textwrap.wrap(said(text, 1000), width)
 
 
 # Files.
@@ -101,7 +99,7 @@ def as_file(picture: Picture, suffix: str) -> bytes:
     with _defaults(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # of a name: drawn as a box
         drawn = figure(picture)
-        metadata: dict[str, Any] = {"Title": _said(picture.title)}
+        metadata: dict[str, Any] = {"Title": said(picture.title)}
         if suffix == ".svg":
             metadata |= {"Date": None, "Creator": None}
         else:
@@ -140,11 +138,11 @@ def figure(picture: Picture) -> Any:
     heights = [_height(panel) for panel in picture.panels]
     drawn = Figure(figsize=(8.0, 0.7 + sum(heights)), layout="constrained")
     FigureCanvasAgg(drawn)
-    header = [_said(picture.title), *_folded(picture.convention, 110)]
+    header = [said(picture.title), *folded(picture.convention, 110)]
     drawn.suptitle("\n".join(header), x=0.01, ha="left", fontsize=10)
     rows = drawn.subplots(len(picture.panels), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axes, panel in zip(rows, picture.panels, strict=True):
-        axes.set_title(_said(panel.title, 100), fontsize=10, fontweight="bold", loc="left")
+        axes.set_title(said(panel.title, 100), fontsize=10, fontweight="bold", loc="left")
         {"lines": _lines, "stack": _stack, "bars": _bars, "spans": _spans}[panel.kind](axes, panel)
     return drawn
 
@@ -154,7 +152,7 @@ def _height(panel: Panel) -> float:
     if panel.kind == "bars":
         return 1.2 + 0.45 * len(panel.series[0].xs)
     if panel.kind == "spans":
-        return 1.4 + 0.25 * min(40, _tracks(panel))
+        return 1.4 + 0.25 * min(40, tracks(panel))
     return 2.9 + 0.1 * (len(panel.series) + len(panel.marks))
 
 
@@ -188,7 +186,7 @@ def _legend(axes: Any, handles: Sequence[Any], labels: Sequence[str]) -> None:
     """Half an inch below the axes, where it hides nothing; old versions leave out a label that begins with _."""
     from matplotlib.transforms import ScaledTranslation
 
-    names = [f" {label}" if label.startswith("_") else label for label in map(_said, labels)]
+    names = [f" {label}" if label.startswith("_") else label for label in map(said, labels)]
     columns = 3 if max(map(len, names)) <= 24 else 2 if len(names) > 2 else 1
     below = axes.transAxes + ScaledTranslation(0, -0.5, axes.figure.dpi_scale_trans)
     place = {"loc": "upper left", "bbox_to_anchor": (0.0, 0.0), "bbox_transform": below, "borderaxespad": 0.0}
@@ -263,7 +261,7 @@ def _bars(axes: Any, panel: Panel) -> None:
         handles.append(bars)
     low, high = limits(panel.y, [y or 0 for line in panel.series for y in line.ys])
     found = ticks(panel.y, low, high)
-    axes.set_yticks(range(len(names)), [_said(name) for name in names])
+    axes.set_yticks(range(len(names)), [said(name) for name in names])
     axes.invert_yaxis()
     axes.set_xlim(low, high * 1.08)
     axes.set_xticks([float(tick) for tick in found], [panel.y.write(tick) for tick in found])
@@ -272,14 +270,14 @@ def _bars(axes: Any, panel: Panel) -> None:
     _legend(axes, handles, [line.label for line in panel.series])
 
 
-def _tracks(panel: Panel) -> int:
+def tracks(panel: Panel) -> int:
     """How many tracks its spans lie on."""
     return 1 + max(y for line in panel.series for y in line.ys)  # type: ignore[no-any-return]
 
 
 def _spans(axes: Any, panel: Panel) -> None:
     """Spans from a start to an end, each on its track, the first track on top."""
-    handles, number = [], _tracks(panel)
+    handles, number = [], tracks(panel)
     for line in panel.series:
         for track in range(number):
             held = [
@@ -302,178 +300,3 @@ def _spans(axes: Any, panel: Panel) -> None:
 
 
 # Terminals.
-
-HEIGHT = 16  # rows of a panel
-# Names of the eight colours that every terminal has, in the palette's order.
-NAMES = ("blue", "red", "green", "magenta", "yellow", "cyan", "white", "bright_black")
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
-LAYERS = "█▓▒░#+=~:"  # of a stack, where the report has no signs of its own
-
-
-def as_text(picture: Picture, width: int, coloured: bool) -> str:
-    """A picture in characters, `width` columns wide at most; lines carry letters, so that colour is not needed."""
-    lines = [_said(picture.title), *_folded(picture.convention, width)]
-    for panel in picture.panels:
-        lines += ["", *(_folded(panel.title, width) if panel.title else [])]
-        if panel.kind == "spans":
-            lines += _span_lines(panel, width)
-        else:
-            lines += _bar_lines(panel, width) if panel.kind == "bars" else _canvas_lines(panel, width, coloured)
-    return "\n".join(line.rstrip() for line in lines) + "\n"
-
-
-def _span_lines(panel: Panel, width: int) -> Iterator[str]:
-    """A line for each track: what goes on in the middle of each column, by the first letter of its label."""
-    number, end = _tracks(panel), max(high for line in panel.series for _, high in line.xs)
-    room = max(10, width - len(str(number)) - 2)
-    for track in range(number):
-        row = ["·"] * room
-        for line in panel.series:
-            for (low, high), y in zip(line.xs, line.ys, strict=True):
-                if y == track:
-                    first, last = math.ceil(room * low / end - 0.5), math.ceil(room * high / end - 0.5)
-                    row[first:last] = line.label[0].upper() * (last - first)
-        yield f"{track:>{len(str(number))}}  {''.join(row)}"
-    yield f"{panel.x.label}: {panel.x.write(end)}; " + ", ".join(
-        f"{line.label[0].upper()} {line.label}" for line in panel.series
-    )
-
-
-def _bar_lines(panel: Panel, width: int) -> Iterator[str]:
-    yield panel.y.label
-    names = [_said(name) for name in panel.series[0].xs]
-    kinds = [line.label for line in panel.series]
-    left, kind = max(map(len, names)), max(map(len, kinds))
-    left = min(left, width // 3)
-    room = max(10, width - left - kind - 14)
-    most = max(Fraction(y or 0) for line in panel.series for y in line.ys) or 1
-    for i, name in enumerate(names):
-        for line in panel.series:
-            value = line.ys[i]
-            bar = "█" * round(room * Fraction(value) / most) or "▏" if value else ""
-            written = "" if value is None else panel.y.write(value)
-            head = name if line is panel.series[0] else ""
-            yield f"{head[:left]:<{left}}  {line.label:<{kind}}  {bar} {written}"
-
-
-def _canvas_lines(panel: Panel, width: int, coloured: bool) -> Iterator[str]:
-    from plotille import Canvas
-
-    (left, right), (low, high) = extent(panel)
-    at = {round((HEIGHT - 1) * _part(panel.y, tick, low, high)): panel.y.write(tick) for tick in
-          ticks(panel.y, low, high, HEIGHT // 2)}  # fmt: skip
-    margin = max(map(len, at.values()), default=0)
-    columns = max(20, width - margin - 2)
-    canvas = Canvas(columns, HEIGHT, mode="names", no_color=not coloured)
-
-    def place(x: Any, y: Any) -> tuple[float, float]:
-        across, up = _part(panel.x, x, left, right), _part(panel.y, y, low, high)
-        return across * canvas.xmax_inside, up * canvas.ymax_inside
-
-    legend = list(_stacked(canvas, panel, place, columns) if panel.kind == "stack" else _lettered(canvas, panel, place))
-    legend += _noted(canvas, panel, place, (left, low), high)
-    yield panel.y.label
-    rows = canvas.plot("\n").replace("⠀", " ").split("\n")
-    for row, text in zip(range(HEIGHT - 1, -1, -1), rows, strict=True):
-        tick = at.get(row)
-        yield f"{tick or '':>{margin}} {'┤' if tick else '│'}{text}"
-    yield from _ruler(panel.x, left, right, margin, columns)
-    yield f"{panel.x.label:>{margin + 2 + columns}}"
-    for text in legend:
-        yield from _folded(text, width)
-
-
-def _part(axis: Axis, value: Any, low: float, high: float) -> float:
-    """Where a value lies between the ends of its axis, from 0 to 1."""
-    if axis.log:
-        return math.log(float(value) / low) / math.log(high / low)
-    return (float(value) - low) / (high - low)
-
-
-def _ruler(axis: Axis, low: float, high: float, margin: int, columns: int) -> Iterator[str]:
-    """The axis below a canvas: a line with ticks, and their labels."""
-    line, labels, end = ["─"] * columns, [" "] * (columns + margin + 2), 0
-    for tick in ticks(axis, low, high, max(2, columns // 8)):
-        column = round((columns - 1) * _part(axis, tick, low, high))
-        text = axis.write(tick)
-        start = min(margin + 2 + column - len(text) // 2, len(labels) - len(text))
-        if start < end:
-            continue
-        line[column] = "┬"
-        labels[start : start + len(text)] = text
-        end = start + len(text) + 1
-    yield " " * (margin + 1) + "└" + "".join(line)
-    yield "".join(labels)
-
-
-def _lettered(canvas: Any, panel: Panel, place: Any) -> Iterator[str]:
-    """Lines of dots, with the letter of each on it wherever there is room."""
-    letters: dict[int, str] = {}
-    for i, line in enumerate(panel.series):
-        colour = NAMES[line.of % len(NAMES)]
-        points = [place(x, y) if y is not None else None for x, y in zip(line.xs, line.ys, strict=True)]
-        for one, other in pairwise(points):
-            if one and other:
-                canvas.line(*one, *other, color=colour)
-        if line.label:
-            letters[i] = LETTERS[len(letters) % len(LETTERS)]
-            yield f"{letters[i]}  {_said(line.label)}"
-    taken: set[tuple[int, int]] = set()
-    for i, letter in letters.items():
-        line = panel.series[i]
-        known = [place(x, y) for x, y in zip(line.xs, line.ys, strict=True) if y is not None]
-        for k in range(3):  # spread, and where no other line has its own
-            start = (2 * k + 1) * len(known) // 6 + i % 3
-            beside = [(known[0][0] + n / canvas.width, known[0][1]) for n in range(-3, 4) if len(known) == 1 and not k]
-            for x, y in [*known[start:], *reversed(known[:start]), *beside]:
-                cell = int(x * canvas.width), int(y * canvas.height)
-                if cell not in taken:
-                    taken.add(cell)
-                    canvas.point(x, y, color=NAMES[line.of % len(NAMES)], marker=letter)
-                    break
-
-
-def _stacked(canvas: Any, panel: Panel, place: Any, columns: int) -> Iterator[str]:
-    """Layers of the signs that the report's bars have."""
-    xs = [place(x, 1)[0] for x in panel.series[0].xs]
-    below = [Fraction(0)] * len(xs)
-    signs = [SIGNS.get(line.label, LAYERS[line.of % len(LAYERS)]) for line in panel.series]
-    for line, sign in zip(panel.series, signs, strict=True):
-        above = [base + Fraction(y) for base, y in zip(below, line.ys, strict=True)]
-        for column in range(columns):
-            x = (column + 0.5) / columns
-            floor, ceiling = (_interpolated(x, xs, layer, place) for layer in (below, above))
-            for row in range(HEIGHT):
-                middle = (row + 0.5) / HEIGHT
-                if floor <= middle < ceiling:
-                    canvas.point(x, middle, color=NAMES[line.of % len(NAMES)], marker=sign)
-        below = above
-        yield f"{sign}  {line.label}"
-
-
-def _interpolated(x: float, xs: Sequence[float], layer: Sequence[Any], place: Any) -> float:
-    """The height of a layer between two of its points, on the canvas."""
-    i = next((i for i, (one, other) in enumerate(pairwise(xs)) if one <= x <= other), len(xs) - 2)
-    one, other = place(1, layer[i])[1], place(1, layer[i + 1])[1]
-    return one + (other - one) * (x - xs[i]) / (xs[i + 1] - xs[i])  # type: ignore[no-any-return]
-
-
-def _noted(canvas: Any, panel: Panel, place: Any, start: tuple[float, float], high: float) -> Iterator[str]:
-    """Marks: points by number, lengths and levels by lines."""
-    number = 0
-    for mark in panel.marks:
-        if mark.x is None:
-            _, y = place(start[0], mark.y)
-            for column in range(canvas.width):
-                canvas.point((column + 0.5) / canvas.width, y, marker="═")
-            yield f"═  {mark.label}"
-            continue
-        number += 1
-        if mark.y is None:
-            x, _ = place(mark.x, start[1])
-            for row in range(canvas.height - 1):
-                canvas.point(x, (row + 0.5) / canvas.height, marker="┊")
-            canvas.point(x, place(mark.x, high)[1], marker=str(number))
-        else:
-            canvas.point(*place(mark.x, mark.y), marker=str(number))
-        yield f"{number}  {mark.label}"

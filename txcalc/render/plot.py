@@ -4,11 +4,11 @@ same functions, at more lengths; `draw` gives them to a plotting library.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import product
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from txcalc.errors import InputError
 from txcalc.ledger import KINDS, Ledger, walk
@@ -23,6 +23,7 @@ from txcalc.render.compare import USUAL, Question
 from txcalc.render.compare import rows as compare_rows
 from txcalc.render.deploy import SIGNS
 from txcalc.render.kv import rows as kv_rows
+from txcalc.render.picture import Axis, Mark, Panel, Picture, Series
 from txcalc.symbols import BY_LETTER
 from txcalc.units import iec, seconds, short, si_bytes
 
@@ -30,82 +31,6 @@ PER_OCTAVE = 4  # lengths that are drawn between a power of two and the next
 MOST_LINES = 12
 MOST_POINTS = 20_000
 MOST_MODELS = 8
-
-
-class Axis(NamedTuple):
-    """What an axis shows: `unit` is tokens, bytes, seconds, sizes or "" (a count), `log` its base (0: linear)."""
-
-    label: str
-    unit: str = ""
-    log: int = 0
-
-    def write(self, value: Any) -> str:
-        """A value as a tick shows it: 32k tokens, 16 GiB, 2.5 ms, 8.03 B."""
-        return WRITTEN[self.unit](Fraction(value))
-
-
-class Series(NamedTuple):
-    """One line, one layer of a stack, or one bar of each name: exact numbers, None where there is none.
-
-    `of` numbers what it belongs to, which gives it its colour (below 0: black and grey, for what is no answer but a
-    limit); one without a label is a part of another with the same `of`; `marked` are the xs that the table shows too.
-    """
-
-    label: str
-    xs: Sequence[Any]
-    ys: Sequence[Any]
-    of: int = 0
-    dashed: bool = False
-    marked: frozenset[Any] = frozenset()
-
-
-class Mark(NamedTuple):
-    """A point that is named; without y a length that is, without x a level."""
-
-    label: str
-    x: Any = None
-    y: Any = None
-
-
-class Panel(NamedTuple):
-    """One pair of axes. `kind` is lines, stack (each series upon those before it), bars (xs are names) or spans (xs
-    are pairs of a start and an end, ys the track that each lies on)."""
-
-    title: str
-    x: Axis
-    y: Axis
-    series: Sequence[Series]
-    marks: Sequence[Mark] = ()
-    kind: str = "lines"
-
-
-class Picture(NamedTuple):
-    """What is drawn: a title, the conventions that its numbers follow, and panels, one below the other."""
-
-    title: str
-    convention: str
-    panels: Sequence[Panel]
-
-
-def _tokens(value: Fraction) -> str:
-    """Whole multiples of 2^10 and 2^20 as `--tokens` takes them."""
-    for power, unit in ((30, "G"), (20, "M"), (10, "k")):
-        if value >= 1 << power and value.denominator == 1 and value.numerator % (1 << power) == 0:
-            return f"{value.numerator >> power:,}{unit}"
-    return _exact(value)
-
-
-def _exact(value: Fraction) -> str:
-    return f"{value.numerator:,}" if value.denominator == 1 else f"{float(value):,.3g}"
-
-
-WRITTEN: dict[str, Callable[[Any], str]] = {
-    "": short,
-    "bytes": iec,
-    "tokens": _tokens,
-    "seconds": seconds,
-    "sizes": _exact,
-}
 
 
 def between(low: int, high: int, also: Iterable[int] = ()) -> list[int]:

@@ -7,7 +7,7 @@ from fractions import Fraction
 from txcalc.planning.training.answer import Training
 from txcalc.planning.training.memory import CATEGORIES
 from txcalc.planning.training.search import Searched
-from txcalc.render.plot import Axis, Mark, Panel, Picture, Series
+from txcalc.render.picture import Axis, Mark, Panel, Picture, Series
 from txcalc.units import iec
 
 WORDS = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}

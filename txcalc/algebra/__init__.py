@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from fractions import Fraction
 from functools import cache
 from itertools import chain, count, product
 from typing import Any, NamedTuple
@@ -15,12 +14,11 @@ from typing import Any, NamedTuple
 from txcalc.errors import Fault, InputError, MissingExtra
 from txcalc.ledger import Ledger, walk
 from txcalc.model import Model
-from txcalc.notation import LATEX, TEXT, Expression, Style, Term, tidy, write
+from txcalc.notation import Expression
 from txcalc.num import whole
 from txcalc.parts.model import FixedLength
 from txcalc.parts.part import Composite, Workload
 from txcalc.parts.sharding import Ways
-from txcalc.planning.crossover import RULES, Crossover, Lengths, Rule
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.sources import build
@@ -373,82 +371,3 @@ def _derivation(
 
 
 # The length that solves an equation.
-
-
-class Crossing(NamedTuple):
-    """The real length T from which a·T² ≥ b·T + c: a quotient where one of a and c is 0, else the larger root."""
-
-    a: Expression
-    b: Expression
-    c: Expression
-
-    def write(self, style: Style = TEXT) -> str:
-        """The closed form; of a root, with its three coefficients."""
-        if 0 in (self.a, self.c):
-            return _quotient(self.b / self.a if self.c == 0 else -self.c / self.b, style)
-        root = style.root(f"{style.power('b', 2)} + {style.times.join('4ac')}")
-        closed = style.quotient(f"b + {root}", style.times.join("2a"), True, True)
-        shared = sympy.gcd_list(list(self))
-        parts = {name: tidy(sympy.cancel(part / shared)) for name, part in self._asdict().items()}
-        return "; ".join((closed, *(f"{name} = {write(part, style)}" for name, part in parts.items())))
-
-    def latex(self) -> str:
-        """The same in LaTeX."""
-        return self.write(LATEX)
-
-
-def _quotient(expression: Expression, style: Style) -> str:
-    above, below = map(tidy, sympy.fraction(sympy.cancel(expression)))
-    shown = write(above, style)
-    if below == tidy(1):
-        return shown
-    (term,) = below if len(below) == 1 else (Term(Fraction(1), (), (below,)),)
-    several = len(term.powers) + len(term.sums) + (term.coefficient != 1) > 1
-    return style.quotient(shown, write(below, style), len(above) > 1, several)
-
-
-def crossing(difference: Expression, at: int, letters: Mapping[Expression, Letter]) -> Crossing:
-    """Where a difference of costs, at most quadratic in T, turns positive on the piece that ends at T = `at`.
-
-    Beyond a window min(T, W) is W, before it T: every minimum is opened as it is just before `at`. A number
-    of chunks is that of the chunk in which `at` stands.
-    """
-    length = symbol("T")
-    there = {**values(letters), length: sympy.Rational(2 * at - 1, 2)}
-    minima = difference.atoms(sympy.Min)
-    opened = {least: min(least.args, key=lambda size: size.xreplace(there)) for least in minima}
-    opened |= {chunks: chunks.xreplace({**there, length: at - 1}) for chunks in difference.atoms(sympy.ceiling)}
-    powers = sympy.expand(difference.xreplace(opened))
-    return Crossing(powers.coeff(length, 2), -powers.coeff(length, 1), -powers.coeff(length, 0))
-
-
-def closed_forms(prefills: Lengths, found: list[Crossover]) -> list[Crossing | None]:
-    """The closed form of each crossover; None where there is none, or where the first token is one."""
-    tree = symbolic(prefills.model)
-    over, asked = over_letters(prefills.model, prefills.start)
-    if prefills.coupled:
-        over = over._replace(source=over.tokens)
-    costs = _costs(tree.root, over._replace(batch=1))
-    letters = {**asked, **tree.letters}
-    return [
-        crossing(_excess(rule, costs[attention]), tokens, letters) if tokens and tokens > 1 else None
-        for rule, attention, tokens, _ in found
-    ]
-
-
-def classic_forms(gated: bool = False) -> list[Crossing]:
-    """What the rules give for the classic block, in the order of `crossovers`."""
-    model = generic(gated)
-    over, _ = over_letters(model, Workload(1, 1, 0, 1))
-    costs = _costs(model.root, over._replace(batch=1))
-    return [crossing(classic(_excess(rule, costs[attention])), 1, {}) for rule in RULES for attention in costs]
-
-
-def _costs(root: Composite, work: Workload) -> dict[str, dict[str, Expression]]:
-    ledger = walk(root, work)
-    return {"dense": ledger.by_kind("flops"), "masked": ledger.by_kind("flops_masked")}
-
-
-def _excess(rule: Rule, costs: Mapping[str, Expression]) -> Expression:
-    left, right = rule.sides(costs)
-    return sympy.sympify(left) - right

@@ -1,30 +1,18 @@
-"""Accelerators: what a datasheet says of them, from `presets/hardware/` or a file of the user's own.
-
-A value that is not known is absent, and refused when it is needed: nothing here is infinite or taken from a neighbour.
-Peaks are dense (no structured sparsity) with the accumulation that PyTorch uses; a link is one way, of one accelerator.
-How much of them a kernel reaches is its `Efficiency`: measured here (`[calibration]`), or fitted to measurements of
-kernels (`presets/efficiency.toml`, and of its generation, which `kernels` names, in `presets/efficiency/`).
-"""
+"""Descriptions of accelerators, read key by key; every fault is gathered."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
-from functools import cache
 from math import inf
-from pathlib import Path
 from typing import Any
 
-from txcalc import cards
 from txcalc.curves import KINDS, PEAKS, SECONDS, SHARES, Curve, Efficiency, Link
 from txcalc.errors import ABSENT, Fault, InputError, UnknownName, shown
-from txcalc.units import ALIASES, parse_bytes
+from txcalc.hardware import KEYS, Accelerator, assumed, generations, short_key
+from txcalc.units import parse_bytes
 
-PLACES = ("link", "link_between", "node")
-OTHERS = ("power", "peak", "notes", "unified", "kernels", "calibration")
-KEYS = ("title", "sources", "memory", "bandwidth", *PLACES, *OTHERS)
 # What a complete description of kernels has.
 NEEDED = (
     *("matmul.bf16", "matmul.fp8", "matmul.fp4", "matmul.w8", "matmul.w4"),
@@ -32,7 +20,11 @@ NEEDED = (
     *("attention.prefill", "attention.decode", "attention.latent_prefill", "attention.latent_decode"),
     *("link.all_reduce", "link.all_to_all"),
 )
+
+
 _SHARE, _SECONDS = (1e-6, 1.0, "a share above 0 and at most 1"), (0.0, 0.999, "seconds from 0 to below 1")
+
+
 BOUNDS = {
     **dict.fromkeys(("compute", "memory", "share"), _SHARE),
     **dict.fromkeys(("start_s", "depth_s", "rank_s"), _SECONDS),
@@ -40,234 +32,7 @@ BOUNDS = {
 }
 
 
-@dataclass(frozen=True)
-class Accelerator:
-    """One accelerator.
-
-    memory      bytes: what its driver reports where that is known, else the vendor's capacity
-    bandwidth   bytes a second, to and from its own memory
-    peaks       dense FLOPs a second by dtype (integer operations for int8), two per multiply-add
-    link        bytes a second one way to the others of its node; None: unknown
-    link_between    bytes a second one way from one accelerator to other nodes (its share of their network cards), and
-    node            accelerators of a node, which share links; None: unknown, and all are taken to share links
-    power       watts, the most it may draw; None: unknown
-    sources     where each value was read, by key
-    kernels     the generation whose kernels it has, a file of `presets/efficiency/`; "": those of any
-    unified     its memory is the host's too
-    calibration what was measured of its efficiency, the rest as for its generation; None: nothing was
-    """
-
-    name: str
-    title: str
-    memory: int
-    bandwidth: int
-    peaks: Mapping[str, int]
-    link: int | None
-    power: int | None
-    sources: Mapping[str, str]
-    notes: tuple[str, ...] = ()
-    kernels: str = ""
-    calibration: Efficiency | None = field(default=None)
-    link_between: int | None = None
-    node: int | None = None
-    unified: bool = False
-
-    @property
-    def efficiency(self) -> Efficiency:
-        """Its own calibration, or what is assumed of its generation."""
-        return self.calibration or (assumed(self.kernels) if self.kernels else assumed())
-
-    def peak(self, dtype: str) -> int:
-        """Dense FLOPs a second at a dtype. Errors: `InputError` where it is not known, naming those that are."""
-        name = ALIASES.get(dtype.lower(), dtype.lower())
-        if name not in self.peaks:
-            known = f"one of {', '.join(self.peaks)}" if self.peaks else "none: no peak of it is known"
-            raise InputError(self.name, [Fault("dtype of the peak", dtype, known)])
-        return self.peaks[name]
-
-    def needed(self, key: str) -> int:
-        """`link`, `link_between` or `power`. Errors: `InputError` where it is not known."""
-        value: int | None = getattr(self, key)
-        if value is None:
-            raise InputError(self.name, [f"its {key} is not known, and this needs it (a .toml of your own can say it)"])
-        return value
-
-    def placed(self, node: int | None = None, network: int | None = None) -> Accelerator:
-        """The same in nodes of so many, each with so many bytes a second to other nodes, one way; None: as it is sold.
-
-        Errors: `InputError` for a node of none, and a network of nothing.
-        """
-        if network is not None and network < 1:
-            raise InputError("--network", [Fault("--network", network, "a rate above 0")])
-        if node is not None and not 1 <= node <= 1 << 16:
-            raise InputError("--node", [Fault("--node", node, "a whole number from 1 to 65,536")])
-        return replace(self, node=node or self.node, link_between=network or self.link_between)
-
-
-def names() -> list[str]:
-    """Every accelerator there is a preset of, in alphabetical order, those a user's own too."""
-    return sorted(_files())
-
-
-def load(name: str | Path) -> Accelerator:
-    """The accelerator of a preset's name or a short one (`h100`), of numbers (`16GB@500GB/s`), or of a .toml file.
-
-    Errors: `UnknownName` with the nearest names; `InputError` with every fault of a file.
-    """
-    from txcalc.sources.presets import read
-
-    text = str(name).strip()
-    if text.endswith(".toml"):
-        path = Path(text)
-        return parse(read(path)[0], path.stem, text)
-    if (given := cards.numbers(text)) is not None:
-        memory, bandwidth, flops = given
-        peaks = {} if flops is None else {"bf16": flops, "fp16": flops}
-        return Accelerator(
-            text, text, memory, bandwidth, peaks, None, None, {"memory": "as given", "bandwidth": "as given"}
-        )
-    files = _files()
-    known = cards.named(text, files)
-    if known not in files and re.fullmatch(r"[\d.]+\s*[kmgt]?i?b?", text, re.I):
-        expected = "a name, or a size and a bandwidth with their units", "16GB@500GB/s"
-        raise InputError("--gpu", [Fault("--gpu", text, *expected)])
-    if known not in files:
-        raise UnknownName("gpu", "accelerator", text, sorted(files), "txcalc presets --hardware lists them")
-    path = files[known]
-    return parse(read(path)[0], path.stem, str(path))
-
-
-def _files() -> dict[str, Path]:
-    """Presets by name; a user's own, in `hardware/` of their folder of presets, win."""
-    from txcalc.sources.presets import folder, own
-
-    mine = own()
-    places = [folder() / "hardware", *((mine / "hardware",) if mine else ())]
-    return {path.stem.lower(): path for place in places for path in place.glob("*.toml")}
-
-
-def parse(raw: Mapping[str, Any], name: str, where: str) -> Accelerator:
-    """An accelerator's description: every value a table of `value` and `source`, a key of `[sources]`.
-
-    `memory.driver` (what the driver reports) goes before `memory.vendor`; sizes are texts such as "80GB", bandwidth and
-    link such texts a second, peaks numbers of dense TFLOP/s, power watts. `link_between` and `node`, a number of
-    accelerators, go together.
-
-    `[calibration]` is optional, and so is each of its keys; what it leaves out is as `presets/efficiency.toml` has it,
-    or the file of the generation that `kernels` names. Values are numbers: shares above 0 and at most 1
-    (`attention_prefill`, `attention_decode`, `memory`, `link`, and by dtype `matmul.bf16`, …), and seconds from 0 to
-    below 1 (`launch_s`, `collective_s`, `host_s`), each for all curves of its kind; then whole curves
-    (`curves.Curve`), in `engine.NAME` those of one engine:
-
-        [calibration]
-        memory = { value = 0.91, source = "measured" }
-        launch_s = { value = 4.2e-6, source = "measured" }
-        matmul.bf16 = { value = 0.78, source = "measured" }
-        curve.experts.fp8 = { compute = 0.6, memory = 0.8, start_s = 12e-6, source = "measured" }
-
-    Errors: `InputError` with every fault at once. `describe` writes what this reads.
-    """
-    return _Reader(raw, where).accelerator(name)
-
-
-def describe(accelerator: Accelerator) -> dict[str, Any]:
-    """An accelerator as `parse` reads it, ready to be written as TOML. `memory` is what the driver reports."""
-    keys = {source: f"source-{i}" for i, source in enumerate(dict.fromkeys(_sources(accelerator).values()), 1)}
-
-    def table(key: str, value: Any, among: Mapping[str, str] = accelerator.sources) -> dict[str, Any]:
-        return {"value": value, "source": keys[among[key]]}
-
-    held = "memory.driver" if "memory.driver" in accelerator.sources else "memory.vendor"
-    tera = {dtype: Fraction(peak, 10**12) for dtype, peak in accelerator.peaks.items()}
-    described: dict[str, Any] = {"title": accelerator.title}
-    if accelerator.notes:
-        described["notes"] = list(accelerator.notes)
-    if accelerator.unified:
-        described["unified"] = True
-    described["bandwidth"] = table("bandwidth", f"{accelerator.bandwidth}B")
-    if accelerator.link is not None:
-        described["link"] = table("link", f"{accelerator.link}B")
-    if accelerator.link_between is not None:
-        described["link_between"] = table("link_between", f"{accelerator.link_between}B")
-    if accelerator.node is not None:
-        described["node"] = table("node", accelerator.node)
-    if accelerator.power is not None:
-        described["power"] = table("power", accelerator.power)
-    described["memory"] = {held.removeprefix("memory."): table(held, f"{accelerator.memory}B")}
-    if tera:
-        described["peak"] = {
-            dtype: table(f"peak.{dtype}", peak.numerator if peak.denominator == 1 else float(peak))
-            for dtype, peak in tera.items()
-        }
-    if accelerator.kernels:
-        described["kernels"] = accelerator.kernels
-    if found := accelerator.calibration:
-        cited = {key.removeprefix("calibration."): keys[text] for key, text in _measured(accelerator).items()}
-        described["calibration"] = _written(found, cited)
-    return {**described, "sources": {key: source for source, key in keys.items()}}
-
-
-def _written(found: Efficiency, keys: Mapping[str, str]) -> dict[str, Any]:
-    """An efficiency as `parse` reads it: the single figures, and the curves, which go before them."""
-    written: dict[str, Any] = {"matmul": {}}
-    for key, value in (*found.figures().items(), ("spread", found.spread)):
-        if key.startswith("matmul.") and key not in found.curves:
-            continue  # another dtype's stands for it
-        place, name = (written["matmul"], key[7:]) if key.startswith("matmul.") else (written, key)
-        place[name] = {"value": value, "source": keys[found.key_of(key)]}
-    curve: dict[str, Any] = {"link": {key: _table(one, keys[f"link.{key}"]) for key, one in found.links.items()}}
-    engine: dict[str, Any] = {}
-    for key, one in found.curves.items():
-        *owner, kind, name = key.split(".")
-        place = engine.setdefault(owner[0], {}) if owner else curve
-        place.setdefault(kind, {})[name] = _table(one, keys[key])
-    return {**written, "curve": curve, **({"engine": engine} if engine else {})}
-
-
-def _table(one: Curve | Link, source: str) -> dict[str, Any]:
-    """Its parameters that are not what they are by default, with their source."""
-    default = one._field_defaults
-    return {**{key: value for key, value in one._asdict().items() if value != default[key]}, "source": source}
-
-
-def _short(key: str) -> str:
-    """`matmul.bf16` of `calibration.curve.matmul.bf16`."""
-    for start in ("calibration.", "curve.", "engine."):
-        key = key.removeprefix(start)
-    return key
-
-
-def _sources(accelerator: Accelerator) -> dict[str, str]:
-    return {**accelerator.sources, **_measured(accelerator)}
-
-
-def _measured(accelerator: Accelerator) -> dict[str, str]:
-    measured = accelerator.calibration.cited if accelerator.calibration else {}
-    return {f"calibration.{key}": source for key, source in measured.items()}
-
-
-@cache
-def assumed(kernels: str = "") -> Efficiency:
-    """What is assumed where nothing was measured, each with its source: `presets/efficiency.toml`, and what the file of
-    a generation of kernels in `presets/efficiency/` says instead."""
-    from txcalc.sources.presets import folder, read
-
-    path = folder() / "efficiency.toml"
-    base = _Reader(read(path)[0], str(path)).efficiency_alone(None)
-    if not kernels:
-        return base
-    path = folder() / "efficiency" / f"{kernels}.toml"
-    return _Reader(read(path)[0], str(path)).efficiency_alone(base)
-
-
-def generations() -> list[str]:
-    """The generations of kernels that were measured."""
-    from txcalc.sources.presets import folder
-
-    return sorted(path.stem for path in (folder() / "efficiency").glob("*.toml"))
-
-
-class _Reader:
+class Reader:
     """Reads one description and gathers its faults."""
 
     def __init__(self, raw: Mapping[str, Any], where: str) -> None:
@@ -347,7 +112,7 @@ class _Reader:
         cited, self.sources = self.sources, own
         if self.faults:
             return base
-        sources = {_short(key): source for key, source in cited.items()}
+        sources = {short_key(key): source for key, source in cited.items()}
         found = base.overlaid(flat, {key: sources[key] for key in flat}) if flat else base
         sources = {key: source for key, source in sources.items() if key not in flat}
         return replace(

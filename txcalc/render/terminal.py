@@ -1,0 +1,194 @@
+"""Pictures as text: for a terminal, and for files of plain text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+from txcalc.render.deploy import SIGNS
+from txcalc.render.draw import extent, folded, said, ticks, tracks
+from txcalc.render.picture import Axis, Panel, Picture
+
+HEIGHT = 16  # rows of a panel
+
+
+# Names of the eight colours that every terminal has, in the palette's order.
+NAMES = ("blue", "red", "green", "magenta", "yellow", "cyan", "white", "bright_black")
+
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+LAYERS = "█▓▒░#+=~:"  # of a stack, where the report has no signs of its own
+
+
+def as_text(picture: Picture, width: int, coloured: bool) -> str:
+    """A picture in characters, `width` columns wide at most; lines carry letters, so that colour is not needed."""
+    lines = [said(picture.title), *folded(picture.convention, width)]
+    for panel in picture.panels:
+        lines += ["", *(folded(panel.title, width) if panel.title else [])]
+        if panel.kind == "spans":
+            lines += _span_lines(panel, width)
+        else:
+            lines += _bar_lines(panel, width) if panel.kind == "bars" else _canvas_lines(panel, width, coloured)
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _span_lines(panel: Panel, width: int) -> Iterator[str]:
+    """A line for each track: what goes on in the middle of each column, by the first letter of its label."""
+    number, end = tracks(panel), max(high for line in panel.series for _, high in line.xs)
+    room = max(10, width - len(str(number)) - 2)
+    for track in range(number):
+        row = ["·"] * room
+        for line in panel.series:
+            for (low, high), y in zip(line.xs, line.ys, strict=True):
+                if y == track:
+                    first, last = math.ceil(room * low / end - 0.5), math.ceil(room * high / end - 0.5)
+                    row[first:last] = line.label[0].upper() * (last - first)
+        yield f"{track:>{len(str(number))}}  {''.join(row)}"
+    yield f"{panel.x.label}: {panel.x.write(end)}; " + ", ".join(
+        f"{line.label[0].upper()} {line.label}" for line in panel.series
+    )
+
+
+def _bar_lines(panel: Panel, width: int) -> Iterator[str]:
+    yield panel.y.label
+    names = [said(name) for name in panel.series[0].xs]
+    kinds = [line.label for line in panel.series]
+    left, kind = max(map(len, names)), max(map(len, kinds))
+    left = min(left, width // 3)
+    room = max(10, width - left - kind - 14)
+    most = max(Fraction(y or 0) for line in panel.series for y in line.ys) or 1
+    for i, name in enumerate(names):
+        for line in panel.series:
+            value = line.ys[i]
+            bar = "█" * round(room * Fraction(value) / most) or "▏" if value else ""
+            written = "" if value is None else panel.y.write(value)
+            head = name if line is panel.series[0] else ""
+            yield f"{head[:left]:<{left}}  {line.label:<{kind}}  {bar} {written}"
+
+
+def _canvas_lines(panel: Panel, width: int, coloured: bool) -> Iterator[str]:
+    from plotille import Canvas
+
+    (left, right), (low, high) = extent(panel)
+    at = {round((HEIGHT - 1) * _part(panel.y, tick, low, high)): panel.y.write(tick) for tick in
+          ticks(panel.y, low, high, HEIGHT // 2)}  # fmt: skip
+    margin = max(map(len, at.values()), default=0)
+    columns = max(20, width - margin - 2)
+    canvas = Canvas(columns, HEIGHT, mode="names", no_color=not coloured)
+
+    def place(x: Any, y: Any) -> tuple[float, float]:
+        across, up = _part(panel.x, x, left, right), _part(panel.y, y, low, high)
+        return across * canvas.xmax_inside, up * canvas.ymax_inside
+
+    legend = list(_stacked(canvas, panel, place, columns) if panel.kind == "stack" else _lettered(canvas, panel, place))
+    legend += _noted(canvas, panel, place, (left, low), high)
+    yield panel.y.label
+    rows = canvas.plot("\n").replace("⠀", " ").split("\n")
+    for row, text in zip(range(HEIGHT - 1, -1, -1), rows, strict=True):
+        tick = at.get(row)
+        yield f"{tick or '':>{margin}} {'┤' if tick else '│'}{text}"
+    yield from _ruler(panel.x, left, right, margin, columns)
+    yield f"{panel.x.label:>{margin + 2 + columns}}"
+    for text in legend:
+        yield from folded(text, width)
+
+
+def _part(axis: Axis, value: Any, low: float, high: float) -> float:
+    """Where a value lies between the ends of its axis, from 0 to 1."""
+    if axis.log:
+        return math.log(float(value) / low) / math.log(high / low)
+    return (float(value) - low) / (high - low)
+
+
+def _ruler(axis: Axis, low: float, high: float, margin: int, columns: int) -> Iterator[str]:
+    """The axis below a canvas: a line with ticks, and their labels."""
+    line, labels, end = ["─"] * columns, [" "] * (columns + margin + 2), 0
+    for tick in ticks(axis, low, high, max(2, columns // 8)):
+        column = round((columns - 1) * _part(axis, tick, low, high))
+        text = axis.write(tick)
+        start = min(margin + 2 + column - len(text) // 2, len(labels) - len(text))
+        if start < end:
+            continue
+        line[column] = "┬"
+        labels[start : start + len(text)] = text
+        end = start + len(text) + 1
+    yield " " * (margin + 1) + "└" + "".join(line)
+    yield "".join(labels)
+
+
+def _lettered(canvas: Any, panel: Panel, place: Any) -> Iterator[str]:
+    """Lines of dots, with the letter of each on it wherever there is room."""
+    letters: dict[int, str] = {}
+    for i, line in enumerate(panel.series):
+        colour = NAMES[line.of % len(NAMES)]
+        points = [place(x, y) if y is not None else None for x, y in zip(line.xs, line.ys, strict=True)]
+        for one, other in pairwise(points):
+            if one and other:
+                canvas.line(*one, *other, color=colour)
+        if line.label:
+            letters[i] = LETTERS[len(letters) % len(LETTERS)]
+            yield f"{letters[i]}  {said(line.label)}"
+    taken: set[tuple[int, int]] = set()
+    for i, letter in letters.items():
+        line = panel.series[i]
+        known = [place(x, y) for x, y in zip(line.xs, line.ys, strict=True) if y is not None]
+        for k in range(3):  # spread, and where no other line has its own
+            start = (2 * k + 1) * len(known) // 6 + i % 3
+            beside = [(known[0][0] + n / canvas.width, known[0][1]) for n in range(-3, 4) if len(known) == 1 and not k]
+            for x, y in [*known[start:], *reversed(known[:start]), *beside]:
+                cell = int(x * canvas.width), int(y * canvas.height)
+                if cell not in taken:
+                    taken.add(cell)
+                    canvas.point(x, y, color=NAMES[line.of % len(NAMES)], marker=letter)
+                    break
+
+
+def _stacked(canvas: Any, panel: Panel, place: Any, columns: int) -> Iterator[str]:
+    """Layers of the signs that the report's bars have."""
+    xs = [place(x, 1)[0] for x in panel.series[0].xs]
+    below = [Fraction(0)] * len(xs)
+    signs = [SIGNS.get(line.label, LAYERS[line.of % len(LAYERS)]) for line in panel.series]
+    for line, sign in zip(panel.series, signs, strict=True):
+        above = [base + Fraction(y) for base, y in zip(below, line.ys, strict=True)]
+        for column in range(columns):
+            x = (column + 0.5) / columns
+            floor, ceiling = (_interpolated(x, xs, layer, place) for layer in (below, above))
+            for row in range(HEIGHT):
+                middle = (row + 0.5) / HEIGHT
+                if floor <= middle < ceiling:
+                    canvas.point(x, middle, color=NAMES[line.of % len(NAMES)], marker=sign)
+        below = above
+        yield f"{sign}  {line.label}"
+
+
+def _interpolated(x: float, xs: Sequence[float], layer: Sequence[Any], place: Any) -> float:
+    """The height of a layer between two of its points, on the canvas."""
+    i = next((i for i, (one, other) in enumerate(pairwise(xs)) if one <= x <= other), len(xs) - 2)
+    one, other = place(1, layer[i])[1], place(1, layer[i + 1])[1]
+    return one + (other - one) * (x - xs[i]) / (xs[i + 1] - xs[i])  # type: ignore[no-any-return]
+
+
+def _noted(canvas: Any, panel: Panel, place: Any, start: tuple[float, float], high: float) -> Iterator[str]:
+    """Marks: points by number, lengths and levels by lines."""
+    number = 0
+    for mark in panel.marks:
+        if mark.x is None:
+            _, y = place(start[0], mark.y)
+            for column in range(canvas.width):
+                canvas.point((column + 0.5) / canvas.width, y, marker="═")
+            yield f"═  {mark.label}"
+            continue
+        number += 1
+        if mark.y is None:
+            x, _ = place(mark.x, start[1])
+            for row in range(canvas.height - 1):
+                canvas.point(x, (row + 0.5) / canvas.height, marker="┊")
+            canvas.point(x, place(mark.x, high)[1], marker=str(number))
+        else:
+            canvas.point(*place(mark.x, mark.y), marker=str(number))
+        yield f"{number}  {mark.label}"

@@ -9,7 +9,7 @@ from txcalc.errors import InputError
 from txcalc.planning.serving import Serving
 from txcalc.planning.sizing import arrange, rentable
 from txcalc.planning.steady import Steady
-from txcalc.render.plot import Axis, Mark, Panel, Series
+from txcalc.render.picture import Axis, Mark, Panel, Series
 from txcalc.units import seconds
 
 TIMES = 16  # as many GPUs as the fewest that fit, at most

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import txcalc
 from txcalc.cli import app
-from txcalc.planning.differences import Cost, Difference, cost, differences
+from txcalc.planning.differences import CostChange, Difference, cost, differences
 from txcalc.sources import build
 from txcalc.sources.explicit import explicit
 from txcalc.sources.export import same_ledger
@@ -256,7 +256,7 @@ def test_a_workload_that_one_model_cannot_have_is_refused() -> None:
 
 def test_cost_is_a_difference_of_ledgers() -> None:
     ledger = txcalc.load("gpt2").ledger()
-    assert cost(ledger, ledger) == Cost(0, 0, 0, 0, 0)  # type: ignore[arg-type]
+    assert cost(ledger, ledger) == CostChange(0, 0, 0, 0, 0)  # type: ignore[arg-type]
 
 
 def test_layers_alike_of_a_named_kind_are_compared() -> None:

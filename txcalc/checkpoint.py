@@ -80,7 +80,7 @@ def _grouped(items: Iterable[Any], key: Any) -> Iterator[tuple[Any, list[Any]]]:
 _NUMBER = re.compile(r"(?<![^.])(\d+)(?![^.])")
 
 
-class Row(NamedTuple):
+class TensorGroup(NamedTuple):
     """Tensors of one name but for the numbers in it (`layers.*.q`), of one shape and type."""
 
     name: str
@@ -89,7 +89,7 @@ class Row(NamedTuple):
     size: Size
 
 
-def folded(tensors: Iterable[Tensor]) -> list[Row]:
+def folded(tensors: Iterable[Tensor]) -> list[TensorGroup]:
     """Tensors of one name but for its numbers, of one shape and type; numbers that are all the same stay."""
     groups: dict[Any, tuple[list[str], list[Tensor]]] = {}
     for tensor in tensors:
@@ -99,7 +99,7 @@ def folded(tensors: Iterable[Tensor]) -> list[Row]:
         for i in range(1, len(words), 2):
             if name[i] != words[i]:
                 name[i] = "*"
-    return [Row("".join(name), group[0].shape, group[0].dtype, _size(group)) for name, group in groups.values()]
+    return [TensorGroup("".join(name), group[0].shape, group[0].dtype, _size(group)) for name, group in groups.values()]
 
 
 # What explains a stored tensor that is no parameter of its own, by its name.

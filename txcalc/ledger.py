@@ -51,7 +51,7 @@ KINDS = (
 )
 
 
-class Step(NamedTuple):
+class PathStep(NamedTuple):
     """One segment of a path: a name, and its numbers where there are several: `number` of them (over symbols, more than
     `indices` can say), `times` with their own weights. `gradient` as in `Child`."""
 
@@ -75,7 +75,7 @@ class Entry:
 
     def __init__(
         self,
-        steps: tuple[Step, ...],
+        steps: tuple[PathStep, ...],
         leaf: Leaf,
         kind: str,
         work: Workload | None,
@@ -279,7 +279,9 @@ class Ledger(Framed):
         return ceil_div(total([elements * bits for elements, bits in zip(columns, self.bits, strict=True)]), 8)
 
 
-def walk(root: Part, work: Workload, bits: tuple[int, int, int] = (16, 16, 16), steps: tuple[Step, ...] = ()) -> Ledger:
+def walk(
+    root: Part, work: Workload, bits: tuple[int, int, int] = (16, 16, 16), steps: tuple[PathStep, ...] = ()
+) -> Ledger:
     """The ledger of a tree of parts under a workload."""
     entries: list[Entry] = []
     _walk(root, work, steps, "other", (1, 1, 1), entries)
@@ -289,7 +291,7 @@ def walk(root: Part, work: Workload, bits: tuple[int, int, int] = (16, 16, 16), 
 def _walk(
     part: Part,
     work: Workload | None,
-    steps: tuple[Step, ...],
+    steps: tuple[PathStep, ...],
     kind: str,
     counts: tuple[Any, Any, Any],
     entries: list[Entry],
@@ -309,7 +311,7 @@ def _walk(
             None if work is None else child.on(work),
             (
                 *steps,
-                Step(child.name, child.indices, child.times, child.times if child.routed else runs, child.gradient),
+                PathStep(child.name, child.indices, child.times, child.times if child.routed else runs, child.gradient),
             ),
             child.kind or kind,
             inner,
@@ -329,7 +331,7 @@ def _narrow(entry: Entry, path: str) -> Iterator[Entry]:
     wanted = path.split(".") if path else []
     copies: Any = 1
     passes: Any = 1
-    steps: list[Step] = []
+    steps: list[PathStep] = []
     for step in entry.steps:
         if not wanted:
             steps.append(step)

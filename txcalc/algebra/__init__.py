@@ -306,7 +306,7 @@ def textbook_letters() -> dict[Expression, Letter]:
     return {symbol(name): Letter(symbol(name), None, BY_LETTER[name]) for name in names}
 
 
-class Step(NamedTuple):
+class DerivationStep(NamedTuple):
     """A line of a derivation: a part and its cost, their sum, or what is put in next."""
 
     what: str
@@ -317,7 +317,7 @@ class Derivation(NamedTuple):
     """A rule of thumb, from the parts that it is the sum of."""
 
     title: str
-    steps: tuple[Step, ...]
+    steps: tuple[DerivationStep, ...]
 
 
 def derivations() -> list[Derivation]:
@@ -360,13 +360,13 @@ def _derivation(
     """The parts at a depth, their sum, further ledgers that hold it, and what is left after each change."""
     names = dict.fromkeys(entry.steps[depth].name for entry in whole_part)
     parts = {name: figure(whole_part.where(lambda e, name=name: e.steps[depth].name == name)) for name in names}  # type: ignore[misc]
-    steps = [Step(name, cost) for name, cost in parts.items() if cost != 0]
+    steps = [DerivationStep(name, cost) for name, cost in parts.items() if cost != 0]
     for what, ledger in ((("together", whole_part),) if len(steps) > 1 else ()) + further:
-        steps.append(Step(what, figure(ledger)))
+        steps.append(DerivationStep(what, figure(ledger)))
     for what, change in changes:
         changed = sympy.expand(steps[-1].expression.xreplace(change))
         if changed != sympy.expand(steps[-1].expression):
-            steps.append(Step(what, changed))
+            steps.append(DerivationStep(what, changed))
     return Derivation(title, tuple(steps))
 
 

@@ -8,7 +8,7 @@ from txcalc.errors import InputError
 from txcalc.ledger import Entry, Ledger
 from txcalc.model import Model
 from txcalc.num import total
-from txcalc.planning.terms import Convention, Term
+from txcalc.planning.terms import Convention, ConventionTerm
 
 MASK = "a dropout mask of one byte an element: txcalc's models drop nothing"
 GELU = ("gelu", "gelu_tanh")
@@ -36,18 +36,18 @@ def korthikanti(model: Model, ledger: Ledger) -> Convention:
         kept[entry.steps[-1].name] += 2 * entry.saved
     norms = total(2 * entry.saved for entry in layers if entry.leaf.role == "norm")
     terms = (
-        Term("layer norms", 4 * wide, norms),
-        Term("input of Q, K and V", 2 * wide, kept["q"] + kept["k"] + kept["v"]),
-        Term("Q, K and V", 6 * wide, kept["core"] - 2 * square),
-        Term("softmax", 2 * square, 2 * square),
-        Term("mask of the softmax's dropout", square, 0, MASK),
-        Term("what that dropout gives", 2 * square, 0, DROPPED),
-        Term("input of the projection", 2 * wide, kept["o"]),
-        Term("mask of the attention's dropout", wide, 0, MASK),
-        Term("input of the feed-forward", 2 * wide, kept["up"]),
-        Term("input of GeLU", 8 * wide, kept["activation"]),
-        Term("input of the second matrix", 8 * wide, kept["down"]),
-        Term("mask of the feed-forward's dropout", wide, 0, MASK),
+        ConventionTerm("layer norms", 4 * wide, norms),
+        ConventionTerm("input of Q, K and V", 2 * wide, kept["q"] + kept["k"] + kept["v"]),
+        ConventionTerm("Q, K and V", 6 * wide, kept["core"] - 2 * square),
+        ConventionTerm("softmax", 2 * square, 2 * square),
+        ConventionTerm("mask of the softmax's dropout", square, 0, MASK),
+        ConventionTerm("what that dropout gives", 2 * square, 0, DROPPED),
+        ConventionTerm("input of the projection", 2 * wide, kept["o"]),
+        ConventionTerm("mask of the attention's dropout", wide, 0, MASK),
+        ConventionTerm("input of the feed-forward", 2 * wide, kept["up"]),
+        ConventionTerm("input of GeLU", 8 * wide, kept["activation"]),
+        ConventionTerm("input of the second matrix", 8 * wide, kept["down"]),
+        ConventionTerm("mask of the feed-forward's dropout", wide, 0, MASK),
     )
     source = "Korthikanti et al. 2022, equation 1"
     return Convention("korthikanti", "activation bytes of the layers", "s·b·h·(34 + 5·a·s/h) a layer", source, terms)

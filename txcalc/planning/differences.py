@@ -32,7 +32,7 @@ CHANNEL = ("feed_forward", "experts", "channel_mix", "layer_input")
 SIDES = {"mixer": tuple(name for name in PART_TABLES if name not in CHANNEL), "feed_forward": CHANNEL}
 
 
-class Cost(NamedTuple):
+class CostChange(NamedTuple):
     """What changes: parameters; FLOPs of the workload, and of one of its tokens (a picture's patches are the model's
     own number of them); the cache's growth per token and its constant part, elements of one sequence."""
 
@@ -50,17 +50,17 @@ class Difference(NamedTuple):
     letter: str
     one: Any
     other: Any
-    cost: Cost | None
+    cost: CostChange | None
     why: str = ""
 
 
-def cost(one: Ledger, other: Ledger, flops: str = "flops") -> Cost:
+def cost(one: Ledger, other: Ledger, flops: str = "flops") -> CostChange:
     """What the second ledger has more than the first; `flops` is the quantity that counts: dense or masked."""
     mine, theirs = one.cache_terms, other.cache_terms
     params = other.total("params") - one.total("params")
     before, after = one.total(flops), other.total(flops)
     per_token = Fraction(after, other.work.positions) - Fraction(before, one.work.positions)
-    return Cost(params, after - before, per_token, theirs.growth - mine.growth, theirs.constant - mine.constant)
+    return CostChange(params, after - before, per_token, theirs.growth - mine.growth, theirs.constant - mine.constant)
 
 
 class _Change(NamedTuple):
@@ -345,7 +345,9 @@ def _with(mine: Raw, change: _Change) -> Raw:
     return changed
 
 
-def _cost(one: Model, changed: Raw, ledger: Ledger, work: Mapping[str, Any], flops: str) -> tuple[Cost | None, str]:
+def _cost(
+    one: Model, changed: Raw, ledger: Ledger, work: Mapping[str, Any], flops: str
+) -> tuple[CostChange | None, str]:
     try:
         return cost(ledger, build(changed, one.name).ledger(**work), flops), ""
     except InputError as error:

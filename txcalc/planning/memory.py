@@ -9,7 +9,7 @@ from txcalc.num import ceil_div, total
 from txcalc.planning.weights import Format
 
 
-class Share(NamedTuple):
+class StateShare(NamedTuple):
     """One component of the training state: bytes a parameter, and of all parameters."""
 
     name: str
@@ -27,12 +27,12 @@ ADAMW_MIXED = (
 )
 
 
-def training_state(params: int, learning: int | None = None) -> list[Share]:
+def training_state(params: int, learning: int | None = None) -> list[StateShare]:
     """What a training step holds for every parameter, whatever the batch; of frozen ones their weights alone, where
     only so many are `learning`."""
     own = params if learning is None else learning
     first, *rest = ADAMW_MIXED
-    return [Share(*first, first[1] * params), *(Share(name, size, size * own) for name, size in rest)]
+    return [StateShare(*first, first[1] * params), *(StateShare(name, size, size * own) for name, size in rest)]
 
 
 def learning(ledger: Ledger) -> int:

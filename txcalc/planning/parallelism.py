@@ -39,7 +39,7 @@ class Stage(NamedTuple):
     root: Composite
 
 
-class Share(NamedTuple):
+class RankShare(NamedTuple):
     """What one rank of tp and ep holds of a model, why it cannot, and what is held twice or padded."""
 
     root: Composite
@@ -87,7 +87,7 @@ class Sharding:
         self.layers = _layers(cast(Stack, model.root)) if model.root.cuttable else 0
         tables = (layer for stack in model.spec["stacks"].values() for layer in stack["layer"].values())
         self.has_experts = any("experts" in layer for layer in tables)
-        self._ranks: dict[tuple[int, int, int, int], Share] = {}
+        self._ranks: dict[tuple[int, int, int, int], RankShare] = {}
         self._stages: dict[Layout, tuple[Stage, ...]] = {}
 
     def stages(self, layout: Layout) -> tuple[Stage, ...]:
@@ -153,14 +153,14 @@ class Sharding:
                     if held.get("dp", dp) == dp and not self.faults(layout):
                         yield layout
 
-    def _rank(self, layout: Layout) -> Share:
+    def _rank(self, layout: Layout) -> RankShare:
         key = (layout.tp, layout.ep, layout.expert_ways, layout.sp)
         if key not in self._ranks:
             tp, ep, etp, sp = key
             ways = Ways(tp, ep, etp, sp=sp > 1)
             root = self.model.root.shard(ways)
             root = parted(root, self.offload.cuts) if self.offload else root
-            self._ranks[key] = Share(root, ways.faults, ways.notes)
+            self._ranks[key] = RankShare(root, ways.faults, ways.notes)
         return self._ranks[key]
 
 

@@ -155,7 +155,7 @@ LAWS = {
 }
 
 
-class Point(NamedTuple):
+class LossPoint(NamedTuple):
     """N, D, and the loss there."""
 
     params: float
@@ -168,8 +168,8 @@ class Answer(NamedTuple):
     for the same compute; where it is used outside what it was fitted to."""
 
     law: Law
-    asked: Point
-    best: Point
+    asked: LossPoint
+    best: LossPoint
     warnings: tuple[str, ...]
 
     @property
@@ -256,7 +256,7 @@ def ask(law: Law, question: Question) -> Answer:
         warnings.append(
             f"{law.name}: {point[1] / unique:,.0f} epochs are outside what it was fitted to, up to {EPOCHS}"
         )
-    asked, there = Point(*point, law.loss(*point, unique)), Point(*best, law.loss(*best, unique))
+    asked, there = LossPoint(*point, law.loss(*point, unique)), LossPoint(*best, law.loss(*best, unique))
     return Answer(law, asked, there, tuple(warnings))
 
 

@@ -12,7 +12,7 @@ from txcalc.model import Model
 from txcalc.parts.part import Attended
 
 
-class Term(NamedTuple):
+class ConventionTerm(NamedTuple):
     """FLOPs of one term by the convention and by txcalc, and why they differ (empty: they do not)."""
 
     name: str
@@ -32,7 +32,7 @@ class Convention(NamedTuple):
     counts: str
     formula: str
     source: str
-    terms: tuple[Term, ...]
+    terms: tuple[ConventionTerm, ...]
     again: Mapping[str, int] = {}
     holds: str = "none"
 
@@ -108,22 +108,22 @@ def describes(
         raise InputError(f"--as {name}", faults)
 
 
-def convention(name: str, counts: str, formula: str, source: str, terms: Iterable[Term]) -> Convention:
+def convention(name: str, counts: str, formula: str, source: str, terms: Iterable[ConventionTerm]) -> Convention:
     return Convention(name, counts, formula, source, tuple(term for term in terms if term.theirs or term.ours))
 
 
-def trained(name: str, formula: str, source: str, terms: Iterable[Term]) -> Convention:
+def trained(name: str, formula: str, source: str, terms: Iterable[ConventionTerm]) -> Convention:
     """A training step: three forwards, of which backward may compute one again."""
     found = convention(name, "a training step", formula, source, terms)
     core = sum(term.theirs for term in found.terms if term.name == CORE)
     return found._replace(again={"core": core // 3, "blocks": found.theirs // 3})
 
 
-def term(name: str, theirs: int, ours: int, why: str = "") -> Term:
-    return Term(name, theirs, ours, why if theirs != ours else "")
+def term(name: str, theirs: int, ours: int, why: str = "") -> ConventionTerm:
+    return ConventionTerm(name, theirs, ours, why if theirs != ours else "")
 
 
-def weights(ledger: Ledger, passes: int, left_out: Iterable[str] = ()) -> Iterator[Term]:
+def weights(ledger: Ledger, passes: int, left_out: Iterable[str] = ()) -> Iterator[ConventionTerm]:
     """2·N FLOPs a token and pass, apart by what the parameters are, beside the products that they are in."""
     tied = tied_table(ledger)
     theirs, ours = Counter[str](), Counter[str]()
@@ -150,7 +150,7 @@ def parameters(entry: Entry, tied: bool) -> Iterator[tuple[str, int]]:
         yield IDLE, weight.size * (entry.times - entry.active_times)
 
 
-def cores_term(ledger: Ledger, passes: int, attention: str, width: Callable[[Attended], int]) -> Term:
+def cores_term(ledger: Ledger, passes: int, attention: str, width: Callable[[Attended], int]) -> ConventionTerm:
     """2·width·T FLOPs a token, pass and layer that has attention, beside the cores' own."""
     cores = [(entry.leaf.attended, entry.runs) for entry in ledger]
     widest = sum(width(heads) * runs for heads, runs in cores if heads)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
-from txcalc.checkpoint import Check, Checkpoint, Row, Size, Tensor, folded
+from txcalc.checkpoint import Check, Checkpoint, Size, Tensor, TensorGroup, folded
 from txcalc.render.report import Report, Table, TableCell, cell, percent, rounded
 from txcalc.units import iec
 
@@ -42,7 +42,7 @@ def _rows(tensors: Iterable[Tensor]) -> list[dict[str, Any]]:
     return [_row(row) for row in folded(tensors)]
 
 
-def _row(row: Row) -> dict[str, Any]:
+def _row(row: TensorGroup) -> dict[str, Any]:
     return {"name": row.name, "shape": list(row.shape), "dtype": row.dtype, **row.size._asdict()}
 
 

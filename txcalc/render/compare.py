@@ -108,7 +108,7 @@ class Equal(NamedTuple):
         }
 
 
-class Row(NamedTuple):
+class QuantityRow(NamedTuple):
     """One quantity of all models, None where a model lacks it; a share of `among`, where that is given.
 
     `heading` groups rows of one meaning, `label` tells them apart.
@@ -145,14 +145,14 @@ def reaches(model: Model, tokens: int) -> bool:
     return not model.fixed_length and not (learned and tokens > positions["rows"])
 
 
-def rows(models: Sequence[Model], asked: Question) -> list[Row]:
+def rows(models: Sequence[Model], asked: Question) -> list[QuantityRow]:
     """Every quantity, in the order in which it is shown; what no model has is left out."""
     quantity = "flops_masked" if asked.attention == "masked" else "flops"
     ones = [asked.ledger(model) for model in models]
     found = [
-        Row("params", None, "", "parameters", [one.total("params") for one in ones], short),
-        Row("active", None, "", "active a token", [one.total("active") for one in ones], short),
-        Row("weights_bytes", None, "", f"weights, {asked.dtype}", [weights_bytes(one) for one in ones], _bytes),
+        QuantityRow("params", None, "", "parameters", [one.total("params") for one in ones], short),
+        QuantityRow("active", None, "", "active a token", [one.total("active") for one in ones], short),
+        QuantityRow("weights_bytes", None, "", f"weights, {asked.dtype}", [weights_bytes(one) for one in ones], _bytes),
     ]
     pictures = [one if model.fixed_length else None for model, one in zip(models, ones, strict=True)]
     prefills: list[tuple[int | None, str, Ledgers]] = [(None, "whole picture", pictures)]
@@ -178,34 +178,34 @@ def rows(models: Sequence[Model], asked: Question) -> list[Row]:
     return [row for row in found if any(value is not None for value in row.values)]
 
 
-def _flops(quantity: str, tokens: int | None, label: str, at: Ledgers) -> Row:
+def _flops(quantity: str, tokens: int | None, label: str, at: Ledgers) -> QuantityRow:
     """FLOPs a position, the average over the whole prefill."""
     values = [None if one is None else Fraction(one.total(quantity), one.work.tokens) for one in at]
     exact = [n.numerator if n is not None and n.denominator == 1 else n for n in values]
-    return Row("flops_per_token", tokens, "FLOPs a token at", label, exact, short)
+    return QuantityRow("flops_per_token", tokens, "FLOPs a token at", label, exact, short)
 
 
-def _other(quantity: str, tokens: int | None, label: str, at: Ledgers) -> Row:
+def _other(quantity: str, tokens: int | None, label: str, at: Ledgers) -> QuantityRow:
     """The same FLOPs counted the other way, where a window makes them differ."""
     way, other = ("dense", "flops") if quantity == "flops_masked" else ("masked", "flops_masked")
     row = _flops(other, tokens, label, at)
     return row._replace(quantity=f"{row.quantity}_{way}", heading=f"{way}, a token at")
 
 
-def _core(quantity: str, tokens: int | None, label: str, at: Ledgers) -> Row:
+def _core(quantity: str, tokens: int | None, label: str, at: Ledgers) -> QuantityRow:
     core = [None if one is None else one.by_kind(quantity).get("attention_core") for one in at]
     whole = [None if one is None else one.total(quantity) for one in at]
-    return Row("attention_core_flops", tokens, "attention core", label, core, short, whole)
+    return QuantityRow("attention_core_flops", tokens, "attention core", label, core, short, whole)
 
 
-def _cache(tokens: int | None, label: str, at: Ledgers) -> Row:
+def _cache(tokens: int | None, label: str, at: Ledgers) -> QuantityRow:
     held = [None if one is None else cache_bytes(one) or None for one in at]
-    return Row("cache_bytes", tokens, "cache at", label, held, _bytes)
+    return QuantityRow("cache_bytes", tokens, "cache at", label, held, _bytes)
 
 
-def _elements(term: str, label: str, elements: Sequence[Any], ones: Sequence[Ledger]) -> Row:
+def _elements(term: str, label: str, elements: Sequence[Any], ones: Sequence[Ledger]) -> QuantityRow:
     values = [None if n is None else ceil_div(n * one.bits[2], 8) for n, one in zip(elements, ones, strict=True)]
-    return Row(f"cache_{term}_bytes", None, "cache at", label, values, _bytes)
+    return QuantityRow(f"cache_{term}_bytes", None, "cache at", label, values, _bytes)
 
 
 def _coupled(model: Model) -> bool:
@@ -213,7 +213,7 @@ def _coupled(model: Model) -> bool:
     return model.has_encoder_apart and model.workload(tokens=2).source == 2
 
 
-def _crossovers(models: Sequence[Model], asked: Question) -> list[Row]:
+def _crossovers(models: Sequence[Model], asked: Question) -> list[QuantityRow]:
     """Where scores and values overtake the feed-forward, and every linear layer."""
     found: list[dict[Any, Any]] = []
     for model in models:
@@ -223,7 +223,7 @@ def _crossovers(models: Sequence[Model], asked: Question) -> list[Row]:
     for rule, label in ((RULES[0], "feed-forward"), (RULES[3], "linear layers")):
         answered = [each.get(rule) for each in found]
         values = [None if a is None or a.why.startswith("no ") else a.tokens or NEVER for a in answered]
-        result.append(Row(f"crossover: {rule.name}", None, "core overtakes, at", label, values, _length))
+        result.append(QuantityRow(f"crossover: {rule.name}", None, "core overtakes, at", label, values, _length))
     return result
 
 
@@ -290,7 +290,7 @@ def report(models: Sequence[Model], asked: Question, equal: Equal | None = None)
     return Report(data, [Table("", headings, lines)], header, _notes(models, asked))
 
 
-def _cell(row: Row, i: int, dim: bool) -> TableCell:
+def _cell(row: QuantityRow, i: int, dim: bool) -> TableCell:
     """A model's figure; those that differ from the first model's stand out, twice or half of it in bold."""
     value, ratio = row.values[i], row.ratio(i)
     if value is None:
@@ -308,7 +308,7 @@ def _cell(row: Row, i: int, dim: bool) -> TableCell:
     return TableCell(exact, row.shown(value), "dim" if dim else style)
 
 
-def _times(row: Row, i: int, style: str) -> TableCell:
+def _times(row: QuantityRow, i: int, style: str) -> TableCell:
     ratio = row.ratio(i)
     return TableCell(None, "") if ratio is None else TableCell(float(ratio), times_text(ratio), style)
 
@@ -337,11 +337,11 @@ def fold(name: str, width: int) -> str:
     return "\n".join(lines if len(lines) <= 3 else [*lines[:2], lines[2][: width - 1] + "…"])
 
 
-def _beyond(row: Row, model: Model) -> bool:
+def _beyond(row: QuantityRow, model: Model) -> bool:
     return model.context is not None and row.tokens is not None and row.tokens > model.context
 
 
-def _data(row: Row, models: Sequence[Model]) -> dict[str, Any]:
+def _data(row: QuantityRow, models: Sequence[Model]) -> dict[str, Any]:
     """A row as JSON has it; a mean that is not whole is a float, and what it is the mean of stands beside it."""
     ratios = [row.ratio(i) for i in range(len(models))]
     data: dict[str, Any] = {"quantity": row.quantity, "tokens": row.tokens}

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from txcalc.ledger import Ledger
-from txcalc.planning.terms import Convention, Term
+from txcalc.planning.terms import Convention, ConventionTerm
 from txcalc.render.report import Report, Table, cell, error, rounded
 
 
@@ -42,10 +42,10 @@ def _data(found: Convention) -> dict[str, Any]:
     }
 
 
-def _named(term: Term) -> str:
+def _named(term: ConventionTerm) -> str:
     return f"{term.name}: {term.why}" if term.why else term.name
 
 
-def _share(term: Term, whole: int) -> object:
+def _share(term: ConventionTerm, whole: int) -> object:
     """What a term adds to the difference, as a share of txcalc's total."""
     return error(whole + term.theirs - term.ours, whole) if term.theirs != term.ours else ""

@@ -9,7 +9,7 @@ from typing import Any
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.num import ceil_div
-from txcalc.planning.differences import Cost, Difference, cost
+from txcalc.planning.differences import CostChange, Difference, cost
 from txcalc.render.report import Report, Table, TableCell
 from txcalc.render.show import workload
 from txcalc.units import iec, short
@@ -22,7 +22,7 @@ def report(
     whole = cost(mine, theirs, "flops_masked" if attention == "masked" else "flops")
     bits = mine.bits[2]
 
-    def data(change: Cost | None) -> dict[str, Any]:
+    def data(change: CostChange | None) -> dict[str, Any]:
         if change is None:
             return dict.fromkeys(("params", "flops", "flops_per_token", "cache"))
         cache = {
@@ -37,7 +37,7 @@ def report(
             "cache": cache,
         }
 
-    def cells(change: Cost) -> list[TableCell]:
+    def cells(change: CostChange) -> list[TableCell]:
         held = _bytes(change.growth, bits)
         return [
             _signed(change.params, short(abs(change.params))),

@@ -16,7 +16,7 @@ from txcalc.render.summary import summary
 from txcalc.units import bits_of, iec, short
 
 
-class Row(NamedTuple):
+class CacheRow(NamedTuple):
     """The cache of a whole batch, every sequence at this context; `dense_bytes` if no window ever dropped a token,
     `cross_bytes` the encoder's part of it."""
 
@@ -28,7 +28,7 @@ class Row(NamedTuple):
     cross_bytes: int
 
 
-def rows(ledgers: Sequence[Ledger], batches: Sequence[int], dtypes: Sequence[str]) -> list[Row]:
+def rows(ledgers: Sequence[Ledger], batches: Sequence[int], dtypes: Sequence[str]) -> list[CacheRow]:
     """A row for each dtype, context (a ledger of one sequence) and batch."""
     found = []
     for dtype in dtypes:
@@ -36,7 +36,7 @@ def rows(ledgers: Sequence[Ledger], batches: Sequence[int], dtypes: Sequence[str
             elements = ledger.total("cache"), dense_cache(ledger), cross_cache(ledger)
             for batch in batches:
                 sizes = (ceil_div(number * batch * bits_of(dtype), 8) for number in elements)
-                found.append(Row(ledger.work.keys, batch, dtype, *sizes))
+                found.append(CacheRow(ledger.work.keys, batch, dtype, *sizes))
     return found
 
 
@@ -162,7 +162,7 @@ def _times(without: int, with_cache: int) -> TableCell:
     return TableCell(float(ratio), f"{float(ratio):.4g}" if ratio < 10**4 else short(ratio))
 
 
-def _line(row: Row, apart: bool) -> list[Any]:
+def _line(row: CacheRow, apart: bool) -> list[Any]:
     share = Fraction(row.bytes, row.dense_bytes)
     style = "dim" if share == 1 else "green"
     held = TableCell(float(share), "all" if share == 1 else f"{float(100 * share):.1f} %", style)

@@ -7,7 +7,7 @@ from fractions import Fraction
 from math import exp, log
 from typing import Any
 
-from txcalc.planning.scaling import Answer, Entropy, Point, Question
+from txcalc.planning.scaling import Answer, Entropy, LossPoint, Question
 from txcalc.render.report import Report, Table, TableCell, column, rounded
 from txcalc.units import short
 
@@ -59,7 +59,7 @@ def _verdict(answer: Answer, free: bool, counted: str) -> str:
     return f"{who}{sizes}: loss {point.loss:.3f} by {answer.law.name}, {over}"
 
 
-def _row(answer: Answer, point: Point, per_token: Fraction | None) -> list[Any]:
+def _row(answer: Answer, point: LossPoint, per_token: Fraction | None) -> list[Any]:
     bits = point.loss / BITS
     row = [answer.law.name, rounded(point.params), rounded(point.tokens), _round(point.tokens / point.params, 1)]
     row += [_round(point.loss, 3), _round(exp(point.loss), 2), _round(bits, 3)]
@@ -81,7 +81,7 @@ def _interval(answer: Answer, name: str) -> list[TableCell]:
 def _data(answer: Answer, per_token: Fraction | None) -> dict[str, Any]:
     law = answer.law
 
-    def point(at: Point) -> dict[str, Any]:
+    def point(at: LossPoint) -> dict[str, Any]:
         bits = at.loss / BITS
         return {
             "params": at.params,

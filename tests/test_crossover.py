@@ -111,6 +111,22 @@ def test_the_first_length_and_no_earlier(raw: dict[str, Any], data: st.DataObjec
             assert each.tokens == 1 or not any(holds(prefills, each.rule, each.attention, n) for n in shorter)
 
 
+@pytest.mark.parametrize("width", [6, 7, 40, 90])
+def test_blocks_against_brute_force(width: int) -> None:
+    """BigBird's blocks: what is let through jumps where they begin, and then at each block."""
+    prefills = small({
+        "d_model": 16,
+        "kind": "encoder",
+        "n_layers": 2,
+        "attention": {"n_heads": 2, "d_head": 8, "block": 5, "random_blocks": 1},
+        "feed_forward": {"d_ff": width},
+    })  # fmt: skip
+    assert prefills.filled == 5
+    for each in crossovers(prefills):
+        brute = next((n for n in range(1, 500) if holds(prefills, each.rule, each.attention, n)), None)
+        assert each.tokens == brute
+
+
 @pytest.mark.parametrize("share", [1, 4], ids=["chunks alone", "a global layer in four"])
 @pytest.mark.parametrize("width", [8, 24, 60])
 def test_chunks_against_brute_force(share: int, width: int) -> None:

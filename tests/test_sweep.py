@@ -16,7 +16,7 @@ pytest.importorskip("numpy")
 
 import numpy as np
 
-from txcalc import InputError, MissingExtra, UnknownName, load, sweep
+from txcalc import InputError, MissingExtra, UnknownName, load
 from txcalc.cli import app
 from txcalc.planning.memory import cache_bytes, saved_bytes, weights_bytes
 from txcalc.sweep import COLUMNS, WORKLOAD, Sweep, parse_axis
@@ -249,7 +249,7 @@ def test_no_shared_expert_is_not_one_of_width_zero() -> None:
 def test_blocks_join_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
     axes = {"F": [7, 9, 11], "T": [1, 2, 3, 5], "P": [0, 4]}
     whole = swept(BLOCK, axes, ["flops"])
-    monkeypatch.setattr(sweep, "BLOCK", 7)
+    monkeypatch.setattr(sys.modules[Sweep.__module__], "BLOCK", 7)
     assert swept(BLOCK, axes, ["flops"]) == whole == one_by_one(BLOCK, axes, ["flops"])
 
 

@@ -63,7 +63,8 @@ def crossing(difference: Expression, at: int, letters: Mapping[Expression, Lette
 
 
 def closed_forms(prefills: Lengths, found: list[Crossover]) -> list[Crossing | None]:
-    """The closed form of each crossover; None where there is none, or where the first token is one."""
+    """The closed form of each crossover; None where there is none, where the first token is one, or where what is
+    let through goes by whole blocks."""
     tree = symbolic(prefills.model)
     over, asked = over_letters(prefills.model, prefills.start)
     if prefills.coupled:
@@ -71,7 +72,9 @@ def closed_forms(prefills: Lengths, found: list[Crossover]) -> list[Crossing | N
     costs = _costs(tree.root, over._replace(batch=1))
     letters = {**asked, **tree.letters}
     return [
-        crossing(_excess(rule, costs[attention]), tokens, letters) if tokens and tokens > 1 else None
+        crossing(_excess(rule, costs[attention]), tokens, letters)
+        if tokens and tokens > 1 and (attention == "dense" or prefills.filled == 1)
+        else None
         for rule, attention, tokens, _ in found
     ]
 

@@ -44,6 +44,10 @@ class CachedCore(Leaf):
         return self.span.period
 
     @property
+    def filled(self) -> Any:
+        return self.span.filled
+
+    @property
     def holds(self) -> str:
         return self.span.holds
 

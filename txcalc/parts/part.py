@@ -297,6 +297,11 @@ class Leaf:
         return None
 
     @property
+    def filled(self) -> Any:
+        """The multiple of positions that it computes: others are filled up to it."""
+        return 1
+
+    @property
     def beyond(self) -> str:
         """What its products hold beyond the scores and values of one softmax."""
         return ""

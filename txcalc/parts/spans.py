@@ -37,6 +37,11 @@ class Span:
         """After how many tokens what a query sees begins again; None: never."""
         return None
 
+    @property
+    def filled(self) -> Any:
+        """The multiple that positions are filled up to."""
+        return 1
+
     def describe(self) -> str:
         """What is behind the heads in a line about the layer."""
         return ""
@@ -256,6 +261,10 @@ class Blocks(Unkept):
     @property
     def most(self) -> Any:
         return (5 + 2 * self.random) * self.block
+
+    @property
+    def filled(self) -> Any:
+        return self.block
 
     def describe(self) -> str:
         return f", blocks of {self.block}, {self.random} at random"

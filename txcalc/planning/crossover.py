@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
+from math import lcm
 from typing import Any, NamedTuple
 
 from txcalc.errors import InputError
@@ -58,9 +59,12 @@ class Lengths(NamedTuple):
     coupled: bool  # an encoder apart is as long
     windows: tuple[int, ...]
     chunk: int | None  # the length of chunked attention's windows, which stand side by side
+    filled: int = 1  # the multiple of positions that attention in blocks computes
 
     def first(self, excess: Callable[[int], int]) -> int | None:
         """The smallest length at which a cost is not below 0, or None where there is none."""
+        if self.filled > 1:
+            return first_in_blocks(excess, self.filled, self.windows)
         return first(excess, self.windows) if self.chunk is None else first_in_chunks(excess, self.chunk)
 
     def at(self, tokens: int) -> Workload:
@@ -80,7 +84,10 @@ def lengths(model: Model, source: int | None = None, logits: str = "all", mla: s
     windows, chunks = ends(model)
     if chunks and len({*windows}) > 1:
         raise InputError(model.name, [f"mixes chunks of attention with windows of other lengths: {sorted({*windows})}"])
-    return Lengths(model, start, coupled, tuple(sorted({*windows})), next(iter(chunks), None))
+    filled = lcm(*(leaf.filled for leaf in model.root.leaves()))
+    if chunks and filled > 1:
+        raise InputError(model.name, [f"mixes chunks of attention with blocks of {filled}"])
+    return Lengths(model, start, coupled, tuple(sorted({*windows})), next(iter(chunks), None), filled)
 
 
 def ends(model: Model) -> tuple[list[Any], list[Any]]:
@@ -218,6 +225,20 @@ def first_in_chunks(excess: Callable[[int], int], chunk: int) -> int | None:
         middle = (low + high) // 2
         low, high = (middle, high) if excess(middle) < 0 else (low, middle)
     return high
+
+
+def first_in_blocks(excess: Callable[[int], int], block: int, ends: tuple[int, ...] = ()) -> int | None:
+    """As `first`, for a cost of positions that are filled up to whole blocks: of the lengths with the same remainder
+    each is a polynomial in the number of blocks, which may jump behind an end."""
+
+    def of(remainder: int) -> int | None:
+        last = [(end - remainder) // block + 1 for end in ends]  # the last number of blocks up to each end
+        number = first(
+            lambda n: excess((n - 1) * block + remainder), tuple(sorted({n + i for n in last for i in (0, 1)}))
+        )
+        return None if number is None else (number - 1) * block + remainder
+
+    return min(filter(None, map(of, range(1, block + 1))), default=None)
 
 
 def _reaches_zero(values: list[int], most: int | None) -> int | None:

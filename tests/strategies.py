@@ -52,7 +52,7 @@ from txcalc.parts.linear import (
 )
 from txcalc.parts.linear_attention import DecayScan, LinearAttention, MatrixMemory, MatrixScan
 from txcalc.parts.mixers.forgetting import ForgetGate, ForgettingAttention, ForgettingCore
-from txcalc.parts.model import EncoderDecoder, FixedLength, LayerGroup, LayerInputs, Memory, Stack, StreamEnds
+from txcalc.parts.model import EncoderDecoder, FixedLength, Join, LayerGroup, LayerInputs, Memory, Stack, StreamEnds
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import Workload
 from txcalc.parts.pooling import AttentionPool
@@ -563,6 +563,7 @@ COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
     MatrixMemory: matrix_memories,
     DraftAttention: draft_attentions,
     Features: feature_products,
+    Join: st.builds(Join, norm=norms, projection=linears),
     RoutedAttention: routed_attentions,
     SharedBlock: shared_blocks,
     SpanAttention: span_attentions,

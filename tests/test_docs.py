@@ -206,8 +206,9 @@ def test_the_picture_is_current(update_golden: bool) -> None:
 
 @pytest.mark.parametrize("page", [README, ROOT / "docs" / "library.md"], ids=lambda page: page.stem)
 def test_the_python_examples_run(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, object] = {}  # a page is read from its beginning
     for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
-        exec(compile(code, page.name, "exec"), {})
+        exec(compile(code, page.name, "exec"), names)
     assert capsys.readouterr().err == ""
 
 

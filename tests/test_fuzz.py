@@ -90,6 +90,8 @@ def plausible(check: Any) -> st.SearchStrategy[Any]:
     choices = inspect.getclosurevars(check).nonlocals.get("choices")
     if choices:
         return st.sampled_from(choices)
+    if number := inspect.getclosurevars(check).nonlocals.get("number"):
+        return st.lists(st.integers(1, 4), min_size=number, max_size=number)
     return {
         spec.size: st.integers(1, 12),
         spec.count: st.integers(0, 12),

@@ -248,7 +248,9 @@ def check(source: str, explorer: Explorer, index: int, page: Any, number: int, t
             quantity = {"weights_bytes": "params", "cache_bytes": "cache", "cache_growth_bytes": "cache"}.get(
                 name, name
             )
-            assert badge == how_known(model, KNOWN[quantity]).how, (chosen, name)
+            how = how_known(model, KNOWN[quantity]).how
+            # Away from the model's own sizes a page has theorems of parameters and FLOPs alone: it may say less.
+            assert badge == how or (badge == "modelled" and quantity not in ("params", "flops")), (chosen, name)
         answered += 1
     return answered
 

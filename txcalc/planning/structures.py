@@ -131,8 +131,9 @@ class _Naming:
                 return base if value == least else _times(base, self.parameter(f"{section}.{key}/{of}", value // least))
         if ratio := CHOSEN.get((section, key)):
             least, *others = (table[size] for size in ratio)
-            chosen = least // others[0] if others else least
-            if whole(chosen) and chosen > 1:
+            known = all(map(whole, (least, *others)))
+            chosen = least // others[0] if known and others else least
+            if known and chosen > 1:
                 base = self.parameter(f"{section}.{'/'.join(ratio)}", chosen)
                 idle = self.parameter(f"{section}.idle", value - chosen)
                 return base if value == chosen else _plus(base, idle)
@@ -292,7 +293,7 @@ def _sections(table: Mapping[str, Any], sections: Mapping[str, tuple[str, ...]],
             sizes["distance"] = naming.parameter("positions.rows/2", own["distance"])  # a row for each on either side
         if section == "positions" and "rotary_dims" in sizes and "attention" in table:
             heads = table["attention"]
-            if own["rotary_dims"] == heads["d_head"]:
+            if whole(heads["d_head"]) and own["rotary_dims"] == heads["d_head"]:
                 sizes["rotary_dims"] = naming.size("attention", "d_head", heads["d_head"], heads)
         if section in ("attention", "latent"):
             sizes["scale"] = None

@@ -400,7 +400,7 @@ def _odd(number: Any) -> bool:
 
 def _follow(joint: list[str], parts: list[str]) -> bool:
     """Whether two or more parts follow one another in a layer's."""
-    first = parts.index(joint[0]) if joint[0] in parts else 0
+    first = parts.index(joint[0]) if joint and joint[0] in parts else 0
     return len(joint) > 1 and parts[first : first + len(joint)] == joint
 
 

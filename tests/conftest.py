@@ -3,6 +3,9 @@ tables, and a switch that regenerates texts."""
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
@@ -20,6 +23,10 @@ settings.register_profile("random", parent=settings.get_profile("txcalc"), deran
 settings.load_profile("txcalc")
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # what PyTorch's bindings hold is let go before they look for leaks
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="regenerate texts, then compare")
 
@@ -28,6 +35,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def _one_width(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a table looks like does not depend on the terminal that runs the tests."""
     monkeypatch.setenv("COLUMNS", "100")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _young_heap() -> Iterator[None]:
+    """What a file of tests leaves alive (compiled expressions, traced modules) is not searched for garbage again: many
+    oracles collect, and a worker that has run for minutes would spend seconds in each."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -80,6 +80,7 @@ def check(model: Model) -> None:
             assert left.path == right.path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 def test_every_preset_substituted_is_its_ledger(name: str) -> None:
     check(load(name))

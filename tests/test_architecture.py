@@ -445,6 +445,7 @@ def test_a_leaf_says_its_unit_and_its_source(leaf: type) -> None:
     assert {"Unit", "Source"} <= set(found)
 
 
+@pytest.mark.slow
 def test_a_type_checker_refuses_what_no_formula_may_do(tmp_path: Path) -> None:
     """`Num` offers + - * and nothing else."""
     api = pytest.importorskip("mypy.api")

@@ -65,27 +65,33 @@ class Bomb:
         return os.mkdir, (str(self.marker),)
 
 
-FILES: dict[str, tuple[bytes, str]] = {
-    "unknown.json": (config(**{f"key_{i}": 7 for i in range(900_000)}), "keys, expected at most 10,000"),
-    "passed.json": (config(**{f"key_{i}": False for i in range(9_000)}), "and 8,992 more"),
-    "deep.json": (b'{"model_type": "qwen3", "a": ' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}", "not valid JSON"),
-    "tables.json": (b'{"a":' * 200_000 + b"1" + b"}" * 200_000, "not valid JSON"),
-    "large.json": (b" " * (17 << 20), "is larger than 16,777,216 bytes"),
-    "digits.json": (config()[:-1] + b', "hidden_size": ' + b"9" * 5_000_000 + b"}", "not valid JSON"),
-    "twice.json": (config()[:-1] + b', "hidden_size": 65}', "'hidden_size' is there twice"),
-    "null.json": (config(hidden_size=None), "hidden_size is null, expected"),
-    "nan.json": (config(rms_norm_eps=float("nan")), "rms_norm_eps is nan, expected a finite number"),
-    "twin.json": (config(rope_theta=float("nan"), rotary_emb_base=float("nan")), "is nan, expected a finite number"),
-    "layers.json": (config(num_hidden_layers=10**9), "num_hidden_layers is 1000000000"),
-    "types.json": (config(layer_types=["full_attention"] * 500_000), "layer_types"),
-    "dotted.toml": (b"a." * 500_000 + b"a = 1", "nested too deep"),
-    "table.toml": (b"[" + b"a." * 500_000 + b"a]", "nested too deep"),
-    "array.toml": (b"a = " + b"[" * 500_000, "not valid TOML"),
-    "many.toml": (b"".join(b"[t%d]\n" % i for i in range(90_000)), "further keys"),
-    "zeros.safetensors": (b"\0" * 1_000_000, "not valid"),
-    "long.safetensors": ((1 << 60).to_bytes(8, "little") + b"{}", "truncated"),
-    "zeros.gguf": (b"\0" * 1_000_000, ""),
-    "tensors.gguf": (b"GGUF" + (3).to_bytes(4, "little") + (1 << 60).to_bytes(8, "little") * 2, ""),
+FILES: dict[str, tuple[Callable[[], bytes], str]] = {
+    "unknown.json": (lambda: config(**{f"key_{i}": 7 for i in range(900_000)}), "keys, expected at most 10,000"),
+    "passed.json": (lambda: config(**{f"key_{i}": False for i in range(9_000)}), "and 8,992 more"),
+    "deep.json": (
+        lambda: b'{"model_type": "qwen3", "a": ' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}",
+        "not valid JSON",
+    ),
+    "tables.json": (lambda: b'{"a":' * 200_000 + b"1" + b"}" * 200_000, "not valid JSON"),
+    "large.json": (lambda: b" " * (17 << 20), "is larger than 16,777,216 bytes"),
+    "digits.json": (lambda: config()[:-1] + b', "hidden_size": ' + b"9" * 5_000_000 + b"}", "not valid JSON"),
+    "twice.json": (lambda: config()[:-1] + b', "hidden_size": 65}', "'hidden_size' is there twice"),
+    "null.json": (lambda: config(hidden_size=None), "hidden_size is null, expected"),
+    "nan.json": (lambda: config(rms_norm_eps=float("nan")), "rms_norm_eps is nan, expected a finite number"),
+    "twin.json": (
+        lambda: config(rope_theta=float("nan"), rotary_emb_base=float("nan")),
+        "is nan, expected a finite number",
+    ),
+    "layers.json": (lambda: config(num_hidden_layers=10**9), "num_hidden_layers is 1000000000"),
+    "types.json": (lambda: config(layer_types=["full_attention"] * 500_000), "layer_types"),
+    "dotted.toml": (lambda: b"a." * 500_000 + b"a = 1", "nested too deep"),
+    "table.toml": (lambda: b"[" + b"a." * 500_000 + b"a]", "nested too deep"),
+    "array.toml": (lambda: b"a = " + b"[" * 500_000, "not valid TOML"),
+    "many.toml": (lambda: b"".join(b"[t%d]\n" % i for i in range(90_000)), "further keys"),
+    "zeros.safetensors": (lambda: b"\0" * 1_000_000, "not valid"),
+    "long.safetensors": (lambda: (1 << 60).to_bytes(8, "little") + b"{}", "truncated"),
+    "zeros.gguf": (lambda: b"\0" * 1_000_000, ""),
+    "tensors.gguf": (lambda: b"GGUF" + (3).to_bytes(4, "little") + (1 << 60).to_bytes(8, "little") * 2, ""),
 }
 
 
@@ -93,7 +99,7 @@ FILES: dict[str, tuple[bytes, str]] = {
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_is_answered_or_refused_in_time(name: str, tmp_path: Path) -> None:
     data, wanted = FILES[name]
-    (tmp_path / name).write_bytes(data)
+    (tmp_path / name).write_bytes(data())
     code, _, said = run("show", str(tmp_path / name))
     assert code in (0, 2) and wanted in said
     assert len(said) < 20_000

@@ -519,6 +519,7 @@ def test_the_report_says_what_it_means() -> None:
     assert "time to first token: the mean at the load" in out.replace("\n", " ") and "Where the time goes" in out
 
 
+@pytest.mark.slow
 def test_one_deployment_fits_a_screen() -> None:
     """Within 60 lines of 80 columns; all formats but the table have everything."""
     for name, gpu in (("llama-3.1-70b", "h100-sxm:16"), ("deepseek-v3", "h200:16"), ("jamba-v0.1", "a100-80gb-sxm:8")):

@@ -41,6 +41,7 @@ def test_ranks_of_smaller_nodes_are_apart() -> None:
     assert code == 0 and "TTFT" not in shown and "link_between" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "gpu", "weights", "concurrency", "limits"),
     [

@@ -238,6 +238,7 @@ def searched(model: Model, gpus: int, batch: int, tokens: int, **fixed: object) 
     return Search(model, Recipe(tokens=tokens, **fixed), H100, gpus, batch, frozenset(fixed))
 
 
+@pytest.mark.slow
 def test_a_search_finds_what_trying_everything_finds(llama: Model) -> None:
     """Every estimate of 8 GPUs, held to memory and to time exactly: none that fits is faster than the search's best."""
     search = searched(llama, 8, 128, 8192)
@@ -294,7 +295,7 @@ def test_the_layouts_proposed_were_measured_fast() -> None:
     for each in evidence.judged("nanotron")[0]:
         recipe = each.row.recipe
         if recipe.layout.gpus <= 256:
-            plan = memory(load(each.row.model), recipe)
+            plan = memory(evidence.described(each.row.model), recipe)
             if plan.fullest.reserved <= H100.accelerator.memory:
                 cell = cells.setdefault((each.row.model, recipe.layout.gpus), [])
                 cell.append((each.ratio * each.row.seconds, each.row.seconds))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import cache
 from statistics import median
 from typing import NamedTuple
 
@@ -19,6 +20,8 @@ from txcalc.errors import InputError
 from txcalc.planning.training import Layout, Recipe, memory
 from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.step import Pace, Step
+
+described = cache(load)  # a thousand rows are of a dozen models
 
 
 class Row(NamedTuple):
@@ -32,7 +35,7 @@ class Row(NamedTuple):
     machine: Machine
 
     def step(self) -> Step:
-        model = load(self.model)
+        model = described(self.model)
         return Pace(model, self.recipe, self.machine).step(memory(model, self.recipe))
 
 

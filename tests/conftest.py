@@ -4,7 +4,7 @@ tables, and a switch that regenerates texts."""
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from itertools import count
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -37,13 +37,16 @@ def _one_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _young_heap() -> Iterator[None]:
-    """What a file of tests leaves alive (compiled expressions, traced modules) is not searched for garbage again: many
-    oracles collect, and a worker that has run for minutes would spend seconds in each."""
-    yield
-    gc.collect()
-    gc.freeze()
+_tests = count()
+
+
+@pytest.fixture(autouse=True)
+def _young_heap() -> None:
+    """What tests leave alive (compiled expressions, traced modules) is not searched for garbage again: many oracles
+    collect, and a worker that has run for minutes would spend seconds in each."""
+    if next(_tests) % 20 == 0:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture

@@ -64,7 +64,7 @@ def test_a_frozen_layer_keeps_no_input_and_adapters_share_theirs() -> None:
     [
         "llama",
         "gpt-neox",  # branches side by side, of which the first reads what the second does
-        *(pytest.param(name, marks=pytest.mark.slow) for name in TINY if name not in ("llama", "gpt-neox")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in [*TINY][::3] if name not in ("llama", "gpt-neox")),
     ],
 )
 def test_torch_keeps_and_computes_what_the_tree_says(name: str) -> None:

@@ -386,6 +386,7 @@ def test_every_formula_of_every_leaf_is_proved_or_known_to_be_a_model() -> None:
             Sine,
             Decay,
             DynamicMask,
+            ForgetGate,
             *scans,
         )
     }

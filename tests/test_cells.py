@@ -41,7 +41,7 @@ def test_parameters_are_those_of_torch_with_both_bias_vectors(form: str, width: 
 
 @pytest.mark.parametrize(("form", "gates"), [("lstm", 4), ("gru", 3), ("rnn", 1)])
 def test_the_textbooks_counts(form: str, gates: int) -> None:
-    """G·(D·H + H² + H) parameters with one bias, 2·G·(D·H + H²) FLOPs a token, and states of H each."""
+    """G·(D·H + H² + H) parameters with one bias, 2·G·(D·H + H²) FLOPs per token, and states of H each."""
     model = build(description(form, 10, 1, d_hidden=7, biases=1), "test")
     projection = 7 * 10 + 10
     assert model.params == gates * (10 * 7 + 7 * 7 + 7) + projection

@@ -80,7 +80,7 @@ def test_megatron() -> None:
 
 
 def test_palm() -> None:
-    """Chowdhery et al. 2022 (arXiv 2204.02311), appendix B: 6N + 12·L·H·Q·T FLOPs a token of training, N here the
+    """Chowdhery et al. 2022 (arXiv 2204.02311), appendix B: 6N + 12·L·H·Q·T FLOPs per token of training, N here the
     weights that multiply every token."""
     L, H, Q, D, T, V = 4, 3, 8, 24, 50, 100
     model = decoder(L=L, D=D, h=H, F=96, V=V, gated=True, head={"tied": True})

@@ -96,7 +96,7 @@ def test_parameter_rules_are_their_formula(tokens: int, width: int, batch: int) 
     assert ledger.total("flops") * 3 == counted("torchtitan", model, batch, tokens).ours
 
 
-# Chowdhery et al. 2022 (arXiv 2204.02311), table 22: model FLOPs a token at T = 2,048, and in all, in TFLOP and FLOPs.
+# Chowdhery et al. 2022 (arXiv 2204.02311), table 22: FLOPs per token at T = 2,048, and in all, in TFLOP and FLOPs.
 @pytest.mark.parametrize(
     ("name", "a_token", "tokens", "in_all"),
     [

@@ -66,12 +66,12 @@ def rule(formula: str) -> Measure:
 
 
 def core(ledger: Ledger) -> Fraction:
-    """FLOPs a token of the scores and values, forward."""
+    """FLOPs per token of the scores and values, forward."""
     return Fraction(ledger.by_kind("flops")["attention_core"], ledger.work.positions)
 
 
 def with_attention(model: Model, ledger: Ledger) -> Any:
-    """6N + 12·L·h·d_h·T a token (Chowdhery et al. 2022, appendix B): three passes of the core beside 6N."""
+    """6N + 12·L·h·d_h·T per token (Chowdhery et al. 2022, appendix B): three passes of the core beside 6N."""
     return rule("6·N")(model, ledger) + 3 * core(ledger)
 
 
@@ -81,7 +81,7 @@ def recomputed(model: Model, ledger: Ledger) -> Any:
 
 
 def without_positions(model: Model, ledger: Ledger) -> Any:
-    """6N + 12·L·h·d_h·T a token with N less the position table (nanoGPT)."""
+    """6N + 12·L·h·d_h·T per token with N less the position table (nanoGPT)."""
     return with_attention(model, ledger) - 6 * ledger.at("embedding.positions").total("params")
 
 
@@ -146,14 +146,14 @@ MEASURES: dict[str, Measure] = {
     "chinchilla ratio": chinchilla_ratio,
     "crossover": crossover,
     "training FLOPs": lambda m, ledger: training_flops(ledger),
-    "training FLOPs a token, masked": lambda m, ledger: Fraction(
+    "training FLOPs per token, masked": lambda m, ledger: Fraction(
         3 * ledger.total("flops_masked"), ledger.work.positions
     ),
     "weights": lambda m, ledger: weights_bytes(ledger),
     "checkpoint in MXFP4": in_mxfp4,
     "fp32 weights and moments": moments,
     "cached elements a token": growth,
-    "cache a token": lambda m, ledger: Fraction(growth(m, ledger) * ledger.bits[2], 8),
+    "cache per token": lambda m, ledger: Fraction(growth(m, ledger) * ledger.bits[2], 8),
     "cache": lambda m, ledger: cache_bytes(ledger),
     "weights and caches": lambda m, ledger: weights_bytes(ledger) + ledger.work.batch * cache_bytes(ledger),
 }

@@ -51,7 +51,7 @@ class Figure(NamedTuple):
 
 @cache
 def counted(source: str, name: str, tokens: int, recompute: str, pp: int):
-    """The utilisation at one token a second of a peak of one: FLOPs a token."""
+    """The utilisation at one token a second of a peak of one: FLOPs per token."""
     model = load(source)
     (found,) = utilisation(model, model.ledger(1, tokens), 1.0, 1.0, recompute, pp, names=(name,))
     return model, found

@@ -338,7 +338,7 @@ def compare(
     logits: Logits = "all",
     mla: Mla = "expanded",
 ) -> Compare:
-    """Two to eight models side by side: parameters, FLOPs a token and cache at lengths, where attention overtakes.
+    """Two to eight models side by side: parameters, FLOPs per token and cache at lengths, where attention overtakes.
 
     `contexts`: tokens of prefills and caches (default: 1k, 8k, 32k, 128k as far as the models go). `variants`: changes
     of the first model, a further one each. `match`: every further model has the first one's budget, by the size `by`.

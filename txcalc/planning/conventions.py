@@ -44,18 +44,18 @@ from txcalc.planning.terms import (
 
 
 def palm(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
-    """6·N + 12·L·H·Q·T a token of a training step; N is every parameter, embeddings too.
+    """6·N + 12·L·H·Q·T per token of a training step; N is every parameter, embeddings too.
 
     Source   Chowdhery et al. 2022 (arXiv 2204.02311), appendix B
     """
     describes("palm", model, ledger, recurrent=False, latent=False)
     core = cores_term(ledger, 3, attention, widths)
-    formula = "6·N + 12·L·H·Q·T a token"
+    formula = "6·N + 12·L·H·Q·T per token"
     return trained("palm", formula, "Chowdhery et al. 2022, appendix B", [*weights(ledger, 3), core])
 
 
 def llm_foundry(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
-    """6·N + 12·L·D·T a token of a training step; N is every parameter, embeddings too. With activation checkpointing
+    """6·N + 12·L·D·T per token of a training step; N is every parameter, embeddings too. With activation checkpointing
     the hardware's FLOPs are 4/3 of it.
 
     Source   mosaicml/llm-foundry (8c8dd48), scripts/train/benchmarking/README.md: MFU and HFU
@@ -64,11 +64,11 @@ def llm_foundry(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Co
     width = only_stack(model)["d_model"]
     core = cores_term(ledger, 3, attention, lambda core: 2 * width)
     source = "mosaicml/llm-foundry, scripts/train/benchmarking"
-    return trained("llm-foundry", "6·N + 12·L·D·T a token", source, [*weights(ledger, 3), core])
+    return trained("llm-foundry", "6·N + 12·L·D·T per token", source, [*weights(ledger, 3), core])
 
 
 def nanotron(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
-    """6·N + 12·L·D·T a token of a training step; N summed over the ranks, so that a tied table counts twice where a
+    """6·N + 12·L·D·T per token of a training step; N summed over the ranks, so that a tied table counts twice where a
     pipeline holds it on two.
 
     Source   the runs of huggingface/nanotron's ultra-scale playbook (2025), which it reproduces
@@ -79,12 +79,12 @@ def nanotron(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Conve
     tables = [entry.params for entry in ledger if entry.leaf.row is not None and last(entry) == "tokens"]
     again = 6 * sum(tables) * ledger.work.positions if pp > 1 and tied_table(ledger) else 0
     twice = term("the tied table on the last stage", again, 0, "held on two stages, and counted on both")
-    formula = "6·N + 12·L·D·T a token; N as the ranks hold it"
+    formula = "6·N + 12·L·D·T per token; N as the ranks hold it"
     return trained("nanotron", formula, "nanotron, ultra-scale playbook", [*weights(ledger, 3), twice, core])
 
 
 def six_n(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
-    """6·N a token of a training step, N the parameters a token passes, embeddings too; nothing for scores and values.
+    """6·N per token of a training step, N the parameters a token passes, embeddings too; nothing for scores and values.
 
     Source   as it is quoted; in Kaplan et al. 2020 (arXiv 2001.08361), section 2.1, N is without embeddings
     """
@@ -92,7 +92,7 @@ def six_n(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Conventi
 
 
 def llama_3(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
-    """6·N a token: what gives the paper's 3.8e25 FLOPs for 405 B parameters and 15.6 T tokens.
+    """6·N per token: what gives the paper's 3.8e25 FLOPs for 405 B parameters and 15.6 T tokens.
 
     Source   Grattafiori et al. 2024 (arXiv 2407.21783), section 3.2 and table 4, which does not say how it counts
     """
@@ -102,23 +102,23 @@ def llama_3(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Conven
 def _six_n(name: str, source: str, model: Model, ledger: Ledger, attention: str) -> Convention:
     describes(name, model, ledger)
     core = cores_term(ledger, 3, attention, lambda core: 0)
-    return trained(name, "6·N a token", source, [*weights(ledger, 3, (IDLE,)), core])
+    return trained(name, "6·N per token", source, [*weights(ledger, 3, (IDLE,)), core])
 
 
 def nanogpt(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
-    """6·N + 12·L·H·Q·T a token of a training step; N without the position table, Q = D/H, T the length trained on.
+    """6·N + 12·L·H·Q·T per token of a training step; N without the position table, Q = D/H, T the length trained on.
 
     Source   karpathy/nanoGPT (3adf61e), model.py: get_num_params, estimate_mfu
     """
     describes("nanogpt", model, ledger, recurrent=False, latent=False)
     width = only_stack(model)["d_model"]
     cores = cores_term(ledger, 3, attention, lambda core: 2 * core.heads * (width // core.heads))
-    formula = "6·N + 12·L·H·Q·T a token; N without positions, Q = D/H"
+    formula = "6·N + 12·L·H·Q·T per token; N without positions, Q = D/H"
     return trained("nanogpt", formula, "karpathy/nanoGPT, model.py", [*weights(ledger, 3, ("position table",)), cores])
 
 
 def torchtitan(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
-    """6·N + 6·L·H·(d_qk + d_v)·T a token of a training step, L the layers that have attention.
+    """6·N + 6·L·H·(d_qk + d_v)·T per token of a training step, L the layers that have attention.
 
     N is the parameters a token passes (routed experts times k/E), without the embedding tables unless the head is tied.
 
@@ -126,7 +126,7 @@ def torchtitan(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Con
     """
     describes("torchtitan", model, ledger, index=False)
     left_out = (IDLE,) if tied_table(ledger) else (IDLE, *TABLES.values())
-    formula = "6·N + 6·L·H·(d_qk + d_v)·T a token; N active, without untied tables"
+    formula = "6·N + 6·L·H·(d_qk + d_v)·T per token; N active, without untied tables"
     terms = [*weights(ledger, 3, left_out), cores_term(ledger, 3, attention, widths)]
     return trained("torchtitan", formula, "pytorch/torchtitan, models/utils.py", terms)
 
@@ -151,12 +151,12 @@ def megatron_lm(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Co
         for kind, name in MATRICES.items()
     ]
     latents = term("norms of the latents", norms, 0, "their weights are in no matrix product")
-    formula = "6·(linear layers + head) + 3·L·H·(d_qk + d_v)·T a token"
+    formula = "6·(linear layers + head) + 3·L·H·(d_qk + d_v)·T per token"
     return trained("megatron-lm", formula, "NVIDIA/Megatron-LM, training.py", [*terms, latents, core])
 
 
 def hugging_face(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
-    """6·N a token that goes in, N without embedding tables and a head tied to them; of an encoder–decoder, the
+    """6·N per token that goes in, N without embedding tables and a head tied to them; of an encoder–decoder, the
     encoder's tokens times the parameters of both.
 
     Source   huggingface/transformers, modeling_utils.py: floating_point_ops, estimate_tokens
@@ -176,19 +176,19 @@ def hugging_face(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> C
         for name in dict.fromkeys((*MATRICES.values(), *theirs, *ours))
     ]
     cores = sum(flops_of(entry, attention) for entry in ledger if entry.kind == "attention_core")
-    formula = "6·N a token that goes in; N without tables"
+    formula = "6·N per token that goes in; N without tables"
     core = term(CORE, 0, 3 * cores, NOTHING)
     return trained("transformers", formula, "transformers, floating_point_ops", [*terms, core])
 
 
 def two_n(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
-    """2·N a token of a forward pass, N the parameters a token passes, embeddings too; nothing for scores and values.
+    """2·N per token of a forward pass, N the parameters a token passes, embeddings too; nothing for scores and values.
 
     Source   as it is quoted; in Kaplan et al. 2020 (arXiv 2001.08361), section 2.1, N is without embeddings
     """
     describes("2n", model, ledger, past=True)
     terms = (*weights(ledger, 1, (IDLE,)), cores_term(ledger, 1, attention, lambda core: 0))
-    return convention("2n", "a forward pass", "2·N a token", "as quoted after Kaplan et al. 2020", terms)
+    return convention("2n", "a forward pass", "2·N per token", "as quoted after Kaplan et al. 2020", terms)
 
 
 def megatron(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:

@@ -36,9 +36,9 @@ def sums_of(ledger: Ledger) -> dict[str, Any]:
 
 
 def rules_of_thumb(model: Model, ledger: Ledger) -> list[Rule]:
-    """4D² a layer's attention, 8D² its feed-forward, 12·L·D² the blocks, 2·V·D the embeddings, 2N and 6N FLOPs a token.
+    """4D² a layer's attention, 8D² its feed-forward, 12·L·D² blocks, 2·V·D the embeddings, 2N and 6N FLOPs per token.
 
-    N is the parameters a token passes. The truth of 2N is the forward's FLOPs a token under this workload, of 6N the
+    N is the parameters a token passes. The truth of 2N is the forward's FLOPs per token under this workload, of 6N the
     training step's.
     """
     stacks = list(model.spec["stacks"].values())
@@ -58,7 +58,7 @@ def rules_of_thumb(model: Model, ledger: Ledger) -> list[Rule]:
         Rule("feed-forward of all layers", "8·L·D²", 8 * layers * square, channel) if channel else None,
         Rule("parameters, no embeddings", "12·L·D²", 12 * layers * square, blocks),
         Rule("parameters", "12·L·D² + 2·V·D", 12 * layers * square + 2 * vocab * width, params) if vocab else None,
-        Rule("forward FLOPs a token", "2·N", 2 * active, per_token),
-        Rule("training FLOPs a token", "6·N", 6 * active, Fraction(training_flops(ledger), tokens)),
+        Rule("forward FLOPs per token", "2·N", 2 * active, per_token),
+        Rule("training FLOPs per token", "6·N", 6 * active, Fraction(training_flops(ledger), tokens)),
     ]
     return [rule for rule in rules if rule is not None]

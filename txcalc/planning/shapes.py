@@ -214,7 +214,7 @@ def _named(path: str, keys: Mapping[str, tuple[str, ...]]) -> bool:
 
 # D/L of Llama 7B and 70B is 128 and 102; Kaplan et al. 2020 (arXiv 2001.08361, figure 5) find that it matters little.
 SHAPE = 128
-RULE = f"D/L nearest to {SHAPE} (by factor), then nearest to the budget, then least cache a token"
+RULE = f"D/L nearest to {SHAPE} (by factor), then nearest to the budget, then least cache per token"
 
 
 def parse_ratio(text: str) -> Fraction:

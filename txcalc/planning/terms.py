@@ -124,7 +124,7 @@ def term(name: str, theirs: int, ours: int, why: str = "") -> ConventionTerm:
 
 
 def weights(ledger: Ledger, passes: int, left_out: Iterable[str] = ()) -> Iterator[ConventionTerm]:
-    """2·N FLOPs a token and pass, apart by what the parameters are, beside the products that they are in."""
+    """2·N FLOPs per token and pass, apart by what the parameters are, beside the products that they are in."""
     tied = tied_table(ledger)
     theirs, ours = Counter[str](), Counter[str]()
     for entry in ledger:
@@ -151,7 +151,7 @@ def parameters(entry: Entry, tied: bool) -> Iterator[tuple[str, int]]:
 
 
 def cores_term(ledger: Ledger, passes: int, attention: str, width: Callable[[Attended], int]) -> ConventionTerm:
-    """2·width·T FLOPs a token, pass and layer that has attention, beside the cores' own."""
+    """2·width·T FLOPs per token, pass and layer that has attention, beside the cores' own."""
     cores = [(entry.leaf.attended, entry.runs) for entry in ledger]
     widest = sum(width(heads) * runs for heads, runs in cores if heads)
     theirs = widest * ledger.work.positions * ledger.work.tokens

@@ -82,7 +82,7 @@ def _types(held: Checkpoint) -> Table:
     rows.append(_sizes("total", held.size, held.size))
     files = f"{held.files:,} of {held.of:,} files" if held.partial else f"{held.files:,} file{'s' * (held.files > 1)}"
     title = f"Checkpoint ({held.form}, {files})"
-    headings = ("type", "tensors", "elements", "", "bits each", "bytes", TableCell("", "2^10 units"), "share")
+    headings = ("type", "tensors", "elements", "", "bits each", "bytes", TableCell("", "size"), "share")
     return Table(title, headings, rows, total=True)
 
 

@@ -151,7 +151,7 @@ def rows(models: Sequence[Model], asked: Question) -> list[QuantityRow]:
     ones = [asked.ledger(model) for model in models]
     found = [
         QuantityRow("params", None, "", "parameters", [one.total("params") for one in ones], short),
-        QuantityRow("active", None, "", "active a token", [one.total("active") for one in ones], short),
+        QuantityRow("active", None, "", "active per token", [one.total("active") for one in ones], short),
         QuantityRow("weights_bytes", None, "", f"weights, {asked.dtype}", [weights_bytes(one) for one in ones], _bytes),
     ]
     pictures = [one if model.fixed_length else None for model, one in zip(models, ones, strict=True)]
@@ -182,7 +182,7 @@ def _flops(quantity: str, tokens: int | None, label: str, at: Ledgers) -> Quanti
     """FLOPs a position, the average over the whole prefill."""
     values = [None if one is None else Fraction(one.total(quantity), one.work.tokens) for one in at]
     exact = [n.numerator if n is not None and n.denominator == 1 else n for n in values]
-    return QuantityRow("flops_per_token", tokens, "FLOPs a token at", label, exact, short)
+    return QuantityRow("flops_per_token", tokens, "FLOPs per token at", label, exact, short)
 
 
 def _other(quantity: str, tokens: int | None, label: str, at: Ledgers) -> QuantityRow:
@@ -284,7 +284,7 @@ def report(models: Sequence[Model], asked: Question, equal: Equal | None = None)
     header = [
         f"{len(models)} models; × is the ratio to {models[0].name}",
         "; ".join([*words, f"cache in {asked.kv_dtype}"]),
-        "one sequence; FLOPs a token: a prefill's by its length; core: scores and values",
+        "one sequence; FLOPs per token: a prefill's by its length; core: scores and values",
         *(equal.lines() if equal else ()),
     ]
     return Report(data, [Table("", headings, lines)], header, _notes(models, asked))

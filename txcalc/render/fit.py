@@ -205,7 +205,7 @@ def _table(title: str, budget: Budget, shapes: Sequence[Shape], judged: bool = F
         rows.append((*map(cell, sizes), *counted, TableCell(shape.bytes, iec(shape.bytes)), held, spare, *fits))
     left = column("left over", "" if budget.params is not None else "bytes")._replace(text="left\nover")
     names: list[Any] = ["L", "D", "h", "h_kv", "F", "parameters", *(["active"] if routed else [])]
-    cache = column("cache a token", "bytes")._replace(text="cache\na token")
+    cache = column("cache per token", "bytes")._replace(text="cache\nper token")
     kept = [column("memory", "bytes"), cache, left, *(["fits"] if judged else [])]
     filled = [i for i in range(len(names)) if any(row[i].value is not None for row in rows)]
     headings = [names[i] for i in filled] + kept

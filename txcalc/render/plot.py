@@ -45,7 +45,7 @@ SHOWN = (RULES[0], RULES[3])
 
 
 def crossover(prefills: Sequence[Lengths], found: Sequence[Sequence[Crossover]], logits: str, mla: str) -> Picture:
-    """FLOPs a token of both sides of a rule against the length, and the lengths at which one overtakes the other."""
+    """FLOPs per token of both sides of a rule against the length, and the lengths at which one overtakes the other."""
     if len(prefills) > MOST_MODELS:
         raise InputError("--plot", [f"{len(prefills)} models are more than a picture holds ({MOST_MODELS})"])
     panels = [_sides(each, rows) for each, rows in zip(prefills, found, strict=True)]
@@ -94,7 +94,7 @@ def _sides(prefills: Lengths, found: Sequence[Crossover]) -> Panel:
         if each.tokens
     ]
     return Panel(
-        prefills.model.name, Axis("length T (tokens)", "tokens", 2), Axis("FLOPs a token", log=10), series, marks
+        prefills.model.name, Axis("length T (tokens)", "tokens", 2), Axis("FLOPs per token", log=10), series, marks
     )
 
 
@@ -157,7 +157,7 @@ def show(model: Model, ledger: Ledger, attention: str) -> Picture:
 
 
 def compare(models: Sequence[Model], asked: Question) -> Picture:
-    """Parameters as bars; FLOPs a token and cache against the length, a line for each model."""
+    """Parameters as bars; FLOPs per token and cache against the length, a line for each model."""
     low, high = min(asked.contexts, default=0), max(asked.contexts, default=0)
     xs = between(low if low < high else max(1, high // 64), high, asked.contexts) if high else []  # pictures have none
     found = compare_rows(models, asked._replace(contexts=xs))
@@ -172,7 +172,7 @@ def compare(models: Sequence[Model], asked: Question) -> Picture:
     ]
     x = Axis("length (tokens)", "tokens", 2)
     for quantity, y in (
-        ("flops_per_token", Axis("FLOPs a token of a prefill", log=10)),
+        ("flops_per_token", Axis("FLOPs per token of a prefill", log=10)),
         ("cache_bytes", Axis(f"cache of one sequence, {asked.kv_dtype}", "bytes", 2)),
     ):
         at = {row.tokens: row.values for row in found if row.quantity == quantity and row.tokens}

@@ -58,7 +58,7 @@ def report(answers: Sequence[Answer], path: Path) -> Report:
         for quantity, shown in (answer.theorem.further if answer.theorem else {}).items()
     ]
     beyond = Table(
-        "Further", ("model", "structure", "quantity", "known", "for"), more, left=frozenset(range(5)), name="further"
+        "Further", ("model", "structure", "quantity", "evidence", "for"), more, left=frozenset(range(5)), name="further"
     )
     verdict = f"{len(good)} of {len(answers)} structures proved for every size"
     notes = [f"{a.model}, {a.unit.name}: {a.refusal}" for a in answers if a.refusal]

@@ -169,7 +169,7 @@ def values(table: Table) -> Iterator[Value]:
             yield Value(f"{name}/{label}/{column}", name, label, column, *said)
 
 
-KNOWN = "known"  # the heading of how a row's figures are known
+KNOWN = "evidence"  # the heading of how a row's figures are known
 
 
 def _plain(value: Any) -> Any:

@@ -242,7 +242,7 @@ def _params(ledger: Ledger, known: Known) -> Table:
         rows[-1][0] = f"feed-forward, {float(100 * Fraction(channel, blocks)):.1f} % of the blocks"
     return Table(
         "Parameters",
-        ("of what", TableCell("parameters", "exact"), SHORT, "share", "known"),
+        ("quantity", TableCell("parameters", "exact"), SHORT, "share", "evidence"),
         rows,
         left=frozenset({0, 4}),
     )
@@ -268,7 +268,7 @@ def _flops(model: Model, ledger: Ledger, attention: str, known: Mapping[str, Kno
     ]
     return Table(
         "FLOPs",
-        ("of this workload", TableCell("FLOPs", "exact"), TableCell("", "FLOPs"), "known"),
+        ("of this workload", TableCell("FLOPs", "exact"), TableCell("", "FLOPs"), "evidence"),
         rows,
         left=frozenset({0, 3}),
     )
@@ -327,7 +327,7 @@ def _memory(
     rows.append(_bytes(f"training state{each}", sum(share.bytes for share in state), weights))
     rows.append(_bytes("kept for backward, fused attention", saved_bytes(ledger), known["saved"]))
     rows.append(_bytes("kept for backward, attention matrix too", saved_bytes(kept), known["saved_kept"]))
-    return Table("Memory", ("of what", "bytes", TableCell("", "2^10 units"), "known"), rows, left=frozenset({0, 3}))
+    return Table("Memory", ("quantity", "bytes", TableCell("", "size"), "evidence"), rows, left=frozenset({0, 3}))
 
 
 def _until(ledger: Ledger) -> str:

@@ -189,7 +189,7 @@ def _other(quantity: str, tokens: int | None, label: str, at: Ledgers) -> Quanti
     """The same FLOPs counted the other way, where a window makes them differ."""
     way, other = ("dense", "flops") if quantity == "flops_masked" else ("masked", "flops_masked")
     row = _flops(other, tokens, label, at)
-    return row._replace(quantity=f"{row.quantity}_{way}", heading=f"{way}, a token at")
+    return row._replace(quantity=f"{row.quantity}_{way}", heading=f"{way}, per token at")
 
 
 def _core(quantity: str, tokens: int | None, label: str, at: Ledgers) -> QuantityRow:

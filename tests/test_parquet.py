@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -102,14 +103,19 @@ def test_what_is_stopped_leaves_no_file(tmp_path: Path) -> None:
 def test_ctrl_c_ends_every_process_with_130(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "txcalc", "sweep", "gpt2", "--over", "B=1:1M:1", "--over", "T=1:50k:1"]
     command += ["--out", str(tmp_path / "grid.parquet"), "--workers", "2"]
-    child = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    listening = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # what a shell starts with & ignores Ctrl-C
+    child = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True, preexec_fn=listening)
     for _ in range(600):
         if list(tmp_path.glob("*.part")):
             break
         time.sleep(0.1)
     time.sleep(3)
     os.killpg(child.pid, signal.SIGINT)
-    said = child.communicate(timeout=120)[1]
+    try:
+        said = child.communicate(timeout=120)[1]
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
     assert child.returncode == 130
     assert "Traceback" not in said
     assert list(tmp_path.iterdir()) == []

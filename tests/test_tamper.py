@@ -55,7 +55,7 @@ from txcalc.parts.linear import (
 )
 from txcalc.parts.linear_attention import DecayScan, LinearAttention, MatrixMemory, MatrixScan
 from txcalc.parts.mixers.forgetting import ForgetGate, ForgettingAttention, ForgettingCore
-from txcalc.parts.model import EncoderDecoder, FixedLength, LayerGroup, LayerInputs, Memory, Stack, StreamEnds
+from txcalc.parts.model import EncoderDecoder, FixedLength, Join, LayerGroup, LayerInputs, Memory, Stack, StreamEnds
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import COST, Cache, Leaf, MatMul, Workload
 from txcalc.parts.pooling import AttentionPool
@@ -1132,6 +1132,14 @@ ROWS = {
         flops_other=6 * (26 * 4 + 11),
         traffic=(323, 6 * (30 + 22 + 37), 0),
         saved=6 * (26 + 26),
+    ),
+    "join": row(  # a hidden state of 11 and a row of 11, each normed: 22 to 11
+        Join(norm=RMS, projection=Linear(d_in=22, d_out=11, bias=False)),
+        params=2 * 11 + 242,
+        flops=2 * 6 * 242,
+        flops_other=2 * 6 * 11 * 4,
+        traffic=(264, 6 * (2 * 22 + 33), 0),
+        saved=6 * (2 * 11 + 22),
     ),
     "features alone": row(
         Features(d_model=11, number=3, width=5, embedded=False, bias=False, norm=None, embedding_norm=None),

@@ -234,8 +234,7 @@ class Leaf:
         return ()
 
     def saved(self, work: Workload) -> Any:
-        """Elements that it is the first to keep for backward (storages that depend on B or T; not masks, ids, tables
-        or a norm's statistics)."""
+        """Elements it is the first to keep for backward (storages that grow with B or T; no masks, ids, statistics)."""
         return 0
 
     def statistics(self, work: Workload) -> Any:
@@ -438,8 +437,7 @@ class Composite:
         return False
 
     def shard(self, ways: Ways) -> Self:
-        """Its share on one rank: the same part with fewer heads, columns, channels or experts. What stands in the way
-        is said to `ways`."""
+        """Its share on one rank: fewer heads, columns, channels or experts. What stands in the way is said to `ways`."""
         ways.whole(type(self).__name__)
         return self
 

@@ -437,7 +437,7 @@ class Composite:
         return False
 
     def shard(self, ways: Ways) -> Self:
-        """Its share on one rank: fewer heads, columns, channels or experts. What stands in the way is said to `ways`."""
+        """A share on one rank: fewer heads, columns, channels or experts. What stands in the way is said to `ways`."""
         ways.whole(type(self).__name__)
         return self
 

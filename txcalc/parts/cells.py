@@ -14,11 +14,9 @@ from txcalc.parts.linear import Linear
 from txcalc.parts.options import Mechanism, Place, key, one_of, size, up_to
 from txcalc.parts.part import (
     COST,
-    Cache,
     Child,
     Composite,
     Elementwise,
-    Leaf,
     MatMul,
     Operation,
     Traffic,
@@ -26,6 +24,7 @@ from txcalc.parts.part import (
     Workload,
     elementwise,
 )
+from txcalc.parts.recurrence import Recurrence
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 STATES = {"lstm": 2, "gru": 1, "rnn": 1}  # vectors that are kept: an LSTM's state and its result
@@ -40,7 +39,7 @@ UNIT = {
 
 @final
 @frozen
-class Cell(Leaf):
+class Cell(Recurrence):
     """The gates' products with the last state, and the new one: of an LSTM, a GRU or a plain RNN.
 
     Shapes   gates' inputs (B, T, G·H), U (G·H, H), state (B, H), an LSTM's twice, y (B, T, H); G = 4, 3 or 1
@@ -64,7 +63,7 @@ class Cell(Leaf):
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         rows, gates = work.positions, GATES[self.form] * self.width
         read = Traffic(gates * self.width, rows * (self.width + gates))
-        state = Traffic(0, rows * (gates + self.width), 2 * STATES[self.form] * work.batch * self.width)
+        state = Traffic(0, rows * (gates + self.width), self.passed(work))
         product = MatMul("recurrence", work.tokens, work.batch, self.width, gates, read)
         cell = Elementwise("cell", rows * self.width, UNIT[self.form], state, "scan")
         if not self.bias:
@@ -75,15 +74,11 @@ class Cell(Leaf):
         return work.positions * (GATES[self.form] + STATES[self.form]) * self.width
 
     @property
-    def holds(self) -> str:
-        return "state"
+    def state(self) -> Any:
+        return STATES[self.form] * self.width
 
     def kept(self) -> str:
         return f"a state of {'2 · ' if self.form == 'lstm' else ''}{self.width:,} elements"
-
-    def cache(self, work: Workload) -> Cache:
-        state = STATES[self.form] * self.width
-        return Cache(0, state, state)
 
 
 @final

@@ -180,7 +180,7 @@ class DifferentialCore(SoftmaxCore):
     learned: exp(a·b) − exp(c·d) of four vectors, and more in later layers.
 
     Shapes   q (B, T, h, d), k and v (B, S, h_kv, d), vectors (d,), y (B, T, h/2, 2·d)
-    Unit     FLOPs 8·B·T·S·h·d: a half meets its keys anew for each half of the values, so that values are as wide as
+    Unit     FLOPs 8·B·T·S·h·d: a half meets its keys once for each half of the values, so that values are as wide as
              keys, as kernels want them; other: 5 a score for the softmax, 3 a result: λ, the difference, its scale
     Counts   the full T×S rectangle; `flops_masked` only the pairs that the span lets through
     Traffic  that of fused kernels, each of which reads its half of q, k and v

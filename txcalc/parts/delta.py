@@ -24,22 +24,21 @@ from txcalc.parts.options import (
 )
 from txcalc.parts.part import (
     COST,
-    Cache,
     Child,
     Composite,
     Elementwise,
-    Leaf,
     Operation,
     Traffic,
     Weight,
     Workload,
 )
+from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
 
 
 @final
 @frozen
-class DeltaRule(Leaf):
+class DeltaRule(Recurrence):
     """The gated delta rule: S ← a·S, then S ← S + k·β·(v − Sᵀ·k)ᵀ, and y = Sᵀ·q, for every head of values.
 
     `signed`: β reaches from 0 to 2, not to 1, and eigenvalues from −1 (Grazzi et al. 2024, arXiv 2411.12537).
@@ -68,7 +67,7 @@ class DeltaRule(Leaf):
         rows, values, keys = work.positions, self.n_heads * self.d_value, self.n_key_heads * self.d_key
         decays = self.n_heads * self.decays
         moved = Traffic(self.n_heads + decays, rows * (2 * keys + 2 * values + decays + self.n_heads), 0)
-        state = Traffic(0, 0, 2 * work.batch * values * self.d_key)
+        state = Traffic(0, 0, self.passed(work))
         gate = 3 + COST["softplus"] if self.bound is None else 4 + COST["sigmoid"]
         strength = COST["sigmoid"] + self.signed
         return (
@@ -84,15 +83,11 @@ class DeltaRule(Leaf):
         return work.positions * (values * (1 + self.d_key) + 2 * keys + self.n_heads * (1 + self.decays))
 
     @property
-    def holds(self) -> str:
-        return "state"
+    def state(self) -> Any:
+        return self.n_heads * self.d_value * self.d_key
 
     def kept(self) -> str:
         return f"a state of {self.n_heads:,} · {self.d_key:,} · {self.d_value:,} elements"
-
-    def cache(self, work: Workload) -> Cache:
-        state = self.n_heads * self.d_value * self.d_key
-        return Cache(0, state, state)
 
 
 @final

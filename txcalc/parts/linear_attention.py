@@ -27,21 +27,20 @@ from txcalc.parts.options import (
     size,
 )
 from txcalc.parts.part import (
-    Cache,
     Child,
     Composite,
     Elementwise,
-    Leaf,
     Operation,
     Traffic,
     Workload,
 )
+from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
 
 
 @final
 @frozen
-class DecayScan(Leaf):
+class DecayScan(Recurrence):
     """Linear attention with a fixed decay a head: S ← λ·S + k·vᵀ and y = Sᵀ·q.
 
     Shapes   q, k, v and y (B, T, h, d), S (B, h, d, d)
@@ -55,27 +54,23 @@ class DecayScan(Leaf):
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         rows, width = work.positions, self.n_heads * self.d_head
-        moved = Traffic(0, 4 * rows * width, 2 * work.batch * width * self.d_head)
+        moved = Traffic(0, 4 * rows * width, self.passed(work))
         return (Elementwise("scan", rows * width * self.d_head, 5, moved, "scan"),)
 
     def saved(self, work: Workload) -> Any:
         return work.positions * self.n_heads * self.d_head * (3 + self.d_head)
 
     @property
-    def holds(self) -> str:
-        return "state"
+    def state(self) -> Any:
+        return self.n_heads * self.d_head * self.d_head
 
     def kept(self) -> str:
         return f"a state of {self.n_heads:,} · {self.d_head:,} · {self.d_head:,} elements"
 
-    def cache(self, work: Workload) -> Cache:
-        state = self.n_heads * self.d_head * self.d_head
-        return Cache(0, state, state)
-
 
 @final
 @frozen
-class MatrixScan(Leaf):
+class MatrixScan(Recurrence):
     """The matrix memory of an xLSTM: C ← f·C + i·k·vᵀ, n ← f·n + i·k and y = Cᵀ·q / max(|n·q|, 1), in the form that
     takes the largest exponent m out of the gates' logarithms.
 
@@ -95,7 +90,7 @@ class MatrixScan(Leaf):
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         rows, keys, values = work.positions, self.n_heads * self.d_key, self.n_heads * self.d_value
         moved = Traffic(0, rows * (2 * keys + 2 * values + 2 * self.n_heads), 0)
-        state = Traffic(0, 0, 2 * work.batch * self._state)
+        state = Traffic(0, 0, self.passed(work))
         return (
             Elementwise("scan", rows * values * self.d_key, 5, state, "scan"),
             Elementwise("normaliser", rows * keys, 7, moved, "scan"),
@@ -104,22 +99,15 @@ class MatrixScan(Leaf):
         )
 
     @property
-    def _state(self) -> Any:
+    def state(self) -> Any:
         return self.n_heads * (self.d_key * self.d_value + self.d_key + 1)
 
     def saved(self, work: Workload) -> Any:
         steps = 2 * self.d_key + self.d_value + 2
-        return work.positions * (self.n_heads * steps + self._state)
-
-    @property
-    def holds(self) -> str:
-        return "state"
+        return work.positions * (self.n_heads * steps + self.state)
 
     def kept(self) -> str:
         return f"a memory of {self.n_heads:,} · ({self.d_key:,} · {self.d_value:,} + {self.d_key:,} + 1) elements"
-
-    def cache(self, work: Workload) -> Cache:
-        return Cache(0, self._state, self._state)
 
 
 @final

@@ -32,22 +32,21 @@ from txcalc.parts.options import (
 )
 from txcalc.parts.part import (
     COST,
-    Cache,
     Child,
     Composite,
     Elementwise,
-    Leaf,
     Operation,
     Traffic,
     Weight,
     Workload,
 )
+from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
 
 
 @final
 @frozen
-class SelectiveScan(Leaf):
+class SelectiveScan(Recurrence):
     """Mamba-1: h ← exp(Δ·A)·h + Δ·B·x, y = C·h + D·x, times silu(z), for every channel and state.
 
     Shapes   x, Δ, z and y (B, T, C), B and C (B, T, heads, N), each for its share of the channels, A (C, N), D (C),
@@ -68,7 +67,7 @@ class SelectiveScan(Leaf):
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         rows = work.positions
         moved = Traffic(self.channels * (self.states + 1), rows * (4 * self.channels + 2 * self.heads * self.states), 0)
-        state = Traffic(0, 0, 2 * work.batch * self.channels * self.states)
+        state = Traffic(0, 0, self.passed(work))
         return (
             Elementwise("scan", rows * self.channels * self.states, 8, state, "scan"),
             Elementwise("skip", rows * self.channels, 3 + COST["softplus"] + COST["silu"], moved, "scan"),
@@ -78,20 +77,16 @@ class SelectiveScan(Leaf):
         return work.positions * (3 * self.channels + 2 * self.heads * self.states + self.channels * self.states)
 
     @property
-    def holds(self) -> str:
-        return "state"
+    def state(self) -> Any:
+        return self.channels * self.states
 
     def kept(self) -> str:
         return f"a state of {self.channels:,} · {self.states:,} elements"
 
-    def cache(self, work: Workload) -> Cache:
-        state = self.channels * self.states
-        return Cache(0, state, state)
-
 
 @final
 @frozen
-class HeadScan(Leaf):
+class HeadScan(Recurrence):
     """Mamba-2: one decay a head, h ← a·h + (Δ·x)·Bᵀ, y = h·C + D·x.
 
     Shapes   x and y (B, T, heads, width), Δ and a (B, T, heads), B and C (B, T, groups, N), h (B, heads, width, N)
@@ -112,7 +107,7 @@ class HeadScan(Leaf):
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         rows, channels = work.positions, self.heads * self.width
         moved = Traffic(3 * self.heads, rows * (2 * channels + 2 * self.groups * self.states + self.heads), 0)
-        state = Traffic(0, 0, 2 * work.batch * channels * self.states)
+        state = Traffic(0, 0, self.passed(work))
         return (
             Elementwise("scan", rows * channels * self.states, 5, state, "scan"),
             Elementwise("skip", rows * channels, 3, moved, "scan"),
@@ -124,20 +119,16 @@ class HeadScan(Leaf):
         return work.positions * (channels * (1 + self.states) + self.heads + 2 * self.groups * self.states)
 
     @property
-    def holds(self) -> str:
-        return "state"
+    def state(self) -> Any:
+        return self.heads * self.width * self.states
 
     def kept(self) -> str:
         return f"a state of {self.heads:,} · {self.width:,} · {self.states:,} elements"
 
-    def cache(self, work: Workload) -> Cache:
-        state = self.heads * self.width * self.states
-        return Cache(0, state, state)
-
 
 @final
 @frozen
-class GatedRecurrence(Leaf):
+class GatedRecurrence(Recurrence):
     """RG-LRU: h ← a·h + √(1 − a²)·(i·x) with a = exp(−8·softplus(Λ)·r), for every channel; the first h is i·x.
 
     Shapes   x, y and the gates' logits i and r (B, T, C), Λ (C), h (B, C)
@@ -153,7 +144,7 @@ class GatedRecurrence(Leaf):
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements = work.positions * self.channels
-        state = Traffic(0, 0, 2 * work.batch * self.channels)
+        state = Traffic(0, 0, self.passed(work))
         return (
             Elementwise("scan", elements, 2, state, "scan"),
             Elementwise("gates", elements, 8 + 2 * COST["sigmoid"], Traffic(self.channels, 4 * elements, 0), "scan"),
@@ -163,14 +154,11 @@ class GatedRecurrence(Leaf):
         return 5 * work.positions * self.channels
 
     @property
-    def holds(self) -> str:
-        return "state"
+    def state(self) -> Any:
+        return self.channels
 
     def kept(self) -> str:
         return f"a state of {self.channels:,} elements"
-
-    def cache(self, work: Workload) -> Cache:
-        return Cache(0, self.channels, self.channels)
 
 
 @final

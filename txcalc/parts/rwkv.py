@@ -16,22 +16,21 @@ from txcalc.parts.options import (
     size,
 )
 from txcalc.parts.part import (
-    Cache,
     Child,
     Composite,
     Elementwise,
-    Leaf,
     Operation,
     Traffic,
     Weight,
     Workload,
 )
+from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
 
 
 @final
 @frozen
-class TokenShift(Leaf):
+class TokenShift(Recurrence):
     """Each token mixed with the one before, by a learned share for every channel and use: μ·x_t + (1 − μ)·x_{t−1}.
 
     Shapes   x (B, T, D), one y (B, T, D) and one μ (D) for each of `uses`
@@ -49,26 +48,23 @@ class TokenShift(Leaf):
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements, times = work.positions * self.width, len(self.uses)
-        moved = Traffic(times * self.width, elements * (1 + times), 2 * work.batch * self.width)
+        moved = Traffic(times * self.width, elements * (1 + times), self.passed(work))
         return (Elementwise("shift", times * elements, 3, moved, "scan"),)
 
     def saved(self, work: Workload) -> Any:
         return 2 * work.positions * self.width
 
     @property
-    def holds(self) -> str:
-        return "state"
+    def state(self) -> Any:
+        return self.width
 
     def kept(self) -> str:
         return f"the last token: {self.width:,} elements"
 
-    def cache(self, work: Workload) -> Cache:
-        return Cache(0, self.width, self.width)
-
 
 @final
 @frozen
-class WeightedSum(Leaf):
+class WeightedSum(Recurrence):
     """RWKV's wkv: past values weighted by e^k, decaying at a learned rate a channel, and the present one by e^{u+k}.
 
     Shapes   k, v and y (B, T, C), decay and bonus u (C); numerator, denominator and their largest exponent (B, C)
@@ -84,21 +80,18 @@ class WeightedSum(Leaf):
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements = work.positions * self.channels
-        moved = Traffic(2 * self.channels, 3 * elements, 2 * work.batch * 3 * self.channels)
+        moved = Traffic(2 * self.channels, 3 * elements, self.passed(work))
         return (Elementwise("scan", elements, 23, moved, "scan"),)
 
     def saved(self, work: Workload) -> Any:
         return 6 * work.positions * self.channels
 
     @property
-    def holds(self) -> str:
-        return "state"
+    def state(self) -> Any:
+        return 3 * self.channels
 
     def kept(self) -> str:
         return f"a numerator, a denominator and their exponent: 3 · {self.channels:,} elements"
-
-    def cache(self, work: Workload) -> Cache:
-        return Cache(0, 3 * self.channels, 3 * self.channels)
 
 
 @final

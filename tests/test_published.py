@@ -152,7 +152,7 @@ MEASURES: dict[str, Measure] = {
     "weights": lambda m, ledger: weights_bytes(ledger),
     "checkpoint in MXFP4": in_mxfp4,
     "fp32 weights and moments": moments,
-    "cached elements a token": growth,
+    "cached elements per token": growth,
     "cache per token": lambda m, ledger: Fraction(growth(m, ledger) * ledger.bits[2], 8),
     "cache": lambda m, ledger: cache_bytes(ledger),
     "weights and caches": lambda m, ledger: weights_bytes(ledger) + ledger.work.batch * cache_bytes(ledger),
@@ -211,11 +211,11 @@ class Served:
 
 SERVED: dict[str, Callable[[Served], float]] = {
     "decode step": lambda served: served.step,
-    "decode steps a second": lambda served: 1 / served.step,
-    "decode tokens a second": lambda served: served.at["batch"] / served.step,
+    "decode steps per second": lambda served: 1 / served.step,
+    "decode tokens per second": lambda served: served.at["batch"] / served.step,
     "prefill": lambda served: served.prefill,
-    "bytes read a token": lambda served: served.read,
-    "output tokens a second": lambda served: served.ceiling,
+    "bytes read per token": lambda served: served.read,
+    "output tokens per second": lambda served: served.ceiling,
     "bytes of a rank": lambda served: served.rank_bytes,
 }
 

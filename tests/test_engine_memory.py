@@ -19,8 +19,8 @@ from txcalc.planning.deployment import Deployment, Gpu, plan
 from txcalc.planning.engine import Reserve, engine
 from txcalc.planning.engine_memory import EngineMemory, profile, rotary_table, step_elements, visible
 from txcalc.planning.layout import Layout
+from txcalc.planning.pace import Pace
 from txcalc.planning.parallelism import Sharding
-from txcalc.planning.roofline import Pace
 from txcalc.units import parse_bytes
 
 GIB = 2**30

@@ -16,7 +16,7 @@ from txcalc.planning.engine import engine
 from txcalc.planning.engine_memory import EngineMemory, profile
 from txcalc.planning.layout import Layout
 from txcalc.planning.offload import Host, Offload, Wish, count, wish
-from txcalc.planning.roofline import Pace
+from txcalc.planning.pace import Pace
 
 CARD = hardware.load("rtx-4090")
 HOST = Host(64 * 10**9, 80 * 10**9)

@@ -32,7 +32,7 @@ from txcalc.planning.deployment import Deployment
 from txcalc.planning.engine import Reserve, engine
 from txcalc.planning.layout import Layout
 from txcalc.planning.memory import cache_bytes, training_state, weights_bytes
-from txcalc.planning.roofline import Pace
+from txcalc.planning.pace import Pace
 from txcalc.planning.rules import rules_of_thumb
 from txcalc.planning.training import training_flops
 from txcalc.sources import build

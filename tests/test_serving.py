@@ -19,11 +19,13 @@ from txcalc.cli import app
 from txcalc.curves import PEAKS, SECONDS, SHARES, untouched
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator, assumed
+from txcalc.planning.cost import Cost, series
 from txcalc.planning.deployment import Deployment, plan
 from txcalc.planning.engine import engine
 from txcalc.planning.layout import Layout
+from txcalc.planning.pace import Pace
 from txcalc.planning.parallelism import Sharding, Stage
-from txcalc.planning.roofline import Cost, Pace, Rank, series
+from txcalc.planning.roofline import Rank
 from txcalc.planning.serving import Serving, serve, sizes
 from txcalc.planning.steady import Steady
 from txcalc.planning.timing import Speculation, Timer, request

@@ -21,8 +21,8 @@ from txcalc.hardware import Accelerator
 from txcalc.planning.engine import engine
 from txcalc.planning.engine_memory import EngineMemory, profile
 from txcalc.planning.layout import Layout
+from txcalc.planning.pace import Pace
 from txcalc.planning.parallelism import Sharding
-from txcalc.planning.roofline import Pace
 
 DATA = Path(__file__).parents[1] / "data" / "serving"
 VERSION = "llama.cpp@b2900"  # of May 2024, without flash attention

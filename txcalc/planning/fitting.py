@@ -16,8 +16,8 @@ from txcalc.planning.engine_memory import EngineMemory, visible
 from txcalc.planning.holdings import Holdings
 from txcalc.planning.layout import Layout
 from txcalc.planning.offload import Offload, Wish
+from txcalc.planning.pace import Pace
 from txcalc.planning.parallelism import Sharding
-from txcalc.planning.roofline import Pace
 
 
 class Card(NamedTuple):

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from math import inf
 
 from txcalc.errors import Fault, InputError
+from txcalc.planning.cost import Figure
 from txcalc.planning.deployment import Choice, Deployment
 from txcalc.planning.layout import Group, Layout
-from txcalc.planning.roofline import Figure, seconds
+from txcalc.planning.links import seconds
 from txcalc.planning.serving import NODE, Limits
 from txcalc.planning.steady import Answered, Overload, Steady, apart
 from txcalc.planning.timing import Request, Timer

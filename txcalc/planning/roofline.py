@@ -32,7 +32,7 @@ Source   Williams et al. 2009 (roofline); Pope et al. 2022 (arXiv 2211.05102) fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
 from math import log2, sqrt
 from typing import Any, NamedTuple
@@ -42,85 +42,19 @@ from txcalc.errors import InputError
 from txcalc.hardware import Accelerator
 from txcalc.ledger import Entry, walk
 from txcalc.model import Model
-from txcalc.num import ceil_div
 from txcalc.parts.collectives import Transfer
 from txcalc.parts.part import MatMul, Workload
+from txcalc.planning.cost import Cost, total
 from txcalc.planning.engine import Engine, multiplies
-from txcalc.planning.layout import SERVING_ORDER, Group, Layout
+from txcalc.planning.layout import SERVING_ORDER, Layout
+from txcalc.planning.links import GATHERED, HOST, seconds
 from txcalc.planning.offload import MANY
-from txcalc.planning.parallelism import Sharding, Stage
+from txcalc.planning.parallelism import Stage
 from txcalc.units import ALIASES, bits_of
 
 MOST_QUERIES = 64  # of a sequence, that a kernel of decode takes: a token and a draft's proposals
-BOUNDS = ("compute", "memory", "link", "launch")
-FLOORS = ("compute", "memory", "link", "RAM")
 LINKS = "collectives"  # the parts that no leaf of the tree is
 ADAPTERS = "adapters"
-
-
-class Cost(NamedTuple):
-    """Seconds, additive: the least that compute, memory (weights and cache) and link take, achievable time by what it
-    is spent on, what the host takes to issue it meanwhile, and the least that reads of RAM take."""
-
-    least_compute: float = 0.0
-    least_weights: float = 0.0
-    least_cache: float = 0.0
-    least_link: float = 0.0
-    compute: float = 0.0
-    memory: float = 0.0
-    link: float = 0.0
-    launch: float = 0.0
-    host: float = 0.0
-    least_ram: float = 0.0
-
-    def plus(self, other: Cost) -> Cost:
-        return Cost(*[a + b for a, b in zip(self, other, strict=True)])
-
-    def times(self, number: float) -> Cost:
-        return Cost(*[a * number for a in self])
-
-    @property
-    def least(self) -> tuple[float, float, float]:
-        """Compute, memory and link, each alone."""
-        return self.least_compute, self.least_weights + self.least_cache, self.least_link
-
-    @property
-    def floor(self) -> float:
-        return max(*self.least, self.least_ram)
-
-    @property
-    def spent(self) -> tuple[float, float, float, float]:
-        """Achievable time on compute, memory, link and launches: what the accelerator waits for the host is these."""
-        work = self.compute + self.memory + self.link
-        return self.compute, self.memory, self.link, max(self.launch, self.host - work)
-
-    @property
-    def achievable(self) -> float:
-        return sum(self.spent)
-
-    @property
-    def floor_bound(self) -> str:
-        return FLOORS[(*self.least, self.least_ram).index(self.floor)]
-
-    @property
-    def bound(self) -> str:
-        """What most of the achievable time is spent on."""
-        return BOUNDS[self.spent.index(max(self.spent))]
-
-
-class Figure(NamedTuple):
-    """A latency: its two figures in seconds, and what bounds each."""
-
-    floor: float
-    achievable: float
-    floor_bound: str
-    bound: str
-
-
-def total(costs: Any) -> Cost:
-    """The sum of costs."""
-    columns = list(zip(*costs, strict=True))
-    return Cost(*map(sum, columns)) if columns else Cost()
 
 
 class _Leaf(NamedTuple):
@@ -486,37 +420,6 @@ class Rank:
         return Cost(least_link=least, link=most / share + curve.latency(ranks))
 
 
-# Ranks of one node up to which engines exchange tokens of experts by an all-gather and a reduce-scatter, unless told:
-# vLLM (--all2all-backend allgather_reducescatter), SGLang (--moe-a2a-backend none), TensorRT-LLM but in racks.
-GATHERED = 8
-HOST = 8 * 10**9  # bytes a second between cards without a link: PCIe 4.0 of four lanes, the slowest slot in use
-
-
-def seconds(accelerator: Accelerator, group: Group, kind: str, sent: float, least: bool = False) -> float:
-    """The time of bytes that every rank of a group sends, on the datasheet: links within nodes and between them work at
-    the same time, and the slower decides.
-
-    A ring enters and leaves a node once, over the network cards of all its ranks there (at `least` only what no rank of
-    the other node has does); in an all-to-all every rank sends to all others alike, over its own. What stages hand on
-    is the mean of all that do, of which some stand in one node; without a link it goes through the host's memory.
-    Errors: `InputError` where a link is needed and not known.
-    """
-    if kind == "send" and accelerator.link is None and not group.crosses:
-        return sent / (8 * HOST if least else HOST)  # at least: PCIe 5.0 of sixteen lanes
-    inside = sent / accelerator.needed("link")
-    if not group.crosses:
-        return inside
-    across = sent / accelerator.needed("link_between")
-    ranks, local = group
-    away = (ranks - local) / (ranks - 1)  # of the others
-    if kind == "all_to_all":
-        return max(inside * (1 - away), across * away)
-    if kind == "send":
-        hops = ceil_div(ranks, local) - 1
-        return (across * hops + inside * (ranks - 1 - hops)) / (ranks - 1)  # type: ignore[no-any-return]
-    return max(inside, across / local * (away if least and kind != "all_reduce" else 1))
-
-
 def peak(accelerator: Accelerator, dtype: str) -> int:
     """Its peak at a dtype; of bf16 and fp16, which tensor cores multiply alike, that of the one that is known."""
     alike = {"bf16": "fp16", "fp16": "bf16"}.get(dtype)
@@ -542,146 +445,3 @@ def _layers(entry: Entry) -> float:
         if step.name == "layers":
             layers *= step.number
     return float(layers)
-
-
-class Pace:
-    """A model's speed on one layout: prefill and decode."""
-
-    def __init__(
-        self, model: Model, sharding: Sharding, layout: Layout, accelerator: Accelerator, engine: Engine
-    ) -> None:
-        self.model, self.layout, self.engine = model, layout, engine
-        self.ranks = [Rank(model, stage, layout, accelerator, engine) for stage in sharding.stages(layout)]
-        self.caching = model.decodes
-        # What a prompt is: tokens of the encoder, of which a prefix is no use; or what the model decodes from.
-        self.encodes = model.has_encoder_apart and not model.reads_no_ids
-        self.sharing = max(1, layout.ep // layout.tp)  # copies of the rest that experts are spread over
-
-    def busy(self, sequences: int) -> float:
-        """Sequences of the copies that share experts, on average, over those of the fullest: of all sequences, spread
-        evenly."""
-        fullest, together = ceil_div(sequences, self.layout.dp), ceil_div(sequences * self.sharing, self.layout.dp)
-        return float(Fraction(together, fullest * self.sharing))
-
-    def _stages(self, work: Workload, head: bool = True, busy: float = 1.0) -> list[Cost]:
-        """The cost of every stage, equal ones again."""
-        return [cost for rank in self.ranks for cost in [rank.cost(work, head, busy)] * rank.stage.copies]
-
-    def decode(self, sequences: int, context: int, tokens: int = 1) -> Workload:
-        """A decode step: `tokens` new ones of every sequence, the last at the end of the context."""
-        base = self.model.workload(1, context, mla="absorbed")
-        new = min(tokens, context)
-        return base._replace(batch=sequences, tokens=new, past=context - new, decoding=True)
-
-    def step(self, sequences: int, context: int, tokens: int = 1, busy: float = 1.0) -> Figure:
-        """Time of a decode step of so many sequences of one copy of the model, the others that share its experts being
-        as `busy`.
-
-        A pipeline of pp stages works on up to pp groups of them at a time: a group waits for its way through all, or
-        for the slowest stage to have done every group.
-        """
-        groups = min(self.layout.pp, sequences)
-        stages = self._stages(self.decode(ceil_div(sequences, groups), context, tokens), busy=busy)
-        return Figure(
-            max(sum(c.floor for c in stages), groups * max(c.floor for c in stages)),
-            max(sum(c.achievable for c in stages), groups * max(c.achievable for c in stages)),
-            total(stages).floor_bound,
-            total(stages).bound,
-        )
-
-    def decode_parts(self, sequences: int, context: int, tokens: int = 1, busy: float = 1.0) -> dict[str, Cost]:
-        """A decode step by kind of part, all stages."""
-        groups = min(self.layout.pp, sequences)
-        return self._parts(self.decode(ceil_div(sequences, groups), context, tokens), busy=busy)
-
-    def _chunks(self, prompt: int, cached: int, batch: int) -> tuple[Callable[[int], Workload], int]:
-        """Work of the i-th chunk, and how many there are; prompts that go together are one chunk."""
-        if self.encodes or not self.caching:
-            source, tokens = (prompt, 1) if self.encodes else (None, prompt)
-            whole = self.model.workload(batch, tokens, source=source, logits="last")
-            return (lambda i: whole), 1
-        base = self.model.workload(batch, prompt, logits="last")
-        size = prompt - cached if batch > 1 else min(self.engine.chunk, prompt - cached)
-
-        def work(i: int) -> Workload:
-            past = cached + i * size
-            return base._replace(tokens=min(size, prompt - past), past=past, decoding=i > 0)
-
-        return work, ceil_div(prompt - cached, size)
-
-    def prefill(self, prompt: int, cached: int = 0) -> Figure:
-        """Time to the first token of a prompt alone, of which `cached` tokens are not computed again.
-
-        Chunks follow each other through the stages: the slowest stage has to do all of them, and the last one has to
-        pass the others. The floor computes the prompt at once.
-        """
-        work, number = self._chunks(prompt, cached, 1)
-        busy = self.busy(1)
-        last = self._stages(work(number - 1), busy=busy)
-        slowest = self._slowest(prompt, cached, 1, busy)
-        alone = self._stages(work(0)._replace(tokens=prompt - cached) if number > 1 else work(0), busy=busy)
-        floors, times = [c.floor for c in last], [c.achievable for c in last]
-        return Figure(
-            max(c.floor for c in alone) + sum(floors) - max(floors),
-            slowest.achievable + sum(times) - max(times),
-            total(alone).floor_bound,
-            slowest.bound,
-        )
-
-    def _slowest(self, prompt: int, cached: int, batch: int, busy: float = 1.0) -> Cost:
-        """What the slowest stage takes for every chunk: the pace of a full pipeline."""
-        work, number = self._chunks(prompt, cached, batch)
-
-        def chunk(i: int) -> Cost:
-            return max(self._stages(work(i), i == number - 1, busy), key=lambda cost: cost.achievable)
-
-        return series(chunk, number - 1).plus(chunk(number - 1))
-
-    def prefill_rate(self, prompt: int, cached: int = 0) -> float:
-        """Prompt tokens a second of one copy of the model that does nothing else: as many prompts at a time as a chunk
-        holds."""
-        batch = max(1, self.engine.chunk // (prompt - cached)) if self.caching and not self.encodes else 1
-        return batch * prompt / self._slowest(prompt, cached, batch).achievable
-
-    def prefill_parts(self, prompt: int, cached: int = 0) -> dict[str, Cost]:
-        """A prefill by kind of part, all stages and chunks."""
-        work, number = self._chunks(prompt, cached, 1)
-        busy = self.busy(1)
-        last = self._parts(work(number - 1), busy=busy)
-
-        def earlier(kind: str) -> Cost:
-            return series(lambda i: self._parts(work(i), False, busy).get(kind, Cost()), number - 1)
-
-        kinds = dict.fromkeys([*self._parts(work(0)), *last])
-        return {kind: earlier(kind).plus(last.get(kind, Cost())) for kind in kinds}
-
-    def _parts(self, work: Workload, head: bool = True, busy: float = 1.0) -> dict[str, Cost]:
-        found: dict[str, list[Cost]] = {}
-        for rank in self.ranks:
-            for kind, cost in rank.parts(work, head, busy).items():
-                found.setdefault(kind, []).append(cost.times(rank.stage.copies))
-        return {kind: total(costs) for kind, costs in found.items()}
-
-
-def series(term: Callable[[int], Cost], number: int) -> Cost:
-    """Σ term(i) over i < number, for terms that are smooth but for a few bends: an interval is added up as the parabola
-    through its ends and its middle where that meets a fourth term too, to 1e-6 of it, and halved where it does not."""
-
-    def add(low: int, high: int) -> Cost:
-        n, half, quarter = high - low, (low + high) // 2, (3 * low + high) // 4
-        if n < 4:
-            return total(term(i) for i in range(low, high + 1))
-        first, asked, middle, last = term(low), term(quarter), term(half), term(high)
-        sums: list[float] = []
-        m, i = half - low, quarter - low
-        for a, d, b, c in zip(first, asked, middle, last, strict=True):
-            # a + s·i + t·i·(i − m), through (0, a), (m, b), (n, c)
-            s = (b - a) / m
-            t = (c - a - s * n) / (n * (n - m))
-            if abs(a + s * i + t * i * (i - m) - d) > 1e-6 * (abs(a) + abs(c)):
-                return add(low, half).plus(add(half + 1, high))
-            ones, squares = n * (n + 1) / 2, n * (n + 1) * (2 * n + 1) / 6
-            sums.append(a * (n + 1) + s * ones + t * (squares - m * ones))
-        return Cost(*sums)
-
-    return add(0, number - 1) if number > 0 else Cost()

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from txcalc.curves import Efficiency
 from txcalc.errors import Fault, InputError
+from txcalc.planning.cost import total
 from txcalc.planning.deployment import MOST_SEQUENCES, Choice, Plan, largest
-from txcalc.planning.roofline import Pace, total
+from txcalc.planning.pace import Pace
 from txcalc.planning.steady import ROUNDS, Steady
 from txcalc.planning.timing import Point, Request, Timer
 

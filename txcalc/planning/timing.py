@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from txcalc.errors import Fault, InputError
 from txcalc.num import ceil_div
+from txcalc.planning.cost import Figure
 from txcalc.planning.deployment import MOST_SEQUENCES, Deployment
 from txcalc.planning.engine_memory import latency
 from txcalc.planning.layout import SERVING_ORDER, Layout
-from txcalc.planning.roofline import Figure, Pace
+from txcalc.planning.pace import Pace
 from txcalc.planning.steady import Answered, Curve, Demand, Overload, Steady, closed, open_
 from txcalc.planning.traffic import Lengths, Traffic
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from txcalc.curves import SHARES
 from txcalc.ledger import KINDS
-from txcalc.planning.roofline import ADAPTERS, LINKS, Cost, Figure
+from txcalc.planning.cost import Cost, Figure
+from txcalc.planning.roofline import ADAPTERS, LINKS
 from txcalc.planning.serving import DEFINITIONS, Limits, Serving
 from txcalc.planning.steady import Overload, Steady
 from txcalc.planning.timing import Point

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from txcalc.ledger import KINDS
-from txcalc.planning.roofline import ADAPTERS, LINKS, Cost
+from txcalc.planning.cost import Cost
+from txcalc.planning.roofline import ADAPTERS, LINKS
 from txcalc.planning.serving import DEFINITIONS, Serving
 from txcalc.planning.steady import Overload, Steady
 from txcalc.planning.timing import Point

@@ -19,12 +19,13 @@ from torch import Tensor
 from txcalc.hardware import Accelerator
 from txcalc.model import Model
 from txcalc.parts.part import Workload
+from txcalc.planning.cost import Cost, total
 from txcalc.planning.crossover import CORE, FEED_FORWARD, RULES, crossovers, lengths
 from txcalc.planning.engine import engine
 from txcalc.planning.holdings import Holdings
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Stage
-from txcalc.planning.roofline import Cost, Rank, total
+from txcalc.planning.roofline import Rank
 from txcalc.planning.training import Recipe, memory, reached
 from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.step import Pace

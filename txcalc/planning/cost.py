@@ -1,0 +1,98 @@
+"""Seconds that add up: what a pass takes at least, and what it is expected to take, by what they are spent on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+BOUNDS = ("compute", "memory", "link", "launch")
+FLOORS = ("compute", "memory", "link", "RAM")
+
+
+class Cost(NamedTuple):
+    """Seconds, additive: the least that compute, memory (weights and cache) and link take, achievable time by what it
+    is spent on, what the host takes to issue it meanwhile, and the least that reads of RAM take."""
+
+    least_compute: float = 0.0
+    least_weights: float = 0.0
+    least_cache: float = 0.0
+    least_link: float = 0.0
+    compute: float = 0.0
+    memory: float = 0.0
+    link: float = 0.0
+    launch: float = 0.0
+    host: float = 0.0
+    least_ram: float = 0.0
+
+    def plus(self, other: Cost) -> Cost:
+        return Cost(*[a + b for a, b in zip(self, other, strict=True)])
+
+    def times(self, number: float) -> Cost:
+        return Cost(*[a * number for a in self])
+
+    @property
+    def least(self) -> tuple[float, float, float]:
+        """Compute, memory and link, each alone."""
+        return self.least_compute, self.least_weights + self.least_cache, self.least_link
+
+    @property
+    def floor(self) -> float:
+        return max(*self.least, self.least_ram)
+
+    @property
+    def spent(self) -> tuple[float, float, float, float]:
+        """Achievable time on compute, memory, link and launches: what the accelerator waits for the host is these."""
+        work = self.compute + self.memory + self.link
+        return self.compute, self.memory, self.link, max(self.launch, self.host - work)
+
+    @property
+    def achievable(self) -> float:
+        return sum(self.spent)
+
+    @property
+    def floor_bound(self) -> str:
+        return FLOORS[(*self.least, self.least_ram).index(self.floor)]
+
+    @property
+    def bound(self) -> str:
+        """What most of the achievable time is spent on."""
+        return BOUNDS[self.spent.index(max(self.spent))]
+
+
+class Figure(NamedTuple):
+    """A latency: its two figures in seconds, and what bounds each."""
+
+    floor: float
+    achievable: float
+    floor_bound: str
+    bound: str
+
+
+def total(costs: Any) -> Cost:
+    """The sum of costs."""
+    columns = list(zip(*costs, strict=True))
+    return Cost(*map(sum, columns)) if columns else Cost()
+
+
+def series(term: Callable[[int], Cost], number: int) -> Cost:
+    """Σ term(i) over i < number, for terms that are smooth but for a few bends: an interval is added up as the parabola
+    through its ends and its middle where that meets a fourth term too, to 1e-6 of it, and halved where it does not."""
+
+    def add(low: int, high: int) -> Cost:
+        n, half, quarter = high - low, (low + high) // 2, (3 * low + high) // 4
+        if n < 4:
+            return total(term(i) for i in range(low, high + 1))
+        first, asked, middle, last = term(low), term(quarter), term(half), term(high)
+        sums: list[float] = []
+        m, i = half - low, quarter - low
+        for a, d, b, c in zip(first, asked, middle, last, strict=True):
+            # a + s·i + t·i·(i − m), through (0, a), (m, b), (n, c)
+            s = (b - a) / m
+            t = (c - a - s * n) / (n * (n - m))
+            if abs(a + s * i + t * i * (i - m) - d) > 1e-6 * (abs(a) + abs(c)):
+                return add(low, half).plus(add(half + 1, high))
+            ones, squares = n * (n + 1) / 2, n * (n + 1) * (2 * n + 1) / 6
+            sums.append(a * (n + 1) + s * ones + t * (squares - m * ones))
+        return Cost(*sums)
+
+    return add(0, number - 1) if number > 0 else Cost()

@@ -1,0 +1,135 @@
+"""A model's speed on one layout: a prompt alone and a bare decode step, of all its stages, from `roofline`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+
+from txcalc.hardware import Accelerator
+from txcalc.model import Model
+from txcalc.num import ceil_div
+from txcalc.parts.part import Workload
+from txcalc.planning.cost import Cost, Figure, series, total
+from txcalc.planning.engine import Engine
+from txcalc.planning.layout import Layout
+from txcalc.planning.parallelism import Sharding
+from txcalc.planning.roofline import Rank
+
+
+class Pace:
+    """A model's speed on one layout: prefill and decode."""
+
+    def __init__(
+        self, model: Model, sharding: Sharding, layout: Layout, accelerator: Accelerator, engine: Engine
+    ) -> None:
+        self.model, self.layout, self.engine = model, layout, engine
+        self.ranks = [Rank(model, stage, layout, accelerator, engine) for stage in sharding.stages(layout)]
+        self.caching = model.decodes
+        # What a prompt is: tokens of the encoder, of which a prefix is no use; or what the model decodes from.
+        self.encodes = model.has_encoder_apart and not model.reads_no_ids
+        self.sharing = max(1, layout.ep // layout.tp)  # copies of the rest that experts are spread over
+
+    def busy(self, sequences: int) -> float:
+        """Sequences of the copies that share experts, on average, over those of the fullest: of all sequences, spread
+        evenly."""
+        fullest, together = ceil_div(sequences, self.layout.dp), ceil_div(sequences * self.sharing, self.layout.dp)
+        return float(Fraction(together, fullest * self.sharing))
+
+    def _stages(self, work: Workload, head: bool = True, busy: float = 1.0) -> list[Cost]:
+        """The cost of every stage, equal ones again."""
+        return [cost for rank in self.ranks for cost in [rank.cost(work, head, busy)] * rank.stage.copies]
+
+    def decode(self, sequences: int, context: int, tokens: int = 1) -> Workload:
+        """A decode step: `tokens` new ones of every sequence, the last at the end of the context."""
+        base = self.model.workload(1, context, mla="absorbed")
+        new = min(tokens, context)
+        return base._replace(batch=sequences, tokens=new, past=context - new, decoding=True)
+
+    def step(self, sequences: int, context: int, tokens: int = 1, busy: float = 1.0) -> Figure:
+        """Time of a decode step of so many sequences of one copy of the model, the others that share its experts being
+        as `busy`.
+
+        A pipeline of pp stages works on up to pp groups of them at a time: a group waits for its way through all, or
+        for the slowest stage to have done every group.
+        """
+        groups = min(self.layout.pp, sequences)
+        stages = self._stages(self.decode(ceil_div(sequences, groups), context, tokens), busy=busy)
+        return Figure(
+            max(sum(c.floor for c in stages), groups * max(c.floor for c in stages)),
+            max(sum(c.achievable for c in stages), groups * max(c.achievable for c in stages)),
+            total(stages).floor_bound,
+            total(stages).bound,
+        )
+
+    def decode_parts(self, sequences: int, context: int, tokens: int = 1, busy: float = 1.0) -> dict[str, Cost]:
+        """A decode step by kind of part, all stages."""
+        groups = min(self.layout.pp, sequences)
+        return self._parts(self.decode(ceil_div(sequences, groups), context, tokens), busy=busy)
+
+    def _chunks(self, prompt: int, cached: int, batch: int) -> tuple[Callable[[int], Workload], int]:
+        """Work of the i-th chunk, and how many there are; prompts that go together are one chunk."""
+        if self.encodes or not self.caching:
+            source, tokens = (prompt, 1) if self.encodes else (None, prompt)
+            whole = self.model.workload(batch, tokens, source=source, logits="last")
+            return (lambda i: whole), 1
+        base = self.model.workload(batch, prompt, logits="last")
+        size = prompt - cached if batch > 1 else min(self.engine.chunk, prompt - cached)
+
+        def work(i: int) -> Workload:
+            past = cached + i * size
+            return base._replace(tokens=min(size, prompt - past), past=past, decoding=i > 0)
+
+        return work, ceil_div(prompt - cached, size)
+
+    def prefill(self, prompt: int, cached: int = 0) -> Figure:
+        """Time to the first token of a prompt alone, of which `cached` tokens are not computed again.
+
+        Chunks follow each other through the stages: the slowest stage has to do all of them, and the last one has to
+        pass the others. The floor computes the prompt at once.
+        """
+        work, number = self._chunks(prompt, cached, 1)
+        busy = self.busy(1)
+        last = self._stages(work(number - 1), busy=busy)
+        slowest = self._slowest(prompt, cached, 1, busy)
+        alone = self._stages(work(0)._replace(tokens=prompt - cached) if number > 1 else work(0), busy=busy)
+        floors, times = [c.floor for c in last], [c.achievable for c in last]
+        return Figure(
+            max(c.floor for c in alone) + sum(floors) - max(floors),
+            slowest.achievable + sum(times) - max(times),
+            total(alone).floor_bound,
+            slowest.bound,
+        )
+
+    def _slowest(self, prompt: int, cached: int, batch: int, busy: float = 1.0) -> Cost:
+        """What the slowest stage takes for every chunk: the pace of a full pipeline."""
+        work, number = self._chunks(prompt, cached, batch)
+
+        def chunk(i: int) -> Cost:
+            return max(self._stages(work(i), i == number - 1, busy), key=lambda cost: cost.achievable)
+
+        return series(chunk, number - 1).plus(chunk(number - 1))
+
+    def prefill_rate(self, prompt: int, cached: int = 0) -> float:
+        """Prompt tokens a second of one copy of the model that does nothing else: as many prompts at a time as a chunk
+        holds."""
+        batch = max(1, self.engine.chunk // (prompt - cached)) if self.caching and not self.encodes else 1
+        return batch * prompt / self._slowest(prompt, cached, batch).achievable
+
+    def prefill_parts(self, prompt: int, cached: int = 0) -> dict[str, Cost]:
+        """A prefill by kind of part, all stages and chunks."""
+        work, number = self._chunks(prompt, cached, 1)
+        busy = self.busy(1)
+        last = self._parts(work(number - 1), busy=busy)
+
+        def earlier(kind: str) -> Cost:
+            return series(lambda i: self._parts(work(i), False, busy).get(kind, Cost()), number - 1)
+
+        kinds = dict.fromkeys([*self._parts(work(0)), *last])
+        return {kind: earlier(kind).plus(last.get(kind, Cost())) for kind in kinds}
+
+    def _parts(self, work: Workload, head: bool = True, busy: float = 1.0) -> dict[str, Cost]:
+        found: dict[str, list[Cost]] = {}
+        for rank in self.ranks:
+            for kind, cost in rank.parts(work, head, busy).items():
+                found.setdefault(kind, []).append(cost.times(rank.stage.copies))
+        return {kind: total(costs) for kind, costs in found.items()}

@@ -50,6 +50,34 @@ def test_experts_that_copies_share() -> None:
     assert (code, out) == (2, "") and "TensorRT-LLM's flags do not say the layout" in err
 
 
+def test_drafts_and_adapters_in_every_engines_words() -> None:
+    asked = (*LLAMA[:3], "--tp", "8", "--context", "8k", "--acceptance", "70%")
+    many = ("--draft", "4:llama-3.2-1b", "--adapters", "4", "--adapter-rank", "20")
+    out = emit(*asked, *many, "--emit", "vllm")[1]
+    config = '{"method": "draft_model", "model": "meta-llama/Llama-3.2-1B", "num_speculative_tokens": 4}'
+    assert f"--speculative-config '{config}' \\" in out and out.startswith("# name each adapter: --lora-modules")
+    assert out.endswith("  --enable-lora \\\n  --max-loras 4 \\\n  --max-lora-rank 32\n")  # the next that it has
+    out = emit(*asked, *many, "--emit", "sglang")[1]
+    assert "--speculative-algorithm STANDALONE \\" in out and "--speculative-num-draft-tokens 5 \\" in out
+    assert "--max-loras-per-batch 4 \\" in out and "--max-lora-rank 20 \\" in out
+    out = emit(*asked, *many, "--kv", "fp8", "--emit", "trtllm")[1]
+    assert "<<'END'\nkv_cache_config:\n  dtype: fp8\nspeculative_config:\n  decoding_type: DraftTarget\n" in out
+    assert "  max_draft_len: 4\n  speculative_model: meta-llama/Llama-3.2-1B\ndisable_overlap_scheduler: true\n" in out
+    assert "  max_lora_rank: 20\n  max_loras: 4\n" in out and out.endswith(" --extra_llm_api_options options.yaml\n")
+    out = emit(*asked, "--draft", "4", "--emit", "dynamo")[1]
+    assert '"method": "ngram", "num_speculative_tokens": 4' in out and "proposed at no cost" in out
+    code, _, err = emit(*asked[:3], "--tp", "4", "--pp", "2", *asked[-2:], "--draft", "4", "--emit", "vllm")
+    assert code == 2 and "vLLM drafts in no pipeline: --pp 1" in err
+
+
+def test_a_models_own_layer_drafts_in_every_engines_words() -> None:
+    asked = ("deepseek-v3", "--gpu", "h200:8", "--context", "8k", "--draft", "2:mtp", "--acceptance", "70%", "--emit")
+    assert '"method": "mtp", "num_speculative_tokens": 2}' in emit(*asked, "vllm")[1]
+    sglang, trtllm = (emit(*asked, engine)[1] for engine in ("sglang", "trtllm"))
+    assert "--speculative-algorithm EAGLE \\" in sglang and "--speculative-draft-model-path" not in sglang
+    assert "  decoding_type: MTP\n  max_draft_len: 2\n  num_nextn_predict_layers: 2\nEND" in trtllm
+
+
 def test_dynamo_starts_the_workers_of_both_pools() -> None:
     code, out, _ = emit(*LLAMA[:3], "--concurrency", "32", "--prompt", "7k", "--answer", "1k", "--emit", "dynamo")
     assert code == 0 and out.startswith("python -m dynamo.frontend\n# ") and "--disaggregation-mode" not in out

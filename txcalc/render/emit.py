@@ -1,14 +1,18 @@
-"""The command that serves a plan with an engine: parallelism, lengths, sequences and memory as they were planned.
+"""The command that serves a plan with an engine: parallelism, lengths, sequences, memory, drafts and adapters as they
+were planned.
 
-Flags are those of the engines' own documentation: vLLM's engine arguments (docs.vllm.ai), SGLang's server arguments
-(docs.sglang.io), TensorRT-LLM's `trtllm-serve` (nvidia.github.io/TensorRT-LLM), Dynamo's launch scripts of vLLM workers
+Flags are those of the engines' own documentation: vLLM's engine arguments and features/spec_decode (docs.vllm.ai),
+SGLang's server arguments and advanced_features/speculative_decoding (docs.sglang.io), TensorRT-LLM's `trtllm-serve`,
+features/speculative-decoding and features/lora (nvidia.github.io/TensorRT-LLM), Dynamo's launch scripts of vLLM workers
 (ai-dynamo/dynamo, examples/backends/vllm/launch, 11bc2e8). Newer versions may rename some.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+from typing import TYPE_CHECKING
 
 from txcalc.errors import InputError, UnknownName
 from txcalc.num import ceil_div
@@ -16,15 +20,36 @@ from txcalc.planning.deployment import Plan
 from txcalc.planning.layout import Layout
 from txcalc.planning.pools import Pools
 from txcalc.planning.serving import NODE
+from txcalc.planning.timing import Speculation
+
+if TYPE_CHECKING:
+    from txcalc.model import Model
 
 Flags = list[tuple[str, object]]
 
-
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of adapters, that vLLM has kernels for (vllm/config/lora.py)
+# What proposes tokens, in the words of vLLM, SGLang and TensorRT-LLM.
+METHODS = {
+    "mtp": ("mtp", "EAGLE", "MTP"),
+    "eagle3": ("eagle3", "EAGLE3", "Eagle3"),
+    "eagle": ("eagle", "EAGLE", None),
+    "model": ("draft_model", "STANDALONE", "DraftTarget"),
+    "ngram": ("ngram", "NGRAM", "NGram"),
+}
+# Linear layers that TensorRT-LLM has adapters for, but those of routed experts.
+ADAPTED = ("attn_q", "attn_k", "attn_v", "attn_dense", "mlp_h_to_4h", "mlp_4h_to_h", "mlp_gate")
+LOADED = {
+    "vllm": "name each adapter: --lora-modules NAME=PATH …",
+    "sglang": "name each adapter: --lora-paths NAME=PATH …",
+    "trtllm": "each request names its adapter: lora_request",
+    "dynamo": "each adapter is loaded by the workers' own API (DYN_LORA_ENABLED=true)",
+}
 NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'  # how vLLM's workers hand caches on
 
 
-def command(plan: Plan, engine: str, pools: Pools | None = None) -> str:
+def command(plan: Plan, engine: str, pools: Pools | None = None, guess: Speculation | None = None) -> str:
     """Lines of a shell: comments on what no flag says, and the command, a flag a line; of `pools` the commands of both.
+    `guess`: the tokens that the plan's draft proposes.
 
     Errors: `UnknownName` for another engine; `InputError` for a plan that an engine's flags cannot say.
     """
@@ -36,13 +61,17 @@ def command(plan: Plan, engine: str, pools: Pools | None = None) -> str:
     comments = []
     if held.asked != "native":
         comments.append(f"# the checkpoint's weights are {held.weights.name}")
+    if guess and plan.deployment.draft is None:
+        comments.append(f"# {guess.tokens} tokens a step are proposed at no cost: n-grams of what was said before")
+    if held.adapters:
+        comments.append(f"# {LOADED[engine]}")
     if engine == "dynamo":
-        return "\n".join([*comments, *_dynamo(plan, pools)])
+        return "\n".join([*comments, *_dynamo(plan, pools, guess)])
     if pools:
         raise InputError(
             "--emit", [f"{engine} alone serves no pools of their own for prompts and answers: --emit dynamo"]
         )
-    start, flags = engines[engine](plan)
+    start, flags = engines[engine](plan, guess)
     if engine == "trtllm" and layout.dp > 1:
         comments.append(f"# {layout.dp} of these, each on {layout.gpus // layout.dp} GPUs, behind a load balancer")
     elif layout.gpus > (node := plan.deployment.accelerator.node or NODE):
@@ -54,7 +83,7 @@ def _lines(start: str, flags: Flags) -> str:
     return " \\\n  ".join([start, *(flag if value is None else f"{flag} {value}" for flag, value in flags)])
 
 
-def _dynamo(plan: Plan, pools: Pools | None) -> list[str]:
+def _dynamo(plan: Plan, pools: Pools | None, guess: Speculation | None) -> list[str]:
     """A front end and its workers: of one pool, or of one for prompts and one for answers."""
     found = ["python -m dynamo.frontend"]
     roles = (("prefill", pools.prefill), ("decode", pools.decode)) if pools else (("", plan.best),)
@@ -63,7 +92,7 @@ def _dynamo(plan: Plan, pools: Pools | None) -> list[str]:
         copies = 1 if layout.ep > layout.tp else layout.dp  # a worker is all copies that share experts
         worker = layout if copies == 1 else layout.replace(dp=1)
         each = 1 if role == "prefill" else ceil_div(plan.concurrency, layout.dp)
-        flags: Flags = [("--model", _model(plan)), *_vllm_flags(plan, worker, each)]
+        flags: Flags = [("--model", _model(plan)), *_vllm_flags(plan, worker, each, guess)]
         if role:
             flags += [("--disaggregation-mode", role), ("--kv-transfer-config", shlex.quote(NIXL))]
         found.append(f"# {copies} of these, each on {worker.gpus} GPUs{f', for {role}' if role else ''}")
@@ -72,10 +101,36 @@ def _dynamo(plan: Plan, pools: Pools | None) -> list[str]:
 
 
 def _model(plan: Plan) -> str:
+    return _repository(plan.deployment.model, "MODEL")
+
+
+def _repository(model: Model, otherwise: str) -> str:
     """Where the weights are: a repository on the hub, where the description names one."""
-    source = str(plan.deployment.model.spec["source"])
+    source = str(model.spec["source"])
     found = re.search(r"(?:huggingface\.co/|hf:)([\w.-]+/[\w.-]+)|([\w.-]+/[\w.-]+) config\.json", source)
-    return shlex.quote(found[1] or found[2]) if found else "MODEL"
+    return shlex.quote(found[1] or found[2]) if found else otherwise
+
+
+def _method(plan: Plan, engine: int) -> str:
+    """What proposes tokens, in an engine's word. Errors: `InputError` where it has none."""
+    draft = plan.deployment.draft
+    if draft is None:
+        kind = "ngram"
+    elif draft is plan.deployment.model.predictor:
+        kind = "mtp"
+    elif features := draft.spec["stacks"][""]["features"]:
+        kind = "eagle3" if features["number"] > 1 else "eagle"
+    else:
+        kind = "model"
+    if (word := METHODS[kind][engine]) is None:
+        raise InputError("--emit", ["TensorRT-LLM drafts with EAGLE-3, not with EAGLE's first versions"])
+    return word
+
+
+def _drafter(plan: Plan) -> str:
+    """Where a draft that is a model of its own has its weights; "": it is none."""
+    draft, model = plan.deployment.draft, plan.deployment.model
+    return "" if draft is None or draft is model.predictor else _repository(draft, "DRAFT")
 
 
 def _shared(plan: Plan) -> bool:
@@ -93,12 +148,12 @@ def _kept(plan: Plan) -> list[str]:
     return [f"{float(1 - share):g}"] if share else []
 
 
-def _vllm(plan: Plan) -> tuple[str, Flags]:
+def _vllm(plan: Plan, guess: Speculation | None) -> tuple[str, Flags]:
     layout = plan.best.layout
-    return f"vllm serve {_model(plan)}", _vllm_flags(plan, layout, ceil_div(plan.concurrency, layout.dp))
+    return f"vllm serve {_model(plan)}", _vllm_flags(plan, layout, ceil_div(plan.concurrency, layout.dp), guess)
 
 
-def _vllm_flags(plan: Plan, layout: Layout, sequences: int) -> Flags:
+def _vllm_flags(plan: Plan, layout: Layout, sequences: int, guess: Speculation | None) -> Flags:
     """Those of a layout, of which each copy runs so many sequences."""
     engine = plan.deployment.engine
     if layout.ep not in (1, layout.tp * layout.dp):
@@ -115,10 +170,21 @@ def _vllm_flags(plan: Plan, layout: Layout, sequences: int) -> Flags:
     flags += [("--gpu-memory-utilization", share) for share in _kept(plan)]
     if engine.cache_bits == 8:
         flags.append(("--kv-cache-dtype", "fp8"))
+    if guess:
+        if layout.pp > 1:
+            raise InputError("--emit", ["vLLM drafts in no pipeline: --pp 1"])
+        said = {"method": _method(plan, 0), "model": _drafter(plan), "num_speculative_tokens": guess.tokens}
+        written = json.dumps({key: value for key, value in said.items() if value})
+        flags.append(("--speculative-config", shlex.quote(written)))
+    if engine.adapters:
+        if engine.rank > RANKS[-1]:
+            raise InputError("--emit", [f"vLLM has adapters of a rank up to {RANKS[-1]}: --adapter-rank {RANKS[-1]}"])
+        rank = next(each for each in RANKS if each >= engine.rank)
+        flags += [("--enable-lora", None), ("--max-loras", engine.adapters), ("--max-lora-rank", rank)]
     return flags
 
 
-def _sglang(plan: Plan) -> tuple[str, Flags]:
+def _sglang(plan: Plan, guess: Speculation | None) -> tuple[str, Flags]:
     layout, engine, shared = plan.best.layout, plan.deployment.engine, _shared(plan)
     together = layout.tp * layout.dp
     if (shared and (layout.ep != together or layout.pp > 1)) or layout.ep not in (1, layout.tp, together):
@@ -137,10 +203,25 @@ def _sglang(plan: Plan) -> tuple[str, Flags]:
     flags += [("--chunked-prefill-size", engine.chunk), ("--page-size", engine.block)]
     if engine.cache_bits == 8:
         flags.append(("--kv-cache-dtype", "fp8_e4m3"))
+    if guess:
+        method = _method(plan, 1)
+        if shared and method in ("STANDALONE", "NGRAM"):
+            raise InputError(
+                "--emit", ["SGLang shares experts between copies only with drafts of EAGLE's kind, or mtp"]
+            )
+        flags.append(("--speculative-algorithm", method))
+        if where := _drafter(plan):
+            flags.append(("--speculative-draft-model-path", where))
+        if method != "NGRAM":
+            flags += [("--speculative-num-steps", guess.tokens), ("--speculative-eagle-topk", 1)]
+        flags.append(("--speculative-num-draft-tokens", guess.tokens + 1))
+    if engine.adapters:
+        flags += [("--enable-lora", None), ("--max-loras-per-batch", engine.adapters)]
+        flags += [("--max-lora-rank", engine.rank), ("--lora-target-modules", "all")]
     return f"python -m sglang.launch_server --model-path {_model(plan)}", flags
 
 
-def _trtllm(plan: Plan) -> tuple[str, Flags]:
+def _trtllm(plan: Plan, guess: Speculation | None) -> tuple[str, Flags]:
     layout, engine = plan.best.layout, plan.deployment.engine
     if _shared(plan):
         raise _refuse(plan, "TensorRT-LLM")
@@ -151,4 +232,28 @@ def _trtllm(plan: Plan) -> tuple[str, Flags]:
         flags.append(("--ep_size", layout.ep))
     flags += [("--max_seq_len", plan.context), ("--max_batch_size", ceil_div(plan.concurrency, layout.dp))]
     flags += [("--max_num_tokens", engine.chunk)]
-    return f"trtllm-serve {_model(plan)}", flags
+    start = f"trtllm-serve {_model(plan)}"
+    if options := _options(plan, guess):
+        flags.append(("--extra_llm_api_options", "options.yaml"))
+        start = "\n".join(["cat > options.yaml <<'END'", *options, "END", start])
+    return start, flags
+
+
+def _options(plan: Plan, guess: Speculation | None) -> list[str]:
+    """What TensorRT-LLM reads from a file alone."""
+    engine, lines = plan.deployment.engine, []
+    if engine.cache_bits == 8:
+        lines += ["kv_cache_config:", "  dtype: fp8"]
+    if guess:
+        method = _method(plan, 2)
+        lines += ["speculative_config:", f"  decoding_type: {method}", f"  max_draft_len: {guess.tokens}"]
+        if where := _drafter(plan):
+            lines.append(f"  speculative_model: {where}")
+        if method == "MTP":
+            lines.append(f"  num_nextn_predict_layers: {guess.tokens}")
+        if method in ("DraftTarget", "NGram"):  # which run beside the scheduler that overlaps steps
+            lines.append("disable_overlap_scheduler: true")
+    if engine.adapters:
+        lines += ["lora_config:", f"  lora_target_modules: [{', '.join(ADAPTED)}]", f"  max_lora_rank: {engine.rank}"]
+        lines += [f"  max_loras: {engine.adapters}", f"  max_cpu_loras: {engine.adapters}"]
+    return lines

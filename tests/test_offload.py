@@ -143,7 +143,7 @@ def test_deploy_and_fit_say_what_lies_in_ram() -> None:
     ("given", "said"),
     [
         (("-ngl", "20"), "needs the size of the RAM"),
-        (("--ram", "0GB"), "there is nowhere to leave layers"),
+        (("--ram", "0GB"), "--ram is '0GB', expected more than 0"),
         (("--ram", "64"), "expected a size with its unit"),
         (("--ram", "64@80"), "with their units"),
         (("--ram", "64GB", "--engine", "vllm"), "expected llama.cpp"),

@@ -318,9 +318,9 @@ def test_speculation_by_its_formula() -> None:
 
 def test_a_prediction_layer_drafts() -> None:
     """DeepSeek-V3's own (arXiv 2412.19437): laid out as its others are, held without the table and head it shares."""
-    model = load("deepseek-v3", {"predictors": 1})
+    model = load("deepseek-v3")
     own, how = model.predictor, engine(model)
-    assert own and model.predictors == own.params and load("deepseek-v3").predictor is None
+    assert own and model.predictors == own.params and load("deepseek-v3", {"predictors": 0}).predictor is None
     plain, drawn = (Deployment(model, hardware.load("h200"), how, one) for one in (None, own))
     layout = Layout(tp=8, ep=8)
     (one,), (two,) = (held.gpus(layout, 8192, 1) for held in (plain, drawn))
@@ -493,13 +493,14 @@ def test_a_deployment_without_a_speed_still_has_its_memory() -> None:
         (["--prefix-hits", "120%"], "prefix hits is 1.2, expected a share from 0 to 1"),
         (["--prefix-hits", "x"], "--prefix-hits is 'x'"),
         (["--prefix-hits", "1e999999999"], "--prefix-hits is '1e999999999'"),
-        (["--draft", "4"], "a draft's tokens and their acceptance go together"),
-        (["--acceptance", "0.5"], "a draft's tokens and their acceptance go together"),
+        (["--draft", "4"], "a draft's tokens need the probability that each is accepted (--acceptance 70%)"),
+        (["--acceptance", "0.5"], "an acceptance is of a draft's tokens, and none are proposed (--draft 4"),
+        (["--draft", "mtp"], "without layers that predict further tokens (--draft 4:SOURCE"),
         (["--draft", "four", "--acceptance", "0.5"], "--draft is 'four'"),
         (["--draft", "0", "--acceptance", "1.5"], "acceptance is 1.5, expected a probability from 0 to 1"),
         (["--draft", "4:gpt5", "--acceptance", "0.5"], "no preset named 'gpt5'"),
         (["--draft", "mtp", "--acceptance", "0.5"], "without layers that predict further tokens"),
-        (["--adapters", "4"], "adapter rank is 0, expected a whole number from 1 to 4,096"),
+        (["--adapters", "4"], "adapter rank is 0, expected a whole number from 1 to 4,096 (--adapter-rank 16)"),
     ],
 )
 def test_bad_input_is_one_message(argv: list[str], said: str) -> None:

@@ -31,7 +31,7 @@ class Deploy(Result, Deployment):
 
     deployments: list[Deployment | Refusal]
 
-    def __init__(self, answers: Sequence[Answer], detail: bool) -> None:
+    def __init__(self, answers: Sequence[Answer], detail: bool, asked: Request) -> None:
         from txcalc.render.deploy import comparison, report
 
         one = answers[0]
@@ -44,7 +44,7 @@ class Deploy(Result, Deployment):
                 lambda plots: plots.deploy(plan, one.speed),
                 one.failed,
             )
-        vars(self)["_answers"] = answers
+        vars(self).update(_answers=answers, _asked=asked)
 
     def to_command(self, engine: str) -> str:
         """The command that serves the plan with vllm, sglang, trtllm or dynamo. Errors: `InputError` of several."""
@@ -53,7 +53,7 @@ class Deploy(Result, Deployment):
         one, *others = vars(self)["_answers"]
         if others or one.plan is None:
             raise InputError("deploy", ["a command is of one deployment: one model and one kind of accelerator"])
-        return command(one.plan, engine, one.speed.apart if one.speed else None)
+        return command(one.plan, engine, one.speed.apart if one.speed else None, vars(self)["_asked"].speculation)
 
     def _rows(self) -> list[dict[str, Any]]:
         """Of one deployment its loads, layout by layout; of several a row for each at the load asked for."""
@@ -176,6 +176,10 @@ def deploy(
     answers = None if answer is None else traffic.lengths(str(answer), "--answer")
     tokens, drafter = phrases.drafts(draft)
     guess = drafter if drafter is None or drafter == phrases.OWN else load(drafter)
+    given = [sources] if isinstance(sources, str | Mapping) or not isinstance(sources, Sequence) else sources
+    every = models(given)
+    if guess == phrases.OWN and every and not any(model.predictor for model in every):
+        raise _silent(every[0])
     often, times = phrases.comes(rate, arrivals, burstiness)
     prefix = length(shared_prefix, "--shared-prefix")
     held = timing.grown(prompts, answers) if context is None else length(context, "--context")
@@ -217,10 +221,9 @@ def deploy(
         requests=several,
         seed=seed,
     )
-    given = [sources] if isinstance(sources, str | Mapping) or not isinstance(sources, Sequence) else sources
     between = None if network is None else parse_bytes(str(network), "--network")
     kinds = [(hardware.load(name).placed(node, between), gpus, prices[name]) for name, gpus, _ in wanted]
-    found = [(model, *kind) for model in models(given) for kind in kinds]
+    found = [(model, *kind) for model in every for kind in kinds]
     if not found:
         raise InputError("deploy", ["expected a model and an accelerator, or several"])
     if planner.apart and len(found) > 1:
@@ -229,7 +232,7 @@ def deploy(
         mend = "leave one of the two out"
         raise InputError("options", [f"--simulate is of copies that do both, not of pools: --disaggregate ({mend})"])
     if len(found) == 1:
-        return Deploy([planner.answer(*found[0], strict=True)], detail)
+        return Deploy([planner.answer(*found[0], strict=True)], detail, asked)
     plans = []
     for one in found:
         try:
@@ -238,7 +241,13 @@ def deploy(
             plans.append(Answer(one[0], one[1], None, None, str(error)))
     if all(each.plan is None for each in plans):
         raise InputError("deploy", dict.fromkeys(each.why for each in plans))
-    return Deploy(plans, detail)
+    return Deploy(plans, detail, asked)
+
+
+def _silent(model: Model) -> InputError:
+    """A model that has nothing to draft with."""
+    mend = "--draft 4:SOURCE names another model that drafts; --set predictors=1, where its checkpoint has such a layer"
+    return InputError("--draft", [f"{model.name} is described without layers that predict further tokens ({mend})"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,10 +320,7 @@ class _Planner:
         if not isinstance(self.draft, str):
             return self.draft
         if model.predictor is None:
-            mend = "a model that has them says so: --set predictors=1"
-            raise InputError(
-                "--draft", [f"{model.name} is described without layers that predict further tokens ({mend})"]
-            )
+            raise _silent(model)
         return model.predictor
 
     def _simulated(self, speed: Serving, memory: EngineMemory | None) -> Serving:

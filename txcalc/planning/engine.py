@@ -137,7 +137,7 @@ def engine(
     if type(prefix) is not int or not 0 <= prefix <= MAX_TOKENS:
         faults.append(Fault("shared prefix", prefix, f"a whole number from 0 to {MAX_TOKENS:,}"))
     faults += [
-        Fault(name, value, f"a whole number from 1 to {most:,}")
+        Fault(name, value, f"a whole number from 1 to {most:,}", "" if value else f"--{name.replace(' ', '-')} 16")
         for name, value, most in zip(("adapters", "adapter rank"), adapters, (1 << 16, 4096), strict=True)
         if any(adapters) and not 1 <= value <= most
     ]

@@ -140,7 +140,7 @@ def wish(ram: str | None, pcie: str | None, gpu_layers: int | None, cpu_moe: str
         )
     memory, bandwidth, peak = numbers(ram, "--ram") or (parse_bytes(ram, "--ram"), None, None)
     if not memory:
-        faults.append("--ram is 0: there is nowhere to leave layers or experts")
+        faults.append(Fault("--ram", ram, "more than 0, where layers or experts can be left", "64GB"))
     if gpu_layers is not None and gpu_layers < 0:
         faults.append(Fault("--gpu-layers", gpu_layers, "a whole number from 0: the layers and the head on the GPU"))
     if cpu_moe is not None and cpu_moe != "all" and not (cpu_moe.isdecimal() and len(cpu_moe) < 7):

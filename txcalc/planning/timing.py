@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from txcalc.planning.simulation import Server
 
 CONTEXT = 8192  # of a plan that names none
+UNACCEPTED = "a draft's tokens need the probability that each is accepted (--acceptance 70%)"
+UNPROPOSED = "an acceptance is of a draft's tokens, and none are proposed (--draft 4, 4:SOURCE or mtp)"
 
 
 class Speculation(NamedTuple):
@@ -131,7 +133,7 @@ def request(
     if not 0 <= hits <= 1:
         faults.append(Fault("prefix hits", float(hits), "a share from 0 to 1"))
     if (acceptance is None) != (draft_tokens is None):
-        faults.append("a draft's tokens and their acceptance go together")
+        faults.append(UNACCEPTED if acceptance is None else UNPROPOSED)
     if draft_tokens is not None and not (type(draft_tokens) is int and 1 <= draft_tokens <= 64):
         faults.append(Fault("draft tokens", draft_tokens, "a whole number from 1 to 64"))
     if acceptance is not None and not 0 <= acceptance <= 1:

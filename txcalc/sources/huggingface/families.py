@@ -54,8 +54,8 @@ _MIXING = """
 big_bird convbert fnet squeezebert
 """
 _TEXTUAL = """
-deepseek_ocr2_text glm_ocr_text granite4_vision_text granite_docling_text hunyuan_vl_text paddleocr_vl_text
-qwen2_5_omni_text qwen3_omni_moe_text
+cosmos3_edge_text deepseek_ocr2_text ernie4_5_vl_moe_text glm_ocr_text granite4_vision_text granite_docling_text
+hunyuan_vl_text molmo2_text muse_glimmer_text paddleocr_vl_text qwen2_5_omni_text qwen3_omni_moe_text step3p5
 """
 _GEMMA = """
 gemma gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text vaultgemma
@@ -149,10 +149,12 @@ WRAPPERS: dict[str, str] = {
     "blip-2": "opt",
     "cohere2_vision": "cohere2",
     "cohere_compass": "cohere_compass_text",
+    "cosmos3_edge": "cosmos3_edge_text",
     "deepseek_ocr2": "deepseek_ocr2_text",
     "deepseek_vl": "llama",
     "deepseek_vl_hybrid": "llama",
     "emu3": "emu3_text_model",
+    "ernie4_5_vl_moe": "ernie4_5_vl_moe_text",
     "exaone4_5": "exaone4",
     "fast_vlm": "qwen2",
     "florence2": "bart",
@@ -166,6 +168,7 @@ WRAPPERS: dict[str, str] = {
     "glm4v_moe": "glm4v_moe_text",
     "glm_ocr": "glm_ocr_text",
     "glmasr": "llama",
+    "glmga": "glm4v_text",
     "got_ocr2": "qwen2",
     "granite4_vision": "granite4_vision_text",
     "granite_docling": "granite_docling_text",
@@ -193,7 +196,9 @@ WRAPPERS: dict[str, str] = {
     "minicpmv4_7": "qwen3_5_text",
     "mistral3": "mistral",
     "mllama": "mllama_text_model",
+    "molmo2": "molmo2_text",
     "moss_transcribe_diarize": "qwen3",
+    "muse_glimmer": "muse_glimmer_text",
     "musicflamingo": "qwen2",
     "nemotron_h_omni": "nemotron_h",
     "ovis2": "qwen2",
@@ -214,6 +219,7 @@ WRAPPERS: dict[str, str] = {
     "qwen3_vl_moe": "qwen3_vl_moe_text",
     "shieldgemma2": "gemma3_text",
     "smolvlm": "llama",
+    "step3p7": "step3p5",
     "vibevoice": "qwen2",
     "vibevoice_asr": "qwen2",
     "video_llama_3": "qwen2",

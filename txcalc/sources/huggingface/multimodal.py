@@ -89,7 +89,10 @@ shieldgemma2 video_llama_3
 """
 _EITHER = frozenset(_EITHERS.split())
 _TEXT = frozenset(("blip-2", "instructblip", "instructblipvideo", "llama4", "vibevoice"))
-_NEVER = frozenset(("audioflamingo3", "musicflamingo", "nemotron_h_omni", "qwen2_audio", "vibevoice_asr", "voxtral"))
+_NEVERS = """
+audioflamingo3 cosmos3_edge molmo2 musicflamingo nemotron_h_omni qwen2_audio vibevoice_asr voxtral
+"""
+_NEVER = frozenset(_NEVERS.split())
 # Whose text's key says, too, whether its halves share a table.
 _SHARING = frozenset(("florence2",))
 # What the whole's class takes where its key is absent, in those that have no files from before transformers 5, or whose
@@ -100,10 +103,12 @@ _YOUNG = {
     "deepseek_vl": True,
     "deepseek_vl_hybrid": True,
     "emu3": False,
+    "ernie4_5_vl_moe": True,
     "fuyu": False,
     "gemma4_unified": True,
     "glm46v": False,
     "glmasr": True,
+    "glmga": False,
     "granite_speech_plus": True,
     "granite4_vision": False,
     "granite_docling": True,
@@ -114,11 +119,13 @@ _YOUNG = {
     "minicpmv4_6": False,
     "minicpmv4_7": False,
     "moss_transcribe_diarize": True,
+    "muse_glimmer": False,
     "paddleocr_vl": True,
     "qianfan_ocr": False,
     "qwen2_5_omni_thinker": False,
     "qwen3_asr": True,
     "qwen3_omni_moe_thinker": False,
+    "step3p7": False,
     "voxtral_realtime": True,
 }
 

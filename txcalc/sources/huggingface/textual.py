@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config
+from txcalc.sources.huggingface.config import Config, any_of
 from txcalc.sources.huggingface.dense import ernie4_5, glm4v_text, granite, hunyuan_v1_dense, qwen2_vl_text
-from txcalc.sources.huggingface.shared import Raw, experts, heads, layered, lm_head, mixture, rms, rotary, stack
-from txcalc.sources.huggingface.sparse import NAMES, ROUTED, TOP, WIDTH, qwen_sparse, typed, with_shared
+from txcalc.sources.huggingface.shared import (
+    GLOBAL,
+    LAYER_NAMES,
+    LOCAL,
+    Raw,
+    experts,
+    gated,
+    heads,
+    layer_types,
+    layered,
+    lm_head,
+    mixture,
+    plain,
+    rms,
+    rotary,
+    stack,
+    windows,
+)
+from txcalc.sources.huggingface.sparse import (
+    NAMES,
+    ROUTED,
+    TOP,
+    WIDTH,
+    dense_where,
+    of_experts,
+    qwen_sparse,
+    typed,
+    with_shared,
+)
+from txcalc.sources.spec import real, size
 
 
 def glm_ocr_text(c: Config) -> Raw:
@@ -77,3 +107,160 @@ def deepseek_ocr2_text(c: Config) -> Raw:
     if c.data.get("mlp_layer_types") is None:
         c.fault("mlp_layer_types", c.data.get("mlp_layer_types", ABSENT), 'a list of "dense" and "sparse", one a layer')
     return layered(raw, typed(c, raw, [False] * raw["n_layers"]))
+
+
+def molmo2_text(c: Config) -> Raw:
+    """Qwen3's or OLMo 2's, with further rows of the token table that the head has not."""
+    raw = stack(c)
+    after, form = c.flag("norm_after", default=False), c.text("qk_norm_type", default="qwen3")
+    if form not in ("qwen3", "olmo"):
+        c.fault("qk_norm_type", form, "'qwen3' or 'olmo'")
+    c.ignore("rope_scaling_layers")
+    bias = ["q", "k", "v"] if c.flag("attention_bias", "qkv_bias", default=False) else []
+    attention = heads(c, raw, kv=8, d_head=128)
+    extra = c.count("additional_vocab_size", default=128)
+    return raw | {
+        "attention": attention | {"bias": bias, "qk_norm": "head" if form == "qwen3" else "width"},
+        "feed_forward": gated(c),
+        "norm": rms(c, "rms_norm_eps", "layer_norm_eps") | ({"place": "after"} if after else {}),
+        "positions": rotary(c, attention["d_head"]),
+        "embedding": {"extra": extra} if extra else {},
+        "head": lm_head(c, False),
+    }
+
+
+def cosmos3_edge_text(c: Config) -> Raw:
+    """Llama's with two matrices and a squared ReLU."""
+    raw = stack(c)
+    attention = heads(c, raw, kv=8, d_head=128, whole=True) | {"bias": c.flag("attention_bias", default=False)}
+    angles = c.data.get("rope_parameters")
+    parts = angles.get("mrope_section") if isinstance(angles, dict) else None
+    if angles is not None and (not isinstance(parts, list) or sum(parts) != attention["d_head"] // 2):
+        c.fault("rope_parameters.mrope_section", parts, f"three numbers whose sum is {attention['d_head'] // 2}")
+    return raw | {
+        "attention": attention,
+        "feed_forward": plain(c, act="relu2", bias=c.flag("mlp_bias", default=False)),
+        "norm": rms(c, eps=1e-5),
+        "positions": rotary(c, attention["d_head"], 1e8),
+        "head": lm_head(c, False),
+    }
+
+
+def muse_glimmer_text(c: Config) -> Raw:
+    """Gated attention with bare norms of Q and K, sandwich norms, and positions in the layers with a window alone."""
+    raw = stack(c)
+    n, window = raw["n_layers"], c.size("sliding_window", default=2048, null=None)
+    attention = heads(c, raw, kv=2, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
+    factor = c.real("qk_scale_factor", default=3.87)
+    c.ignore("post_norm_eps")
+    c.note("the norm of the embedding, which has no weights, is not among the other FLOPs")
+    raw |= {
+        "attention": attention | {"qk_norm": "bare", "gate": "element", "scale": factor / attention["d_head"] ** 0.5},
+        "feed_forward": gated(c),
+        "norm": rms(c, eps=1e-5, place="sandwich", offset=True),
+        "positions": rotary(c, attention["d_head"]),
+        "head": lm_head(
+            c,
+            False,
+            softcap=c.real("final_logit_softcapping", default=20.0),
+            scale=c.real("output_multiplier", default=0.19611613513818404),
+        ),
+    }
+    full = [(n - 1 - i) % 4 == 0 for i in range(n)]
+    types = layer_types(c, n, [GLOBAL if whole else LOCAL for whole in full])
+    default = [0.0 if whole else 1.0 for whole in full]
+    bases = c.items("layer_rope_theta", of=real, length=n, default=None) or default
+    turning: dict[str, Raw] = {"rotary": {}, "unrotated": {"positions": {"form": "none"}}}
+    kinds = ["rotary" if base else "unrotated" for base in bases]
+    return layered(raw, windows(c, raw, window, types), (kinds, turning))
+
+
+def ernie4_5_vl_moe_text(c: Config) -> Raw:
+    """ERNIE 4.5's experts for text, and beside them as many for pictures, which no text runs through."""
+    raw = stack(c)
+    n, d = raw["n_layers"], raw["d_model"]
+    c.only(False, "use_bias", why="biases of the shared experts, not of the routed ones, are not read")
+    widths = c.items("moe_intermediate_size", of=size, length=None, default=[1536, 512])
+    if len(widths) < 2:
+        c.fault("moe_intermediate_size", widths, "two widths: of the experts for text and for pictures")
+    number, top = c.size(*NAMES, "moe_num_experts", default=64), c.size("moe_k", *TOP, default=6)
+    if top > number:
+        c.fault(c.spelling("moe_k", *TOP), top, f"at most {number}, the number of experts")
+    activation = c.activation("hidden_act", default="silu")
+    mixed: Raw = {"n_experts": number, "top_k": top, "d_ff": widths[0], "activation": activation}
+    mixed = with_shared(c, mixed, "moe_num_shared_experts", default=2) | {"router_bias": True}
+    c.ignore("moe_norm_min")
+    raw = of_experts(c, raw, heads(c, raw, kv=4), mixed, tied=True, theta=5e5)
+    axis = typed(c, raw, [i == 0 for i in range(n)])
+    of_pictures = mixed["n_experts"] * (3 * d * widths[-1] + d + 1)
+    if held := of_pictures * axis[0].count("sparse"):
+        raw["idle"] = held
+        c.note(f"the experts for pictures ({held:,} parameters) are held, and no text runs through them")
+    return layered(raw, axis)
+
+
+def step3p5(c: Config) -> Raw:
+    """Gates a head, more heads in layers with a window; lists by layer go on to the layers that predict further."""
+    raw = stack(c)
+    n, more = raw["n_layers"], c.count("num_nextn_predict_layers", "num_mtp_layers", default=0, null=0)
+    kv_names = ("num_key_value_heads", "num_attention_groups")
+    attention = heads(c, raw, kv=8, d_head=128, kv_names=kv_names) | {"bias": c.flag("attention_bias", default=False)}
+    c.only(True, "use_head_wise_attn_gate", "use_qk_norm", "use_moe_router_bias", why="transformers' class has it so")
+    c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
+    c.ignore("swiglu_limits", "swiglu_limits_shared", "mtp_layer_types", "mtp_mlp_layer_types", "moe_every_n_layer")
+    c.ignore("yarn_only_types", "use_rope_layers", "per_layer_config", "num_local_experts")
+    mixed = experts(c, ("n_routed_experts", "moe_num_experts"), ("num_experts_per_tok", "moe_top_k"), WIDTH, 288, 8,
+                    d_ff_shared=c.size("share_expert_dim", "share_expert_dims", default=1280))  # fmt: skip
+    raw |= {
+        "attention": attention | {"qk_norm": "head", "gate": "head"},
+        "experts": mixed | {"scoring": "sigmoid", "scale": c.real("moe_router_scaling_factor", default=1.0)},
+        "norm": rms(c, eps=1e-5, offset=True),
+        "head": lm_head(c, False),
+    }
+    types = _cut(c, "layer_types", n, more, [GLOBAL] * n, any_of(GLOBAL, LOCAL))
+    listed = c.data.get("moe_layers_enum")
+    c.ignore("moe_layers_enum")
+    parts = listed.split(",") if isinstance(listed, str) else listed if isinstance(listed, list) else range(3, n)
+    named = {str(part).strip() for part in parts}
+    kinds = _cut(c, "mlp_layer_types", n, more, ["sparse" if str(i) in named else "dense" for i in range(n)],
+                 any_of("dense", "sparse"))  # fmt: skip
+    other = c.table("attention_other_setting")
+    count = c.size("num_sliding_attention_heads", default=None, null=None)
+    if other:
+        count = count or other.size("num_attention_heads", default=attention["n_heads"])
+        other.only(attention["n_kv_heads"], "num_attention_groups", why="transformers' class has it so")
+        other.only(attention["d_head"], "head_dim", "true_head_dim", why="transformers' class has it so")
+        other.only(LOCAL, "attention_type", why="transformers' class has it so")
+    c.divides(attention["n_kv_heads"], count or attention["n_heads"], c.spelling(*kv_names), "the heads with a window")
+    tables = {LAYER_NAMES[kind]: {"positions": _angles(c, attention["d_head"], kind, types)} for kind in set(types)}
+    if count and LOCAL in types:
+        tables["local"]["attention"] = {"n_heads": count}
+    window = c.size("sliding_window", default=None, null=None)
+    axis = windows(c, raw, window if LOCAL in types else None, types, tables)
+    return layered(raw, axis, dense_where(c, raw, [kind == "dense" for kind in kinds]))
+
+
+def _cut(c: Config, key: str, n: int, more: int, default: list[Any], of: Any) -> list[Any]:
+    """A list with an item a layer, and perhaps one for each that predicts further tokens."""
+    found = c.items(key, of=of, length=None, default=default) or default
+    if len(found) not in (n, n + more):
+        c.fault(key, found, f"a list of {n:,} items, one a layer")
+        return default
+    return found[:n]
+
+
+def _angles(c: Config, width: int, kind: str, types: list[str]) -> Raw:
+    """Rotary positions of a layer type, from a table for each type or, as hub files have them, lists by layer."""
+    c.ignore("rope_theta", "partial_rotary_factors", "rope_scaling")
+    table = c.data.get("rope_parameters")
+    if isinstance(table, dict) and isinstance(table.get(kind), dict):
+        return rotary(c, width, kind=kind, names=())
+    c.ignore("rope_parameters")
+    place, shares, bases = types.index(kind), c.data.get("partial_rotary_factors"), c.data.get("rope_theta")
+    share = shares[place] if isinstance(shares, list) and len(shares) > place else 1.0
+    base = bases[place] if isinstance(bases, list) and len(bases) > place else bases
+    dims = int(width * share) if isinstance(share, int | float) and 0 < share <= 1 else 0
+    if dims < 2 or dims % 2:
+        c.fault("partial_rotary_factors", shares, "shares that leave an even number of dimensions")
+    raw: Raw = {"form": "rotary", "theta": base if isinstance(base, int | float) and base > 0 else 1e4}
+    return raw if dims == width else raw | {"rotary_dims": max(1, dims)}

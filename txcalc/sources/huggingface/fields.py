@@ -78,9 +78,9 @@ num_experts_per_tok: bailing_hybrid doge hunyuan_v1_moe
 num_key_value_heads: axk1 cwm deepseek_v32 emu3_text_model ernie4_5_moe exaone4 exaone_moe flint gemma gemma2
   gemma3_text gemma3n_text gemma4_text gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite glm4v_moe_text
   glm_moe_dsa glm_ocr_text gpt_oss helium hy_v3 jamba kolibri1 laguna lfm2 lfm2_moe lfm3 llama4_text mellum
-  mimo_v2_flash minimax minimax_m2 ministral ministral3 mistral mixtral mllama_text_model nemotron nemotron_h phimoe
-  qwen2_moe qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next qwen3_omni_moe_text qwen3_vl_moe_text solar_open
-  stablelm starcoder2 t5gemma vaultgemma whisper youtu
+  mimo_v2_flash minimax minimax_m2 ministral ministral3 mistral mixtral mllama_text_model molmo2_text
+  muse_glimmer_text nemotron nemotron_h phimoe qwen2_moe qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next
+  qwen3_omni_moe_text qwen3_vl_moe_text solar_open stablelm starcoder2 step3p5 t5gemma vaultgemma whisper youtu
 num_local_experts: but cohere2_moe deepseek_v2 exaone_moe flint granitemoe granitemoehybrid granitemoeshared
   qwen2_moe
 num_mtp_layers: bailing_hybrid deepseek_v3 glm4_moe kimi_k2
@@ -101,6 +101,10 @@ max_rel_2d_pos: layoutlmv3
 text_embed: layoutlmv3
 global_block_size: longt5
 use_cache: trocr
+moe_num_experts: step3p5
+moe_top_k: step3p5
+num_attention_groups: step3p5
+share_expert_dims: step3p5
 """
 
 # Keys that are whole numbers where a reader does not look at them, too (a width that no layer has).

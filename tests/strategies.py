@@ -658,7 +658,7 @@ def attention_tables(draw: st.DrawFn, window: bool = True, causal: bool = False)
 
 @st.composite
 def latent_tables(draw: st.DrawFn) -> dict[str, Any]:
-    table = {key: draw(sizes) for key in ("n_heads", "kv_rank", "d_nope", "d_rope", "d_v")}
+    table: dict[str, Any] = {key: draw(sizes) for key in ("n_heads", "kv_rank", "d_nope", "d_rope", "d_v")}
     table |= {"bias": draw(flags), "gate": draw(st.sampled_from(["none", "element", "head"]))}
     if draw(flags):
         table["q_rank"] = draw(sizes)
@@ -808,12 +808,12 @@ def decoders(draw: st.DrawFn, mixers: tuple[str, ...] = ("attention", *MIXERS), 
         raw["positions"] = {"form": "none"}
     if draw(st.integers(0, 3)):
         raw |= {"vocab_size": draw(sizes), "head": {"bias": draw(flags), "tied": draw(flags)}}
-    for channel in {channel for _, channel in kinds.values()} - {None}:
+    for channel in {channel for _, channel in kinds.values() if channel}:
         raw[channel] = draw(CHANNELS[channel])
-    for kind, (mixer, channel) in kinds.items():
+    for kind, (mixer, beside) in kinds.items():
         part = "attention" if mixer == "latent" else mixer
         tables = attention_tables(window, causal=True) if mixer == "attention" else MIXERS[mixer]
-        raw["layer"][kind] = {"parts": [part, channel] if channel else [part], mixer: draw(tables)}
+        raw["layer"][kind] = {"parts": [part, beside] if beside else [part], mixer: draw(tables)}
         if "index_heads" in raw["layer"][kind].get("latent", {}):
             raw["positions"] = {"form": "rotary"}
     return raw

@@ -59,7 +59,7 @@ def value(formula: Sum) -> Any:
 
 def workloads(model: Model) -> list[Workload]:
     """A prefill, and where there is a cache a decode step, under every convention."""
-    apart = {"source": 5} if model.has_encoder_apart else {}
+    apart: dict[str, Any] = {"source": 5} if model.has_encoder_apart else {}
     made = [model.workload(2, 7, **apart), model.workload(1, 1, **apart, mla="absorbed", keep_scores=True)]
     if model.spec["kind"] in ("decoder", "encoder-decoder", "audio"):
         made += [model.workload(3, 2, 5000, **apart, logits="last"), model.workload(1, 1, 9, **apart, mla="absorbed")]
@@ -192,7 +192,7 @@ def test_latex_uses_the_table_of_letters() -> None:
     )
 
 
-LAYERS = {
+LAYERS: dict[str, Any] = {
     "d_model": 64,
     "n_layers": 4,
     "vocab_size": 100,

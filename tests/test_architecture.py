@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from strategies import COMPOSITES, LEAVES
@@ -392,7 +393,7 @@ def faults(source: str, known: Fields) -> list[str]:
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.rpartition(".")[2])
-def test_formulas_are_arithmetic(module: object) -> None:
+def test_formulas_are_arithmetic(module: ModuleType) -> None:
     assert faults(inspect.getsource(module), fields()) == []
 
 
@@ -434,7 +435,7 @@ def test_a_planted_formula_is_noticed(planted: str) -> None:
 @pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: leaf.__name__)
 def test_a_leaf_says_its_unit_and_its_source(leaf: type) -> None:
     labels = ("Shapes", "Unit", "Counts", "Omits", "Traffic", "Kept", "Source")
-    lines = [line.split()[0] for line in inspect.getdoc(leaf).splitlines() if line and line[0].isupper()]
+    lines = [line.split()[0] for line in (inspect.getdoc(leaf) or "").splitlines() if line and line[0].isupper()]
     found = [label for label in lines if label in labels]
     assert found == [label for label in labels if label in found], "in the usual order"
     assert {"Unit", "Source"} <= set(found)

@@ -67,7 +67,7 @@ def test_it_computes_what_torch_computes(form: str) -> None:
         (own.cell.weight, other.weight_hh_l0),
         (own.cell.bias, other.bias_hh_l0),
     ):
-        mine.data.copy_(its.data)
+        mine.data.copy_(its.data)  # type: ignore[union-attr]
     x = torch.randn(2, 7, 6, dtype=torch.float64)
     y, _ = other(x)
     torch.testing.assert_close(own(x, Run(0, torch.arange(7))), y)

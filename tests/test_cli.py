@@ -1,6 +1,6 @@
 """The command line as a user meets it: help, formats, exit codes, colour, pipes, and what a screen looks like.
 
-`pytest tests/test_cli.py --update-golden` writes the screens in `tests/golden/` anew.
+`pytest tests/test_cli.py --update-golden` regenerates the screens in `tests/golden/`.
 """
 
 from __future__ import annotations

@@ -299,7 +299,7 @@ def test_what_a_llama_block_keeps_for_backward() -> None:
     kernel's own result, gate, its activation, up and their product (4F). The matrix replaces that result by h·T, and o
     then keeps its input."""
     D, h, h_kv, d_h, F, T = 32, 4, 2, 8, 80, 6
-    raw = {"feed_forward": {"d_ff": F, "gated": True}, "norm": {"final": False}}
+    raw: dict[str, Any] = {"feed_forward": {"d_ff": F, "gated": True}, "norm": {"final": False}}
     model = decoder(L=1, D=D, attention={"n_heads": h, "n_kv_heads": h_kv, "d_head": d_h}, **raw)
     rest = 4 * D + h * d_h + 2 * h_kv * d_h + 4 * F
     assert model.ledger(batch=2, tokens=T).total("saved") == 2 * T * (rest + h * d_h)

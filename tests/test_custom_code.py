@@ -118,7 +118,7 @@ def drafting(c: Config, wide: int) -> Shapes:
     layer = [(q, 2 * d), (kv, 2 * d), (kv, 2 * d), (d, q), *swiglu(d, f), *[(d,)] * 3]
     normed = [(target,)] * 3 if c.get("fc_norm") else []
     plain = [*attention(d, q, kv), *swiglu(d, f), (d,), (d,)]
-    return [(c["vocab_size"], d), (c["draft_vocab_size"], d), (d, 3 * target), (d,), *normed, *layer, *plain * wide]
+    return [(c["vocab_size"], d), (c["draft_vocab_size"], d), (d, 3 * target), (d,), *normed, *layer, *plain * wide]  # type: ignore[operator, list-item]
 
 
 def eagle(c: Config) -> Shapes:
@@ -368,7 +368,7 @@ def test_what_a_draft_costs() -> None:
     assert ledger.total("cache") == 7 * 2 * 4 * 8
 
 
-TEXTS = {
+TEXTS: dict[str, Config] = {
     "qwen2": {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]},
     "llama": {"model_type": "llama"},
     "internlm2": {"model_type": "internlm2", "architectures": ["InternLM2ForCausalLM"], "bias": False},

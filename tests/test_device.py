@@ -27,6 +27,7 @@ from txcalc.model import Model
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.linear import Linear
 from txcalc.parts.part import Cache, Weight
+from txcalc.planning.cost import total
 from txcalc.sources import build
 
 sys.path.insert(0, str(Path(__file__).with_name("evidence")))
@@ -202,7 +203,9 @@ def test_times_of_parts(where: str) -> None:
     figures = list(times(subject, Load("prefill", 2, 16), hardware.load("l4"), 3))
     whole, *parts = figures
     assert whole.part == "" and {f.part for f in parts} == set(subject.model.ledger().by_kind("bytes"))
-    assert all(f.measured > 0 and f.floor is not None and f.floor <= f.predicted for f in figures)
+    assert all(
+        f.measured > 0 and f.floor is not None and f.predicted is not None and f.floor <= f.predicted for f in figures
+    )
     assert len(seconds(lambda: lambda: None, where, 4)) == 4
 
 
@@ -212,7 +215,7 @@ def test_times_stand_beside_the_roofline(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(workloads, "part_seconds", lambda net, owners, *_: {kind: 0.5 for kind in set(owners.values())})
     whole, *parts = times(subject, work, gpu)
     costs = workloads.rank(subject, gpu).parts(subject.model.workload(2, 16, logits="last"))
-    assert (whole.measured, whole.floor) == (2.0, workloads.total(costs.values()).floor)
+    assert (whole.measured, whole.floor) == (2.0, total(costs.values()).floor)
     assert 4 * subject.model.active / gpu.bandwidth < (whole.floor or 0) < 4 * subject.model.params / gpu.bandwidth * 2
     assert {p.part: (p.floor, p.predicted) for p in parts if p.part in costs} == {
         kind: (cost.floor, cost.achievable) for kind, cost in costs.items() if kind in {p.part for p in parts}
@@ -245,7 +248,7 @@ def test_the_least_that_has_to_be_held(step: Load) -> None:
 def test_experts_take_turns() -> None:
     model, counts = load("D=8 L=1 h=2 F=16 V=10 E=5 k=2"), list[int]()
     net = reference.build(model, device="cpu")
-    for expert in net.layers[0].experts.routed:
+    for expert in net.layers[0].experts.routed:  # type: ignore[index, union-attr]
         expert.register_forward_pre_hook(lambda _, given: counts.append(given[0].shape[0]))
     with reference.mode(even=True):
         net(torch.zeros(1, 4, dtype=torch.long))
@@ -661,7 +664,8 @@ def test_measurements_of_another_device_are_not_mixed(tmp_path: Path) -> None:
 def test_a_file_that_is_no_whole_one_is_not_gone_on_with(tmp_path: Path) -> None:
     path = tmp_path / "found.json"
     found = suite(path, items=ITEMS[:1]).run()
-    for change in ({"items": {"plain": {}}}, {"ceilings": {}}, {"items": []}):
+    changes: tuple[dict[str, Any], ...] = ({"items": {"plain": {}}}, {"ceilings": {}}, {"items": []})
+    for change in changes:
         path.write_text(json.dumps({**found, **change}))
         with pytest.raises(InputError, match="no file of measurements"):
             suite(path)

@@ -175,7 +175,7 @@ def test_a_format_that_an_engine_lacks_is_refused(source: str, weights: str, nam
     with pytest.raises(InputError, match=others):
         engine(load(source), weights, memory=memory)
     for fits in ("bf16", "Q4_K_M" if name == "llama.cpp" else "mxfp4"):
-        assert engine(load("llama-3.1-8b"), fits, memory=memory)
+        assert engine(load("llama-3.1-8b"), fits, memory=memory).memory is memory
 
 
 # llama.cpp.

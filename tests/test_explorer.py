@@ -58,7 +58,9 @@ def library(source: str, explorer: Explorer, values: dict[str, int]) -> dict[str
     except txcalc.InputError:
         return None
     work = {"B": "batch", "T": "tokens", "T_src": "source"}
-    lengths = {work[s.letter]: values.get(s.letter, s.value) for s in explorer.sliders if s.letter in work}
+    lengths: dict[str, Any] = {
+        work[s.letter]: values.get(s.letter, s.value) for s in explorer.sliders if s.letter in work
+    }
     ledger = model.ledger(**lengths)
     found: dict[str, Any] = {
         name: ledger.total(name) for name in ("params", "active", "flops", "flops_masked", "saved")
@@ -124,7 +126,9 @@ def test_every_architecture_gives_what_the_library_gives(name: str) -> None:
             continue
         assert mine is not None, chosen
         work = {"B": "batch", "T": "tokens", "T_src": "source"}
-        lengths = {work[s.letter]: chosen.get(s.letter, s.value) for s in explorer.sliders if s.letter in work}
+        lengths: dict[str, Any] = {
+            work[s.letter]: chosen.get(s.letter, s.value) for s in explorer.sliders if s.letter in work
+        }
         ledger = Model(name, assemble(resolved), raw, resolved, name).ledger(**lengths)
         quantities = ("params", "active", "flops", "flops_masked", "flops_other", "saved", "cache")
         assert {q: mine[q] for q in quantities} == {q: ledger.total(q) for q in quantities}, chosen

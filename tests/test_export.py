@@ -26,7 +26,7 @@ each_preset = pytest.mark.parametrize("preset", names())
 NO_CONFIG = {"chinchilla-70b", "transformer-base", "transformer-big", "llama-4-scout", "llama-4-maverick"}
 
 
-def rows(model: txcalc.Model, **work: int) -> dict[str, list[Any]]:
+def rows(model: txcalc.Model, **work: Any) -> dict[str, list[Any]]:
     """Every quantity of every leaf."""
     ledger = model.ledger(**work)
     return {e.path: [getattr(e, q) for q in QUANTITIES if q != "bytes"] + [e.traffic, e.cache_terms] for e in ledger}
@@ -71,7 +71,8 @@ def test_a_config_comes_back_to_the_same_ledger_or_is_refused(preset: str) -> No
         return
     config, notes = to_config(model)
     back = build(*huggingface.describe(json.loads(json.dumps(config))))
-    for work in ({"batch": 3, "tokens": 11}, {"tokens": 1, "past": 9000}):
+    works: list[dict[str, Any]] = [{"batch": 3, "tokens": 11}, {"tokens": 1, "past": 9000}]
+    for work in works:
         if work.get("past") and model.spec["kind"] in ("encoder", "vision"):
             continue
         mine, theirs = model.ledger(**work), back.ledger(**work)

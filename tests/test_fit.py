@@ -127,6 +127,7 @@ def test_a_design_fits_and_one_more_layer_does_not(
         assert asked.size(family.model(1, family.step())) > memory
         return
     for shape in shapes:
+        assert shape.heads and shape.d_ff and shape.kv_heads
         assert asked.size(family.model(shape.layers, shape.width)) == memory - shape.spare <= memory
         assert asked.size(family.model(shape.layers + 1, shape.width)) > memory
         assert shape.width % 256 == shape.d_ff % 256 == 0

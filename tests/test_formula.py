@@ -29,7 +29,7 @@ def rows(*argv: str) -> list[dict[str, Any]]:
     assert result.exit_code == 0, result.output
     data = json.loads(result.stdout)
     assert data["schema"] == "txcalc/formula/1"
-    return data["rows"]  # type: ignore[no-any-return]
+    return data["rows"]
 
 
 def total(found: list[dict[str, Any]], quantity: str) -> dict[str, Any]:

@@ -160,7 +160,7 @@ def tensors(model: txcalc.Model, fused: bool) -> Shapes:
                     name = f"blk.{i}.attn_qkv.{weight.name}"
                     rows, *rest = weight.shape
                     result[name] = (result.get(name, (0,))[0] + rows, *rest)
-                elif part == "attention.q_norm" and entry.leaf.width == 1536:
+                elif part == "attention.q_norm" and weight.shape == (1536,):
                     result[f"blk.{i}.attn_q_a_norm.weight"] = weight.shape
                 elif f"{part}.{weight.name}" in NAMES:
                     name = NAMES[f"{part}.{weight.name}"]
@@ -230,7 +230,8 @@ def test_a_file_reads_back_to_the_model_it_was_written_from(preset: str, tmp_pat
     shapes = tensors(model, fused=arch in ("gpt2", "falcon", "bloom"))
     back = txcalc.load(write(tmp_path / f"{preset}.gguf", arch, keys(arch, model), shapes))
     assert back.name == preset
-    for work in ({"batch": 2, "tokens": 9}, {"tokens": 2, "past": 6000}):
+    works: list[dict[str, Any]] = [{"batch": 2, "tokens": 9}, {"tokens": 2, "past": 6000}]
+    for work in works:
         mine, theirs = model.ledger(**work), back.ledger(**work)
         for quantity in QUANTITIES:
             assert theirs.by_kind(quantity) == mine.by_kind(quantity), quantity

@@ -142,7 +142,12 @@ def test_a_pipe_with_a_writer_is_read(tmp_path: Path) -> None:
     from txcalc.sources import files
 
     read, write = os.pipe()
-    threading.Thread(target=lambda: (os.write(write, b"x" * 70_000), os.close(write)), daemon=True).start()
+
+    def told() -> None:
+        os.write(write, b"x" * 70_000)
+        os.close(write)
+
+    threading.Thread(target=told, daemon=True).start()
     assert len(files.read(Path(f"/dev/fd/{read}"), 1 << 20)) == 70_000
     os.close(read)
 

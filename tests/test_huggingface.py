@@ -48,7 +48,9 @@ def read(config: Any) -> Model:
 # Kinds that a class's names do not tell apart: a recurrent mixer called an attention, or both called a block, the
 # experts' latent within a "mixer", and experts of attention beside experts called a feed-forward.
 BLOCKS = ("attention", "recurrent")
-MERGED = dict.fromkeys(("minimax-text-01", "recurrentgemma-2b", "rwkv-4-430m", "rwkv-4-7b"), BLOCKS)
+MERGED: dict[str, tuple[str, ...]] = dict.fromkeys(
+    ("minimax-text-01", "recurrentgemma-2b", "rwkv-4-430m", "rwkv-4-7b"), BLOCKS
+)
 MERGED |= {"nvidia-nemotron-3-ultra-550b-a55b-bf16": ("feed_forward", "recurrent")}
 MERGED |= {"jetmoe-8b": ("attention", "experts", "feed_forward")}
 
@@ -81,7 +83,7 @@ def kinds(found: dict[str, int], name: str, ours: bool = False) -> dict[str, int
 
 
 def ledger_of(model: Model, batch: int, tokens: int) -> Ledger:
-    source = (
+    source: dict[str, Any] = (
         {"source": 1500} if model.spec["kind"] == "audio" else {"source": tokens} if model.has_encoder_apart else {}
     )
     return model.ledger(batch, tokens, **source)

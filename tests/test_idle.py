@@ -264,7 +264,7 @@ def test_a_fault_in_the_kind_hides_none_in_a_table() -> None:
     assert len(refused(build, raw, "t5").splitlines()) == 3
 
 
-ODD = (None, True, -1, 0, 0.5, "x", [], {}, [[]], float("nan"), 10**30)
+ODD: tuple[Any, ...] = (None, True, -1, 0, 0.5, "x", [], {}, [[]], float("nan"), 10**30)
 
 
 @pytest.mark.slow

@@ -141,9 +141,10 @@ def test_what_torch_cannot_show_is_refused() -> None:
 
 def test_a_torch_without_the_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from txcalc.verify import parallel
+    from txcalc.verify.branches import NoParallel
 
     monkeypatch.setattr(parallel, "PRIVATE", (("torch.distributed.fsdp", "shard_all_of_it"),))
-    with pytest.raises(parallel.NoParallel, match=r"needs torch\.distributed\.fsdp\.shard_all_of_it") as error:
+    with pytest.raises(NoParallel, match=r"needs torch\.distributed\.fsdp\.shard_all_of_it") as error:
         parallel.check()
     assert error.value.exit_code == 3
 

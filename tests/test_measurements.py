@@ -11,6 +11,7 @@ import pytest
 from txcalc import hardware, load
 from txcalc.errors import InputError
 from txcalc.model import Model
+from txcalc.planning.gradients import Recompute
 from txcalc.planning.training import training_flops
 from txcalc.render.forms import _growth
 from txcalc.render.lines import as_lines
@@ -77,8 +78,8 @@ def today(quantity: str, where: str, model: Model, dtype: str) -> int | None:
         return sum(2 * storage.state_bytes(entry, width) for entry in model.ledger(2, 1, tokens - 1, source))
     ledger = model.ledger(sizes["B"], sizes.get("T", 1), 0, sizes.get("T_src"))
     if quantity == "flops":
-        return ledger.total("flops")  # type: ignore[no-any-return]
-    recomputed = "blocks" if quantity.endswith("recomputed") else "none"
+        return ledger.total("flops")
+    recomputed: Recompute = "blocks" if quantity.endswith("recomputed") else "none"
     return training_flops(ledger, recomputed) if quantity.startswith("training flops") else None
 
 

@@ -60,7 +60,9 @@ def test_two_sources_make_one_small_file(tmp_path: Path) -> None:
 
 
 def test_the_same_command_makes_the_same_page(tmp_path: Path) -> None:
-    pages = [made(tmp_path / where / "p.html", "gpt2") for where in "ab" if not (tmp_path / where).mkdir()]
+    for where in "ab":
+        (tmp_path / where).mkdir()
+    pages = [made(tmp_path / where / "p.html", "gpt2") for where in "ab"]
     assert pages[0].read_bytes() == pages[1].read_bytes()
 
 
@@ -133,7 +135,9 @@ class Tab:
 
     def __init__(self, browser: Any, file: Path, fragment: str = "", **options: Any) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-        self.page, self.said, self.asked = self.context.new_page(), [], []
+        self.page = self.context.new_page()
+        self.said: list[str] = []
+        self.asked: list[str] = []
         self.page.on("console", lambda message: self.said.append(message.text))
         self.page.on("pageerror", lambda error: self.said.append(str(error)))
         self.page.on("request", lambda request: self.asked.append(request.url))
@@ -163,7 +167,7 @@ READ = """([index, all]) => JSON.stringify(all.map(([chosen, parts]) => {
 }))"""
 
 
-def changed(source: str, explorer: Explorer, chosen: dict[str, int]) -> tuple[Model, dict[str, int]] | None:
+def changed(source: str, explorer: Explorer, chosen: dict[str, int]) -> tuple[Model, dict[str, Any]] | None:
     """The library's model and workload at these sliders; None where it refuses them."""
     try:
         model = txcalc.load(source, explorer.changes(chosen))
@@ -231,9 +235,9 @@ def check(source: str, explorer: Explorer, index: int, page: Any, number: int, t
         curves = {name for name, _ in got["figures"] if " at " in name}
         overtakes = {name for name, _ in got["figures"] if name.startswith("crossover ")}
         if i < thorough and not model.fixed_length:
-            fixed = {"source": work["source"]} if work.get("source") is not None else {}
+            fixed: dict[str, Any] = {"source": work["source"]} if work.get("source") is not None else {}
             true |= {
-                f"crossover {each.rule.name} {each.attention}": each.tokens
+                f"crossover {each.rule.name} {each.attention}": each.tokens  # type: ignore[misc]
                 for each in crossovers(lengths(model, **fixed))
             }
             assert {name for name, value in true.items() if name.startswith("crossover ") and value} == overtakes

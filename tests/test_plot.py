@@ -120,7 +120,8 @@ def test_a_sweep_is_drawn_point_by_point(form: str, drawn: list[Picture], tmp_pa
     if form == "json":
         rows = [(row["h"], row["T"], row["cache_bytes"]) for row in json.loads(out)["rows"]]
     else:
-        rows = [tuple(map(int, line.split(","))) for line in out.splitlines()[1:]]
+        cells = [line.split(",") for line in out.splitlines()[1:]]
+        rows = [(int(h), int(tokens), int(value)) for h, tokens, value in cells]
     assert found == {(f"h = {h}", tokens): value for h, tokens, value in rows}
     assert (panel.x.log, panel.y.log, panel.y.unit) == (2, 2, "bytes")
 

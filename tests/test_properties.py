@@ -33,7 +33,7 @@ def figures(ledger: Ledger) -> dict[str, Any]:
     return {quantity: ledger.total(quantity) for quantity in QUANTITIES} | {"cache terms": ledger.cache_terms}
 
 
-def workload(model: Model, tokens: int, past: int = 0) -> dict[str, int]:
+def workload(model: Model, tokens: int, past: int = 0) -> dict[str, Any]:
     """Encoders and vision have no past."""
     return {"tokens": tokens, "past": 0 if model.spec["kind"] in ("encoder", "vision") else past}
 

@@ -28,6 +28,7 @@ import txcalc
 from txcalc import hardware
 from txcalc.ledger import Entry, Ledger
 from txcalc.model import Model
+from txcalc.parts.part import Elementwise
 from txcalc.planning.deployment import Deployment
 from txcalc.planning.engine import Reserve, engine
 from txcalc.planning.layout import Layout
@@ -96,7 +97,10 @@ def chinchilla_ratio(model: Model, ledger: Ledger) -> Any:
         if entry.kind not in ("attention", "attention_core", "feed_forward") or entry.steps[-1].name == "position":
             return 0
         products = sum(op.flops for op in entry.operations if op.name != "distances")
-        return (products + 3 * sum(op.elements for op in entry.operations if op.name == "softmax")) * entry.runs
+        return (
+            products
+            + 3 * sum(op.elements for op in entry.operations if isinstance(op, Elementwise) and op.name == "softmax")
+        ) * entry.runs
 
     parameters = ledger.total("params") - ledger.by_kind("params")["norm"]
     return Fraction(sum(map(counted, ledger)), 2 * parameters * ledger.work.positions)

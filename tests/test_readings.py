@@ -55,6 +55,7 @@ def reading(part: Any, work: Workload, number: Any) -> dict[str, Any]:
 
 def test_every_part_is_drawn() -> None:
     def subclasses(cls: type) -> Iterator[type]:
+        subclass: type
         for subclass in cls.__subclasses__():
             yield subclass
             yield from subclasses(subclass)

@@ -1,5 +1,7 @@
 """The reference models by themselves: their paths, their forms, what they remember, and that they learn and write."""
 
+# PyTorch types an attribute of a module as Tensor | Module: what a net holds is not known to mypy.
+# mypy: disable-error-code="union-attr, index, operator, arg-type, no-untyped-call"
 from __future__ import annotations
 
 import math

@@ -92,7 +92,8 @@ def folder(place: Path, tensors: Shapes, shards: int = 1, config: dict[str, Any]
     if shards == 1:
         write(place / "model.safetensors", *header(tensors))
         return place
-    names, places = list(tensors), {}
+    names: list[str] = list(tensors)
+    places: dict[str, str] = {}
     for k in range(shards):
         file = f"model-{k + 1:05}-of-{shards:05}.safetensors"
         part = {name: tensors[name] for name in names[k::shards]}
@@ -119,7 +120,9 @@ def test_a_file_that_the_library_writes_is_read_and_explained(tmp_path: Path) ->
     assert {t.name: t.shape for t in model.checkpoint.held.tensors} == {n: tuple(t.shape) for n, t in tensors.items()}
 
 
-TWINS = {  # presets, with the class of transformers whose checkpoints they describe
+TWINS: dict[
+    str, tuple[str, dict[str, Any]]
+] = {  # presets, with the class of transformers whose checkpoints they describe
     "gpt2": ("GPT2LMHeadModel", {}),  # transposed, Q, K and V in one, a tied head
     "bert-base": ("BertModel", {}),
     "albert-base-v2": ("AlbertForMaskedLM", {"embedding_size": 128, "hidden_act": "gelu_new"}),  # layers share weights

@@ -7,11 +7,12 @@ import json
 from fractions import Fraction
 from math import exp, log
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_cli import run
 
-from txcalc.planning.scaling import FLOPS, LAWS, Question, ask, distribution, entropy
+from txcalc.planning.scaling import FLOPS, LAWS, Law, Question, ask, distribution, entropy
 
 GOPHER = 5.76e23
 POINTS = Path(__file__).with_name("data") / "training" / "chinchilla.csv"
@@ -23,7 +24,7 @@ BESIROGLU, CHINCHILLA, MUENNIGHOFF = (LAWS[name] for name in ("besiroglu", "chin
     [(CHINCHILLA, 40.3e9, 2.38e12), (BESIROGLU, 72.4e9, 1.33e12), (MUENNIGHOFF, 70.0e9, 1.37e12)],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_the_best_size_for_gophers_compute(law, params: float, tokens: float) -> None:
+def test_the_best_size_for_gophers_compute(law: Law, params: float, tokens: float) -> None:
     """Hoffmann et al. print 40.2 B for approach 3; Muennighoff et al. 70.0 B and 1.37 T. To half of the last digit."""
     assert law.optimum(GOPHER) == (pytest.approx(params, rel=2e-3), pytest.approx(tokens, rel=4e-3))
 
@@ -36,7 +37,7 @@ def test_repeated_data_as_the_authors_compute_it() -> None:
 
 @pytest.mark.parametrize("law", LAWS.values(), ids=lambda law: law.name)
 @pytest.mark.parametrize("compute", [1e18, GOPHER, 3.8e25])
-def test_the_closed_form_is_the_least_loss(law, compute: float) -> None:
+def test_the_closed_form_is_the_least_loss(law: Law, compute: float) -> None:
     params, tokens = law.optimum(compute)
     assert FLOPS * params * tokens == pytest.approx(compute)
     assert law.tokens_for(params) == pytest.approx(tokens)
@@ -66,7 +67,7 @@ def test_the_constants_of_besiroglu_come_out_of_the_data_again() -> None:
     sizes, tokens, target = np.log(data[:, 0]), np.log(data[:, 1] / FLOPS / data[:, 0]), np.log(data[:, 2])
     assert len(data) == 240
 
-    def model(a, b, e, alpha, beta):
+    def model(a: float, b: float, e: float, alpha: float, beta: float) -> tuple[Any, Any]:
         terms = np.stack([np.exp(a - alpha * sizes), np.exp(b - beta * tokens), np.exp(e + 0 * sizes)], 1)
         total = terms.sum(1, keepdims=True)
         slopes = np.concatenate([terms, -terms[:, :2] * np.stack([sizes, tokens], 1)], 1) / total

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -173,7 +174,7 @@ def test_lengths_as_they_are_written(tmp_path: Path) -> None:
     assert lengths("4k+-1k", "x") == lengths("3k..5k", "x")
     file = tmp_path / "lengths.txt"
     file.write_text("100\n\n1k\n")
-    found = lengths(f"@{file}", "--prompt")
+    found: Any = lengths(f"@{file}", "--prompt")
     assert found == (100, 1024, (100, 1024)) and found.mean == 562 and found.spread == pytest.approx((462 / 562) ** 2)
     even = Lengths(3, 7)
     assert even.mean == 5 and even.spread == pytest.approx(2 / 25)

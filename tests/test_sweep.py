@@ -6,6 +6,7 @@ import csv
 import json
 import sys
 from itertools import product
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -29,7 +30,7 @@ def rows(grid: Sweep) -> list[tuple[int, ...]]:
     return [row for block in grid for row in zip(*(column.tolist() for column in block), strict=True)]
 
 
-def one_by_one(source: str, axes: dict[str, list[int]], quantities: list[str], **work) -> list[tuple[int, ...]]:
+def one_by_one(source: str, axes: dict[str, list[int]], quantities: list[str], **work: Any) -> list[tuple[int, ...]]:
     """The same table from ledgers of ints."""
     result = []
     for point in product(*axes.values()):
@@ -42,7 +43,7 @@ def one_by_one(source: str, axes: dict[str, list[int]], quantities: list[str], *
     return result
 
 
-def swept(source: str, axes: dict[str, list[int]], quantities: list[str], **work) -> list[tuple[int, ...]]:
+def swept(source: str, axes: dict[str, list[int]], quantities: list[str], **work: Any) -> list[tuple[int, ...]]:
     grid = [parse_axis(f"{name}={','.join(map(str, values))}") for name, values in axes.items()]
     return rows(Sweep(load(source), grid, quantities, work))
 
@@ -147,7 +148,7 @@ every = list(COLUMNS)
 
 
 @given(st.data())
-def test_every_figure_is_that_of_one_ledger(data) -> None:
+def test_every_figure_is_that_of_one_ledger(data: st.DataObject) -> None:
     source, keys = data.draw(
         st.sampled_from(
             [
@@ -207,7 +208,12 @@ def test_the_reserve_readings_are_reached(monkeypatch: pytest.MonkeyPatch, exact
     """Where a float64 could be wrong, another type of number is asked: the figures above do not test float64 thrice."""
     asked = []
     ledger = Sweep._ledger
-    monkeypatch.setattr(Sweep, "_ledger", lambda self, c, dtype: (asked.append(dtype), ledger(self, c, dtype))[1])
+
+    def noted(self: Sweep, columns: Any, dtype: type) -> Any:
+        asked.append(dtype)
+        return ledger(self, columns, dtype)
+
+    monkeypatch.setattr(Sweep, "_ledger", noted)
     swept("llama-3.1-8b", {"T": [1, 10**6 if exact is np.int64 else 10**11]}, ["flops"])
     assert exact in asked
 

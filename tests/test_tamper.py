@@ -1774,6 +1774,7 @@ def test_costs_are_pinned() -> None:
 
 def mutants(op: Any) -> Iterator[Any]:
     """The operation with one of its numbers changed."""
+    fields: tuple[str, ...]
     if type(op) is MatMul:
         fields = ("count", "m", "k", "n") if op.visible is None else ("count", "m", "k", "n", "visible")
     else:

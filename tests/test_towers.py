@@ -39,7 +39,7 @@ def said(model: Model) -> str:
 def test_exact(name: str) -> None:
     model = read(TRUTH[name]["config"])
     assert model.whole == TRUTH[name]["whole"]
-    assert model.params < model.whole and "beside the language model" in said(model)
+    assert model.whole and model.params < model.whole and "beside the language model" in said(model)
 
 
 def test_the_truth_is_complete() -> None:

@@ -234,7 +234,7 @@ def test_the_evidence_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 # The best layout.
 
 
-def searched(model: Model, gpus: int, batch: int, tokens: int, **fixed: object) -> Search:
+def searched(model: Model, gpus: int, batch: int, tokens: int, **fixed: Any) -> Search:
     return Search(model, Recipe(tokens=tokens, **fixed), H100, gpus, batch, frozenset(fixed))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -100,8 +101,10 @@ def test_the_largest_that_fits_is_the_last_that_does(llama: Model) -> None:
     recipe, capacity = Recipe(Layout(fsdp=8), tokens=4096), 80 * 10**9
     for what in ("micro_batch", "tokens"):
         best = largest(llama, recipe, what, capacity)
-        assert memory(llama, replace(recipe, **{what: best})).fullest.allocated <= capacity
-        assert memory(llama, replace(recipe, **{what: best + 1})).fullest.allocated > capacity
+        assert best
+        at: list[dict[str, Any]] = [{what: best}, {what: best + 1}]
+        assert memory(llama, replace(recipe, **at[0])).fullest.allocated <= capacity
+        assert memory(llama, replace(recipe, **at[1])).fullest.allocated > capacity
 
 
 @pytest.mark.parametrize(

@@ -1675,7 +1675,9 @@ CASES = [
         TINY["roformer"],
         {
             **{
-                pattern.replace("bert", "roformer", 1): name for pattern, name in BERT.items() if "position" not in name
+                pattern.replace("bert", "roformer", 1): name
+                for pattern, name in BERT.items()
+                if "position" not in name  # type: ignore[operator]
             },
             r"roformer\.embeddings_project\.(\w+)": r"embedding.projection.\1",
             r"roformer\.encoder\.embed_positions\.weight": "angles.weight",
@@ -2135,14 +2137,14 @@ def their_logits(case: Case, theirs: nn.Module, inputs: tuple[Tensor, ...]) -> A
         return theirs(decoder_input_ids=inputs[0], input_features=inputs[1]).logits
     if case.name in ("bert2bert", "vit2trocr"):
         source = {"input_ids" if case.name == "bert2bert" else "pixel_values": inputs[1]}
-        return theirs(decoder_input_ids=inputs[0], **source).logits, theirs.encoder(inputs[1]).pooler_output
+        return theirs(decoder_input_ids=inputs[0], **source).logits, theirs.encoder(inputs[1]).pooler_output  # type: ignore[operator]
     told = {  # for they take some ids for padding
         "mpnet": {"position_ids": torch.arange(2, T + 2).expand(B, T)},
         "xlm": {"lengths": torch.full((B,), T), "langs": torch.zeros_like(inputs[0])},
     }
     out = theirs(inputs[0], **told.get(case.name, {}))
     if case.name in ("layoutlm", "squeezebert", "fnet", "big-bird"):  # their pooler always runs
-        return out.logits, theirs.base_model(inputs[0]).pooler_output
+        return out.logits, theirs.base_model(inputs[0]).pooler_output  # type: ignore[operator]
     return (out.last_hidden_state, out.pooler_output) if case.name == "bert-pooler" else out.logits
 
 

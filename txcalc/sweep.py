@@ -185,7 +185,7 @@ class Sweep:
 
     def __iter__(self) -> Iterator[list[Any]]:
         # glibc keeps as much freed memory as the largest array freed so far had (up to 32 MiB), and returns the rest to
-        # the system: without this the arrays of every block are paged in anew, which doubles the time.
+        # the system: without this the arrays of every block are paged in again, which doubles the time.
         np.empty(30 << 20, dtype=np.uint8)
         yield from self.between(0, self.points)
 

@@ -46,7 +46,7 @@ def pairs() -> list[Pair]:
 def _pair(one: dict[str, str]) -> Pair:
     loads = (int(one[key]) for key in ("concurrency", "prompt", "answer"))
     times = (float(one[key]) / 1e3 for key in ("ttft_ms", "tpot_ms"))
-    row = Row(one["engine"], one["model"], one["gpu"], 1, 1, 1, 1, one["weights"], one["experts"], *loads, *times)  # type: ignore[arg-type]
+    row = Row(one["engine"], one["model"], one["gpu"], 1, 1, 1, 1, one["weights"], one["experts"], *loads, *times)
     layouts = [
         Layout(**{name: int(one[f"{pool}_{name}"]) for name in ("tp", "dp", "pp", "ep")})
         for pool in ("prefill", "decode")
@@ -94,7 +94,7 @@ def main() -> None:
             groups[KEYS[key](one[0])].append(one)
         print(f"\n{key:44} {'n':>4} | TPOT: median p10-p90 error ≤25%  | TTFT")
         for name, ones in sorted(groups.items()):
-            columns = (summary([one[i] for one in ones]) for i in (1, 2))
+            columns = (summary([tpot for _, tpot, _ in ones]), summary([ttft for _, _, ttft in ones]))
             print(f"{name:44} {len(ones):4} | {' | '.join(columns)}")
     print()
     for reason, number in without.most_common():

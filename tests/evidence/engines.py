@@ -52,7 +52,7 @@ def servers(engine: str) -> list[Server]:
         except TxcalcError:
             continue
         step = demand.step
-        bare = demand._replace(step=lambda n, step=step: step(n) - own.step_s - own.sequence_s * n, own=0.0, polls=0.0)
+        bare = demand._replace(step=lambda n, step=step: step(n) - own.step_s - own.sequence_s * n, own=0.0, polls=0.0)  # type: ignore[misc]
         found.append(Server(row, bare, row.concurrency / min(row.dp, row.concurrency)))
     return found
 

@@ -262,7 +262,7 @@ def latent(data: Path, gpus: Mapping[str, str], kind: str) -> None:
         sizes = ("num_heads", "kv_cache_dtype", "batch_size", "isl", "step")
         found = tables(
             data, gpu, f"mla/*/*/{kind}_mla_perf.parquet",
-            lambda row, sizes=sizes: tuple(row[size] for size in sizes),
+            lambda row, sizes=sizes: tuple(row[size] for size in sizes),  # type: ignore[misc]
         )  # fmt: skip
         for (heads, dtype, batch, tokens, step), by in found.items():
             if kind == "context" and (dtype != "bfloat16" or tokens < 64):

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import transformers
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # type: ignore[attr-defined]
 
 from txcalc.sources.huggingface.families import READERS, WRAPPERS
 from txcalc.sources.huggingface.neutral import is_neutral

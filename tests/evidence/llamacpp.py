@@ -66,12 +66,10 @@ def compare() -> None:
         lines[row["what"], *key].append(f"{row['tokens']}: {ratio:.2f}")
     for names, found in lines.items():
         print(*names, "predicted ÷ measured", ", ".join(found))
-    for what, found in ratios.items():
-        inside = sum(abs(one - 1) <= BARS[what] for one in found)
-        error = fmean(abs(one - 1) for one in found)
-        print(
-            f"{what}: {inside} of {len(found)} within {BARS[what]:.0%}, median {median(found):.2f}, error {error:.1%}"
-        )
+    for what, ours in ratios.items():
+        inside = sum(abs(one - 1) <= BARS[what] for one in ours)
+        error = fmean(abs(one - 1) for one in ours)
+        print(f"{what}: {inside} of {len(ours)} within {BARS[what]:.0%}, median {median(ours):.2f}, error {error:.1%}")
 
 
 def fit() -> None:

@@ -110,9 +110,9 @@ def costs(config: dict[str, Any]) -> list[str]:
         flops = measure(config, "mutant", tokens=5, formulas=False, **joined).flops
     except Exception:  # a size that depends on data
         flops = None
-    if flops is not None and model.ledger(tokens=5, **joined).total("flops") != flops:
-        found.append(f"FLOPs {model.ledger(tokens=5, **joined).total('flops'):,}, not {flops:,}")
-    held = model.ledger(tokens=5, **joined).total("cache")
+    if flops is not None and model.ledger(tokens=5, **joined).total("flops") != flops:  # type: ignore[arg-type]
+        found.append(f"FLOPs {model.ledger(tokens=5, **joined).total('flops'):,}, not {flops:,}")  # type: ignore[arg-type]
+    held = model.ledger(tokens=5, **joined).total("cache")  # type: ignore[arg-type]
     if held and not joined:
         kept = _kept(instantiate(config, "mutant"))
         if kept is not None and kept != held:

@@ -109,11 +109,11 @@ SUSPECT: dict[str, Callable[[Row], bool]] = {
     "no number of copies": lambda row: row.dp < 1 or row.ep < 1,
     "fewer requests ran than were asked for: TTFT above 60 s": lambda row: row.ttft > 60,
     "its tokens come 1.3 times as fast as at a quarter of the requests or less": lambda row: (
-        1.3 * row.tpot < slower()[cell(row)].get(row.concurrency, 0.0)
+        1.3 * row.tpot < slower()[cell(row)].get(row.concurrency, 0.0)  # type: ignore[has-type]
     ),
     "85 to 92 ms whatever the layout and the concurrency": lambda row: row.name == "DeepSeek-R1-NVFP4",
     "its twin on the same GPUs and layout takes 1.35 times as long or more: multi-token prediction": lambda row: (
-        "DeepSeek" in row.name and twins()[twin(row)] > 1.35 * row.tpot
+        "DeepSeek" in row.name and twins()[twin(row)] > 1.35 * row.tpot  # type: ignore[has-type]
     ),
     "of a version of which that holds for all that have a twin": lambda row: row.engine == "trtllm 1.2.0rc6.post3",
 }
@@ -122,7 +122,7 @@ KEYS: dict[str, Callable[[Row], str]] = {
     "kind": lambda row: "dense" if row.name in DENSE else "experts",
     "format": lambda row: form(row),
     "engine": lambda row: row.engine.split()[0],
-    "band": lambda row: next(text for most, text in BANDS if row.concurrency <= most),
+    "band": lambda row: next(text for most, text in BANDS if row.concurrency <= most),  # type: ignore[has-type]
     "gpu": lambda row: row.gpu,
     "model": lambda row: row.name,
     "prompt": lambda row: f"{row.prompt}/{row.answer}",
@@ -152,11 +152,11 @@ def rows() -> list[Row]:
     with (DATA / "servers.csv").open(encoding="utf-8") as file:
         every = list(csv.DictReader(file))
     found = [
-        Row(
+        Row(  # type: ignore[call-arg]
             one["engine"], one["model"], one["gpu"],
             *(int(one[key]) for key in ("tp", "dp", "ep", "moe_tp")),  # type: ignore[arg-type]
             one["weights"], one["experts"],
-            *(int(one[key]) for key in ("concurrency", "prompt", "answer")),  # type: ignore[arg-type]
+            *(int(one[key]) for key in ("concurrency", "prompt", "answer")),
             float(one["ttft_ms"]) / 1e3, float(one["tpot_ms"]) / 1e3,
         )
         for one in every
@@ -257,7 +257,10 @@ def gather(every: Iterable[Row], suspect: bool = False) -> tuple[list[Found], Co
 
 def summary(ratios: list[float]) -> str:
     ordered = sorted(ratios)
-    at = lambda share: ordered[min(len(ordered) - 1, int(share * len(ordered)))]  # noqa: E731
+
+    def at(share: float) -> float:
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
     error = sum(abs(ratio - 1) for ratio in ordered) / len(ordered)
     within = sum(abs(ratio - 1) <= 0.25 for ratio in ordered) / len(ordered)
     return f"{at(0.5):5.2f} {at(0.1):5.2f}-{at(0.9):4.2f} {100 * error:5.1f}% {100 * within:3.0f}%"

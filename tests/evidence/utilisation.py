@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from txcalc import hardware, load
+from txcalc.model import Model
 from txcalc.planning.utilisation import utilisation
 
 DATA = Path(__file__).parents[1] / "data" / "training"
@@ -50,7 +51,7 @@ class Figure(NamedTuple):
 
 
 @cache
-def counted(source: str, name: str, tokens: int, recompute: str, pp: int):
+def counted(source: str, name: str, tokens: int, recompute: str, pp: int) -> tuple[Model, Any]:
     """The utilisation at one token a second of a peak of one: FLOPs per token."""
     model = load(source)
     (found,) = utilisation(model, model.ledger(1, tokens), 1.0, 1.0, recompute, pp, names=(name,))

@@ -135,7 +135,7 @@ def report(
         _parts(ledger, "flops" if attention == "dense" else "flops_masked", known),
         _params(ledger, known["params"]),
         _flops(model, ledger, attention, known),
-        _memory(ledger, dtype, kv_dtype, kept, known, rows),
+        _memory(ledger, kv_dtype, kept, known, rows),
         _rules(model, ledger),
     ]
     if model.checkpoint:
@@ -306,9 +306,7 @@ def _weights(
     return rows
 
 
-def _memory(
-    ledger: Ledger, dtype: str, kv_dtype: str, kept: Ledger, known: Mapping[str, Known], rows: list[list[Any]]
-) -> Table:
+def _memory(ledger: Ledger, kv_dtype: str, kept: Ledger, known: Mapping[str, Known], rows: list[list[Any]]) -> Table:
     params, cache, batch = ledger.total("params"), ledger.cache_now, ledger.work.batch
     growth, constant = (ceil_div(elements * ledger.bits[2], 8) for elements in (cache.growth, cache.constant))
     state = training_state(params, learning(ledger))

@@ -24,9 +24,9 @@ def report(found: Training, terms: Terms, searched: Searched | None = None, othe
     header = [verdict(found), summary(found.model)[0], _where(found), _batch(found)]
     if searched:
         header.append(f"the fastest of {searched.considered:,} layouts, of which about {searched.fitting:,} fit")
-    tables = [*([_search(searched)] if searched else []), _memory(found, found.plan.fullest, "the fullest rank")]
+    tables = [*([_search(searched)] if searched else []), _memory(found.plan.fullest, "the fullest rank")]
     if found.rank:
-        tables.append(_memory(found, found.rank, "the rank asked for"))
+        tables.append(_memory(found.rank, "the rank asked for"))
     tables += [_ranks(found), _limits(found)]
     if found.step:
         tables.append(_time(found))
@@ -35,7 +35,7 @@ def report(found: Training, terms: Terms, searched: Searched | None = None, othe
     if found.step and found.step.sent:
         tables.append(_sent(found))
     if found.run:
-        tables.append(_run(found, found.run, terms))
+        tables.append(_run(found.run, terms))
     if others:
         tables.append(_others(others))
     more: dict[str, Any] = {"search": _searched(searched)} if searched else {}
@@ -128,7 +128,7 @@ def _limits(found: Training) -> Table:
     return Table("What fits, all else equal (0: nothing does)", ("", "", ""), rows, left=frozenset({0, 2}))
 
 
-def _memory(found: Training, rank: Rank, which: str) -> Table:
+def _memory(rank: Rank, which: str) -> Table:
     rows: list[list[Any]] = [
         [
             NAMES.get(name, name),
@@ -209,7 +209,7 @@ def _sent(found: Training) -> Table:
     return Table("Sent by a rank of that stage in a step", ("collective", column("bytes", "bytes"), ""), rows)
 
 
-def _run(found: Training, run: Run, terms: Terms) -> Table:
+def _run(run: Run, terms: Terms) -> Table:
     rows: list[list[Any]] = [
         ["tokens", rounded(run.tokens)],
         ["FLOPs (6·N·D)", TableCell(run.compute, f"{run.compute:.3e}".replace("e+", "e"))],

@@ -126,7 +126,7 @@ def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: Rank, affine: 
             unit = "" if name in KINDS else ", bytes"
             quantity = name.removesuffix(" bytes") + unit
             yield Row(path, quantity, want[name], total[name], want[name] == total[name], FAKE, where, rank.count)
-    yield from _affine(models, measured) if affine else ()
+    yield from _affine(measured) if affine else ()
 
 
 def _ledger(model: Model, recipe: Recipe) -> Any:
@@ -166,7 +166,7 @@ def _whole(number: int, model: Model, measured: Mapping[_Point, Mapping[str, int
     return total
 
 
-def _affine(models: Mapping[int, Model], measured: Mapping[_Point, Mapping[str, int]]) -> Iterator[Row]:
+def _affine(measured: Mapping[_Point, Mapping[str, int]]) -> Iterator[Row]:
     """A third layer adds what the second did."""
     for point, found in measured.items():
         if 3 in point.counts:

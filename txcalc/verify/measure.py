@@ -323,7 +323,7 @@ def once(work: Work, device: str, repeat: bool = False) -> float:
 
 
 def seconds(fresh: Callable[[], Work], device: str, repeats: int = 5, warm_up: int = 1) -> list[float]:
-    """How long the work takes, each time on data that `fresh` makes anew outside the clock; first unclocked runs, and
+    """How long the work takes, each time on fresh data, made by `fresh` outside the clock; first unclocked runs, and
     on CUDA work that brings the clock up."""
     found: list[float] = []
     for _ in range(warm_up):

@@ -84,7 +84,7 @@ class Subject:
         return self.net if self.device != "meta" else self.build_thin("meta")
 
     def build_thin(self, device: str) -> nn.Module:
-        """The modules of `thin`, made anew."""
+        """The modules of `thin`, made again."""
         net = build(self.thin, device=device, dtype=self.dtype)
         for prefix, stack in self._stacks.items():
             half: Any = net.get_submodule(prefix.removesuffix("."))

@@ -212,7 +212,7 @@ def module(source: str, device: str = "meta") -> nn.Module:
     place, colon, name = source.rpartition(":")
     if not colon or not place or not name:
         raise InputError("trace", [Fault("source", source, "FILE.py:factory or module:Class")])
-    holder = _loaded(source, place)
+    holder = _loaded(place)
     if not hasattr(holder, name):
         known = [key for key, value in vars(holder).items() if callable(value) or isinstance(value, nn.Module)]
         raise UnknownName(place, "factory or module", name, known)
@@ -231,7 +231,7 @@ def module(source: str, device: str = "meta") -> nn.Module:
     return net
 
 
-def _loaded(source: str, place: str) -> Any:
+def _loaded(place: str) -> Any:
     """A Python file, or a module by its name (of the current folder, too)."""
     if not place.endswith(".py"):
         sys.path.insert(0, str(Path.cwd()))

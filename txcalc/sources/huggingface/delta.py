@@ -50,7 +50,7 @@ def minimax(c: Config) -> Raw:
         "positions": rotary(c, attention["d_head"], 1e6),
         "head": lm_head(c, tied=False),
     }
-    return by_mixer(c, raw, types, {LINEAR: "linear_attention", GLOBAL: "attention"}, ["experts"] * n)
+    return by_mixer(raw, types, {LINEAR: "linear_attention", GLOBAL: "attention"}, ["experts"] * n)
 
 
 def _linear_or_full(c: Config, n: int) -> list[str]:
@@ -88,7 +88,7 @@ def _qwen_hybrid(c: Config, kv: int) -> Raw:
     }
 
 
-def by_mixer(c: Config, raw: Raw, types: list[str], mixers: dict[str, str], channels: list[str]) -> Raw:
+def by_mixer(raw: Raw, types: list[str], mixers: dict[str, str], channels: list[str]) -> Raw:
     """Layers of a mixer each, by its type, and then a feed-forward or experts."""
     pairs = [(mixers[kind], channel) for kind, channel in zip(types, channels, strict=True)]
     one = len(set(channels)) == 1
@@ -108,14 +108,14 @@ def qwen3_next(c: Config) -> Raw:
     raw = _qwen_hybrid(c, kv=2)
     raw["experts"] = _qwen_experts(c, 512, 10)
     channels = ["experts" if sparse else "feed_forward" for sparse in qwen_sparse(c, raw)]
-    return by_mixer(c, raw, _linear_or_full(c, raw["n_layers"]), DELTA, channels)
+    return by_mixer(raw, _linear_or_full(c, raw["n_layers"]), DELTA, channels)
 
 
 def qwen3_5_text(c: Config) -> Raw:
     raw = _qwen_hybrid(c, kv=4) | {"feed_forward": gated(c)}
     n = raw["n_layers"]
     c.only([], "mlp_only_layers", why="every layer has a feed-forward")
-    return by_mixer(c, raw, _linear_or_full(c, n), DELTA, ["feed_forward"] * n)
+    return by_mixer(raw, _linear_or_full(c, n), DELTA, ["feed_forward"] * n)
 
 
 def qwen3_5_moe_text(c: Config) -> Raw:
@@ -125,7 +125,7 @@ def qwen3_5_moe_text(c: Config) -> Raw:
     c.only([], "mlp_only_layers", why="every layer has experts")
     c.only(1, "decoder_sparse_step", why="every layer has experts")
     c.ignore("intermediate_size")
-    return by_mixer(c, raw, _linear_or_full(c, n), DELTA, ["experts"] * n)
+    return by_mixer(raw, _linear_or_full(c, n), DELTA, ["experts"] * n)
 
 
 CONV = "conv"

@@ -156,7 +156,7 @@ def _kimi_decoder(
     c.ignore("moe_renormalize", "model_max_length", "moe_router_activation_func", "use_grouped_topk")
     more_heads(c)
     seconds, tables = typed(c, raw, [i < first for i in range(raw["n_layers"])])
-    return by_mixer(c, raw, types, DELTA, [tables[second]["parts"][1] for second in seconds])
+    return by_mixer(raw, types, DELTA, [tables[second]["parts"][1] for second in seconds])
 
 
 def _n_layers(c: Config) -> int:

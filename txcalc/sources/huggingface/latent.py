@@ -11,7 +11,7 @@ from txcalc.sources.huggingface.sparse import ROUTED, TOP, WIDTH, first_dense, t
 
 
 def mla(c: Config, q: Any, kv: int, nope: int, rope: int, value: Any, also: str = "") -> Raw:
-    """MLA: ranks of the queries and of the latent, widths of the parts of a head. The class derives `head_dim` anew,
+    """MLA: ranks of the queries and of the latent, widths of the parts of a head. The class derives `head_dim` itself,
     unless it is its other name (`also`) for the rotated part."""
     n_heads = c.size("num_attention_heads")
     c.only(n_heads, "num_key_value_heads", why="the latent is expanded for all heads")

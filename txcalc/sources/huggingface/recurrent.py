@@ -76,7 +76,7 @@ def falcon_mamba(c: Config) -> Raw:
     return mamba(c)
 
 
-def _mamba2(c: Config, raw: Raw, n_heads: int, d_head: int, inner: int, key: str, **more: object) -> Raw:
+def _mamba2(c: Config, n_heads: int, d_head: int, inner: int, key: str, **more: object) -> Raw:
     if n_heads * d_head != inner:
         c.fault(
             key, n_heads, f"so many that heads × width = {inner:,}", f"{n_heads:,} × {d_head:,} = {n_heads * d_head:,}"
@@ -91,7 +91,6 @@ def mamba2(c: Config) -> Raw:
     n_heads, d_head = c.size("num_heads", default=128), c.size("head_dim", default=64)
     mixer = _mamba2(
         c,
-        raw,
         n_heads,
         d_head,
         inner,
@@ -164,7 +163,6 @@ def granite_mixer(c: Config, raw: Raw, inner: int) -> Raw:
         width = c.size("mamba_d_head")
     return _mamba2(
         c,
-        raw,
         n_heads,
         width,
         inner,
@@ -238,7 +236,6 @@ def nemotron_h(c: Config) -> Raw:
         "attention": attention,
         "mamba2": _mamba2(
             c,
-            raw,
             c.size("mamba_num_heads", default=128),
             c.size("mamba_head_dim", default=64),
             inner,

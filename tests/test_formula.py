@@ -105,8 +105,9 @@ def test_without_a_model_the_rules_are_derived() -> None:
 
 def test_a_table_shows_letters_over_numbers() -> None:
     lines = [line.rstrip() for line in run("llama-3.1-8b", "--tokens", "2k").stdout.splitlines()]
-    at = lines.index("layers.0.attention          32  2·D·d_h·(h + h_kv)")
-    assert lines[at + 1].split() == ["=", "2·4096·128·(32", "+", "8)", "41,943,040"]
+    at = next(i for i, line in enumerate(lines) if line.startswith("layers.0.attention  "))
+    assert lines[at].split() == ["layers.0.attention", "32", "2·D·d_h·(h", "+", "h_kv)", "41,943,040"]
+    assert lines[at + 1].strip() == "= 2·4096·128·(32 + 8)"
     assert "d_h     width of a head (never assumed D/h)      128" in lines
 
 

@@ -137,3 +137,17 @@ def test_the_shell_is_answered() -> None:
 def test_a_wrong_usage_shows_a_right_one(argv: list[str]) -> None:
     result = CliRunner(env={"COLUMNS": "200"}).invoke(app, argv)
     assert (result.exit_code, result.stdout) == (2, "") and f"Example: txcalc {argv[0]} " in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("show D=512 h=8 L=6", 'a description is one argument, "D=512 h=8 L=6"'),
+        ("shwo gpt2", "'shwo' (did you mean txcalc show?)"),
+        ("gpt2", "'gpt2' (did you mean txcalc show gpt2?)"),
+        ("export gpt2", "Choose from: toml, config.json\n"),
+    ],
+)
+def test_a_wrong_command_says_the_right_one(line: str, said: str) -> None:
+    result = CliRunner().invoke(app, line.split())
+    assert (result.exit_code, result.stdout) == (2, "") and said in result.stderr

@@ -515,7 +515,7 @@ def test_the_report_says_what_it_means() -> None:
     code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm", "--context", "2048", "--prompt", "2048", "--price", "2.5")
     assert code == 0 and max(map(len, out.splitlines())) <= 80
     text = out.replace("\n", " ")
-    for words in ("a prompt 46.4 ms (floor 30.0 ms)", "a step 6.58 ms (floor 4.56 ms)", "at 2.5 a GPU-hour"):
+    for words in ("46.4 ms  30.0 ms  compute", "6.58 ms  4.56 ms   memory", "at 2.5 per GPU-hour"):
         assert words in text
     assert "first token" not in text
     code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm", "--context", "2048", "--detail")

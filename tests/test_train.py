@@ -436,7 +436,7 @@ def test_a_table_reads_in_80_columns() -> None:
         (["--layout", "fsdp=8", "--measured", "fast"], "--measured is 'fast', expected a rate"),
         (["--layout", "fsdp=8", "--as", "pall"], "no convention named 'pall' (did you mean palm?)"),
         (["--layout", "fsdp=8", "--as", "2n"], "counts a forward pass"),
-        (["--layout", "fsdp=8", "--budget", "1000"], "--budget needs a price of a GPU-hour"),
+        (["--layout", "fsdp=8", "--budget", "1000"], "--budget needs a price per GPU-hour"),
         (["--layout", "fsdp=8", "--deadline", "soon"], "--deadline is 'soon', expected a time such as 30d"),
         (["--layout", "fsdp=8", "--pue", "0.5"], "--pue is 0.5, expected a factor from 1 to 10"),
         (["--layout", "fsdp=8", "--products", "fp7"], "dtype of the peak is 'fp7'"),

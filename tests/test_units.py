@@ -146,7 +146,7 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(0.0452, "45.2 ms"), (0.00456, "4.56 ms"), (1.5, "1.50 s"), (1e-7, "100 ns"), (12345.6, "12346 s"), (0, "0 ns")],
+    [(0.0452, "45.2 ms"), (0.00456, "4.56 ms"), (1.5, "1.50 s"), (1e-7, "100 ns"), (12345.6, "3.43 h"), (0, "0 ns")],
 )
 def test_times_are_shown_in_three_digits(number: float, text: str) -> None:
     assert seconds(number) == text

@@ -28,7 +28,7 @@ def accelerators(text: str) -> tuple[str, int | None]:
 
 
 def priced(text: str) -> tuple[str, int | None, float | None]:
-    """`h100-sxm:8@2.5` as a name, how many, and the price of a GPU-hour; None: not said."""
+    """`h100-sxm:8@2.5` as a name, how many, and the price per GPU-hour; None: not said."""
     from txcalc.cards import numbers
 
     rest, at, price = text.rpartition("@")
@@ -37,7 +37,7 @@ def priced(text: str) -> tuple[str, int | None, float | None]:
     try:
         return *accelerators(rest), float(price)
     except ValueError:
-        raise InputError("--gpu", [Fault("--gpu", text, "a price of a GPU-hour after @", "h100-sxm:8@2.5")]) from None
+        raise InputError("--gpu", [Fault("--gpu", text, "a price per GPU-hour after @", "h100-sxm:8@2.5")]) from None
 
 
 def one_price(wanted: Sequence[tuple[str, int | None, float | None]], price: float | None) -> dict[str, float | None]:

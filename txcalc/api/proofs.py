@@ -333,7 +333,7 @@ def calibrate(
     from txcalc import hardware
     from txcalc.sources.export import as_toml
 
-    if device == "meta":
+    if device.partition(":")[0] not in ("cpu", "cuda"):
         raise InputError("calibrate", [Fault("--device", device, "cpu or cuda")])
     path = None if out is None else Path(out)
     if path is not None and path.suffix != ".toml":

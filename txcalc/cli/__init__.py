@@ -19,8 +19,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from txcalc.cli.options import Command, spelt
-from txcalc.errors import TxcalcError
+from txcalc.cli.options import Command, UsageError, spelt
+from txcalc.errors import TxcalcError, nearest
 
 # Order of the help; each is a module of this package whose `app` holds one command of the same name.
 NAMES = (
@@ -65,6 +65,13 @@ class Commands(TyperGroup):
         command.name = cmd_name
         return command
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0]
+        if name not in NAMES and not name.startswith("-"):
+            mend = " or ".join(nearest(name, NAMES)) or f"show {name}"
+            raise UsageError(f"No such command {name!r} (did you mean txcalc {mend}?)", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Every command with the first sentence of its help, whole."""
         helps = {name: " ".join(self.get_command(ctx, name).help.split()) for name in self.list_commands(ctx)}
@@ -77,7 +84,9 @@ class Commands(TyperGroup):
             sys.stdout.flush()
             return result
         except TxcalcError as error:
-            typer.echo(f"txcalc: {spelt(str(error))}", err=True)
+            from txcalc.cli.output import fitted
+
+            typer.echo(fitted(f"txcalc: {spelt(str(error))}"), err=True)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None

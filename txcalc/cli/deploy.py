@@ -20,7 +20,7 @@ Gpus = Annotated[
     list[str],
     o.option(
         "--gpu",
-        "Without a number: the fewest that do. With the price of a GPU-hour: h100-sxm:8@2.5. Repeatable.",
+        "Without a number: the fewest that do. With the price per GPU-hour: h100-sxm:8@2.5. Repeatable.",
         metavar="NAME[:N][@PRICE]",
     ),
 ]
@@ -104,7 +104,7 @@ AdapterRank = Annotated[int, typer.Option("--adapter-rank", help="Rank of each a
 Acceptance = Annotated[
     str | None, typer.Option(help="Probability that a proposed token is accepted.", metavar="80%|0.8")
 ]
-Price = Annotated[float | None, typer.Option(help="Price of a GPU-hour, for the cost of tokens.", metavar="X")]
+Price = Annotated[float | None, typer.Option(help="Price per GPU-hour, for the cost of tokens.", metavar="X")]
 
 
 def _limit(flag: str, text: str) -> Any:

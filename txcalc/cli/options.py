@@ -99,7 +99,7 @@ _SHARED = {
     "--reserve": Entry("Engine", "What the engine and the driver keep: a share of the memory or a size.", "10%|4GiB"),
     "--recipe": Entry("Engine", "What else a run decides:", "K=V,…"),
     "--device": Entry("Engine", "Where it runs: meta (computes nothing), cpu or cuda.", "NAME"),
-    "--concurrency": Entry("Traffic", "Sequences at once.", "N"),
+    "--concurrency": Entry("Traffic", "Sequences at once.", "N", before=("--users",)),
     "--prompt": Entry("Traffic", "Tokens of a prompt.", "N"),
     "--as": Entry(
         "Output",
@@ -114,6 +114,7 @@ _SHARED = {
         "Also draw it: into a file, FILE.svg or FILE.png, or with - below the table (pip install 'txcalc[plot]').",
         "FILE|-",
     ),
+    "--hardware": Entry("Output", before=("--gpus",)),
     "--force": Entry("Output", "Write over a file that is there."),
     "--out": Entry("Output", "Where it goes:", "FILE", before=("--output", "-o")),
 }
@@ -126,7 +127,7 @@ _OWN = {
     "torchrun workers cluster again like",
     "Traffic": "shared-prefix answer rate arrivals burstiness simulate requests seed prefix-hits ttft tpot",
     "Money": "price budget deadline pue grid measured",
-    "Output": "detail emit show record zero-cost hardware to without-cache latex title help",
+    "Output": "detail emit show record zero-cost to without-cache latex title help",
 }
 TABLE = _SHARED | {f"--{flag}": Entry(group) for group, flags in _OWN.items() for flag in flags.split()}
 
@@ -150,10 +151,16 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, [self._now(arg, known) for arg in args])
         except UsageError as error:
+            from txcalc.cli.output import fitted
+
             example = (self.help or "").partition("Example: ")[2].strip()
-            if not example or "Example: " in error.format_message():
+            said = " ".join(error.format_message().split())
+            if not example or "Example: " in said:
                 raise
-            raise UsageError(f"{error.format_message().rstrip('.')}. Example: {example}", ctx) from None
+            sizes = [arg for arg in args if re.match(r"\w+=\w", arg)]
+            if len(sizes) > 1 and "unexpected extra argument" in said:
+                said = f'{said.rstrip(".")}: a description is one argument, "{" ".join(sizes)}"'
+            raise UsageError(fitted(f"{said}\nExample: {example}"), ctx) from None
 
     def _now(self, arg: str, known: set[str]) -> str:
         name, equals, value = arg.partition("=")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from txcalc.errors import InputError
-from txcalc.render.lines import Line, as_lines
+from txcalc.render.lines import Line, as_lines, wrapped
 from txcalc.render.report import Report, as_csv, as_json, as_markdown
 
 if TYPE_CHECKING:
@@ -125,7 +125,12 @@ def _styled(lines: Iterable[Line]) -> str:
 def tell(notes: Iterable[str]) -> None:
     """Notes, on stderr; what is said of several things (`NAME: …`) is said once, with all their names."""
     for note in folded(notes):
-        typer.echo(f"note: {note}", err=True)
+        typer.echo(fitted(f"note: {note}"), err=True)
+
+
+def fitted(text: str) -> str:
+    """A message in lines as wide as the terminal that standard error is; as it is where that is none."""
+    return "\n".join(wrapped(text, get_terminal_size().columns)) if sys.stderr.isatty() else text
 
 
 def folded(notes: Iterable[str]) -> list[str]:

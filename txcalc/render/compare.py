@@ -22,6 +22,7 @@ from txcalc.units import iec, short
 
 USUAL = (1 << 10, 1 << 13, 1 << 15, 1 << 17)
 BESIDE = 4  # up to so many models a ratio stands beside its figure, below it where there are more
+NAME = 20  # characters of a model's name that stay in one line where columns are free
 NEVER = "never"
 
 Ledgers = Sequence[Ledger | None]  # of each model; None where it cannot be asked
@@ -189,7 +190,7 @@ def _other(quantity: str, tokens: int | None, label: str, at: Ledgers) -> Quanti
     """The same FLOPs counted the other way, where a window makes them differ."""
     way, other = ("dense", "flops") if quantity == "flops_masked" else ("masked", "flops_masked")
     row = _flops(other, tokens, label, at)
-    return row._replace(quantity=f"{row.quantity}_{way}", heading=f"{way}, per token at")
+    return row._replace(quantity=f"{row.quantity}_{way}", heading=f"{way}, per token")
 
 
 def _core(quantity: str, tokens: int | None, label: str, at: Ledgers) -> QuantityRow:
@@ -247,7 +248,7 @@ def report(models: Sequence[Model], asked: Question, equal: Equal | None = None)
         if i and not beside:
             cells = [c._replace(text=f"{c.text}\n{t.text}".rstrip()) for c, t in zip(cells, times, strict=True)]
         width = max(8, *(len(line) for cell in cells for line in cell.text.split("\n")))
-        headings.append(TableCell(model.name, fold(model.name, width)))
+        headings.append(TableCell(model.name, fold(model.name, max(width, NAME))))
         columns.append(cells)
         if i and beside:
             headings.append("")

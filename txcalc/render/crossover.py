@@ -55,12 +55,19 @@ def report(
         title = "Classic blocks: h_kv = h, h·d_h = D, F = 4·D"
         tables.append(Table(title, ("rule", "plain", "gated"), lines, frozenset(range(3))))
     header = [
-        "The smallest length T at which the left side of a rule is at least the right side",
+        *(_verdict(model.name, crossovers[:2]) for model, crossovers, _, _ in answers),
+        "below, the smallest length T at which the left side of a rule is at least the right side",
         "forward FLOPs summed over layers; active experts and routers are feed-forward; "
         + f"{convention['logits']} logits{', MLA ' + convention['mla'] if convention['mla'] else ''}",
         "a decode step reads the cache it attends to, and once every weight but embedding tables and untouched experts",
     ]
     return Report(data, tables, header, notes)
+
+
+def _verdict(name: str, first: Sequence[Crossover]) -> str:
+    """The first rule's lengths, in a line."""
+    dense, masked = (f"from {each.tokens:,} tokens" if each.tokens else "never" for each in first)
+    return f"{name}: attention outweighs the feed-forward {dense}{f', masked {masked}' if masked != dense else ''}"
 
 
 def _row(each: Crossover, form: Crossing | None) -> dict[str, Any]:

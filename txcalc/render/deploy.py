@@ -106,7 +106,7 @@ def comparison(answers: Sequence[Answer]) -> Report:
         figures = serving.row(speed) if speed else [None] * (3 + priced)
         rows.append((label, fits, str(best.layout), best.max_concurrency, *figures))
     cost = (TableCell("cost of 1M out", "cost of\n1M out"),) if priced else ()
-    most, rate = TableCell("most sequences", "most\nat once"), TableCell("tokens/s a GPU", "tokens/s\na GPU")
+    most, rate = TableCell("most sequences", "most\nat once"), TableCell("tokens/s per GPU", "tokens/s\nper GPU")
     headings = (
         TableCell("deployment", "model\nGPUs"),
         "fits",
@@ -169,7 +169,7 @@ def _stacks(gpus: list[Gpu]) -> Table:
     rows = []
     for gpu in gpus:
         stage = gpu.rank.stage
-        label = f"{stage.first}" if stage.copies == 1 else f"{stage.first} and {stage.copies - 1} alike"
+        label = f"{stage.first}" if stage.copies == 1 else f"{stage.first} and {stage.copies - 1} like it"
         rows.append((label, TableCell(None, bar(gpu)), percent(gpu.memory - max(gpu.free, 0), gpu.memory)))
     legend = " ".join(f"{sign} {name}" for name, sign in SIGNS.items())
     return Table(f"Each GPU: {legend}", ("stage", "memory", "used"), rows, left=frozenset({0, 1}))
@@ -229,7 +229,7 @@ def _caches(plan: Plan, gpus: list[Gpu]) -> Table:
         ("dense: no window used", sizes.dense),
     )
     rows = [(name, exact(size), TableCell(size, iec(size))) for name, size in ways]
-    return Table("Cache of one sequence, a GPU", ("", "bytes", ""), rows)
+    return Table("Cache of one sequence, per GPU", ("", "bytes", ""), rows)
 
 
 def _layouts(plan: Plan) -> Table:

@@ -81,11 +81,18 @@ def report(
         tables.append(Table(title, named, [row[:shown] for row in rest], left=frozenset(range(shown))))
     places = ", ".join(f"{name} {value:,}" for name, value in workload(one, mine).items() if value is not None)
     header = [
-        f"{one.name} → {other.name}",
+        _verdict(one.name, other.name, cells(whole)) if found else f"{one.name} and {other.name} differ in nothing",
         f"{places}; 2 FLOPs per multiply-add; {attention} attention; cache in {kv_dtype}",
         "differences multiply: their costs alone do not add up to that of all together",
     ]
     return Report(facts, tables, header, [*facts["assumptions"], *facts["notes"]])
+
+
+def _verdict(one: str, other: str, whole: Sequence[TableCell]) -> str:
+    """All together, in a line."""
+    words = ("parameters", "FLOPs per token", "cache per token")
+    costs = [f"{each.text} {what}" for each, what in zip(whole, words, strict=True) if each.value]
+    return f"{one} → {other}: {', '.join(costs) or 'all costs equal'}"
 
 
 def _bytes(elements: int, bits: int) -> int:

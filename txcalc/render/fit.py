@@ -38,11 +38,17 @@ def fit_report(
     rows: list[tuple[Any, ...]] = []
     for name, fits in shown:
         first = next(iter(fits.values()))[0]
-        cells = [_room(best(row), True) for row in fits.values()] if folded else list(map(_room, fits[first.card]))
+        if ladder and len(cards) == 1:
+            one = best(fits[first.card])
+            speed = TableCell(one.speed, f"{one.speed:.3g}" if one.speed else "")
+            cells = [TableCell(one.weights, one.weights), speed, _room(one)]
+        else:
+            cells = [_room(best(row), True) for row in fits.values()] if folded else list(map(_room, fits[first.card]))
         rows.append((name, rounded(first.params), first.context, *cells))
+    verb = "model fits" if len(by_model) == 1 else "models fit"
     count = sum(any(fit.fits for row in fits.values() for fit in row) for fits in by_model.values())
     header = [
-        f"{count} of {len(by_model)} models fit, with one sequence of {context:,} tokens, or their own most",
+        f"{count} of {len(by_model)} {verb}, with one sequence of {context:,} tokens, or their own most",
         *(
             f"{f'{card.number} × ' if card.number > 1 else ''}{card.title}: {iec(card.memory)}"
             f"{' each' if card.number > 1 else ''}, of which {iec(reserve)} reserved"
@@ -68,8 +74,10 @@ def fit_report(
     if len(notes) > 3:
         notes = [*notes[:3], f"and {len(notes) - 3} more that have no figure (–) for a like reason"]
     formats = list(dict.fromkeys(fit.asked or fit.weights for fit in found))
-    names = [card.name for card in cards] if folded else [f"room, {name}" for name in formats]
-    headings = ("model", "parameters", "tokens", *(column(name, "bytes") for name in names))
+    names = [card.name for card in cards] if folded else [f"left, {name}" for name in formats]
+    headings: list[Any] = ["model", "parameters", "tokens", *(column(name, "bytes") for name in names)]
+    if ladder and len(cards) == 1:
+        headings[3:] = ["format", "tokens/s", column("left", "bytes")]
     return Report(data, [Table("", headings, rows)], header, notes, good=count > 0)
 
 
@@ -102,7 +110,10 @@ def design_report(budget: Budget, shapes: Sequence[Shape], classic: Sequence[Sha
         )
     elif budget.params is not None:
         spent = "parameters"
-    header = [f"{asked}: {spent}", *_said(family), _line(budget, classic, asked, form)]
+    best = f"no shape spends {asked}"
+    for shape in shapes[:1]:
+        best = f"best for {asked}: {shape.layers} layers of D = {shape.width:,}, {short(shape.params)} parameters"
+    header = [best, f"{asked}: {spent}", *_said(family), _line(budget, classic, asked, form)]
     tables = [_table(f"Best first: {RULE}", budget, shapes)]
     if classic:
         tables.append(_table("Shapes everybody knows, in this family", budget, classic, budget.params is None))

@@ -166,7 +166,7 @@ def _shown(rows: list[Formula], depth: int | None) -> list[Formula]:
 
 
 def _table(title: str, rows: list[Formula], letters: Letters, format_: str) -> Table:
-    """One row a part, or for a terminal two: the letters, and the numbers beneath them."""
+    """One row per part; on a terminal its numbers stand beneath its letters."""
     folded = format_ == "table"
     headings = ["part", "×", "formula", *(() if folded else ("with numbers",)), "value"]
     lines: list[list[Any]] = []
@@ -174,8 +174,8 @@ def _table(title: str, rows: list[Formula], letters: Letters, format_: str) -> T
         name, several = row.path or "total", row.number != 1
         formula, numbers = _math(row.expression, format_), _numbers(row, letters, format_)
         if folded:
-            lines.append([name, str(row.number) if several else "", formula, ""])
-            lines.append(["", "", f"= {numbers.text}", cell(row.value)])
+            steps = TableCell(formula.value, f"{formula.text}\n= {numbers.text}")
+            lines.append([name, str(row.number) if several else "", steps, cell(row.value)])
         else:
             lines.append([name, _math(row.copies, format_) if several else "", formula, numbers, cell(row.value)])
     if not any(row.number != 1 for row in rows):

@@ -63,7 +63,8 @@ def report(model: Model, ledgers: Sequence[Ledger], batches: Sequence[int], dtyp
     header = [*summary(model), *holders(last)]
     full = last.full_at
     at += f"; windows are full from {full:,}" if full is not None and last.work.keys < full else ""
-    header.append(f"each further token {growth:,} B, constant part {constant:,} B ({iec(constant)}){at}, {dtypes[0]}")
+    fixed = f", constant part {constant:,} B ({iec(constant)})" if constant else ""
+    header.append(f"each further token {growth:,} B{fixed}{at}, {dtypes[0]}")
     if coupled:
         header.append("the source is as long as the context")
     header.append("bytes of the whole batch; dense: if every attention layer kept every token")

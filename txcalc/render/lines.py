@@ -31,8 +31,8 @@ def as_lines(report: Report, width: int) -> Iterator[Line]:
     verdict = {True: "bold green", False: "bold red", None: "bold"}[report.good]
     for i, text in enumerate(report.header):
         yield from said(text, "dim" if i else verdict)
-    for table in report.tables:
-        yield []
+    for k, table in enumerate(report.tables):
+        yield from [[]] * bool(k or report.header)
         if table.title:
             yield from said(table.title, "bold")
         for number, (chosen, widths, gap) in enumerate(blocks(table, width)):
@@ -115,7 +115,7 @@ def _fitted(table: Table, columns: list[Column], chosen: list[int], width: int) 
         for i in chosen:
             heading, *cells = columns[i]
             body = max((_longest(each.text, joints) for each in cells), default=0) if i in table.left else _width(cells)
-            least.append(max(_longest(heading.text, JOINTS), body))
+            least.append(max(_longest(heading.text, FINE), body))
         narrow = sum(least) + GAP * (len(chosen) - 1) > width
         gap = 1 if narrow else GAP
         most = width - gap * (len(chosen) - 1)

@@ -66,5 +66,5 @@ def _front(speed: Serving) -> Panel:
         if isinstance(point.steady, Steady) and point.steady.tpot
     ]
     xs, ys = [x for x, _ in front], [y for _, y in front]
-    x, y = Axis("tokens/s of a user", log=10), Axis("tokens/s of a GPU", log=10)
+    x, y = Axis("tokens/s per user", log=10), Axis("tokens/s per GPU", log=10)
     return Panel("What a user gets against what a GPU gives", x, y, [Series("front", xs, ys, 0, marked=frozenset(xs))])

@@ -368,7 +368,7 @@ def _roofline(speed: Serving) -> Panel:
         xs = [low, ridges[dtype], high]
         ys = [accelerator.bandwidth * Fraction(x) if x < ridges[dtype] else most for x in xs]
         series.append(Series(f"roof: {short(most)}FLOP/s in {dtype}", xs, ys, -1 - i))
-    x, y = Axis("FLOPs a byte of weights and cache", log=10), Axis("FLOP/s of a GPU, achievable", log=10)
+    x, y = Axis("FLOPs per byte of weights and cache", log=10), Axis("FLOP/s per GPU, achievable", log=10)
     return Panel(f"Roofline: {si_bytes(accelerator.bandwidth)}/s, and operations below it", x, y, series)
 
 

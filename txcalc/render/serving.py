@@ -24,21 +24,19 @@ BATCHES = 6  # shown without detail
 
 
 def headline(serving: Serving) -> list[str]:
-    """The speed at the load, and that of one prompt and one step alone."""
+    """The speed at the load; where that cannot last, of one prompt and one step alone."""
     point, steady = serving.chosen, serving.chosen.steady
-    lines = []
     if isinstance(steady, Steady):
         tpot = (
-            "" if steady.tpot is None else f", TPOT {seconds(steady.tpot)}, {_rate(point.served).text} tokens/s a GPU"
+            "" if steady.tpot is None else f", TPOT {seconds(steady.tpot)}, {_rate(point.served).text} tokens/s per GPU"
         )
-        share = f"prompts take {steady.utilisation:.0%} of the time"
-        lines.append(f"{_load(serving)}: TTFT {seconds(steady.ttft)}{tpot}; {share}")
+        return [f"{_load(serving)}: TTFT {seconds(steady.ttft)}{tpot}"]
 
     def said(name: str, figure: Figure) -> str:
         return f"{name} {seconds(figure.achievable)} (floor {seconds(figure.floor)}), bound by {figure.bound}"
 
     alone = said("a prompt" if point.tpot else "a pass", point.ttft)
-    return [*lines, f"alone: {alone}" + (f"; {said('a step', point.tpot)}" if point.tpot else "")]
+    return [f"alone: {alone}" + (f"; {said('a step', point.tpot)}" if point.tpot else "")]
 
 
 def _load(serving: Serving) -> str:
@@ -105,7 +103,7 @@ def largest(serving: Serving, point: Point) -> str:
     price = serving.price
     cost = "" if price is None or not point.tpot else f", {_money(point.million_output(price)).text} per 1M out"
     users = "1 user" if point.sequences == 1 else f"{point.sequences:,} users"
-    rate = f", {_rate(point.served).text} tokens/s a GPU" if point.tpot else ""
+    rate = f", {_rate(point.served).text} tokens/s per GPU" if point.tpot else ""
     return f"{users} on {point.layout}, TTFT {seconds(steady.ttft)}{tpot}{rate}{cost}"
 
 
@@ -180,10 +178,10 @@ def _latencies(serving: Serving, detail: bool) -> Table:
         rows.append(_figure(name, steady and steady.tpot, point.tpot))
         rows.append((column(f"end to end, answer of {point.answer:,}", "s"), _time(steady and steady.e2e), *[None] * 3))
         user = _rate(1 / steady.tpot) if steady and steady.tpot else None
-        rows.append(("tokens/s of a user", user, _rate(point.user), _rate(1 / point.tpot.floor), None))
+        rows.append(("tokens/s per user", user, _rate(point.user), _rate(1 / point.tpot.floor), None))
         output = point.sequences / point.tpot.floor / gpus
-        rows.append(("tokens/s of a GPU", _rate(point.served), _rate(point.output), _rate(output), None))
-    prompts = f"{'prompt tokens' if point.tpot else 'positions'}/s of a GPU"
+        rows.append(("tokens/s per GPU", _rate(point.served), _rate(point.output), _rate(output), None))
+    prompts = f"{'prompt tokens' if point.tpot else 'positions'}/s per GPU"
     rows.append((prompts, _rate(point.rate * serving.prompt / gpus), _rate(point.input), None, None))
     rows.append(("requests/s", _rate(point.rate), None, None, None))
     share = point.steady.utilisation
@@ -212,7 +210,7 @@ def _apart(serving: Serving, found: Pools) -> Table:
         (column("of it the transfer of a cache", "s"), _time(found.transfer), cell(None)),
         (column("TPOT", "s"), _time(one and one.tpot), _time(two and two.tpot)),
         (column("end to end", "s"), _time(one and one.e2e), _time(two and two.e2e)),
-        ("tokens/s of a GPU", _rate(found.served), _rate(point.served)),
+        ("tokens/s per GPU", _rate(found.served), _rate(point.served)),
         ("requests/s", _rate(found.rate), _rate(point.rate)),
     ]
     shares = (TableCell(state.utilisation, f"{100 * state.utilisation:.3g} %") for state in (found.steady, both))
@@ -232,7 +230,7 @@ def _simulated(serving: Serving, found: Simulated) -> Table:
     if serving.limits:
         rows.append((f"within a {_limits(serving.limits)}", TableCell(found.good, f"{found.good:.1%}"), *[None] * 3))
         rows.append(("goodput, requests/s within", _rate(found.goodput), *[None] * 3))
-    rows.append(("tokens/s of a GPU", _rate(found.output / serving.chosen.layout.gpus), *[None] * 3))
+    rows.append(("tokens/s per GPU", _rate(found.output / serving.chosen.layout.gpus), *[None] * 3))
     rows.append(("requests before their first token, of a copy", _rate(run.waiting), *[None] * 3))
     if run.preempted:
         rows.append(("preempted", cell(run.preempted), *[None] * 3))
@@ -263,7 +261,7 @@ def _served(serving: Serving, point: Point) -> tuple[TableCell, ...]:
 
 
 def _rates() -> tuple[TableCell, TableCell]:
-    return TableCell("tokens/s a user", "tokens/s\na user"), TableCell("tokens/s a GPU", "tokens/s\na GPU")
+    return TableCell("tokens/s per user", "tokens/s\nper user"), TableCell("tokens/s per GPU", "tokens/s\nper GPU")
 
 
 def _costs(serving: Serving) -> tuple[TableCell, ...]:
@@ -306,7 +304,7 @@ def _budget(serving: Serving) -> Table:
     if (watts := serving.plan.deployment.accelerator.power) is not None:
         rows.append(("watts at most (TDP of all GPUs)", *(point.layout.gpus * watts for point in points)))
         rows.append(("joules at most of a token of an answer", *(_rate(point.joules(watts)) for point in points)))
-    title = "Budget" if serving.price is None else f"Budget, at {serving.price:g} a GPU-hour"
+    title = "Budget" if serving.price is None else f"Budget, at {serving.price:g} per GPU-hour"
     within = " within the limits" if serving.limits else ""
     return Table(f"{title}; cheapest of all points{within}", ("", *columns), rows)
 

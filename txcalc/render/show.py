@@ -238,7 +238,9 @@ def _params(ledger: Ledger, known: Known) -> Table:
     sums = {"all": whole, "active: what a token passes": ledger.total("active"), **sums_of(ledger)}
     channel, blocks = (sums[name] for name in ("feed-forward of all layers", "blocks: all layers"))
     rows = [[name, cell(number), rounded(number), percent(number, whole), known.how] for name, number in sums.items()]
-    if channel and blocks:
+    if not channel:
+        rows.pop()
+    elif blocks:
         rows[-1][0] = f"feed-forward, {float(100 * Fraction(channel, blocks)):.1f} % of the blocks"
     return Table(
         "Parameters",

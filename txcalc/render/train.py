@@ -85,7 +85,7 @@ def _search(searched: Searched) -> Table:
         batch = exact(recipe.micro_batch)
         rows.append([name, batch, recipe.recompute, _gib(held), _seconds(each.step.seconds), _rate(each.step.tokens_s)])
     headings = ("layout", "micro", "recompute", column("reserved", "bytes"), column("step", "s"), "tokens/s")
-    return Table("The fastest layouts that fit (tokens/s of a GPU)", headings, rows)
+    return Table("The fastest layouts that fit (tokens/s per GPU)", headings, rows)
 
 
 def _rate(value: float | None) -> TableCell:
@@ -217,7 +217,7 @@ def _run(run: Run, terms: Terms) -> Table:
         ["GPU-hours", TableCell(run.gpu_hours, f"{run.gpu_hours:,.0f}")],
     ]
     if run.cost is not None:
-        rows.append([f"cost at {terms.price:g} a GPU-hour", TableCell(run.cost, f"{run.cost:,.0f}")])
+        rows.append([f"cost at {terms.price:g} per GPU-hour", TableCell(run.cost, f"{run.cost:,.0f}")])
     if run.energy_kwh is not None and run.co2_kg is not None:
         rows.append(
             [

@@ -101,10 +101,12 @@ def _table(title: str, rows: Sequence[Row]) -> Table:
         for row in rows
     ]
     headings = ("part", "×", "predicted", "measured", "difference", "how known")
+    texts = {2, 3} if any(isinstance(row.predicted, str) for row in rows) else set()  # formulas may wrap
     if len(places) > 1:
-        return Table(title, headings, lines, left=frozenset({0, 5}))
+        return Table(title, headings, lines, left=frozenset({0, 5, *texts}))
     (place,) = places
-    return Table(f"{title}, {f'for {place}' if place else 'by path and shape'}", headings[:-1], [x[:-1] for x in lines])
+    title = f"{title}, {f'for {place}' if place else 'by path and shape'}"
+    return Table(title, headings[:-1], [x[:-1] for x in lines], left=frozenset({0, *texts}))
 
 
 def _folded(rows: Sequence[Row]) -> Sequence[Row]:

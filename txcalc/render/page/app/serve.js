@@ -53,7 +53,7 @@ function Serve() {
       <${Step} name="context" title="Context" values=${plan.context} at=${at[2]} shown=${(n) => `${group(n)} tokens`} />
       <${Step} name="prompt" title="Prompt" values=${plan.prompt[at[2]]} at=${at[3]} shown=${(n) => `${group(n)} tokens, answer ${group(plan.context[at[2]] - n)}`} />
       <${Step} name="users" title="Users at once" values=${plan.users} at=${at[4]} shown=${group} />
-      <div class="slider step"><label for="g-price"><b>Price</b> <span>of a GPU-hour</span></label><input type="number" id="g-price" min="0" step="0.01" max="999" value=${price ?? ""} onChange=${(
+      <div class="slider step"><label for="g-price"><b>Price</b> <span>per GPU-hour</span></label><input type="number" id="g-price" min="0" step="0.01" max="999" value=${price ?? ""} onChange=${(
         e,
       ) => {
         const n = Math.round(+e.target.value * 1000);
@@ -119,7 +119,7 @@ function Bars({ plan, point }) {
     of = (stage) => HELD.map((name) => BigInt(stage[name]));
   const sums = point.stages.map((stage) => of(stage).reduce((a, b) => a + b)),
     top = most([memory, ...sums]);
-  const name = (stage) => `stage ${stage.first}${stage.alike > 1 ? ` and ${stage.alike - 1} alike` : ""}`;
+  const name = (stage) => `stage ${stage.first}${stage.alike > 1 ? ` and ${stage.alike - 1} like it` : ""}`;
   const rows = point.stages.map((stage, i) => [
     name(stage),
     ...HELD.map((what) => ({ name: `${what} of ${i}`, value: BigInt(stage[what]) })),

@@ -58,6 +58,8 @@ def test_a_key_more_or_another_class_is_refused(name: str) -> None:
         ("llm-tpu.chatglm3-6b-32k", {"pre_seq_len": 128}),
         ("EXAONE-3.5-2.4B", {"head_dim": 128}),
         ("MiMo-7B", {"attention_bias": False}),
+        ("TeleChat-7B", {"embed_layernorm": True}),
+        ("DeciLM, groups of its own", {"num_key_value_heads_per_layer": [3] * 32}),
     ],
 )
 def test_what_the_code_cannot_be_is_refused(name: str, change: dict[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.classic import falcon, stablelm
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.latent import mla
 from txcalc.sources.huggingface.published import of_its_own
@@ -152,26 +151,6 @@ def orion(c: Config) -> Raw:
     }
 
 
-def stablelm_epoch(c: Config) -> Raw:
-    """StableLM before it was transformers'."""
-    of_its_own(c)
-    c.ignore("rope_pct")
-    return stablelm(c)
-
-
-def refinedwebmodel(c: Config) -> Raw:
-    """Falcon-7B before it was transformers'."""
-    of_its_own(c, "rw")
-    return falcon(c)
-
-
-def refinedweb(c: Config) -> Raw:
-    """Falcon-40B before it was transformers': two norms, and keys that groups of queries share."""
-    of_its_own(c, "rw")
-    c.data = {**c.data, "new_decoder_architecture": True}
-    return falcon(c)
-
-
 def bailing_moe(c: Config) -> Raw:
     """Ling-lite and Ling-plus: Llama with shared and routed experts."""
     of_its_own(c)
@@ -193,6 +172,63 @@ def bailing_moe(c: Config) -> Raw:
         "head": lm_head(c, tied=False),
     }
     return layered(made, first_dense(c, made, 0))
+
+
+def bailing_moe_v2(c: Config) -> Raw:
+    """Ling 2.0: sigmoid scores in groups, whose correction is a buffer; norms of Q and K; half of a head rotated."""
+    of_its_own(c)
+    raw = stack(c)
+    c.only(0, "num_nextn_predict_layers", why="layers that predict further tokens run in its forward pass")
+    c.only("sigmoid", "score_function", why="its router's scores are sigmoids")
+    c.only(True, "moe_router_enable_expert_bias", "norm_topk_prob", why="the published code does both")
+    c.ignore("mtp_loss_scaling_factor", "max_window_layers", "norm_head", "norm_softmax", "router_dtype")
+    c.ignore("moe_shared_expert_intermediate_size", "rotary_dim", "use_rmsnorm", "output_dropout")
+    attention = heads(c, raw, d_head=128)
+    attention["bias"] = ["q", "k", "v"] * c.flag("use_qkv_bias", default=False) + ["o"] * c.flag(
+        "use_bias", default=False
+    )
+    attention["qk_norm"] = "head" if c.flag("use_qk_norm", default=True) else "none"
+    mixed = experts(c, ("num_experts",), TOP, WIDTH, scoring="sigmoid")
+    made = raw | {
+        "attention": attention,
+        "experts": with_shared(c, mixed, "num_shared_experts", default=1, groups=(8, 4)),
+        "norm": rms(c),
+        "positions": rotary(c, attention["d_head"], 6e5),
+        "head": lm_head(c, tied=False),
+    }
+    return layered(made, first_dense(c, made, 1))
+
+
+def hunyuan(c: Config) -> Raw:
+    """Hunyuan-Large: layers borrow the keys and values of the layer before them, and have one shared expert or none."""
+    of_its_own(c)
+    raw = stack(c)
+    attention = heads(c, raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
+    c.only(attention["d_head"], "attention_head_dim", why="the published code takes hidden_size / num_attention_heads")
+    normed = c.flag("use_qk_norm", default=False)
+    factor = c.size("cla_share_factor", default=1) if c.flag("use_cla", default=False) else 1
+    c.ignore("cla_share_factor", "capacity_factor", "moe_drop_tokens", "moe_random_routing_dropped_token")
+    made = raw | {
+        "attention": attention | {"qk_norm": "head" if normed else "none"},
+        "norm": rms(c, eps=1e-5),
+        "positions": rotary(c, attention["d_head"]),
+        "head": lm_head(c, tied=False),
+    }
+    if c.size("num_experts", default=1) > 1:
+        mixed = experts(c, ("num_experts",), ("moe_topk",), ("intermediate_size",), 1, 1)
+        shared = c.size("num_shared_expert", default=1) if c.flag("use_mixed_mlp_moe", default=False) else 0
+        made["experts"] = mixed | ({"n_shared": shared} if shared else {})
+        kinds = ["attention", "experts"]
+    else:
+        c.ignore("moe_topk", "num_shared_expert", "use_mixed_mlp_moe")
+        made["feed_forward"] = gated(c)
+        kinds = ["attention", "feed_forward"]
+    owned = [i % factor == 0 for i in range(raw["n_layers"])]
+    if normed and not all(owned):  # borrowers have a norm of K, too, of what they borrow
+        made["idle"] = owned.count(False) * attention["d_head"]
+    borrowing = {"parts": kinds, "attention": {"kv_from": "owner"}}
+    return layered(made, (["owner" if own else "borrower" for own in owned],
+                          {"owner": {"parts": kinds}, "borrower": borrowing}))  # fmt: skip
 
 
 def arctic(c: Config) -> Raw:

@@ -405,6 +405,7 @@ def modernbert_decoder(c: Config) -> Raw:
 def bitnet(c: Config) -> Raw:
     """Norms before o and before the last matrix of the feed-forward, too; weights are counted one by one, unpacked."""
     raw = stack(c)
+    c.ignore("weight_bits", "input_bits")
     attention = heads(c, raw, kv=5) | {"bias": c.flag("attention_bias", default=False), "inner_norm": True}
     if attention["n_heads"] * attention["d_head"] != raw["d_model"]:
         c.fault(

@@ -41,10 +41,13 @@ _HYBRID = """
 bailing_hybrid bamba falcon_h1 kimi_linear olmo_hybrid zamba zamba2
 """
 _PUBLISHED = """
-baichuan chatglm exaone internlm internlm2 mimo minicpm nemotron-nas qwen xverse
+baichuan chatglm deci exaone internlm internlm2 mimo minicpm nemotron-nas qwen telechat telechat3 xverse
 """
 _CUSTOM = """
-arctic bailing_moe deepseek deepseek_vl_v2 grok-1 jais openelm orion phi3small plamo stablelm_epoch
+arctic bailing_moe bailing_moe_v2 deepseek deepseek_vl_v2 grok-1 hunyuan jais openelm orion phi3small plamo
+"""
+_EARLIER = """
+codeshell hf_olmo minimax_text_01 molmo phi-msft stablelm_epoch
 """
 _WRAPPED = """
 internvl_chat kimi_vl llava_llama llava_mistral llava_qwen maira2 minicpmo minicpmv
@@ -86,6 +89,7 @@ READERS: dict[str, tuple[str, str]] = {
         ("speech", "moshi"),
         ("published", _PUBLISHED),
         ("custom", _CUSTOM),
+        ("earlier", _EARLIER),
         ("drafts", "eagle eagle3 peagle"),
         ("vision", "beit data2vec-vision dinov2 ijepa vit vit_msn"),
         ("contrastive", "blip clip clip_text_model clip_vision_model siglip siglip_text_model siglip_vision_model"),
@@ -93,17 +97,22 @@ READERS: dict[str, tuple[str, str]] = {
     )
     for name in names.split()
 } | {
-    "Yi": ("published", "yi"),
-    "RefinedWeb": ("custom", "refinedweb"),
-    "RefinedWebModel": ("custom", "refinedwebmodel"),
+    **dict.fromkeys(("Yi", "aquila", "skywork"), ("published", "yi")),
+    "telechat2": ("published", "telechat"),
+    "minimax_m1": ("earlier", "minimax_text_01"),
+    "mixformer-sequential": ("earlier", "phi_msft"),
+    "RefinedWeb": ("earlier", "refinedweb"),
+    "RefinedWebModel": ("earlier", "refinedwebmodel"),
     "trocr": ("seq2seq", "trocr_alone"),
     **dict.fromkeys(_WRAPPED.split(), ("wrapped", "language")),
 }
 # Modules whose readers follow code that is published beside weights, not transformers'.
-PUBLISHED = frozenset(("published", "custom", "wrapped", "drafts"))
+PUBLISHED = frozenset(("published", "custom", "earlier", "wrapped", "drafts"))
 
 # Classes by which a file of another model type is another: code that people run under the name of what it extends.
 BY_CLASS = {
+    "bailingmoev2forcausallm": "bailing_moe_v2",
+    "bitnetforcausallm": "bitnet",
     "eagle3llamaforcausallm": "eagle3",
     "grok1modelforcausallm": "grok-1",
     "llamaforcausallmeagle": "eagle",

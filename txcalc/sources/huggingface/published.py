@@ -20,7 +20,7 @@ from txcalc.sources.huggingface.shared import (
     rotary,
     stack,
 )
-from txcalc.sources.spec import Wrong
+from txcalc.sources.spec import Wrong, size
 
 # What a class of a model type is called after the type's own name.
 ENDINGS = ("forcausallm", "forconditionalgeneration", "lmheadmodel", "model")
@@ -172,6 +172,49 @@ def xverse(c: Config) -> Raw:
 def yi(c: Config) -> Raw:
     raw = stack(c)
     return _decoder(c, raw, heads(c, raw, width_names=()), tied=False)
+
+
+def telechat(c: Config) -> Raw:
+    """TeleChat and TeleChat2: Llama under BLOOM's names, with a bias on what each branch adds."""
+    raw = stack(c, n_layers=("n_layer", "num_hidden_layers"))
+    c.only(False, "embed_layernorm", why="a norm after the embedding is not read")
+    c.only(False, "apply_residual_connection_post_layernorm", why="what is added is what the norm reads")
+    c.ignore("base_seqlen", "logn", "offset_alibi", "semi_causal", "seq_length", "training_seqlen", "n_inner")
+    c.ignore("skip_bias_add", "skip_bias_add_qkv", "masked_softmax_fusion", "bias_dropout_fusion", "flash_attn")
+    c.ignore("slow_but_exact", "attention_softmax_in_fp32", "unk_token_id", "pretraining_tp")
+    attention = heads(c, raw, names=("n_head", "num_attention_heads"), width_names=()) | {"bias": ["o"]}
+    mlp = {"d_ff": c.size("ffn_hidden_size"), "gated": True, "activation": "silu", "down_bias": True}
+    made = _decoder(c, raw, attention, tied=True, mlp=mlp)
+    return made | {"norm": rms(c, "layer_norm_epsilon", eps=1e-5), "positions": {"form": "rotary"}}
+
+
+def telechat3(c: Config) -> Raw:
+    raw = stack(c)
+    attention = heads(c, raw) | {"bias": c.flag("attention_bias", default=False)}
+    return _decoder(c, raw, attention, tied=False, mlp=gated(c, bias=c.flag("mlp_bias", default=False)))
+
+
+def deci(c: Config) -> Raw:
+    """DeciLM: Llama with a number of key/value heads for each layer."""
+    raw = stack(c)
+    of_its_own(c, "decilm")
+    attention = heads(c, raw, kv_names=(), width_names=())
+    groups = c.items("num_key_value_heads_per_layer", of=size, length=raw["n_layers"], default=None)
+    if groups is None:
+        c.fault("num_key_value_heads_per_layer", c.data.get("num_key_value_heads_per_layer", ABSENT), "a list")
+        return raw
+    for number in set(groups):
+        c.divides(number, attention["n_heads"], "num_key_value_heads_per_layer", "num_attention_heads")
+    c.ignore("num_key_value_heads", "architectures")
+    made = raw | {
+        "attention": attention,
+        "feed_forward": gated(c),
+        "norm": rms(c),
+        "positions": rotary(c, attention["d_head"]),
+        "head": {"tied": c.flag("tie_word_embeddings", default=False)},
+    }
+    kinds = {f"groups{number}": {"attention": {"n_kv_heads": number}} for number in groups}
+    return layered(made, ([f"groups{number}" for number in groups], kinds))
 
 
 def exaone(c: Config) -> Raw:

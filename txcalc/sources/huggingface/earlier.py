@@ -1,0 +1,187 @@
+"""Decoders before they were transformers', or beside it: code published with weights, by its own keys."""
+
+from __future__ import annotations
+
+from txcalc.errors import ABSENT
+from txcalc.sources.huggingface.classic import falcon, stablelm
+from txcalc.sources.huggingface.config import Config, any_of
+from txcalc.sources.huggingface.delta import LINEAR, minimax
+from txcalc.sources.huggingface.published import of_its_own
+from txcalc.sources.huggingface.shared import GLOBAL, Raw, heads, layer_norm, lm_head, plain, rotary, stack
+
+
+def stablelm_epoch(c: Config) -> Raw:
+    """StableLM before it was transformers'."""
+    of_its_own(c)
+    c.ignore("rope_pct")
+    return stablelm(c)
+
+
+def refinedwebmodel(c: Config) -> Raw:
+    """Falcon-7B before it was transformers'."""
+    of_its_own(c, "rw")
+    return falcon(c)
+
+
+def refinedweb(c: Config) -> Raw:
+    """Falcon-40B before it was transformers': two norms, and keys that groups of queries share."""
+    of_its_own(c, "rw")
+    c.data = {**c.data, "new_decoder_architecture": True}
+    return falcon(c)
+
+
+def minimax_text_01(c: Config) -> Raw:
+    """MiniMax-Text-01 and M1, before they were transformers': `attn_type_list` says which layers are linear."""
+    of_its_own(c, "minimaxtext01", "minimaxm1")
+    c.only(True, "postnorm", why="the stream is what norms give")
+    given = c.items("attn_type_list", of=any_of(0, 1), length=None, default=None)
+    if given is None:
+        c.fault("attn_type_list", c.data.get("attn_type_list", ABSENT), "a list, one a layer")
+    shared = c.data.get("shared_intermediate_size", 0)
+    if shared not in (0, [0]):
+        c.fault("shared_intermediate_size", shared, "0", "a shared expert with a learned share is not read")
+    c.ignore(
+        "attn_type_list",
+        "shared_intermediate_size",
+        "shared_moe_mode",
+        *(key for key in c.data if key.startswith("layernorm_")),
+    )
+    types = [GLOBAL if kind else LINEAR for kind in given or []]
+    dims = c.size("rotary_dim", default=None)
+    c.data = {**c.data, "layer_types": types or None}
+    raw = minimax(c)
+    width = raw["attention"]["d_head"]
+    return raw | {"positions": raw["positions"] | ({"rotary_dims": dims} if dims and dims != width else {})}
+
+
+def phi_msft(c: Config) -> Raw:
+    """Phi-1, 1.5 and 2 before they were transformers': GPT-J's layers under GPT-2's names."""
+    of_its_own(c, "phi", "mixformersequential")
+    raw = stack(c, ("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
+    attention = heads(c, raw, names=("n_head", "num_attention_heads"), kv_names=("n_head_kv",), width_names=())
+    c.only(None, "img_processor", why="a tower of pictures is not read")
+    c.only(
+        {"block_cls": "parallel", "mixer": {}, "mlp": {"mlp_cls": "mlp"}},
+        "architecture",
+        why="other blocks are not read",
+    )
+    c.only("default", "embd_layer", why="other embeddings are not read")
+    c.ignore("phyagi_version", "flash_attn", "flash_rotary", "fused_dense", "n_ctx")
+    dims = c.size("rotary_dim", default=32)
+    turned = {"rotary_dims": dims} if dims < attention["d_head"] else {}
+    return raw | {
+        "attention": attention | {"bias": True},
+        "feed_forward": plain(
+            c, "n_inner", act="gelu_new", act_names=("activation_function",), default=4 * raw["d_model"]
+        ),
+        "norm": layer_norm(c, parallel="shared"),
+        "positions": {"form": "rotary", **turned},
+        "head": lm_head(c, tied=False, bias=True),
+    }
+
+
+def hf_olmo(c: Config) -> Raw:
+    """OLMo and OLMo 1.7 before they were transformers': every choice of its trainer's is a key."""
+    of_its_own(c, "olmo")
+    raw = stack(c, ("d_model",), ("n_layers",))
+    d = raw["d_model"]
+    context = c.size("max_sequence_length", default=1024)
+    several = c.flag("multi_query_attention", default=None, null=None)
+    attention = heads(c, raw, kv=1 if several else None, names=("n_heads",), kv_names=("n_kv_heads",), width_names=())
+    bias = c.flag("include_bias", default=True)
+    attention |= {"bias": bias, "qk_norm": "width" if c.flag("attention_layer_norm", default=False) else "none"}
+    if attention["qk_norm"] == "width":
+        c.only(True, "attention_layer_norm_with_affine", why="norms of Q and K have weights")
+    c.ignore(
+        "attention_layer_norm_with_affine", "init_fn", "rope_full_precision", "init_cutoff_factor", "flash_attention"
+    )
+    c.only(False, "embedding_layer_norm", "scale_logits", why="it is not read")
+    ratio = c.size("mlp_ratio", default=4)
+    wide = c.size("mlp_hidden_size", default=ratio * d, null=ratio * d)
+    form = c.text("activation_type", default="swiglu")
+    if form not in ("swiglu", "gelu", "relu"):
+        c.fault("activation_type", form, "'swiglu', 'gelu' or 'relu'")
+    rope, alibi = c.flag("rope", default=False), c.flag("alibi", default=False)
+    places = rotary(c, attention["d_head"]) if rope else {"form": "learned", "rows": context}
+    c.ignore("block_group_size", "block_type", "clip_qkv", "emb_init_std", "init_std", "alibi_bias_max", "precision")
+    c.ignore("tie_word_embeddings")
+    rows = raw["vocab_size"]
+    return raw | {
+        "context": context,
+        "vocab_size": c.size("embedding_size", default=50304, null=rows),
+        "attention": attention,
+        "feed_forward": _halved(c, wide, bias)
+        if form == "swiglu"
+        else {"d_ff": wide, "activation": form, "bias": bias},
+        "norm": _norm_of_olmo(c, bias),
+        "positions": {"form": "alibi"} if alibi else places,
+        "head": lm_head(c, tied=True) | {"tied": c.flag("weight_tying", default=True)},
+    }
+
+
+def _norm_of_olmo(c: Config, bias: bool) -> Raw:
+    form = c.text("layer_norm_type", default="default")
+    if form not in ("default", "low_precision", "rms"):
+        c.fault("layer_norm_type", form, "'default', 'low_precision' or 'rms'")
+    place = "after" if c.flag("norm_after", default=False) else "pre"
+    weighted = c.flag("layer_norm_with_affine", default=True)
+    biased = c.flag("bias_for_layer_norm", default=bias, null=bias)
+    if form == "rms" and biased:
+        c.fault("bias_for_layer_norm", biased, "false", "an RMSNorm with a bias is not read")
+    kind = {"form": "rms"} if form == "rms" else {"form": "layer", "bias": biased and weighted}
+    return kind | {"eps": c.real("layer_norm_eps", default=1e-5), "place": place, "weighted": weighted}
+
+
+def _halved(c: Config, both: int, bias: bool) -> Raw:
+    """SwiGLU whose two gates are as wide together as is said."""
+    if both % 2:
+        c.fault("mlp_hidden_size", both, "an even number: the width of both gates")
+    return {"d_ff": max(1, both // 2), "gated": True, "activation": "silu", "bias": bias}
+
+
+def molmo(c: Config) -> Raw:
+    """The language model of Molmo: OLMo's code under Llama's names, with 128 further rows of the token table."""
+    of_its_own(c)
+    raw = stack(c)
+    attention = heads(c, raw, width_names=())
+    attention["bias"] = ["q", "k", "v"] if c.flag("qkv_bias", default=False) else []
+    attention["qk_norm"] = "width" if c.flag("attention_layer_norm", default=False) else "none"
+    c.only(False, "weight_tying", "tie_word_embeddings", why="its head is a matrix of its own")
+    c.ignore("clip_qkv", "use_position_ids")
+    c.note("multimodal: the language model alone is counted")
+    return raw | {
+        "multimodal": True,
+        "vocab_size": c.size("embedding_size", default=raw["vocab_size"], null=raw["vocab_size"]),
+        "embedding": {"extra": 128},
+        "attention": attention,
+        "feed_forward": _halved(c, c.size("intermediate_size"), bias=False),
+        "norm": _norm_of_olmo(c, bias=False),
+        "positions": rotary(c, attention["d_head"]),
+        "head": {"tied": False},
+    }
+
+
+def codeshell(c: Config) -> Raw:
+    """GPT-2 with keys that groups of queries share, and rotary or learned positions."""
+    of_its_own(c)
+    raw = stack(c, ("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
+    attention = heads(c, raw, names=("n_head", "num_attention_heads"), kv_names=(), width_names=()) | {"bias": True}
+    if c.flag("group_query_attention", default=True):
+        groups = c.size("num_query_groups", default=1)
+        c.divides(groups, attention["n_heads"], "num_query_groups", "n_head")
+        attention["n_kv_heads"] = groups
+    c.ignore("num_query_groups", "n_ctx", "scale_attn_weights", "attention_softmax_in_fp32")
+    c.ignore("scale_attention_softmax_in_fp32", "attention_type")
+    form = c.text("position_embedding_type", default="learned_absolute")
+    if form not in ("learned_absolute", "rope"):
+        c.fault("position_embedding_type", form, "'learned_absolute' or 'rope'")
+    learned = {"form": "learned", "rows": c.size("n_positions", "max_position_embeddings", default=8192)}
+    return raw | {
+        "attention": attention,
+        "feed_forward": plain(
+            c, "n_inner", act="gelu_pytorch_tanh", act_names=("activation_function",), default=4 * raw["d_model"]
+        ),
+        "norm": layer_norm(c),
+        "positions": rotary(c, attention["d_head"]) if form == "rope" else learned,
+        "head": lm_head(c, tied=True),
+    }

@@ -1,33 +1,44 @@
 """Small faults in the formulas, one at a time, and whether the tests see them:
 
-    python tests/evidence/mutants_code.py RESULTS.jsonl [--number 300] [--seed 1] [--seconds 3600] [--under parts]
-        [--first]
+    python tests/evidence/mutants_code.py RESULTS.jsonl --map [TEST_FILE …]
+    python tests/evidence/mutants_code.py RESULTS.jsonl [--number 300] [--seed 1] [--seconds 500] [--under parts]
+        [--tests 60] [--jobs 1] [--only FILE:LINE …]
 
-Each mutant changes one operator, one constant, one comparison or one of the field's letters in a copy of the tree, in
-turn over all files, drawn by the seed. The tests of its file (`FIRST`) run first, then the rest of the quick tier (not
-with `--first`: it takes minutes for each survivor); the first failure kills it. A line of RESULTS is written for each;
-what is there already is not run again: it goes on where it ended. At the end: how many were killed, and every survivor
-with its line. One that changes nothing that can be seen belongs into `EQUAL`, with the reason.
+Each mutant changes one operator, one constant, one comparison or one of the field's letters of a file, in turn over all
+files, drawn by the seed. `--map` first runs the quick tier (or some files of it; slow tests too of those named with
+`+`, as `+test_verify.py`) and writes beside RESULTS which functions of `parts/` and `planning/` each test calls, and
+how long it takes. A mutant then runs the tests that call its function, the fastest first, at most `--tests` seconds of
+them; the first failure kills it. A process holds everything imported and collected, and forks for each mutant: there
+the code of its functions is exchanged, or, for what a module or class computes when it is made, everything of txcalc is
+imported from the changed source. A line of RESULTS is written for each; what is there already is not run again. At the
+end: how many were killed, and every survivor with its line. One that changes nothing that can be seen belongs into
+`tests/data/mutants.json`, with the reason. `--only` runs again all mutants of a line.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import functools
+import gc
+import importlib.util
 import json
 import os
 import random
-import shutil
-import subprocess
+import signal
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
-COPIED = ("txcalc", "presets", "tests", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE")
+PLACES = tuple(str(ROOT / "txcalc" / name) + os.sep for name in ("parts", "planning"))
 BINARY: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Pow: ast.Mult,
     ast.Mod: ast.Mult,
@@ -42,15 +53,12 @@ TAKEN = {
     "d_in": "d_out", "d_out": "d_in", "d_qk": "d_v", "d_v": "d_qk", "top_k": "n_experts", "n_experts": "top_k",
     "runs": "times", "times": "runs", "active_times": "times", "compute": "memory", "flops": "flops_masked",
 }  # fmt: skip
-# Which test files are likely to see a fault in a file; the others come after.
-FIRST = {
-    "parts": ["test_tamper.py", "test_closed_forms.py", "test_ledger.py", "test_operators.py"],
-    "planning/training": ["test_train.py", "test_train_memory.py", "test_layouts.py"],
-    "planning": ["test_serving.py", "test_deploy.py", "test_steady.py", "test_sizing.py", "test_conventions.py",
-                 "test_crossover.py", "test_fit.py", "test_scale.py", "test_engine_memory.py"],
+# They read the source, pages or the network, not figures.
+WITHOUT = {
+    "architecture", "cli", "device", "docs", "explorer", "hostile", "hub", "idle", "messages", "packaging", "page",
+    "parquet", "plot", "screens", "tidy",
 }  # fmt: skip
-# Mutants that no one can see, by file, line's text and change, and why.
-EQUAL: dict[tuple[str, str, str], str] = {}
+EQUAL = ROOT / "tests" / "data" / "mutants.json"
 
 
 class Mutant(NamedTuple):
@@ -89,9 +97,8 @@ class Places(ast.NodeTransformer):
         return node
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        value: Any = node.value
-        if _number(node) and self._place(node, f"{value} → {value + 1}"):
-            return ast.Constant(value + 1)
+        if _number(node) and self._place(node, f"{node.value} → {node.value + 1}"):
+            return ast.Constant(node.value + 1)
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
@@ -142,91 +149,260 @@ def drawn(under: list[str], number: int, seed: int) -> Iterator[Mutant]:
         left = [found for found in left if found]
 
 
-def killed(mutant: Mutant, tree: Path, seconds: float, only_first: bool) -> str | None:
-    """The test that sees it; "" where none does; None: the tests did not end, maybe on a busy machine."""
-    path, source = tree / mutant.file, (ROOT / mutant.file).read_text()
-    try:
-        path.write_text(ast.unparse(Places(mutant.place).visit(ast.parse(source))))
-        name = mutant.file.removeprefix("txcalc/")
-        own = f"test_{Path(name).stem}.py"
-        first = [own, *next((files for start, files in FIRST.items() if name.startswith(start + "/")), [])]
-        there = [f"tests/{file}" for file in dict.fromkeys(first) if (tree / "tests" / file).is_file()]
-        rest = [f"--ignore={file}" for file in there]
-        for chosen in (there,) if only_first else (there, ["tests", *rest]):
-            found = failed(tree, chosen, seconds)
-            if found != "":
-                return found
-        return ""
-    finally:
-        path.write_text(source)
+def outermost(code: CodeType) -> str:
+    """The function that a test calls: one within it is named as it."""
+    return code.co_qualname.split(".<locals>")[0]
 
 
-def failed(tree: Path, chosen: list[str], seconds: float) -> str | None:
-    """The first test of the quick tier that fails, "" where none does; None: they did not end."""
-    pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", "--tb=no"]
-    env = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    deselect = [
-        "--ignore=tests/test_architecture.py",
-        "--ignore=tests/test_docs.py",
-    ]  # they read the source, not figures
-    try:
-        ran = subprocess.run(
-            [*pytest, *deselect, *chosen], cwd=tree, env=env, capture_output=True, text=True, timeout=seconds
-        )
-    except subprocess.TimeoutExpired:
-        return None
-    if ran.returncode in (0, 5):
+def caches() -> list[Any]:
+    """What remembers results of functions."""
+    return [one for one in gc.get_objects() if type(one) is functools._lru_cache_wrapper]
+
+
+class Calls:
+    """Maps each test to the functions of `parts/` and `planning/` that it calls, and to its seconds."""
+
+    def __init__(self, out: Path) -> None:
+        self.out, self.seen = out, set[CodeType]()
+
+    def _called(self, frame: FrameType, event: str, arg: Any) -> None:
+        self.seen.add(frame.f_code)
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        found: dict[str, list[tuple[str, float, list[str]]]] = {}
+        kept = caches()
+        for item, following in zip(session.items, [*session.items[1:], None], strict=True):
+            for cache in kept:
+                cache.cache_clear()
+            self.seen.clear()
+            begun = time.perf_counter()
+            sys.settrace(self._called)
+            try:
+                failed = run(item, following)
+            finally:
+                sys.settrace(None)
+            seconds = time.perf_counter() - begun
+            ours = {code for code in self.seen if code.co_filename.startswith(PLACES)}
+            names = sorted({f"{Path(code.co_filename).relative_to(ROOT)}:{outermost(code)}" for code in ours})
+            if not failed:
+                found.setdefault(item.nodeid.split("::")[0], []).append((item.nodeid, round(seconds, 3), names))
+        known = json.loads(self.out.read_text()) if self.out.is_file() else {}
+        self.out.write_text(json.dumps({**known, **found}, ensure_ascii=False))
+        for file, tests in found.items():
+            print(f"{file}: {len(tests)} tests, {sum(test[1] for test in tests):.1f} s")
+        return True
+
+
+def run(item: pytest.Item, following: pytest.Item | None) -> bool:
+    """Whether a test fails; one that is skipped does not."""
+    from _pytest.runner import runtestprotocol
+
+    return any(report.failed for report in runtestprotocol(item, log=False, nextitem=following))
+
+
+class Source(MetaPathFinder):
+    """Imports one module from another source."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self.mutant = mutant
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        file = self.mutant.file.removesuffix(".py").removesuffix("/__init__")
+        if name != file.replace("/", "."):
+            return None
+        spec = importlib.util.spec_from_file_location(name, ROOT / self.mutant.file)
+        assert spec is not None and spec.loader is not None
+        spec.loader.get_code = lambda _: code_of(self.mutant)  # type: ignore[attr-defined]
+        return spec
+
+
+def code_of(mutant: Mutant, wanted: int | None = None) -> CodeType:
+    """A file's code with the change, or, where -1 is wanted, as it is."""
+    tree = ast.parse((ROOT / mutant.file).read_text())
+    changed = ast.fix_missing_locations(Places(mutant.place if wanted is None else wanted).visit(tree))
+    return compile(changed, str(ROOT / mutant.file), "exec", dont_inherit=True)
+
+
+def pairs(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
+    """The functions of a module that differ, from the module itself inwards."""
+    if old != new:
+        yield old, new
+        for one, other in zip(old.co_consts, new.co_consts, strict=False):
+            if isinstance(one, CodeType) and isinstance(other, CodeType):
+                yield from pairs(one, other)
+
+
+class Mutants:
+    """The loop over mutants, in a process that has collected all tests."""
+
+    def __init__(self, todo: list[Mutant], asked: argparse.Namespace) -> None:
+        self.todo, self.asked = todo, asked
+        self.tests = [test for tests in json.loads(map_of(asked.results).read_text()).values() for test in tests]
+        self.tests.sort(key=lambda test: test[1])
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self.items = {item.nodeid: item for item in session.items}
+        self.live: dict[CodeType, list[FunctionType]] = {}
+        self.caches = caches()
+        for one in gc.get_objects():
+            if type(one) is FunctionType and one.__code__.co_filename.startswith(PLACES):
+                self.live.setdefault(one.__code__, []).append(one)
+        end = time.monotonic() + self.asked.seconds
+        gc.freeze()
+        workers = [self.worker(self.todo[first :: self.asked.jobs], end) for first in range(self.asked.jobs)]
+        for worker in workers:
+            os.waitpid(worker, 0)
+        return True
+
+    def worker(self, mutants: list[Mutant], end: float) -> int:
+        child = os.fork()
+        if child:
+            return child
+        for mutant in mutants:
+            if time.monotonic() > end:
+                break
+            begun = time.monotonic()
+            by = self.tried(mutant)
+            line = json.dumps({**mutant._asdict(), "killed_by": by}, ensure_ascii=False)
+            with self.asked.results.open("a") as out:
+                out.write(line + "\n")
+            took = time.monotonic() - begun
+            sys.stderr.write(f"{mutant.file}:{mutant.line}: {mutant.change}: {by or 'SURVIVED'} ({took:.1f} s)\n")
+        os._exit(0)
+
+    def chosen(self, names: set[str]) -> tuple[list[str], float]:
+        """The tests that call one of these functions, and their seconds."""
+        spent, found = 0.0, []
+        for test, seconds, called in self.tests:
+            if test in self.items and not names.isdisjoint(called) and spent + seconds < self.asked.tests:
+                found.append(test)
+                spent += seconds
+        return found, spent
+
+    def tried(self, mutant: Mutant) -> str:
+        """The test that sees it; "" where none does."""
+        changed = list(pairs(code_of(mutant, -1), code_of(mutant)))
+        swapped = [pair for pair in changed if pair[0] in self.live]
+        names = {f"{mutant.file}:{outermost(old)}" for old, _ in changed}
+        if not swapped:  # a module's or a class's own lines
+            names = {name for _, _, called in self.tests for name in called if name.startswith(mutant.file + ":")}
+        tests, seconds = self.chosen(names)
+        if not tests:
+            return ""
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            os.close(reader)
+            signal.alarm(int(60 + 8 * seconds))  # one that does not end is seen too
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            found = self.swapped(swapped, tests) if swapped else self.imported(mutant, tests)
+            os.write(writer, found.encode())
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader) as said:
+            found = said.read()
+        _, status = os.waitpid(child, 0)
+        return found if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0 else f"it did not end ({status})"
+
+    def swapped(self, changed: list[tuple[CodeType, CodeType]], tests: list[str]) -> str:
+        """With the code of functions exchanged where they are."""
+        for old, new in changed:
+            for function in self.live[old]:
+                function.__code__ = new
+        for cache in self.caches:
+            cache.cache_clear()
+        items = [self.items[test] for test in tests]
+        for item, following in zip(items, [*items[1:], None], strict=True):
+            if run(item, following):
+                return item.nodeid
         return ""
-    seen = [line for line in ran.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return seen[0].split(" - ")[0] if seen else f"pytest ended with {ran.returncode}"
+
+    def imported(self, mutant: Mutant, tests: list[str]) -> str:
+        """With txcalc and the tests imported again."""
+        ours = [name for name, module in sys.modules.items() if inside(module)]
+        for name in ours:
+            del sys.modules[name]
+        sys.meta_path.insert(0, Source(mutant))
+        first = First()
+        pytest.main([*QUIET, "-x", *tests], plugins=[first])
+        return first.failed or ""
+
+
+class First:
+    """The first test that fails."""
+
+    failed: str | None = None
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self.failed = self.failed or report.nodeid
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.failed = self.failed or report.nodeid
+
+
+def inside(module: Any) -> bool:
+    """Whether a module is the package's or the tests' own."""
+    return (
+        str(getattr(module, "__file__", None) or "").startswith(str(ROOT) + os.sep)
+        and module is not sys.modules[__name__]
+    )
+
+
+QUIET = ["-q", "-s", "-p", "no:cacheprovider", "--tb=no"]
+
+
+def map_of(results: Path) -> Path:
+    return results.with_suffix(".map.json")
+
+
+def quick(files: list[str]) -> list[str]:
+    """Pytest's arguments for the quick tier, or for some files."""
+    found = sorted(path.name for path in (ROOT / "tests").glob("test_*.py"))
+    chosen = [name.removeprefix("+") for name in files] or [name for name in found if name[5:-3] not in WITHOUT]
+    slow = [name for name in files if name.startswith("+")]
+    return [*QUIET, *([] if slow else ["-m", "not slow"]), *(str(ROOT / "tests" / name) for name in chosen)]
 
 
 def main() -> int:
     about = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     about.add_argument("results", type=Path)
+    about.add_argument("--map", nargs="*", metavar="TEST_FILE")
     about.add_argument("--number", type=int, default=300)
     about.add_argument("--seed", type=int, default=1)
-    about.add_argument("--seconds", type=float, default=3600, help="after which no other is begun")
-    about.add_argument("--each", type=float, default=600, help="seconds of tests for one")
-    about.add_argument("--first", action="store_true", help="the tests of its file alone")
+    about.add_argument("--seconds", type=float, default=500, help="after which no other is begun")
+    about.add_argument("--tests", type=float, default=60, help="seconds of tests for one, at most")
+    about.add_argument("--jobs", type=int, default=1)
+    about.add_argument("--only", nargs="+", metavar="FILE:LINE", default=[])
     about.add_argument("--under", nargs="+", default=["parts", "planning"])
     asked = about.parse_args()
+    if asked.map is not None:
+        return int(pytest.main(quick(asked.map), plugins=[Calls(map_of(asked.results))]))
     done = [json.loads(line) for line in asked.results.read_text().splitlines()] if asked.results.is_file() else []
     known = {(one["file"], one["text"], one["change"]) for one in done}
-    end = time.monotonic() + asked.seconds
-    if hasattr(os, "nice"):
-        os.nice(10)
-    with tempfile.TemporaryDirectory() as folder, asked.results.open("a") as out:
-        tree = Path(folder)
-        for name in COPIED:
-            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-            copy(ROOT / name, tree / name)
-        for mutant in drawn(asked.under, asked.number, asked.seed):
-            if (mutant.file, mutant.text, mutant.change) in known:
-                continue
-            if time.monotonic() > end:
-                break
-            by = killed(mutant, tree, asked.each, asked.first)
-            if by is None:
-                print(f"{mutant.file}:{mutant.line}: {mutant.change}: undecided after {asked.each:.0f} s", flush=True)
-                continue
-            done.append({**mutant._asdict(), "killed_by": by})
-            print(f"{mutant.file}:{mutant.line}: {mutant.change}: {by or 'SURVIVED'}", flush=True)
-            out.write(json.dumps(done[-1], ensure_ascii=False) + "\n")
-            out.flush()
-    report(done)
+    todo = [
+        one for one in drawn(asked.under, asked.number, asked.seed) if (one.file, one.text, one.change) not in known
+    ]
+    if asked.only:
+        files = {where.split(":")[0] for where in asked.only}
+        todo = [one for file in files for one in places(file) if f"{file}:{one.line}" in asked.only]
+    pytest.main([*QUIET, str(ROOT / "tests")], plugins=[Mutants(todo, asked)])
+    report([json.loads(line) for line in asked.results.read_text().splitlines()])
     return 0
 
 
 def report(done: list[dict[str, str]]) -> None:
-    """Killed of those that change something, and who lived."""
-    alive = [one for one in done if not one["killed_by"]]
-    equal = [one for one in alive if (one["file"], one["text"], one["change"]) in EQUAL]
-    counted = len(done) - len(equal)
-    rate = f" ({100 * (len(done) - len(alive)) / counted:.1f} %)" if counted else ""
-    print(f"{len(done) - len(alive)} of {counted} killed{rate}, {len(equal)} change nothing")
-    for one in alive:
-        why = EQUAL.get((one["file"], one["text"], one["change"]), "")
+    """Killed of those that change something, and who lived; of one that was run twice, the last."""
+    whys = {(one["file"], one["text"], one["change"]): one["why"] for one in json.loads(EQUAL.read_text())}
+    last = {(one["file"], one["text"], one["change"]): one for one in done}
+    alive = {key: one for key, one in last.items() if not one["killed_by"]}
+    equal = alive.keys() & whys.keys()
+    counted, dead = len(last) - len(equal), len(last) - len(alive)
+    rate = f" ({100 * dead / counted:.1f} %)" if counted else ""
+    print(f"{dead} of {counted} killed{rate}, {len(equal)} change nothing")
+    for key, one in alive.items():
+        why = whys.get(key, "")
         print(f"  {one['file']}:{one['line']}: {one['change']}: {one['text']}" + (f"  [{why}]" if why else ""))
 
 

@@ -31,6 +31,7 @@ import time
 from collections.abc import Iterator
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
+from itertools import groupby
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
@@ -169,11 +170,17 @@ class Calls:
         self.seen.add(frame.f_code)
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        found: dict[str, list[tuple[str, float, list[str]]]] = {}
-        kept = caches()
-        for item, following in zip(session.items, [*session.items[1:], None], strict=True):
-            for cache in kept:
+        remembered = caches()
+        for file, items in groupby(session.items, key=lambda item: item.nodeid.split("::")[0]):
+            for cache in remembered:
                 cache.cache_clear()
+            self.file(file, list(items))
+        return True
+
+    def file(self, file: str, items: list[pytest.Item]) -> None:
+        """The tests of one file, those that fail left out."""
+        found: list[tuple[str, float, list[str]]] = []
+        for item, following in zip(items, [*items[1:], None], strict=True):
             self.seen.clear()
             begun = time.perf_counter()
             sys.settrace(self._called)
@@ -184,13 +191,11 @@ class Calls:
             seconds = time.perf_counter() - begun
             ours = {code for code in self.seen if code.co_filename.startswith(PLACES)}
             names = sorted({f"{Path(code.co_filename).relative_to(ROOT)}:{outermost(code)}" for code in ours})
-            if not failed:
-                found.setdefault(item.nodeid.split("::")[0], []).append((item.nodeid, round(seconds, 3), names))
+            if not failed and names:
+                found.append((item.nodeid, round(seconds, 3), names))
         known = json.loads(self.out.read_text()) if self.out.is_file() else {}
-        self.out.write_text(json.dumps({**known, **found}, ensure_ascii=False))
-        for file, tests in found.items():
-            print(f"{file}: {len(tests)} tests, {sum(test[1] for test in tests):.1f} s")
-        return True
+        self.out.write_text(json.dumps({**known, file: found}, ensure_ascii=False))
+        print(f"{file}: {len(found)} of {len(items)} tests, {sum(test[1] for test in found):.1f} s", flush=True)
 
 
 def run(item: pytest.Item, following: pytest.Item | None) -> bool:

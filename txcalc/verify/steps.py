@@ -168,9 +168,10 @@ def _masked(unit: Unit) -> tuple[dict[str, Shown], list[Row]]:
     """Cores of attention as prompts, and where they decode with tokens past, on both sides of a window's end."""
     probed = theorems.probe(unit)
     windows = [name for name in unit.values if name.startswith("attention.window")]
-    leaves = [leaf for leaf in unit.over(probed).leaves() if isinstance(leaf, SoftmaxCore | LatentCore)]
-    if not all(map(mask.summed, leaves)) or len(windows) > 1:
-        raise NotForAll("its keys are chosen by their scores, or it has windows of several sizes")
+    cores = [leaf for leaf in unit.over(probed).leaves() if leaf.kind == "attention_core"]
+    leaves = [leaf for leaf in cores if isinstance(leaf, SoftmaxCore | LatentCore)]
+    if len(leaves) < len(cores) or not all(map(mask.summed, leaves)) or len(windows) > 1:
+        raise NotForAll("a core has no mask to sum, its keys are chosen by scores, or its windows have several sizes")
     rows: list[Row] = []
     sizes = 0
     for window in WINDOWS if windows else (0,):

@@ -98,8 +98,9 @@ class Places(ast.NodeTransformer):
         return node
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        if _number(node) and self._place(node, f"{node.value} → {node.value + 1}"):
-            return ast.Constant(node.value + 1)
+        value: Any = node.value
+        if _number(node) and self._place(node, f"{value} → {value + 1}"):
+            return ast.Constant(value + 1)
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:

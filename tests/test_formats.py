@@ -279,13 +279,15 @@ def test_a_mixture_has_the_types_of_llama_cpps_own_quantiser(name: str, weights:
     assert isinstance(form, Mixed)
     ends = {end: tensor for tensor, all_ends in TENSORS.items() for end in all_ends if not tensor.endswith("qkv")}
     compared = 0
-    for (path, number), found in form.table.items():
+    for path, number, found in (
+        (path, number, found) for path, row in form.table.items() for number, found in row.items()
+    ):
         tensor = "token_embd" if number is None and "embedding" in path else "output"
         if number is not None:
             tensor = f"{next(t for end, t in ends.items() if path.endswith('.' + end))} {number}"
         kind = chosen.pop(tensor, default)
         width = 2880 if name == "gpt-oss-120b" and not tensor.startswith("attn_output") else 256
-        assert found.name == (FALLBACK.get(kind, kind) if width % GGML[kind].long else kind), tensor
+        assert found and found.name == (FALLBACK.get(kind, kind) if width % GGML[kind].long else kind), tensor
         compared += 1
     assert not chosen
     assert compared == 7 * next(iter(model.spec["stacks"].values()))["n_layers"] + 2
@@ -296,7 +298,8 @@ def test_falcon_falls_back_in_96_tensors_of_its_layers() -> None:
     form = weights_of(load("falcon-7b"), "Q4_K_M")
     assert isinstance(form, Mixed)
     fell = [path.replace("attention.k", "attention.q").replace("attention.v", "attention.q") + str(number)
-            for (path, number), held in form.table.items() if number is not None and held.long == 32]  # fmt: skip
+            for path, row in form.table.items() for number, held in row.items()
+            if number is not None and held and held.long == 32]  # fmt: skip
     assert len(set(fell)) == 96
 
 

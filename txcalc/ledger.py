@@ -8,14 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from txcalc.errors import UnknownName
 from txcalc.frames import Framed, html
-from txcalc.num import ceil_div, each, exact_div, minimum, ratio, spread, total
+from txcalc.num import ceil_div, each, exact_div, minimum, product, ratio, spread, total
 from txcalc.parts.collectives import Transfer
 from txcalc.parts.frozen import once
-from txcalc.parts.part import NO_CACHE, Cache, Gradient, Leaf, Operation, Part, Traffic, Workload
+from txcalc.parts.part import (
+    NO_CACHE,
+    Cache,
+    Gradient,
+    Leaf,
+    Operation,
+    Part,
+    Stream,
+    Traffic,
+    Workload,
+    everywhere,
+)
 
 QUANTITIES = {
     "params": "parameters, a tied weight once",
@@ -93,6 +105,11 @@ class Entry:
     def path(self) -> str:
         return ".".join(map(str, self.steps))
 
+    @once
+    def name(self) -> str:
+        """Its path without the numbers of layers and experts: `layers.experts.routed.gate`."""
+        return ".".join([step.name for step in self.steps])
+
     @property
     def gradient(self) -> Gradient:
         """What the model's loss gives one of: "none" where that holds of anything that it stands in."""
@@ -102,6 +119,17 @@ class Entry:
 
     def __repr__(self) -> str:
         return f"<{self.path} × {self.times}: {type(self.leaf).__name__}>"
+
+    @property
+    def layers(self) -> Any:
+        """How many layers it stands for."""
+        return product([step.number for step in self.steps if step.name == "layers"])
+
+    @once
+    def live(self) -> Any:
+        """The most elements that one operation reads and writes; all passes of a layer's experts are one."""
+        together = Fraction(self.runs) / self.layers if self.routed else 1
+        return max((op.traffic.activations * together for op in self.operations), default=0)
 
     @once
     def operations(self) -> tuple[Operation, ...]:
@@ -279,45 +307,63 @@ class Ledger(Framed):
         return ceil_div(total([elements * bits for elements, bits in zip(columns, self.bits, strict=True)]), 8)
 
 
+class _Spot(NamedTuple):
+    """Where a leaf stands: what its entries have in common. `streams`: what the parts around it make of a workload, the
+    outermost first."""
+
+    steps: tuple[PathStep, ...]
+    leaf: Leaf
+    kind: str
+    counts: tuple[Any, Any, Any]
+    routed: bool
+    within: str
+    streams: tuple[Stream, ...]
+
+    def at(self, work: Workload, steps: tuple[PathStep, ...]) -> Entry:
+        here: Workload | None = work
+        for stream in self.streams:
+            here = None if here is None else stream(here)
+        return Entry((*steps, *self.steps), self.leaf, self.kind, here, *self.counts, self.routed, self.within)
+
+
 def walk(
     root: Part, work: Workload, bits: tuple[int, int, int] = (16, 16, 16), steps: tuple[PathStep, ...] = ()
 ) -> Ledger:
     """The ledger of a tree of parts under a workload."""
-    entries: list[Entry] = []
-    _walk(root, work, steps, "other", (1, 1, 1), entries)
-    return Ledger(entries, work, bits)
+    return Ledger([spot.at(work, steps) for spot in _spots(root)], work, bits)
 
 
-def _walk(
+@lru_cache(maxsize=32)
+def _spots(root: Part) -> tuple[_Spot, ...]:
+    """Every leaf of a tree, which many workloads ask for one after the other."""
+    return tuple(_found(root, (), "other", (1, 1, 1)))
+
+
+def _found(
     part: Part,
-    work: Workload | None,
     steps: tuple[PathStep, ...],
     kind: str,
     counts: tuple[Any, Any, Any],
-    entries: list[Entry],
     forced: bool = False,
     routed: bool = False,
-) -> None:
+    streams: tuple[Stream, ...] = (),
+) -> Iterator[_Spot]:
     if isinstance(part, Leaf):
         own = None if forced else part.kind
-        entries.append(Entry(steps, part, own or kind, work, *counts, routed, kind))
+        yield _Spot(steps, part, own or kind, counts, routed, kind, streams)
         return
     for child in part.parts:
         runs = child.times if child.runs is None else child.runs
         times, active, passes = counts
-        inner = (times * child.times, active * (runs if child.routed else child.times), passes * runs)
-        _walk(
+        number = child.times if child.routed else runs
+        yield from _found(
             child.part,
-            None if work is None else child.on(work),
-            (
-                *steps,
-                PathStep(child.name, child.indices, child.times, child.times if child.routed else runs, child.gradient),
-            ),
+            (*steps, PathStep(child.name, child.indices, child.times, number, child.gradient)),
             child.kind or kind,
-            inner,
-            entries,
+            (times * child.times, active * (runs if child.routed else child.times), passes * runs),
             child.forced,
             routed or child.routed,
+            streams if child.on is everywhere else (*streams, child.on),
         )
 
 

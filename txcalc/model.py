@@ -90,10 +90,15 @@ class Model:
         total = {"part": "total", "parameters": ledger.total("params"), "active": ledger.total("active")}
         return html(f"{repr(self)[1:-1]}, context {self.context or 'not said'}", [*rows, total])
 
-    @property
+    @cached_property
     def params(self) -> int:
         """Unique parameters, a tied weight once."""
-        return self.ledger().total("params")  # type: ignore[no-any-return]
+        return self.entries.total("params")  # type: ignore[no-any-return]
+
+    @cached_property
+    def entries(self) -> Ledger:
+        """Every leaf, with its weights: the ledger of one token, made once."""
+        return self.ledger()
 
     @property
     def whole(self) -> int | None:
@@ -119,7 +124,7 @@ class Model:
     @property
     def active(self) -> int:
         """Parameters that one token passes (k of E experts)."""
-        return self.ledger().total("active")  # type: ignore[no-any-return]
+        return self.entries.total("active")  # type: ignore[no-any-return]
 
     @property
     def kind(self) -> str:

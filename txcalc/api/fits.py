@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from txcalc.api.arguments import Length, Names, count, length, models, names
 from txcalc.api.results import Record, Result
 from txcalc.errors import Fault, InputError
-from txcalc.sources import load
+from txcalc.sources import build, load
 
 if TYPE_CHECKING:
     from txcalc.model import Model
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from txcalc.planning.fitting import Card
     from txcalc.planning.fitting import Fit as Found
     from txcalc.planning.offload import Wish
+    from txcalc.planning.parallelism import Sharding
     from txcalc.planning.shapes import Family, Likeness
     from txcalc.sources import Source
 
@@ -97,6 +98,7 @@ def fit(
     from txcalc.planning.offload import wish
     from txcalc.planning.weights import known_format
     from txcalc.render.fit import fit_report
+    from txcalc.sources.presets import find, is_own
     from txcalc.sources.presets import names as presets
     from txcalc.units import bits_of, parse_bytes
 
@@ -114,8 +116,10 @@ def fit(
     for name, number in map(accelerators, names(gpu)):
         known = hardware.load(name)
         cards.append(Card(known.title, known.memory, number or 1, known))
-    given = models(sources or presets())
-    tried = given if sources else [model for model in given if model.spec["released"]]
+    tried = models(sources)
+    if not sources:
+        offered = (known for known in map(find, presets()) if known[0].get("released", True))
+        tried = [build(*known, written=is_own(known)) for known in offered]
     ask = _Fits(kv, length(block, "--block"), length(chunk, "--chunk"), kept, long, formats, weights is None, host)
     found: list[Found] = []
     keep: list[int] = []
@@ -142,6 +146,7 @@ class _Fits:
     ladder: bool
     host: Wish | None
     engines: dict[tuple[int, str], Engine | InputError] = field(default_factory=dict)
+    ranks: dict[int, Sharding] = field(default_factory=dict)
 
     def engine(self, model: Model, name: str) -> Engine:
         """A model's engine in a format; its weights are looked at once for all cards. Errors: `InputError`."""
@@ -165,8 +170,10 @@ class _Fits:
         from txcalc.planning.fitting import Fit as Found
         from txcalc.planning.fitting import fits, helped
         from txcalc.planning.offload import divides
+        from txcalc.planning.parallelism import Sharding
 
         host = self.host if card.apart and divides(model) else None
+        whole = self.ranks.setdefault(id(model), Sharding(model))
         found = []
         for name in self.formats:
             try:
@@ -174,7 +181,7 @@ class _Fits:
                 if memory and (lacking := without(memory.profile.engine, own.weights)):
                     raise InputError("engine", [lacking])
                 own = replace(own, memory=memory, reserve=self.reserve or left(memory), offload=aside(model, memory))
-                one = fits(model, own, card.memory, self.context, card)
+                one = fits(model, own, card.memory, self.context, card, whole)
                 if host and not one.fits:
                     one = helped(model, own, host, self.context, card)
             except InputError as error:

@@ -252,7 +252,13 @@ class Options:
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Self:
         """The options that a checked table says."""
-        return cls(**{item.name: table[item.name.rstrip("_")] for item in fields(cls)})  # type: ignore[arg-type]
+        return cls(**{name: table[key] for name, key in cls._keys()})
+
+    @classmethod
+    @cache
+    def _keys(cls) -> list[tuple[str, str]]:
+        """The names of its fields, each with its key in the table."""
+        return [(item.name, item.name.rstrip("_")) for item in fields(cls)]  # type: ignore[arg-type]
 
 
 class Mechanism(Options):

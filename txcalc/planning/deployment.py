@@ -392,7 +392,7 @@ def _notes(deployment: Deployment, layout: Layout, context: int, longest: int | 
     if engine.offload:
         yield from engine.offload.notes()
     yield from deployment.sharding.notes(layout)
-    if wide := engine.weights.stays_wide(model.ledger()):
+    if wide := engine.weights.stays_wide(model.entries):
         bits = engine.weights.wide
         yield f"{engine.weights.name} leaves {', '.join(wide)}, norms and biases at {bits} bits"
     entries = (entry for rank in deployment.ranks(layout) for entry, _ in rank.weights)

@@ -115,7 +115,8 @@ def offloading(text: str) -> str:
 def without(name: str, form: Format) -> Fault | None:
     """A fault where an engine has no kernels for a format of weights, which names those that have."""
     table = _data()["formats"]
-    held = {one.name for one in form.table.values()} if isinstance(form, Mixed) else {form.name}
+    stored = (one for row in form.table.values() for one in row.values()) if isinstance(form, Mixed) else (form,)
+    held = {one.name for one in stored if one}
     for each in sorted(held):
         kind = "gguf" if each in GGML and each != "mxfp4" else each
         if kind not in table["wide"] and kind not in table[name]["names"]:

@@ -85,11 +85,13 @@ def held(rank: Holdings, context: int) -> int:
     return rank.weights_bytes + rank.pages_bytes(context) + besides
 
 
-def fits(model: Model, engine: Engine, memory: int, context: int, card: Card | None = None) -> Fit:
+def fits(
+    model: Model, engine: Engine, memory: int, context: int, card: Card | None = None, whole: Sharding | None = None
+) -> Fit:
     """A model at a context, or at its own longest where that is shorter.
 
     Several accelerators: tensor parallel where their link is known, else layers by turns (as llama.cpp splits them);
-    the other one where the model cannot be cut so.
+    the other one where the model cannot be cut so. `whole`: its ranks where nothing is in RAM, which all formats share.
     """
     length = model.workload(1, min(context, model.context or context)).tokens
     weights, name, number = engine.weights.name, card.name if card else "", card.number if card else 1
@@ -97,7 +99,7 @@ def fits(model: Model, engine: Engine, memory: int, context: int, card: Card | N
     offload = engine.offload
     host = offload.host if offload else None
     try:
-        sharding = Sharding(model, False, offload)
+        sharding = whole if whole and not offload else Sharding(model, False, offload)
         layout = _split(sharding, number, bool(card and card.accelerator and card.accelerator.link))
         ranks = [Holdings(model, stage, engine, layout) for stage in sharding.stages(layout)]
         needed = max(held(rank, length) for rank in ranks)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 from math import ceil
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from txcalc.ledger import Entry, walk
 from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.parts.part import Leaf, Workload
@@ -64,7 +62,7 @@ class Holdings:
         draft: Holdings | None = None,
     ) -> None:
         self.model, self.stage, self.engine, self.draft = model, stage, engine, draft
-        ledger = walk(stage.root, model.workload())
+        ledger = stage.ledger(model.workload())
         stored = [(entry, engine.stored(entry)) for entry in ledger if entry.leaf.params]
         aside = engine.offload
         self.weights = [one for one in stored if not (aside and aside.holds(one[0]))]
@@ -171,8 +169,8 @@ class Holdings:
         if (tokens, decoding) not in self._peaks:
             form = "absorbed" if decoding else "expanded"
             work = self.model.workload(1, tokens, mla=form, decoding=decoding)
-            ledger = walk(self.stage.root, work)
-            most = max((_live(entry) for entry in ledger if not (self.caching and entry.kind == "head")), default=0)
+            ledger = self.stage.ledger(work)
+            most = max((entry.live for entry in ledger if not (self.caching and entry.kind == "head")), default=0)
             width = max(stack.d_model for stack in self.stage.root.stacks)
             stream = width * max(work.tokens, work.source if self.model.has_encoder_apart else 0)
             self._peaks[tokens, decoding] = _bytes(ceil((most + stream) * self.engine.activation_bits))
@@ -181,18 +179,3 @@ class Holdings:
 
 def _bytes(bits: int) -> int:
     return ceil_div(bits, 8)  # type: ignore[no-any-return]
-
-
-def _live(entry: Entry) -> Any:
-    """The most elements that one operation of a leaf reads and writes."""
-    together = Fraction(entry.runs) / _layers(entry) if entry.routed else 1
-    return max((op.traffic.activations * together for op in entry.operations), default=0)
-
-
-def _layers(entry: Entry) -> int:
-    """How many layers an entry stands for."""
-    layers = 1
-    for step in entry.steps:
-        if step.name == "layers":
-            layers *= step.number
-    return layers

@@ -9,13 +9,14 @@ Source   llama.cpp src/llama-quant.cpp (007dbbf, 2026): llama_tensor_get_type_im
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from txcalc.errors import InputError
 from txcalc.ledger import Entry
 from txcalc.model import Model
-from txcalc.planning.weights import FORMATS, GGML, Format, Mixed, layers_of, name_of, plain
+from txcalc.planning.weights import FORMATS, GGML, Format, Mixed, Numbers, layers_of, plain
 
 
 class Layer(NamedTuple):
@@ -46,6 +47,7 @@ WHEN: Mapping[str, Callable[[Layer], bool]] = {
     "8 experts": lambda at: at.experts == 8,
     "8 experts, more": lambda at: at.experts == 8 and at.more,
 }
+EVERYWHERE = frozenset({"", "grouped", "grouped or sparse", "8 experts"})  # what does not ask for a layer's number
 Rules = tuple[tuple[str, str], ...]  # when, and the type then; the first that holds
 
 
@@ -167,40 +169,43 @@ def mixture(model: Model, name: str) -> Format | None:
     wanted = plain(name)
     if wanted == "mxfp4_moe":
         # Of three dimensions: experts, and the halves of a latent's expansion.
-        return _mixed(model, wanted, lambda entry, _: "mxfp4" if _stacked(entry) else "q8_0")
+        return _mixed(model, wanted, lambda entry, _: ["mxfp4" if _stacked(entry) else "q8_0"])
     if wanted not in MIXTURES:
         return None
     rules, (stack, layer) = MIXTURES[wanted], _shape(model)
     if model.spec["model_type"] == "falcon":
         rules = rules._replace(head="q8_0", **FALCON.get(wanted, {}))  # type: ignore[arg-type]
-    ledger = [entry for entry in model.ledger() if entry.leaf.params]
-    values = sorted({i for entry in ledger if _role(model, entry) == "v" for i in layers_of(entry) if i is not None})
-    place = {number: i for i, number in enumerate(values)}
-    ways = sorted(
-        (i, name_of(entry))
-        for entry in ledger
-        if _role(model, entry) == "down"
-        for i in layers_of(entry)
-        if i is not None
-    )
-    counted = {key: i for i, key in enumerate(ways)}
-    tied = bool(stack["head"]["tied"])
+    ledger = [entry for entry in model.entries if entry.leaf.params]
+    roles = {entry.name: _role(model, entry) for entry in ledger}
 
-    def choose(entry: Entry, number: int | None) -> str:
+    def places(role: str) -> list[tuple[int, str]]:
+        """Where the matrices of a role stand."""
+        return [(i or 0, entry.name) for entry in ledger if roles[entry.name] == role for i in layers_of(entry)]
+
+    values = {number: i for i, number in enumerate(sorted({number for number, _ in places("v")}))}
+    ways = {key: i for i, key in enumerate(sorted(places("down")))} if rules.low else {}
+    tied = bool(stack["head"]["tied"])
+    seventy = layer.of == 80 and layer.groups > 1 and not rules.low  # llama.cpp's own name for the shape is 70B
+
+    def choose(entry: Entry, numbers: Numbers) -> list[str]:
         if entry.kind == "head" or (tied and entry.leaf.row is not None):
-            return rules.head
+            return [rules.head]
         if entry.leaf.row is not None:
-            return rules.table or rules.default
-        role = _role(model, entry)
-        at = layer._replace(number=number or 0)
-        if role == "v":
-            at = at._replace(number=place.get(number or 0, 0), of=len(values))
-        elif role == "down" and rules.low:
-            at = at._replace(number=counted.get((number or 0, name_of(entry)), 0))
+            return [rules.table or rules.default]
+        role = roles[entry.name]
         own: Rules = getattr(rules, {"up": "gate"}.get(role, role), ()) if role else ()
-        chosen = next((kind for when, kind in own if WHEN[when](at)), rules.default)
-        seventy = layer.of == 80 and layer.groups > 1 and not rules.low  # llama.cpp's own name for the shape is 70B
-        return "q5_k" if role == "v" and seventy and chosen in ("q3_k", "q4_k") else chosen
+        at, name = layer._replace(of=len(values)) if role == "v" else layer, entry.name
+        spots = [number or 0 for number in ([0] if all(when in EVERYWHERE for when, _ in own) else numbers)]
+        if role == "v":
+            spots = [values.get(spot, 0) for spot in spots]
+        elif role == "down" and rules.low:
+            spots = [ways.get((spot, name), 0) for spot in spots]
+        chosen = [
+            next((kind for when, kind in own if WHEN[when](here)), rules.default)
+            for here in (at._replace(number=spot) for spot in spots)
+        ]
+        wider = role == "v" and seventy
+        return ["q5_k" if wider and kind in ("q3_k", "q4_k") else kind for kind in chosen]
 
     return _mixed(model, wanted, choose)
 
@@ -217,7 +222,7 @@ def _shape(model: Model) -> tuple[Mapping[str, Any], Layer]:
 
 def _role(model: Model, entry: Entry) -> str:
     """What the rules call a matrix: q, k, v, o, gate, up, down; "" for all others."""
-    name = name_of(entry)
+    name = entry.name
     own, inside = entry.steps[-1].name, any(step.name in ("attention", "delta") for step in entry.steps)
     if inside and own in ("q", "k", "v", "o"):
         return "v" if own in ("q", "k") and model.spec["model_type"] in FUSED else own
@@ -230,23 +235,31 @@ def _stacked(entry: Entry) -> bool:
     return entry.kind == "experts" or entry.steps[-1].name == "kv_b"
 
 
-def _mixed(model: Model, name: str, choose: Callable[[Entry, int | None], str]) -> Format:
+@cache
+def _fitting(kind: str, columns: int, head: bool) -> Format:
+    """A type, or what it becomes where its blocks do not divide a row."""
+    if head and columns % GGML[kind].long:
+        kind = "q8_0"
+    for narrow in (kind, FALLBACK.get(kind, "fp16")):
+        found = GGML.get(narrow, FORMATS["fp16"])
+        if not found.long or columns % found.long == 0:
+            return found
+    return FORMATS["fp16"]
+
+
+def _mixed(model: Model, name: str, choose: Callable[[Entry, Numbers], list[str]]) -> Format:
+    """`choose` gives a type to every layer of an entry, or one to all."""
     tied = bool(_shape(model)[0]["head"]["tied"])
 
-    def form(entry: Entry, number: int | None) -> Format | None:
+    def form(entry: Entry, numbers: Numbers) -> Sequence[Format | None]:
         if entry.kind == "router":
-            return None
-        rows = entry.leaf.untied.weights()[0].shape[1]
-        kind = choose(entry, number)
-        if entry.kind == "head" or (tied and entry.leaf.row is not None):
-            kind = kind if rows % GGML[kind].long == 0 else "q8_0"
-        for narrow in (kind, FALLBACK.get(kind, "fp16"), "fp16"):
-            found = GGML.get(narrow, FORMATS["fp16"])
-            if not found.long or rows % found.long == 0:
-                return found
-        raise AssertionError("fp16 has no blocks")
+            return [None] * len(numbers)
+        head = entry.kind == "head" or (tied and entry.leaf.row is not None)
+        columns = entry.leaf.untied.weights()[0].shape[1]
+        found = [_fitting(kind, columns, head) for kind in choose(entry, numbers)]
+        return found if len(found) == len(numbers) else found * len(numbers)
 
-    ledger = [entry for entry in model.ledger() if entry.leaf.untied.params]
+    ledger = [entry for entry in model.entries if entry.leaf.untied.params]
     return Mixed.of(name.upper() if name in MIXTURES else name, f"llama.cpp's mixture {name.upper()}", ledger, form, 32)
 
 
@@ -294,8 +307,7 @@ def stored(model: Model) -> Format:
         elif entry.kind == "head":
             names = ["output.weight", "token_embd.weight"]
         else:
-            path = name_of(entry)
-            own = next((found for end, found in places.items() if path.endswith("." + end)), [])
+            own = next((found for end, found in places.items() if entry.name.endswith("." + end)), [])
             names = [f"blk.{number}.{name}.weight" for name in own]
         kind = next((held[name] for name in names if name in held), None)
         if kind is None or kind == "f32":
@@ -307,6 +319,9 @@ def stored(model: Model) -> Format:
             raise InputError(model.name, [f"holds tensors of type {kind.upper()}, whose size is not known here"])
         return GGML[kind]
 
-    ledger = [entry for entry in model.ledger() if entry.leaf.untied.params]
+    ledger = [entry for entry in model.entries if entry.leaf.untied.params]
     kinds = sorted({kind for kind in held.values() if kind != "f32"})
-    return Mixed.of("+".join(kinds), "the types of its .gguf file", ledger, form, 32)
+    source = "the types of its .gguf file"
+    return Mixed.of(
+        "+".join(kinds), source, ledger, lambda entry, numbers: [form(entry, number) for number in numbers], 32
+    )

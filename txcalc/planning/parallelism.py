@@ -15,28 +15,36 @@ Source   Shoeybi et al. 2019 (arXiv 1909.08053) tensor parallel; Lepikhin et al.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import accumulate, chain, pairwise
 from typing import Any, NamedTuple, cast
 
 from txcalc.errors import Fault, InputError
-from txcalc.ledger import Entry, walk
+from txcalc.ledger import Entry, Ledger, walk
 from txcalc.model import Model
 from txcalc.parts.collectives import Axis, Receive, Send
 from txcalc.parts.model import Stack
-from txcalc.parts.part import Composite, Weight
+from txcalc.parts.part import Composite, Weight, Workload
 from txcalc.parts.sharding import Ways
 from txcalc.planning.layout import Layout, unserved
 from txcalc.planning.offload import Offload
 
 
-class Stage(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Stage:
     """Equal stages of a pipeline, `copies` of them, the first at number `first`: the tree that a rank of one holds."""
 
     first: int
     copies: int
     root: Composite
+    _walked: dict[Workload, Ledger] = field(default_factory=dict, init=False, repr=False)
+
+    def ledger(self, work: Workload) -> Ledger:
+        """The rank's ledger, walked once for every workload."""
+        if work not in self._walked:
+            self._walked[work] = walk(self.root, work)
+        return self._walked[work]
 
 
 class RankShare(NamedTuple):
@@ -89,6 +97,7 @@ class Sharding:
         self.has_experts = any("experts" in layer for layer in tables)
         self._ranks: dict[tuple[int, int, int, int], RankShare] = {}
         self._stages: dict[Layout, tuple[Stage, ...]] = {}
+        self._faults: dict[Layout, list[Fault | str]] = {}
 
     def stages(self, layout: Layout) -> tuple[Stage, ...]:
         """The different stages of a layout. Errors: `InputError` with every reason why it cannot be."""
@@ -121,6 +130,11 @@ class Sharding:
 
     def faults(self, layout: Layout) -> list[Fault | str]:
         """Why the model cannot be laid out so; [] where it can."""
+        if layout not in self._faults:
+            self._faults[layout] = self._wrong(layout)
+        return self._faults[layout]
+
+    def _wrong(self, layout: Layout) -> list[Fault | str]:
         if wrong := layout.not_numbers():
             return wrong
         faults = layout.faults() + (unserved(layout) if self.serving else [])
@@ -158,7 +172,7 @@ class Sharding:
         if key not in self._ranks:
             tp, ep, etp, sp = key
             ways = Ways(tp, ep, etp, sp=sp > 1)
-            root = self.model.root.shard(ways)
+            root = self.model.root.shard(ways) if max(key) > 1 else self.model.root
             root = parted(root, self.offload.cuts) if self.offload else root
             self._ranks[key] = RankShare(root, ways.faults, ways.notes)
         return self._ranks[key]

@@ -17,7 +17,7 @@ from typing import Any
 from txcalc.errors import ABSENT, Fault, InputError
 from txcalc.ledger import Entry
 from txcalc.model import Model
-from txcalc.planning.weights import EXPERTS, FORMATS, LAYERS, Format, Mixed, name_of
+from txcalc.planning.weights import EXPERTS, FORMATS, LAYERS, Format, Mixed, Numbers
 
 WHERE = "quantization_config"
 Config = Mapping[str, Any]
@@ -73,6 +73,8 @@ class Modules:
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self.words: set[str] = set()
+        self.numbered: dict[int | None, set[str]] = {}  # what names a layer, with # for its number
+        self.matched: dict[tuple[tuple[str, ...], str], bool] = {}
         self.patterns: list[re.Pattern[str]] = []
         for text in patterns:
             if text.startswith("re:"):
@@ -80,29 +82,43 @@ class Modules:
             elif "*" in text:
                 self.patterns.append(_compiled(re.escape(text.rstrip(".*")).replace(r"\*", ".*") + r"(?:\.|$)"))
             else:
-                self.words.add(_short(text))
+                self.words.add(short := _short(text))
+                if digits := re.search(r"(?<![^.])\d+(?![^.])", short):
+                    template = f"{short[: digits.start()]}#{short[digits.end() :]}"
+                    self.numbered.setdefault(int(digits[0]), set()).add(template)
+
+        self.exact = any(char.isdecimal() for pattern in self.patterns for char in pattern.pattern)
 
     def have(self, entry: Entry, number: int | None) -> bool:
         """Whether a leaf is among them, in a layer."""
+        own: tuple[str, ...]
         if number is None:
-            own: tuple[str, ...] = (
-                HEAD if entry.kind == "head" else TABLE if entry.leaf.row is not None else (entry.path,)
-            )
-            full = [*own, *(f"{prefix}.{name}" for prefix in PREFIXES for name in own)]
+            own = HEAD if entry.kind == "head" else TABLE if entry.leaf.row is not None else (entry.path,)
         else:
-            own = tuple(f"layers.{number}.{name}" for name in names(name_of(entry)))
-            full = [f"{prefix}.{name}" for prefix in PREFIXES for name in own]
-        if any(pattern.match(name) for pattern in self.patterns for name in full):
+            own = names(entry.name)
+        runs, full = _runs(own, number is not None)
+        if not runs.isdisjoint(self.words) or (number in self.numbered and not runs.isdisjoint(self.numbered[number])):
             return True
-        return any(run in self.words for name in own for run in _runs(name))
+        return bool(self.patterns) and self._matches(full, str(number))
+
+    def _matches(self, names: tuple[str, ...], number: str) -> bool:
+        """Whether a pattern is of names; one that has no digit is of all numbers that are as long."""
+        alike = number if self.exact else "1" * len(number)
+        if (names, alike) not in self.matched:
+            found = (pattern.match(name.replace("#", alike)) for pattern in self.patterns for name in names)
+            self.matched[names, alike] = any(found)
+        return self.matched[names, alike]
 
 
 @cache
-def _runs(name: str) -> tuple[str, ...]:
-    """All runs of a name's segments: what a name in a list may be of it."""
-    steps = name.split(".")
-    n = len(steps)
-    return tuple(".".join(steps[i:j]) for i in range(n) for j in range(i + 1, n + 1))
+def _runs(own: tuple[str, ...], layer: bool) -> tuple[frozenset[str], tuple[str, ...]]:
+    """All runs of names' segments, which a name in a list may be, and the names in full; # for a layer's number."""
+    named = [f"layers.#.{name}" for name in own] if layer else list(own)
+    runs: set[str] = set()
+    for steps in (name.split(".") for name in named):
+        runs.update(".".join(steps[i:j]) for i in range(len(steps)) for j in range(i + 1, len(steps) + 1))
+    full = [f"{prefix}.{name}" for prefix in PREFIXES for name in named]
+    return frozenset(runs), tuple(full if layer else [*named, *full])
 
 
 def _short(name: str) -> str:
@@ -149,10 +165,10 @@ def configured(model: Model, config: Config, wide: int = 16) -> Format:
     if read.faults:
         raise InputError(WHERE, read.faults)
 
-    def choose(entry: Entry, number: int | None) -> Format | None:
-        return next((form for covers, form in rules if covers(entry, number)), None)
+    def choose(entry: Entry, numbers: Numbers) -> list[Format | None]:
+        return [next((form for covers, form in rules if covers(entry, number)), None) for number in numbers]
 
-    ledger = [entry for entry in model.ledger() if entry.leaf.untied.params]
+    ledger = [entry for entry in model.entries if entry.leaf.untied.params]
     source = f"quantization_config: {read.method}"
     main = next((form for _, form in reversed(rules) if form), None)
     found = Mixed.of(main.name if main else read.method, source, ledger, choose, wide)

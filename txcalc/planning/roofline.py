@@ -185,7 +185,7 @@ class Rank:
             if not self._leaves:
                 self._leaves = list(self._known(entries))
             found = zip(entries, self._leaves, strict=True)
-            self._experts = next((float(e.times) / _layers(e) for e in entries if e.routed), 0.0)
+            self._experts = next((float(e.times / e.layers) for e in entries if e.routed), 0.0)
             self._loads[one] = [self._load(entry, leaf) for entry, leaf in found if entry.operations]
         loads = self._loads[one]
         return loads if head else [load for load in loads if load.kind != "head"]
@@ -308,7 +308,7 @@ class Rank:
             curve = efficiency.curve("experts" if entry.routed else "matmul", kernel, engine)
             inside = entry.routed and not leaf.matrix  # of a grouped kernel
             launched = leaf.launched and not (merged or inside)
-            starts = 0 if not launched else _layers(entry) if entry.routed else entry.runs
+            starts = 0 if not launched else entry.layers if entry.routed else entry.runs
             start = curve.start_s + curve.depth_s * d_in if leaf.matrix else efficiency.launch_s
             row, narrowed = 0.0, 0.0
             if leaf.matrix and entry.routed:
@@ -437,11 +437,3 @@ def same_input(before: Entry | None, entry: Entry) -> bool:
         return False
     one, two = before.leaf.matrix, entry.leaf.matrix
     return one is not None and two is not None and bool(one[0] == two[0])
-
-
-def _layers(entry: Entry) -> float:
-    layers = 1
-    for step in entry.steps:
-        if step.name == "layers":
-            layers *= step.number
-    return float(layers)

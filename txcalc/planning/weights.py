@@ -6,6 +6,7 @@ of a whole tensor; bytes are made last, tensor by tensor. `Mixed` gives every te
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
@@ -52,6 +53,9 @@ class Format:
     tensor: int = 0
     wide: int = 16
     whole: bool = False
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # of all fields it would cost more than what it is asked for
 
     def bits_of(self, weight: Weight, entry: Entry) -> Any:
         """All bits of one tensor of a leaf. Errors: `InputError` where a row does not divide into its blocks."""
@@ -195,15 +199,10 @@ METHODS = {
     **dict.fromkeys(("8bit", "8-bit", "bnb-8bit", "llm.int8", "w8a8"), "int8"),
 }
 
-Place = tuple[str, int | None]  # a path without its numbers, and the number of its layer
+Numbers = Sequence[int | None]  # of layers; None: what stands in none
 
 
-def name_of(entry: Entry) -> str:
-    """An entry's path without the numbers of its layers and experts: `layers.experts.routed.gate`."""
-    return ".".join(step.name for step in entry.steps)
-
-
-def layers_of(entry: Entry) -> Sequence[int | None]:
+def layers_of(entry: Entry) -> Numbers:
     """The layers that an entry's weights stand in; a layer that others share is named once."""
     for step in entry.steps:
         if step.name == "layers" and step.indices is not None:
@@ -214,10 +213,10 @@ def layers_of(entry: Entry) -> Sequence[int | None]:
 @dataclass(frozen=True)
 class Mixed(Format):
     """Weights whose matrices have formats of their own, layer by layer; the fields are those of the one that most
-    elements have. `table` says which: of a path without its numbers and a layer; what it does not name stays wide.
+    elements have. `table` says which: by an entry's name and the number of a layer; what it does not name stays wide.
     """
 
-    table: Mapping[Place, Format] = field(default_factory=dict, repr=False)
+    table: Mapping[str, Mapping[int | None, Format | None]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(
@@ -225,34 +224,34 @@ class Mixed(Format):
         name: str,
         source: str,
         entries: Iterable[Entry],
-        choose: Callable[[Entry, int | None], Format | None],
+        choose: Callable[[Entry, Numbers], Sequence[Format | None]],
         wide: int,
     ) -> Format:
-        """The formats that `choose` gives to the matrices of a model; one alone where they have it in common."""
-        table: dict[Place, Format] = {}
+        """The formats that `choose` gives to the layers of every matrix of a model."""
+        table: dict[str, dict[int | None, Format | None]] = {}
         elements: dict[Format, int] = {}
         for entry in entries:
             # A tied head has no weights of its own, but reads some; a stage of its own holds them.
             if not any(_is_matrix(entry, weight) for weight in entry.leaf.untied.weights()):
                 continue
             numbers = layers_of(entry)
-            for number in numbers:
-                if form := choose(entry, number):
-                    table[name_of(entry), number] = form
-                    elements[form] = elements.get(form, 0) + entry.params // len(numbers)
+            forms, each = choose(entry, numbers), entry.params // len(numbers)
+            if not any(forms):
+                continue
+            table.setdefault(entry.name, {}).update(zip(numbers, forms, strict=True))
+            for found, number in _counted(forms).items():
+                if found:
+                    elements[found] = elements.get(found, 0) + each * number
         main = max(elements, key=lambda form: elements[form], default=FORMATS["fp32" if wide == 32 else "bf16"])
         given = {item.name: getattr(main, item.name) for item in fields(Format)}
         return cls(**{**given, "name": name, "source": source, "wide": wide, "table": table})
 
     def parts(self, weight: Weight, entry: Entry) -> list[tuple[Format | None, int]]:
         """The formats of a tensor's layers with how many have each; None: it stays wide."""
-        if not _is_matrix(entry, weight):
+        row = self.table.get(entry.name)
+        if row is None or not _is_matrix(entry, weight):
             return [(None, 1)]
-        found: dict[Format | None, int] = {}
-        for number in layers_of(entry):
-            form = self.table.get((name_of(entry), number))
-            found[form] = found.get(form, 0) + 1
-        return list(found.items())
+        return list(_counted([row.get(number) for number in layers_of(entry)]).items())
 
     def bits_of(self, weight: Weight, entry: Entry) -> Any:
         """All bits of one tensor of a leaf, on average over the layers that have it."""
@@ -299,6 +298,11 @@ class Mixed(Format):
             for entry, weight, form in held
             if form.long and weight.shape[1] % form.long
         ]
+
+
+def _counted(forms: Sequence[Format | None]) -> dict[Format | None, int]:
+    """How many are of each."""
+    return {forms[0]: len(forms)} if len(set(map(id, forms))) == 1 else Counter(forms)
 
 
 def _is_matrix(entry: Entry, weight: Weight) -> bool:
@@ -365,7 +369,7 @@ def weights_of(model: Model, name: str) -> Format:
         return quantised.native(model)
     if (found := quantised.published(model, wanted) or mixtures.mixture(model, wanted)) is not None:
         return found
-    return covering(format_of(name), {entry.kind for entry in model.ledger()})
+    return covering(format_of(name), {entry.kind for entry in model.entries})
 
 
 def covering(form: Format, kinds: Iterable[str]) -> Format:

@@ -69,8 +69,8 @@ def test_every_command_has_a_help_with_an_example(command: str) -> None:
     assert [param.name for param in options if not param.help] == []
 
 
-# Examples of trace and prove are about files of the user, that of report writes one; verify and calibrate are slow.
-APART = ("verify", "prove", "calibrate", "trace", "report")
+# Examples of trace and prove are about files of the user, that of report writes one; the others are slow.
+APART = ("verify", "prove", "measure", "calibrate", "trace", "report")
 
 
 @pytest.mark.parametrize("command", [name for name in NAMES if name not in APART])
@@ -165,7 +165,8 @@ def test_the_json_of_show_keeps_its_contract(source: str, kind: str) -> None:
         "logits": "all",
         "mla": "expanded" if source == "deepseek-v3" else None,
     }
-    assert data["params"].keys() == {"total", "active", "embedding", "by_kind"}
+    apart = {"mtp"} if source == "deepseek-v3" else set()
+    assert data["params"].keys() == {"total", "active", "embedding", "by_kind"} | apart
     assert sum(data["params"]["by_kind"].values()) == data["params"]["total"] == load(source).params
     assert data["params"]["embedding"] == data["params"]["by_kind"]["embedding"]
     assert data["flops"]["forward"].keys() >= {"matmul", "other"}

@@ -446,7 +446,7 @@ def test_a_suite_writes_as_it_goes_and_goes_on(tmp_path: Path) -> None:
     fewer = suite(path, items=(ITEMS[0]._replace(times=()),)).run()  # what the list no longer asks for is dropped
     assert fewer["items"].keys() == {"plain"} and len(fewer["items"]["plain"]["steps"]) == 3
     assert fewer["items"]["plain"]["steps"].items() <= plain["steps"].items()
-    code, out, _ = run("verify", "--show", str(path))
+    code, out, _ = run("measurements", str(path))
     assert code == 0 and "2 of 3" in out and "Most memory held at once" in out
 
 
@@ -586,7 +586,7 @@ def test_a_step_that_fails_is_told_and_tried_again(tmp_path: Path, monkeypatch: 
         patch.setattr("txcalc.verify.suite.peak_memory", broken)
         steps = suite(path, items=ITEMS[:1]).run()["items"]["plain"]["steps"]
     assert steps["memory: prefill B = 1, T = 8"]["failed"] == "AssertionError: a kernel"
-    assert "failed: AssertionError" in run("verify", "--show", str(path))[2]
+    assert "failed: AssertionError" in run("measurements", str(path))[2]
     steps = suite(path, items=ITEMS[:1]).run()["items"]["plain"]["steps"]
     assert all("failed" not in step for step in steps.values()) and len(steps) == 4
 
@@ -623,21 +623,19 @@ def test_verify_on_a_device_shows_memory_and_time() -> None:
 @pytest.mark.parametrize(
     ("argv", "code", "said"),
     [
-        (["verify", "--suite"], 2, "--device is 'meta', expected cpu or cuda"),
-        (["verify", "--suite", "gpt2", "--device", "cpu"], 2, "stand alone"),
-        (["verify", "--show", "README.md"], 2, "cannot be read"),
-        (["verify", "gpt2", "--out", "x.json"], 2, "--out belongs to --suite"),
-        (["verify", "--suite", "--device", "cpu", "--limit", "nan"], 2, "--limit is nan, expected seconds"),
-        (["verify", "--suite", "--device", "cpu", "--layers", "1"], 2, "--layers does not go with --suite"),
-        (["verify", "--show", "x.json", "--limit", "1"], 2, "--limit does not go with --show"),
-        (["verify", "--suite", "--device", "cpu", "--out", "tests"], 2, "--out tests cannot be written"),
-        (["verify", "--suite", "--device", "cpu", "--out", "nowhere/x.json"], 2, "cannot be written"),
+        (["measure", "--device", "meta"], 2, "--device is 'meta', expected cpu or cuda"),
+        (["measure", "--only", "gpt3"], 2, "did you mean gpt2"),
+        (["measurements", "README.md"], 2, "cannot be read"),
+        (["measure", "--limit", "nan"], 2, "--limit is nan, expected seconds"),
+        (["measurements", "cpus"], 2, "did you mean cpu?"),
+        (["measure", "--out", "tests"], 2, "--out tests cannot be written"),
+        (["measure", "--out", "nowhere/x.json"], 2, "cannot be written"),
         (["calibrate", "--out", "nowhere/mine.toml"], 2, "a folder that exists"),
         (["verify", "gpt2", "--oracle", "peak"], 2, "expected cpu or cuda, for --oracle peak"),
         (["calibrate", "--device", "meta"], 2, "expected cpu or cuda"),
         (["calibrate", "--out", "mine.json"], 2, "ends in .toml"),
         (["calibrate", "--like", "h2000"], 2, "did you mean"),
-        (["verify", "--suite", "--device", "cpu", "--out", "pyproject.toml"], 2, "no file of measurements"),
+        (["measure", "--out", "pyproject.toml"], 2, "no file of measurements"),
     ],
 )
 def test_bad_input(argv: list[str], code: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -646,7 +644,7 @@ def test_bad_input(argv: list[str], code: int, said: str, monkeypatch: pytest.Mo
     assert got == code and out == "" and said in err
 
 
-@pytest.mark.parametrize("argv", [["verify", "--suite", "--device", "cuda"], ["calibrate", "--device", "cuda"]])
+@pytest.mark.parametrize("argv", [["measure", "--device", "cuda"], ["calibrate", "--device", "cuda"]])
 def test_a_device_that_is_not_there(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     got, out, err = run(*argv)

@@ -135,14 +135,14 @@ def helps() -> str:
     """The help of every command, at 80 columns."""
     found = []
     for name in NAMES:
-        printed = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"}).invoke(app, [name, "-h"]).stdout
+        printed = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"}).invoke(app, [name, "-h"], prog_name="txcalc").stdout
         text = "\n".join(line.rstrip() for line in printed.strip().splitlines())
         found.append(f"## {name}\n\n```text\n{text}\n```")
     return "\n\n".join(found)
 
 
 def measurements() -> str:
-    """What was measured on real devices, from the files that `txcalc verify --suite` wrote."""
+    """What was measured on real devices, from the files that `txcalc measure` wrote."""
     return overview(sorted(folder().glob("*.json")))
 
 

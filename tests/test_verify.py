@@ -875,7 +875,6 @@ def test_what_people_read() -> None:
         (["gpt2", "--device", "meta:0"], 2, "expected meta, cpu or cuda"),
         (["gpt2", "--device", "cpu", "--symbolic"], 2, "expected meta, for --symbolic"),
         (["gpt2", "--gpu", "l4"], 2, "--gpu belongs to --oracle time"),
-        (["gpt2", "--limit", "9"], 2, "--limit belongs to --suite"),
         (["gpt2", "--layers", "1", "--against", "transformers"], 2, "compares whole models"),
     ],
 )

@@ -8,7 +8,7 @@ same command has measured is not measured again:
 
 1. The wheels go into an empty folder, with pip's --no-index; what cannot be imported then is named.
 2. Small models of every kind are checked on the device, with every exact oracle.
-3. The list of `txcalc verify --suite` runs; the file is written after every step. With --only ITEM that item alone.
+3. The list of `txcalc measure` runs; the file is written after every step. With --only ITEM that item alone.
 4. What was measured of the machine goes into a hardware file (--hardware FILE), as `presets/hardware/NAME.toml` for all
    that `deploy` and `train` say of that card from then on.
 
@@ -56,7 +56,7 @@ def main() -> int:
         out = (
             asked.out.relative_to(ROOT) if asked.out.is_relative_to(ROOT) else asked.out
         )  # it is written into the file
-        command = ["verify", "--suite", "--device", asked.device, "--out", str(out), "--limit", f"{left:.0f}"]
+        command = ["measure", "--device", asked.device, "--out", str(out), "--limit", f"{left:.0f}"]
         command += ["--gpu", asked.gpu] if asked.gpu else []
         command += [word for name in asked.only for word in ("--only", name)]
         code = txcalc(command, env)

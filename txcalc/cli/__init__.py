@@ -25,8 +25,8 @@ from txcalc.errors import TxcalcError, nearest
 # Order of the help; each is a module of this package whose `app` holds one command of the same name.
 NAMES = (
     "show", "compare", "formula", "crossover", "kv", "presets", "sweep", "export", "diff", "deploy", "fit", "design",
-    "train", "scale", "entropy", "verify", "prove", "calibrate", "trace",
-    "report",
+    "train", "scale", "entropy", "verify", "prove", "trace",
+    "measure", "measurements", "calibrate", "report",
 )  # fmt: skip
 
 

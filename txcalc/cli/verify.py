@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import sys
-from collections.abc import Collection, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -51,23 +49,6 @@ def verify(
         str | None,
         o.option("--gpu", "For the floor of times; or calibrate's file (default: measured)."),
     ] = None,
-    suite: Annotated[
-        bool, typer.Option(help="The whole list of models on --device cpu or cuda; what it finds goes to --out.")
-    ] = False,
-    out: Annotated[
-        Path | None,
-        o.option("--out", "a .json that the suite writes after every step, and goes on with."),
-    ] = None,
-    limit: Annotated[
-        float | None,
-        typer.Option(help="Seconds after which the suite begins nothing new.", metavar="N", show_default="540"),
-    ] = None,
-    only: Annotated[
-        list[str] | None, typer.Option(help="Of the suite's list only this item. Repeatable.", metavar="ITEM")
-    ] = None,
-    show: Annotated[
-        Path | None, typer.Option(help="A suite's file as tables; nothing is measured.", metavar="FILE.json")
-    ] = None,
     layout: Annotated[
         str | None,
         o.option("--layout", "Training so, against PyTorch's own sharding (a fake process group): tp=8,sp=8,fsdp=4."),
@@ -102,7 +83,7 @@ def verify(
     from txcalc import verify as answer
     from txcalc.api.phrases import adapters
     from txcalc.cli.output import give, progress
-    from txcalc.errors import Fault, InputError
+    from txcalc.errors import InputError
     from txcalc.sources.presets import names
 
     chosen = o.chosen(format_, json_)
@@ -119,24 +100,6 @@ def verify(
         return give(answer(*models, layout=layout, recipe=recipe or "", ranks=ranks), chosen)
     alone = {"--recipe": recipe, "--ranks": ranks is not None, "--torchrun": torchrun is not None}
     _refuse(alone, "belongs to --layout")
-    of_suite = {"--out": out, "--limit": limit is not None, "--only": only}
-    if show is not None or suite:
-        if sources or everything or (show is not None and suite):
-            raise InputError("verify", ["--suite and --show stand alone: without models, one of both"])
-        foreign: dict[str, Any] = {
-            "--oracle": oracle, "--symbolic and --points": symbolic is not None, "--layers": layers is not None,
-            "--dtype": dtype != "fp32", "--against": against, "--zero-cost": zero_cost, "--record": record,
-        }  # fmt: skip
-        if suite:
-            _refuse(foreign, "does not go with --suite, whose list says it for each model")
-        else:
-            foreign |= of_suite | {"--gpu": gpu, "--device": device != "meta"}
-            _refuse(foreign, "does not go with --show, which measures nothing")
-        if limit is not None and not limit > 0:
-            raise InputError("verify", [Fault("--limit", limit, "seconds, more than 0")])
-        _measurements(show, device, out, 540 if limit is None else limit, gpu, chosen, only or ())
-        return
-    _refuse(of_suite, "belongs to --suite")
     if everything == bool(sources):
         raise InputError("verify", ["expected models, or --all for every preset" + (", not both" if sources else "")])
     if lora and record:
@@ -182,33 +145,3 @@ def _refuse(given: dict[str, Any], why: str) -> None:
 
     if faults := [f"{name} {why}" for name, value in given.items() if value]:
         raise InputError("verify", faults)
-
-
-def _measurements(
-    show: Path | None,
-    device: str,
-    out: Path | None,
-    limit: float,
-    gpu: str | None,
-    chosen: Any,
-    only: Collection[str],
-) -> None:
-    """A suite is run, or only its file is shown."""
-    from txcalc.cli.output import emit, progress
-    from txcalc.render.measurements import report, shown
-
-    if show is not None:
-        emit(shown(show), chosen)
-        return
-    from txcalc import hardware
-    from txcalc.verify.suite import Suite
-
-    command = " ".join(["txcalc", *sys.argv[1:]])
-    like = hardware.load(gpu) if gpu else None
-    with progress() as tell:
-        gc.freeze()
-        found = Suite(device, out, command, limit, like=like, tell=tell, only=only).run()
-    emit(report(found), chosen)
-    steps = [step for item in found["items"].values() for step in item["steps"].values()]
-    if any(step.get("unequal") or "failed" in step for step in steps):
-        raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""Files of measurements, as `txcalc verify --suite` writes them: read, checked for their form, and shown as tables.
+"""Files of measurements, as `txcalc measure` writes them: read, checked for their form, and shown as tables.
 
 Every number shown is in the file. What is exact there is counted, what was timed stands beside its floor.
 """
@@ -12,7 +12,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from txcalc.errors import ABSENT, Fault, InputError
+from txcalc.errors import ABSENT, Fault, InputError, UnknownName
 from txcalc.render.calibrate import tables as ceilings
 from txcalc.render.forms import forms
 from txcalc.render.report import Report, Table, TableCell, cell, exact
@@ -31,6 +31,17 @@ def folder() -> Path:
     return presets() / "measurements"
 
 
+def find(name: str) -> Path:
+    """The file of that path, or the one of that name that comes with txcalc. Errors: `UnknownName`."""
+    path = Path(name)
+    if path.suffix or path.exists():
+        return path
+    known = sorted(file.stem for file in folder().glob("*.json"))
+    if name not in known:
+        raise UnknownName("measurements", "file of measurements", name, known, "a FILE.json of txcalc measure, or cpu")
+    return folder() / f"{name}.json"
+
+
 def read(path: Path) -> dict[str, Any]:
     """A file of measurements. Errors: `InputError` where it cannot be read or is none."""
     try:
@@ -39,7 +50,7 @@ def read(path: Path) -> dict[str, Any]:
         raise InputError(str(path), [f"cannot be read: {error}"]) from None
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         got = found.get("schema", ABSENT) if isinstance(found, dict) else found
-        raise InputError(str(path), [Fault("schema", got, f"{SCHEMA!r}, as txcalc verify --suite --out writes it")])
+        raise InputError(str(path), [Fault("schema", got, f"{SCHEMA!r}, as txcalc measure --out writes it")])
     faults = [
         Fault(key, found.get(key, ABSENT), f"a value of type {kind.__name__}")
         for key, kind in KEYS.items()

@@ -190,13 +190,13 @@ class Suite:
     ) -> None:
         devices.check(device)
         if torch.device(device).type == "meta":
-            raise InputError("verify", [Fault("--device", device, "cpu or cuda", "a suite measures a real device")])
+            raise InputError("measure", [Fault("--device", device, "cpu or cuda", "a real device is measured")])
         self.device, self.path, self.limit, self.tell, self.like = device, path, limit, tell, like
         self.items = items or (CUDA_LIST if devices.is_cuda(device) else CPU_LIST)
         named = [item.name for item in self.items]
         for name in only:
             if name not in named:
-                raise UnknownName("verify", "item of the suite", name, named, f"one of {', '.join(named)}")
+                raise UnknownName("measure", "item of the list", name, named, f"one of {', '.join(named)}")
         self.only = frozenset(only or named)
         self.end, self.measure_ceilings = time.monotonic() + limit, ceilings
         self.longest = 0.0  # seconds of a step: as much must be left to begin another
@@ -226,12 +226,12 @@ class Suite:
                 for name, item in before["items"].items()
             }
         except (OSError, ValueError, KeyError, TypeError, AttributeError, InputError) as error:
-            raise InputError("verify", [f"--out {path} exists and is no file of measurements: {error}"]) from None
+            raise InputError("measure", [f"--out {path} exists and is no file of measurements: {error}"]) from None
         if not same:
-            raise InputError("verify", [f"--out {path} has measurements of another device or PyTorch (another name)"])
+            raise InputError("measure", [f"--out {path} has measurements of another device or PyTorch (another name)"])
         if sheet != self.found["datasheet"]:
             used = f"with --gpu {sheet}" if sheet else "without --gpu"
-            raise InputError("verify", [f"--out {path} was begun {used}: go on so, or give it another name"])
+            raise InputError("measure", [f"--out {path} was begun {used}: go on so, or give it another name"])
         hosts = [*before.get("hosts", ()), {"until": before.get("date"), **before["device"]}]
         other = before["device"] != self.found["device"]
         self.found["hosts"] = hosts if other else before.get("hosts", [])
@@ -247,7 +247,7 @@ class Suite:
             if self.path is not None:
                 self._draft(self.path).unlink(missing_ok=True)
             reason = (error.strerror or str(error)).lower()
-            raise InputError("verify", [f"--out {self.path} cannot be written: {reason}"]) from None
+            raise InputError("measure", [f"--out {self.path} cannot be written: {reason}"]) from None
         try:
             if CEILINGS not in self.found:
                 self._ceilings()

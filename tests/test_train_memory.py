@@ -11,6 +11,7 @@ from txcalc import load
 from txcalc.errors import InputError, UnknownName
 from txcalc.model import Model
 from txcalc.planning.training import Layout, Plan, Recipe, in_flight, largest, memory
+from txcalc.planning.training.memory import Rank
 from txcalc.planning.training.recipe import OFFLOAD
 
 LLAMA = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
@@ -103,8 +104,8 @@ def test_the_largest_that_fits_is_the_last_that_does(llama: Model) -> None:
         best = largest(llama, recipe, what, capacity)
         assert best
         at: list[dict[str, Any]] = [{what: best}, {what: best + 1}]
-        assert memory(llama, replace(recipe, **at[0])).fullest.allocated <= capacity
-        assert memory(llama, replace(recipe, **at[1])).fullest.allocated > capacity
+        assert memory(llama, replace(recipe, **at[0])).fullest.reserved <= capacity
+        assert memory(llama, replace(recipe, **at[1])).fullest.reserved > capacity
 
 
 @pytest.mark.parametrize(
@@ -179,6 +180,25 @@ def test_nanotron_cuts_by_cost() -> None:
 
     assert Pipeline(model, Recipe(Layout(pp=4), framework="nanotron", accumulation=4)).sizes == [6, 5, 5, 0]
     assert Pipeline(model, Recipe(Layout(pp=4), accumulation=4)).sizes == [4, 4, 4, 4]
+
+
+def test_nanotron_by_its_source() -> None:
+    """Gathering buffers and joint q, k and v of one tensor; DistributedDataParallel at zero 0 alone; what collectives
+    still hold where the host runs ahead."""
+    model, rows = load("D=64 L=4 h=8 F=96 V=256 tied"), 2 * 32
+    recipe = Recipe(Layout(tp=2, sp=2, dp=2), 2, 2, 32, framework="nanotron")
+
+    def at(**changed: Any) -> Rank:
+        return memory(model, replace(recipe, **changed)).fullest
+
+    whole, sharded = at(), at(zero=1)
+    assert whole.bytes["buffers"] == 2 * rows * 64 * 2 + whole.state.parameters
+    assert sharded.bytes["buffers"] == 2 * rows * 64 * 2
+    assert whole.lent == (2 * 4 + 1) * rows * (64 + 32) * 2  # a block's two reductions and the embedding's
+    assert at(accumulation=1).lent == 0
+    assert sharded.lent - whole.lent == sharded.state.parameters * 3 // 2
+    joint = whole.bytes["saved"] - memory(load("D=64 L=4 h=8 h_kv=4 F=96 V=256 tied"), recipe).fullest.bytes["saved"]
+    assert joint == 4 * rows * (64 // 2 + 2 * 64 // 2) * 2  # k and v of half as many heads, and none beside q
 
 
 def test_an_unknown_optimizer_is_told_its_neighbours() -> None:

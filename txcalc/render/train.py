@@ -140,6 +140,8 @@ def _memory(rank: Rank, which: str) -> Table:
         if rank.bytes[name]
     ]
     rows.append(["allocated", exact(rank.allocated), iec(rank.allocated), ""])
+    if rank.lent:
+        rows.append(["lent to collectives", exact(rank.lent), iec(rank.lent), ""])
     rows.append([f"reserved (× {RESERVED[0] / RESERVED[1]})", exact(rank.reserved), iec(rank.reserved), ""])
     if rank.host:
         rows.append(["in its host's memory", exact(rank.host), iec(rank.host), ""])

@@ -96,6 +96,8 @@ def leaf_bytes(held: Held, recipe: Recipe) -> int:
     width = recipe.compute_bytes
     if recipe.rules.eager:
         elements, width = _eager(held, elements, width)
+    elif recipe.rules.name == "nanotron":
+        elements += _joint(held)
     if _packed(held, recipe):
         elements += work.positions * entry.leaf.matrix[0]  # type: ignore[index]
     rows = entry.leaf.statistics(work)
@@ -117,6 +119,15 @@ def _eager(held: Held, elements: int, width: int) -> tuple[int, int]:
         return elements + elements // 2, width
     dropped = entry.kind == "adapters" and entry.steps[-1].name == "lora_a"
     return elements, width + 1 if dropped else width
+
+
+def _joint(held: Held) -> int:
+    """Elements of keys and values that stay with queries of as many heads: all three are one tensor, of which rotary
+    makes a second one of keys and values (nanotron, models/llama.py, CausalSelfAttention.forward)."""
+    attended, work = held.entry.leaf.attended, held.entry.work
+    if held.entry.kind != "attention_core" or attended is None or work is None or attended.heads != attended.groups:
+        return 0
+    return int(work.positions * attended.groups * (attended.d_qk + attended.d_v))
 
 
 def _packed(held: Held, recipe: Recipe) -> bool:

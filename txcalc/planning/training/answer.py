@@ -14,7 +14,7 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.roofline import peak
 from txcalc.planning.training.inverse import fewest, largest
 from txcalc.planning.training.machine import Machine
-from txcalc.planning.training.memory import RESERVED, Plan, Rank, memory, rank_of
+from txcalc.planning.training.memory import Plan, Rank, memory, rank_of
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.run import Run, Terms, run
 from txcalc.planning.training.step import Pace, Step
@@ -77,11 +77,6 @@ def elsewhere(found: Training) -> list[Elsewhere]:
     return sorted(rows, key=lambda row: (not row.fits, -(row.rate or 0), -row.accelerator.memory))
 
 
-def usable(capacity: int) -> int:
-    """Bytes that can be allocated where what is reserved for them is at most `capacity`."""
-    return capacity * RESERVED[1] // RESERVED[0]
-
-
 def train(
     model: Model,
     recipe: Recipe,
@@ -115,7 +110,7 @@ def train(
     used = utilisation(model, ledger, rate_of, top, mode, recipe.layout.pp, share, names) if rate_of else []
     terms = terms or Terms()
     whole = run(model, tokens, rate_of, gpus, recipe.layout.copies, terms) if tokens and rate_of else None
-    space = usable(machine.accelerator.memory)
+    space = machine.accelerator.memory
     limits = (
         largest(model, recipe, "micro_batch", space),
         largest(model, recipe, "tokens", space),

@@ -15,7 +15,7 @@ LONGEST = 1 << 30
 
 
 def largest(model: Model, recipe: Recipe, what: str, capacity: int) -> int:
-    """The largest `micro_batch`, or the longest sequence (`tokens`), whose fullest rank allocates at most `capacity`
+    """The largest `micro_batch`, or the longest sequence (`tokens`), whose fullest rank reserves at most `capacity`
     bytes; 0 where none does. A length is a multiple of what the layout cuts it by."""
     layout = recipe.layout
     step = layout.cp * layout.sp if what == "tokens" else 1
@@ -24,21 +24,21 @@ def largest(model: Model, recipe: Recipe, what: str, capacity: int) -> int:
         changed = (
             replace(recipe, micro_batch=number) if what == "micro_batch" else replace(recipe, tokens=number * step)
         )
-        return memory(model, changed).fullest.allocated <= capacity
+        return memory(model, changed).fullest.reserved <= capacity
 
     most = model.context or LONGEST if what == "tokens" else MOST
     return step * _last(fits, max(1, most // step) if what == "tokens" else most)
 
 
 def fewest(model: Model, recipe: Recipe, layouts: Iterable[Layout], capacity: int) -> Layout | None:
-    """The first of the layouts, fewest GPUs first, whose fullest rank allocates at most `capacity` bytes; None where
+    """The first of the layouts, fewest GPUs first, whose fullest rank reserves at most `capacity` bytes; None where
     none does. Layouts that the model or the recipe does not allow are passed over."""
     for layout in sorted(layouts, key=lambda one: one.gpus):
         try:
             plan = memory(model, replace(recipe, layout=layout))
         except InputError:
             continue
-        if plan.fullest.allocated <= capacity:
+        if plan.fullest.reserved <= capacity:
             return layout
     return None
 

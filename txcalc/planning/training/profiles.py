@@ -36,7 +36,44 @@ def moments(
         return _megatron(recipe, pieces, state, logits(recipe, pieces, column), width)
     if recipe.layout.fsdp > 1:
         return _fsdp2(recipe, held, state, loss)
-    return _unsharded(recipe, held, state, loss)
+    return _unsharded(recipe, held, state, loss, gathering(recipe, pieces, width))
+
+
+def gathering(recipe: Recipe, pieces: Sequence[Piece], width: int) -> int:
+    """nanotron's two buffers in which a split product's input, and its result's gradient, are gathered; they stay
+    (parallel/utils.py, MemoryBuffer)."""
+    if recipe.rules.name != "nanotron" or recipe.layout.sp == 1:
+        return 0
+    rows: int = pieces[0].work.positions
+    return (2 if recipe.gathers_again else 1) * rows * width * recipe.compute_bytes
+
+
+def lent(recipe: Recipe, pieces: Sequence[Piece], state: State) -> int:
+    """Bytes that are freed and yet cannot be given out again, where a framework's collectives leave such.
+
+    A micro-batch's forward frees what its reductions are still to read and write: each one's summands and share of the
+    sum (`Framework.lends`), where the host runs ahead, which is where micro-batches follow each other and no stage of
+    a pipeline waits to be heard (parallel/pipeline_parallel/p2p.py). And ZeRO-1 of nanotron gathers all weights into
+    one tensor after the step (distributed.py, all_gather_coalesced), for which no freed block is large enough unless
+    an activation was as large.
+    """
+    if not recipe.rules.lends:
+        return 0
+    found, largest = 0, 0
+    ahead = recipe.layout.sp > 1 and recipe.layout.pp == 1 and recipe.accumulation > 1
+    for piece in pieces:
+        for join in piece.joins if ahead else ():
+            for transfer in join.entry.transfers:
+                if transfer.kind == "reduce_scatter":
+                    message = int(transfer.message) * (len(join.layers) or 1) * recipe.compute_bytes
+                    found += message + message // recipe.layout.sp
+        for held in piece.leaves:
+            if held.entry.leaf.matrix and held.entry.work is not None:
+                wide = recipe.rules.logits[0] if held.entry.kind == "head" else recipe.compute_bytes
+                largest = max(largest, int(held.entry.work.positions * held.entry.leaf.matrix[1]) * wide)
+    if recipe.zero and recipe.layout.dp > 1 and state.parameters > largest:
+        found += state.parameters + state.parameters // recipe.layout.dp
+    return found
 
 
 def logits(recipe: Recipe, pieces: Sequence[Piece], column: int) -> int:
@@ -86,18 +123,21 @@ def _fsdp2(recipe: Recipe, held: Sequence[Sequence[Tensor]], state: State, loss:
 BUCKET, LIVE = 500_000_000, 1_000_000_000
 
 
-def _unsharded(recipe: Recipe, held: Sequence[Sequence[Tensor]], state: State, loss: int) -> dict[str, Moment]:
+def _unsharded(
+    recipe: Recipe, held: Sequence[Sequence[Tensor]], state: State, loss: int, buffers: int
+) -> dict[str, Moment]:
     """Whole weights on every rank, or under DeepSpeed's stage 3 gathered ones; gradients are there throughout where
-    they live in buffers or are accumulated. Beside buffers in fp32, autograd makes gradients in the weights' dtype."""
+    they live in buffers or are accumulated. Beside buffers in fp32, autograd makes gradients in the weights' dtype,
+    which DistributedDataParallel holds once more in its own; nanotron wraps in it only where zero is 0."""
     name, width = recipe.rules.name, recipe.parameter_bytes
     kept = recipe.rules.held or recipe.accumulation > 1
     accumulated = state.gradients if kept else 0
     learned = sum(tensor.size * tensor.copies for some in held for tensor in some if tensor.learns)
-    buffers = gathered = made = 0
+    gathered = made = 0
     if name == "nanotron":
         made = width * learned
-    if recipe.layout.dp > 1 and name in ("fsdp2", "nanotron"):  # DistributedDataParallel's buckets hold them once more
-        buffers = made or state.gradients
+    if recipe.layout.dp > 1 and recipe.zero == 0 and name in ("fsdp2", "nanotron"):
+        buffers += made or state.gradients
     elif name == "deepspeed" and recipe.zero:
         buffers = width * min(BUCKET, learned)
         gathered = width * min(LIVE, learned) if recipe.zero == 3 else 0

@@ -27,6 +27,8 @@ class Framework(NamedTuple):
     fused       the gate's activation and its product are one kernel, which keeps its operands alone
     logits      bytes of a logit: what is kept for backward, and the most at once
     source      where the rules stand
+    lends       memory that a collective reads or writes on its own stream is not given out again before it is done
+                (torch 2.1's recordStream, unless TORCH_NCCL_AVOID_RECORD_STREAMS)
     eager       norms in single operations, which keep an fp32 copy of what they read; adapters behind a dropout, which
                 keep its result and its mask; values as a view of the joint product of q, k and v, which stays whole
     """
@@ -42,6 +44,7 @@ class Framework(NamedTuple):
     logits: tuple[int, int]
     source: str
     eager: bool = False
+    lends: bool = False
 
 
 FRAMEWORKS = {
@@ -57,7 +60,9 @@ FRAMEWORKS = {
         ),
         Framework(
             "nanotron", "bf16", "fp32", True, True, (0, 1), True, False, (4, 8),
-            "nanotron 2411b022: optim/gradient_accumulator.py, optim/zero.py",
+            "nanotron 67c5ebb6 (branch nouamane/bench2): trainer.py, optim/gradient_accumulator.py, models/llama.py, "
+            "distributed.py, parallel/utils.py, parallel/tensor_parallel/functional.py; torch 2.1 ProcessGroupNCCL",
+            lends=True,
         ),
         Framework(
             "deepspeed", "bf16", "bf16", True, True, (0, 1, 2, 3), True, False, (4, 12),

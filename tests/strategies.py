@@ -61,7 +61,8 @@ from txcalc.parts.recurrent import GatedRecurrence, Griffin, HeadScan, Mamba, Ma
 from txcalc.parts.routed import Choice, RoutedAttention
 from txcalc.parts.rwkv import ChannelMix, TimeMix, TokenShift, WeightedSum
 from txcalc.parts.shared import SharedBlock
-from txcalc.parts.spans import Around, Causal, Chunks, Cross, Full, Reading, Selected, Window
+from txcalc.parts.spans import Apart, Around, Causal, Chunks, Cross, Full, Reading, Selected, Window
+from txcalc.parts.tower import Projector, Step, Tower
 
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "sigmoid", "tanh")
 
@@ -86,6 +87,7 @@ spans = (
     causal_spans
     | st.builds(Full)
     | st.builds(Around, window=st.integers(1, 60))
+    | st.builds(Apart, window=st.integers(1, 60))
     | st.builds(Cross)
     | st.builds(Reading)
 )
@@ -547,6 +549,17 @@ stacks = st.builds(
     merge=maybe(stream_ends),
 )
 
+projectors = st.builds(
+    Projector,
+    steps=st.tuples(
+        st.builds(Step, st.just("branch"), linears, sizes, st.integers(1, 3)),
+        st.builds(Step, st.just("norm"), norms, sizes, st.just(1)),
+        st.builds(Step, st.just("linear"), linears, sizes, st.just(1)),
+    ),
+    per_token=sizes,
+    width=sizes,
+)
+
 COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
     Attention: attentions,
     Block: blocks,
@@ -585,7 +598,9 @@ COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
     RecurrentCell: recurrent_cells,
     ShortConvolution: short_convolutions,
     Stack: stacks,
+    Projector: projectors,
     TimeMix: time_mixes,
+    Tower: st.builds(Tower, stack=stacks, projector=projectors, dropped=st.integers(0, 2)),
     TimeConvolution: time_convolutions,
     StreamEnds: stream_ends,
     Streams: streams,

@@ -65,6 +65,7 @@ from txcalc.parts.routed import Choice, RoutedAttention
 from txcalc.parts.rwkv import ChannelMix, TimeMix, TokenShift, WeightedSum
 from txcalc.parts.shared import SharedBlock
 from txcalc.parts.spans import Causal, Cross, Full, Reading, Selected, Window
+from txcalc.parts.tower import Projector, Step, Tower
 
 # 2 sequences of 3 new tokens after 5 cached ones: 6 rows, 8 keys, 3·5 + 1 + 2 + 3 = 21 visible pairs; 14 source rows.
 WORK = Workload(2, 3, 5, 7)
@@ -1719,6 +1720,36 @@ ROWS = {
         flops_other=38 * 44,
         traffic=(11 + 33, 38 * 22 + 28, 0),
         saved=38 * 11 + 22,
+    ),
+    "projector": row(  # three positions become one after the norm
+        Projector(
+            steps=(
+                Step("norm", RMS, 3),
+                Step("linear", Linear(d_in=33, d_out=5, bias=False), 1),
+                Step("vectors", Vector(width=5), 1, 2),
+            ),
+            per_token=3,
+            width=5,
+        ),
+        params=11 + 165 + 10,
+        flops=2 * 6 * 165,
+        flops_other=18 * 44,
+        traffic=(11 + 165, 18 * 22 + 6 * 38, 0),
+        saved=18 * 11 + 6 * 33,
+    ),
+    "tower": row(  # 2 · 3 positions and one that is dropped, of each of 2 sequences
+        Tower(
+            stack=Stack(
+                d_model=11, embedding=None, relative_bias=None, groups=(), final_norm=RMS, pooler=None, head=None
+            ),
+            projector=Projector(steps=(Step("linear", Linear(d_in=22, d_out=3, bias=False), 1),), per_token=2, width=3),
+            dropped=1,
+        ),
+        params=11 + 66,
+        flops=2 * 6 * 66,
+        flops_other=14 * 44,
+        traffic=(11 + 66, 14 * 22 + 6 * 25, 0),
+        saved=14 * 11 + 6 * 22,
     ),
 }
 

@@ -53,6 +53,7 @@ KINDS = (
     "norm",
     "adapters",
     "head",
+    "projector",
     "other",
     "all_reduce",
     "all_gather",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = 10**12
 USUAL_TOKENS = 2048
+TOWER_TOKENS = 256  # of a picture of any size, where nobody says
 
 # Of a description, what says where it comes from, and not what it is.
 PROVENANCE = {"name", "family", "source", "params", "active", "published", "model_type", "released", "variants"}
@@ -105,7 +106,29 @@ class Model:
         """Parameters of a multimodal model with its towers and projectors; None where these are not known."""
         if not self.spec["multimodal"]:
             return self.params
-        return None if self.spec["beside"] is None else self.params + self.spec["beside"]
+        return None if self.beside is None else self.params + self.beside
+
+    @property
+    def beside(self) -> int | None:
+        """Parameters of its towers and projectors; None where these are not known."""
+        counted, towers = self.spec["beside"], self.towers.values()
+        return None if counted is None and not towers else sum(one.params for one in towers) + (counted or 0)
+
+    @cached_property
+    def towers(self) -> Mapping[str, Model]:
+        """The towers of a multimodal model that are trees of parts, each with its projector, as models whose tokens are
+        those that it hands on; not those of which parameters alone are known."""
+        build, tables = self.builder, self.spec["towers"]
+        made = {name: build(table, f"{self.origin}: towers.{name}") for name, table in tables.items()} if build else {}
+        return {name: replace(one, name=f"{self.name}'s {name} tower") for name, one in made.items()}
+
+    def tower_ledgers(self, batch: Any, tokens: Any, dtype: str) -> tuple[dict[str, Ledger], Any]:
+        """The ledgers of its towers for so many tokens that each hands on (None: 256) where that is no part of it, and
+        the number, where it is of none of them."""
+        asked = TOWER_TOKENS if tokens is None else tokens
+        varies = any(not tower.fixed_length for tower in self.towers.values())
+        found = {name: tower.ledger(batch, asked, dtype=dtype) for name, tower in self.towers.items()}
+        return found, None if varies else tokens
 
     @property
     def predictors(self) -> int:

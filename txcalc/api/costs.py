@@ -191,6 +191,7 @@ class Show(Result):
     as_: Counted | None
     conventions: list[Counted] | None
     initial: list[Initial] | None
+    towers: dict[str, Any] | None
 
     def _rows(self) -> list[dict[str, Any]]:
         params, flops = self.params.by_kind, self.flops.by_kind
@@ -218,9 +219,9 @@ def show(
     """What a model costs: parameters, FLOPs, cache and memory, and how wrong the rules of thumb are.
 
     `batch` sequences of `tokens` new tokens each (by default all of its context, at most 2,048; after cached ones, 1),
-    after `past` cached ones; `source_length` positions of an encoder apart. `weights` is their format where that is not
-    their dtype (native: as published). `conventions` are those of others (palm, megatron …), term by term;
-    `initial` says what every parameter begins with.
+    after `past` cached ones; `source_length` positions of an encoder apart, or tokens of a tower. `weights` is
+    their format where that is not their dtype (native: as published). `conventions` are those of others (palm,
+    megatron …), term by term; `initial` says what every parameter begins with.
     Errors: `InputError` with every fault at once, `UnknownName`, `MissingExtra`.
 
     >>> import txcalc
@@ -237,9 +238,10 @@ def show(
     asked: Any = {"logits": logits, "mla": mla, "dtype": dtype, "kv_dtype": kv_dtype}
     usual = tokens is None and past == 0
     tokens = (model.usual_tokens if usual else 1) if tokens is None else tokens
+    towers, source_length = model.tower_ledgers(batch, source_length, dtype)
     ledger = model.ledger(batch, tokens, past, source_length, **asked)
     kept = model.ledger(batch, tokens, past, source_length, keep_scores=True, **asked)
-    found = report(model, ledger, kept, attention, dtype, kv_dtype, form, usual)
+    found = report(model, ledger, kept, attention, dtype, kv_dtype, form, usual, towers)
     if conventions:
         from txcalc.render.conventions import beside
 

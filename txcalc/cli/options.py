@@ -226,6 +226,12 @@ Past = Annotated[int, length("--past")]
 MaybeBatch = Annotated[int | None, length("--batch", "Unless it is swept (default: 1).")]
 MaybeTokens = Annotated[int | None, length("--tokens", "Unless they are swept (default: 1).")]
 MaybePast = Annotated[int | None, length("--past", "Unless they are swept (default: 0).")]
+TowerLength = Annotated[
+    int | None,
+    length(
+        "--source-tokens", "By default as many as tokens. Or tokens of a tower's picture of any size: by default 256."
+    ),
+]
 SourceLength = Annotated[int | None, length("--source-tokens", "By default as many as tokens.")]
 Dtype = Annotated[str, option("--dtype")]
 KvDtype = Annotated[str, option("--kv")]

@@ -32,7 +32,7 @@ def show(
     batch: o.Batch = 1,
     tokens: o.UsualTokens = None,
     past: o.Past = 0,
-    source_length: o.SourceLength = None,
+    source_length: o.TowerLength = None,
     dtype: o.Dtype = "bf16",
     kv_dtype: o.KvDtype = "bf16",
     attention: o.Attention = "dense",

@@ -34,7 +34,7 @@ from txcalc.parts.options import (
 from txcalc.parts.part import Child, Composite, Workload, on_source
 from txcalc.parts.positions import PositionsOptions, RelativeBias, Rotary
 from txcalc.parts.sharding import Ways
-from txcalc.parts.spans import Around, Blocks, Causal, Chunks, Cross, Full, Selected, Span, Window
+from txcalc.parts.spans import Apart, Around, Blocks, Causal, Chunks, Cross, Full, Selected, Span, Window
 
 
 def on_keys(work: Workload) -> Workload:
@@ -132,7 +132,7 @@ class Attention(Composite):
             part = Linear(d_in=values, d_out=self.n_kv_heads, bias="v" in self.biases, keeps="no")
             yield Child("mask_proj", part, on=on_keys)
             yield Child("mask", self.mask, on=on_keys)
-        yield Child("core", self.core)
+        yield Child("core", self.core, on=self.span.at)
         if self.gate:
             yield Child("gate", self.gate)
         if self.inner_norm:
@@ -204,7 +204,9 @@ class AttentionOptions(Mechanism):
     n_kv_heads: Any = key(size, lambda at: at["attention"]["n_heads"], "key/value heads")
     d_head: Any = key(size, per_head("attention"), "width of a head")
     window: Any = key(size, None, "query i sees key j when 0 ≤ i − j < window; in an encoder when |i − j| < window")
-    chunked: bool = key(flag, False, "windows stand side by side: query i sees key j ≤ i of its own window")
+    chunked: bool = key(
+        flag, False, "windows stand side by side: query i sees key j ≤ i of its own window, or in a tower all of it"
+    )
     bias: list[str] = key(biases, [], "projections with a bias")
     qk_norm: str = key(
         one_of("none", "head", "width", "apart", "bare"),
@@ -275,7 +277,8 @@ class AttentionOptions(Mechanism):
         if place.role in ("encoder", "vision"):
             if self.block is not None:
                 return Blocks(block=self.block, random=self.random_blocks)
-            return Full() if window is None else Around(window=window)
+            beside = Apart if self.chunked else Around
+            return Full() if window is None else beside(window=window)
         if self.keep is not None:
             return Selected(top_k=self.keep)
         return Causal() if window is None else Chunks(window=window) if self.chunked else Window(window=window)

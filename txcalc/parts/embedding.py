@@ -158,7 +158,7 @@ class VisionOptions(Options):
     """`[vision]`"""
 
     section = "vision"
-    image: Any = key(size, REQUIRED, "side of the picture, pixels")
+    image: Any = key(size, None, "side of the picture, pixels; absent: of any size, as many patches as are asked for")
     patch: Any = key(size, REQUIRED, "side of a patch, pixels")
     channels: Any = key(size, 3, "colour channels")
     class_token: bool = key(flag, True, "a learned vector before the patches")
@@ -167,7 +167,9 @@ class VisionOptions(Options):
 
     @property
     def positions(self) -> Any:
-        """Of a picture: its patches, and the class token."""
+        """Of a picture: its patches, and the class token; None: as many as are asked for."""
+        if self.image is None:
+            return None
         side = exact_div(self.image, self.patch)
         return side * side + 1 if self.class_token else side * side
 

@@ -46,6 +46,7 @@ TABLES = {
     "features": "drafts",
     "vision": "embedding",
     "audio": "embedding",
+    "projector": "projectors",
 }
 ALL = TABLES | MIXERS | OTHERS
 # The tables that parts of a layer have, and the names that parts have in a layer's list.

@@ -197,6 +197,11 @@ def absent(number: Any) -> bool:
     return type(number) is int and number == 0
 
 
+def numbered(times: Any) -> range | None:
+    """The numbers that so many copies have in a path; a single one has none."""
+    return (None if times == 1 else range(times)) if type(times) is int else range(10**9)
+
+
 class Wished(NamedTuple):
     """What does not fit together: a key, and what it should be beside the others."""
 

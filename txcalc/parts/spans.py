@@ -54,6 +54,10 @@ class Span:
         """S, the keys of the dense product."""
         return work.keys
 
+    def at(self, work: Workload) -> Workload:
+        """Where its products are."""
+        return work
+
     def visible(self, work: Workload) -> Any:
         """Pairs (query, key) the mask lets through: Σ (i + 1) over i = past … past + T − 1."""
         return triangle(work.keys) - triangle(work.past)
@@ -212,6 +216,28 @@ class Unkept(Span):
 @frozen
 class Full(Unkept):
     """Every position attends to every other: no mask, no cache."""
+
+
+@final
+@frozen
+class Apart(Unkept):
+    """A tower's windows: each is a sequence by itself. More positions than one holds are filled up to whole windows.
+
+    Source   Bai et al. 2025 (arXiv 2502.13923), section 2.1.1
+    """
+
+    window: Any
+
+    @property
+    def most(self) -> Any:
+        return self.window
+
+    def describe(self) -> str:
+        return f", windows of {self.window:,}"
+
+    def at(self, work: Workload) -> Workload:
+        side = minimum(work.tokens, self.window)
+        return work._replace(batch=work.batch * ceil_div(work.tokens, side), tokens=side)
 
 
 @final

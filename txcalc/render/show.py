@@ -116,9 +116,10 @@ def report(
     kv_dtype: str,
     form: Format | None = None,
     usual: bool = False,
+    towers: Mapping[str, Ledger] | None = None,
 ) -> Report:
     """The whole report; `kept` is the same ledger with the attention matrix kept for backward, `form` that of the
-    weights if it is not their dtype, `usual`: nobody asked for this length."""
+    weights if it is not their dtype, `usual`: nobody asked for this length; `towers` are the ledgers of those."""
     work = ledger.work
     places = workload(model, ledger)
     said = ", ".join(f"{name} {value:,}" for name, value in places.items() if value is not None)
@@ -133,6 +134,7 @@ def report(
     rows = _weights(model, ledger, dtype, form, known["params"], facts)
     tables = [
         _parts(ledger, "flops" if attention == "dense" else "flops_masked", known),
+        *(_tower(name, own, ledger, dtype) for name, own in (towers or {}).items()),
         _params(ledger, known["params"]),
         _flops(model, ledger, attention, known),
         _memory(ledger, kv_dtype, kept, known, rows),
@@ -151,6 +153,8 @@ def report(
     facts["sums"] = dict(zip(SUMS, sums_of(ledger).values(), strict=True))
     facts["rules"] = [_rule_data(rule) for rule in rules_of_thumb(model, ledger)]
     facts["published"] = model.spec["published"]
+    if towers:
+        facts["towers"] = {name: _tower_data(own) for name, own in towers.items()}
     facts["flops"]["training"] = {"matmul": training_flops(ledger)}
     notes = [*(f"assumed {assumption}" for assumption in model.assumptions), *model.notes]
     if model.spec["params"] not in (None, facts["params"]["total"]) and not model.notes:
@@ -183,8 +187,8 @@ def _unproved(model: Model, known: Mapping[str, Known]) -> list[str]:
 def _whole(model: Model) -> list[str]:
     """What there is beside the parameters that are counted, where that is known."""
     lines = []
-    if model.spec["beside"] is not None:
-        whole, other = model.whole, model.spec["beside"]
+    if model.spec["multimodal"] and model.beside is not None:
+        whole, other = model.whole, model.beside
         lines.append(f"the language model of a multimodal one that has {whole:,} parameters, {other:,} beside")
     if model.predictors:
         lines.append(f"multi-token prediction, counted apart: {model.predictors:,} parameters")
@@ -230,6 +234,37 @@ def _parts(ledger: Ledger, quantity: str, known: Mapping[str, Known]) -> Table:
     headings = ["part", *(TableCell(name, text) for name, text in zip(names, shown, strict=True))]
     evidence = dict(zip(names, [params_known] * 2 + [flops_known] * 3, strict=True))
     return Table(title, headings, rows, total=True, name="parts", known=evidence)
+
+
+def _tower_data(ledger: Ledger) -> dict[str, Any]:
+    """A tower as JSON has it: for so many tokens that it hands on for each sequence."""
+    flops = {"matmul": ledger.total("flops"), "other": ledger.total("flops_other")}
+    return {
+        "tokens": ledger.work.tokens,
+        "params": {"total": ledger.total("params"), "by_kind": ledger.by_kind("params")},
+        "flops": {"forward": flops, "by_kind": ledger.by_kind("flops")},
+        "memory": {"weights_bytes": weights_bytes(ledger)},
+    }
+
+
+def _tower(name: str, ledger: Ledger, language: Ledger, dtype: str) -> Table:
+    """A tower and its projector by part, and how much they are of what the language model has and does."""
+    params, flops = ledger.by_kind("params"), ledger.by_kind("flops")
+    n, f = ledger.total("params"), ledger.total("flops")
+
+    rows: list[list[Any]] = []
+    for kind in KINDS:
+        if kind in params or kind in flops:
+            own, cost = params.get(kind), flops.get(kind)
+            held = (percent(own, n), iec(ceil_div(own * ledger.bits[0], 8))) if own else ("", "")
+            rows.append([kind.replace("_", " "), cell(own), *held, cell(cost), percent(cost, f) if cost else ""])
+    held = TableCell(1, short(n)), iec(ceil_div(n * ledger.bits[0], 8))
+    rows.append(["total", cell(n), *held, cell(f), TableCell(1, short(f))])
+    tokens = f"{ledger.work.batch:,} × {ledger.work.tokens:,}" if ledger.work.batch != 1 else f"{ledger.work.tokens:,}"
+    share = Fraction(f, language.total("flops"))
+    title = f"{name.capitalize()} tower, modelled: {tokens} tokens of input, {percent(share, 1).text} of these FLOPs"
+    headings = ("part", "parameters", "share", f"weights, {dtype}", "FLOPs", "share")
+    return Table(title, headings, rows, total=True, name=f"{name} tower")
 
 
 def _params(ledger: Ledger, known: Known) -> Table:

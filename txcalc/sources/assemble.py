@@ -24,6 +24,7 @@ from txcalc.parts.options import Mechanism, Place
 from txcalc.parts.part import Composite
 from txcalc.parts.pooling import AttentionPool
 from txcalc.parts.positions import PositionsOptions, RelativeBias
+from txcalc.parts.projectors import ProjectorOptions
 from txcalc.parts.shared import SharedOptions
 from txcalc.parts.spans import Reading
 
@@ -37,6 +38,8 @@ def assemble(spec: Table) -> Composite:
     if len(stacks) == 1:
         (stack,), (table,) = stacks.values(), spec["stacks"].values()
         places = patches(table)
+        if table["projector"]:
+            return ProjectorOptions.of(table["projector"]).build(stack, places)
         return stack if places is None else FixedLength(stack=stack, positions=places)
     encoder, decoder = stacks["encoder"], stacks["decoder"]
     if encoder.embedding and encoder.embedding.tokens and spec["stacks"]["encoder"]["embedding"]["shared"]:
@@ -51,7 +54,9 @@ def _with_shared_table(encoder: Stack) -> Stack:
 
 
 def patches(stack: Table) -> Any:
-    """Positions of a picture that a stack reads; None: it reads none."""
+    """Positions of a picture that a stack reads, or of a tower's sound; None: as many as are asked for."""
+    if stack["audio"] and stack["role"] == "encoder" and stack["projector"]:
+        return stack["audio"]["positions"]
     return VisionOptions.of(stack["vision"]).positions if stack["vision"] else None
 
 

@@ -51,8 +51,9 @@ def _gated(layer: Tables, stack: Tables, fault: Told) -> None:
 
 def _chunked(layer: Tables, stack: Tables, fault: Told) -> None:
     attention = layer["attention"]
-    if attention["chunked"] and (attention["window"] is None or stack["role"] in ("encoder", "vision")):
-        fault("attention.chunked", True, "false without a window, and in an encoder")
+    alone = stack["role"] in ("encoder", "vision") and not stack["projector"]
+    if attention["chunked"] and (attention["window"] is None or alone):
+        fault("attention.chunked", True, "false without a window, and in an encoder that is no tower")
 
 
 def _tied(layer: Tables, stack: Tables, fault: Told) -> None:

@@ -173,11 +173,13 @@ def _stack(resolver: Resolver, raw: Mapping[str, Any], homes: Homes, kind: Any, 
         stack[name] = resolver.section(name, STACK[name], raw.get(name, {}), homes, done)
     for name in ("vision", "audio") if kind is not None else ():
         stack[name] = None
-        if (name == kind and half != "decoder") or (name == "vision" and half == "encoder" and name in raw):
+        tower = kind == "encoder" and "projector" in raw
+        read = half == "encoder" if name == "vision" else tower
+        if (name == kind and half != "decoder") or (read and name in raw):
             stack[name] = resolver.section(name, STACK[name], raw.get(name, {}), homes, done)
         elif name in raw and name != kind:
             resolver.faults.append(f'{written(homes, name)} is a table, expected only where kind is "{name}"')
-    for name in ("lora", "features"):
+    for name in ("lora", "features", "projector"):
         stack[name] = resolver.section(name, STACK[name], raw[name], homes, done) if name in raw else None
     variants = raw.get("layer", {})
     if not isinstance(variants, Mapping) or not all(isinstance(v, Mapping) for v in variants.values()):

@@ -84,7 +84,8 @@ IDENTITY = {
     "released": Field(flag, True, "whether its weights can be had: what nobody can run is not offered"),
     "quantization": Field(table, None, "quantization_config of the published checkpoint"),
     "variants": Field(tables_by_name, {}, "quantization_config of its makers' other checkpoints, by format"),
-    "beside": Field(expected, None, "parameters of its towers and projectors, beside the language model"),
+    "towers": Field(tables_by_name, {}, "its towers beside the language model, each a description with a projector"),
+    "beside": Field(expected, None, "parameters beside it of towers and projectors that are no tables of `towers`"),
 }
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 
 from txcalc.errors import ABSENT
 from txcalc.num import divides, exceeds
+from txcalc.parts.projectors import projector
+from txcalc.sources.assemble import patches
 from txcalc.sources.tables import SOUND, Tables, Told, every, has, unequal
 
 
@@ -38,7 +40,7 @@ def check_halves(encoder: Tables, decoder: Tables, fault: Told) -> None:
 
 
 def _learned(stack: Tables, missing: Callable[[str], bool], fault: Told) -> None:
-    known = stack["positions"]["form"] != "learned" or stack["vision"] or stack["audio"]
+    known = stack["positions"]["form"] != "learned" or stack["audio"] or (stack["vision"] and stack["vision"]["image"])
     if not known and missing("positions.rows"):
         fault("positions.rows", ABSENT, "the rows of the learned table")
 
@@ -286,9 +288,17 @@ def _layer_inputs(stack: Tables, fault: Told) -> None:
 
 
 def _patches(stack: Tables, fault: Told) -> None:
-    vision = stack["vision"]
-    if vision and not divides(vision["patch"], vision["image"]):
+    vision, tower = stack["vision"], stack["projector"]
+    if vision and vision["image"] is None and not tower:
+        fault("vision.image", ABSENT, "side of the picture, pixels", "a tower alone reads pictures of any size")
+    elif vision and vision["image"] is not None and not divides(vision["patch"], vision["image"]):
         fault("vision.patch", vision["patch"], f"a divisor of image = {vision['image']}")
+    elif tower and not (vision or stack["audio"]):
+        fault("projector.steps", "steps", "none but in a tower, which reads pictures or sound")
+    elif tower and (positions := patches(stack)) is not None:
+        merged, dropped = projector(1, tower["steps"]).per_token, tower["dropped"]
+        if positions <= dropped or not divides(merged, positions - dropped):
+            fault("projector.dropped", dropped, f"so many of {positions:,} positions that {merged} divides the rest")
 
 
 STACK_RULES: tuple[Callable[[Tables, Told], None], ...] = (

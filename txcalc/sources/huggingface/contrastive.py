@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from txcalc.errors import ABSENT, shown
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.shared import Raw, alone, head_of, heads, layer_norm, padding_within, plain
-from txcalc.sources.huggingface.towers import block, full, linear
+from txcalc.sources.huggingface.tensors import block, full, linear
 from txcalc.sources.huggingface.vision import pictures
 
 

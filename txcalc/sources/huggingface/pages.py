@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.encoder import bert_like
+from txcalc.sources.huggingface.projectors import stack_of
 from txcalc.sources.huggingface.shared import (
     Raw,
     alone,
@@ -18,8 +19,8 @@ from txcalc.sources.huggingface.shared import (
     padding_within,
     plain,
 )
+from txcalc.sources.huggingface.tensors import linear
 from txcalc.sources.huggingface.towers import clip as clip_tower
-from txcalc.sources.huggingface.towers import linear
 from txcalc.sources.spec import MAX_SIZE
 
 
@@ -43,7 +44,8 @@ def git(c: Config) -> Raw:
     d, rows = raw["d_model"], c.size("max_position_embeddings", default=1024)
     tower = clip_tower(_seen(c))
     frames = c.size("num_image_with_embedding", default=None, null=None) or 0
-    seen = tower.params + linear(tower.width, d) + 2 * d + frames * tower.width
+    held = stack_of(tower.raw or {}).params if not c.faults else 0
+    seen = held + linear(tower.width, d) + 2 * d + frames * tower.width
     c.note(
         f"text alone is run: the picture's encoder and its projection ({seen:,} parameters) are held and not run; each "
         "position of a picture that is written about is a token more"

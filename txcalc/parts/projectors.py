@@ -1,0 +1,129 @@
+"""What a description says of a projector: its steps, and the parts that they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, final
+
+from txcalc.num import exact_div
+from txcalc.parts.feedforward import FeedForward
+from txcalc.parts.frozen import frozen
+from txcalc.parts.linear import Activation, Linear, Sum, Vector
+from txcalc.parts.model import Stack
+from txcalc.parts.norm import EPS, Norm
+from txcalc.parts.options import REQUIRED, Check, Options, Wrong, activation, count, flag, key, one_of, size
+from txcalc.parts.part import Part
+from txcalc.parts.tower import Projector, Step, Tower
+
+
+class Made(NamedTuple):
+    """A step's part (None: it only regroups positions), the width of what comes out, how many positions become one, and
+    how many a copy of the part takes at once."""
+
+    part: Part | None
+    width: Any
+    merged: Any = 1
+    times: Any = 1
+    takes: Any = 1
+
+
+def _norm(width: Any, form: str) -> Made:
+    return Made(Norm(width=width, form=form, bias=form == "layer", eps=EPS[form]), width)
+
+
+def _merge(width: Any, number: Any, to: Any = None) -> Made:
+    """Positions side by side; convolutions that reach further make `to` of them."""
+    return Made(None, width * number if to is None else to, number)
+
+
+def _pool(width: Any, number: Any) -> Made:
+    return Made(Sum(width=width, sums=number), width, number)
+
+
+def _linear(width: Any, d_out: Any, bias: bool = True) -> Made:
+    return Made(Linear(d_in=width, d_out=d_out, bias=bias), d_out)
+
+
+def _activation(width: Any, form: str, gated: bool = False) -> Made:
+    """Of one half of the width, times the other half, where it is gated."""
+    out = exact_div(width, 2) if gated else width
+    return Made(Activation(width=out, form=form, gated=gated), out)
+
+
+def _feed_forward(width: Any, d_ff: Any, activation: str = "silu", bias: bool = False) -> Made:
+    return Made(FeedForward(d_model=width, d_ff=d_ff, gated=True, activation=activation, bias=bias), width)
+
+
+def _vectors(width: Any, number: Any) -> Made:
+    return Made(Vector(width=width), width, times=number)
+
+
+def _branch(width: Any, steps: list[Mapping[str, Any]], times: Any = 1) -> Made:
+    """Steps of their own that read the same; what comes out is not what they make."""
+    made = projector(width, steps)
+    return Made(made, width, times=times, takes=made.per_token)
+
+
+def _steps(value: Any) -> list[Mapping[str, Any]]:
+    """A list of tables: each begins with what a step does, and has the keys that go with it."""
+    if not isinstance(value, list) or not all(isinstance(step, Mapping) and step for step in value):
+        raise Wrong("a list of tables, one a step")
+    for step in value:
+        name, *more = step
+        if name not in STEPS or not set(more) <= set(STEPS[name][2]):
+            raise Wrong(f"tables that begin with one of {', '.join(STEPS)} and have its keys alone")
+        STEPS[name][0](step[name])
+        for beside in more:
+            STEPS[name][2][beside](step[beside])
+    return value
+
+
+# What a value may be, what it makes, and the keys that may stand beside it.
+STEPS: Mapping[str, tuple[Check, Callable[..., Made], Mapping[str, Check]]] = {
+    "norm": (one_of("layer", "rms"), _norm, {}),
+    "merge": (size, _merge, {"to": size}),
+    "pool": (size, _pool, {}),
+    "linear": (size, _linear, {"bias": flag}),
+    "activation": (activation, _activation, {"gated": flag}),
+    "feed_forward": (size, _feed_forward, {"activation": activation, "bias": flag}),
+    "vectors": (size, _vectors, {}),
+    "branch": (_steps, _branch, {"times": size}),
+}
+
+
+def projector(width: Any, steps: Sequence[Mapping[str, Any]]) -> Projector:
+    """The parts of steps that begin with vectors of this width."""
+    made: list[tuple[str, Made]] = []
+    for step in steps:
+        name, *more = step
+        result = STEPS[name][1](width, step[name], **{key: step[key] for key in more})
+        number = 1 + sum(other.rstrip("0123456789") == name for other, _ in made)
+        made.append((name if number == 1 else f"{name}{number}", result))
+        width = result.width
+    rate, found = 1, []
+    for name, result in reversed(made):
+        if result.part is not None:
+            found.append(Step(name, result.part, exact_div(rate, result.takes), result.times))
+        rate = rate * result.merged
+    return Projector(steps=tuple(reversed(found)), per_token=rate, width=width)
+
+
+@final
+@frozen
+class ProjectorOptions(Options):
+    """`[projector]`"""
+
+    section = "projector"
+    steps: list[Mapping[str, Any]] = key(
+        _steps,
+        REQUIRED,
+        "what is done to its positions, in order: norm, merge or pool (so many), linear, activation, feed_forward (a "
+        "gated one), vectors (learned ones beside them), branch (steps apart)",
+    )
+    dropped: Any = key(count, 0, "positions that are not handed on")
+
+    def build(self, stack: Stack, positions: Any) -> Tower:
+        """The tower of a stack that has so many positions (None: as many as are asked for)."""
+        made = projector(stack.d_model, self.steps)
+        tokens = None if positions is None else exact_div(positions - self.dropped, made.per_token)
+        return Tower(stack=stack, projector=made, dropped=self.dropped, tokens=tokens)

@@ -1,0 +1,95 @@
+"""A tower beside a language model: a stack that reads pictures or sound, and the projector of what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple, final
+
+from txcalc.parts.frozen import frozen
+from txcalc.parts.model import Stack
+from txcalc.parts.options import numbered
+from txcalc.parts.part import Child, Composite, Part, Stream, Workload
+from txcalc.parts.sharding import Ways
+
+
+class Step(NamedTuple):
+    """A part of a projector, which works at `rate` positions for each token that is handed on."""
+
+    name: str
+    part: Part
+    rate: Any
+    times: Any = 1
+
+
+def _at(rate: Any, more: Any = 0) -> Stream:
+    def on(work: Workload) -> Workload:
+        return work._replace(tokens=work.tokens * rate + more, past=0)
+
+    return on
+
+
+@final
+@frozen
+class Projector(Composite):
+    """What makes the tokens of a language model of a tower's positions: steps one after the other, of which some put
+    positions side by side (a merger) or take their mean.
+
+    Source   Liu et al. 2023 (arXiv 2310.03744), section 3.2; Wang et al. 2024 (arXiv 2409.12191), section 2.1
+    """
+
+    steps: tuple[Step, ...]
+    # Positions of the tower for each token that is handed on, and the width of that.
+    per_token: Any
+    width: Any
+
+    def children(self) -> Iterator[Child]:
+        for step in self.steps:
+            on, every = _at(step.rate), numbered(step.times)
+            yield Child(step.name, step.part, times=step.times, indices=every, on=on, kind="projector", forced=True)
+
+
+@final
+@frozen
+class Tower(Composite):
+    """A stack at every position of a picture or a sound, and its projector; its tokens are those that it hands on.
+
+    `tokens` is how many there are where the stack reads one length alone. `dropped` positions are not handed on (a
+    class token, what is left over where positions are merged).
+    """
+
+    stack: Stack
+    projector: Projector
+    dropped: Any
+    tokens: Any = None
+
+    @property
+    def stacks(self) -> tuple[Stack, ...]:
+        return (self.stack,)
+
+    @property
+    def fixed(self) -> Any:
+        return self.tokens
+
+    def children(self) -> Iterator[Child]:
+        everywhere = _at(self.projector.per_token, self.dropped)
+        for child in self.stack.parts:
+            yield child._replace(on=_after(everywhere, child.on))
+        yield Child("projector", self.projector, kind="projector")
+
+    @property
+    def cuttable(self) -> bool:
+        """Not yet."""
+        return False
+
+    def shard(self, ways: Ways) -> Tower:
+        """The share of its stack; a projector is whole."""
+        return replace(self, stack=self.stack.shard(ways))
+
+
+def _after(first: Stream, then: Stream) -> Stream:
+    def on(work: Workload) -> Workload | None:
+        found = first(work)
+        return None if found is None else then(found)
+
+    return on

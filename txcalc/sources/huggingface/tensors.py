@@ -1,0 +1,258 @@
+"""Towers and projectors that no parts make yet: parameters alone, as sums over the tensors of transformers' classes,
+whose defaults absent keys take. And what all of them are read as.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from txcalc.errors import InputError
+from txcalc.sources.huggingface.config import Config
+from txcalc.sources.huggingface.shared import Raw
+from txcalc.sources.spec import MAX_SIZE
+
+Steps = tuple[Raw, ...]
+
+
+class Tower(NamedTuple):
+    """A tower: the width of what it hands on, the description of its stack, the steps of a projector that are its own,
+    and parameters that no description says. Where the stack does not run as it is described, its parameters alone are
+    known. `first` positions stand for all of a picture.
+    """
+
+    width: int
+    raw: Raw | None = None
+    steps: Steps = ()
+    params: int = 0
+    runs: bool = True
+    first: int = 0
+
+
+class Projection(NamedTuple):
+    """A projector: its steps, how many positions of the tower it drops, and parameters that no step says."""
+
+    steps: Steps
+    dropped: int = 0
+    params: int = 0
+
+
+# Tensors.
+
+
+def linear(d_in: int, d_out: int, bias: bool = True) -> int:
+    return d_out * (d_in + 1) if bias else d_out * d_in
+
+
+def block(width: int, d_ff: int, attention: int) -> int:
+    """A layer: its attention, two matrices and two norms, with biases."""
+    return attention + linear(width, d_ff) + linear(d_ff, width) + 4 * width
+
+
+def full(width: int, bias: bool = True) -> int:
+    """Attention of as many key/value as query heads: Q, K, V and O."""
+    return 4 * linear(width, width, bias)
+
+
+# Keys.
+
+
+def side_of(v: Config, key: str, default: int) -> int:
+    """A side in pixels, given once or for both directions."""
+    value = v.data.get(key)
+    if isinstance(value, list) and len(value) == 2 and value[0] == value[1] and type(value[0]) is int:
+        v.asked.add(key)
+        return max(1, value[0])
+    return v.size(key, default=default)  # type: ignore[no-any-return]
+
+
+def grid_of(v: Config, image: int, patch: int) -> tuple[int, int, int]:
+    """Patches along a side, pixels of a patch's side, channels."""
+    side, pixels = side_of(v, "image_size", image), side_of(v, "patch_size", patch)
+    if pixels > side:
+        v.fault("patch_size", pixels, f"at most image_size = {side}")
+    return side // pixels, pixels, v.size("num_channels", default=3)
+
+
+# Towers.
+
+
+def got_ocr2(v: Config) -> Tower:
+    """SAM's: windows with relative positions, and a neck of two convolutions."""
+    d = v.size("hidden_size", default=768)
+    n, f = v.size("num_hidden_layers", default=12), v.size("mlp_dim", default=3072)
+    heads, out = v.size("num_attention_heads", default=12), v.size("output_channels", default=256)
+    grid, patch, channels = grid_of(v, 1024, 16)
+    v.divides(heads, d, "num_attention_heads", "the width")
+    v.ignore("hidden_act", "attention_dropout", "mlp_ratio", "num_pos_feats")
+    window, every = v.size("window_size", default=14), v.data.get("global_attn_indexes", [2, 5, 8, 11])
+    v.asked.add("global_attn_indexes")
+    if not isinstance(every, list) or not all(type(i) is int and 0 <= i < n for i in every):
+        v.fault("global_attn_indexes", every, f"a list of layers below {n}")
+        every = []
+    attention = 3 * linear(d, d, v.flag("qkv_bias", default=True)) + linear(d, d)
+    whole = len(set(every))
+    rows = 2 * (whole * (2 * grid - 1) + (n - whole) * (2 * window - 1))
+    relative = rows * (d // heads) if v.flag("use_rel_pos", default=True) else 0
+    ends = linear(channels * patch**2, d) + (grid**2 * d if v.flag("use_abs_pos", default=True) else 0)
+    neck = out * d + 9 * out**2 + 4 * out
+    return Tower(out, params=ends + n * block(d, f, attention) + relative + neck)
+
+
+def gemma4_unified(v: Config) -> Tower:
+    """Norms around a matrix on a picture's pooled patches, and a table of positions for both directions."""
+    side = v.size("patch_size", default=16) * v.size("pooling_kernel_size", default=3)
+    d, rows = v.size("mm_embed_dim", default=3840), v.size("mm_posemb_size", default=1120)
+    v.only(side, "model_patch_size", why="patch_size · pooling_kernel_size")
+    v.ignore("num_soft_tokens")
+    wide = 3 * side**2
+    return Tower(d, params=2 * wide + linear(wide, d) + 2 * rows * d + 4 * d)
+
+
+def qwen3_asr(v: Config) -> Tower:
+    """Three convolutions of 3 × 3 with a stride of 2 over bands and time, and layers with biases everywhere."""
+    d = v.size("d_model", "hidden_size", default=1024)
+    f = v.size("encoder_ffn_dim", "intermediate_size", default=4096)
+    n = v.size("encoder_layers", "num_hidden_layers", default=24)
+    v.divides(v.size("encoder_attention_heads", "num_attention_heads", default=16), d, "heads", "the width")
+    bands, channels = v.size("num_mel_bins", default=128), v.size("downsample_hidden_size", default=480)
+    v.ignore("activation_function", "activation_dropout", "attention_dropout", "scale_embedding", "n_window")
+    v.ignore("n_window_infer", "max_position_embeddings")
+    for _ in range(3):
+        bands = (bands + 1) // 2
+    ends = linear(9, channels) + 2 * linear(9 * channels, channels) + linear(channels * bands, d, False) + 2 * d
+    return Tower(d, params=ends + n * block(d, f, full(d)))
+
+
+def granite_speech(v: Config) -> Tower:
+    """A Conformer: two feed-forwards, attention with a table of relative positions, and a convolution in each layer; a
+    head in the middle, whose guesses are read again."""
+    d, n = v.size("hidden_dim", "hidden_size", default=1024), v.size("num_layers", "num_hidden_layers", default=10)
+    heads, bands = v.size("num_heads", "num_attention_heads", default=8), v.size("input_dim", default=160)
+    head = v.size("dim_head", default=None, null=None)
+    inner = heads * (d // heads if head is None else head)
+    rows, context = v.size("max_pos_emb", default=512), v.size("context_size", default=200)
+    if context > rows:
+        v.fault("context_size", context, f"at most max_pos_emb = {rows:,}")
+    wide, taps = d * v.size("conv_expansion_factor", default=2), v.size("conv_kernel_size", default=15)
+    f, words = d * v.size("feedforward_mult", default=4), v.size("output_dim", default=42)
+    channel = 2 * d + linear(d, f) + linear(f, d)
+    attention = 2 * d + 3 * linear(d, inner, False) + linear(inner, d) + (2 * rows + 1) * (inner // heads)
+    convolution = 2 * d + linear(d, 2 * wide) + taps * wide + 2 * wide + linear(wide, d)
+    ends = linear(bands, d) + linear(d, words) + linear(words, d)
+    return Tower(d, params=ends + n * (2 * channel + attention + convolution + 2 * d))
+
+
+def mllama(v: Config) -> Tower:
+    """Llama 3.2's: layers, and layers with a gate on each branch; gated tables of tiles and of positions in them."""
+    d, f = v.size("hidden_size", default=1280), v.size("intermediate_size", default=5120)
+    n, more = v.count("num_hidden_layers", default=32), v.count("num_global_layers", default=8)
+    v.divides(v.size("attention_heads", "num_attention_heads", default=16), d, "attention_heads", "the width")
+    v.ignore("hidden_act", "norm_eps", "intermediate_layers_indices", "supported_aspect_ratios")
+    grid, patch, channels = grid_of(v, 448, 14)
+    ratios, tiles = v.data.get("supported_aspect_ratios"), v.size("max_num_tiles", default=4)
+    if ratios is not None and not isinstance(ratios, list):
+        v.fault("supported_aspect_ratios", ratios, "a list of pairs")
+    rows = (len(ratios) if isinstance(ratios, list) else 8) + 1
+    seen = grid**2 + 1
+    ends = channels * patch**2 * d + d + 1 + seen * d + rows * tiles * seen * d + 2 * (rows * tiles * d + 1) + 4 * d
+    layer = block(d, f, full(d, False))
+    return Tower(v.size("vision_output_dim", default=7680), params=ends + (n + more) * layer + 2 * more)
+
+
+# Projectors: the whole's config, the tower's, the tower, the language model.
+
+
+QFORMER = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+
+
+def idefics2_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """A gated matrix triple to the language model's width, and a resampler of latents that attend to what they read."""
+    c.ignore("use_cache")
+    d = int(raw["d_model"])
+    p = c.table("perceiver_config") or Config({}, c.model_type, "perceiver_config.", c)
+    p.ignore("hidden_act", "hidden_size", "attention_dropout", "rms_norm_eps")
+    heads, groups = p.size("resampler_n_heads", default=16), p.size("num_key_value_heads", default=4)
+    head, n = p.size("resampler_head_dim", default=96), p.size("resampler_depth", default=3)
+    p.divides(groups, heads, "num_key_value_heads", "resampler_n_heads")
+    f = raw.get("feed_forward", {}).get("d_ff")
+    if f is None:
+        raise InputError(c.model_type, ["its language model is not dense"])
+    bridge = 2 * linear(tower.width, f, False) + linear(f, d, False)
+    layer = 3 * d + 2 * (heads + groups) * head * d + 3 * linear(d, 4 * d, False)
+    return Projection((), params=int(bridge + p.size("resampler_n_latents", default=64) * d + n * layer + d))
+
+
+def conformer(a: Config, out: int) -> int:
+    """Gemma 4's encoder of sound: two convolutions, layers of two feed-forwards, attention and a convolution."""
+    d, n = a.size("hidden_size", default=1024), a.size("num_hidden_layers", default=12)
+    heads, taps = a.size("num_attention_heads", default=8), a.size("conv_kernel_size", default=5)
+    a.divides(heads, d, "num_attention_heads", "the width")
+    a.ignore("hidden_act", "residual_weight", "attention_context_left", "attention_context_right")
+    a.ignore("attention_chunk_size", "attention_logit_cap", "attention_invalid_logits_value", "use_clipped_linears")
+    a.ignore("gradient_clipping", "subsampling_conv_channels")
+    channels = a.data.get("subsampling_conv_channels", [128, 32])
+    if not isinstance(channels, list) or len(channels) != 2 or not all(type(n) is int and n > 0 for n in channels):
+        a.fault("subsampling_conv_channels", channels, "two whole numbers above 0")
+        channels = [4, 1]
+    first, second = channels
+    ends = 10 * first + 9 * first * second + second + first // 4 * second * d
+    attention = 5 * d * d + d // heads + 2 * d
+    layer = 2 * (8 * d * d + 2 * d) + attention + 3 * d * d + taps * d + 2 * d + d
+    width = a.size("output_proj_dims", default=1536)
+    return int(ends + n * layer + linear(d, width) + linear(width, out, False))
+
+
+def granite_speech_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """Learned queries that attend to windows of frames (a Q-Former), and a matrix. Granite Speech Plus hands on some
+    of the tower's layers beside the last, with no weights of its own."""
+    c.ignore("has_lora_adapter")
+    queries = c.size("window_size", default=15) // c.size("downsample_rate", default=5)
+    p = c.table("projector_config") or Config({}, "blip_2_qformer", "projector_config.", c)
+    p.only("blip_2_qformer", "model_type", why="a Q-Former is read")
+    p.only(False, "use_qformer_text_input", why="a Q-Former without words is read")
+    p.ignore("vocab_size", "hidden_act", "max_position_embeddings", "position_embedding_type")
+    d, f, n, heads = (p.size(key, default=size) for key, size in QFORMER.items())
+    p.divides(heads, d, "num_attention_heads", "hidden_size")
+    read, every = p.size("encoder_hidden_size", default=1408), p.size("cross_attention_frequency", default=2)
+    layers = v.data.get("cat_hidden_layers") if c.model_type == "granite_speech_plus" else None
+    v.asked |= {"cat_hidden_layers"} if c.model_type == "granite_speech_plus" else set()
+    if layers is not None and (not isinstance(layers, list) or read != tower.width * (len(layers) + 1)):
+        v.fault("cat_hidden_layers", layers, f"layers that are together as wide as encoder_hidden_size = {read:,}")
+    across = 2 * linear(d, d) + 2 * linear(read, d) + 2 * d
+    former = 2 * d + n * block(d, f, full(d)) + -(-n // every) * across
+    return Projection((), params=int(queries * d + former + linear(d, raw["d_model"])))
+
+
+def aria_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """Learned queries that attend to the patches, as many as the longest list needs, and two matrices."""
+    c.ignore("vision_feature_layer", "projector_patch_to_query_dict", "max_value_projector_patch_to_query_dict")
+    table = c.data.get("projector_patch_to_query_dict")
+    table = {"4900": 256} if table is None else table
+    sizes = table.items() if isinstance(table, Mapping) else ()
+    if not sizes or not all(str(key).isdecimal() and type(n) is int and 0 < n <= MAX_SIZE for key, n in sizes):
+        c.fault("projector_patch_to_query_dict", table, "an object with a number of queries for numbers of patches")
+        table = {"1": 1}
+    d, out = tower.width, int(raw["d_model"])
+    across = 3 * linear(d, d, False) + full(d) + linear(d, d) + 4 * d
+    made = max(table.values()) * d + across + 2 * d + linear(d, out, False) + linear(out, out, False)
+    return Projection((), params=int(made))
+
+
+def minicpmv_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """Norms and two matrices on four patches side by side, once or more."""
+    c.ignore("insert_layer_id", "image_size", "patch_size", "drop_vision_last_layer", "downsample_mode")
+    c.ignore("merge_kernel_size", "image_start_id", "image_end_id", "slice_start_id", "slice_end_id", "newline_id")
+    d, wide, times = int(raw["d_model"]), 4 * tower.width, c.size("merger_times", default=1)
+    held = times * (2 * wide + linear(wide, wide)) + (times - 1) * linear(wide, tower.width) + linear(wide, d)
+    return Projection((), params=held)
+
+
+def gemma4_unified_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """A matrix for pictures, and one for sounds where there is an audio_config."""
+    sound, d = c.table("audio_config"), int(raw["d_model"])
+    heard = linear(sound.size("audio_embed_dim", default=640), d, False) if sound else 0
+    if sound is None and c.data.get("audio_config") is not None:
+        heard = linear(640, d, False)
+        c.assume("audio_config.audio_embed_dim", 640)
+    return Projection((), params=linear(v.size("output_proj_dims", default=3840), d, False) + heard)

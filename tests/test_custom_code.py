@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import txcalc
 from txcalc.errors import InputError
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
@@ -121,6 +124,36 @@ def drafting(c: Config, wide: int) -> Shapes:
     return [(c["vocab_size"], d), (c["draft_vocab_size"], d), (d, 3 * target), (d,), *normed, *layer, *plain * wide]  # type: ignore[operator, list-item]
 
 
+def block(c: Config) -> Shapes:
+    """DFlash, Domino, DSpark: specforge/modeling/draft of github.com/sgl-project/SpecForge, a6b6b02, whose classes have
+    these counts on meta for all of its 17 configs; in a file of speculators, a table and a head more."""
+    layers, own = c.get("transformer_layer_config", c), c.get("dflash_config", c)
+    d, rank = layers["hidden_size"], own.get("markov_rank", 0)
+    listed = c["aux_hidden_state_layer_ids"] if layers is not c else own["target_layer_ids"]
+    width = layers["head_dim"]
+    q, kv = layers["num_attention_heads"] * width, layers["num_key_value_heads"] * width
+    layer = [*attention(d, q, kv), (width,), (width,), *swiglu(d, layers["intermediate_size"]), (d,), (d,)]
+    shapes = [*layer * layers["num_hidden_layers"], (d,), (d, d * len(listed)), (d,)]
+    rows = layers["vocab_size"]
+    proposed = c.get("draft_vocab_size", rows)
+    if layers is not c:
+        shapes += [(rows, d), (proposed, d)]
+    if rank:
+        extra = {"vanilla": [], "gated": [(rank, d + rank), (rank,)], "rnn": [(3 * rank, 2 * rank + d), (3 * rank,)]}
+        shapes += [(rows, rank), (proposed, rank), (d + rank,), (1,), *extra[own["markov_head_type"]]]
+    if "gru_hidden_dim" in own:
+        state, inner = own["gru_hidden_dim"], own["emb_dim"]
+        shapes += [(3 * state, d), (3 * state, state), (inner, d + state), (rows, inner)]
+    return shapes
+
+
+def speculator(c: Config) -> Shapes:
+    """eagle3/core.py and peagle/core.py of github.com/vllm-project/speculators, c05b95b, but what they do not save."""
+    layers = {**LLAMA, **c["transformer_layer_config"], "draft_vocab_size": c["draft_vocab_size"]}
+    mask = [(3 * layers["hidden_size"],)] * (c["speculators_model_type"] == "peagle")
+    return drafting(layers, layers["num_hidden_layers"] - 1) + mask
+
+
 def eagle(c: Config) -> Shapes:
     """EAGLE: a product of embedding and features, layers without the first norm; neither head nor last norm."""
     d, n = c["hidden_size"], c["num_hidden_layers"]
@@ -222,6 +255,16 @@ def molmo(c: Config) -> Shapes:
 
 
 DRAFT: Config = {**LLAMA, "model_type": "llama", "draft_vocab_size": 40, "num_hidden_layers": 1}
+FLASH: Config = {**LLAMA, "model_type": "qwen3", "head_dim": 12, "block_size": 8, "num_target_layers": 9,
+                 "layer_types": ["sliding_attention", "full_attention", "full_attention"], "sliding_window": 32,
+                 "use_sliding_window": True,
+                 "dflash_config": {"mask_token_id": 7, "target_layer_ids": [1, 4, 6]}}  # fmt: skip
+QWEN = {key: value for key, value in FLASH.items() if key not in ("block_size", "num_target_layers", "dflash_config")}
+SPARK = {"projector_type": "dspark", "markov_rank": 6, "enable_confidence_head": True,
+         "confidence_head_with_markov": True, "confidence_head_alpha": 1.0}  # fmt: skip
+SPECULATOR: Config = {"speculators_model_type": "eagle3", "speculators_version": "0.3.0", "draft_vocab_size": 40,
+                      "speculators_config": {"algorithm": "eagle3"}, "norm_before_residual": True,
+                      "transformer_layer_config": {**LLAMA, "model_type": "llama", "num_hidden_layers": 1}}  # fmt: skip
 DRAFTS: dict[str, tuple[Config, Callable[[Config], Shapes]]] = {
     "eagle3": ({**DRAFT, "architectures": ["LlamaForCausalLMEagle3"]}, lambda c: drafting(c, 0)),
     "eagle3, wider": (
@@ -242,6 +285,45 @@ DRAFTS: dict[str, tuple[Config, Callable[[Config], Shapes]]] = {
         lambda c: [*drafting(c, 2), (3 * c["hidden_size"],)],
     ),
     "eagle": ({**LLAMA, "model_type": "llama", "architectures": ["LlamaForCausalLMEagle"]}, eagle),
+    "eagle3, as llama": ({**DRAFT, "architectures": ["LlamaForCausalLM"]}, lambda c: drafting(c, 0)),
+    "dflash": ({**FLASH, "architectures": ["DFlashDraftModel"]}, block),
+    "domino": (
+        {**FLASH, "architectures": ["DominoDraftModel"], "emb_dim": 6}
+        | {
+            "dflash_config": {
+                "projector_type": "domino",
+                "target_layer_ids": [1, 2],
+                "emb_dim": 6,
+                "gru_hidden_dim": 10,
+            }
+        },
+        block,
+    ),
+    **{
+        f"dspark, {form}": (
+            {**FLASH, "architectures": ["DSparkDraftModel"]}
+            | {"dflash_config": {**SPARK, "markov_head_type": form, "target_layer_ids": [1, 2]}},
+            block,
+        )
+        for form in ("vanilla", "gated", "rnn")
+    },
+    "speculators, eagle3": ({**SPECULATOR, "architectures": ["Eagle3Speculator"]}, speculator),
+    "speculators, peagle": (
+        {**SPECULATOR, "architectures": ["PEagleSpeculator"], "speculators_model_type": "peagle"}
+        | {"transformer_layer_config": {**LLAMA, "model_type": "llama", "num_hidden_layers": 2}},
+        speculator,
+    ),
+    "speculators, dflash": (
+        {"architectures": ["DFlashSpeculator"], "speculators_model_type": "dflash", "draft_vocab_size": 40}
+        | {"aux_hidden_state_layer_ids": [1, 2], "transformer_layer_config": QWEN},
+        block,
+    ),
+    "speculators, dspark": (
+        {"architectures": ["DSparkSpeculator"], "speculators_model_type": "dspark", "draft_vocab_size": 40}
+        | {"aux_hidden_state_layer_ids": [1], "markov_rank": 7, "markov_head_type": "gated"}
+        | {"transformer_layer_config": QWEN},
+        block,
+    ),
 }
 MIXED = {"num_experts_per_tok": 2, "first_k_dense_replace": 1, "n_shared_experts": 2, "moe_intermediate_size": 24}
 GROUPED = {**MIXED, "num_experts": 8, "num_shared_experts": 2, "n_group": 4, "topk_group": 2, "head_dim": 12}
@@ -480,7 +562,18 @@ def test_every_type_has_a_case() -> None:
         ("eagle3", {"draft_vocab_size": 101}, "draft_vocab_size is 101"),
         ("eagle3", {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1]}}, "three layers"),
         ("eagle3", {"attention_bias": True}, "attention_bias"),
-        ("eagle3", {"architectures": ["LlamaForCausalLM"]}, "draft_vocab_size"),
+        ("eagle3", {"architectures": ["MistralForCausalLM"]}, "draft_vocab_size"),
+        ("dflash", {"dflash_config": {"target_layer_ids": 3}}, "target_layer_ids is 3"),
+        ("dflash", {"dflash_config": {"projector_type": "domino"}}, "projector_type"),
+        ("dspark, rnn", {"dflash_config": {**SPARK, "markov_head_type": "other"}}, "markov_head_type is 'other'"),
+        ("speculators, eagle3", {"norm_before_fc": True}, "norm_before_fc"),
+        ("speculators, eagle3", {"transformer_layer_config": {**LLAMA, "model_type": "qwen3"}}, "norms of Q and K"),
+        ("speculators, eagle3", {"transformer_layer_config": {**LLAMA, "model_type": "mixtral"}}, "model_type is 'mix"),
+        (
+            "speculators, eagle3",
+            {"transformer_layer_config": 7},
+            "transformer_layer_config is 7",
+        ),
     ],
 )
 def test_what_the_code_cannot_be_is_refused(name: str, change: Config, message: str) -> None:
@@ -497,6 +590,24 @@ def test_what_a_draft_costs() -> None:
     scores = 2 * 2 * 8 * 8 * 7 * 7
     assert ledger.total("flops") == 2 * 7 * sum(map(prod, matrices)) + scores
     assert ledger.total("cache") == 7 * 2 * 4 * 8
+
+
+def test_what_a_draft_of_blocks_costs() -> None:
+    """Every position passes the layers, and attends to all before it and those drafted with it; no head is its own."""
+    config = {**FLASH, "architectures": ["DFlashDraftModel"], "layer_types": ["full_attention"] * 3}
+    model = build(*describe(config))
+    q, kv, d, f = 8 * 12, 4 * 12, 64, 96
+    assert model.ledger(1, 8, 100).total("flops") == 3 * (
+        2 * 8 * (2 * d * q + 2 * d * kv + 3 * d * f) + 4 * q * 8 * 108
+    )
+    notes = " ".join(model.notes)
+    assert f"{2 * 3 * d * d + 4 * 3 * d * kv:,} FLOPs, once a token" in notes and "are not counted" in notes
+
+
+def test_a_draft_of_blocks_has_no_time(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**FLASH, "architectures": ["DFlashDraftModel"]}))
+    with pytest.raises(InputError, match="drafts a block in one pass"):
+        txcalc.deploy("gpt2", "h100-sxm", draft=f"4:{tmp_path}", acceptance="70%")
 
 
 TEXTS: dict[str, Config] = {

@@ -175,7 +175,7 @@ def deploy(
     prompts = None if prompt is None else traffic.lengths(str(prompt), "--prompt")
     answers = None if answer is None else traffic.lengths(str(answer), "--answer")
     tokens, drafter = phrases.drafts(draft)
-    guess = drafter if drafter is None or drafter == phrases.OWN else load(drafter)
+    guess = drafter if drafter is None or drafter == phrases.OWN else _drafting(load(drafter))
     given = [sources] if isinstance(sources, str | Mapping) or not isinstance(sources, Sequence) else sources
     every = models(given)
     if guess == phrases.OWN and every and not any(model.predictor for model in every):
@@ -242,6 +242,14 @@ def deploy(
     if all(each.plan is None for each in plans):
         raise InputError("deploy", dict.fromkeys(each.why for each in plans))
     return Deploy(plans, detail, asked)
+
+
+def _drafting(model: Model) -> Model:
+    """A model that proposes tokens one after another."""
+    if model.spec["model_type"] == "dflash":
+        mend = "--draft N --acceptance P takes what proposes them as free"
+        raise InputError("--draft", [f"{model.name} drafts a block in one pass, whose time is not known here ({mend})"])
+    return model
 
 
 def _silent(model: Model) -> InputError:

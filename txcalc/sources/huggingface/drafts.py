@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import Config
-from txcalc.sources.huggingface.shared import Raw, alone, gated, heads, layered, padding_within, rms, rotary
+from collections.abc import Mapping
+
+from txcalc.sources.huggingface.config import Config, bare
+from txcalc.sources.huggingface.shared import (
+    GLOBAL,
+    Raw,
+    alone,
+    gated,
+    heads,
+    layer_types,
+    layered,
+    padding_within,
+    rms,
+    rotary,
+    windows,
+)
 
 # Of Qwen's and others' configs, from which drafts are written: nothing here reads them.
-UNREAD = ("max_window_layers", "sliding_window", "use_sliding_window", "decoder_sparse_step", "norm_output")
+UNREAD = ("max_window_layers", "use_sliding_window", "decoder_sparse_step", "norm_output")
 
 
-def _stack(c: Config) -> Raw:
+def _stack(c: Config, biases: bool = False) -> Raw:
     """The widths of a draft, and what its published code says nothing else of."""
     alone(c)
     raw: Raw = {
@@ -20,16 +34,16 @@ def _stack(c: Config) -> Raw:
         "context": c.size("max_position_embeddings", default=2048),
     }
     padding_within(c, raw)
-    c.only(False, "attention_bias", "mlp_bias", why="the published code has no biases")
+    c.only(False, "mlp_bias", *(() if biases else ("attention_bias",)), why="the published code has no biases")
     c.text("target_model_type", default=None)
     c.ignore("architectures", *UNREAD)
     return raw | {"norm": rms(c), "feed_forward": gated(c)}
 
 
-def _proposing(c: Config, raw: Raw) -> Raw:
+def _proposing(c: Config, raw: Raw, default: int) -> Raw:
     """A head over the tokens that a draft proposes, fewer than it reads."""
     rows = raw["vocab_size"]
-    proposed = c.size("draft_vocab_size", default=rows, null=rows)
+    proposed = c.size("draft_vocab_size", default=default, null=rows)
     if proposed > rows:
         c.fault("draft_vocab_size", proposed, f"at most vocab_size = {rows:,}")
     if proposed == rows:
@@ -44,46 +58,154 @@ def _features(c: Config, raw: Raw) -> Raw:
     inner = c.table("eagle_config")
     if inner:
         inner.ignore("use_aux_hidden_state")
-        listed = inner.items("eagle_aux_hidden_state_layer_ids", of=int, length=None, default=[0, 0, 0])
+    for table in (c, inner or c):
+        listed = table.items("eagle_aux_hidden_state_layer_ids", of=int, length=None, default=[0, 0, 0])
         if len(listed) != 3:
-            inner.fault("eagle_aux_hidden_state_layer_ids", listed, "three layers")
+            table.fault("eagle_aux_hidden_state_layer_ids", listed, "three layers")
     width = c.size("target_hidden_size", default=raw["d_model"], null=raw["d_model"])
     return {"number": 3, "width": width}
 
 
+def _inner(c: Config) -> Config:
+    """The config of a draft's layers: the file itself, or in one of vLLM's speculators a table."""
+    if "transformer_layer_config" not in c:
+        return c
+    table = c.data["transformer_layer_config"]
+    if not isinstance(table, Mapping) or not table:
+        c.fault("transformer_layer_config", table, "an object, the config of its layers")
+    layers = table if isinstance(table, Mapping) else {}
+    kind = layers.get("model_type", "qwen3")
+    inner = Config(layers, kind, "transformer_layer_config.", c, partial=True)
+    if kind not in ("llama", "qwen3"):
+        inner.fault("model_type", kind, "'llama' or 'qwen3'")
+    c.ignore("transformer_layer_config", "architectures", "speculators_config", "speculators_model_type")
+    c.ignore("speculators_version", "has_no_defaults_at_init", "norm_output", "mask_token_id", "embed_requires_grad")
+    c.ignore("block_size", "sample_from_anchor", "sliding_window_non_causal", "norm_before_residual")
+    inner.ignore("tie_word_embeddings", "layer_types" if kind == "llama" else "")
+    return inner
+
+
 def eagle3(c: Config) -> Raw:
-    """One layer, whose attention reads the tokens' embedding beside the features."""
-    raw = _stack(c)
-    c.only(1, "num_hidden_layers", why="EAGLE-3's published code has one layer")
-    attention = heads(c, raw)
+    """One layer, whose attention reads the tokens' embedding beside the features; in vLLM's speculators plain ones may
+    follow it."""
+    inner = _inner(c)
+    raw = _stack(inner)
+    if inner is c:
+        c.only(1, "num_hidden_layers", why="EAGLE-3's published code has one layer")
+    elif inner.model_type == "qwen3":
+        inner.fault(
+            "model_type", "qwen3", "'llama'", "norms of Q and K are not read in a layer that reads features too"
+        )
+    attention = heads(inner, raw)
     features = _features(c, raw) | {"norm": c.flag("fc_norm", default=False)}
-    layer = {"parts": ["draft_attention", "feed_forward"]}
-    made = raw | _proposing(c, raw) | {"features": features, "draft_attention": attention}
-    places = rotary(c, attention["d_head"])
-    return layered(made | {"positions": places}, (["layer"] * raw["n_layers"], {"layer": layer}))
+    c.only(False, "norm_before_fc", why="one norm of all features is not read")
+    c.only(None, "sliding_window", why="windows are not read in a draft")
+    made = raw | _proposing(c, raw, 32000 if inner is not c else raw["vocab_size"])
+    made |= {"features": features, "draft_attention": attention, "positions": rotary(inner, attention["d_head"])}
+    return _first_reads(made, attention)
+
+
+def _first_reads(made: Raw, attention: Raw) -> Raw:
+    """The first layer reads the features; the others are plain."""
+    first, n = {"parts": ["draft_attention", "feed_forward"]}, made["n_layers"]
+    if n == 1:
+        return layered(made, (["layer"], {"layer": first}))
+    plain: Raw = {"parts": ["attention", "feed_forward"]}
+    kinds = ["first", *["plain"] * (n - 1)]
+    return layered(made | {"attention": attention}, (kinds, {"first": first, "plain": plain}))
 
 
 def peagle(c: Config) -> Raw:
     """P-EAGLE: EAGLE-3's layer, plain ones behind it, and a vector that stands for the features of tokens ahead."""
-    raw = _stack(c)
-    attention = heads(c, raw)
-    places = rotary(c, attention["d_head"])
+    inner = _inner(c)
+    raw = _stack(inner)
+    if inner is not c and inner.model_type == "qwen3":
+        inner.fault(
+            "model_type", "qwen3", "'llama'", "norms of Q and K are not read in a layer that reads features too"
+        )
+    attention = heads(inner, raw)
     features = _features(c, raw)
+    c.only(False, "fc_norm", "norm_before_fc", why="norms of features are not read here")
     c.flag("norm_before_residual", default=False)
-    made = raw | _proposing(c, raw) | {
+    made = raw | _proposing(c, raw, 32000 if inner is not c else raw["vocab_size"]) | {
         "features": features,
         "idle": 3 * features["width"],
-        "attention": attention,
         "draft_attention": attention,
-        "positions": places,
+        "positions": rotary(inner, attention["d_head"]),
     }  # fmt: skip
     c.note("the vector of features of tokens ahead is held; that it stands for some of them costs nothing")
-    kinds = ["first", *["plain"] * (raw["n_layers"] - 1)]
-    tables = {
-        "first": {"parts": ["draft_attention", "feed_forward"]},
-        "plain": {"parts": ["attention", "feed_forward"]},
+    return _first_reads(made, attention)
+
+
+def dflash(c: Config) -> Raw:
+    """DFlash: Qwen3's layers over a block of tokens that are drafted at once, which attend to one another and to the
+    features of what is before them; it has no embedding and no head of its own."""
+    inner = _inner(c)
+    raw = _stack(inner, biases=True)
+    n, d = raw["n_layers"], raw["d_model"]
+    attention = heads(inner, raw) | {"bias": inner.flag("attention_bias", default=False), "qk_norm": "head"}
+    window = inner.size("sliding_window", default=None)
+    axis = windows(inner, raw, window, layer_types(inner, n, [GLOBAL] * n))
+    own = c.table("dflash_config") or Config({}, c.model_type, "dflash_config.", c)
+    own.ignore("mask_token_id", "attention_mode", "confidence_head_alpha", "pure_draft_prefix_len", "shift_label")
+    listed = (c.data if inner is not c else own.data).get("aux_hidden_state_layer_ids" if inner is not c else
+                                                          "target_layer_ids")  # fmt: skip
+    c.ignore(
+        "aux_hidden_state_layer_ids", "num_target_layers", "block_size", "tie_word_embeddings", "target_hidden_size"
+    )
+    own.ignore("target_layer_ids")
+    if not isinstance(listed, list | None) or listed == []:
+        c.fault("target_layer_ids", listed, "a list of layers")
+    number = len(listed) if isinstance(listed, list) else n
+    groups = attention["n_kv_heads"] * attention["d_head"]
+    read = number * d * d + d
+    beside = _correcting(c, own if inner is c else c, raw)
+    features = 2 * number * d * d + 4 * n * d * groups
+    c.note(
+        f"FLOPs are those of a pass that drafts every token at once; what reads the features of a token before "
+        f"({features:,} FLOPs, once a token) is held and not among them, and positions of a block see one another, "
+        f"where masked FLOPs count those before alone"
+    )
+    made = raw | {
+        "attention": attention,
+        "positions": rotary(inner, attention["d_head"]),
+        "idle": read + beside,
+        "norm": raw["norm"] | {"final": True},
     }
-    return layered(made, (kinds, tables))
+    if inner is c:
+        c.note("its embedding and its head are those of the model that it drafts for, and are not counted")
+        made |= {"vocab_size": None}
+    else:
+        made |= _proposing(c, raw, 32000)
+    return layered({key: value for key, value in made.items() if value is not None}, axis)
+
+
+def _correcting(c: Config, own: Config, raw: Raw) -> int:
+    """Parameters of what corrects scores by the tokens before in a block: Domino's, DSpark's; 0: nothing does."""
+    d, rows = raw["d_model"], raw["vocab_size"]
+    proposed = c.data.get("draft_vocab_size", 32000 if "transformer_layer_config" in c else rows)
+    cls = bare(str((c.data.get("architectures") or [""])[0]))
+    if cls.startswith("domino"):
+        own.only("domino", "projector_type", why="it is a Domino draft")
+        inner, state = own.size("emb_dim"), own.size("gru_hidden_dim")
+        c.ignore("emb_dim")
+        total = 3 * state * (d + state) + (d + state) * inner + inner * rows
+    elif cls.startswith("dspark"):
+        own.only("dspark", "projector_type", why="it is a DSpark draft")
+        rank = own.count("markov_rank", default=256 if own is c else 0)
+        form = own.text("markov_head_type", default="vanilla")
+        forms = {"vanilla": 0, "gated": (d + rank + 1) * rank, "rnn": 3 * (2 * rank + d + 1) * rank}
+        if form not in forms:
+            own.fault("markov_head_type", form, "'vanilla', 'gated' or 'rnn'")
+        trusted = own.flag("enable_confidence_head", default=bool(own is c or own.data.get("confidence_head_alpha")))
+        joined = own.flag("confidence_head_with_markov", default=own is c)
+        total = rank and rank * (rows + (proposed if type(proposed) is int else rows)) + forms.get(form, 0)
+        total += trusted * (d + rank * joined + 1)
+    else:
+        own.only("dflash", "projector_type", why="it is a DFlash draft")
+        return 0
+    c.note(f"what corrects its scores within a block ({total:,} parameters) is held, and its FLOPs are not counted")
+    return int(total)
 
 
 def eagle(c: Config) -> Raw:

@@ -90,7 +90,7 @@ READERS: dict[str, tuple[str, str]] = {
         ("published", _PUBLISHED),
         ("custom", _CUSTOM),
         ("earlier", _EARLIER),
-        ("drafts", "eagle eagle3 peagle"),
+        ("drafts", "dflash eagle eagle3 peagle"),
         ("vision", "beit data2vec-vision dinov2 ijepa vit vit_msn"),
         ("contrastive", "blip clip clip_text_model clip_vision_model siglip siglip_text_model siglip_vision_model"),
         ("joined", "encoder-decoder vision-encoder-decoder"),
@@ -113,7 +113,13 @@ PUBLISHED = frozenset(("published", "custom", "earlier", "wrapped", "drafts"))
 BY_CLASS = {
     "bailingmoev2forcausallm": "bailing_moe_v2",
     "bitnetforcausallm": "bitnet",
+    "dflashdraftmodel": "dflash",
+    "dflashspeculator": "dflash",
+    "dominodraftmodel": "dflash",
+    "dsparkdraftmodel": "dflash",
+    "dsparkspeculator": "dflash",
     "eagle3llamaforcausallm": "eagle3",
+    "eagle3speculator": "eagle3",
     "grok1modelforcausallm": "grok-1",
     "llamaforcausallmeagle": "eagle",
     "llamaforcausallmeagle3": "eagle3",
@@ -121,6 +127,7 @@ BY_CLASS = {
     "llavamistralforcausallm": "llava_mistral",
     "llavaqwenforcausallm": "llava_qwen",
     "peagledraftmodel": "peagle",
+    "peaglespeculator": "peagle",
 }
 
 # Decoders of which transformers has a class with a classifier, by what it decides about.
@@ -277,6 +284,8 @@ _RELATIVE = "its short convolutions beside attention and its relative scores are
 REFUSED: dict[str, str] = {
     "funnel": "its sequence grows shorter from block to block, and no part says so yet",
     "modernvbert": "its language model's head is not its text's, and has no reader yet",
+    "medusa": "its heads, each with a layer of its own on the same states, are not supported yet",
+    "mlp_speculator": "its products, of whose results each is the next one's input, are not supported yet",
     "mra": "its attention at several resolutions is not supported yet",
     "musicgen": "its codebooks' tables and heads are not supported yet",
     "nemo_speechlm": "its adapter of sound and its timestamps have no reader yet",

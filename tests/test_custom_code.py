@@ -244,6 +244,19 @@ def olmo(c: Config) -> Shapes:
     return [table, *([] if c["weight_tying"] else [table]), *norms[:1], *layer * c["n_layers"]]
 
 
+def gte(c: Config) -> Shapes:
+    """modeling.py of Alibaba-NLP/new-impl, by a copy on GitHub; 434,139,136 is what gte-large-en-v1.5's page says."""
+    d, f = c["hidden_size"], c["intermediate_size"]
+    layer = [*attention(d, d, d, bias="qkvo"), (2 * f, d), (d, f), (d,), *[(d,)] * 4]
+    return [(c["vocab_size"], d), (c["type_vocab_size"], d), (d,), (d,), *layer * c["num_hidden_layers"]]
+
+
+def jina(c: Config) -> Shapes:
+    """modeling_bert.py of jinaai/jina-bert-implementation; 137,368,320 at the sizes of jina-embeddings-v2-base-en."""
+    d = c["hidden_size"]
+    return [*gte(c), (d, d), (d,)]
+
+
 def molmo(c: Config) -> Shapes:
     """modeling_molmo.py of allenai/Molmo-7B-D-0924, by its copy in github.com/sophgo/LLM-TPU."""
     d, both, rows = c["hidden_size"], c["intermediate_size"], c["embedding_size"]
@@ -335,6 +348,8 @@ SHELL = {"model_type": "codeshell", "n_embd": 64, "n_layer": 3, "n_head": 8, "nu
 OLMO = {"model_type": "hf_olmo", "architectures": ["OLMoForCausalLM"], "d_model": 64, "n_layers": 3, "n_heads": 4,
         "vocab_size": 90, "embedding_size": 100, "rope": True, "include_bias": False, "attention_layer_norm": False,
         "layer_norm_with_affine": False, "activation_type": "swiglu", "max_sequence_length": 128}  # fmt: skip
+BERT = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 96,
+        "vocab_size": 100, "type_vocab_size": 2, "max_position_embeddings": 128}  # fmt: skip
 MOLMO = {**LLAMA, "model_type": "molmo", "architectures": ["MolmoForCausalLM"], "embedding_size": 104,
          "layer_norm_type": "rms", "weight_tying": False, "layer_norm_eps": 1e-6}  # fmt: skip
 CASES: dict[str, tuple[Config, Callable[[Config], Shapes]]] = {
@@ -485,6 +500,23 @@ CASES: dict[str, tuple[Config, Callable[[Config], Shapes]]] = {
         | {"attention_layer_norm": True, "norm_after": True, "n_kv_heads": 2},
         olmo,
     ),
+    "new": (
+        {**BERT, "model_type": "new", "architectures": ["NewModel"], "position_embedding_type": "rope"}
+        | {"rope_scaling": {"type": "ntk", "factor": 2.0}, "pack_qkv": True, "layer_norm_type": "layer_norm"},
+        gte,
+    ),
+    "jina_bert": (
+        {**BERT, "model_type": "bert", "architectures": ["JinaBertModel"], "position_embedding_type": "alibi"}
+        | {"feed_forward_type": "geglu"}
+        | {"auto_map": {"AutoModel": "jinaai/jina-bert-implementation--modeling_bert.JinaBertModel"}},
+        jina,
+    ),
+    "RefinedWebModel, its first": (
+        {"model_type": "RefinedWebModel", "architectures": ["RWForCausalLM"], "hidden_size": 2048, "n_layer": 24}
+        | {"n_head": 32, "vocab_size": 50304, "alibi": True, "bias": True, "multi_query": False}
+        | {"parallel_attn": False, "apply_residual_connection_post_layernorm": False},
+        lambda c: [(1_311_625_216,)],  # what Falcon-RW-1B's page says
+    ),
     "molmo": ({**MOLMO, "qkv_bias": True, "attention_layer_norm": False, "norm_after": False}, molmo),
     "molmo, normed": ({**MOLMO, "qkv_bias": False, "attention_layer_norm": True, "norm_after": True}, molmo),
     "deepseek": ({**LLAMA, **MIXED, "model_type": "deepseek", "n_routed_experts": 5}, deepseek),
@@ -554,6 +586,9 @@ def test_every_type_has_a_case() -> None:
         ("hf_olmo", {"mlp_hidden_size": 97}, "mlp_hidden_size is 97"),
         ("hf_olmo, normed", {"attention_layer_norm_with_affine": False}, "attention_layer_norm_with_affine"),
         ("molmo", {"tie_word_embeddings": True}, "tie_word_embeddings"),
+        ("new", {"position_embedding_type": "absolute"}, "position_embedding_type"),
+        ("jina_bert", {"auto_map": {"AutoModel": "jinaai/jina-bert-v2-qk-post-norm--x"}}, "other norms"),
+        ("jina_bert", {"feed_forward_type": "original"}, "feed_forward_type"),
         ("deepseek", {"architectures": ["DeepseekV3ForCausalLM"]}, "architectures"),
         ("deepseek_vl_v2", {"language_config": 7}, "language_config is 7"),
         ("deepseek_vl_v2", {"hidden_size": 65}, "language_config.hidden_size says the same thing"),
@@ -579,6 +614,14 @@ def test_every_type_has_a_case() -> None:
 def test_what_the_code_cannot_be_is_refused(name: str, change: Config, message: str) -> None:
     with pytest.raises(InputError, match=message):
         describe({**(CASES | DRAFTS)[name][0], **change})
+
+
+def test_kimi_vl_counts_the_correction_of_its_own_code() -> None:
+    text = {**LLAMA, **MIXED, "model_type": "deepseek_v3", "n_routed_experts": 4, "n_group": 1, "topk_group": 1}
+    text |= {"kv_lora_rank": 12, "q_lora_rank": None, "qk_nope_head_dim": 10, "qk_rope_head_dim": 6, "v_head_dim": 14}
+    text |= {"num_key_value_heads": 8}
+    whole = {"model_type": "kimi_vl", "text_config": text, "vision_config": {}}
+    assert build(*describe(whole)).params - build(*describe(text)).params == 2 * 4  # two layers with four experts
 
 
 def test_what_a_draft_costs() -> None:
@@ -613,7 +656,12 @@ def test_a_draft_of_blocks_has_no_time(tmp_path: Path) -> None:
 TEXTS: dict[str, Config] = {
     "qwen2": {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]},
     "llama": {"model_type": "llama"},
+    "qwen": {"model_type": "qwen"},
+    "qwen3": {"model_type": "qwen3"},
     "internlm2": {"model_type": "internlm2", "architectures": ["InternLM2ForCausalLM"], "bias": False},
+}
+QWEN_1 = {"model_type": "qwen", "architectures": ["QWenLMHeadModel"], "kv_channels": 8} | {
+    key: value for key, value in LLAMA.items() if key != "num_key_value_heads"
 }
 SMALL = {**LLAMA, "tie_word_embeddings": False}
 
@@ -632,10 +680,14 @@ SMALL = {**LLAMA, "tie_word_embeddings": False}
         ({**SMALL, "model_type": "minicpmv", "version": 4.0, "query_num": 64}, "llama"),
         ({**SMALL, "model_type": "minicpmv", "query_num": 96}, "llama"),
         ({**SMALL, "model_type": "minicpmo", "version": "2.6"}, "qwen2"),
+        ({**SMALL, "model_type": "dots_ocr", "architectures": ["DotsOCRForCausalLM"], "vision_config": {}}, "qwen2"),
+        ({**SMALL, "model_type": "Keye", "vision_config": {}, "image_token_id": 7}, "qwen3"),
+        ({**QWEN_1, "visual": {"width": 8}}, "qwen"),
+        ({**QWEN_1, "audio": {"n_mels": 80}}, "qwen"),
     ],
 )  # fmt: skip
 def test_a_language_model_in_a_whole(whole: Config, text: str) -> None:
-    alone, found = build(*describe({**SMALL, **TEXTS[text]})), build(*describe(whole))
+    alone, found = build(*describe({**(QWEN_1 if text == "qwen" else SMALL), **TEXTS[text]})), build(*describe(whole))
     assert found.params == alone.params
     assert "the language model alone is counted" in " ".join(found.notes)
 

@@ -41,7 +41,7 @@ def test_a_key_more_or_another_class_is_refused(name: str) -> None:
     config = EVERY[name]
     for change, message in (
         ({"num_experts": 8}, "num_experts"),
-        ({"vision_config": {"hidden_size": 64}}, "vision_config"),
+        ({"tower_config": {"hidden_size": 64}}, "tower_config"),
         ({"architectures": ["LlamaForCausalLM"]}, r"architectures\[0\] is 'LlamaForCausalLM'"),
     ):
         with pytest.raises(InputError, match=message):

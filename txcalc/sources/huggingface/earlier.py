@@ -6,6 +6,8 @@ from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.classic import falcon, stablelm
 from txcalc.sources.huggingface.config import Config, any_of
 from txcalc.sources.huggingface.delta import LINEAR, minimax
+from txcalc.sources.huggingface.encoder import bert_like
+from txcalc.sources.huggingface.modern import gte
 from txcalc.sources.huggingface.published import of_its_own
 from txcalc.sources.huggingface.shared import GLOBAL, Raw, heads, layer_norm, lm_head, plain, rotary, stack
 
@@ -19,15 +21,53 @@ def stablelm_epoch(c: Config) -> Raw:
 
 def refinedwebmodel(c: Config) -> Raw:
     """Falcon-7B before it was transformers'."""
-    of_its_own(c, "rw")
+    of_its_own(c, "rw", "falcon")
+    c.only(False, "apply_residual_connection_post_layernorm", why="what is added is what the norm reads")
     return falcon(c)
 
 
 def refinedweb(c: Config) -> Raw:
     """Falcon-40B before it was transformers': two norms, and keys that groups of queries share."""
-    of_its_own(c, "rw")
+    of_its_own(c, "rw", "falcon")
+    c.only(False, "apply_residual_connection_post_layernorm", why="what is added is what the norm reads")
     c.data = {**c.data, "new_decoder_architecture": True}
     return falcon(c)
+
+
+def new(c: Config) -> Raw:
+    """GTE 1.5 and mGTE before transformers had them."""
+    of_its_own(c)
+    c.only("rope", "position_embedding_type", why="rotary positions are read")
+    c.only("layer_norm", "layer_norm_type", why="LayerNorms are read")
+    c.ignore(
+        "logn_attention_clip1", "logn_attention_scale", "pack_qkv", "unpad_inputs", "use_memory_efficient_attention"
+    )
+    stretch = c.data.get("rope_scaling")
+    if isinstance(stretch, dict) and stretch.get("type", stretch.get("rope_type")) == "ntk":
+        c.data = {key: value for key, value in c.data.items() if key != "rope_scaling"}
+    c.data = {key: value for key, value in c.data.items() if key != "position_embedding_type"}
+    return gte(c)
+
+
+def jina_bert(c: Config) -> Raw:
+    """Jina's embeddings 2: BERT with ALiBi and gated feed-forwards; those of one language have no norms of Q and K."""
+    code = str((c.data.get("auto_map") or {}).get("AutoModel", ""))
+    if "jina-bert-implementation" not in code:
+        c.fault("auto_map", code or ABSENT, "jina-bert-implementation's", "other code of Jina's has other norms")
+    of_its_own(c)
+    c.only("alibi", "position_embedding_type", why="ALiBi is read")
+    form = c.text("feed_forward_type", default="original")
+    if form not in ("geglu", "reglu"):
+        c.fault("feed_forward_type", form, "'geglu' or 'reglu'")
+    c.ignore("emb_pooler", "attn_implementation", "hidden_act", "max_position_embeddings")
+    names = c.data.get("architectures")
+    c.data = {**c.data, "architectures": [names[0].replace("JinaBert", "Bert")]} if isinstance(names, list) else c.data
+    c.data = {key: value for key, value in c.data.items() if key != "position_embedding_type"}
+    c.model_type = "bert"
+    raw = bert_like(c, rows=None)
+    c.model_type = "jina_bert"
+    wide = {"gated": True, "bias": False, "down_bias": True, "activation": "gelu" if form == "geglu" else "relu"}
+    return raw | {"positions": {"form": "alibi"}, "feed_forward": raw["feed_forward"] | wide}
 
 
 def minimax_text_01(c: Config) -> Raw:

@@ -47,10 +47,10 @@ _CUSTOM = """
 arctic bailing_moe bailing_moe_v2 deepseek deepseek_vl_v2 grok-1 hunyuan jais openelm orion phi3small plamo
 """
 _EARLIER = """
-codeshell hf_olmo minimax_text_01 molmo phi-msft stablelm_epoch
+codeshell hf_olmo jina_bert minimax_text_01 molmo new phi-msft stablelm_epoch
 """
 _WRAPPED = """
-internvl_chat kimi_vl llava_llama llava_mistral llava_qwen maira2 minicpmo minicpmv
+Keye NemotronH_Nano_VL_V2 dots_ocr internvl_chat kimi_vl llava_llama llava_mistral llava_qwen maira2 minicpmo minicpmv
 multi_modality phi3_v phi4mm videochat_flash_qwen
 """
 _MIXING = """
@@ -121,6 +121,8 @@ BY_CLASS = {
     "eagle3llamaforcausallm": "eagle3",
     "eagle3speculator": "eagle3",
     "grok1modelforcausallm": "grok-1",
+    "jinabertformaskedlm": "jina_bert",
+    "jinabertmodel": "jina_bert",
     "llamaforcausallmeagle": "eagle",
     "llamaforcausallmeagle3": "eagle3",
     "llavallamaforcausallm": "llava_llama",

@@ -23,7 +23,10 @@ from txcalc.sources.huggingface.shared import (
 from txcalc.sources.spec import Wrong, size
 
 # What a class of a model type is called after the type's own name.
-ENDINGS = ("forcausallm", "forconditionalgeneration", "lmheadmodel", "model")
+ENDINGS = (
+    "forcausallm", "forconditionalgeneration", "formaskedlm", "forsequenceclassification", "fortokenclassification",
+    "lmheadmodel", "model",
+)  # fmt: skip
 
 
 def of_its_own(c: Config, *prefixes: str) -> None:
@@ -68,7 +71,16 @@ def qwen(c: Config) -> Raw:
         tied=False,
         mlp={"d_ff": max(1, both // 2), "gated": True, "activation": "silu", "bias": bias},
     )
-    return made | {"norm": rms(c, "layer_norm_epsilon"), "positions": rotary(c, width, names=("rotary_emb_base",))}
+    made |= {"norm": rms(c, "layer_norm_epsilon"), "positions": rotary(c, width, names=("rotary_emb_base",))}
+    return _beside(c, made, "visual", "audio")
+
+
+def _beside(c: Config, raw: Raw, *towers: str) -> Raw:
+    """The language model, where a tower of pictures or of sound stands beside it."""
+    from txcalc.sources.huggingface.wrapped import language_alone
+
+    c.ignore(*towers)
+    return language_alone(c, raw) if any(isinstance(c.data.get(tower), Mapping) for tower in towers) else raw
 
 
 def baichuan(c: Config) -> Raw:
@@ -115,6 +127,8 @@ def chatglm(c: Config) -> Raw:
     c.ignore("multi_query_group_num", "vocab_size")
     form = rms if c.flag("rmsnorm", default=True) else layer_norm
     places = rotary(c, attention["d_head"], partial=0.5)
+    c.ignore("boi_token_id", "eoi_token_id")
+    raw = _beside(c, raw, "vision_config")
     return raw | {
         "attention": attention | {"bias": ["q", "k", "v"] * qkv + ["o"] * bias},
         "feed_forward": {"d_ff": c.size("ffn_hidden_size"), "gated": True, "activation": "silu", "bias": bias},

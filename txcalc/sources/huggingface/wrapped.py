@@ -39,6 +39,9 @@ _MINICPM = (
 _PHI = ("img_processor", "embd_layer", "audio_processor", "vision_lora", "speech_lora")
 _FLASH = (*_LLAVA, "llm_", "min_slow_num_", "max_num_pixels", "pos_skipping_range")
 WHOLES: dict[str, Whole] = {
+    "Keye": Whole("", ("qwen3",), ("keyeforconditionalgeneration",), ("vision_", "image_", "video_")),
+    "NemotronH_Nano_VL_V2": Whole("llm_config", ("nemotron_h",), ("nemotronhnanovlv2",)),
+    "dots_ocr": Whole("", ("qwen2",), ("dotsocrforcausallm",), ("vision_", "image_", "video_")),
     "internvl_chat": Whole("llm_config", _INTERN, ("internvlchatmodel",)),
     "kimi_vl": Whole("text_config", ("deepseek_v3",), ("kimivlforconditionalgeneration",)),
     "llava_llama": Whole("llm_cfg", ("llama",), ("llavallamaforcausallm", "llavallamamodel"), _LLAVA),
@@ -70,7 +73,7 @@ def language(c: Config) -> Raw:
     mine = {key: value for key, value in c.data.items() if not key.startswith(own)}
     raw = _typed(Config(mine, text, "", c), (text,))
     c.ignore(*c.data)
-    return _alone(c, raw)
+    return language_alone(c, raw)
 
 
 def inside(c: Config, key: str, read: Callable[[Config], Raw], *classes: str) -> Raw:
@@ -90,7 +93,7 @@ def inside(c: Config, key: str, read: Callable[[Config], Raw], *classes: str) ->
         if isinstance(text.get(name), int) and not is_neutral(name, value) and text[name] != value:
             c.fault(name, value, f"{text[name]}, for {key}.{printable(name)} says the same thing")
     c.ignore(*c.data)
-    return _alone(c, raw)
+    return language_alone(c, raw)
 
 
 def _called(c: Config, classes: tuple[str, ...], endings: tuple[str, ...] = ("",)) -> None:
@@ -115,6 +118,8 @@ def _typed(inner: Config, texts: tuple[str, ...]) -> Raw:
     inner.model_type = given
     module, function = READERS[given]
     raw: Raw = getattr(import_module(f"txcalc.sources.huggingface.{module}"), function)(inner)
+    if inner.path and given == "deepseek_v3" and "experts" in raw:
+        raw["experts"]["correction"] = True  # in DeepSeek's own code, which Kimi-VL's copies, it is a parameter
     return raw
 
 
@@ -129,8 +134,9 @@ def _version(c: Config) -> str:
     return known.get(str(given), "llama")
 
 
-def _alone(c: Config, raw: dict[str, Any]) -> Raw:
-    beside = ("vision", "audio", "mm_", "projector", "img_", "embd", "aligner", "gen_", "tts")
+def language_alone(c: Config, raw: dict[str, Any]) -> Raw:
+    """What is read of a model that has more to it, with a note of the rest."""
+    beside = ("vision", "visual", "audio", "mm_", "projector", "img_", "embd", "aligner", "gen_", "tts")
     tables = [key for key, value in c.data.items() if isinstance(value, Mapping) and key.startswith(beside)]
     towers = ", ".join(map(printable, tables))
     c.note(f"multimodal: the language model alone is counted{f', without {towers}' if towers else ''}")

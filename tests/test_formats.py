@@ -19,8 +19,10 @@ from txcalc.planning.holdings import Holdings
 from txcalc.planning.layout import Layout
 from txcalc.planning.mixtures import FALLBACK, MIXTURES, TENSORS, WHEN, Layer
 from txcalc.planning.parallelism import Sharding
-from txcalc.planning.quantised import READERS, configured
+from txcalc.planning.quantised import READERS, configured, native
 from txcalc.planning.weights import FORMATS, GGML, Mixed, format_names, weights_of
+from txcalc.sources import build
+from txcalc.sources.huggingface import describe
 
 GIB = 2**30
 SIZES = json.loads((Path(__file__).parent / "data" / "gguf_sizes.json").read_text())
@@ -133,7 +135,12 @@ def test_kimis_int4_is_on_routed_experts_only() -> None:
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 8 * 65_536 + 32 * 4, 8 * 256 * 768 + 32 * 12),
         ({"quant_method": "fbgemm_fp8"}, 8 * 65_536 + 32 * 256, 8 * 256 * 768 + 32 * 256),
         ({"quant_method": "awq", "bits": 4, "group_size": 128}, 4 * 65_536 + 20 * 512, 4 * 256 * 768 + 20 * 1536),
-        ({"quant_method": "gptq", "bits": 8, "group_size": -1}, 8 * 65_536 + 24 * 256, 8 * 256 * 768 + 24 * 256),
+        (
+            {"quant_method": "gptq", "bits": 8, "group_size": -1},
+            8 * 65_536 + 24 * 256 + 32 * 256,
+            8 * 256 * 768 + 24 * 256 + 32 * 768,
+        ),
+        ({"quant_method": "auto-round", "bits": 8, "group_size": -1}, 8 * 65_536 + 24 * 256, 8 * 196_608 + 24 * 256),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, 8 * 65_536 + 32 * 256, 8 * 256 * 768 + 32 * 256),
         (
             {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
@@ -177,6 +184,35 @@ def test_a_config_says_the_bits_of_a_matrix(config: dict[str, Any], q: int, down
     assert found["final_norm"] == 16 * 256
 
 
+def test_gptqs_bytes_are_those_of_a_stored_checkpoint() -> None:
+    """Qwen-VL-Chat-Int4: total_size 9,731,786,240 of its index (github.com/x1ngzai/Qwen-VL-Chat-Int4, 1cd721a)."""
+    qwen = {"model_type": "qwen", "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32}
+    qwen |= {"num_attention_heads": 32, "kv_channels": 128, "vocab_size": 151936, "visual": {"width": 1664}}
+    gptq = {"bits": 4, "group_size": 128, "desc_act": False, "sym": True, "quant_method": "gptq"}
+    model = build(*describe({**qwen, "torch_dtype": "float16", "quantization_config": gptq}))
+    tower = 2 * 1_935_610_624  # Qwen-VL's visual.py, in 16 bits
+    joined = 32 * 2 * 4096 * 4  # its q, k and v are one matrix, whose inputs are said once
+    zeros = 32 * 2 * (2 * 11_008 + 4096 + 4096)  # AutoGPTQ stores a bias of modules that have none
+    assert sum(native(model).bytes_of(entry) for entry in model.ledger()) + tower - joined + zeros == 9_731_786_240
+
+
+@pytest.mark.parametrize("key", ["quantization", "quantization_config"])
+def test_mlx_packs_tables_too(key: str) -> None:
+    """A scale and a bias of 16 bits for each group; Qwen3-1.7B in 4 bits is a file of 968 MB."""
+    qwen = {"model_type": "qwen3", "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 28}
+    qwen |= {"num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936}
+    model = build(*describe({**qwen, "tie_word_embeddings": True, key: {"group_size": 64, "bits": 4}}))
+    norms = 28 * (2 * 2048 + 2 * 128) + 2048
+    assert sum(native(model).bytes_of(e) for e in model.ledger()) == (model.params - norms) * 9 // 16 + 2 * norms
+    own = {"group_size": 64, "bits": 4, "model.embed_tokens": {"bits": 8, "group_size": 32}, "lm_head": False}
+    table = 151936 * 2048
+    more = build(*describe({**qwen, "tie_word_embeddings": True, key: own}))
+    wider = sum(native(more).bytes_of(e) for e in more.ledger()) - sum(
+        native(model).bytes_of(e) for e in model.ledger()
+    )
+    assert wider == table * 9 // 8 - table * 9 // 16
+
+
 def test_a_layer_alone_may_stay_wide() -> None:
     one = bits({"quant_method": "fp8", "modules_to_not_convert": ["model.layers.1"]})
     assert one["layers.0.attention.q"] == 2 * (8 * 65_536 + 32) + 16 * 65_536
@@ -213,6 +249,7 @@ def test_every_stage_of_a_pipeline_holds_its_own_layers_formats() -> None:
         ({"quant_method": "fp8", "modules_to_not_convert": ["re:("]}, "a regular expression"),
         ({"quant_method": "fp8", "modules_to_not_convert": ["mlp", "self_attn"]}, "quantises no layer"),
         ({"quant_method": "fp8", "ignore": "lm_head"}, "a list of modules' names"),
+        ({"bits": 4, "group_size": 32, "mode": "mxfp4"}, "mode is 'mxfp4', expected 'affine'"),
     ],
 )
 def test_a_config_that_is_not_understood_is_refused(config: dict[str, Any], words: str) -> None:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from txcalc.errors import ABSENT, Fault, InputError
 from txcalc.ledger import Entry
 from txcalc.model import Model
-from txcalc.planning.weights import EXPERTS, FORMATS, LAYERS, Format, Mixed, Numbers
+from txcalc.planning.weights import EVERY_MATRIX, EXPERTS, FORMATS, LAYERS, Format, Mixed, Numbers
 
 WHERE = "quantization_config"
 Config = Mapping[str, Any]
@@ -194,6 +195,8 @@ class _Config:
         method = raw.get("quant_method")
         if method is None and (raw.get("load_in_4bit") or raw.get("load_in_8bit")):
             method = "bitsandbytes"
+        if method is None and "bits" in raw and "group_size" in raw:
+            method = "mlx"
         self.method = str(method or "").lower().replace("_", "-")
 
     def rules(self) -> Iterator[Rule]:
@@ -251,6 +254,11 @@ class _Config:
         )
 
     def gptq(self) -> Iterator[Rule]:
+        """AutoGPTQ's files say the group of every input, in 32 bits, whether its order was changed or not."""
+        for covers, form in self.rounded():
+            yield (covers, form and replace(form, column=32))
+
+    def rounded(self) -> Iterator[Rule]:
         bits, group = self.number("bits", (4, 2, 3, 8)), self.group("group_size")
         for name, own in self.table("extra_config").items():
             if isinstance(own, Mapping) and own.get("bits", bits) >= 16:
@@ -258,6 +266,24 @@ class _Config:
         if self.raw.get("lm_head") is True:
             yield (lambda entry, _: entry.kind == "head", self.integers(bits, group, zero=bits))
         yield (_linear, self.integers(bits, group, zero=bits))
+
+    def mlx(self) -> Iterator[Rule]:
+        """MLX: every matrix and table but a router's, with a scale and a bias of 16 bits for each group; modules by
+        name have formats of their own, or stay wide."""
+        for name, own in self.raw.items():
+            if isinstance(own, Mapping) or own is False:
+                yield (Modules([name]).have, self.packed(own) if own else None)
+        yield (lambda entry, _: entry.kind != "router", self.packed(self.raw))
+
+    def packed(self, table: Config) -> Format:
+        mode = table.get("mode", "affine")
+        if mode != "affine":
+            self.faults.append(Fault("mode", mode, "'affine'"))
+        bits, group = (
+            self.number("bits", (4, 2, 3, 5, 6, 8), table=table),
+            self.number("group_size", (64, 32, 128), table=table),
+        )
+        return Format(f"int{bits}-g{group}", bits, EVERY_MATRIX, WHERE, block=group, scale=32)
 
     def group(self, key: str) -> int:
         """Elements that share a scale; -1, a whole row, is 0 here."""
@@ -406,8 +432,9 @@ READERS: Mapping[str, Callable[[_Config], Iterator[Rule]]] = {
     "mxfp4": _Config.mxfp4,
     "awq": _Config.awq,
     "gptq": _Config.gptq,
-    "auto-round": _Config.gptq,
-    "intel/auto-round": _Config.gptq,
+    "auto-round": _Config.rounded,
+    "intel/auto-round": _Config.rounded,
+    "mlx": _Config.mlx,
     "bitsandbytes": _Config.bitsandbytes,
     "modelopt": _Config.modelopt,
     "modelopt-fp4": _Config.modelopt,

@@ -35,6 +35,7 @@ class Format:
     block    elements of a row that share a scale; 0: none do; (rows, columns) for a tile of both
     scale    bits of a block's scale, with its zero point
     row      bits kept for every output row besides
+    column   bits kept for every input besides
     tensor   bits kept for every tensor besides
     covers   kinds of parts whose matrices are so stored; the rest is `wide`
     wide     bits of an element of the rest
@@ -50,6 +51,7 @@ class Format:
     block: int | tuple[int, int] = 0
     scale: int = 0
     row: int = 0
+    column: int = 0
     tensor: int = 0
     wide: int = 16
     whole: bool = False
@@ -76,7 +78,9 @@ class Format:
                 "weights", [f"{fault} (llama.cpp stores it in another type: a mixture such as Q4_K_M says which)"]
             )
         blocks = ceil_div(rows, tall) * ceil_div(columns, long) if self.block else 0
-        bits: int = rows * columns * self.bits + blocks * self.scale + rows * self.row + self.tensor
+        bits: int = (
+            rows * columns * self.bits + blocks * self.scale + rows * self.row + columns * self.column + self.tensor
+        )
         return bits
 
     def stores(self, weight: Weight, entry: Entry) -> bool:

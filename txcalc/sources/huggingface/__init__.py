@@ -198,17 +198,27 @@ def _remarks(c: Config, text: Config) -> None:
     if "auto_map" in c:
         whose = "transformers' own" if READERS.get(c.model_type, ("",))[0] not in PUBLISHED else "the published"
         c.note(f"auto_map names code, which is not run: read as {whose} {c.model_type}")
-    quantization = c.data.get("quantization_config") or text.data.get("quantization_config")
+    quantization = _quantised(c, text)
     if isinstance(quantization, Mapping):
-        method = quantization.get("quant_method", "a method it does not name")
+        method = quantization.get("quant_method", "MLX" if "bits" in quantization else "a method it does not name")
         c.note(f"the checkpoint is quantised ({shown(method)}): --weights native counts its bytes")
+
+
+def _quantised(c: Config, text: Config) -> Any:
+    """What a quantiser says of the checkpoint; MLX's first files have it under a name of their own."""
+    for key in ("quantization_config", "quantization"):
+        for at in (c, text):
+            if at.data.get(key):
+                at.ignore(key)
+                return at.data[key]
+    return None
 
 
 def _stored(c: Config, text: Config) -> dict[str, Any]:
     """How the checkpoint is stored: its dtype, and what its quantiser did."""
     dtypes = (at.data.get(key) for key in ("dtype", "torch_dtype") for at in (text, c))
     dtype = str(next((name for name in dtypes if isinstance(name, str)), "bfloat16")).removeprefix("torch.")
-    quantization = c.data.get("quantization_config") or text.data.get("quantization_config")
+    quantization = _quantised(c, text)
     found: dict[str, Any] = {"dtype": {"float32": "fp32", "float16": "fp16"}.get(dtype, "bf16")}
     return {**found, "quantization": quantization} if isinstance(quantization, Mapping) else found
 

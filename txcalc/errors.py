@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 MOST_TOLD = 40  # faults that a message lists
 MOST_UNKNOWN = 20  # of them, of keys that are not known
@@ -99,7 +98,11 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     known = list(known)
     start = _letters(name)
     begun = [other for other in known if start and _letters(other).startswith(start)]
-    return begun[:3] or get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+    if begun:
+        return begun[:3]
+    from difflib import get_close_matches
+
+    return get_close_matches(name.lower(), known, n=3, cutoff=0.5)
 
 
 def _letters(name: str) -> str:

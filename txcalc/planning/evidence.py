@@ -9,16 +9,16 @@ description by another name does. Parameters and FLOPs are also proved by struct
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError
 from txcalc.model import Model
 from txcalc.planning import theorems
+from txcalc.planning.structures import fingerprint
 from txcalc.sources.presets import folder
 
 MEANING = {
@@ -63,15 +63,28 @@ class Known(NamedTuple):
 def digest(model: Model, recorded: str) -> str:
     """Every leaf with its sizes, and its figures of a recorded quantity where formulas can be told apart: the sizes say
     whose proof it is, the figures that its formulas are still those that were proved."""
-    probe = RECORDED[recorded]
+    return digests(model, [recorded])[recorded]
+
+
+def digests(model: Model, recorded: Iterable[str]) -> dict[str, str]:
+    """The same of several quantities."""
     source: dict[str, Any] = {"source": SOURCE} if model.has_encoder_apart and not model.reads_no_ids else {}
-    figures = [
-        [(entry.path, repr((_sizes(entry.leaf), entry.times, entry.runs, entry.work)), getattr(entry, probe.quantity))
-         for entry in model.ledger(**workload, **source)]
-        for workload in probe.workloads
-        if model.decodes or "past" not in workload
-    ]  # fmt: skip
-    return sha256(json.dumps(figures).encode()).hexdigest()[:16]
+    walked: dict[str, list[tuple[str, str, Any]]] = {}
+    found = {}
+    for name in recorded:
+        figures = []
+        for workload in RECORDED[name].workloads:
+            if "past" in workload and not model.decodes:
+                continue
+            if (key := repr(workload)) not in walked:
+                walked[key] = [
+                    (entry.path, repr((_sizes(entry.leaf), entry.times, entry.runs, entry.work)), entry)
+                    for entry in model.ledger(**workload, **source)
+                ]
+            quantity = RECORDED[name].quantity
+            figures.append([(path, sizes, getattr(entry, quantity)) for path, sizes, entry in walked[key]])
+        found[name] = fingerprint(figures)
+    return found
 
 
 def _sizes(value: Any) -> Any:
@@ -125,9 +138,10 @@ def all_known(model: Model, quantities: Mapping[str, str]) -> dict[str, Known]:
     """The same of several, by the names that they are asked by."""
     inherited: dict[str, tuple[str, str]] | None = None
     found = {}
-    for name, asked in quantities.items():
-        quantity = "params" if asked == "active" else asked
-        known = _proofs().get((quantity, digest(model, quantity))) if quantity in RECORDED else None
+    asks = {name: "params" if asked == "active" else asked for name, asked in quantities.items()}
+    marks = digests(model, [asked for asked in asks.values() if asked in RECORDED])
+    for name, quantity in asks.items():
+        known = _proofs().get((quantity, marks[quantity])) if quantity in marks else None
         if (known is None or known.how != "proved") and quantity in theorems.FIGURES:
             inherited = theorems.inheritance(model) if inherited is None else inherited
             own = Known(*inherited[quantity]) if quantity in inherited else None

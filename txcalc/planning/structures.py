@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from hashlib import sha256
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
 from math import lcm
 from typing import Any, NamedTuple
 
@@ -85,6 +87,20 @@ class Size(NamedTuple):
         return " + ".join("·".join((*([str(n)] if n != 1 else []), *factors)) for n, factors in self.terms)
 
 
+def fingerprint(said: Any) -> str:
+    """The first 16 digits of the SHA-256 of what JSON can hold."""
+    return _sha256()(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]  # type: ignore[no-any-return]
+
+
+@cache
+def _sha256() -> Any:
+    """Python's own, as `random` takes it: hashlib loads OpenSSL, which takes longer than all that is looked up here."""
+    for name in ("_sha2", "_sha256"):  # from 3.12 on, and before
+        with suppress(ImportError):
+            return import_module(name).sha256
+    return import_module("hashlib").sha256
+
+
 class Unit(NamedTuple):
     """A part of a model that has a theorem of its own: the resolved description of a model that is nothing else, with
     `Size`s for its sizes; and this model's value of each parameter."""
@@ -96,7 +112,7 @@ class Unit(NamedTuple):
     @property
     def key(self) -> str:
         """The name of its structure: what it has, and not what it lacks, so that a new option renames none."""
-        return sha256(json.dumps(_said(self.spec), sort_keys=True).encode()).hexdigest()[:16]
+        return fingerprint(_said(self.spec))
 
     def over(self, values: Mapping[str, Any]) -> Any:
         """The tree of parts at other sizes."""

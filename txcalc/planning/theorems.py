@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +22,7 @@ from txcalc.parts.part import Workload
 from txcalc.planning.gradients import step_flops
 from txcalc.planning.structures import Size as Size
 from txcalc.planning.structures import Unit as Unit
+from txcalc.planning.structures import fingerprint
 from txcalc.planning.structures import probe as probe
 from txcalc.planning.structures import units as units
 from txcalc.sources.presets import folder
@@ -106,8 +106,7 @@ def digests(unit: Unit, quantities: Iterable[str]) -> dict[str, str]:
                 later = Workload(2, tokens, past, 5, decoding=True)
                 walked[past, tokens] = walk(root, later) if past else ledger(root, 2, tokens, 5)
             said.append([[entry.path, str(figure(entry))] for entry in walked[past, tokens]])
-        text = json.dumps(said[0] if len(workloads) == 1 else said)
-        found[quantity] = sha256(text.encode()).hexdigest()[:16]
+        found[quantity] = fingerprint(said[0] if len(workloads) == 1 else said)
     return found
 
 
@@ -122,17 +121,37 @@ def own_file() -> Path:
     return Path(base) / "txcalc" / "theorems.json"
 
 
+class Stored(Mapping[str, Theorem]):
+    """Theorems by the key of their structure, each made when it is asked for: a model asks for a few of hundreds."""
+
+    def __init__(self, entries: Mapping[str, Any]) -> None:
+        self.entries = entries
+
+    def __getitem__(self, key: str) -> Theorem:
+        return _theorem(self.entries[key])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+
 @cache
-def theorems() -> dict[str, Theorem]:
-    """By the key of their structure: the user's own, and those that come with the package."""
-    return {**read(own_file()), **read(theorems_file())}
+def theorems() -> Mapping[str, Theorem]:
+    """The user's own, whose faults are found at once, and those that come with the package."""
+    own = own_file()
+    return Stored({**(_entries(own) if read(own) else {}), **_entries(theorems_file())})
+
+
+def _entries(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text())["theorems"]  # type: ignore[no-any-return]
 
 
 def read(path: Path) -> dict[str, Theorem]:
     """The theorems of a file, which need not be there. Errors: `InputError` for one that holds something else."""
     try:
-        stored = json.loads(path.read_text())
-        return {key: _theorem(entry) for key, entry in stored["theorems"].items()}
+        return {key: _theorem(entry) for key, entry in _entries(path).items()}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

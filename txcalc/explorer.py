@@ -7,7 +7,7 @@ structure) is no slider. `Domain` says for which sizes the theorems hold that st
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -54,12 +54,13 @@ class Part(NamedTuple):
 
 class Domain(NamedTuple):
     """A theorem that holds for one part of a model (its frame, a kind of layer) at some of its sizes: those at which
-    `program`'s conditions hold."""
+    `program`'s conditions hold. `further`: quantities that are known so too, how, and at which sizes of these."""
 
     part: str
     key: str
     lengths: str
     program: Program
+    further: Mapping[str, tuple[str, Program]]
 
 
 @dataclass(frozen=True)
@@ -315,8 +316,16 @@ def _domains(
         for unit, piece in zip(structures.pieces(other), own, strict=True):
             if (unit.name, unit.key) not in found and not theorems.obstacle(unit):
                 theorem = theorems.theorems()[unit.key]
-                met = Program(letters, {}, _conditions(unit, piece, theorem))
-                found[unit.name, unit.key] = Domain(unit.name, unit.key, theorem.domain, met)
+                values, form = _matched(unit.spec, piece)
+                form += [Condition("<=", 2, value) for value in values.values()]
+                met = Program(letters, {}, _asked([*form, *_conditions(theorem.conditions, values)]))
+                now = theorems.digests(unit, theorem.further)
+                further = {
+                    quantity: (shown.how, Program(letters, {}, _asked(_conditions(shown.conditions, values))))
+                    for quantity, shown in theorem.further.items()
+                    if shown.digest == now[quantity]
+                }
+                found[unit.name, unit.key] = Domain(unit.name, unit.key, theorem.domain, met, further)
     order = [unit.name for unit in base]
     return sorted(found.values(), key=lambda domain: order.index(domain.part)), ""
 
@@ -343,13 +352,14 @@ def _neighbours(model: Model, sliders: Sequence[Slider]) -> Iterator[Model]:
             yield Model(model.name, model.root, raw, resolved, model.origin)
 
 
-def _conditions(unit: theorems.Unit, own: theorems.Unit, theorem: theorems.Theorem) -> tuple[Condition, ...]:
-    """For which sizes a model's part has a theorem's form, and the theorem holds."""
-    values, conditions = _matched(unit.spec, own)
-    conditions += [Condition("<=", 2, value) for value in values.values()]
-    for condition in theorem.conditions:
-        relation = "!=" if condition.relation == "!=" else "<="
-        conditions.append(Condition(relation, 0, condition.polynomial.over(values)))
+def _conditions(said: Sequence[theorems.Condition], values: Mapping[str, Any]) -> Iterator[Condition]:
+    """A theorem's own conditions, of a model's sizes."""
+    for condition in said:
+        yield Condition("!=" if condition.relation == "!=" else "<=", 0, condition.polynomial.over(values))
+
+
+def _asked(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+    """What is left to ask of sizes, each once."""
     return tuple(dict.fromkeys(filter(_varies, conditions)))
 
 

@@ -14,15 +14,17 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from txcalc import hardware
 from txcalc.errors import Fault, InputError
 from txcalc.explorer import Explorer
 from txcalc.ledger import KINDS
 from txcalc.planning.crossover import RULES
+from txcalc.planning.memory import ADAMW_MIXED
 from txcalc.program import HELPERS
 from txcalc.render.page import models
 
 FOLDER = Path(__file__).parent
-SCRIPTS = ("core", "charts", "learn", "compare", "serve", "train", "main")
+SCRIPTS = ("core", "charts", "learn", "memory", "compare", "serve", "train", "main")
 MOST_MODELS = 20
 MOST_BYTES = 1_500_000
 
@@ -96,6 +98,8 @@ def page(
         "command": command,
         "kinds": KINDS,
         "rules": [rule._asdict() for rule in RULES],
+        "state": ADAMW_MIXED,
+        "gpus": [(gpu.name, gpu.peaks["bf16"]) for gpu in map(hardware.load, hardware.names()) if "bf16" in gpu.peaks],
         "models": [models.data(source, explorer) for source, explorer in explorers],
         "serve": serve,
         "train": train,

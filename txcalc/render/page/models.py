@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from txcalc.explorer import Explorer
+from txcalc.explorer import Domain, Explorer
 from txcalc.planning.evidence import all_known
 from txcalc.program import Condition, Program, written
 from txcalc.render.summary import summary
@@ -53,12 +53,25 @@ def data(source: str, explorer: Explorer) -> dict[str, Any]:
         "conditions": _said(explorer.totals.conditions),
         "parts": [part._asdict() for part in explorer.parts],
         "domains": [
-            {"part": d.part, "key": d.key, "lengths": d.lengths, "conditions": _said(d.program.conditions)}
+            {
+                "part": d.part,
+                "key": d.key,
+                "lengths": d.lengths,
+                "conditions": _said(d.program.conditions),
+                "further": {
+                    name: {"how": how, "conditions": _said(program.conditions)} for name, how, program in _further(d)
+                },
+            }
             for d in explorer.domains
         ],
         "unproved": explorer.unproved,
         "known": {name: known._asdict() for name, known in all_known(model, KNOWN).items()},
     }
+
+
+def _further(domain: Domain) -> list[tuple[str, str, Program]]:
+    """What a theorem says of quantities that have one of their own, by their names on the page."""
+    return [(name, *domain.further[asked]) for name, asked in KNOWN.items() if asked in domain.further]
 
 
 def _said(conditions: Sequence[Condition]) -> list[tuple[str, str]]:
@@ -70,9 +83,14 @@ def programs(explorer: Explorer) -> str:
     letters = explorer.letters
     followed = ",".join(f"{letter}:{program.javascript()}" for letter, program in explorer.follows.items())
     domains = ",".join(_sides(letters, domain.program.conditions) for domain in explorer.domains)
+    further = ",".join(
+        "{" + ",".join(f"{name}:{_sides(letters, program.conditions)}" for name, _, program in _further(domain)) + "}"
+        for domain in explorer.domains
+    )
     return (
         f"{{totals:{explorer.totals.javascript()},\nleaves:{explorer.leaves.javascript()},\n"
-        f"checks:{_sides(letters, explorer.totals.conditions)},\nfollows:{{{followed}}},\ndomains:[{domains}]}}"
+        f"checks:{_sides(letters, explorer.totals.conditions)},\nfollows:{{{followed}}},\ndomains:[{domains}],\n"
+        f"further:[{further}]}}"
     )
 
 

@@ -76,7 +76,11 @@ function theorems(model, values) {
   const found = new Map();
   model.domains.forEach((domain, i) => {
     const why = unmet(domain.conditions, model.run.domains[i], values);
-    if (!why || !found.has(domain.part)) found.set(domain.part, { ...domain, why, holds: !why });
+    if (why && found.has(domain.part)) return;
+    const shown = {};
+    for (const [quantity, { how, conditions }] of Object.entries(domain.further))
+      if (!unmet(conditions, model.run.further[i][quantity], values)) shown[quantity] = how;
+    found.set(domain.part, { ...domain, why, holds: !why, shown });
   });
   return [...found.values()];
 }
@@ -84,7 +88,9 @@ function theorems(model, values) {
 // How a figure is known at these sizes: as in the library.
 function known(model, found, quantity) {
   if ((quantity === "params" || quantity === "active" || quantity === "flops") && found.proved) return "proved";
-  return found.same && model.known[quantity] ? model.known[quantity].how : "modelled";
+  if (found.same && model.known[quantity]) return model.known[quantity].how;
+  const said = found.proved ? found.theorems.map((each) => each.shown[quantity]) : [undefined];
+  return said.includes(undefined) ? "modelled" : said.includes("measured") ? "measured" : "proved";
 }
 
 // ---- Where attention overtakes the rest: planning/crossover.py, over the same programs ----

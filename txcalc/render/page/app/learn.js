@@ -98,6 +98,8 @@ function Answers({ model, found }) {
     <${Thumb} model=${model} found=${found} />
     ${!model.fixed_length && html`<${Crossing} model=${model} found=${found} />`}
     ${!model.fixed_length && t.cache > 0n && html`<${Growing} model=${model} found=${found} />`}
+    <${Memory} model=${model} found=${found} />
+    <${TrainingRun} model=${model} found=${found} />
     <${Theorems} model=${model} found=${found} />
     <section aria-label="Again"><h2>The same on the command line</h2><pre class="command"><code>${command(model, found, tokens)}</code></pre></section>`;
 }

@@ -207,6 +207,8 @@ def test_prompts_without_flash_attention_slow_down_as_measured() -> None:
         ("m3-max", "fp16", 512, 770.0),
         ("m3-max", "Q4_K_M", 512, 693.0),
         ("m3-max", "fp16", 0, 22.4),
+        ("m3-max", "Q4_K_M", 0, 50.7),
+        ("rtx-4080", "fp16", 512, 7247.0),
         ("rtx-4080", "Q4_K_M", 4096, 3791.0),
         ("rtx-3080", "Q4_K_M", 0, 109.6),
     ],

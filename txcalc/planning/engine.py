@@ -170,3 +170,10 @@ def left(memory: EngineMemory | None) -> Reserve:
 def multiplies(accelerator: Accelerator, dtype: str) -> bool:
     """Whether an accelerator multiplies in a dtype; in one of 16 bits or more that it may lack, it has to."""
     return dtype in accelerator.peaks or not accelerator.peaks or bits_of(dtype) >= 16
+
+
+def peak(accelerator: Accelerator, dtype: str) -> int:
+    """Its peak at a dtype; of bf16 and fp16, which tensor cores multiply alike, that of the one that is known."""
+    alike = {"bf16": "fp16", "fp16": "bf16"}.get(dtype)
+    known = alike if dtype not in accelerator.peaks and alike in accelerator.peaks else dtype
+    return accelerator.peak(known or dtype)

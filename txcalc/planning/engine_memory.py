@@ -165,7 +165,18 @@ class EngineMemory:
     @property
     def score_bytes(self) -> int:
         """Bytes that every score of a prompt's attention moves; 0: with flash attention, none."""
-        return int(self.profile.numbers.get("score_bytes", 0))
+        return int(self.profile.numbers.get("score_bytes_cublas" if self.widened else "score_bytes", 0))
+
+    @property
+    def widened(self) -> int:
+        """Tokens of a step from which weights are widened for cuBLAS; 0: kernels multiply them as they are stored."""
+        nvidia = self.accelerator.title.startswith("NVIDIA")
+        return int(self.profile.numbers.get("widened", 0)) if nvidia else 0
+
+    @property
+    def in_flight(self) -> int:
+        """Chunks of a prompt that the stages of a pipeline work on before all wait for the last; 0: as many as come."""
+        return int(self.profile.numbers.get("in_flight", 0))
 
     @property
     def most_sequences(self) -> int:

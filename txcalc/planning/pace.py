@@ -92,13 +92,26 @@ class Pace:
         last = self._stages(work(number - 1), busy=busy)
         slowest = self._slowest(prompt, cached, 1, busy)
         alone = self._stages(work(0)._replace(tokens=prompt - cached) if number > 1 else work(0), busy=busy)
-        floors, times = [c.floor for c in last], [c.achievable for c in last]
+        floors = [c.floor for c in last]
         return Figure(
             max(c.floor for c in alone) + sum(floors) - max(floors),
-            slowest.achievable + sum(times) - max(times),
+            slowest.achievable + self._waits(prompt, cached, busy),
             total(alone).floor_bound,
             slowest.bound,
         )
+
+    def _waits(self, prompt: int, cached: int, busy: float) -> float:
+        """What stages wait for each other beside the slowest: once, for the last chunk; or for the last of as many as
+        the engine has in flight."""
+        work, number = self._chunks(prompt, cached, 1)
+        flight = self.engine.memory.in_flight if self.engine.memory else 0
+
+        def wait(i: int) -> Cost:
+            times = [cost.achievable for cost in self._stages(work(i), i == number - 1, busy)]
+            return Cost(memory=sum(times) - max(times))
+
+        earlier = series(wait, number - 1).memory / flight if flight and len(self.ranks) > 1 else 0.0
+        return earlier + wait(number - 1).memory
 
     def _slowest(self, prompt: int, cached: int, batch: int, busy: float = 1.0) -> Cost:
         """What the slowest stage takes for every chunk: the pace of a full pipeline."""

@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from math import log2, sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from txcalc.curves import Curve, untouched
 from txcalc.errors import InputError
@@ -45,7 +45,7 @@ from txcalc.model import Model
 from txcalc.parts.collectives import Transfer
 from txcalc.parts.part import MatMul, Workload
 from txcalc.planning.cost import Cost, total
-from txcalc.planning.engine import Engine, multiplies
+from txcalc.planning.engine import Engine, multiplies, peak
 from txcalc.planning.layout import SERVING_ORDER, Layout
 from txcalc.planning.links import GATHERED, HOST, seconds
 from txcalc.planning.offload import MANY
@@ -290,7 +290,9 @@ class Rank:
         for entry in entries:
             leaf = entry.leaf.untied
             if leaf is not entry.leaf:  # read here too, wherever it is held
-                entry = Entry(entry.steps, leaf, entry.kind, entry.work, *_counts(entry), entry.routed)
+                entry = Entry(
+                    entry.steps, leaf, entry.kind, entry.work, entry.times, entry.active_times, entry.runs, entry.routed
+                )
             tensors = leaf.weights()
             size = sum(form.bits_of(weight, entry) for weight in tensors) / 8
             if leaf.row is not None:
@@ -332,6 +334,8 @@ class Rank:
             activations += float(op.traffic.activations)
             cache += float(op.traffic.cache)
         inner = entry.leaf
+        if inner.matrix and not entry.routed:
+            leaf = self._widened(leaf, entry, work)
         activations -= float(inner.on_chip(work))
         if entry.routed and not inner.matrix:
             activations = 0.0  # the grouped kernel's own
@@ -345,8 +349,12 @@ class Rank:
             curve, start, reached = self._attention(entry, work)
             scores = self._scores(entry, work) / self.efficiency.memory * curve.memory
             flops = float(entry.flops) if scores else flops
+            if curve.apart and (heads := inner.attended):
+                scores += cache * curve.apart * (float(heads.heads / heads.groups) - 1)
         elif not flops:
             curve = self._rest
+        elif curve.unpack and float(work.tokens) <= 1:
+            reached *= min(1.0, 2 / curve.unpack / curve.compute)
         return _Load(
             entry.kind,
             leaf,
@@ -363,6 +371,20 @@ class Rank:
             starts * self.issue,
             flops,
         )
+
+    def _widened(self, leaf: _Leaf, entry: Entry, work: Workload) -> _Leaf:
+        """A product of many rows where weights are written out in 16 bits first, and summed in them: tensor cores of
+        GeForce cards do that twice as fast as with sums in fp32 (NVIDIA's GA102 and Ada whitepapers)."""
+        from_ = self.engine.memory.widened if self.engine.memory else 0
+        if not from_ or float(work.tokens) < from_:
+            return leaf
+        d_in, d_out = entry.leaf.matrix or (0, 0)
+        wide, runs = 2.0 * d_in * d_out, float(entry.runs)
+        written = (leaf.weights + wide) * runs / self.accelerator.bandwidth / self.efficiency.memory
+        start = leaf.start + (written if leaf.weights < wide else 0.0)
+        curve = self.efficiency.curve("matmul", "fp16", self.engine.kernels)
+        at = peak(self.accelerator, "fp16") * (2.0 if "GeForce" in self.accelerator.title else 1.0)
+        return leaf._replace(weights=wide, start=start, peak=at, curve=curve)
 
     def _attention(self, entry: Entry, work: Workload) -> tuple[Curve, float, float]:
         """The curve of an attention core, seconds of all its starts, and the FLOPs per second that its share is of; a
@@ -418,17 +440,6 @@ class Rank:
         # A link between nodes is slower: what it takes longer for reaches as much of it as what takes as long within.
         share = curve.reached(most * (self.accelerator.link or HOST), ranks)
         return Cost(least_link=least, link=most / share + curve.latency(ranks))
-
-
-def peak(accelerator: Accelerator, dtype: str) -> int:
-    """Its peak at a dtype; of bf16 and fp16, which tensor cores multiply alike, that of the one that is known."""
-    alike = {"bf16": "fp16", "fp16": "bf16"}.get(dtype)
-    known = alike if dtype not in accelerator.peaks and alike in accelerator.peaks else dtype
-    return accelerator.peak(known or dtype)
-
-
-def _counts(entry: Entry) -> tuple[Any, Any, Any]:
-    return entry.times, entry.active_times, entry.runs
 
 
 def same_input(before: Entry | None, entry: Entry) -> bool:

@@ -120,6 +120,8 @@ class Format:
             return "fp8-block" if dtype == "fp8" and isinstance(self.block, tuple) else dtype
         if self.bits > 8:
             return dtype
+        if self.bits < 8 and self.block == 256:  # llama.cpp's K and I types, whose blocks have scales in two steps
+            return "k4"
         return "mxfp4" if (self.bits, self.block, self.scale) == (4, 32, 8) else "w4" if self.bits < 8 else "w8"
 
     @property

@@ -17,8 +17,8 @@ from txcalc.num import ceil_div
 from txcalc.parts.part import Workload
 from txcalc.planning.crossover import RULES, Crossover, Lengths
 from txcalc.planning.deployment import Plan
+from txcalc.planning.engine import peak
 from txcalc.planning.pace import Pace
-from txcalc.planning.roofline import peak
 from txcalc.planning.serving import Serving
 from txcalc.render.compare import USUAL, Question
 from txcalc.render.compare import rows as compare_rows

@@ -10,8 +10,8 @@ from txcalc import hardware
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator
 from txcalc.model import Model
+from txcalc.planning.engine import peak
 from txcalc.planning.layout import Layout
-from txcalc.planning.roofline import peak
 from txcalc.planning.training.inverse import fewest, largest
 from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.memory import Plan, Rank, memory, rank_of

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from txcalc.curves import Curve
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator
+from txcalc.planning.engine import peak
 from txcalc.planning.layout import Group
 from txcalc.planning.links import seconds
-from txcalc.planning.roofline import peak
 from txcalc.units import bits_of
 
 # What a ring of large messages reaches of a link: 367.61 of 450 GB/s on 8 × H200, 77 % to 83 % on 8 × A100

@@ -47,7 +47,7 @@ def rows() -> Iterator[Row]:
 
 def foundry() -> Iterator[Row]:
     """Composer with FSDP. DEFAULT: weights in fp32, gathered in 16 bits, gradients reduced in fp32; PURE: all bf16.
-    Triton FlashAttention."""
+    FlashAttention in Triton (scripts/train/benchmarking/submit_benchmarks.py: --attn_impl)."""
     for row in published.rows("llm-foundry.csv"):
         gpus, micro, batch, tokens = (int(row[key]) for key in ("gpus", "micro_batch", "global_batch", "tokens"))
         pure = row["precision"] == "bf16"
@@ -59,6 +59,7 @@ def foundry() -> Iterator[Row]:
             recompute=row["recompute"],
             parameter="bf16" if pure else "fp32",
             reduce="bf16" if pure else "fp32",
+            attention="flash1",
         )
         products = "fp8" if row["precision"] == "amp_fp8" else "bf16"
         what = f"{row['model']} {row['gpu']}:{gpus} T={tokens} mbs={micro}"

@@ -23,6 +23,13 @@ from txcalc.units import bits_of
 # (stas00/ml-engineering 744d01e, network/README.md; docs.alayanew.com, 2026-05-06, nccl-tests).
 LINK_SHARE = 0.82
 
+# What FlashAttention reaches of the peak of an A100, the middle of 25 to 40 % and of 50 to 73 %; and of accelerators
+# whose newer instructions it does not use: 335 TFLOP/s of an H100's 989 where it reaches 73 % of an A100's (Dao 2023,
+# arXiv 2307.08691, abstract, sections 1 and 4.1).
+FLASH = {"flash1": 0.325, "flash2": 0.615}
+OLDER = ("ampere", "ada")
+NEWER = 335 / 989 / 0.73
+
 # Bytes a second one way between an accelerator and its host, where it is not said: 16 lanes of PCIe 4.0, each of
 # 16 GT/s with 128 of 130 bits.
 PCIE = 31_507_692_307
@@ -109,8 +116,9 @@ def latency(moved: Moved) -> float:
 class Kernels:
     """Seconds of a rank's kernels and collectives, as they are reached; `Floor` has those that nothing can beat."""
 
-    def __init__(self, machine: Machine, wide: str = "bf16") -> None:
+    def __init__(self, machine: Machine, wide: str = "bf16", flash: str | None = None) -> None:
         self.machine, self.accelerator = machine, machine.accelerator
+        self.flash = 0.0 if flash is None else FLASH[flash] * (1 if self.accelerator.kernels in OLDER else NEWER)
         self.efficiency, self.wide = self.accelerator.efficiency, wide
         self.memory_share, self.launch = self.efficiency.memory, self.efficiency.launch_s
         self.link_share = LINK_SHARE
@@ -136,7 +144,8 @@ class Kernels:
     def core(self, flops: float, size: float, starts: float, keys: float, score: float, latent: bool) -> float:
         """Attention in one kernel; `score` FLOPs of one pair of a head: its softmax takes time too, however narrow."""
         curve = self.curve("attention", "latent_prefill" if latent else "prefill")
-        compute = flops / self._peaks[self.wide] / curve.compute * max(1.0, curve.score / score)
+        share = curve.compute if latent or not self.flash else min(curve.compute, self.flash)
+        compute = flops / self._peaks[self.wide] / share * max(1.0, curve.score / score)
         taken: float = curve.blended(size / self.bandwidth / curve.memory, compute)
         return taken + starts * (curve.start_s + curve.depth_s * keys)
 

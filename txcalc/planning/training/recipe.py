@@ -29,6 +29,7 @@ class Framework(NamedTuple):
     source      where the rules stand
     lends       memory that a collective reads or writes on its own stream is not given out again before it is done
                 (torch 2.1's recordStream, unless TORCH_NCCL_AVOID_RECORD_STREAMS)
+    attention   its fused kernel, where it is not the accelerator's newest
     eager       norms in single operations, which keep an fp32 copy of what they read; adapters behind a dropout, which
                 keep its result and its mask; values as a view of the joint product of q, k and v, which stays whole
     """
@@ -45,6 +46,7 @@ class Framework(NamedTuple):
     source: str
     eager: bool = False
     lends: bool = False
+    attention: str | None = None
 
 
 FRAMEWORKS = {
@@ -63,6 +65,7 @@ FRAMEWORKS = {
             "nanotron 67c5ebb6 (branch nouamane/bench2): trainer.py, optim/gradient_accumulator.py, models/llama.py, "
             "distributed.py, parallel/utils.py, parallel/tensor_parallel/functional.py; torch 2.1 ProcessGroupNCCL",
             lends=True,
+            attention="flash2",
         ),
         Framework(
             "deepspeed", "bf16", "bf16", True, True, (0, 1, 2, 3), True, False, (4, 12),
@@ -81,6 +84,7 @@ V_SHAPED = frozenset({"zbv", "dualpipev"})  # a rank has the n-th piece from the
 RECOMPUTE = ("none", "core", "blocks", "every:N", "layers:0,2,…")
 FROZEN = ("fp32", "bf16", "fp16", "int8", "nf4", "nf4-dq")  # of frozen matrices, beside adapters
 OFFLOAD = ("none", "optimizer", "activations", "optimizer+activations")
+FLASH = ("flash1", "flash2")
 CONTEXT_PARALLEL = ("ring", "allgather", "ulysses")
 
 
@@ -99,6 +103,8 @@ class Recipe:
     context          how cp's ranks exchange keys and values
     loss_parallel    with tp: each rank has the logits of its own rows of the vocabulary
     keep_scores      attention without a fused kernel: its matrix is kept
+    attention        the fused kernel: flash1 or flash2 (FlashAttention 1, of Triton too, and 2); None: the framework's,
+                     or those that were measured on the accelerator
     fused_loss       cross-entropy as one kernel that writes the logits' gradient over them (Liger, Transformer Engine)
     reshard          FSDP2 frees a block's gathered weights after its forward
     frozen           format of the matrices in the blocks of a model with adapters: nf4 has one fp32 scale for 64
@@ -127,6 +133,7 @@ class Recipe:
     context: str = "ring"
     loss_parallel: bool = True
     keep_scores: bool = False
+    attention: str | None = None
     fused_loss: bool = False
     reshard: bool = True
     frozen: str | None = None
@@ -238,6 +245,8 @@ class Recipe:
         for name, known in (("schedule", SCHEDULES), ("context", CONTEXT_PARALLEL)):
             if getattr(self, name) not in known:
                 faults.append(Fault(name, getattr(self, name), f"one of {', '.join(known)}"))
+        if self.attention is not None and self.attention not in FLASH:
+            faults.append(Fault("attention", self.attention, f"one of {', '.join(FLASH)}"))
         if self.offload not in OFFLOAD:
             faults.append(Fault("offload", self.offload, f"one of {', '.join(OFFLOAD)}"))
         if not _recompute(self.recompute):
@@ -295,7 +304,7 @@ class Recipe:
 
 TEXTS = (
     "recompute", "optimizer", "framework", "schedule", "parameter", "gradient", "compute", "reduce", "context",
-    "frozen", "adapter", "offload",
+    "frozen", "adapter", "offload", "attention",
 )  # fmt: skip
 NUMBERS = ("micro_batch", "accumulation", "tokens", "zero")
 FLAGS = ("loss_parallel", "keep_scores", "fused_loss", "reshard", "regather")

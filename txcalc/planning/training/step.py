@@ -104,7 +104,8 @@ class Pace:
     def __init__(self, model: Model, recipe: Recipe, machine: Machine, pipeline: Pipeline | None = None) -> None:
         self.model, self.recipe, self.machine = model, recipe, machine
         self.pipeline = pipeline or Pipeline(model, recipe)
-        self.kernels, self.least = Kernels(machine), Floor(machine)
+        self.kernels = Kernels(machine, flash=recipe.attention or recipe.rules.attention)
+        self.least = Floor(machine)
         layout = recipe.layout
         self.tp = layout.group("tp", machine.node)
         self.ep, self.cp = layout.group("ep", machine.node), layout.group("cp", machine.node)

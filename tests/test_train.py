@@ -486,24 +486,22 @@ def test_experts_and_heads_that_do_not_divide() -> None:
 
 
 def test_a_plain_answer_is_quick_and_light() -> None:
-    """Under 0.3 s on a quiet machine, without torch or numpy: the time beyond an empty command's, with a margin."""
+    """Under 0.3 s of CPU on a quiet machine, start-up and all, without torch or numpy; twice that beside other work."""
     script = f"""
 import sys, time
 import txcalc.cli
 sys.argv = ["txcalc", *{ARGV!r}]
-start = time.perf_counter()
 try:
     txcalc.cli.entry()
 except SystemExit as done:
     assert not done.code
-print("seconds", time.perf_counter() - start)
+print("seconds", time.process_time())
 print("heavy", *({{"torch", "numpy", "sympy", "matplotlib"}} & set(sys.modules)))
 """
-    start = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     *_, seconds, heavy = done.stdout.splitlines()
     assert heavy == "heavy"
-    assert float(seconds.split()[1]) < 2.0 and time.perf_counter() - start < 10
+    assert float(seconds.split()[1]) < 0.6
 
 
 def test_pictures(tmp_path: Path) -> None:

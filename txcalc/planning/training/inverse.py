@@ -12,6 +12,8 @@ from txcalc.planning.training.memory import memory
 from txcalc.planning.training.recipe import MOST, Recipe
 
 LONGEST = 1 << 30
+# Numbers that are tried where lines meet, before halves are.
+LINES = 8
 
 
 def largest(model: Model, recipe: Recipe, what: str, capacity: int) -> int:
@@ -20,14 +22,14 @@ def largest(model: Model, recipe: Recipe, what: str, capacity: int) -> int:
     layout = recipe.layout
     step = layout.cp * layout.sp if what == "tokens" else 1
 
-    def fits(number: int) -> bool:
+    def held(number: int) -> int:
         changed = (
             replace(recipe, micro_batch=number) if what == "micro_batch" else replace(recipe, tokens=number * step)
         )
-        return memory(model, changed).fullest.reserved <= capacity
+        return memory(model, changed).fullest.reserved
 
     most = model.context or LONGEST if what == "tokens" else MOST
-    return step * _last(fits, max(1, most // step) if what == "tokens" else most)
+    return step * _last(held, max(1, most // step) if what == "tokens" else most, capacity)
 
 
 def fewest(model: Model, recipe: Recipe, layouts: Iterable[Layout], capacity: int) -> Layout | None:
@@ -43,15 +45,21 @@ def fewest(model: Model, recipe: Recipe, layouts: Iterable[Layout], capacity: in
     return None
 
 
-def _last(fits: Callable[[int], bool], most: int) -> int:
-    """The last number up to `most` that fits, where smaller ones fit if a larger one does; 0 where 1 does not."""
-    if not fits(1):
+def _last(held: Callable[[int], int], most: int, capacity: int) -> int:
+    """The last number up to `most` that holds at most `capacity`, of what grows with it; 0 where 1 does not. Memory is
+    nearly a line in it, so that a few numbers are tried: where the line of the last two meets the capacity."""
+    low, high = 1, most + 1  # the last that is known to fit, the first that does not
+    before = (1, held(1))
+    if before[1] > capacity:
         return 0
-    low, high = 1, 2
-    while high <= most and fits(high):
-        low, high = high, 2 * high
-    high = min(high, most + 1)
+    guess, tried = 2, 0
     while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        if tried > LINES:
+            guess = (low + high) // 2
+        number = min(max(guess, low + 1), high - 1)
+        now = (number, held(number))
+        low, high = (number, high) if now[1] <= capacity else (low, number)
+        grown = now[1] - before[1]
+        guess = before[0] + (capacity - before[1]) * (number - before[0]) // grown if grown else high - 1
+        before, tried = now, tried + 1
     return low

@@ -21,7 +21,7 @@ from txcalc import hardware, load
 from txcalc.cli import app
 from txcalc.errors import InputError, UnknownName
 from txcalc.hardware import Accelerator
-from txcalc.ledger import walk
+from txcalc.ledger import Entry, walk
 from txcalc.planning.deployment import Deployment, largest, plan
 from txcalc.planning.engine import Engine, Reserve, engine, parse_reserve
 from txcalc.planning.holdings import Holdings
@@ -267,34 +267,52 @@ def test_experts_are_split_or_spread(layout: Layout, experts: int, width: int) -
     assert [e.params for e in routers] == [58 * 256 * 7168]  # whole everywhere
 
 
+FORGETTING = {  # its gates are read off x by every head
+    "d_model": 256,
+    "n_layers": 6,
+    "vocab_size": 1024,
+    "forgetting": {"n_heads": 8, "n_kv_heads": 4},
+    "feed_forward": {"d_ff": 512},
+}
+
+
+def matrices(entry: Entry) -> int:
+    """Elements of an entry's matrices: vectors are whole on every rank."""
+    return int(sum(weight.size for weight in entry.leaf.weights() if len(weight.shape) > 1) * entry.times)
+
+
 @given(
     tp=st.sampled_from([1, 2, 4]),
     pp=st.sampled_from([1, 2, 3, 5]),
     dp=st.sampled_from([1, 2, 4]),
     ep=st.sampled_from([1, 2, 4, 8]),
-    name=st.sampled_from(["D=256 L=5 h=8 h_kv=4 F=512 V=1024 E=8 k=2", "D=256 L=7 h=8 F=512 V=1024"]),
+    source=st.sampled_from(["D=256 L=5 h=8 h_kv=4 F=512 V=1024 E=8 k=2", "D=256 L=7 h=8 F=512 V=1024", FORGETTING]),
 )
-def test_ranks_together_hold_the_model(tp: int, pp: int, dp: int, ep: int, name: str) -> None:
-    """All matrices over all GPUs: once, but for what dp and the router repeat. FLOPs of all ranks likewise."""
-    model, layout = load(name), Layout(tp=tp, pp=pp, dp=dp, ep=ep)
+def test_ranks_together_hold_the_model(tp: int, pp: int, dp: int, ep: int, source: str | dict[str, Any]) -> None:
+    """All matrices over all GPUs: once, but for what dp and the router repeat. FLOPs and the cache likewise."""
+    model, layout = load(source), Layout(tp=tp, pp=pp, dp=dp, ep=ep)
     sharding = Sharding(model)
     assume(not sharding.faults(layout))
     kept: dict[str, int] = {}
+    whole: dict[str, int] = {}
     work = model.workload(1, 16)
     flops: Any = 0
+    cache: Any = 0
     for stage in sharding.stages(layout):
         for entry in walk(stage.root, work):
-            matrices = sum(w.size for w in entry.leaf.weights() if len(w.shape) > 1) * entry.times
-            kept[entry.kind] = kept.get(entry.kind, 0) + matrices * stage.copies * tp * dp
+            cache += entry.cache * stage.copies * tp * dp
+            kept[entry.kind] = kept.get(entry.kind, 0) + matrices(entry) * stage.copies * tp * dp
             if entry.kind != "router":
                 flops += entry.flops * stage.copies * tp * dp
     once = model.ledger(1, 16)
-    for kind, size in once.by_kind("params").items():
+    for entry in once:
+        whole[entry.kind] = whole.get(entry.kind, 0) + matrices(entry)
+    for kind, size in whole.items():
         times = dp * tp if kind == "router" else tp * dp // max(tp, ep) if kind == "experts" else dp
-        if kind != "norm":
-            assert kept[kind] == size * times, kind
+        assert kept[kind] == size * times, kind
     routers = once.by_kind("flops").get("router", 0)
     assert flops == dp * (once.total("flops") - routers)
+    assert cache == dp * once.total("cache")
 
 
 def test_placements_of_a_grouped_attention_by_hand() -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from math import prod
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -255,6 +256,14 @@ def jina(c: Config) -> Shapes:
     """modeling_bert.py of jinaai/jina-bert-implementation; 137,368,320 at the sizes of jina-embeddings-v2-base-en."""
     d = c["hidden_size"]
     return [*gte(c), (d, d), (d,)]
+
+
+def rewards(c: Config) -> Shapes:
+    """modeling_qwen2_rm.py of Qwen/Qwen2.5-Math-PRM-7B, by a copy on GitHub; the class for outcomes has one label."""
+    d, classes = c["hidden_size"], c.get("num_labels", 1)
+    layer = [*attention(d, d, d // 2, bias="qkv"), *swiglu(d, c["intermediate_size"]), (d,), (d,)]
+    score = [(d, d), (d,), (classes, d), (classes,)]
+    return [(c["vocab_size"], d), (d,), *layer * c["num_hidden_layers"], *score]
 
 
 def molmo(c: Config) -> Shapes:
@@ -517,6 +526,17 @@ CASES: dict[str, tuple[Config, Callable[[Config], Shapes]]] = {
         | {"parallel_attn": False, "apply_residual_connection_post_layernorm": False},
         lambda c: [(1_311_625_216,)],  # what Falcon-RW-1B's page says
     ),
+    "qwen2_reward": ({**LLAMA, "model_type": "qwen2", "architectures": ["Qwen2ForRewardModel"]}, rewards),
+    "qwen2_reward, of steps": (
+        {
+            **LLAMA,
+            "model_type": "qwen2",
+            "architectures": ["Qwen2ForProcessRewardModel"],
+            "num_labels": 3,
+            "alpha": 0.5,
+        },
+        rewards,
+    ),
     "molmo": ({**MOLMO, "qkv_bias": True, "attention_layer_norm": False, "norm_after": False}, molmo),
     "molmo, normed": ({**MOLMO, "qkv_bias": False, "attention_layer_norm": True, "norm_after": True}, molmo),
     "deepseek": ({**LLAMA, **MIXED, "model_type": "deepseek", "n_routed_experts": 5}, deepseek),
@@ -622,6 +642,49 @@ def test_kimi_vl_counts_the_correction_of_its_own_code() -> None:
     text |= {"num_key_value_heads": 8}
     whole = {"model_type": "kimi_vl", "text_config": text, "vision_config": {}}
     assert build(*describe(whole)).params - build(*describe(text)).params == 2 * 4  # two layers with four experts
+
+
+WEIRD: list[Any] = [
+    None,
+    0,
+    -1,
+    1,
+    3,
+    10**9,
+    1.5,
+    float("nan"),
+    "",
+    "x",
+    True,
+    [],
+    [1],
+    [0, 1, 0],
+    ["a"],
+    {},
+    {"a": 1},
+    [[]],
+]
+
+
+def test_mutants_are_answered_or_refused() -> None:
+    """Any value in the place of any other: an answer or an `InputError`, and nothing else."""
+    luck = Random(15)
+    configs = [config for config, _ in (CASES | DRAFTS).values()]
+    answered = 0
+    for _ in range(300):
+        mutant = dict(luck.choice(configs))
+        inner = [key for key, value in mutant.items() if isinstance(value, dict) and value]
+        key = luck.choice(list(mutant))
+        if inner and luck.random() < 0.5:
+            table = luck.choice(inner)
+            mutant[table] = {**mutant[table], luck.choice(list(mutant[table])): luck.choice(WEIRD)}
+        else:
+            mutant[key] = luck.choice(WEIRD)
+        try:
+            answered += build(*describe(mutant)).params > 0
+        except InputError:
+            continue
+    assert 20 < answered < 200
 
 
 def test_what_a_draft_costs() -> None:

@@ -40,7 +40,7 @@ def test_a_key_more_or_another_class_is_refused(name: str) -> None:
     """No code says which keys these types have: a size that is not read is a fault, and so is a class of others."""
     config = EVERY[name]
     for change, message in (
-        ({"num_experts": 8}, "num_experts"),
+        ({"n_routed_experts": 8}, "n_routed_experts"),
         ({"tower_config": {"hidden_size": 64}}, "tower_config"),
         ({"architectures": ["LlamaForCausalLM"]}, r"architectures\[0\] is 'LlamaForCausalLM'"),
     ):

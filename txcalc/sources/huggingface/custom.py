@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config
+from txcalc.sources.huggingface.dense import qwen2
 from txcalc.sources.huggingface.latent import mla
 from txcalc.sources.huggingface.published import of_its_own
 from txcalc.sources.huggingface.shared import (
@@ -11,10 +12,12 @@ from txcalc.sources.huggingface.shared import (
     experts,
     gated,
     heads,
+    labels,
     layer_norm,
     layered,
     lm_head,
     mixture,
+    named,
     rms,
     rotary,
     stack,
@@ -172,6 +175,18 @@ def bailing_moe(c: Config) -> Raw:
         "head": lm_head(c, tied=False),
     }
     return layered(made, first_dense(c, made, 0))
+
+
+def qwen2_reward(c: Config) -> Raw:
+    """Qwen2.5-Math-RM and -PRM: Qwen2, a layer with a ReLU, and a score, or one for each label, at every position."""
+    process = named(c, "ProcessRewardModel")
+    c.data = {key: value for key, value in c.data.items() if key not in ("architectures", "tie_word_embeddings")}
+    c.model_type = "qwen2"
+    raw = qwen2(c)
+    c.ignore("alpha", "id2label", "label2id", "num_labels")
+    return raw | {
+        "head": {"form": "classifier", "classes": labels(c) if process else 1, "every": True, "transform": "relu"}
+    }
 
 
 def bailing_moe_v2(c: Config) -> Raw:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from txcalc.sources.huggingface.config import Config, bare
+from txcalc.sources.huggingface.config import Config, bare, number
 from txcalc.sources.huggingface.shared import (
     GLOBAL,
     Raw,
@@ -59,7 +59,7 @@ def _features(c: Config, raw: Raw) -> Raw:
     if inner:
         inner.ignore("use_aux_hidden_state")
     for table in (c, inner or c):
-        listed = table.items("eagle_aux_hidden_state_layer_ids", of=int, length=None, default=[0, 0, 0])
+        listed = table.items("eagle_aux_hidden_state_layer_ids", of=number, length=None, default=[0, 0, 0])
         if len(listed) != 3:
             table.fault("eagle_aux_hidden_state_layer_ids", listed, "three layers")
     width = c.size("target_hidden_size", default=raw["d_model"], null=raw["d_model"])
@@ -156,11 +156,11 @@ def dflash(c: Config) -> Raw:
     own.ignore("target_layer_ids")
     if not isinstance(listed, list | None) or listed == []:
         c.fault("target_layer_ids", listed, "a list of layers")
-    number = len(listed) if isinstance(listed, list) else n
+    several = len(listed) if isinstance(listed, list) else n
     groups = attention["n_kv_heads"] * attention["d_head"]
-    read = number * d * d + d
+    read = several * d * d + d
     beside = _correcting(c, own if inner is c else c, raw)
-    features = 2 * number * d * d + 4 * n * d * groups
+    features = 2 * several * d * d + 4 * n * d * groups
     c.note(
         f"FLOPs are those of a pass that drafts every token at once; what reads the features of a token before "
         f"({features:,} FLOPs, once a token) is held and not among them, and positions of a block see one another, "

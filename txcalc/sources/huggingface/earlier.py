@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.classic import falcon, stablelm
 from txcalc.sources.huggingface.config import Config, any_of
@@ -15,7 +17,7 @@ from txcalc.sources.huggingface.shared import GLOBAL, Raw, heads, layer_norm, lm
 def stablelm_epoch(c: Config) -> Raw:
     """StableLM before it was transformers'."""
     of_its_own(c)
-    c.ignore("rope_pct")
+    c.ignore("rope_pct", "rotary_scaling_factor")
     return stablelm(c)
 
 
@@ -43,7 +45,7 @@ def new(c: Config) -> Raw:
         "logn_attention_clip1", "logn_attention_scale", "pack_qkv", "unpad_inputs", "use_memory_efficient_attention"
     )
     stretch = c.data.get("rope_scaling")
-    if isinstance(stretch, dict) and stretch.get("type", stretch.get("rope_type")) == "ntk":
+    if isinstance(stretch, Mapping) and stretch.get("type", stretch.get("rope_type")) == "ntk":
         c.data = {key: value for key, value in c.data.items() if key != "rope_scaling"}
     c.data = {key: value for key, value in c.data.items() if key != "position_embedding_type"}
     return gte(c)
@@ -51,7 +53,8 @@ def new(c: Config) -> Raw:
 
 def jina_bert(c: Config) -> Raw:
     """Jina's embeddings 2: BERT with ALiBi and gated feed-forwards; those of one language have no norms of Q and K."""
-    code = str((c.data.get("auto_map") or {}).get("AutoModel", ""))
+    named = c.data.get("auto_map")
+    code = str(named.get("AutoModel", "")) if isinstance(named, Mapping) else ""
     if "jina-bert-implementation" not in code:
         c.fault("auto_map", code or ABSENT, "jina-bert-implementation's", "other code of Jina's has other norms")
     of_its_own(c)

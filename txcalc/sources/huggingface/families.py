@@ -45,6 +45,7 @@ baichuan chatglm deci exaone internlm internlm2 mimo minicpm nemotron-nas qwen t
 """
 _CUSTOM = """
 arctic bailing_moe bailing_moe_v2 deepseek deepseek_vl_v2 grok-1 hunyuan jais openelm orion phi3small plamo
+qwen2_reward
 """
 _EARLIER = """
 codeshell hf_olmo jina_bert minimax_text_01 molmo new phi-msft stablelm_epoch
@@ -129,6 +130,8 @@ BY_CLASS = {
     "llavamistralforcausallm": "llava_mistral",
     "llavaqwenforcausallm": "llava_qwen",
     "peagledraftmodel": "peagle",
+    "qwen2forprocessrewardmodel": "qwen2_reward",
+    "qwen2forrewardmodel": "qwen2_reward",
     "peaglespeculator": "peagle",
 }
 

@@ -10,11 +10,13 @@ from txcalc.sources.huggingface.config import Config, bare
 from txcalc.sources.huggingface.shared import (
     Raw,
     alone,
+    experts,
     gated,
     heads,
     layer_norm,
     layered,
     lm_head,
+    named,
     padding_within,
     rms,
     rotary,
@@ -154,11 +156,17 @@ def _chatglm_1(c: Config) -> Raw:
 
 
 def minicpm(c: Config) -> Raw:
-    """Llama, its embedding, residuals and logits scaled."""
+    """Llama, its embedding, residuals and logits scaled; MiniCPM-MoE has experts in every layer."""
     raw = stack(c)
-    c.ignore("dim_model_base", "mup_denominator")
+    c.ignore("dim_model_base", "mup_denominator", "sparse_config", "num_experts_per_tok")
+    if c.data.get("sparse_config") is not None:
+        c.note("sparse_config: blocks of keys that are chosen past dense_len are not read; FLOPs are those of all keys")
     attention = heads(c, raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
-    return _decoder(c, raw, attention, tied=True)
+    made = _decoder(c, raw, attention, tied=True)
+    if c.count("num_experts", default=None, null=0):
+        made["experts"] = experts(c, ("num_experts",), ("num_experts_per_tok",), ("intermediate_size",))
+        del made["feed_forward"]
+    return made
 
 
 def internlm(c: Config) -> Raw:
@@ -173,8 +181,13 @@ def internlm(c: Config) -> Raw:
 
 def internlm2(c: Config) -> Raw:
     raw = stack(c)
+    rewards = named(c, "InternLM2ForRewardModel")
+    if rewards:
+        c.data = {key: value for key, value in c.data.items() if key not in ("architectures", "tie_word_embeddings")}
+        c.ignore("reward_token_id")
     attention = heads(c, raw, width_names=()) | {"bias": c.flag("bias", default=True)}
-    return _decoder(c, raw, attention, tied=False)
+    made = _decoder(c, raw, attention, tied=False)
+    return made | {"head": {"form": "classifier", "classes": 1, "every": True, "bias": False}} if rewards else made
 
 
 def xverse(c: Config) -> Raw:

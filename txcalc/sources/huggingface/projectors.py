@@ -20,7 +20,7 @@ from txcalc.sources.huggingface import tensors
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.shared import Raw
 from txcalc.sources.huggingface.tensors import Projection, Steps, Tower
-from txcalc.sources.huggingface.towers import TOWERS, shuffled
+from txcalc.sources.huggingface.towers import GELU, TOWERS, shuffled
 from txcalc.sources.spec import MAX_SIZE
 
 # Sizes of the language model that older configs say outside text_config, too; `multimodal` compares them.
@@ -37,9 +37,6 @@ class Beside(NamedTuple):
     others: tuple[str, ...]
     projector: Callable[[Config, Config, Tower, Raw], Projection]
     copies: int = 1
-
-
-GELU: Raw = {"activation": "gelu"}
 
 
 def beside(c: Config, text: Config, raw: Raw) -> Raw:

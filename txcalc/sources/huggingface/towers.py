@@ -52,13 +52,23 @@ def _stack(size: Sizes, activation: str, **tables: Raw) -> Raw:
     return own | raw | {name: raw.get(name, {}) | table for name, table in tables.items()}
 
 
-RMS: dict[str, Raw] = {"norm": {"form": "rms"}}  # and, with two matrices side by side, no biases:
-GATED: dict[str, Raw] = {**RMS, "attention": {"bias": False}, "feed_forward": {"gated": True, "bias": False}}
+GATED: dict[str, Raw] = {  # without biases
+    "norm": {"form": "rms"},
+    "attention": {"bias": False},
+    "feed_forward": {"gated": True, "bias": False},
+}
 ROTARY: Raw = {"form": "rotary"}
+GELU: Raw = {"activation": "gelu"}
 
 
 def _act(v: Config, default: str) -> str:
     return v.activation("hidden_act", default=default)
+
+
+def _square(v: Config, image: int, patch: int, **own: bool) -> Raw:
+    """Square pictures in square patches."""
+    grid, pixels, channels = grid_of(v, image, patch)
+    return {"image": grid * pixels, "patch": pixels, "channels": channels, **own}
 
 
 # Towers, by the model type of their configs.
@@ -67,17 +77,10 @@ def _act(v: Config, default: str) -> str:
 def clip(v: Config) -> Tower:
     """CLIP's: a class token, patches without a bias, a norm before and after."""
     size = _sizes(v, 768, 3072, 12, 12)
-    grid, patch, channels = grid_of(v, 224, 32)
+    vision = _square(v, 224, 32, patch_bias=False)
     v.ignore("projection_dim")
-    raw = _stack(
-        size,
-        _act(v, "quick_gelu"),
-        vision={"image": grid * patch, "patch": patch, "channels": channels, "patch_bias": False},
-        embedding={"norm": True},
-        norm={"final": False},
-        head={"norm": True},
-    )
-    return Tower(size.width, raw, first=1)
+    ends: Raw = {"embedding": {"norm": True}, "norm": {"final": False}, "head": {"norm": True}}
+    return Tower(size.width, _stack(size, _act(v, "quick_gelu"), vision=vision, **ends), first=1)
 
 
 def siglip(v: Config) -> Tower:
@@ -92,8 +95,7 @@ def siglip(v: Config) -> Tower:
 
 def _siglip(v: Config, patch: int, width: int = 768, heads: int = 12) -> Tower:
     size = _sizes(v, width, 3072, 12, heads)
-    grid, pixels, channels = grid_of(v, 224, patch)
-    vision = {"image": grid * pixels, "patch": pixels, "channels": channels, "class_token": False}
+    vision = _square(v, 224, patch, class_token=False)
     return Tower(size.width, _stack(size, _act(v, "gelu_pytorch_tanh"), vision=vision))
 
 
@@ -110,32 +112,25 @@ def idefics2(v: Config) -> Tower:
 def pixtral(v: Config) -> Tower:
     """Pixtral's: RMSNorms, gated, no biases, rotary positions, pictures of any size."""
     size = _sizes(v, 1024, 4096, 24, 16)
-    _, patch, channels = grid_of(v, 1024, 16)
+    vision = _square(v, 1024, 16, class_token=False, patch_bias=False)
+    del vision["image"]
     v.ignore("rope_theta", "image_token_id")
-    vision = {"patch": patch, "channels": channels, "class_token": False, "patch_bias": False}
-    own = GATED | {"norm": {"form": "rms", "final": False}}
-    return Tower(
-        size.width, _stack(size, _act(v, "gelu"), **own, vision=vision, embedding={"norm": True}, positions=ROTARY)
-    )
+    own = GATED | {"norm": {"form": "rms", "final": False}, "embedding": {"norm": True}, "positions": ROTARY}
+    return Tower(size.width, _stack(size, _act(v, "gelu"), vision=vision, **own))
 
 
 def ovis2(v: Config) -> Tower:
     """AIMv2: RMSNorms, gated, and a matrix to a vocabulary of visual words, less the indicators."""
     size = _sizes(v, 1024, 2816, 24, 8)
-    grid, patch, channels = grid_of(v, 224, 14)
-    bias, words = v.flag("mlp_bias", default=False), v.size("vocab_size", default=16384)
     v.ignore("tokenize_function")
-    merged = v.size("hidden_stride", default=1) ** 2
-    attention = {"bias": v.flag("qkv_bias", default=False)}
-    raw = _stack(
-        size,
-        _act(v, "silu"),
-        **RMS,
-        attention=attention,
-        feed_forward={"gated": True, "bias": bias},
-        vision={"image": grid * patch, "patch": patch, "channels": channels, "class_token": False},
-        embedding={"norm": True},
-    )
+    own: dict[str, Raw] = {
+        "attention": {"bias": v.flag("qkv_bias", default=False)},
+        "feed_forward": {"gated": True, "bias": v.flag("mlp_bias", default=False)},
+        "vision": _square(v, 224, 14, class_token=False),
+        "embedding": {"norm": True},
+    }
+    raw = _stack(size, _act(v, "silu"), norm={"form": "rms"}, **own)
+    merged, words = v.size("hidden_stride", default=1) ** 2, v.size("vocab_size", default=16384)
     known = words - v.size("num_visual_indicator_tokens", default=5)
     steps = ({"merge": merged}, {"linear": known, "bias": False}, {"norm": "layer"}, {"merge": 1, "to": words})
     return Tower(words, raw, steps=steps)
@@ -144,14 +139,13 @@ def ovis2(v: Config) -> Tower:
 def internvl(v: Config) -> Tower:
     """InternViT: a scale on each branch; biases and norms as its config says."""
     size = _sizes(v, 1024, 4096, 24, 16)
-    grid, patch, channels = grid_of(v, 448, 14)
     v.ignore("layer_scale_init_value", "projection_dropout", "hidden_dropout_prob")
     norm = {"layer_norm": "layer", "rms_norm": "rms"}.get(v.text("norm_type", default="layer_norm"))
     if norm is None:
         v.fault("norm_type", v.data["norm_type"], "'layer_norm' or 'rms_norm'")
     qkv, normed = v.flag("attention_bias", default=False), v.flag("use_qk_norm", default=False)
     attention = {"bias": ["q", "k", "v", "o"] if qkv else ["o"], "qk_norm": "width" if normed else "none"}
-    mask, learned = v.flag("use_mask_token", default=False), v.flag("use_absolute_position_embeddings", default=True)
+    learned = v.flag("use_absolute_position_embeddings", default=True)
     own = {"qk_bias": False} if normed and norm == "layer" else {}
     last: Steps = () if v.flag("use_mean_pooling", default=True) else ({"norm": "layer"},)
     raw = _stack(
@@ -160,7 +154,7 @@ def internvl(v: Config) -> Tower:
         attention=attention,
         norm={"form": norm or "layer", "layer_scale": True, "final": False, **own},
         positions={"form": "learned" if learned else "none"},
-        vision={"image": grid * patch, "patch": patch, "channels": channels, "mask_token": mask},
+        vision=_square(v, 448, 14, mask_token=v.flag("use_mask_token", default=False)),
     )
     return Tower(size.width, raw, steps=last, first=1)
 
@@ -168,28 +162,16 @@ def internvl(v: Config) -> Tower:
 def llama4(v: Config) -> Tower:
     """Llama 4's, with its adapter."""
     size = _sizes(v, 768, 5632, 34, 16)
-    grid, patch, channels = grid_of(v, 448, 14)
     v.ignore("projector_dropout", "vision_feature_select_strategy", "vision_feature_layer")
     v.ignore("rope_theta", "rope_parameters")
     v.only(False, "multi_modal_projector_bias", why="a projector without a bias is read")
     before, after = v.size("projector_input_dim", default=4096), v.size("projector_output_dim", default=4096)
-    raw = _stack(
-        size,
-        _act(v, "gelu"),
-        vision={"image": grid * patch, "patch": patch, "channels": channels, "patch_bias": False},
-        embedding={"norm": True},
-    )
-    width = v.size("vision_output_dim", default=7680)
-    steps: Steps = (
-        {"merge": shuffled(v, "pixel_shuffle_ratio"), "to": size.d_ff},
-        {"linear": before, "bias": False},
-        {"activation": "gelu"},
-        {"merge": 1, "to": after},
-        {"linear": after, "bias": False},
-        {"activation": "gelu"},
-        {"merge": 1, "to": width},
-    )
-    return Tower(width, raw, steps=steps, first=1)
+    vision = _square(v, 448, 14, patch_bias=False)
+    raw = _stack(size, _act(v, "gelu"), vision=vision, embedding={"norm": True})
+    width, merge = v.size("vision_output_dim", default=7680), shuffled(v, "pixel_shuffle_ratio")
+    first: Steps = ({"merge": merge, "to": size.d_ff}, {"linear": before, "bias": False}, GELU)
+    then: Steps = ({"merge": 1, "to": after}, {"linear": after, "bias": False}, GELU, {"merge": 1, "to": width})
+    return Tower(width, raw, steps=(*first, *then), first=1)
 
 
 def shuffled(v: Config, key: str) -> int:
@@ -230,7 +212,7 @@ def _qwen(v: Config, patch: int, width: int, heads: int, depth: int) -> Merging:
 def _merger(tower: Merging, out: int, norm: str = "layer") -> Steps:
     """A norm, and two matrices on patches side by side."""
     wide = tower.width * tower.merged
-    return {"norm": norm}, {"merge": tower.merged}, {"linear": wide}, {"activation": "gelu"}, {"linear": out}
+    return {"norm": norm}, {"merge": tower.merged}, {"linear": wide}, GELU, {"linear": out}
 
 
 def qwen2_vl(v: Config) -> Tower:
@@ -245,9 +227,8 @@ def qwen2_vl(v: Config) -> Tower:
     if not 0 < ratio <= 100:
         v.fault("mlp_ratio", ratio, "above 0 and at most 100")
         ratio = 1
-    vision = tower.vision | {"patch_bias": False}
-    norm = {"final": False}
-    raw = _stack(tower.of(int(tower.width * ratio)), act, vision=vision, positions=ROTARY, norm=norm)
+    own: dict[str, Raw] = {"vision": tower.vision | {"patch_bias": False}, "norm": {"final": False}}
+    raw = _stack(tower.of(int(tower.width * ratio)), act, positions=ROTARY, **own)
     return Tower(out, raw, steps=_merger(tower, out))
 
 
@@ -256,14 +237,8 @@ def qwen2_5_vl(v: Config, grouped: bool = False) -> Tower:
     4.5's has fewer key/value heads."""
     tower = _qwen(v, 14, 3584, 16, 32)
     f, out = v.size("intermediate_size", default=3420), v.size("out_hidden_size", default=3584)
-    raw = _stack(
-        tower.of(f),
-        _act(v, "silu"),
-        norm={"form": "rms", "final": False},
-        feed_forward={"gated": True},
-        vision=tower.vision | {"patch_bias": False},
-        positions=ROTARY,
-    )
+    own: dict[str, Raw] = {"vision": tower.vision | {"patch_bias": False}, "norm": {"form": "rms", "final": False}}
+    raw = _stack(tower.of(f), _act(v, "silu"), feed_forward={"gated": True}, positions=ROTARY, **own)
     if grouped:
         raw["attention"]["n_kv_heads"] = v.size("num_key_value_heads", default=8)
         v.divides(raw["attention"]["n_kv_heads"], tower.heads, "num_key_value_heads", "num_heads")
@@ -288,9 +263,8 @@ def qwen3_vl(v: Config, deep: bool = True) -> Tower:
     f, out = v.size("intermediate_size", default=4304), v.size("out_hidden_size", default=3584)
     v.ignore("window_size", "fullatt_block_indexes")
     places = {"form": "learned", "rows": v.size("num_position_embeddings", default=2304)}
-    raw = _stack(
-        tower.of(f), _act(v, "gelu_pytorch_tanh"), vision=tower.vision, positions=places, norm={"final": False}
-    )
+    act = _act(v, "gelu_pytorch_tanh")
+    raw = _stack(tower.of(f), act, vision=tower.vision, positions=places, norm={"final": False})
     handed = v.data.get("deepstack_visual_indexes", [8, 16, 24]) if deep else []
     v.asked.add("deepstack_visual_indexes")
     if not isinstance(handed, list) or len(handed) > tower.layers:
@@ -315,15 +289,8 @@ def glm4v(v: Config) -> Tower:
     act = _act(v, "silu")
     own = GATED | {"attention": {"bias": bias}, "positions": {"form": "learned", "rows": max(1, grid**2)}}
     raw = _stack(tower.of(out), act, **own, vision=tower.vision, embedding={"norm": True})
-    steps: Steps = (
-        {"merge": tower.merged},
-        {"linear": out},
-        {"linear": out, "bias": False},
-        {"norm": "layer"},
-        {"activation": "gelu"},
-        {"feed_forward": f, "activation": act},
-    )
-    return Tower(out, raw, steps=steps)
+    merged: Steps = ({"merge": tower.merged}, {"linear": out}, {"linear": out, "bias": False})
+    return Tower(out, raw, steps=(*merged, {"norm": "layer"}, GELU, {"feed_forward": f, "activation": act}))
 
 
 def kimi_k25(v: Config) -> Tower:

@@ -30,7 +30,8 @@ PROVENANCE = {"name", "family", "source", "params", "active", "published", "mode
 class Model:
     """A model: its tree (`root`), the description it was made from (`raw` as written, `spec` resolved), what was
     assumed or is worth knowing, what its checkpoint holds, where one was read, and whether it was `changed` since;
-    `builder` makes one of a raw description.
+    `builder` makes one of a raw description. `towers` are those of a multimodal model that are trees of parts, each
+    with its projector: models whose tokens are those that they hand on.
 
     Two are equal that have the same description, wherever it comes from.
 
@@ -52,6 +53,7 @@ class Model:
     checkpoint: Check | None = None
     changed: bool = False
     builder: Callable[..., Model] | None = None
+    towers: Mapping[str, Model] = field(default_factory=dict)
 
     def set(self, changes: Mapping[str, Any] | None = None, /, **sizes: Any) -> Model:
         """The same model with keys of its description changed, by letter or by name: `set(h_kv=8)`, `set({"norm.place":
@@ -113,14 +115,6 @@ class Model:
         """Parameters of its towers and projectors; None where these are not known."""
         counted, towers = self.spec["beside"], self.towers.values()
         return None if counted is None and not towers else sum(one.params for one in towers) + (counted or 0)
-
-    @cached_property
-    def towers(self) -> Mapping[str, Model]:
-        """The towers of a multimodal model that are trees of parts, each with its projector, as models whose tokens are
-        those that it hands on; not those of which parameters alone are known."""
-        build, tables = self.builder, self.spec["towers"]
-        made = {name: build(table, f"{self.origin}: towers.{name}") for name, table in tables.items()} if build else {}
-        return {name: replace(one, name=f"{self.name}'s {name} tower") for name, one in made.items()}
 
     def tower_ledgers(self, batch: Any, tokens: Any, dtype: str) -> tuple[dict[str, Ledger], Any]:
         """The ledgers of its towers for so many tokens that each hands on (None: 256) where that is no part of it, and

@@ -232,7 +232,11 @@ def build(
         notes = (*notes, *_noted(changes or {}, same))
     is_changed = len(changes or ()) > len(same)
     name = spec["name"] or origin
-    return Model(name, root, after, spec, origin, assumptions, notes, changed=is_changed, builder=build)
+    towers = {
+        one: replace(build(table, f"{origin}: towers.{one}", written=written), name=f"{name}'s {one} tower")
+        for one, table in spec["towers"].items()
+    }
+    return Model(name, root, after, spec, origin, assumptions, notes, None, is_changed, build, towers)
 
 
 def _adapters(spec: Mapping[str, Any], root: Composite) -> Iterator[Fault]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from txcalc.num import ceil_div, divides, exact_div, exceeds, maximum, minimum, product, total, triangle, whole
+from txcalc.num import Num, ceil_div, divides, exact_div, exceeds, maximum, minimum, product, total, triangle, whole
 
 numpy = pytest.importorskip("numpy")
 sympy = pytest.importorskip("sympy")
@@ -117,3 +117,20 @@ def test_ints_need_neither_sympy_nor_numpy() -> None:
         "assert not {'numpy', 'sympy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def what_no_formula_may_do(n: Num) -> None:
+    """`Num` offers + - * and nothing else. Nobody calls this: mypy fails here where it finds nothing to ignore."""
+    _: Any = n + 1 - 2 * n
+    if n:  # type: ignore[truthy-bool]
+        pass
+    _ = n / 2  # type: ignore[operator]
+    _ = n // 2  # type: ignore[operator]
+    _ = n % 2  # type: ignore[operator]
+    _ = n**2  # type: ignore[operator]
+    _ = n < 2  # type: ignore[operator]
+    _ = -n  # type: ignore[operator]
+    int(n)  # type: ignore[call-overload]
+    min(n, 2)  # type: ignore[call-overload]
+    round(n)  # type: ignore[call-overload]
+    range(n)  # type: ignore[call-overload]

@@ -35,6 +35,7 @@ from txcalc.parts.embedding import Embedding, Patches
 from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
 from txcalc.parts.head import Head
 from txcalc.parts.hyena import Decay, Hyena, ImplicitFilter, LongConvolution, Sine
+from txcalc.parts.hyper import Collapse, HyperConnection, Shares, Spread
 from txcalc.parts.latent import IndexCore, Indexer, LatentAttention, LatentCore
 from txcalc.parts.linear import (
     Activation,
@@ -51,6 +52,15 @@ from txcalc.parts.linear import (
     Vector,
 )
 from txcalc.parts.linear_attention import DecayScan, LinearAttention, MatrixMemory, MatrixScan
+from txcalc.parts.mixers.compressed import (
+    CompressedAttention,
+    CompressedCore,
+    Compressor,
+    Entries,
+    Pool,
+    SelectionCore,
+    Selector,
+)
 from txcalc.parts.mixers.forgetting import ForgetGate, ForgettingAttention, ForgettingCore
 from txcalc.parts.model import EncoderDecoder, FixedLength, Join, LayerGroup, LayerInputs, Memory, Stack, StreamEnds
 from txcalc.parts.norm import Norm
@@ -149,6 +159,7 @@ cores = st.builds(
 forgetting_cores = st.builds(
     ForgettingCore, n_heads=sizes, n_kv_heads=sizes, d_qk=sizes, d_v=sizes, span=st.just(Causal())
 )
+entries = st.builds(Entries, rate=sizes, top_k=maybe(sizes))
 latent_cores = st.builds(
     LatentCore, n_heads=sizes, kv_rank=sizes, d_nope=sizes, d_rope=sizes, d_v=sizes, span=causal_spans
 )
@@ -193,6 +204,20 @@ LEAVES: dict[type, st.SearchStrategy[Any]] = {
         signed=flags,
     ),
     ForgetGate: st.builds(ForgetGate, n_heads=sizes),
+    Collapse: st.builds(Collapse, width=sizes, number=sizes),
+    CompressedCore: st.builds(
+        CompressedCore,
+        n_heads=sizes,
+        n_kv_heads=st.just(1),
+        d_qk=sizes,
+        d_v=sizes,
+        span=st.builds(Window, window=st.integers(1, 60)),
+        entries=maybe(entries),
+    ),
+    Pool: st.builds(Pool, width=sizes, rate=sizes, overlap=flags, keeps=flags),
+    SelectionCore: st.builds(SelectionCore, n_heads=sizes, width=sizes, span=entries),
+    Shares: st.builds(Shares, number=sizes, steps=sizes, mixed=flags, read=flags),
+    Spread: st.builds(Spread, width=sizes, number=sizes, mixed=flags),
     ForgettingCore: forgetting_cores,
     Gate: gates,
     GroupedLinear: st.builds(
@@ -294,6 +319,28 @@ disentangled_attentions = st.builds(
 time_convolutions = st.builds(TimeConvolution, d_model=sizes, taps=sizes, activation=activations)
 forgetting_attentions = st.builds(
     ForgettingAttention, d_model=sizes, n_heads=sizes, n_kv_heads=sizes, d_head=sizes, core=forgetting_cores
+)
+compressors = st.builds(Compressor, d_model=sizes, pool=LEAVES[Pool], norm=norms, rotary=rotaries)
+selectors = st.builds(
+    Selector, d_model=sizes, q_rank=sizes, compressor=compressors, rotary=rotaries, core=LEAVES[SelectionCore]
+)
+compressed_attentions = st.builds(
+    CompressedAttention,
+    d_model=sizes,
+    n_heads=sizes,
+    d_head=sizes,
+    q_rank=sizes,
+    o_rank=sizes,
+    groups=sizes,
+    d_group=sizes,
+    norm_eps=st.just(1e-6),
+    rotary=rotaries,
+    core=LEAVES[CompressedCore],
+    compressor=maybe(compressors),
+    selector=maybe(selectors),
+)
+hyper_connections = st.builds(
+    HyperConnection, width=sizes, number=sizes, steps=sizes, mixed=flags, eps=st.just(1e-6), read=flags
 )
 cell_forms = st.sampled_from(["lstm", "gru", "rnn"])
 implicit_filters = st.builds(ImplicitFilter, features=sizes, width=sizes, layers=st.integers(0, 3), channels=sizes)
@@ -593,6 +640,10 @@ COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
     Mamba: mambas,
     Mamba2: mamba2s,
     ForgettingAttention: forgetting_attentions,
+    CompressedAttention: compressed_attentions,
+    Compressor: compressors,
+    Selector: selectors,
+    HyperConnection: hyper_connections,
     Hyena: hyenas,
     ImplicitFilter: implicit_filters,
     RecurrentCell: recurrent_cells,

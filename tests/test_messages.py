@@ -421,7 +421,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"layer": {"a": {"parts": ["atention"]}}},
         "layer.a.parts is ['atention'], expected a list out of attention, cross_attention, feed_forward, experts, "
         "mamba, mamba2, delta, rg_lru, linear_attention, matrix_memory, time_mix, short_convolution, rnn, "
-        "hyena, draft_attention, forgetting, channel_mix, convolution, fourier, shared, layer_input",
+        "hyena, draft_attention, compressed, forgetting, channel_mix, convolution, fourier, shared, layer_input",
     ),
     "parts twice": (
         {"layer": {"a": {"parts": ["attention", "attention", "feed_forward"]}}},
@@ -431,7 +431,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"layer": {"a": {"d_model": 8}}},
         "layer.a.d_model is not a key (known: attention, latent, feed_forward, experts, mamba, mamba2, delta, "
         "rg_lru, linear_attention, matrix_memory, time_mix, short_convolution, rnn, hyena, draft_attention, "
-        "forgetting, channel_mix, convolution, fourier, shared, layer_input, norm, positions, parts)",
+        "compressed, forgetting, channel_mix, convolution, fourier, shared, layer_input, norm, positions, parts)",
     ),
     "table of a layer": (
         {"layer": {"a": {"parts": ["attention", "feed_forward"], "mamba": {}}}},

@@ -255,8 +255,8 @@ def test_a_leaf_says_what_it_keeps_for_later_tokens(kind: type, data: st.DataObj
     leaf, work = data.draw(LEAVES[kind]), data.draw(workloads)
     growth, constant, held = leaf.cache(work)
     assert (leaf.holds == "nothing") == (growth == constant == held == 0)
-    assert leaf.holds in ("nothing", "tokens", "source", "state")
-    assert growth == 0 or leaf.holds == "tokens"
+    assert leaf.holds in ("nothing", "tokens", "steps", "source", "state")
+    assert growth == 0 or leaf.holds in ("tokens", "steps")
     if leaf.holds != "nothing":
         assert leaf.kept().endswith("elements")
     block, chunk = data.draw(st.integers(1, 64)), data.draw(st.integers(1, 64))

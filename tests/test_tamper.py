@@ -38,6 +38,7 @@ from txcalc.parts.embedding import Embedding, Patches
 from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
 from txcalc.parts.head import Head
 from txcalc.parts.hyena import Decay, Hyena, ImplicitFilter, LongConvolution, Sine
+from txcalc.parts.hyper import Collapse, HyperConnection, Shares, Spread
 from txcalc.parts.latent import IndexCore, Indexer, LatentAttention, LatentCore
 from txcalc.parts.linear import (
     Activation,
@@ -54,6 +55,15 @@ from txcalc.parts.linear import (
     Vector,
 )
 from txcalc.parts.linear_attention import DecayScan, LinearAttention, MatrixMemory, MatrixScan
+from txcalc.parts.mixers.compressed import (
+    CompressedAttention,
+    CompressedCore,
+    Compressor,
+    Entries,
+    Pool,
+    SelectionCore,
+    Selector,
+)
 from txcalc.parts.mixers.forgetting import ForgetGate, ForgettingAttention, ForgettingCore
 from txcalc.parts.model import EncoderDecoder, FixedLength, Join, LayerGroup, LayerInputs, Memory, Stack, StreamEnds
 from txcalc.parts.norm import Norm
@@ -125,6 +135,15 @@ INDEXER = Indexer(
     key_norm=KEY_NORM,
     rotary=Rotary(heads=5, dims=2, theta=0, width=13),
     core=IndexCore(n_heads=4, width=13, span=Causal()),
+)
+COMPRESSED = CompressedCore(
+    n_heads=4, n_kv_heads=1, d_qk=5, d_v=5, span=Window(window=4), entries=Entries(rate=2, top_k=2)
+)
+COMPRESSOR = Compressor(
+    d_model=11,
+    pool=Pool(width=5, rate=2, overlap=True),
+    norm=Norm(width=5, form="rms", bias=False, eps=1e-6),
+    rotary=Rotary(heads=1, dims=4, theta=10.0, width=4),
 )
 FORGETTING = ForgettingCore(n_heads=4, n_kv_heads=2, d_qk=5, d_v=5, span=Causal())
 ROWS = {
@@ -1344,6 +1363,134 @@ ROWS = {
         ),
         saved=6 * (5 + 15 + 10 + 10 + 5) + 8 * (3 + 14 + 7) + 2 * 40 + 40,
         cache=(5, 45, 45 + 40),
+    ),
+    "compressed core": row(  # 6 keys in the window, 4 entries: 12 and 6 of 18 pairs a sequence
+        COMPRESSED,
+        params=4,
+        flops=4 * 8 * 5 * 30,
+        flops_masked=4 * 8 * 5 * 18,
+        flops_other=5 * 8 * 30,
+        traffic=(4, 2 * 120, 2 * 10 * 5),
+        saved=120 + 100 + 120,
+        cache=(0, 20, 20),
+    ),
+    "compressed core, eager": row(
+        COMPRESSED,
+        EAGER,
+        params=4,
+        flops=4 * 8 * 5 * 30,
+        flops_masked=4 * 8 * 5 * 18,
+        flops_other=5 * 8 * 30,
+        traffic=(4, 2 * 120, 2 * 10 * 5),
+        saved=120 + 100 + 24 * 11,
+        cache=(0, 20, 20),
+    ),
+    "pool of groups that overlap": row(  # entries 3 and 4 of 2 tokens each, by 2 · 2 · 5 numbers
+        Pool(width=5, rate=2, overlap=True),
+        params=20,
+        flops_other=4 * 20 * 8,
+        traffic=(20, 2 * 60 + 20, 0),
+        saved=2 * 80,
+        cache=(3, 20, 4 * 5 + 20),
+    ),
+    "pool": row(  # entry 2 of 3 tokens; 2 tokens wait
+        Pool(width=5, rate=3, overlap=False),
+        params=15,
+        flops_other=2 * 15 * 8,
+        traffic=(15, 2 * 30 + 10, 0),
+        saved=30 + 30,
+        cache=(2, 0, 2 * 5 + 2 * 2 * 5),
+    ),
+    "selection": row(  # 4 entries, of which queries see 3, 3 and 4
+        SelectionCore(n_heads=3, width=7, span=Entries(rate=2, top_k=2)),
+        flops=2 * 6 * 7 * 12,
+        flops_masked=2 * 6 * 7 * 10,
+        flops_other=3 * 72,
+        traffic=(0, 126 + 18 + 24, 2 * 4 * 7),
+    ),
+    "compressor": row(  # entries 3 and 4 of each sequence: 4 · 5 normed, 4 · 4 turned
+        COMPRESSOR,
+        params=2 * 110 + 20 + 5,
+        flops=2 * 6 * 2 * 110,
+        flops_other=4 * 20 * 8 + 20 * 4 + 16 * 3,
+        traffic=(245, 6 * 2 * 21 + 140 + 40 + 32, 0),
+        saved=2 * 80 + 20,
+        cache=(3, 20, 40),
+    ),
+    "selector": row(
+        Selector(
+            d_model=11,
+            q_rank=13,
+            compressor=COMPRESSOR,
+            rotary=Rotary(heads=3, dims=4, theta=10.0, width=4),
+            core=SelectionCore(n_heads=3, width=5, span=Entries(rate=2, top_k=2)),
+        ),
+        params=245 + 195 + 33,
+        flops=2 * 6 * (220 + 195 + 33) + 2 * 6 * 5 * 12,
+        flops_masked=2 * 6 * (220 + 195 + 33) + 2 * 6 * 5 * 10,
+        flops_other=4 * 20 * 8 + 20 * 4 + 16 * 3 + 6 * 3 * 4 * 3 + 3 * 72,
+        traffic=(473, 252 + 180 + 32 + 6 * (28 + 14) + 2 * 72 + 90 + 18 + 24, 40),
+        saved=2 * 80 + 20,
+        cache=(3, 20, 40),
+    ),
+    "compressed attention": row(
+        CompressedAttention(
+            d_model=11,
+            n_heads=4,
+            d_head=5,
+            q_rank=7,
+            groups=2,
+            d_group=10,
+            o_rank=3,
+            norm_eps=1e-6,
+            rotary=Rotary(heads=5, dims=4, theta=10.0, width=4),
+            core=COMPRESSED,
+            compressor=COMPRESSOR,
+        ),
+        params=77 + 7 + 140 + 55 + 5 + 245 + 4 + 60 + 66,
+        flops=2 * 6 * (77 + 140 + 55 + 220 + 60 + 66) + 4 * 8 * 5 * 30,
+        flops_masked=2 * 6 * (77 + 140 + 55 + 220 + 60 + 66) + 4 * 8 * 5 * 18,
+        flops_other=6 * 4 * (7 + 20 + 5) + 6 * 3 * (20 + 16) + 640 + 80 + 48 + 5 * 8 * 30,
+        traffic=(
+            77 + 7 + 140 + 55 + 5 + 245 + 4 + 60 + 66,
+            6 * (18 + 14 + 27 + 40 + 16 + 10 + 40 + 32 + 26 + 17) + 252 + 180 + 32 + 240,
+            100,
+        ),
+        saved=6 * (11 + 7 + 7 + 20 + 5 + 20 + 6) + 180 + 340,
+        cache=(3, 20 + 20, 40 + 20),
+    ),
+    "hyper-connection": row(  # 3 streams of 11: 33 wide, to 15 numbers
+        HyperConnection(width=11, number=3, steps=2, mixed=True, eps=1e-6),
+        params=33 * 15 + 18,
+        flops=2 * 6 * (495 + 99),
+        flops_other=6 * (33 * 4 + 30 + 18 + 99 + 66 + 66),
+        traffic=(495 + 18, 6 * (66 + 48 + 30 + 47 + 89), 0),
+        saved=6 * (33 + 33 + 66 + 3 + 23),
+    ),
+    "shares of streams": row(
+        Shares(number=3, steps=2, mixed=True),
+        params=15 + 3,
+        flops_other=6 * (2 * 15 + 3 * 6 + 9 * (5 + 2 * 3)),
+        traffic=(18, 6 * (15 + 6 + 9), 0),
+        saved=6 * (15 + 6 + 9 + 3 * 12),
+    ),
+    "shares that are read": row(
+        Shares(number=3, steps=2, mixed=True, read=True),
+        params=4,
+        flops_other=6 * 3 * (2 + 3),
+        traffic=(4, 36, 0),
+        saved=36,
+    ),
+    "collapse": row(Collapse(width=11, number=3), flops_other=6 * 66, traffic=(0, 6 * (33 + 3 + 11), 0), saved=18),
+    "spread, mixed": row(
+        Spread(width=11, number=3, mixed=True),
+        flops=2 * 6 * 99,
+        flops_other=6 * 66,
+        traffic=(0, 6 * (33 + 9 + 14 + 33), 0),
+        saved=6 * (14 + 9),
+    ),
+    "spread": row(
+        Spread(width=11, number=3, mixed=False), flops_other=6 * 66, traffic=(0, 6 * (14 + 66), 0), saved=6 * 14
     ),
     "forget gate": row(ForgetGate(n_heads=4), flops_other=24 * 3, traffic=(0, 4 * 24, 0), saved=24),
     "forgetting core, eager": row(

@@ -30,7 +30,7 @@ stable-diffusion-webui-forge.safety-checker-2
 """
 # Not read yet. This list may only shrink.
 REFUSED = """
-inference.deepseek-v4-flash-0731 llm-tpu.config-9
+llm-tpu.config-9
 """
 # Answered where the truth has no number: transformers needs the model type that these files lack, or do not name; or
 # it is the published code's language model.

@@ -976,6 +976,24 @@ TINY: dict[str, dict[str, Any]] = {
         "forgetting": {"n_heads": 4, "n_kv_heads": 2},
         "feed_forward": {"d_ff": 48, "gated": True},
     },
+    "compressed": {  # DeepSeek-V4: a window alone, all entries, selected ones; several streams
+        "d_model": 32,
+        "n_layers": 3,
+        "vocab_size": V,
+        "hyper": 2,
+        "hyper_steps": 3,
+        "compressed": {"n_heads": 4, "d_head": 8, "d_rope": 4, "q_rank": 12, "o_rank": 5, "groups": 2, "window": 3},
+        "experts": {"n_experts": 4, "top_k": 2, "d_ff": 24, "n_shared": 1, "scoring": "sigmoid"},
+        "layer": {
+            "near": {"parts": ["compressed", "experts"]},
+            "pooled": {"parts": ["compressed", "experts"], "compressed": {"rate": 3}},
+            "selected": {
+                "parts": ["compressed", "experts"],
+                "compressed": {"rate": 2, "overlap": True, "index_heads": 3, "index_width": 6, "index_top_k": 2},
+            },
+        },
+        "pattern": ["near", "pooled", "selected"],
+    },
     "hyena": {
         "d_model": 32,
         "n_layers": 2,

@@ -263,8 +263,10 @@ class Ledger(Framed):
     def cache_now(self) -> Cache:
         """The same at the length asked: what the next token adds (a window that is not full is none), the rest, held.
 
-        `full_at` is the length from which on every window is full.
+        `full_at` is the length from which on every window is full. Where something grows in steps, held alone.
         """
+        if any(entry.leaf.holds == "steps" for entry in self.entries):
+            return Cache(None, None, self.cache_terms.held)
         return _summed(entry.cache_now for entry in self.entries)
 
     @property

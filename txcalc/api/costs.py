@@ -98,10 +98,10 @@ class Flops(Record):
 
 
 class Cache(Record):
-    """Elements of one sequence's cache, and its bytes."""
+    """Elements of one sequence's cache, and its bytes; no growth and no constant part where it grows in steps."""
 
-    elements_per_token: int
-    constant_elements: int
+    elements_per_token: int | None
+    constant_elements: int | None
     elements: int
     bytes: int
     windows_full_at: int | None

@@ -11,6 +11,7 @@ from txcalc.num import maximum
 from txcalc.parts.adapters import Adapters, freeze
 from txcalc.parts.collectives import Collective
 from txcalc.parts.frozen import frozen
+from txcalc.parts.hyper import HyperConnection
 from txcalc.parts.linear import Activation, LayerScale, Linear, Sum
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Workload, elementwise
@@ -134,6 +135,8 @@ class Block(Composite):
     residual_scale: Any = None
     laurel: Laurel | None = None
     streams: Streams | None = None
+    # Of every branch: the residual streams that it reads and writes.
+    hyper: HyperConnection | None = None
     adapters: Adapters | None = None
     # What the first branch reads beside the stream.
     shared: SharedBlock | None = None
@@ -146,7 +149,7 @@ class Block(Composite):
     def children(self) -> Iterator[Child]:
         yield from self._all() if self.adapters is None else freeze(self._all(), self.adapters)[0]
 
-    def _all(self) -> Iterator[Child]:
+    def _all(self) -> Iterator[Child]:  # noqa: C901 - one `if` per optional child
         if self.shared:
             yield Child("shared", self.shared, kind="other")
             yield Child("shared_sum", Sum(width=self.d_model, sums=1), kind="other")
@@ -157,6 +160,8 @@ class Block(Composite):
         if self.shared_norm:
             yield Child("norm", self.shared_norm)
         for branch in self.branches:
+            if self.hyper:
+                yield Child(f"{branch.name}_streams", self.hyper, kind="other")
             if branch.pre:
                 yield Child(f"{branch.name}_norm", branch.pre)
             if branch.gather:
@@ -174,14 +179,15 @@ class Block(Composite):
             if self.joint_norm and branch.name == self.joint[len(self.joint) - 1]:
                 yield Child("joint_norm", self.joint_norm)
         sums = len(self.branches) if self.residual_scale is None else 2 * len(self.branches)
-        yield Child("residual", Sum(width=self.d_model, sums=sums), kind="other")
+        if self.hyper is None:
+            yield Child("residual", Sum(width=self.d_model, sums=sums), kind="other")
         if self.scaled:
             yield Child("scale", Sum(width=self.d_model, sums=1), kind="other")
 
     @property
     def cuttable(self) -> bool:
-        """Not where a branch reads another layer's keys and values, or layers share weights."""
-        return self.shared is None and all(branch.part.cuttable for branch in self.branches)
+        """Not where a branch reads another layer's keys and values, layers share weights, or streams are several."""
+        return self.shared is None and self.hyper is None and all(branch.part.cuttable for branch in self.branches)
 
     def shard(self, ways: Ways) -> Block:
         """The shares of its branches; norms, sums and what is beside the branches are whole."""

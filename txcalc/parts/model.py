@@ -17,6 +17,7 @@ from txcalc.parts.drafts import Features
 from txcalc.parts.embedding import Embedding
 from txcalc.parts.frozen import frozen
 from txcalc.parts.head import Head
+from txcalc.parts.hyper import HyperConnection
 from txcalc.parts.linear import Linear, Lookup, Sum, Unused
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import Child, Composite, Leaf, Stream, Workload, on_source
@@ -127,6 +128,8 @@ class Stack(Composite):
     layer_inputs: LayerInputs | None = None
     spread: StreamEnds | None = None
     merge: StreamEnds | None = None
+    # What is read of several residual streams after the last layer.
+    collapse: HyperConnection | None = None
     contacts: Unused | None = None
     angles: Unused | None = None
     join: Join | None = None
@@ -175,6 +178,8 @@ class Stack(Composite):
             yield Child("layers", group.block, times=times, runs=group.count, indices=group.indices)
         if self.merge:
             yield Child("merge", self.merge, kind="other")
+        if self.collapse:
+            yield Child("collapse", self.collapse, kind="other")
         if self.final_norm:
             yield Child("final_norm", self.final_norm)
         if self.contacts:

@@ -321,8 +321,8 @@ class Leaf:
 
     @property
     def holds(self) -> str:
-        """What kind of thing it holds for later tokens: "tokens", something for each; "source", the encoder's, once;
-        "state", of one size whatever the length; "nothing"."""
+        """What it holds for later tokens: "tokens", something for each; "steps", for so many at a time; "source", the
+        encoder's, once; "state", of one size whatever the length; "nothing"."""
         return "nothing"
 
     def kept(self) -> str:

@@ -223,6 +223,7 @@ def _apart(stack: Mapping[str, Any]) -> bool:
         or stack["audio"]
         or stack["features"]
         or stack["streams"] is not None
+        or stack["hyper"] is not None
         or stack["contacts"]
         or lent
     )

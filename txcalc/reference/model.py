@@ -24,6 +24,7 @@ from txcalc.reference.attention import RelativeBias
 from txcalc.reference.disentangled import DistanceTable
 from txcalc.reference.drafts import Features
 from txcalc.reference.ends import Embedding, Head
+from txcalc.reference.hyper import HyperConnection
 from txcalc.reference.linear import (
     Activation,
     LayerScale,
@@ -117,6 +118,8 @@ class Block(nn.Module):
         self.parallel, self.norm_after_sum = part.parallel, part.norm_after_sum
         self.norm = Norm(part.shared_norm, like) if part.shared_norm else None
         for branch in part.branches:
+            if part.hyper:
+                self.add_module(f"{branch.name}_streams", HyperConnection(part.hyper, like))
             if branch.pre:
                 self.add_module(f"{branch.name}_norm", Norm(branch.pre, like))
             made = module_of(type(branch.part))
@@ -133,6 +136,7 @@ class Block(nn.Module):
         self.joint, self.joint_norm = part.joint, Norm(part.joint_norm, like) if part.joint_norm else None
         self.laurel = Laurel(part.laurel, like) if part.laurel else None
         self.streams = Streams(part.streams, like) if part.streams else None
+        self.hyper = part.hyper is not None
         self.shared = SharedBlock(part.shared, like) if part.shared else None
         self.shared_sum = Sum() if part.shared else None
         self.residual = Sum(part.residual_scale)
@@ -147,7 +151,9 @@ class Block(nn.Module):
             _adapt(self, part, like)
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
-        """x (B, T, D), or (n, B, T, D) where there are n streams."""
+        """x (B, T, D), or (n, B, T, D) where there are n streams, or with hyper-connections (B, T, n, D)."""
+        if self.hyper:
+            return self._connected(x, run)
         if self.streams is None:
             y = self._through(x, self.names, run)
         else:
@@ -159,6 +165,14 @@ class Block(nn.Module):
                 more = self._result("layer_input", self.streams.scale(y[self.streams.active]), run)
                 y = torch.cat((y[:1], y[1:] + more))
         return y * self.get_buffer("scalar") if self.scaled else y
+
+    def _connected(self, streams: Tensor, run: Run) -> Tensor:
+        """n streams (B, T, n, D) after the branches, each of which reads a mix of them."""
+        for name in self.names:
+            connection = self.get_submodule(f"{name}_streams")
+            x, shares, matrix = connection(streams)
+            streams = connection.spread(streams, self._result(name, x, run), shares, matrix)  # type: ignore[operator]
+        return streams
 
     def _through(self, x: Tensor, names: Sequence[str], run: Run) -> Tensor:
         """x (B, T, D) after branches."""
@@ -310,6 +324,8 @@ class Stack(Asked):
         self.features = Features(part.features, like) if part.features else None
         self.spread = StreamEnds(part.spread, like) if part.spread else None
         self.merge = StreamEnds(part.merge, like) if part.merge else None
+        self.collapse = HyperConnection(part.collapse, like) if part.collapse else None
+        self.number = part.collapse.number if part.collapse else 1
         layers: dict[int, Block] = {}
         kinds: dict[int, str] = {}
         for group in part.groups:
@@ -357,6 +373,7 @@ class Stack(Asked):
             run = replace(run, inputs=self.layer_inputs(x, inputs))
         x = x if self.features is None else self.features(x)
         x = x if self.spread is None else self.spread(x)
+        x = x if self.collapse is None else x.unsqueeze(2).expand(-1, -1, self.number, -1).contiguous()
         if self.frozen and torch.is_grad_enabled() and not x.requires_grad:
             x.requires_grad_()  # all layers learn, the first too
         for i, (layer, path, kind) in enumerate(zip(self.layers, self.paths, self.kinds, strict=True)):
@@ -367,6 +384,7 @@ class Stack(Asked):
         if cache is not None:
             cache.past = past + tokens
         x = x if self.merge is None else self.merge(*x.unbind()).mean(0)
+        x = x if self.collapse is None else self.collapse(x)[0]
         x = x if self.final_norm is None else self.final_norm(x)
         result = x if self.head is None else self.head(x, run)
         return result if self.pooler is None else (result, self.pooler(x, run))

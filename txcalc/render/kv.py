@@ -55,7 +55,7 @@ def report(model: Model, ledgers: Sequence[Ledger], batches: Sequence[int], dtyp
     found = rows(ledgers, batches, dtypes)
     last = ledgers[-1]
     terms, bits = last.cache_now, bits_of(dtypes[0])
-    growth, constant = (ceil_div(elements * bits, 8) for elements in (terms.growth, terms.constant))
+    growth, constant = (n if n is None else ceil_div(n * bits, 8) for n in terms[:2])
     apart = model.has_encoder_apart
     source = last.work.source if apart else None
     coupled = apart and len({ledger.work.source for ledger in ledgers}) > 1
@@ -64,7 +64,8 @@ def report(model: Model, ledgers: Sequence[Ledger], batches: Sequence[int], dtyp
     full = last.full_at
     at += f"; windows are full from {full:,}" if full is not None and last.work.keys < full else ""
     fixed = f", constant part {constant:,} B ({iec(constant)})" if constant else ""
-    header.append(f"each further token {growth:,} B{fixed}{at}, {dtypes[0]}")
+    each = "it grows in steps of several tokens" if growth is None else f"each further token {growth:,} B{fixed}"
+    header.append(f"{each}{at}, {dtypes[0]}")
     if coupled:
         header.append("the source is as long as the context")
     header.append("bytes of the whole batch; dense: if every attention layer kept every token")

@@ -345,16 +345,15 @@ def _weights(
 
 def _memory(ledger: Ledger, kv_dtype: str, kept: Ledger, known: Mapping[str, Known], rows: list[list[Any]]) -> Table:
     params, cache, batch = ledger.total("params"), ledger.cache_now, ledger.work.batch
-    growth, constant = (ceil_div(elements * ledger.bits[2], 8) for elements in (cache.growth, cache.constant))
+    growth, constant = (n if n is None else ceil_div(n * ledger.bits[2], 8) for n in cache[:2])
     state = training_state(params, learning(ledger))
     weights, held = known["params"], known["cache"]
-    if cache.growth or cache.constant:
+    if cache.held:
         one = cache_bytes(ledger)
-        rows += [
-            _bytes(f"cache per further token{_until(ledger)} ({kv_dtype})", growth, held),
-            _bytes("cache, constant part", constant, held),
-            _bytes(f"cache at length {ledger.work.keys:,}, one sequence", one, held),
-        ]
+        if growth is not None and constant is not None:
+            rows.append(_bytes(f"cache per further token{_until(ledger)} ({kv_dtype})", growth, held))
+            rows.append(_bytes("cache, constant part", constant, held))
+        rows.append(_bytes(f"cache at length {ledger.work.keys:,}, one sequence", one, held))
         if batch > 1:
             rows.append(_bytes(f"cache of all {batch:,} sequences", one * batch, held))
     rows += [_bytes(f"{share.name}, {share.bytes_per_param} B/param", share.bytes, weights) for share in state]

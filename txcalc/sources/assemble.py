@@ -16,11 +16,12 @@ from txcalc.parts.drafts import FeaturesOptions
 from txcalc.parts.embedding import AudioOptions, EmbeddingOptions, VisionOptions
 from txcalc.parts.feedforward import FeedForward
 from txcalc.parts.head import HeadOptions
+from txcalc.parts.hyper import HyperConnection
 from txcalc.parts.linear import LayerScale, Linear, Lookup, Unused, Vector
 from txcalc.parts.mechanisms import mechanism
 from txcalc.parts.model import EncoderDecoder, FixedLength, LayerGroup, LayerInputs, Stack, StreamEnds
 from txcalc.parts.norm import NormOptions
-from txcalc.parts.options import Mechanism, Place
+from txcalc.parts.options import RMS_EPS, Mechanism, Place
 from txcalc.parts.part import Composite
 from txcalc.parts.pooling import AttentionPool
 from txcalc.parts.positions import PositionsOptions, RelativeBias
@@ -98,6 +99,7 @@ def _stack(stack: Table) -> Stack:
         layer_inputs=_layer_inputs(stack, norm),
         spread=None if streams is None else StreamEnds(width=d_model, number=streams, first=True),
         merge=None if streams is None else StreamEnds(width=d_model, number=streams, first=False),
+        collapse=_hyper(stack, norm, read=True),
         contacts=_contacts(stack) if stack["contacts"] else None,
         angles=_angles(places, stack),
         idle=Unused(d_in=stack["idle"], d_out=1, bias=False) if stack["idle"] else None,
@@ -191,9 +193,18 @@ def _block(layer: Table, stack: Table) -> Block:
         streams=None
         if streams is None
         else Streams(width=d_model, number=streams, active=stack["active_stream"], norm=own),
+        hyper=_hyper(stack, norm),
         adapters=None if stack["lora"] is None else LoraOptions.of(stack["lora"]).build(),
         shared=SharedOptions.of(layer["shared"]).build(place) if "shared" in layer["parts"] else None,
     )
+
+
+def _hyper(stack: Table, norm: NormOptions, *, read: bool = False) -> HyperConnection | None:
+    if stack["hyper"] is None:
+        return None
+    eps = RMS_EPS if norm.eps is None else norm.eps
+    sizes = {"width": stack["d_model"], "number": stack["hyper"], "steps": stack["hyper_steps"]}
+    return HyperConnection(**sizes, mixed=stack["hyper_steps"] > 0, eps=eps, read=read)
 
 
 def _branch(part: str, layer: Table, place: Place, later: bool, memory: Any) -> Branch:

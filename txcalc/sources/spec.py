@@ -31,6 +31,7 @@ from txcalc.parts.options import size as size
 from txcalc.parts.options import tables as tables
 from txcalc.parts.options import text as text
 from txcalc.parts.options import texts as texts
+from txcalc.parts.options import up_to as up_to
 from txcalc.symbols import BY_LETTER
 
 MAX_LAYERS = 10**5
@@ -115,6 +116,12 @@ TOP = {
     "shared_layers": Field(flag, False, "one set of weights for all layers"),
     "streams": Field(size, None, "residual streams, which a layer predicts and corrects, working on one (AltUp)"),
     "active_stream": Field(count, 0, "the number of that one"),
+    "hyper": Field(
+        size, None, "residual streams, of which every part reads a mix and to all of which its result is added"
+    ),
+    "hyper_steps": Field(
+        up_to(100), 0, "norms of rows and columns that the matrix of the streams' own mix gets; 0: none"
+    ),
     "contacts": Field(flag, False, "an encoder's regression on all heads' attention weights, held and not run"),
     "idle": Field(expected, None, "parameters that are held and that no token runs through"),
     "laurel": Field(size, None, "rank of a learned residual beside a layer's first part"),

@@ -160,7 +160,7 @@ def _features(stack: Tables, fault: Told) -> None:
         if drafting:
             fault("draft_attention", "a part", "none without a table features: hidden states of another model")
         return
-    if stack["role"] != "decoder" or stack["vocab_size"] is None or stack["streams"] is not None:
+    if stack["role"] != "decoder" or stack["vocab_size"] is None or stack["streams"] is not None or stack["hyper"]:
         fault("features.number", table["number"], "none but in a decoder of tokens, with one residual stream")
     if stack["lora"] is not None:
         fault("lora.rank", stack["lora"]["rank"], "none in a draft")
@@ -263,6 +263,29 @@ def _streams(stack: Tables, fault: Told) -> None:
             fault(key, stack[key], "none but in a decoder, with norms before its parts, which follow one another")
 
 
+def _hyper(stack: Tables, fault: Told) -> None:
+    """Hyper-connections stand in decoders whose parts follow one another, in the place of other streams."""
+    number = stack["hyper"]
+    if number is None:
+        if stack["hyper_steps"]:
+            fault("hyper_steps", stack["hyper_steps"], "0: there are no streams (hyper)")
+        return
+    usual: Tables = {
+        "place": "pre",
+        "parallel": "no",
+        "joint": [],
+        "residual": None,
+        "residual_scale": False,
+        "scalar": False,
+    }
+    placed = all(layer["norm"][key] == value for layer in stack["layer"].values() for key, value in usual.items())
+    alone = stack["streams"] is None and stack["laurel"] is None and stack["lora"] is None
+    if stack["role"] != "decoder" or not placed or not alone or every("layer_input", stack) or every("shared", stack):
+        fault("hyper", number, "none but in a decoder, with norms before its parts, which follow one another")
+    elif exceeds(2, number):
+        fault("hyper", number, "two or more")
+
+
 def _number_of_streams(stack: Tables, fault: Told) -> None:
     number, active = stack["streams"], stack["active_stream"]
     if number is None:
@@ -324,6 +347,7 @@ STACK_RULES: tuple[Callable[[Tables, Told], None], ...] = (
     _shared,
     _shared_once,
     _streams,
+    _hyper,
     _number_of_streams,
     _layer_inputs,
     _patches,

@@ -97,7 +97,8 @@ def _pairs(core: Core, entry: Entry | None) -> int:
 
 def summed(leaf: SoftmaxCore | LatentCore) -> bool:
     """Whether a mask says what it sees: no scores choose among the keys."""
-    return not isinstance(leaf.span, Selected) and not getattr(leaf, "distances", False)
+    beside = getattr(leaf, "distances", False) or getattr(leaf, "entries", None) is not None
+    return not isinstance(leaf.span, Selected) and not beside
 
 
 def _sizes(subject: Subject, leaves: list[SoftmaxCore | LatentCore]) -> list[tuple[int, int]]:

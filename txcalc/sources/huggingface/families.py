@@ -19,7 +19,7 @@ granitemoe granitemoe_swa granitemoeshared hunyuan_v1_moe hy_v3 kolibri1
 minimax_m2 mixtral olmoe phimoe qwen2_moe qwen3_moe qwen3_vl_moe_text solar_open
 """
 _LATENT = """
-axk1 deepseek_v2 deepseek_v3 deepseek_v32 glm4_moe_lite glm_moe_dsa kimi_k2 minicpm3 mistral4 youtu
+axk1 deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 glm4_moe_lite glm_moe_dsa kimi_k2 minicpm3 mistral4 youtu
 """
 _ENCODER = """
 albert bert bert-generation camembert data2vec-text distilbert electra ernie flaubert ibert
@@ -297,7 +297,6 @@ REFUSED: dict[str, str] = {
     "neomme": "its embeddings of values and its layers' own mixing are not supported yet",
     "nystromformer": "its landmarks are not supported yet",
     "blt": "its byte patches and hashed tables are not supported yet",
-    "deepseek_v4": "its compressed caches and connections are not supported yet",
     "mobilebert": "its bottlenecks are not supported yet",
     "pegasus_x": _SPARSE_ATTENTION,
     "perceiver": "its latents, whose number is not the tokens', are not supported yet",

@@ -75,8 +75,8 @@ n_positions: codegen ctrl gpt-sw3 gpt2 gpt_bigcode gptj openai-gpt
 norm_type: mpt
 num_experts: but deepseek_v3 dots1 gemma4_text glm4_moe glm4_moe_lite glm4v_moe_text kimi_k2 llama4_text solar_open
 num_experts_per_tok: bailing_hybrid doge hunyuan_v1_moe
-num_key_value_heads: axk1 cwm deepseek_v32 emu3_text_model ernie4_5_moe exaone4 exaone_moe flint gemma gemma2
-  gemma3_text gemma3n_text gemma4_text gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite glm4v_moe_text
+num_key_value_heads: axk1 cwm deepseek_v32 deepseek_v4 emu3_text_model ernie4_5_moe exaone4 exaone_moe flint gemma
+  gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite glm4v_moe_text
   glm_moe_dsa glm_ocr_text gpt_oss helium hy_v3 jamba kolibri1 laguna lfm2 lfm2_moe lfm3 llama4_text mellum
   mimo_v2_flash minimax minimax_m2 ministral ministral3 mistral mixtral mllama_text_model molmo2_text
   muse_glimmer_text nemotron nemotron_h phimoe qwen2_moe qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next
@@ -84,7 +84,7 @@ num_key_value_heads: axk1 cwm deepseek_v32 emu3_text_model ernie4_5_moe exaone4 
 num_local_experts: but cohere2_moe deepseek_v2 exaone_moe flint granitemoe granitemoehybrid granitemoeshared
   qwen2_moe
 num_mtp_layers: bailing_hybrid deepseek_v3 glm4_moe kimi_k2
-num_nextn_predict_layers: nemotron_h
+num_nextn_predict_layers: deepseek_v4 nemotron_h
 projection_dim: blip clip_vision_model
 qkv_bias: but qwen3_moe
 query_pre_attn_scalar: gemma2 gemma3_text vaultgemma

@@ -6,7 +6,18 @@ from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config, any_of
-from txcalc.sources.huggingface.shared import Raw, experts, gated, layered, lm_head, more_heads, rms, rotary, stack
+from txcalc.sources.huggingface.shared import (
+    Raw,
+    experts,
+    gated,
+    layered,
+    lm_head,
+    more_heads,
+    rms,
+    rotary,
+    stack,
+    stretched,
+)
 from txcalc.sources.huggingface.sparse import ROUTED, TOP, WIDTH, first_dense, typed, with_shared
 
 
@@ -189,3 +200,97 @@ def minicpm3(c: Config) -> Raw:
     c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
     c.ignore("dim_model_base")
     return raw | {"feed_forward": gated(c)}
+
+
+WINDOW, SELECTED, POOLED = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
+RATES = {SELECTED: 4, POOLED: 128}
+
+
+def deepseek_v4(c: Config) -> Raw:
+    """A window and compressed entries of two rates, of which an index selects the finer; hyper-connections; experts in
+    every layer, in the first ones chosen by the token."""
+    raw = stack(c)
+    n = raw["n_layers"]
+    own = "transformers' class has it so"
+    c.only(1, "num_key_value_heads", "n_shared_experts", why=own)
+    c.only(False, "attention_bias", "mlp_bias", why=own)
+    c.ignore("expert_dtype", "swiglu_limit", "hc_eps", "num_hash_layers", "compress_rope_theta", "index_topk_freq")
+    drafting = [key for key in c.data if key.startswith("dspark_")]
+    c.ignore(*drafting)
+    if drafting:
+        c.note(f"the draft that its checkpoint brings ({', '.join(drafting[:4])}) is not counted")
+    width = c.size("head_dim", default=512)
+    heads = c.size("num_attention_heads", default=64)
+    share = c.real("partial_rotary_factor", default=None)
+    turned = int(width * share) if share is not None else c.size("qk_rope_head_dim", default=width * 64 // 512)
+    c.ignore("qk_rope_head_dim")
+    if not 0 < turned <= width or turned % 2:
+        c.fault("qk_rope_head_dim", turned, f"an even number up to head_dim = {width:,}")
+    for name in ("rope_scaling", "rope_parameters"):
+        if table := c.table(name):
+            table.asked.update(table.data)
+            stretched(table)
+    groups = c.size("o_groups", default=8)
+    c.divides(groups, heads, "o_groups", "num_attention_heads")
+    mixed = experts(c, ROUTED, TOP, (*WIDTH, "intermediate_size"), 256, 6, n_shared=1, scoring="sigmoid")
+    c.items("mlp_layer_types", of=any_of("hash_moe", "moe"), length=n, default=None)
+    more_heads(c)
+    rates = _rates(c)
+    index = {
+        "overlap": True,
+        "index_heads": c.size("index_n_heads", default=64),
+        "index_width": c.size("index_head_dim", default=128),
+        "index_top_k": c.size("index_topk", default=512),
+    }
+    later: Raw = {"positions": {"theta": c.real("compress_rope_theta", default=160000.0)}}
+    more: dict[str, Raw] = {
+        WINDOW: {},
+        SELECTED: later | {"compressed": {"rate": rates[SELECTED], **index}},
+        POOLED: later | {"compressed": {"rate": rates[POOLED]}},
+    }
+    types = _spans_of(c, n)
+    names = {WINDOW: "near", SELECTED: "selected", POOLED: "pooled"}
+    parts: Raw = {"parts": ["compressed", "experts"]}
+    raw |= {
+        "hyper": c.size("hc_mult", default=4),
+        "hyper_steps": c.size("hc_sinkhorn_iters", default=20),
+        "compressed": {
+            "n_heads": heads,
+            "d_head": width,
+            "d_rope": max(2, turned),
+            "q_rank": c.size("q_lora_rank", default=1024),
+            "o_rank": c.size("o_lora_rank", default=1024),
+            "groups": groups,
+            "window": c.size("sliding_window", default=128),
+        },
+        "experts": mixed,
+        "norm": rms(c),
+        "positions": {"form": "rotary", "theta": c.real("rope_theta", default=1e4), "interleaved": True},
+        "head": lm_head(c, False),
+    }
+    tables = {names[kind]: parts | table for kind, table in more.items()}
+    return layered(raw, ([names[kind] for kind in types], tables))
+
+
+def _rates(c: Config) -> dict[str, Any]:
+    """Tokens an entry, by layer type: a table, or two keys that stand over it."""
+    found: dict[str, Any] = dict(RATES)
+    if table := c.table("compress_rates"):
+        found |= {kind: table.size(kind) for kind in RATES}
+    for kind, name in ((SELECTED, "compress_rate_csa"), (POOLED, "compress_rate_hca")):
+        found[kind] = c.size(name, default=found[kind], null=found[kind])
+    return found
+
+
+def _spans_of(c: Config, n: int) -> list[str]:
+    """`layer_types`, or by older files' `compress_ratios`, which go on to the layers that predict further tokens."""
+    types = c.items("layer_types", of=any_of(WINDOW, SELECTED, POOLED), length=None, default=None)
+    ratios = c.items("compress_ratios", of=any_of(0, 4, 128), length=None, default=None)
+    if types is None and ratios is not None:
+        types = [{0: WINDOW, 4: SELECTED, 128: POOLED}[ratio] for ratio in ratios]
+    if types is None:
+        return [POOLED if i < 2 or i % 2 == 0 else SELECTED for i in range(n)]
+    if len(types) < n:
+        c.fault(c.spelling("layer_types", "compress_ratios"), types, f"a list of {n:,} items, one a layer")
+        return [WINDOW] * n
+    return types[:n]  # type: ignore[no-any-return]

@@ -1,0 +1,426 @@
+"""Attention over a window and over compressed entries: every so many tokens are pooled into one key that is its own
+value, which later queries see, all of them or those that an index selects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, final
+
+from txcalc.num import ceil_div, exact_div, minimum, product, triangle
+from txcalc.parts.cores import SoftmaxCore
+from txcalc.parts.frozen import frozen
+from txcalc.parts.linear import GroupedLinear, Linear
+from txcalc.parts.norm import Norm
+from txcalc.parts.options import REQUIRED, RMS_EPS, Mechanism, Place, Wished, divided, flag, key, size
+from txcalc.parts.part import (
+    NO_CACHE,
+    Cache,
+    Child,
+    Composite,
+    Leaf,
+    MatMul,
+    Operation,
+    Stream,
+    Traffic,
+    Weight,
+    Workload,
+    elementwise,
+)
+from txcalc.parts.positions import Rotary
+from txcalc.parts.spans import Span, Window
+
+
+@final
+@frozen
+class Entries(Span):
+    """Query i sees the entries of the groups of `rate` tokens that end at it or before, no more than `top_k` of them.
+
+    They are kept where they are made: nothing is kept of them here.
+    """
+
+    rate: Any
+    top_k: Any = None
+
+    def describe(self) -> str:
+        chosen = "" if self.top_k is None else f", {self.top_k:,} a query"
+        return f" and one of every {self.rate:,} tokens{chosen}"
+
+    def number(self, tokens: Any) -> Any:
+        """⌊tokens / rate⌋, the groups that so many tokens fill."""
+        return ceil_div(tokens + 1, self.rate) - 1
+
+    def keys(self, work: Workload) -> Any:
+        return self.number(work.keys)
+
+    def visible(self, work: Workload) -> Any:
+        return self._up_to(work.keys) - self._up_to(work.past)
+
+    def _up_to(self, n: Any) -> Any:
+        """Σ min(⌊i / rate⌋, top_k) over i = 1 … n."""
+        growing = n if self.top_k is None else minimum(n, self.rate * self.top_k)
+        full = self.number(growing)
+        pairs = self.rate * triangle(full - 1) + full * (growing - self.rate * full + 1)
+        return pairs if self.top_k is None else pairs + (n - growing) * self.top_k
+
+    def cache(self, work: Workload, width: Any) -> Cache:
+        return NO_CACHE
+
+    def dense(self, work: Workload, width: Any) -> Any:
+        return 0
+
+    def paged(self, work: Workload, width: Any, block: Any, chunk: Any) -> Any:
+        return 0
+
+    def read(self, work: Workload, width: Any) -> Any:
+        seen = self.number(work.keys)
+        return width * (seen if self.top_k is None else minimum(seen, self.top_k))
+
+    def kept(self, what: str, width: str) -> str:
+        return ""
+
+
+@final
+@frozen
+class Pool(Leaf):
+    """An entry of every `rate` tokens: Σ softmax(gates + bias)·kv over them, channel by channel; with `overlap` over
+    those of the group before too, by a second half of kv and gates.
+
+    Shapes   kv and gates (B, T, w·d), bias (rate, w·d), entries (B, ⌊S/rate⌋, d); w is 2 with `overlap`, else 1
+    Unit     FLOPs under other: 1 a gate for its bias, 5 for the softmax, 2 for the weighted sum
+    Kept     what is pooled (without `overlap` all of kv, of which it is a part), and the softmax's result; nothing
+             where no gradient reaches it (`keeps`)
+    Cache    d of every entry, kv and gates of the tokens that no entry has yet, and with `overlap` those of the group
+             before: it grows in steps, by d/rate a token in the mean, which the growth is, rounded up
+    Source   DeepSeek-AI 2026, DeepSeek-V4, sections 2.3.1 and 2.3.2
+    """
+
+    begins: ClassVar[Mapping[str, str]] = {"bias": "zero"}
+    width: Any
+    rate: Any
+    overlap: bool
+    keeps: bool = True
+
+    @property
+    def series(self) -> Any:
+        return 2 * self.width if self.overlap else self.width
+
+    def weights(self) -> tuple[Weight, ...]:
+        return (Weight("bias", (self.rate, self.series)),)
+
+    def made(self, work: Workload) -> Any:
+        """Entries that the new tokens fill."""
+        entries = Entries(rate=self.rate)
+        return entries.number(work.keys) - entries.number(work.past)
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        made = work.batch * self.made(work)
+        pooled, read = made * self.rate * self.series, work.positions * self.series
+        return (
+            elementwise("bias", pooled, "add", 2 * read, 0, self.params),
+            elementwise("softmax", pooled, "softmax", 0, 0),
+            elementwise("weigh", pooled, "add", 0, 0),
+            elementwise("sum", pooled, "add", 0, made * self.width),
+        )
+
+    def saved(self, work: Workload) -> Any:
+        if not self.keeps:
+            return 0
+        pooled = work.batch * self.made(work) * self.rate * self.series
+        return 2 * pooled if self.overlap else work.positions * self.series + pooled
+
+    @property
+    def holds(self) -> str:
+        return "steps"
+
+    def cache(self, work: Workload) -> Cache:
+        entries = Entries(rate=self.rate).number(work.keys)
+        pending = 2 * self.series * (work.keys - self.rate * entries)
+        before = 2 * self.width * self.rate if self.overlap else 0
+        held = self.width * entries + pending + before * minimum(1, entries)
+        return Cache(ceil_div(self.width, self.rate), before, held)
+
+    def dense(self, work: Workload) -> Any:
+        return self.cache(work).held
+
+    def cache_read(self, work: Workload) -> Any:
+        """What is pending; the entries are read by who attends to them."""
+        return self.cache(work).held - self.width * Entries(rate=self.rate).number(work.keys)
+
+    def kept(self) -> str:
+        return (
+            f"what is pending, and of every {self.rate:,} tokens an entry: {self.width:,} · ⌊S/{self.rate:,}⌋ elements"
+        )
+
+
+@final
+@frozen
+class Compressor(Composite):
+    """Projections to what is pooled and its gates, the pooling, and the entries' norm and rotation."""
+
+    d_model: Any
+    pool: Pool
+    norm: Norm
+    rotary: Rotary
+
+    def children(self) -> Iterator[Child]:
+        for name in ("kv", "gate"):
+            yield Child(name, Linear(d_in=self.d_model, d_out=self.pool.series, bias=False, keeps="no"))
+        yield Child("pool", self.pool)
+        yield Child("norm", self.norm, on=self._on_entries)
+        yield Child("rotary", self.rotary, on=self._on_entries)
+
+    @property
+    def _on_entries(self) -> Stream:
+        pool = self.pool
+        return lambda work: work._replace(tokens=pool.made(work), past=Entries(rate=pool.rate).number(work.past))
+
+
+@final
+@frozen
+class SelectionCore(Leaf):
+    """How much each query wants each entry: Σ w·relu(q·k) over a few heads, by which entries are selected.
+
+    Shapes   q (B, T, h, d), k (B, ⌊S/rate⌋, d), w (B, T, h), scores (B, T, ⌊S/rate⌋)
+    Unit     FLOPs 2·B·T·⌊S/rate⌋·h·d; other: 3 a head's score for the ReLU, its weight and the sum
+    Counts   all pairs, `flops_masked` those before the selection
+    Omits    choosing the best, which only compares
+    Source   DeepSeek-AI 2026, DeepSeek-V4, section 2.3.1, equation 16
+    """
+
+    kind = "attention_core"
+    role = "selection"
+    n_heads: Any
+    width: Any
+    span: Entries
+
+    def describe(self) -> str:
+        return f"index {self.n_heads} × {self.width}"
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        heads, keys, tokens = work.batch * self.n_heads, self.span.keys(work), work.tokens
+        query, scores = heads * tokens * self.width, heads * tokens * keys
+        read = Traffic(0, query, work.batch * keys * self.width)
+        visible = replace(self.span, top_k=None).visible(work) * self.width
+        return (
+            MatMul("scores", heads, tokens, self.width, keys, read, "attention", visible),
+            elementwise("relu", scores, "relu", 0, 0),
+            elementwise("weigh", scores, "add", work.positions * self.n_heads, 0),
+            elementwise("sum", scores, "add", 0, work.positions * keys),
+        )
+
+
+@final
+@frozen
+class Selector(Composite):
+    """The index: entries of its own, queries of few heads from the low-rank queries, a weight a head."""
+
+    d_model: Any
+    q_rank: Any
+    compressor: Compressor
+    rotary: Rotary
+    core: SelectionCore
+
+    def children(self) -> Iterator[Child]:
+        heads, width = self.core.n_heads, self.core.width
+        yield Child("compressor", self.compressor)
+        yield Child("q", Linear(d_in=self.q_rank, d_out=heads * width, bias=False, keeps="no"))
+        yield Child("weights", Linear(d_in=self.d_model, d_out=heads, bias=False, keeps="no"))
+        yield Child("rotary", self.rotary)
+        yield Child("core", self.core)
+
+
+@final
+@frozen
+class CompressedCore(SoftmaxCore):
+    """softmax(q·kᵀ)·k over the last tokens and the entries, with a sink a head.
+
+    Shapes   q (B, h, T, d), k (B, S_w + ⌊S/rate⌋, d), y (B, T, h·d)
+    Unit     FLOPs 4·B·T·h·d·(S_w + ⌊S/rate⌋), S_w the window's keys; other: 5 a score for the softmax
+    Counts   the full rectangle; `flops_masked` the pairs in the window, and the entries that a query selects
+    Traffic  that of a fused kernel: q, k and y once
+    Kept     q, k; with `keep_scores` the probabilities, a sink's too, without it y
+    Cache    d of every token in the window: values are keys
+    Source   DeepSeek-AI 2026, DeepSeek-V4, section 2.3
+    """
+
+    entries: Entries | None
+
+    def describe(self) -> str:
+        return f"{super().describe()}{'' if self.entries is None else self.entries.describe()}"
+
+    @property
+    def plain(self) -> bool:
+        return False
+
+    @property
+    def token(self) -> Any:
+        return self.d_qk
+
+    @property
+    def turns(self) -> tuple[Any, ...]:
+        chosen = None if self.entries is None else self.entries.top_k
+        return (self.span.most,) if self.entries is None or chosen is None else (
+            self.span.most, self.entries.rate * chosen)  # fmt: skip
+
+    @property
+    def period(self) -> Any:
+        return None if self.entries is None else self.entries.rate
+
+    def weights(self) -> tuple[Weight, ...]:
+        return (Weight("sinks", (self.n_heads,)),)
+
+    def reached(self, work: Workload) -> Any:
+        """Keys of the dense product."""
+        window = self.span.keys(work)
+        return window if self.entries is None else window + self.entries.keys(work)
+
+    def cache_read(self, work: Workload) -> Any:
+        window = self.span.read(work, self.token)
+        return window if self.entries is None else window + self.entries.read(work, self.token)
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        heads, keys, tokens = work.batch * self.n_heads, self.reached(work), work.tokens
+        pairs = self.span.visible(work)
+        pairs = pairs if self.entries is None else pairs + self.entries.visible(work)
+        query = heads * tokens * self.d_qk
+        read = Traffic(self.params, query, work.batch * keys * self.d_qk)
+        return (
+            MatMul("scores", heads, tokens, self.d_qk, keys, read, "attention", pairs * self.d_qk),
+            elementwise("softmax", heads * tokens * keys, "softmax", 0, 0),
+            MatMul("values", heads, tokens, keys, self.d_v, Traffic(0, query), "attention", pairs * self.d_v),
+        )
+
+    def saved(self, work: Workload) -> Any:
+        tokens, keys = work.positions * self.n_heads, self.reached(work)
+        kept = tokens * (keys + 1) if work.keep_scores else tokens * self.d_v
+        return tokens * self.d_qk + work.batch * keys * self.d_qk + kept
+
+    def kept(self) -> str:
+        return self.span.kept("keys that are values", f"{self.d_qk:,}")
+
+
+@final
+@frozen
+class CompressedAttention(Composite):
+    """Queries through a low rank, normed head by head; one head of keys that are values; what is read turned back, and
+    projected in groups to a low rank, then to the model.
+
+    Source   DeepSeek-AI 2026, DeepSeek-V4, section 2.3
+    """
+
+    d_model: Any
+    n_heads: Any
+    d_head: Any
+    q_rank: Any
+    groups: Any
+    # Of one group: what is read, and what it is projected to.
+    d_group: Any
+    o_rank: Any
+    norm_eps: Any
+    rotary: Rotary
+    core: CompressedCore
+    compressor: Compressor | None = None
+    selector: Selector | None = None
+
+    def children(self) -> Iterator[Child]:
+        width, heads = self.d_head, self.n_heads * self.d_head
+        rms = {"form": "rms", "bias": False, "eps": self.norm_eps}
+        yield Child("q_a", Linear(d_in=self.d_model, d_out=self.q_rank, bias=False))
+        yield Child("q_norm", Norm(width=self.q_rank, **rms))
+        yield Child("q_b", Linear(d_in=self.q_rank, d_out=heads, bias=False))
+        yield Child("q_head_norm", Norm(width=width, **rms, groups=self.n_heads, weighted=False))
+        yield Child("kv", Linear(d_in=self.d_model, d_out=width, bias=False, keeps="no"))
+        yield Child("kv_norm", Norm(width=width, **rms))
+        yield Child("rotary", self.rotary)
+        if self.compressor:
+            yield Child("compressor", self.compressor)
+        if self.selector:
+            # It learns from a loss of its own, not from the model's.
+            yield Child("selector", self.selector, gradient="none")
+        yield Child("core", self.core)
+        yield Child("unrotary", replace(self.rotary, heads=self.n_heads))
+        yield Child("o_a", GroupedLinear(groups=self.groups, d_in=self.d_group, d_out=self.o_rank, bias=False))
+        yield Child("o_b", Linear(d_in=self.groups * self.o_rank, d_out=self.d_model, bias=False))
+
+    def alive(self) -> Any:
+        """Queries and what attention gives."""
+        return 2 * self.n_heads * self.d_head
+
+
+@final
+@frozen
+class CompressedOptions(Mechanism):
+    """`[compressed]`, with positions that turn heads."""
+
+    section = "compressed"
+    kind = "attention"
+    ordered = True
+    n_heads: Any = key(size, REQUIRED, "query heads, on one head of keys that are values")
+    d_head: Any = key(size, REQUIRED, "width of a head")
+    d_rope: Any = key(size, REQUIRED, "rotated part of a head, its last dimensions")
+    q_rank: Any = key(size, REQUIRED, "rank of the query projection")
+    o_rank: Any = key(size, REQUIRED, "width that a group of heads is projected to, before the last projection")
+    groups: Any = key(size, REQUIRED, "groups of heads, each projected by itself")
+    window: Any = key(size, REQUIRED, "query i sees token j when 0 ≤ i − j < window")
+    rate: Any = key(size, None, "tokens that are pooled into one entry; absent: the window alone is seen")
+    overlap: bool = key(flag, False, "an entry pools the group before its own too")
+    index_heads: Any = key(size, None, "heads of an index that selects entries; absent: all are attended to")
+    index_width: Any = key(size, None, "width of a head of the index")
+    index_top_k: Any = key(size, None, "entries that a query selects by it")
+
+    def misfits(self) -> Iterator[Wished]:
+        yield from divided("groups", self.groups, "n_heads", self.n_heads)
+
+    def build(self, place: Place) -> CompressedAttention:
+        heads, width = self.n_heads, self.d_head
+        entries = None if self.rate is None else Entries(rate=self.rate, top_k=self.index_top_k)
+        sizes = {"n_heads": heads, "n_kv_heads": 1, "d_qk": width, "d_v": width}
+        rotary = self._rotary(place, heads + 1)
+        compressor = selector = None
+        if entries is not None:
+            compressor = self._compressor(place, width, True)
+            if self.index_heads is not None:
+                selector = Selector(
+                    d_model=place.d_model,
+                    q_rank=self.q_rank,
+                    compressor=self._compressor(place, self.index_width, False),
+                    rotary=self._rotary(place, self.index_heads),
+                    core=SelectionCore(n_heads=self.index_heads, width=self.index_width, span=entries),
+                )
+        return CompressedAttention(
+            d_model=place.d_model,
+            n_heads=heads,
+            d_head=width,
+            q_rank=self.q_rank,
+            groups=self.groups,
+            d_group=product((exact_div(heads, self.groups), width)),
+            o_rank=self.o_rank,
+            norm_eps=_eps(place),
+            rotary=rotary,
+            core=CompressedCore(**sizes, span=Window(window=self.window), entries=entries),
+            compressor=compressor,
+            selector=selector,
+        )
+
+    def _rotary(self, place: Place, heads: Any) -> Rotary:
+        return Rotary(
+            heads=heads,
+            dims=self.d_rope,
+            theta=place.positions.theta,
+            width=self.d_rope,
+            interleaved=place.positions.interleaved,
+        )
+
+    def _compressor(self, place: Place, width: Any, keeps: bool) -> Compressor:
+        return Compressor(
+            d_model=place.d_model,
+            pool=Pool(width=width, rate=self.rate, overlap=self.overlap, keeps=keeps),
+            norm=Norm(width=width, form="rms", bias=False, eps=_eps(place), keeps=keeps),
+            rotary=self._rotary(place, 1),
+        )
+
+
+def _eps(place: Place) -> Any:
+    return RMS_EPS if place.norm.eps is None else place.norm.eps

@@ -1,0 +1,68 @@
+"""Hyper-connections: see `parts.hyper`."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from txcalc.parts import hyper as parts
+from txcalc.parts.norm import Norm as NormPart
+from txcalc.reference.linear import Linear, Norm
+from txcalc.reference.run import Like
+
+
+class Shares(nn.Module):
+    """What each token says of n streams: shares read (B, T, n), shares written (B, T, n), their matrix (B, T, n, n)."""
+
+    def __init__(self, part: parts.Shares, like: Like) -> None:
+        super().__init__()
+        sides = 1 if part.read else 3 if part.mixed else 2  # what is read, what is written, the matrix
+        self.base, self.scale = like.parameter(part.made), like.parameter(sides)
+        self.number, self.steps, self.mixed, self.read = part.number, part.steps, part.mixed, part.read
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        n = self.number
+        sizes = [n] if self.read else [n, n, n * n] if self.mixed else [n, n]
+        parted = zip(x.split(sizes, -1), self.base.split(sizes), self.scale.unbind(), strict=True)
+        read, *more = (side * scale + base for side, base, scale in parted)
+        first = read.sigmoid() + 1e-6
+        if self.read:
+            return first, None, None
+        written = 2 * more[0].sigmoid()
+        if not self.mixed:
+            return first, written, None
+        matrix = more[1].unflatten(-1, (n, n)).softmax(-1) + 1e-6
+        for i in range(2 * self.steps - 1):
+            matrix = matrix / (matrix.sum(-1 if i % 2 else -2, keepdim=True) + 1e-6)
+        return first, written, matrix
+
+
+class Collapse(nn.Module):
+    """Streams (B, T, n, D) weighed by shares (B, T, n), and added up."""
+
+    def forward(self, streams: Tensor, shares: Tensor) -> Tensor:
+        return (shares.unsqueeze(-1) * streams).sum(2)
+
+
+class Spread(nn.Module):
+    """Streams (B, T, n, D), mixed where there is a matrix, with shares (B, T, n) of y (B, T, D) added."""
+
+    def forward(self, streams: Tensor, y: Tensor, shares: Tensor, matrix: Tensor | None) -> Tensor:
+        gone_on = streams if matrix is None else matrix.mT @ streams
+        return shares.unsqueeze(-1) * y.unsqueeze(2) + gone_on
+
+
+class HyperConnection(nn.Module):
+    """What a branch reads of the streams, and the streams with what it makes of that."""
+
+    def __init__(self, part: parts.HyperConnection, like: Like) -> None:
+        super().__init__()
+        wide = part.number * part.width
+        self.norm = Norm(NormPart(width=wide, form="rms", bias=False, eps=part.eps, weighted=False), like)
+        shares = parts.Shares(number=part.number, steps=part.steps, mixed=part.mixed, read=part.read)
+        self.project, self.shares = Linear(wide, shares.made, False, like), Shares(shares, like)
+        self.collapse, self.spread = Collapse(), None if part.read else Spread()
+
+    def forward(self, streams: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """What is read (B, T, D), and the shares and the matrix that `spread` takes."""
+        read, written, matrix = self.shares(self.project(self.norm(streams.flatten(2))))
+        return self.collapse(streams, read), written, matrix

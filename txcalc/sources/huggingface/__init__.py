@@ -201,7 +201,14 @@ def _remarks(c: Config, text: Config) -> None:
     quantization = _quantised(c, text)
     if isinstance(quantization, Mapping):
         method = quantization.get("quant_method", "MLX" if "bits" in quantization else "a method it does not name")
-        c.note(f"the checkpoint is quantised ({shown(method)}): --weights native counts its bytes")
+        form = text.data.get("expert_dtype", quantization.get("expert_dtype"))
+        if form in (None, "fp8"):
+            c.note(f"the checkpoint is quantised ({shown(method)}): --weights native counts its bytes")
+        else:
+            c.note(
+                f"the checkpoint is quantised ({shown(method)}), its experts in a format of their own ({shown(form)}): "
+                "its bytes as published are not counted"
+            )
 
 
 def _quantised(c: Config, text: Config) -> Any:
@@ -220,6 +227,9 @@ def _stored(c: Config, text: Config) -> dict[str, Any]:
     dtype = str(next((name for name in dtypes if isinstance(name, str)), "bfloat16")).removeprefix("torch.")
     quantization = _quantised(c, text)
     found: dict[str, Any] = {"dtype": {"float32": "fp32", "float16": "fp16"}.get(dtype, "bf16")}
+    table = quantization if isinstance(quantization, Mapping) else {}
+    if text.data.get("expert_dtype", table.get("expert_dtype")) not in (None, "fp8"):
+        return found
     return {**found, "quantization": quantization} if isinstance(quantization, Mapping) else found
 
 

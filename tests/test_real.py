@@ -31,7 +31,7 @@ MODEL = "D=64 L=4 h=4 h_kv=2 F=96 V=512"
         ("tp=2,sp=2", ""),
         ("tp=2,sp=2,fsdp=2", ""),
         ("dp=2,fsdp=2", ""),
-        ("fsdp=2,cp=2", "context=allgather"),
+        *(("fsdp=2,cp=2", f"context={name}") for name in ("allgather", "ring", "ulysses")),
         *(("pp=2", f"accumulation=4,schedule={name}") for name in ("gpipe", "1f1b", "zbv", "dualpipev")),
         *(("pp=2,vpp=2", f"accumulation=4,schedule={name}") for name in ("interleaved", "zb")),
         ("pp=2,fsdp=2", "accumulation=2,stages=1+3"),
@@ -95,7 +95,7 @@ def test_names_of_a_piece() -> None:
     [
         ((MODEL, "--layout", "fsdp=2", "--torchrun", "3"), "--torchrun 3 is not the 2 ranks of fsdp=2"),
         (("llama-3.1-8b", "--layout", "fsdp=2", "--torchrun", "2"), "at most 200,000,000 parameters"),
-        ((MODEL, "--layout", "cp=2", "--torchrun", "2"), "cp is run with --recipe context=allgather"),
+        ((MODEL, "--layout", "cp=2", "--torchrun", "2"), "cp is run over ranks that fsdp joins"),
         ((MODEL, "--torchrun", "2"), "--torchrun belongs to --layout"),
         ((MODEL + " tied", "--layout", "pp=2", "--recipe", "accumulation=2", "--torchrun", "2"), "head.tied = false"),
     ],

@@ -91,7 +91,7 @@ def _provable(model: Model, recipe: Recipe) -> None:
     if recipe.shards == 1 and recipe.layout.dp > 1:
         faults.append("dp without fsdp: DistributedDataParallel's buckets are modelled; fsdp=N is proved")
     if recipe.layout.cp > 1 and recipe.context != "ring":
-        faults.append(f"context {recipe.context}: what its ranks exchange is modelled; --torchrun runs allgather")
+        faults.append(f"context {recipe.context}: what its ranks exchange is modelled; --torchrun runs it")
     if faults:
         raise InputError("verify --layout", faults)
 

@@ -26,7 +26,6 @@ from torch import Tensor, nn
 
 from txcalc.errors import InputError
 from txcalc.model import Model
-from txcalc.parts.cores import AttentionCore
 from txcalc.parts.model import Stack
 from txcalc.planning.layout import Layout
 from txcalc.planning.training import Recipe, rank_of
@@ -35,7 +34,7 @@ from txcalc.planning.training.memory import width_of
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.timeline import number
 from txcalc.reference import build, inputs, mode
-from txcalc.reference.run import Cache
+from txcalc.verify import context
 from txcalc.verify.branches import NoParallel
 from txcalc.verify.layouts import KINDS
 from txcalc.verify.parallel import check, held, loss_parallel, meshes, sharded, stepper
@@ -69,9 +68,9 @@ def verify_real(model: Model, recipe: Recipe, processes: int, device: str = "cpu
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         every = _work(model, recipe, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), device, gather=True)
         return _verdict(model, recipe, every) if every else None
-    context = multiprocessing.get_context("spawn")
+    started = multiprocessing.get_context("spawn")
     port = _free_port()
-    with context.Pool(processes) as pool:
+    with started.Pool(processes) as pool:
         jobs = [pool.apply_async(_started, (model, recipe, rank, processes, port, device)) for rank in range(processes)]
         try:
             found = [job.get(TIMEOUT) for job in jobs]
@@ -88,7 +87,7 @@ def _runnable(model: Model, recipe: Recipe, processes: int) -> None:
     if recipe.framework != "fsdp2":
         faults.append("runs fsdp, tp, pp, sp and ep of torch itself: no other framework")
     if layout.cp > 1:
-        faults += _context(model, recipe)
+        faults += context.faults(model, recipe)
     if layout.ep > 1 and (layout.fsdp == 1 or layout.gpus > layout.fsdp):
         faults.append("ep is run over the ranks of fsdp, beside no other axis")
     if layout.dp > 1 and layout.fsdp == 1:
@@ -108,32 +107,6 @@ def _runnable(model: Model, recipe: Recipe, processes: int) -> None:
         faults.append("a tied matrix is in two stages, whose gradients nobody adds up here: head.tied = false")
     if faults:
         raise InputError("verify --torchrun", faults)
-
-
-def _context(model: Model, recipe: Recipe) -> Iterator[str]:
-    """Why a model's sequences are not cut over processes."""
-    layout = recipe.layout
-    if recipe.context != "allgather" or layout.fsdp == 1 or layout.gpus > layout.fsdp * layout.cp:
-        yield "cp is run with --recipe context=allgather over ranks that fsdp joins, beside no other axis: fsdp=2,cp=2"
-    cores = [entry.leaf for entry in model.ledger() if entry.kind == "attention_core"]
-    if not all(type(leaf) is AttentionCore and leaf.turns == () for leaf in cores):
-        yield "cp is run with attention of a softmax over all keys"
-    if any(entry.kind == "recurrent" for entry in model.ledger()):
-        yield "cp is run without recurrent mixers"
-
-
-class Gathered(Cache):
-    """Keys and values (B, T, …) of every rank's share of a sequence, as far as this rank's queries see: those of the
-    ranks before it are its past."""
-
-    def __init__(self, turn: int, tokens: int, group: Any) -> None:
-        super().__init__()
-        self.past, self._seen, self._group = turn * tokens, (turn + 1) * tokens, group
-
-    def append(self, path: str, *new: Tensor) -> tuple[Tensor, ...]:
-        from torch.distributed._functional_collectives import all_gather_tensor_autograd
-
-        return tuple(all_gather_tensor_autograd(n.contiguous(), 1, self._group)[:, : self._seen] for n in new)
 
 
 def _free_port() -> int:
@@ -194,12 +167,15 @@ def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> Foun
         net = sharded(model, recipe, mesh, str(device))
         _fill(net, dict(whole.named_parameters()))
         nets = {"": net}
+        if group:
+            context.exchange(net, recipe, place, group)
         with mode(shares=layout.sp), counted, loss_parallel(recipe):
             total = torch.zeros((), device=device)
             for part, said in zip(
                 ids[mine].split(recipe.micro_batch), labels[mine].split(recipe.micro_batch), strict=True
             ):
-                shared = {"cache": Gathered(place, recipe.local_tokens, group)} if group else {}
+                gather = recipe.context == "allgather"
+                shared = {"cache": context.Shares(place, recipe.local_tokens, group, gather)} if group else {}
                 made = _loss(net(part, **shared), said) / recipe.accumulation
                 made.backward()
                 total += _plain(made.detach())
@@ -333,7 +309,9 @@ def _rows(model: Model, recipe: Recipe, found: Found) -> Iterator[Row]:
         pieces = Pipeline(model, recipe).of_stage(0)
         for kind, sent in collectives(pieces, recipe, width_of(model), found.rank % recipe.layout.tp).items():
             want[kind], want[f"{kind} bytes"] = sent
-    routed = {"all_to_all bytes"}  # as the router says, not evenly
+        if recipe.layout.cp > 1:
+            want.update(context.exchanged(pieces[0], recipe))
+    routed = {"all_to_all bytes"} if recipe.layout.ep > 1 else set()  # as the router says, not evenly
     for name in sorted((want.keys() | found.bytes.keys()) - routed):
         if want[name] or found.bytes.get(name, 0):
             unit = "" if name in KINDS else ", bytes"

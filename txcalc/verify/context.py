@@ -1,0 +1,128 @@
+"""Context parallelism with values: attention over a sequence that ranks hold a share each of, three ways.
+
+allgather  every rank gathers the keys and values of the ranks before it (Llama 3, arXiv 2407.21783, section 3.3.2)
+ring       keys and values go around; what a rank made of each share is joined by its sums (Liu et al. 2023, arXiv
+           2310.01889)
+ulysses    ranks exchange tokens for heads, and heads for tokens behind (Jacobs et al. 2023, arXiv 2309.14509)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from txcalc.model import Model
+from txcalc.parts import cores, spans
+from txcalc.planning.training import Recipe
+from txcalc.planning.training.stages import Piece
+from txcalc.reference.attention import AttentionCore
+from txcalc.reference.run import Cache
+
+
+class Shares(Cache):
+    """Before this rank's share of a sequence come those of the ranks before it; with `gather` their keys and values
+    (B, T, …) too."""
+
+    def __init__(self, turn: int, tokens: int, group: Any, gather: bool) -> None:
+        super().__init__()
+        self.past, self._seen, self._group, self._gather = turn * tokens, (turn + 1) * tokens, group, gather
+
+    def append(self, path: str, *new: Tensor) -> tuple[Tensor, ...]:
+        from torch.distributed._functional_collectives import all_gather_tensor_autograd
+
+        if not self._gather:
+            return new
+        return tuple(all_gather_tensor_autograd(n.contiguous(), 1, self._group)[:, : self._seen] for n in new)
+
+
+def exchange(net: nn.Module, recipe: Recipe, turn: int, group: Any) -> None:
+    """Has every core of attention exchange as the recipe's context says."""
+    way = {"ring": _ring, "ulysses": _ulysses}.get(recipe.context)
+    for core in net.modules():
+        if way and isinstance(core, AttentionCore):
+            core.forward = _bound(way, core.scale, recipe.layout.cp, turn, group)  # type: ignore[method-assign]
+
+
+def _bound(way: Any, scale: float, ways: int, turn: int, group: Any) -> Any:
+    return lambda q, k, v, run, projected=None: way(q, k, v, scale, ways, turn, group).flatten(2)
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, triangle: bool) -> tuple[Tensor, Tensor]:
+    """Results (B, T, h, d_v) and the logarithms of their sums (B, T, h, 1)."""
+    times = q.shape[2] // k.shape[2]
+    k, v = (x.repeat_interleave(times, 2) for x in (k, v))
+    scores = torch.einsum("bthd,bshd->bths", q * scale, k)
+    if triangle:
+        hidden = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(hidden[:, None], -torch.inf)
+    sums = scores.logsumexp(-1, keepdim=True)
+    return torch.einsum("bths,bshd->bthd", (scores - sums).exp(), v), sums
+
+
+def _ring(q: Tensor, k: Tensor, v: Tensor, scale: float, ways: int, turn: int, group: Any) -> Tensor:
+    y, sums = _attend(q, k, v, scale, True)
+    width = k.shape[-1]
+    both = torch.cat((k, v), -1)
+    for step in range(1, ways):
+        both = _swapped(both, [turn + 1, turn - 1], ways, group)
+        if step <= turn:
+            new, more = _attend(q, both[..., :width], both[..., width:], scale, False)
+            joined = torch.logaddexp(sums, more)
+            y, sums = y * (sums - joined).exp() + new * (more - joined).exp(), joined
+        else:  # later tokens: not seen, but every rank's backward has its part in what went around
+            y = y + 0 * both.sum()
+    return y
+
+
+def _ulysses(q: Tensor, k: Tensor, v: Tensor, scale: float, ways: int, turn: int, group: Any) -> Tensor:
+    q, k, v = (_swapped(x.unflatten(2, (ways, -1)).movedim(2, 0), None, ways, group) for x in (q, k, v))
+    q, k, v = (x.movedim(0, 1).flatten(1, 2) for x in (q, k, v))
+    y, _ = _attend(q, k, v, scale, True)
+    return _swapped(y.unflatten(1, (ways, -1)).movedim(1, 0), None, ways, group).movedim(0, 2).flatten(2, 3)
+
+
+def _swapped(x: Tensor, neighbours: list[int] | None, ways: int, group: Any) -> Tensor:
+    """All of `x` to the first of two neighbours and from the second; or an equal share of its rows to every rank."""
+    from torch.distributed._functional_collectives import all_to_all_single_autograd
+
+    to = come = [x.shape[0] // ways] * ways
+    if neighbours:
+        to, come = ([x.shape[0] * (rank == n % ways) for rank in range(ways)] for n in neighbours)
+    return all_to_all_single_autograd(x.contiguous(), come, to, group)
+
+
+def exchanged(piece: Piece, recipe: Recipe) -> Counter[str]:
+    """All-to-alls of one micro-batch, forward and backward, and their bytes."""
+    found: Counter[str] = Counter()
+    for held in piece.leaves:
+        attended = held.entry.leaf.attended
+        if recipe.context == "allgather" or attended is None or held.entry.kind != "attention_core":
+            continue
+        rows = 2 * len(held.layers) * piece.work.positions * recipe.compute_bytes
+        keys = attended.groups * (attended.d_qk + attended.d_v)
+        around, queries = recipe.layout.cp - 1, attended.heads * (attended.d_qk + attended.d_v)
+        ring = recipe.context == "ring"
+        found["all_to_all"] += 2 * len(held.layers) * (around if ring else 4)
+        found["all_to_all bytes"] += rows * (around * keys if ring else queries + keys)
+    return found
+
+
+def faults(model: Model, recipe: Recipe) -> Iterator[str]:
+    """Why a model's sequences are not cut over processes."""
+    layout = recipe.layout
+    if layout.fsdp == 1 or layout.gpus > layout.fsdp * layout.cp:
+        yield "cp is run over ranks that fsdp joins, beside no other axis: fsdp=2,cp=2"
+    found: list[Any] = [entry.leaf for entry in model.ledger() if entry.kind == "attention_core"]
+    if not all(type(leaf) is cores.AttentionCore and leaf.turns == () for leaf in found):
+        yield "cp is run with attention of a softmax over all keys"
+    elif recipe.context != "allgather":
+        if not all(leaf.plain and not leaf.distances and type(leaf.span) is spans.Causal for leaf in found):
+            yield f"cp by {recipe.context} is run with causal attention alone: context=allgather"
+        if recipe.context == "ulysses" and any(leaf.n_kv_heads % layout.cp for leaf in found):
+            yield f"ulysses cuts heads: cp = {layout.cp} must divide those of keys and values"
+    if any(entry.kind == "recurrent" for entry in model.ledger()):
+        yield "cp is run without recurrent mixers"

@@ -53,6 +53,14 @@ def squares(net: Any, tower: Model, tokens: int) -> Any:
     net.get_image_features(torch.zeros(64, 3, side, side), torch.tensor([[1, 8, 8]]))
 
 
+def ragged(net: Any, tower: Model, tokens: int) -> Any:
+    """Patches of a picture, filled up to as many as others have."""
+    import torch
+
+    pixels = torch.zeros(1, 64, 3 * tower.raw["vision"]["patch"] ** 2)
+    net.get_image_features(pixels, torch.tensor([[8, 8]]), torch.ones(1, 64, dtype=torch.long))
+
+
 def adapted(net: Any, tower: Model, tokens: int) -> Any:
     import torch
 
@@ -122,6 +130,10 @@ CASES: dict[str, tuple[str, Mapping[str, Any], Run]] = {
         "num_mel_bins": 8, "max_source_positions": 20}}, sound),
     "qwen2_audio, Whisper": ("Qwen2AudioForConditionalGeneration", {"model_type": "qwen2_audio", "text_config": QWEN,
         "audio_config": HEARD | {"model_type": "qwen2_audio_encoder"}}, sound),
+    "lfm2_vl, SigLIP 2": ("Lfm2VlModel", {"model_type": "lfm2_vl", "text_config": TEXT | {"model_type": "lfm2",
+        "layer_types": ["full_attention"]}, "vision_config": LAYERS | {"patch_size": 4, "num_patches": 64}}, ragged),
+    "paddleocr_vl": ("PaddleOCRVLModel", {"model_type": "paddleocr_vl", "text_config": TEXT | ROPE |
+        {"model_type": "paddleocr_vl_text"}, "vision_config": SEEN}, squares),
     "llama4": ("Llama4ForConditionalGeneration", {"model_type": "llama4",
         "text_config": TEXT | {"model_type": "llama4_text", "intermediate_size_mlp": 48, "num_local_experts": 2},
         "vision_config": SEEN | {"model_type": "llama4_vision_model", "intermediate_size": 192,

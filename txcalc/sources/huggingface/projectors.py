@@ -221,6 +221,36 @@ def _internvl(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     return Projection(steps, _dropped(c, "default"))
 
 
+# What LFM2-VL's processor cuts a picture by.
+TILES = (
+    "encoder_patch_size", "tile_size", "min_tiles", "max_tiles", "min_image_tokens", "max_image_tokens",
+    "max_num_patches", "do_image_splitting", "use_thumbnail", "use_image_special_tokens", "max_pixels_tolerance",
+    "vision_feature_layer",
+)  # fmt: skip
+
+
+def _lfm2_vl(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    c.ignore("projector_hidden_act", *TILES)
+    bias, wide = c.flag("projector_bias", default=True), c.size("projector_hidden_size", default=2560)
+    norm: Steps = ({"norm": "layer"},) if c.flag("projector_use_layernorm", default=True) else ()
+    then: Steps = ({"linear": wide, "bias": bias}, GELU, {"linear": raw["d_model"], "bias": bias})
+    return Projection(({"merge": c.size("downsample_factor", default=2) ** 2}, *norm, *then))
+
+
+def _merging(tower: Tower, merged: int, raw: Raw) -> Projection:
+    """A norm, and two matrices on patches side by side."""
+    steps: Steps = ({"norm": "layer"}, {"merge": merged}, {"linear": tower.width * merged}, GELU)
+    return Projection((*steps, {"linear": raw["d_model"]}))
+
+
+def _paddleocr(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    return _merging(tower, v.size("spatial_merge_size", default=2) ** 2, raw)
+
+
+def _deepseek_vl(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    return Projection(_two(raw["d_model"]))
+
+
 def _idefics3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     c.ignore("use_cache")
     merge: Raw = {"merge": c.size("scale_factor", default=2) ** 2}
@@ -276,9 +306,7 @@ def _kimi(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     if c.size("projection_hidden_size", default=1152) != tower.width:
         c.fault("projection_hidden_size", c.data.get("projection_hidden_size", 1152), f"the tower's {tower.width:,}")
     c.ignore("projection_hidden_act", "projection_layer_norm_eps")
-    merged = merge[0] * merge[1]
-    steps: Steps = ({"norm": "layer"}, {"merge": merged}, {"linear": tower.width * merged}, GELU)
-    return Projection((*steps, {"linear": raw["d_model"]}))
+    return _merging(tower, merge[0] * merge[1], raw)
 
 
 def _got_ocr2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -378,6 +406,12 @@ BESIDE: dict[str, Beside] = {
     "minicpmv4_6": Beside("vision_config", "minicpmv4_6_vision", (), tensors.minicpmv_projector),
     "minicpmv4_7": Beside("vision_config", "minicpmv4_6_vision", (), tensors.minicpmv_projector),
     "mistral3": Beside("vision_config", "pixtral", AUTO, _mistral3),
+    "deepseek_vl": Beside("vision_config", "siglip_vision_model", AUTO, _deepseek_vl),
+    "glm46v": Beside("vision_config", "glm4v", (), _none),
+    "glmga": Beside("vision_config", "glm4v", (), _none),
+    "lfm2_vl": Beside("vision_config", "siglip2_vision_model", (), _lfm2_vl),
+    "paddleocr_vl": Beside("vision_config", "paddleocr_vl_vision", (), _paddleocr),
+    "qianfan_ocr": Beside("vision_config", "qianfan_ocr_vision", (), _internvl),
     "mllama": Beside("vision_config", "mllama_vision_model", (), _one),
     "moss_transcribe_diarize": Beside("audio_config", "moss_transcribe_diarize_audio", (), _moss),
     "musicflamingo": Beside("audio_config", "whisper", (), _musicflamingo),

@@ -109,6 +109,25 @@ def idefics2(v: Config) -> Tower:
     return _siglip(v, 32)
 
 
+def siglip2(v: Config) -> Tower:
+    """SigLIP's for pictures of any size, whose table of positions is stretched over theirs."""
+    size = _sizes(v, 768, 3072, 12, 12)
+    patch, channels = side_of(v, "patch_size", 16), v.size("num_channels", default=3)
+    head = {"pool": "attention"} if v.flag("vision_use_head", default=True) else {}
+    vision = {"patch": patch, "channels": channels, "class_token": False}
+    places = {"rows": v.size("num_patches", default=256)}
+    return Tower(size.width, _stack(size, _act(v, "gelu_pytorch_tanh"), vision=vision, positions=places, head=head))
+
+
+def paddleocr_vl(v: Config) -> Tower:
+    """SigLIP's without the head, for pictures of any size, with rotary positions beside the table."""
+    size = _sizes(v, 1152, 4304, 27, 16)
+    vision = _square(v, 384, 14, class_token=False)
+    places = {"rows": (vision.pop("image") // vision["patch"]) ** 2}
+    v.ignore("rope_parameters")
+    return Tower(size.width, _stack(size, _act(v, "gelu_pytorch_tanh"), vision=vision, positions=places))
+
+
 def pixtral(v: Config) -> Tower:
     """Pixtral's: RMSNorms, gated, no biases, rotary positions, pictures of any size."""
     size = _sizes(v, 1024, 4096, 24, 16)
@@ -136,14 +155,14 @@ def ovis2(v: Config) -> Tower:
     return Tower(words, raw, steps=steps)
 
 
-def internvl(v: Config) -> Tower:
-    """InternViT: a scale on each branch; biases and norms as its config says."""
+def internvl(v: Config, bias: bool = False) -> Tower:
+    """InternViT: a scale on each branch; biases and norms as its config says, or else its class."""
     size = _sizes(v, 1024, 4096, 24, 16)
     v.ignore("layer_scale_init_value", "projection_dropout", "hidden_dropout_prob")
     norm = {"layer_norm": "layer", "rms_norm": "rms"}.get(v.text("norm_type", default="layer_norm"))
     if norm is None:
         v.fault("norm_type", v.data["norm_type"], "'layer_norm' or 'rms_norm'")
-    qkv, normed = v.flag("attention_bias", default=False), v.flag("use_qk_norm", default=False)
+    qkv, normed = v.flag("attention_bias", default=bias), v.flag("use_qk_norm", default=False)
     attention = {"bias": ["q", "k", "v", "o"] if qkv else ["o"], "qk_norm": "width" if normed else "none"}
     learned = v.flag("use_absolute_position_embeddings", default=True)
     own = {"qk_bias": False} if normed and norm == "layer" else {}
@@ -157,6 +176,10 @@ def internvl(v: Config) -> Tower:
         vision=_square(v, 448, 14, mask_token=v.flag("use_mask_token", default=False)),
     )
     return Tower(size.width, raw, steps=last, first=1)
+
+
+def qianfan_ocr(v: Config) -> Tower:
+    return internvl(v, bias=True)
 
 
 def llama4(v: Config) -> Tower:
@@ -385,6 +408,9 @@ def minicpmv(v: Config) -> Tower:
 TOWERS: dict[str, Callable[[Config], Tower]] = {
     "clip_vision_model": clip,
     "siglip_vision_model": siglip,
+    "siglip2_vision_model": siglip2,
+    "paddleocr_vl_vision": paddleocr_vl,
+    "qianfan_ocr_vision": qianfan_ocr,
     "pixtral": pixtral,
     "ovis2": ovis2,
     "internvl_vision": internvl,

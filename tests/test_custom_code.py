@@ -734,6 +734,8 @@ SMALL = {**LLAMA, "tie_word_embeddings": False}
     [
         ({"model_type": "internvl_chat", "llm_config": {**SMALL, **TEXTS["internlm2"]}}, "internlm2"),
         ({"model_type": "internvl_chat", "llm_config": {**SMALL, "architectures": ["Qwen2ForCausalLM"]}}, "qwen2"),
+        ({"model_type": "sa2va_chat", "llm_config": {**SMALL, "architectures": ["Qwen2ForCausalLM"]}}, "qwen2"),
+        ({"model_type": "h2ovl_chat", "llm_config": {**SMALL, **TEXTS["llama"]}}, "llama"),
         ({"model_type": "multi_modality", "language_config": SMALL, "vision_config": {}}, "llama"),
         ({"model_type": "llava_llama", "llm_cfg": {**SMALL, **TEXTS["llama"], "tokenizer_max": 9}}, "llama"),
         ({**SMALL, "model_type": "llava_qwen", "mm_hidden_size": 24}, "qwen2"),
@@ -760,6 +762,8 @@ def test_a_language_model_in_a_whole(whole: Config, text: str) -> None:
     [
         ({"model_type": "internvl_chat", "llm_config": {**SMALL, "model_type": "opt"}}, "llm_config.model_type"),
         ({"model_type": "internvl_chat"}, "llm_config is missing"),
+        ({"base_model_name_or_path": "lmsys/vicuna-7b-v1.3", "medusa_num_heads": 5}, "not read: its heads"),
+        ({"model_type": "rwkv6", "architectures": ["Rwkv6ForCausalLM"], "auto_map": {}}, "the fourth alone is read"),
         (
             {"model_type": "internvl_chat", "llm_config": {**TEXTS["internlm2"], "model_type": "qwen2"}},
             r"llm_config.architectures\[0\]",

@@ -134,6 +134,8 @@ def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
         return BY_CLASS[bare(cls)], [f"model_type = {BY_CLASS[bare(cls)]!r}, which has the class {cls}"]
     if "draft_vocab_size" in data and bare(cls) == "llamaforcausallm":
         return "eagle3", ["model_type = 'eagle3', for draft_vocab_size is a key of such drafts alone"]
+    if model_type is None and "medusa_num_heads" in data:
+        return "medusa", []
     if isinstance(model_type, str):
         known = model_type in READERS or model_type in WRAPPERS or model_type in REFUSED
         if known or library.knows(model_type) or (model_type and "auto_map" in data):

@@ -51,8 +51,9 @@ _EARLIER = """
 codeshell hf_olmo jina_bert minimax_text_01 molmo new phi-msft stablelm_epoch
 """
 _WRAPPED = """
-Keye NemotronH_Nano_VL_V2 dots_ocr internvl_chat kimi_vl llava_llama llava_mistral llava_qwen maira2 minicpmo minicpmv
-multi_modality phi3_v phi4mm videochat_flash_qwen
+Keye NemotronH_Nano_VL_V2 dots_ocr h2ovl_chat internvl_chat kimi_vl llava_llama llava_mistral llava_qwen maira2
+minicpmo minicpmv
+multi_modality phi3_v phi4mm sa2va_chat videochat_flash_qwen
 """
 _MIXING = """
 big_bird convbert fnet squeezebert
@@ -278,6 +279,7 @@ FLAT: dict[str, tuple[str, ...]] = {
 }
 
 _SPEAKING = "its encoder of speech and its vocoder are not supported yet"
+_RWKV = "of RWKV's recurrences the fourth alone is read"
 _SPARSE_ATTENTION = "its sparse attention is not supported yet"
 _HYPER = "its hyper-connections are not supported yet"
 _LATENT_WINDOWS = "its latent attention of two sizes, one with a window, is not supported yet"
@@ -289,6 +291,15 @@ _RELATIVE = "its short convolutions beside attention and its relative scores are
 REFUSED: dict[str, str] = {
     "funnel": "its sequence grows shorter from block to block, and no part says so yet",
     "modernvbert": "its language model's head is not its text's, and has no reader yet",
+    "cogvlm": "its second set of weights, for the tokens of pictures, is not supported yet",
+    "internlmxcomposer2": "its adapters for the tokens of pictures are not supported yet",
+    "kimi_k3": "its layers read what earlier blocks of layers gave, and no part says so yet",
+    "plamo2": "its Mamba, with heads of Mamba-2 and projections of the first, is not supported yet",
+    "rwkv5": _RWKV,
+    "rwkv6": _RWKV,
+    "rwkv7": _RWKV,
+    "step3_vl": "its queries, made of a shared narrow one, are not supported yet",
+    "yuan": "its filter of neighbouring tokens before attention is not supported yet",
     "medusa": "its heads, each with a layer of its own on the same states, are not supported yet",
     "mlp_speculator": "its products, of whose results each is the next one's input, are not supported yet",
     "mra": "its attention at several resolutions is not supported yet",

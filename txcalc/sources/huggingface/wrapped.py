@@ -42,6 +42,7 @@ WHOLES: dict[str, Whole] = {
     "Keye": Whole("", ("qwen3",), ("keyeforconditionalgeneration",), ("vision_", "image_", "video_")),
     "NemotronH_Nano_VL_V2": Whole("llm_config", ("nemotron_h",), ("nemotronhnanovlv2",)),
     "dots_ocr": Whole("", ("qwen2",), ("dotsocrforcausallm",), ("vision_", "image_", "video_")),
+    "h2ovl_chat": Whole("llm_config", ("mistral", "llama"), ("h2ovlchatmodel",)),
     "internvl_chat": Whole("llm_config", _INTERN, ("internvlchatmodel",)),
     "kimi_vl": Whole("text_config", ("deepseek_v3",), ("kimivlforconditionalgeneration",)),
     "llava_llama": Whole("llm_cfg", ("llama",), ("llavallamaforcausallm", "llavallamamodel"), _LLAVA),
@@ -53,6 +54,7 @@ WHOLES: dict[str, Whole] = {
     "multi_modality": Whole("language_config", ("llama",), ("multimodalitycausallm",)),
     "phi3_v": Whole("", ("phi3",), ("phi3vforcausallm",), _PHI),
     "phi4mm": Whole("", ("phi3",), ("phi4mmforcausallm",), _PHI),
+    "sa2va_chat": Whole("llm_config", _INTERN, ("sa2vachatmodel",)),
     "videochat_flash_qwen": Whole("", ("qwen2",), ("videochatflashqwenforcausallm",), _FLASH),
 }
 # Which language model a version of MiniCPM-V, or of MiniCPM-o, has.

@@ -140,6 +140,26 @@ def test_kimis_int4_is_on_routed_experts_only() -> None:
             8 * 65_536 + 24 * 256 + 32 * 256,
             8 * 256 * 768 + 24 * 256 + 32 * 768,
         ),
+        (
+            {
+                "quant_method": "gptq",
+                "bits": 4,
+                "group_size": 128,
+                "modules_in_block_to_quantize": [["self_attn.q_proj"]],
+            },
+            4 * 65_536 + 20 * 512 + 32 * 256,
+            16 * 196_608,
+        ),
+        (
+            {
+                "quant_method": "gptq",
+                "bits": 4,
+                "group_size": 128,
+                "dynamic": {"-:.*mlp.*": {}, "+:.*q_proj": {"bits": 8}},
+            },
+            8 * 65_536 + 24 * 512 + 32 * 256,
+            16 * 196_608,
+        ),
         ({"quant_method": "auto-round", "bits": 8, "group_size": -1}, 8 * 65_536 + 24 * 256, 8 * 196_608 + 24 * 256),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, 8 * 65_536 + 32 * 256, 8 * 256 * 768 + 32 * 256),
         (
@@ -249,6 +269,10 @@ def test_every_stage_of_a_pipeline_holds_its_own_layers_formats() -> None:
         ({"quant_method": "fp8", "modules_to_not_convert": ["re:("]}, "a regular expression"),
         ({"quant_method": "fp8", "modules_to_not_convert": ["mlp", "self_attn"]}, "quantises no layer"),
         ({"quant_method": "fp8", "ignore": "lm_head"}, "a list of modules' names"),
+        (
+            {"quant_method": "gptq", "bits": 4, "modules_in_block_to_quantize": [[7]]},
+            "modules_in_block_to_quantize is [[7]], expected lists of modules' names",
+        ),
         ({"bits": 4, "group_size": 32, "mode": "mxfp4"}, "mode is 'mxfp4', expected 'affine'"),
     ],
 )

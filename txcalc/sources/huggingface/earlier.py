@@ -77,7 +77,7 @@ def minimax_text_01(c: Config) -> Raw:
     """MiniMax-Text-01 and M1, before they were transformers': `attn_type_list` says which layers are linear."""
     of_its_own(c, "minimaxtext01", "minimaxm1")
     c.only(True, "postnorm", why="the stream is what norms give")
-    given = c.items("attn_type_list", of=any_of(0, 1), length=None, default=None)
+    given = c.items("attn_type_list", of=any_of(0, 1), length=c.layers("num_hidden_layers"), default=None)
     if given is None:
         c.fault("attn_type_list", c.data.get("attn_type_list", ABSENT), "a list, one a layer")
     shared = c.data.get("shared_intermediate_size", 0)

@@ -120,7 +120,7 @@ def _typed(inner: Config, texts: tuple[str, ...]) -> Raw:
     inner.model_type = given
     module, function = READERS[given]
     raw: Raw = getattr(import_module(f"txcalc.sources.huggingface.{module}"), function)(inner)
-    if inner.path and given == "deepseek_v3" and "experts" in raw:
+    if given == "deepseek_v3" and "experts" in raw and inner.data.get("topk_method", "noaux_tc") == "noaux_tc":
         raw["experts"]["correction"] = True  # in DeepSeek's own code, which Kimi-VL's copies, it is a parameter
     return raw
 

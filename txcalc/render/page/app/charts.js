@@ -113,7 +113,7 @@ const Cells = ({ table }) => html`<div class="scroll" tabindex="0" role="group" 
           cell && typeof cell === "object" && cell.value !== undefined
             ? html`<${Figure} ...${cell} />`
             : (cell?.text ?? cell);
-        return i ? html`<td class=${cell?.style ?? ""}>${shown}</td>` : html`<th scope="row">${shown}</th>`;
+        return i ? html`<td class=${cell?.style ?? ""}>${shown}</td>` : html`<th scope="row">${typeof shown === "string" ? shown.replace(/[._](?=\w)/g, "$&\u200b") : shown}</th>`;
       })}</tr>`,
   )}</tbody>
 </table></div>`;
@@ -178,7 +178,7 @@ function painted(option) {
       textStyle: text,
       ...option.tooltip,
     },
-    legend: option.legend && { textStyle: text, top: 0, type: "plain", ...option.legend },
+    legend: option.legend && { textStyle: text, top: 0, type: "scroll", pageTextStyle: text, ...option.legend },
     grid: option.grid && { left: 70, right: 24, top: 56, bottom: 52, ...option.grid },
     xAxis: axis(option.xAxis),
     yAxis: axis(option.yAxis),

@@ -47,7 +47,7 @@ function Table({ seen, at }) {
     }),
   ]);
   const exact = rows.map((row) => [row[0], ...row.slice(1).map((cell) => cell.value)]);
-  const table = { title: "Side by side", head: ["quantity", ...seen.map(label)], rows };
+  const table = { title: "At the sizes set under Learn", head: ["quantity", ...seen.map(label)], rows };
   return html`<section aria-label="Table"><h2>Side by side</h2><${Cells} table=${table} /><${Files} name="models" table=${{ ...table, rows: exact }} /></section>`;
 }
 

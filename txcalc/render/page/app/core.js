@@ -261,6 +261,7 @@ const bytes = (elements, bits = 16) => (elements * BigInt(bits) + 7n) / 8n;
 const percent = (part, whole) => (whole ? `${(Number((part * 10000n) / whole) / 100).toFixed(1)} %` : "");
 const seconds = (s) => {
   if (s === null || s === undefined) return "—";
+  if (!s) return "0 s";
   const [scale, unit] = s >= 1 ? [1, "s"] : s >= 1e-3 ? [1e3, "ms"] : s >= 1e-6 ? [1e6, "µs"] : [1e9, "ns"];
   return `${(s * scale).toPrecision(3).replace(/e\+\d+$/, "")} ${unit}`;
 };

@@ -207,7 +207,7 @@ function Thumb({ model, found }) {
       style = off === null ? "" : Math.abs(off) > 10 ? "bad" : "fair";
     return [
       rule.what,
-      rule.formula,
+      { text: rule.formula, style: "text" },
       { name: `rule ${rule.formula} gives`, value: rule.gives, text: short(rule.gives) },
       { name: `rule ${rule.formula} exact`, value: rule.truth, text: short(rule.truth, rule.among) },
       { text: off === 0 ? "exact" : `${off > 0 ? "+" : "−"}${Math.abs(off).toFixed(2)} %`, style },

@@ -13,12 +13,12 @@ function Memory({ model, found }) {
   const letters = { ...found.letters, N: t.params, A: t["params adapters"] ?? t.params, S: t.saved };
   const row = (title, name, text, value, quantity) => [
     title,
+    iec(value),
     { text: html`<${Formula} text=${text} letters=${letters} value=${value} />` },
     { name: `memory ${name}`, value },
-    iec(value),
     { text: html`<${Badge} how=${known(model, found, quantity)} />` },
   ];
-  const head = ["what", "formula", "bytes", "size", "evidence"];
+  const head = ["what", "size", "formula", "bytes", "evidence"];
   const terms = model.parts.filter((part) => part.formulas.cache).map((p) => `${p.copies}·(${p.formulas.cache})`);
   const one = bytes(t.cache, BITS[held]),
     kept = terms.length > 1 ? `(${terms.join(" + ")})` : terms[0];

@@ -11,15 +11,15 @@ import argparse
 from itertools import product
 from typing import NamedTuple
 
-from servers import SUSPECT, Row, cache_of, deployment, form, rows, timer
+from servers import DRAWN, SUSPECT, Row, held_by, rows, timer
 
 from txcalc.errors import TxcalcError
 from txcalc.planning.engine_memory import latency
 from txcalc.planning.layout import Layout
-from txcalc.planning.steady import Curve, Demand, closed
+from txcalc.planning.steady import ROUNDS, Curve, Demand, closed
 
-STEPS, SEQUENCES, TOGETHER = (0.0, 2e-4, 4e-4, 8e-4), (0.0, 5e-6, 1e-5, 2e-5, 3e-5, 4e-5), (0.1, 0.3, 0.5, 0.7)
-OWN, POLLS = (0.0, 0.005, 0.01, 0.02, 0.05, 0.08, 0.12, 0.16), (0, 1, 2, 3, 5, 8, 12, 20)
+STEPS, SEQUENCES, TOGETHER = (0.0, 2e-4, 4e-4, 8e-4), (0.0, 5e-6, 1e-5, 2e-5, 3e-5, 4e-5), (0.5, 0.7, 0.9, 1.0)
+OWN, POLLS = (0.0, 0.005, 0.01, 0.02, 0.05, 0.08, 0.12, 0.16), (0, 1, 2, 3, 5, 8, 12, 16, 20)
 
 
 class Server(NamedTuple):
@@ -28,11 +28,14 @@ class Server(NamedTuple):
     row: Row
     demand: Demand
     clients: float
+    alike: bool
 
     def loaded(self, step: float, sequence: float, together: float) -> tuple[Row, float, float, float]:
         """TPOT over the measured one; TTFT without the engine's own, and a step where others decode, in seconds."""
         bare = self.demand.step
-        demand = self.demand._replace(step=Curve(lambda n: bare(n) + step + sequence * n), together=together)
+        demand = self.demand._replace(
+            step=Curve(lambda n: bare(n) + step + sequence * n), together=together if self.alike else 1 / ROUNDS
+        )
         steady = closed(demand, self.clients)
         assert steady.tpot
         beside = min(1.0, max(0.0, 1 - 1 / max(1.0, self.clients)) * steady.decoding)
@@ -47,13 +50,13 @@ def servers(engine: str) -> list[Server]:
             continue
         layout = Layout(tp=row.tp, dp=row.dp, ep=row.ep)
         try:
-            held = deployment(row.name, row.gpu, form(row), cache_of(row), engine)
-            demand = timer(held, row.prompt, row.answer).demand(layout, row.concurrency)
+            demand = timer(held_by(row), row.prompt, row.answer).demand(layout, row.concurrency)
         except TxcalcError:
             continue
         step = demand.step
         bare = demand._replace(step=lambda n, step=step: step(n) - own.step_s - own.sequence_s * n, own=0.0, polls=0.0)  # type: ignore[misc]
-        found.append(Server(row, bare, row.concurrency / min(row.dp, row.concurrency)))
+        alike = (row.prompt, row.answer) not in DRAWN
+        found.append(Server(row, bare, row.concurrency / min(row.dp, row.concurrency), alike))
     return found
 
 

@@ -32,6 +32,7 @@ from txcalc.planning.engine import engine
 from txcalc.planning.layout import Layout
 from txcalc.planning.steady import Steady
 from txcalc.planning.timing import Timer, request
+from txcalc.planning.traffic import Lengths
 
 DATA = Path(__file__).parent.parent / "data" / "serving"
 PRESETS = {
@@ -44,6 +45,11 @@ PRESETS = {
 }
 UNSERVED = {"MiniMax-M2.5": ("mtp_transformer_layers", "num_mtp_modules")}  # of layers that draft
 GPUS = {"h100_sxm": "h100-sxm", "h200_sxm": "h200", "b200_sxm": "b200", "b300_sxm": "b300"}
+# InferenceX's runs (SemiAnalysisAI/InferenceX at 41147ad, 2026-03) have prompts and answers of these lengths at most,
+# and draw each evenly from 0.8 of it on (RANDOM_RANGE_RATIO in .github/workflows/benchmark-tmpl.yml). What its launch
+# scripts (benchmarks/single_node) ask of the engines is in `cache_of`, `chunk_of` and `interval_of`.
+DRAWN = {(1024, 1024), (1024, 8192), (8192, 1024)}
+SHORTEST = 0.8
 FIGURES = ("bare", "share", "TPOT", "alone", "TTFT", "tokens")
 DENSE = ("Qwen3-32B", "Llama-3.1-70B")
 
@@ -143,9 +149,37 @@ def form(row: Row) -> str:
 
 def cache_of(row: Row) -> str:
     """The dtype of the cache, which the rows do not say: fp8 where weights are narrower than 16 bits and the engine is
-    TensorRT-LLM, or the GPU a Blackwell, as the public recipes have it; else bf16."""
-    narrow = form(row) != "bf16" and (row.engine.startswith("trtllm") or row.gpu.startswith(("b", "gb")))
-    return "fp8" if narrow else "bf16"
+    TensorRT-LLM, or the GPU a Blackwell, but for the scripts that say otherwise; else bf16."""
+    narrow = row.engine.startswith("trtllm") or row.gpu.startswith(("b", "gb"))
+    narrow |= row.name in ("Llama-3.1-70B", "Qwen3.5-397B-A17B")
+    wide = (row.name, row.gpu, form(row)) in {("gpt-oss-120b", "h200_sxm", "mxfp4"), ("GLM-5", "b200_sxm", "nvfp4")}
+    return "fp8" if narrow and not wide and form(row) not in ("bf16", "int4") else "bf16"
+
+
+def chunk_of(row: Row) -> int:
+    """Tokens of a step at most."""
+    kind = row.engine.split()[0]
+    if (row.prompt, row.answer) not in DRAWN:
+        return 8192
+    if kind == "vllm":
+        return 2 * row.prompt if row.name == "MiniMax-M2.5" and row.gpu.startswith("b") else 8192
+    if kind == "trtllm":
+        known = {"gpt-oss-120b": 20_000, "Llama-3.1-70B": 16_384}
+        least = 8192 if "1.2" in row.engine else 0  # since 64af5a7, 2026-01
+        return known.get(row.name) or max(least, (row.concurrency + row.prompt + 127) // 64 * 64)
+    if form(row) == "nvfp4" and "DeepSeek" in row.name:
+        return 16_384
+    return 8192 if row.name == "DeepSeek-R1" and row.tp == 4 else 32_768
+
+
+def interval_of(row: Row) -> int:
+    """Decode steps of SGLang from one look for new requests to the next (--scheduler-recv-interval)."""
+    if not (
+        row.engine.startswith("sglang") and row.gpu.startswith("b") and row.name.startswith(("DeepSeek", "Qwen3.5"))
+    ):
+        return 1
+    few = row.concurrency < 16 or ("DeepSeek" in row.name and form(row) == "fp8-block" and row.tp == 4)
+    return 10 if few else 30
 
 
 def rows() -> list[Row]:
@@ -180,19 +214,27 @@ def model(name: str) -> Model:
 
 
 @cache
-def deployment(name: str, gpu: str, weights: str, kv: str, kernels: str) -> Deployment:
-    how = replace(engine(model(name), weights=weights, kv=kv), kernels=kernels)
+def deployment(
+    name: str, gpu: str, weights: str, kv: str, kernels: str, chunk: int = 8192, interval: int = 1
+) -> Deployment:
+    how = replace(engine(model(name), weights=weights, kv=kv, chunk=chunk), kernels=kernels, interval=interval)
     return Deployment(model(name), hardware.load(GPUS.get(gpu, gpu)), how)
+
+
+def held_by(row: Row) -> Deployment:
+    recipe = cache_of(row), row.engine.split()[0], chunk_of(row), interval_of(row)
+    return deployment(row.name, row.gpu, form(row), *recipe)
 
 
 @cache
 def timer(held: Deployment, prompt: int, answer: int) -> Timer:
-    return Timer(held, request(prompt + answer, prompt, answer=answer), prompt + answer)
+    lengths = [Lengths(int(SHORTEST * n), n) if (prompt, answer) in DRAWN else n for n in (prompt, answer)]
+    return Timer(held, request(prompt + answer, lengths[0], answer=lengths[1]), prompt + answer)
 
 
 def predict(row: Row) -> Found:
     layout = Layout(tp=row.tp, dp=row.dp, ep=row.ep)
-    held = deployment(row.name, row.gpu, form(row), cache_of(row), row.engine.split()[0])
+    held = held_by(row)
     if faults := held.sharding.faults(layout):
         raise InputError(f"layout {layout}", faults)
     timing = timer(held, row.prompt, row.answer)

@@ -64,6 +64,7 @@ class Engine:
     kernels   the engine whose own kernels are used where they were measured; "": what engines have in common
     prefix    tokens that all sequences begin with: their whole pages are held once
     offload   what of the model lies in RAM; None: nothing
+    interval  decode steps from one look for new requests to the next
     adapters  LoRA adapters that are held for requests to choose from; rank: that of each
     """
 
@@ -79,6 +80,7 @@ class Engine:
     offload: Offload | None = None
     adapters: int = 0
     rank: int = 0
+    interval: int = 1
 
     def of(self, model: Model) -> Engine:
         """The same for another model, such as a draft: its weights in the format asked for, no profile, no adapters."""

@@ -7,7 +7,8 @@ TPOT     t(D)/(1 − ρ), where t(D) is a decode step of the D sequences that de
          D = x·(answer − 1)·TPOT, so that TPOT = t(D) + D·τ/(answer − 1): a step, and its share of the prompts (of N
          clients in a closed loop (N − 1)/N of it: one's own prompt is before its answer; in rounds whose prompts are
          computed `together`, before any answer, half of it)
-TTFT     the wait in line, the prompt alone, the decode steps that its chunks share a step with, the engine's own share
+TTFT     the wait in line, the prompt alone, the decode steps that its chunks share a step with, the engine's own share;
+         where it looks for requests once in several steps, half of these, and the prompts that came meanwhile
 wait     M/G/1 (Pollaczek and Khinchine; of bursts Kingman) with a prompt's time in a step that decodes too, and what is
          left of the running step, a server's vacation. Of N clients in a closed loop each sees (N − 1)/N of the others
          (Schweitzer), and all start at once, as benchmarks do, with `ROUNDS` requests each: then half of all come
@@ -22,7 +23,7 @@ Source   Little 1961; Kleinrock 1975 (Queueing Systems I, 5.6) and Schweitzer 19
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import exp, inf
+from math import exp, inf, sqrt
 from typing import NamedTuple
 
 # A benchmark's clients send so many requests each: --num-prompts is 10 · --max-concurrency in InferenceX's runs
@@ -42,10 +43,13 @@ class Demand(NamedTuple):
     answer   tokens of an answer, the first of which comes with the prompt
     own      seconds of TTFT that an engine takes for itself
     polls    decode steps of others that it takes besides
+    interval decode steps from one look for new requests to the next: a request waits for half of them, and for the
+             prompts that came meanwhile
     spread   variance of a prompt's time over its mean squared
     bursts   variance of the time between requests of an open loop over its mean squared: 1 at random
     together    share of the rounds in which all prompts of a closed loop are computed before any answer: the first of
-             `ROUNDS`, and more where an engine computes prompts first, for answers of one length then end together
+             `ROUNDS`, and more where an engine computes prompts first and answers are of one length: they end together
+    dense    of a closed loop: how many times as close as evenly spread requests come (`denser`)
     """
 
     step: Callable[[float], float]
@@ -59,6 +63,18 @@ class Demand(NamedTuple):
     spread: float = 0.0
     bursts: float = 1.0
     together: float = 1 / ROUNDS
+    interval: int = 1
+    dense: float = 1.0
+
+
+def denser(spread: float) -> float:
+    """How many times as close as evenly spread the requests of a closed loop come, of `ROUNDS` that begin together:
+    answers of lengths evenly from one number to another end over so much of an answer's time, which grows with the
+    root of the rounds (a random walk) until it is all of it. `spread`: variance of an answer's length over its mean
+    squared; 0: 1, for those that are `together` are told apart.
+    """
+    width = sqrt(12 * spread)
+    return sum(max(1.0, 1 / (width * sqrt(i))) for i in range(1, ROUNDS)) / (ROUNDS - 1) if width else 1.0
 
 
 class Steady(NamedTuple):
@@ -279,6 +295,15 @@ class _Loop:
         """Seconds that a prompt holds up the next: its own, and the steps of decoding that its chunks share."""
         return self.demand.prompt + self.demand.chunks * (self.demand.step(decoding) if decoding else 0.0)
 
+    def crowd(self, decoding: float) -> float:
+        """Prompts that one waits for of those that were found at the same look, in steps of whole chunks."""
+        demand = self.demand
+        if demand.interval == 1 or demand.answer == 1:
+            return 0.0
+        found = demand.dense * decoding * demand.tokens * demand.interval / (demand.answer - 1)
+        found = min(found, decoding) if self.clients is None else min(found, self.clients)
+        return max(0.0, (found + min(max(1.0, 1 / demand.chunks), found)) / 2 - 1)
+
     def state(self, rate: float, decoding: float) -> Steady | None:
         """Means; None: prompts come faster than they are served."""
         demand, others = self.demand, self.others
@@ -292,7 +317,9 @@ class _Loop:
         wait += beside * step / 2
         if self.clients is not None and demand.answer > 1:
             wait += max(0.0, self.clients - 1) / 2 * self.service(self.clients / 2) * demand.together
-        ttft = demand.own + wait + demand.alone + (max(1.0, demand.chunks) + demand.polls) * beside * step
+        polls = demand.polls + (demand.interval - 1) / 2
+        wait += self.crowd(decoding) * demand.prompt
+        ttft = demand.own + wait + demand.alone + (max(1.0, demand.chunks) + polls) * beside * step
         if demand.answer == 1:
             return Steady(ttft, None, ttft, rate, utilisation, 0.0)
         tpot = self.tpot(decoding)

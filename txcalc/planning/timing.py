@@ -18,7 +18,7 @@ from txcalc.planning.deployment import MOST_SEQUENCES, Deployment
 from txcalc.planning.engine_memory import latency
 from txcalc.planning.layout import SERVING_ORDER, Layout
 from txcalc.planning.pace import Pace
-from txcalc.planning.steady import Answered, Curve, Demand, Overload, Steady, closed, open_
+from txcalc.planning.steady import ROUNDS, Answered, Curve, Demand, Overload, Steady, closed, denser, open_
 from txcalc.planning.traffic import Lengths, Traffic
 
 if TYPE_CHECKING:
@@ -75,6 +75,11 @@ class Request:
     def bursts(self) -> float:
         """The same of the time between two requests; 1: at random."""
         return self.traffic.bursts if self.traffic else 1.0
+
+    @property
+    def answers(self) -> float:
+        """The same of an answer's length."""
+        return self.traffic.answers.spread if self.traffic else 0.0
 
     @property
     def mean_length(self) -> int:
@@ -328,7 +333,9 @@ class Timer:
                 own.steps,
                 self.asked.spread,
                 self.asked.bursts,
-                own.together,
+                1 / ROUNDS if self.asked.answers else own.together,
+                self.deployment.engine.interval,
+                denser(self.asked.answers),
             )
         return self._demands[layout, busy]
 

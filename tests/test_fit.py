@@ -18,7 +18,7 @@ from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.planning.deployment import Deployment
 from txcalc.planning.engine import Engine, Reserve, engine
-from txcalc.planning.fitting import fits, need
+from txcalc.planning.fitting import Card, fits, need, reserved
 from txcalc.planning.layout import Layout
 from txcalc.planning.shapes import (
     CLASSIC,
@@ -339,12 +339,26 @@ def test_fit_loads_neither_torch_nor_numpy_and_is_quick() -> None:
     [
         (("--gpu", "16"), "a size and a bandwidth with their units (16GB@500GB/s)"),
         (("--gpu", "16GB@500"), "a size and a bandwidth with their units (16GB@500GB/s)"),
+        (("--gpu", "16GB@fast"), "a size and a bandwidth with their units (16GB@500GB/s)"),
+        (("--gpu", "4090:0"), "--gpu is '4090:0', expected one or more of it"),
+        (("--memory", "16"), "--memory is '16', expected a size with its unit (16GB)"),
+        (("--gpu", "h100", "--engine", "trtllm", "--weights", "Q4_K_X"), "did you mean q4_k_s"),
         (("--gpu", "4090", "--kv", "nonsense"), "no dtype named 'nonsense'"),
     ],
 )
 def test_what_is_no_card_or_cache_is_refused(given: tuple[str, ...], said: str) -> None:
     code, _, err = run("fit", "llama-3.1-8b", *given)
     assert (code, said in " ".join(err.split())) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("card", "seen"), [("m3-max", 96), ("m4", 32 * 2 / 3), ("strix-halo", 62.46), ("gb10", 121.69)]
+)
+def test_of_unified_memory_a_gpu_takes_what_the_system_lets_it(card: str, seen: float) -> None:
+    """Whatever the engine: macOS two thirds or three quarters, Linux a half on Strix Halo (presets/engines.toml)."""
+    one = hardware.load(card)
+    kept = reserved(Reserve.none(), None, Card(one.title, one.memory, 1, one))
+    assert one.memory - kept == pytest.approx(seen * 2**30, rel=0.001)
 
 
 def test_a_format_that_the_engine_lacks_does_not_fit() -> None:

@@ -53,6 +53,7 @@ def bits(config: dict[str, Any], source: str = SMALL) -> dict[str, int]:
 # metadata.total_size of model.safetensors.index.json, as public repositories quote it (2026-11); of llama-3.2-3b, of
 # both larger Llamas' siblings and of mixtral-8x22b the bytes of their tensors.
 TOTALS = {
+    "bloom-176b": 352_494_542_848,
     "gpt-oss-20b": 13_761_264_768,
     "gpt-oss-120b": 65_248_815_744,
     "gemma-2-9b": 18_483_411_968,

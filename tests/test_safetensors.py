@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import txcalc
 from txcalc.checkpoint import Checkpoint, Tensor, check
 from txcalc.cli import app
 from txcalc.errors import InputError
+from txcalc.planning.weights import weights_of
 from txcalc.sources import safetensors
 from txcalc.sources.safetensors import BITS, INDEX
 
@@ -262,6 +264,20 @@ def test_a_quantised_checkpoint_is_seen_as_it_is(method: str, tmp_path: Path) ->
 
 
 # Folders.
+
+
+def test_a_config_that_contradicts_the_headers_is_refused(tmp_path: Path) -> None:
+    """Both ways; a format that is named is counted all the same."""
+    said = {**TINY, "quantization_config": {"quant_method": "fp8"}}
+    for place, dtype, config, words in (
+        ("a", "BF16", said, "says 'fp8', and all matrices of its checkpoint are BF16"),
+        ("b", "F8_E4M3", TINY, "has no quantization_config, and matrices of its checkpoint are F8_E4M3"),
+    ):
+        (tmp_path / place).mkdir()
+        model = txcalc.load(folder(tmp_path / place, llama(dtype=dtype), config=config))
+        with pytest.raises(InputError, match=re.escape(words)):
+            weights_of(model, "native")
+        assert weights_of(model, "bf16").name == "bf16"
 
 
 def test_shards_are_one_checkpoint(tmp_path: Path) -> None:

@@ -64,14 +64,14 @@ def numbers(text: str, flag: str = "--gpu") -> tuple[int, int, int | None] | Non
     Errors: `InputError` where a unit is missing, for 16 may be GB or GiB.
     """
     found = _NUMBERS.fullmatch(text)
+    expected = "a size and a bandwidth with their units", "16GB@500GB/s"
     if not found:
+        if re.match(r"\s*[\d.]+\s*[kmgt]i?b\s*@", text, re.I):
+            raise InputError(flag, [Fault(flag, text, *expected)])
         return None
     size, unit, rate, per, tera, _ = found.groups()
-    faults: list[Fault | str] = []
-    expected = "a size and a bandwidth with their units", "16GB@500GB/s"
     if not unit or not per:
-        faults.append(Fault(flag, text, *expected))
-        raise InputError(flag, faults)
+        raise InputError(flag, [Fault(flag, text, *expected)])
     memory, bandwidth = parse_bytes(size + unit, flag), parse_bytes(rate + per, flag)
     if not memory or not bandwidth:
         raise InputError(flag, [Fault(flag, text, *expected)])

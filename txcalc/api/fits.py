@@ -113,8 +113,12 @@ def fit(
     cards = []
     if memory is not None:
         cards, kept = [Card(memory, parse_bytes(memory, "--memory"))], kept or Reserve.none()
+        if cards[0].memory < 2**20 and not memory.rstrip()[-1:].isalpha():  # bytes, or GB that nobody wrote
+            raise InputError("fit", [Fault("--memory", memory, "a size with its unit", "16GB")])
     for name, number in map(accelerators, names(gpu)):
         known = hardware.load(name)
+        if number == 0:
+            raise InputError("fit", [Fault("--gpu", f"{name}:0", "one or more of it")])
         cards.append(Card(known.title, known.memory, number or 1, known))
     tried = models(sources)
     if not sources:

@@ -22,6 +22,7 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.offload import Offload, Wish
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.quantised import native
+from txcalc.units import iec
 
 MOST_GPUS = 1024
 ONE = Layout()
@@ -81,7 +82,7 @@ class Deployment:
         self.sharding = Sharding(model, True, engine.offload)
         self._draft = Sharding(draft, serving=True) if draft else None
         self._drafts: dict[Layout, Holdings] = {}
-        seen = visible(accelerator) if engine.memory else accelerator.memory
+        seen = visible(accelerator) if engine.memory or accelerator.unified else accelerator.memory
         self.reserve = accelerator.memory - seen + engine.reserve.of(seen)
         self._ranks: dict[Layout, list[Holdings]] = {}
         self._refusals: dict[tuple[int, int], InputError | None] = {}
@@ -389,6 +390,8 @@ def _notes(deployment: Deployment, layout: Layout, context: int, longest: int | 
         yield f"{name} does not multiply in {narrow}: weights are read as {engine.weights.name}, multiplied in 16 bits"
     if engine.memory:
         yield from engine.memory.notes(model)
+    elif deployment.accelerator.unified and (seen := visible(deployment.accelerator)) < deployment.accelerator.memory:
+        yield f"the reserve is of {iec(seen)} that the system lets a GPU take of its memory, unless told otherwise"
     if engine.offload:
         yield from engine.offload.notes()
     yield from deployment.sharding.notes(layout)

@@ -121,7 +121,8 @@ def without(name: str, form: Format) -> Fault | None:
         kind = "gguf" if each in GGML and each != "mxfp4" else each
         if kind not in table["wide"] and kind not in table[name]["names"]:
             others = [ENGINES[one] for one in ENGINES if kind in table[one]["names"]]
-            return Fault("--weights", each, f"a format that {ENGINES[name]} has ({', '.join(others)} have it)")
+            said = form.name if form.name == each else f"{form.name}, with {each}"
+            return Fault("--weights", said, f"a format that {ENGINES[name]} has ({', '.join(others)} have it)")
     return None
 
 

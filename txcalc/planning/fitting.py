@@ -126,8 +126,9 @@ def helped(model: Model, engine: Engine, asked: Wish, context: int, card: Card) 
 
 
 def reserved(reserve: Reserve, memory: EngineMemory | None, card: Card) -> int:
-    """Bytes of an accelerator that the engine leaves alone, and what it does not see."""
-    seen = visible(card.accelerator) if memory and card.accelerator else card.memory
+    """Bytes of an accelerator that the engine leaves alone, and what it or a unified memory's GPU does not see."""
+    one = card.accelerator
+    seen = visible(one) if one and (memory or one.unified) else card.memory
     return card.memory - seen + reserve.of(seen)
 
 

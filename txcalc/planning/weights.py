@@ -372,10 +372,29 @@ def weights_of(model: Model, name: str) -> Format:
 
     wanted = plain(name)
     if wanted == NATIVE:
+        _agree(model)
         return quantised.native(model)
     if (found := quantised.published(model, wanted) or mixtures.mixture(model, wanted)) is not None:
         return found
     return covering(format_of(name), {entry.kind for entry in model.entries})
+
+
+def _agree(model: Model) -> None:
+    """That a checkpoint's matrices are as its config says. Errors: `InputError` where one alone has a narrow format."""
+    if model.checkpoint is None or model.checkpoint.held.form == "gguf":
+        return
+    config, held = model.spec["quantization"], model.checkpoint.held
+    kinds = {tensor.dtype for tensor in held.tensors if len(tensor.shape) == 2}
+    said = ", ".join(sorted(kinds))
+    if config and kinds and kinds <= {"BF16", "F16", "F32"}:
+        method = config.get("quant_method", "a format")
+        raise InputError(
+            "quantization_config", [f"says {method!r}, and all matrices of its checkpoint are {said} (--weights bf16?)"]
+        )
+    if not config and any(kind.startswith("F8") for kind in kinds):
+        raise InputError(
+            "config.json", [f"has no quantization_config, and matrices of its checkpoint are {said} (--weights fp8?)"]
+        )
 
 
 def covering(form: Format, kinds: Iterable[str]) -> Format:

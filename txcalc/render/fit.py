@@ -20,8 +20,12 @@ def _room(fit: Fit, formatted: bool = False) -> TableCell:
     where = [] if not fit.aside else [fit.aside, "in RAM"] if fit.fits else ["of RAM"] if lacks == fit.ram else []
     if not formatted:
         return TableCell(fit.room, "\n".join([iec(lacks) if fit.fits else f"short {iec(-lacks)}", *where]), style)
-    lines = [fit.weights, *([f"{fit.speed:.3g} tok/s"] if fit.speed else []), iec(lacks).replace("-", "−")]
+    lines = [fit.weights, *([f"{_rate(fit.speed)} tok/s"] if fit.speed else []), iec(lacks).replace("-", "−")]
     return TableCell(fit.room, "\n".join([*lines, *where]), style)
+
+
+def _rate(speed: float) -> str:
+    return f"{speed:,.0f}" if speed >= 1000 else f"{speed:.3g}"
 
 
 def fit_report(
@@ -40,7 +44,7 @@ def fit_report(
         first = next(iter(fits.values()))[0]
         if ladder and len(cards) == 1:
             one = best(fits[first.card])
-            speed = TableCell(one.speed, f"{one.speed:.3g}" if one.speed else "")
+            speed = TableCell(one.speed, _rate(one.speed) if one.speed else "")
             cells = [TableCell(one.weights, one.weights), speed, _room(one)]
         else:
             cells = [_room(best(row), True) for row in fits.values()] if folded else list(map(_room, fits[first.card]))

@@ -402,6 +402,17 @@ ROWS = {
         saved=6 * 6 * 7 + 16 * 6 * 20 + 12 * 24,
         cache=(19, 0, 8 * 19),
     ),
+    "latent core with sinks, matrix kept": row(
+        LatentCore(n_heads=6, kv_rank=17, d_nope=5, d_rope=2, d_v=13, span=Causal(), sinks=True),
+        EAGER,
+        params=6,
+        flops=2 * 12 * 24 * 20,
+        flops_masked=2 * 12 * 21 * 20,
+        flops_other=5 * 12 * 24,
+        traffic=(6, 6 * 6 * 20 + 12 * 8 * 20, 2 * 8 * 19),
+        saved=6 * 6 * 7 + 16 * 6 * 20 + 12 * 24 + 36,
+        cache=(19, 0, 8 * 19),
+    ),
     "latent core, absorbed": row(
         LatentCore(n_heads=6, kv_rank=17, d_nope=5, d_rope=2, d_v=13, span=Causal()),
         ABSORBED,

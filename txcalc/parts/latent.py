@@ -12,7 +12,18 @@ from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import REQUIRED, RMS_EPS, Mechanism, Place, flag, key, one_of, real, size
-from txcalc.parts.part import Attended, Child, Composite, MatMul, Operation, Traffic, Workload, elementwise, on_all_keys
+from txcalc.parts.part import (
+    Attended,
+    Child,
+    Composite,
+    MatMul,
+    Operation,
+    Traffic,
+    Weight,
+    Workload,
+    elementwise,
+    on_all_keys,
+)
 from txcalc.parts.positions import Rotary
 from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Causal, Full, Selected, Span
@@ -42,6 +53,10 @@ class LatentCore(CachedCore):
     d_v: Any
     span: Span
     scale: Any = None
+    sinks: bool = False
+
+    def weights(self) -> tuple[Weight, ...]:
+        return (Weight("sinks", (self.n_heads,)),) if self.sinks else ()
 
     def describe(self) -> str:
         return f"MLA {self.n_heads} heads, latent {self.kv_rank} + {self.d_rope}{self.span.describe()}"
@@ -65,7 +80,7 @@ class LatentCore(CachedCore):
             needed = minimum(keys, tokens * self.span.top_k)
         latents = work.batch * needed * (self.kv_rank + self.d_rope)
         expanded = 0 if work.absorbed else heads * keys * (self.d_nope + self.d_rope + self.d_v)
-        read, written = self.span.moved(query + expanded, latents), self.span.moved(result, 0)
+        read, written = self.span.moved(query + expanded, latents, self.params), self.span.moved(result, 0)
         return (
             MatMul("scores", heads, tokens, d_qk, keys, read, "attention", pairs * d_qk),
             elementwise("softmax", heads * tokens * keys, "softmax", 0, 0),
@@ -75,7 +90,8 @@ class LatentCore(CachedCore):
     def saved(self, work: Workload) -> Any:
         tokens, keys = work.batch * work.tokens * self.n_heads, work.batch * self.span.keys(work) * self.n_heads
         query, kv = tokens * (self.d_nope + self.d_rope), keys * (self.d_nope + self.d_rope + self.d_v)
-        return query + kv + (keys * work.tokens if work.keep_scores else tokens * self.d_v)
+        scores = keys * work.tokens + tokens if self.sinks else keys * work.tokens
+        return query + kv + (scores if work.keep_scores else tokens * self.d_v)
 
     def statistics(self, work: Workload) -> Any:
         return 0 if work.keep_scores else work.positions * self.n_heads
@@ -248,6 +264,8 @@ class LatentOptions(Mechanism):
     index_heads: Any = key(size, None, "heads of an index that selects keys; absent: all are attended to")
     index_width: Any = key(size, None, "width of a head of the index, and of its one key")
     index_top_k: Any = key(size, None, "keys that a query selects by it")
+    index_shared: bool = key(flag, False, "the keys are those that an earlier layer's index chose: none of its own")
+    sinks: bool = key(flag, False, "one learned sink a head")
     index_interleaved: bool = key(flag, False, "the index's rotary pairs are neighbours, not halves")
 
     def build(self, place: Place) -> LatentAttention:
@@ -255,7 +273,8 @@ class LatentOptions(Mechanism):
         span: Span = Full() if place.role in ("encoder", "vision") else Causal()
         indexer = None
         if self.index_heads is not None:
-            indexer, span = self._indexer(place, span), Selected(top_k=self.index_top_k)
+            indexer = None if self.index_shared else self._indexer(place, span)
+            span = Selected(top_k=self.index_top_k)
         return LatentAttention(
             d_model=place.d_model,
             n_heads=heads,
@@ -275,6 +294,7 @@ class LatentOptions(Mechanism):
                 d_v=self.d_v,
                 span=span,
                 scale=self.scale,
+                sinks=self.sinks,
             ),
             indexer=indexer,
             gate=gate(self.gate, heads, self.d_v),

@@ -19,13 +19,14 @@ from txcalc.reference.run import Like, Run
 class LatentCore(Core):
     """The core of `LatentAttention`; what it keeps are the latents and the rotated key that the heads share."""
 
-    def __init__(self, part: parts.LatentCore) -> None:
+    def __init__(self, part: parts.LatentCore, like: Like) -> None:
         super().__init__(part.span, (part.d_nope + part.d_rope) ** -0.5 if part.scale is None else part.scale)
+        self.sinks = like.parameter(part.n_heads) if part.sinks else None
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, run: Run, selected: Tensor | None = None) -> Tensor:
         """`selected` (B, 1, T, S) is added to the scores of every head."""
         bias = None if selected is None else selected.expand(-1, q.shape[2], -1, -1)
-        return self.attend(q, k, v, run, bias)
+        return self.attend(q, k, v, run, bias, self.sinks)
 
 
 class IndexCore(Core):
@@ -108,7 +109,8 @@ class LatentAttention(nn.Module):
         self.rotary = Rotary(part.rotary) if part.rotary else None
         self.g = Linear(d_model, heads * part.gate.gates, False, like) if part.gate else None
         self.gate = Gate(part.gate) if part.gate else None
-        self.core = LatentCore(part.core)
+        self.core = LatentCore(part.core, like)
+        self.chosen = isinstance(part.core.span, Selected)
         self.indexer = None
         if part.indexer:
             assert isinstance(part.core.span, Selected)
@@ -120,7 +122,12 @@ class LatentAttention(nn.Module):
         d_nope, d_rope = self.d_nope, self.d_rope
         low = self.q_norm(self.q_a(x)) if self.low_rank else None
         q = self.q(x) if low is None else self.q_b(low)
-        selected = None if self.indexer is None else self.indexer(x, low, run)
+        selected = None
+        if self.indexer is not None:
+            selected = self.indexer(x, low, run)
+            run.lent["selected"] = (selected,)
+        elif self.chosen and "selected" in run.lent:  # by itself a layer sees all
+            (selected,) = run.lent["selected"]
         q_nope, q_rope = q.unflatten(-1, (-1, d_nope + d_rope)).split((d_nope, d_rope), -1)
         latent, k_rope = self.kv_a(x).split((self.rank, d_rope), -1)
         if self.rotary is not None:

@@ -174,8 +174,9 @@ def _index(layer: Tables, stack: Tables, fault: Told) -> None:
     """An index has all its sizes, reads the queries' latent, and chooses among what came before."""
     latent = layer["latent"]
     given = [key for key in INDEX if key in latent and latent[key] is not None]
-    if not given and latent["index_interleaved"] and all(latent[key] is None for key in INDEX):
-        fault("latent.index_interleaved", True, "false without an index")
+    for name in ("index_interleaved", "index_shared"):
+        if not given and latent[name] and all(latent[key] is None for key in INDEX):
+            fault(f"latent.{name}", True, "false without an index")
     if not given:
         return
     for rule in (_index_sizes, _index_places, _index_queries, _index_width, _index_role):

@@ -19,7 +19,7 @@ granitemoe granitemoe_swa granitemoeshared hunyuan_v1_moe hy_v3 kolibri1
 minimax_m2 mixtral olmoe phimoe qwen2_moe qwen3_moe qwen3_vl_moe_text solar_open
 """
 _LATENT = """
-axk1 deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 glm4_moe_lite glm_moe_dsa kimi_k2 minicpm3 mistral4 youtu
+axk1 deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 glm4_moe_lite glm_moe_dsa hy_v4 kimi_k2 minicpm3 mistral4 youtu
 """
 _ENCODER = """
 albert bert bert-generation camembert data2vec-text distilbert electra ernie flaubert ibert
@@ -331,7 +331,6 @@ REFUSED: dict[str, str] = {
     "gemma4_assistant": _DRAFTS,
     "gemma4_unified_assistant": _DRAFTS,
     "hrm_text": "its layers run in cycles within cycles, which no part describes",
-    "hy_v4": _HYPER,
     "qwen4_exp": _HYPER,
     "qwen4_exp_text": _HYPER,
     "inkling2": _RELATIVE,

@@ -69,15 +69,15 @@ max_position_embeddings: but bloom mpt
 max_window_layers: qwen2 qwen2_5_omni_text qwen2_moe qwen3
 mlp_bias: but phi3
 n_ctx: codegen
-n_group: axk1 bailing_hybrid deepseek_v32 exaone_moe glm4_moe glm4_moe_lite glm4v_moe_text glm_moe_dsa kimi_linear
-  mimo_v2_flash solar_open
+n_group: axk1 bailing_hybrid deepseek_v32 exaone_moe glm4_moe glm4_moe_lite glm4v_moe_text glm_moe_dsa hy_v4
+  kimi_linear mimo_v2_flash solar_open
 n_positions: codegen ctrl gpt-sw3 gpt2 gpt_bigcode gptj openai-gpt
 norm_type: mpt
 num_experts: but deepseek_v3 dots1 gemma4_text glm4_moe glm4_moe_lite glm4v_moe_text kimi_k2 llama4_text solar_open
 num_experts_per_tok: bailing_hybrid doge hunyuan_v1_moe
 num_key_value_heads: axk1 cwm deepseek_v32 deepseek_v4 emu3_text_model ernie4_5_moe exaone4 exaone_moe flint gemma
   gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite glm4v_moe_text
-  glm_moe_dsa glm_ocr_text gpt_oss helium hy_v3 jamba kolibri1 laguna lfm2 lfm2_moe lfm3 llama4_text mellum
+  glm_moe_dsa glm_ocr_text gpt_oss helium hy_v3 hy_v4 jamba kolibri1 laguna lfm2 lfm2_moe lfm3 llama4_text mellum
   mimo_v2_flash minimax minimax_m2 ministral ministral3 mistral mixtral mllama_text_model molmo2_text
   muse_glimmer_text nemotron nemotron_h phimoe qwen2_moe qwen3_5_moe_text qwen3_5_text qwen3_moe qwen3_next
   qwen3_omni_moe_text qwen3_vl_moe_text solar_open stablelm starcoder2 step3p5 t5gemma vaultgemma whisper youtu
@@ -92,7 +92,8 @@ scale_embedding: but bart
 sliding_window: cwm exaone_moe laguna recurrent_gemma
 tie_word_embeddings: but perception_lm t5
 time_step_rank: but nemotron_h
-topk_group: axk1 deepseek_v32 exaone_moe glm4_moe glm4_moe_lite glm4v_moe_text glm_moe_dsa mimo_v2_flash solar_open
+topk_group: axk1 deepseek_v32 exaone_moe glm4_moe glm4_moe_lite glm4v_moe_text glm_moe_dsa hy_v4 mimo_v2_flash
+  solar_open
 use_bias: but ernie4_5 ernie4_5_moe
 v_head_dim: but minicpm3
 org_vocab_size: hunyuan_vl_text

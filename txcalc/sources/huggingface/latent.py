@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from txcalc.errors import ABSENT
@@ -94,7 +95,9 @@ def _indexed(c: Config, heads: int, latent: Raw) -> Raw:
     return latent | index
 
 
-def _indexed_decoder(c: Config, raw: Raw, latent: Raw, heads: int, eps: float = 1e-6) -> Raw:
+def _indexed_decoder(
+    c: Config, raw: Raw, latent: Raw, heads: int, eps: float = 1e-6, axes: Sequence[Any] = (), first: int | None = None
+) -> Raw:
     """DeepSeek-V3.2 and what is built like it."""
     c.ignore("ep_size", "mlp_bias")
     c.only(True, "rope_interleave", why="transformers' class rotates neighbours")
@@ -104,9 +107,10 @@ def _indexed_decoder(c: Config, raw: Raw, latent: Raw, heads: int, eps: float = 
     c.only(1, "moe_layer_freq", why="every layer after the first dense ones has experts")
     more_heads(c)
     listed = c.data.get("mlp_layer_types") is not None
-    first = 0 if listed else c.count("first_k_dense_replace", default=3)
+    if first is None:
+        first = 0 if listed else c.count("first_k_dense_replace", default=3)
     c.ignore("first_k_dense_replace")
-    return layered(raw, typed(c, raw, [i < first for i in range(raw["n_layers"])]))
+    return layered(raw, *axes, typed(c, raw, [i < first for i in range(raw["n_layers"])]))
 
 
 def deepseek_v32(c: Config) -> Raw:
@@ -115,20 +119,41 @@ def deepseek_v32(c: Config) -> Raw:
 
 
 def glm_moe_dsa(c: Config) -> Raw:
-    """Neighbours are rotated in the index too. Layers that share an earlier one's choice are not read."""
+    """Neighbours are rotated in the index too; layers may use the keys that an earlier one's index chose."""
     raw = stack(c)
-    own = "layers that use an earlier layer's choice of keys are not supported yet"
-    types = c.items("indexer_types", of=any_of("full", "shared"), length=raw["n_layers"], default=None)
-    if types is None:
-        c.only(1, "index_topk_freq", why=own)
-        pattern = c.data.get("index_topk_pattern")
-        if pattern is not None:
-            c.fault("index_topk_pattern", pattern, "none", own)
-    elif "shared" in types:
-        c.fault("indexer_types", types, '"full" in every layer', own)
-    c.ignore("index_topk_freq", "index_topk_pattern", "index_skip_topk_offset")
+    n, pattern = raw["n_layers"], c.data.get("index_topk_pattern")
+    every, offset = c.size("index_topk_freq", default=1), c.count("index_skip_topk_offset", default=2)
+    c.ignore("index_topk_pattern")
+    default = ["shared" if max(i - offset + 1, 0) % every else "full" for i in range(n)]
+    if c.data.get("indexer_types") is None and pattern is not None:
+        default = [{"F": "full", "S": "shared"}.get(str(letter), str(letter)) for letter in pattern]
+        if len(default) != n or not set(default) <= {"full", "shared"}:
+            c.fault("index_topk_pattern", pattern, f"{n:,} letters out of F and S, one a layer")
+            default = ["full"] * n
     latent = mla(c, 2048, 512, 192, 64, 256) | {"index_interleaved": True}
-    return _indexed_decoder(c, raw, latent, heads=32, eps=1e-5)
+    return _indexed_decoder(c, raw, latent, heads=32, eps=1e-5, axes=[_choices(c, raw, default)])
+
+
+def _choices(c: Config, raw: Raw, default: list[str]) -> tuple[list[str], dict[str, Raw]]:
+    """`indexer_types`: which layers have an index of their own, and which use an earlier one's choice."""
+    types = c.items("indexer_types", of=any_of("full", "shared"), length=raw["n_layers"], default=default) or default
+    if types[0] == "shared":
+        c.fault("indexer_types", types[:2], '"full" first', "no index chose before it")
+    return types, {"full": {}, "shared": {"latent": {"index_shared": True}}}
+
+
+def hy_v4(c: Config) -> Raw:
+    """GLM's sparse latent attention with gates and sinks, and hyper-connections without a matrix."""
+    raw = stack(c)
+    n = raw["n_layers"]
+    c.ignore(
+        "hc_magnitude", "hc_eps", "learnable_sink_init", "swiglu_limit", "index_topk_freq", "first_k_dense_replace"
+    )
+    latent = mla(c, 1536, 512, 192, 64, 256) | {"gate": "element", "sinks": True}
+    raw["hyper"] = c.size("hc_mult", default=4)
+    default = ["full" if i == 0 or (i - 1) % 4 == 0 else "shared" for i in range(n)]
+    axes = [_choices(c, raw, default)]
+    return _indexed_decoder(c, raw, latent, heads=16, eps=1e-5, axes=axes, first=1)
 
 
 def kimi_k2(c: Config) -> Raw:

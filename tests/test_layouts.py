@@ -22,6 +22,7 @@ SAMPLE: list[tuple[str, Layout, dict[str, Any]]] = [
     (LLAMA, Layout(tp=2, sp=2), {"parameter": "bf16", "recompute": "blocks"}),
     (LLAMA + " E=4 k=2", Layout(fsdp=4, ep=2), {}),
     (LLAMA + " tied", Layout(tp=2, sp=2, pp=2, fsdp=2), {"accumulation": 4}),
+    (LLAMA, Layout(pp=2, fsdp=2), {"accumulation": 2, "recompute": "layers:1"}),  # a number that no piece has
 ]
 
 

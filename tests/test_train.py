@@ -300,6 +300,12 @@ def test_thousands_of_layouts_take_seconds() -> None:
     assert found.considered > 2000
 
 
+def test_a_search_tells_how_far_it_is(llama: Model) -> None:
+    told: list[float] = []
+    searched(llama, 8, 64, 8192).run(lambda step, share: told.append(share))
+    assert told == sorted(told) and told[0] == 0 and 0.5 < told[-1] < 1
+
+
 @pytest.mark.slow
 def test_the_layouts_proposed_were_measured_fast() -> None:
     """nanotron's playbook, 1B and 3B on 1 to 32 nodes: of the layouts of a cell that were measured, that predicted

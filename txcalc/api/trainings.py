@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -208,6 +208,7 @@ def train(
     fits_on: bool = False,
     pue: float = 1.1,
     grid: float = 385.0,
+    tell: Callable[[str, float], None] | None = None,
 ) -> Train:
     """What training takes: the memory of every rank, the time of a step, and what a whole run costs.
 
@@ -216,7 +217,8 @@ def train(
     sequences; `offload` what the host holds (`"optimizer"`, `"activations"`, or both with a `+`), `host_link` bytes a
     second away; `recipe` what else a run decides (`"parameter=bf16,loss_parallel=off"`); `lora` adapters beside frozen
     weights (`"r=16,targets=q+v,base=nf4-dq"`); `measured` a rate (`"400TFLOPS"`), for its utilisation by `conventions`.
-    `train_tokens` or `compute` (FLOPs) of the whole run; `fits_on`: on which accelerators it fits too.
+    `train_tokens` or `compute` (FLOPs) of the whole run; `fits_on`: on which accelerators it fits too; `tell` hears
+    how far a search is.
     `failed`: it does not fit. Errors: `InputError`, `UnknownName`, `Refuted` where no layout fits.
 
     >>> import txcalc
@@ -267,7 +269,7 @@ def train(
     if layout is not None:
         chosen = recipe_of(layout, gpus, batch, long, optimizer, asked)
     else:
-        searched = search(model, machine, gpus, batch, long, optimizer, asked)
+        searched = search(model, machine, gpus, batch, long, optimizer, asked, tell)
         chosen = searched.best[0].recipe
     found = answer.train(model, chosen, machine, rate, counted, run, terms, rank)
     others = answer.elsewhere(found) if fits_on else ()
@@ -310,6 +312,7 @@ def search(
     tokens: int,
     optimizer: str,
     asked: Mapping[str, Any],
+    tell: Callable[[str, float], None] | None = None,
 ) -> Searched:
     """The fastest layouts of so many GPUs. Errors: `InputError`, `Refuted` where none fits."""
     from txcalc.planning.training import Recipe
@@ -323,7 +326,7 @@ def search(
     whole = _batch(batch, gpus, tokens)
     if whole < 1:
         raise InputError("train", [Fault("--global-batch", whole, "a whole number from 1")])
-    return Search(model, base, machine, gpus, whole, frozenset(asked)).run()
+    return Search(model, base, machine, gpus, whole, frozenset(asked)).run(tell)
 
 
 def recipe_of(

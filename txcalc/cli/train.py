@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated, Any
 
 import typer
@@ -103,7 +104,7 @@ def train(
     """
     from txcalc import load
     from txcalc import train as answer
-    from txcalc.cli.output import give
+    from txcalc.cli.output import give, progress
 
     chosen = o.chosen(format_, json_)
     place = o.plotted(plot, chosen)
@@ -115,22 +116,25 @@ def train(
     machine: dict[str, Any] = {"products": products, "node": node, "network": network, "overlap": overlap}
     machine["host_link"] = host_link
     run: dict[str, Any] = {"train_tokens": train_tokens, "compute": compute, "deadline": deadline, "budget": budget}
-    found = answer(
-        load(source, o.changes(set_)),
-        gpu,
-        layout=layout[0] if layout else None,
-        optimizer=optimizer,
-        recipe=recipe_ or "",
-        lora=lora,
-        rank=rank,
-        measured=measured,
-        conventions=as_ or (),
-        fits_on=fits_on,
-        pue=pue,
-        grid=grid,
-        **batch,
-        **how,
-        **machine,
-        **run,
-    )
+    bar: AbstractContextManager[Any] = nullcontext() if layout else progress()
+    with bar as tell:
+        found = answer(
+            load(source, o.changes(set_)),
+            gpu,
+            layout=layout[0] if layout else None,
+            optimizer=optimizer,
+            recipe=recipe_ or "",
+            lora=lora,
+            rank=rank,
+            measured=measured,
+            conventions=as_ or (),
+            fits_on=fits_on,
+            pue=pue,
+            grid=grid,
+            **batch,
+            **how,
+            **machine,
+            **run,
+            tell=tell,
+        )
     give(found, chosen, place)

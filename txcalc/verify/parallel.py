@@ -221,7 +221,8 @@ def sharded(
     layout, away = recipe.layout, list[list[nn.Module]]()
     width = {2: torch.bfloat16, 4: torch.float32}[recipe.parameter_bytes]
     net: Any = build(model, device=device, dtype=width)
-    pipeline = Pipeline(model, replace(recipe, layout=layout.replace(pp=1, vpp=1), schedule="1f1b", stages=None))
+    alone = replace(recipe, layout=layout.replace(pp=1, vpp=1), schedule="1f1b", stages=None)
+    pipeline = Pipeline(model, replace(alone, recompute="none"))  # a piece has some of the layers that are numbered
     (piece,) = pipeline.pieces
     if layout.tp > 1:
         between: Any = Shard(1) if layout.sp > 1 else Replicate()

@@ -7,7 +7,7 @@ exactly as a layout that was asked for, until enough of them fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -88,9 +88,9 @@ class Search:
         self.kernels = Kernels(machine)
         self.considered = 0
 
-    def run(self) -> Searched:
-        """Errors: `Refuted` where none fits."""
-        estimates = sorted(self.estimates(), key=lambda each: each.seconds)
+    def run(self, tell: Callable[[str, float], None] | None = None) -> Searched:
+        """`tell` hears what is done of it. Errors: `Refuted` where none fits."""
+        estimates = sorted(self.estimates(tell), key=lambda each: each.seconds)
         capacity = self.machine.accelerator.memory * RESERVED[1] / RESERVED[0]
         likely = [each for each in estimates if each.bytes <= capacity * SLACK]
         found: list[Found] = []
@@ -109,9 +109,12 @@ class Search:
             raise Refuted(f"{self.model.name}: {many} fits {self.machine.accelerator.title} (more GPUs, fewer tokens)")
         return Searched(tuple(sorted(found, key=lambda each: each.step.seconds)), self.considered, fitting)
 
-    def estimates(self) -> Iterator[_Estimate]:
+    def estimates(self, tell: Callable[[str, float], None] | None = None) -> Iterator[_Estimate]:
         """Every recipe, with its estimate."""
-        for layout, framework in self.layouts():
+        layouts = list(self.layouts())
+        for done, (layout, framework) in enumerate(layouts):
+            if tell:
+                tell("searching layouts", done / len(layouts))
             for recipe in self.recipes(layout, framework):
                 self.considered += 1
                 table = self.table(recipe)

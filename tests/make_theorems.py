@@ -3,9 +3,9 @@
     python tests/make_theorems.py [--again] [--further] [--jobs 2] [--count | --prune] [FOLDER …]
 
 What has a theorem already is left, unless `--again`; `--further` also shows what those of the presets lack beyond
-parameters and forward FLOPs (training, decoding, masks). Structures that cannot be proved are printed with the reason.
-A structure takes one to forty seconds. A FOLDER holds `truth.json` and `configs/NAME.json`, as `evidence/configs.py`
-has them. `--prune` drops theorems of structures that none of all these has. `--count` proves
+parameters and forward FLOPs (training, saved activations, decoding, masks). Structures that cannot be proved are
+printed with the reason. A structure takes one to forty seconds. A FOLDER holds `truth.json` and `configs/NAME.json`,
+as `evidence/configs.py` has them. `--prune` drops theorems of structures that none of all these has. `--count` proves
 nothing: it lists the structures that lack a theorem, and says for how many models of each origin parameters and FLOPs
 are proved by theorems alone.
 """
@@ -89,6 +89,11 @@ def _layers(model: Model) -> Iterator[dict[str, Any]]:
         yield from stack["layer"].values()
 
 
+def lacking(unit: Unit) -> set[str]:
+    """The further quantities of which its theorem says nothing."""
+    return set(theorems.FIGURES) - set(theorems.PROVED) - set(theorems.theorems()[unit.key].further)
+
+
 def attempt(unit: Unit, again: bool = False) -> tuple[Theorem | None, str]:
     """In a process of its own: a theorem, or why there is none; of what has one, what is shown further."""
     from txcalc.verify.prove import prove
@@ -97,8 +102,9 @@ def attempt(unit: Unit, again: bool = False) -> tuple[Theorem | None, str]:
     kept = theorems.theorems().get(unit.key)
     try:
         if kept is not None and not again and not theorems.obstacle(unit):
-            further, rows = shown(unit)
-            theorem = kept._replace(further=further)
+            held = {q: one for q, one in kept.further.items() if one.digest == theorems.digest(unit, q)}
+            further, rows = shown(unit, held)
+            theorem = kept._replace(further={**held, **further})
         else:
             theorem, rows = prove(unit)
     except Refuted as refusal:
@@ -141,7 +147,7 @@ def make(folders: list[Path], again: bool, further: bool, jobs: int) -> None:
     for origin, model in models(folders):
         for unit in theorems.units(model):
             more = further and origin == "presets" and unit.key in theorems.theorems()
-            if again or theorems.obstacle(unit) or (more and not theorems.theorems()[unit.key].further):
+            if again or theorems.obstacle(unit) or (more and lacking(unit)):
                 wanted.setdefault(unit.key, (model.name, unit))
     print(f"{len(wanted)} structures to prove")
     with ProcessPoolExecutor(jobs) as pool:

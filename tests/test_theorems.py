@@ -19,6 +19,7 @@ from txcalc.num import minimum
 from txcalc.parts.attention import Attention
 from txcalc.parts.feedforward import Experts
 from txcalc.parts.linear import Linear
+from txcalc.parts.norm import Norm
 from txcalc.parts.part import Cache
 from txcalc.parts.spans import Window, Windowed
 from txcalc.planning import theorems
@@ -75,11 +76,13 @@ def test_a_changed_formula_inherits_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     assert inherited(load(TOY), "flops") is None
 
 
-def test_training_decoding_cache_and_masks_are_inherited_too() -> None:
+def test_training_saved_decoding_cache_and_masks_are_inherited_too() -> None:
     """By a user's own sizes, windows and contexts; each by its own formula."""
     model = load("mistral-7b", {"F": 1000, "attention.window": 100})
     later = ("proved", "all B ≥ 2, T ≥ 1, past ≥ 2")
     assert inherited(model, "training flops") == ("proved", "all B, T ≥ 1")
+    for saved in (theorems.FUSED, theorems.KEPT):
+        assert inherited(model, saved) == ("proved", "all B, T ≥ 2")
     assert inherited(model, "cache") == later and inherited(model, "flops with cache") == later
     assert inherited(model, "masked flops") == ("measured", "at 73 sizes around windows of 2, 3, 5, 8")
 
@@ -189,6 +192,17 @@ def test_a_wrong_backward_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(flops.PASSES, "both", 2)
     _, rows = _training(units(load(TOY))[0])
     assert any(not row.equal for row in rows)
+
+
+@pytest.mark.slow
+def test_one_tensor_more_that_is_kept_is_refuted_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from txcalc.verify.steps import _saved
+
+    kept = Norm.saved
+    monkeypatch.setattr(Norm, "saved", lambda self, work: 2 * kept(self, work))
+    said, rows = _saved(units(load(TOY))[1])
+    unequal = {(row.path, row.quantity) for row in rows if not row.equal}
+    assert unequal >= {("layers.0.attention_norm", quantity) for quantity in said} and len(said) == 2
 
 
 def wrong_groups(self: Attention) -> Any:

@@ -67,13 +67,14 @@ class Theorem(NamedTuple):
     further: Mapping[str, Shown] = {}
 
 
-def ledger(root: Any, batch: Any, tokens: Any, source: Any) -> Ledger:
+def ledger(root: Any, batch: Any, tokens: Any, source: Any, keep_scores: bool = False) -> Ledger:
     """The ledger of a unit's tree; a picture's positions are its own."""
     if root.fixed is not None:
         tokens, source = tokens if len(root.stacks) > 1 else root.fixed, root.fixed
-    return walk(root, Workload(batch, tokens, 0, source))
+    return walk(root, Workload(batch, tokens, 0, source, keep_scores=keep_scores))
 
 
+FUSED, KEPT = "saved, fused attention", "saved, attention matrix kept"
 PROMPT = ((0, 7),)
 LATER = ((0, 7), (3, 1), (5000, 3))  # before and past the end of every window of a probe
 FIGURES: dict[str, tuple[Callable[[Any], Any], tuple[tuple[int, int], ...]]] = {
@@ -83,6 +84,8 @@ FIGURES: dict[str, tuple[Callable[[Any], Any], tuple[tuple[int, int], ...]]] = {
     "flops with cache": (lambda entry: entry.flops, LATER),
     "cache": (lambda entry: entry.cache, LATER),
     "masked flops": (lambda entry: entry.flops_masked, LATER),
+    FUSED: (lambda entry: entry.saved, PROMPT),
+    KEPT: (lambda entry: entry.saved, PROMPT),
 }
 
 
@@ -94,7 +97,7 @@ def digest(unit: Unit, quantity: str) -> str:
 def digests(unit: Unit, quantities: Iterable[str]) -> dict[str, str]:
     """The same of several."""
     root = unit.over(probe(unit))
-    walked: dict[tuple[int, int], Ledger] = {}
+    walked: dict[tuple[int, int, bool], Ledger] = {}
     found = {}
     for quantity in quantities:
         figure, workloads = FIGURES[quantity]
@@ -102,10 +105,11 @@ def digests(unit: Unit, quantities: Iterable[str]) -> dict[str, str]:
         for past, tokens in workloads:
             if past and unit.spec["kind"] in ("encoder", "vision"):
                 continue
-            if (past, tokens) not in walked:
+            key = past, tokens, quantity == KEPT
+            if key not in walked:
                 later = Workload(2, tokens, past, 5, decoding=True)
-                walked[past, tokens] = walk(root, later) if past else ledger(root, 2, tokens, 5)
-            said.append([[entry.path, str(figure(entry))] for entry in walked[past, tokens]])
+                walked[key] = walk(root, later) if past else ledger(root, 2, tokens, 5, quantity == KEPT)
+            said.append([[entry.path, str(figure(entry))] for entry in walked[key]])
         found[quantity] = fingerprint(said[0] if len(workloads) == 1 else said)
     return found
 

@@ -1,5 +1,5 @@
-"""What is shown of a structure beyond its parameters and forward FLOPs: a training step, a pass with tokens past, the
-cache, and what masks let through.
+"""What is shown of a structure beyond its parameters and forward FLOPs: a training step, what it keeps for backward, a
+pass with tokens past, the cache, and what masks let through.
 
 FLOPs of backward and of a pass with tokens past, and what is kept, hold for every size as `prove` shows it. Where a
 window ends, the trace takes another way: there is one for each order of the window, the tokens past and all tokens, in
@@ -9,7 +9,7 @@ sizes on both sides of the window's end, and are *measured*.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,12 +24,12 @@ from txcalc.parts.part import Workload
 from txcalc.planning import theorems
 from txcalc.planning.gradients import step_flops
 from txcalc.planning.theorems import Condition, Shown, Unit
-from txcalc.reference import Cache, modules, tracing
-from txcalc.verify import flops, mask
+from txcalc.reference import Cache, mode, modules, tracing
+from txcalc.verify import flops, mask, saved
 from txcalc.verify.cache import ORACLE as DECODING
 from txcalc.verify.sizes import Symbols, inputs, lengths_of, ones_of, refusing, simple
 from txcalc.verify.symbolic import T_SRC, B, NotForAll, T
-from txcalc.verify.verdict import Row, compare, uncounted
+from txcalc.verify.verdict import Row, compare, spread, uncounted
 
 META = torch.device("meta")
 PAST, MORE, LACKING, W = (
@@ -38,11 +38,20 @@ PAST, MORE, LACKING, W = (
 WINDOWS = (2, 3, 5, 8)  # at which masks are added up
 
 
-def shown(unit: Unit) -> tuple[dict[str, Shown], list[Row]]:
-    """What can be said of each further quantity, and the rows behind it; what cannot be traced is left out."""
+def shown(unit: Unit, known: Collection[str] = ()) -> tuple[dict[str, Shown], list[Row]]:
+    """What can be said of each further quantity that is not known, and the rows behind it; what cannot be traced is
+    left out."""
     found: dict[str, Shown] = {}
     rows: list[Row] = []
-    for attempt in (_training, _decoding, _masked):
+    attempts: dict[Callable[[Unit], tuple[dict[str, Shown], list[Row]]], tuple[str, ...]] = {
+        _training: ("training flops",),
+        _saved: (theorems.KEPT, theorems.FUSED),
+        _decoding: ("cache", "flops with cache"),
+        _masked: ("masked flops",),
+    }
+    for attempt, quantities in attempts.items():
+        if set(quantities) <= set(known):
+            continue
         try:
             said, more = attempt(unit)
         except NotForAll:
@@ -87,6 +96,39 @@ def _of_sizes(symbols: Symbols) -> list[Condition]:
 
 def _proved(unit: Unit, quantity: str, domain: str, conditions: dict[Condition, None]) -> Shown:
     return Shown(theorems.digest(unit, quantity), "proved", domain, tuple(conditions))
+
+
+def _saved(unit: Unit) -> tuple[dict[str, Shown], list[Row]]:
+    """What autograd keeps, with the attention matrix and with fused attention, where the ledger claims all of it."""
+    said: dict[str, Shown] = {}
+    rows: list[Row] = []
+    for quantity, device in ((theorems.KEPT, META), (theorems.FUSED, torch.device("cpu"))):
+        try:
+            found, conditions = _kept(unit, quantity, device)
+        except NotForAll:
+            continue
+        said[quantity] = _proved(unit, quantity, f"all {', '.join(lengths_of(unit))} ≥ 2", dict.fromkeys(conditions))
+        rows += found
+    return said, rows
+
+
+def _kept(unit: Unit, quantity: str, device: torch.device) -> tuple[list[Row], list[Condition]]:
+    keep_scores = quantity == theorems.KEPT
+    if not saved.claims(theorems.ledger(unit.over(theorems.probe(unit)), 2, 7, 5, keep_scores)):
+        raise NotForAll("what some of its parts keep is modelled")
+    symbols = Symbols(unit.values)
+    root = unit.over({name: symbols.letters[name] for name in unit.values})
+    predicted = theorems.ledger(root, B, T, T_SRC, keep_scores)
+    idle = {path for path, (_, amount) in spread(predicted, lambda entry: entry.saved).items() if amount == 0}
+    with refusing(), mode(explicit=keep_scores, static=True), symbols.mode:
+        net = modules(symbols.of(root), device, torch.float32)
+        for part in net.modules():
+            if isinstance(getattr(part, "scale", None), torch.SymFloat):
+                part.scale = 1.0  # type: ignore[assignment]  # fused kernels take a number, and keep the same
+        given = [tensor.to(device) for tensor in inputs(unit, root, symbols.sides, symbols.of)]
+        kept = saved.Kept(net, symbols, saved.row_statistics(predicted), idle).during(partial(net, *given))
+    rows = compare(predicted, lambda entry: entry.saved, kept.found, quantity, saved.ORACLE, "all ≥ 2", for_all=True)
+    return list(rows), _of_sizes(symbols)
 
 
 # A pass with tokens past.

@@ -7,12 +7,12 @@
 Each mutant changes one operator, one constant, one comparison or one of the field's letters of a file, in turn over all
 files, drawn by the seed. `--map` first runs the quick tier (or some files of it; slow tests too of those named with
 `+`, as `+test_verify.py`) and writes beside RESULTS which functions of `parts/` and `planning/` each test calls, and
-how long it takes. A mutant then runs the tests that call its function, the fastest first, at most `--tests` seconds of
-them; the first failure kills it. A process holds everything imported and collected, and forks for each mutant: there
-the code of its functions is exchanged, or, for what a module or class computes when it is made, everything of txcalc is
-imported from the changed source. A line of RESULTS is written for each; what is there already is not run again. At the
-end: how many were killed, and every survivor with its line. One that changes nothing that can be seen belongs into
-`tests/data/mutants.json`, with the reason. `--only` runs again all mutants of a line.
+how long it takes. A mutant then runs the tests that call its function, one of each test file in turn, at most `--tests`
+seconds of them; the first failure kills it. A process holds everything imported and collected, and forks for
+each mutant: there the code of its functions is exchanged, or, for what a module or class computes when it is made,
+everything of txcalc is imported from the changed source. A line of RESULTS is written for each; what is there already
+is not run again. At the end: how many were killed, and every survivor with its line. One that changes nothing that can
+be seen belongs into `tests/data/mutants.json`, with the reason. `--only` runs again all mutants of a line.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import time
 from collections.abc import Iterator
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
-from itertools import groupby
+from itertools import groupby, zip_longest
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any, NamedTuple
@@ -173,15 +173,15 @@ class Calls:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         remembered = caches()
         for file, items in groupby(session.items, key=lambda item: item.nodeid.split("::")[0]):
-            for cache in remembered:
-                cache.cache_clear()
-            self.file(file, list(items))
+            self.file(file, list(items), remembered)
         return True
 
-    def file(self, file: str, items: list[pytest.Item]) -> None:
+    def file(self, file: str, items: list[pytest.Item], remembered: list[Any]) -> None:
         """The tests of one file, those that fail left out."""
         found: list[tuple[str, float, list[str]]] = []
         for item, following in zip(items, [*items[1:], None], strict=True):
+            for cache in remembered:
+                cache.cache_clear()
             self.seen.clear()
             begun = time.perf_counter()
             sys.settrace(self._called)
@@ -244,7 +244,7 @@ class Mutants:
     def __init__(self, todo: list[Mutant], asked: argparse.Namespace) -> None:
         self.todo, self.asked = todo, asked
         self.tests = [test for tests in json.loads(map_of(asked.results).read_text()).values() for test in tests]
-        self.tests.sort(key=lambda test: test[1])
+        self.tests.sort(key=lambda test: test[1] / len(test[2]))
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.items = {item.nodeid: item for item in session.items}
@@ -277,10 +277,14 @@ class Mutants:
         os._exit(0)
 
     def chosen(self, names: set[str]) -> tuple[list[str], float]:
-        """The tests that call one of these functions, and their seconds."""
-        spent, found = 0.0, []
+        """The tests that call one of these functions, one of each file in turn, and their seconds."""
+        files: dict[str, list[tuple[str, float]]] = {}
         for test, seconds, called in self.tests:
-            if test in self.items and not names.isdisjoint(called) and spent + seconds < self.asked.tests:
+            if test in self.items and not names.isdisjoint(called):
+                files.setdefault(test.split("::")[0], []).append((test, seconds))
+        spent, found = 0.0, []
+        for test, seconds in (one for some in zip_longest(*files.values()) for one in some if one):
+            if spent + seconds < self.asked.tests:
                 found.append(test)
                 spent += seconds
         return found, spent

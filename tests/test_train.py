@@ -590,3 +590,9 @@ def test_limits_are_the_last_that_fit() -> None:
     assert answer(least, "--json")["fits"] and not answer(least // 2, "--json")["fits"]
     assert longest == 131072 or not answer(16, "--json", "--tokens", str(longest + 1))["fits"]
     assert answer(16, "--json", "--tokens", str(longest))["fits"]
+
+
+def test_a_model_without_a_context_has_a_longest_sequence_too() -> None:
+    layout = ("--gpu", "h100-sxm:8", "--layout", "fsdp=8", "--global-batch", "64", "--tokens", "2048")
+    found = json.loads(run("train", "D=512 L=8 h=8 h_kv=4 F=1376 V=32000", *layout, "--json")[1])
+    assert 2048 < found["max_tokens"] < 10**9

@@ -9,9 +9,8 @@ from txcalc.errors import InputError
 from txcalc.model import Model
 from txcalc.planning.layout import Layout
 from txcalc.planning.training.memory import memory
-from txcalc.planning.training.recipe import MOST, Recipe
+from txcalc.planning.training.recipe import LONGEST, MOST, Recipe
 
-LONGEST = 1 << 30
 # Numbers that are tried where lines meet, before halves are.
 LINES = 8
 

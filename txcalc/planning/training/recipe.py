@@ -12,7 +12,7 @@ from txcalc.errors import Fault, InputError, UnknownName, nearest
 from txcalc.planning.layout import Layout
 from txcalc.units import bits_of
 
-MOST = 1 << 20
+MOST, LONGEST = 1 << 20, 10**9
 
 
 class Framework(NamedTuple):
@@ -227,11 +227,11 @@ class Recipe:
             raise InputError("recipe", faults)
 
     def _sizes(self) -> list[Fault | str]:
-        sizes = {"micro_batch": self.micro_batch, "accumulation": self.accumulation, "tokens": self.tokens}
+        own = (("micro_batch", MOST), ("accumulation", MOST), ("tokens", LONGEST))
         return [
-            Fault(name, number, f"a whole number from 1 to {MOST:,}")
-            for name, number in sizes.items()
-            if type(number) is not int or not 1 <= number <= (10**9 if name == "tokens" else MOST)
+            Fault(name, number, f"a whole number from 1 to {most:,}")
+            for name, most in own
+            if type(number := getattr(self, name)) is not int or not 1 <= number <= most
         ]
 
     def _names(self) -> list[Fault | str]:

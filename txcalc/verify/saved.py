@@ -22,6 +22,7 @@ from txcalc.parts.norm import Norm
 from txcalc.parts.part import Leaf
 from txcalc.planning.activations import korthikanti
 from txcalc.reference import mode
+from txcalc.verify.sizes import Symbols as Sizes
 from txcalc.verify.subject import Subject
 from txcalc.verify.symbolic import B, Symbols
 from txcalc.verify.tracker import Tracker
@@ -41,7 +42,7 @@ class Kept:
     """
 
     def __init__(
-        self, net: nn.Module, symbols: Symbols, statistics: Mapping[str, Any], idle: Collection[str] = ()
+        self, net: nn.Module, symbols: Symbols | Sizes, statistics: Mapping[str, Any], idle: Collection[str] = ()
     ) -> None:
         self.symbols, self.statistics, self.tracker, self.idle = symbols, statistics, Tracker(net), idle
         self.found: dict[str, Any] = {}

@@ -68,7 +68,8 @@ def _training(unit: Unit) -> tuple[dict[str, Shown], list[Row]]:
     for ones in ones_of(unit):
         symbols = Symbols(unit.values, ones)
         root = unit.over({name: symbols.letters[name] for name in unit.values})
-        predicted = theorems.ledger(root, *(1 if str(letter) in ones else letter for letter in (B, T, T_SRC)))
+        batch, tokens, source = (1 if str(letter) in ones else letter for letter in (B, T, T_SRC))
+        predicted = theorems.ledger(root, batch, tokens, source)
         with refusing(), tracing(), symbols.mode:
             net = modules(symbols.of(root), META, torch.float32)
             given = inputs(unit, root, symbols.sides, symbols.of)

@@ -235,3 +235,78 @@ def test_multi_token_prediction_is_counted_apart(tmp_path: Path) -> None:
     assert (
         "multi-token prediction, counted apart: 11,610,067,968" in CliRunner().invoke(app, ["show", str(path)]).stdout
     )
+
+
+TOWER = {
+    "kind": "vision", "d_model": 32, "n_layers": 2, "attention": {"n_heads": 4}, "feed_forward": {"d_ff": 48},
+    "positions": {"form": "rotary"}, "head": {"form": "none"}, "vision": {"patch": 4, "class_token": False},
+    "projector": {"steps": [{"norm": "rms"}, {"merge": 4}, {"linear": 24}]},
+}  # fmt: skip
+
+
+def test_a_tower_is_a_tree_by_part(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(QWEN))
+
+    def towers(*more: str) -> Any:
+        return json.loads(CliRunner().invoke(app, ["show", str(path), "--json", *more]).stdout)["towers"]["vision"]
+
+    few, many = towers(), towers("--source-tokens", "1k", "--batch", "2")
+    assert few["tokens"] == 256 and many["tokens"] == 1024
+    assert few["params"] == many["params"] and few["params"]["total"] == 8_292_166_656 - 7_615_616_512
+    assert sum(few["params"]["by_kind"].values()) == few["params"]["total"]
+    # Four whole layers of 32: their scores grow with the square of the patches, those of windows of 64 patches do not.
+    core = [4 * 1280 * patches * (4 * patches + 28 * 64) for patches in (1024, 4096)]
+    assert [few["flops"]["by_kind"]["attention_core"], many["flops"]["by_kind"]["attention_core"]] == [
+        core[0],
+        2 * core[1],
+    ]
+    assert few["flops"]["by_kind"]["projector"] == 2 * 256 * (5120 * 5120 + 5120 * 3584)
+    path.write_text(json.dumps(LLAVA))
+    assert towers()["tokens"] == 576  # of 577 positions
+    refused = CliRunner().invoke(app, ["show", str(path), "--source-tokens", "9"])
+    assert refused.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"projector": {"steps": [{"merge": 0}]}}, "projector.steps is [{'merge': 0}], expected a whole number"),
+        ({"projector": {"steps": [{"stir": 4}]}}, "expected tables that begin with one of norm, merge"),
+        ({"projector": {"steps": [{"linear": 8, "gated": True}]}}, "and have its keys alone"),
+        ({"projector": {"steps": [], "dropped": 16}, "vision": {"image": 16, "patch": 4, "class_token": False}},
+         "projector.dropped is 16, expected so many of 16 positions that 1 divides the rest"),
+        ({"projector": {"steps": [{"merge": 3}]}, "vision": {"image": 16, "patch": 4, "class_token": False}},
+         "expected so many of 16 positions that 3 divides the rest"),
+        ({"positions": {"form": "learned"}}, "positions.rows is missing"),
+    ],
+)  # fmt: skip
+def test_a_tower_that_does_not_fit_together_is_refused(changes: dict[str, Any], message: str) -> None:
+    assert build(TOWER, "tower").ledger(tokens=3).total("params") > 0
+    with pytest.raises(TxcalcError) as error:
+        build(TOWER | changes, "tower")
+    assert message in str(error.value)
+    with pytest.raises(TxcalcError) as within:  # where it stands in a whole, too
+        build({"d_model": 24, "n_layers": 1, "attention": {"n_heads": 2}, "feed_forward": {"d_ff": 8},
+               "towers": {"vision": TOWER | changes}}, "whole")  # fmt: skip
+    assert message in str(within.value) and "towers.vision" in str(within.value)
+
+
+def test_windows_of_a_tower_are_sequences_by_themselves() -> None:
+    windows = build(TOWER | {"attention": {"n_heads": 4, "window": 8, "chunked": True}}, "tower")
+    whole = build(TOWER, "tower")
+
+    def core(model: Model, tokens: int) -> int:
+        return int(model.ledger(tokens=tokens).by_kind("flops")["attention_core"])
+
+    assert core(windows, 2) == core(whole, 2) and core(windows, 1) == core(whole, 1)  # no longer than a window
+    assert core(windows, 6) == 3 * core(whole, 2)
+
+
+@pytest.mark.slow
+def test_modules_of_a_tower_are_refused() -> None:
+    pytest.importorskip("torch")
+    from txcalc import verify
+
+    with pytest.raises(TxcalcError, match="has no modules of a tower"):
+        verify(build(TOWER, "tower"))

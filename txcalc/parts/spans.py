@@ -235,6 +235,10 @@ class Apart(Unkept):
     def describe(self) -> str:
         return f", windows of {self.window:,}"
 
+    @property
+    def filled(self) -> Any:
+        return self.window
+
     def at(self, work: Workload) -> Workload:
         side = minimum(work.tokens, self.window)
         return work._replace(batch=work.batch * ceil_div(work.tokens, side), tokens=side)

@@ -14,7 +14,7 @@ Left out, for they cost nothing: padding masks, dropout, rotary frequencies scal
 
 from __future__ import annotations
 
-from txcalc.errors import MissingExtra
+from txcalc.errors import InputError, MissingExtra
 
 try:
     import torch
@@ -60,7 +60,7 @@ def build(
 def modules(root: Composite, device: torch.device, dtype: torch.dtype) -> Stack | EncoderDecoder:
     """The modules of a tree of parts, whose sizes may be PyTorch's symbols: one expert then stands for all."""
     like = Like(device, dtype)
-    return EncoderDecoder(root, like) if isinstance(root, EncoderDecoderPart) else Stack(_stack(root), like)
+    return EncoderDecoder(root, like) if isinstance(root, EncoderDecoderPart) else Stack(stack(root), like)
 
 
 def cut(model: Model, layers: int) -> Model:
@@ -71,24 +71,26 @@ def cut(model: Model, layers: int) -> Model:
     elif isinstance(root, FixedLength):
         root = replace(root, stack=_first(root.stack, layers))
     else:
-        root = _first(_stack(root), layers)
+        root = _first(stack(root), layers)
     return replace(model, root=root)
 
 
-def _stack(root: Composite) -> StackPart:
+def stack(root: Composite) -> StackPart:
+    """The stack that a tree is. Errors: `InputError` for a tower, whose modules are not made."""
     if isinstance(root, FixedLength):
         return root.stack
-    assert isinstance(root, StackPart)
+    if not isinstance(root, StackPart):
+        raise InputError("reference", ["has no modules of a tower beside a language model yet"])
     return root
 
 
-def _first(stack: StackPart, layers: int) -> StackPart:
+def _first(whole: StackPart, layers: int) -> StackPart:
     groups = []
-    for group in stack.groups:
+    for group in whole.groups:
         indices = tuple(i for i in group.indices if i < layers)
         if indices:
             groups.append(LayerGroup(group.name, group.block, indices, len(indices), group.shared))
-    return replace(stack, groups=tuple(groups))
+    return replace(whole, groups=tuple(groups))
 
 
 def inputs(
@@ -121,4 +123,4 @@ def _pictures(vision: Mapping[str, Any], batch: int, device: str | torch.device)
     return torch.randn(batch, vision["channels"], vision["image"], vision["image"], device=device)
 
 
-__all__ = ["Cache", "Mode", "build", "cut", "inputs", "mode", "modules", "tracing"]
+__all__ = ["Cache", "Mode", "build", "cut", "inputs", "mode", "modules", "stack", "tracing"]

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
+from txcalc import reference
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.parts.model import EncoderDecoder, FixedLength, Stack
@@ -65,8 +66,8 @@ class Subject:
         root = self.model.root
         if isinstance(root, EncoderDecoder):
             return replace(self.model, root=replace(root, encoder=_thin(root.encoder), decoder=_thin(root.decoder)))
-        stack = _thin(self._stacks[""])
-        return replace(self.model, root=replace(root, stack=stack) if isinstance(root, FixedLength) else stack)
+        thin = _thin(self._stacks[""])
+        return replace(self.model, root=replace(root, stack=thin) if isinstance(root, FixedLength) else thin)
 
     @cached_property
     def _stacks(self) -> dict[str, Stack]:
@@ -74,9 +75,7 @@ class Subject:
         root = self.model.root
         if isinstance(root, EncoderDecoder):
             return {"encoder.": root.encoder, "decoder.": root.decoder}
-        stack = root.stack if isinstance(root, FixedLength) else root
-        assert isinstance(stack, Stack)
-        return {"": stack}
+        return {"": reference.stack(root)}
 
     @cached_property
     def some(self) -> nn.Module:

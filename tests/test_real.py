@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from multiprocessing.pool import Pool
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,15 @@ from txcalc.model import Model
 from txcalc.planning.layout import parse_layout
 from txcalc.planning.training.recipe import parse_recipe
 from txcalc.sources import build
-from txcalc.verify.real import Found, _renamed, _rows, verify_real
+from txcalc.verify.real import Found, _renamed, _rows, started, verify_real
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    """Four processes for all layouts: each takes seconds to import what ranks need."""
+    with started(4) as processes:
+        yield processes
+
 
 MODEL = "D=64 L=4 h=4 h_kv=2 F=96 V=512"
 
@@ -37,8 +47,8 @@ MODEL = "D=64 L=4 h=4 h_kv=2 F=96 V=512"
         ("pp=2,fsdp=2", "accumulation=2,stages=1+3"),
     ],
 )
-def test_a_step_is_that_of_one_process(layout: str, recipe: str) -> None:
-    _equal(load(MODEL), layout, recipe)
+def test_a_step_is_that_of_one_process(layout: str, recipe: str, pool: Pool) -> None:
+    _equal(load(MODEL), layout, recipe, pool)
 
 
 LATENT = {
@@ -55,9 +65,9 @@ def test_latents_and_experts_are_those_of_one_process(layout: str) -> None:
     _equal(build(LATENT, "latent"), layout, "")
 
 
-def _equal(model: Model, layout: str, recipe: str) -> None:
+def _equal(model: Model, layout: str, recipe: str, pool: Pool | None = None) -> None:
     ways = parse_layout(layout)
-    verdict = verify_real(model, parse_recipe(f"tokens=16,{recipe}", ways), ways.gpus)
+    verdict = verify_real(model, parse_recipe(f"tokens=16,{recipe}", ways), ways.gpus, pool=pool)
     assert verdict and verdict.ok, [row for row in verdict.rows if not row.equal] if verdict else None
     assert {row.quantity for row in verdict.rows} >= {"loss", "gradients, bytes", "optimizer, bytes"}
     assert sum(row.quantity == "gradients equal to one process's" for row in verdict.rows) == ways.gpus

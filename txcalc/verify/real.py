@@ -16,7 +16,9 @@ import socket
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
+from multiprocessing.pool import Pool
 from typing import Any, NamedTuple
 
 import torch
@@ -56,8 +58,17 @@ class Found(NamedTuple):
     bytes: dict[str, int]
 
 
-def verify_real(model: Model, recipe: Recipe, processes: int, device: str = "cpu") -> Verdict | None:
-    """One step of a layout on so many processes; None on every rank but the first where torchrun started them.
+def started(processes: int) -> Pool:
+    """Processes that ranks can run in, one run after the other: a context that ends them."""
+    return multiprocessing.get_context("spawn").Pool(processes)
+
+
+def verify_real(
+    model: Model, recipe: Recipe, processes: int, device: str = "cpu", pool: Pool | None = None
+) -> Verdict | None:
+    """One step of a layout on so many processes; None on every rank but the first where torchrun started them. Where a
+    `pool` of as many or more is given, they run in it; a layout with tp only once, for DTensor keeps what it knows of a
+    mesh by its shape.
 
     Errors: `InputError` for what cannot be run so, `NoParallel` where ranks fail or wait for each other
     """
@@ -68,14 +79,14 @@ def verify_real(model: Model, recipe: Recipe, processes: int, device: str = "cpu
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         every = _work(model, recipe, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), device, gather=True)
         return _verdict(model, recipe, every) if every else None
-    started = multiprocessing.get_context("spawn")
     port = _free_port()
-    with started.Pool(processes) as pool:
-        jobs = [pool.apply_async(_started, (model, recipe, rank, processes, port, device)) for rank in range(processes)]
+    with nullcontext(pool) if pool else started(processes) as ranks:
+        every_rank = range(processes)
+        jobs = [ranks.apply_async(_one, (model, recipe, rank, processes, port, device)) for rank in every_rank]
         try:
             found = [job.get(TIMEOUT) for job in jobs]
         except multiprocessing.TimeoutError:
-            pool.terminate()
+            ranks.terminate()
             raise NoParallel(f"{recipe.layout}: after {TIMEOUT} s ranks still wait for each other") from None
     return _verdict(model, recipe, found)
 
@@ -115,7 +126,7 @@ def _free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def _started(model: Model, recipe: Recipe, rank: int, world: int, port: int, device: str) -> Found:
+def _one(model: Model, recipe: Recipe, rank: int, world: int, port: int, device: str) -> Found:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_RANK": str(rank)}
     (found,) = _work(model, recipe, rank, world, device)
     return found

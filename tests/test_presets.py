@@ -221,3 +221,24 @@ def test_published_figures_that_another_size_explains() -> None:
     albert = txcalc.load("albert-base-v2")
     head = albert.ledger().at("head").total("params")
     assert head == 128_688 and round((albert.params - head + 768 * 768 + 768) / 1e6, 1) == 11.7
+
+
+@pytest.mark.parametrize(
+    ("name", "without", "billions"),
+    [
+        ("glm-4.5", ("embedding", "head"), 32),
+        ("glm-4.6", ("embedding", "head"), 32),
+        ("glm-4.5-air", ("embedding", "head"), 12),
+        ("minimax-m2", ("embedding", "head"), 10),
+        ("deepseek-v3", ("embedding",), 37),
+        ("deepseek-r1", ("embedding",), 37),
+        ("deepseek-v3.2", ("embedding",), 37),
+        ("kimi-k2.5", ("embedding",), 32),
+    ],
+)
+def test_published_active_parameters_leave_tables_out(name: str, without: tuple[str, ...], billions: int) -> None:
+    ledger = txcalc.load(name).ledger()
+    left = ledger.total("active") - sum(ledger.by_kind("active")[kind] for kind in without)
+    assert round(left / 1e9) == billions != round(ledger.total("active") / 1e9)
+    said = "without embedding and head" if len(without) > 1 else "without the embedding"
+    assert f"{billions} B activated {said}" in txcalc.load(name).spec["published"]

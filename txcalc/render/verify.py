@@ -101,7 +101,7 @@ def _table(title: str, rows: Sequence[Row]) -> Table:
         for row in rows
     ]
     headings = ("part", "×", "predicted", "measured", "difference", "how known")
-    texts = {2, 3} if any(isinstance(row.predicted, str) for row in rows) else set()  # formulas may wrap
+    texts = {2, 3} if any(not isinstance(row.predicted, int) for row in rows) else set()  # formulas may wrap
     if len(places) > 1:
         return Table(title, headings, lines, left=frozenset({0, 5, *texts}))
     (place,) = places

@@ -295,6 +295,7 @@ def test_each_set_is_a_variant_of_the_first() -> None:
     [
         (["gpt2", "gpt2-xl", "--match", "params"], "--match and --by go together"),
         (["gpt2", "gpt2-xl", "--match", "params", "--by", "norm.place"], "norm.place is no size of a description"),
+        (["gpt2", "gpt2-xl", "--match", "params", "--by", "Q"], "--by: no key named 'Q'"),
         (["gpt2", "gpt2-xl", "--match", "cache", "--by", "F"], "what is matched does not change with F"),
         (["gpt2", "--set", "h=x y"], "h = 'x y' is no expression"),
         (["gpt2"], "1 given, expected 2 to 8 models, or variants of one by --set"),

@@ -42,7 +42,7 @@ def matched(model: Model, key: str, budget: int, cost: Callable[[Model], int]) -
 
     Errors: `InputError` where the key is no size, or the cost does not grow with it.
     """
-    path = letter_path(key, model.raw)
+    path = letter_path(key, model.raw, "--by")
     field = size_field(path)
     if field is None:
         raise InputError("--by", [f"{path} is no size of a description"])

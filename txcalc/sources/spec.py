@@ -144,12 +144,15 @@ def renamed(raw: Mapping[str, Any], table: str = "") -> dict[str, Any]:
     return result
 
 
-def letter_path(key: str, raw: Mapping[str, Any]) -> str:
-    """The dotted path of a key that may be a letter of `symbols`, a field's name, or a path already."""
+def letter_path(key: str, raw: Mapping[str, Any], option: str = "--set") -> str:
+    """The dotted path of a key that may be a letter of `symbols`, a field's name, or a path already.
+
+    Errors: `InputError` of the option that names it
+    """
     key = RENAMED.get(key, key)
     if key in BY_LETTER:
         if not BY_LETTER[key].key:
-            raise InputError("--set", [f"{key} ({BY_LETTER[key].meaning}) belongs to the workload, not to the model"])
+            raise InputError(option, [f"{key} ({BY_LETTER[key].meaning}) belongs to the workload, not to the model"])
         key = BY_LETTER[key].key
     latent = isinstance(raw.get("latent"), Mapping)
     if latent and key.startswith("attention.") and key.split(".")[1] in STACK["latent"]:
@@ -164,7 +167,7 @@ def letter_path(key: str, raw: Mapping[str, Any]) -> str:
             return f"{section}.{key}"
     known = [symbol for symbol in BY_LETTER if BY_LETTER[symbol].key]
     known += sorted({name for fields in STACK.values() for name in fields})
-    raise UnknownName("--set", "key", key, known, "letters: " + " ".join(known[:12]))
+    raise UnknownName(option, "key", key, known, "letters: " + " ".join(known[:12]))
 
 
 def changed(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from tiny import TINY
@@ -10,7 +12,13 @@ from tiny import TINY
 import txcalc
 from txcalc import InputError, Ledger, UnknownName
 from txcalc.ledger import KINDS, QUANTITIES
+from txcalc.parts.latent import LatentAttention, LatentCore
 from txcalc.parts.norm import Norm
+from txcalc.parts.options import Wrong, up_to
+from txcalc.parts.part import Workload
+from txcalc.parts.positions import Rotary
+from txcalc.parts.sharding import Ways
+from txcalc.parts.spans import Causal
 from txcalc.sources import build
 
 
@@ -278,3 +286,47 @@ def test_a_part_says_what_gets_a_gradient(name: str, gradient: str, paths: set[s
     assert all(any(path == own or path.startswith(f"{own}.") for path in found) for own in paths)
     if gradient == "none" and paths:
         assert ledger.at("layers.1.attention.indexer").entries[0].gradient == "none"
+
+
+# What a run of mutants found unwitnessed.
+
+
+def test_values_have_a_width_of_their_own() -> None:
+    ledger = txcalc.load("D=64 L=1 h=4 h_kv=2 F=96 V=99", {"attention.d_v": 24}).ledger()
+    assert ledger.at("layers.0.attention.v").total("params") == 64 * 2 * 24
+    assert ledger.at("layers.0.attention.o").total("params") == 4 * 24 * 64
+
+
+def test_pages_hold_what_is_past_too() -> None:
+    assert Causal().paged(Workload(1, 3, 5, None), 7, 4, 0) == 7 * 4 * 2  # 8 tokens in two pages of 4
+
+
+def test_what_is_alive_in_latent_attention() -> None:
+    core = LatentCore(n_heads=6, kv_rank=17, d_nope=5, d_rope=2, d_v=13, span=Causal())
+    turned = Rotary(heads=7, dims=2, theta=0, width=2)
+    sizes: dict[str, Any] = {"d_model": 11, "n_heads": 6, "q_rank": 7, "kv_rank": 17, "d_nope": 5, "d_rope": 2}
+    attention = LatentAttention(**sizes, d_v=13, bias=False, norm_eps=0, rotary=turned, core=core)
+    assert attention.alive() == 6 * (2 * 7 + 2 * 13)
+
+
+def test_ranks_share_the_statistics_of_a_norm_over_columns() -> None:
+    norm = Norm(width=11, form="rms", bias=False, eps=0)
+    joined = Ways(tp=2).statistics(norm)
+    assert joined is not None and joined.width == 1
+    assert Ways(tp=2).statistics(replace(norm, groups=2)) is None  # heads are whole on a rank
+
+
+def test_shares_of_channels_divide_them() -> None:
+    with pytest.raises(InputError, match="a divisor of d_inner"):
+        txcalc.load("mamba-130m", {"mamba.n_heads": 7})
+
+
+def test_defaults_of_a_relative_bias() -> None:
+    positions = txcalc.load("D=64 L=1 h=4 F=96 V=99", {"positions.form": "relative"}).spec["stacks"][""]["positions"]
+    assert (positions["buckets"], positions["distance"]) == (32, 128)  # T5's own
+
+
+def test_a_number_up_to_another() -> None:
+    assert up_to(2)(2) == 2
+    with pytest.raises(Wrong):
+        up_to(2)(3)

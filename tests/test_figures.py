@@ -1,0 +1,136 @@
+"""What the planners say of many runs, number by number: a formula that gives another figure is seen, and is meant.
+
+Nothing here says that a figure is right; what other tests compare (measured servers, PyTorch's own bytes, closed forms)
+does. These say which figures a change of formulas moves. `pytest tests/test_figures.py --update-golden` keeps them as
+they are now (also after a key is added to the JSON); `tests/snapshot.py` says what moved in which file.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from txcalc.cli import app
+
+GOLDEN = Path(__file__).parent / "golden" / "figures.json"
+DENSE = "D=512 L=8 h=8 h_kv=4 F=1376 V=32000"
+MIXED = "D=512 L=8 h=8 h_kv=4 F=352 V=32000 E=16 k=2"
+RUN = "--gpu h100-sxm --tokens 2048"
+SERVE = "--gpu"
+LINES = [
+    # Training: frameworks, layouts, schedules, what is computed again, optimizers, hosts.
+    *(f"train '{DENSE}' {RUN} {rest}" for rest in (
+        "--layout dp=8 --global-batch 64",
+        "--layout dp=8 --zero 1 --framework deepspeed --micro-batch 2 --global-batch 64",
+        "--layout dp=8 --zero 2 --framework deepspeed --offload optimizer --global-batch 64",
+        "--layout dp=8 --zero 3 --framework deepspeed --global-batch 16 --recompute blocks",
+        "--layout fsdp=8 --framework fsdp2 --global-batch 64 --offload activations",
+        "--layout fsdp=4,dp=2,tp=2 --framework fsdp2 --global-batch 64 --recompute core --products fp8",
+        "--layout tp=4,sp=4,pp=2,dp=2 --framework megatron --global-batch 64 --schedule 1f1b --zero 1",
+        "--layout tp=2,pp=4,vpp=2,dp=2 --framework megatron --global-batch 64 --schedule interleaved",
+        "--layout pp=4,dp=2 --framework megatron --global-batch 64 --schedule zb --recompute every:2",
+        "--layout pp=2,dp=2 --framework megatron --global-batch 64 --schedule dualpipev",
+        "--layout pp=4 --framework megatron --global-batch 64 --schedule zbv --optimizer adamw-8bit",
+        "--layout cp=4,dp=2 --framework megatron --global-batch 64 --optimizer muon",
+        "--layout tp=2,pp=2,dp=2 --framework nanotron --global-batch 32 --zero 1",
+        "--layout pp=2 --framework nanotron --global-batch 32 --schedule gpipe --recipe parameter=bf16",
+        "--layout dp=2 --framework litgpt --micro-batch 4 --global-batch 64 --optimizer adafactor",
+        "--lora r=16,targets=all --layout dp=2 --global-batch 16",
+        "--gpu h100-sxm:8@2 --compute 1e21 --deadline 30d --budget 1M --fits-on --as palm --measured 400TFLOPS",
+        "--gpu h100-sxm:8 --train-tokens 1T",
+        "--gpu h100-sxm:8 --tokens 64k --offload activations --global-batch 32",
+        "--layout cp=4 --framework megatron --global-batch 16 --recipe context=allgather --recompute blocks",
+        "--layout cp=2,fsdp=4 --global-batch 16 --recipe context=ulysses,keep_scores=on --recompute core",
+        "--layout dp=4 --framework deepspeed --zero 1 --offload optimizer+activations --global-batch 16",
+        "--layout tp=4,sp=4,dp=2 --framework nanotron --global-batch 16 --recipe keep_scores=on",
+        "--layout tp=2,dp=2 --framework megatron --global-batch 16 --recipe parameter=fp32,fused_loss=on",
+        "--layout tp=2,fsdp=3,dp=2 --global-batch 24 --set V=32001 --recipe loss_parallel=off",
+    )),
+    *(f"train '{MIXED}' {RUN} {rest}" for rest in (
+        "--layout ep=8,dp=8 --framework megatron --global-batch 64 --zero 1",
+        "--layout ep=4,fsdp=8 --framework fsdp2 --global-batch 64",
+        "--layout tp=2,ep=2,pp=2,dp=2 --framework megatron --global-batch 64 --recompute blocks",
+        "--layout dp=4 --framework nanotron --global-batch 64",
+        "--layout ep=4,dp=8 --framework megatron --global-batch 64 --recompute every:2 --zero 1",
+        "--layout ep=2,cp=2,dp=2 --framework megatron --global-batch 64 --recipe keep_scores=on --recompute core",
+    )),
+    f"train t5-small {RUN} --layout tp=2,dp=2 --global-batch 32",
+    f"train t5-small {RUN} --layout fsdp=2 --global-batch 32 --recompute blocks",
+    f"train mamba-130m {RUN} --layout dp=4 --global-batch 32",
+    "train gpt2 --gpu a100-80gb-sxm --layout tp=2,pp=2,dp=2 --global-batch 32 --framework megatron --node 2",
+    # Serving: engines, formats, loads, pools, drafts, adapters, hosts.
+    *(f"deploy '{DENSE}' {SERVE} {rest}" for rest in (
+        "h100-sxm --context 8k",
+        "h100-sxm --engine vllm --concurrency 32 --prompt 1000 --answer 200 --tp 2",
+        "h100-sxm --engine sglang --concurrency 8 --prompt 500..1500 --answer 100±20 --tp 1",
+        "h100-sxm --engine trtllm --concurrency 64 --prompt 1000 --answer 200 --dp 2 --tp 1",
+        "h100-sxm --engine vllm --rate 5/s --prompt 1000 --answer 200 --prefix-hits 30% --tp 1",
+        "h100-sxm --rate 5/s --prompt 1000 --answer 200 --shared-prefix 300 --tp 1 --simulate --requests 200",
+        "h100-sxm --weights int4 --kv fp8 --concurrency 4 --pp 2 --tp 1 --price 2",
+        "h100-sxm --weights fp8 --engine vllm --concurrency 16 --draft 3 --acceptance 70% --tp 1",
+        "h100-sxm --engine vllm --adapters 4 --adapter-rank 16 --concurrency 16 --tp 1",
+        "h100-sxm --concurrency 16 --ttft 200ms --tpot 20ms --context 4k",
+        "h100-sxm:8 --disaggregate 2 --concurrency 32 --prompt 1000 --answer 200 --tp 1",
+        "rtx-4090 --engine llama.cpp --weights Q4_K_M --prompt 500 --answer 100",
+        "rtx-4090 --engine llama.cpp --weights Q8_0 --ram 64GB@40GB --gpu-layers 4",
+    )),
+    *(f"deploy '{MIXED}' {SERVE} {rest}" for rest in (
+        "h100-sxm --engine vllm --concurrency 32 --prompt 1000 --answer 200 --tp 1 --ep 1",
+        "h100-sxm:8 --ep 8 --dp 8 --tp 1 --concurrency 256 --prompt 1000 --answer 200",
+        "rtx-4090 --engine llama.cpp --weights Q4_K_M --ram 64GB@40GB --n-cpu-moe 4",
+    )),
+    "deploy deepseek-v3 --gpu h200:16 --tp 8 --pp 2 --concurrency 32 --prompt 2000 --answer 500 --engine sglang",
+    "deploy gemma-3-27b --gpu a100-80gb-sxm:2 --tp 2 --concurrency 8 --prompt 3000 --answer 100 --engine vllm",
+    "deploy jamba-v0.1 --gpu h100-sxm:2 --tp 2 --context 16k",
+    "deploy whisper-large-v3 --gpu l4",
+    # The rest.
+    "fit llama-3.1-8b gpt2 --gpu rtx-4090 --gpu l4 --context 4k",
+    "kv gemma-2-9b", "kv jamba-v0.1", "kv deepseek-v3",
+    "crossover gemma-3-27b --no-formulas", "crossover deepseek-v3 --no-formulas",
+    "scale --compute 1e23", "scale gpt2 --train-tokens 1.4T",
+    "design --params 1B", "design --compute 1e21",
+    "compare llama-3.1-8b mixtral-8x7b", "diff llama-3.1-8b mistral-7b",
+    "show deepseek-v3 --tokens 3 --past 5000 --mla absorbed --logits last",
+    "show t5-small --tokens 7 --source 11", "show jamba-v0.1 --attention masked",
+]  # fmt: skip
+
+
+def numbers(value: Any, path: str, found: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Those of a JSON value by its first two keys."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            numbers(item, path if "." in path else f"{path}.{key}" if path else key, found)
+    elif isinstance(value, list):
+        for item in value:
+            numbers(item, path, found)
+    elif not isinstance(value, str):
+        found.setdefault(path, []).append(float(f"{value:.6g}") if isinstance(value, float) else value)
+    return found
+
+
+def brief(values: list[Any]) -> Any:
+    """One number itself; of more, how many there are, and what tells them from others."""
+    return values[0] if len(values) == 1 else f"{len(values)}:{sha256(json.dumps(values).encode()).hexdigest()[:6]}"
+
+
+def said(line: str) -> dict[str, Any]:
+    ran = CliRunner().invoke(app, [*shlex.split(line), "--json"])
+    assert ran.exit_code in (0, 1), ran.output
+    return {key: brief(values) for key, values in numbers(json.loads(ran.stdout), "", {}).items()}
+
+
+@pytest.mark.parametrize("line", LINES, ids=[f"{line.split()[0]}{i}" for i, line in enumerate(LINES)])
+def test_figures_are_those_that_were_kept(line: str, update_golden: bool) -> None:
+    kept = json.loads(GOLDEN.read_text())
+    now = said(line)
+    if update_golden:
+        kept = {each: kept[each] for each in LINES if each in kept and each != line} | {line: now}
+        GOLDEN.write_text(json.dumps(kept, ensure_ascii=False, indent=0) + "\n")
+    moved = {key: (value, now.get(key)) for key, value in kept[line].items() if now.get(key) != value}
+    assert not moved, f"if this is meant: pytest {Path(__file__).name} --update-golden"

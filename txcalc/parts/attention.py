@@ -31,7 +31,7 @@ from txcalc.parts.options import (
     size,
     text,
 )
-from txcalc.parts.part import Child, Composite, Workload, on_source
+from txcalc.parts.part import Child, Composite, Workload, everywhere, on_source
 from txcalc.parts.positions import PositionsOptions, RelativeBias, Rotary
 from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Apart, Around, Blocks, Causal, Chunks, Cross, Full, Selected, Span, Window
@@ -132,7 +132,7 @@ class Attention(Composite):
             part = Linear(d_in=values, d_out=self.n_kv_heads, bias="v" in self.biases, keeps="no")
             yield Child("mask_proj", part, on=on_keys)
             yield Child("mask", self.mask, on=on_keys)
-        yield Child("core", self.core, on=self.span.at)
+        yield Child("core", self.core, on=self.span.at if type(self.span) is Apart else everywhere)
         if self.gate:
             yield Child("gate", self.gate)
         if self.inner_norm:

@@ -54,10 +54,6 @@ class Span:
         """S, the keys of the dense product."""
         return work.keys
 
-    def at(self, work: Workload) -> Workload:
-        """Where its products are."""
-        return work
-
     def visible(self, work: Workload) -> Any:
         """Pairs (query, key) the mask lets through: Σ (i + 1) over i = past … past + T − 1."""
         return triangle(work.keys) - triangle(work.past)
@@ -240,6 +236,7 @@ class Apart(Unkept):
         return self.window
 
     def at(self, work: Workload) -> Workload:
+        """Where the products are: in each window by itself."""
         side = minimum(work.tokens, self.window)
         return work._replace(batch=work.batch * ceil_div(work.tokens, side), tokens=side)
 

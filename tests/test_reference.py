@@ -374,7 +374,7 @@ def test_a_step_of_training_reaches_every_weight(name: str) -> None:
     assert losses[-1] < losses[0] - 0.05
     unreached = {path for path, weight in net.named_parameters() if weight.grad is None}
     # What selects keys learns from a loss of its own, and no word is said by what pools an encoder.
-    own = (".indexer.", "encoder.pooler.", *(["pooler."] if model.kind == "encoder" else []))
+    own = (".indexer.", ".selector.", "encoder.pooler.", *(["pooler."] if model.kind == "encoder" else []))
     assert unreached == {path for path, _ in net.named_parameters() if any(part in path for part in own)}
 
 

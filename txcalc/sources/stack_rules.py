@@ -142,7 +142,7 @@ def _lora(stack: Tables, fault: Told) -> None:
     rank, role = stack["lora"]["rank"], stack["role"]
     if role not in ("decoder", "encoder") or stack["audio"] or stack["vision"]:
         fault("lora.rank", rank, "none but in a single stack that reads tokens")
-    elif stack["streams"] is not None or every("layer_input", stack):
+    elif stack["streams"] is not None or stack["hyper"] is not None or every("layer_input", stack):
         fault("lora.rank", rank, "none with several residual streams, or layers that read their own vectors")
     parts = {part for layer in stack["layer"].values() for part in layer["parts"]}
     odd = sorted(parts - ADAPTED)
@@ -279,7 +279,7 @@ def _hyper(stack: Tables, fault: Told) -> None:
         "scalar": False,
     }
     placed = all(layer["norm"][key] == value for layer in stack["layer"].values() for key, value in usual.items())
-    alone = stack["streams"] is None and stack["laurel"] is None and stack["lora"] is None
+    alone = stack["streams"] is None and stack["laurel"] is None
     if stack["role"] != "decoder" or not placed or not alone or every("layer_input", stack) or every("shared", stack):
         fault("hyper", number, "none but in a decoder, with norms before its parts, which follow one another")
     elif exceeds(2, number):

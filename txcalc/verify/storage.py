@@ -79,10 +79,10 @@ def _cache(subject: Subject) -> Iterator[Row]:
 
 
 def state_bytes(entry: Entry, width: int) -> int:
-    """What a leaf and its copies keep of one sequence: tokens, keys, values, latents, columns and cells' states are as
-    wide as the modules."""
+    """What a leaf and its copies keep of one sequence: tokens, keys, values, latents, entries, columns and cells'
+    states are as wide as the modules."""
     wide = CachedCore | Convolution | TokenShift | Cell | LongConvolution
-    each = width if isinstance(entry.leaf, wide) else STATE
+    each = width if isinstance(entry.leaf, wide) or entry.leaf.holds == "steps" else STATE
     return entry.cache * each  # type: ignore[no-any-return]
 
 

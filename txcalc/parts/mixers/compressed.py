@@ -372,6 +372,14 @@ class CompressedOptions(Mechanism):
 
     def misfits(self) -> Iterator[Wished]:
         yield from divided("groups", self.groups, "n_heads", self.n_heads)
+        if self.rate is None and (self.overlap or self.index_heads is not None):
+            yield Wished("rate", "the tokens an entry, beside overlap and an index")
+        if self.index_heads is not None and self.index_width is None:
+            yield Wished("index_width", "a size beside index_heads")
+        if self.index_heads is not None and self.index_top_k is None:
+            yield Wished("index_top_k", "a size beside index_heads")
+        if self.index_heads is None and (self.index_width is not None or self.index_top_k is not None):
+            yield Wished("index_heads", "a size beside index_width and index_top_k")
 
     def build(self, place: Place) -> CompressedAttention:
         heads, width = self.n_heads, self.d_head

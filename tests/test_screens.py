@@ -65,7 +65,7 @@ SCREENS = [
     "formula deepseek-v3 layers.5",
     "formula llama-3.1-8b --layout tp=8",
     "prove gpt2",
-    f"verify --show {folder() / 'cpu.json'}",
+    f"measurements {folder() / 'cpu.json'}",
     "verify gpt2 --layers 1",
 ]
 HEAVY = {"deploy", "train", "verify"}

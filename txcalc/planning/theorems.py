@@ -149,6 +149,8 @@ def theorems() -> Mapping[str, Theorem]:
 
 
 def _entries(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
     return json.loads(path.read_text())["theorems"]  # type: ignore[no-any-return]
 
 
@@ -156,8 +158,6 @@ def read(path: Path) -> dict[str, Theorem]:
     """The theorems of a file, which need not be there. Errors: `InputError` for one that holds something else."""
     try:
         return {key: _theorem(entry) for key, entry in _entries(path).items()}
-    except FileNotFoundError:
-        return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         said: list[Fault | str] = [f"holds no theorems as {SCHEMA} has them: {error!r} (delete it, or make it again)"]
         raise InputError(str(path), said) from None

@@ -25,8 +25,8 @@ from txcalc.parts.latent import LatentCore
 from txcalc.planning.crossover import (
     BATCHES,
     RULES,
-    Lengths,
-    Rule,
+    CrossoverRule,
+    Prefills,
     balances,
     crossovers,
     elements_read,
@@ -43,7 +43,7 @@ def found(model: str, **asked: Any) -> dict[tuple[str, str], int | None]:
     return {(each.rule.name, each.attention): each.tokens for each in crossovers(lengths(load(model), **asked))}
 
 
-def holds(prefills: Lengths, rule: Rule, attention: str, tokens: int) -> bool:
+def holds(prefills: Prefills, rule: CrossoverRule, attention: str, tokens: int) -> bool:
     """Both sides of a rule, summed leaf by leaf."""
     cost = {"dense": "flops", "masked": "flops_masked"}[attention]
     left = right = 0
@@ -89,7 +89,7 @@ def test_the_published_crossovers() -> None:
     assert mistral[LINEAR, "dense"] == 26_624 and mistral[LINEAR, "masked"] is None
 
 
-def small(raw: dict[str, Any]) -> Lengths:
+def small(raw: dict[str, Any]) -> Prefills:
     return lengths(build(raw, "a drawn description"))
 
 

@@ -15,7 +15,7 @@ from txcalc.explorer import Explorer, explore
 from txcalc.model import Model
 from txcalc.num import ceil_div, divides, exact_div, exceeds, maximum, minimum, triangle
 from txcalc.planning import theorems
-from txcalc.program import Program, Recorded, Refused, Tape, written
+from txcalc.program import OutOfDomain, Program, Recorded, Tape, written
 from txcalc.sources import build
 from txcalc.sources.assemble import assemble
 from txcalc.sources.resolve import resolve
@@ -79,7 +79,7 @@ def here(explorer: Explorer, chosen: dict[str, int]) -> dict[str, Any] | None:
         values = explorer.values(chosen)
         found: dict[str, Any] = {**explorer.totals.run(values)}
         own = list(explorer.leaves.run(values).values())
-    except Refused:
+    except OutOfDomain:
         return None
     found["parts"] = [tuple(own[i : i + 3]) for i in range(0, len(own), 3)]
     parts = {domain.part for domain in explorer.domains}
@@ -92,7 +92,7 @@ def here(explorer: Explorer, chosen: dict[str, int]) -> dict[str, Any] | None:
 def holds(program: Program, values: dict[str, int]) -> bool:
     try:
         program.run(values)
-    except Refused:
+    except OutOfDomain:
         return False
     return True
 
@@ -175,7 +175,7 @@ def test_a_division_that_leaves_a_rest_is_refused() -> None:
     x, y = tape.letters.values()
     program = Program(("x", "y"), {"it": exact_div(x, y)})
     assert program.run({"x": 6, "y": 3}) == {"it": 2}
-    with pytest.raises(Refused, match="4 does not divide 6"):
+    with pytest.raises(OutOfDomain, match="4 does not divide 6"):
         program.run({"x": 6, "y": 4})
 
 
@@ -186,7 +186,7 @@ def test_what_formulas_ask_becomes_a_condition() -> None:
     assert [str(condition) for condition in tape.conditions] == ["y divides x", "y ≤ x"]
     program = Program(("x", "y"), {"it": x * y}, tuple(tape.conditions))
     assert program.run({"x": 6, "y": 3}) == {"it": 18}
-    with pytest.raises(Refused, match="y divides x does not hold: 4 and 6"):
+    with pytest.raises(OutOfDomain, match="y divides x does not hold: 4 and 6"):
         program.run({"x": 6, "y": 4})
 
 

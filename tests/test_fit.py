@@ -22,8 +22,8 @@ from txcalc.planning.fitting import Card, fits, need, reserved
 from txcalc.planning.layout import Layout
 from txcalc.planning.shapes import (
     CLASSIC,
-    Budget,
-    Family,
+    DesignBudget,
+    DesignFamily,
     Likeness,
     boundary,
     classics,
@@ -36,8 +36,10 @@ from txcalc.planning.weights import format_of
 FREE = Reserve.none()
 
 
-def budget(family: Family | None = None, weights: str = "bf16", context: int | None = None, **spend: int) -> Budget:
-    return Budget(family or Family(), Engine(format_of(weights), reserve=FREE), context, **spend)
+def budget(
+    family: DesignFamily | None = None, weights: str = "bf16", context: int | None = None, **spend: int
+) -> DesignBudget:
+    return DesignBudget(family or DesignFamily(), Engine(format_of(weights), reserve=FREE), context, **spend)
 
 
 def run(*argv: str) -> tuple[int, str, str]:
@@ -94,19 +96,19 @@ def test_fit_lists_what_fits() -> None:
 @pytest.mark.parametrize(
     ("family", "layers", "width", "preset"),
     [
-        (Family(), 32, 4096, "llama-7b"),
-        (Family(), 40, 5120, "llama-2-13b"),
-        (Family(), 80, 8192, "llama-65b"),
-        (Family(vocab=128_256, ratio=Fraction(7, 2), gqa=4), 32, 4096, "llama-3.1-8b"),
-        (Family(vocab=128_256, ratio=Fraction(7, 2), gqa=8), 80, 8192, "llama-3.1-70b"),
+        (DesignFamily(), 32, 4096, "llama-7b"),
+        (DesignFamily(), 40, 5120, "llama-2-13b"),
+        (DesignFamily(), 80, 8192, "llama-65b"),
+        (DesignFamily(vocab=128_256, ratio=Fraction(7, 2), gqa=4), 32, 4096, "llama-3.1-8b"),
+        (DesignFamily(vocab=128_256, ratio=Fraction(7, 2), gqa=8), 80, 8192, "llama-3.1-70b"),
     ],
 )
-def test_the_shapes_of_llama_are_of_the_family(family: Family, layers: int, width: int, preset: str) -> None:
+def test_the_shapes_of_llama_are_of_the_family(family: DesignFamily, layers: int, width: int, preset: str) -> None:
     assert budget(family, params=1).shape(layers, width).params == load(preset).params
 
 
 families = st.builds(
-    Family,
+    DesignFamily,
     vocab=st.integers(1, 200_000),
     ratio=st.sampled_from([Fraction(8, 3), Fraction(7, 2), Fraction(4), Fraction(1, 3)]),
     gqa=st.sampled_from([1, 2, 4, 8]),
@@ -118,7 +120,7 @@ families = st.builds(
 @settings(max_examples=25)
 @given(families, st.integers(10**8, 10**12), st.sampled_from(["bf16", "int4", "q8_0"]), st.sampled_from([None, 700]))
 def test_a_design_fits_and_one_more_layer_does_not(
-    family: Family, memory: int, weights: str, context: int | None
+    family: DesignFamily, memory: int, weights: str, context: int | None
 ) -> None:
     asked = budget(family, weights, context, memory=memory)
     try:
@@ -137,7 +139,7 @@ def test_a_design_fits_and_one_more_layer_does_not(
 
 @settings(max_examples=20)
 @given(families, st.integers(10**8, 10**12))
-def test_no_depth_is_nearer_to_the_parameters(family: Family, params: int) -> None:
+def test_no_depth_is_nearer_to_the_parameters(family: DesignFamily, params: int) -> None:
     asked = budget(family, params=params)
     shapes = designs(asked, most=3)
     assume(abs(shapes[0].spare) * 20 <= params)
@@ -156,7 +158,7 @@ def test_designs_are_ranked_by_the_rule() -> None:
 
 
 def test_cache_of_a_token_and_memory_with_a_context() -> None:
-    family = Family(vocab=128_256, ratio=Fraction(7, 2), gqa=4)
+    family = DesignFamily(vocab=128_256, ratio=Fraction(7, 2), gqa=4)
     asked = budget(family, context=8192, memory=24 * 10**9)
     shape = asked.shape(32, 4096)
     assert shape.cache_per_token == 131_072
@@ -164,7 +166,7 @@ def test_cache_of_a_token_and_memory_with_a_context() -> None:
 
 
 def test_classic_shapes_and_the_boundary_between_them() -> None:
-    found = classics(budget(memory=16 * 10**9), Family())
+    found = classics(budget(memory=16 * 10**9), DesignFamily())
     assert [(s.layers, s.width) for s in found] == list(CLASSIC)
     inside, outside = boundary(found)
     assert inside is not None and outside is not None
@@ -266,7 +268,7 @@ def test_shapes_like_a_model_spend_the_budget(name: str, spend: str) -> None:
     """Plain, experts, MLA, windows, hybrids: built from its changes it costs what is said, and a round more does not
     fit, or is no nearer."""
     family = Likeness(load(name))
-    asked = Budget(family, Engine(format_of("bf16"), reserve=FREE), **{spend: 40 * 10**9})
+    asked = DesignBudget(family, Engine(format_of("bf16"), reserve=FREE), **{spend: 40 * 10**9})
     shapes = designs(asked, most=3)
     for shape in shapes:
         model = load(name, family.changes(shape.layers, shape.width))

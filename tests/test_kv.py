@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from txcalc import load
 from txcalc.api.caches import CONTEXTS
 from txcalc.cli import app
-from txcalc.planning.generation import FLOPS, Law, generations, laws
+from txcalc.planning.generation import FLOPS, FlopsLaw, generations, laws
 from txcalc.sources.presets import names
 
 GIB = 2**30
@@ -269,5 +269,5 @@ def test_a_generation_that_cannot_be_is_refused(argv: list[str], said: str) -> N
 
 
 def test_a_text_of_a_polynomial() -> None:
-    assert Law(1, (0, -7, 0, 5), 3).text() == "(5·n³ − 7·n)/3"
-    assert Law(1, (-2, 7, 0, 0), 1).text() == "7·n − 2"
+    assert FlopsLaw(1, (0, -7, 0, 5), 3).text() == "(5·n³ − 7·n)/3"
+    assert FlopsLaw(1, (-2, 7, 0, 0), 1).text() == "7·n − 2"

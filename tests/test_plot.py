@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from txcalc import hardware, load
 from txcalc.cli import app
 from txcalc.render import draw, plot, terminal
-from txcalc.render.picture import Axis, Mark, Panel, Picture, Series
+from txcalc.render.picture import Mark, Panel, Picture, PlotAxis, Series
 
 ANSI = "\x1b["
 COMMANDS = {
@@ -216,20 +216,20 @@ EVERY = Picture(
     [
         Panel(
             "lines",
-            Axis("tokens", "tokens", 2),
-            Axis("count", log=10),
+            PlotAxis("tokens", "tokens", 2),
+            PlotAxis("count", log=10),
             [Series("one", [1, 2, 4], [10, None, 10**30]), Series("two", [1, 4], [Fraction(1, 3), 7], 1, True)],
             [Mark("here", 2, 100), Mark("a length", 3), Mark("a level", y=50)],
         ),
         Panel(
             "stack",
-            Axis("tokens", "tokens", 2),
-            Axis("bytes", "bytes"),
+            PlotAxis("tokens", "tokens", 2),
+            PlotAxis("bytes", "bytes"),
             [Series("weights", [1, 2, 4], [5, 5, 5]), Series("cache", [1, 2, 4], [1, 2, 4], 1)],
             [Mark("memory", y=8)],
             "stack",
         ),
-        Panel("bars", Axis(""), Axis("count"), [Series("all", ["a", "b"], [3, None])], kind="bars"),
+        Panel("bars", PlotAxis(""), PlotAxis("count"), [Series("all", ["a", "b"], [3, None])], kind="bars"),
     ],
 )
 
@@ -322,7 +322,9 @@ def test_lines_are_told_apart_without_colour(monkeypatch: pytest.MonkeyPatch) ->
     powers = [2**i for i in range(16)]
     names = ["one", "two", "three", "four"]
     same = [Series(name, powers, powers, i) for i, name in enumerate(names)]
-    text = terminal.as_text(Picture("", "", [Panel("", Axis("x", "tokens", 2), Axis("y", log=10), same)]), 60, False)
+    text = terminal.as_text(
+        Picture("", "", [Panel("", PlotAxis("x", "tokens", 2), PlotAxis("y", log=10), same)]), 60, False
+    )
     canvas, legend = text.split("└")
     assert ANSI not in text
     assert [canvas.count(letter) for letter in "abcd"] == [3, 3, 3, 3]
@@ -459,7 +461,7 @@ def test_lengths_between(one: int, other: int, also: list[int]) -> None:
     st.integers(3, 12),
 )
 def test_ticks_are_few_and_within(unit: str, log: int, values: list[int], most: int) -> None:
-    axis = Axis("", unit, log)
+    axis = PlotAxis("", unit, log)
     low, high = draw.limits(axis, values)
     assert low < high
     assert low <= min(values) and max(values) <= high
@@ -484,7 +486,7 @@ def test_ticks_are_few_and_within(unit: str, log: int, values: list[int], most: 
     ],
 )
 def test_ticks_are_written_as_people_read_them(unit: str, value: Any, text: str) -> None:
-    assert Axis("", unit).write(value) == text
+    assert PlotAxis("", unit).write(value) == text
 
 
 def test_show_draws_its_parts_and_their_share_over_the_length() -> None:

@@ -19,7 +19,7 @@ from txcalc.model import Model
 from txcalc.planning.layout import parse_layout
 from txcalc.planning.training.recipe import parse_recipe
 from txcalc.sources import build
-from txcalc.verify.real import Found, _renamed, _rows, started, verify_real
+from txcalc.verify.real import RankResult, _renamed, _rows, started, verify_real
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_the_environment_of_torchrun_is_taken(tmp_path: Path) -> None:
 
 def test_a_wrong_value_is_seen() -> None:
     model, recipe = load(MODEL), parse_recipe("parameter=fp32", parse_layout("fsdp=2"))
-    right = Found(0, 6.25, 6.25, {"final_norm.weight": 1e-7}, {})
+    right = RankResult(0, 6.25, 6.25, {"final_norm.weight": 1e-7}, {})
     assert [row.equal for row in _rows(model, recipe, right)][:2] == [True, True]
     for wrong in (right._replace(loss=6.2505), right._replace(gradients={"final_norm.weight": 1e-3})):
         assert not all(row.equal for row in list(_rows(model, recipe, wrong))[:2])

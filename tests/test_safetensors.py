@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import txcalc
-from txcalc.checkpoint import Checkpoint, Tensor, check
+from txcalc.checkpoint import Checkpoint, StoredTensor, check
 from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.planning.weights import weights_of
@@ -152,7 +152,7 @@ def test_every_tensor_of_transformers_own_modules_is_explained(preset: str) -> N
         config.update({"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072})
     with torch.device("meta"):
         state = cls(config).state_dict()
-    tensors = tuple(Tensor(name, tuple(t.shape), "F32", 4 * t.numel()) for name, t in state.items())
+    tensors = tuple(StoredTensor(name, tuple(t.shape), "F32", 4 * t.numel()) for name, t in state.items())
     found = check(Checkpoint(preset, "safetensors", 1, tensors), model.ledger())
     assert found.agrees, found.differences()
     assert found.by_kind == model.ledger().by_kind("params")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from test_cli import run
 
-from txcalc.planning.scaling import FLOPS, LAWS, Law, Question, ask, distribution, entropy
+from txcalc.planning.scaling import FLOPS, LAWS, Law, ScalingQuestion, ask, distribution, entropy
 
 GOPHER = 5.76e23
 POINTS = Path(__file__).with_name("data") / "training" / "chinchilla.csv"
@@ -98,12 +98,12 @@ def test_the_constants_of_besiroglu_come_out_of_the_data_again() -> None:
 
 
 def test_two_of_three_fix_the_third() -> None:
-    by_both = ask(BESIROGLU, Question(params=8 * 10**9, tokens=10**12).checked())
-    by_compute = ask(BESIROGLU, Question(params=8 * 10**9, compute=48 * 10**21).checked())
-    by_tokens = ask(BESIROGLU, Question(tokens=10**12, compute=48 * 10**21).checked())
+    by_both = ask(BESIROGLU, ScalingQuestion(params=8 * 10**9, tokens=10**12).checked())
+    by_compute = ask(BESIROGLU, ScalingQuestion(params=8 * 10**9, compute=48 * 10**21).checked())
+    by_tokens = ask(BESIROGLU, ScalingQuestion(tokens=10**12, compute=48 * 10**21).checked())
     assert by_both.asked == by_compute.asked == by_tokens.asked
     assert by_both.best.loss < by_both.asked.loss
-    alone = ask(BESIROGLU, Question(compute=48 * 10**21).checked())
+    alone = ask(BESIROGLU, ScalingQuestion(compute=48 * 10**21).checked())
     assert alone.asked == alone.best == by_both.best
 
 

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from txcalc.cli import app
 from txcalc.errors import InputError
-from txcalc.planning.simulation import Run, Server, simulate, spread
+from txcalc.planning.simulation import Server, SimulatedRun, simulate, spread
 from txcalc.planning.steady import Demand, Steady, closed, open_
-from txcalc.planning.traffic import Job, Lengths, Traffic, arrivals, lengths
+from txcalc.planning.traffic import Arrival, Lengths, Requests, arrivals, lengths
 
 
 def linear(fixed: float, each: float) -> Callable[[float], float]:
@@ -38,7 +38,7 @@ SERVERS = st.builds(
     st.sampled_from([1.0, 1.0, 2.4]),
 )
 TRAFFIC = st.builds(
-    lambda low, more, answer, rate, burst: Traffic(Lengths(low, low + more), Lengths(1, answer), 0.0, rate, burst),
+    lambda low, more, answer, rate, burst: Requests(Lengths(low, low + more), Lengths(1, answer), 0.0, rate, burst),
     st.integers(1, 400),
     st.integers(0, 300),
     st.integers(1, 500),
@@ -47,12 +47,12 @@ TRAFFIC = st.builds(
 )
 
 
-def ran(server: Server, traffic: Traffic, number: int = 60, clients: int = 7, seed: int = 1) -> Run:
+def ran(server: Server, traffic: Requests, number: int = 60, clients: int = 7, seed: int = 1) -> SimulatedRun:
     return simulate(server, traffic.jobs(number, seed), None if traffic.rate else clients)
 
 
 @given(SERVERS, TRAFFIC)
-def test_what_comes_in_goes_out(server: Server, traffic: Traffic) -> None:
+def test_what_comes_in_goes_out(server: Server, traffic: Requests) -> None:
     """Every request is answered, once and whole, whatever had to give its pages back; time goes forward."""
     found = ran(server, traffic)
     jobs = list(traffic.jobs(60, 1))
@@ -67,7 +67,7 @@ def test_what_comes_in_goes_out(server: Server, traffic: Traffic) -> None:
 
 
 @given(SERVERS, TRAFFIC)
-def test_littles_law(server: Server, traffic: Traffic) -> None:
+def test_littles_law(server: Server, traffic: Requests) -> None:
     found = ran(server, traffic)
     assert found.inside * found.seconds == pytest.approx(sum(one.e2e for one in found.done), rel=1e-6)
     if not found.preempted:
@@ -78,7 +78,7 @@ def test_littles_law(server: Server, traffic: Traffic) -> None:
 @given(st.floats(2e-3, 0.05), st.floats(1e-6, 1e-4), st.integers(100, 2000), st.integers(2, 300))
 def test_more_load_is_slower_and_yields_more(fixed: float, token: float, prompt: int, answer: int) -> None:
     server = Server(linear(fixed, 1e-4), token, 0.0, 8192, 1024, 100_000)
-    traffic = Traffic(Lengths(prompt, prompt), Lengths(answer, answer))
+    traffic = Requests(Lengths(prompt, prompt), Lengths(answer, answer))
     runs = [ran(server, traffic, 10 * n, n) for n in (1, 4, 16, 64)]
     for few, many in pairwise(runs):
         assert mean(many, "e2e") >= mean(few, "e2e") * (1 - 1e-9)
@@ -90,7 +90,7 @@ def test_more_load_is_slower_and_yields_more(fixed: float, token: float, prompt:
         assert mean(many, "ttft") >= mean(few, "ttft") * 0.9  # whether one comes early in a step or late is chance
 
 
-def mean(run: Run, what: str) -> float:
+def mean(run: SimulatedRun, what: str) -> float:
     return sum(getattr(one, what) for one in run.done) / len(run.done)
 
 
@@ -99,7 +99,7 @@ def test_an_open_loop_is_the_closed_forms(rate: float) -> None:
     """8B-like: a step of 6 ms and 0.1 ms a sequence, 21 µs a prompt token. Means of a random sample of 10,000."""
     step = linear(0.006, 1e-4)
     run = ran(
-        Server(step, 2.1e-5, 0.0, 8192, 1024, 60_000), Traffic(Lengths(1024, 1024), Lengths(256, 256), 0, rate), 10_000
+        Server(step, 2.1e-5, 0.0, 8192, 1024, 60_000), Requests(Lengths(1024, 1024), Lengths(256, 256), 0, rate), 10_000
     )
     form = open_(Demand(step, 1024 * 2.1e-5, 1024 * 2.1e-5, 1024 / 8192, 256), rate, 1024)
     assert isinstance(form, Steady)
@@ -112,7 +112,7 @@ def test_an_open_loop_is_the_closed_forms(rate: float) -> None:
 def test_a_closed_loop_is_the_closed_forms(clients: int) -> None:
     """Ten requests per client, of lengths that differ by a tenth each way, as benchmarks draw them."""
     step = linear(0.006, 1e-4)
-    traffic = Traffic(Lengths(922, 1126), Lengths(461, 563))
+    traffic = Requests(Lengths(922, 1126), Lengths(461, 563))
     run = ran(Server(step, 2.1e-5, 0.0, 8192, 1024, 60_000), traffic, 10 * clients, clients)
     form = closed(Demand(step, 1024 * 2.1e-5, 1024 * 2.1e-5, 1024 / 8192, 512), clients)
     assert mean(run, "tpot") == pytest.approx(form.tpot, rel=0.04)
@@ -123,7 +123,7 @@ def test_a_closed_loop_is_the_closed_forms(clients: int) -> None:
 def test_a_request_by_hand() -> None:
     """300 tokens in chunks of 100; the second request waits for the first chunks and decodes beside the first."""
     server = Server(linear(0.01, 0), 1e-3, 0.5, 100, 8, 1000)
-    found = simulate(server, iter([Job(0, 300, 3), Job(0, 50, 1)]))
+    found = simulate(server, iter([Arrival(0, 300, 3), Arrival(0, 50, 1)]))
     first, second = found.done if found.done[0].answer == 3 else found.done[::-1]
     assert first.first == pytest.approx(0.5 + 0.3)
     # Its first token computes with the second's prompt in one step, which decodes too; then it decodes alone.
@@ -133,12 +133,12 @@ def test_a_request_by_hand() -> None:
 
 def test_pages_that_are_short_are_given_back() -> None:
     server = Server(linear(0.01, 0), 1e-5, 0.0, 512, 16, 100)
-    run = ran(server, Traffic(Lengths(200, 200), Lengths(600, 600)), 40, 8)
+    run = ran(server, Requests(Lengths(200, 200), Lengths(600, 600)), 40, 8)
     assert run.preempted > 0 and len(run.done) == 40
-    more = ran(server._replace(pages=1000), Traffic(Lengths(200, 200), Lengths(600, 600)), 40, 8)
+    more = ran(server._replace(pages=1000), Requests(Lengths(200, 200), Lengths(600, 600)), 40, 8)
     assert more.preempted == 0 and more.output > run.output
     with pytest.raises(InputError, match=r"tokens of a request is 2,?600, expected at most the 1,600"):
-        ran(server, Traffic(Lengths(2000, 2000), Lengths(600, 600)))
+        ran(server, Requests(Lengths(2000, 2000), Lengths(600, 600)))
 
 
 def test_no_more_sequences_than_asked_for() -> None:
@@ -148,7 +148,7 @@ def test_no_more_sequences_than_asked_for() -> None:
         step_of.append(n)
         return 0.01
 
-    ran(Server(step, 1e-5, 0.0, 8192, 3, 10_000), Traffic(Lengths(10, 10), Lengths(50, 50)), 50, 20)
+    ran(Server(step, 1e-5, 0.0, 8192, 3, 10_000), Requests(Lengths(10, 10), Lengths(50, 50)), 50, 20)
     assert max(step_of) == 3
 
 
@@ -156,7 +156,7 @@ def test_ten_thousand_requests_are_quick() -> None:
     start = time.process_time()
     ran(
         Server(linear(0.006, 1e-4), 2e-5, 0, 8192, 1024, 60_000),
-        Traffic(Lengths(512, 1536), Lengths(1, 1023), 0, 8),
+        Requests(Lengths(512, 1536), Lengths(1, 1023), 0, 8),
         10_000,
     )
     assert time.process_time() - start < 2
@@ -198,7 +198,7 @@ def test_arrivals_from_a_file(tmp_path: Path) -> None:
 
 def test_bursts_are_drawn_as_they_are_said() -> None:
     for burst in (0.25, 1.0, 4.0):
-        traffic = Traffic(Lengths(1, 1), Lengths(1, 1), 0.0, 5.0, burst)
+        traffic = Requests(Lengths(1, 1), Lengths(1, 1), 0.0, 5.0, burst)
         times = [job.at for job in traffic.jobs(20_000, 3)]
         replayed = traffic._replace(times=times)
         assert times[-1] / 20_000 == pytest.approx(1 / 5, rel=0.05)

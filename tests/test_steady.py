@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from txcalc.cli import app
-from txcalc.planning.steady import ROUNDS, Curve, Demand, Overload, Steady, closed, denser, open_
+from txcalc.planning.steady import ROUNDS, Demand, Overload, Steady, StepCurve, closed, denser, open_
 
 
 def linear(fixed: float, each: float) -> Callable[[float], float]:
@@ -120,7 +120,7 @@ def test_a_curve_is_exact_at_its_knots() -> None:
         calls.append(n)
         return 3.0 + n**0.5
 
-    curve = Curve(exact)
+    curve = StepCurve(exact)
     assert [curve(n) for n in (0.2, 1, 5, 8, 16, 128)] == [4.0, 4.0, exact(5), exact(8), exact(16), exact(128)]
     for n in (1.5, 9, 100.3, 3000):
         assert curve(n) == pytest.approx(3.0 + n**0.5, rel=5e-3)

@@ -26,12 +26,12 @@ from txcalc.model import Model
 from txcalc.planning.layout import Group
 from txcalc.planning.training import Layout, Recipe, memory
 from txcalc.planning.training.answer import train
-from txcalc.planning.training.machine import Floor, Kernels, Machine, Moved, latency, ring
+from txcalc.planning.training.machine import Floor, Kernels, Machine, Message, latency, ring
 from txcalc.planning.training.run import Terms, parse_days, tokens_of
 from txcalc.planning.training.run import run as whole_run
 from txcalc.planning.training.search import Search
-from txcalc.planning.training.step import Pace, Step
-from txcalc.planning.training.timeline import Piece, simulate
+from txcalc.planning.training.step import Step, StepTimer
+from txcalc.planning.training.timeline import PieceTime, simulate
 
 H100 = Machine.of(hardware.load("h100-sxm"))
 
@@ -42,7 +42,7 @@ def llama() -> Model:
 
 
 def timed(model: Model, recipe: Recipe, machine: Machine = H100) -> Step:
-    return Pace(model, recipe, machine).step(memory(model, recipe))
+    return StepTimer(model, recipe, machine).step(memory(model, recipe))
 
 
 # The pipeline.
@@ -52,7 +52,7 @@ def pipeline(schedule: str, stages: int, batches: int, pieces: int = 1, **change
     """Seconds of a step of equal pieces that take one second forward and two backward, and the busy ones."""
     vpp = pieces if schedule == "interleaved" else 1
     recipe = Recipe(Layout(pp=stages, vpp=vpp), accumulation=batches, schedule=schedule)
-    one = Piece(1 / pieces, 1 / pieces, 1 / pieces, 0.0)._replace(**changes)
+    one = PieceTime(1 / pieces, 1 / pieces, 1 / pieces, 0.0)._replace(**changes)
     line = simulate(recipe, [one] * (stages * pieces))
     return line.seconds, line.busy(0)
 
@@ -71,10 +71,10 @@ def test_bubbles_of_equal_stages(stages: int, batches: int) -> None:
 
 def test_a_slow_stage_and_messages_hold_the_others_up() -> None:
     recipe = Recipe(Layout(pp=4), accumulation=8)
-    even = [Piece(1, 1, 1, 0.0)] * 4
-    slow = [*even[:3], Piece(2, 2, 2, 0.0)]
+    even = [PieceTime(1, 1, 1, 0.0)] * 4
+    slow = [*even[:3], PieceTime(2, 2, 2, 0.0)]
     assert simulate(recipe, slow).seconds == 3 + 8 * 6 + 6  # three forwards before it, three backwards behind
-    late = [Piece(1, 1, 1, 0.5)] * 4
+    late = [PieceTime(1, 1, 1, 0.5)] * 4
     assert simulate(recipe, late).seconds > simulate(recipe, even).seconds + 2 * 3 * 0.5 - 1e-9
 
 
@@ -84,7 +84,7 @@ def test_no_schedule_waits_for_itself(schedule: str, stages: int) -> None:
     """Every action runs once, after what it needs, and no rank does two things at a time."""
     recipe = Recipe(Layout(pp=stages, vpp=2 if schedule == "interleaved" else 1), accumulation=4 * stages)
     recipe = replace(recipe, schedule=schedule)
-    line = simulate(recipe, [Piece(1, 1.5, 0.5, 0.1)] * (stages * recipe.pieces))
+    line = simulate(recipe, [PieceTime(1, 1.5, 0.5, 0.1)] * (stages * recipe.pieces))
     for events in line.ranks:
         assert all(a.end <= b.start for a, b in pairwise(events))
         forwards = [event for event in events if event.action.kind == "F"]
@@ -101,25 +101,25 @@ def test_a_collective_has_the_links_of_its_ranks() -> None:
     assert H100.beside(64, 8) == Group(64, 1) and H100.beside(64, 1) == Group(64, 8)
     assert ring("all_reduce", Group(8, 8), 8e9).sent == 14e9
     assert ring("all_gather", Group(8, 8), 8e9).sent == 7e9
-    assert least.transfer(Moved("all_gather", Group(8, 8), 450e9)) == pytest.approx(1)
-    assert least.transfer(Moved("all_gather", Group(64, 8), 400e9)) == pytest.approx(1)
-    assert least.transfer(Moved("all_gather", Group(8, 1), 50e9)) == pytest.approx(1)
-    assert least.transfer(Moved("all_to_all", Group(64, 8), 63e9)) == pytest.approx(56 / 50)
-    assert least.transfer(Moved("send", Group(4, 1), 50e9)) == pytest.approx(1)
-    for moved in (ring("all_reduce", Group(64, 8), 1e9), Moved("send", Group(2, 1), 1e6)):
+    assert least.transfer(Message("all_gather", Group(8, 8), 450e9)) == pytest.approx(1)
+    assert least.transfer(Message("all_gather", Group(64, 8), 400e9)) == pytest.approx(1)
+    assert least.transfer(Message("all_gather", Group(8, 1), 50e9)) == pytest.approx(1)
+    assert least.transfer(Message("all_to_all", Group(64, 8), 63e9)) == pytest.approx(56 / 50)
+    assert least.transfer(Message("send", Group(4, 1), 50e9)) == pytest.approx(1)
+    for moved in (ring("all_reduce", Group(64, 8), 1e9), Message("send", Group(2, 1), 1e6)):
         assert 0 < least.transfer(moved) < real.transfer(moved)
     assert real.transfer(ring("all_reduce", Group(1, 1), 1e9)) == 0
     with pytest.raises(InputError, match="its link is not known"):
-        Floor(Machine.of(hardware.load("rtx-4090"), node=8)).transfer(Moved("all_gather", Group(16, 8), 1e9))
+        Floor(Machine.of(hardware.load("rtx-4090"), node=8)).transfer(Message("all_gather", Group(16, 8), 1e9))
 
 
 def test_many_ranks_take_longer_to_start() -> None:
     """NCCL's own model: hops around a ring, and of an all-reduce the depth of a tree if that is less."""
-    starts = [latency(Moved("all_gather", Group(8 * nodes, 8), 0)) for nodes in (1, 2, 16, 64)]
+    starts = [latency(Message("all_gather", Group(8 * nodes, 8), 0)) for nodes in (1, 2, 16, 64)]
     assert starts == sorted(starts) and starts[0] == pytest.approx(14e-6 + 7 * 1.9e-6)
-    assert latency(Moved("all_reduce", Group(512, 8), 0)) == pytest.approx(14e-6 + 2 * (7 * 1.25e-6 + 6 * 8.5e-6))
+    assert latency(Message("all_reduce", Group(512, 8), 0)) == pytest.approx(14e-6 + 2 * (7 * 1.25e-6 + 6 * 8.5e-6))
     whole, cut = (Kernels(H100).transfer(ring("all_reduce", Group(64, 8), 1e9, pieces)) for pieces in (1, 40))
-    assert cut - whole == pytest.approx(39 * latency(Moved("all_reduce", Group(64, 8), 0)))
+    assert cut - whole == pytest.approx(39 * latency(Message("all_reduce", Group(64, 8), 0)))
 
 
 def test_a_host_is_waited_for(llama: Model) -> None:
@@ -127,7 +127,7 @@ def test_a_host_is_waited_for(llama: Model) -> None:
     recipe = Recipe(Layout(fsdp=8), tokens=4096, offload="activations")
     slow, fast = replace(H100, host=10**9), replace(H100, host=10**12)
     away = memory(llama, recipe).fullest.away
-    (one,) = Pace(llama, recipe, slow).works
+    (one,) = StepTimer(llama, recipe, slow).works
     compute = sum(one.forward.values()) + sum(one.backward.values())
     assert timed(llama, recipe, slow).spent["to and from the host"] == pytest.approx(2 * away / 1e9 - compute)
     assert timed(llama, recipe, fast).spent["to and from the host"] == 0
@@ -232,7 +232,7 @@ def test_older_attention_kernels_are_slower(llama: Model) -> None:
 
     def attention(kernel: str | None, gpu: str) -> float:
         recipe = Recipe(Layout(fsdp=8), tokens=65536, attention=kernel)
-        return Pace(llama, recipe, Machine.of(hardware.load(gpu))).step(memory(llama, recipe)).spent["attention"]
+        return StepTimer(llama, recipe, Machine.of(hardware.load(gpu))).step(memory(llama, recipe)).spent["attention"]
 
     first, second, newest = (attention(kernel, "h100-sxm") for kernel in ("flash1", "flash2", None))
     assert first / second == pytest.approx(0.615 / 0.325, rel=0.05) and second > 1.5 * newest
@@ -262,7 +262,7 @@ def test_a_search_finds_what_trying_everything_finds(llama: Model) -> None:
         try:
             plan = memory(llama, each.recipe)
             if plan.fullest.reserved <= H100.accelerator.memory:
-                steps.append(Pace(llama, each.recipe, H100).step(plan).seconds)
+                steps.append(StepTimer(llama, each.recipe, H100).step(plan).seconds)
         except InputError:
             continue
     assert len(steps) > 100

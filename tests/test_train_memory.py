@@ -10,8 +10,8 @@ import pytest
 from txcalc import load
 from txcalc.errors import InputError, UnknownName
 from txcalc.model import Model
-from txcalc.planning.training import Layout, Plan, Recipe, in_flight, largest, memory
-from txcalc.planning.training.memory import Rank
+from txcalc.planning.training import Layout, Ranks, Recipe, in_flight, largest, memory
+from txcalc.planning.training.memory import RankMemory
 from txcalc.planning.training.recipe import OFFLOAD
 
 LLAMA = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
@@ -22,7 +22,7 @@ def llama() -> Model:
     return load("llama-3.1-8b")
 
 
-def parameters(plan: Plan) -> list[tuple[int, int]]:
+def parameters(plan: Ranks) -> list[tuple[int, int]]:
     """Elements of each kind of rank, in fp32, and how many there are."""
     return [(rank.state.parameters // 4, rank.count) for rank in plan.ranks]
 
@@ -188,7 +188,7 @@ def test_nanotron_by_its_source() -> None:
     model, rows = load("D=64 L=4 h=8 F=96 V=256 tied"), 2 * 32
     recipe = Recipe(Layout(tp=2, sp=2, dp=2), 2, 2, 32, framework="nanotron")
 
-    def at(**changed: Any) -> Rank:
+    def at(**changed: Any) -> RankMemory:
         return memory(model, replace(recipe, **changed)).fullest
 
     whole, sharded = at(), at(zero=1)

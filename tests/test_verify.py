@@ -78,7 +78,7 @@ from txcalc.verify.coverage import ZERO_COST, costs_nothing  # noqa: E402
 from txcalc.verify.flops import count  # noqa: E402
 from txcalc.verify.record import proofs, store  # noqa: E402
 from txcalc.verify.subject import EVERY_LAYER_AT, Subject  # noqa: E402
-from txcalc.verify.symbolic import B, Size, Symbols, T  # noqa: E402
+from txcalc.verify.symbolic import B, SymbolicSize, Symbols, T  # noqa: E402
 from txcalc.verify.verdict import module_paths  # noqa: E402
 
 FOR_ALL = ("all B, T ≥ 2", "all B, T, T_src ≥ 2", "all B ≥ 2")
@@ -495,7 +495,9 @@ class Fixed(nn.Module):
 
 
 def test_a_trace_that_fixes_a_size_is_refused() -> None:
-    symbols = Symbols((torch.zeros(3, 5, dtype=torch.long, device="meta"),), ((Size(B, 1), Size(T, 1)),))
+    symbols = Symbols(
+        (torch.zeros(3, 5, dtype=torch.long, device="meta"),), ((SymbolicSize(B, 1), SymbolicSize(T, 1)),)
+    )
     with symbols.mode:
         Fixed()(*symbols.inputs)
     with pytest.raises(NotForAll, match="only where T = 5"):
@@ -503,7 +505,9 @@ def test_a_trace_that_fixes_a_size_is_refused() -> None:
 
 
 def test_equal_hints_are_not_equal_sizes() -> None:
-    symbols = Symbols((torch.zeros(3, 3, dtype=torch.long, device="meta"),), ((Size(B, 1), Size(T, 1)),))
+    symbols = Symbols(
+        (torch.zeros(3, 3, dtype=torch.long, device="meta"),), ((SymbolicSize(B, 1), SymbolicSize(T, 1)),)
+    )
     with symbols.mode:
         (ids,) = symbols.inputs
         assert symbols.read(ids.numel()) == B * T
@@ -572,7 +576,7 @@ def test_saved_as_published_is_what_dropout_keeps() -> None:
     with torch.device("meta"):
         layer = Layer().to(torch.bfloat16)
         given = torch.zeros(3, 5, width, dtype=torch.bfloat16)
-    symbols = Symbols((given,), ((Size(B, 1), Size(T, 1), None),))
+    symbols = Symbols((given,), ((SymbolicSize(B, 1), SymbolicSize(T, 1), None),))
     sizes: dict[int, Any] = {}
     holding = []
 

@@ -23,7 +23,7 @@ pytest.importorskip("fvcore")
 pytest.importorskip("transformers")
 
 from txcalc.verify.symbolic import T_SRC, B, T
-from txcalc.verify.via import Measured, measure
+from txcalc.verify.via import TransformersCost, measure
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ TINY = {
 
 
 @cache
-def cut(name: str, layers: int, batch: int, tokens: int, formulas: bool = True) -> Measured:
+def cut(name: str, layers: int, batch: int, tokens: int, formulas: bool = True) -> TransformersCost:
     """A config with fewer layers, measured."""
     config = {key: value for key, value in CONFIGS[name].items() if key != "layer_types" or len(value) < layers}
     config |= {key: layers for key in LAYERS if key in config}

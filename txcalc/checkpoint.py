@@ -18,7 +18,7 @@ from txcalc.ledger import Entry, Ledger
 from txcalc.num import product
 
 
-class Tensor(NamedTuple):
+class StoredTensor(NamedTuple):
     """A stored tensor: its shape as PyTorch writes it (rows first), its type as the format names it, its bytes."""
 
     name: str
@@ -32,7 +32,7 @@ class Tensor(NamedTuple):
         return product(self.shape)  # type: ignore[no-any-return]
 
 
-class Size(NamedTuple):
+class StoredSize(NamedTuple):
     """Tensors, elements and bytes of a part of a checkpoint."""
 
     tensors: int
@@ -48,7 +48,7 @@ class Checkpoint:
     where: str
     form: str
     files: int
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[StoredTensor, ...]
     of: int = 0
 
     @property
@@ -57,17 +57,17 @@ class Checkpoint:
         return self.of > self.files
 
     @property
-    def size(self) -> Size:
+    def size(self) -> StoredSize:
         return _size(self.tensors)
 
-    def by_dtype(self) -> dict[str, Size]:
+    def by_dtype(self) -> dict[str, StoredSize]:
         """Sizes by type, the largest first."""
         sizes = {dtype: _size(group) for dtype, group in _grouped(self.tensors, lambda t: t.dtype)}
         return dict(sorted(sizes.items(), key=lambda item: -item[1].bytes))
 
 
-def _size(tensors: Sequence[Tensor]) -> Size:
-    return Size(len(tensors), sum(t.elements for t in tensors), sum(t.bytes for t in tensors))
+def _size(tensors: Sequence[StoredTensor]) -> StoredSize:
+    return StoredSize(len(tensors), sum(t.elements for t in tensors), sum(t.bytes for t in tensors))
 
 
 def _grouped(items: Iterable[Any], key: Any) -> Iterator[tuple[Any, list[Any]]]:
@@ -86,12 +86,12 @@ class TensorGroup(NamedTuple):
     name: str
     shape: tuple[int, ...]
     dtype: str
-    size: Size
+    size: StoredSize
 
 
-def folded(tensors: Iterable[Tensor]) -> list[TensorGroup]:
+def folded(tensors: Iterable[StoredTensor]) -> list[TensorGroup]:
     """Tensors of one name but for its numbers, of one shape and type; numbers that are all the same stay."""
-    groups: dict[Any, tuple[list[str], list[Tensor]]] = {}
+    groups: dict[Any, tuple[list[str], list[StoredTensor]]] = {}
     for tensor in tensors:
         words = _NUMBER.split(tensor.name)  # texts at even places, numbers at odd ones
         name, group = groups.setdefault((*words[::2], tensor.shape, tensor.dtype), (words, []))
@@ -122,7 +122,7 @@ PACKED = {
 }
 
 
-class Piece:
+class ExpectedWeights:
     """Equal weights that the ledger expects in one place: `left` copies are not found yet."""
 
     def __init__(self, path: str, kind: str, shape: tuple[int, ...], copies: int) -> None:
@@ -148,15 +148,15 @@ class Missing(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Check:
+class CheckpointCheck:
     """A checkpoint against a ledger. `extra` are the tensors that are explained and no parameters: tied copies,
     buffers, the scales of a quantiser."""
 
     held: Checkpoint
     expected: int
     by_kind: dict[str, int]
-    extra: dict[str, list[Tensor]]
-    unexplained: list[Tensor]
+    extra: dict[str, list[StoredTensor]]
+    unexplained: list[StoredTensor]
     missing: list[Missing]
     beyond: bool  # everything unexplained is in layers that the description does not have
 
@@ -196,18 +196,18 @@ class Check:
         return lacks[:most] + more[:most]
 
 
-def check(held: Checkpoint, ledger: Ledger) -> Check:
+def check(held: Checkpoint, ledger: Ledger) -> CheckpointCheck:
     """What the ledger's weights explain of a checkpoint, and what is left on both sides."""
-    pieces: dict[Any, list[Piece]] = {}
+    pieces: dict[Any, list[ExpectedWeights]] = {}
     tied: set[tuple[int, ...]] = set()
     for entry in ledger:
         _expect(entry, pieces, tied)
     halves = {half for half, _ in pieces} - {""}
     by_kind: dict[str, int] = {}
-    extra: dict[str, list[Tensor]] = {}
-    left: list[Tensor] = []
-    aside: list[Tensor] = []
-    stored: dict[Any, list[Tensor]] = {}
+    extra: dict[str, list[StoredTensor]] = {}
+    left: list[StoredTensor] = []
+    aside: list[StoredTensor] = []
+    stored: dict[Any, list[StoredTensor]] = {}
     for tensor in held.tensors:
         tail = tensor.name[-60:]
         if SCALES.search(tail):
@@ -240,10 +240,10 @@ def check(held: Checkpoint, ledger: Ledger) -> Check:
     )
     numbers = {number for _, number in pieces}
     beyond = bool(unexplained) and all(_place(tensor.name, halves)[1] not in numbers for tensor in unexplained)
-    return Check(held, ledger.total("params"), by_kind, extra, unexplained, missing, beyond)
+    return CheckpointCheck(held, ledger.total("params"), by_kind, extra, unexplained, missing, beyond)
 
 
-def _expect(entry: Entry, pieces: dict[Any, list[Piece]], tied: set[tuple[int, ...]]) -> None:
+def _expect(entry: Entry, pieces: dict[Any, list[ExpectedWeights]], tied: set[tuple[int, ...]]) -> None:
     """The weights of one entry, one piece for each layer that it stands in."""
     half = entry.steps[0].name if entry.steps[0].name in ("encoder", "decoder") else ""
     layer = next((step for step in entry.steps if step.name == "layers" and step.indices is not None), None)
@@ -259,7 +259,7 @@ def _expect(entry: Entry, pieces: dict[Any, list[Piece]], tied: set[tuple[int, .
     for weight in leaf.weights():
         for number in numbers:
             path = f"{entry.path}.{weight.name}" if number is None else f"{before}layers.{number}.{after}.{weight.name}"
-            pieces.setdefault((half, number), []).append(Piece(path, kind, weight.shape, copies))
+            pieces.setdefault((half, number), []).append(ExpectedWeights(path, kind, weight.shape, copies))
 
 
 def _place(name: str, halves: set[str]) -> tuple[str, int | None]:
@@ -272,7 +272,7 @@ def _place(name: str, halves: set[str]) -> tuple[str, int | None]:
     return half, int(number[0]) if number and len(number[0]) < 9 else None
 
 
-def _match(tensors: list[Tensor], pieces: list[Piece], by_kind: dict[str, int]) -> list[Tensor]:
+def _match(tensors: list[StoredTensor], pieces: list[ExpectedWeights], by_kind: dict[str, int]) -> list[StoredTensor]:
     """Tensors of one layer that its pieces do not explain."""
     left = _exact(tensors, pieces, by_kind)
     left = [t for t in left if not _take(t, pieces, by_kind, t.shape[::-1])]
@@ -285,12 +285,16 @@ def _match(tensors: list[Tensor], pieces: list[Piece], by_kind: dict[str, int]) 
     return left
 
 
-def _exact(tensors: Iterable[Tensor], pieces: list[Piece], by_kind: dict[str, int]) -> list[Tensor]:
+def _exact(
+    tensors: Iterable[StoredTensor], pieces: list[ExpectedWeights], by_kind: dict[str, int]
+) -> list[StoredTensor]:
     by_form = dict(_grouped((piece for piece in pieces if piece.left), lambda piece: piece.form))
     return [t for t in tensors if not _take(t, by_form.get(_squeezed(t.shape), ()), by_kind, t.shape)]
 
 
-def _take(tensor: Tensor, pieces: Iterable[Piece], by_kind: dict[str, int], shape: tuple[int, ...]) -> bool:
+def _take(
+    tensor: StoredTensor, pieces: Iterable[ExpectedWeights], by_kind: dict[str, int], shape: tuple[int, ...]
+) -> bool:
     """One copy of a piece of this shape, the one whose path is most like the name."""
     form = _squeezed(shape)
     found = [piece for piece in pieces if piece.left and piece.form == form]
@@ -302,12 +306,12 @@ def _take(tensor: Tensor, pieces: Iterable[Piece], by_kind: dict[str, int], shap
     return True
 
 
-def _found(piece: Piece, copies: int, by_kind: dict[str, int]) -> None:
+def _found(piece: ExpectedWeights, copies: int, by_kind: dict[str, int]) -> None:
     piece.left -= copies
     by_kind[piece.kind] = by_kind.get(piece.kind, 0) + piece.elements * copies
 
 
-def _run(tensor: Tensor, pieces: list[Piece], by_kind: dict[str, int]) -> bool:
+def _run(tensor: StoredTensor, pieces: list[ExpectedWeights], by_kind: dict[str, int]) -> bool:
     """Neighbouring pieces that together have the tensor's elements: fused, stacked or packed."""
     if not tensor.elements:
         return False
@@ -328,7 +332,7 @@ def _run(tensor: Tensor, pieces: list[Piece], by_kind: dict[str, int]) -> bool:
     return False
 
 
-def _pair(tensor: Tensor, pieces: list[Piece], by_kind: dict[str, int]) -> bool:
+def _pair(tensor: StoredTensor, pieces: list[ExpectedWeights], by_kind: dict[str, int]) -> bool:
     """Two pieces of one part, not neighbours, one under the other (Qwen3-Next's in_proj_qkvz)."""
     free = [piece for piece in pieces if piece.left == 1 and len(piece.shape) == len(tensor.shape) == 2]
     for one, other in combinations(free, 2):
@@ -340,12 +344,12 @@ def _pair(tensor: Tensor, pieces: list[Piece], by_kind: dict[str, int]) -> bool:
     return False
 
 
-def _part(piece: Piece) -> str:
+def _part(piece: ExpectedWeights) -> str:
     """The part whose child a piece's leaf is."""
     return piece.path.rsplit(".", 2)[0]
 
 
-def _fits(shape: tuple[int, ...], run: list[Piece]) -> bool:
+def _fits(shape: tuple[int, ...], run: list[ExpectedWeights]) -> bool:
     """The pieces share the side along which they are not joined."""
     if len(run[0].shape) == 1:
         return True

@@ -20,7 +20,7 @@ from txcalc.parts.mechanisms import MIXERS
 from txcalc.planning import structures, theorems
 from txcalc.planning.crossover import ends
 from txcalc.planning.gradients import training_flops
-from txcalc.program import Condition, Program, Recorded, Tape, steps, written
+from txcalc.program import Guard, Program, Recorded, Tape, steps, written
 from txcalc.sources import spec
 from txcalc.sources.assemble import assemble
 from txcalc.sources.resolve import resolve
@@ -43,7 +43,7 @@ class Slider(NamedTuple):
     value: int | None
 
 
-class Part(NamedTuple):
+class PagePart(NamedTuple):
     """A leaf: the path of its first copy, its kind, how many a token passes, and its formulas in letters."""
 
     path: str
@@ -73,7 +73,7 @@ class Explorer:
     fixed: tuple[str, ...]
     totals: Program
     leaves: Program
-    parts: tuple[Part, ...]
+    parts: tuple[PagePart, ...]
     follows: Mapping[str, Program]
     domains: tuple[Domain, ...]
     unproved: str
@@ -179,9 +179,9 @@ def _totals(model: Model, ledger: Ledger) -> Iterator[tuple[str, Any]]:
     )
 
 
-def _part(entry: Entry) -> Part:
+def _part(entry: Entry) -> PagePart:
     formulas = {q: written(value) for q in ("params", "flops", "cache") if not _is(value := getattr(entry, q), 0)}
-    return Part(entry.path, entry.kind, written(entry.runs), formulas)
+    return PagePart(entry.path, entry.kind, written(entry.runs), formulas)
 
 
 # Sliders.
@@ -291,7 +291,7 @@ def _followed(model: Model, sliders: Sequence[Slider]) -> dict[str, Any]:
     return result
 
 
-def _varies(condition: Condition) -> bool:
+def _varies(condition: Guard) -> bool:
     return isinstance(condition.a, Recorded) or isinstance(condition.b, Recorded)
 
 
@@ -317,7 +317,7 @@ def _domains(
             if (unit.name, unit.key) not in found and not theorems.obstacle(unit):
                 theorem = theorems.theorems()[unit.key]
                 values, form = _matched(unit.spec, piece)
-                form += [Condition("<=", 2, value) for value in values.values()]
+                form += [Guard("<=", 2, value) for value in values.values()]
                 met = Program(letters, {}, _asked([*form, *_conditions(theorem.conditions, values)]))
                 now = theorems.digests(unit, theorem.further)
                 further = {
@@ -352,27 +352,27 @@ def _neighbours(model: Model, sliders: Sequence[Slider]) -> Iterator[Model]:
             yield Model(model.name, model.root, raw, resolved, model.origin)
 
 
-def _conditions(said: Sequence[theorems.Condition], values: Mapping[str, Any]) -> Iterator[Condition]:
+def _conditions(said: Sequence[theorems.Condition], values: Mapping[str, Any]) -> Iterator[Guard]:
     """A theorem's own conditions, of a model's sizes."""
     for condition in said:
-        yield Condition("!=" if condition.relation == "!=" else "<=", 0, condition.polynomial.over(values))
+        yield Guard("!=" if condition.relation == "!=" else "<=", 0, condition.polynomial.over(values))
 
 
-def _asked(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+def _asked(conditions: Iterable[Guard]) -> tuple[Guard, ...]:
     """What is left to ask of sizes, each once."""
     return tuple(dict.fromkeys(filter(_varies, conditions)))
 
 
-def _matched(spec: Any, own: theorems.Unit) -> tuple[dict[str, Any], list[Condition]]:
+def _matched(spec: Any, own: theorems.Unit) -> tuple[dict[str, Any], list[Guard]]:
     """The parameters of a theorem from the sizes of a model, and what of them must hold so that it has its form."""
-    conditions: list[Condition] = []
+    conditions: list[Guard] = []
     equations = []
     for stated, found in _pairs(spec, own.spec):
         size = found.over(own.values) if isinstance(found, theorems.Size) else found
         if isinstance(stated, theorems.Size):
             equations.append((stated, size))
         elif isinstance(size, Recorded):
-            conditions.append(Condition("=", size, stated))
+            conditions.append(Guard("=", size, stated))
     values: dict[str, Any] = {}
     while equations:
         for equation in equations:
@@ -388,10 +388,10 @@ def _matched(spec: Any, own: theorems.Unit) -> tuple[dict[str, Any], list[Condit
             times = theorems.Size(tuple((n, tuple(f for f in fs if f != name)) for n, fs in stated.terms if name in fs))
             rest = theorems.Size(tuple((n, fs) for n, fs in stated.terms if name not in fs))
             divisor, dividend = times.over(values), size - rest.over(values)
-            conditions.append(Condition("|", divisor, dividend))
+            conditions.append(Guard("|", divisor, dividend))
             values[name] = exact_div(dividend, divisor)
         else:
-            conditions.append(Condition("=", size, stated.over(values)))
+            conditions.append(Guard("=", size, stated.over(values)))
     return values, [c for c in conditions if _varies(c) and c.a is not c.b and not _is(c.a, 1)]
 
 

@@ -16,7 +16,7 @@ from txcalc.parts.part import Composite, Workload
 from txcalc.units import bits_of, parse_tokens, short
 
 if TYPE_CHECKING:
-    from txcalc.checkpoint import Check
+    from txcalc.checkpoint import CheckpointCheck
 
 MAX_TOKENS = 10**12
 USUAL_TOKENS = 2048
@@ -50,7 +50,7 @@ class Model:
     origin: str
     assumptions: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
-    checkpoint: Check | None = None
+    checkpoint: CheckpointCheck | None = None
     changed: bool = False
     builder: Callable[..., Model] | None = None
     towers: Mapping[str, Model] = field(default_factory=dict)

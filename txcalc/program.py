@@ -51,7 +51,7 @@ class Recorded:
 _SIGNS = {"<=": "≤", "!=": "≠"}
 
 
-class Condition(NamedTuple):
+class Guard(NamedTuple):
     """What must hold: `a` divides `b` ("|"), or is at most `b` ("<="), or they are equal ("=") or not ("!=")."""
 
     relation: str
@@ -69,7 +69,7 @@ class Tape:
 
     def __init__(self, letters: Sequence[str]) -> None:
         self._steps: dict[Any, Recorded] = {}
-        self.conditions: dict[Condition, None] = {}
+        self.conditions: dict[Guard, None] = {}
         self.letters = {letter: Recorded(self, i, "letter", letter, None) for i, letter in enumerate(letters)}
 
     def step(self, op: str, left: Any, right: Any) -> Any:
@@ -87,7 +87,7 @@ class Tape:
         """A condition under which alone the results mean something."""
         trivial = relation == "|" and type(a) is int and a == 1
         if a is not b and a is not None and b is not None and not trivial:
-            self.conditions[Condition(relation, a, b)] = None
+            self.conditions[Guard(relation, a, b)] = None
 
 
 def _sum(left: Any, right: Any) -> Any:
@@ -126,13 +126,13 @@ def recorded(*numbers: Any) -> Recorded | None:
     return next((n for n in numbers if isinstance(n, Recorded)), None)
 
 
-class Refused(ValueError):
+class OutOfDomain(ValueError):
     """A program at numbers for which its results mean nothing."""
 
 
 def _exactly(a: int, b: int) -> int:
     if b == 0 or a % b:
-        raise Refused(f"{b} does not divide {a}")
+        raise OutOfDomain(f"{b} does not divide {a}")
     return a // b
 
 
@@ -166,7 +166,7 @@ class Program(NamedTuple):
 
     letters: tuple[str, ...]
     results: Mapping[str, Any]
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[Guard, ...] = ()
 
     def run(self, values: Mapping[str, int]) -> dict[str, int]:
         """The results at numbers. Errors: `Refused` where a condition does not hold."""
@@ -187,7 +187,7 @@ class Program(NamedTuple):
         for condition in self.conditions:
             a, b = value(condition.a), value(condition.b)
             if not _HOLDS[condition.relation](a, b):
-                raise Refused(f"{condition} does not hold: {a:,} and {b:,}")
+                raise OutOfDomain(f"{condition} does not hold: {a:,} and {b:,}")
         return {name: value(number) for name, number in self.results.items()}
 
     def javascript(self) -> str:

@@ -58,7 +58,7 @@ class Residues(np.ndarray[Any, Any]):
     """int64 numbers of which only the residue modulo 2^64 counts."""
 
 
-class Axis(NamedTuple):
+class SweepAxis(NamedTuple):
     """One `--over`: its name as written, and its values in order."""
 
     name: str
@@ -74,14 +74,14 @@ class Axis(NamedTuple):
 _EXAMPLE = "T=1k:1M:2x, D=512:4096:+512 or h=8,16,32"
 
 
-def parse_axis(text: str) -> Axis:
+def parse_axis(text: str) -> SweepAxis:
     """`NAME=a:b:2x` (geometric, b included), `NAME=a:b:+s` (arithmetic) or `NAME=1,2,4`."""
     name, equals, grid = (piece.strip() for piece in text.partition("="))
     if not equals or not name or not grid:
         raise InputError("--over", [Fault("--over", text, "AXIS=GRID", _EXAMPLE)])
     where = f"--over {name}"
     if ":" not in grid:
-        return Axis(name, tuple(parse_tokens(item, where) for item in grid.split(",")))
+        return SweepAxis(name, tuple(parse_tokens(item, where) for item in grid.split(",")))
     pieces = grid.split(":")
     if len(pieces) != 3:
         raise InputError(where, [Fault("grid", grid, "start:stop:step", _EXAMPLE)])
@@ -98,11 +98,11 @@ def parse_axis(text: str) -> Axis:
         count = (last - first) // step + 1
         if count > MAX_POINTS:
             raise InputError(where, [Fault("grid", f"{count:,} points", f"at most {MAX_POINTS:,}")])
-        return Axis(name, range(first, last + 1, step))
+        return SweepAxis(name, range(first, last + 1, step))
     values = [first]
     while values[-1] * step <= last:
         values.append(values[-1] * step)
-    return Axis(name, tuple(values))
+    return SweepAxis(name, tuple(values))
 
 
 class Follower:
@@ -152,7 +152,7 @@ class Sweep:
     def __init__(
         self,
         base: Model,
-        axes: Sequence[Axis],
+        axes: Sequence[SweepAxis],
         quantities: Sequence[str],
         work: Mapping[str, Any] | None = None,
         follow: Mapping[str, Expression] | None = None,

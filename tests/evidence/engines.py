@@ -16,7 +16,7 @@ from servers import DRAWN, SUSPECT, Row, held_by, rows, timer
 from txcalc.errors import TxcalcError
 from txcalc.planning.engine_memory import latency
 from txcalc.planning.layout import Layout
-from txcalc.planning.steady import ROUNDS, Curve, Demand, closed
+from txcalc.planning.steady import ROUNDS, Demand, StepCurve, closed
 
 STEPS, SEQUENCES, TOGETHER = (0.0, 2e-4, 4e-4, 8e-4), (0.0, 5e-6, 1e-5, 2e-5, 3e-5, 4e-5), (0.5, 0.7, 0.9, 1.0)
 OWN, POLLS = (0.0, 0.005, 0.01, 0.02, 0.05, 0.08, 0.12, 0.16), (0, 1, 2, 3, 5, 8, 12, 16, 20)
@@ -34,7 +34,7 @@ class Server(NamedTuple):
         """TPOT over the measured one; TTFT without the engine's own, and a step where others decode, in seconds."""
         bare = self.demand.step
         demand = self.demand._replace(
-            step=Curve(lambda n: bare(n) + step + sequence * n), together=together if self.alike else 1 / ROUNDS
+            step=StepCurve(lambda n: bare(n) + step + sequence * n), together=together if self.alike else 1 / ROUNDS
         )
         steady = closed(demand, self.clients)
         assert steady.tpot

@@ -19,7 +19,7 @@ from txcalc import hardware, load
 from txcalc.errors import InputError
 from txcalc.planning.training import Layout, Recipe, memory
 from txcalc.planning.training.machine import Machine
-from txcalc.planning.training.step import Pace, Step
+from txcalc.planning.training.step import Step, StepTimer
 
 described = cache(load)  # a thousand rows are of a dozen models
 
@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
     def step(self) -> Step:
         model = described(self.model)
-        return Pace(model, self.recipe, self.machine).step(memory(model, self.recipe))
+        return StepTimer(model, self.recipe, self.machine).step(memory(model, self.recipe))
 
 
 def rows() -> Iterator[Row]:

@@ -24,7 +24,7 @@ from txcalc.planning.engine import Reserve, engine
 from txcalc.planning.engine_memory import EngineMemory, profile
 from txcalc.planning.layout import Layout
 from txcalc.planning.simulation import simulate
-from txcalc.planning.traffic import Job
+from txcalc.planning.traffic import Arrival
 
 # Requests of a run, by prompt and answer.
 REQUESTS = {
@@ -81,7 +81,7 @@ def predict(row: Row) -> tuple[float, int, int]:
     sequences, tokens = tuned(most * layout.dp, row.prompt, row.answer)
     server = timing.server(layout, min(most, sequences))._replace(budget=tokens)
     mine = ceil(REQUESTS[row.prompt, row.answer] / layout.dp)
-    run = simulate(server, iter([Job(0.0, row.prompt, row.answer)] * mine))
+    run = simulate(server, iter([Arrival(0.0, row.prompt, row.answer)] * mine))
     assert not run.preempted
     return run.output * layout.dp, min(most, sequences), tokens
 

@@ -28,7 +28,7 @@ from typing import Any
 from txcalc import load
 from txcalc.errors import InputError
 from txcalc.model import Model
-from txcalc.planning.training import Layout, Plan, Recipe, memory
+from txcalc.planning.training import Layout, Ranks, Recipe, memory
 from txcalc.sources import build
 
 DATA = Path(__file__).parent.parent / "data" / "training" / "memory.csv"
@@ -103,7 +103,7 @@ def nanotron(row: dict[str, str]) -> Iterator[tuple[int, float]]:
         yield first(plan), float(row["memory"]) * 2**30
 
 
-def first(plan: Plan) -> int:
+def first(plan: Ranks) -> int:
     """Reserved by rank 0, whose counters the benchmark writes down."""
     return next(rank for rank in plan.ranks if rank.rank == 0).reserved
 
@@ -126,7 +126,7 @@ def litgpt(row: dict[str, str]) -> Iterator[tuple[int, float]]:
         yield memory(model, recipe).fullest.allocated, float(row["memory"]) * 1e9
 
 
-def planned(row: dict[str, str]) -> Plan | None:
+def planned(row: dict[str, str]) -> Ranks | None:
     number = {key: int(row[key]) for key in ("tp", "pp", "dp", "cp", "ep", "zero", "seq", "mbs", "accumulation")}
     axes = {key: number[key] for key in ("tp", "pp", "dp", "cp", "ep")}
     layout = Layout(sp=number["tp"], **axes)

@@ -12,7 +12,7 @@ from txcalc.algebra import Letter, classic, generic, over_letters, symbol, symbo
 from txcalc.ledger import walk
 from txcalc.notation import LATEX, TEXT, Expression, Style, Term, tidy, write
 from txcalc.parts.part import Composite, Workload
-from txcalc.planning.crossover import RULES, Crossover, Lengths, Rule
+from txcalc.planning.crossover import RULES, Crossover, CrossoverRule, Prefills
 
 
 class Crossing(NamedTuple):
@@ -62,7 +62,7 @@ def crossing(difference: Expression, at: int, letters: Mapping[Expression, Lette
     return Crossing(powers.coeff(length, 2), -powers.coeff(length, 1), -powers.coeff(length, 0))
 
 
-def closed_forms(prefills: Lengths, found: list[Crossover]) -> list[Crossing | None]:
+def closed_forms(prefills: Prefills, found: list[Crossover]) -> list[Crossing | None]:
     """The closed form of each crossover; None where there is none, where the first token is one, or where what is
     let through goes by whole blocks."""
     tree = symbolic(prefills.model)
@@ -92,6 +92,6 @@ def _costs(root: Composite, work: Workload) -> dict[str, dict[str, Expression]]:
     return {"dense": ledger.by_kind("flops"), "masked": ledger.by_kind("flops_masked")}
 
 
-def _excess(rule: Rule, costs: Mapping[str, Expression]) -> Expression:
+def _excess(rule: CrossoverRule, costs: Mapping[str, Expression]) -> Expression:
     left, right = rule.sides(costs)
     return sympy.sympify(left) - right

@@ -351,7 +351,7 @@ def compare(
     >>> found.rows[0].values
     [8030261248, 7896043520]
     """
-    from txcalc.render.compare import Budget, Question, report, usual_contexts
+    from txcalc.render.compare import Comparison, EqualBudget, report, usual_contexts
 
     if (match is None) != (by is None):
         raise InputError("options", ["--match and --by go together: what is equal, and the size that makes it so"])
@@ -363,10 +363,10 @@ def compare(
         variant = load(compared[0], changes)
         compared.append(replace(variant, name=f"{variant.name} {' '.join(f'{k}={v}' for k, v in changes.items())}"))
     at = lengths(contexts, "--context") if contexts else usual_contexts(compared)
-    asked = Question(at, dtype, kv_dtype, attention, logits, mla)
+    asked = Comparison(at, dtype, kv_dtype, attention, logits, mla)
     told = None
     if match is not None and by is not None:
-        budget = Budget(match, by, at[0] if contexts else min(at, default=1), asked)
+        budget = EqualBudget(match, by, at[0] if contexts else min(at, default=1), asked)
         compared, told = budget.met(compared)
     found = report(compared, asked, told)
     return Compare(lambda _: found, lambda plots: plots.compare(compared, asked))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from txcalc.planning.offload import Wish
     from txcalc.planning.serving import Limits, Serving
     from txcalc.planning.timing import Request
-    from txcalc.render.deploy import Answer
+    from txcalc.render.deploy import DeployAnswer
     from txcalc.sources import Source
 
 CHUNK = 8192  # tokens of a step of prefill, where no engine says
@@ -31,7 +31,7 @@ class Deploy(Result, Deployment):
 
     deployments: list[Deployment | Refusal]
 
-    def __init__(self, answers: Sequence[Answer], detail: bool, asked: Request) -> None:
+    def __init__(self, answers: Sequence[DeployAnswer], detail: bool, asked: Request) -> None:
         from txcalc.render.deploy import comparison, report
 
         one = answers[0]
@@ -151,7 +151,7 @@ def deploy(
     from txcalc.planning.engine import parse_reserve
     from txcalc.planning.engine_memory import offloading, profile
     from txcalc.planning.offload import wish
-    from txcalc.render.deploy import Answer
+    from txcalc.render.deploy import DeployAnswer
     from txcalc.units import parse_bytes, parse_seconds
 
     def number(value: Length | None, flag: str) -> int | None:
@@ -238,7 +238,7 @@ def deploy(
         try:
             plans.append(planner.answer(*one))
         except InputError as error:
-            plans.append(Answer(one[0], one[1], None, None, str(error)))
+            plans.append(DeployAnswer(one[0], one[1], None, None, str(error)))
     if all(each.plan is None for each in plans):
         raise InputError("deploy", dict.fromkeys(each.why for each in plans))
     return Deploy(plans, detail, asked)
@@ -286,7 +286,7 @@ class _Planner:
 
     def answer(
         self, model: Model, kind: Accelerator, gpus: int | None, price: float | None, strict: bool = False
-    ) -> Answer:
+    ) -> DeployAnswer:
         """Its plan and its speed. Errors: `InputError`; `strict`: also where only the speed cannot be told, and was
         asked for."""
         from txcalc.planning import serving
@@ -295,7 +295,7 @@ class _Planner:
         from txcalc.planning.engine_memory import EngineMemory
         from txcalc.planning.pools import pools
         from txcalc.planning.sizing import arrange, less, rentable
-        from txcalc.render.deploy import Answer
+        from txcalc.render.deploy import DeployAnswer
 
         memory = EngineMemory(self.profile, kind, self.context, self.most, self.chunk) if self.profile else None
         step = self.chunk if self.chunk is not None else memory.most_tokens if memory else CHUNK
@@ -310,18 +310,18 @@ class _Planner:
                 smaller = less(found, self.request, self.ways, self.limits)
                 bare = replace(self.request, rate=None)
                 instead = serving.serve(smaller, bare, price, *self.limits) if smaller else None
-                return Answer(model, kind, found, None, instead=instead)
+                return DeployAnswer(model, kind, found, None, instead=instead)
             speed = serving.serve(found, self.request, price, *self.limits)
             if self.apart:
                 counts = [gpus] if gpus else rentable(found.best.layout.gpus, {}, kind.node)[:6]
                 load = self.request, self.context, found.concurrency
                 two = pools(deployment, *load, counts, self.fillers, self.limits, self.ways)
                 speed = replace(speed, apart=two)
-            return Answer(model, kind, found, self._simulated(speed, memory) if self.simulate else speed)
+            return DeployAnswer(model, kind, found, self._simulated(speed, memory) if self.simulate else speed)
         except InputError as error:
             if strict and (price is not None or self.limits or self.apart):
                 raise
-            return Answer(model, kind, found, None, str(error))
+            return DeployAnswer(model, kind, found, None, str(error))
 
     def _drafts(self, model: Model) -> Model | None:
         """What proposes tokens. Errors: `InputError` where the model should and cannot."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from txcalc.planning.fitting import Fit as Found
     from txcalc.planning.offload import Wish
     from txcalc.planning.parallelism import Sharding
-    from txcalc.planning.shapes import Family, Likeness
+    from txcalc.planning.shapes import DesignFamily, Likeness
     from txcalc.sources import Source
 
 
@@ -283,7 +283,7 @@ def design(
     """
     from txcalc.planning.engine import Reserve, engine, parse_reserve
     from txcalc.planning.fitting import checked_context
-    from txcalc.planning.shapes import MOST_PARAMS, Budget, Family, classics, designs, trainable
+    from txcalc.planning.shapes import MOST_PARAMS, DesignBudget, DesignFamily, classics, designs, trainable
     from txcalc.render.fit import design_report
     from txcalc.units import parse_bytes
 
@@ -305,16 +305,16 @@ def design(
         raise InputError("design", [Fault(flag, given[0], f"a count from 1 to {MOST_PARAMS:,} parameters")])
     size = parse_bytes(memory, "--memory") if memory is not None else None
     long = checked_context(length(context, "--context")) if context is not None else None
-    narrow = family.model(family.first, family.step()) if isinstance(family, Family) else family.base
-    budget = Budget(family, engine(narrow, weights, kv, reserve=kept), long, wanted, size, spent, tokens)
-    usual = classics(budget, family) if isinstance(family, Family) else []
+    narrow = family.model(family.first, family.step()) if isinstance(family, DesignFamily) else family.base
+    budget = DesignBudget(family, engine(narrow, weights, kv, reserve=kept), long, wanted, size, spent, tokens)
+    usual = classics(budget, family) if isinstance(family, DesignFamily) else []
     told = design_report(budget, designs(budget), usual, str(given[0]))
     return Design(lambda _: told)
 
 
-def _family(source: Source | None, changes: Mapping[str, Any], plain: Mapping[str, Any]) -> Family | Likeness:
+def _family(source: Source | None, changes: Mapping[str, Any], plain: Mapping[str, Any]) -> DesignFamily | Likeness:
     """Shapes like Llama's, or like a model's. Errors: `InputError`."""
-    from txcalc.planning.shapes import Family, Likeness, parse_ratio
+    from txcalc.planning.shapes import DesignFamily, Likeness, parse_ratio
 
     if source is not None:
         if plain:
@@ -324,8 +324,8 @@ def _family(source: Source | None, changes: Mapping[str, Any], plain: Mapping[st
         return Likeness(load(source), changes)
     if changes:
         raise InputError("options", ["--set changes a model: name one (without one, --ratio, --gqa, --head, --vocab)"])
-    usual = Family()
-    return Family(
+    usual = DesignFamily()
+    return DesignFamily(
         length(plain.get("vocab", usual.vocab), "--vocab"),
         parse_ratio(str(plain["ratio"])) if "ratio" in plain else usual.ratio,
         length(plain.get("gqa", usual.gqa), "--gqa"),

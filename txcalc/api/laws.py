@@ -108,7 +108,7 @@ def scale(
             size = Fraction(0)
         if not 0 < size < 1000:
             raise InputError("scale", [Fault("--bytes-per-token", bytes_per_token, "a number above 0, such as 4.2")])
-    asked = scaling.Question(*given.values()).checked()
+    asked = scaling.ScalingQuestion(*given.values()).checked()
     wanted = scaling.laws(None if laws is None else ",".join(names(laws)), asked.unique)
     told = scale_report(asked, [scaling.ask(each, asked) for each in wanted], of, size)
     return Scale(lambda _: told)

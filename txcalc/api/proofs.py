@@ -209,7 +209,7 @@ def prove(*sources: Source, again: bool = False, out: str | Path | None = None, 
     ['proved', 'proved']
     """
     from txcalc.planning import theorems
-    from txcalc.render.prove import Answer, report
+    from txcalc.render.prove import ProofAnswer, report
 
     if not sources:
         raise InputError("prove", ["expected models"])
@@ -218,20 +218,20 @@ def prove(*sources: Source, again: bool = False, out: str | Path | None = None, 
     from txcalc.verify.prove import made_with
     from txcalc.verify.prove import prove as proved
 
-    answers: list[Answer] = []
+    answers: list[ProofAnswer] = []
     path = theorems.own_file() if out is None else Path(out)
     for i, (name, unit) in enumerate(reversed(wanted.values())):
         tell(f"{name}: {unit.name}", i / len(wanted))
         if not again and not theorems.obstacle(unit):
-            answers.append(Answer(name, unit, theorems.theorems()[unit.key]))
+            answers.append(ProofAnswer(name, unit, theorems.theorems()[unit.key]))
             continue
         try:
             theorem, rows = proved(unit)
         except Refuted as refusal:
-            answers.append(Answer(name, unit, None, refusal=str(refusal)))
+            answers.append(ProofAnswer(name, unit, None, refusal=str(refusal)))
             continue
         unequal = [row for row in rows if not row.equal]
-        answers.append(Answer(name, unit, None if unequal else theorem, unequal, new=True))
+        answers.append(ProofAnswer(name, unit, None if unequal else theorem, unequal, new=True))
         if not unequal:
             theorems.write(path, {unit.key: theorem}, made_with())
     return Prove(lambda _: report(answers, path), failed=any(answer.theorem is None for answer in answers))

@@ -17,7 +17,7 @@ from txcalc.sources import load
 if TYPE_CHECKING:
     from txcalc.parquet import Written
     from txcalc.sources import Source
-    from txcalc.sweep import Axis, Sweep
+    from txcalc.sweep import Sweep, SweepAxis
 
 MOST_MODELS = 8
 READABLE = {"table": 2_000, "markdown": 2_000, "latex": 2_000, "html": 2_000, "json": 1_000_000, "csv": 1_000_000}
@@ -158,9 +158,9 @@ def sweep(
     return Swept(grids, by_kind)
 
 
-def _axes(over: Mapping[str, Any] | Sequence[str]) -> Iterator[Axis]:
+def _axes(over: Mapping[str, Any] | Sequence[str]) -> Iterator[SweepAxis]:
     """The axes that are named. Errors: `InputError`."""
-    from txcalc.sweep import Axis, parse_axis
+    from txcalc.sweep import SweepAxis, parse_axis
 
     if not over:
         raise InputError("--over", ["names no axis"])
@@ -171,7 +171,7 @@ def _axes(over: Mapping[str, Any] | Sequence[str]) -> Iterator[Axis]:
         if isinstance(values, str):
             yield parse_axis(f"{name}={values}")
         elif isinstance(values, range):
-            yield Axis(name, values)
+            yield SweepAxis(name, values)
         else:
             several = counted(values) if hasattr(values, "dtype") else values
-            yield Axis(name, tuple(length(value, f"--over {name}") for value in several))
+            yield SweepAxis(name, tuple(length(value, f"--over {name}") for value in several))

@@ -24,7 +24,7 @@ PROJECTIONS = ("attention",)
 FEED_FORWARD = ("feed_forward", "experts", "shared_experts", "router")
 
 
-class Rule(NamedTuple):
+class CrossoverRule(NamedTuple):
     """left ≥ right: sums over kinds of parts. `right` None: every other kind but those in `without`."""
 
     name: str
@@ -43,15 +43,15 @@ class Rule(NamedTuple):
 # F = 4·D is gated). Scores and values against every linear layer are the s = 6h of Narayanan et al. 2021 (arXiv
 # 2104.04473, equation 3) and the 8D of Austin et al. 2025 ("How to scale your model", chapter 4).
 RULES = (
-    Rule("scores + values ≥ feed-forward", CORE, FEED_FORWARD),
-    Rule("all of attention ≥ feed-forward", CORE + PROJECTIONS, FEED_FORWARD),
-    Rule("scores + values ≥ attention projections", CORE, PROJECTIONS),
-    Rule("scores + values ≥ every linear layer", CORE, None, ("head",)),
-    Rule("scores + values ≥ every linear layer and the head", CORE),
+    CrossoverRule("scores + values ≥ feed-forward", CORE, FEED_FORWARD),
+    CrossoverRule("all of attention ≥ feed-forward", CORE + PROJECTIONS, FEED_FORWARD),
+    CrossoverRule("scores + values ≥ attention projections", CORE, PROJECTIONS),
+    CrossoverRule("scores + values ≥ every linear layer", CORE, None, ("head",)),
+    CrossoverRule("scores + values ≥ every linear layer and the head", CORE),
 )
 
 
-class Lengths(NamedTuple):
+class Prefills(NamedTuple):
     """Prefills of one sequence that differ in their length only."""
 
     model: Model
@@ -72,7 +72,7 @@ class Lengths(NamedTuple):
         return self.start._replace(tokens=tokens, source=tokens if self.coupled else self.start.source)
 
 
-def lengths(model: Model, source: int | None = None, logits: str = "all", mla: str = "expanded") -> Lengths:
+def lengths(model: Model, source: int | None = None, logits: str = "all", mla: str = "expanded") -> Prefills:
     """A model's prefills; `source` fixes the length of an encoder apart.
 
     Errors: `InputError` where the number of positions is part of the model: there is no length to ask for.
@@ -87,7 +87,7 @@ def lengths(model: Model, source: int | None = None, logits: str = "all", mla: s
     filled = lcm(*(leaf.filled for leaf in model.root.leaves()))
     if chunks and filled > 1:
         raise InputError(model.name, [f"mixes chunks of attention with blocks of {filled}"])
-    return Lengths(model, start, coupled, tuple(sorted({*windows})), next(iter(chunks), None), filled)
+    return Prefills(model, start, coupled, tuple(sorted({*windows})), next(iter(chunks), None), filled)
 
 
 def ends(model: Model) -> tuple[list[Any], list[Any]]:
@@ -99,20 +99,20 @@ def ends(model: Model) -> tuple[list[Any], list[Any]]:
 class Crossover(NamedTuple):
     """A rule's answer for one model: the smallest whole length, or None and why there is none."""
 
-    rule: Rule
+    rule: CrossoverRule
     attention: str
     tokens: int | None
     why: str = ""
 
 
-def crossovers(prefills: Lengths) -> list[Crossover]:
+def crossovers(prefills: Prefills) -> list[Crossover]:
     """Every rule's length, dense and masked; layers, active experts and routers are summed.
 
     A rule with nothing on one of its sides has no length: a model without a feed-forward does not overtake it at once.
     """
     ledgers: dict[int, Ledger] = {}
 
-    def sides(rule: Rule, quantity: str, tokens: int) -> tuple[int, int]:
+    def sides(rule: CrossoverRule, quantity: str, tokens: int) -> tuple[int, int]:
         if tokens not in ledgers:
             ledgers[tokens] = walk(prefills.model.root, prefills.at(tokens))
         return rule.sides(ledgers[tokens].by_kind(quantity))
@@ -125,7 +125,7 @@ def crossovers(prefills: Lengths) -> list[Crossover]:
                 found.append(Crossover(rule, attention, None, f"no {'attention' if not left else 'such layers'}"))
                 continue
 
-            def excess(tokens: int, rule: Rule = rule, quantity: str = quantity) -> int:
+            def excess(tokens: int, rule: CrossoverRule = rule, quantity: str = quantity) -> int:
                 left, right = sides(rule, quantity, tokens)
                 return left - right
 
@@ -148,7 +148,7 @@ class Balance(NamedTuple):
 BATCHES = (1, 8, 32, 128, 512)
 
 
-def balances(prefills: Lengths, dtype: str = "bf16", kv_dtype: str = "bf16") -> list[Balance]:
+def balances(prefills: Prefills, dtype: str = "bf16", kv_dtype: str = "bf16") -> list[Balance]:
     """Where reading the cache costs more than reading the weights, for some batches; [] for a model without a cache.
 
     A decode step reads every weight it multiplies by or adds once, a tied head too; rows of an embedding table are not

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from txcalc.errors import Fault, InputError
 from txcalc.model import Model
 from txcalc.num import triangle
-from txcalc.planning.crossover import Lengths, lengths
+from txcalc.planning.crossover import Prefills, lengths
 
 FLOPS = {"dense": "flops", "masked": "flops_masked"}
 
@@ -60,7 +60,7 @@ def generations(model: Model, contexts: Sequence[int], prompt: int = 1, attentio
     return found
 
 
-class Law(NamedTuple):
+class FlopsLaw(NamedTuple):
     """FLOPs as a polynomial in n, the tokens held at the end, from `start` on: coefficients of n⁰, n¹ … over
     `below`."""
 
@@ -81,7 +81,7 @@ class Law(NamedTuple):
         return terms if self.below == 1 else f"({terms})/{self.below}"
 
 
-def laws(model: Model, prompt: int = 1, attention: str = "dense") -> tuple[Law, Law] | None:
+def laws(model: Model, prompt: int = 1, attention: str = "dense") -> tuple[FlopsLaw, FlopsLaw] | None:
     """FLOPs with the cache and without it past every window; None where chunks of attention make them no polynomial."""
     prefills = _prefills(model)
     if prefills.chunk is not None:
@@ -116,7 +116,7 @@ def summed(cost: Callable[[int], int], first: int, last: int, ends: Sequence[int
     return total
 
 
-def _prefills(model: Model) -> Lengths:
+def _prefills(model: Model) -> Prefills:
     if model.has_encoder_apart or model.spec["kind"] != "decoder":
         raise InputError(model.name, ["is no decoder by itself: what it writes without a cache is not counted"])
     return lengths(model, logits="last")
@@ -130,7 +130,7 @@ def _step(model: Model, quantity: str) -> Callable[[int], int]:
     return lambda past: model.ledger(past=past, logits="last", mla="absorbed").total(quantity)
 
 
-def _ends(prefills: Lengths, last: int) -> list[int]:
+def _ends(prefills: Prefills, last: int) -> list[int]:
     """Lengths from which another polynomial may hold: around every window's, at every chunk's."""
     ends = {window + i for window in prefills.windows for i in (-1, 0, 1)}
     if prefills.chunk is not None:
@@ -138,7 +138,7 @@ def _ends(prefills: Lengths, last: int) -> list[int]:
     return sorted(ends)
 
 
-def _law(start: int, values: Sequence[int]) -> Law:
+def _law(start: int, values: Sequence[int]) -> FlopsLaw:
     """The polynomial of at most the third degree through five values, from `start` on."""
     rows, heads = list(values), []
     for _ in range(4):
@@ -157,4 +157,4 @@ def _law(start: int, values: Sequence[int]) -> Law:
             shifted[power] -= factor * (start + k)
         basis = [factor / (k + 1) for factor in shifted]
     below = lcm(*(factor.denominator for factor in total))
-    return Law(start, tuple(int(factor * below) for factor in total), below)
+    return FlopsLaw(start, tuple(int(factor * below) for factor in total), below)

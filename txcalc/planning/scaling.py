@@ -163,7 +163,7 @@ class LossPoint(NamedTuple):
     loss: float
 
 
-class Answer(NamedTuple):
+class ScalingAnswer(NamedTuple):
     """What a law says of the model asked about (the best one where only a budget, N or D is given) and of the best one
     for the same compute; where it is used outside what it was fitted to."""
 
@@ -177,7 +177,7 @@ class Answer(NamedTuple):
         return FLOPS * self.asked.params * self.asked.tokens
 
 
-class Question(NamedTuple):
+class ScalingQuestion(NamedTuple):
     """Two of N, D and C, or one, for which the others are to be best; how many of the tokens are different."""
 
     params: int | None = None
@@ -185,7 +185,7 @@ class Question(NamedTuple):
     compute: int | None = None
     unique: int | None = None
 
-    def checked(self) -> Question:
+    def checked(self) -> ScalingQuestion:
         """Errors: `InputError` with every fault."""
         named = {"--params": self.params, "--train-tokens": self.tokens, "--compute": self.compute}
         also = {"--unique-tokens": self.unique}
@@ -225,7 +225,7 @@ def laws(text: str | None, unique: int | None) -> list[Law]:
     return [law for law in found if law.repeats]
 
 
-def ask(law: Law, question: Question) -> Answer:
+def ask(law: Law, question: ScalingQuestion) -> ScalingAnswer:
     """One law's answer to a checked question."""
     params, tokens, compute, unique = question
     if params and compute:
@@ -257,7 +257,7 @@ def ask(law: Law, question: Question) -> Answer:
             f"{law.name}: {point[1] / unique:,.0f} epochs are outside what it was fitted to, up to {EPOCHS}"
         )
     asked, there = LossPoint(*point, law.loss(*point, unique)), LossPoint(*best, law.loss(*best, unique))
-    return Answer(law, asked, there, tuple(warnings))
+    return ScalingAnswer(law, asked, there, tuple(warnings))
 
 
 def _range(low: float, high: float) -> str:

@@ -42,7 +42,7 @@ class Kin(Protocol):
 
 
 @dataclass(frozen=True)
-class Family:
+class DesignFamily:
     """Gated feed-forward, RMSNorm, rotary, no biases, as Llama's.
 
     vocab    V, rows of the embedding and of the head
@@ -61,7 +61,7 @@ class Family:
     first: int = 1
     round: int = 1
 
-    def checked(self) -> Family:
+    def checked(self) -> DesignFamily:
         """Itself. Errors: `InputError` with every size that cannot be."""
         faults: list[Fault | str] = [
             Fault(name, value, f"a whole number from 1 to {most:,}")
@@ -258,7 +258,7 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Budget:
+class DesignBudget:
     """What a design may spend: parameters, or the bytes of an accelerator with an engine and a context; or `flops` of
     training, 6·N·D, which leave so many active parameters (`params`) for `tokens`."""
 
@@ -332,7 +332,7 @@ def trainable(flops: int, tokens: int | None) -> tuple[int, int]:
     return number, TOKENS_PER_PARAMETER * number
 
 
-def designs(budget: Budget, most: int = 10) -> list[Shape]:
+def designs(budget: DesignBudget, most: int = 10) -> list[Shape]:
     """The shapes that spend a budget, best first by `RULE`.
 
     Of memory: for every width the most layers that fit. Of parameters: for every width the depth nearest to them, those
@@ -359,7 +359,7 @@ def _aspect(layers: int, width: int) -> Fraction:
     return max(shape, 1 / shape)
 
 
-def _depths(budget: Budget) -> Iterator[tuple[int, int, int]]:
+def _depths(budget: DesignBudget) -> Iterator[tuple[int, int, int]]:
     """Layers, width and what is left, for every width."""
     family, refused, tried = budget.family, None, False
     most = (MOST_LAYERS - family.first) // family.round
@@ -390,7 +390,7 @@ def _depths(budget: Budget) -> Iterator[tuple[int, int, int]]:
 CLASSIC = ((12, 768), (24, 1024), (24, 2048), (32, 4096), (40, 5120), (60, 6656), (80, 8192))
 
 
-def classics(budget: Budget, family: Family) -> list[Shape]:
+def classics(budget: DesignBudget, family: DesignFamily) -> list[Shape]:
     """The shapes everybody knows, in this family: which of them fit."""
     return [budget.shape(*shape) for shape in CLASSIC if shape[1] % (family.d_head * family.gqa) == 0]
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from txcalc.errors import Fault, InputError
 from txcalc.planning.steady import ROUNDS
-from txcalc.planning.traffic import Job
+from txcalc.planning.traffic import Arrival
 
 if TYPE_CHECKING:
     from txcalc.planning.serving import Limits
@@ -96,7 +96,7 @@ def spread(values: Sequence[float]) -> Spread | None:
 
 
 @dataclass
-class Run:
+class SimulatedRun:
     """What happened.
 
     waiting     requests that have no token yet, on average over the time; most_waiting: at once
@@ -139,14 +139,14 @@ class _Request:
 
     __slots__ = ("answer", "base", "first", "job", "late", "left", "order", "prompt", "since")
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Arrival) -> None:
         self.job, self.prompt, self.answer = job, job.prompt, job.answer
         self.left = self.base = self.since = self.order = 0
         self.late = 0.0
         self.first: float | None = None
 
 
-def simulate(server: Server, jobs: Iterator[Job], clients: int | None = None) -> Run:
+def simulate(server: Server, jobs: Iterator[Arrival], clients: int | None = None) -> SimulatedRun:
     """Every job from first to last. Of a closed loop's `clients` each takes the next one when its own is answered; an
     open loop's come when they come, in order.
 
@@ -156,10 +156,10 @@ def simulate(server: Server, jobs: Iterator[Job], clients: int | None = None) ->
 
 
 class _Simulation:
-    def __init__(self, server: Server, jobs: Iterator[Job], clients: int | None) -> None:
+    def __init__(self, server: Server, jobs: Iterator[Arrival], clients: int | None) -> None:
         self.server, self.jobs, self.closed = server, jobs, clients is not None
         self.capacity = server.pages * server.block
-        self.now, self.counter, self.order, self.held, self.result = 0.0, 0, 0, 0.0, Run()
+        self.now, self.counter, self.order, self.held, self.result = 0.0, 0, 0, 0.0, SimulatedRun()
         self.line: deque[_Request] = deque()  # waiting
         self.filling: deque[_Request] = deque()  # their prompts are being computed
         self.decoding: list[tuple[int, int, _Request]] = []  # a heap by the step of the last token
@@ -167,7 +167,7 @@ class _Simulation:
         self.next = next(jobs, None)
         self.asking = [0.0] * (clients or 0)  # a heap of when the clients ask again
 
-    def run(self) -> Run:
+    def run(self) -> SimulatedRun:
         while True:
             self._arrive()
             self._admit()
@@ -200,7 +200,7 @@ class _Simulation:
             return None
         return self.asking[0] if self.closed else self.next.at
 
-    def _enter(self, job: Job) -> None:
+    def _enter(self, job: Arrival) -> None:
         tokens = job.prompt + job.cached + job.answer
         if tokens > self.capacity:
             expected = f"at most the {self.capacity:,} that the cache holds"
@@ -323,7 +323,7 @@ class Simulated(NamedTuple):
     good   share of the requests within the limits
     """
 
-    run: Run
+    run: SimulatedRun
     copies: int
     seed: int
     good: float

@@ -141,7 +141,7 @@ class Answered:
         return price / 3600 * 1e6 / self.served
 
 
-class Curve:
+class StepCurve:
     """A step's seconds by the sequences that decode: exact up to 8, then linear between numbers 2^(1/2) apart."""
 
     def __init__(self, exact: Callable[[int], float]) -> None:

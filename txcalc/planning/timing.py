@@ -18,8 +18,8 @@ from txcalc.planning.deployment import MOST_SEQUENCES, Deployment
 from txcalc.planning.engine_memory import latency
 from txcalc.planning.layout import SERVING_ORDER, Layout
 from txcalc.planning.pace import Pace
-from txcalc.planning.steady import ROUNDS, Answered, Curve, Demand, Overload, Steady, closed, denser, open_
-from txcalc.planning.traffic import Lengths, Traffic
+from txcalc.planning.steady import ROUNDS, Answered, Demand, Overload, Steady, StepCurve, closed, denser, open_
+from txcalc.planning.traffic import Lengths, Requests
 
 if TYPE_CHECKING:
     from txcalc.planning.simulation import Server
@@ -64,7 +64,7 @@ class Request:
     hits: Fraction = Fraction(0)
     speculation: Speculation | None = None
     rate: float | None = None
-    traffic: Traffic | None = None
+    traffic: Requests | None = None
 
     @property
     def spread(self) -> float:
@@ -157,7 +157,7 @@ def request(
         answers = Lengths(rest, rest)
     if times and rate is None:
         rate = (len(times) - 1) / times[-1]
-    traffic = Traffic(prompts, answers, float(hits), rate, burstiness, tuple(times), prefix)
+    traffic = Requests(prompts, answers, float(hits), rate, burstiness, tuple(times), prefix)
     return Request(round(prompts.mean), round(answers.mean), hits, guess, rate, traffic)
 
 
@@ -323,7 +323,7 @@ class Timer:
                 return expected * self._tpot(layout, n, busy, length).achievable + own.step_s + own.sequence_s * n
 
             self._demands[layout, busy] = Demand(
-                Curve(step),
+                StepCurve(step),
                 prompt / rate,
                 alone.achievable,
                 (prompt - cached) / self.deployment.engine.chunk if pace.caching and not pace.encodes else 1.0,

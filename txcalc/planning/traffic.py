@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from random import Random
 
 
-class Job(NamedTuple):
+class Arrival(NamedTuple):
     """A request: when it comes, tokens of its prompt that are computed and that a prefix cache holds for it alone, and
     of its answer."""
 
@@ -101,7 +101,7 @@ def _lines(path: str, what: str) -> Iterator[tuple[int, str]]:
     return ((i, line.strip()) for i, line in enumerate(text.splitlines(), 1) if line.strip())
 
 
-class Traffic(NamedTuple):
+class Requests(NamedTuple):
     """What requests are like.
 
     prompts, answers   their lengths
@@ -129,7 +129,7 @@ class Traffic(NamedTuple):
         mean = self.times[-1] / len(gaps)
         return sum((gap - mean) ** 2 for gap in gaps) / len(gaps) / mean**2
 
-    def jobs(self, number: int, seed: int) -> Iterator[Job]:
+    def jobs(self, number: int, seed: int) -> Iterator[Arrival]:
         """So many requests; the same for the same seed."""
         from random import Random
 
@@ -141,4 +141,4 @@ class Traffic(NamedTuple):
                 now += random.gammavariate(self.burstiness, 1 / self.rate / self.burstiness)
             prompt = self.prompts.draw(random)
             held = min(max(int(prompt * self.cached), self.prefix), prompt - 1)
-            yield Job(now, prompt - held, self.answers.draw(random), max(0, held - self.prefix))
+            yield Arrival(now, prompt - held, self.answers.draw(random), max(0, held - self.prefix))

@@ -64,7 +64,7 @@ def utilisation(
     return found
 
 
-class Measured(NamedTuple):
+class MeasuredRate(NamedTuple):
     """A measured rate: `number` tok/s of one accelerator, seconds of a step, or FLOP/s of one accelerator."""
 
     number: float
@@ -80,7 +80,7 @@ class Measured(NamedTuple):
 _UNITS = {"tok/s": "tok/s", "tokens/s": "tok/s", "s": "s", "tflops": "tflops", "tflop/s": "tflops"}
 
 
-def parse_measured(text: str) -> Measured:
+def parse_measured(text: str) -> MeasuredRate:
     """`1007tok/s` (of one accelerator), `1.42s` (a step) or `400TFLOPS` (of one accelerator).
 
     Errors: `InputError`.
@@ -90,4 +90,4 @@ def parse_measured(text: str) -> Measured:
     if not found or not unit or not float(found[1]):
         expected = "a rate of one accelerator, such as 1007tok/s or 400TFLOPS, or the seconds of a step, such as 1.42s"
         raise InputError("--measured", [Fault("--measured", text, expected)])
-    return Measured(float(found[1]) * (1e12 if unit == "tflops" else 1), unit)
+    return MeasuredRate(float(found[1]) * (1e12 if unit == "tflops" else 1), unit)

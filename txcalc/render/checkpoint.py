@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any
 
-from txcalc.checkpoint import Check, Checkpoint, Size, Tensor, TensorGroup, folded
+from txcalc.checkpoint import Checkpoint, CheckpointCheck, StoredSize, StoredTensor, TensorGroup, folded
 from txcalc.render.report import Report, Table, TableCell, cell, percent, rounded
 from txcalc.units import iec
 
@@ -14,7 +14,7 @@ MOST = 40  # rows of a table; JSON has them all
 EXTRA = {"tied": "tied copies", "buffer": "buffers", "scale": "scales of a quantiser"}
 
 
-def data(held: Checkpoint, found: Check | None) -> dict[str, Any]:
+def data(held: Checkpoint, found: CheckpointCheck | None) -> dict[str, Any]:
     """The JSON of a checkpoint: exact sizes by type and by name, and how it agrees with the model."""
     return {
         "format": held.form,
@@ -38,7 +38,7 @@ def data(held: Checkpoint, found: Check | None) -> dict[str, Any]:
     }
 
 
-def _rows(tensors: Iterable[Tensor]) -> list[dict[str, Any]]:
+def _rows(tensors: Iterable[StoredTensor]) -> list[dict[str, Any]]:
     return [_row(row) for row in folded(tensors)]
 
 
@@ -46,7 +46,7 @@ def _row(row: TensorGroup) -> dict[str, Any]:
     return {"name": row.name, "shape": list(row.shape), "dtype": row.dtype, **row.size._asdict()}
 
 
-def tables(found: Check) -> list[Table]:
+def tables(found: CheckpointCheck) -> list[Table]:
     """The checkpoint of a model: bytes by type, and what is on one side only."""
     stored = [_types(found.held)]
     extra = [(EXTRA[why], row) for why, tensors in found.extra.items() for row in folded(tensors)]
@@ -86,7 +86,7 @@ def _types(held: Checkpoint) -> Table:
     return Table(title, headings, rows, total=True)
 
 
-def _sizes(name: str, size: Size, whole: Size) -> list[Any]:
+def _sizes(name: str, size: StoredSize, whole: StoredSize) -> list[Any]:
     each = Fraction(8 * size.bytes, size.elements) if size.elements else None
     bits = TableCell(None, "") if each is None else TableCell(float(each), f"{float(each):.4g}")
     share = percent(size.bytes, whole.bytes)
@@ -102,7 +102,7 @@ def _sizes(name: str, size: Size, whole: Size) -> list[Any]:
     ]
 
 
-def _names(title: str, tensors: Iterable[Tensor]) -> Table:
+def _names(title: str, tensors: Iterable[StoredTensor]) -> Table:
     rows = [
         [row.name, cell(row.size.tensors), _shape(row.shape), row.dtype, cell(row.size.elements), cell(row.size.bytes)]
         for row in folded(tensors)

@@ -28,7 +28,7 @@ NEVER = "never"
 Ledgers = Sequence[Ledger | None]  # of each model; None where it cannot be asked
 
 
-class Question(NamedTuple):
+class Comparison(NamedTuple):
     """What is asked of every model: lengths, and the conventions."""
 
     contexts: Sequence[int]
@@ -44,14 +44,14 @@ class Question(NamedTuple):
         return model.ledger(tokens=tokens, logits=self.logits, mla=self.mla, **dtypes)
 
 
-class Budget(NamedTuple):
+class EqualBudget(NamedTuple):
     """What every further model spends as the first does, the size that is solved for, and the length at which FLOPs
     and caches are counted."""
 
     quantity: str
     by: str
     tokens: int
-    asked: Question
+    asked: Comparison
 
     def cost(self, model: Model) -> int:
         """What is made equal: parameters, FLOPs of a prefill, or cached elements."""
@@ -71,7 +71,7 @@ class Budget(NamedTuple):
 class Equal(NamedTuple):
     """How near every further model comes to the budget of the first."""
 
-    budget: Budget
+    budget: EqualBudget
     first: str
     found: Sequence[Match]
 
@@ -146,7 +146,7 @@ def reaches(model: Model, tokens: int) -> bool:
     return not model.fixed_length and not (learned and tokens > positions["rows"])
 
 
-def rows(models: Sequence[Model], asked: Question) -> list[QuantityRow]:
+def rows(models: Sequence[Model], asked: Comparison) -> list[QuantityRow]:
     """Every quantity, in the order in which it is shown; what no model has is left out."""
     quantity = "flops_masked" if asked.attention == "masked" else "flops"
     ones = [asked.ledger(model) for model in models]
@@ -214,7 +214,7 @@ def _coupled(model: Model) -> bool:
     return model.has_encoder_apart and model.workload(tokens=2).source == 2
 
 
-def _crossovers(models: Sequence[Model], asked: Question) -> list[QuantityRow]:
+def _crossovers(models: Sequence[Model], asked: Comparison) -> list[QuantityRow]:
     """Where scores and values overtake the feed-forward, and every linear layer."""
     found: list[dict[Any, Any]] = []
     for model in models:
@@ -236,7 +236,7 @@ def _length(tokens: Any) -> str:
     return tokens if tokens == NEVER else f"{tokens:,}" if tokens < 10**6 else short(tokens)
 
 
-def report(models: Sequence[Model], asked: Question, equal: Equal | None = None) -> Report:
+def report(models: Sequence[Model], asked: Comparison, equal: Equal | None = None) -> Report:
     """Quantities as rows, models as columns; ratios have columns of their own, or stand below where there are many."""
     found = rows(models, asked)
     beside = len(models) <= BESIDE
@@ -360,7 +360,7 @@ def _data(row: QuantityRow, models: Sequence[Model]) -> dict[str, Any]:
     return data
 
 
-def _notes(models: Sequence[Model], asked: Question) -> list[str]:
+def _notes(models: Sequence[Model], asked: Comparison) -> list[str]:
     notes = []
     for model in models:
         notes += [f"{model.name}: assumed {assumption}" for assumption in model.assumptions]

@@ -61,7 +61,7 @@ def report(
     return Report({}, tables, header, notes, partial(_data, plan, gpus, speed, notes, instead), good)
 
 
-class Answer(NamedTuple):
+class DeployAnswer(NamedTuple):
     """One combination of a model and an accelerator: its plan and speed, or `why` there is none."""
 
     model: Model
@@ -77,7 +77,7 @@ class Answer(NamedTuple):
         return self.plan is None or not self.plan.best.fits or bool(self.speed and self.speed.unmet)
 
 
-def comparison(answers: Sequence[Answer]) -> Report:
+def comparison(answers: Sequence[DeployAnswer]) -> Report:
     """Several models or accelerators, a row each."""
     rows: list[Sequence[Any]] = []
     notes: dict[str, None] = {}

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from txcalc.errors import InputError, MissingExtra, shown
-from txcalc.render.picture import Axis, Panel, Picture, Series
+from txcalc.render.picture import Panel, Picture, PlotAxis, Series
 
 SUFFIXES = (".svg", ".png")
 # Okabe and Ito 2008 ("Color Universal Design"): eight colours told apart whatever one's eyes; grey for their yellow.
@@ -23,7 +23,7 @@ NAME = 64  # characters of a label
 # What both libraries need to know.
 
 
-def limits(axis: Axis, values: Iterable[Any]) -> tuple[float, float]:
+def limits(axis: PlotAxis, values: Iterable[Any]) -> tuple[float, float]:
     """The ends of an axis: those of the values, from 0 where it is linear, a tenth of a decade around where not."""
     found = [float(value) for value in values]
     low, high = min(found), max(found)
@@ -32,7 +32,7 @@ def limits(axis: Axis, values: Iterable[Any]) -> tuple[float, float]:
     return low / 1.25, high * 1.25
 
 
-def ticks(axis: Axis, low: float, high: float, most: int = TICKS) -> list[Fraction]:
+def ticks(axis: PlotAxis, low: float, high: float, most: int = TICKS) -> list[Fraction]:
     """Round values between the ends: powers of the base, or multiples of 1, 2 or 5 (of bytes: of powers of two)."""
     if axis.log:
         first, last = math.ceil(math.log(low, axis.log) - 1e-9), math.floor(math.log(high, axis.log) + 1e-9)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from txcalc.planning.fitting import Card, Fit, best
-from txcalc.planning.shapes import RULE, TILE, Budget, Family, Kin, Likeness, Shape, boundary
+from txcalc.planning.shapes import RULE, TILE, DesignBudget, DesignFamily, Kin, Likeness, Shape, boundary
 from txcalc.render.report import Report, Table, TableCell, cell, column, rounded
 from txcalc.units import iec, short
 
@@ -104,7 +104,7 @@ def _row(fit: Fit) -> dict[str, Any]:
     }
 
 
-def design_report(budget: Budget, shapes: Sequence[Shape], classic: Sequence[Shape], asked: str) -> Report:
+def design_report(budget: DesignBudget, shapes: Sequence[Shape], classic: Sequence[Shape], asked: str) -> Report:
     """Shapes that spend a budget, and which of the classic ones do not exceed it."""
     family, form = budget.family, budget.engine.weights.name
     spent = f"{form}, {_counted(budget)}"
@@ -153,7 +153,7 @@ def _said(family: Kin) -> list[str]:
             *lines,
             *([", ".join(f"{key} = {value}" for key, value in family.sizes.items())] if family.sizes else []),
         ]
-    assert isinstance(family, Family)
+    assert isinstance(family, DesignFamily)
     return [
         f"V = {family.vocab:,}{' (tied)' if family.tied else ''}; F = {family.ratio}·D, up to a multiple of "
         f"{family.multiple}; heads of {family.d_head}, {family.gqa} a key/value head; D a multiple of {family.step()}"
@@ -163,7 +163,7 @@ def _said(family: Kin) -> list[str]:
 def _family(family: Kin) -> dict[str, Any]:
     if isinstance(family, Likeness):
         return {"like": family.base.name, "sizes": dict(family.sizes), "multiple": family.step(), "round": family.round}
-    assert isinstance(family, Family)
+    assert isinstance(family, DesignFamily)
     return {
         "vocab": family.vocab,
         "ratio": str(family.ratio),
@@ -173,27 +173,27 @@ def _family(family: Kin) -> dict[str, Any]:
     }
 
 
-def _shape(budget: Budget, shape: Shape) -> dict[str, Any]:
+def _shape(budget: DesignBudget, shape: Shape) -> dict[str, Any]:
     """A shape, and what makes it: a description in a line, or changes of the model that it is like."""
     family = budget.family
     made: dict[str, Any] = {}
     if isinstance(family, Likeness):
         made["changes"] = family.changes(shape.layers, shape.width)
     else:
-        assert isinstance(family, Family)
+        assert isinstance(family, DesignFamily)
         made["inline"] = family.text(shape.layers, shape.width)
     if budget.tokens is not None:
         made["train_flops"] = 6 * shape.active * budget.tokens
     return {**shape._asdict(), "fits": shape.fits, **made}
 
 
-def _counted(budget: Budget) -> str:
+def _counted(budget: DesignBudget) -> str:
     if budget.context is None:
         return "weights only (--context counts a cache too)"
     return f"weights, one sequence of {budget.context:,} tokens and its activations"
 
 
-def _line(budget: Budget, classic: Sequence[Shape], asked: str, form: str) -> str:
+def _line(budget: DesignBudget, classic: Sequence[Shape], asked: str, form: str) -> str:
     """16 GB at fp16: L=32 D=4096 fits, L=40 D=5120 does not."""
     if budget.params is not None or not classic:
         return ""
@@ -206,7 +206,7 @@ def _line(budget: Budget, classic: Sequence[Shape], asked: str, form: str) -> st
     return f"{asked} at {form}: {', '.join(words)}"
 
 
-def _table(title: str, budget: Budget, shapes: Sequence[Shape], judged: bool = False) -> Table:
+def _table(title: str, budget: DesignBudget, shapes: Sequence[Shape], judged: bool = False) -> Table:
     rows = []
     routed = any(shape.active != shape.params for shape in shapes)
     for shape in shapes:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.num import ceil_div
-from txcalc.planning.generation import Generation, Law
+from txcalc.planning.generation import FlopsLaw, Generation
 from txcalc.planning.memory import cross_cache, dense_cache
 from txcalc.render.report import Report, Table, TableCell, exact
 from txcalc.render.summary import summary
@@ -95,7 +95,7 @@ def report(model: Model, ledgers: Sequence[Ledger], batches: Sequence[int], dtyp
 
 
 def with_generation(
-    model: Model, held: Report, found: Sequence[Generation], laws: tuple[Law, Law] | None, attention: str
+    model: Model, held: Report, found: Sequence[Generation], laws: tuple[FlopsLaw, FlopsLaw] | None, attention: str
 ) -> Report:
     """The report with what writing each context costs, with the cache and without it."""
     prompt = found[0].prompt

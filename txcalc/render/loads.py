@@ -9,7 +9,7 @@ from txcalc.errors import InputError
 from txcalc.planning.serving import Serving
 from txcalc.planning.sizing import arrange, rentable
 from txcalc.planning.steady import Steady
-from txcalc.render.picture import Axis, Mark, Panel, Series
+from txcalc.render.picture import Mark, Panel, PlotAxis, Series
 from txcalc.units import seconds
 
 TIMES = 16  # as many GPUs as the fewest that fit, at most
@@ -51,8 +51,8 @@ def _over(speed: Serving) -> Panel:
             marks.append(Mark(f"limit of {name}: {seconds(limit)}", y=limit))
     return Panel(
         "The load over GPUs, each number at its best layout",
-        Axis("GPUs", "sizes", 2),
-        Axis("seconds, on average", "seconds", 10),
+        PlotAxis("GPUs", "sizes", 2),
+        PlotAxis("seconds, on average", "seconds", 10),
         series,
         marks,
     )
@@ -66,5 +66,5 @@ def _front(speed: Serving) -> Panel:
         if isinstance(point.steady, Steady) and point.steady.tpot
     ]
     xs, ys = [x for x, _ in front], [y for _, y in front]
-    x, y = Axis("tokens/s per user", log=10), Axis("tokens/s per GPU", log=10)
+    x, y = PlotAxis("tokens/s per user", log=10), PlotAxis("tokens/s per GPU", log=10)
     return Panel("What a user gets against what a GPU gives", x, y, [Series("front", xs, ys, 0, marked=frozenset(xs))])

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from txcalc.units import iec, seconds, short
 
 
-class Axis(NamedTuple):
+class PlotAxis(NamedTuple):
     """What an axis shows: `unit` is tokens, bytes, seconds, sizes or "" (a count), `log` its base (0: linear)."""
 
     label: str
@@ -49,8 +49,8 @@ class Panel(NamedTuple):
     are pairs of a start and an end, ys the track that each lies on)."""
 
     title: str
-    x: Axis
-    y: Axis
+    x: PlotAxis
+    y: PlotAxis
     series: Sequence[Series]
     marks: Sequence[Mark] = ()
     kind: str = "lines"

@@ -15,16 +15,16 @@ from txcalc.ledger import KINDS, Ledger, walk
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
 from txcalc.parts.part import Workload
-from txcalc.planning.crossover import RULES, Crossover, Lengths
+from txcalc.planning.crossover import RULES, Crossover, Prefills
 from txcalc.planning.deployment import Plan
 from txcalc.planning.engine import peak
 from txcalc.planning.pace import Pace
 from txcalc.planning.serving import Serving
-from txcalc.render.compare import USUAL, Question
+from txcalc.render.compare import USUAL, Comparison
 from txcalc.render.compare import rows as compare_rows
 from txcalc.render.deploy import SIGNS
 from txcalc.render.kv import rows as kv_rows
-from txcalc.render.picture import Axis, Mark, Panel, Picture, Series
+from txcalc.render.picture import Mark, Panel, Picture, PlotAxis, Series
 from txcalc.symbols import BY_LETTER
 from txcalc.units import iec, seconds, short, si_bytes
 
@@ -45,7 +45,7 @@ def between(low: int, high: int, also: Iterable[int] = ()) -> list[int]:
 SHOWN = (RULES[0], RULES[3])
 
 
-def crossover(prefills: Sequence[Lengths], found: Sequence[Sequence[Crossover]], logits: str, mla: str) -> Picture:
+def crossover(prefills: Sequence[Prefills], found: Sequence[Sequence[Crossover]], logits: str, mla: str) -> Picture:
     """FLOPs per token of both sides of a rule against the length, and the lengths at which one overtakes the other."""
     if len(prefills) > MOST_MODELS:
         raise InputError("--plot", [f"{len(prefills)} models are more than a picture holds ({MOST_MODELS})"])
@@ -59,7 +59,7 @@ def _convention(models: Iterable[Model], what: str, logits: str, mla: str) -> st
     return "; ".join([what, "2 per multiply-add", f"{logits} logits", *words])
 
 
-def _sides(prefills: Lengths, found: Sequence[Crossover]) -> Panel:
+def _sides(prefills: Prefills, found: Sequence[Crossover]) -> Panel:
     shown = [each for each in found if each.rule in SHOWN and each.tokens]
     crossings = [each.tokens for each in shown if each.tokens]
     low = max(1, min([128, *(n // 4 for n in crossings)]))
@@ -95,7 +95,11 @@ def _sides(prefills: Lengths, found: Sequence[Crossover]) -> Panel:
         if each.tokens
     ]
     return Panel(
-        prefills.model.name, Axis("length T (tokens)", "tokens", 2), Axis("FLOPs per token", log=10), series, marks
+        prefills.model.name,
+        PlotAxis("length T (tokens)", "tokens", 2),
+        PlotAxis("FLOPs per token", log=10),
+        series,
+        marks,
     )
 
 
@@ -124,7 +128,7 @@ def kv(
         if model.context and low <= model.context <= high
         else []
     )
-    x, y = Axis("context (tokens)", "tokens", 2), Axis("bytes of the whole batch", "bytes", 2)
+    x, y = PlotAxis("context (tokens)", "tokens", 2), PlotAxis("bytes of the whole batch", "bytes", 2)
     said = "exact bytes; dense: if every attention layer kept every token"
     return Picture(f"{model.name}: what the cache holds", said, [Panel("", x, y, series, marks)])
 
@@ -140,7 +144,7 @@ def show(model: Model, ledger: Ledger, attention: str) -> Picture:
     ):
         parts = ledger.by_kind(what)
         bars = Series(name, [kind.replace("_", " ") for kind in parts], list(parts.values()))
-        panels.append(Panel("", Axis(""), Axis(axis), [bars], kind="bars"))
+        panels.append(Panel("", PlotAxis(""), PlotAxis(axis), [bars], kind="bars"))
     if not model.fixed_length and not model.has_encoder_apart:
         longest = max(ledger.work.tokens, min(model.context or USUAL[-1], MAX_TOKENS))
         xs = between(min(USUAL[0], longest), longest, [ledger.work.tokens])
@@ -150,14 +154,14 @@ def show(model: Model, ledger: Ledger, attention: str) -> Picture:
         for kind in [kind for kind in KINDS if any(kind in each for each in at)]:
             ys = [Fraction(each.get(kind, 0), n) for each, n in zip(at, xs, strict=True)]
             layers.append(Series(kind.replace("_", " "), xs, ys, len(layers)))
-        x, y = Axis("length of a prefill (tokens)", "tokens", 2), Axis("FLOPs per token")
+        x, y = PlotAxis("length of a prefill (tokens)", "tokens", 2), PlotAxis("FLOPs per token")
         panels.append(Panel(f"FLOPs per token, {attention} attention", x, y, layers, kind="stack"))
     words = [f"batch {ledger.work.batch:,}", f"tokens {ledger.work.tokens:,}", f"past {ledger.work.past:,}"]
     logits, mla = "last" if ledger.work.last_logits else "all", "absorbed" if ledger.work.absorbed else "expanded"
     return Picture(model.name, _convention([model], ", ".join(words), logits, mla), panels)
 
 
-def compare(models: Sequence[Model], asked: Question) -> Picture:
+def compare(models: Sequence[Model], asked: Comparison) -> Picture:
     """Parameters as bars; FLOPs per token and cache against the length, a line for each model."""
     low, high = min(asked.contexts, default=0), max(asked.contexts, default=0)
     xs = between(low if low < high else max(1, high // 64), high, asked.contexts) if high else []  # pictures have none
@@ -169,12 +173,12 @@ def compare(models: Sequence[Model], asked: Question) -> Picture:
         return Series(row.label, names, row.values, of)
 
     panels = [
-        Panel("", Axis(""), Axis("parameters, each once"), [bars("params", 0), bars("active", 1)], kind="bars"),
+        Panel("", PlotAxis(""), PlotAxis("parameters, each once"), [bars("params", 0), bars("active", 1)], kind="bars"),
     ]
-    x = Axis("length (tokens)", "tokens", 2)
+    x = PlotAxis("length (tokens)", "tokens", 2)
     for quantity, y in (
-        ("flops_per_token", Axis("FLOPs per token of a prefill", log=10)),
-        ("cache_bytes", Axis(f"cache of one sequence, {asked.kv_dtype}", "bytes", 2)),
+        ("flops_per_token", PlotAxis("FLOPs per token of a prefill", log=10)),
+        ("cache_bytes", PlotAxis(f"cache of one sequence, {asked.kv_dtype}", "bytes", 2)),
     ):
         at = {row.tokens: row.values for row in found if row.quantity == quantity and row.tokens}
         series = [line for i, model in enumerate(models) for line in _model(model, i, at, asked.contexts)]
@@ -244,7 +248,7 @@ def _lines(data: Mapping[str, Any], models: Sequence[str]) -> Iterator[Panel]:
             series.append(Series(", ".join(words) or quantity, xs, [points[x] for x in xs], len(series), marked=marked))
         unit = "bytes" if "bytes" in quantity else ""
         every = [y for line in series for y in line.ys]
-        y = Axis(quantity + (" (bytes)" if unit else ""), unit, (2 if unit else 10) if _wide(every) else 0)
+        y = PlotAxis(quantity + (" (bytes)" if unit else ""), unit, (2 if unit else 10) if _wide(every) else 0)
         yield Panel(f"{quantity}: {meaning}", _letter(along), y, series)
 
 
@@ -264,15 +268,15 @@ def _kinds(data: Mapping[str, Any], models: Sequence[str]) -> Iterator[Panel]:
                 if any(rows[x][q] for x in xs)
             ]
             title = f"{model}: {what} by kind of part" if len(models) > 1 else f"{what} by kind of part"
-            yield Panel(title, _letter(along), Axis(what + (" (bytes)" if unit else ""), unit), series, (), "stack")
+            yield Panel(title, _letter(along), PlotAxis(what + (" (bytes)" if unit else ""), unit), series, (), "stack")
 
 
-def _letter(axis: Mapping[str, Any]) -> Axis:
+def _letter(axis: Mapping[str, Any]) -> PlotAxis:
     """A swept axis by its meaning; lengths and other wide ranges by powers of two."""
     symbol = BY_LETTER.get(axis["name"])
     unit = "tokens" if axis["name"] in ("tokens", "past", "source") or (symbol and symbol.unit == "tokens") else "sizes"
     label = f"{axis['name']}: {symbol.meaning}" if symbol else str(axis["name"])
-    return Axis(label, unit, 2 if _wide(axis["values"]) else 0)
+    return PlotAxis(label, unit, 2 if _wide(axis["values"]) else 0)
 
 
 def _wide(values: Sequence[int]) -> bool:
@@ -317,7 +321,7 @@ def _memory(plan: Plan) -> Panel:
     marks = [Mark(f"memory: {iec(memory)}", y=memory), Mark(f"asked: {asked:,}", asked)]
     if longest:
         marks.append(Mark(f"longest that fits: {longest:,}", longest))
-    x, y = Axis("context of every sequence (tokens)", "tokens", 2), Axis("memory", "bytes")
+    x, y = PlotAxis("context of every sequence (tokens)", "tokens", 2), PlotAxis("memory", "bytes")
     return Panel("Memory of the fullest GPU", x, y, series, marks, "stack")
 
 
@@ -336,7 +340,7 @@ def _latency(speed: Serving) -> Panel:
             marks.append(Mark(f"computes as long as it reads {what}: {ridge:,}", ridge))
     if speed.limits.tpot is not None:
         marks.append(Mark(f"limit: {seconds(speed.limits.tpot)}", y=speed.limits.tpot))
-    x, y = Axis("sequences at once", "sizes", 2), Axis("time per output token", "seconds", 10)
+    x, y = PlotAxis("sequences at once", "sizes", 2), PlotAxis("time per output token", "seconds", 10)
     return Panel(f"Latency of a decode step at {speed.plan.context:,} tokens", x, y, series, marks)
 
 
@@ -368,7 +372,7 @@ def _roofline(speed: Serving) -> Panel:
         xs = [low, ridges[dtype], high]
         ys = [accelerator.bandwidth * Fraction(x) if x < ridges[dtype] else most for x in xs]
         series.append(Series(f"roof: {short(most)}FLOP/s in {dtype}", xs, ys, -1 - i))
-    x, y = Axis("FLOPs per byte of weights and cache", log=10), Axis("FLOP/s per GPU, achievable", log=10)
+    x, y = PlotAxis("FLOPs per byte of weights and cache", log=10), PlotAxis("FLOP/s per GPU, achievable", log=10)
     return Panel(f"Roofline: {si_bytes(accelerator.bandwidth)}/s, and operations below it", x, y, series)
 
 

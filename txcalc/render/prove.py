@@ -10,7 +10,7 @@ from txcalc.planning.theorems import Theorem, Unit
 from txcalc.render.report import Report, Table, TableCell
 
 
-class Answer(NamedTuple):
+class ProofAnswer(NamedTuple):
     """A structure of a model, its theorem if it has one, else the rows that refute it or the reason for none."""
 
     model: str
@@ -25,7 +25,7 @@ class Answer(NamedTuple):
         return "proved" if self.theorem else "REFUTED" if self.unequal else "not proved"
 
 
-def report(answers: Sequence[Answer], path: Path) -> Report:
+def report(answers: Sequence[ProofAnswer], path: Path) -> Report:
     """Structures, each with the model that it was first met in."""
     data: dict[str, Any] = {
         "schema": "txcalc/prove/1",
@@ -73,11 +73,11 @@ def report(answers: Sequence[Answer], path: Path) -> Report:
     return Report(data, [table, *([beyond] if more else [])], [verdict], notes, good=bool(data["ok"]))
 
 
-def _how(answer: Answer) -> TableCell:
+def _how(answer: ProofAnswer) -> TableCell:
     return TableCell(answer.how, answer.how, "green" if answer.theorem else "red" if answer.unequal else "yellow")
 
 
-def _where(answer: Answer) -> str:
+def _where(answer: ProofAnswer) -> str:
     if answer.theorem is None:
         return ""
     return ", ".join([answer.theorem.domain, *map(str, answer.theorem.conditions)])

@@ -7,7 +7,7 @@ from fractions import Fraction
 from math import exp, log
 from typing import Any
 
-from txcalc.planning.scaling import Answer, Entropy, LossPoint, Question
+from txcalc.planning.scaling import Entropy, LossPoint, ScalingAnswer, ScalingQuestion
 from txcalc.render.report import Report, Table, TableCell, column, rounded
 from txcalc.units import short
 
@@ -15,7 +15,9 @@ COUNTS = "N counts all parameters, embeddings too; C = 6·N·D; loss in nats per
 BITS = log(2)  # nats
 
 
-def scale_report(asked: Question, answers: Sequence[Answer], counted: str, per_token: Fraction | None) -> Report:
+def scale_report(
+    asked: ScalingQuestion, answers: Sequence[ScalingAnswer], counted: str, per_token: Fraction | None
+) -> Report:
     """What each law says; `counted` names the model that N is of, `per_token` the bytes of a user's token."""
     free = sum(number is not None for number in asked[:3]) == 1
     header = [_verdict(answers[0], free, counted), COUNTS]
@@ -49,7 +51,7 @@ def scale_report(asked: Question, answers: Sequence[Answer], counted: str, per_t
     return Report(data, tables, header, [*warnings, *sources])
 
 
-def _verdict(answer: Answer, free: bool, counted: str) -> str:
+def _verdict(answer: ScalingAnswer, free: bool, counted: str) -> str:
     point, best = answer.asked, answer.best
     who = f"{counted}: " if counted else ""
     sizes = f"{short(point.params)} parameters on {short(point.tokens)} tokens"
@@ -59,7 +61,7 @@ def _verdict(answer: Answer, free: bool, counted: str) -> str:
     return f"{who}{sizes}: loss {point.loss:.3f} by {answer.law.name}, {over}"
 
 
-def _row(answer: Answer, point: LossPoint, per_token: Fraction | None) -> list[Any]:
+def _row(answer: ScalingAnswer, point: LossPoint, per_token: Fraction | None) -> list[Any]:
     bits = point.loss / BITS
     row = [answer.law.name, rounded(point.params), rounded(point.tokens), _round(point.tokens / point.params, 1)]
     row += [_round(point.loss, 3), _round(exp(point.loss), 2), _round(bits, 3)]
@@ -74,11 +76,11 @@ def _round(value: float, digits: int) -> TableCell:
     return TableCell(value, f"{value:,.{digits}f}")
 
 
-def _interval(answer: Answer, name: str) -> list[TableCell]:
+def _interval(answer: ScalingAnswer, name: str) -> list[TableCell]:
     return [_round(value, 3) for value in (getattr(answer.law, name), *answer.law.interval[name])]
 
 
-def _data(answer: Answer, per_token: Fraction | None) -> dict[str, Any]:
+def _data(answer: ScalingAnswer, per_token: Fraction | None) -> dict[str, Any]:
     law = answer.law
 
     def point(at: LossPoint) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from txcalc.render.deploy import SIGNS
 from txcalc.render.draw import extent, folded, said, ticks, tracks
-from txcalc.render.picture import Axis, Panel, Picture
+from txcalc.render.picture import Panel, Picture, PlotAxis
 
 HEIGHT = 16  # rows of a panel
 
@@ -98,14 +98,14 @@ def _canvas_lines(panel: Panel, width: int, coloured: bool) -> Iterator[str]:
         yield from folded(text, width)
 
 
-def _part(axis: Axis, value: Any, low: float, high: float) -> float:
+def _part(axis: PlotAxis, value: Any, low: float, high: float) -> float:
     """Where a value lies between the ends of its axis, from 0 to 1."""
     if axis.log:
         return math.log(float(value) / low) / math.log(high / low)
     return (float(value) - low) / (high - low)
 
 
-def _ruler(axis: Axis, low: float, high: float, margin: int, columns: int) -> Iterator[str]:
+def _ruler(axis: PlotAxis, low: float, high: float, margin: int, columns: int) -> Iterator[str]:
     """The axis below a canvas: a line with ticks, and their labels."""
     line, labels, end = ["─"] * columns, [" "] * (columns + margin + 2), 0
     for tick in ticks(axis, low, high, max(2, columns // 8)):

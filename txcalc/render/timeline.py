@@ -7,7 +7,7 @@ from fractions import Fraction
 from txcalc.planning.training.answer import Training
 from txcalc.planning.training.memory import CATEGORIES
 from txcalc.planning.training.search import Searched
-from txcalc.render.picture import Axis, Mark, Panel, Picture, Series
+from txcalc.render.picture import Mark, Panel, Picture, PlotAxis, Series
 from txcalc.units import iec
 
 WORDS = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
@@ -35,7 +35,9 @@ def _layouts(searched: Searched) -> Panel:
         for recipe in (each.recipe for each in searched.best)
     ]
     speeds = Series("tokens/s per GPU", names, [each.step.tokens_s for each in searched.best])
-    return Panel("Speed of the fastest layouts", Axis("layout"), Axis("tokens/s per GPU"), [speeds], kind="bars")
+    return Panel(
+        "Speed of the fastest layouts", PlotAxis("layout"), PlotAxis("tokens/s per GPU"), [speeds], kind="bars"
+    )
 
 
 def _memory(found: Training) -> Panel:
@@ -53,7 +55,12 @@ def _memory(found: Training) -> Panel:
     ]
     marks = [Mark(f"memory: {iec(found.capacity)}", y=found.capacity)]
     return Panel(
-        "Memory of the fullest rank of each stage", Axis("stage"), Axis("memory", "bytes"), series, marks, "stack"
+        "Memory of the fullest rank of each stage",
+        PlotAxis("stage"),
+        PlotAxis("memory", "bytes"),
+        series,
+        marks,
+        "stack",
     )
 
 
@@ -71,4 +78,6 @@ def _timeline(found: Training) -> Panel:
         if spans:
             xs, ys = zip(*spans, strict=True)
             series.append(Series(word, xs, ys, len(series)))
-    return Panel(f"The pipeline, {found.recipe.schedule}", Axis("time", "seconds"), Axis("stage"), series, kind="spans")
+    return Panel(
+        f"The pipeline, {found.recipe.schedule}", PlotAxis("time", "seconds"), PlotAxis("stage"), series, kind="spans"
+    )

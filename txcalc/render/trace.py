@@ -7,7 +7,7 @@ from typing import Any
 
 from txcalc.render.report import Report, Table, TableCell, cell, times
 from txcalc.render.verify import formula
-from txcalc.verify.trace import LETTERS, Part, Trace
+from txcalc.verify.trace import LETTERS, Trace, TracedModule
 
 _SIZES = {"B": "batch", "T": "tokens", "T_src": "source_tokens"}
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 def report(trace: Trace) -> Report:
     """Parts that differ in nothing but their numbers are one row."""
-    whole = Part(
+    whole = TracedModule(
         "",
         "",
         sum(part.params for part in trace.parts),
@@ -64,7 +64,7 @@ def _notes(trace: Trace) -> list[str]:
     return [*notes, free] if trace.free else notes
 
 
-def _at_point(part: Part, trace: Trace) -> Any:
+def _at_point(part: TracedModule, trace: Trace) -> Any:
     """The FLOPs of a part at the point."""
     if isinstance(part.flops, int):
         return part.flops
@@ -72,7 +72,7 @@ def _at_point(part: Part, trace: Trace) -> Any:
     return int(part.flops.subs({letter: sizes[str(letter)] for letter in part.flops.free_symbols}))
 
 
-def _data(part: Part, trace: Trace) -> dict[str, Any]:
+def _data(part: TracedModule, trace: Trace) -> dict[str, Any]:
     return {
         "path": part.path,
         "class": part.kind or None,
@@ -83,7 +83,7 @@ def _data(part: Part, trace: Trace) -> dict[str, Any]:
     }
 
 
-def _row(copies: list[Part], trace: Trace) -> list[Any]:
+def _row(copies: list[TracedModule], trace: Trace) -> list[Any]:
     first = copies[0]
     segments = zip(*(part.path.split(".") for part in copies), strict=True)
     name = ".".join(names[0] if len(set(names)) == 1 else "*" for names in segments)
@@ -102,8 +102,8 @@ def _row(copies: list[Part], trace: Trace) -> list[Any]:
     ]
 
 
-def _folded(parts: list[Part]) -> list[list[Part]]:
-    groups: dict[Any, list[Part]] = {}
+def _folded(parts: list[TracedModule]) -> list[list[TracedModule]]:
+    groups: dict[Any, list[TracedModule]] = {}
     for part in parts:
         key = (_NUMBER.sub("*", part.path), part.kind, part.params, part.flops, part.fvcore)
         groups.setdefault(key, []).append(part)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from txcalc.planning.training.answer import Elsewhere, Training
-from txcalc.planning.training.memory import CATEGORIES, RESERVED, Rank
+from txcalc.planning.training.memory import CATEGORIES, RESERVED, RankMemory
 from txcalc.planning.training.offload import HOST
-from txcalc.planning.training.run import Run, Terms
+from txcalc.planning.training.run import Terms, TrainingRun
 from txcalc.planning.training.search import Searched
 from txcalc.render.report import Report, Table, TableCell, column, exact, percent, rounded
 from txcalc.render.summary import summary
@@ -128,7 +128,7 @@ def _limits(found: Training) -> Table:
     return Table("What fits, all else equal (0: nothing does)", ("", "", ""), rows, left=frozenset({0, 2}))
 
 
-def _memory(rank: Rank, which: str) -> Table:
+def _memory(rank: RankMemory, which: str) -> Table:
     rows: list[list[Any]] = [
         [
             NAMES.get(name, name),
@@ -211,7 +211,7 @@ def _sent(found: Training) -> Table:
     return Table("Sent by a rank of that stage in a step", ("collective", column("bytes", "bytes"), ""), rows)
 
 
-def _run(run: Run, terms: Terms) -> Table:
+def _run(run: TrainingRun, terms: Terms) -> Table:
     rows: list[list[Any]] = [
         ["tokens", rounded(run.tokens)],
         ["FLOPs (6·N·D)", TableCell(run.compute, f"{run.compute:.3e}".replace("e+", "e"))],
@@ -258,7 +258,7 @@ def _notes(found: Training, terms: Terms) -> list[str]:
     return notes
 
 
-def _rank(rank: Rank) -> dict[str, Any]:
+def _rank(rank: RankMemory) -> dict[str, Any]:
     return {
         "rank": rank.rank,
         "count": rank.count,

@@ -10,7 +10,7 @@ from txcalc.notation import tidy, write
 from txcalc.num import ceil_div
 from txcalc.render.report import Report, Table, TableCell, cell, rounded
 from txcalc.units import bits_of, iec
-from txcalc.verify.via import Measured, Part
+from txcalc.verify.via import TransformersCost, TransformersModule
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
@@ -23,7 +23,12 @@ class Described(NamedTuple):
 
 
 def report(
-    found: Measured, name: str, where: str, model_type: str, dtype: str = "bf16", described: Described | None = None
+    found: TransformersCost,
+    name: str,
+    where: str,
+    model_type: str,
+    dtype: str = "bf16",
+    described: Described | None = None,
 ) -> Report:
     """By module: what only a description knows (kinds, the cache, what a mask leaves) is null."""
     batch, tokens, source = found.sizes
@@ -78,7 +83,7 @@ def report(
     )
 
 
-def _notes(found: Measured) -> list[str]:
+def _notes(found: TransformersCost) -> list[str]:
     notes = [
         "every figure is measured on transformers' own module; kinds, masked attention and the cache are not known"
     ]
@@ -97,7 +102,7 @@ def _notes(found: Measured) -> list[str]:
     return notes
 
 
-def _beside(found: Measured, described: Described | None) -> list[str]:
+def _beside(found: TransformersCost, described: Described | None) -> list[str]:
     """txcalc's own description as a witness of what was measured, or the reverse."""
     if described is None:
         return []
@@ -112,7 +117,7 @@ def _beside(found: Measured, described: Described | None) -> list[str]:
     return [f"beside txcalc's own description of this config: {', '.join(same)}"]
 
 
-def _data(part: Part) -> dict[str, Any]:
+def _data(part: TransformersModule) -> dict[str, Any]:
     return {
         "path": part.path,
         "class": part.kind,
@@ -122,9 +127,9 @@ def _data(part: Part) -> dict[str, Any]:
     }
 
 
-def _modules(found: Measured) -> Table:
+def _modules(found: TransformersCost) -> Table:
     """Modules that differ in nothing but their numbers are one row."""
-    groups: dict[Any, list[Part]] = {}
+    groups: dict[Any, list[TransformersModule]] = {}
     for part in found.parts:
         groups.setdefault((_NUMBER.sub("*", part.path), *part[1:]), []).append(part)
     rows = [_row(copies) for copies in groups.values()]
@@ -135,7 +140,7 @@ def _modules(found: Measured) -> Table:
     return Table(title, headings, rows, left=frozenset({0, 1}), total=True)
 
 
-def _row(copies: Sequence[Part]) -> list[Any]:
+def _row(copies: Sequence[TransformersModule]) -> list[Any]:
     first = copies[0]
     segments = zip(*(part.path.split(".") for part in copies), strict=True)
     names = [segment[0] if len(set(segment)) == 1 else "*" for segment in segments]

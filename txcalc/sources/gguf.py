@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from txcalc.checkpoint import Checkpoint, Tensor
+from txcalc.checkpoint import Checkpoint, StoredTensor
 from txcalc.errors import Fault, InputError, MissingExtra, shown
 from txcalc.num import product
 from txcalc.sources import files
@@ -33,7 +33,7 @@ class Header(NamedTuple):
     """What a file says of itself."""
 
     keys: Mapping[str, Any]
-    tensors: tuple[Tensor, ...]
+    tensors: tuple[StoredTensor, ...]
 
 
 def types() -> Types:
@@ -172,10 +172,10 @@ class _Walk:
             keys[key] = self.value(self.number("I"))
         return Header(keys, self.tensors(n_tensors, keys.get("general.alignment", 32)))
 
-    def tensors(self, count: int, alignment: Any) -> tuple[Tensor, ...]:
+    def tensors(self, count: int, alignment: Any) -> tuple[StoredTensor, ...]:
         if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
             raise self.wrong(str(Fault("general.alignment", alignment, "a power of two")))
-        spans: list[tuple[int, int, Tensor]] = []
+        spans: list[tuple[int, int, StoredTensor]] = []
         names: set[str] = set()
         for _ in range(count):
             name, rank = self.name(), self.number("I")
@@ -191,7 +191,7 @@ class _Walk:
             if max(shape, default=1) >= 1 << 48 or elements >= 1 << 60 or (shape[0] if shape else 1) % block:
                 raise self.wrong(f"{shown(name)} has a shape of {shown(shape)}, not to be stored as {dtype}")
             bytes_ = elements // block * size
-            spans.append((offset, offset + bytes_, Tensor(name, tuple(reversed(shape)), dtype, bytes_)))
+            spans.append((offset, offset + bytes_, StoredTensor(name, tuple(reversed(shape)), dtype, bytes_)))
         room = len(self.data) - -(-self.at // alignment) * alignment
         at = 0
         for begin, end, made in sorted(spans):

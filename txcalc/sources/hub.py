@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from txcalc.checkpoint import Checkpoint, Tensor
+from txcalc.checkpoint import Checkpoint, StoredTensor
 from txcalc.errors import Fault, InputError, MissingExtra, shown
 from txcalc.sources import huggingface, safetensors
 
@@ -67,7 +67,7 @@ def headers(place: Repository) -> Checkpoint:
     """The checkpoint of a repository, by range requests: a few kilobytes of each file."""
     api = _client().HfApi()
 
-    def header(file: str) -> list[Tensor]:
+    def header(file: str) -> list[StoredTensor]:
         found = _asked(
             place, file, lambda: api.parse_safetensors_file_metadata(place.name, file, revision=place.revision)
         )

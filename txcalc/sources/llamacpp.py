@@ -16,7 +16,7 @@ Raw = dict[str, Any]
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-class Family(NamedTuple):
+class GgufFamily(NamedTuple):
     """What the keys of a GGUF file do not say. `windows` are the layer kinds of a cycle where a window is set; `tied`
     None: as stored."""
 
@@ -35,27 +35,27 @@ LAYER = {"form": "layer"}
 GEMMA = {"offset": True}
 SANDWICH = {"offset": True, "place": "sandwich"}
 FAMILIES = {
-    "llama": Family("llama"),
-    "qwen2": Family("qwen2"),
-    "qwen2moe": Family("qwen2_moe", experts={"shared_gate": True}),
-    "qwen3": Family("qwen3"),
-    "qwen3moe": Family("qwen3_moe"),
-    "gemma": Family("gemma", "gelu_tanh", GEMMA, scaled=True),
-    "gemma2": Family("gemma2", "gelu_tanh", SANDWICH, windows=("local", "global"), scaled=True),
-    "gemma3": Family("gemma3_text", "gelu_tanh", SANDWICH, windows=("5*local", "global"), scaled=True),
-    "gpt2": Family("gpt2", "gelu_tanh", LAYER, positions="learned", tied=True),
-    "gptneox": Family("gpt_neox", "gelu", LAYER, parallel=True),
-    "phi2": Family("phi", "gelu_tanh", LAYER, parallel=True),
-    "phi3": Family("phi3", windows=("local",)),
-    "falcon": Family("falcon", "gelu", LAYER, parallel=True, tied=True),
-    "bloom": Family("bloom", "gelu_tanh", LAYER, positions="alibi", tied=True),
-    "starcoder2": Family("starcoder2", "gelu_tanh", LAYER, windows=("local",)),
-    "command-r": Family("cohere", norm=LAYER, parallel=True, tied=True),
-    "olmo2": Family("olmo2", norm={"place": "after"}),
-    "gpt-oss": Family("gpt_oss", "clamped_silu", windows=("local", "global"), experts={"scoring": "softmax_after"}),
-    "deepseek2": Family("deepseek_v3"),
-    "mamba": Family("mamba", positions="none"),
-    "mamba2": Family("mamba2", positions="none"),
+    "llama": GgufFamily("llama"),
+    "qwen2": GgufFamily("qwen2"),
+    "qwen2moe": GgufFamily("qwen2_moe", experts={"shared_gate": True}),
+    "qwen3": GgufFamily("qwen3"),
+    "qwen3moe": GgufFamily("qwen3_moe"),
+    "gemma": GgufFamily("gemma", "gelu_tanh", GEMMA, scaled=True),
+    "gemma2": GgufFamily("gemma2", "gelu_tanh", SANDWICH, windows=("local", "global"), scaled=True),
+    "gemma3": GgufFamily("gemma3_text", "gelu_tanh", SANDWICH, windows=("5*local", "global"), scaled=True),
+    "gpt2": GgufFamily("gpt2", "gelu_tanh", LAYER, positions="learned", tied=True),
+    "gptneox": GgufFamily("gpt_neox", "gelu", LAYER, parallel=True),
+    "phi2": GgufFamily("phi", "gelu_tanh", LAYER, parallel=True),
+    "phi3": GgufFamily("phi3", windows=("local",)),
+    "falcon": GgufFamily("falcon", "gelu", LAYER, parallel=True, tied=True),
+    "bloom": GgufFamily("bloom", "gelu_tanh", LAYER, positions="alibi", tied=True),
+    "starcoder2": GgufFamily("starcoder2", "gelu_tanh", LAYER, windows=("local",)),
+    "command-r": GgufFamily("cohere", norm=LAYER, parallel=True, tied=True),
+    "olmo2": GgufFamily("olmo2", norm={"place": "after"}),
+    "gpt-oss": GgufFamily("gpt_oss", "clamped_silu", windows=("local", "global"), experts={"scoring": "softmax_after"}),
+    "deepseek2": GgufFamily("deepseek_v3"),
+    "mamba": GgufFamily("mamba", positions="none"),
+    "mamba2": GgufFamily("mamba2", positions="none"),
 }
 
 # Keys of an architecture that change no size, or repeat what the tensors say.
@@ -163,7 +163,7 @@ def _has(shapes: Shapes, *names: str) -> bool:
     return any(f"blk.{i}.{name}" in shapes for name in names for i in (0, 1, 3))
 
 
-def _mixer(k: Keys, shapes: Shapes, arch: str, family: Family, raw: Raw) -> Raw:
+def _mixer(k: Keys, shapes: Shapes, arch: str, family: GgufFamily, raw: Raw) -> Raw:
     if arch.startswith("mamba"):
         inner, rank = k.get("ssm.inner_size", size), k.get("ssm.time_step_rank", size)
         k.asked |= {"feed_forward_length", "attention.head_count"}  # 0, or what a tool expects to find
@@ -236,7 +236,7 @@ def _latent(k: Keys, rank: int) -> Raw:
     }
 
 
-def _channels(k: Keys, shapes: Shapes, family: Family) -> Raw:
+def _channels(k: Keys, shapes: Shapes, family: GgufFamily) -> Raw:
     """Feed-forward, experts, or both."""
     experts = k.get("expert_count", count, 0)
     dense = k.get("leading_dense_block_count", count, 0) if experts else 0
@@ -266,7 +266,7 @@ def _channels(k: Keys, shapes: Shapes, family: Family) -> Raw:
     return {**single, "experts": many, "pattern": [f"{dense}*dense", f"{max(1, sparse)}*sparse"], "layer": kinds}
 
 
-def _windows(k: Keys, family: Family, parts: Raw) -> Raw:
+def _windows(k: Keys, family: GgufFamily, parts: Raw) -> Raw:
     window = k.get("attention.sliding_window", count, 0)
     if not window:
         return parts

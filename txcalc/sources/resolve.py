@@ -28,7 +28,7 @@ from txcalc.sources.spec import (
     sets,
 )
 from txcalc.sources.stack_rules import check_halves, check_stack
-from txcalc.sources.tables import SOUND, Table, Told, Unsound
+from txcalc.sources.tables import SOUND, CheckedTable, Told, Unsound
 
 # What is said of keys that people try, where nothing is spelt like them.
 HINTS = {
@@ -85,9 +85,9 @@ class Resolver:
         homes: Homes,
         done: dict[str, Any],
         extra: tuple[str, ...] = (),
-    ) -> Table:
+    ) -> CheckedTable:
         """One table, checked and completed. The top level's name is empty."""
-        result = Table()
+        result = CheckedTable()
         done[name] = result
         prefix = f"{name}." if name else ""
         if not isinstance(raw, Mapping):
@@ -164,7 +164,7 @@ def _stack(resolver: Resolver, raw: Mapping[str, Any], homes: Homes, kind: Any, 
     done: dict[str, Any] = {}
     tables = tuple(name for name in STACK if name)
     base = resolver.section("", STACK[""], raw, homes, done, (*tables, "layer"))
-    stack = Table(base)
+    stack = CheckedTable(base)
     if kind is None:
         stack.faulty.update(("role", "vision", "audio"))
     else:
@@ -202,7 +202,7 @@ def _stack(resolver: Resolver, raw: Mapping[str, Any], homes: Homes, kind: Any, 
     return stack
 
 
-def _cycle(resolver: Resolver, base: Table, variants: Mapping[str, Any], homes: Homes) -> list[str]:
+def _cycle(resolver: Resolver, base: CheckedTable, variants: Mapping[str, Any], homes: Homes) -> list[str]:
     """The layer kinds in order, `5*local` written out; empty if faulty."""
     path = written(homes, "pattern")
     if "pattern" in base.faulty:
@@ -246,7 +246,7 @@ def _layer(
     outer: Homes,
     name: str,
     done: dict[str, Any],
-    stack: Table,
+    stack: CheckedTable,
 ) -> dict[str, Any]:
     """One layer kind: the stack's tables with its own laid over them, for the parts it has."""
     path = written(outer, f"layer.{name}")
@@ -270,7 +270,7 @@ def _layer(
         resolver.fault(f"{path}.parts", parts, "each part once")
     if role is not None:
         _places(resolver, parts or [], f"{path}.parts" if "parts" in own else "", f"{path}.parts", role, homes)
-    layer, scope = Table(), dict(done)
+    layer, scope = CheckedTable(), dict(done)
     if parts is None:
         layer.faulty.add("parts")
     else:

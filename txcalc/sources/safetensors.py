@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from txcalc.checkpoint import Checkpoint, Tensor
+from txcalc.checkpoint import Checkpoint, StoredTensor
 from txcalc.errors import Fault, InputError, shown
 from txcalc.num import product
 from txcalc.sources import files
@@ -102,7 +102,7 @@ def listed_files(index: bytes, where: str) -> dict[str, set[str]]:
     return dict(sorted(names.items()))
 
 
-def joined(where: str, names: Mapping[str, set[str]], held: Mapping[str, list[Tensor]]) -> Checkpoint:
+def joined(where: str, names: Mapping[str, set[str]], held: Mapping[str, list[StoredTensor]]) -> Checkpoint:
     """One checkpoint of all files of an index. Errors: `InputError` where index and files disagree."""
     faults = []
     for file, tensors in held.items():
@@ -115,7 +115,7 @@ def joined(where: str, names: Mapping[str, set[str]], held: Mapping[str, list[Te
     return _together(where, held)
 
 
-def _together(where: str, files: Mapping[str, list[Tensor]]) -> Checkpoint:
+def _together(where: str, files: Mapping[str, list[StoredTensor]]) -> Checkpoint:
     seen: dict[str, str] = {}
     for file, tensors in files.items():
         for tensor in tensors:
@@ -132,7 +132,7 @@ def _bytes(path: Path, limit: int) -> bytes:
     return data
 
 
-def _file(path: Path) -> list[Tensor]:
+def _file(path: Path) -> list[StoredTensor]:
     where = str(path)
     try:
         files.regular(path)
@@ -153,7 +153,7 @@ def _file(path: Path) -> list[Tensor]:
     return parse(header, where, size - 8 - length)
 
 
-def parse(header: bytes, where: str, room: int) -> list[Tensor]:
+def parse(header: bytes, where: str, room: int) -> list[StoredTensor]:
     """The tensors that a header lists, by offset; `room` are the bytes behind it."""
     listed = _json(header, where)
     if not isinstance(listed, Mapping):
@@ -161,10 +161,10 @@ def parse(header: bytes, where: str, room: int) -> list[Tensor]:
     return tensors({name: entry for name, entry in listed.items() if name != "__metadata__"}, where, room)
 
 
-def tensors(listed: Mapping[str, Any], where: str, room: int | None) -> list[Tensor]:
+def tensors(listed: Mapping[str, Any], where: str, room: int | None) -> list[StoredTensor]:
     """The entries of a header, checked; `room` None: how much follows it is not known."""
     faults: list[Fault | str] = []
-    spans: list[tuple[int, int, Tensor]] = []
+    spans: list[tuple[int, int, StoredTensor]] = []
     for name, entry in listed.items():
         found = _tensor(name, entry, faults)
         if found:
@@ -178,7 +178,7 @@ def tensors(listed: Mapping[str, Any], where: str, room: int | None) -> list[Ten
     return [made for _, _, made in sorted(spans)]
 
 
-def _tensor(name: str, entry: Any, faults: list[Fault | str]) -> tuple[int, int, Tensor] | None:
+def _tensor(name: str, entry: Any, faults: list[Fault | str]) -> tuple[int, int, StoredTensor] | None:
     """One entry of a header, with where it begins and ends; None and a fault where it is not what the format says."""
     key = shown(name)
     if not name.isprintable() or not name:
@@ -206,11 +206,11 @@ def _tensor(name: str, entry: Any, faults: list[Fault | str]) -> tuple[int, int,
             wanted = f"{bits:,} bits, as its shape and dtype say" if bits < 1 << 70 else "less than 2^70 bits"
             faults.append(f"{key} has {end - begin:,} bytes, expected {wanted}")
         else:
-            return begin, end, Tensor(name, tuple(shape), dtype, end - begin)
+            return begin, end, StoredTensor(name, tuple(shape), dtype, end - begin)
     return None
 
 
-def _uncovered(spans: Iterable[tuple[int, int, Tensor]], room: int | None) -> Iterator[str]:
+def _uncovered(spans: Iterable[tuple[int, int, StoredTensor]], room: int | None) -> Iterator[str]:
     """A fault where tensors overlap, leave a gap, or do not fill the file exactly."""
     at = 0
     for begin, end, made in sorted(spans):

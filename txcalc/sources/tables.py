@@ -20,13 +20,13 @@ class Unsound(Exception):
 SOUND = suppress(Unsound)  # around one rule
 
 
-class Table(dict[str, Any]):
+class CheckedTable(dict[str, Any]):
     """A checked table, and what was `written` in it. A faulty key has no value; reading it raises `Unsound`."""
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
         super().__init__(values or {})
         self.written: Mapping[str, Any] = {}
-        self.faulty: set[str] = set(values.faulty) if isinstance(values, Table) else set()
+        self.faulty: set[str] = set(values.faulty) if isinstance(values, CheckedTable) else set()
 
     def __missing__(self, key: str) -> Any:
         raise Unsound(key) if key in self.faulty else KeyError(key)

@@ -26,7 +26,7 @@ from txcalc.parts.linear import Lookup
 from txcalc.parts.part import Composite
 from txcalc.planning.training.collectives import branch, per_head, unstyled
 from txcalc.planning.training.recipe import Recipe
-from txcalc.planning.training.stages import Held, Piece
+from txcalc.planning.training.stages import RankLeaf, StagePiece
 from txcalc.reference import build
 from txcalc.reference.mode import current
 from txcalc.reference.run import Run
@@ -47,12 +47,12 @@ def paths(steps: Sequence[Any]) -> Iterator[str]:
     return iter(names)
 
 
-def owners(held: Held) -> Iterator[str]:
+def owners(held: RankLeaf) -> Iterator[str]:
     """The modules of the branches that a leaf stands in."""
     return paths(branch(held))
 
 
-def plan(piece: Piece, recipe: Recipe, between: Any) -> tuple[dict[str, Any], list[Held]]:
+def plan(piece: StagePiece, recipe: Recipe, between: Any) -> tuple[dict[str, Any], list[RankLeaf]]:
     """Which of torch's styles each module takes, by how the tree says that its weights are split; and the leaves of the
     branches of which it has not one for every weight."""
     from torch.distributed.tensor import Replicate
@@ -70,7 +70,7 @@ def plan(piece: Piece, recipe: Recipe, between: Any) -> tuple[dict[str, Any], li
     return styles, [held for held in piece.leaves if branch(held) in alone and not held.between]
 
 
-def _style(held: Held, recipe: Recipe, between: Any) -> Any:
+def _style(held: RankLeaf, recipe: Recipe, between: Any) -> Any:
     """torch's style of a leaf; None where there is none, or nothing to split."""
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
@@ -91,7 +91,7 @@ def _style(held: Held, recipe: Recipe, between: Any) -> Any:
     return SequenceParallel(sequence_dim=2, use_local_output=True) if per_head(held) else None
 
 
-def split(net: nn.Module, model: Model, rank: Composite, apart: Sequence[Held], mesh: Any, between: Any) -> None:
+def split(net: nn.Module, model: Model, rank: Composite, apart: Sequence[RankLeaf], mesh: Any, between: Any) -> None:
     """Branches, the leaves of which are `apart`, as one rank of tp runs them; `rank` is the tree of what it holds, and
     `between` how the stream is placed.
 
@@ -116,7 +116,7 @@ def split(net: nn.Module, model: Model, rank: Composite, apart: Sequence[Held], 
         _joined(net.get_submodule(path), mesh, between)
 
 
-def _distributed(module: nn.Module, held: Held, path: str, mesh: Any) -> None:
+def _distributed(module: nn.Module, held: RankLeaf, path: str, mesh: Any) -> None:
     """Its weights as DTensors, cut or whole."""
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
@@ -194,7 +194,7 @@ def _summed(rank: Composite, model: Model) -> Iterator[str]:
             yield from paths(before.steps)
 
 
-def spread(net: nn.Module, experts: Sequence[Held], mesh: Any) -> Iterator[list[nn.Module]]:
+def spread(net: nn.Module, experts: Sequence[RankLeaf], mesh: Any) -> Iterator[list[nn.Module]]:
     """Whole experts over the ranks of ep: every choice of a token goes to the rank that holds the expert, and what this
     made of it comes back (all-to-all, as torchtitan has it). The experts of each layer that are left here."""
     for path in dict.fromkeys(path for held in experts if held.entry.routed for path in owners(held)):

@@ -15,7 +15,7 @@ from txcalc.parts.spans import Windowed
 from txcalc.reference import Cache, tracing
 from txcalc.verify.flops import ORACLE as FLOPS
 from txcalc.verify.flops import Count, count
-from txcalc.verify.subject import Point, Subject
+from txcalc.verify.subject import SizePoint, Subject
 from txcalc.verify.verdict import NO_CACHE, Row, compare, uncounted
 
 ORACLE = "decoding"
@@ -63,7 +63,7 @@ def rows(subject: Subject) -> Iterator[Row]:
 
 
 def _decoded(subject: Subject, prompt: int, steps: int, mla: str) -> Iterator[Row]:
-    sizes = Point(BATCH, prompt + steps, subject.points[-1].source)
+    sizes = SizePoint(BATCH, prompt + steps, subject.points[-1].source)
     with tracing(static=subject.device == "meta", absorbed=mla == "absorbed"):
         passes = list(decode(subject.some, subject.inputs(sizes), prompt))
     for past, tokens, held, cost in passes:

@@ -99,7 +99,7 @@ class Rate(NamedTuple):
     rate: float
 
 
-class Check(NamedTuple):
+class StepCheck(NamedTuple):
     """A step of the reference model: seconds predicted with the shares that are assumed of any accelerator, with those
     that were measured here, and taken."""
 
@@ -116,7 +116,7 @@ class Calibration(NamedTuple):
     rates: list[Rate]
     model: Model
     dtype: str
-    checks: list[Check]
+    checks: list[StepCheck]
     rounds: int
     clocks: list[dict[str, str]]
 
@@ -207,7 +207,7 @@ def _measured(
     uncalibrated = replace(plain, calibration=like.calibration if like else None)
     before = [expected(subject, step, uncalibrated) for step in sizes.steps]
     after = [expected(subject, step, found) for step in sizes.steps]
-    checks = [Check(str(s), b, a, t) for s, b, a, t in zip(sizes.steps, before, after, taken, strict=True)]
+    checks = [StepCheck(str(s), b, a, t) for s, b, a, t in zip(sizes.steps, before, after, taken, strict=True)]
     return Calibration(found, rates, subject.model, wide, checks, done, [c for c in clocks if c])
 
 

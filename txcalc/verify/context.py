@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from txcalc.model import Model
 from txcalc.parts import cores, spans
 from txcalc.planning.training import Recipe
-from txcalc.planning.training.stages import Piece
+from txcalc.planning.training.stages import StagePiece
 from txcalc.reference.attention import AttentionCore
 from txcalc.reference.run import Cache
 
@@ -95,7 +95,7 @@ def _swapped(x: Tensor, neighbours: list[int] | None, ways: int, group: Any) -> 
     return all_to_all_single_autograd(x.contiguous(), come, to, group)
 
 
-def exchanged(piece: Piece, recipe: Recipe) -> Counter[str]:
+def exchanged(piece: StagePiece, recipe: Recipe) -> Counter[str]:
     """All-to-alls of one micro-batch, forward and backward, and their bytes."""
     found: Counter[str] = Counter()
     for held in piece.leaves:

@@ -18,10 +18,10 @@ from txcalc.parts.model import Stack
 from txcalc.planning.training import Recipe, in_flight, memory
 from txcalc.planning.training.activations import kept
 from txcalc.planning.training.collectives import collectives, unstyled
-from txcalc.planning.training.memory import Plan, Rank, width_of
+from txcalc.planning.training.memory import RankMemory, Ranks, width_of
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.stages import Pipeline
-from txcalc.verify.parallel import Job, check, folded, live, measure
+from txcalc.verify.parallel import RankJob, check, folded, live, measure
 from txcalc.verify.saved import claims
 from txcalc.verify.verdict import Row, Verdict
 
@@ -96,14 +96,14 @@ def _provable(model: Model, recipe: Recipe) -> None:
         raise InputError("verify --layout", faults)
 
 
-def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: Rank, affine: bool) -> Iterator[Row]:
+def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankMemory, affine: bool) -> Iterator[Row]:
     pieces = pipeline.of_stage(rank.stage)
     inner = replace(recipe, layout=recipe.layout)
     models = {piece.number: replace(model, root=pipeline.root(piece.number)) for piece in pieces}
     apart = recipe.recompute in ("none", "core", "blocks")  # else layers differ by their numbers
     points = [p for n, one in models.items() for p in (_points(n, one, affine) if apart else [_Point(n, ())])]
     local = replace(inner, accumulation=max(1, recipe.accumulation))
-    jobs = [Job(folded(models[p.piece], p.counts), local, rank.rank) for p in points]
+    jobs = [RankJob(folded(models[p.piece], p.counts), local, rank.rank) for p in points]
     (found,) = measure([jobs])
     measured = dict(zip(points, found, strict=True))
     each = {number: _whole(number, one, measured) for number, one in models.items()}
@@ -189,7 +189,7 @@ def _in_flight(recipe: Recipe) -> Iterator[Row]:
         yield Row(f"stage {stage}", "micro-batches in flight", predicted, measured, want == found, SCHEDULE, where)
 
 
-def _notes(model: Model, recipe: Recipe, plan: Plan) -> list[str]:
+def _notes(model: Model, recipe: Recipe, plan: Ranks) -> list[str]:
     notes = [
         "proved for this layout: parameters, gradients, optimizer state, saved tensors, collectives; modelled: "
         "gathered weights, buffers, the loss's temporaries, the moment that is largest, and what is reserved",

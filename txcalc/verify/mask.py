@@ -21,7 +21,7 @@ from txcalc.reference import tracing
 from txcalc.reference.attention import Core
 from txcalc.reference.run import Run
 from txcalc.verify.flops import count
-from txcalc.verify.subject import Point, Subject
+from txcalc.verify.subject import SizePoint, Subject
 from txcalc.verify.verdict import NO_MASK, Row, compare, module_paths
 
 ORACLE = "the mask's sum"
@@ -36,10 +36,10 @@ def rows(subject: Subject) -> Iterator[Row]:
     if not leaves or subject.model.fixed_length or not all(map(summed, leaves)):
         subject.notes.append(NO_MASK)
         return
-    one = Point(1, 1, None if subject.points[0].source is None else 1)
+    one = SizePoint(1, 1, None if subject.points[0].source is None else 1)
     cores = counted(subject.some, subject.inputs(one), _cores(subject, one, 0))
     for tokens, past in _sizes(subject, leaves):
-        masked = _cores(subject, Point(BATCH, tokens, None if one.source is None else 3), past)
+        masked = _cores(subject, SizePoint(BATCH, tokens, None if one.source is None else 3), past)
         source = "" if one.source is None else ", T_src = 3"
         where = f"B = {BATCH}, {past} past, {tokens} new{source}"
         shown = subject.everywhere(left(cores, masked))
@@ -69,7 +69,7 @@ def working(ledger: Ledger) -> Ledger:
     return ledger.where(lambda entry: entry.kind == "attention_core" and entry.work is not None)
 
 
-def _cores(subject: Subject, point: Point, past: int) -> Ledger:
+def _cores(subject: Subject, point: SizePoint, past: int) -> Ledger:
     return working(subject.model.ledger(point.batch, point.tokens, past, point.source))
 
 

@@ -219,7 +219,7 @@ def _cuda_bytes(device: str, reset: bool = False) -> Mapping[str, int]:
     return torch.cuda.memory_stats(device)
 
 
-class Block(NamedTuple):
+class Allocation(NamedTuple):
     """Memory handed out (size above 0) or taken back, when, by which operator, and where it lies."""
 
     when: int
@@ -229,9 +229,9 @@ class Block(NamedTuple):
     counts: bool  # the peak is counted from the mark on
 
 
-def _blocks(profile: Any, device: str) -> list[Block]:
+def _blocks(profile: Any, device: str) -> list[Allocation]:
     """What the profiler saw of one kind of device's allocator, in the order of time."""
-    kind, found, start = torch.device(device).type, list[Block](), 0
+    kind, found, start = torch.device(device).type, list[Allocation](), 0
     waiting = [(event, "") for event in profile.profiler.kineto_results.experimental_event_tree()]
     while waiting:
         event, operator = waiting.pop()
@@ -240,7 +240,7 @@ def _blocks(profile: Any, device: str) -> list[Block]:
         if event.tag == torch._C._profiler._EventType.Allocation:
             fields = event.extra_fields
             if fields.device.type == kind:
-                found.append(Block(event.start_time_ns, fields.alloc_size, fields.ptr, operator or OUTSIDE, False))
+                found.append(Allocation(event.start_time_ns, fields.alloc_size, fields.ptr, operator or OUTSIDE, False))
         elif event.name.startswith("aten::") and event.name.partition("::")[2] not in HELPERS:
             operator = event.name.partition("::")[2]
         waiting += [(child, operator) for child in event.children]
@@ -248,7 +248,7 @@ def _blocks(profile: Any, device: str) -> list[Block]:
     return [block._replace(counts=block.when >= start) for block in found]
 
 
-def _replayed(blocks: list[Block]) -> Peak:
+def _replayed(blocks: list[Allocation]) -> Peak:
     """The most that was live from the mark on, and who had it."""
     owner: dict[int, str] = {}
     live: Counter[str] = Counter()

@@ -12,8 +12,8 @@ from txcalc.parts.linear import Unused
 from txcalc.planning.training import reached
 from txcalc.reference import build, inputs, mode
 from txcalc.verify.flops import learning
-from txcalc.verify.saved import WEIGHTS, Kept, claims, row_statistics
-from txcalc.verify.subject import Point, Subject
+from txcalc.verify.saved import WEIGHTS, SavedElements, claims, row_statistics
+from txcalc.verify.subject import SizePoint, Subject
 from txcalc.verify.verdict import Row
 
 ORACLE = "MemTracker"
@@ -29,7 +29,7 @@ NAMES = {
 }
 
 
-def training_step(subject: Subject, point: Point) -> dict[str, dict[str, int]]:
+def training_step(subject: Subject, point: SizePoint) -> dict[str, dict[str, int]]:
     """Bytes by category after the forward pass, after backward, after an AdamW step, and at the peak of all."""
     phases: dict[str, dict[str, int]] = {}
     tracker = MemTracker()
@@ -61,7 +61,7 @@ def rows(subject: Subject) -> Iterator[Row]:
     """Weights, gradients, AdamW's state and what autograd keeps, each in the phase where it is; the peak in a note."""
     last = subject.points[-1]
     tokens = min(SIZES[1], 2 * last.tokens, subject.longest or SIZES[1])
-    point = Point(SIZES[0], tokens, None if last.source is None else SIZES[2])
+    point = SizePoint(SIZES[0], tokens, None if last.source is None else SIZES[2])
     phases, ledger = training_step(subject, point), subject.ledger(point)
     width = subject.dtype.itemsize
     weights, saved = ledger.total("params") * width, ledger.total("saved") * width
@@ -91,12 +91,12 @@ def rows(subject: Subject) -> Iterator[Row]:
     )
 
 
-def _beside(subject: Subject, point: Point) -> int:
+def _beside(subject: Subject, point: SizePoint) -> int:
     """Bytes that autograd keeps beside what the ledger counts: masks, tables, ids and statistics."""
     symbols = subject.symbols("cpu")
     ledger = subject.ledger(subject.letters)
     with mode(static=True), symbols.mode:
         net = build(subject.model, device="cpu", dtype=subject.dtype)
-        kept = Kept(net, symbols, row_statistics(ledger)).during(lambda: net(*symbols.inputs))
+        kept = SavedElements(net, symbols, row_statistics(ledger)).during(lambda: net(*symbols.inputs))
     sizes = {letter: size for letter, size in zip(subject.letters, point, strict=True) if letter is not None}
     return sum(int(bytes_.subs(sizes)) for reason, bytes_ in kept.apart.items() if reason != WEIGHTS)

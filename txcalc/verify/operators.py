@@ -45,7 +45,7 @@ READ = {"mean": 1, "sum": 1}
 FORMS = {"relu", "relu2", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "softplus", "none"}
 
 
-class Moved(TorchDispatchMode):
+class MovedElements(TorchDispatchMode):
     """Elements that each module reads (`read`) and writes (`written`), by tensor, and FLOPs of its operators."""
 
     def __init__(self, net: nn.Module, symbols: Symbols) -> None:
@@ -192,7 +192,7 @@ def _rows(subject: Subject, quantity: str, figure: Any) -> Iterator[Row]:
     try:
         with tracing(), symbols.mode, torch.no_grad():
             net = subject.some
-            moved = Moved(net, symbols)
+            moved = MovedElements(net, symbols)
             with moved:
                 net(*symbols.inputs)
         where = symbols.domain()
@@ -213,7 +213,7 @@ def _rows(subject: Subject, quantity: str, figure: Any) -> Iterator[Row]:
         subject.notes.append(f"{quantity}: modelled, not compared: {', '.join(others)}")
 
 
-def _alike(entry: Entry, ledger: Ledger, net: nn.Module, moved: Moved) -> bool:
+def _alike(entry: Entry, ledger: Ledger, net: nn.Module, moved: MovedElements) -> bool:
     """Whether a leaf works on what every sequence has of its own, and is as a module what it is as a part: sums may
     stand for scales, and for what a module adds without one for it."""
     if entry.work is None or entry.routed or entry.work.batch != ledger.work.batch:

@@ -51,7 +51,7 @@ PRIVATE = (
 TIMEOUT = 600  # seconds for one rank
 
 
-class Job(NamedTuple):
+class RankJob(NamedTuple):
     """One rank's work: a model (or a piece of one, cut to few layers) under a recipe, as rank `rank` of its world."""
 
     model: Model
@@ -74,7 +74,7 @@ def check() -> None:
         raise NoParallel(f"verifying a layout needs {lacks}, which torch {torch.__version__} lacks (2.13 has it)")
 
 
-def measure(jobs: Sequence[Sequence[Job]]) -> list[list[dict[str, int]]]:
+def measure(jobs: Sequence[Sequence[RankJob]]) -> list[list[dict[str, int]]]:
     """What each job's rank holds and sends in one micro-batch and a step: the jobs of one list in one process."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["txcalc.verify.parallel"])
@@ -102,7 +102,7 @@ def _group(rank: int, world: int) -> None:
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
 
 
-def _run(jobs: list[Job]) -> list[dict[str, int]]:
+def _run(jobs: list[RankJob]) -> list[dict[str, int]]:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     _group(jobs[0].rank, jobs[0].recipe.layout.gpus)
@@ -132,7 +132,7 @@ def meshes(recipe: Recipe, device: str = "cpu") -> Mapping[Any, Any]:
     return found
 
 
-def _measured(job: Job, mesh: Any) -> dict[str, int]:
+def _measured(job: RankJob, mesh: Any) -> dict[str, int]:
     """Bytes of parameters, gradients, optimizer state and what is saved; collectives: how many, of how many bytes."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 

@@ -18,7 +18,7 @@ from txcalc.planning.theorems import Condition, Theorem, Unit
 from txcalc.reference import modules, tracing
 from txcalc.verify import flops, steps
 from txcalc.verify.parameters import ORACLE as WEIGHTS
-from txcalc.verify.sizes import Symbols, inputs, lengths_of, ones_of, refusing
+from txcalc.verify.sizes import SizeSymbols, inputs, lengths_of, ones_of, refusing
 from txcalc.verify.symbolic import T_SRC, B, T
 from txcalc.verify.verdict import Row, compare, uncounted
 
@@ -54,7 +54,7 @@ def _prove(unit: Unit) -> tuple[Theorem, list[Row]]:
 
 def _at(unit: Unit, ones: tuple[str, ...]) -> tuple[list[Row], list[Condition], str]:
     """Rows for all lengths of 2 or more but for those that are 1, with what PyTorch assumed of sizes and of lengths."""
-    symbols = Symbols(unit.values, ones)
+    symbols = SizeSymbols(unit.values, ones)
     root = unit.over({name: symbols.letters[name] for name in unit.values})
     batch, tokens, source = (1 if str(letter) in ones else letter for letter in (B, T, T_SRC))
     predicted = theorems.ledger(root, batch, tokens, source)
@@ -75,7 +75,7 @@ def _at(unit: Unit, ones: tuple[str, ...]) -> tuple[list[Row], list[Condition], 
     return found, conditions, where if lengths else ""
 
 
-def _weights(net: nn.Module, symbols: Symbols) -> dict[str, Any]:
+def _weights(net: nn.Module, symbols: SizeSymbols) -> dict[str, Any]:
     """Elements by module; over symbols one expert stands for all, and its weights count as often."""
     found: dict[str, Any] = {}
     number = {path: part.experts for path, part in net.named_modules() if hasattr(part, "experts")}

@@ -48,7 +48,7 @@ TOLERANCE = 2e-5  # of the largest element: fp32 has 6e-8, and sums of some hund
 LARGEST = 200_000_000  # parameters: every process holds the whole model beside its share
 
 
-class Found(NamedTuple):
+class RankResult(NamedTuple):
     """What one rank found: losses (None but on the last stage), the largest differences of gradients, and bytes."""
 
     rank: int
@@ -126,13 +126,13 @@ def _free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def _one(model: Model, recipe: Recipe, rank: int, world: int, port: int, device: str) -> Found:
+def _one(model: Model, recipe: Recipe, rank: int, world: int, port: int, device: str) -> RankResult:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_RANK": str(rank)}
     (found,) = _work(model, recipe, rank, world, device)
     return found
 
 
-def _work(model: Model, recipe: Recipe, rank: int, world: int, device: str, gather: bool = False) -> list[Found]:
+def _work(model: Model, recipe: Recipe, rank: int, world: int, device: str, gather: bool = False) -> list[RankResult]:
     """This rank's share of a step, and the whole step alone; with `gather` all ranks' on the first, elsewhere []."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -157,7 +157,7 @@ def _work(model: Model, recipe: Recipe, rank: int, world: int, device: str, gath
         dist.destroy_process_group()
 
 
-def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> Found:
+def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> RankResult:
     layout = recipe.layout
     torch.manual_seed(0)
     whole = build(model, device=device)
@@ -205,7 +205,7 @@ def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> Foun
     if recipe.accumulation == 1:
         bytes_.update(counted.found)
     whole_loss = None if loss is None else _mean(loss, recipe, mesh, device)
-    return Found(rank, float(alone.detach()), whole_loss, worst, dict(bytes_))
+    return RankResult(rank, float(alone.detach()), whole_loss, worst, dict(bytes_))
 
 
 def _sequence(layout: Layout, rank: int) -> Any:
@@ -291,7 +291,7 @@ SCHEDULES = {
 }  # fmt: skip
 
 
-def _verdict(model: Model, recipe: Recipe, every: list[Found]) -> Verdict:
+def _verdict(model: Model, recipe: Recipe, every: list[RankResult]) -> Verdict:
     verdict = Verdict(f"{model.name}, {recipe.layout}, {len(every)} processes")
     verdict.rows += [row for found in every for row in _rows(model, recipe, found)]
     verdict.notes += [
@@ -303,7 +303,7 @@ def _verdict(model: Model, recipe: Recipe, every: list[Found]) -> Verdict:
     return verdict
 
 
-def _rows(model: Model, recipe: Recipe, found: Found) -> Iterator[Row]:
+def _rows(model: Model, recipe: Recipe, found: RankResult) -> Iterator[Row]:
     where, path = f"{recipe.layout}", f"rank {found.rank}"
     oracle = "torch on real processes"
     if found.loss is not None:

@@ -22,7 +22,7 @@ from txcalc.parts.norm import Norm
 from txcalc.parts.part import Leaf
 from txcalc.planning.activations import korthikanti
 from txcalc.reference import mode
-from txcalc.verify.sizes import Symbols as Sizes
+from txcalc.verify.sizes import SizeSymbols
 from txcalc.verify.subject import Subject
 from txcalc.verify.symbolic import B, Symbols
 from txcalc.verify.tracker import Tracker
@@ -32,7 +32,7 @@ ORACLE = "saved_tensors_hooks"
 WEIGHTS, TABLES, IDS, STATISTICS = "weights", "masks and tables", "ids and boolean masks", "statistics, one a row"
 
 
-class Kept:
+class SavedElements:
     """Elements that each module is the first to keep (`found`), and the bytes of what is left out, by reason (`apart`).
 
     Left out, as the ledger leaves it out: storages whose size does not depend on B (weights, masks, tables of
@@ -42,7 +42,7 @@ class Kept:
     """
 
     def __init__(
-        self, net: nn.Module, symbols: Symbols | Sizes, statistics: Mapping[str, Any], idle: Collection[str] = ()
+        self, net: nn.Module, symbols: Symbols | SizeSymbols, statistics: Mapping[str, Any], idle: Collection[str] = ()
     ) -> None:
         self.symbols, self.statistics, self.tracker, self.idle = symbols, statistics, Tracker(net), idle
         self.found: dict[str, Any] = {}
@@ -84,7 +84,7 @@ class Kept:
         whole = tensor.dim() == 4 and tensor.shape[-1] > 1  # q, k, v or y of all heads, whatever its size
         return STATISTICS if not whole and sympy.expand(elements - self.statistics.get(path, 0)) == 0 else ""
 
-    def during(self, work: Callable[[], Any]) -> Kept:
+    def during(self, work: Callable[[], Any]) -> SavedElements:
         """Records while `work` runs."""
         # The encoder's output is one tensor for all decoder layers: the ledger charges it to itself, not to the first.
         memory = getattr(self._net, "memory", None)
@@ -154,7 +154,7 @@ def rows(subject: Subject) -> Iterator[Row]:
         with mode(explicit=keep_scores, static=True), symbols.mode:
             net = subject.some if keep_scores else subject.build_thin("cpu")
             idle = {path for path, (_, amount) in spread(ledger, lambda entry: entry.saved).items() if amount == 0}
-            kept = Kept(net, symbols, row_statistics(ledger), idle).during(partial(net, *symbols.inputs))
+            kept = SavedElements(net, symbols, row_statistics(ledger), idle).during(partial(net, *symbols.inputs))
         found = subject.everywhere(kept.found)
         reasons = _modelled(ledger, found)
         subject.notes += [f"{quantity}: modelled, not compared: {reason}" for reason in sorted(set(reasons.values()))]

@@ -26,7 +26,7 @@ from txcalc.verify.symbolic import T_SRC, B, Environment, Fakes, NotForAll, T, t
 LEAST = 2  # PyTorch takes a symbol to be 2 or more
 
 
-class Symbols:
+class SizeSymbols:
     """A PyTorch symbol for every parameter of a structure and for the lengths, but for those that are 1 and those that
     come from others (`made_of`, by name: a formula in letters); `read` turns expressions in them back."""
 

@@ -27,7 +27,7 @@ from txcalc.planning.theorems import Condition, Shown, Unit
 from txcalc.reference import Cache, mode, modules, tracing
 from txcalc.verify import flops, mask, saved
 from txcalc.verify.cache import ORACLE as DECODING
-from txcalc.verify.sizes import Symbols, inputs, lengths_of, ones_of, refusing, simple
+from txcalc.verify.sizes import SizeSymbols, inputs, lengths_of, ones_of, refusing, simple
 from txcalc.verify.symbolic import T_SRC, B, NotForAll, T
 from txcalc.verify.verdict import Row, compare, spread, uncounted
 
@@ -66,7 +66,7 @@ def _training(unit: Unit) -> tuple[dict[str, Shown], list[Row]]:
     rows: list[Row] = []
     conditions: dict[Condition, None] = {}
     for ones in ones_of(unit):
-        symbols = Symbols(unit.values, ones)
+        symbols = SizeSymbols(unit.values, ones)
         root = unit.over({name: symbols.letters[name] for name in unit.values})
         batch, tokens, source = (1 if str(letter) in ones else letter for letter in (B, T, T_SRC))
         predicted = theorems.ledger(root, batch, tokens, source)
@@ -87,7 +87,7 @@ def _where(ones: tuple[str, ...]) -> str:
     return ", ".join(f"{one} = 1" for one in ones) or "all ≥ 2"
 
 
-def _of_sizes(symbols: Symbols) -> list[Condition]:
+def _of_sizes(symbols: SizeSymbols) -> list[Condition]:
     """What the trace assumed, of sizes alone. Errors: `NotForAll` where it was of lengths."""
     sizes, lengths = symbols.conditions()
     if lengths:
@@ -117,7 +117,7 @@ def _kept(unit: Unit, quantity: str, device: torch.device) -> tuple[list[Row], l
     keep_scores = quantity == theorems.KEPT
     if not saved.claims(theorems.ledger(unit.over(theorems.probe(unit)), 2, 7, 5, keep_scores)):
         raise NotForAll("what some of its parts keep is modelled")
-    symbols = Symbols(unit.values)
+    symbols = SizeSymbols(unit.values)
     root = unit.over({name: symbols.letters[name] for name in unit.values})
     predicted = theorems.ledger(root, B, T, T_SRC, keep_scores)
     idle = {path for path, (_, amount) in spread(predicted, lambda entry: entry.saved).items() if amount == 0}
@@ -127,7 +127,7 @@ def _kept(unit: Unit, quantity: str, device: torch.device) -> tuple[list[Row], l
             if isinstance(getattr(part, "scale", None), torch.SymFloat):
                 part.scale = 1.0  # type: ignore[assignment]  # fused kernels take a number, and keep the same
         given = [tensor.to(device) for tensor in inputs(unit, root, symbols.sides, symbols.of)]
-        kept = saved.Kept(net, symbols, saved.row_statistics(predicted), idle).during(partial(net, *given))
+        kept = saved.SavedElements(net, symbols, saved.row_statistics(predicted), idle).during(partial(net, *given))
     rows = compare(predicted, lambda entry: entry.saved, kept.found, quantity, saved.ORACLE, "all ≥ 2", for_all=True)
     return list(rows), _of_sizes(symbols)
 
@@ -182,7 +182,7 @@ def _decoding(unit: Unit) -> tuple[dict[str, Shown], list[Row]]:
 def _passed(unit: Unit, order: Order, where: str) -> tuple[list[Row], list[Condition]]:
     made_of = {str(W): order.window} if order.window != W else {}
     sizes = [name for name in unit.values if name not in made_of and name != str(W)]
-    symbols = Symbols(sizes, lengths=(B, *order.letters), made_of=made_of)
+    symbols = SizeSymbols(sizes, lengths=(B, *order.letters), made_of=made_of)
     root = unit.over({name: symbols.letters[name] for name in unit.values})
     batch, past, tokens = symbols.letters["B"], order.past, order.tokens
     cache = Cache()

@@ -16,7 +16,7 @@ from txcalc.parts.linear import Convolution
 from txcalc.parts.rwkv import TokenShift
 from txcalc.reference import Cache, build, mode
 from txcalc.verify.measure import CUDA_BLOCK, held
-from txcalc.verify.subject import Point, Subject
+from txcalc.verify.subject import SizePoint, Subject
 from txcalc.verify.verdict import Row, compare
 
 ORACLE, ALLOCATOR = "storages", "the allocator"
@@ -52,7 +52,7 @@ def _cache(subject: Subject) -> Iterator[Row]:
     longest = max(point.tokens for point in subject.points)
     prompt = max(1, min(5, longest - STEPS))
     steps = min(STEPS, longest - prompt)
-    sizes = Point(BATCH, prompt + steps, subject.points[-1].source)
+    sizes = SizePoint(BATCH, prompt + steps, subject.points[-1].source)
     net = subject.net if subject.device != "meta" else subject.some
     ids, *source = subject.inputs(sizes)
 

@@ -16,7 +16,7 @@ from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.parts.model import EncoderDecoder, FixedLength, Stack
 from txcalc.reference import build, inputs
-from txcalc.verify.symbolic import T_SRC, B, Size, Symbols, T
+from txcalc.verify.symbolic import T_SRC, B, SymbolicSize, Symbols, T
 
 V = TypeVar("V")
 # For every batch and length on one layer of each kind, at points where the trace allows no symbols (auto); for every
@@ -29,7 +29,7 @@ EVERY_LAYER_AT = 3  # which of them counts every layer; the others, and the symb
 _LAYER = re.compile(r"((?:encoder\.|decoder\.)?layers\.\d+)(.*)")
 
 
-class Point(NamedTuple):
+class SizePoint(NamedTuple):
     """Sizes: B, T and T_src (None where the model has no encoder apart, or one of fixed length)."""
 
     batch: Any
@@ -119,42 +119,42 @@ class Subject:
         return min([table.rows for table in tables if table is not None], default=None)
 
     @cached_property
-    def points(self) -> list[Point]:
+    def points(self) -> list[SizePoint]:
         """Five sizes at which to measure, odd ones among them; fewer where the model has fewer positions."""
         if self.model.fixed_length:
-            return [Point(batch, 1, None) for batch in (1, 2, 3, 5, 8)]
+            return [SizePoint(batch, 1, None) for batch in (1, 2, 3, 5, 8)]
         rows = self.longest or max(point[1] for point in POINTS)
         apart = self.model.has_encoder_apart and not self.model.reads_no_ids
-        found = [Point(b, min(t, rows), min(s, rows) if apart else None) for b, t, s in POINTS]
+        found = [SizePoint(b, min(t, rows), min(s, rows) if apart else None) for b, t, s in POINTS]
         return list(dict.fromkeys(found))
 
-    def inputs(self, point: Point, device: str | None = None) -> tuple[Tensor, ...]:
+    def inputs(self, point: SizePoint, device: str | None = None) -> tuple[Tensor, ...]:
         """Random ones, those that are no ids in the dtype of the modules."""
         made = inputs(self.model, *point, device=device or self.device)
         return tuple(x.to(self.dtype) if x.is_floating_point() else x for x in made)
 
-    def ledger(self, point: Point, **conventions: Any) -> Ledger:
+    def ledger(self, point: SizePoint, **conventions: Any) -> Ledger:
         return self.model.ledger(point.batch, point.tokens, 0, point.source, **conventions)
 
     @property
-    def letters(self) -> Point:
+    def letters(self) -> SizePoint:
         """The sizes as symbols; a length that can only be 1 is none."""
         if self.longest == 1 and not self.model.fixed_length:
-            return Point(B, 1, self.points[0].source and 1)
-        return Point(B, T, T_SRC if self.model.has_encoder_apart and not self.model.reads_no_ids else None)
+            return SizePoint(B, 1, self.points[0].source and 1)
+        return SizePoint(B, T, T_SRC if self.model.has_encoder_apart and not self.model.reads_no_ids else None)
 
     def symbols(self, device: str = "meta") -> Symbols:
         """Inputs whose sizes are symbols. Which dimension is which shows when one size changes."""
         base = self.points[min(EVERY_LAYER_AT, len(self.points) - 1)]
         sample = self.inputs(base, device)
-        sizes: list[list[Size | None]] = [[None] * tensor.dim() for tensor in sample]
+        sizes: list[list[SymbolicSize | None]] = [[None] * tensor.dim() for tensor in sample]
         for i, letter in enumerate(self.letters):
             if base[i] is not None and base[i] > 1:
-                other = self.inputs(base._replace(**{Point._fields[i]: base[i] - 1}), "meta")
+                other = self.inputs(base._replace(**{SizePoint._fields[i]: base[i] - 1}), "meta")
                 for own, before, after in zip(sizes, sample, other, strict=True):
                     for axis in range(before.dim()):
                         if before.shape[axis] != after.shape[axis]:
-                            own[axis] = Size(letter, before.shape[axis] - after.shape[axis])
+                            own[axis] = SymbolicSize(letter, before.shape[axis] - after.shape[axis])
         return Symbols(sample, tuple(map(tuple, sizes)))
 
 

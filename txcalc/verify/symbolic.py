@@ -101,7 +101,7 @@ class _Folding(TorchFunctionMode):
 _PRODUCTS = frozenset({torch.matmul, Tensor.matmul, Tensor.__matmul__})
 
 
-class Size(NamedTuple):
+class SymbolicSize(NamedTuple):
     """A dimension that is `factor` times a letter."""
 
     letter: Any
@@ -114,13 +114,13 @@ class Symbols:
     PyTorch takes a symbol to be 2 or more: sizes of 1 broadcast, and are measured at points.
     """
 
-    def __init__(self, inputs: tuple[Tensor, ...], sizes: tuple[tuple[Size | None, ...], ...]) -> None:
+    def __init__(self, inputs: tuple[Tensor, ...], sizes: tuple[tuple[SymbolicSize | None, ...], ...]) -> None:
         self.env = Environment()
         self.mode = Fakes(self.env)
         self._letters: dict[Any, Any] = {}
         self.inputs = tuple(map(self._fake, inputs, sizes))
 
-    def _fake(self, tensor: Tensor, sizes: tuple[Size | None, ...]) -> Tensor:
+    def _fake(self, tensor: Tensor, sizes: tuple[SymbolicSize | None, ...]) -> Tensor:
         dynamic = [DimDynamic.STATIC if size is None else DimDynamic.DYNAMIC for size in sizes]
         fake = self.mode.from_tensor(tensor, symbolic_context=StatelessSymbolicContext(dynamic_sizes=dynamic))
         for length, size in zip(fake.shape, sizes, strict=True):

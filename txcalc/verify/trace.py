@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from txcalc.errors import Fault, InputError, Refuted, UnknownName
 from txcalc.verify import device as devices
 from txcalc.verify import flops, macs
-from txcalc.verify.symbolic import T_SRC, B, NotForAll, Size, Symbols, T, theirs
+from txcalc.verify.symbolic import T_SRC, B, NotForAll, SymbolicSize, Symbols, T, theirs
 
 POINT = {"B": 3, "T": 5, "T_src": 2}  # where fvcore counts, unless other sizes are given
 LETTERS = {"B": B, "T": T, "T_src": T_SRC}
@@ -36,7 +36,7 @@ class Input(NamedTuple):
     dtype: torch.dtype
 
 
-class Part(NamedTuple):
+class TracedModule(NamedTuple):
     """A module: its class, the parameters and FLOPs (a formula) that are its own, and fvcore's count at the point."""
 
     path: str
@@ -55,7 +55,7 @@ class Trace(NamedTuple):
     """
 
     name: str
-    parts: list[Part]
+    parts: list[TracedModule]
     domain: str
     point: dict[str, int]
     free: list[str]
@@ -111,7 +111,7 @@ def trace(
     for name, weight in net.named_parameters():
         owned[name.rpartition(".")[0]] += weight.numel()
     parts = [
-        Part(path, type(part).__name__, owned[path], costs.get(path, 0), found.get(path, 0))
+        TracedModule(path, type(part).__name__, owned[path], costs.get(path, 0), found.get(path, 0))
         for path, part in net.named_modules()
         if owned[path] or costs.get(path, 0) or found.get(path, 0)
     ]
@@ -163,8 +163,8 @@ def _symbolic(
         raise Refuted(f"{refusal}; {MEASURE}") from None
 
 
-def _size(length: str | int) -> Size | None:
-    return Size(LETTERS[length], 1) if isinstance(length, str) else None
+def _size(length: str | int) -> SymbolicSize | None:
+    return SymbolicSize(LETTERS[length], 1) if isinstance(length, str) else None
 
 
 def _made(one: Input, point: Mapping[str, int], device: str) -> Tensor:

@@ -25,13 +25,13 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from txcalc.errors import ABSENT, Fault, InputError, MissingExtra, Refuted, shown
 from txcalc.sources.spec import MAX_LAYERS
 from txcalc.verify import flops
-from txcalc.verify.symbolic import T_SRC, B, Size, Symbols, T
+from txcalc.verify.symbolic import T_SRC, B, SymbolicSize, Symbols, T
 
 # Keys that change no size, but choose kernels that may be fetched, or a loader that wants weights.
 LEFT_OUT = ("model_type", "auto_map", "quantization_config", "compression_config", "torchscript", "use_kernels")
 
 
-class Part(NamedTuple):
+class TransformersModule(NamedTuple):
     """A module: its class, and the parameters and FLOPs that are its own (not those of modules in it).
 
     `flops` are those at the sizes asked for, `formula` those for every size; None where they could not be traced.
@@ -44,7 +44,7 @@ class Part(NamedTuple):
     formula: Any
 
 
-class Measured(NamedTuple):
+class TransformersCost(NamedTuple):
     """What transformers' model costs.
 
     library    transformers' version
@@ -62,7 +62,7 @@ class Measured(NamedTuple):
     cls: str
     params: int
     whole: int | None
-    parts: list[Part]
+    parts: list[TransformersModule]
     sizes: tuple[int, int, int | None]
     flops: int | None
     why: str
@@ -74,7 +74,7 @@ class Measured(NamedTuple):
 
 def measure(
     data: Any, where: str, batch: int = 1, tokens: int = 1, source: int | None = None, *, formulas: bool = True
-) -> Measured:
+) -> TransformersCost:
     """What the model of a parsed config.json costs; without `formulas`, at these sizes alone (half the time).
 
     Errors: `InputError` where transformers makes no model of it; `MissingExtra`.
@@ -267,7 +267,7 @@ def _traced(net: nn.Module, inputs: tuple[_Input, ...] | str) -> _Traced:
             _blank(one, tuple(TRACED.get(letter, size) for letter, size in zip(one.letters, one.shape, strict=True)))
             for one in inputs
         ]
-        sizes = tuple(tuple(None if x is None else Size(x, 1) for x in one.letters) for one in inputs)
+        sizes = tuple(tuple(None if x is None else SymbolicSize(x, 1) for x in one.letters) for one in inputs)
         symbols = Symbols(tuple(given), sizes)
         names = tuple(one.name for one in inputs)
         with symbols.mode:
@@ -310,14 +310,14 @@ def _summed(
     traced: _Traced,
     found: flops.Count | None,
     why: str,
-) -> Measured:
+) -> TransformersCost:
     """Parameters and FLOPs by module; those of a multimodal model's towers apart."""
     owned: Counter[str] = Counter()
     for name, weight in net.named_parameters():  # a tied weight once
         owned[name.rpartition(".")[0]] += weight.numel()
     at = found.by_module if found else None
     parts = [
-        Part(
+        TransformersModule(
             path,
             type(module).__name__,
             owned[path],
@@ -330,7 +330,7 @@ def _summed(
     total, language = sum(owned.values()), _language(net)
     sizes = {letter: size for one in inputs if not isinstance(inputs, str) for letter, size in _varying(one)}
     uncounted = sum(found.uncounted.values(), Counter[str]()) if found else Counter[str]()
-    return Measured(
+    return TransformersCost(
         library,
         type(net).__name__,
         total if language is None else language,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from txcalc.checkpoint import Checkpoint, Tensor, check, folded
+from txcalc.checkpoint import Checkpoint, StoredTensor, check, folded
 from txcalc.errors import InputError, MissingExtra
 from txcalc.model import Model
 from txcalc.sources import huggingface
@@ -36,7 +36,7 @@ def rows(subject: Subject) -> Iterator[Row]:
             f"{where} ties the head to the token table whatever its config says: compared with a tied head, "
             f"{subject.model.params - model.params:,} parameters less"
         )
-    weights = [Tensor(name, tuple(w.shape), str(w.dtype), w.nbytes) for name, w in theirs.named_parameters()]
+    weights = [StoredTensor(name, tuple(w.shape), str(w.dtype), w.nbytes) for name, w in theirs.named_parameters()]
     ledger = model.ledger()
     total, found = ledger.total("params"), sum(tensor.elements for tensor in weights)
     yield Row("", "params", total, found, total == found, ORACLE, where, for_all=True)

@@ -28,7 +28,7 @@ from txcalc.planning.parallelism import Stage
 from txcalc.planning.roofline import Rank
 from txcalc.planning.training import Recipe, memory, reached
 from txcalc.planning.training.machine import Machine
-from txcalc.planning.training.step import Pace
+from txcalc.planning.training.step import StepTimer
 from txcalc.reference import Cache, build, inputs, mode
 from txcalc.units import iec
 from txcalc.verify import device as devices
@@ -274,7 +274,7 @@ def training_speed(subject: Subject, load: Load, accelerator: Accelerator, repea
         parameter=name, gradient=name, compute=name,
     )  # fmt: skip
     plan = memory(subject.model, recipe)
-    step = Pace(subject.model, recipe, Machine.of(accelerator, products=name)).step(plan)
+    step = StepTimer(subject.model, recipe, Machine.of(accelerator, products=name)).step(plan)
     prepare = partial(subject.learning, load)
     found = measured(prepare, subject.device)
     devices.tidy(subject.device)

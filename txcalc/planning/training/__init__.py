@@ -16,7 +16,7 @@ from txcalc.planning.gradients import (
 )
 from txcalc.planning.layout import Layout
 from txcalc.planning.training.inverse import fewest, largest
-from txcalc.planning.training.memory import CATEGORIES, RESERVED, Plan, Rank, memory, rank_of
+from txcalc.planning.training.memory import CATEGORIES, RESERVED, RankMemory, Ranks, memory, rank_of
 from txcalc.planning.training.recipe import FRAMEWORKS, SCHEDULES, Framework, Recipe
 from txcalc.planning.training.schedules import Action, in_flight, order
 from txcalc.planning.training.states import OPTIMIZERS
@@ -30,8 +30,8 @@ __all__ = [
     "Action",
     "Framework",
     "Layout",
-    "Plan",
-    "Rank",
+    "RankMemory",
+    "Ranks",
     "Recipe",
     "Recompute",
     "fewest",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from txcalc.num import ceil_div
 from txcalc.parts.part import Workload
 from txcalc.planning.training.recipe import Recipe
-from txcalc.planning.training.stages import Held, Piece
+from txcalc.planning.training.stages import RankLeaf, StagePiece
 
 STATISTIC = 4  # bytes: the means, deviations and log-sums that kernels keep of a row are fp32
 
@@ -26,7 +26,7 @@ class Kept(NamedTuple):
     away: int = 0
 
 
-def kept(piece: Piece, recipe: Recipe, width: int) -> Kept:
+def kept(piece: StagePiece, recipe: Recipe, width: int) -> Kept:
     """Of one micro-batch in a piece, `width` the model's."""
     layers = sorted({i for held in piece.leaves for i in held.layers})
     numbers = recomputed(piece, recipe)
@@ -44,7 +44,7 @@ def kept(piece: Piece, recipe: Recipe, width: int) -> Kept:
     return Kept(saved, again, away)
 
 
-def _core_again(held: Held, recipe: Recipe) -> int:
+def _core_again(held: RankLeaf, recipe: Recipe) -> int:
     """What a core of attention that is computed again keeps beside its operands: its result and statistics; without a
     fused kernel the scores, and the queries times their scale."""
     entry, work, attended = held.entry, held.entry.work, held.entry.leaf.attended
@@ -58,18 +58,18 @@ def _core_again(held: Held, recipe: Recipe) -> int:
     return int((entry.leaf.saved(work) - operands) * entry.runs * recipe.compute_bytes) // copies
 
 
-def _result(held: Held) -> int:
+def _result(held: RankLeaf) -> int:
     """Elements of what a core of attention gives."""
     attended, work = held.entry.leaf.attended, held.entry.work
     return work.positions * attended.heads * attended.d_v if attended and work else 0
 
 
-def recomputed(piece: Piece, recipe: Recipe) -> frozenset[int]:
+def recomputed(piece: StagePiece, recipe: Recipe) -> frozenset[int]:
     """The numbers of the layers whose blocks are computed again."""
     return recipe.recomputed(1 + max((i for held in piece.leaves for i in held.layers), default=-1))
 
 
-def _folded(layers: Iterable[int], piece: Piece) -> dict[int, int]:
+def _folded(layers: Iterable[int], piece: StagePiece) -> dict[int, int]:
     """Each layer's number, and the first of the layers that are equal to it."""
     first: dict[int, int] = {}
     for held in piece.leaves:
@@ -78,11 +78,11 @@ def _folded(layers: Iterable[int], piece: Piece) -> dict[int, int]:
     return {i: first[i] for i in layers}
 
 
-def _first(layers: Iterable[int], piece: Piece) -> set[int]:
+def _first(layers: Iterable[int], piece: StagePiece) -> set[int]:
     return set(_folded(layers, piece).values())
 
 
-def leaf_bytes(held: Held, recipe: Recipe) -> int:
+def leaf_bytes(held: RankLeaf, recipe: Recipe) -> int:
     """What a leaf and its copies are the first to keep, of one micro-batch."""
     entry, work = held.entry, held.entry.work
     if work is None or entry.gradient == "none":
@@ -110,7 +110,7 @@ def leaf_bytes(held: Held, recipe: Recipe) -> int:
     )
 
 
-def _eager(held: Held, elements: int, width: int) -> tuple[int, int]:
+def _eager(held: RankLeaf, elements: int, width: int) -> tuple[int, int]:
     """What single operations keep instead, and in how many bytes (`Framework.eager`)."""
     entry = held.entry
     if entry.leaf.role == "norm":
@@ -121,7 +121,7 @@ def _eager(held: Held, elements: int, width: int) -> tuple[int, int]:
     return elements, width + 1 if dropped else width
 
 
-def _joint(held: Held) -> int:
+def _joint(held: RankLeaf) -> int:
     """Elements of keys and values that stay with queries of as many heads: all three are one tensor, of which rotary
     makes a second one of keys and values (nanotron, models/llama.py, CausalSelfAttention.forward)."""
     attended, work = held.entry.leaf.attended, held.entry.work
@@ -130,7 +130,7 @@ def _joint(held: Held) -> int:
     return int(work.positions * attended.groups * (attended.d_qk + attended.d_v))
 
 
-def _packed(held: Held, recipe: Recipe) -> bool:
+def _packed(held: RankLeaf, recipe: Recipe) -> bool:
     """Whether a frozen product of four bits keeps its input, which no gradient needs (bitsandbytes 0.41 and later,
     autograd/_functions.py, MatMul4Bit): the first that reads it, unless an adapter keeps the very same."""
     entry, four = held.entry, recipe.frozen is not None and recipe.frozen.startswith("nf4")
@@ -144,7 +144,7 @@ def _fused(work: Workload) -> Workload:
     return work._replace(keep_scores=False)
 
 
-def _share(held: Held, recipe: Recipe) -> int:
+def _share(held: RankLeaf, recipe: Recipe) -> int:
     """Among how many ranks of tp the rows that a leaf keeps are cut: what stands between split products with sequence
     parallel, and the input of a split product where the framework gathers it again."""
     layout = recipe.layout

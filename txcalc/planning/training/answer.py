@@ -14,11 +14,11 @@ from txcalc.planning.engine import peak
 from txcalc.planning.layout import Layout
 from txcalc.planning.training.inverse import fewest, largest
 from txcalc.planning.training.machine import Machine
-from txcalc.planning.training.memory import Plan, Rank, memory, rank_of
+from txcalc.planning.training.memory import RankMemory, Ranks, memory, rank_of
 from txcalc.planning.training.recipe import Recipe
-from txcalc.planning.training.run import Run, Terms, run
-from txcalc.planning.training.step import Pace, Step
-from txcalc.planning.utilisation import REPORTED, Measured, Utilisation, utilisation
+from txcalc.planning.training.run import Terms, TrainingRun, run
+from txcalc.planning.training.step import Step, StepTimer
+from txcalc.planning.utilisation import REPORTED, MeasuredRate, Utilisation, utilisation
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,17 @@ class Training:
     model: Model
     recipe: Recipe
     machine: Machine
-    plan: Plan
+    plan: Ranks
     step: Step | None
     why: str
     rate: float | None
     measured: bool
     used: tuple[Utilisation, ...]
-    run: Run | None
+    run: TrainingRun | None
     max_micro_batch: int
     max_tokens: int
     min_gpus: Layout | None
-    rank: Rank | None = None
+    rank: RankMemory | None = None
 
     @property
     def capacity(self) -> int:
@@ -70,7 +70,7 @@ def elsewhere(found: Training) -> list[Elsewhere]:
         accelerator, rate = hardware.load(name), None
         try:
             machine = Machine.of(accelerator, products=found.machine.products, overlap=found.machine.overlap)
-            rate = Pace(found.model, found.recipe, machine).step(found.plan).tokens_s
+            rate = StepTimer(found.model, found.recipe, machine).step(found.plan).tokens_s
         except InputError:
             pass
         rows.append(Elsewhere(accelerator, found.plan.fullest.reserved <= accelerator.memory, rate))
@@ -81,7 +81,7 @@ def train(
     model: Model,
     recipe: Recipe,
     machine: Machine,
-    measured: Measured | None = None,
+    measured: MeasuredRate | None = None,
     names: tuple[str, ...] = REPORTED,
     tokens: int | None = None,
     terms: Terms | None = None,
@@ -94,7 +94,7 @@ def train(
     plan = memory(model, recipe)
     step, why = None, ""
     try:
-        step = Pace(model, recipe, machine).step(plan)
+        step = StepTimer(model, recipe, machine).step(plan)
     except InputError as error:
         why = str(error)
     gpus, in_a_step = recipe.layout.gpus, recipe.global_batch * recipe.tokens

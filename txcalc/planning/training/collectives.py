@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from txcalc.num import ceil_div
 from txcalc.planning.training.activations import leaf_bytes, recomputed
 from txcalc.planning.training.recipe import Recipe
-from txcalc.planning.training.stages import Held, Piece
-from txcalc.planning.training.states import Tensor, sharers, tensors
+from txcalc.planning.training.stages import RankLeaf, StagePiece
+from txcalc.planning.training.states import RankTensor, sharers, tensors
 
 LOSS_REDUCTIONS = 3  # the maximum, the sum of exponentials and the label's logit, one fp32 number a position each
 
@@ -29,7 +29,7 @@ class Sent(NamedTuple):
     bytes: int
 
 
-def collectives(pieces: Sequence[Piece], recipe: Recipe, width: int, rank: int = 0) -> dict[str, Sent]:
+def collectives(pieces: Sequence[StagePiece], recipe: Recipe, width: int, rank: int = 0) -> dict[str, Sent]:
     """Of the rank-th of tp, for one micro-batch through its pieces, `width` the model's; empty kinds left out."""
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
@@ -45,7 +45,7 @@ def collectives(pieces: Sequence[Piece], recipe: Recipe, width: int, rank: int =
     return {kind: Sent(counts[kind], sizes[kind]) for kind in sorted(counts) if counts[kind]}
 
 
-def _tensor_parallel(piece: Piece, recipe: Recipe, width: int, counts: Counter[str], sizes: Counter[str]) -> None:
+def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, counts: Counter[str], sizes: Counter[str]) -> None:
     """A branch's input is gathered and its gradient reduced, its output reduced and that gradient gathered; without
     sequence parallel the output and the input's gradient are all-reduced. Norms between have partial gradients, which
     FSDP adds up."""
@@ -92,20 +92,20 @@ def _tensor_parallel(piece: Piece, recipe: Recipe, width: int, counts: Counter[s
                 add(transfer.kind, times, int(transfer.message) * recipe.compute_bytes)
 
 
-def _outward(held: Held) -> bool:
+def _outward(held: RankLeaf) -> bool:
     """A product whose inputs are split, or a table whose rows are: ranks have summands of its result."""
     axes = [axis for _, _, axis in held.axes()]
     return axes[:1] == [1] or (held.entry.leaf.row is not None and axes == [0])
 
 
-def branch(held: Held) -> tuple[Any, ...]:
+def branch(held: RankLeaf) -> tuple[Any, ...]:
     """The steps to the branch of a layer that a leaf stands in; () outside of all."""
     steps = held.entry.steps
     inner = next((i for i, step in enumerate(steps) if step.name == "layers"), None)
     return () if inner is None else steps[: inner + 2]
 
 
-def unstyled(piece: Piece) -> set[tuple[Any, ...]]:
+def unstyled(piece: StagePiece) -> set[tuple[Any, ...]]:
     """The branches for which torch has no tensor-parallel style: what is whole in them beside what is split, and routed
     experts. Their summands are made on what a rank has, and what is whole has partial gradients."""
     inside = [held for held in piece.leaves if _inside_a_branch(held)]
@@ -115,7 +115,7 @@ def unstyled(piece: Piece) -> set[tuple[Any, ...]]:
     } & split
 
 
-def _keys(piece: Piece, recipe: Recipe, counts: Counter[str], sizes: Counter[str]) -> None:
+def _keys(piece: StagePiece, recipe: Recipe, counts: Counter[str], sizes: Counter[str]) -> None:
     """Keys and values of a whole sequence, gathered for every core of attention; their gradients are reduced."""
     numbers = recomputed(piece, recipe)
     for held in piece.leaves:
@@ -129,7 +129,7 @@ def _keys(piece: Piece, recipe: Recipe, counts: Counter[str], sizes: Counter[str
             sizes[kind] += times * rows * attended.groups * (attended.d_qk + attended.d_v)
 
 
-def _exchanged(piece: Piece, recipe: Recipe, counts: Counter[str], sizes: Counter[str]) -> None:
+def _exchanged(piece: StagePiece, recipe: Recipe, counts: Counter[str], sizes: Counter[str]) -> None:
     """Every choice of every token to the rank that holds the expert and back, forward and backward."""
     numbers = recomputed(piece, recipe)
     for join in piece.joins:
@@ -140,7 +140,7 @@ def _exchanged(piece: Piece, recipe: Recipe, counts: Counter[str], sizes: Counte
             sizes["all_to_all"] += times * piece.work.positions * leaf.choices * leaf.width * recipe.compute_bytes
 
 
-def _loss(held: Held, recipe: Recipe, rows: int, counts: Counter[str], sizes: Counter[str]) -> None:
+def _loss(held: RankLeaf, recipe: Recipe, rows: int, counts: Counter[str], sizes: Counter[str]) -> None:
     if recipe.loss_parallel:
         counts["all_reduce"] += LOSS_REDUCTIONS
         sizes["all_reduce"] += LOSS_REDUCTIONS * rows * 4
@@ -151,16 +151,16 @@ def _loss(held: Held, recipe: Recipe, rows: int, counts: Counter[str], sizes: Co
         sizes["all_gather"] += rows * columns * recipe.compute_bytes
 
 
-def _inside_a_branch(held: Held) -> bool:
+def _inside_a_branch(held: RankLeaf) -> bool:
     return bool(held.layers) and not held.between and bool(held.entry.leaf.weights())
 
 
-def per_head(held: Held) -> bool:
+def per_head(held: RankLeaf) -> bool:
     """A norm whose groups are heads, which are split, with one weight for all of them."""
     return bool(held.entry.leaf.shared_by != held.whole.shared_by)
 
 
-def _fully_sharded(held: Sequence[Tensor], recipe: Recipe, counts: Counter[str], sizes: Counter[str]) -> None:
+def _fully_sharded(held: Sequence[RankTensor], recipe: Recipe, counts: Counter[str], sizes: Counter[str]) -> None:
     """A block's weights are gathered for its forward and again for its backward, the root's once; gradients are reduced
     once. Rows are padded to as many for every rank."""
     groups: Counter[tuple[int, bool]] = Counter()

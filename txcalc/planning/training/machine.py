@@ -79,7 +79,7 @@ class Machine:
         return Group(size, local)
 
 
-class Moved(NamedTuple):
+class Message(NamedTuple):
     """A collective: its kind, the ranks, the bytes that each of them sends, and in how many pieces."""
 
     kind: str
@@ -88,10 +88,10 @@ class Moved(NamedTuple):
     pieces: int = 1
 
 
-def ring(kind: str, group: Group, message: float, pieces: int = 1) -> Moved:
+def ring(kind: str, group: Group, message: float, pieces: int = 1) -> Message:
     """A collective of a whole message of so many bytes, by a ring."""
     others = (group.size - 1) / group.size
-    return Moved(kind, group, message * (2 * others if kind == "all_reduce" else others), pieces)
+    return Message(kind, group, message * (2 * others if kind == "all_reduce" else others), pieces)
 
 
 # Seconds that NCCL's own model gives a collective: its start, a hop within a node and one between two, of rings and of
@@ -99,7 +99,7 @@ def ring(kind: str, group: Group, message: float, pieces: int = 1) -> Moved:
 START, RING, TREE = 14e-6, (1.9e-6, 4.0e-6), (1.25e-6, 8.5e-6)
 
 
-def latency(moved: Moved) -> float:
+def latency(moved: Message) -> float:
     """Seconds of one piece of a collective, however small it is: the ring's, or of an all-reduce the tree's if that is
     less."""
     size, local = moved.group
@@ -161,7 +161,7 @@ class Kernels:
         """Whatever moves more than it computes."""
         return size / self.bandwidth / self.memory_share + starts * self.launch
 
-    def transfer(self, moved: Moved) -> float:
+    def transfer(self, moved: Message) -> float:
         """A collective or a transfer."""
         size, kind, crosses = moved.group.size, moved.kind, moved.group.crosses
         if size == 1 or not moved.sent:
@@ -170,7 +170,7 @@ class Kernels:
             moved = moved._replace(group=Group(2, 1 if crosses else 2))
         return seconds(self.accelerator, moved.group, kind, moved.sent) / self.link_share + self.starts(moved)
 
-    def starts(self, moved: Moved) -> float:
+    def starts(self, moved: Message) -> float:
         """Seconds of a collective's pieces, however small they are."""
         return moved.pieces * latency(moved)
 
@@ -190,5 +190,5 @@ class Floor(Kernels):
         """FLOPs a second of attention, or of linear layers."""
         return self._peaks[self.wide if core else self.machine.products]
 
-    def starts(self, moved: Moved) -> float:
+    def starts(self, moved: Message) -> float:
         return 0.0

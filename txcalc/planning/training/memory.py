@@ -15,8 +15,8 @@ from txcalc.planning.training import profiles
 from txcalc.planning.training.activations import Kept, kept
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.schedules import in_flight
-from txcalc.planning.training.stages import Piece, Pipeline
-from txcalc.planning.training.states import State, Tensor, sharers, states, tensors, turns
+from txcalc.planning.training.stages import Pipeline, StagePiece
+from txcalc.planning.training.states import RankTensor, State, sharers, states, tensors, turns
 
 CATEGORIES = (
     "parameters", "gradients", "optimizer", "saved", "gathered", "buffers", "logits", "in_flight", "adapters",
@@ -35,7 +35,7 @@ CAUTIONS = {
 
 
 @dataclass(frozen=True)
-class Rank:
+class RankMemory:
     """Equal ranks.
 
     rank, count   the number of the first, and how many there are
@@ -75,20 +75,20 @@ class Rank:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Ranks:
     """The ranks of a training run, equal ones folded."""
 
     model: Model
     recipe: Recipe
-    ranks: tuple[Rank, ...]
+    ranks: tuple[RankMemory, ...]
     notes: tuple[str, ...]
 
     @property
-    def fullest(self) -> Rank:
+    def fullest(self) -> RankMemory:
         return max(self.ranks, key=lambda rank: rank.reserved)
 
 
-def memory(model: Model, recipe: Recipe) -> Plan:
+def memory(model: Model, recipe: Recipe) -> Ranks:
     """What every rank holds at its fullest.
 
     Unit     bytes
@@ -98,7 +98,7 @@ def memory(model: Model, recipe: Recipe) -> Plan:
     Errors   `InputError` with every reason why the model cannot be laid out so
     """
     pipeline = Pipeline(model, recipe)
-    layout, found = recipe.layout, list[Rank]()
+    layout, found = recipe.layout, list[RankMemory]()
     width = width_of(model)
     work = [kept(piece, recipe, width) for piece in pipeline.pieces]
     for stage in range(layout.pp):
@@ -106,10 +106,10 @@ def memory(model: Model, recipe: Recipe) -> Plan:
         saved = [work[piece.number] for piece in pieces]
         found += _stage(stage, pieces, saved, recipe, width)
     cautions = [CAUTIONS[recipe.framework]] if recipe.framework in CAUTIONS else []
-    return Plan(model, recipe, tuple(_fold(found)), (*pipeline.notes, *cautions))
+    return Ranks(model, recipe, tuple(_fold(found)), (*pipeline.notes, *cautions))
 
 
-def rank_of(model: Model, recipe: Recipe, number: int) -> Rank:
+def rank_of(model: Model, recipe: Recipe, number: int) -> RankMemory:
     """What one rank holds at its fullest. Ranks are numbered tp first, then those that share weights by data, then
     stages. Errors: `InputError` for a rank that does not exist."""
     layout = recipe.layout
@@ -129,10 +129,10 @@ def width_of(model: Model) -> int:
     return next(reversed(model.spec["stacks"].values()))["d_model"]  # type: ignore[no-any-return]
 
 
-def _stage(stage: int, pieces: list[Piece], saved: list[Kept], recipe: Recipe, width: int) -> list[Rank]:
+def _stage(stage: int, pieces: list[StagePiece], saved: list[Kept], recipe: Recipe, width: int) -> list[RankMemory]:
     """The ranks of a stage: those of tp whose shards differ, and of each those that share them and differ."""
     layout = recipe.layout
-    ranks, cuts = list[Rank](), _columns(pieces, recipe)
+    ranks, cuts = list[RankMemory](), _columns(pieces, recipe)
     inner = layout.cp * layout.copies
     for first, after in zip(cuts, [*cuts[1:], layout.tp], strict=True):
         held = [list(tensors(piece, recipe, first)) for piece in pieces]
@@ -145,9 +145,9 @@ def _stage(stage: int, pieces: list[Piece], saved: list[Kept], recipe: Recipe, w
     return ranks
 
 
-def _columns(pieces: list[Piece], recipe: Recipe) -> list[int]:
+def _columns(pieces: list[StagePiece], recipe: Recipe) -> list[int]:
     """The first rank of every run of tp's that hold alike."""
-    points, last = list[int](), list[list[Tensor]]()
+    points, last = list[int](), list[list[RankTensor]]()
     for rank in range(recipe.layout.tp):
         now = [list(tensors(piece, recipe, rank)) for piece in pieces]
         if now != last:
@@ -160,13 +160,13 @@ def _rank(
     number: int,
     count: int,
     stage: int,
-    pieces: list[Piece],
-    held: list[list[Tensor]],
+    pieces: list[StagePiece],
+    held: list[list[RankTensor]],
     saved: list[Kept],
     recipe: Recipe,
     shard: int,
     width: int,
-) -> Rank:
+) -> RankMemory:
     all_of_them = [tensor for some in held for tensor in some]
     state = states(all_of_them, recipe, shard)
     flights = in_flight(recipe, stage)
@@ -195,14 +195,14 @@ def _rank(
     sums = {name: sum(table.values()) for name, table in tables.items()}
     largest = max(sums, key=sums.__getitem__)
     lent = profiles.lent(recipe, pieces, state)
-    return Rank(
+    return RankMemory(
         number, count, stage, number % recipe.layout.tp, tables[largest], largest, sums, state, best, host, away, lent
     )
 
 
-def _fold(ranks: list[Rank]) -> list[Rank]:
+def _fold(ranks: list[RankMemory]) -> list[RankMemory]:
     """Equal ranks once."""
-    found: dict[object, Rank] = {}
+    found: dict[object, RankMemory] = {}
     for rank in ranks:
         key = (rank.stage, rank.state, tuple(rank.bytes.items()))
         before = found.get(key)

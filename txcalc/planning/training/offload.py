@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from txcalc.num import ceil_div
-from txcalc.planning.training.memory import Rank
+from txcalc.planning.training.memory import RankMemory
 from txcalc.planning.training.recipe import Recipe
 
 # Bytes a second that a host's processors read and write for one accelerator: two sockets of eight channels DDR5-4800
@@ -29,7 +29,7 @@ class Hosted(NamedTuple):
     processors: float
 
 
-def hosted(recipe: Recipe, ranks: Sequence[Rank], link: int, forward: float, backward: float) -> Hosted:
+def hosted(recipe: Recipe, ranks: Sequence[RankMemory], link: int, forward: float, backward: float) -> Hosted:
     """`forward` and `backward`: seconds of a micro-batch's compute, behind which its activations move."""
     waiting = processors = 0.0
     if recipe.offloads("optimizer"):

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from txcalc.planning.training.recipe import Recipe
-from txcalc.planning.training.stages import Piece
-from txcalc.planning.training.states import State, Tensor, chunk
+from txcalc.planning.training.stages import StagePiece
+from txcalc.planning.training.states import RankTensor, State, chunk
 
 
 class Moment(NamedTuple):
@@ -27,7 +27,12 @@ class Moment(NamedTuple):
 
 
 def moments(
-    recipe: Recipe, pieces: Sequence[Piece], held: Sequence[Sequence[Tensor]], state: State, column: int, width: int
+    recipe: Recipe,
+    pieces: Sequence[StagePiece],
+    held: Sequence[Sequence[RankTensor]],
+    state: State,
+    column: int,
+    width: int,
 ) -> dict[str, Moment]:
     """The moments at which a rank may hold most: in the loss, in the first block's backward, at the end of backward,
     and in the optimizer's step."""
@@ -39,7 +44,7 @@ def moments(
     return _unsharded(recipe, held, state, loss, gathering(recipe, pieces, width))
 
 
-def gathering(recipe: Recipe, pieces: Sequence[Piece], width: int) -> int:
+def gathering(recipe: Recipe, pieces: Sequence[StagePiece], width: int) -> int:
     """nanotron's two buffers in which a split product's input, and its result's gradient, are gathered; they stay
     (parallel/utils.py, MemoryBuffer)."""
     if recipe.rules.name != "nanotron" or recipe.layout.sp == 1:
@@ -48,7 +53,7 @@ def gathering(recipe: Recipe, pieces: Sequence[Piece], width: int) -> int:
     return (2 if recipe.gathers_again else 1) * rows * width * recipe.compute_bytes
 
 
-def lent(recipe: Recipe, pieces: Sequence[Piece], state: State) -> int:
+def lent(recipe: Recipe, pieces: Sequence[StagePiece], state: State) -> int:
     """Bytes that are freed and yet cannot be given out again, where a framework's collectives leave such.
 
     A micro-batch's forward frees what its reductions are still to read and write: each one's summands and share of the
@@ -76,7 +81,7 @@ def lent(recipe: Recipe, pieces: Sequence[Piece], state: State) -> int:
     return found
 
 
-def logits(recipe: Recipe, pieces: Sequence[Piece], column: int) -> int:
+def logits(recipe: Recipe, pieces: Sequence[StagePiece], column: int) -> int:
     """Logits of one micro-batch on the column-th rank of tp."""
     elements = 0
     for piece in pieces:
@@ -91,7 +96,7 @@ def logits(recipe: Recipe, pieces: Sequence[Piece], column: int) -> int:
     return elements
 
 
-def _fsdp2(recipe: Recipe, held: Sequence[Sequence[Tensor]], state: State, loss: int) -> dict[str, Moment]:
+def _fsdp2(recipe: Recipe, held: Sequence[Sequence[RankTensor]], state: State, loss: int) -> dict[str, Moment]:
     """fully_shard on every block and on the root: the root's weights stay gathered from forward to backward, a block's
     are gathered when it runs; in backward the next one's as well, and its gradient is reduced in `reduce`."""
     width, wide = recipe.compute_bytes, recipe.reduce_bytes
@@ -124,7 +129,7 @@ BUCKET, LIVE = 500_000_000, 1_000_000_000
 
 
 def _unsharded(
-    recipe: Recipe, held: Sequence[Sequence[Tensor]], state: State, loss: int, buffers: int
+    recipe: Recipe, held: Sequence[Sequence[RankTensor]], state: State, loss: int, buffers: int
 ) -> dict[str, Moment]:
     """Whole weights on every rank, or under DeepSpeed's stage 3 gathered ones; gradients are there throughout where
     they live in buffers or are accumulated. Beside buffers in fp32, autograd makes gradients in the weights' dtype,
@@ -154,7 +159,7 @@ WORKSPACE = 33_554_432
 
 
 def _megatron(
-    recipe: Recipe, pieces: Sequence[Piece], state: State, columns: int, model_width: int
+    recipe: Recipe, pieces: Sequence[StagePiece], state: State, columns: int, model_width: int
 ) -> dict[str, Moment]:
     """Weights' gradients are added to the fp32 buffer by the product itself; autograd gets a dummy of the weight's
     shape instead, one for each shape, which Transformer Engine never frees (`get_dummy_wgrad`).
@@ -181,7 +186,7 @@ def _megatron(
     }
 
 
-def _products(pieces: Sequence[Piece]) -> set[int]:
+def _products(pieces: Sequence[StagePiece]) -> set[int]:
     """The sizes of the distinct weights of linear layers, of which those that read one input are one matrix."""
     shapes: set[tuple[int, int]] = set()
     for piece in pieces:

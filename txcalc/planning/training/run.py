@@ -18,7 +18,7 @@ PUE = 1.1  # power of a data centre over that of its computers: Touvron et al. 2
 GRID = 385.0  # grams of CO2 equivalents per kWh, the average of the United States: ibid.
 
 
-class Run(NamedTuple):
+class TrainingRun(NamedTuple):
     """What `tokens` take at a speed.
 
     compute      FLOPs by 6·N·D, N what a token passes
@@ -34,7 +34,7 @@ class Run(NamedTuple):
     energy_kwh: float | None
     co2_kg: float | None
     deadline: Deadline | None = None
-    budget: Budget | None = None
+    budget: RunBudget | None = None
 
 
 class Deadline(NamedTuple):
@@ -44,7 +44,7 @@ class Deadline(NamedTuple):
     gpus: int
 
 
-class Budget(NamedTuple):
+class RunBudget(NamedTuple):
     """Tokens that a sum of money pays for."""
 
     money: float
@@ -92,7 +92,7 @@ def tokens_of(model: Model, tokens: int | None, compute: int | None) -> int | No
     return compute // least
 
 
-def run(model: Model, tokens: int, tokens_s: float, gpus: int, copies: int, terms: Terms) -> Run:
+def run(model: Model, tokens: int, tokens_s: float, gpus: int, copies: int, terms: Terms) -> TrainingRun:
     """Of `gpus` accelerators, each at `tokens_s` tokens a second, that hold `copies` of the model's layout."""
     hours = tokens / tokens_s / 3600
     energy = None if terms.power is None else hours * terms.power / 1000 * terms.pue
@@ -102,8 +102,8 @@ def run(model: Model, tokens: int, tokens_s: float, gpus: int, copies: int, term
         needed = Fraction(hours) / Fraction(24 * terms.deadline * one)
         deadline = Deadline(terms.deadline, one * max(1, ceil_div(needed.numerator, needed.denominator)))
     if terms.budget is not None and terms.price is not None:
-        budget = Budget(terms.budget, int(terms.budget / terms.price * 3600 * tokens_s))
-    return Run(
+        budget = RunBudget(terms.budget, int(terms.budget / terms.price * 3600 * tokens_s))
+    return TrainingRun(
         tokens,
         FLOPS * model.active * tokens,
         hours / gpus / 24,

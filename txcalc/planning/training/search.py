@@ -17,12 +17,12 @@ from txcalc.num import ceil_div
 from txcalc.planning.layout import Layout
 from txcalc.planning.training.activations import kept
 from txcalc.planning.training.machine import Kernels, Machine, ring
-from txcalc.planning.training.memory import RESERVED, Plan, memory
+from txcalc.planning.training.memory import RESERVED, Ranks, memory
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import FRAMEWORKS, Recipe
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.states import OPTIMIZERS, tensors
-from txcalc.planning.training.step import BUCKETS, Pace, Step
+from txcalc.planning.training.step import BUCKETS, Step, StepTimer
 
 ENOUGH = 6  # layouts that fit and are computed exactly
 TRIED = 60  # whose memory is, at most
@@ -31,18 +31,18 @@ MICRO = (1, 2, 4, 8, 16, 32)
 PIECES = (1, 2, 4)
 
 
-class Found(NamedTuple):
+class FoundLayout(NamedTuple):
     """A layout that fits, computed exactly."""
 
     recipe: Recipe
-    plan: Plan
+    plan: Ranks
     step: Step
 
 
 class Searched(NamedTuple):
     """The fastest layouts that fit, and how many there were."""
 
-    best: tuple[Found, ...]
+    best: tuple[FoundLayout, ...]
     considered: int
     fitting: int
 
@@ -93,12 +93,14 @@ class Search:
         estimates = sorted(self.estimates(tell), key=lambda each: each.seconds)
         capacity = self.machine.accelerator.memory * RESERVED[1] / RESERVED[0]
         likely = [each for each in estimates if each.bytes <= capacity * SLACK]
-        found: list[Found] = []
+        found: list[FoundLayout] = []
         for each in likely[:TRIED]:
             try:
                 plan = memory(self.model, each.recipe)
                 if plan.fullest.reserved <= self.machine.accelerator.memory:
-                    found.append(Found(each.recipe, plan, Pace(self.model, each.recipe, self.machine).step(plan)))
+                    found.append(
+                        FoundLayout(each.recipe, plan, StepTimer(self.model, each.recipe, self.machine).step(plan))
+                    )
             except InputError:
                 continue
             if len(found) == ENOUGH:
@@ -191,7 +193,7 @@ class Search:
         )
         try:
             pipeline = Pipeline(self.model, probe)
-            pace = Pace(self.model, probe, self.machine, pipeline)
+            pace = StepTimer(self.model, probe, self.machine, pipeline)
             (piece,) = pipeline.pieces
         except InputError:
             return None

@@ -23,7 +23,7 @@ from txcalc.planning.training.recipe import Recipe
 BEHIND = 1 << 12
 
 
-class Held(NamedTuple):
+class RankLeaf(NamedTuple):
     """A leaf as one rank of tp holds it.
 
     entry    what it is on the rank, with the copies and where it works
@@ -60,15 +60,15 @@ class Held(NamedTuple):
             yield own.shape, whole.shape, split[0] if split else None
 
 
-class Piece(NamedTuple):
+class StagePiece(NamedTuple):
     """A piece of the pipeline: its number from the front, its leaves, and the collectives that join their shares."""
 
     number: int
     first: bool
     last: bool
-    leaves: tuple[Held, ...]
+    leaves: tuple[RankLeaf, ...]
     work: Workload
-    joins: tuple[Held, ...] = ()
+    joins: tuple[RankLeaf, ...] = ()
 
 
 class Pipeline:
@@ -145,7 +145,7 @@ class Pipeline:
         return sizes
 
     @cached_property
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[StagePiece]:
         """All pieces, from the front."""
         recipe = self.recipe
         tokens = recipe.local_tokens
@@ -153,7 +153,9 @@ class Pipeline:
         work = self.model.workload(recipe.micro_batch, tokens, gathered, decoding=False, keep_scores=recipe.keep_scores)
         pairs = zip(self._cut(self._whole), self._cut(self.rank), strict=True)
         return [
-            Piece(i, i == 0, i == self._total - 1, tuple(_held(whole, rank, work)), work, tuple(_joins(rank, work)))
+            StagePiece(
+                i, i == 0, i == self._total - 1, tuple(_held(whole, rank, work)), work, tuple(_joins(rank, work))
+            )
             for i, (whole, rank) in enumerate(pairs)
         ]
 
@@ -161,7 +163,7 @@ class Pipeline:
         """The tree of a piece, undivided."""
         return list(self._cut(self._whole))[number]
 
-    def of_stage(self, stage: int) -> list[Piece]:
+    def of_stage(self, stage: int) -> list[StagePiece]:
         """The pieces of the ranks of one stage, from the front."""
         pp = self.recipe.layout.pp
         if self.recipe.pieces == 2 and len(self.pieces) == 2 * pp and self.recipe.schedule in ("zbv", "dualpipev"):
@@ -178,17 +180,17 @@ class Pipeline:
             yield parallelism.piece(stack, range(start, end), number == 0, number == self._total - 1)
 
 
-def _held(whole: Composite, rank: Composite, work: Workload) -> Iterator[Held]:
+def _held(whole: Composite, rank: Composite, work: Workload) -> Iterator[RankLeaf]:
     beside = {id(leaf) for leaf in _between(rank)}
     leaves = [entry for entry in walk(rank, work) if entry.leaf.role != "collective"]
     for own, all_of_it in zip(leaves, walk(whole, work), strict=True):
-        yield Held(own, all_of_it.leaf, id(own.leaf) in beside, _numbers(own))
+        yield RankLeaf(own, all_of_it.leaf, id(own.leaf) in beside, _numbers(own))
 
 
-def _joins(rank: Composite, work: Workload) -> Iterator[Held]:
+def _joins(rank: Composite, work: Workload) -> Iterator[RankLeaf]:
     for own in walk(rank, work):
         if own.leaf.role == "collective":
-            yield Held(own, own.leaf, False, _numbers(own))
+            yield RankLeaf(own, own.leaf, False, _numbers(own))
 
 
 def _numbers(entry: Entry) -> tuple[int, ...]:

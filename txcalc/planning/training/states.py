@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from txcalc.num import ceil_div, product
 from txcalc.planning.training.recipe import Recipe
-from txcalc.planning.training.stages import Piece
+from txcalc.planning.training.stages import StagePiece
 from txcalc.units import bits_of
 
 Shape = tuple[int, ...]
@@ -19,7 +19,7 @@ NF4_BLOCK = 64
 BLOCK, SMALLEST = 256, 4096  # bitsandbytes: one fp32 scale for so many 8-bit numbers; smaller tensors stay in fp32
 
 
-class Tensor(NamedTuple):
+class RankTensor(NamedTuple):
     """A weight as one rank of tp (and ep) holds it, before anything is sharded by data.
 
     copies    equal ones
@@ -54,7 +54,7 @@ class Tensor(NamedTuple):
         return product(self.shape)  # type: ignore[no-any-return]
 
 
-def tensors(piece: Piece, recipe: Recipe, rank: int = 0) -> Iterator[Tensor]:
+def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTensor]:
     """The weights of a piece on rank number `rank` of tp. FSDP2 (DTensor) cuts a dimension like `torch.chunk`: what
     does not divide leaves less, or nothing, for the last; the other frameworks pad, and all hold the same."""
     exact = recipe.rules.name == "fsdp2"
@@ -70,7 +70,7 @@ def tensors(piece: Piece, recipe: Recipe, rank: int = 0) -> Iterator[Tensor]:
             table = inflated and axis == 0 and held.entry.leaf.row is not None
             hidden = len(own) == 2 and bool(held.layers) and held.entry.kind != "norm"
             times, expert = held.entry.times, held.entry.routed
-            made = Tensor(shape, times, axis, expert, hidden, held.layers, gradient=whole if table else None)
+            made = RankTensor(shape, times, axis, expert, hidden, held.layers, gradient=whole if table else None)
             learns, adapter = held.entry.gradient in ("both", "weights"), held.entry.kind == "adapters"
             yield made._replace(learns=learns, adapter=adapter, packed=hidden and not learns)
 
@@ -165,7 +165,7 @@ class State(NamedTuple):
         return State(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-def states(held: Sequence[Tensor], recipe: Recipe, shard: int) -> State:
+def states(held: Sequence[RankTensor], recipe: Recipe, shard: int) -> State:
     """Of all tensors of a rank, the shard-th of those that share them."""
     width = recipe.parameter_bytes
     optimizer = OPTIMIZERS[recipe.optimizer]
@@ -185,7 +185,7 @@ def states(held: Sequence[Tensor], recipe: Recipe, shard: int) -> State:
     return State(parameters, gradients, beside, adapters)
 
 
-def _stored(tensor: Tensor, elements: int, recipe: Recipe) -> int:
+def _stored(tensor: RankTensor, elements: int, recipe: Recipe) -> int:
     """Bytes of so many elements of a weight. NF4: two in a byte, an fp32 scale for 64; with double quantisation a byte
     for each scale, an fp32 for 256 of them, and one for their mean (bitsandbytes; arXiv 2305.14314, section 3). What is
     not quantised beside quantised matrices is in the dtype of the products."""
@@ -211,7 +211,7 @@ def sharers(recipe: Recipe, expert: bool) -> int:
     return ways
 
 
-def _cuts(held: Sequence[Tensor], recipe: Recipe, shard: int) -> Iterator[tuple[Tensor, Shape]]:
+def _cuts(held: Sequence[RankTensor], recipe: Recipe, shard: int) -> Iterator[tuple[RankTensor, Shape]]:
     """Each tensor with what the shard-th rank has of it: rows (FSDP2) or a run of its elements (nanotron). The others
     cut one flat buffer of all, padded to whole pieces: all its tensors are one."""
     rows = recipe.layout.fsdp > 1
@@ -228,11 +228,11 @@ def _cuts(held: Sequence[Tensor], recipe: Recipe, shard: int) -> Iterator[tuple[
     for kind in sorted({tensor.like for tensor in held}):
         size = sum(tensor.size * tensor.copies for tensor in held if tensor.like == kind)
         expert, learns, packed, adapter = kind
-        made = Tensor((size,), 1, None, expert, False, (), learns, packed=packed, adapter=adapter)
+        made = RankTensor((size,), 1, None, expert, False, (), learns, packed=packed, adapter=adapter)
         yield made, (ceil_div(size, sharers(recipe, expert)),)
 
 
-def turns(held: Iterable[Tensor], recipe: Recipe) -> list[int]:
+def turns(held: Iterable[RankTensor], recipe: Recipe) -> list[int]:
     """The first rank of every run of sharing ranks that hold alike."""
     most, points = sharers(recipe, False), {0}
     for tensor in held:

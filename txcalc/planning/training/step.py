@@ -28,12 +28,12 @@ from txcalc.planning.gradients import passes
 from txcalc.planning.layout import Group
 from txcalc.planning.roofline import same_input
 from txcalc.planning.training import timeline
-from txcalc.planning.training.machine import Floor, Kernels, Machine, Moved, ring
-from txcalc.planning.training.memory import Plan
+from txcalc.planning.training.machine import Floor, Kernels, Machine, Message, ring
+from txcalc.planning.training.memory import Ranks
 from txcalc.planning.training.offload import hosted
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe
-from txcalc.planning.training.stages import Held, Piece, Pipeline
+from txcalc.planning.training.stages import Pipeline, RankLeaf, StagePiece
 from txcalc.planning.training.states import tensors
 from txcalc.units import bits_of
 
@@ -68,9 +68,9 @@ class Work:
         return sum(self.forward.values()) + sum(self.backward.values()) + sum(self.again.values())
 
     @property
-    def piece(self) -> timeline.Piece:
+    def piece(self) -> timeline.PieceTime:
         inputs = sum(self.backward.values()) - self.weights + sum(self.again.values())
-        return timeline.Piece(sum(self.forward.values()), inputs, self.weights, self.send)
+        return timeline.PieceTime(sum(self.forward.values()), inputs, self.weights, self.send)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Step:
         return self.tokens / self.seconds / self.gpus
 
 
-class Pace:
+class StepTimer:
     """Times of a model under a recipe on a machine. Errors: `InputError` as `memory`, and where a link is not known."""
 
     def __init__(self, model: Model, recipe: Recipe, machine: Machine, pipeline: Pipeline | None = None) -> None:
@@ -120,7 +120,7 @@ class Pace:
     def _group(self, axis: str) -> Group:
         return self.recipe.layout.group(axis, self.machine.node)
 
-    def work(self, piece: Piece, kernels: Kernels) -> Work:
+    def work(self, piece: StagePiece, kernels: Kernels) -> Work:
         """What one micro-batch takes in a piece."""
         forward, backward, again = (dict.fromkeys(SPENT, 0.0) for _ in range(3))
         weights = issued = 0.0
@@ -147,14 +147,14 @@ class Pace:
         send = sum(kernels.transfer(each) for each in self.sends(piece))
         return Work(forward, backward, weights, again, send, issued)
 
-    def _issued(self, held: Held, numbers: frozenset[int]) -> float:
+    def _issued(self, held: RankLeaf, numbers: frozenset[int]) -> float:
         """Kernels of a leaf and its copies: as many again for each gradient, and for what is computed again."""
         if held.entry.work is None or not held.entry.operations or not held.entry.leaf.launched:
             return 0.0
         again = self._share_again(held, numbers) if self._is_again(held, numbers) else 0.0
         return self._size(held)[2] * (passes(held.entry) + again)
 
-    def _leaf(self, held: Held, kernels: Kernels, merged: bool) -> Iterator[tuple[str, float, float, float]]:
+    def _leaf(self, held: RankLeaf, kernels: Kernels, merged: bool) -> Iterator[tuple[str, float, float, float]]:
         """Of a leaf and its copies: kind, seconds of forward and of backward, and of that for its weights. `merged`:
         frameworks make one product of it and of the one before, which has the same input."""
         entry, work = held.entry, held.entry.work
@@ -194,7 +194,7 @@ class Pace:
     def _narrows(self) -> bool:
         return bits_of(self.machine.products) < 16
 
-    def _core(self, held: Held, kernels: Kernels, flops: float, size: float, starts: float) -> tuple[float, float]:
+    def _core(self, held: RankLeaf, kernels: Kernels, flops: float, size: float, starts: float) -> tuple[float, float]:
         """Seconds of attention, forward and backward."""
         work, products = held.entry.work, [op for op in held.entry.operations if isinstance(op, MatMul)]
         assert work is not None
@@ -208,7 +208,7 @@ class Pace:
         forward = kernels.core(flops, size, starts, keys, score, latent)
         return forward, kernels.core(2.5 * flops, 2 * size, 2 * starts, keys, score, latent)
 
-    def _size(self, held: Held) -> tuple[float, float, float, int]:
+    def _size(self, held: RankLeaf) -> tuple[float, float, float, int]:
         """FLOPs, bytes and starts of a leaf's copies, and over how many ranks of tp its rows are cut."""
         entry = held.entry
         runs = float(entry.runs)
@@ -224,37 +224,37 @@ class Pace:
         share = self.recipe.layout.sp if held.between else 1
         return flops, elements * self.element + weights * width, starts, share
 
-    def _scores(self, held: Held) -> float:
+    def _scores(self, held: RankLeaf) -> float:
         """Elements of the attention matrix, which unfused kernels write and read several times."""
         entry = held.entry
         assert entry.work is not None
         heads = entry.leaf.n_heads  # type: ignore[attr-defined]
         return float(entry.work.positions * entry.work.keys * heads * entry.runs)
 
-    def _recomputed(self, piece: Piece) -> frozenset[int]:
+    def _recomputed(self, piece: StagePiece) -> frozenset[int]:
         layers = [i for held in piece.leaves for i in held.layers]
         return self.recipe.recomputed(max(layers) + 1) if layers else frozenset()
 
-    def _is_again(self, held: Held, numbers: frozenset[int]) -> bool:
+    def _is_again(self, held: RankLeaf, numbers: frozenset[int]) -> bool:
         if self.recipe.recompute == "core":
             return held.entry.kind == "attention_core" and held.entry.gradient != "none"
         return bool(numbers.intersection(held.layers))
 
-    def _share_again(self, held: Held, numbers: frozenset[int]) -> float:
+    def _share_again(self, held: RankLeaf, numbers: frozenset[int]) -> float:
         if self.recipe.recompute == "core":
             return 1.0
         return len(numbers.intersection(held.layers)) / len(held.layers)
 
     # What ranks send each other.
 
-    def exchanged(self, held: Held) -> Iterator[Moved]:
+    def exchanged(self, held: RankLeaf) -> Iterator[Message]:
         """One forward of one of the collectives that join a rank's shares."""
         for transfer in held.entry.transfers:
             group = {"tp": self.tp, "ep": self.ep}.get(transfer.axis.name) or self._group(transfer.axis.name)
             width = bits_of(self.machine.products) / 8 if transfer.narrow else self.element
-            yield Moved(transfer.kind, group, float(transfer.sent) * width)
+            yield Message(transfer.kind, group, float(transfer.sent) * width)
 
-    def keys(self, held: Held) -> Moved:
+    def keys(self, held: RankLeaf) -> Message:
         """Keys and values of the other pieces of a sequence; backward their gradients, as much."""
         leaf, work = held.entry.leaf, held.entry.work
         assert work is not None
@@ -263,14 +263,14 @@ class Pace:
             elements = work.positions * leaf.attended.groups * (leaf.attended.d_qk + leaf.attended.d_v)
         return ring("all_gather", self.cp, float(elements) * self.element * self.recipe.layout.cp)
 
-    def sends(self, piece: Piece) -> Iterator[Moved]:
+    def sends(self, piece: StagePiece) -> Iterator[Message]:
         """What a piece passes on to the next; every rank of tp a share."""
         layout = self.recipe.layout
         if layout.pp > 1 and not piece.last:
             message = float(piece.work.positions) * self.width * self.element
-            yield Moved("send", self.stages, message / layout.tp)
+            yield Message("send", self.stages, message / layout.tp)
 
-    def shared(self, pieces: Sequence[Piece]) -> Iterator[tuple[Moved, str]]:
+    def shared(self, pieces: Sequence[StagePiece]) -> Iterator[tuple[Message, str]]:
         """What copies exchange, and when: weights gathered before forward (`gather`) and, of blocks that were freed,
         before backward (`again`), gradients reduced (`reduce`). Sharded weights move with every micro-batch, but in a
         pipeline, where they stay."""
@@ -311,11 +311,11 @@ class Pace:
         return [self.work(piece, self.kernels) for piece in self._distinct]
 
     @cached_property
-    def _distinct(self) -> list[Piece]:
+    def _distinct(self) -> list[StagePiece]:
         """Every piece; equal ones share their leaves, so that each is timed once."""
         return list(self.pipeline.pieces)
 
-    def step(self, plan: Plan) -> Step:
+    def step(self, plan: Ranks) -> Step:
         """The step of the ranks whose memory `plan` says."""
         recipe, layout = self.recipe, self.recipe.layout
         line = timeline.simulate(recipe, [work.piece for work in self.works])
@@ -343,7 +343,7 @@ class Pace:
         tokens = recipe.global_batch * recipe.tokens
         return Step(floor, bound, seconds, spent, self.sent(own), line, tokens, layout.gpus)
 
-    def exposed(self, pieces: Sequence[Piece], works: Sequence[Work], kernels: Kernels) -> float:
+    def exposed(self, pieces: Sequence[StagePiece], works: Sequence[Work], kernels: Kernels) -> float:
         """Seconds of a step for which a rank waits for weights or gradients."""
         recipe = self.recipe
         layers = max(1, sum(len({i for held in piece.leaves for i in held.layers}) for piece in pieces))
@@ -367,7 +367,7 @@ class Pace:
         """Whether weights are gathered for every micro-batch."""
         return (self.recipe.layout.fsdp > 1 or self.recipe.zero == 3) and self.recipe.layout.pp == 1
 
-    def optimizer(self, plan: Plan, kernels: Kernels) -> float:
+    def optimizer(self, plan: Ranks, kernels: Kernels) -> float:
         """Gradients and state read, state and parameters written: of the rank that has most."""
         own = max(
             rank.state.gradients + 2 * rank.state.optimizer + 2 * (rank.state.adapters or rank.state.parameters)
@@ -381,12 +381,12 @@ class Pace:
             )
         return kernels.stream(own, 0)
 
-    def sent(self, pieces: Sequence[Piece]) -> dict[str, int]:
+    def sent(self, pieces: Sequence[StagePiece]) -> dict[str, int]:
         """Bytes that a rank sends in a step, by kind; backward as much as forward, of what is computed again too."""
         recipe = self.recipe
         found: dict[str, float] = {}
 
-        def add(moved: Moved, times: float) -> None:
+        def add(moved: Message, times: float) -> None:
             found[moved.kind] = found.get(moved.kind, 0.0) + times * moved.sent
 
         for piece in pieces:
@@ -408,7 +408,7 @@ class Pace:
             add(moved, recipe.accumulation if self._moving else 1)
         return {kind: round(size) for kind, size in sorted(found.items()) if size >= 0.5}
 
-    def floor(self, plan: Plan) -> tuple[float, str]:
+    def floor(self, plan: Ranks) -> tuple[float, str]:
         """The largest of what compute, memory and link take at the datasheet's rates on any rank, and which that is."""
         recipe, batches = self.recipe, self.recipe.accumulation
         compute = link = 0.0
@@ -421,7 +421,7 @@ class Pace:
         bound = max(bounds, key=bounds.__getitem__)
         return bounds[bound], bound
 
-    def _arithmetic(self, piece: Piece) -> float:
+    def _arithmetic(self, piece: StagePiece) -> float:
         """Seconds of a micro-batch's FLOPs at full peaks: forward, backward and what is computed again, of attention
         the masked pairs alone."""
         numbers, total = self._recomputed(piece), 0.0

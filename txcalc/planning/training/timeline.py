@@ -13,7 +13,7 @@ from txcalc.planning.training.recipe import V_SHAPED, Recipe
 from txcalc.planning.training.schedules import Action, order
 
 
-class Piece(NamedTuple):
+class PieceTime(NamedTuple):
     """Seconds of a piece of the pipeline for one micro-batch: forward; backward for its input, with what is computed
     again; backward for its weights; and what the message to the next piece takes."""
 
@@ -47,7 +47,7 @@ class Timeline(NamedTuple):
         return sum(event.end - event.start for event in self.ranks[rank])
 
 
-def simulate(recipe: Recipe, pieces: Sequence[Piece]) -> Timeline:
+def simulate(recipe: Recipe, pieces: Sequence[PieceTime]) -> Timeline:
     """One step's forwards and backwards; `pieces` from the front of the model.
 
     Errors   `InputError` where the ranks would wait for each other for ever

@@ -7,7 +7,7 @@ from typing import Any
 
 from txcalc.explorer import Domain, Explorer
 from txcalc.planning.evidence import all_known
-from txcalc.program import Condition, Program, written
+from txcalc.program import Guard, Program, written
 from txcalc.render.summary import summary
 
 KNOWN = {
@@ -74,7 +74,7 @@ def _further(domain: Domain) -> list[tuple[str, str, Program]]:
     return [(name, *domain.further[asked]) for name, asked in KNOWN.items() if asked in domain.further]
 
 
-def _said(conditions: Sequence[Condition]) -> list[tuple[str, str]]:
+def _said(conditions: Sequence[Guard]) -> list[tuple[str, str]]:
     return [(condition.relation, str(condition)) for condition in conditions]
 
 
@@ -94,7 +94,7 @@ def programs(explorer: Explorer) -> str:
     )
 
 
-def _sides(letters: tuple[str, ...], conditions: Sequence[Condition]) -> str:
+def _sides(letters: tuple[str, ...], conditions: Sequence[Guard]) -> str:
     """A function that gives both sides of every condition."""
     sides = {f"{i}{side}": number for i, c in enumerate(conditions) for side, number in (("a", c.a), ("b", c.b))}
     return Program(letters, sides).javascript()

@@ -19,6 +19,7 @@ from strategies import FAMILIES, descriptions
 
 from txcalc import Model, TxcalcError, load
 from txcalc.ledger import QUANTITIES
+from txcalc.parts.projectors import steps_of
 from txcalc.sources import build, inline, presets, spec
 from txcalc.sources.spec import IDENTITY, STACK, changed
 from txcalc.symbols import BY_LETTER
@@ -87,7 +88,7 @@ def test_nested_tables(raw: dict[str, Any]) -> None:
 
 def plausible(check: Any) -> st.SearchStrategy[Any]:
     """Values that a key accepts, seen alone."""
-    choices = inspect.getclosurevars(check).nonlocals.get("choices")
+    choices = getattr(check, "choices", None) or inspect.getclosurevars(check).nonlocals.get("choices")
     if choices:
         return st.sampled_from(choices)
     if number := inspect.getclosurevars(check).nonlocals.get("number"):
@@ -103,8 +104,15 @@ def plausible(check: Any) -> st.SearchStrategy[Any]:
         spec.texts: st.lists(st.sampled_from(["a", "b", "2*a"]), min_size=1, max_size=3),
         spec.biases: st.booleans() | st.lists(st.sampled_from("qkvo"), max_size=4),
         spec.parts_of: st.lists(st.sampled_from(spec.PARTS), max_size=2),
+        steps_of: st.lists(st.sampled_from([{"norm": "rms"}, {"merge": 2}, {"linear": 8, "bias": True}]), max_size=3),
         spec.tables: st.lists(st.lists(st.integers(1, 12), min_size=2, max_size=2), max_size=2),
     }[check]
+
+
+def test_every_check_has_right_values() -> None:
+    for fields in STACK.values():
+        for field in fields.values():
+            assert plausible(field.check) is not None
 
 
 @st.composite

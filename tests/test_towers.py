@@ -42,6 +42,17 @@ def test_exact(name: str) -> None:
     assert model.whole and model.params < model.whole and "beside the language model" in said(model)
 
 
+@pytest.mark.parametrize(
+    "argv", [("deploy", "--gpu", "h100"), ("train", "--gpu", "h100:2", "--layout", "fsdp=2"), ("fit", "--gpu", "h100")]
+)
+def test_plans_say_that_towers_are_left_out(argv: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TRUTH["llava default"]["config"]))
+    command, *options = argv
+    said = CliRunner().invoke(app, [command, str(tmp_path / "config.json"), *options]).stderr
+    assert "are left out: 87,509,376 parameters, 166.9 MiB in 16 bits" in " ".join(said.split())
+    assert "left out" not in CliRunner().invoke(app, [command, "gpt2", *options]).stderr
+
+
 def test_the_truth_is_complete() -> None:
     assert set(BESIDE) <= set(WRAPPERS)
     assert {name.split()[0] for name in TRUTH} == set(BESIDE)

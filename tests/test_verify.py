@@ -66,7 +66,7 @@ from txcalc.parts.cells import Cell  # noqa: E402
 from txcalc.parts.convolution import SpanCore, SpanProduct, Transform  # noqa: E402
 from txcalc.parts.cores import DynamicMask  # noqa: E402
 from txcalc.parts.hyena import Decay, LongConvolution, Sine  # noqa: E402
-from txcalc.parts.hyper import Shares, Spread  # noqa: E402
+from txcalc.parts.hyper import Collapse, Shares, Spread  # noqa: E402
 from txcalc.parts.linear import GroupedLinear, Shift  # noqa: E402
 from txcalc.parts.linear_attention import MatrixScan  # noqa: E402
 from txcalc.parts.mixers.compressed import CompressedCore, Pool, SelectionCore  # noqa: E402
@@ -339,6 +339,10 @@ PROVED = [
     (SpanCore, "operations", "convbert"),
     (SpanCore, "saved", "convbert"),
     (SpanProduct, "saved", "convbert"),
+    (LatentCore, "weights", "hy-v4"),
+    (Shares, "saved", "hy-v4"),
+    (Collapse, "saved", "hy-v4"),
+    (CompressedCore, "weights", "compressed"),
     (CompressedCore, "operations", "compressed"),
     (CompressedCore, "cache", "compressed"),
     (Pool, "weights", "compressed"),
@@ -406,10 +410,14 @@ def test_every_formula_of_every_leaf_is_proved_or_known_to_be_a_model() -> None:
             Decay,
             DynamicMask,
             ForgetGate,
+            Shares,
+            Collapse,
+            Pool,
             *scans,
         )
     }
-    models = {(leaf, "saved") for leaf in (*scans, BlockLinear, Scale, Mix, Cell, LongConvolution, Sine, DynamicMask)}
+    modelled = (BlockLinear, Scale, Mix, Cell, LongConvolution, Sine, DynamicMask, CompressedCore, Pool, Spread)
+    models = {(leaf, "saved") for leaf in (*scans, *modelled)}
     assert {(leaf, formula) for leaf, formula, _ in PROVED} == there - no_products - models
 
 
@@ -772,7 +780,6 @@ def test_a_changed_description_inherits_no_proof() -> None:
     assert how_known(gpt2, "saved, fused attention").how == "proved"
     assert how_known(gpt2, "masked flops").how == "measured" and how_known(gpt2, "flops_other").how == "modelled"
     changed = load("gpt2", {"L": 11})
-    assert {how_known(changed, quantity).how for quantity in RECORDED.keys() - {*BY_THEOREM}} == {"modelled"}
     found = {quantity: how_known(changed, quantity).how for quantity in BY_THEOREM}  # whatever its sizes: theorems
     assert found == {**dict.fromkeys(BY_THEOREM, "proved"), "masked flops": "measured"}
     assert how_known(load("mixtral-8x7b"), "saved, fused attention").how == "modelled"  # its experts are
@@ -785,10 +792,14 @@ def test_a_changed_formula_inherits_no_proof(monkeypatch: pytest.MonkeyPatch) ->
     assert how_known(load("gpt2"), "params").how == "proved"
 
 
-def test_sizes_that_no_probe_reaches_inherit_no_proof() -> None:
-    """A window longer than any prompt that was compared costs what none of them shows."""
-    windowed = load("llama-3.1-8b", {"attention.window": 8192})
-    assert {how_known(windowed, quantity).how for quantity in RECORDED.keys() - {*BY_THEOREM}} == {"modelled"}
+def test_sizes_that_no_probe_reaches_inherit_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window longer than any prompt that was compared costs what none of them shows; so do other numbers of layers.
+    Theorems, which hold for all sizes, are left aside here."""
+    monkeypatch.setattr("txcalc.planning.evidence.theorems.inheritance", lambda model: {})
+    recorded = RECORDED.keys() - {"params"}  # which are published
+    assert "modelled" not in {how_known(load("llama-3.1-8b"), quantity).how for quantity in recorded}
+    for changes in ({"attention.window": 8192}, {"L": 31}):
+        assert {how_known(load("llama-3.1-8b", changes), quantity).how for quantity in recorded} == {"modelled"}
 
 
 def test_keys_of_another_stream_inherit_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:

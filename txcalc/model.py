@@ -13,7 +13,7 @@ from txcalc.ledger import Ledger, walk
 from txcalc.num import counted, is_array, spread, usable, whole
 from txcalc.parts.mechanisms import mechanism
 from txcalc.parts.part import Composite, Workload
-from txcalc.units import bits_of, parse_tokens, short
+from txcalc.units import bits_of, iec, parse_tokens, short
 
 if TYPE_CHECKING:
     from txcalc.checkpoint import CheckpointCheck
@@ -115,6 +115,14 @@ class Model:
         """Parameters of its towers and projectors; None where these are not known."""
         counted, towers = self.spec["beside"], self.towers.values()
         return None if counted is None and not towers else sum(one.params for one in towers) + (counted or 0)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What plans of its memory say: they hold the language model of a multimodal one alone."""
+        if not self.spec["multimodal"]:
+            return ()
+        held = f": {self.beside:,} parameters, {iec(2 * self.beside)} in 16 bits" if self.beside else ""
+        return (f"the towers and projectors of {self.name} are left out{held}",)
 
     def tower_ledgers(self, batch: Any, tokens: Any, dtype: str) -> tuple[dict[str, Ledger], Any]:
         """The ledgers of its towers for so many tokens that each hands on (None: 256) where that is no part of it, and

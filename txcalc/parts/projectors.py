@@ -64,7 +64,7 @@ def _branch(width: Any, steps: list[Mapping[str, Any]], times: Any = 1) -> Made:
     return Made(made, width, times=times, takes=made.per_token)
 
 
-def _steps(value: Any) -> list[Mapping[str, Any]]:
+def steps_of(value: Any) -> list[Mapping[str, Any]]:
     """A list of tables: each begins with what a step does, and has the keys that go with it."""
     if not isinstance(value, list) or not all(isinstance(step, Mapping) and step for step in value):
         raise Wrong("a list of tables, one a step")
@@ -87,7 +87,7 @@ STEPS: Mapping[str, tuple[Check, Callable[..., Made], Mapping[str, Check]]] = {
     "activation": (activation, _activation, {"gated": flag}),
     "feed_forward": (size, _feed_forward, {"activation": activation, "bias": flag}),
     "vectors": (size, _vectors, {}),
-    "branch": (_steps, _branch, {"times": size}),
+    "branch": (steps_of, _branch, {"times": size}),
 }
 
 
@@ -115,7 +115,7 @@ class ProjectorOptions(Options):
 
     section = "projector"
     steps: list[Mapping[str, Any]] = key(
-        _steps,
+        steps_of,
         REQUIRED,
         "what is done to its positions, in order: norm, merge or pool (so many), linear, activation, feed_forward (a "
         "gated one), vectors (learned ones beside them), branch (steps apart)",

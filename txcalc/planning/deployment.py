@@ -376,6 +376,7 @@ def _reasons(sharding: Sharding, gpus: int, held: Mapping[str, int]) -> list[Fau
 
 def _notes(deployment: Deployment, layout: Layout, context: int, longest: int | None) -> Iterable[str]:
     model, engine = deployment.model, deployment.engine
+    yield from model.left_out
     if model.context and context > model.context:
         yield f"a context of {context:,} is beyond the {model.context:,} that {model.name} was made for"
     elif model.context and (longest is None or longest > model.context) and not model.fixed_length:

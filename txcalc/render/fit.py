@@ -29,10 +29,17 @@ def _rate(speed: float) -> str:
 
 
 def fit_report(
-    found: Sequence[Fit], cards: Sequence[Card], kept: Sequence[int], context: int, ladder: bool, every: bool
+    found: Sequence[Fit],
+    cards: Sequence[Card],
+    kept: Sequence[int],
+    context: int,
+    ladder: bool,
+    every: bool,
+    apart: Sequence[str] = (),
 ) -> Report:
     """Which models fit: the largest first; of one card a column for each format, of several one for each card, with the
-    best format that fits. `ladder`: formats were tried in turn; `every`: what does not fit is listed too."""
+    best format that fits. `ladder`: formats were tried in turn; `every`: what does not fit is listed too; `apart`: what
+    is said of models that are not counted whole."""
     by_model: dict[str, dict[str, list[Fit]]] = {}
     for fit in found:
         by_model.setdefault(fit.model, {}).setdefault(fit.card, []).append(fit)
@@ -82,7 +89,7 @@ def fit_report(
     headings: list[Any] = ["model", "parameters", "tokens", *(column(name, "bytes") for name in names)]
     if ladder and len(cards) == 1:
         headings[3:] = ["format", "tokens/s", column("left", "bytes")]
-    return Report(data, [Table("", headings, rows)], header, notes, good=count > 0)
+    return Report(data, [Table("", headings, rows)], header, [*apart, *notes], good=count > 0)
 
 
 def _row(fit: Fit) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def memory(model: Model, recipe: Recipe) -> Ranks:
         saved = [work[piece.number] for piece in pieces]
         found += _stage(stage, pieces, saved, recipe, width)
     cautions = [CAUTIONS[recipe.framework]] if recipe.framework in CAUTIONS else []
-    return Ranks(model, recipe, tuple(_fold(found)), (*pipeline.notes, *cautions))
+    return Ranks(model, recipe, tuple(_fold(found)), (*model.left_out, *pipeline.notes, *cautions))
 
 
 def rank_of(model: Model, recipe: Recipe, number: int) -> RankMemory:

@@ -131,20 +131,6 @@ NOTEBOOK = Path(__file__).parents[1] / "docs" / "notebook.ipynb"
 
 
 @pytest.mark.slow
-def test_the_notebook_is_typed(tmp_path: Path) -> None:
-    """`mypy --strict` reads its cells as one file, and refuses a wrong type of a result's key."""
-    api = pytest.importorskip("mypy.api", reason="type checking needs mypy (pip install '.[test]')")
-    cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
-    code = "\n".join("".join(cell["source"]) for cell in cells if not cell["source"][0].startswith("!"))
-    script = tmp_path / "notebook.py"
-    script.write_text(f"{code}\nwrong: str = cache.rows[0].bytes\nmissing = cache.rows[0].byte\n")
-    said, *_ = api.run(["--strict", "--follow-imports=silent", "--no-incremental", str(script)])
-    last = len(script.read_text().splitlines())
-    found = sorted({int(line.split(":")[1]) for line in said.splitlines() if ": error:" in line})
-    assert found == [last - 1, last], said
-
-
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_notebook_runs(tmp_path: Path) -> None:
     client = pytest.importorskip("nbclient", reason="needs nbclient (pip install '.[test]')")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -67,18 +68,23 @@ def test_the_module_runs_as_the_command_does() -> None:
 
 @pytest.mark.slow
 def test_a_users_type_checker_sees_the_types(wheel: Path, tmp_path: Path) -> None:
-    """As installed: mypy reads no types of a package in site-packages that has no `py.typed`."""
+    """The notebook's cells as one file, from the installed package, and two lines that are wrong."""
     pytest.importorskip("mypy", reason="type checking needs mypy (pip install '.[test]')")
     site = tmp_path / "site-packages"
     zipfile.ZipFile(wheel).extractall(site)
     assert (site / "txcalc" / "py.typed").is_file()
+    notebook = json.loads((ROOT / "docs" / "notebook.ipynb").read_text())
+    cells = [cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    code = "\n".join("".join(source) for source in cells if not source[0].startswith("!"))
     script = tmp_path / "script.py"
-    script.write_text("import txcalc\nmodel = txcalc.load('gpt2')\nparams: str = model.params\n")
+    script.write_text(f"{code}\nwrong: str = txcalc.load('gpt2').params\nmissing = cache.rows[0].byte\n")
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--follow-imports=silent", str(script)]
     environment = {**os.environ, "MYPYPATH": str(site)}
     said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True).stdout
-    assert said.count("error:") == 1
-    assert 'script.py:3: error: Incompatible types in assignment (expression has type "int"' in said
+    last = len(script.read_text().splitlines())
+    wrong, missing = (line for line in said.splitlines() if ": error:" in line)
+    assert wrong.startswith(f'script.py:{last - 1}: error: Incompatible types in assignment (expression has type "int"')
+    assert missing.startswith(f"script.py:{last}: error:"), said
 
 
 def test_core_dependencies_are_light() -> None:

@@ -452,6 +452,7 @@ def test_every_answer_is_the_last_that_fits(
         assert not deployment.fits(layout, longest + 1, concurrency)
 
 
+@pytest.mark.slow
 @given(name=st.sampled_from(MODELS), memory=st.integers(300_000, 6_000_000), concurrency=st.integers(1, 30))
 def test_no_fewer_gpus_would_do(name: str, memory: int, concurrency: int) -> None:
     """Every layout of every smaller number is tried, also those that the search rules out without a look."""

@@ -219,6 +219,7 @@ def test_the_readme_is_short_and_its_links_exist() -> None:
         assert (ROOT / (target[0] or target[1])).exists(), target
 
 
+@pytest.mark.slow
 def test_the_site_builds(tmp_path: Path) -> None:
     """Every page is in its contents, and no link leads nowhere: `strict` in mkdocs.yml makes each a fault."""
     pytest.importorskip("mkdocs")

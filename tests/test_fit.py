@@ -117,6 +117,7 @@ families = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(families, st.integers(10**8, 10**12), st.sampled_from(["bf16", "int4", "q8_0"]), st.sampled_from([None, 700]))
 def test_a_design_fits_and_one_more_layer_does_not(
@@ -137,6 +138,7 @@ def test_a_design_fits_and_one_more_layer_does_not(
         assert shape.d_ff - 256 < family.ratio * shape.width <= shape.d_ff
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(families, st.integers(10**8, 10**12))
 def test_no_depth_is_nearer_to_the_parameters(family: DesignFamily, params: int) -> None:

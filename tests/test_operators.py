@@ -50,6 +50,7 @@ def changed(part: type[Any], number: str) -> Any:
     return lambda self, work: tuple(operations(self, work))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", ["weights", "activations", "cache", "cost"])
 @pytest.mark.parametrize("part", [Linear, Norm, Sum, Rotary, Activation, AttentionCore, Lookup])
 def test_another_number_is_refuted(part: type[Any], number: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +62,7 @@ def test_another_number_is_refuted(part: type[Any], number: str, monkeypatch: py
     assert not verdict.ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["layer_norm", "rms_norm", "gelu", "silu", "softmax", "rotary", "add"])
 def test_another_cost_is_refuted(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(COST, form, COST[form] + 1)

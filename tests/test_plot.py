@@ -126,6 +126,7 @@ def test_a_sweep_is_drawn_point_by_point(form: str, drawn: list[Picture], tmp_pa
     assert (panel.x.log, panel.y.log, panel.y.unit) == (2, 2, "bytes")
 
 
+@pytest.mark.slow
 def test_memory_drawn_is_the_fullest_gpus(drawn: list[Picture], tmp_path: Path) -> None:
     picture, data = asked("deploy", drawn, tmp_path)
     panel = picture.panels[0]
@@ -143,6 +144,7 @@ def test_memory_drawn_is_the_fullest_gpus(drawn: list[Picture], tmp_path: Path) 
     assert sum(line[above] for line in at.values()) > memory.y
 
 
+@pytest.mark.slow
 def test_latency_drawn_is_that_of_every_batch(drawn: list[Picture], tmp_path: Path) -> None:
     picture, data = asked("deploy", drawn, tmp_path, "--tpot", "40ms")
     panel = picture.panels[1]
@@ -166,6 +168,7 @@ def test_latency_drawn_is_that_of_every_batch(drawn: list[Picture], tmp_path: Pa
     assert front.series[0].ys == [point["per_gpu"] for point in points]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "options"),
     [
@@ -279,6 +282,7 @@ def test_a_name_is_drawn_as_it_is_written(name: str) -> None:
     assert ANSI not in terminal.as_text(named, 80, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("suffix", [".svg", ".PNG"])
 def test_a_file_is_written_and_the_table_is_as_ever(command: str, suffix: str, tmp_path: Path) -> None:
@@ -355,6 +359,7 @@ def test_unusual_models_are_drawn_too(model: str) -> None:
 # Refusals.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -424,6 +424,7 @@ def test_show_has_the_checkpoint_beside_the_model(tmp_path: Path) -> None:
     assert "every tensor of it is explained" in " ".join(text.split())
 
 
+@pytest.mark.slow
 def test_seventy_billion_parameters_in_eighty_files_are_read_without_a_weight(tmp_path: Path) -> None:
     """The whole command takes no more than three times what it takes for a preset, which is 0.1 s: the least of three
     fresh processes, for others use the machine too."""
@@ -518,6 +519,7 @@ def test_a_length_is_checked_before_it_is_read(start: bytes, tmp_path: Path) -> 
         safetensors.read(file)
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_whatever_the_header_holds(tmp_path: Path) -> None:
     """Headers made to blow up when they are parsed, in a process that may take half a gigabyte."""
     most = 16 * safetensors.MAX_TENSORS - 2

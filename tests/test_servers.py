@@ -39,6 +39,7 @@ def errors(servers: Any, ones: Any, figure: str, key: str) -> dict[str, tuple[fl
     }
 
 
+@pytest.mark.slow
 def test_most_rows_are_predicted(found: tuple[Any, Any]) -> None:
     """Refused are layouts that the model does not allow; left out, rows that others of the file contradict."""
     _, (ones, without) = found
@@ -62,6 +63,7 @@ def test_errors_by_class(found: tuple[Any, Any], figure: str, bounds: dict[str, 
     assert {name: reached[name][1] for name, most in bounds.items() if reached[name][1] > most} == {}
 
 
+@pytest.mark.slow
 def test_the_largest_throughput_of_dense_models() -> None:
     """TensorRT-LLM's published maxima on one, four and eight GPUs, simulated as its benchmark runs: within 0.75 to 1.3.
 

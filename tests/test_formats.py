@@ -258,6 +258,7 @@ def test_every_stage_of_a_pipeline_holds_its_own_layers_formats() -> None:
         ({"quant_method": "bitsandbytes"}, "expected one of them true"),
         ({"quant_method": "fp8", "weight_block_size": [128]}, "two whole numbers, rows and columns"),
         ({"quant_method": "compressed-tensors"}, "config_groups is missing, expected a table"),
+        ({"quant_method": "fp8", "expert_dtype": "fp4"}, "expert_dtype is 'fp4', expected fp8, or none"),
         (
             {
                 "quant_method": "compressed-tensors",

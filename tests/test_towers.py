@@ -53,6 +53,16 @@ def test_plans_say_that_towers_are_left_out(argv: tuple[str, ...], tmp_path: Pat
     assert "left out" not in CliRunner().invoke(app, [command, "gpt2", *options]).stderr
 
 
+def test_a_decode_step_runs_no_tower(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TRUTH["llava default"]["config"]))
+
+    def towers(*options: str) -> Any:
+        asked = ["show", str(tmp_path / "config.json"), *options, "--json"]
+        return json.loads(CliRunner().invoke(app, asked).stdout).get("towers")
+
+    assert towers("--tokens", "4") and not towers("--tokens", "1", "--past", "4")
+
+
 def test_the_truth_is_complete() -> None:
     assert set(BESIDE) <= set(WRAPPERS)
     assert {name.split()[0] for name in TRUTH} == set(BESIDE)

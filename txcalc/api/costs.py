@@ -240,6 +240,8 @@ def show(
     tokens = (model.usual_tokens if usual else 1) if tokens is None else tokens
     towers, source_length = model.tower_ledgers(batch, source_length, dtype)
     ledger = model.ledger(batch, tokens, past, source_length, **asked)
+    if ledger.work.past:
+        towers = {}  # a decode step runs none of them
     kept = model.ledger(batch, tokens, past, source_length, keep_scores=True, **asked)
     found = report(model, ledger, kept, attention, dtype, kv_dtype, form, usual, towers)
     if conventions:

@@ -47,6 +47,9 @@ def published(model: Model, name: str) -> Format | None:
 
 def configured(model: Model, config: Config, wide: int = 16) -> Format:
     """The formats that a `quantization_config` gives to a model's matrices. Errors: `InputError`."""
+    if (own := config.get("expert_dtype")) not in (None, "fp8"):
+        mend = "experts in a format of their own are not supported yet: --weights fp8 or another counts all alike"
+        raise InputError(WHERE, [Fault("expert_dtype", own, "fp8, or none", mend)])
     read = _Config(config)
     rules = list(read.rules())
     if read.faults:

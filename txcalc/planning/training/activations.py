@@ -96,7 +96,7 @@ def leaf_bytes(held: RankLeaf, recipe: Recipe) -> int:
     width = recipe.compute_bytes
     if recipe.rules.eager:
         elements, width = _eager(held, elements, width)
-    elif recipe.rules.name == "nanotron":
+    elif recipe.rules.joint:
         elements += _joint(held)
     if _packed(held, recipe):
         elements += work.positions * entry.leaf.matrix[0]  # type: ignore[index]

@@ -47,7 +47,7 @@ def moments(
 def gathering(recipe: Recipe, pieces: Sequence[StagePiece], width: int) -> int:
     """nanotron's two buffers in which a split product's input, and its result's gradient, are gathered; they stay
     (parallel/utils.py, MemoryBuffer)."""
-    if recipe.rules.name != "nanotron" or recipe.layout.sp == 1:
+    if not recipe.rules.gathers or recipe.layout.sp == 1:
         return 0
     rows: int = pieces[0].work.positions
     return (2 if recipe.gathers_again else 1) * rows * width * recipe.compute_bytes

@@ -30,6 +30,8 @@ class Framework(NamedTuple):
     lends       memory that a collective reads or writes on its own stream is not given out again before it is done
                 (torch 2.1's recordStream, unless TORCH_NCCL_AVOID_RECORD_STREAMS)
     attention   its fused kernel, where it is not the accelerator's newest
+    joint       q, k and v of as many heads are one tensor, which stays whole beside what rotary makes of it
+    gathers     the buffers in which a split product's input and its result's gradient are gathered stay
     eager       norms in single operations, which keep an fp32 copy of what they read; adapters behind a dropout, which
                 keep its result and its mask; values as a view of the joint product of q, k and v, which stays whole
     """
@@ -47,6 +49,8 @@ class Framework(NamedTuple):
     eager: bool = False
     lends: bool = False
     attention: str | None = None
+    joint: bool = False
+    gathers: bool = False
 
 
 FRAMEWORKS = {
@@ -66,6 +70,8 @@ FRAMEWORKS = {
             "distributed.py, parallel/utils.py, parallel/tensor_parallel/functional.py; torch 2.1 ProcessGroupNCCL",
             lends=True,
             attention="flash2",
+            joint=True,
+            gathers=True,
         ),
         Framework(
             "deepspeed", "bf16", "bf16", True, True, (0, 1, 2, 3), True, False, (4, 12),

@@ -229,10 +229,10 @@ def _stored(c: Config, text: Config) -> dict[str, Any]:
     dtype = str(next((name for name in dtypes if isinstance(name, str)), "bfloat16")).removeprefix("torch.")
     quantization = _quantised(c, text)
     found: dict[str, Any] = {"dtype": {"float32": "fp32", "float16": "fp16"}.get(dtype, "bf16")}
-    table = quantization if isinstance(quantization, Mapping) else {}
-    if text.data.get("expert_dtype", table.get("expert_dtype")) not in (None, "fp8"):
+    if not isinstance(quantization, Mapping):
         return found
-    return {**found, "quantization": quantization} if isinstance(quantization, Mapping) else found
+    experts = {"expert_dtype": text.data["expert_dtype"]} if text.data.get("expert_dtype") is not None else {}
+    return {**found, "quantization": {**quantization, **experts}}
 
 
 def families() -> dict[str, str]:

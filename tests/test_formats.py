@@ -325,6 +325,17 @@ def test_a_mixture_has_the_size_of_real_files(name: str, weights: str, gib: floa
     assert round(size(name, weights) / GIB, 2) == gib
 
 
+@pytest.mark.parametrize("name", SIZES["files"])
+def test_a_mixture_has_the_bytes_of_real_files(name: str) -> None:
+    """What a file has beside the tensors is one header, the same in every mixture to its padding of 32 bytes (whole MB
+    of Gemma's), and no larger than a vocabulary: every tensor is as large as in the file, together."""
+    model, row = load(name), SIZES["files"][name]
+    narrow = 2 * sum(entry.params for entry in model.entries if entry.kind == "router")  # of fp32 here
+    headers = [file + narrow - size(model, weights) for weights, file in row.items()]
+    assert max(headers) - min(headers) <= (10**6 if name == "gemma-3-12b" else 32)
+    assert 500_000 < min(headers) < 8_000_000
+
+
 def numbers(text: str) -> list[int]:
     """`0-4 7` as 0, 1, 2, 3, 4, 7."""
     ends = [[int(end) for end in piece.split("-")] for piece in text.split()]

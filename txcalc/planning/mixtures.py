@@ -52,7 +52,8 @@ Rules = tuple[tuple[str, str], ...]  # when, and the type then; the first that h
 
 
 class Mixture(NamedTuple):
-    """A type for all matrices, and the rules for some; `head` is that of the head, and of a tied table."""
+    """A type for all matrices, and the rules for some; `head` is that of the head, and of a tied table; `fused` that of
+    queries, keys and values in one tensor."""
 
     default: str
     v: Rules = ()
@@ -63,6 +64,7 @@ class Mixture(NamedTuple):
     down: Rules = ()
     table: str = ""
     head: str = "q6_k"
+    fused: str = ""
     low: bool = False  # the group whose rules are for 1 and 2 bits, and count matrices, not layers
 
 
@@ -81,7 +83,16 @@ def _low(default: str, less: str, o: str = "", table: str = "q2_k") -> Mixture:
     v = (("grouped or sparse", "q4_k"), ("", less))
     end = (("", o),) if o else ()
     return Mixture(
-        default, v, (("8 experts", "q4_k"),), (), (*_SPARSE_O, *end), (), (("first 1/8", less),), table, "q5_k", True
+        default,
+        v,
+        (("8 experts", "q4_k"),),
+        (),
+        (*_SPARSE_O, *end),
+        (),
+        (("first 1/8", less),),
+        table,
+        "q5_k",
+        low=True,
     )
 
 
@@ -99,12 +110,15 @@ MIXTURES: Mapping[str, Mixture] = {
         v=(("first 2", "q5_k"), ("", "q4_k")),
         o=(*_SPARSE_O, ("", "q4_k")),
         down=(("first 1/16", "q5_k"), ("", "q4_k")),
+        fused="q4_k",
     ),
-    "q3_k_l": _some("q3_k", v=(("", "q5_k"),), o=(("8 experts", "q3_k"), ("", "q5_k")), down=(("", "q5_k"),)),
+    "q3_k_l": _some(
+        "q3_k", v=(("", "q5_k"),), o=(("8 experts", "q3_k"), ("", "q5_k")), down=(("", "q5_k"),), fused="q4_k"
+    ),
     "q4_k_s": _some("q4_k", v=(("first 4", "q5_k"),), o=_SPARSE_O, down=(("first 1/8", "q5_k"),)),
-    "q4_k_m": _some("q4_k", v=(("more", "q6_k"),), o=_SPARSE_O, down=(("more", "q6_k"),)),
+    "q4_k_m": _some("q4_k", v=(("more", "q6_k"),), o=_SPARSE_O, down=(("more", "q6_k"),), fused="q5_k"),
     "q5_k_s": _some("q5_k"),
-    "q5_k_m": _some("q5_k", v=(("more", "q6_k"),), down=(("more", "q6_k"),)),
+    "q5_k_m": _some("q5_k", v=(("more", "q6_k"),), down=(("more", "q6_k"),), fused="q6_k"),
     "q6_k": _some("q6_k"),
     "iq1_s": _low("iq1_s", "q2_k", "iq2_xxs"),
     "iq1_m": _low("iq1_m", "q2_k", "iq2_xxs"),
@@ -135,6 +149,7 @@ MIXTURES: Mapping[str, Mixture] = {
         v=(("", "q4_k"),),
         o=(*_SPARSE_O, ("", "q4_k")),
         down=(("first 1/8", "q4_k"), ("8 experts, more", "q4_k")),
+        fused="q4_k",
     ),
     "iq4_nl": _some("iq4_nl", v=(("grouped", "q5_k"),), o=_SPARSE_O, down=(("first 1/8", "q5_k"),)),
     "iq4_xs": _some("iq4_xs", v=(("grouped", "q5_k"),), o=_SPARSE_O, down=(("first 1/8", "q5_k"),)),
@@ -157,7 +172,8 @@ FALLBACK = {
     "q5_k": "q5_1",
     "q6_k": "q8_0",
 }
-# Whose layers hold queries, keys and values in one tensor, which gets the values' type.
+# Whose layers hold queries, keys and values in one tensor. It had rules of its own when files of these were made; since
+# 2026-03 it gets those of the values, as that of new models does (0.1 % of a Q4_K_M of Phi-4, 6 % of a Q2_K).
 FUSED = frozenset(
     {"bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "mpt", "phi", "phi3", "stablelm_epoch", "dbrx"}
 )
@@ -193,6 +209,8 @@ def mixture(model: Model, name: str) -> Format | None:
         if entry.leaf.row is not None:
             return [rules.table or rules.default]
         role = roles[entry.name]
+        if role == "qkv":
+            return [rules.fused or rules.default]
         own: Rules = getattr(rules, {"up": "gate"}.get(role, role), ()) if role else ()
         at, name = layer._replace(of=len(values)) if role == "v" else layer, entry.name
         spots = [number or 0 for number in ([0] if all(when in EVERYWHERE for when, _ in own) else numbers)]
@@ -221,11 +239,11 @@ def _shape(model: Model) -> tuple[Mapping[str, Any], Layer]:
 
 
 def _role(model: Model, entry: Entry) -> str:
-    """What the rules call a matrix: q, k, v, o, gate, up, down; "" for all others."""
+    """What the rules call a matrix: q, k, v, o, qkv, gate, up, down; "" for all others."""
     name = entry.name
     own, inside = entry.steps[-1].name, any(step.name in ("attention", "delta") for step in entry.steps)
     if inside and own in ("q", "k", "v", "o"):
-        return "v" if own in ("q", "k") and model.spec["model_type"] in FUSED else own
+        return "qkv" if own != "o" and model.spec["model_type"] in FUSED else own
     if name.endswith("delta.in_proj"):
         return "v"
     return own if entry.kind in ("feed_forward", "experts", "shared_experts") and own in ("gate", "up", "down") else ""

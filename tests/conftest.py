@@ -4,10 +4,15 @@ tables, and a switch that regenerates texts."""
 from __future__ import annotations
 
 import gc
+import os
 from itertools import count
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+
+# One thread each, before PyTorch is imported and for every process that a test starts: tensors are tiny here, and
+# threads of several workers that wait for each other on two cores cost seven times the work.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 settings.register_profile(
     "txcalc",

@@ -314,6 +314,12 @@ def test_speculation_by_its_formula() -> None:
     proposed = pace("gpt2").step(1, 2048).achievable
     assert drawn.achievable == pytest.approx((step.achievable + 4 * proposed) / Speculation(4, 0.8).expected)
     assert free.achievable < drawn.achievable < plain.achievable < never.achievable
+    once = serving(
+        "llama-3.1-8b", draft_tokens=4, acceptance=0.8, draft=load("gpt2", {"drafting": "at-once"})
+    ).chosen.tpot
+    together = pace("gpt2").step(1, 2048, 4).achievable
+    assert once and once.achievable == pytest.approx((step.achievable + together) / Speculation(4, 0.8).expected)
+    assert once.achievable < drawn.achievable
 
 
 def test_a_prediction_layer_drafts() -> None:

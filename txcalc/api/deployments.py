@@ -245,8 +245,8 @@ def deploy(
 
 
 def _drafting(model: Model) -> Model:
-    """A model that proposes tokens one after another."""
-    if model.spec["model_type"] == "dflash":
+    """A model that proposes tokens. Errors: `InputError` for one whose passes have no known time."""
+    if model.spec["drafting"] == "block":
         mend = "--draft N --acceptance P takes what proposes them as free"
         raise InputError("--draft", [f"{model.name} drafts a block in one pass, whose time is not known here ({mend})"])
     return model

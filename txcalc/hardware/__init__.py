@@ -22,7 +22,7 @@ from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.units import ALIASES
 
 PLACES = ("link", "link_between", "node")
-OTHERS = ("power", "peak", "notes", "unified", "kernels", "calibration")
+OTHERS = ("vendor", "power", "peak", "half_sums", "notes", "unified", "kernels", "calibration")
 KEYS = ("title", "sources", "memory", "bandwidth", *PLACES, *OTHERS)
 
 
@@ -40,6 +40,8 @@ class Accelerator:
     sources     where each value was read, by key
     kernels     the generation whose kernels it has, a file of `presets/efficiency/`; "": those of any
     unified     its memory is the host's too
+    vendor      who makes it; "": not said, and no rule of a vendor's cards is taken for it
+    half_sums   how many times as fast products in fp16 are with sums in fp16 as with sums in fp32
     calibration what was measured of its efficiency, the rest as for its generation; None: nothing was
     """
 
@@ -57,6 +59,8 @@ class Accelerator:
     link_between: int | None = None
     node: int | None = None
     unified: bool = False
+    vendor: str = ""
+    half_sums: int = 1
 
     @property
     def efficiency(self) -> Efficiency:
@@ -168,6 +172,8 @@ def describe(accelerator: Accelerator) -> dict[str, Any]:
     held = "memory.driver" if "memory.driver" in accelerator.sources else "memory.vendor"
     tera = {dtype: Fraction(peak, 10**12) for dtype, peak in accelerator.peaks.items()}
     described: dict[str, Any] = {"title": accelerator.title}
+    if accelerator.vendor:
+        described["vendor"] = accelerator.vendor
     if accelerator.notes:
         described["notes"] = list(accelerator.notes)
     if accelerator.unified:
@@ -181,6 +187,8 @@ def describe(accelerator: Accelerator) -> dict[str, Any]:
         described["node"] = table("node", accelerator.node)
     if accelerator.power is not None:
         described["power"] = table("power", accelerator.power)
+    if accelerator.half_sums != 1:
+        described["half_sums"] = table("half_sums", accelerator.half_sums)
     described["memory"] = {held.removeprefix("memory."): table(held, f"{accelerator.memory}B")}
     if tera:
         described["peak"] = {

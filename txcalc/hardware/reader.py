@@ -60,9 +60,13 @@ class Reader:
             self.faults.append(Fault("kernels", kernels, f"one of {', '.join(generations())}"))
             kernels = ""
         calibration = self.over(assumed(kernels) if kernels else assumed()) if "calibration" in self.raw else None
-        title, notes = self.raw.get("title", name), self.raw.get("notes", [])
-        if not isinstance(title, str):
-            self.faults.append(Fault("title", title, "a text"))
+        title, vendor, notes = self.raw.get("title", name), self.raw.get("vendor", ""), self.raw.get("notes", [])
+        self.faults += [
+            Fault(key, value, "a text")
+            for key, value in (("title", title), ("vendor", vendor))
+            if not isinstance(value, str)
+        ]
+        sums = self.number("half_sums", self.raw["half_sums"], "times", 1) if "half_sums" in self.raw else 1
         if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
             self.faults.append(Fault("notes", notes, "a list of texts"))
         unified = self.raw.get("unified", False)
@@ -72,7 +76,7 @@ class Reader:
             raise InputError(self.where, self.faults)
         held = sizes.get("driver", sizes.get("vendor", 0))
         known = name, title, held, bandwidth, found, link, power, self.sources, tuple(notes), kernels, calibration
-        return Accelerator(*known, between, node, unified)
+        return Accelerator(*known, between, node, unified, vendor, sums)
 
     def efficiency_alone(self, base: Efficiency | None) -> Efficiency:
         """A description that is nothing but a calibration: over another, or complete."""

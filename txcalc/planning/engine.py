@@ -157,14 +157,14 @@ def engine(
 
 def aside(model: Model, memory: EngineMemory | None) -> Offload | None:
     """What an engine keeps in RAM though nobody asked: llama.cpp the table of tokens, beside a card of its own."""
-    if memory is None or memory.profile.engine != "llama.cpp" or memory.accelerator.unified or not divides(model):
+    if memory is None or not memory.profile.rules.offloads or memory.accelerator.unified or not divides(model):
         return None
     return Offload()
 
 
 def left(memory: EngineMemory | None) -> Reserve:
     """What an engine leaves alone of what it sees, unless told."""
-    if memory is None or memory.profile.engine == "vllm":
+    if memory is None or memory.share:
         return Reserve()
     return Reserve(memory.share, 0, f"{memory.profile} leaves none")
 

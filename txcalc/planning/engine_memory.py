@@ -26,9 +26,36 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.weights import GGML, Format, Mixed
 from txcalc.units import iec, parse_bytes
 
-ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM", "llama.cpp": "llama.cpp"}
-LARGE = 70 * 2**30  # from which vLLM takes larger batches (not on A100, of which it says that throughput falls)
 GIB = 2**30
+
+
+class EngineRules(NamedTuple):
+    """What an engine does in every version of it.
+
+    share     of what CUDA reports, what it leaves alone unless told; its CUDA graphs lie there, captured after the
+              cache was sized
+    fixed     activations and graphs live in a part of a fixed size
+    batched   it holds the logits of a whole batch, in fp32, and no step is profiled
+    turns     it keeps the cosines and sines of every position
+    pads      it pads MXFP4 experts to what its kernels take
+    offloads  it computes what the host holds there: the table of tokens, layers, experts
+    """
+
+    title: str
+    share: Fraction = Fraction(0)
+    fixed: bool = False
+    batched: bool = False
+    turns: bool = False
+    pads: bool = False
+    offloads: bool = False
+
+
+ENGINES = {
+    "vllm": EngineRules("vLLM", share=Fraction(1, 10), turns=True, pads=True),
+    "sglang": EngineRules("SGLang", fixed=True),
+    "trtllm": EngineRules("TensorRT-LLM"),
+    "llama.cpp": EngineRules("llama.cpp", batched=True, offloads=True),
+}
 
 
 class Profile(NamedTuple):
@@ -39,6 +66,10 @@ class Profile(NamedTuple):
     source: str
     numbers: Mapping[str, Any]
 
+    @property
+    def rules(self) -> EngineRules:
+        return ENGINES[self.engine]
+
     def size(self, key: str) -> int:
         """Bytes of a key; 0 where it is not said."""
         return parse_bytes(self.numbers[key], key) if key in self.numbers else 0
@@ -48,7 +79,7 @@ class Profile(NamedTuple):
         return int(self.numbers.get(f"{key}_large" if large else key, self.numbers.get(key, 0)))
 
     def __str__(self) -> str:
-        return f"{ENGINES[self.engine]} {self.version}"
+        return f"{self.rules.title} {self.version}"
 
 
 @cache
@@ -106,7 +137,7 @@ def offloading(text: str) -> str:
     """The engine that leaves layers in RAM, where none is named. Errors: `InputError` for one that does not."""
     if text == "none":
         return "llama.cpp"
-    if (found := profile(text)) and found.engine != "llama.cpp":
+    if (found := profile(text)) and not found.rules.offloads:
         expected = "llama.cpp: the others compute all that they serve on the GPU"
         raise InputError("--ram", [Fault("--engine", text, expected)])
     return text
@@ -120,9 +151,9 @@ def without(name: str, form: Format) -> Fault | None:
     for each in sorted(held):
         kind = "gguf" if each in GGML and each != "mxfp4" else each
         if kind not in table["wide"] and kind not in table[name]["names"]:
-            others = [ENGINES[one] for one in ENGINES if kind in table[one]["names"]]
+            others = [ENGINES[one].title for one in ENGINES if kind in table[one]["names"]]
             said = form.name if form.name == each else f"{form.name}, with {each}"
-            return Fault("--weights", said, f"a format that {ENGINES[name]} has ({', '.join(others)} have it)")
+            return Fault("--weights", said, f"a format that {ENGINES[name].title} has ({', '.join(others)} have it)")
     return None
 
 
@@ -132,15 +163,15 @@ def _order(version: str) -> tuple[int, ...]:
 
 def visible(accelerator: Accelerator) -> int:
     """Bytes of it that a CUDA process sees, or that Metal lets a GPU take of unified memory; else all."""
-    table = _data()["visible"]
-    if found := table.get(accelerator.name):
-        return min(accelerator.memory, int(found["value"] * GIB))
-    if accelerator.title.startswith("Apple"):
-        # recommendedMaxWorkingSetSize, as llama.cpp prints it: 11,453.25 MB of 16 GB, 22,906.50 of 32, 28,991.03 of 36.
-        return accelerator.memory * 3 // 4 if accelerator.memory > 35 * 10**9 else accelerator.memory * 2 // 3
-    if not accelerator.title.startswith("NVIDIA"):
-        return accelerator.memory
-    return max(accelerator.memory // 2, accelerator.memory - parse_bytes(table["unseen"]["value"], "unseen"))
+    memory = accelerator.memory
+    if found := _data()["visible"].get(accelerator.name):
+        return min(memory, int(found["value"] * GIB))
+    rule = _data()["visible_else"].get(accelerator.vendor, {})
+    for step in rule.get("shares", ()):
+        if memory > parse_bytes(step["above"], "above"):
+            times, of = step["share"]
+            return memory * int(times) // int(of)
+    return max(memory // 2, memory - parse_bytes(rule.get("unseen", "0B"), "unseen"))
 
 
 @dataclass(frozen=True)
@@ -161,7 +192,10 @@ class EngineMemory:
     @property
     def large(self) -> bool:
         """Whether the card is one of those that the engine gives larger batches."""
-        return visible(self.accelerator) >= LARGE and "a100" not in self.accelerator.name
+        table = _data()["large"]
+        return visible(self.accelerator) >= parse_bytes(table["least"], "least") and (
+            self.accelerator.name not in table["without"]
+        )
 
     @property
     def score_bytes(self) -> int:
@@ -171,8 +205,7 @@ class EngineMemory:
     @property
     def widened(self) -> int:
         """Tokens of a step from which weights are widened for cuBLAS; 0: kernels multiply them as they are stored."""
-        nvidia = self.accelerator.title.startswith("NVIDIA")
-        return int(self.profile.numbers.get("widened", 0)) if nvidia else 0
+        return int(self.profile.numbers.get("widened", {}).get(self.accelerator.vendor, 0))
 
     @property
     def in_flight(self) -> int:
@@ -196,11 +229,10 @@ class EngineMemory:
 
     def activations(self, root: Any, vocab: int) -> dict[str, int]:
         """Bytes of the engine's own peak, stage by stage of its profile run; the largest counts."""
-        name, tokens = self.profile.engine, self.most_tokens
-        stack = root.stacks[-1]
-        if name == "sglang":
+        tokens, stack, rules = self.most_tokens, root.stacks[-1], self.profile.rules
+        if rules.fixed:
             return {"step": 0}  # within the part that it keeps
-        if name == "llama.cpp":
+        if rules.batched:
             found = {"batch": tokens * 4 * (vocab + stack.d_model)}
             if self.score_bytes:
                 found["scores"] = 4 * tokens * (_heads(stack) * self.context + self.context + 4 * stack.d_model)
@@ -215,7 +247,7 @@ class EngineMemory:
         numbers = self.profile.numbers
         split = layout.tp > 1 or layout.pp > 1 or layout.ep > 1
         found: dict[str, int] = {}
-        if self.profile.engine == "sglang":
+        if self.profile.rules.fixed:
             tokens = self.tokens or self.profile.of_card("tokens", self.large)
             sequences = self.sequences or self.profile.of_card("graph_sequences", self.large)
             mib = 512 + Fraction(3, 2) * max(tokens, 2048) + 2 * sequences + Fraction(layout.tp * layout.pp, 8) * 1024
@@ -223,9 +255,9 @@ class EngineMemory:
             return {"activations and graphs": max(kept, 10 * GIB) if self.accelerator.memory > 60 * GIB else kept}
         key = "outside_torch_split" if split and "outside_torch_split" in numbers else "outside_torch"
         found["outside torch"] = self.profile.size(key)
-        if self.profile.engine == "vllm":
+        if self.profile.rules.turns:
             found["rotary table"] = rotary_table(model)
-        if "graphs" in numbers and _in_budget(self.profile):
+        if "graphs" in numbers and not self.share:
             found["CUDA graphs"] = self.profile.size("graphs")
         if "free_share" in numbers:
             left = max(0, visible(self.accelerator) - taken - sum(found.values()))
@@ -234,7 +266,7 @@ class EngineMemory:
 
     def padded(self, entry: Entry, form: Format, size: int) -> int:
         """Bytes of a leaf's weights as the engine keeps them: vLLM pads MXFP4 experts to what its kernels take."""
-        if self.profile.engine != "vllm" or not entry.routed or entry.leaf.matrix is None:
+        if not self.profile.rules.pads or not entry.routed or entry.leaf.matrix is None:
             return size
         (weight, *_), table = entry.leaf.weights(), _data()["mxfp4"]
         held = next((f for f, _ in form.parts(weight, entry) if f), None) if isinstance(form, Mixed) else form
@@ -272,17 +304,12 @@ class EngineMemory:
     @property
     def graphs(self) -> int:
         """Bytes of CUDA graphs that lie outside the engine's budget, in what it leaves."""
-        return 0 if _in_budget(self.profile) else self.profile.size("graphs")
+        return self.profile.size("graphs") if self.share else 0
 
     @property
     def share(self) -> Fraction:
         """Of what CUDA reports, the share that the engine leaves alone unless told."""
-        return Fraction(1, 10) if self.profile.engine == "vllm" else Fraction(0)
-
-
-def _in_budget(engine: Profile) -> bool:
-    """vLLM captures its graphs after it has sized the cache; what they take is outside gpu_memory_utilization."""
-    return engine.engine != "vllm"
+        return self.profile.rules.share
 
 
 def rotary_table(model: Model) -> int:

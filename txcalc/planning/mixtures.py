@@ -154,15 +154,18 @@ MIXTURES: Mapping[str, Mixture] = {
     "iq4_nl": _some("iq4_nl", v=(("grouped", "q5_k"),), o=_SPARSE_O, down=(("first 1/8", "q5_k"),)),
     "iq4_xs": _some("iq4_xs", v=(("grouped", "q5_k"),), o=_SPARSE_O, down=(("first 1/8", "q5_k"),)),
 }
-# Falcon's own rules, which old quantisers tried on it: of the ways down and out, where they differ.
-FALCON: Mapping[str, Mapping[str, Rules]] = {
-    "q2_k": {"o": ()},
-    "q3_k_m": {"o": (), "down": (("first 1/16", "q5_k"), ("more", "q4_k"))},
-    "q3_k_l": {"o": (("", "q4_k"),), "down": (("", "q4_k"),)},
-    "q4_k_s": {"down": ()},
-    "q4_k_m": {"down": (("first 1/16", "q6_k"), ("more", "q5_k"))},
-    "iq3_xxs": {"o": ()},
-    "iq3_m": {"o": ()},
+# What an architecture has of its own, in every mixture ("") and in some: Falcon, on which old quantisers tried others.
+OWN: Mapping[str, Mapping[str, Mapping[str, Rules | str]]] = {
+    "falcon": {
+        "": {"head": "q8_0"},
+        "q2_k": {"o": ()},
+        "q3_k_m": {"o": (), "down": (("first 1/16", "q5_k"), ("more", "q4_k"))},
+        "q3_k_l": {"o": (("", "q4_k"),), "down": (("", "q4_k"),)},
+        "q4_k_s": {"down": ()},
+        "q4_k_m": {"down": (("first 1/16", "q6_k"), ("more", "q5_k"))},
+        "iq3_xxs": {"o": ()},
+        "iq3_m": {"o": ()},
+    }
 }
 # What a type becomes where its blocks of 256 do not divide a row.
 FALLBACK = {
@@ -189,8 +192,8 @@ def mixture(model: Model, name: str) -> Format | None:
     if wanted not in MIXTURES:
         return None
     rules, (stack, layer) = MIXTURES[wanted], _shape(model)
-    if model.spec["model_type"] == "falcon":
-        rules = rules._replace(head="q8_0", **FALCON.get(wanted, {}))  # type: ignore[arg-type]
+    special = OWN.get(model.spec["model_type"], {})
+    rules = rules._replace(**special.get("", {}), **special.get(wanted, {}))  # type: ignore[arg-type]
     ledger = [entry for entry in model.entries if entry.leaf.params]
     roles = {entry.name: _role(model, entry) for entry in ledger}
 

@@ -373,8 +373,7 @@ class Rank:
         )
 
     def _widened(self, leaf: _Leaf, entry: Entry, work: Workload) -> _Leaf:
-        """A product of many rows where weights are written out in 16 bits first, and summed in them: tensor cores of
-        GeForce cards do that twice as fast as with sums in fp32 (NVIDIA's GA102 and Ada whitepapers)."""
+        """A product of many rows where weights are written out in 16 bits first, and summed in them."""
         from_ = self.engine.memory.widened if self.engine.memory else 0
         if not from_ or float(work.tokens) < from_:
             return leaf
@@ -383,7 +382,7 @@ class Rank:
         written = (leaf.weights + wide) * runs / self.accelerator.bandwidth / self.efficiency.memory
         start = leaf.start + (written if leaf.weights < wide else 0.0)
         curve = self.efficiency.curve("matmul", "fp16", self.engine.kernels)
-        at = peak(self.accelerator, "fp16") * (2.0 if "GeForce" in self.accelerator.title else 1.0)
+        at = peak(self.accelerator, "fp16") * float(self.accelerator.half_sums)
         return leaf._replace(weights=wide, start=start, peak=at, curve=curve)
 
     def _attention(self, entry: Entry, work: Workload) -> tuple[Curve, float, float]:

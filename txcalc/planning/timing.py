@@ -31,7 +31,8 @@ UNPROPOSED = "an acceptance is of a draft's tokens, and none are proposed (--dra
 
 class Speculation(NamedTuple):
     """A draft proposes `tokens`, of which each is accepted with a probability. What proposes them is the deployment's
-    draft model, or the model's own prediction layer, again for each; without one, proposals cost nothing.
+    draft model, again for each or all in one pass, or the model's own prediction layer; without one, proposals cost
+    nothing.
 
     Expected tokens a step: (1 − a^(g + 1))/(1 − a); its time: a decode step over g + 1 tokens a sequence, and g of the
     draft.
@@ -348,10 +349,10 @@ class Timer:
         floor, achievable = step.floor, step.achievable
         if self.deployment.draft:
             drafting = self.draft(layout)
-            proposed = drafting.step(sequences, context, busy=busy if drafting.sharing > 1 else 1.0)
-            floor, achievable = (
-                a + guess.tokens * b for a, b in ((floor, proposed.floor), (achievable, proposed.achievable))
-            )
+            in_turn = self.deployment.draft.spec["drafting"] == "in-turn"
+            passes, each = (guess.tokens, 1) if in_turn else (1, guess.tokens)
+            proposed = drafting.step(sequences, context, each, busy if drafting.sharing > 1 else 1.0)
+            floor, achievable = floor + passes * proposed.floor, achievable + passes * proposed.achievable
         return step._replace(floor=floor / guess.expected, achievable=achievable / guess.expected)
 
     def draft(self, layout: Layout) -> Pace:

@@ -80,6 +80,11 @@ IDENTITY = {
     "published": Field(text, "", "the count its authors print, and why it differs, if it does"),
     "model_type": Field(text, "", "name of the architecture in Hugging Face configs"),
     "predictors": Field(count, 0, "multi-token-prediction layers beside it, each a layer like its last"),
+    "drafting": Field(
+        one_of("in-turn", "at-once", "block"),
+        "in-turn",
+        "how it proposes tokens for another model: one after another, all in one pass, or a block that reads itself",
+    ),
     "multimodal": Field(flag, False, "the language model of a model that has more to it"),
     "dtype": Field(one_of("bf16", "fp16", "fp32"), "bf16", "dtype that the published checkpoint has, quantised or not"),
     "released": Field(flag, True, "whether its weights can be had: what nobody can run is not offered"),

@@ -66,7 +66,7 @@ def _provable(model: Model, recipe: Recipe) -> None:
     """Errors: `InputError` with everything that PyTorch does not do, and that is therefore modelled."""
     recipe.check()
     faults = []
-    if recipe.framework != "fsdp2":
+    if not recipe.rules.dtensor:
         faults.append(
             f"--framework {recipe.framework} is modelled from its source; fsdp2 is what torch itself can show"
         )

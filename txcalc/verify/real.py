@@ -95,7 +95,7 @@ def _runnable(model: Model, recipe: Recipe, processes: int) -> None:
     layout, faults = recipe.layout, list[str]()
     if layout.gpus != processes:
         faults.append(f"--torchrun {processes} is not the {layout.gpus} ranks of {layout}")
-    if recipe.framework != "fsdp2":
+    if not recipe.rules.dtensor:
         faults.append("runs fsdp, tp, pp, sp and ep of torch itself: no other framework")
     if layout.cp > 1:
         faults += context.faults(model, recipe)

@@ -15,9 +15,10 @@ from txcalc.planning.gradients import (
     training_flops,
 )
 from txcalc.planning.layout import Layout
+from txcalc.planning.training.frameworks import FRAMEWORKS, Framework
 from txcalc.planning.training.inverse import fewest, largest
 from txcalc.planning.training.memory import CATEGORIES, RESERVED, RankMemory, Ranks, memory, rank_of
-from txcalc.planning.training.recipe import FRAMEWORKS, SCHEDULES, Framework, Recipe
+from txcalc.planning.training.recipe import SCHEDULES, Recipe
 from txcalc.planning.training.schedules import Action, in_flight, order
 from txcalc.planning.training.states import OPTIMIZERS
 

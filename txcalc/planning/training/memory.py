@@ -26,13 +26,6 @@ CATEGORIES = (
 # docs/b200: 1.028 … 1.093). FSDP2 in eager mode fragments more (torchtitan: 1.17 … 1.22).
 RESERVED = (1040, 1000)
 
-# What is known of how far a framework's rules are from its runs (tests/evidence/train_memory.py).
-CAUTIONS = {
-    "nanotron": "nanotron: activations and buffers are modelled; what 1,126 runs reserved differs by a median of 8 %, "
-    "of 5 % where their inputs were gathered again or kept, whichever is nearer (regather=off), which is not said",
-    "deepspeed": "deepspeed: activations and buffers are modelled, and were compared with no run",
-}
-
 
 @dataclass(frozen=True)
 class RankMemory:
@@ -105,7 +98,7 @@ def memory(model: Model, recipe: Recipe) -> Ranks:
         pieces = pipeline.of_stage(stage)
         saved = [work[piece.number] for piece in pieces]
         found += _stage(stage, pieces, saved, recipe, width)
-    cautions = [CAUTIONS[recipe.framework]] if recipe.framework in CAUTIONS else []
+    cautions = [recipe.rules.caution] if recipe.rules.caution else []
     return Ranks(model, recipe, tuple(_fold(found)), (*model.left_out, *pipeline.notes, *cautions))
 
 

@@ -37,7 +37,7 @@ def moments(
     """The moments at which a rank may hold most: in the loss, in the first block's backward, at the end of backward,
     and in the optimizer's step."""
     loss = recipe.logit_bytes[1] * logits(recipe, pieces, column)
-    if recipe.rules.name == "megatron":
+    if recipe.rules.fuses_gradients:
         return _megatron(recipe, pieces, state, logits(recipe, pieces, column), width)
     if recipe.layout.fsdp > 1:
         return _fsdp2(recipe, held, state, loss)
@@ -90,7 +90,7 @@ def logits(recipe: Recipe, pieces: Sequence[StagePiece], column: int) -> int:
                 assert leaf.whole.matrix is not None
                 own, whole = leaf.entry.leaf.matrix[1], leaf.whole.matrix[1]
                 columns = own if recipe.loss_parallel else whole
-                if recipe.rules.name == "fsdp2" and recipe.loss_parallel and own != whole:
+                if recipe.rules.dtensor and recipe.loss_parallel and own != whole:
                     columns = chunk(whole, recipe.layout.tp, column)
                 elements += leaf.entry.work.positions * columns
     return elements
@@ -123,29 +123,22 @@ def _fsdp2(recipe: Recipe, held: Sequence[Sequence[RankTensor]], state: State, l
     }
 
 
-# DeepSpeed's defaults, in elements: what is reduced at once, and the gathered weights that stage 3 lets live
-# (runtime/zero/config.py: reduce_bucket_size, stage3_max_live_parameters).
-BUCKET, LIVE = 500_000_000, 1_000_000_000
-
-
 def _unsharded(
     recipe: Recipe, held: Sequence[Sequence[RankTensor]], state: State, loss: int, buffers: int
 ) -> dict[str, Moment]:
     """Whole weights on every rank, or under DeepSpeed's stage 3 gathered ones; gradients are there throughout where
     they live in buffers or are accumulated. Beside buffers in fp32, autograd makes gradients in the weights' dtype,
     which DistributedDataParallel holds once more in its own; nanotron wraps in it only where zero is 0."""
-    name, width = recipe.rules.name, recipe.parameter_bytes
-    kept = recipe.rules.held or recipe.accumulation > 1
+    rules, width = recipe.rules, recipe.parameter_bytes
+    kept = rules.held or recipe.accumulation > 1
     accumulated = state.gradients if kept else 0
     learned = sum(tensor.size * tensor.copies for some in held for tensor in some if tensor.learns)
-    gathered = made = 0
-    if name == "nanotron":
-        made = width * learned
-    if recipe.layout.dp > 1 and recipe.zero == 0 and name in ("fsdp2", "nanotron"):
+    gathered, made = 0, width * learned if rules.makes_gradients else 0
+    if recipe.layout.dp > 1 and recipe.zero == 0 and rules.ddp:
         buffers += made or state.gradients
-    elif name == "deepspeed" and recipe.zero:
-        buffers = width * min(BUCKET, learned)
-        gathered = width * min(LIVE, learned) if recipe.zero == 3 else 0
+    elif rules.zero_bucket and recipe.zero:
+        buffers = width * min(rules.zero_bucket, learned)
+        gathered = width * min(rules.zero_live, learned) if recipe.zero == 3 else 0
     return {
         "loss": Moment(accumulated, gathered, buffers, loss),
         "backward": Moment(accumulated, gathered, buffers, again=True),

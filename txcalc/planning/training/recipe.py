@@ -6,84 +6,15 @@ A `Recipe` is data. Its faults need a model (`recipe.faults(model)`), its memory
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from txcalc.errors import Fault, InputError, UnknownName, nearest
 from txcalc.planning.layout import Layout
+from txcalc.planning.training.frameworks import FRAMEWORKS, Framework
 from txcalc.units import bits_of
 
 MOST, LONGEST = 1 << 20, 10**9
 
-
-class Framework(NamedTuple):
-    """How a framework keeps the state of a training run, by default.
-
-    parameter   dtype of the stored weights
-    gradient    dtype of the gradients that are kept from one micro-batch to the next
-    master      beside weights in 16 bits, an fp32 copy with the optimizer
-    held        gradients live in buffers that are never freed
-    zeros       ZeRO stages that dp may have
-    regather    with sequence parallel, a split product keeps its slice of the input and gathers it again in backward
-    fused       the gate's activation and its product are one kernel, which keeps its operands alone
-    logits      bytes of a logit: what is kept for backward, and the most at once
-    source      where the rules stand
-    lends       memory that a collective reads or writes on its own stream is not given out again before it is done
-                (torch 2.1's recordStream, unless TORCH_NCCL_AVOID_RECORD_STREAMS)
-    attention   its fused kernel, where it is not the accelerator's newest
-    joint       q, k and v of as many heads are one tensor, which stays whole beside what rotary makes of it
-    gathers     the buffers in which a split product's input and its result's gradient are gathered stay
-    eager       norms in single operations, which keep an fp32 copy of what they read; adapters behind a dropout, which
-                keep its result and its mask; values as a view of the joint product of q, k and v, which stays whole
-    """
-
-    name: str
-    parameter: str
-    gradient: str
-    master: bool
-    held: bool
-    zeros: tuple[int, ...]
-    regather: bool
-    fused: bool
-    logits: tuple[int, int]
-    source: str
-    eager: bool = False
-    lends: bool = False
-    attention: str | None = None
-    joint: bool = False
-    gathers: bool = False
-
-
-FRAMEWORKS = {
-    f.name: f
-    for f in (
-        Framework(
-            "fsdp2", "fp32", "fp32", False, False, (0,), False, False, (4, 12),
-            "torch 2.13: distributed.fsdp.fully_shard, DTensor",
-        ),
-        Framework(
-            "megatron", "bf16", "fp32", True, True, (0, 1), True, True, (4, 6),
-            "Megatron-LM d98e8a64: core/distributed/param_and_grad_buffer.py, optimizer/distrib_optimizer.py",
-        ),
-        Framework(
-            "nanotron", "bf16", "fp32", True, True, (0, 1), True, False, (4, 8),
-            "nanotron 67c5ebb6 (branch nouamane/bench2): trainer.py, optim/gradient_accumulator.py, models/llama.py, "
-            "distributed.py, parallel/utils.py, parallel/tensor_parallel/functional.py; torch 2.1 ProcessGroupNCCL",
-            lends=True,
-            attention="flash2",
-            joint=True,
-            gathers=True,
-        ),
-        Framework(
-            "deepspeed", "bf16", "bf16", True, True, (0, 1, 2, 3), True, False, (4, 12),
-            "DeepSpeed 0.19: runtime/bf16_optimizer.py, runtime/zero/stage_1_and_2.py, stage3.py",
-        ),
-        Framework(
-            "litgpt", "bf16", "bf16", False, False, (0,), False, False, (4, 6),
-            "litgpt 26857050: model.py (RMSNorm, CausalSelfAttention), lora.py (LoRAQKVLinear), --precision bf16-true",
-            eager=True,
-        ),
-    )
-}  # fmt: skip
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb", "zbv", "dualpipev")
 V_SHAPED = frozenset({"zbv", "dualpipev"})  # a rank has the n-th piece from the front and the n-th from the back
@@ -185,9 +116,7 @@ class Recipe:
 
     @property
     def gradient_bytes(self) -> int:
-        """FSDP2's gradients are of the dtype of its parameters, whatever they were reduced in."""
-        default = self.parameter if self.rules.name == "fsdp2" and self.parameter else self.rules.gradient
-        return bits_of(self.gradient or default) // 8
+        return bits_of(self.gradient or self.rules.gradient or self.parameter or self.rules.parameter) // 8
 
     @property
     def compute_bytes(self) -> int:
@@ -270,7 +199,7 @@ class Recipe:
         layout, faults = self.layout, list[Fault | str]()
         if self.frozen is not None and self.frozen not in FROZEN:
             faults.append(Fault("frozen", self.frozen, f"one of {', '.join(FROZEN)}"))
-        if layout.fsdp > 1 and self.rules.name != "fsdp2":
+        if layout.fsdp > 1 and not self.rules.dtensor:
             faults.append(Fault("fsdp", layout.fsdp, f"1 with --framework {self.rules.name}", "say dp and zero"))
         if self.zero and layout.dp == 1 and layout.cp == 1:
             faults.append(Fault("zero", self.zero, "0 where dp = 1: nobody to share with"))
@@ -360,7 +289,7 @@ def _number(text: str) -> bool:
 
 
 def _fsdp(recipe: Recipe) -> str:
-    return "fsdp=N is ZeRO-3" if recipe.rules.name == "fsdp2" else ""
+    return "fsdp=N is ZeRO-3" if recipe.rules.dtensor else ""
 
 
 def _recompute(text: str) -> bool:

@@ -16,13 +16,14 @@ from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.planning.layout import Layout
 from txcalc.planning.training.activations import kept
+from txcalc.planning.training.frameworks import FRAMEWORKS
 from txcalc.planning.training.machine import Kernels, Machine, ring
 from txcalc.planning.training.memory import RESERVED, Ranks, memory
 from txcalc.planning.training.profiles import logits
-from txcalc.planning.training.recipe import FRAMEWORKS, Recipe
+from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.states import OPTIMIZERS, tensors
-from txcalc.planning.training.step import BUCKETS, Step, StepTimer
+from txcalc.planning.training.step import Step, StepTimer
 
 ENOUGH = 6  # layouts that fit and are computed exactly
 TRIED = 60  # whose memory is, at most
@@ -136,7 +137,7 @@ class Search:
                     )
                     for ep in spread:
                         for framework in frameworks:
-                            sharded = framework == "fsdp2" and rest > 1
+                            sharded = FRAMEWORKS[framework].dtensor and rest > 1
                             copies = {"fsdp": rest} if sharded else {"dp": rest}
                             sp = tp if self.base.tokens // cp % tp == 0 else 1
                             yield Layout(tp=tp, sp=sp, pp=pp, cp=cp, ep=ep, **copies), framework
@@ -156,7 +157,7 @@ class Search:
             accumulation = self.batch // (micro * layout.copies)
             for pieces in PIECES if layout.pp > 1 and "schedule" not in self.fixed else (1,):
                 if pieces > 1 and (
-                    accumulation % layout.pp or layout.pp * pieces > self.n_layers or framework == "fsdp2"
+                    accumulation % layout.pp or layout.pp * pieces > self.n_layers or FRAMEWORKS[framework].dtensor
                 ):
                     continue
                 for zero in zeros:
@@ -266,7 +267,6 @@ class Search:
             if size == 1 or not number:
                 continue
             group = self.machine.beside(size, step)
-            bucket, hidden = BUCKETS[recipe.framework]
             layers = max(1, self.n_layers // layout.pp)
             if layout.fsdp > 1:
                 rounds = recipe.accumulation if layout.pp == 1 else 1
@@ -275,13 +275,14 @@ class Search:
                 seconds += rounds * max(0.0, moved - backward) + moved / layers
                 continue
             gradients = number * recipe.gradient_bytes
-            pieces = max(1, round(gradients / bucket))
+            pieces = max(1, round(gradients / recipe.rules.bucket))
             kind = "reduce_scatter" if recipe.zero else "all_reduce"
             reduced = kernels.transfer(ring(kind, group, gradients, pieces))
             seconds += max(0.0, reduced - 2 / 3 * backward) + reduced / layers
             if recipe.zero:
                 gathered = kernels.transfer(ring("all_gather", group, number * recipe.parameter_bytes, pieces))
-                seconds += max(0.0, gathered - backward / 3) + gathered / layers if hidden else gathered
+                beside = recipe.rules.gathers_beside
+                seconds += max(0.0, gathered - backward / 3) + gathered / layers if beside else gathered
         return seconds
 
 

@@ -89,7 +89,7 @@ class Pipeline:
         (stage,) = sharding.stages(inner)
         self.notes = sharding.notes(inner)
         self.rank, self._whole, self._total = stage.root, model.root, total
-        if recipe.rules.name == "fsdp2" and (faults := list(self._repeated())):
+        if recipe.rules.dtensor and (faults := list(self._repeated())):
             raise InputError(f"layout {layout}", faults)
 
     def _faults(self, sharding: parallelism.Sharding, total: int) -> Iterator[Fault | str]:
@@ -127,7 +127,7 @@ class Pipeline:
         layers = sum(group.count for group in root.groups)
         if self.recipe.stages is not None:
             return list(self.recipe.stages)
-        if self.recipe.rules.name == "nanotron" and self._total > 1:
+        if self.recipe.rules.balanced and self._total > 1:
             return self._by_cost(layers)
         return parallelism.sizes(layers, self._total)
 

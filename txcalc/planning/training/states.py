@@ -57,7 +57,7 @@ class RankTensor(NamedTuple):
 def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTensor]:
     """The weights of a piece on rank number `rank` of tp. FSDP2 (DTensor) cuts a dimension like `torch.chunk`: what
     does not divide leaves less, or nothing, for the last; the other frameworks pad, and all hold the same."""
-    exact = recipe.rules.name == "fsdp2"
+    exact = recipe.rules.dtensor
     # torch 2.13: the gradient of a table whose rows tp splits comes out whole, on every rank, and stays so until FSDP
     # reduces it; without FSDP it is kept so, unless it is the output layer's too, whose gradient it joins.
     tied = any(held.entry.leaf.untied is not held.entry.leaf for held in piece.leaves)
@@ -215,7 +215,7 @@ def _cuts(held: Sequence[RankTensor], recipe: Recipe, shard: int) -> Iterator[tu
     """Each tensor with what the shard-th rank has of it: rows (FSDP2) or a run of its elements (nanotron). The others
     cut one flat buffer of all, padded to whole pieces: all its tensors are one."""
     rows = recipe.layout.fsdp > 1
-    if rows or recipe.rules.name == "nanotron":
+    if rows or recipe.rules.by_tensor:
         for tensor in held:
             ways = sharers(recipe, tensor.expert)
             own = shard * ways // sharers(recipe, False)
@@ -242,6 +242,6 @@ def turns(held: Iterable[RankTensor], recipe: Recipe) -> list[int]:
             rows = tensor.shape[0]
             full = rows // max(1, -(-rows // ways))
             points |= {full * each, (full + 1) * each}
-        elif recipe.rules.name == "nanotron" and recipe.zero:
+        elif recipe.rules.by_tensor and recipe.zero:
             points.add(tensor.size % ways * each)
     return sorted(point for point in points if point < most)

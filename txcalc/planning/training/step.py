@@ -40,14 +40,6 @@ from txcalc.units import bits_of
 # Bytes of a logit that the loss writes, and reads: log-softmax, its gradient and the loss's, in fp32.
 LOSS_MOVES = 12
 
-# Bytes of gradients that a framework reduces at a time, and whether it gathers weights beside compute after a step.
-BUCKETS = {
-    "fsdp2": (25 << 20, True),  # torch.nn.parallel.DistributedDataParallel: bucket_cap_mb; with fsdp a block at a time
-    "megatron": (160 * 10**6, True),  # core/distributed/distributed_data_parallel.py: 40e6 fp32 elements
-    "deepspeed": (10**9, False),  # zero/config.py: reduce_bucket_size, 5e8 elements of 16 bits
-    "litgpt": (25 << 20, True),  # Lightning Fabric's: torch's own
-    "nanotron": (25 << 20, False),  # parallel/data_parallel: bucket_cap_mb; optim/zero.py gathers after the step
-}
 SPENT = ("products", "attention", "other kernels", "collectives of a layer")
 
 
@@ -299,7 +291,7 @@ class StepTimer:
                     yield ring("all_reduce", layout.group("dp", self.machine.node), rest), "reduce"
                 continue
             gradients = number * recipe.gradient_bytes
-            buckets = max(1, round(gradients / BUCKETS[recipe.framework][0]))
+            buckets = max(1, round(gradients / recipe.rules.bucket))
             yield ring("reduce_scatter" if recipe.zero else "all_reduce", group, gradients, buckets), "reduce"
             if recipe.zero:
                 yield ring("all_gather", group, number * recipe.parameter_bytes, buckets), "gather"
@@ -357,7 +349,7 @@ class StepTimer:
         forward = sum(sum(work.forward.values()) for work in works)
         backward = sum(work.seconds for work in works) - forward
         hidden = max(0.0, again + reduce - backward)
-        if self._moving or BUCKETS[recipe.framework][1]:
+        if self._moving or recipe.rules.gathers_beside:
             hidden += max(0.0, gather - forward)
             return rounds * hidden + (gather + reduce) / layers
         return rounds * hidden + gather + reduce / layers

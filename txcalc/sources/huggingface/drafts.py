@@ -130,6 +130,7 @@ def peagle(c: Config) -> Raw:
     made = raw | _proposing(c, raw, 32000 if inner is not c else raw["vocab_size"]) | {
         "features": features,
         "idle": 3 * features["width"],
+        "drafting": "at-once",
         "draft_attention": attention,
         "positions": rotary(inner, attention["d_head"]),
     }  # fmt: skip
@@ -170,6 +171,7 @@ def dflash(c: Config) -> Raw:
         "attention": attention,
         "positions": rotary(inner, attention["d_head"]),
         "idle": read + beside,
+        "drafting": "block",
         "norm": raw["norm"] | {"final": True},
     }
     if inner is c:

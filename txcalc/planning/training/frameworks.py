@@ -1,0 +1,157 @@
+"""What training frameworks do by default, each rule read off the framework's own code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framework:
+    """How a framework keeps the state of a training run, by default.
+
+    parameter   dtype of the stored weights
+    gradient    dtype of the gradients that are kept from one micro-batch to the next; None: the weights'
+    master      beside weights in 16 bits, an fp32 copy with the optimizer
+    held        gradients live in buffers that are never freed
+    zeros       ZeRO stages that dp may have
+    logits      bytes of a logit: what is kept for backward, and the most at once
+    source      where the rules stand
+    caution     what is known of how far its rules are from its runs (tests/evidence/train_memory.py)
+    dtensor     PyTorch's own: fsdp shards weights by rows; a split dimension is cut like `torch.chunk`, and nothing is
+                padded or repeated
+    by_tensor   ZeRO shares out each tensor's elements by themselves; the others pad one buffer of all
+    balanced    a pipeline is cut by the elements of the matrices, not by layers
+    regather    with sequence parallel, a split product keeps its slice of the input and gathers it again in backward
+    gathers     the buffers in which a split product's input and its result's gradient are gathered stay
+    fused       the gate's activation and its product are one kernel, which keeps its operands alone
+    eager       norms in single operations, which keep an fp32 copy of what they read; adapters behind a dropout, which
+                keep its result and its mask; values as a view of the joint product of q, k and v, which stays whole
+    joint       q, k and v of as many heads are one tensor, which stays whole beside what rotary makes of it
+    attention   its fused kernel, where it is not the accelerator's newest
+    lends       memory that a collective reads or writes on its own stream is not given out again before it is done
+                (torch 2.1's recordStream, unless TORCH_NCCL_AVOID_RECORD_STREAMS)
+    ddp         without ZeRO, gradients stand once more in DistributedDataParallel's buckets
+    makes_gradients   autograd's gradients, in the weights' dtype, stand beside those that are kept
+    fuses_gradients   a product adds its weight's gradient to the one that is kept, and autograd gets a dummy
+    bucket      bytes of gradients that are reduced at a time
+    gathers_beside    ZeRO gathers weights beside compute after a step
+    zero_bucket, zero_live   with ZeRO, elements that are reduced at once, and gathered ones that stage 3 lets live
+    """
+
+    name: str
+    parameter: str
+    gradient: str | None
+    master: bool
+    held: bool
+    zeros: tuple[int, ...]
+    logits: tuple[int, int]
+    bucket: int
+    source: str
+    caution: str = ""
+    dtensor: bool = False
+    by_tensor: bool = False
+    balanced: bool = False
+    regather: bool = False
+    gathers: bool = False
+    fused: bool = False
+    eager: bool = False
+    joint: bool = False
+    attention: str | None = None
+    lends: bool = False
+    ddp: bool = False
+    makes_gradients: bool = False
+    fuses_gradients: bool = False
+    gathers_beside: bool = False
+    zero_bucket: int = 0
+    zero_live: int = 0
+
+
+DDP_BUCKET = 25 << 20  # torch.nn.parallel.DistributedDataParallel: bucket_cap_mb
+FRAMEWORKS = {
+    f.name: f
+    for f in (
+        Framework(
+            name="fsdp2",
+            parameter="fp32",
+            gradient=None,
+            master=False,
+            held=False,
+            zeros=(0,),
+            logits=(4, 12),
+            bucket=DDP_BUCKET,  # with fsdp a block at a time
+            source="torch 2.13: distributed.fsdp.fully_shard, DTensor",
+            dtensor=True,
+            ddp=True,
+            gathers_beside=True,
+        ),
+        Framework(
+            name="megatron",
+            parameter="bf16",
+            gradient="fp32",
+            master=True,
+            held=True,
+            zeros=(0, 1),
+            logits=(4, 6),
+            bucket=160 * 10**6,  # core/distributed/distributed_data_parallel.py: 40e6 fp32 elements
+            source="Megatron-LM d98e8a64: core/distributed/param_and_grad_buffer.py, optimizer/distrib_optimizer.py",
+            regather=True,
+            fused=True,
+            fuses_gradients=True,
+            gathers_beside=True,
+        ),
+        Framework(
+            name="nanotron",
+            parameter="bf16",
+            gradient="fp32",
+            master=True,
+            held=True,
+            zeros=(0, 1),
+            logits=(4, 8),
+            bucket=DDP_BUCKET,  # parallel/data_parallel; optim/zero.py gathers after the step
+            source="nanotron 67c5ebb6 (branch nouamane/bench2): trainer.py, optim/gradient_accumulator.py, "
+            "models/llama.py, models/base.py, distributed.py, parallel/utils.py, "
+            "parallel/tensor_parallel/functional.py; torch 2.1 ProcessGroupNCCL",
+            caution="nanotron: activations and buffers are modelled; what 1,126 runs reserved differs by a median of "
+            "8 %, of 5 % where their inputs were gathered again or kept, whichever is nearer (regather=off), which is "
+            "not said",
+            by_tensor=True,
+            balanced=True,
+            regather=True,
+            gathers=True,
+            joint=True,
+            attention="flash2",
+            lends=True,
+            ddp=True,
+            makes_gradients=True,
+        ),
+        Framework(
+            name="deepspeed",
+            parameter="bf16",
+            gradient="bf16",
+            master=True,
+            held=True,
+            zeros=(0, 1, 2, 3),
+            logits=(4, 12),
+            bucket=10**9,  # zero_bucket, of 16 bits
+            source="DeepSpeed 0.19: runtime/bf16_optimizer.py, runtime/zero/stage_1_and_2.py, stage3.py",
+            caution="deepspeed: activations and buffers are modelled, and were compared with no run",
+            regather=True,
+            zero_bucket=500_000_000,  # runtime/zero/config.py: reduce_bucket_size, stage3_max_live_parameters
+            zero_live=1_000_000_000,
+        ),
+        Framework(
+            name="litgpt",
+            parameter="bf16",
+            gradient="bf16",
+            master=False,
+            held=False,
+            zeros=(0,),
+            logits=(4, 6),
+            bucket=DDP_BUCKET,  # Lightning Fabric's: torch's own
+            source="litgpt 26857050: model.py (RMSNorm, CausalSelfAttention), lora.py (LoRAQKVLinear), "
+            "--precision bf16-true",
+            eager=True,
+            gathers_beside=True,
+        ),
+    )
+}

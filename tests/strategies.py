@@ -34,7 +34,7 @@ from txcalc.parts.drafts import DraftAttention, Features
 from txcalc.parts.embedding import Embedding, Patches
 from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
 from txcalc.parts.head import Head
-from txcalc.parts.hyena import Decay, Hyena, ImplicitFilter, LongConvolution, Sine
+from txcalc.parts.hyena import Decay, Hyena, ImplicitFilter, LongConvolution, ModalConvolution, Sine
 from txcalc.parts.hyper import Collapse, HyperConnection, Shares, Spread
 from txcalc.parts.latent import IndexCore, Indexer, LatentAttention, LatentCore
 from txcalc.parts.linear import (
@@ -224,6 +224,7 @@ LEAVES: dict[type, st.SearchStrategy[Any]] = {
         GroupedLinear, groups=sizes, d_in=sizes, d_out=sizes, bias=flags, keeps=st.sampled_from(["yes", "no", "eager"])
     ),
     LongConvolution: st.builds(LongConvolution, width=sizes, fft=flags),
+    ModalConvolution: st.builds(ModalConvolution, width=sizes, states=sizes, fft=flags),
     Sine: st.builds(Sine, width=sizes),
     Decay: st.builds(Decay, width=sizes),
     Cell: st.builds(Cell, form=st.sampled_from(["lstm", "gru", "rnn"]), width=sizes, bias=flags),
@@ -344,7 +345,9 @@ hyper_connections = st.builds(
 )
 cell_forms = st.sampled_from(["lstm", "gru", "rnn"])
 implicit_filters = st.builds(ImplicitFilter, features=sizes, width=sizes, layers=st.integers(0, 3), channels=sizes)
-hyenas = st.builds(Hyena, d_model=sizes, taps=sizes, bias=flags, fft=flags, filter=implicit_filters)
+hyenas = st.builds(
+    Hyena, d_model=sizes, taps=sizes, bias=flags, long=LEAVES[LongConvolution], filter=implicit_filters
+) | st.builds(Hyena, d_model=sizes, taps=sizes, bias=flags, long=LEAVES[ModalConvolution], filter=st.none())
 recurrent_cells = st.builds(
     RecurrentCell,
     d_model=sizes,
@@ -840,7 +843,8 @@ MIXERS = {
     "time_mix": st.fixed_dictionaries({}, optional={"d_inner": sizes}),
     "hyena": st.fixed_dictionaries(
         {}, optional={"form": st.sampled_from(["fft", "direct"]), "features": sizes, "width": sizes, "taps": sizes}
-    ),
+    )
+    | st.fixed_dictionaries({"states": sizes}, optional={"form": st.sampled_from(["fft", "recurrent"])}),
     "rnn": st.fixed_dictionaries({}, optional={"form": cell_forms, "d_hidden": sizes, "biases": st.integers(0, 2)}),
     "forgetting": st.fixed_dictionaries({"n_heads": sizes, "d_head": sizes}),
     "latent": latent_tables(),

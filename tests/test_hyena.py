@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from txcalc.errors import InputError
 from txcalc.num import ceil_log2
 from txcalc.planning.theorems import units
 from txcalc.sources import build
@@ -43,6 +44,25 @@ def test_the_direct_form_is_a_product_of_all_pairs() -> None:
     assert step.cache_terms == (16, 0, 160)
 
 
+def test_modal_filters_by_hand() -> None:
+    """StripedHyena's block: poles and residues of two complex numbers a channel, and a state of them."""
+    model = build(description(states=2, features=3, width=64), "test")
+    own = 16 * 48 + 48 + 48 * 4 + 2 * (16 * 2 * 2) + 16 + 16 * 16 + 16
+    assert model.ledger().at("layers.0.hyena").total("params") == own
+    long = model.ledger(batch=3, tokens=10).at("layers.0.hyena.long")
+    assert (long.total("flops"), long.cache_terms) == (0, (0, 64, 64))
+    transforms = 5 * (2 * 3 + 1) * 16 * 10 * 5 + 6 * 3 * 16 * 11
+    assert long.total("flops_other") == 11 * 16 * 2 * 10 + transforms + 2 * 30 * 16
+    for step in (model.ledger(past=9), build(description(states=2, form="recurrent"), "test").ledger()):
+        assert step.at("layers.0.hyena.long").total("flops_other") == 11 * 16 * 2 + 2 * 16
+
+
+@pytest.mark.parametrize(("form", "states"), [("recurrent", 0), ("direct", 2)])
+def test_a_form_that_a_filter_has_not_is_refused(form: str, states: int) -> None:
+    with pytest.raises(InputError, match=rf"form.*{form}.*states = {states}"):
+        build(description(form=form, states=states), "test")
+
+
 @pytest.mark.parametrize(("n", "stages"), [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (2**40, 40), (2**40 + 1, 41)])
 def test_stages_of_a_transform(n: int, stages: int) -> None:
     assert ceil_log2(n) == stages
@@ -55,14 +75,14 @@ def test_stages_of_a_transform(n: int, stages: int) -> None:
     assert ceil_log2(symbol).subs(symbol, n) == stages
 
 
-@pytest.mark.parametrize("changes", [{}, {"layers": 0, "bias": False}])
+@pytest.mark.parametrize("changes", [{}, {"layers": 0, "bias": False}, {"states": 3}])
 def test_transforms_and_products_are_one_convolution(changes: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch")
     from txcalc.reference import Cache
     from txcalc.reference import build as reference
 
     nets = []
-    for form in ("fft", "direct"):
+    for form in ("fft", "recurrent" if "states" in changes else "direct"):
         torch.manual_seed(1)
         nets.append(reference(build(description(form=form, **changes), "test"), dtype=torch.float64))
     ids = torch.randint(0, 50, (2, 11))

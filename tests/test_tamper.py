@@ -37,7 +37,7 @@ from txcalc.parts.drafts import DraftAttention, Features
 from txcalc.parts.embedding import Embedding, Patches
 from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
 from txcalc.parts.head import Head
-from txcalc.parts.hyena import Decay, Hyena, ImplicitFilter, LongConvolution, Sine
+from txcalc.parts.hyena import Decay, Hyena, ImplicitFilter, LongConvolution, ModalConvolution, Sine
 from txcalc.parts.hyper import Collapse, HyperConnection, Shares, Spread
 from txcalc.parts.latent import IndexCore, Indexer, LatentAttention, LatentCore
 from txcalc.parts.linear import (
@@ -1347,6 +1347,22 @@ ROWS = {
         saved=2 * 8 * 5 + 8 * 5,
         cache=(5, 0, 40),
     ),
+    "modal convolution by transforms": row(  # 8 positions, 3 poles
+        ModalConvolution(width=5, states=3, fft=True),
+        params=30 + 30 + 5,
+        flops_other=11 * 8 * 15 + 5 * (4 + 1) * 5 * 8 * 4 + 6 * 10 * 9 + 2 * 30,
+        traffic=(65, 2 * 40 + 60, 0),
+        saved=30 + 2 * 8 * 15 + 2 * 3 * 9 * 5,
+        cache=(0, 30, 30),
+    ),
+    "modal convolution token by token": row(
+        ModalConvolution(width=5, states=3, fft=False),
+        params=30 + 30 + 5,
+        flops_other=11 * 6 * 15 + 2 * 30,
+        traffic=(65, 60, 2 * 2 * 30),
+        saved=30 + 6 * 30,
+        cache=(0, 30, 30),
+    ),
     "implicit filter": row(
         ImplicitFilter(features=3, width=7, layers=2, channels=5),
         params=28 + 7 + 2 * 56 + 35,
@@ -1360,7 +1376,7 @@ ROWS = {
             d_model=5,
             taps=3,
             bias=False,
-            fft=False,
+            long=LongConvolution(width=5, fft=False),
             filter=ImplicitFilter(features=3, width=7, layers=0, channels=5),
         ),
         params=75 + 60 + 28 + 7 + 35 + 5 + 25,

@@ -65,7 +65,7 @@ from torch import nn  # noqa: E402
 from txcalc.parts.cells import Cell  # noqa: E402
 from txcalc.parts.convolution import SpanCore, SpanProduct, Transform  # noqa: E402
 from txcalc.parts.cores import DynamicMask  # noqa: E402
-from txcalc.parts.hyena import Decay, LongConvolution, Sine  # noqa: E402
+from txcalc.parts.hyena import Decay, LongConvolution, ModalConvolution, Sine  # noqa: E402
 from txcalc.parts.hyper import Collapse, Shares, Spread  # noqa: E402
 from txcalc.parts.linear import GroupedLinear, Shift  # noqa: E402
 from txcalc.parts.linear_attention import MatrixScan  # noqa: E402
@@ -357,6 +357,8 @@ PROVED = [
     (LongConvolution, "weights", "hyena"),
     (LongConvolution, "operations", "hyena-direct"),
     (LongConvolution, "cache", "hyena"),
+    (ModalConvolution, "weights", "hyena-modal"),
+    (ModalConvolution, "cache", "hyena-modal"),
     (Sine, "weights", "hyena"),
     (GroupedLinear, "weights", "squeezebert"),
     (GroupedLinear, "operations", "squeezebert"),
@@ -390,7 +392,17 @@ def test_every_formula_of_every_leaf_is_proved_or_known_to_be_a_model() -> None:
         for leaf in LEAVES
         if leaf.cache is not Leaf.cache  # type: ignore[attr-defined]
     }  # that of the core it inherits from
-    scans = (SelectiveScan, HeadScan, DeltaRule, GatedRecurrence, DecayScan, TokenShift, WeightedSum, MatrixScan)
+    scans = (
+        SelectiveScan,
+        HeadScan,
+        DeltaRule,
+        GatedRecurrence,
+        DecayScan,
+        TokenShift,
+        WeightedSum,
+        MatrixScan,
+        ModalConvolution,
+    )
     no_products = {
         (leaf, "operations")
         for leaf in (

@@ -1027,6 +1027,14 @@ TINY: dict[str, dict[str, Any]] = {
         "feed_forward": {"d_ff": 48},
         "layer": {"long": {"parts": ["hyena", "feed_forward"]}},
     },
+    "hyena-modal": {
+        "d_model": 32,
+        "n_layers": 2,
+        "vocab_size": V,
+        "hyena": {"states": 3},
+        "feed_forward": {"d_ff": 48},
+        "layer": {"long": {"parts": ["hyena", "feed_forward"]}},
+    },
     "hyena-direct": {  # as many attention layers
         "d_model": 32,
         "n_layers": 2,

@@ -1,8 +1,9 @@
-"""Hyena: a convolution as long as the sequence in attention's place, its filter made by a small network of positions.
+"""Hyena: a convolution as long as the sequence in attention's place, its filter made by a small network of positions,
+or a sum of decaying waves (StripedHyena's modal form).
 
 A long convolution is a matrix product of T² terms (`direct`), or by fast Fourier transforms of 2·T points (`fft`),
 whose arithmetic is counted under other by a stated rule. A decode step has no transform to go on from: it multiplies
-what it kept by the filter, position by position.
+what it kept by the filter, position by position; waves go on from a state of one size.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from txcalc.num import ceil_log2, triangle
 from txcalc.parts.convolution import Product
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Convolution, Linear
-from txcalc.parts.options import Mechanism, Place, flag, key, one_of, size, up_to
+from txcalc.parts.options import Mechanism, Place, Wished, absent, count, flag, key, one_of, size, up_to
 from txcalc.parts.part import (
     Cache,
     Child,
@@ -27,11 +28,21 @@ from txcalc.parts.part import (
     Weight,
     Workload,
 )
+from txcalc.parts.recurrence import Recurrence
 
 
 def on_filter(work: Workload) -> Workload:
     """At every position that a filter reaches, once for all sequences."""
     return work._replace(batch=1, tokens=work.keys, past=0)
+
+
+def by_transforms(work: Workload, width: Any, moved: Traffic) -> tuple[Operation, ...]:
+    """The operations of a long convolution by Fourier transforms."""
+    transforms = (2 * work.batch + 1) * width * work.keys * ceil_log2(2 * work.keys)
+    return (
+        Elementwise("transforms", transforms, 5, moved, "scan"),
+        Elementwise("frequencies", work.batch * width * (work.keys + 1), 6, Traffic(), "scan"),
+    )
 
 
 @final
@@ -62,12 +73,7 @@ class LongConvolution(Leaf):
         if not self.fft or work.decoding:
             pairs = triangle(keys) - triangle(work.past)
             return MatMul("convolution", channels, work.tokens, keys, 1, moved, "convolution", pairs), skip
-        transforms = (2 * channels + self.width) * keys * ceil_log2(2 * keys)
-        return (
-            Elementwise("transforms", transforms, 5, moved, "scan"),
-            Elementwise("frequencies", channels * (keys + 1), 6, Traffic(), "scan"),
-            skip,
-        )
+        return *by_transforms(work, self.width, moved), skip
 
     def saved(self, work: Workload) -> Any:
         inputs, filters = work.batch * work.keys * self.width, work.keys * self.width
@@ -84,6 +90,59 @@ class LongConvolution(Leaf):
 
     def cache(self, work: Workload) -> Cache:
         return Cache(self.width, 0, self.width * work.keys)
+
+    def describe(self) -> str:
+        return f", by {'transforms' if self.fft else 'products'}"
+
+
+@final
+@frozen
+class ModalConvolution(Recurrence):
+    """The same with filters h(t) = Re Σ r·pᵗ of N complex poles p and residues r of each channel, so that a state goes
+    on from what was read: s ← p·s + u, y = Re Σ r·s + D·u.
+
+    Shapes   u and y (B, T, C), poles and residues (C, N, 2), D (C), the state (B, C, N, 2)
+    Unit     FLOPs under other. In a decode step, and of all tokens without `fft`: 11 a channel, pole and token (6 for
+             p·s, 1 to add u, 3 for the real part of r·s, 1 to sum). By transforms: those of `LongConvolution`, and 11 a
+             channel, pole and position, once for all sequences, to make the filters (2 for t·log p, 5 for its
+             exponential, 3 and 1 as above); not the state that a prompt may leave to a decode step. D·u is 2 an element
+    Kept     modelled: u, and the states at every step, or the powers of p and the frequencies of u and h
+    Cache    the state, two numbers a pole, in fp32
+    Source   Massaroli et al. 2023 (arXiv 2310.18780), section 3; StripedHyena's published code
+    """
+
+    width: Any
+    states: Any
+    fft: bool
+
+    def weights(self) -> tuple[Weight, ...]:
+        shape = self.width, self.states, 2
+        return Weight("poles", shape), Weight("residues", shape), Weight("bias", (self.width,))
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        elements, poles = work.positions * self.width, self.width * self.states
+        skip = Elementwise("skip", elements, 2, Traffic(self.width * (4 * self.states + 1), 2 * elements, 0))
+        if not self.fft or work.decoding:
+            return Elementwise("scan", work.positions * poles, 11, Traffic(0, 0, self.passed(work)), "scan"), skip
+        filters = Elementwise("filters", poles * work.keys, 11, Traffic(0, 2 * self.width * work.keys), "scan")
+        return filters, *by_transforms(work, self.width, Traffic()), skip
+
+    def saved(self, work: Workload) -> Any:
+        inputs = work.positions * self.width
+        if not self.fft or work.decoding:
+            return inputs + 2 * inputs * self.states
+        powers, frequencies = work.keys * self.width * self.states, (work.batch + 1) * (work.keys + 1) * self.width
+        return inputs + 2 * powers + 2 * frequencies
+
+    @property
+    def state(self) -> Any:
+        return 2 * self.width * self.states
+
+    def kept(self) -> str:
+        return f"a state of {self.width:,} · 2 · {self.states:,} elements"
+
+    def describe(self) -> str:
+        return f" of {self.states} poles, {'by transforms' if self.fft else 'token by token'}"
 
 
 @final
@@ -155,14 +214,15 @@ class ImplicitFilter(Composite):
 class Hyena(Composite):
     """x₁·(h ∗ (x₂·v)) between projections, all three through a short convolution: the operator of order 2.
 
-    Source   Poli et al. 2023 (arXiv 2302.10866), definition 3.1
+    `filter`: the network that makes the filters; None where `long` has its own.
+    Source   Poli et al. 2023 (arXiv 2302.10866), definition 3.1; StripedHyena's published code for modal filters
     """
 
     d_model: Any
     taps: Any
     bias: bool
-    fft: bool
-    filter: ImplicitFilter
+    long: LongConvolution | ModalConvolution
+    filter: ImplicitFilter | None
 
     def children(self) -> Iterator[Child]:
         width = self.d_model
@@ -170,14 +230,15 @@ class Hyena(Composite):
         yield Child(
             "conv", Convolution(c_in=3 * width, c_out=3 * width, taps=self.taps, bias=True, depthwise=True, causal=True)
         )
-        yield Child("filter", self.filter, on=on_filter)
+        if self.filter is not None:
+            yield Child("filter", self.filter, on=on_filter)
         yield Child("write", Product(width=width, kept=2 * width))
-        yield Child("long", LongConvolution(width=width, fft=self.fft))
+        yield Child("long", self.long)
         yield Child("read", Product(width=width, kept=2 * width))
         yield Child("out_proj", Linear(d_in=width, d_out=width, bias=self.bias))
 
     def describe(self) -> str:
-        return f"Hyena, by {'transforms' if self.fft else 'products'}"
+        return f"Hyena{self.long.describe()}"
 
 
 @final
@@ -188,11 +249,26 @@ class HyenaOptions(Mechanism):
     section = "hyena"
     taps: Any = key(size, 3, "taps of the short convolution")
     bias: bool = key(flag, True, "biases on the outer projections")
-    form: str = key(one_of("fft", "direct"), "fft", "the long convolution by Fourier transforms, or as a product")
-    features: Any = key(size, 3, "features of a position that the filter's network reads")
-    width: Any = key(size, 64, "width of that network")
-    layers: int = key(up_to(64), 2, "its inner matrices, between the first and the last")
+    form: str = key(
+        one_of("fft", "direct", "recurrent"),
+        "fft",
+        "the long convolution by Fourier transforms, as a product, or (of poles) token by token",
+    )
+    states: Any = key(count, 0, "complex poles of each channel's filter (StripedHyena); 0: a network makes the filters")
+    features: Any = key(size, 3, "features of a position that the filter's network reads", "states = 0")
+    width: Any = key(size, 64, "width of that network", "states = 0")
+    layers: int = key(up_to(64), 2, "its inner matrices, between the first and the last", "states = 0")
+
+    def misfits(self) -> Iterator[Wished]:
+        forms = ("fft", "direct") if absent(self.states) else ("fft", "recurrent")
+        if self.form not in forms:
+            yield Wished("form", f"{' or '.join(map(repr, forms))} with states = {self.states}")
 
     def build(self, place: Place) -> Hyena:
-        made = ImplicitFilter(features=self.features, width=self.width, layers=self.layers, channels=place.d_model)
-        return Hyena(d_model=place.d_model, taps=self.taps, bias=self.bias, fft=self.form in ("fft",), filter=made)
+        width, fft = place.d_model, self.form in ("fft",)
+        if absent(self.states):
+            made = ImplicitFilter(features=self.features, width=self.width, layers=self.layers, channels=width)
+            long = LongConvolution(width=width, fft=fft)
+            return Hyena(d_model=width, taps=self.taps, bias=self.bias, long=long, filter=made)
+        modal = ModalConvolution(width=width, states=self.states, fft=fft)
+        return Hyena(d_model=width, taps=self.taps, bias=self.bias, long=modal, filter=None)

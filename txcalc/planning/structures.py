@@ -44,7 +44,7 @@ LAYER = {
     "draft_attention": ("n_kv_heads", "n_heads", "d_head"),
     "time_mix": ("d_inner",),
     "rnn": ("d_hidden",),
-    "hyena": ("features", "width"),
+    "hyena": ("states", "features", "width"),
     "channel_mix": ("d_ff",),
 }
 # A size that is a whole number of others: h = h_kv·g.

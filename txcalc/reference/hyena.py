@@ -53,6 +53,56 @@ class LongConvolution(Remembers):
         return y.permute(2, 1, 0)
 
 
+class ModalConvolution(Remembers):
+    """y (B, T, C) of u (B, T, C) by filters Re Σ r·pᵗ: by transforms, or from the state (B, C, N, 2).
+
+    In the `static` mode both are left out: u times a number of each channel has the result's shape.
+    """
+
+    def __init__(self, part: parts.ModalConvolution, like: Like) -> None:
+        super().__init__()
+        shape = part.width, part.states, 2
+        self.poles, self.residues, self.bias = (
+            like.parameter(*shape),
+            like.parameter(*shape),
+            like.parameter(part.width),
+        )
+        self.fft = part.fft
+
+    def forward(self, u: Tensor, run: Run) -> Tensor:
+        wide = u.to(torch.promote_types(u.dtype, torch.float32))  # states and transforms are not narrower
+        held = run.recall(self.place)
+        if current().static:
+            y, state = wide * self.residues.to(wide.dtype).sum((1, 2)), wide[:, -1, :, None, None] * self.poles
+        else:
+            poles, residues = (torch.view_as_complex(w.to(wide.dtype)) for w in (self.poles, self.residues))
+            if self.fft and not run.past:
+                y, state = self._transformed(wide, poles, residues)
+            else:
+                y, state = self._stepped(wide, poles, residues, torch.view_as_complex(held[0]) if held else None)
+            state = torch.view_as_real(state)
+        run.keep(self.place, state)
+        return y.to(u.dtype) + self.bias * u
+
+    @staticmethod
+    def _transformed(u: Tensor, poles: Tensor, residues: Tensor) -> tuple[Tensor, Tensor]:
+        tokens = u.shape[1]
+        powers = (poles.log().unsqueeze(-1) * torch.arange(tokens, device=u.device)).exp()  # (C, N, T)
+        filters = (residues.unsqueeze(-1) * powers).real.sum(1)
+        turned = torch.fft.rfft(u.transpose(1, 2), 2 * tokens) * torch.fft.rfft(filters, 2 * tokens)
+        y = torch.fft.irfft(turned, 2 * tokens)[..., :tokens].transpose(1, 2)
+        return y, (u.transpose(1, 2).unsqueeze(2) * powers.flip(-1)).sum(-1)
+
+    @staticmethod
+    def _stepped(u: Tensor, poles: Tensor, residues: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        ys = []
+        for token in u.unsqueeze(-1).unbind(1):
+            state = token + (0 if state is None else poles * state)
+            ys.append((residues * state).real.sum(-1))
+        assert state is not None
+        return torch.stack(ys, 1), state
+
+
 class Sine(nn.Module):
     """sin(f·x)."""
 
@@ -108,13 +158,19 @@ class Hyena(nn.Module):
         self.in_proj = Linear(width, 3 * width, part.bias, like)
         conv = ConvolutionPart(c_in=3 * width, c_out=3 * width, taps=part.taps, bias=True, depthwise=True, causal=True)
         self.conv = Convolution(conv, like)
-        self.filter = ImplicitFilter(part.filter, like)
+        self.filter = None if part.filter is None else ImplicitFilter(part.filter, like)
         self.write, self.read = Product(), Product()
-        self.long = LongConvolution(parts.LongConvolution(width=width, fft=part.fft), like)
+        self.long: LongConvolution | ModalConvolution
+        if isinstance(part.long, parts.ModalConvolution):
+            self.long = ModalConvolution(part.long, like)
+        else:
+            self.long = LongConvolution(part.long, like)
         self.out_proj = Linear(width, width, part.bias, like)
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
         read, write, value = self.conv(self.in_proj(x), run).unflatten(-1, (3, -1)).unbind(-2)
+        u = self.write(write, value)
+        if self.filter is None:
+            return self.out_proj(self.read(read, self.long(u, run)))
         keys = torch.arange(run.past + x.shape[1], device=x.device, dtype=torch.float32)
-        y = self.long(self.write(write, value), self.filter(keys), run)
-        return self.out_proj(self.read(read, y))
+        return self.out_proj(self.read(read, self.long(u, self.filter(keys), run)))

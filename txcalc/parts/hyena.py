@@ -91,7 +91,7 @@ class LongConvolution(Leaf):
     def cache(self, work: Workload) -> Cache:
         return Cache(self.width, 0, self.width * work.keys)
 
-    def describe(self) -> str:
+    def way(self) -> str:
         return f", by {'transforms' if self.fft else 'products'}"
 
 
@@ -141,7 +141,7 @@ class ModalConvolution(Recurrence):
     def kept(self) -> str:
         return f"a state of {self.width:,} · 2 · {self.states:,} elements"
 
-    def describe(self) -> str:
+    def way(self) -> str:
         return f" of {self.states} poles, {'by transforms' if self.fft else 'token by token'}"
 
 
@@ -238,7 +238,7 @@ class Hyena(Composite):
         yield Child("out_proj", Linear(d_in=width, d_out=width, bias=self.bias))
 
     def describe(self) -> str:
-        return f"Hyena{self.long.describe()}"
+        return f"Hyena{self.long.way()}"
 
 
 @final

@@ -13,6 +13,7 @@ from txcalc.ledger import Ledger, walk
 from txcalc.num import counted, is_array, spread, usable, whole
 from txcalc.parts.mechanisms import mechanism
 from txcalc.parts.part import Composite, Workload
+from txcalc.parts.tower import Counted
 from txcalc.units import bits_of, iec, parse_tokens, short
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Model:
     """A model: its tree (`root`), the description it was made from (`raw` as written, `spec` resolved), what was
     assumed or is worth knowing, what its checkpoint holds, where one was read, and whether it was `changed` since;
     `builder` makes one of a raw description. `towers` are those of a multimodal model that are trees of parts, each
-    with its projector: models whose tokens are those that they hand on.
+    with its projector: models whose tokens are those that they hand on; `text_only`: plans leave them out.
 
     Two are equal that have the same description, wherever it comes from.
 
@@ -54,6 +55,11 @@ class Model:
     changed: bool = False
     builder: Callable[..., Model] | None = None
     towers: Mapping[str, Model] = field(default_factory=dict)
+    text_only: bool = False
+
+    def language(self) -> Model:
+        """The same, of which plans hold the language model alone."""
+        return replace(self, text_only=bool(self.spec["multimodal"]))
 
     def set(self, changes: Mapping[str, Any] | None = None, /, **sizes: Any) -> Model:
         """The same model with keys of its description changed, by letter or by name: `set(h_kv=8)`, `set({"norm.place":
@@ -62,7 +68,8 @@ class Model:
         if not asked or self.builder is None:
             return self
         made = self.builder(self.raw, self.origin, self.assumptions, self.notes, changes=asked)
-        return replace(made, name=self.name, changed=made.changed or self.changed)
+        changed = made.changed or self.changed
+        return replace(made, name=self.name, changed=changed, text_only=self.text_only)
 
     def __eq__(self, other: object) -> bool:
         return self._content == other._content if isinstance(other, Model) else NotImplemented
@@ -118,11 +125,19 @@ class Model:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """What plans of its memory say: they hold the language model of a multimodal one alone."""
-        if not self.spec["multimodal"]:
+        """What plans of its memory say where they hold the language model of a multimodal one alone."""
+        if not self.spec["multimodal"] or (self.beside is not None and not self.text_only):
             return ()
         held = f": {self.beside:,} parameters, {iec(2 * self.beside)} in 16 bits" if self.beside else ""
         return (f"the towers and projectors of {self.name} are left out{held}",)
+
+    @property
+    def held_beside(self) -> tuple[Composite, ...]:
+        """What plans of its memory hold beside the language model: its towers."""
+        if not self.spec["multimodal"] or self.text_only or self.beside is None:
+            return ()
+        counted = self.spec["beside"]
+        return (*(tower.root for tower in self.towers.values()), *([Counted(params=counted)] if counted else ()))
 
     def tower_ledgers(self, batch: Any, tokens: Any, dtype: str) -> tuple[dict[str, Ledger], Any]:
         """The ledgers of its towers for so many tokens that each hands on (None: 256) where that is no part of it, and

@@ -20,9 +20,10 @@ Lengths = int | str | Sequence[int | str]
 Names = str | Sequence[str]
 
 
-def models(sources: Iterable[Source]) -> list[Model]:
-    """Errors: `InputError`, `UnknownName`, `MissingExtra`."""
-    return [load(source) for source in sources]
+def models(sources: Iterable[Source], text_only: bool = False) -> list[Model]:
+    """`text_only`: without the towers of multimodal ones. Errors: `InputError`, `UnknownName`, `MissingExtra`."""
+    found = [load(source) for source in sources]
+    return [model.language() for model in found] if text_only else found
 
 
 def length(value: Length, flag: str) -> int:

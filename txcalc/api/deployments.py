@@ -125,6 +125,7 @@ def deploy(
     price: float | None = None,
     ttft: float | str | None = None,
     tpot: float | str | None = None,
+    text_only: bool = False,
     detail: bool = False,
 ) -> Deploy:
     """Will a model fit on accelerators, how fast is it, what does it cost; several models (a list) or kinds of
@@ -136,7 +137,7 @@ def deploy(
     bytes per second of each to other nodes (default: as sold); `ram` (`"64GB@80GB/s"`) what llama.cpp may use of the
     host's for what the GPUs do not hold, or for all but `gpu_layers`, or the experts of `n_cpu_moe` layers (`"all"`);
     `draft` tokens proposed per step (`"4:llama-3.2-1b"`, `"mtp"`: by the model's own prediction layer); `adapters` LoRA
-    adapters of an `adapter_rank`, which requests choose from.
+    adapters of an `adapter_rank`, which requests choose from; `text_only`: without the towers of a multimodal model.
     `failed`: it does not fit, or not within these. `detail`: its table has everything, as its document always does.
     Errors: `InputError`, `UnknownName`, `MissingExtra`.
 
@@ -177,7 +178,7 @@ def deploy(
     tokens, drafter = phrases.drafts(draft)
     guess = drafter if drafter is None or drafter == phrases.OWN else _drafting(load(drafter))
     given = [sources] if isinstance(sources, str | Mapping) or not isinstance(sources, Sequence) else sources
-    every = models(given)
+    every = models(given, text_only)
     if guess == phrases.OWN and every and not any(model.predictor for model in every):
         raise _silent(every[0])
     often, times = phrases.comes(rate, arrivals, burstiness)

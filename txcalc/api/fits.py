@@ -75,12 +75,13 @@ def fit(
     engine: str = "none",
     reserve: str | None = None,
     ram: str | None = None,
+    text_only: bool = False,
     every: bool = False,
 ) -> Fit:
     """Which models fit on accelerators (`gpu`: NAME, NAME:N, `16GB@500GB/s`) or in a `memory` (`16GB`), by how much, in
     which format and how fast; without sources the presets. `weights` are formats, each of its own; by default the first
     of native, Q8_0 and Q4_K_M that fits. `ram` (`"64GB@80GB/s"`): what llama.cpp may leave in the host's, where a card
-    is too small. `every`: its table has what does not fit too.
+    is too small. `text_only`: without the towers of multimodal models. `every`: its table has what does not fit too.
 
     `failed`: none fits. Errors: `InputError`, `UnknownName`.
 
@@ -120,7 +121,7 @@ def fit(
         if number == 0:
             raise InputError("fit", [Fault("--gpu", f"{name}:0", "one or more of it")])
         cards.append(Card(known.title, known.memory, number or 1, known))
-    tried = models(sources)
+    tried = models(sources, text_only)
     if not sources:
         offered = (known for known in map(find, presets()) if known[0].get("released", True))
         tried = [build(*known, written=is_own(known)) for known in offered]

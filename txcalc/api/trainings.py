@@ -205,6 +205,7 @@ def train(
     compute: Length | float | None = None,
     deadline: str | None = None,
     budget: Length | float | None = None,
+    text_only: bool = False,
     fits_on: bool = False,
     pue: float = 1.1,
     grid: float = 385.0,
@@ -217,8 +218,8 @@ def train(
     sequences; `offload` what the host holds (`"optimizer"`, `"activations"`, or both with a `+`), `host_link` bytes a
     second away; `recipe` what else a run decides (`"parameter=bf16,loss_parallel=off"`); `lora` adapters beside frozen
     weights (`"r=16,targets=q+v,base=nf4-dq"`); `measured` a rate (`"400TFLOPS"`), for its utilisation by `conventions`.
-    `train_tokens` or `compute` (FLOPs) of the whole run; `fits_on`: on which accelerators it fits too; `tell` hears
-    how far a search is.
+    `text_only`: without the towers of a multimodal model. `train_tokens` or `compute` (FLOPs) of the whole run;
+    `fits_on`: on which accelerators it fits too; `tell` hears how far a search is.
     `failed`: it does not fit. Errors: `InputError`, `UnknownName`, `Refuted` where no layout fits.
 
     >>> import txcalc
@@ -243,7 +244,7 @@ def train(
         return None if value is None else count(value, flag)
 
     tuned, beside = adapters(lora, ("base", "dtype"))
-    model = load(source, tuned)
+    model = load(source, tuned).language() if text_only else load(source, tuned)
     name, gpus, price = many_priced(gpu)
     accelerator = hardware.load(name)
     wide = None if network is None else parse_bytes(network, "--network")

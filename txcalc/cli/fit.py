@@ -33,6 +33,7 @@ def fit(
     engine_: EngineOption = "none",
     reserve: ReserveOption = None,
     ram: Ram = None,
+    text_only: o.TextOnly = False,
     every: Annotated[bool, o.option("--all", "Those that do not fit too, with what they are short of.")] = False,
     format_: o.Format = "table",
     json_: o.Json = False,
@@ -58,6 +59,7 @@ def fit(
         engine=engine_,
         reserve=reserve,
         ram=ram,
+        text_only=text_only,
         every=every,
     )
     give(found, o.chosen(format_, json_))

@@ -57,6 +57,7 @@ _SHARED = {
         ("--kv-dtype", "--kv-dtypes"),
     ),
     "--params": Entry("Model", "Parameters: 8B.", "N"),
+    "--text-only": Entry("Model", "Without the towers of a multimodal model."),
     "--memory": Entry("Model", "A size: 16GB (10^9) or 16GiB; all of it.", "SIZE"),
     "--all": Entry("Model", "Every preset."),
     "--batch": Entry("Workload", "Sequences, all of the same length.", "N", before=("--batches",)),
@@ -214,6 +215,7 @@ MaybeSources = Annotated[
     list[str] | None, typer.Argument(help=_SOURCE, autocompletion=completion.source, metavar="SOURCE…")
 ]
 Set = Annotated[list[str] | None, option("--set", "Repeatable.")]
+TextOnly = Annotated[bool, option("--text-only")]
 Lora = Annotated[str | None, option("--lora")]
 LoraOf = Annotated[
     str | None, option("--lora", "base=nf4-dq quantises the frozen matrices, dtype=fp32 is the adapters'.")

@@ -89,6 +89,7 @@ def train(
         str | None, typer.Option(help="How many GPUs are done in this time: 30d, 4w.", metavar="TIME")
     ] = None,
     budget: Annotated[int | None, count("--budget", "How many tokens this much money pays for: 1M.")] = None,
+    text_only: o.TextOnly = False,
     fits_on: Annotated[
         bool, typer.Option("--fits-on", help="Which accelerators it fits on too, all there are.")
     ] = False,
@@ -128,6 +129,7 @@ def train(
             rank=rank,
             measured=measured,
             conventions=as_ or (),
+            text_only=text_only,
             fits_on=fits_on,
             pue=pue,
             grid=grid,

@@ -8,7 +8,7 @@ Source   Shoeybi et al. 2019 (arXiv 1909.08053) tensor parallel; Lepikhin et al.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -182,6 +182,25 @@ class Ways:
             apart = branch.part.complete
             gather = None if apart or not first else self.gathered(width)
             found.append(branch._replace(gather=gather, join=None if apart or not last else self.scattered(width)))
+        return tuple(found)
+
+    def chained(self, steps: Sequence[Any]) -> tuple[Any, ...]:
+        """Steps one after the other: of two matrices with an activation between them the rows of the first and the
+        columns of the second, of a composite its share; all else is whole."""
+        found: list[Any] = []
+        for step in steps:
+            part = step.part.shard(self) if step.part.parts else step.part
+            found.append(step._replace(part=part))
+            trio = [one.part for one in found[-3:]]
+            join = self.summed(step.part.width) if step.part.parts and not step.part.complete else None
+            if [one.role for one in trio if not one.parts] == ["product", "activation", "product"]:
+                first, act, last = trio
+                outer, inner = (self.split("a projector's width", n) for n in (first.d_out, last.d_in))
+                shares = replace(first, d_out=outer), replace(act, width=inner), replace(last, d_in=inner)
+                found[-3:] = [one._replace(part=share) for one, share in zip(found[-3:], shares, strict=True)]
+                join = self.summed(last.d_out)
+            if join:
+                found.append(step._replace(name=f"{step.name}_join", part=join))
         return tuple(found)
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, final
 
 from txcalc.parts.frozen import frozen
+from txcalc.parts.linear import Unused
 from txcalc.parts.model import Stack
 from txcalc.parts.options import numbered
 from txcalc.parts.part import Child, Composite, Part, Stream, Workload
@@ -48,6 +49,15 @@ class Projector(Composite):
             on, every = _at(step.rate), numbered(step.times)
             yield Child(step.name, step.part, times=step.times, indices=every, on=on, kind="projector", forced=True)
 
+    @property
+    def complete(self) -> bool:
+        """What its matrices are split into is summed within it."""
+        return True
+
+    def shard(self, ways: Ways) -> Projector:
+        """The shares of its steps."""
+        return replace(self, steps=ways.chained(self.steps))
+
 
 @final
 @frozen
@@ -83,8 +93,23 @@ class Tower(Composite):
         return False
 
     def shard(self, ways: Ways) -> Tower:
-        """The share of its stack; a projector is whole."""
-        return replace(self, stack=self.stack.shard(ways))
+        """The shares of its stack and its projector."""
+        return replace(self, stack=self.stack.shard(ways), projector=self.projector.shard(ways))
+
+
+@final
+@frozen
+class Counted(Composite):
+    """Towers of which no more is known than how many parameters they have."""
+
+    params: Any
+
+    def children(self) -> Iterator[Child]:
+        yield Child("counted", Unused(d_in=1, d_out=self.params, bias=False), kind="other")
+
+    def shard(self, ways: Ways) -> Counted:
+        """All of it."""
+        return self
 
 
 def _after(first: Stream, then: Stream) -> Stream:

@@ -377,6 +377,10 @@ def _reasons(sharding: Sharding, gpus: int, held: Mapping[str, int]) -> list[Fau
 def _notes(deployment: Deployment, layout: Layout, context: int, longest: int | None) -> Iterable[str]:
     model, engine = deployment.model, deployment.engine
     yield from model.left_out
+    if most := max(rank.towers_bytes for rank in deployment.ranks(layout)):
+        where = {"split": "split over tp", "first": "on the first GPU"}.get(engine.towers, "whole on every GPU")
+        bytes_said = f"{iec(most)} in {engine.activation_bits} bits"
+        yield f"the towers and projectors of {model.name} are held {where}, {bytes_said} (not: --text-only)"
     if model.context and context > model.context:
         yield f"a context of {context:,} is beyond the {model.context:,} that {model.name} was made for"
     elif model.context and (longest is None or longest > model.context) and not model.fixed_length:

@@ -11,7 +11,7 @@ from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator
 from txcalc.ledger import Entry
 from txcalc.model import MAX_TOKENS, Model
-from txcalc.planning.engine_memory import EngineMemory, without
+from txcalc.planning.engine_memory import EngineMemory, laid_out, without
 from txcalc.planning.offload import Offload, divides
 from txcalc.planning.weights import NATIVE, Format, weights_of
 from txcalc.units import bits_of, parse_bytes
@@ -94,6 +94,11 @@ class Engine:
         if all(step.name != "layers" for step in entry.steps):
             return 0
         return self.rank * sum(entry.leaf.matrix) * entry.times  # type: ignore[no-any-return]
+
+    @property
+    def towers(self) -> str:
+        """How it lays out the towers of a multimodal model: split over tp, whole on each GPU, or on the first alone."""
+        return laid_out(self.memory.profile.engine) if self.memory else "whole"
 
     @property
     def shared(self) -> int:

@@ -157,6 +157,11 @@ def without(name: str, form: Format) -> Fault | None:
     return None
 
 
+def laid_out(name: str) -> str:
+    """How an engine lays out the towers of a multimodal model: `split`, `whole` or `first`."""
+    return str(_data()["towers"][name]["layout"])
+
+
 def _order(version: str) -> tuple[int, ...]:
     return tuple(int("0" + "".join(filter(str.isdecimal, part))) for part in version.split(".")[:2])
 

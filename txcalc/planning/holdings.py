@@ -6,9 +6,11 @@ from collections.abc import Callable
 from math import ceil
 from typing import NamedTuple
 
+from txcalc.ledger import walk
 from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.parts.part import Leaf, Workload
+from txcalc.parts.sharding import Ways
 from txcalc.planning.engine import Engine
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Stage
@@ -69,7 +71,8 @@ class Holdings:
         self.aside = [one for one in stored if aside and aside.holds(one[0])]
         self.adapters_bytes = engine.adapters * _bytes(sum(map(engine.adapted, ledger)) * engine.activation_bits)
         self.weights_bytes: int = sum(size for _, size in self.weights) + (draft.weights_bytes if draft else 0)
-        self.weights_bytes += self.adapters_bytes
+        self.towers_bytes = towers_bytes(model, engine, layout.tp if layout else 1, stage.first)
+        self.weights_bytes += self.adapters_bytes + self.towers_bytes
         caching = [(entry, Held(entry.path, entry.leaf, entry.runs)) for entry in ledger if any(entry.cache_terms)]
         self.held = [held for entry, held in caching if not (aside and aside.keeps(entry))]
         self.aside_held = [held for entry, held in caching if aside and aside.keeps(entry)]
@@ -175,6 +178,19 @@ class Holdings:
             stream = width * max(work.tokens, work.source if self.model.has_encoder_apart else 0)
             self._peaks[tokens, decoding] = _bytes(ceil((most + stream) * self.engine.activation_bits))
         return self._peaks[tokens, decoding]
+
+
+def towers_bytes(model: Model, engine: Engine, tp: int, stage: int) -> int:
+    """Bytes of the towers of a multimodal model that a GPU of a stage holds, whose heads `tp` divides or which are
+    whole: in 16 bits, for most quantised checkpoints leave them as they are."""
+    if stage and engine.towers == "first":
+        return 0
+    elements = 0
+    for root in model.held_beside:
+        ways = Ways(tp if engine.towers == "split" else 1)
+        share = root.shard(ways)
+        elements += walk(root if ways.faults else share, model.workload()).total("params")
+    return _bytes(elements * engine.activation_bits)
 
 
 def _bytes(bits: int) -> int:

@@ -205,6 +205,8 @@ def _memory(gpu: Gpu) -> Table:
         rows.append((f"weights: {kind.replace('_', ' ')}", size))
     if gpu.rank.adapters_bytes:
         rows.append(("weights: LoRA adapters", gpu.rank.adapters_bytes))
+    if gpu.rank.towers_bytes:
+        rows.append(("weights: towers", gpu.rank.towers_bytes))
     if draft := gpu.rank.draft:
         rows.append((f"weights: draft {draft.model.name}", draft.weights_bytes))
     shared = "pages, of which a prefix once" if gpu.rank.engine.shared else "pages"
@@ -314,6 +316,7 @@ def _gpu(gpu: Gpu, context: int) -> dict[str, Any]:
         "stages_alike": rank.stage.copies,
         "weights_bytes": gpu.weights,
         "weights_by_kind": weights_by_kind(gpu),
+        **({"towers_bytes": rank.towers_bytes} if rank.towers_bytes else {}),
         "draft": rank.draft
         and {"weights_bytes": rank.draft.weights_bytes, "cache_a_sequence": rank.draft.pages_bytes(context)},
         "cache_bytes": gpu.cache,

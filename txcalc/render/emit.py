@@ -168,6 +168,8 @@ def _vllm_flags(plan: Plan, layout: Layout, sequences: int, guess: Speculation |
     flags += [("--max-model-len", plan.context), ("--max-num-seqs", sequences)]
     flags += [("--max-num-batched-tokens", engine.chunk), ("--block-size", engine.block)]
     flags += [("--gpu-memory-utilization", share) for share in _kept(plan)]
+    if plan.deployment.model.text_only:
+        flags.append(("--language-model-only", None))
     if engine.cache_bits == 8:
         flags.append(("--kv-cache-dtype", "fp8"))
     if guess:

@@ -215,8 +215,9 @@ def build(
     if changes:
         spelling = {**spelling, **{letter_path(key, raw): key for key in changes}}
         after = changed(raw, changes)
-        for key in {"beside", "towers"} - {*changes}:
-            after.pop(key, None)  # its towers fit the unchanged
+        if not all(key.startswith("lora") for key in changes):
+            for key in {"beside", "towers"} - {*changes}:
+                after.pop(key, None)  # its towers fit the unchanged
     spec = resolve(after, origin, spelling)
     root = assemble(spec)
     if unknown := [*_adapters(spec, root)]:

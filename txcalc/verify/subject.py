@@ -51,7 +51,7 @@ class Subject:
     def __init__(
         self, model: Model, device: str = "meta", dtype: torch.dtype = torch.float32, lengths: Lengths = "auto"
     ) -> None:
-        self.model, self.device, self.dtype = model, device, dtype
+        self.model, self.device, self.dtype = model.language(), device, dtype
         self.lengths = lengths if device == "meta" else "points"
         self.notes: list[str] = []
 

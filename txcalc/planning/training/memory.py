@@ -99,7 +99,15 @@ def memory(model: Model, recipe: Recipe) -> Ranks:
         saved = [work[piece.number] for piece in pieces]
         found += _stage(stage, pieces, saved, recipe, width)
     cautions = [recipe.rules.caution] if recipe.rules.caution else []
-    return Ranks(model, recipe, tuple(_fold(found)), (*model.left_out, *pipeline.notes, *cautions))
+    return Ranks(model, recipe, tuple(_fold(found)), (*_towers(model), *pipeline.notes, *cautions))
+
+
+def _towers(model: Model) -> tuple[str, ...]:
+    """What is said of a multimodal model's towers."""
+    if not model.held_beside:
+        return model.left_out
+    said = f"the towers and projectors of {model.name} are held, {model.beside:,} parameters"
+    return (f"{said} (not: --text-only); their activations and their time are not counted",)
 
 
 def rank_of(model: Model, recipe: Recipe, number: int) -> RankMemory:

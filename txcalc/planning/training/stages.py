@@ -30,12 +30,14 @@ class RankLeaf(NamedTuple):
     whole    the leaf undivided
     between  it stands between the split products: with sequence parallel each rank works on its share of the tokens
     layers   the numbers of the layers it stands in; () outside of all
+    beside   of a tower, which is held and not run
     """
 
     entry: Entry
     whole: Leaf
     between: bool
     layers: tuple[int, ...]
+    beside: bool = False
 
     @property
     def column(self) -> bool:
@@ -61,7 +63,8 @@ class RankLeaf(NamedTuple):
 
 
 class StagePiece(NamedTuple):
-    """A piece of the pipeline: its number from the front, its leaves, and the collectives that join their shares."""
+    """A piece of the pipeline: its number from the front, its leaves, the collectives that join their shares, and the
+    leaves of towers `beside`, which are held and not run."""
 
     number: int
     first: bool
@@ -69,6 +72,7 @@ class StagePiece(NamedTuple):
     leaves: tuple[RankLeaf, ...]
     work: Workload
     joins: tuple[RankLeaf, ...] = ()
+    beside: tuple[RankLeaf, ...] = ()
 
 
 class Pipeline:
@@ -154,10 +158,23 @@ class Pipeline:
         pairs = zip(self._cut(self._whole), self._cut(self.rank), strict=True)
         return [
             StagePiece(
-                i, i == 0, i == self._total - 1, tuple(_held(whole, rank, work)), work, tuple(_joins(rank, work))
+                i,
+                i == 0,
+                i == self._total - 1,
+                tuple(_held(whole, rank, work)),
+                work,
+                tuple(_joins(rank, work)),
+                () if i else tuple(self._beside(work)),
             )
             for i, (whole, rank) in enumerate(pairs)
         ]
+
+    def _beside(self, work: Workload) -> Iterator[RankLeaf]:
+        """Towers are whole on every rank of tp."""
+        for number, root in enumerate(self.model.held_beside):
+            for own in walk(root, work):
+                layers = tuple(layer + (number + 2) * BEHIND for layer in _numbers(own))
+                yield RankLeaf(own, own.leaf, False, layers, beside=True)
 
     def root(self, number: int) -> Composite:
         """The tree of a piece, undivided."""

@@ -62,7 +62,9 @@ def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTe
     # reduces it; without FSDP it is kept so, unless it is the output layer's too, whose gradient it joins.
     tied = any(held.entry.leaf.untied is not held.entry.leaf for held in piece.leaves)
     inflated = exact and recipe.layout.fsdp == 1 and not tied
-    for held in piece.leaves:
+    for held in (*piece.leaves, *piece.beside):
+        # Beside adapters, towers are frozen as all else is.
+        fixed = recipe.frozen is not None and held.beside
         for own, whole, axis in held.axes():
             shape = own
             if exact and axis is not None and not held.entry.routed:
@@ -72,6 +74,7 @@ def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTe
             times, expert = held.entry.times, held.entry.routed
             made = RankTensor(shape, times, axis, expert, hidden, held.layers, gradient=whole if table else None)
             learns, adapter = held.entry.gradient in ("both", "weights"), held.entry.kind == "adapters"
+            learns = learns and not fixed
             yield made._replace(learns=learns, adapter=adapter, packed=hidden and not learns)
 
 

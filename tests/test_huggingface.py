@@ -1182,6 +1182,7 @@ def test_families_without_a_published_config(model_type: str, monkeypatch: pytes
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     from torch.utils.flop_counter import FlopCounterMode
     from transformers import masking_utils
+    from transformers.initialization import no_init_weights
 
     monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", lambda *_: None)  # it looks at values
     device = "cpu" if model_type in VALUES else "meta"
@@ -1189,8 +1190,9 @@ def test_families_without_a_published_config(model_type: str, monkeypatch: pytes
     for change in ({}, *ALTERED[model_type]):
         said = dict.fromkeys([key for key in FEW if hasattr(class_of(model_type), key)], 4) | SAID.get(model_type, {})
         config = class_of(model_type)(**{**said, **change})
-        with torch.device(device):
+        with torch.device(device), no_init_weights():
             theirs = _class(transformers, model_type)._from_config(config, attn_implementation="eager").eval()
+            theirs.tie_weights()
         model = read(config.to_dict() | {"model_type": model_type})
         assert model.params == sum(weight.numel() for weight in theirs.parameters()), change
         if "expert" in "".join(config.to_dict()):

@@ -7,11 +7,12 @@ megatron   the fullest rank's max_memory_allocated, SimuMax's runs of Megatron-L
 nanotron   what rank 0 reserved, as the playbook plots it: the benchmark writes rank 0's counters down after the third
            step, and sets them back behind every backward, so that what was allocated at most is not among them
            (nanotron 67c5ebb6: helpers.py log_throughput, create_table_log; trainer.py training_step; logging.py)
-nearer     the same where inputs of split products are gathered again in backward or kept (tp_recompute_allgather),
-           whichever is nearer: runs of one layout differ by just that, and which of them a run was is not said
+sane       of these runs, those whose step took at most twice what is predicted: others waited, most of them for their
+           pipeline's messages, which later code looks for every 0.1 s (p2p.py, _send_meta), and a host that waits does
+           not run ahead of its device
 litgpt     max_memory_allocated of LoRA on one A100 (resource-tables.md), at Alpaca's longest example
-fits       of nanotron's: whether a layout is possible and under 80 GB exactly where the run did not fail (which may
-           have other reasons than memory); `kept`: with the inputs of split products kept
+fits       of nanotron's: whether a layout is possible and fits an H100 exactly where the run did not fail (which may
+           have other reasons than memory)
 """
 
 from __future__ import annotations
@@ -20,15 +21,16 @@ import argparse
 import csv
 import statistics
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from txcalc import load
+from txcalc import hardware, load
 from txcalc.errors import InputError
 from txcalc.model import Model
 from txcalc.planning.training import Layout, Ranks, Recipe, memory
+from txcalc.planning.training.machine import Machine
+from txcalc.planning.training.step import StepTimer
 from txcalc.sources import build
 
 DATA = Path(__file__).parent.parent / "data" / "training" / "memory.csv"
@@ -37,7 +39,8 @@ NANOTRON = {
     "8B": "D=4096 L=32 h=32 F=14336 V=131072", "80B": "D=8192 L=80 h=64 F=28672 V=131072",
 }  # fmt: skip
 LITGPT = {"Llama 2 7 B": "llama-2-7b", "Llama 2 13 B": "llama-2-13b"}
-CAPACITY = 80 * 10**9
+SANE = 2
+CAPACITY = hardware.load("h100-sxm").memory
 
 
 def main() -> None:
@@ -47,18 +50,17 @@ def main() -> None:
     asked = parser.parse_args()
     with asked.data.open() as file:
         rows = list(csv.DictReader(file))
-    runs_of = {"megatron": megatron, "nanotron": nanotron, "nearer": nearer, "litgpt": litgpt}
+    runs_of = {"megatron": megatron, "nanotron": nanotron, "sane": sane, "litgpt": litgpt}
     for name, runs in runs_of.items():
         errors = [
             (100 * (predicted / measured - 1), row)
             for row in rows
-            if row["framework"] == ("nanotron" if name == "nearer" else name)
+            if row["framework"] == ("nanotron" if name == "sane" else name)
             for predicted, measured in runs(row)
         ]
         report(name, errors, asked.rows)
     tried = [row for row in rows if row["framework"] == "nanotron"]
-    fits(tried, "fits")
-    fits(tried, "kept", regather=False)
+    fits(tried)
 
 
 def report(name: str, errors: list[tuple[float, dict[str, str]]], every: bool) -> None:
@@ -74,21 +76,19 @@ def report(name: str, errors: list[tuple[float, dict[str, str]]], every: bool) -
         )
 
 
-def fits(rows: list[dict[str, str]], name: str, regather: bool | None = None) -> None:
+def fits(rows: list[dict[str, str]]) -> None:
     """Runs whose prediction is on the same side of the capacity as they were; a run may fail for other reasons."""
     right = {"ran": 0, "failed": 0}
     total = {"ran": 0, "failed": 0}
     for row in rows:
         plan = planned(row)
-        if plan is not None and regather is not None:
-            plan = memory(plan.model, replace(plan.recipe, regather=regather))
         total[row["outcome"]] += 1
         fitting = plan is not None and plan.fullest.reserved <= CAPACITY
         right[row["outcome"]] += fitting == (row["outcome"] == "ran")
     if total["ran"]:
         both = sum(right.values()), sum(total.values())
         said = ", ".join(f"{kind} {right[kind]} of {total[kind]}" for kind in total)
-        print(f"{name:9} {both[1]:5} rows: right in {both[0]} ({100 * both[0] / both[1]:.1f} %): {said}")
+        print(f"fits      {both[1]:5} rows: right in {both[0]} ({100 * both[0] / both[1]:.1f} %): {said}")
 
 
 def megatron(row: dict[str, str]) -> Iterator[tuple[int, float]]:
@@ -108,12 +108,26 @@ def first(plan: Ranks) -> int:
     return next(rank for rank in plan.ranks if rank.rank == 0).reserved
 
 
-def nearer(row: dict[str, str]) -> Iterator[tuple[int, float]]:
+def sane(row: dict[str, str]) -> Iterator[tuple[int, float]]:
     plan = planned(row)
-    if plan is not None and row["memory"]:
-        kept = memory(plan.model, replace(plan.recipe, regather=False))
-        measured = float(row["memory"]) * 2**30
-        yield min((first(plan), first(kept)), key=lambda size: abs(size - measured)), measured
+    speed = speeds().get(key(row, "mbs"))
+    if plan is not None and row["memory"] and speed:
+        recipe = plan.recipe
+        step = StepTimer(plan.model, recipe, Machine.of(hardware.load("h100-sxm"))).step(plan)
+        if step.tokens_s <= SANE * speed:
+            yield first(plan), float(row["memory"]) * 2**30
+
+
+def key(row: dict[str, str], micro: str) -> tuple[str, ...]:
+    model = row["model"].rsplit("-", 1)[-1]
+    return (model, *(row[name] for name in ("tp", "pp", "dp", "zero", micro, "accumulation")))
+
+
+@cache
+def speeds() -> dict[tuple[str, ...], float]:
+    """Measured tokens a second and GPU."""
+    with (DATA.parent / "nanotron.csv").open() as file:
+        return {key(row, "micro_batch"): float(row["tokens_s"]) for row in csv.DictReader(file)}
 
 
 def litgpt(row: dict[str, str]) -> Iterator[tuple[int, float]]:

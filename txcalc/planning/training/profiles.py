@@ -53,31 +53,39 @@ def gathering(recipe: Recipe, pieces: Sequence[StagePiece], width: int) -> int:
     return (2 if recipe.gathers_again else 1) * rows * width * recipe.compute_bytes
 
 
-def lent(recipe: Recipe, pieces: Sequence[StagePiece], state: State) -> int:
+# Entries of a device's launch queue: a host that is so many ahead waits (forums.developer.nvidia.com, thread 68937).
+QUEUE = 1024
+
+
+def lent(recipe: Recipe, pieces: Sequence[StagePiece], state: State, held: int) -> int:
     """Bytes that are freed and yet cannot be given out again, where a framework's collectives leave such.
 
-    A micro-batch's forward frees what its reductions are still to read and write: each one's summands and share of the
-    sum (`Framework.lends`), where the host runs ahead, which is where micro-batches follow each other and no stage of
-    a pipeline waits to be heard (parallel/pipeline_parallel/p2p.py). And ZeRO-1 of nanotron gathers all weights into
-    one tensor after the step (distributed.py, all_gather_coalesced), for which no freed block is large enough unless
-    an activation was as large.
+    A forward frees what its reductions are still to read and write: each one's summands and share of the sum. The host
+    runs ahead of the device by as many layers as the launch queue takes: through the micro-batch that it began with the
+    device, or that one's backward and the next forward; of a pipeline's first stage, which waits for no other, through
+    all the micro-batches that it `held`. And ZeRO-1 of nanotron gathers all weights into one tensor after the step
+    (distributed.py, all_gather_coalesced), for which no freed block is large enough unless an activation was as large.
     """
-    if not recipe.rules.lends:
+    rules, layout = recipe.rules, recipe.layout
+    if not rules.lends:
         return 0
-    found, largest = 0, 0
-    ahead = recipe.layout.sp > 1 and recipe.layout.pp == 1 and recipe.accumulation > 1
-    for piece in pieces:
-        for join in piece.joins if ahead else ():
+    found = largest = 0
+    layers = sum(len({i for leaf in piece.leaves for i in leaf.layers}) for piece in pieces)
+    rounds = held if layout.pp > 1 else min(2, recipe.accumulation)
+    for piece in pieces if layout.sp > 1 and layers else ():
+        for join in piece.joins:
             for transfer in join.entry.transfers:
                 if transfer.kind == "reduce_scatter":
                     message = int(transfer.message) * (len(join.layers) or 1) * recipe.compute_bytes
-                    found += message + message // recipe.layout.sp
-        for held in piece.leaves:
-            if held.entry.leaf.matrix and held.entry.work is not None:
-                wide = recipe.rules.logits[0] if held.entry.kind == "head" else recipe.compute_bytes
-                largest = max(largest, int(held.entry.work.positions * held.entry.leaf.matrix[1]) * wide)
-    if recipe.zero and recipe.layout.dp > 1 and state.parameters > largest:
-        found += state.parameters + state.parameters // recipe.layout.dp
+                    found += message + message // layout.sp
+    found = found * min(rounds * layers, QUEUE // rules.lends) // max(1, layers)
+    for piece in pieces:
+        for leaf in piece.leaves:
+            if leaf.entry.leaf.matrix and leaf.entry.work is not None:
+                wide = rules.logits[0] if leaf.entry.kind == "head" else recipe.compute_bytes
+                largest = max(largest, int(leaf.entry.work.positions * leaf.entry.leaf.matrix[1]) * wide)
+    if recipe.zero and layout.dp > 1 and state.parameters > largest:
+        found += state.parameters + state.parameters // layout.dp
     return found
 
 

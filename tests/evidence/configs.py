@@ -53,6 +53,7 @@ def slim(config: Any) -> Any:
     if not isinstance(config, dict):
         return config
     kept = {"architectures", "auto_map", "model_type", "id2label", "num_labels", "quantization_config", "n_ctx"}
+    kept |= {"add_cross_attention", "use_gate"}
     return {
         key: slim(value)
         for key, value in config.items()

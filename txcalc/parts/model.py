@@ -19,6 +19,7 @@ from txcalc.parts.frozen import frozen
 from txcalc.parts.head import Head
 from txcalc.parts.hyper import HyperConnection
 from txcalc.parts.linear import Linear, Lookup, Sum, Unused
+from txcalc.parts.mixers.pieces import Pieces
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import Child, Composite, Leaf, Stream, Workload, on_source
 from txcalc.parts.positions import RelativeBias
@@ -134,6 +135,8 @@ class Stack(Composite):
     angles: Unused | None = None
     join: Join | None = None
     idle: Unused | None = None
+    # Leaves around the layers that no other part says; they have no module.
+    around: Pieces | None = None
     # Of a draft: what its stream begins with, in the place of the embedding.
     features: Features | None = None
     # Of one stage of a pipeline: the residual stream from the stage before it, and to the next one.
@@ -159,6 +162,8 @@ class Stack(Composite):
             yield Child("receive", self.receive, runs=self.receives)
         if self.embedding:
             yield Child("embedding", self.embedding, kind="embedding")
+        if self.around:
+            yield Child("around", self.around, kind="other")
         if self.relative_bias:
             yield Child("relative_bias", self.relative_bias)
         if self.distances:
@@ -206,7 +211,7 @@ class Stack(Composite):
     @property
     def cuttable(self) -> bool:
         """Whether a pipeline may cut its layers: not where they read another layer's keys, or the stack's input."""
-        alone = self.layer_inputs is None and self.spread is None and self.features is None
+        alone = self.layer_inputs is None and self.spread is None and self.features is None and self.around is None
         return alone and all(group.block.cuttable for group in self.groups)
 
     def shard(self, ways: Ways) -> Stack:
@@ -217,6 +222,7 @@ class Stack(Composite):
             relative_bias=self.relative_bias and self.relative_bias.shard(ways),
             groups=tuple(group._replace(block=group.block.shard(ways)) for group in self.groups),
             head=self.head and self.head.shard(ways),
+            around=self.around and self.around.shard(ways),
             layer_inputs=self.layer_inputs and self.layer_inputs.shard(ways),
         )
 

@@ -146,6 +146,46 @@ ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "clam
 activation = one_of(*ACTIVATIONS)
 
 
+# What a piece may be (`mixers.pieces`): the names of its sizes.
+PIECES: dict[str, tuple[str, ...]] = {
+    "linear": ("d_in", "d_out"),
+    "grouped": ("d_in", "d_out"),
+    "layer_norm": ("width",),
+    "rms_norm": ("width",),
+    "table": ("rows", "width"),
+    "held": ("elements",),
+    "convolution": ("c_in", "c_out", "taps", "stride"),
+    "attention": ("n_heads", "d_qk", "d_v"),
+    "causal": ("n_heads", "d_qk", "d_v"),
+    "windows": ("n_heads", "d_qk", "d_v", "window"),
+    "sum": ("width",),
+    **dict.fromkeys(ACTIVATIONS, ("width",)),
+}
+
+
+def pieces(value: Any) -> list[dict[str, Any]]:
+    """Leaves, each a table of `name`, `form`, `sizes` (`PIECES` names them), `bias`, `groups`, `at`, `times`, `runs`
+    and `kind`. One works at ⌈(a·T + b)/c⌉ positions for T of the stack's, where `at` is [a, b, c], else at each;
+    `times` is how many there are, each with weights of its own, `runs` how often one is run."""
+    if not isinstance(value, list) or not all(isinstance(piece, Mapping) for piece in value):
+        raise Wrong("a list of tables, each a piece")
+    return [_piece(piece) for piece in value]
+
+
+def _piece(piece: Mapping[str, Any]) -> dict[str, Any]:
+    known = ("name", "form", "sizes", "bias", "groups", "at", "times", "runs", "kind")
+    form, sizes, at = piece.get("form"), piece.get("sizes"), piece.get("at")
+    if form not in PIECES or not isinstance(sizes, list) or not all(key in known for key in piece):
+        raise Wrong(f"pieces of {', '.join(known)}, whose form is one of {', '.join(PIECES)}")
+    if len(sizes) != len(PIECES[form]):
+        raise Wrong(f"{', '.join(PIECES[form])} as sizes of a piece {form!r}")
+    if at is not None and not (isinstance(at, list) and [type(number) for number in at] == [int] * 3):
+        raise Wrong("three whole numbers, at which positions a piece works")
+    found = {key: size(piece.get(key, 1)) for key in ("groups", "times", "runs")}
+    found |= {"name": text(piece.get("name")), "form": form, "sizes": [size(number) for number in sizes], "at": at}
+    return found | {"bias": flag(piece.get("bias", form != "table")), "kind": text(piece.get("kind", "other"))}
+
+
 class Field(NamedTuple):
     """What a key may be, what it is when absent (`REQUIRED`, a value, or a function of its section), what it says,
     when it counts, if not always, and what a value becomes beside the others, if it does not stay what it is.

@@ -222,6 +222,7 @@ def _apart(stack: Mapping[str, Any]) -> bool:
         stack["vision"]
         or stack["audio"]
         or stack["features"]
+        or stack["around"]
         or stack["streams"] is not None
         or stack["hyper"] is not None
         or stack["contacts"]

@@ -19,6 +19,7 @@ from txcalc.parts.head import HeadOptions
 from txcalc.parts.hyper import HyperConnection
 from txcalc.parts.linear import LayerScale, Linear, Lookup, Unused, Vector
 from txcalc.parts.mechanisms import mechanism
+from txcalc.parts.mixers.pieces import Pieces
 from txcalc.parts.model import EncoderDecoder, FixedLength, LayerGroup, LayerInputs, Stack, StreamEnds
 from txcalc.parts.norm import NormOptions
 from txcalc.parts.options import RMS_EPS, Mechanism, Place
@@ -103,6 +104,7 @@ def _stack(stack: Table) -> Stack:
         contacts=_contacts(stack) if stack["contacts"] else None,
         angles=_angles(places, stack),
         idle=Unused(d_in=stack["idle"], d_out=1, bias=False) if stack["idle"] else None,
+        around=Pieces(pieces=tuple(stack["around"])) if stack["around"] else None,
         frozen=stack["lora"] is not None,
         features=FeaturesOptions.of(stack["features"]).build(d_model, norm) if stack["features"] else None,
     )

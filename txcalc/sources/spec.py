@@ -26,6 +26,7 @@ from txcalc.parts.options import biases as biases
 from txcalc.parts.options import count as count
 from txcalc.parts.options import flag as flag
 from txcalc.parts.options import one_of as one_of
+from txcalc.parts.options import pieces as pieces
 from txcalc.parts.options import real as real
 from txcalc.parts.options import size as size
 from txcalc.parts.options import tables as tables
@@ -129,6 +130,7 @@ TOP = {
     ),
     "contacts": Field(flag, False, "an encoder's regression on all heads' attention weights, held and not run"),
     "idle": Field(expected, None, "parameters that are held and that no token runs through"),
+    "around": Field(pieces, [], "leaves around the layers that no table says: tables of name, form, sizes, …"),
     "laurel": Field(size, None, "rank of a learned residual beside a layer's first part"),
 }
 STACK = Sections()

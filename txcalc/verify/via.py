@@ -237,6 +237,11 @@ def _inputs(net: Any, batch: int, tokens: int, source: int | None) -> tuple[_Inp
         if len(sides) != 2 or not all(isinstance(side, int) for side in (*sides, channels)):
             return "its config does not say how large a picture is"
         return (_Input("pixel_values", (batch, channels, *sides), (B, None, None, None)),)
+    if net.main_input_name == "input_values" and hasattr(config, "conv_kernel"):
+        samples = tokens  # as few as make so many frames
+        for taps, stride in zip(reversed(config.conv_kernel), reversed(config.conv_stride), strict=True):
+            samples = (samples - 1) * stride + taps
+        return (_Input("input_values", (batch, samples), (B, None)),)
     if net.main_input_name != "input_ids":
         return f"it takes {net.main_input_name}, not token ids or pictures"
     if not getattr(config, "is_encoder_decoder", False):
@@ -299,7 +304,7 @@ def _point(net: nn.Module, inputs: tuple[_Input, ...] | str) -> tuple[flops.Coun
 
 
 def _blank(one: _Input, shape: tuple[int, ...]) -> Tensor:
-    kind = torch.float32 if one.name == "pixel_values" else torch.long
+    kind = torch.float32 if one.name.endswith("_values") else torch.long
     return torch.zeros(shape, dtype=kind, device="meta")
 
 

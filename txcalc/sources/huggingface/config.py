@@ -15,7 +15,7 @@ from typing import Any
 from txcalc.errors import ABSENT, MOST_UNKNOWN, NULL, Fault, InputError, shown
 from txcalc.sources.huggingface.fields import WHOLE, refuses_null
 from txcalc.sources.huggingface.library import size_of, unnamed
-from txcalc.sources.huggingface.neutral import is_neutral
+from txcalc.sources.huggingface.neutral import elsewhere, is_neutral
 from txcalc.sources.spec import MAX_LAYERS, Wrong, count, flag, layers, real, size, text
 
 MAX_KEYS = 10_000  # of one object
@@ -181,6 +181,9 @@ class Config:
                 elif value is not None and key in WHOLE - self.listed and type(value) is not int:
                     self.fault(key, value, "a whole number")
             if key not in self.asked and not is_neutral(key, value):
+                if whose := elsewhere(self.model_type, key, self.data):
+                    self.note(f"passed over: {self.path}{printable(key)} = {shown(value, 30)}, {whose}")
+                    continue
                 if self._harmless(key, value):
                     passed.append(f"{printable(key)} = {shown(value, 30)}")
                     continue

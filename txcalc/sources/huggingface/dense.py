@@ -12,6 +12,8 @@ from txcalc.sources.huggingface.shared import (
     LAYER_NAMES,
     LOCAL,
     Raw,
+    both_ways,
+    chunks,
     gated,
     head_of,
     heads,
@@ -31,18 +33,19 @@ from txcalc.sources.huggingface.shared import (
 
 def _swiglu(c: Config, raw: Raw, attention: Raw, tied: bool = False, mlp_bias: bool = False, theta: float = 1e4) -> Raw:
     """The common decoder: RMSNorm, rotary positions, gated feed-forward."""
-    return raw | {
+    tables = {
         "attention": attention,
         "feed_forward": gated(c, bias=mlp_bias),
         "norm": rms(c),
         "positions": rotary(c, attention["d_head"], theta),
         "head": lm_head(c, tied),
     }
+    return both_ways(c, raw | tables)
 
 
 def llama(c: Config) -> Raw:
     raw = stack(c)
-    attention = heads(c, raw, whole=True) | {"bias": c.flag("attention_bias", default=False)}
+    attention = heads(c, raw, whole=True) | {"bias": c.flag("attention_bias", default=False)} | chunks(c)
     return _swiglu(c, raw, attention, mlp_bias=c.flag("mlp_bias", default=False))
 
 
@@ -64,8 +67,7 @@ def diffllama(c: Config) -> Raw:
     if c.real("attention_dropout", default=0.0) > 0:
         c.fault("attention_dropout", c.data["attention_dropout"], "0", "transformers makes no diffllama with it")
     c.ignore("lambda_std_dev")
-    raw = _swiglu(c, raw, attention)
-    return raw | {"norm": rms(c, eps=1e-5)}
+    return _swiglu(c, raw, attention) | {"norm": rms(c, eps=1e-5)}
 
 
 def iquestcoder(c: Config) -> Raw:

@@ -88,7 +88,7 @@ READERS: dict[str, tuple[str, str]] = {
         ("local", "led longformer longt5"),
         ("pages", "git layoutlmv3 luke"),
         ("rare", "doge jetmoe xlstm"),
-        ("speech", "moshi"),
+        ("speech", "hubert moshi unispeech unispeech-sat wav2vec2 wavlm"),
         ("published", _PUBLISHED),
         ("custom", _CUSTOM),
         ("earlier", _EARLIER),

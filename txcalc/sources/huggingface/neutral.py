@@ -5,6 +5,7 @@ A reader looks at its own keys first; only what it did not ask for is looked up 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 _NAMES = """
@@ -58,6 +59,29 @@ OFF: dict[str, Any] = {
     "tie_encoder_decoder": False,
     "pruned_heads": {},
 }
+
+# Keys that other people's code reads beside a class of transformers', and that give it no weights where another key has
+# this value: of which type they are, and whose.
+ELSEWHERE: tuple[tuple[str, str, str, Any, str], ...] = (
+    ("bert", "encoder_width fusion_layer", "add_cross_attention", False, "of BLIP's cross-attention, which is off"),
+    ("bert", "biaffine_size", "architectures", ["BertForMaskedLM"], "of UBERT's head, which this class has not"),
+    (
+        "llama",
+        "last_context_length mem_group_size memory_size ret_attn_layers ret_group_size",
+        "use_gate",
+        False,
+        "of MemLong, whose memory has no weights without a gate; attention to it is not counted",
+    ),
+    ("qwen3", "k_codes", "architectures", ["Qwen3ForCausalLM"], "of complexFormer, whose code does not read it"),
+)
+
+
+def elsewhere(model_type: str, key: str, config: Mapping[str, Any]) -> str:
+    """Whose a key is that only other people's code reads, where it gives the class no weights; else ""."""
+    for family, keys, beside, value, whose in ELSEWHERE:
+        if model_type == family and key in keys.split() and config.get(beside) == value:
+            return whose
+    return ""
 
 
 def is_neutral(key: str, value: Any) -> bool:

@@ -29,6 +29,8 @@ HEADS = {
     "ForQuestionAnswering": "question",
     "ForMultipleChoice": "choice",
     "ForPreTraining": "pretraining",
+    "ForCTC": "ctc",
+    "ForAudioFrameClassification": "frames",
     "ForNextSentencePrediction": "pairs",
     "MTModel": "lm",
     "EncoderModel": "encoder",
@@ -385,3 +387,29 @@ def more_heads(c: Config) -> None:
     number = c.count(*PREDICTORS, default=None)
     if number:
         c.note(f"{number:,} multi-token-prediction layer{'s are' if number > 1 else ' is'} not counted")
+
+
+# Types of which transformers makes an encoder where `is_causal` says so.
+BOTH_WAYS = ("llama", "qwen2", "qwen3")
+
+
+def both_ways(c: Config, raw: Raw) -> Raw:
+    """A decoder, or its layers where every position sees every other, as embedding models are made of one."""
+    if c.model_type not in BOTH_WAYS or c.flag("is_causal", default=None, null=None) in (None, True):
+        return raw
+    c.only(False, "use_sliding_window", why="windows that look both ways are not read")
+    c.only(None, "layer_types", "attention_chunk_size", why="windows that look both ways are not read")
+    c.note("is_causal is false: every position sees every other")
+    head = raw["head"]
+    if "form" not in head:
+        head = {"form": "masked-lm", "plain": True, "tied": head["tied"], "bias": False}
+    return raw | {"kind": "encoder", "head": head}
+
+
+def chunks(c: Config) -> Raw:
+    """Chunks in every layer, where a config of Llama says so."""
+    chunk = c.size("attention_chunk_size", default=None)
+    if chunk is None:
+        return {}
+    c.note("attention_chunk_size is read as NeuronX runs it: every layer attends within chunks; transformers does not")
+    return {"window": chunk, "chunked": True}

@@ -1,9 +1,23 @@
-"""Decoders of models that speak: their text, as a language model by itself."""
+"""Models of sound: encoders of samples, and the decoders of those that speak, as language models by themselves."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from txcalc.sources.huggingface.config import Config
-from txcalc.sources.huggingface.shared import Raw, heads, lm_head, rms, rotary, stack
+from txcalc.sources.huggingface.shared import (
+    Raw,
+    head_of,
+    heads,
+    labels,
+    layer_norm,
+    lm_head,
+    plain,
+    rms,
+    rotary,
+    stack,
+)
+from txcalc.sources.spec import size
 
 
 def moshi(c: Config) -> Raw:
@@ -32,3 +46,134 @@ def moshi(c: Config) -> Raw:
         "embedding": {"extra": 1},
         "head": head,
     }
+
+
+# What its training, its losses and heads that are not read leave in a config of wav2vec 2.0 and its kin.
+_ASIDE = """
+apply_spec_augment mask_time_length mask_time_min_masks mask_feature_length mask_feature_min_masks
+num_feat_extract_layers num_negatives contrastive_logits_temperature ctc_loss_reduction ctc_zero_infinity tdnn_dim
+tdnn_kernel tdnn_dilation xvector_output_dim adapter_kernel_size adapter_stride num_adapter_layers
+output_hidden_size num_ctc_classes replace_prob num_clusters num_codevectors_per_group num_codevector_groups
+codevector_dim proj_codevector_dim classifier_proj_size diversity_loss_weight use_weighted_layer_sum vocab_size
+hidden_dropout tokenizer_class max_bucket_distance
+"""
+
+
+def piece(name: str, form: str, *sizes: int, **more: Any) -> Raw:
+    """A leaf of `around` or of a layer's pieces."""
+    return {"name": name, "form": form, "sizes": list(sizes), **more}
+
+
+def wav2vec2(c: Config) -> Raw:
+    """Convolutions over samples, a grouped one in place of positions, and BERT's or GPT's layers."""
+    c.only(False, "add_adapter", why="convolutions after the layers are not read")
+    c.only(None, "adapter_attn_dim", why="adapters in the layers are not read")
+    c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
+    c.ignore(*_ASIDE.split())
+    raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
+    stable = c.flag("do_stable_layer_norm", default=False)
+    attention = heads(c, raw, whole=True, kv_names=(), width_names=())
+    last, around = _samples(c, raw)
+    around += _in_place(c, raw)
+    if not stable:
+        around.append(piece("norm", "layer_norm", raw["d_model"], kind="norm"))
+    read, head = _answers(c, raw, last)
+    c.note("tokens are frames: what its convolutions make of as few samples as give them")
+    return raw | {
+        "attention": attention | {"bias": True},
+        "feed_forward": plain(c),
+        "norm": layer_norm(c, "layer_norm_eps", place="pre" if stable else "post"),
+        "positions": {"form": "none"},
+        "around": around + read,
+        "head": head,
+    }
+
+
+def _samples(c: Config, raw: Raw) -> tuple[int, list[Raw]]:
+    """The convolutions over samples and the projection of what they make; how wide that is, and their pieces."""
+    lists = [c.items(f"conv_{key}", of=size, length=None, default=default) for key, default in _CONVOLUTIONS.items()]
+    widths, taps, strides = lists
+    if len({*map(len, lists)}) > 1 or not widths:
+        c.fault("conv_dim", widths, "a list as long as conv_kernel and conv_stride")
+        return 1, []
+    form = c.text("feat_extract_norm", default="group")
+    if form not in ("group", "layer"):
+        c.fault("feat_extract_norm", form, "'group' or 'layer'")
+    act, bias = c.activation("feat_extract_activation", default="gelu"), c.flag("conv_bias", default=False)
+    pieces, a, b = list[Raw](), 1, 0
+    for i in reversed(range(len(widths))):
+        at = {"at": [a, b, 1]}
+        c_in = widths[i - 1] if i else 1
+        made = [piece(f"conv{i + 1}", "convolution", c_in, widths[i], taps[i], strides[i], bias=bias, **at)]
+        if form == "layer" or i == 0:
+            made.append(piece(f"conv{i + 1}_norm", "layer_norm", widths[i], kind="norm", **at))
+        pieces = [*made, piece(f"conv{i + 1}_activation", act, widths[i], **at), *pieces]
+        a, b = a * strides[i], (b - 1) * strides[i] + taps[i]
+    if c.flag("feat_proj_layer_norm", default=True) if c.model_type == "hubert" else True:
+        pieces.append(piece("projection_norm", "layer_norm", widths[-1], kind="norm"))
+    pieces.append(piece("projection", "linear", widths[-1], raw["d_model"]))
+    if max(c.real("mask_time_prob", default=0.05), c.real("mask_feature_prob", default=0.0)) > 0:
+        pieces.append(piece("mask_token", "held", raw["d_model"]))
+    return widths[-1], pieces
+
+
+_CONVOLUTIONS = {"dim": [512] * 7, "kernel": [10, 3, 3, 3, 3, 2, 2], "stride": [5, 2, 2, 2, 2, 2, 2]}
+
+
+def _in_place(c: Config, raw: Raw) -> list[Raw]:
+    """A grouped convolution in place of positions, whose taps each have a length of their own."""
+    d, taps = raw["d_model"], c.size("num_conv_pos_embeddings", default=128)
+    groups = c.size("num_conv_pos_embedding_groups", default=16)
+    c.divides(groups, d, "num_conv_pos_embedding_groups", "hidden_size")
+    normed = c.model_type == "hubert" and c.flag("conv_pos_batch_norm", default=False)
+    lengths = piece("positions_norm", "layer_norm", d, kind="norm") if normed else piece("lengths", "held", taps)
+    return [
+        lengths,
+        piece("positions", "convolution", d, d, taps, 1, groups=groups, at=[1, 1 - taps % 2, 1]),
+        piece("positions_activation", c.activation("feat_extract_activation", default="gelu"), d),
+        piece("positions_sum", "sum", d),
+    ]
+
+
+def _answers(c: Config, raw: Raw, last: int) -> tuple[list[Raw], Raw]:
+    """What is read off the layers, as pieces and a head."""
+    d, tasks = raw["d_model"], ("ctc", "sequence", "frames", *(("pretraining",) * (c.model_type == "wav2vec2")))
+    form = head_of(c, "none", *tasks)
+    if form == "ctc":
+        return [], {"form": "classifier", "classes": c.size("vocab_size", default=32), "every": True}
+    weighed = c.flag("use_weighted_layer_sum", default=False) and form in ("sequence", "frames")
+    made = [piece("layer_weights", "held", raw["n_layers"] + 1)] * weighed
+    if form == "frames":
+        return made, {"form": "classifier", "classes": labels(c), "every": True}
+    if form == "sequence":
+        width = c.size("classifier_proj_size", default=256)
+        made += [piece("projector", "linear", d, width, kind="head")]
+        made += [piece("classifier", "linear", width, labels(c), kind="head", at=[0, 1, 1])]
+    if form == "pretraining":
+        words, groups = c.size("num_codevectors_per_group", default=320), c.size("num_codevector_groups", default=2)
+        code, width = c.size("codevector_dim", default=256), c.size("proj_codevector_dim", default=256)
+        c.divides(groups, code, "num_codevector_groups", "codevector_dim")
+        made += [piece("codebook", "held", words * code), piece("choice", "linear", last, words * groups)]
+        made += [piece("project_hidden", "linear", d, width), piece("project_codes", "linear", code, width)]
+    return made, {"form": "none"}
+
+
+def hubert(c: Config) -> Raw:
+    return wav2vec2(c)
+
+
+def unispeech(c: Config) -> Raw:
+    return wav2vec2(c)
+
+
+def unispeech_sat(c: Config) -> Raw:
+    return wav2vec2(c)
+
+
+def wavlm(c: Config) -> Raw:
+    """wav2vec 2.0 whose heads gate a bias by distance, which all layers share, by what they read."""
+    raw = wav2vec2(c)
+    attention, n, h = raw["attention"], raw["n_layers"], raw["attention"]["n_heads"]
+    gates = piece("gates", "linear", attention["d_head"], 8, times=n, at=[h, 0, 1], kind="attention")
+    table = piece("distances", "held", c.size("num_buckets", default=320) * h, kind="attention")
+    return raw | {"around": [*raw["around"], gates, piece("gate_scales", "held", h, times=n), table]}

@@ -1,0 +1,170 @@
+"""Leaves one by one, each where it works: what a published model has that no other part says.
+
+They are counted and have no module: what holds them is *modelled*, however exactly it agrees with transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, final
+
+from txcalc.num import ceil_div, exact_div, product
+from txcalc.parts.cores import AttentionCore
+from txcalc.parts.frozen import frozen
+from txcalc.parts.linear import Activation, Lookup, Sum, Unused, linear
+from txcalc.parts.norm import Norm
+from txcalc.parts.options import ACTIVATIONS, REQUIRED, Mechanism, Place, key, numbered, pieces
+from txcalc.parts.part import (
+    Child,
+    Composite,
+    Leaf,
+    MatMul,
+    Operation,
+    Stream,
+    Traffic,
+    Weight,
+    Workload,
+    elementwise,
+    everywhere,
+)
+from txcalc.parts.sharding import Ways
+from txcalc.parts.spans import Apart, Causal, Full, Span
+
+
+@final
+@frozen
+class Filter(Leaf):
+    """A convolution of any kind over what comes out: `taps` of all its dimensions, in `groups` of channels.
+
+    Shapes   W (c_out, c_in/groups, taps), y (B, T, c_out); of every output it reads `stride` inputs that are new
+    Unit     FLOPs 2·B·T·taps·c_out·c_in/groups
+    Kept     its input
+    Source   Baevski et al. 2020 (arXiv 2006.11477), section 2: over samples, and in place of positions
+    """
+
+    role = "product"
+    c_in: Any
+    c_out: Any
+    taps: Any
+    groups: Any
+    stride: Any
+    bias: bool
+
+    def weights(self) -> tuple[Weight, ...]:
+        weight = Weight("weight", (self.c_out, exact_div(self.c_in, self.groups), self.taps))
+        return (weight, Weight("bias", (self.c_out,))) if self.bias else (weight,)
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        rows, (one, *_) = work.positions, self.weights()
+        fan_in, made = product(one.shape[1:]), exact_div(self.c_out, self.groups)
+        moved = Traffic(one.size, rows * (self.stride * self.c_in + self.c_out))
+        found = MatMul("convolution", self.groups, rows, fan_in, made, moved, "convolution")
+        return (found, elementwise("bias", rows * self.c_out, "add", 0, 0, self.c_out)) if self.bias else (found,)
+
+    def saved(self, work: Workload) -> Any:
+        return work.positions * self.stride * self.c_in
+
+
+def _linear(bias: bool, groups: int, d_in: int, d_out: int) -> Leaf:
+    return linear(d_in, d_out, bias=bias)
+
+
+def _grouped(bias: bool, groups: int, d_in: int, d_out: int) -> Leaf:
+    return linear(d_in, d_out, bias=bias, groups=groups)
+
+
+def _layer_norm(bias: bool, groups: int, width: int) -> Leaf:
+    return Norm(width=width, form="layer", bias=bias, eps=None, groups=groups)
+
+
+def _rms_norm(bias: bool, groups: int, width: int) -> Leaf:
+    return Norm(width=width, form="rms", bias=False, eps=None, groups=groups)
+
+
+def _attention(bias: bool, groups: int, heads: int, d_qk: int, d_v: int, span: Span | None = None) -> Leaf:
+    sizes = {"n_heads": heads, "n_kv_heads": exact_div(heads, groups), "d_qk": d_qk, "d_v": d_v}
+    return AttentionCore(**sizes, span=Full() if span is None else span, biased=bias)
+
+
+def _causal(bias: bool, groups: int, heads: int, d_qk: int, d_v: int) -> Leaf:
+    return _attention(bias, groups, heads, d_qk, d_v, Causal())
+
+
+def _windows(bias: bool, groups: int, heads: int, d_qk: int, d_v: int, window: int) -> Leaf:
+    return _attention(bias, groups, heads, d_qk, d_v, Apart(window=window))
+
+
+def _filter(bias: bool, groups: int, c_in: int, c_out: int, taps: int, stride: int) -> Leaf:
+    return Filter(c_in=c_in, c_out=c_out, taps=taps, groups=groups, stride=stride, bias=bias)
+
+
+def _activation(form: str) -> Callable[..., Leaf]:
+    return lambda bias, groups, width: Activation(width=width, form=form, gated=False)
+
+
+# What makes a leaf of `bias`, `groups` and the sizes that `options.PIECES` names.
+FORMS: Final[dict[str, Callable[..., Leaf]]] = {
+    "linear": _linear,
+    "grouped": _grouped,
+    "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
+    "table": lambda bias, groups, rows, width: Lookup(rows=rows, width=width, added=bias),
+    "held": lambda bias, groups, elements: Unused(d_in=elements, d_out=1, bias=False),
+    "convolution": _filter,
+    "attention": _attention,
+    "causal": _causal,
+    "windows": _windows,
+    "sum": lambda bias, groups, width: Sum(width=width, sums=groups),
+    **{form: _activation(form) for form in ACTIVATIONS},
+}
+
+
+def _at(a: int, b: int, c: int) -> Stream:
+    """At ⌈(a·T + b)/c⌉ positions."""
+
+    def on(work: Workload) -> Workload:
+        return work._replace(tokens=ceil_div(work.tokens * a + b, c), past=0)
+
+    return on
+
+
+@final
+@frozen
+class Pieces(Composite):
+    """Leaves by their names; the order in which they are listed is that in which they compute."""
+
+    pieces: tuple[Mapping[str, Any], ...]
+
+    def describe(self) -> str:
+        return "pieces of its own"
+
+    def children(self) -> Iterator[Child]:
+        for piece in self.pieces:
+            leaf = FORMS[piece["form"]](piece["bias"], piece["groups"], *piece["sizes"])
+            times, on = piece["times"], everywhere if piece["at"] is None else _at(*piece["at"])
+            copies = {"times": times, "runs": times * piece["runs"], "indices": numbered(times)}
+            yield Child(piece["name"], leaf, **copies, kind=piece["kind"], on=on)
+
+    @property
+    def cuttable(self) -> bool:
+        """Not yet."""
+        return False
+
+    def shard(self, ways: Ways) -> Pieces:
+        """Whole on every rank."""
+        ways.whole("pieces of its own")
+        return self
+
+
+@final
+@frozen
+class PiecesOptions(Mechanism):
+    """`[pieces]`"""
+
+    section = "pieces"
+    kind = "other"
+    stands = ""
+    leaves: Any = key(pieces, REQUIRED, "what it is made of, leaf by leaf: tables of name, form, sizes, …")
+
+    def build(self, place: Place) -> Pieces:
+        return Pieces(pieces=tuple(self.leaves))

@@ -169,9 +169,11 @@ def aside(model: Model, memory: EngineMemory | None) -> Offload | None:
 
 def left(memory: EngineMemory | None) -> Reserve:
     """What an engine leaves alone of what it sees, unless told."""
-    if memory is None or memory.share:
+    if memory is None:
         return Reserve()
-    return Reserve(memory.share, 0, f"{memory.profile} leaves none")
+    of = memory.profile
+    said = f"what {of}'s gpu_memory_utilization leaves alone" if memory.share else f"{of} leaves none"
+    return Reserve(memory.share, 0, said)
 
 
 def multiplies(accelerator: Accelerator, dtype: str) -> bool:

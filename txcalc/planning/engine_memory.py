@@ -1,9 +1,10 @@
 """What an engine keeps of an accelerator beside weights and cache: by engine and version, from `presets/engines.toml`.
 
 vLLM fills `gpu_memory_utilization` of what CUDA reports; of that it takes the weights, the peak of a profile run (a
-step of as many tokens as one may have, then a sampler over every sequence's logits) and what lies outside torch: the
-rest is the cache. SGLang keeps a fixed part for activations and graphs, TensorRT-LLM a tenth of what is free, llama.cpp
-buffers of one batch. These are *modelled*: formulas of the engines' own code, constants of what their logs print.
+step of as many tokens as one may have, then a sampler over every sequence's logits), what lies outside torch and, in
+later versions, CUDA graphs: the rest is the cache. SGLang keeps a fixed part for activations and graphs, TensorRT-LLM a
+tenth of what is free, llama.cpp buffers of one batch. These are *modelled*: formulas of the engines' own code,
+constants of what their logs print.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.weights import GGML, Format, Mixed
 from txcalc.units import iec, parse_bytes
 
+PCIE = 64 * 10**9  # bytes a second of sixteen lanes of PCIe 5.0
 GIB = 2**30
 
 
 class EngineRules(NamedTuple):
     """What an engine does in every version of it.
 
-    share     of what CUDA reports, what it leaves alone unless told; its CUDA graphs lie there, captured after the
-              cache was sized
+    share     of what CUDA reports, what it leaves alone unless told, or a version has another (`left_alone`); its CUDA
+              graphs lie there, captured after the cache was sized, unless a version counts them (`graphs_within`)
     fixed     activations and graphs live in a part of a fixed size
     batched   it holds the logits of a whole batch, in fp32, and no step is profiled
     turns     it keeps the cosines and sines of every position
@@ -258,11 +260,13 @@ class EngineMemory:
             mib = 512 + Fraction(3, 2) * max(tokens, 2048) + 2 * sequences + Fraction(layout.tp * layout.pp, 8) * 1024
             kept = ceil(mib * 2**20)
             return {"activations and graphs": max(kept, 10 * GIB) if self.accelerator.memory > 60 * GIB else kept}
-        key = "outside_torch_split" if split and "outside_torch_split" in numbers else "outside_torch"
-        found["outside torch"] = self.profile.size(key)
+        kind = "_split" if (self.accelerator.link or 0) > PCIE else "_bus"
+        key = next((key for key in (f"outside_torch{kind}", "outside_torch_split") if split and key in numbers), None)
+        found["outside torch"] = self.profile.size(key or "outside_torch")
         if self.profile.rules.turns:
             found["rotary table"] = rotary_table(model)
-        if "graphs" in numbers and not self.share:
+            found["rotary table"] = rotary_table(model)
+        if "graphs" in numbers and not self.graphs:
             found["CUDA graphs"] = self.profile.size("graphs")
         if "free_share" in numbers:
             left = max(0, visible(self.accelerator) - taken - sum(found.values()))
@@ -309,12 +313,12 @@ class EngineMemory:
     @property
     def graphs(self) -> int:
         """Bytes of CUDA graphs that lie outside the engine's budget, in what it leaves."""
-        return self.profile.size("graphs") if self.share else 0
+        return self.profile.size("graphs") if self.share and not self.profile.numbers.get("graphs_within") else 0
 
     @property
     def share(self) -> Fraction:
         """Of what CUDA reports, the share that the engine leaves alone unless told."""
-        return self.profile.rules.share
+        return Fraction(str(self.profile.numbers.get("left_alone", self.profile.rules.share)))
 
 
 def rotary_table(model: Model) -> int:

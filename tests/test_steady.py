@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from txcalc.cli import app
+from txcalc.planning.simulation import Server, simulate
 from txcalc.planning.steady import ROUNDS, Demand, Overload, Steady, StepCurve, closed, denser, open_
+from txcalc.planning.traffic import Arrival
 
 
 def linear(fixed: float, each: float) -> Callable[[float], float]:
@@ -68,6 +70,34 @@ def test_prompts_that_are_computed_first() -> None:
     assert first.ttft == pytest.approx(0.1 + 50 * 0.1, rel=0.02) and mixed.ttft < 1.2
     assert first.tpot == pytest.approx(0.01 + 50 * 0.1 / 1000, rel=0.15)
     assert first.e2e == pytest.approx(mixed.e2e, rel=0.1)
+
+
+def test_copies_that_share_experts_wait_for_each_other() -> None:
+    """Few requests: each of eight copies' prompts, alone at 0.06 s, holds up every copy's steps. Many: all have one."""
+    demand = Demand(linear(0.01, 0), 0.1, 0.06, 0.0, 1001, sharing=8, lone=0.06)
+    apart, few = (closed(one, 2) for one in (demand._replace(sharing=1, prompt=0.06), demand))
+    assert few.tpot and apart.tpot
+    assert few.tpot - 0.01 == pytest.approx(8 * (apart.tpot - 0.01), rel=0.1)  # two coincide at times
+    many = [closed(one, 2000) for one in (demand, demand._replace(sharing=1))]
+    assert many[0].rate == pytest.approx(many[1].rate, rel=0.01) == pytest.approx(10, rel=0.2)
+
+
+def test_copies_that_gather_prompts() -> None:
+    """A prompt waits for half of what all copies take to have one, 1 + 1/2 of what one takes, or of the interval."""
+    demand = Demand(linear(0.01, 0), 0.0, 0.0, 0.01, 1001, sharing=2, gathers=True, interval=60)
+    few, many = (closed(demand, n) for n in (2, 100))
+    assert few.ttft == pytest.approx(0.01 * (0.5 * 0.5 + 29.5 + 1), rel=0.05)
+    assert many.ttft == pytest.approx(0.01 * (0.5 + (1.5 * 10 - 1) / 2 + 1), rel=0.05)
+
+
+def test_those_without_a_seat_wait_in_line() -> None:
+    demand = Demand(linear(0.01, 0.001), 0.02, 0.02, 0.1, 501)
+    all_, seated = closed(demand, 80, 16), closed(demand, 16)
+    assert (all_.tpot, all_.rate) == (seated.tpot, seated.rate) and all_.inside == pytest.approx(80, rel=1e-4)
+    server = Server(demand.step, demand.prompt / 1000, 0.0, 8192, 16, 10**6)
+    run = simulate(server, iter([Arrival(0.0, 1000, 501)] * 2400), 80)
+    waited = sum(one.ttft for one in run.done[80:]) / len(run.done[80:])  # the first come before any waits
+    assert waited == pytest.approx(all_.ttft, rel=0.1) and run.inside == pytest.approx(80, rel=0.05)
 
 
 def test_what_cannot_last() -> None:

@@ -11,6 +11,7 @@ TPOT     of the steady state, where fewer decode than have asked
 alone    TTFT: a prompt alone
 TTFT     of the steady state
 tokens   answers' tokens/s per GPU of the steady state, against those of the measured TTFT and TPOT
+peer …   the same of PyPI aiconfigurator 0.12.0 (`peer.py`); `--peer` has both, of the rows that both answer
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import csv
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +30,7 @@ from txcalc import hardware, load
 from txcalc.errors import InputError, TxcalcError
 from txcalc.model import Model
 from txcalc.planning.deployment import Deployment
-from txcalc.planning.engine import engine
+from txcalc.planning.engine import Reserve, engine
 from txcalc.planning.layout import Layout
 from txcalc.planning.steady import Steady
 from txcalc.planning.timing import Timer, request
@@ -51,6 +53,7 @@ GPUS = {"h100_sxm": "h100-sxm", "h200_sxm": "h200", "b200_sxm": "b200", "b300_sx
 DRAWN = {(1024, 1024), (1024, 8192), (8192, 1024)}
 SHORTEST = 0.8
 FIGURES = ("bare", "share", "TPOT", "alone", "TTFT", "tokens")
+PEER = ("TPOT", "tokens", "TTFT")
 DENSE = ("Qwen3-32B", "Llama-3.1-70B")
 
 
@@ -95,7 +98,7 @@ class Found(NamedTuple):
     @property
     def ratios(self) -> dict[str, float]:
         row = self.row
-        return {
+        found = {
             "bare": self.bare / row.tpot,
             "share": self.share / row.tpot,
             "TPOT": self.tpot / row.tpot,
@@ -103,6 +106,11 @@ class Found(NamedTuple):
             "TTFT": self.ttft / row.ttft,
             "tokens": self.rate / row.rate,
         }
+        if row in peer():
+            ttft, tpot = peer()[row]
+            ratios = tpot / row.tpot, row._replace(ttft=ttft, tpot=tpot).rate / row.rate, ttft / row.ttft
+            found |= {f"peer {name}": ratio for name, ratio in zip(PEER, ratios, strict=True)}
+        return found
 
 
 def output(concurrency: int, answer: int, ttft: float, tpot: float) -> float:
@@ -173,13 +181,35 @@ def chunk_of(row: Row) -> int:
 
 
 def interval_of(row: Row) -> int:
-    """Decode steps of SGLang from one look for new requests to the next (--scheduler-recv-interval)."""
+    """Decode steps from one look for new requests to the next: of SGLang (--scheduler-recv-interval), and at most of
+    TensorRT-LLM's copies that gather prompts (attention_dp_config: timeout_iters, by default 50, and then
+    batching_wait_iters, by default 10, or 0)."""
+    if gathers(row):
+        return 50 if row.name.startswith("gpt") else 60
     if not (
         row.engine.startswith("sglang") and row.gpu.startswith("b") and row.name.startswith(("DeepSeek", "Qwen3.5"))
     ):
         return 1
     few = row.concurrency < 16 or ("DeepSeek" in row.name and form(row) == "fp8-block" and row.tp == 4)
     return 10 if few else 30
+
+
+def gathers(row: Row) -> bool:
+    """Whether copies wait until each has a prompt (attention_dp_config: enable_balance)."""
+    return row.engine.startswith("trtllm") and row.ep > row.tp and (row.prompt, row.answer) in DRAWN
+
+
+def kept_of(row: Row) -> Reserve:
+    """Memory that the engine is told to leave alone: a tenth of all; of TensorRT-LLM's a share of what weights leave
+    (free_gpu_memory_fraction); less for the largest model on four GPUs (--mem-fraction-static 0.95)."""
+    if row.engine.startswith("trtllm"):
+        held = deployment(row.name, row.gpu, form(row), "bf16", "", reserve=Reserve.none())
+        layout = Layout(tp=row.tp, dp=row.dp, ep=row.ep)
+        left = held.accelerator.memory - held.fullest(layout, 1, row.dp).weights
+        share = 0.1 if (row.prompt, row.answer) not in DRAWN else 0.15 if row.name.startswith("gpt") else 0.2
+        return Reserve(Fraction(0), int(max(0, left) * share))
+    tight = row.engine.startswith("sglang") and row.tp == 4 and form(row) == "fp8-block" and "DeepSeek" in row.name
+    return Reserve(Fraction(5, 100)) if tight else Reserve()
 
 
 def rows() -> list[Row]:
@@ -209,20 +239,40 @@ def mended(row: Row) -> Row:
 
 
 @cache
+def peer() -> dict[Row, tuple[float, float]]:
+    """The peer's TTFT and TPOT of every row that it answers, in seconds."""
+    every = rows()
+    with (DATA / "peer.csv").open(encoding="utf-8") as file:
+        found = (
+            (int(one["row"]), float(one["ttft_ms"]) / 1e3, float(one["tpot_ms"]) / 1e3) for one in csv.DictReader(file)
+        )
+        return {every[number]: latencies for number, *latencies in found}  # type: ignore[misc]
+
+
+@cache
 def model(name: str) -> Model:
     return load(PRESETS.get(name) or DATA / "configs" / f"{name.lower()}.json", ignore=UNSERVED.get(name, ()))
 
 
 @cache
 def deployment(
-    name: str, gpu: str, weights: str, kv: str, kernels: str, chunk: int = 8192, interval: int = 1
+    name: str,
+    gpu: str,
+    weights: str,
+    kv: str,
+    kernels: str,
+    chunk: int = 8192,
+    interval: int = 1,
+    gathers: bool = False,
+    reserve: Reserve | None = None,
 ) -> Deployment:
-    how = replace(engine(model(name), weights=weights, kv=kv, chunk=chunk), kernels=kernels, interval=interval)
+    how = engine(model(name), weights=weights, kv=kv, chunk=chunk, reserve=reserve)
+    how = replace(how, kernels=kernels, interval=interval, gathers=gathers)
     return Deployment(model(name), hardware.load(GPUS.get(gpu, gpu)), how)
 
 
 def held_by(row: Row) -> Deployment:
-    recipe = cache_of(row), row.engine.split()[0], chunk_of(row), interval_of(row)
+    recipe = cache_of(row), row.engine.split()[0], chunk_of(row), interval_of(row), gathers(row), kept_of(row)
     return deployment(row.name, row.gpu, form(row), *recipe)
 
 
@@ -328,10 +378,14 @@ def main() -> None:
     parser.add_argument("--what", nargs="+", choices=FIGURES, default=["share", "TPOT", "TTFT", "tokens"])
     parser.add_argument("--only", default="", help="rows whose cell contains the text")
     parser.add_argument("--suspect", action="store_true", help="leave no row out")
+    parser.add_argument("--peer", action="store_true", help="the peer's errors beside, of the rows that both answer")
     parser.add_argument("--every", type=int, default=1, help="each n-th row alone")
     asked = parser.parse_args()
     chosen = [row for row in rows() if asked.only in KEYS["version"](row)][:: asked.every]
     found, without = gather(chosen, asked.suspect)
+    if asked.peer:
+        asked.what = [text for name in PEER for text in (name, f"peer {name}")]
+        found = [one for one in found if one.row in peer()]
     report(found, asked.by, asked.what)
     print()
     for reason, number in without.most_common():

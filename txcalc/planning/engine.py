@@ -65,6 +65,7 @@ class Engine:
     prefix    tokens that all sequences begin with: their whole pages are held once
     offload   what of the model lies in RAM; None: nothing
     interval  decode steps from one look for new requests to the next
+    gathers   copies that share experts look when all have a request, and at the latest after so many steps
     adapters  LoRA adapters that are held for requests to choose from; rank: that of each
     """
 
@@ -81,6 +82,7 @@ class Engine:
     adapters: int = 0
     rank: int = 0
     interval: int = 1
+    gathers: bool = False
 
     def of(self, model: Model) -> Engine:
         """The same for another model, such as a draft: its weights in the format asked for, no profile, no adapters."""

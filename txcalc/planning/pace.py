@@ -122,11 +122,11 @@ class Pace:
 
         return series(chunk, number - 1).plus(chunk(number - 1))
 
-    def prefill_rate(self, prompt: int, cached: int = 0) -> float:
+    def prefill_rate(self, prompt: int, cached: int = 0, busy: float = 1.0) -> float:
         """Prompt tokens a second of one copy of the model that does nothing else: as many prompts at a time as a chunk
-        holds."""
+        holds, the copies that share its experts being as `busy`."""
         batch = max(1, self.engine.chunk // (prompt - cached)) if self.caching and not self.encodes else 1
-        return batch * prompt / self._slowest(prompt, cached, batch).achievable
+        return batch * prompt / self._slowest(prompt, cached, batch, busy).achievable
 
     def prefill_parts(self, prompt: int, cached: int = 0) -> dict[str, Cost]:
         """A prefill by kind of part, all stages and chunks."""

@@ -30,6 +30,7 @@ from typing import NamedTuple
 # (SemiAnalysisAI/InferenceX, benchmarks, 2026-02).
 ROUNDS = 10
 CLOSE = 1e-6  # relative, of a root
+COUPLED = 8  # rounds in which the prompts of copies that share experts settle
 
 
 class Demand(NamedTuple):
@@ -50,6 +51,9 @@ class Demand(NamedTuple):
     together    share of the rounds in which all prompts of a closed loop are computed before any answer: the first of
              `ROUNDS`, and more where an engine computes prompts first and answers are of one length: they end together
     dense    of a closed loop: how many times as close as evenly spread requests come (`denser`)
+    sharing  copies that share experts, whose steps all wait for the slowest of them
+    lone     seconds of a prompt where no other of these copies computes one
+    gathers  of these copies, prompts wait for each other: until all copies have one, at most `interval` steps
     """
 
     step: Callable[[float], float]
@@ -65,6 +69,9 @@ class Demand(NamedTuple):
     together: float = 1 / ROUNDS
     interval: int = 1
     dense: float = 1.0
+    sharing: int = 1
+    lone: float = 0.0
+    gathers: bool = False
 
 
 def denser(spread: float) -> float:
@@ -175,8 +182,13 @@ def _index(n: float) -> int:
     return i
 
 
-def closed(demand: Demand, clients: float) -> Steady:
-    """So many clients, each of which asks again when its answer is there."""
+def closed(demand: Demand, clients: float, seats: float = inf) -> Steady:
+    """So many clients, each of which asks again when its answer is there; of which at most as many as have seats in the
+    cache are served at once, and the others wait for one in line."""
+    if clients > seats:
+        seated = closed(demand, seats)
+        line = (clients - seats) / seated.rate  # Little's law
+        return seated._replace(ttft=seated.ttft + line, e2e=seated.e2e + line)
     loop = _Loop(demand, clients)
     if demand.answer == 1:
 
@@ -282,10 +294,45 @@ class _Loop:
     def tpot(self, decoding: float) -> float:
         """A step, and its share of the others' prompts."""
         demand = self.demand
-        share = self.others * decoding * demand.prompt / (demand.answer - 1)
+        step, each = demand.step(decoding) / demand.tokens, self.others * decoding / (demand.answer - 1)
         if self.clients is not None:
-            share *= 1 - demand.together / 2  # of prompts together, half come before one's own first token
-        return demand.step(decoding) / demand.tokens + share
+            each *= 1 - demand.together / 2  # of prompts together, half come before one's own first token
+        found = step + each * demand.prompt
+        for _ in range(COUPLED if demand.sharing > 1 else 0):
+            beside = self.beside(decoding / (demand.answer - 1) / found, decoding)
+            found = step + each * self.held_up(beside)
+        return found
+
+    def beside(self, rate: float, decoding: float) -> float:
+        """The chance that another of the copies that share experts computes a prompt while this one does: its own share
+        of the time, or that it has one too when they are gathered."""
+        demand = self.demand
+        own = min(1.0, rate * demand.lone / max(1e-9, 1 - rate * (demand.prompt - demand.lone)))
+        return max(own, 1 - exp(-self.found(decoding))) if demand.gathers else own
+
+    def lasts(self, beside: float) -> float:
+        """Seconds of a prompt that so many of the others compute one beside."""
+        demand = self.demand
+        return demand.prompt if demand.sharing == 1 else demand.lone + (demand.prompt - demand.lone) * beside
+
+    def held_up(self, beside: float) -> float:
+        """Seconds for which a step waits for each of its copy's prompts, with those of the copies that it waits for."""
+        return self.lasts(beside) * self.demand.sharing / (1 + (self.demand.sharing - 1) * beside)
+
+    def found(self, decoding: float) -> float:
+        """A copy's prompts of one look for requests."""
+        demand = self.demand
+        found = demand.dense * decoding * demand.tokens * self.interval(decoding) / (demand.answer - 1)
+        return min(found, decoding) if self.clients is None else min(found, self.clients)
+
+    def interval(self, decoding: float) -> float:
+        """Steps from one look for requests to the next: until each of the copies that gather them has one, which takes
+        the sum of 1/i, i to their number, as long as one alone takes (the largest of so many exponential times)."""
+        demand = self.demand
+        if not demand.gathers or not decoding:
+            return demand.interval
+        each = (demand.answer - 1) / decoding / demand.tokens
+        return min(demand.interval, each * sum(1 / i for i in range(1, demand.sharing + 1)))
 
     def rate(self, decoding: float) -> float:
         """Requests a second where so many decode on average."""
@@ -300,8 +347,7 @@ class _Loop:
         demand = self.demand
         if demand.interval == 1 or demand.answer == 1:
             return 0.0
-        found = demand.dense * decoding * demand.tokens * demand.interval / (demand.answer - 1)
-        found = min(found, decoding) if self.clients is None else min(found, self.clients)
+        found = self.found(decoding)
         return max(0.0, (found + min(max(1.0, 1 / demand.chunks), found)) / 2 - 1)
 
     def state(self, rate: float, decoding: float) -> Steady | None:
@@ -317,8 +363,12 @@ class _Loop:
         wait += beside * step / 2
         if self.clients is not None and demand.answer > 1:
             wait += max(0.0, self.clients - 1) / 2 * self.service(self.clients / 2) * demand.together
-        polls = demand.polls + (demand.interval - 1) / 2
+        polls = demand.polls + max(0.0, self.interval(decoding) - 1) / 2
         wait += self.crowd(decoding) * demand.prompt
+        if demand.sharing > 1 and demand.answer > 1:
+            chance = self.beside(rate, decoding)
+            away = rate * (self.held_up(chance) - self.lasts(chance))  # others' prompts, none of this copy
+            wait += away * self.lasts(chance) / max(1.0, demand.chunks) / 2 + self.lasts(chance) - demand.lone
         ttft = demand.own + wait + demand.alone + (max(1.0, demand.chunks) + polls) * beside * step
         if demand.answer == 1:
             return Steady(ttft, None, ttft, rate, utilisation, 0.0)

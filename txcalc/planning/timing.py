@@ -215,6 +215,7 @@ class Timer:
         self._prefills: dict[Layout, tuple[Figure, float]] = {}
         self._demands: dict[tuple[Layout, float], Demand] = {}
         self._drafts: dict[Layout, Pace] = {}
+        self._seats: dict[Layout, float] = {}
 
     def pace(self, layout: Layout) -> Pace:
         """The pace of one copy of the model."""
@@ -251,8 +252,15 @@ class Timer:
     def steady(self, layout: Layout, clients: int) -> Steady:
         """A closed loop of so many clients, evenly over the copies of the model; a copy serves at least one or none."""
         copies = min(layout.dp, clients)
-        found = closed(self.demand(layout, clients), clients / copies)
+        found = closed(self.demand(layout, clients), clients / copies, self.seats(layout))
         return found._replace(rate=found.rate * copies, decoding=found.decoding * copies)
+
+    def seats(self, layout: Layout) -> float:
+        """Sequences of their mean length that the cache of one copy holds."""
+        if layout not in self._seats:
+            length = min(self.asked.mean_length, self.context)
+            self._seats[layout] = max(1.0, self.deployment.max_concurrency(layout, length) / layout.dp)
+        return self._seats[layout]
 
     def open(self, layout: Layout, rate: float, most: int) -> Steady | Overload:
         """Requests at random, so many a second, evenly over the copies."""
@@ -337,6 +345,9 @@ class Timer:
                 1 / ROUNDS if self.asked.answers else own.together,
                 self.deployment.engine.interval,
                 denser(self.asked.answers),
+                pace.sharing,
+                prompt / pace.prefill_rate(prompt, cached, 1 / pace.sharing) if pace.sharing > 1 else 0.0,
+                self.deployment.engine.gathers and pace.sharing > 1,
             )
         return self._demands[layout, busy]
 

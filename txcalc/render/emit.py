@@ -122,9 +122,15 @@ def _method(plan: Plan, engine: int) -> str:
         kind = "eagle3" if features["number"] > 1 else "eagle"
     else:
         kind = "model"
-    if (word := METHODS[kind][engine]) is None:
-        raise InputError("--emit", ["TensorRT-LLM drafts with EAGLE-3, not with EAGLE's first versions"])
+    if (word := METHODS[kind][engine]) is None or (engine and _at_once(draft)):
+        name = ("vLLM", "SGLang", "TensorRT-LLM")[engine]
+        raise InputError("--emit", [f"{name} has no flags for a draft such as {draft.name if draft else kind}"])
     return word
+
+
+def _at_once(draft: Model | None) -> bool:
+    """Whether a draft proposes all tokens of a step in one pass."""
+    return draft is not None and draft.spec["drafting"] != "in-turn"
 
 
 def _drafter(plan: Plan) -> str:
@@ -176,6 +182,7 @@ def _vllm_flags(plan: Plan, layout: Layout, sequences: int, guess: Speculation |
         if layout.pp > 1:
             raise InputError("--emit", ["vLLM drafts in no pipeline: --pp 1"])
         said = {"method": _method(plan, 0), "model": _drafter(plan), "num_speculative_tokens": guess.tokens}
+        said["parallel_drafting"] = _at_once(plan.deployment.draft)
         written = json.dumps({key: value for key, value in said.items() if value})
         flags.append(("--speculative-config", shlex.quote(written)))
     if engine.adapters:

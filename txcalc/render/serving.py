@@ -345,12 +345,13 @@ def _definitions(serving: Serving) -> Table:
     rows.append(("shares", f"{dtype} products {found.matmul[dtype]:.0%}, {shares}; {starts} (--json has the sources)"))
     draft = serving.plan.deployment.draft
     if guess := serving.request.speculation:
+        passes = "one over g" if draft and draft.spec["drafting"] != "in-turn" else "g"
         rows.append(
             (
                 "speculation",
                 f"(1 − a^(g + 1))/(1 − a) = {guess.expected:.3g} tokens a step at a = {guess.acceptance:g}, g = "
                 f"{guess.tokens}; a step is one over g + 1 tokens"
-                + (f" and g of {draft.name}" if draft else "; drafts cost nothing"),
+                + (f" and {passes} of {draft.name}" if draft else "; drafts cost nothing"),
             )
         )
     return Table("What is meant", ("", "meaning"), rows, left=frozenset({0, 1}))

@@ -1,4 +1,5 @@
-"""What the planners say of many runs, number by number: a formula that gives another figure is seen, and is meant.
+"""What the planners say of many runs, and the parts of tiny models of every kind, number by number: a formula that
+gives another figure is seen, and is meant.
 
 Nothing here says that a figure is right; what other tests compare (measured servers, PyTorch's own bytes, closed forms)
 does. These say which figures a change of formulas moves. `pytest tests/test_figures.py --update-golden` keeps them as
@@ -9,14 +10,22 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny import TINY
 from typer.testing import CliRunner
 
 from txcalc.cli import app
+from txcalc.ledger import walk
+from txcalc.model import Model
+from txcalc.parts.part import Composite, Workload
+from txcalc.planning.layout import Layout
+from txcalc.planning.parallelism import Sharding
+from txcalc.sources import build
 
 GOLDEN = Path(__file__).parent / "golden" / "figures.json"
 DENSE = "D=512 L=8 h=8 h_kv=4 F=1376 V=32000"
@@ -133,4 +142,77 @@ def test_figures_are_those_that_were_kept(line: str, update_golden: bool) -> Non
         kept = {each: kept[each] for each in LINES if each in kept and each != line} | {line: now}
         GOLDEN.write_text(json.dumps(kept, ensure_ascii=False, indent=0) + "\n")
     moved = {key: (value, now.get(key)) for key, value in kept[line].items() if now.get(key) != value}
+    assert not moved, f"if this is meant: pytest {Path(__file__).name} --update-golden"
+
+
+PARTS = Path(__file__).parent / "golden" / "parts.json"
+WORKS = (
+    Workload(2, 7, 0, 5),
+    Workload(2, 70, 0, 50, keep_scores=True),
+    Workload(3, 2, 50, 5, decoding=True),
+    Workload(2, 7, 0, 5, last_logits=True, absorbed=True),
+    Workload(3, 2, 50, 5, decoding=True, last_logits=True, absorbed=True),
+)
+SPLITS = (Layout(tp=2), Layout(tp=2, sp=2), Layout(ep=2, dp=2), Layout(tp=2, etp=2, dp=2, ep=2), Layout(pp=2))
+FOUND = {  # what is asked of a leaf at a workload, beside what it computes
+    "saved": ("saved", "saved_fused", "statistics", "on_chip"),
+    "cache": ("cache", "dense", "cache_read", "transfers"),
+}
+ALONE = ("matrix", "row", "input_kept", "elsewhere", "shared_by", "attended", "turns", "period", "filled", "fills",
+         "beyond", "angles", "holds", "role", "kernels", "launched")  # fmt: skip
+
+
+def computed(root: Any) -> dict[str, str]:
+    """A digest of what all leaves of a tree say, by topic; and of what composites and leaves are."""
+    found: dict[str, list[Any]] = {}
+    for work in WORKS:
+        for entry in walk(root, work):
+            leaf, at = entry.leaf, entry.work
+            found.setdefault("weights", []).append((entry.path, leaf.weights(), [getattr(leaf, a) for a in ALONE]))
+            rows = found.setdefault("operations", [])
+            rows.append((entry.path, at, entry.times, entry.runs, entry.active_times, entry.gradient, entry.kind))
+            if at is not None:
+                rows.append(leaf.operations(at))
+                for topic, methods in FOUND.items():
+                    said = [getattr(leaf, method)(at) for method in methods]
+                    found.setdefault(topic, []).append((entry.path, said, leaf.paged(at, 4, 16)))
+    found["parts"] = [
+        (type(part).__name__, part.describe(), part.alive(), part.cuttable, part.complete, part.fixed)
+        for part in composites(root)
+    ] + [(leaf.describe(), callable(leaf.kept) and leaf.kept()) for leaf in root.leaves()]
+    return {topic: sha256(repr(said).encode()).hexdigest()[:4] for topic, said in found.items()}
+
+
+def composites(part: Any) -> Iterator[Composite]:
+    if isinstance(part, Composite):
+        yield part
+        for child in part.parts:
+            yield from composites(child.part)
+
+
+def layouts(model: Model) -> Iterator[tuple[str, Any]]:
+    """The whole, and a rank's share of each stage; of a layout that cannot be, why."""
+    yield "", model.root
+    sharding = Sharding(model)
+    for layout in SPLITS:
+        if faults := sharding.faults(layout):
+            yield f"{layout}", sha256(str(sorted(map(str, faults))).encode()).hexdigest()[:4]
+            continue
+        for stage in sharding.stages(layout):
+            yield f"{layout}, {stage.copies} from {stage.first}", stage.root
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_parts_say_what_was_kept(name: str, update_golden: bool) -> None:
+    model, now = build(TINY[name], name), {}
+    for place, root in layouts(model):
+        now[place] = root if isinstance(root, str) else " ".join(f"{k} {v}" for k, v in computed(root).items())
+    kept = json.loads(PARTS.read_text()) if PARTS.is_file() else {}
+    if update_golden:
+        kept = {each: kept[each] for each in TINY if each in kept and each != name} | {name: now}
+        lines = (f"{json.dumps(each)}: {json.dumps(marks)}" for each, marks in kept.items())
+        PARTS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    before = kept.get(name, {})
+    moved = {place: (before.get(place), now.get(place)) for place in {**before, **now}}
+    moved = {place: marks for place, marks in moved.items() if marks[0] != marks[1]}
     assert not moved, f"if this is meant: pytest {Path(__file__).name} --update-golden"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from txcalc import load
+from txcalc import hardware, load
 from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.ledger import walk
+from txcalc.planning import links
 from txcalc.planning.layout import AXES, SERVING_ORDER, UNSERVED, Group, Layout, parse_layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.sources import build
@@ -229,3 +232,24 @@ def test_every_preset_under_two_ranks_sends_what_joins_it() -> None:
             work = model.workload(1, 4)
             assert walk(sharding.stages(Layout(tp=2))[0].root, work).total("sent") > 0, name
         assert walk(model.root, work).total("sent") == 0, name
+
+
+def test_bytes_take_the_links_within_and_between_nodes() -> None:
+    """450 GB/s within a node of an H100, 50 GB/s between nodes; both at the same time, and the slower decides."""
+    h100 = hardware.load("h100-sxm")
+    even = replace(h100, link=h100.link_between)
+
+    def taken(ranks: int, local: int, kind: str, gigabytes: float, least: bool = False, card: Any = h100) -> float:
+        return links.seconds(card, Group(ranks, local), kind, gigabytes * 1e9, least)
+
+    assert taken(8, 8, "all_reduce", 450) == taken(8, 8, "send", 450) == pytest.approx(1)
+    assert taken(64, 8, "all_to_all", 63) == pytest.approx(56 / 50)
+    assert taken(16, 12, "all_to_all", 15, card=even) == pytest.approx(11 / 50)  # most of the others are in the node
+    assert taken(4, 1, "send", 50) == pytest.approx(1)
+    assert taken(4, 2, "send", 450) == pytest.approx((9 + 1 + 1) / 3)  # one hop of three leaves the node
+    assert taken(5, 2, "send", 450) == pytest.approx((9 + 9 + 1 + 1) / 4)
+    assert taken(16, 8, "all_gather", 400) == taken(16, 8, "all_reduce", 400, least=True) == pytest.approx(1)
+    assert taken(64, 8, "all_gather", 450, least=True) == pytest.approx(max(1, 450 / 50 / 8 * 56 / 63))
+    alone = replace(h100, link=None)
+    assert taken(2, 2, "send", 64, card=alone) == pytest.approx(8)  # through the host, a slot of four lanes
+    assert taken(2, 2, "send", 64, least=True, card=alone) == pytest.approx(1)

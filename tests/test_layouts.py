@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from txcalc import load
 from txcalc.errors import InputError
-from txcalc.planning.training import Layout, Recipe
+from txcalc.planning.training import Layout, Recipe, memory
 from txcalc.planning.training.recipe import parse_recipe
+from txcalc.planning.training.stages import Pipeline
 
 pytest.importorskip("torch")
+sys.path.insert(0, str(Path(__file__).with_name("evidence")))
+
+from layouts import CASES, KEPT, title
+
+MEASURED: dict[str, dict[str, dict[str, int]]] = json.loads(KEPT.read_text())
 
 LLAMA = "D=64 L=2 h=8 h_kv=4 F=96 V=250"
 
@@ -36,6 +45,21 @@ def test_a_layout_is_as_torch_has_it(source: str, layout: Layout, more: dict[str
     assert verdict.ok, verdict.failures
     wanted = {"parameters, bytes", "gradients, bytes", "all_to_all, bytes" if layout.ep > 1 else "saved, bytes"}
     assert wanted <= {row.quantity for row in verdict.rows}
+
+
+@pytest.mark.parametrize("case", sorted(MEASURED))
+def test_a_layout_is_as_torch_had_it(case: str) -> None:
+    """Every rank as `python tests/evidence/layouts.py --keep` measured it, with torch's own sharding."""
+    from txcalc.verify.layouts import KINDS, predicted
+
+    ((source, layout, more),) = (one for one in CASES if title(*one) == case)
+    model, recipe = load(source), Recipe(layout, tokens=32 * layout.sp * layout.cp, **more)
+    pipeline, plan = Pipeline(model, recipe), memory(model, recipe)
+    for rank, measured in MEASURED[case].items():
+        (one,) = (each for each in plan.ranks if str(each.rank) == rank)
+        found = predicted(model, recipe, pipeline, one)
+        said = {f"{q.removesuffix(' bytes')}{'' if q in KINDS else ', bytes'}": number for q, number in found.items()}
+        assert {quantity: said.get(quantity, 0) for quantity in measured} == measured, rank
 
 
 @pytest.mark.slow

@@ -1,18 +1,22 @@
-"""Layouts of many models against PyTorch's own sharding: `python tests/evidence/layouts.py [FIRST [LAST]]`.
+"""Layouts of many models against PyTorch's own sharding: `python tests/evidence/layouts.py [FIRST [LAST]] [--keep]`.
 
 A line for each case: the figures compared, how many differ, seconds. Worlds to 1,024 ranks that do and do not divide,
-models to 405B and DeepSeek-V3, every schedule. Exit code 1 where anything differs.
+models to 405B and DeepSeek-V3, every schedule. Exit code 1 where anything differs. `--keep` writes what PyTorch has of
+each rank into `tests/data/training/layouts.json`, with which quick tests compare the planner.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from txcalc import load
 from txcalc.planning.training import Layout, Recipe
 from txcalc.verify.layouts import verify_layout
+from txcalc.verify.verdict import Verdict
 
 SMALL = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
 ODD = "D=72 L=3 h=9 h_kv=3 F=99 V=251"
@@ -103,7 +107,26 @@ CASES += [
 ]
 
 
-def main(first: int = 0, last: int = len(CASES)) -> int:
+KEPT = Path(__file__).parents[1] / "data" / "training" / "layouts.json"
+
+
+def title(source: str, layout: Layout, more: dict[str, Any]) -> str:
+    """A case in words."""
+    return f"{source} | {layout} | {', '.join(f'{key}={value}' for key, value in more.items())}"
+
+
+def keep(case: str, verdict: Verdict) -> None:
+    """What was measured of each rank, by quantity, a line for each case."""
+    found: dict[str, dict[str, int]] = {}
+    for row in verdict.rows:
+        if row.path.startswith("rank "):
+            found.setdefault(row.path.removeprefix("rank "), {})[row.quantity] = row.measured
+    kept = {**json.loads(KEPT.read_text()), case: found} if KEPT.is_file() else {case: found}
+    lines = (f"{json.dumps(key)}: {json.dumps(value, separators=(',', ':'))}" for key, value in kept.items())
+    KEPT.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def main(first: int = 0, last: int = len(CASES), *, kept: bool = False) -> int:
     wrong = figures = 0
     for number, (source, layout, more) in list(enumerate(CASES))[first:last]:
         start = time.time()
@@ -113,6 +136,8 @@ def main(first: int = 0, last: int = len(CASES)) -> int:
         said = ", ".join(f"{key}={value}" for key, value in more.items())
         print(f"{number:3} {source[:32]:32} {layout!s:24} {said[:32]:32} {len(verdict.rows):4} figures, "
               f"{len(verdict.failures)} differ, {time.time() - start:.0f} s", flush=True)  # fmt: skip
+        if kept and verdict.ok:
+            keep(title(source, layout, more), verdict)
         for row in verdict.failures:
             print(f"      {row.path} {row.quantity}: predicted {row.predicted:,}, measured {row.measured:,}")
     print(f"{last - first} cases, {figures:,} figures, {wrong} differ")
@@ -120,4 +145,5 @@ def main(first: int = 0, last: int = len(CASES)) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(*map(int, sys.argv[1:])))
+    numbers = [int(argument) for argument in sys.argv[1:] if argument != "--keep"]
+    raise SystemExit(main(*numbers, kept="--keep" in sys.argv))

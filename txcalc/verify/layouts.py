@@ -112,13 +112,7 @@ def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankMemory, af
     for table in each.values():
         total.update(table)
     total["saved again"] = max(table["saved again"] for table in each.values())
-    width = width_of(model)
-    want = Counter(rank.state._asdict())
-    saved = [kept(piece, recipe, width) for piece in pieces]
-    want["saved"], want["saved again"] = sum(one.saved for one in saved), max(one.again for one in saved)
-    want["saved by the loss"] = recipe.logit_bytes[0] * logits(recipe, pieces, rank.column)
-    for kind, sent in collectives(pieces, recipe, width, rank.column).items():
-        want[kind], want[f"{kind} bytes"] = sent
+    want = predicted(model, recipe, pipeline, rank)
     for name in [*COMPARED, *sorted((want.keys() | total.keys()) - {*COMPARED})]:
         if name in ("saved", "saved again") and not all(claims(_ledger(one, recipe)) for one in models.values()):
             continue
@@ -127,6 +121,18 @@ def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankMemory, af
             quantity = name.removesuffix(" bytes") + unit
             yield Row(path, quantity, want[name], total[name], want[name] == total[name], FAKE, where, rank.count)
     yield from _affine(measured) if affine else ()
+
+
+def predicted(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankMemory) -> Counter[str]:
+    """What is compared of a rank, by name."""
+    pieces, width = pipeline.of_stage(rank.stage), width_of(model)
+    want = Counter(rank.state._asdict())
+    saved = [kept(piece, recipe, width) for piece in pieces]
+    want["saved"], want["saved again"] = sum(one.saved for one in saved), max(one.again for one in saved)
+    want["saved by the loss"] = recipe.logit_bytes[0] * logits(recipe, pieces, rank.column)
+    for kind, sent in collectives(pieces, recipe, width, rank.column).items():
+        want[kind], want[f"{kind} bytes"] = sent
+    return want
 
 
 def _ledger(model: Model, recipe: Recipe) -> Any:

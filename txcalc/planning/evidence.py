@@ -142,7 +142,7 @@ def all_known(model: Model, quantities: Mapping[str, str]) -> dict[str, Known]:
     marks = digests(model, [asked for asked in asks.values() if asked in RECORDED])
     for name, quantity in asks.items():
         known = _proofs().get((quantity, marks[quantity])) if quantity in marks else None
-        if (known is None or known.how != "proved") and quantity in theorems.FIGURES:
+        if (known is None or known.how != "proved") and quantity.startswith(tuple(theorems.FIGURES)):
             inherited = theorems.inheritance(model) if inherited is None else inherited
             own = Known(*inherited[quantity]) if quantity in inherited else None
             known = own if known is None or (own and own.how == "proved") else known

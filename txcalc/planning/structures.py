@@ -45,8 +45,12 @@ LAYER = {
     "time_mix": ("d_inner",),
     "rnn": ("d_hidden",),
     "hyena": ("states", "features", "width"),
+    "compressed": (
+        "groups", "n_heads", "d_rope", "d_head", "q_rank", "o_rank", "window", "rate", "index_heads", "index_width",
+        "index_top_k",
+    ),
     "channel_mix": ("d_ff",),
-}
+}  # fmt: skip
 # A size that is a whole number of others: h = h_kv·g.
 MULTIPLES = {
     ("attention", "n_heads"): "n_kv_heads",
@@ -54,12 +58,15 @@ MULTIPLES = {
     ("mamba2", "n_heads"): "n_groups",
     ("delta", "n_heads"): "n_key_heads",
     ("draft_attention", "n_heads"): "n_kv_heads",
+    ("compressed", "n_heads"): "groups",
 }
+# A size of which another is a part, so that there is a rest.
+PARTS = {("compressed", "d_head"): "d_rope", ("compressed", "index_width"): "d_rope"}
 SHARED = {("head", "rank"): "embedding.rank"}  # one size in two places
 EVEN = {
     ("draft_attention", "d_head"),
     ("attention", "d_head"), ("shared", "d_head"), ("latent", "d_rope"), ("latent", "index_width"),
-    ("positions", "rotary_dims"),
+    ("positions", "rotary_dims"), ("compressed", "d_rope"),
 }  # fmt: skip
 ANY = {"theta": 10000.0, "eps": None}  # numbers that change no shape and no operator
 # Sizes that are as many as are chosen, and the idle: k is another size, or the quotient of two.
@@ -145,6 +152,9 @@ class _Naming:
             if whole(least) and least > 1 and value % least == 0:
                 base = self.size(section, of, least, table)
                 return base if value == least else _times(base, self.parameter(f"{section}.{key}/{of}", value // least))
+        if (part := PARTS.get((section, key))) and table[part] < value:
+            base = self.size(section, part, table[part], table)
+            return _plus(base, self.rest(f"{section}.{key}-{part}", value - table[part]))
         if ratio := CHOSEN.get((section, key)):
             least, *others = (table[size] for size in ratio)
             known = all(map(whole, (least, *others)))
@@ -165,7 +175,7 @@ class _Naming:
 def _divisor(section: str, key: str, table: Mapping[str, Any]) -> int:
     """What a size is divided by: halves that are turned, or groups of its own."""
     if (section, key) in EVEN or (key == "n_kv_heads" and table.get("differential")):
-        return lcm(2, *(table.get("groups") or ()))
+        return lcm(2, *((table.get("groups") or ()) if section in GROUPED else ()))
     if (section, key) == ("positions", "rows"):
         return 2 if table["form"] == "disentangled" else 1
     if key == "d_model":
@@ -208,7 +218,8 @@ def pieces(model: Model) -> list[Unit]:
         return [_unit("whole", {half: _thin(stack) for half, stack in stacks.items()}, model)]
     stack = stacks[""]
     frame = _unit("frame", {"": _framed(stack)}, model) if stack["vocab_size"] is not None else None
-    layers = [_unit(f"layer {name}", {"": _bare(stack, name)}, model) for name in stack["layer"]]
+    called = {name: "layer" if name == "layer" else f"layer {name}" for name in stack["layer"]}
+    layers = [_unit(called[name], {"": _bare(stack, name)}, model) for name in stack["layer"]]
     return [*([frame] if frame else []), *layers]
 
 
@@ -224,7 +235,6 @@ def _apart(stack: Mapping[str, Any]) -> bool:
         or stack["features"]
         or stack["around"]
         or stack["streams"] is not None
-        or stack["hyper"] is not None
         or stack["contacts"]
         or lent
     )

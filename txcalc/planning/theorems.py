@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,17 +68,24 @@ class Theorem(NamedTuple):
     further: Mapping[str, Shown] = {}
 
 
-def ledger(root: Any, batch: Any, tokens: Any, source: Any, keep_scores: bool = False) -> Ledger:
+def formed(figure: str, *forms: str) -> str:
+    """The name of a figure in other forms than the usual ones."""
+    return ", ".join((figure, *forms))
+
+
+def ledger(root: Any, batch: Any, tokens: Any, source: Any, **form: bool) -> Ledger:
     """The ledger of a unit's tree; a picture's positions are its own."""
     if root.fixed is not None:
         tokens, source = tokens if len(root.stacks) > 1 else root.fixed, root.fixed
-    return walk(root, Workload(batch, tokens, 0, source, keep_scores=keep_scores))
+    return walk(root, Workload(batch, tokens, 0, source, **form))
 
 
 FUSED, KEPT = "saved, fused attention", "saved, attention matrix kept"
 PROMPT = ((0, 7),)
 LATER = ((0, 7), (3, 1), (5000, 3))  # before and past the end of every window of a probe
-FIGURES: dict[str, tuple[Callable[[Any], Any], tuple[tuple[int, int], ...]]] = {
+POOLED = ((0, 5000),)  # where tokens are pooled, beside them a prompt of many such groups
+Figure = tuple[Callable[[Any], Any], tuple[tuple[int, int], ...]]
+FIGURES: dict[str, Figure] = {
     "params": (lambda entry: entry.params, PROMPT),
     "flops": (lambda entry: entry.flops, PROMPT),
     "training flops": (step_flops, PROMPT),
@@ -87,6 +95,17 @@ FIGURES: dict[str, tuple[Callable[[Any], Any], tuple[tuple[int, int], ...]]] = {
     FUSED: (lambda entry: entry.saved, PROMPT),
     KEPT: (lambda entry: entry.saved, PROMPT),
 }
+LAST, ABSORBED = "last logits", "MLA absorbed"
+FORMS = {LAST: "last_logits", ABSORBED: "absorbed"}  # of FLOPs, as a workload has them
+FORMED = ("flops", "flops with cache")
+FIGURES |= {formed(figure, form): FIGURES[figure] for figure in FORMED for form in FORMS}
+
+
+def touched(unit: Unit, form: str) -> bool:
+    """Whether a form changes what a unit computes: it has a head, or latents."""
+    if form == LAST:
+        return any(stack["head"]["form"] != "none" for stack in unit.spec["stacks"].values())
+    return any("latent" in layer for stack in unit.spec["stacks"].values() for layer in stack["layer"].values())
 
 
 def digest(unit: Unit, quantity: str) -> str:
@@ -97,18 +116,21 @@ def digest(unit: Unit, quantity: str) -> str:
 def digests(unit: Unit, quantities: Iterable[str]) -> dict[str, str]:
     """The same of several."""
     root = unit.over(probe(unit))
-    walked: dict[tuple[int, int, bool], Ledger] = {}
+    walked: dict[Any, Ledger] = {}
     found = {}
     for quantity in quantities:
         figure, workloads = FIGURES[quantity]
+        workloads += POOLED if any(name.endswith(".rate") for name in unit.values) else ()
         said = []
         for past, tokens in workloads:
             if past and unit.spec["kind"] in ("encoder", "vision"):
                 continue
-            key = past, tokens, quantity == KEPT
+            form = {name: True for form, name in FORMS.items() if quantity.endswith(form)}
+            form |= {"keep_scores": True} if quantity == KEPT else {}
+            key = past, tokens, *form
             if key not in walked:
-                later = Workload(2, tokens, past, 5, decoding=True)
-                walked[key] = walk(root, later) if past else ledger(root, 2, tokens, 5, quantity == KEPT)
+                later = Workload(2, tokens, past, 5, decoding=True, **form)
+                walked[key] = walk(root, later) if past else ledger(root, 2, tokens, 5, **form)
             said.append([[entry.path, str(figure(entry))] for entry in walked[key]])
         found[quantity] = fingerprint(said[0] if len(workloads) == 1 else said)
     return found
@@ -229,10 +251,13 @@ def inheritance(model: Model) -> dict[str, tuple[str, str]]:
         own = {quantity: Shown(now[quantity], "proved", theorem.domain, ()) for quantity in PROVED}
         own["params"] = own["params"]._replace(where="")
         further = theorem.further.items()
-        said.append(own | {q: one for q, one in further if one.digest == now[q] and not _outside(one.conditions, unit)})
-    return {
-        quantity: _weakest([one[quantity] for one in said]) for quantity in FIGURES if all(quantity in s for s in said)
-    }
+        own |= {q: one for q, one in further if one.digest == now[q] and not _outside(one.conditions, unit)}
+        for figure, forms in product(FORMED, ((LAST,), (ABSORBED,), (LAST, ABSORBED))):
+            if (same := formed(figure, *(form for form in forms if touched(unit, form)))) in own:
+                own[formed(figure, *forms)] = own[same]
+        said.append(own)
+    shared = [quantity for quantity in said[0] if all(quantity in own for own in said)] if said else []
+    return {quantity: _weakest([own[quantity] for own in said]) for quantity in shared}
 
 
 def _weakest(said: list[Shown]) -> tuple[str, str]:

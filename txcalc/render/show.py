@@ -196,13 +196,13 @@ def _whole(model: Model) -> list[str]:
 
 
 def _known(model: Model, ledger: Ledger) -> dict[str, Known]:
-    """How each figure is known. Proofs are of all logits, and of MLA expanded: other forms are modelled."""
+    """How each figure is known. But for forward FLOPs, proofs are of all logits, and of MLA expanded."""
     work = ledger.work
-    other_form = work.last_logits or work.absorbed
-    forward = "flops with cache" if work.decoding else "flops"
+    forms = [form for form, name in theorems.FORMS.items() if getattr(work, name)]
+    other_form, forward = bool(forms), "flops with cache" if work.decoding else "flops"
     names = {
         "params": "params",
-        "flops": "" if other_form else forward,
+        "flops": theorems.formed(forward, *forms),
         "flops_masked": "" if other_form else "masked flops",
         "flops_other": "",
         "training": "" if other_form or work.decoding else "training flops",

@@ -67,7 +67,7 @@ def count(net: nn.Module, work: Callable[[], Any]) -> Count:
 
 def rows(subject: Subject) -> Iterator[Row]:
     """Forward FLOPs."""
-    yield from _rows(subject, "flops", lambda entry: entry.flops, _forward, checkpoint=False)
+    yield from _rows(subject, "flops", lambda entry: entry.flops, forward, checkpoint=False)
 
 
 def training_rows(subject: Subject) -> Iterator[Row]:
@@ -77,7 +77,7 @@ def training_rows(subject: Subject) -> Iterator[Row]:
     yield from _rows(subject, "training flops, blocks recomputed", again, forward_and_backward, checkpoint=True)
 
 
-def _forward(net: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+def forward(net: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     with torch.no_grad():
         net(*inputs)
 

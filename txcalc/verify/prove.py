@@ -18,8 +18,7 @@ from txcalc.planning.theorems import Condition, Theorem, Unit
 from txcalc.reference import modules, tracing
 from txcalc.verify import flops, steps
 from txcalc.verify.parameters import ORACLE as WEIGHTS
-from txcalc.verify.sizes import SizeSymbols, inputs, lengths_of, ones_of, refusing
-from txcalc.verify.symbolic import T_SRC, B, T
+from txcalc.verify.sizes import Case, SizeSymbols, cases, inputs, lengths_of, refusing, simple
 from txcalc.verify.verdict import Row, compare, uncounted
 
 
@@ -41,8 +40,8 @@ def _prove(unit: Unit) -> tuple[Theorem, list[Row]]:
     conditions: dict[Condition, None] = {}
     rows: list[Row] = []
     domains: list[str] = []
-    for ones in ones_of(unit):
-        found, assumed, domain = _at(unit, ones)
+    for case in cases(unit):
+        found, assumed, domain = _at(unit, case)
         conditions |= dict.fromkeys(assumed)
         domains.append(domain)
         rows += found
@@ -52,24 +51,23 @@ def _prove(unit: Unit) -> tuple[Theorem, list[Row]]:
     return Theorem(unit.name, digests, domain, tuple(conditions), shown), [*rows, *more]
 
 
-def _at(unit: Unit, ones: tuple[str, ...]) -> tuple[list[Row], list[Condition], str]:
-    """Rows for all lengths of 2 or more but for those that are 1, with what PyTorch assumed of sizes and of lengths."""
-    symbols = SizeSymbols(unit.values, ones)
+def _at(unit: Unit, case: Case) -> tuple[list[Row], list[Condition], str]:
+    """Rows for all lengths of a case, with what PyTorch assumed of sizes and of lengths."""
+    symbols = SizeSymbols(unit.values, case.ones, made_of=case.made_of)
     root = unit.over({name: symbols.letters[name] for name in unit.values})
-    batch, tokens, source = (1 if str(letter) in ones else letter for letter in (B, T, T_SRC))
-    predicted = theorems.ledger(root, batch, tokens, source)
+    predicted = theorems.ledger(root, *symbols.asked)
     with refusing(), tracing(), symbols.mode, torch.no_grad():
         net = modules(symbols.of(root), torch.device("meta"), torch.float32)
         given = inputs(unit, root, symbols.sides, symbols.of)
         counter = flops.count(net, lambda: net(*given))
     conditions, lengths = symbols.conditions()
-    where = ", ".join(
-        [*(f"{one} = 1" for one in ones), *(f"{x} ≥ 2" for x in lengths_of(unit) if x not in ones), *lengths]
-    )
+    known = {*case.ones, *case.made_of}
+    others = (f"{length} ≥ 2" for length in lengths_of(unit) if length not in known)
+    where = ", ".join([*case.said(), *others, *lengths])
     costs = {path: symbols.read(value) for path, value in counter.by_module.items()}
     found = [
         *compare(predicted, lambda entry: entry.params, _weights(net, symbols), "params", WEIGHTS, for_all=True),
-        *compare(predicted, lambda entry: entry.flops, costs, "flops", flops.ORACLE, where, for_all=True),
+        *compare(predicted, lambda entry: simple(entry.flops), costs, "flops", flops.ORACLE, where, for_all=True),
         *uncounted(counter.uncounted, flops.ORACLE, where),
     ]
     return found, conditions, where if lengths else ""

@@ -10,20 +10,22 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import sympy
 import torch
+from sympy.core.function import Application
 from torch import Tensor
 from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic
-from torch.utils._sympy.functions import Max, Min, Mod, PythonMod, ToFloat
+from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod, ToFloat
 
 from txcalc.parts.model import EncoderDecoder, FixedLength, Stack
 from txcalc.planning.theorems import Condition, Size, Unit
 from txcalc.verify.symbolic import T_SRC, B, Environment, Fakes, NotForAll, T, theirs
 
 LEAST = 2  # PyTorch takes a symbol to be 2 or more
+N, REST, MORE = sympy.symbols("n rest more", integer=True, positive=True)
 
 
 class SizeSymbols:
@@ -34,7 +36,7 @@ class SizeSymbols:
         self,
         names: Iterable[str],
         ones: Collection[str] = (),
-        lengths: Iterable[Any] = (B, T, T_SRC),
+        lengths: Iterable[Any] = (B, T, T_SRC, N, REST, MORE),
         made_of: Mapping[str, Any] | None = None,
     ) -> None:
         self.env = Environment()
@@ -50,6 +52,7 @@ class SizeSymbols:
         self._back = {self.made[name].node.expr: self.letters[name] for name in own if name not in ones}
         for name, formula in made_of.items():
             self.letters[name], self.made[name] = formula, self.of(formula)
+        self.letters |= dict.fromkeys(ones, 1)
 
     def _made(self, name: str, hint: int) -> Any:
         return self.env.create_unspecified_symint_and_symbol(hint, ConstantSource(name), DimDynamic.DYNAMIC)
@@ -74,6 +77,7 @@ class SizeSymbols:
         if isinstance(value, int):
             return sympy.Integer(value)
         found = sympy.sympify(value.node.expr if isinstance(value, torch.SymInt) else value).xreplace(self._back)
+        found = simple(found) if found.has(FloorDiv) else found
         found = found.replace(Min, sympy.Min)  # PyTorch's is a class of its own
         if unknown := found.free_symbols - set(self._back.values()):
             raise NotForAll(f"what is computed depends on data ({', '.join(sorted(map(str, unknown)))})")
@@ -83,6 +87,11 @@ class SizeSymbols:
     def sides(self) -> tuple[Any, Any, Any]:
         """B, T and T_src."""
         return self.made["B"], self.made["T"], self.made["T_src"]
+
+    @property
+    def asked(self) -> tuple[Any, Any, Any]:
+        """The same in letters."""
+        return self.letters["B"], self.letters["T"], self.letters["T_src"]
 
     def conditions(self) -> tuple[list[Condition], list[str]]:
         """What PyTorch assumed that is not true of all sizes of 2 or more: of sizes alone, and of B, T and T_src.
@@ -119,6 +128,8 @@ def _shifted(polynomial: Any) -> Any:
 def _positive(expression: Any, strictly: bool = True) -> bool:
     """Whether a polynomial is above 0 (or at least 0) for all sizes of 2 or more, as its coefficients show."""
     shifted = _shifted(sympy.expand(expression))
+    if shifted.has(Application):
+        return False
     coefficients = sympy.Poly(shifted, *shifted.free_symbols).coeffs() if shifted.free_symbols else [shifted]
     constant = shifted.subs(dict.fromkeys(shifted.free_symbols, 0))
     return all(c >= 0 for c in coefficients) and bool(constant > 0 if strictly else constant >= 0)
@@ -132,7 +143,7 @@ def _nonzero(expression: Any) -> bool:
 
 def simple(expression: Any) -> Any:
     """Without the larger and smaller of what is known, and remainders of what is less."""
-    if isinstance(expression, int):
+    if isinstance(expression, int) or not expression.has(Application):
         return expression
 
     def larger(*sides: Any) -> Any:
@@ -140,10 +151,17 @@ def simple(expression: Any) -> Any:
         return found[0] if found else Max(*sides)
 
     def rest(a: Any, b: Any) -> Any:
-        if _positive(b - a) and _positive(a, strictly=False):
-            return a
-        divided = sympy.cancel(a / b)
-        return sympy.Integer(0) if divided.is_polynomial() and _whole(divided) else Mod(a, b)
+        found = _divided(a, b)
+        return Mod(a, b) if found is None else found[1]
+
+    def quotient(a: Any, b: Any) -> Any:
+        found = _divided(a, b)
+        return FloorDiv(a, b) if found is None else found[0]
+
+    def upwards(a: Any) -> Any:
+        above, below = sympy.fraction(sympy.together(a))
+        found = _divided(sympy.expand(above), sympy.expand(below), upwards=True)
+        return sympy.ceiling(a) if found is None else found[0]
 
     def smaller(*sides: Any) -> Any:
         found = [a for a in sides if all(a is b or _positive(b - a, strictly=False) for b in sides)]
@@ -151,12 +169,30 @@ def simple(expression: Any) -> Any:
 
     for _ in range(4):
         before = expression
+        expression = expression.replace(Mod, rest).replace(PythonMod, rest).replace(FloorDiv, quotient)
+        expression = expression.replace(sympy.ceiling, upwards)
         expression = expression.replace(Min, smaller).replace(sympy.Min, smaller)
         expression = expression.replace(Max, larger).replace(sympy.Max, larger).replace(ToFloat, lambda x: x)
-        expression = expression.replace(Mod, rest).replace(PythonMod, rest)
         if expression == before:
             break
     return expression
+
+
+def _divided(a: Any, b: Any, upwards: bool = False) -> tuple[Any, Any] | None:
+    """Quotient and remainder, a = q·b + r with 0 ≤ r < b for all sizes of 2 or more, or, `upwards`, −b < r ≤ 0; None
+    where no division of polynomials shows that."""
+    letters = sorted(a.free_symbols | b.free_symbols, key=str)
+    if a.has(Application) or b.has(Application):
+        return None
+    for first in letters:
+        q, r = sympy.div(a, b, first, *(letter for letter in letters if letter != first))
+        if r == 0 and _whole(q):
+            return q, r
+        q, r = (q + 1, r - b) if upwards else (q, r)
+        below, above = (r + b, -r) if upwards else (b - r, r)
+        if _whole(q) and _positive(below) and _positive(above, strictly=False):
+            return q, r
+    return None
 
 
 def _whole(polynomial: Any) -> bool:
@@ -253,6 +289,29 @@ def ones_of(unit: Unit) -> list[tuple[str, ...]]:
     """Which lengths are 1, in every combination: PyTorch takes a symbol to be 2 or more."""
     lengths = lengths_of(unit)
     return [chosen for n in range(len(lengths) + 1) for chosen in combinations(lengths, n)]
+
+
+class Case(NamedTuple):
+    """Lengths of which one trace speaks: those that are 1, and what T and the tokens that are pooled into one are made
+    of, so that which is more, and what is left over, are no conditions. The others are 2 or more."""
+
+    ones: tuple[str, ...] = ()
+    made_of: Mapping[str, Any] = {}
+
+    def said(self) -> list[str]:
+        return [*(f"{one} = 1" for one in self.ones), *(f"{name} = {made}" for name, made in self.made_of.items())]
+
+
+def cases(unit: Unit) -> list[Case]:
+    """All that leave no length out."""
+    found = [Case(ones) for ones in ones_of(unit)]
+    for rate in (name for name in unit.values if name.endswith(".rate")):
+        letter, left = sympy.Symbol(rate, integer=True, positive=True), REST + MORE - 1
+        orders: list[dict[str, Any]] = [{rate: T + MORE - 1}]
+        for groups in (1, N):
+            orders += [{"T": groups * letter}, {"T": groups * letter + 1}, {rate: left, "T": groups * left + REST}]
+        found = [Case(one.ones, made) for one in found for made in (orders if "T" not in one.ones else [{}])]
+    return found
 
 
 def inputs(unit: Unit, root: Any, lengths: tuple[Any, Any, Any], of: Callable[[Any], Any]) -> tuple[Tensor, ...]:

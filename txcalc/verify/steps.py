@@ -11,15 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
+from itertools import combinations
 from typing import Any, NamedTuple
 
 import sympy
 import torch
 
-from txcalc.ledger import walk
+from txcalc.ledger import Entry, walk
 from txcalc.parts.cores import SoftmaxCore
 from txcalc.parts.latent import LatentCore
-from txcalc.parts.model import FixedLength, Stack
+from txcalc.parts.model import FixedLength
 from txcalc.parts.part import Workload
 from txcalc.planning import theorems
 from txcalc.planning.gradients import step_flops
@@ -27,7 +28,7 @@ from txcalc.planning.theorems import Condition, Shown, Unit
 from txcalc.reference import Cache, mode, modules, tracing
 from txcalc.verify import flops, mask, saved
 from txcalc.verify.cache import ORACLE as DECODING
-from txcalc.verify.sizes import SizeSymbols, inputs, lengths_of, ones_of, refusing, simple
+from txcalc.verify.sizes import SizeSymbols, cases, inputs, lengths_of, refusing, simple
 from txcalc.verify.symbolic import T_SRC, B, NotForAll, T
 from txcalc.verify.verdict import Row, compare, spread, uncounted
 
@@ -35,6 +36,7 @@ META = torch.device("meta")
 PAST, MORE, LACKING, W = (
     sympy.Symbol(name, integer=True, positive=True) for name in ("past", "more", "lacking", "attention.window")
 )
+MODES: dict[str, dict[str, bool]] = {"": {}, theorems.LAST: {"last": True}, theorems.ABSORBED: {"absorbed": True}}
 WINDOWS = (2, 3, 5, 8)  # at which masks are added up
 
 
@@ -49,6 +51,9 @@ def shown(unit: Unit, known: Collection[str] = ()) -> tuple[dict[str, Shown], li
         _decoding: ("cache", "flops with cache"),
         _masked: ("masked flops",),
     }
+    for form in (form for form in theorems.FORMS if theorems.touched(unit, form)):
+        attempts[partial(_prompt, form=form)] = (theorems.formed("flops", form),)
+        attempts[partial(_decoding, form=form)] = (theorems.formed("flops with cache", form),)
     for attempt, quantities in attempts.items():
         if set(quantities) <= set(known):
             continue
@@ -63,28 +68,45 @@ def shown(unit: Unit, known: Collection[str] = ()) -> tuple[dict[str, Shown], li
 
 def _training(unit: Unit) -> tuple[dict[str, Shown], list[Row]]:
     """FLOPs of forward and backward."""
+    return _counted(unit, "training flops", step_flops, flops.forward_and_backward)
+
+
+def _prompt(unit: Unit, form: str) -> tuple[dict[str, Shown], list[Row]]:
+    """FLOPs of a forward pass in another form: of the last logits, of latents that are not expanded."""
+    return _counted(unit, theorems.formed("flops", form), _forward, flops.forward, form)
+
+
+def _counted(
+    unit: Unit, quantity: str, figure: Callable[[Entry], Any], work: flops.Work, form: str = ""
+) -> tuple[dict[str, Shown], list[Row]]:
+    """FLOPs of some work, for all lengths."""
     rows: list[Row] = []
     conditions: dict[Condition, None] = {}
-    for ones in ones_of(unit):
-        symbols = SizeSymbols(unit.values, ones)
+    for case in cases(unit):
+        symbols = SizeSymbols(unit.values, case.ones, made_of=case.made_of)
         root = unit.over({name: symbols.letters[name] for name in unit.values})
-        batch, tokens, source = (1 if str(letter) in ones else letter for letter in (B, T, T_SRC))
-        predicted = theorems.ledger(root, batch, tokens, source)
-        with refusing(), tracing(), symbols.mode:
+        predicted = theorems.ledger(root, *symbols.asked, **_asked(form))
+        with refusing(), tracing(**MODES[form]), symbols.mode:
             net = modules(symbols.of(root), META, torch.float32)
             given = inputs(unit, root, symbols.sides, symbols.of)
-            counter = flops.count(net, partial(flops.forward_and_backward, net, given))
+            counter = flops.count(net, partial(work, net, given))
         conditions |= dict.fromkeys(_of_sizes(symbols))
         found = {path: symbols.read(value) for path, value in counter.by_module.items()}
-        figure = partial(step_flops, recompute="none")
-        rows += compare(predicted, figure, found, "training flops", flops.ORACLE, _where(ones), for_all=True)
-        rows += uncounted(counter.uncounted, flops.ORACLE, _where(ones))
-    domain = f"all {', '.join(lengths_of(unit))} ≥ 1"
-    return {"training flops": _proved(unit, "training flops", domain, conditions)}, rows
+        where = ", ".join(case.said()) or "all ≥ 2"
+        rows += compare(
+            predicted, lambda entry: simple(figure(entry)), found, quantity, flops.ORACLE, where, for_all=True
+        )
+        rows += uncounted(counter.uncounted, flops.ORACLE, where)
+    return {quantity: _proved(unit, quantity, f"all {', '.join(lengths_of(unit))} ≥ 1", conditions)}, rows
 
 
-def _where(ones: tuple[str, ...]) -> str:
-    return ", ".join(f"{one} = 1" for one in ones) or "all ≥ 2"
+def _forward(entry: Entry) -> Any:
+    return entry.flops
+
+
+def _asked(form: str) -> dict[str, bool]:
+    """A form as a workload has it."""
+    return {theorems.FORMS[form]: True} if form else {}
 
 
 def _of_sizes(symbols: SizeSymbols) -> list[Condition]:
@@ -115,11 +137,11 @@ def _saved(unit: Unit) -> tuple[dict[str, Shown], list[Row]]:
 
 def _kept(unit: Unit, quantity: str, device: torch.device) -> tuple[list[Row], list[Condition]]:
     keep_scores = quantity == theorems.KEPT
-    if not saved.claims(theorems.ledger(unit.over(theorems.probe(unit)), 2, 7, 5, keep_scores)):
+    if not saved.claims(theorems.ledger(unit.over(theorems.probe(unit)), 2, 7, 5, keep_scores=keep_scores)):
         raise NotForAll("what some of its parts keep is modelled")
     symbols = SizeSymbols(unit.values)
     root = unit.over({name: symbols.letters[name] for name in unit.values})
-    predicted = theorems.ledger(root, B, T, T_SRC, keep_scores)
+    predicted = theorems.ledger(root, B, T, T_SRC, keep_scores=keep_scores)
     idle = {path for path, (_, amount) in spread(predicted, lambda entry: entry.saved).items() if amount == 0}
     with refusing(), mode(explicit=keep_scores, static=True), symbols.mode:
         net = modules(symbols.of(root), device, torch.float32)
@@ -146,58 +168,71 @@ class Order(NamedTuple):
 
 def orders(one: bool, window: bool) -> tuple[Order, ...]:
     """Every order of W, past and past + T, for T = 1 or T ≥ 2; where there is a window, they leave out no size."""
-    tokens = sympy.Integer(1) if one else T
+    tokens, first = (sympy.Integer(1) if one else T), sympy.Integer(1)
     own = () if one else (T,)
     if not window:
-        return (Order((PAST, *own), tokens=tokens),)
+        return Order((PAST, *own), tokens=tokens), Order(own, past=first, tokens=tokens)
     passed = Order((W, MORE, *own), past=W + MORE - 1, tokens=tokens)  # past > W
     even = Order((PAST, *own), tokens=tokens, window=PAST)
-    reached = Order((PAST, *own), tokens=tokens, window=PAST + tokens)
-    within = Order((PAST, MORE, *own), tokens=tokens, window=PAST + tokens + MORE - 1)  # past + T < W
-    if one:
-        return passed, even, reached, within
-    across = Order((PAST, LACKING, MORE), tokens=LACKING + MORE - 2, window=PAST + LACKING - 1)  # past < W < past + T
-    return passed, even, across, reached, within
+    found = [passed, even]
+    for past in (PAST, first):
+        letters = own if past == first else (past, *own)
+        reached = Order(letters, past, tokens, past + tokens)
+        within = Order((*letters, MORE), past, tokens, past + tokens + MORE - 1)  # past + T < W
+        found += [reached, within]
+    if not one:
+        between = PAST + LACKING - 1  # past < W < past + T
+        across = Order((PAST, LACKING, MORE), tokens=LACKING + MORE - 2, window=between)
+        found += [across, Order((W, MORE), past=first, tokens=W + MORE - 2)]
+    return tuple(found)
 
 
-def _decoding(unit: Unit) -> tuple[dict[str, Shown], list[Row]]:
-    """What a pass with tokens past costs, and what is kept after it."""
+def _decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[Row]]:
+    """What a pass with tokens past costs, and what is kept after it; in another form its FLOPs alone."""
     root = unit.over(theorems.probe(unit))
     windows = [name for name in unit.values if name.startswith("attention.window")]
-    if not isinstance(root, Stack) or unit.spec["kind"] == "encoder" or len(windows) > 1:
-        raise NotForAll("it has an encoder, or windows of several sizes")
+    fixed = isinstance(root, FixedLength) or unit.spec["kind"] == "encoder" or root.fixed is not None
+    if fixed or len(windows) > 1 or any(name.startswith("compressed.") for name in unit.values):
+        raise NotForAll("it has an encoder alone, windows of several sizes, or entries of several tokens")
     rows: list[Row] = []
     conditions: dict[Condition, None] = {}
-    for one in (False, True):
-        for order in orders(one, bool(windows)):
-            found, assumed = _passed(unit, order, "T = 1" if one else "T ≥ 2")
-            rows += found
-            conditions |= dict.fromkeys(assumed)
-    said = {
-        name: _proved(unit, name, "all B ≥ 2, T ≥ 1, past ≥ 2", conditions) for name in ("cache", "flops with cache")
-    }
-    return said, rows
+    sides = [length for length in lengths_of(unit) if length != "T"]
+    for ones in (chosen for n in range(len(sides) + 1) for chosen in combinations(sides, n)):
+        for one in (False, True):
+            for order in orders(one, bool(windows)):
+                found, assumed = _passed(unit, order, ones, form)
+                rows += found
+                conditions |= dict.fromkeys(assumed)
+    domain = f"all {', '.join([*lengths_of(unit), 'past'])} ≥ 1"
+    names = (theorems.formed("flops with cache", form),) if form else ("cache", "flops with cache")
+    return {name: _proved(unit, name, domain, conditions) for name in names}, rows
 
 
-def _passed(unit: Unit, order: Order, where: str) -> tuple[list[Row], list[Condition]]:
+def _passed(unit: Unit, order: Order, ones: tuple[str, ...] = (), form: str = "") -> tuple[list[Row], list[Condition]]:
+    """One order, where those lengths are 1; an encoder has read its source with the first pass."""
     made_of = {str(W): order.window} if order.window != W else {}
     sizes = [name for name in unit.values if name not in made_of and name != str(W)]
-    symbols = SizeSymbols(sizes, lengths=(B, *order.letters), made_of=made_of)
+    apart = "T_src" in lengths_of(unit)
+    beside = (B, T_SRC) if apart else (B,)
+    symbols = SizeSymbols(sizes, ones, lengths=(*beside, *order.letters), made_of=made_of)
     root = unit.over({name: symbols.letters[name] for name in unit.values})
     batch, past, tokens = symbols.letters["B"], order.past, order.tokens
+    source = symbols.letters["T_src"] if apart else None
     cache = Cache()
-    with refusing(), tracing(), symbols.mode, torch.no_grad():
+    with refusing(), tracing(**MODES[form]), symbols.mode, torch.no_grad():
         net = modules(symbols.of(root), META, torch.float32)
-        made = [symbols.of(length) for length in (batch, past, tokens)]
-        net(*inputs(unit, root, (made[0], made[1], None), symbols.of), cache=cache)
-        given = inputs(unit, root, (made[0], made[2], None), symbols.of)
-        counter = flops.count(net, lambda: net(*given, cache=cache))
-    ledger = walk(root, Workload(batch, tokens, past, None, decoding=True))
-    where = f"all B ≥ 2, {where}, past ≥ 2"
+        made = [symbols.of(length) for length in (batch, past, tokens, source)]
+        net(*inputs(unit, root, (made[0], made[1], made[3]), symbols.of), cache=cache)
+        given, *_ = inputs(unit, root, (made[0], made[2], made[3]), symbols.of)
+        counter = flops.count(net, lambda: net(given, cache=cache))
+    ledger = walk(root, Workload(batch, tokens, past, source, decoding=True, **_asked(form)))
+    said = [*(f"{name} = 1" for name in ones), f"T = {tokens}", f"past = {past}"]
+    where = ", ".join([*said, *([f"W = {order.window}"] if W in order or made_of else [])])
+    quantity = theorems.formed("flops with cache", *([form] if form else []))
     costs = {path: symbols.read(value) for path, value in counter.by_module.items()}
     held = {path: symbols.read(value) for path, value in cache.elements().items()}
     found = [
-        *compare(ledger, lambda e: simple(e.flops), costs, "flops with cache", flops.ORACLE, where, for_all=True),
+        *compare(ledger, lambda e: simple(e.flops), costs, quantity, flops.ORACLE, where, for_all=True),
         *uncounted(counter.uncounted, flops.ORACLE, where),
         *compare(ledger, lambda e: simple(e.cache), held, "cache", DECODING, where, for_all=True),
     ]

@@ -38,7 +38,8 @@ class Pool(Remembers):
         held, rate = run.recall(self.place), self.rate
         if held:
             kv, gate = torch.cat((held[1], kv), 1), torch.cat((held[2], gate), 1)
-        full = (run.past + run.positions.shape[0]) // rate - run.past // rate
+        keys = run.past + run.positions.shape[0]
+        full = 0 if keys < rate else keys // rate - run.past // rate  # symbols know no quotient that is 0
         kept = tuple(x[:, full * rate :].clone() for x in (kv, gate)) if run.cache is not None else ()
         kv, gate = (x[:, : full * rate].unflatten(1, (full, rate)) for x in (kv, gate))
         gate = gate + self.bias

@@ -1,0 +1,95 @@
+"""Of how many configs of a folder that are read each figure is proved, by theorems and with no run:
+
+    python tests/evidence/proved.py FOLDER … [--run] [--part 1/3]
+
+FOLDER is as `evidence/configs.py` has it. Prints every config whose parameters or FLOPs are not proved, with the
+structures for want of which they are not; every one whose proved parameters are not the record's; then the counts.
+`--run` also builds the modules of each, one layer of each kind, and counts their weights and FLOPs where theorems say
+that they are proved: a mark that this contradicts is printed, and makes the exit code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from txcalc.errors import TxcalcError
+from txcalc.model import Model
+from txcalc.planning import theorems
+from txcalc.sources import build
+from txcalc.sources.huggingface import describe
+
+
+def read(folder: Path) -> Iterator[tuple[str, Model, int | None]]:
+    """The models of a folder that are read, with their parameters where the record has them."""
+    for truth in json.loads((folder / "truth.json").read_text()):
+        config = json.loads((folder / "configs" / f"{truth['name']}.json").read_text())
+        if isinstance(config, dict):
+            if config.get("_head") == "base":
+                config["architectures"] = [truth["class"]]
+            config = {key: value for key, value in config.items() if key not in ("_source", "_head")}
+        try:
+            yield truth["name"], build(*describe(config)), truth["params_total"]
+        except TxcalcError:
+            continue
+
+
+def contradictions(model: Model) -> Iterator[str]:
+    """What modules say of parameters and FLOPs at sizes where formulas are not equal to it."""
+    from txcalc.reference import tracing
+    from txcalc.verify import flops
+    from txcalc.verify.subject import SizePoint, Subject
+    from txcalc.verify.verdict import compare
+
+    subject = Subject(model, lengths="points")
+    point = next((one for one in subject.points if one.batch == 3), subject.points[-1])
+    net = subject.some
+    with tracing(static=True):
+        counter = flops.count(net, lambda: net(*subject.inputs(point)))
+    ledger = subject.ledger(SizePoint(*point))
+    weights: dict[str, int] = {}
+    for name, weight in net.named_parameters():
+        path = name.rpartition(".")[0]
+        weights[path] = weights.get(path, 0) + weight.numel()
+    rows = [
+        *compare(ledger, lambda entry: entry.flops, subject.everywhere(counter.by_module), "flops", "", str(point)),
+        *compare(ledger, lambda entry: entry.params, subject.everywhere(weights), "params", ""),
+    ]
+    yield from (f"{r.quantity} of {r.path or 'all'}: {r.predicted}, not {r.measured}" for r in rows if not r.equal)
+
+
+def main() -> int:
+    about = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    about.add_argument("folders", type=Path, nargs="+", metavar="FOLDER")
+    about.add_argument("--run", action="store_true")
+    about.add_argument("--part", default="1/1", help="only every n-th config, from the first, second, …")
+    asked = about.parse_args()
+    first, ways = map(int, asked.part.split("/"))
+    contradicted = 0
+    for folder in asked.folders:
+        counts, number, both = Counter[str](), 0, 0
+        for name, model, params in list(read(folder))[first - 1 :: ways]:
+            number += 1
+            said = theorems.inheritance(model)
+            counts.update(f"{quantity} {how}" for quantity, (how, _) in said.items())
+            if not {"params", "flops"} <= said.keys():
+                why = [f"{u.name} ({u.key}): {theorems.obstacle(u)}" for u in theorems.units(model)]
+                print(f"{folder.name} | {name} | not proved | {'; '.join(w for w in why if not w.endswith(': '))}")
+                continue
+            both += 1
+            wrong = [f"params: {model.params}, not {params}"] if params not in (None, model.params) else []
+            wrong += contradictions(model) if asked.run else []
+            contradicted += bool(wrong)
+            if wrong:
+                print(f"{folder.name} | {name} | CONTRADICTED | {'; '.join(wrong)}", flush=True)
+        print(f"{folder.name}: parameters and FLOPs proved for {both} of {number} that are read ({both / number:.1%})")
+        print("  " + ", ".join(f"{quantity} {n}" for quantity, n in sorted(counts.items())))
+    return int(contradicted > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

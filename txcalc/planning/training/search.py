@@ -276,9 +276,10 @@ class Search:
                 continue
             gradients = number * recipe.gradient_bytes
             pieces = max(1, round(gradients / recipe.rules.bucket))
-            kind = "reduce_scatter" if recipe.zero else "all_reduce"
-            reduced = kernels.transfer(ring(kind, group, gradients, pieces))
-            seconds += max(0.0, reduced - 2 / 3 * backward) + reduced / layers
+            after = recipe.zero and recipe.rules.reduces_after
+            kind = "reduce_scatter" if recipe.zero and not after else "all_reduce"
+            reduced = kernels.transfer(ring(kind, group, gradients, 1 if after else pieces))
+            seconds += reduced if after else max(0.0, reduced - 2 / 3 * backward) + reduced / layers
             if recipe.zero:
                 gathered = kernels.transfer(ring("all_gather", group, number * recipe.parameter_bytes, pieces))
                 beside = recipe.rules.gathers_beside

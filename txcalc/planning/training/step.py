@@ -264,7 +264,7 @@ class StepTimer:
 
     def shared(self, pieces: Sequence[StagePiece]) -> Iterator[tuple[Message, str]]:
         """What copies exchange, and when: weights gathered before forward (`gather`) and, of blocks that were freed,
-        before backward (`again`), gradients reduced (`reduce`). Sharded weights move with every micro-batch, but in a
+        before backward (`again`), gradients reduced (`reduce`, or `after` all of backward). Sharded weights move with every micro-batch, but in a
         pipeline, where they stay."""
         recipe, layout = self.recipe, self.recipe.layout
         layers = sum(len({i for held in piece.leaves for i in held.layers}) for piece in pieces)
@@ -292,7 +292,10 @@ class StepTimer:
                 continue
             gradients = number * recipe.gradient_bytes
             buckets = max(1, round(gradients / recipe.rules.bucket))
-            yield ring("reduce_scatter" if recipe.zero else "all_reduce", group, gradients, buckets), "reduce"
+            if recipe.zero and recipe.rules.reduces_after:
+                yield ring("all_reduce", group, gradients), "after"
+            else:
+                yield ring("reduce_scatter" if recipe.zero else "all_reduce", group, gradients, buckets), "reduce"
             if recipe.zero:
                 yield ring("all_gather", group, number * recipe.parameter_bytes, buckets), "gather"
 
@@ -340,19 +343,19 @@ class StepTimer:
         recipe = self.recipe
         layers = max(1, sum(len({i for held in piece.leaves for i in held.layers}) for piece in pieces))
         moves = [(kernels.transfer(moved), when) for moved, when in self.shared(pieces)]
-        gather, again, reduce = (
-            sum(seconds for seconds, at in moves if at == when) for when in ("gather", "again", "reduce")
+        gather, again, reduce, after = (
+            sum(seconds for seconds, at in moves if at == when) for when in ("gather", "again", "reduce", "after")
         )
         rounds = recipe.accumulation if self._moving else 1
         if not self.machine.overlap:
-            return rounds * (gather + again + reduce)
+            return rounds * (gather + again + reduce) + after
         forward = sum(sum(work.forward.values()) for work in works)
         backward = sum(work.seconds for work in works) - forward
         hidden = max(0.0, again + reduce - backward)
         if self._moving or recipe.rules.gathers_beside:
             hidden += max(0.0, gather - forward)
-            return rounds * hidden + (gather + reduce) / layers
-        return rounds * hidden + gather + reduce / layers
+            return rounds * hidden + (gather + reduce) / layers + after
+        return rounds * hidden + gather + reduce / layers + after
 
     @property
     def _moving(self) -> bool:

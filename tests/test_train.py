@@ -400,6 +400,14 @@ def test_the_json_keeps_its_contract() -> None:
     assert data["layout"]["fsdp"] == 8 and data["sent"]["reduce_scatter"] > 0
 
 
+def test_the_headline_counts_the_experts_that_a_token_passes() -> None:
+    """PaLM's 6·N has all of Mixtral's eight experts multiply, of which a token passes two: no share of the peak."""
+    plan = ("--gpu", "h100-sxm:64", "--layout", "fsdp=64", "--json")
+    sparse, dense = (json.loads(run("train", name, *plan)[1]) for name in ("mixtral-8x7b", "llama-3.1-8b"))
+    assert (sparse["mfu_headline"], dense["mfu_headline"]) == ("torchtitan", "palm")
+    assert sparse["mfu"]["torchtitan"] < 0.4 * sparse["mfu"]["palm"]
+
+
 def test_what_does_not_fit_is_exit_code_1_and_says_so_first() -> None:
     code, out, _ = run("train", "llama-3.1-70b", "--gpu", "h100-sxm:8", "--layout", "fsdp=8")
     assert code == 1

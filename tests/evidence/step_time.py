@@ -68,8 +68,8 @@ def foundry() -> Iterator[Row]:
         yield Row("llm-foundry", what, seconds, published.mpt(row["model"], tokens), recipe, machine)
 
 
-# What an all-reduce of 1 GiB between so many nodes of the playbook's cluster reached, in GB/s (bus bandwidth, the mean of
-# its jobs): assets/data/benchmarks/pp_comm_bandwidth.html, which its training runs measured first (trainer.py,
+# What an all-reduce of 1 GiB between so many nodes of the playbook's cluster reached, in GB/s (bus bandwidth, the mean
+# of its jobs): assets/data/benchmarks/pp_comm_bandwidth.html, which its training runs measured first (trainer.py,
 # measure_bandwidth).
 BETWEEN = {1: 435.97, 2: 361.75, 4: 160.14, 8: 99.56, 16: 84.74, 32: 64.93, 64: 32.94}
 

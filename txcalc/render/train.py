@@ -54,8 +54,8 @@ def verdict(found: Training) -> str:
     if found.rate:
         how = "measured" if found.measured else "achievable"
         said += f"; {found.rate:,.0f} tokens/s per GPU {how}"
-        if found.used:
-            said += f", MFU {100 * found.used[0].mfu:.1f} % ({found.used[0].name})"
+        if best := found.headline:
+            said += f", MFU {100 * best.mfu:.1f} % ({best.name})"
     return said
 
 
@@ -305,6 +305,7 @@ def data(found: Training) -> dict[str, Any]:
         "tokens_per_s_per_gpu": found.rate,
         "measured": found.measured,
         "mfu": {each.name: each.mfu for each in found.used},
+        "mfu_headline": found.headline and found.headline.name,
         "hfu": {each.name: each.hfu for each in found.used},
         "sent": dict(step.sent) if step else None,
         "run": None

@@ -20,6 +20,8 @@ from txcalc.planning.training.run import Terms, TrainingRun, run
 from txcalc.planning.training.step import Step, StepTimer
 from txcalc.planning.utilisation import REPORTED, MeasuredRate, Utilisation, utilisation
 
+ACTIVE = ("torchtitan", "llama-3")  # conventions that count routed experts times k/E
+
 
 @dataclass(frozen=True)
 class Training:
@@ -53,6 +55,14 @@ class Training:
     def fits(self) -> bool:
         """Whether the fullest rank's reserved bytes are at most the accelerator's memory."""
         return self.plan.fullest.reserved <= self.capacity
+
+    @property
+    def headline(self) -> Utilisation | None:
+        """The first that was asked for; of a model with experts the first whose N are the parameters that a token
+        passes, for PaLM's 6·N has all experts multiply."""
+        wanted = ACTIVE if self.model.active != self.model.params else ()
+        by_name = {each.name: each for each in self.used}
+        return next((by_name[name] for name in (*wanted, *by_name) if name in by_name), None)
 
 
 class Elsewhere(NamedTuple):

@@ -264,8 +264,8 @@ class StepTimer:
 
     def shared(self, pieces: Sequence[StagePiece]) -> Iterator[tuple[Message, str]]:
         """What copies exchange, and when: weights gathered before forward (`gather`) and, of blocks that were freed,
-        before backward (`again`), gradients reduced (`reduce`, or `after` all of backward). Sharded weights move with every micro-batch, but in a
-        pipeline, where they stay."""
+        before backward (`again`), gradients reduced (`reduce`, or `after` all of backward). Sharded weights move with
+        every micro-batch, but in a pipeline, where they stay."""
         recipe, layout = self.recipe, self.recipe.layout
         layers = sum(len({i for held in piece.leaves for i in held.layers}) for piece in pieces)
         whole, blocks = [0.0, 0.0], [0.0, 0.0]  # elements of what all copies share, and of experts

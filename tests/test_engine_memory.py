@@ -204,3 +204,21 @@ def test_llama_cpps_speeds(card: str, weights: str, prompt: int, measured: float
     and those that are not)."""
     found = rate("llama-3.1-8b", card, weights, prompt)
     assert found == pytest.approx(measured, rel=0.25 if prompt else 0.12)
+
+
+@pytest.mark.parametrize(
+    ("model", "card", "measured"),
+    [
+        ("llama-3.1-8b", "rtx-4080", 123.55),  # what the start and the share of ada.toml are of, with the next two
+        ("llama-3.2-3b", "rtx-4080", 237.4),
+        ("llama-3.2-1b", "rtx-4080", 519.27),
+        (
+            "llama-3.1-8b",
+            "rtx-3090",
+            155.02,
+        ),  # ggml-org/llama.cpp pull request 15802 (2025-09), to which nothing is fitted
+    ],
+)
+def test_later_llama_cpps_speeds(model: str, card: str, measured: float) -> None:
+    """Answers in Q4_0 with captured passes: no start of a server's kernels."""
+    assert rate(model, card, "Q4_0", 0, "b4000") == pytest.approx(measured, rel=0.05)

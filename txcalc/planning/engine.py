@@ -157,7 +157,7 @@ def engine(
     form = weights_of(model, weights)
     if memory and (lacking := without(memory.profile.engine, form)):
         raise InputError("engine", [lacking])
-    kernels, kept = memory.profile.engine if memory else "", reserve or left(memory)
+    kernels, kept = memory.profile.kernels if memory else "", reserve or left(memory)
     offload = offload or aside(model, memory)
     return Engine(form, kv, block, chunk, kept, weights, memory, kernels, prefix, offload, *adapters)
 

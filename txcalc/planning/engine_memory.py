@@ -72,6 +72,12 @@ class Profile(NamedTuple):
     def rules(self) -> EngineRules:
         return ENGINES[self.engine]
 
+    @property
+    def kernels(self) -> str:
+        """Whose measured kernels it has, from the version on that they were measured of; "": what engines share."""
+        named = any("kernels" in row for row in _data()[self.engine.replace(".", "")])
+        return str(self.numbers.get("kernels", "")) if named else self.engine
+
     def size(self, key: str) -> int:
         """Bytes of a key; 0 where it is not said."""
         return parse_bytes(self.numbers[key], key) if key in self.numbers else 0

@@ -41,7 +41,6 @@ class SizeSymbols:
     ) -> None:
         self.env = Environment()
         self.mode = Fakes(self.env)
-        self.mode.cache_enabled = False  # no shape comes twice, and a key over symbols costs as much as the operator
         primes = (n for n in range(11, 5000) if all(n % d for d in range(2, n)))
         self.letters: dict[str, Any] = {name: sympy.Symbol(name, integer=True, positive=True) for name in names}
         self.lengths = frozenset(lengths)

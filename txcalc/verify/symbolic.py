@@ -70,6 +70,7 @@ class Fakes(FakeTensorMode):
 
     def __init__(self, env: ShapeEnv) -> None:
         super().__init__(shape_env=env, allow_non_fake_inputs=True)
+        self.cache_enabled = False  # no shape comes twice, and a key over symbols costs as much as the operator
         self._folding = ExitStack()
         self._depth = 0  # PyTorch enters it again where an operator is made of others
 

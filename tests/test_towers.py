@@ -18,9 +18,8 @@ from txcalc.errors import TxcalcError
 from txcalc.model import Model
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
+from txcalc.sources.huggingface.beside import BESIDE
 from txcalc.sources.huggingface.families import WRAPPERS
-from txcalc.sources.huggingface.projectors import BESIDE
-from txcalc.sources.huggingface.towers import TOWERS
 
 DATA = Path(__file__).parent / "data" / "hf"
 TRUTH: dict[str, dict[str, Any]] = json.loads((DATA / "towers.json").read_text())
@@ -107,7 +106,6 @@ def test_a_decode_step_runs_no_tower(tmp_path: Path) -> None:
 def test_the_truth_is_complete() -> None:
     assert set(BESIDE) <= set(WRAPPERS)
     assert {name.split()[0] for name in TRUTH} == set(BESIDE)
-    assert {name.split()[1] for name in TRUTH} - {"default"} == set(TOWERS)
 
 
 @pytest.mark.parametrize("name", ["llava siglip_vision_model", "internvl internvl_vision", "qwen2_audio whisper"])

@@ -1,9 +1,10 @@
-"""The truth of the small configs: `python tests/evidence/small.py [NAME…]`.
+"""The truth of the small configs: `python tests/evidence/small.py [NAME…]`, and of towers: `--towers [NAME…]`.
 
 tests/data/hf/small.json holds small configs of model types without a published one among those of truth.json: `config`,
 and of transformers' class for it on the meta device `params` (unique; of a multimodal model those of its language
 model), `whole` (where there is more to it) and `flops` of a forward pass at "BxT" (none where transformers' code asks
-for values, which meta has not). Without NAME those that have no `params` yet are made.
+for values, which meta has not). Without NAME those that have no `params` yet are made. tests/data/hf/towers.json holds
+small multimodal configs, with `whole`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from txcalc.verify.via import measure
 
-PLACE = Path(__file__).parents[1] / "data" / "hf" / "small.json"
+FOLDER = Path(__file__).parents[1] / "data" / "hf"
 
 
 def truth(config: dict[str, Any]) -> dict[str, Any]:
@@ -30,13 +31,21 @@ def truth(config: dict[str, Any]) -> dict[str, Any]:
     return {"params": found[0].params, **whole, "flops": flops}
 
 
+def whole(config: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of all of it."""
+    return {"whole": measure(config, "small", 1, 5, formulas=False).whole}
+
+
 def main() -> None:
-    rows = json.loads(PLACE.read_text())
-    for name in sys.argv[1:] or [name for name, row in rows.items() if "params" not in row]:
-        rows[name] = {"config": rows[name]["config"], **truth(rows[name]["config"])}
+    towers = sys.argv[1:2] == ["--towers"]
+    place = FOLDER / ("towers.json" if towers else "small.json")
+    rows = json.loads(place.read_text())
+    for name in sys.argv[1 + towers :] or [name for name, row in rows.items() if {"params", "whole"}.isdisjoint(row)]:
+        config = rows[name]["config"]
+        rows[name] = {"config": config, **(whole(config) if towers else truth(config))}
         print(name, {key: value for key, value in rows[name].items() if key != "config"})
     lines = (f"{json.dumps(name)}: {json.dumps(row, separators=(',', ':'))}" for name, row in sorted(rows.items()))
-    PLACE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    place.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 if __name__ == "__main__":

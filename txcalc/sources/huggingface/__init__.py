@@ -97,7 +97,7 @@ def _read(c: Config, where: str) -> tuple[Config, dict[str, Any]]:
     if text.model_type in PREDICTING:
         raw["predictors"] = next((text.data[key] for key in PREDICTORS if type(text.data.get(key)) is int), 0)
     if text is not c:
-        from txcalc.sources.huggingface.projectors import beside
+        from txcalc.sources.huggingface.beside import beside
 
         raw |= beside(c, text, raw)
     raw |= _stored(c, text)

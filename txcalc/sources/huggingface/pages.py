@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from txcalc.sources.huggingface.beside import stack_of
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.encoder import bert_like
-from txcalc.sources.huggingface.projectors import stack_of
 from txcalc.sources.huggingface.shared import (
     Raw,
     alone,

@@ -37,6 +37,31 @@ class Projection(NamedTuple):
     params: int = 0
 
 
+# Keys.
+
+
+class Sizes(NamedTuple):
+    """Of a tower's layers."""
+
+    width: int
+    d_ff: int
+    layers: int
+    heads: int
+
+
+def heard(v: Config, *defaults: int) -> Sizes:
+    """By Whisper's names, or the usual ones."""
+    size = Sizes(
+        v.size("d_model", "hidden_size", default=defaults[0]),
+        v.size("encoder_ffn_dim", "intermediate_size", default=defaults[1]),
+        v.size("encoder_layers", "num_hidden_layers", default=defaults[2]),
+        v.size("encoder_attention_heads", "num_attention_heads", default=defaults[3]),
+    )
+    v.divides(size.heads, size.width, "heads", "the width")
+    v.ignore("activation_dropout", "attention_dropout", "scale_embedding", "vocab_size", "head_dim")
+    return size
+
+
 # Tensors.
 
 
@@ -54,9 +79,6 @@ def full(width: int, bias: bool = True) -> int:
     return 4 * linear(width, width, bias)
 
 
-# Keys.
-
-
 def side_of(v: Config, key: str, default: int) -> int:
     """A side in pixels, given once or for both directions."""
     value = v.data.get(key)
@@ -64,6 +86,16 @@ def side_of(v: Config, key: str, default: int) -> int:
         v.asked.add(key)
         return max(1, value[0])
     return v.size(key, default=default)  # type: ignore[no-any-return]
+
+
+def area(v: Config, key: str) -> int:
+    """Of a window of two sides, 2 × 2 unless told otherwise."""
+    sides = v.data.get(key, [2, 2])
+    v.asked.add(key)
+    if not isinstance(sides, list) or len(sides) != 2 or not all(type(n) is int and 0 < n < 100 for n in sides):
+        v.fault(key, sides, "two whole numbers above 0")
+        return 1
+    return int(sides[0] * sides[1])
 
 
 def grid_of(v: Config, image: int, patch: int) -> tuple[int, int, int]:
@@ -109,15 +141,18 @@ def gemma4_unified(v: Config) -> Tower:
     return Tower(d, params=2 * wide + linear(wide, d) + 2 * rows * d + 4 * d)
 
 
-def qwen3_asr(v: Config) -> Tower:
+def qwen3_asr(v: Config, *defaults: int) -> Tower:
     """Three convolutions of 3 × 3 with a stride of 2 over bands and time, and layers with biases everywhere."""
-    d = v.size("d_model", "hidden_size", default=1024)
-    f = v.size("encoder_ffn_dim", "intermediate_size", default=4096)
-    n = v.size("encoder_layers", "num_hidden_layers", default=24)
-    v.divides(v.size("encoder_attention_heads", "num_attention_heads", default=16), d, "heads", "the width")
+    d, f, n, _ = heard(v, *(defaults or (1024, 4096, 24, 16)))
     bands, channels = v.size("num_mel_bins", default=128), v.size("downsample_hidden_size", default=480)
-    v.ignore("activation_function", "activation_dropout", "attention_dropout", "scale_embedding", "n_window")
-    v.ignore("n_window_infer", "max_position_embeddings")
+    v.ignore(
+        "activation_function",
+        "n_window",
+        "n_window_infer",
+        "max_position_embeddings",
+        "max_source_positions",
+        "conv_chunksize",
+    )
     for _ in range(3):
         bands = (bands + 1) // 2
     ends = linear(9, channels) + 2 * linear(9 * channels, channels) + linear(channels * bands, d, False) + 2 * d
@@ -212,16 +247,51 @@ def granite_speech_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Pr
     p.only("blip_2_qformer", "model_type", why="a Q-Former is read")
     p.only(False, "use_qformer_text_input", why="a Q-Former without words is read")
     p.ignore("vocab_size", "hidden_act", "max_position_embeddings", "position_embedding_type")
-    d, f, n, heads = (p.size(key, default=size) for key, size in QFORMER.items())
-    p.divides(heads, d, "num_attention_heads", "hidden_size")
-    read, every = p.size("encoder_hidden_size", default=1408), p.size("cross_attention_frequency", default=2)
+    read = p.size("encoder_hidden_size", default=1408)
     layers = v.data.get("cat_hidden_layers") if c.model_type == "granite_speech_plus" else None
     v.asked |= {"cat_hidden_layers"} if c.model_type == "granite_speech_plus" else set()
     if layers is not None and (not isinstance(layers, list) or read != tower.width * (len(layers) + 1)):
         v.fault("cat_hidden_layers", layers, f"layers that are together as wide as encoder_hidden_size = {read:,}")
+    return Projection((), params=_qformer(p, read, queries, raw["d_model"]))
+
+
+def _qformer(p: Config, read: int, queries: int, out: int) -> int:
+    """Queries, a norm, post-norm layers of which every so many attend to what is read, and a matrix."""
+    d, f, n, heads = (p.size(key, default=size) for key, size in QFORMER.items())
+    p.divides(heads, d, "num_attention_heads", "hidden_size")
     across = 2 * linear(d, d) + 2 * linear(read, d) + 2 * d
+    every = p.size("cross_attention_frequency", default=2)
     former = 2 * d + n * block(d, f, full(d)) + -(-n // every) * across
-    return Projection((), params=int(queries * d + former + linear(d, raw["d_model"])))
+    return int(queries * d + former + linear(d, out))
+
+
+def blip2_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """A Q-Former; InstructBLIP's reads words too, which have a table and feed-forwards of their own."""
+    c.ignore("image_text_hidden_size", "use_decoder_only_language_model", "initializer_factor")
+    p = c.table("qformer_config") or Config({}, c.model_type, "qformer_config.", c)
+    p.ignore("hidden_act", "position_embedding_type", "dropout", "encoder_hidden_size")
+    held = _qformer(p, tower.width, c.size("num_query_tokens", default=32), raw["d_model"])
+    words, rows = p.size("vocab_size", default=30522), p.size("max_position_embeddings", default=512)
+    if c.model_type == "blip-2":
+        p.only(False, "use_qformer_text_input", why="a Q-Former without words is read")
+        return Projection((), params=held)
+    d, f, n, _ = (p.size(key, default=size) for key, size in QFORMER.items())
+    return Projection((), params=held + (words + rows) * d + n * (linear(d, f) + linear(f, d) + 2 * d))
+
+
+def molmo2_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """Layers side by side, of which the mean of four patches attends to them, and a gated feed-forward."""
+    p = c.table("adapter_config") or Config({}, c.model_type, "adapter_config.", c)
+    layers = p.data.get("vision_feature_layer", p.data.get("vit_layers", [24, 18]))
+    p.ignore("vision_feature_layer", "vit_layers", "hidden_act", "attention_dropout", "image_feature_dropout")
+    d, h = p.size("hidden_size", default=1152), p.size("num_attention_heads", default=16)
+    head, groups = p.size("head_dim", default=72), p.size("num_key_value_heads", default=16)
+    f, wide = p.size("intermediate_size", default=18944), tower.width * (len(layers) if isinstance(layers, list) else 1)
+    out = p.size("text_hidden_size", default=3584)
+    p.only(True, "attention_bias", why="biases are read")
+    p.only(False, "mlp_bias", why="no biases are read")
+    pool = linear(wide, h * head) + 2 * linear(wide, groups * head) + linear(h * head, d)
+    return Projection((), params=int(pool + 2 * linear(d, f, False) + linear(f, out, False)))
 
 
 def aria_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:

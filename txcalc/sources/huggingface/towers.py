@@ -4,25 +4,14 @@ of those that no parts make yet, parameters alone, as sums over their tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
-from txcalc.sources.huggingface import tensors
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.shared import Raw, layered
-from txcalc.sources.huggingface.tensors import Steps, Tower, full, grid_of, linear, side_of
+from txcalc.sources.huggingface.tensors import Sizes, Steps, Tower, area, full, grid_of, heard, linear, side_of
 from txcalc.sources.spec import MAX_LAYERS
 
 # Keys.
-
-
-class Sizes(NamedTuple):
-    """Of a tower's layers."""
-
-    width: int
-    d_ff: int
-    layers: int
-    heads: int
 
 
 def _sizes(v: Config, width: int, d_ff: int, layers: int, heads: int) -> Sizes:
@@ -85,15 +74,19 @@ def clip(v: Config) -> Tower:
 
 def siglip(v: Config) -> Tower:
     """SigLIP's: no class token; a head that pools by attention, unless `vision_use_head` is false."""
-    tower = _siglip(v, 16)
     v.ignore("projection_dim", "projector_hidden_act", "num_image_tokens")  # PaliGemma's and Gemma 3's own
-    assert tower.raw is not None
+    return pooling(v, headless(v, 16))
+
+
+def pooling(v: Config, tower: Tower) -> Tower:
+    """With the head that pools by attention, unless told otherwise."""
     if v.flag("vision_use_head", default=True):
+        assert tower.raw is not None
         tower.raw["head"]["pool"] = "attention"
     return tower
 
 
-def _siglip(v: Config, patch: int, width: int = 768, heads: int = 12) -> Tower:
+def headless(v: Config, patch: int, width: int = 768, heads: int = 12) -> Tower:
     size = _sizes(v, width, 3072, 12, heads)
     vision = _square(v, 224, patch, class_token=False)
     return Tower(size.width, _stack(size, _act(v, "gelu_pytorch_tanh"), vision=vision))
@@ -102,30 +95,34 @@ def _siglip(v: Config, patch: int, width: int = 768, heads: int = 12) -> Tower:
 def idefics3(v: Config) -> Tower:
     """SigLIP's without the head, under Idefics3 and SmolVLM."""
     v.ignore("max_image_size", "size", "use_base_siglip")
-    return _siglip(v, 32, 1152, 16)
+    return headless(v, 32, 1152, 16)
 
 
-def idefics2(v: Config) -> Tower:
-    return _siglip(v, 32)
+def ragged(v: Config, rows: int | None, *sizes: int, patch: int = 16) -> Tower:
+    """SigLIP's without the head for pictures of any size: a table of positions that is stretched over theirs; None:
+    rotary ones alone."""
+    size = _sizes(v, *sizes)
+    vision = {"patch": side_of(v, "patch_size", patch), "class_token": False}
+    vision["channels"] = v.size("num_channels", default=3)
+    v.ignore("rope_parameters", "rope_theta")
+    places: Raw = ROTARY if rows is None else {"form": "learned", "rows": rows}
+    return Tower(size.width, _stack(size, _act(v, "gelu_pytorch_tanh"), vision=vision, positions=places))
 
 
 def siglip2(v: Config) -> Tower:
-    """SigLIP's for pictures of any size, whose table of positions is stretched over theirs."""
-    size = _sizes(v, 768, 3072, 12, 12)
-    patch, channels = side_of(v, "patch_size", 16), v.size("num_channels", default=3)
-    head = {"pool": "attention"} if v.flag("vision_use_head", default=True) else {}
-    vision = {"patch": patch, "channels": channels, "class_token": False}
-    places = {"rows": v.size("num_patches", default=256)}
-    return Tower(size.width, _stack(size, _act(v, "gelu_pytorch_tanh"), vision=vision, positions=places, head=head))
+    return pooling(v, ragged(v, v.size("num_patches", default=256), 768, 3072, 12, 12))
 
 
 def paddleocr_vl(v: Config) -> Tower:
-    """SigLIP's without the head, for pictures of any size, with rotary positions beside the table."""
-    size = _sizes(v, 1152, 4304, 27, 16)
-    vision = _square(v, 384, 14, class_token=False)
-    places = {"rows": (vision.pop("image") // vision["patch"]) ** 2}
-    v.ignore("rope_parameters")
-    return Tower(size.width, _stack(size, _act(v, "gelu_pytorch_tanh"), vision=vision, positions=places))
+    grid, _, _ = grid_of(v, 384, 14)
+    return ragged(v, grid**2, 1152, 4304, 27, 16, patch=14)
+
+
+def kimi_k25(v: Config) -> Tower:
+    """MoonViT: a table of positions by height and width."""
+    rows = v.size("pos_emb_height", default=64) * v.size("pos_emb_width", default=64)
+    v.ignore("pos_emb_time")
+    return ragged(v, rows, 1152, 4304, 27, 16, patch=14)
 
 
 def pixtral(v: Config) -> Tower:
@@ -178,10 +175,6 @@ def internvl(v: Config, bias: bool = False) -> Tower:
     return Tower(size.width, raw, steps=last, first=1)
 
 
-def qianfan_ocr(v: Config) -> Tower:
-    return internvl(v, bias=True)
-
-
 def llama4(v: Config) -> Tower:
     """Llama 4's, with its adapter."""
     size = _sizes(v, 768, 5632, 34, 16)
@@ -206,6 +199,15 @@ def shuffled(v: Config, key: str) -> int:
     return int(1 / ratio) ** 2
 
 
+def _ratio(v: Config, width: int, default: float) -> int:
+    """The feed-forward's width, by how many times the layers' it is."""
+    ratio = v.real("mlp_ratio", default=default)
+    if not 0 < ratio <= 100:
+        v.fault("mlp_ratio", ratio, "above 0 and at most 100")
+        ratio = 1
+    return int(width * ratio)
+
+
 class Merging(NamedTuple):
     """What towers of Qwen's line have: layers, heads, patches over time, and how many of them are merged."""
 
@@ -219,7 +221,7 @@ class Merging(NamedTuple):
         return Sizes(self.width, d_ff, self.layers, self.heads)
 
 
-def _qwen(v: Config, patch: int, width: int, heads: int, depth: int) -> Merging:
+def _qwen(v: Config, patch: int, width: int, heads: int, depth: int, frames: int = 2) -> Merging:
     d, n = v.size("hidden_size", default=width), v.size("depth", default=depth)
     h = v.size("num_heads", default=heads)
     v.divides(h, d, "num_heads", "the width")
@@ -227,7 +229,8 @@ def _qwen(v: Config, patch: int, width: int, heads: int, depth: int) -> Merging:
     pixels = v.size("patch_size", default=patch)
     v.only(pixels, "spatial_patch_size", why="patch_size says the same thing")
     v.ignore("model_type", "tokens_per_second")
-    channels = v.size("in_channels", default=3) * v.size("temporal_patch_size", default=2)
+    channels = v.size("in_channels", default=3)
+    channels *= v.size("temporal_patch_size", default=2) if frames > 1 else 1
     vision = {"patch": pixels, "channels": channels, "class_token": False}
     return Merging(d, n, h, vision, v.size("spatial_merge_size", default=2) ** 2)
 
@@ -246,12 +249,8 @@ def qwen2_vl(v: Config) -> Tower:
     act = _act(inner, "quick_gelu")
     inner.ignore("embed_dim", "mlp_ratio", "window_size", "fullatt_block_indexes")
     v.ignore(*v.data)  # the inner one tells what is left over
-    ratio = v.real("mlp_ratio", default=4)
-    if not 0 < ratio <= 100:
-        v.fault("mlp_ratio", ratio, "above 0 and at most 100")
-        ratio = 1
     own: dict[str, Raw] = {"vision": tower.vision | {"patch_bias": False}, "norm": {"final": False}}
-    raw = _stack(tower.of(int(tower.width * ratio)), act, positions=ROTARY, **own)
+    raw = _stack(tower.of(_ratio(v, tower.width, 4)), act, positions=ROTARY, **own)
     return Tower(out, raw, steps=_merger(tower, out))
 
 
@@ -276,10 +275,6 @@ def qwen2_5_vl(v: Config, grouped: bool = False) -> Tower:
     return Tower(out, layered(raw, (kinds, {"window": window, "all": {}})), steps=_merger(tower, out, "rms"))
 
 
-def exaone4_5(v: Config) -> Tower:
-    return qwen2_5_vl(v, grouped=True)
-
-
 def qwen3_vl(v: Config, deep: bool = True) -> Tower:
     """Qwen3-VL's, with its merger and one more for each layer that is handed on; Qwen3.5 hands none on."""
     tower = _qwen(v, 16, 1152, 16, 27)
@@ -298,53 +293,105 @@ def qwen3_vl(v: Config, deep: bool = True) -> Tower:
     return Tower(out, raw, steps=(*more, norm, merge, *rest))
 
 
-def qwen3_5(v: Config) -> Tower:
-    return qwen3_vl(v, deep=False)
-
-
-def glm4v(v: Config) -> Tower:
-    """GLM-4.1V's, with its merger; the layers' feed-forwards are as wide as what comes out."""
-    tower = _qwen(v, 14, 1536, 12, 24)
-    f, out = v.size("intermediate_size", default=13696), v.size("out_hidden_size", default=4096)
+def glm4v(v: Config, ocr: bool = False) -> Tower:
+    """GLM-4.1V's, with its merger; the layers' feed-forwards are as wide as what comes out. GLM-OCR's have biases and
+    norms of Q and K, and no table of positions."""
+    tower = _qwen(v, 14, *((1024, 16) if ocr else (1536, 12)), 24)
+    f = v.size("intermediate_size", default=4096 if ocr else 13696)
+    out = v.size("out_hidden_size", default=1536 if ocr else 4096)
     grid = side_of(v, "image_size", 336) // v.size("patch_size", default=14)
     v.ignore("attention_dropout", "num_hidden_layers", "rms_norm_eps", "window_size", "fullatt_block_indexes")
-    bias = ["q", "k", "v"] if v.flag("attention_bias", default=False) else []
-    act = _act(v, "silu")
-    own = GATED | {"attention": {"bias": bias}, "positions": {"form": "learned", "rows": max(1, grid**2)}}
-    raw = _stack(tower.of(out), act, **own, vision=tower.vision, embedding={"norm": True})
-    merged: Steps = ({"merge": tower.merged}, {"linear": out}, {"linear": out, "bias": False})
-    return Tower(out, raw, steps=(*merged, {"norm": "layer"}, GELU, {"feed_forward": f, "activation": act}))
+    biased, act = v.flag("attention_bias", default=ocr), _act(v, "silu")
+    own = GATED | {"attention": {"bias": ["q", "k", "v"] if biased else []}, "vision": tower.vision}
+    own |= {"positions": {"form": "learned", "rows": max(1, grid**2)}, "embedding": {"norm": True}}
+    if ocr:
+        own |= {"attention": {"bias": biased, "qk_norm": "head"}, "positions": ROTARY}
+        own["feed_forward"] = {"gated": True, "bias": biased}
+        del own["embedding"]
+    raw = _stack(tower.of(f if ocr else out), act, **own)
+    merged: Steps = ({"merge": tower.merged}, {"linear": out}, {"linear": out, "bias": False}, {"norm": "layer"}, GELU)
+    wide = out * v.size("in_channels", default=3) if ocr else f
+    return Tower(out, raw, steps=(*merged, {"feed_forward": wide, "activation": act}))
 
 
-def kimi_k25(v: Config) -> Tower:
-    """MoonViT: a table of positions by height and width."""
-    size = _sizes(v, 1152, 4304, 27, 16)
-    patch = side_of(v, "patch_size", 14)
-    rows = v.size("pos_emb_height", default=64) * v.size("pos_emb_width", default=64)
-    v.ignore("pos_emb_time", "rope_parameters", "rope_theta")
-    vision = {"patch": patch, "class_token": False}
-    places = {"form": "learned", "rows": rows}
-    return Tower(size.width, _stack(size, _act(v, "gelu_pytorch_tanh"), vision=vision, positions=places))
+def ernie4_5_vl(v: Config) -> Tower:
+    """ERNIE 4.5's, whose frames are merged by its resampler."""
+    tower = _qwen(v, 14, 1280, 16, 32, frames=1)
+    v.ignore("rms_norm_eps", "rope_parameters", "temporal_merge_size")
+    own: dict[str, Raw] = {"vision": tower.vision | {"patch_bias": False}, "positions": ROTARY}
+    size = tower.of(v.size("intermediate_size", default=5120))
+    return Tower(tower.width, _stack(size, _act(v, "quick_gelu"), **own))
 
 
-def whisper(
-    v: Config, width: int = 1280, d_ff: int = 5120, layers: int = 32, heads: int = 20, bands: int = 128
-) -> Tower:
+def step3p7(v: Config) -> Tower:
+    """A scale on each branch, a table of positions and rotary ones, and two convolutions of 3 × 3 with a stride of 2
+    that double the channels."""
+    size = _sizes(v, 1536, 8960, 47, 16)
+    d, size = size.width, size._replace(d_ff=_ratio(v, size.width, 8960 / 1536))
+    v.ignore("layer_scale_init_value", "max_position_embeddings", "rope_parameters")
+    vision = _square(v, 728, 14, class_token=False, patch_bias=False)
+    norm: Raw = {"layer_scale": True, "final": False}
+    raw = _stack(size, _act(v, "quick_gelu"), vision=vision, embedding={"norm": True}, norm=norm)
+    first: Steps = ({"merge": 4, "to": 9 * d}, {"linear": 2 * d})
+    return Tower(4 * d, raw, steps=(*first, {"merge": 4, "to": 18 * d}, {"linear": 4 * d}))
+
+
+def muse_glimmer(v: Config) -> Tower:
+    """Windows as large as the table of positions in most layers; patches over two frames."""
+    size, side = _sizes(v, 1536, 8960, 50, 16), v.size("pos_emb_height", default=32)
+    v.ignore("rope_parameters", "max_position_embeddings")
+    channels = 3 * v.size("patch_temporal", default=2)
+    vision = {"patch": v.size("patch_size", default=14), "channels": channels, "class_token": False}
+    places = {"form": "learned", "rows": side * v.size("pos_emb_width", default=32)}
+    own: dict[str, Raw] = {"vision": vision | {"patch_bias": False}, "embedding": {"norm": True}, "positions": places}
+    kinds = v.data.get("layer_types")
+    v.asked.add("layer_types")
+    if kinds is None:
+        kinds = ["full_attention" if i % 4 == 3 or i == size.layers - 1 else "window_attention"
+                 for i in range(min(size.layers, MAX_LAYERS))]  # fmt: skip
+    known = {"window_attention": {"attention": {"window": side**2, "chunked": True}}, "full_attention": {}}
+    if not isinstance(kinds, list) or len(kinds) != size.layers or not all(kind in known for kind in kinds):
+        v.fault("layer_types", kinds, f"{size.layers} of {', '.join(known)}")
+        kinds = []
+    merged = v.size("merge_size", default=2) ** 2
+    return Tower(merged * size.width, layered(_stack(size, _act(v, "gelu"), **own), (kinds, known)),
+                 steps=({"merge": merged},))  # fmt: skip
+
+
+def blip2(v: Config) -> Tower:
+    """A class token, and a norm after the layers; what a Q-Former reads."""
+    size = _sizes(v, 1408, 6144, 39, 16)
+    bias = ["q", "k", "v", "o"] if v.flag("qkv_bias", default=True) else ["o"]
+    return Tower(size.width, _stack(size, _act(v, "gelu"), attention={"bias": bias}, vision=_square(v, 224, 14)),
+                 runs=False)  # fmt: skip
+
+
+def molmo2(v: Config) -> Tower:
+    """SigLIP's without the norm after the layers."""
+    size = _sizes(v, 1152, 4304, 25, 16)
+    v.only(size.heads, "num_key_value_heads", why="as many as query heads")
+    v.only(True, "attention_bias", why="biases are read")
+    grid, pixels, channels = grid_of(v, 378, 14)
+    vision = {"patch": pixels, "channels": channels, "class_token": False}
+    places = {"rows": v.size("num_position_embeddings", default=grid**2)}
+    norm: Raw = {"final": False}
+    return Tower(size.width, _stack(size, _act(v, "gelu_pytorch_tanh"), vision=vision, positions=places, norm=norm),
+                 runs=False)  # fmt: skip
+
+
+def whisper(v: Config, *defaults: int, bands: int = 128, **own: Raw) -> Tower:
     """Whisper's encoder: two convolutions, K without a bias."""
-    d = v.size("d_model", "hidden_size", default=width)
-    f = v.size("encoder_ffn_dim", "intermediate_size", default=d_ff)
-    n = v.size("encoder_layers", "num_hidden_layers", default=layers)
-    h = v.size("encoder_attention_heads", "num_attention_heads", default=heads)
-    v.divides(h, d, "heads", "the width")
+    size = heard(v, *(defaults or (1280, 5120, 32, 20)))
     sound = {"mels": v.size("num_mel_bins", default=bands), "positions": v.size("max_source_positions", default=1500)}
-    v.ignore("activation_dropout", "attention_dropout", "scale_embedding", "vocab_size", "head_dim")
     act = v.activation("activation_function", default="gelu")
-    return Tower(d, _stack(Sizes(d, f, n, h), act, attention={"bias": ["q", "v", "o"]}, audio=sound))
+    own["attention"] = {"bias": ["q", "v", "o"], **own.get("attention", {})}
+    return Tower(size.width, _stack(size, act, audio=sound, **own))
 
 
-def moss(v: Config) -> Tower:
-    """Whisper's of another size."""
-    return whisper(v, 1024, 4096, 24, 16, 80)
+def qwen2_5_omni(v: Config) -> Tower:
+    """Whisper's with sines for positions, in windows, and the norm after frames are averaged."""
+    window = {"window": v.size("n_window", default=100), "chunked": True}
+    return whisper(v, attention=window, positions={"form": "sinusoidal"}, norm={"final": False})
 
 
 def fuyu(v: Config) -> Tower:
@@ -389,50 +436,9 @@ def gemma4(v: Config) -> Tower:
 
 def minicpmv(v: Config) -> Tower:
     """SigLIP's, whose patches are merged by windows in the middle."""
-    tower = _siglip(v, 16)
+    tower = headless(v, 16)
     d, f = tower.width, v.size("intermediate_size", default=3072)
-    sides = v.data.get("window_kernel_size", [2, 2])
-    v.ignore("window_kernel_size", "insert_layer_id")
-    if (
-        not isinstance(sides, list)
-        or len(sides) != 2
-        or not all(type(side) is int and 0 < side < 100 for side in sides)
-    ):
-        v.fault("window_kernel_size", sides, "two whole numbers above 0")
-        sides = [1, 1]
-    merged = sides[0] * sides[1]
+    v.ignore("insert_layer_id")
+    merged = area(v, "window_kernel_size")
     merger = full(d) + 2 * d + 2 * merged * d + linear(merged * d, merged * f) + linear(merged * f, d)
     return tower._replace(params=merger, runs=False)
-
-
-TOWERS: dict[str, Callable[[Config], Tower]] = {
-    "clip_vision_model": clip,
-    "siglip_vision_model": siglip,
-    "siglip2_vision_model": siglip2,
-    "paddleocr_vl_vision": paddleocr_vl,
-    "qianfan_ocr_vision": qianfan_ocr,
-    "pixtral": pixtral,
-    "ovis2": ovis2,
-    "internvl_vision": internvl,
-    "idefics2_vision": idefics2,
-    "idefics3_vision": idefics3,
-    "llama4_vision_model": llama4,
-    "qwen2_vl": qwen2_vl,
-    "qwen2_5_vl": qwen2_5_vl,
-    "exaone4_5": exaone4_5,
-    "qwen3_vl": qwen3_vl,
-    "qwen3_5": qwen3_5,
-    "glm4v": glm4v,
-    "kimi_k25": kimi_k25,
-    "got_ocr2": tensors.got_ocr2,
-    "whisper": whisper,
-    "glmasr_encoder": glmasr,
-    "qwen3_asr_encoder": tensors.qwen3_asr,
-    "granite_speech_encoder": tensors.granite_speech,
-    "moss_transcribe_diarize_audio": moss,
-    "fuyu": fuyu,
-    "gemma4_unified_vision": tensors.gemma4_unified,
-    "gemma4_vision": gemma4,
-    "mllama_vision_model": tensors.mllama,
-    "minicpmv4_6_vision": minicpmv,
-}

@@ -19,7 +19,9 @@ from txcalc.errors import InputError
 from txcalc.planning.deployment import Deployment
 from txcalc.planning.engine import Engine, Reserve, engine
 from txcalc.planning.fitting import Card, fits, need, reserved
+from txcalc.planning.holdings import Holdings
 from txcalc.planning.layout import Layout
+from txcalc.planning.parallelism import Sharding
 from txcalc.planning.shapes import (
     CLASSIC,
     DesignBudget,
@@ -371,3 +373,25 @@ def test_a_format_that_the_engine_lacks_does_not_fit() -> None:
     assert (code, "expected a format that TensorRT-LLM has" in " ".join(err.split())) == (1, True)
     data = json.loads(run("fit", "llama-3.1-8b", "--gpu", "4090", "--engine", "llama.cpp", "--json")[1])
     assert data["reserve_bytes"] < 2**29  # what CUDA does not see of it, no tenth
+
+
+def test_shapes_are_within_a_twentieth_of_their_budget() -> None:
+    for params in (30_000_000, 10**9):
+        found = designs(DesignBudget(DesignFamily(), engine(load("gpt2")), params=params))
+        assert found and all(abs(shape.spare) * 20 <= params for shape in found)
+
+
+def test_the_last_byte_is_enough() -> None:
+    """What is usable may be all of it."""
+    model = load("D=512 L=4 h=8 h_kv=4 F=1376 V=32000")
+    how, layout = engine(model), Layout()
+    held = Holdings(model, Sharding(model).stages(layout)[0], how, layout)
+    for context, sequences in ((100, 1), (4000, 3)):
+        most = max(held.activations(context, sequences).values())
+        all_of_it = held.weights_bytes + held.cache_bytes(context, sequences) + sum(held.rest.values()) + most
+        assert held.fits(all_of_it, context, sequences) and not held.fits(all_of_it - 1, context, sequences)
+
+
+def test_stages_are_at_most_the_layers() -> None:
+    sharding = Sharding(load("D=512 L=4 h=8 F=1376 V=320"))
+    assert sharding.faults(Layout(pp=4)) == [] != sharding.faults(Layout(pp=5))

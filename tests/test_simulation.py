@@ -256,3 +256,15 @@ def test_the_contract_of_a_simulation(tmp_path: Path) -> None:
 def test_bad_traffic_is_one_message(argv: list[str], said: str) -> None:
     code, out, err = run_("gpt2", "--gpu", "l4:1", "--context", "1k", *argv)
     assert code == 2 and out == "" and said in err, err
+
+
+def test_lengths_of_a_list_vary_as_they_do() -> None:
+    """Variance over the mean squared: of 1 and 3 a quarter; of every number from 1 to 3 a sixth."""
+    assert Lengths(1, 3, (1, 3)).spread == 1 / 4 and Lengths(1, 3).spread == pytest.approx(1 / 6)
+    assert Lengths(2, 2).spread == Lengths(2, 2, (2, 2)).spread == 0
+
+
+def test_requests_may_come_at_one_time(tmp_path: Path) -> None:
+    path = tmp_path / "times"
+    path.write_text("5\n6\n6\n8\n")
+    assert arrivals(str(path)) == [0, 1, 1, 3]

@@ -10,9 +10,11 @@ from typer.testing import CliRunner
 
 from txcalc import hardware, load
 from txcalc.cli import app
+from txcalc.errors import InputError
 from txcalc.planning.deployment import Deployment
 from txcalc.planning.engine import engine
-from txcalc.planning.serving import Limits, serve
+from txcalc.planning.offload import wish
+from txcalc.planning.serving import Limits, serve, sizes
 from txcalc.planning.sizing import arrange, less, rentable
 from txcalc.planning.timing import request
 
@@ -153,3 +155,21 @@ def test_bad_input_is_one_message(argv: list[str], said: str) -> None:
 def test_acceptance_may_be_a_percentage() -> None:
     argv = ["gpt2", "--gpu", "l4:1", "--context", "1k", "--draft", "3", "--json"]
     assert run(*argv, "--acceptance", "80%")[1] == run(*argv, "--acceptance", "0.8")[1]
+
+
+def test_limits_are_whole() -> None:
+    """What is asked for at the edge of what is allowed."""
+    assert request(100, 10, burstiness=1000).traffic is not None
+    for burstiness in (1000.5, 0.009):
+        with pytest.raises(InputError, match="burstiness"):
+            request(100, 10, burstiness=burstiness)
+    assert sizes(10, 2) == [2, 4, 8, 10] and sizes(10, 2, 3) == [2, 4, 6, 8, 10] and sizes(1, 2) == []
+    found = wish("64GB@80GB/s", None, 0, None)
+    assert found is not None and found.gpu_layers == 0
+
+
+def test_what_fits_nowhere_is_shown_on_one() -> None:
+    model = load("llama-3.1-8b")
+    deployment = Deployment(model, hardware.load("rtx-4090"), engine(model))
+    best = arrange(deployment, request(131072), 131072, 10**9).best
+    assert not best.fits and best.layout.gpus == 1

@@ -25,7 +25,7 @@ from txcalc.parts.linear import Linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import Cache
 from txcalc.parts.spans import Window, Windowed
-from txcalc.planning import theorems
+from txcalc.planning import evidence, theorems
 from txcalc.planning.evidence import how_known
 from txcalc.planning.theorems import Condition, Shown, Size, Theorem, Unit, inherited, units
 from txcalc.sources import build
@@ -77,6 +77,19 @@ def test_a_structure_has_its_own_theorem() -> None:
     assert [unit.name for unit in units(load("t5-small"))] == ["whole"]
     keys = {unit.key for name in ("gpt2", "llama-3.1-8b", "mixtral-8x7b") for unit in units(load(name))}
     assert len(keys) == 6
+
+
+def test_the_surer_of_two_proofs_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A theorem before what was measured of a preset; else what was measured of it itself; a citation where there is
+    neither."""
+    mistral, gpt3 = load("mistral-7b"), load("gpt3-175b")
+    assert inherited(mistral, "masked flops") == ("measured", "at 73 sizes around windows of 2, 3, 5, 8")
+    assert how_known(mistral, "masked flops") == ("measured", "at 13 sizes")
+    assert how_known(mistral, "cache").how == how_known(gpt3, "params").how == "proved"
+    monkeypatch.setattr(theorems, "inheritance", lambda model: {})
+    monkeypatch.setattr(evidence, "_proofs", dict)
+    assert how_known(gpt3, "params") == ("published", gpt3.spec["source"])
+    assert how_known(mistral, "flops") == how_known(load(TOY), "params") == ("modelled", "")
 
 
 def test_a_changed_formula_inherits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

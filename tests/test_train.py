@@ -32,6 +32,7 @@ from txcalc.planning.training.run import run as whole_run
 from txcalc.planning.training.search import Search
 from txcalc.planning.training.step import Step, StepTimer
 from txcalc.planning.training.timeline import PieceTime, simulate
+from txcalc.planning.utilisation import parse_measured
 
 H100 = Machine.of(hardware.load("h100-sxm"))
 
@@ -608,3 +609,26 @@ def test_a_model_without_a_context_has_a_longest_sequence_too() -> None:
     layout = ("--gpu", "h100-sxm:8", "--layout", "fsdp=8", "--global-batch", "64", "--tokens", "2048")
     found = json.loads(run("train", "D=512 L=8 h=8 h_kv=4 F=1376 V=32000", *layout, "--json")[1])
     assert 2048 < found["max_tokens"] < 10**9
+
+
+def test_a_stage_hands_on_between_two_ranks() -> None:
+    """One hop, within a node or between two; at the datasheet it starts for nothing, as kernels do."""
+    real, least = Kernels(H100), Floor(H100)
+    for group, pair, size in ((Group(8, 8), Group(2, 2), 450e9), (Group(16, 8), Group(2, 1), 50e9)):
+        assert least.transfer(Message("send", group, size)) == pytest.approx(1)
+        starts = latency(Message("send", pair, 0))
+        assert real.transfer(Message("send", group, size)) == pytest.approx(1 / real.link_share + starts)
+    assert least.stream(H100.accelerator.bandwidth, 10**12) == pytest.approx(1)
+    assert real.stream(0, 10**12) > 1
+
+
+def test_a_deadline_in_whole_copies(llama: Model) -> None:
+    """72,000 GPU hours in 30 days of 24 hours: 100 GPUs; of copies over 8 each, 104."""
+    for gpus, copies, found in ((1, 1, 100), (8, 8, 100), (8, 1, 104)):
+        made = whole_run(llama, 72_000 * 3600, 1.0, gpus, copies, Terms(deadline=30)).deadline
+        assert made is not None and made.gpus == found
+
+
+def test_what_was_measured_is_read_in_its_unit() -> None:
+    assert parse_measured("1007tok/s") == (1007, "tok/s") and parse_measured("1.42 s") == (1.42, "s")
+    assert parse_measured("400TFLOPS") == (4e14, "tflops")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -11,8 +13,10 @@ from txcalc import load
 from txcalc.errors import InputError, UnknownName
 from txcalc.model import Model
 from txcalc.planning.training import Layout, Ranks, Recipe, in_flight, largest, memory
+from txcalc.planning.training.inverse import _last
 from txcalc.planning.training.memory import RankMemory
 from txcalc.planning.training.recipe import OFFLOAD
+from txcalc.planning.training.states import RankTensor, _stored
 
 LLAMA = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
 
@@ -217,3 +221,24 @@ def test_litgpt_on_an_a100() -> None:
     for batch, form, measured in ((1, "bf16", 21.30), (1, "nf4", 14.14), (1, "nf4-dq", 13.84), (2, "bf16", 29.07)):
         recipe = Recipe(micro_batch=batch, tokens=1304, framework="litgpt", frozen=form)
         assert -0.08 < memory(model, recipe).fullest.allocated / 1e9 / measured - 1 < 0
+
+
+def test_the_last_that_holds_is_what_trying_all_finds() -> None:
+    """Of lines, curves, steps and what does not grow, from capacities that nothing holds to those that all do."""
+    grown: list[Callable[[int], int]]
+    grown = [lambda n: 7 * n + 3, lambda n: n * n, lambda n: 50 * (n // 5) + n, lambda n: 10]
+    for held, most, capacity in product(grown, (1, 2, 3, 9, 50), range(0, 400, 3)):
+        best = max((n for n in range(1, most + 1) if held(n) <= capacity), default=0)
+        assert _last(held, most, capacity) == best, (most, capacity)
+
+
+def test_frozen_weights_by_format() -> None:
+    """QLoRA's four bits: an fp32 scale for 64 weights, or one byte for it and an fp32 for 256 of them, and their mean's
+    (arXiv 2305.14314, section 3); eight bits with an fp32 a row."""
+    tensor = RankTensor((80, 64), 1, None, False, True, (0,), learns=False, packed=True)
+    sizes = {"nf4": 2560 + 4 * 80, "nf4-dq": 2560 + 80 + 4 + 4, "int8": 5120 + 4 * 80, "bf16": 10240, "fp32": 20480}
+    for frozen, size in sizes.items():
+        assert _stored(tensor, 5120, Recipe(Layout(), frozen=frozen)) == size, frozen
+    assert _stored(tensor._replace(packed=False), 5120, Recipe(Layout(), frozen="nf4")) == 10240  # of the products
+    assert _stored(tensor._replace(learns=True), 5120, Recipe(Layout(), frozen="nf4", parameter="bf16")) == 10240
+    assert _stored(tensor._replace(adapter=True), 5120, Recipe(Layout(), frozen="nf4", adapter="fp32")) == 20480

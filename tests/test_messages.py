@@ -225,12 +225,16 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         "attention.d_v is 3, expected none where the values are the keys, or another layer's",
     ),
     "halves of an odd number": (
-        {"attention.n_heads": 6, "attention.n_kv_heads": 3, "attention.d_head": 8, "attention.differential": True},
-        "attention.n_kv_heads is 3, expected an even number: differential attention halves them",
+        {"differential_attention": {"n_heads": 6, "n_kv_heads": 3, "d_head": 8}, "attention": DROP},
+        "differential_attention.n_kv_heads is 3, expected an even number: differential attention halves them",
     ),
     "sinks of a difference": (
-        {"attention.differential": True, "attention.sinks": True},
-        "attention.sinks is True, expected none in differential attention",
+        {"differential_attention": {"n_heads": 8, "sinks": True}, "attention": DROP},
+        "differential_attention.sinks is not a key (known: n_heads, n_kv_heads, d_head, window, bias)",
+    ),
+    "more experts of attention than there are": (
+        {"expert_attention": {"n_experts": 2, "top_k": 3, "n_kv_heads": 2, "d_head": 8}, "attention": DROP},
+        "expert_attention.top_k is 3, expected at most n_experts = 2",
     ),
     "norms after all": (
         {"norm.place": "sandwich", "norm.after": ["feed_forward"]},
@@ -429,9 +433,7 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "key of a layer": (
         {"layer": {"a": {"d_model": 8}}},
-        "layer.a.d_model is not a key (known: attention, latent, feed_forward, experts, mamba, mamba2, delta, "
-        "rg_lru, linear_attention, matrix_memory, time_mix, short_convolution, rnn, hyena, draft_attention, "
-        "compressed, forgetting, channel_mix, convolution, fourier, shared, layer_input, norm, positions, parts)",
+        "layer.a.d_model is not a key (a layer has tables of parts, norm, positions, and parts)",
     ),
     "table of a layer": (
         {"layer": {"a": {"parts": ["attention", "feed_forward"], "mamba": {}}}},

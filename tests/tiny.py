@@ -83,8 +83,8 @@ TINY: dict[str, dict[str, Any]] = {
         "positions": {"theta": 500_000},
     },
     "diffllama": {
-        **LIKE_LLAMA,
-        "attention": {"n_heads": 8, "n_kv_heads": 4, "d_head": 6, "differential": True},
+        **{key: value for key, value in LIKE_LLAMA.items() if key != "attention"},
+        "differential_attention": {"n_heads": 8, "n_kv_heads": 4, "d_head": 6},
         "norm": {"eps": 1e-5},
     },
     "bitnet": {
@@ -485,8 +485,8 @@ TINY: dict[str, dict[str, Any]] = {
         "layer": {"layer": {"parts": ["fourier", "feed_forward"]}},
     },
     "convbert": {
-        **LIKE_BERT,
-        "attention": {"n_heads": 2, "d_head": 8, "bias": True, "span_taps": 5},
+        **{key: value for key, value in LIKE_BERT.items() if key != "attention"},
+        "span_attention": {"n_heads": 2, "d_head": 8, "bias": True, "taps": 5},
         "feed_forward": {"d_ff": 48, "activation": "gelu", "bias": True, "groups": [2, 2]},
     },
     "doge": {
@@ -495,8 +495,8 @@ TINY: dict[str, dict[str, Any]] = {
         "norm": {"residual_scale": True},
     },
     "jetmoe": {
-        **SPARSE,
-        "attention": {"n_heads": 6, "n_kv_heads": 2, "d_head": 8, "experts": 4, "sum_bias": True},
+        **{key: value for key, value in SPARSE.items() if key != "attention"},
+        "expert_attention": {"n_experts": 4, "top_k": 3, "n_kv_heads": 2, "d_head": 8, "bias": True},
         "experts": {"n_experts": 4, "top_k": 3, "d_ff": 16, "scoring": "softmax_after", "sum_bias": True},
         "head": {"tied": True},
     },

@@ -16,7 +16,7 @@ from txcalc.errors import InputError
 from txcalc.ledger import Entry, Ledger
 from txcalc.model import Model
 from txcalc.num import exact_div
-from txcalc.parts.mechanisms import MIXERS
+from txcalc.parts.mechanisms import ATTENTIONS, MIXERS
 from txcalc.planning import structures, theorems
 from txcalc.planning.crossover import ends
 from txcalc.planning.gradients import training_flops
@@ -26,7 +26,7 @@ from txcalc.sources.assemble import assemble
 from txcalc.sources.resolve import resolve
 from txcalc.symbols import BY_LETTER, TABLE, Symbol
 
-SECTIONS = ("", "attention", "latent", "feed_forward", "experts", *MIXERS, "channel_mix")
+SECTIONS = ("", "attention", "feed_forward", "experts", *MIXERS, "channel_mix")
 # Letters that a description need not set: they are sliders too, which follow the others until they are moved.
 DERIVED = ("h_kv", "d_h", "F")
 WORK = ("B", "T", "T_src")
@@ -194,7 +194,7 @@ def _sliders(model: Model) -> Iterator[Slider]:
         section, _, key = symbol.key.rpartition(".")
         if not symbol.key or section not in SECTIONS:
             continue
-        sections = ("attention", "latent") if section == "attention" else (section,)
+        sections = ("attention", *ATTENTIONS) if section == "attention" else (section,)
         found = [
             (home, f"{home}{'.'.join(filter(None, (own, key)))}", value)
             for home, table in _homes(raw)

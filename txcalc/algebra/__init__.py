@@ -16,6 +16,7 @@ from txcalc.ledger import Ledger, walk
 from txcalc.model import Model
 from txcalc.notation import Expression
 from txcalc.num import whole
+from txcalc.parts.mechanisms import ATTENTIONS
 from txcalc.parts.model import FixedLength
 from txcalc.parts.part import Composite, Workload
 from txcalc.parts.sharding import Ways
@@ -131,7 +132,7 @@ def _lettered(stack: Mapping[str, Any], naming: _Naming, half: str) -> dict[str,
         layer = result["layer"][name] = dict(stack["layer"][name])
         for entry, section in product(TABLE, [name for name in layer if name not in ("parts", "norm", "positions")]):
             home, _, key = entry.key.rpartition(".")
-            if home == ("attention" if section == "latent" else section) and key in layer.get(section, ()):
+            if home == ("attention" if section in ATTENTIONS else section) and key in layer.get(section, ()):
                 size = naming(entry, layer[section][key], half, name if len(kinds) > 1 else "")
                 layer[section] = {**layer[section], key: size}
     return result

@@ -14,7 +14,7 @@ from txcalc.num import exact_div, product
 from txcalc.parts.collectives import AllGather, AllReduce
 from txcalc.parts.cores import AttentionCore, DifferentialCore, DynamicMask, Gate, gate
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import Linear, Shift, Sum, linear
+from txcalc.parts.linear import Linear, Sum, linear
 from txcalc.parts.norm import Norm, NormOptions
 from txcalc.parts.options import (
     REQUIRED,
@@ -31,7 +31,7 @@ from txcalc.parts.options import (
     size,
     text,
 )
-from txcalc.parts.part import Child, Composite, Workload, everywhere, on_source
+from txcalc.parts.part import Child, Composite, Workload, everywhere, on_source, optional
 from txcalc.parts.positions import PositionsOptions, RelativeBias, Rotary
 from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Apart, Around, Blocks, Causal, Chunks, Cross, Full, Selected, Span, Window
@@ -91,7 +91,7 @@ class Attention(Composite):
     norm_gather: AllGather | None = None
     inner_join: AllReduce | None = None
 
-    def children(self) -> Iterator[Child]:  # noqa: C901 - one `if` per optional child
+    def children(self) -> Iterator[Child]:
         cross = type(self.span) is Cross
         queries, pairs = self.n_heads * self.d_head, self.n_kv_heads * self.d_head
         values = self.n_kv_heads * self.core.d_v
@@ -112,33 +112,23 @@ class Attention(Composite):
                 "g",
                 Linear(d_in=self.d_model, d_out=self.n_heads * self.gate.gates, bias="g" in self.biases, keeps="no"),
             )
-        if self.norm_gather:
-            yield Child("norm_gather", self.norm_gather)
-        if self.query_norm:
-            yield Child("q_norm", self.query_norm)
-        if self.key_norm:
-            yield Child("k_norm", self.key_norm)
-        if self.value_norm:
-            yield Child("v_norm", self.value_norm)
+        yield from optional("norm_gather", self.norm_gather)
+        yield from optional("q_norm", self.query_norm)
+        yield from optional("k_norm", self.key_norm)
+        yield from optional("v_norm", self.value_norm)
         if self.value_scale is not None:
             yield Child("v_scale", Sum(width=values, sums=1), **at)  # type: ignore[arg-type]
-        if self.rotary:
-            yield Child("rotary", self.rotary)
-        if self.position:
-            yield Child("position", self.position, gradient="weights")
-        if self.relative_bias:
-            yield Child("relative_bias", self.relative_bias)
+        yield from optional("rotary", self.rotary)
+        yield from optional("position", self.position, gradient="weights")
+        yield from optional("relative_bias", self.relative_bias)
         if self.mask:
             part = Linear(d_in=values, d_out=self.n_kv_heads, bias="v" in self.biases, keeps="no")
             yield Child("mask_proj", part, on=on_keys)
             yield Child("mask", self.mask, on=on_keys)
         yield Child("core", self.core, on=self.span.at if type(self.span) is Apart else everywhere)
-        if self.gate:
-            yield Child("gate", self.gate)
-        if self.inner_norm:
-            yield Child("inner_norm", self.inner_norm)
-        if self.inner_join:
-            yield Child("inner_join", self.inner_join)
+        yield from optional("gate", self.gate)
+        yield from optional("inner_norm", self.inner_norm)
+        yield from optional("inner_join", self.inner_join)
         if self.direct:
             return
         keeps = "yes" if self.gate or self.inner_norm else "eager"
@@ -221,9 +211,6 @@ class AttentionOptions(Mechanism):
     inner_norm: bool = key(flag, False, "norm before o, over all heads")
     d_v: Any = key(size, None, "width of a value head; absent: d_head")
     v_scale: Any = key(real, None, "multiplies the values")
-    differential: bool = key(
-        flag, False, "heads in two halves, of which one is taken from the other, and a norm of each pair"
-    )
     v_norm: bool = key(flag, False, "norm of V, head by head, without weights")
     tied_kv: bool = key(flag, False, "one projection for K and V")
     direct: bool = key(flag, False, "what the heads read is the result: no projection o")
@@ -243,26 +230,12 @@ class AttentionOptions(Mechanism):
     keep: Any = key(
         size, None, "keys that each query keeps, by a mask that the values make (Doge); absent: all that it sees"
     )
-    experts: Any = key(
-        size, None, "experts of q and o, each with all key/value heads, of which a token passes n_heads/n_kv_heads"
-    )
-    sum_bias: bool = key(flag, False, "a bias of the sum of what experts of q and o make")
-    span_taps: Any = key(
-        size, None, "beside attention as many heads of convolutions over so many taps, which positions make"
-    )
     kv_from: str | None = key(text, None, "layer kind whose last layer lends its keys and values: none of its own")
 
     def build(self, place: Place) -> Composite:
         places = place.positions
-        if self.span_taps is not None:
-            from txcalc.parts.convolution import SpanAttention
-
-            sizes = {"n_heads": self.n_heads, "d_head": self.d_head, "taps": self.span_taps}
-            return SpanAttention(d_model=place.d_model, **sizes, biases=frozenset(self.bias))
         if places.form == "disentangled":
             return self._disentangled(place)
-        if self.experts is not None:
-            return self._routed(place)
         made = self._multi_head(place, self._span(place))
         if places.form == "relative" and places.apart:
             return replace(made, relative_bias=places.relative_bias(self.n_heads, place.role))
@@ -324,12 +297,10 @@ class AttentionOptions(Mechanism):
             groups=tuple(self.groups) if self.groups else None,
         )
 
-    def _core(self, span: Span, places: PositionsOptions, value: Any) -> AttentionCore | DifferentialCore:
+    def _core(self, span: Span, places: PositionsOptions, value: Any) -> AttentionCore:
         cross = type(span) is Cross
         width = self.d_head
         sizes = {"n_heads": self.n_heads, "n_kv_heads": self.n_kv_heads, "d_qk": width}
-        if self.differential:
-            return DifferentialCore(**sizes, d_v=width, span=span, scale=self.scale)
         added = places.form in ("relative", "relative-projection", "alibi") or self.keep is not None
         return AttentionCore(
             **sizes,
@@ -359,29 +330,10 @@ class AttentionOptions(Mechanism):
         return None, None
 
     def _inner_norm(self, norm: NormOptions, value: Any) -> Norm | None:
-        """Before o: over all heads, or over each pair of those that are taken from one another."""
-        if self.differential:
-            return replace(norm, form="rms", weighted=False).over(2 * self.d_head, exact_div(self.n_heads, 2))
+        """Before o: over all heads."""
         if not self.inner_norm:
             return None
         return replace(norm.over(product((self.n_heads, value))), fused=self.gate == "none")
-
-    def _routed(self, place: Place) -> Composite:
-        from txcalc.parts.routed import RoutedAttention
-
-        heads, groups, width = self.n_heads, self.n_kv_heads, self.d_head
-        span = Causal() if self.window is None else Window(window=self.window)
-        sizes = {"n_heads": heads, "n_kv_heads": groups, "d_qk": width, "d_v": width}
-        return RoutedAttention(
-            d_model=place.d_model,
-            n_experts=self.experts,
-            top_k=exact_div(heads, groups),
-            n_kv_heads=groups,
-            d_head=width,
-            rotary=place.positions.rotary(heads + groups, width),
-            core=AttentionCore(**sizes, span=span, scale=self.scale),
-            bias=Shift(width=place.d_model) if self.sum_bias else None,
-        )
 
     def _disentangled(self, place: Place) -> Composite:
         from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore

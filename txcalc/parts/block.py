@@ -14,7 +14,7 @@ from txcalc.parts.frozen import frozen
 from txcalc.parts.hyper import HyperConnection
 from txcalc.parts.linear import Activation, LayerScale, Linear, Sum
 from txcalc.parts.norm import Norm
-from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Workload, elementwise
+from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Workload, elementwise, optional
 from txcalc.parts.sharding import Ways
 from txcalc.parts.shared import SharedBlock
 
@@ -149,16 +149,13 @@ class Block(Composite):
     def children(self) -> Iterator[Child]:
         yield from self._all() if self.adapters is None else freeze(self._all(), self.adapters)[0]
 
-    def _all(self) -> Iterator[Child]:  # noqa: C901 - one `if` per optional child
+    def _all(self) -> Iterator[Child]:
         if self.shared:
             yield Child("shared", self.shared, kind="other")
             yield Child("shared_sum", Sum(width=self.d_model, sums=1), kind="other")
-        if self.streams:
-            yield Child("streams", self.streams, kind="other")
-        if self.laurel:
-            yield Child("laurel", self.laurel, kind="other")
-        if self.shared_norm:
-            yield Child("norm", self.shared_norm)
+        yield from optional("streams", self.streams, kind="other")
+        yield from optional("laurel", self.laurel, kind="other")
+        yield from optional("norm", self.shared_norm)
         for branch in self.branches:
             if self.hyper:
                 yield Child(f"{branch.name}_streams", self.hyper, kind="other")

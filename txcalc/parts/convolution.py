@@ -8,7 +8,7 @@ from typing import Any, final
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Convolution, Linear
-from txcalc.parts.options import Mechanism, Place, Wished, activation, flag, key, odd, size
+from txcalc.parts.options import REQUIRED, Mechanism, Place, Wished, activation, biases, flag, key, odd, size
 from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Workload, elementwise
 from txcalc.parts.spans import Full
 
@@ -263,3 +263,24 @@ class SpanAttention(Composite):
         """The first half of the separable convolution."""
         d = self.d_model
         return Convolution(c_in=d, c_out=d, taps=self.taps, bias=False, depthwise=True, causal=False, keeps=False)
+
+
+@final
+@frozen
+class SpanAttentionOptions(Mechanism):
+    """`[span_attention]`: heads that attend to all positions, and as many that convolve."""
+
+    section = "span_attention"
+    kind = "attention"
+    stands = "encoder"
+    n_heads: Any = key(size, REQUIRED, "heads that attend, and as many that convolve")
+    d_head: Any = key(size, REQUIRED, "width of a head")
+    taps: Any = key(size, REQUIRED, "taps of the convolutions, which positions make")
+    bias: list[str] = key(biases, [], "projections with a bias; those of the convolutions all have one")
+
+    def misfits(self) -> Iterator[Wished]:
+        yield from odd("taps", self.taps)
+
+    def build(self, place: Place) -> SpanAttention:
+        sizes = {"n_heads": self.n_heads, "d_head": self.d_head, "taps": self.taps}
+        return SpanAttention(d_model=place.d_model, **sizes, biases=frozenset(self.bias))

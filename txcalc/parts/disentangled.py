@@ -23,6 +23,7 @@ from txcalc.parts.part import (
     Traffic,
     Workload,
     elementwise,
+    optional,
 )
 
 
@@ -37,8 +38,7 @@ class DistanceTable(Composite):
 
     def children(self) -> Iterator[Child]:
         yield Child("table", Lookup(rows=self.rows, width=self.width), on=self._every_row)
-        if self.norm:
-            yield Child("norm", self.norm, on=self._every_row)
+        yield from optional("norm", self.norm, on=self._every_row)
 
     def _every_row(self, work: Workload) -> Workload:
         return work._replace(batch=1, tokens=self.rows)
@@ -130,8 +130,7 @@ class DisentangledAttention(Composite):
         yield Child("q", Linear(d_in=self.d_model, d_out=width, bias="q" in self.biases))
         yield Child("k", Linear(d_in=self.d_model, d_out=width, bias="k" in self.biases, keeps="no"))
         yield Child("v", Linear(d_in=self.d_model, d_out=width, bias="v" in self.biases, keeps="no"))
-        if self.distance_k:
-            yield Child("distance_k", self.distance_k, on=self._at_distances)
+        yield from optional("distance_k", self.distance_k, on=self._at_distances)
         if self.distance_q:
             yield Child("distance_q", self.distance_q, on=self._at_distances)
         yield Child("core", self.core)

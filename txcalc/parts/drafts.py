@@ -11,7 +11,7 @@ from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
 from txcalc.parts.norm import Norm, NormOptions
 from txcalc.parts.options import REQUIRED, Mechanism, Options, Place, Wished, divided, flag, key, size
-from txcalc.parts.part import Child, Composite
+from txcalc.parts.part import Child, Composite, optional
 from txcalc.parts.positions import Rotary
 from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Causal
@@ -37,10 +37,8 @@ class Features(Composite):
     embedding_norm: Norm | None
 
     def children(self) -> Iterator[Child]:
-        if self.norm:
-            yield Child("norm", self.norm, gradient="weights")
-        if self.embedding_norm:
-            yield Child("embedding_norm", self.embedding_norm)
+        yield from optional("norm", self.norm, gradient="weights")
+        yield from optional("embedding_norm", self.embedding_norm)
         read = self.number * self.width
         read = read + self.d_model if self.embedded else read
         fc = Linear(d_in=read, d_out=self.d_model, bias=self.bias)

@@ -25,6 +25,7 @@ from txcalc.parts.part import (
     Workload,
     elementwise,
     everywhere,
+    optional,
 )
 from txcalc.parts.positions import PositionsOptions
 from txcalc.parts.sharding import Ways
@@ -91,8 +92,7 @@ class Embedding(Composite):
     join: Collective | None = None
 
     def children(self) -> Iterator[Child]:
-        if self.tokens:
-            yield Child("tokens", self.tokens)
+        yield from optional("tokens", self.tokens)
         if self.tokens and self.join:
             yield Child("join", self.join)
         if self.projection and self.early:
@@ -100,10 +100,8 @@ class Embedding(Composite):
         if self.patches:
             on: Stream = without_class_token if self.class_token else everywhere
             yield Child("patches", self.patches, on=on, gradient="weights")
-        if self.class_token:
-            yield Child("class_token", self.class_token)
-        if self.mask_token:
-            yield Child("mask_token", self.mask_token)
+        yield from optional("class_token", self.class_token)
+        yield from optional("mask_token", self.mask_token)
         gradient: Gradient = "weights"  # the first reads sound
         for i, convolution in enumerate(self.convolutions):
             before = _before_strides(self.convolutions[i + 1 :])
@@ -119,16 +117,12 @@ class Embedding(Composite):
             yield Child(
                 "scale", Sum(width=self.projection.d_out if self.projection and self.early else self.width, sums=1)
             )
-        if self.types:
-            yield Child("types", self.types)
+        yield from optional("types", self.types)
         for i, (table, reads) in enumerate(self.tables):
             yield Child(f"table{i + 1}", table, runs=reads)
-        if self.positions:
-            yield Child("positions", self.positions)
-        if self.fixed:
-            yield Child("positions", self.fixed)
-        if self.norm:
-            yield Child("norm", self.norm)
+        yield from optional("positions", self.positions)
+        yield from optional("positions", self.fixed)
+        yield from optional("norm", self.norm)
         if self.projection and not self.early:
             yield Child("projection", self.projection)
 

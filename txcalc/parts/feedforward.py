@@ -25,7 +25,7 @@ from txcalc.parts.options import (
     real,
     size,
 )
-from txcalc.parts.part import Child, Composite
+from txcalc.parts.part import Child, Composite, optional
 from txcalc.parts.sharding import Ways
 
 
@@ -73,8 +73,7 @@ class FeedForward(Composite):
         same = self.activation in SAVES_RESULT and not self.gated
         if self.inner_norm:
             yield Child("inner_norm", replace(self.inner_norm, keeps=not same))
-        if self.inner_join:
-            yield Child("inner_join", self.inner_join)
+        yield from optional("inner_join", self.inner_join)
         kept = same and not self.inner_norm
         bias = self.bias if self.down_bias is None else self.down_bias
         keeps = "no" if kept else "yes"
@@ -171,18 +170,13 @@ class Experts(Composite):
     shared_join: Collective | None = None
 
     def children(self) -> Iterator[Child]:
-        if self.router_norm:
-            yield Child("router_norm", self.router_norm, kind="router", forced=True)
-        if self.router:
-            yield Child("router", self.router, kind="router")
-        if self.correction:
-            yield Child("correction", self.correction, kind="router")
+        yield from optional("router_norm", self.router_norm, kind="router", forced=True)
+        yield from optional("router", self.router, kind="router")
+        yield from optional("correction", self.correction, kind="router")
         if self.latent is not None:
             yield Child("latent_down", Linear(d_in=self.d_model, d_out=self.latent, bias=False), kind="feed_forward")
-        if self.scales:
-            yield Child("scales", self.scales, kind="router")
-        if self.norm:
-            yield Child("norm", self.norm)
+        yield from optional("scales", self.scales, kind="router")
+        yield from optional("norm", self.norm)
         for name, collective in self.arrive:
             yield Child(name, collective)
         yield Child(
@@ -195,18 +189,15 @@ class Experts(Composite):
             indices=range(self.n_experts) if type(self.n_experts) is int else range(10**9),
             kind="experts",
         )
-        if self.bias:
-            yield Child("bias", self.bias, kind="experts")
+        yield from optional("bias", self.bias, kind="experts")
         for name, collective in self.leave:
             yield Child(name, collective)
         if self.latent is not None:
             yield Child("latent_up", Linear(d_in=self.latent, d_out=self.d_model, bias=False), kind="feed_forward")
-        if self.shared_gate:
-            yield Child("shared_gate", self.shared_gate, kind="router")
+        yield from optional("shared_gate", self.shared_gate, kind="router")
         if self.shared and self.shared_gather:
             yield Child("shared_gather", self.shared_gather)
-        if self.shared:
-            yield Child("shared", self.shared, kind="shared_experts")
+        yield from optional("shared", self.shared, kind="shared_experts")
         if self.shared and self.shared_join:
             yield Child("shared_join", self.shared_join)
 

@@ -12,7 +12,7 @@ from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Linear, Sum
 from txcalc.parts.norm import Norm, NormOptions
 from txcalc.parts.options import ACTIVATIONS, Options, flag, key, one_of, real, size
-from txcalc.parts.part import Child, Composite, on_logits, on_one
+from txcalc.parts.part import Child, Composite, on_logits, on_one, optional
 from txcalc.parts.pooling import AttentionPool
 from txcalc.parts.sharding import Ways
 
@@ -51,26 +51,17 @@ class Head(Composite):
 
     def children(self) -> Iterator[Child]:
         on = on_one if self.one else on_logits
-        if self.gather:
-            yield Child("gather", self.gather, on=on)
-        if self.reader:
-            yield Child("reader", self.reader)
-        if self.pool:
-            yield Child("pool", self.pool, on=without_class_token)
-        if self.pool_norm:
-            yield Child("pool_norm", self.pool_norm, on=on)
-        if self.transform:
-            yield Child("transform", self.transform, on=on)
-        if self.activation:
-            yield Child("activation", self.activation, on=on)
-        if self.norm:
-            yield Child("norm", self.norm, on=on, kind="head", forced=True)
-        if self.projection:
-            yield Child("projection", self.projection, on=on)
+        yield from optional("gather", self.gather, on=on)
+        yield from optional("reader", self.reader)
+        yield from optional("pool", self.pool, on=without_class_token)
+        yield from optional("pool_norm", self.pool_norm, on=on)
+        yield from optional("transform", self.transform, on=on)
+        yield from optional("activation", self.activation, on=on)
+        yield from optional("norm", self.norm, on=on, kind="head", forced=True)
+        yield from optional("projection", self.projection, on=on)
         if self.projection and self.softcap is not None:
             yield Child("softcap", Activation(width=self.projection.d_out, form="tanh", gated=False), on=on)
-        if self.join:
-            yield Child("join", self.join, on=on)
+        yield from optional("join", self.join, on=on)
 
     def shard(self, ways: Ways) -> Head:
         """Its rows of the vocabulary or of the classes; what stands before them is whole."""

@@ -23,6 +23,7 @@ from txcalc.parts.part import (
     Workload,
     elementwise,
     on_all_keys,
+    optional,
 )
 from txcalc.parts.positions import Rotary
 from txcalc.parts.sharding import Ways
@@ -212,14 +213,12 @@ class LatentAttention(Composite):
         yield Child("kv_b", expand, on=on_all_keys)
         if self.gate:
             yield Child("g", Linear(d_in=self.d_model, d_out=self.n_heads * self.gate.gates, bias=False, keeps="no"))
-        if self.rotary:
-            yield Child("rotary", self.rotary)
+        yield from optional("rotary", self.rotary)
         if self.indexer:
             # It learns from a loss of its own, on inputs that are detached (DeepSeek-V3.2-Exp, section 2.1.1).
             yield Child("indexer", self.indexer, gradient="none")
         yield Child("core", self.core)
-        if self.gate:
-            yield Child("gate", self.gate)
+        yield from optional("gate", self.gate)
         keeps = "yes" if self.gate else "eager"
         yield Child("o", Linear(d_in=self.n_heads * self.d_v, d_out=self.d_model, bias=self.bias, keeps=keeps))
 

@@ -5,6 +5,7 @@ A module is loaded when its options are first asked for.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -30,10 +31,17 @@ MIXERS = {
 }
 # Beside it, or in the place of the feed-forward.
 OTHERS = {"channel_mix": "rwkv", "convolution": "convolution", "fourier": "convolution"}
+# What a layer's attention may be described by in the place of [attention].
+ATTENTIONS = {
+    "latent": "latent",
+    "differential_attention": "differential",
+    "expert_attention": "routed",
+    "span_attention": "convolution",
+}
 # What a Transformer has, and what stands around its layers.
 TABLES = {
     "attention": "attention",
-    "latent": "latent",
+    **ATTENTIONS,
     "positions": "positions",
     "feed_forward": "feedforward",
     "experts": "feedforward",
@@ -50,8 +58,8 @@ TABLES = {
 }
 ALL = TABLES | MIXERS | OTHERS
 # The tables that parts of a layer have, and the names that parts have in a layer's list.
-PART_TABLES = ("attention", "latent", "feed_forward", "experts", *MIXERS, *OTHERS, "shared", "layer_input")
-PARTS = ("attention", "cross_attention", *PART_TABLES[2:])
+PARTS = ("attention", "cross_attention", "feed_forward", "experts", *MIXERS, *OTHERS, "shared", "layer_input")
+PART_TABLES = ("attention", *ATTENTIONS, *PARTS[2:])
 
 
 def parts_of(value: Any) -> list[str]:
@@ -75,6 +83,13 @@ _ALL = one_of("no", "shared", "separate")
 side_by_side.choices = _ALL.choices  # type: ignore[attr-defined]
 
 
+def section_of(part: str, tables: Collection[str]) -> str:
+    """The table that describes a part of a layer, of those that there are."""
+    if part == "cross_attention":
+        return "attention"
+    return next((name for name in ATTENTIONS if part == "attention" and name in tables), part)
+
+
 @cache
 def options(section: str) -> type[Options]:
     """The options of a table."""
@@ -83,8 +98,8 @@ def options(section: str) -> type[Options]:
     return next(each for each in found if vars(each).get("section") == section)
 
 
-def mechanism(part: str) -> type[Mechanism]:
-    """The options of a part of a layer, by its name."""
-    found = options("attention" if part == "cross_attention" else part)
+def mechanism(part: str, tables: Collection[str] = ()) -> type[Mechanism]:
+    """The options of a part of a layer, by its name, and by the tables that the layer has."""
+    found = options(section_of(part, tables))
     assert issubclass(found, Mechanism), part
     return found

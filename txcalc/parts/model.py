@@ -21,7 +21,7 @@ from txcalc.parts.hyper import HyperConnection
 from txcalc.parts.linear import Linear, Lookup, Sum, Unused
 from txcalc.parts.mixers.pieces import Pieces
 from txcalc.parts.norm import Norm
-from txcalc.parts.part import Child, Composite, Leaf, Stream, Workload, on_source
+from txcalc.parts.part import Child, Composite, Leaf, Stream, Workload, on_source, optional
 from txcalc.parts.positions import RelativeBias
 from txcalc.parts.sharding import Ways
 
@@ -157,46 +157,30 @@ class Stack(Composite):
     def children(self) -> Iterator[Child]:
         yield from around(self._all()) if self.frozen else self._all()
 
-    def _all(self) -> Iterator[Child]:  # noqa: C901 - one `if` per optional child
-        if self.receive:
-            yield Child("receive", self.receive, runs=self.receives)
-        if self.embedding:
-            yield Child("embedding", self.embedding, kind="embedding")
-        if self.around:
-            yield Child("around", self.around, kind="other")
-        if self.relative_bias:
-            yield Child("relative_bias", self.relative_bias)
-        if self.distances:
-            yield Child("distances", self.distances, kind="embedding")
-        if self.angles:
-            yield Child("angles", self.angles, kind="embedding")
-        if self.layer_inputs:
-            yield Child("layer_inputs", self.layer_inputs, kind="other")
-        if self.join:
-            yield Child("join", self.join, kind="other")
-        if self.features:
-            yield Child("features", self.features, kind="other")
-        if self.spread:
-            yield Child("spread", self.spread, kind="other")
+    def _all(self) -> Iterator[Child]:
+        yield from optional("receive", self.receive, runs=self.receives)
+        yield from optional("embedding", self.embedding, kind="embedding")
+        yield from optional("around", self.around, kind="other")
+        yield from optional("relative_bias", self.relative_bias)
+        yield from optional("distances", self.distances, kind="embedding")
+        yield from optional("angles", self.angles, kind="embedding")
+        yield from optional("layer_inputs", self.layer_inputs, kind="other")
+        yield from optional("join", self.join, kind="other")
+        yield from optional("features", self.features, kind="other")
+        yield from optional("spread", self.spread, kind="other")
         for group in self.groups:
             times = 1 if group.shared else group.count
             yield Child("layers", group.block, times=times, runs=group.count, indices=group.indices)
-        if self.merge:
-            yield Child("merge", self.merge, kind="other")
-        if self.collapse:
-            yield Child("collapse", self.collapse, kind="other")
-        if self.final_norm:
-            yield Child("final_norm", self.final_norm)
-        if self.contacts:
-            yield Child("contacts", self.contacts, kind="other")
-        if self.idle:
-            yield Child("idle", self.idle, kind="other")
+        yield from optional("merge", self.merge, kind="other")
+        yield from optional("collapse", self.collapse, kind="other")
+        yield from optional("final_norm", self.final_norm)
+        yield from optional("contacts", self.contacts, kind="other")
+        yield from optional("idle", self.idle, kind="other")
         if self.pooler:
             yield Child("pooler", self.pooler, kind=self.pooler.kind)
         if self.head:
             yield Child("head", self.head, kind=self.head.kind)
-        if self.send:
-            yield Child("send", self.send, runs=self.sends)
+        yield from optional("send", self.send, runs=self.sends)
 
     @property
     def predictor(self) -> Stack:

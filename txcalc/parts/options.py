@@ -255,6 +255,12 @@ def divided(key: str, parts: Any, whole: str, number: Any) -> Iterator[Wished]:
         yield Wished(key, f"a divisor of {whole} = {number}")
 
 
+def even(key: str, number: Any, why: str) -> Iterator[Wished]:
+    """Where a number is odd."""
+    if not divides(2, number):
+        yield Wished(key, f"an even number: {why}")
+
+
 def odd(key: str, number: Any) -> Iterator[Wished]:
     """Where a number of taps is even."""
     if divides(2, number):

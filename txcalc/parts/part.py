@@ -388,6 +388,21 @@ class Child(NamedTuple):
     gradient: Gradient = "both"
 
 
+def optional(
+    name: str,
+    part: Part | None,
+    *,
+    runs: Any = None,
+    on: Stream = everywhere,
+    kind: str | None = None,
+    forced: bool = False,
+    gradient: Gradient = "both",
+) -> Iterator[Child]:
+    """A child that may not be there."""
+    if part is not None:
+        yield Child(name, part, runs=runs, on=on, kind=kind, forced=forced, gradient=gradient)
+
+
 class Composite:
     """A part that is only its children, and says which share of them a rank has."""
 

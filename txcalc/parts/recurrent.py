@@ -39,6 +39,7 @@ from txcalc.parts.part import (
     Traffic,
     Weight,
     Workload,
+    optional,
 )
 from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
@@ -200,8 +201,7 @@ class Mamba(Composite):
         )
         heads, read = self.n_heads or 1, self.dt_rank + 2 * self.d_state
         yield Child("x_proj", linear(self.d_inner, heads * read, bias=False, groups=self.n_heads))
-        if self.join:
-            yield Child("x_join", self.join)
+        yield from optional("x_join", self.join)
         if self.norm_eps is not None:
             yield Child("dt_norm", Norm(width=self.dt_rank, form="rms", bias=False, eps=self.norm_eps))
             yield Child("b_norm", Norm(width=self.d_state, form="rms", bias=False, eps=self.norm_eps))

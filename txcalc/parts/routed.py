@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, final
 
+from txcalc.num import exceeds, product
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear, Shift
-from txcalc.parts.part import Child, Composite
+from txcalc.parts.options import REQUIRED, Mechanism, Place, Wished, flag, key, size
+from txcalc.parts.part import Child, Composite, optional
 from txcalc.parts.positions import Rotary
+from txcalc.parts.spans import Causal
 
 
 @final
@@ -57,8 +60,39 @@ class RoutedAttention(Composite):
             yield Child("rotary", self.rotary)
         yield Child("core", self.core)
         yield Child("o", self._choice(Linear(d_in=width, d_out=d, bias=False)))
-        if self.bias:
-            yield Child("bias", self.bias)
+        yield from optional("bias", self.bias)
 
     def _choice(self, part: Linear) -> Choice:
         return Choice(n_experts=self.n_experts, top_k=self.top_k, expert=part)
+
+
+@final
+@frozen
+class ExpertAttentionOptions(Mechanism):
+    """`[expert_attention]`: query heads are as many as the key/value heads of all experts that a token passes."""
+
+    section = "expert_attention"
+    kind = "attention"
+    ordered = True
+    n_experts: Any = key(size, REQUIRED, "experts of q and o, each with all key/value heads")
+    top_k: Any = key(size, REQUIRED, "of which a token passes so many")
+    n_kv_heads: Any = key(size, REQUIRED, "key/value heads, which experts share")
+    d_head: Any = key(size, REQUIRED, "width of a head")
+    bias: bool = key(flag, False, "a bias of the sum of what experts make")
+
+    def misfits(self) -> Iterator[Wished]:
+        if exceeds(self.top_k, self.n_experts):
+            yield Wished("top_k", f"at most n_experts = {self.n_experts}")
+
+    def build(self, place: Place) -> RoutedAttention:
+        groups, width, heads = self.n_kv_heads, self.d_head, product((self.n_kv_heads, self.top_k))
+        return RoutedAttention(
+            d_model=place.d_model,
+            n_experts=self.n_experts,
+            top_k=self.top_k,
+            n_kv_heads=groups,
+            d_head=width,
+            rotary=place.positions.rotary(heads + groups, width),
+            core=AttentionCore(n_heads=heads, n_kv_heads=groups, d_qk=width, d_v=width, span=Causal()),
+            bias=Shift(width=place.d_model) if self.bias else None,
+        )

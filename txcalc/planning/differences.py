@@ -18,7 +18,7 @@ from txcalc.errors import ABSENT, InputError
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.notation import named_by_groups
-from txcalc.parts.mechanisms import PART_TABLES
+from txcalc.parts.mechanisms import PART_TABLES, section_of
 from txcalc.sources import build
 from txcalc.sources.explicit import cycle, explicit, folded, kinds_in_order, leaves, stretched
 from txcalc.sources.spec import STACK, merge
@@ -231,8 +231,9 @@ def _side_said(stack: Mapping[str, Any], side: str) -> str:
 def _mixer(part: str, layer: Mapping[str, Any]) -> str:
     if part != "attention":
         return part
-    if "latent" in layer:
-        return "MLA"
+    if "attention" not in layer:
+        section = section_of(part, layer)
+        return "MLA" if section == "latent" else section
     heads, groups = layer["attention"]["n_heads"], layer["attention"]["n_kv_heads"]
     name = named_by_groups(heads, groups)
     return name if layer["attention"]["window"] is None else f"{name} in a window"

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from txcalc.errors import InputError
 from txcalc.ledger import Entry
 from txcalc.model import Model
+from txcalc.parts.mechanisms import section_of
 from txcalc.planning.weights import FORMATS, GGML, Format, Mixed, Numbers, layers_of, plain
 
 
@@ -235,7 +236,8 @@ def _shape(model: Model) -> tuple[Mapping[str, Any], Layer]:
     """The stack that generates, and what the rules ask of it."""
     stack = next(reversed(model.spec["stacks"].values()))
     tables = list(stack["layer"].values())
-    attention = next((table["attention"] for table in tables if "attention" in table), None)
+    own = (table.get(section_of("attention", table)) for table in tables)
+    attention = next((table for table in own if table and "n_kv_heads" in table and "n_heads" in table), None)
     experts = max((table["experts"]["n_experts"] for table in tables if "experts" in table), default=0)
     groups = attention["n_heads"] // attention["n_kv_heads"] if attention else 1
     return stack, Layer(0, stack["n_layers"], groups, experts)

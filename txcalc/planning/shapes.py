@@ -106,6 +106,7 @@ class DesignFamily:
 HEADS = {
     "attention": ("n_heads", "n_kv_heads"),
     "latent": ("n_heads",),
+    "differential_attention": ("n_heads", "n_kv_heads"),
     "mamba2": ("n_heads",),
     "delta": ("n_heads", "n_key_heads"),
     "rg_lru": ("n_heads",),
@@ -119,7 +120,8 @@ WIDTHS = {
     "time_mix": ("d_inner",),
     "rnn": ("d_hidden",),
 }
-WIDE = ("attention", "mamba2", "rg_lru", "linear_attention")  # whose heads are as wide as D allows where nobody says
+# Whose heads are as wide as D allows where nobody says.
+WIDE = ("attention", "differential_attention", "mamba2", "rg_lru", "linear_attention")
 TILE = 64
 
 

@@ -29,7 +29,10 @@ STACK = {
     "features": ("number", "width"),
 }
 LAYER = {
-    "attention": ("n_kv_heads", "n_heads", "d_head", "d_v", "window", "experts"),
+    "attention": ("n_kv_heads", "n_heads", "d_head", "d_v", "window"),
+    "differential_attention": ("n_kv_heads", "n_heads", "d_head", "window"),
+    "expert_attention": ("top_k", "n_experts", "n_kv_heads", "d_head"),
+    "span_attention": ("n_heads", "d_head"),
     "latent": ("n_heads", "q_rank", "kv_rank", "d_nope", "d_rope", "d_v", "index_heads", "index_width", "index_top_k"),
     "feed_forward": ("d_ff",),
     "experts": ("top_k", "n_experts", "d_ff", "d_ff_shared", "latent"),
@@ -54,6 +57,7 @@ LAYER = {
 # A size that is a whole number of others: h = h_kv·g.
 MULTIPLES = {
     ("attention", "n_heads"): "n_kv_heads",
+    ("differential_attention", "n_heads"): "n_kv_heads",
     ("shared", "n_heads"): "n_kv_heads",
     ("mamba2", "n_heads"): "n_groups",
     ("delta", "n_heads"): "n_key_heads",
@@ -64,13 +68,13 @@ MULTIPLES = {
 PARTS = {("compressed", "d_head"): "d_rope", ("compressed", "index_width"): "d_rope"}
 SHARED = {("head", "rank"): "embedding.rank"}  # one size in two places
 EVEN = {
-    ("draft_attention", "d_head"),
+    ("draft_attention", "d_head"), ("expert_attention", "d_head"),
+    ("differential_attention", "d_head"), ("differential_attention", "n_kv_heads"),
     ("attention", "d_head"), ("shared", "d_head"), ("latent", "d_rope"), ("latent", "index_width"),
     ("positions", "rotary_dims"), ("compressed", "d_rope"),
 }  # fmt: skip
 ANY = {"theta": 10000.0, "eps": None}  # numbers that change no shape and no operator
-# Sizes that are as many as are chosen, and the idle: k is another size, or the quotient of two.
-CHOSEN = {("experts", "n_experts"): ("top_k",), ("attention", "experts"): ("n_heads", "n_kv_heads")}
+CHOSEN = {"experts", "expert_attention"}  # whose number is that of the chosen, and the idle
 GROUPED = {"attention", "feed_forward"}
 WAVES = ("sinusoidal", "relative-projection")  # sines and cosines of as many angles each
 
@@ -155,14 +159,9 @@ class _Naming:
         if (part := PARTS.get((section, key))) and table[part] < value:
             base = self.size(section, part, table[part], table)
             return _plus(base, self.rest(f"{section}.{key}-{part}", value - table[part]))
-        if ratio := CHOSEN.get((section, key)):
-            least, *others = (table[size] for size in ratio)
-            known = all(map(whole, (least, *others)))
-            chosen = least // others[0] if known and others else least
-            if known and chosen > 1:
-                base = self.parameter(f"{section}.{'/'.join(ratio)}", chosen)
-                idle = self.parameter(f"{section}.idle", value - chosen)
-                return base if value == chosen else _plus(base, idle)
+        if section in CHOSEN and key == "n_experts" and whole(chosen := table["top_k"]) and chosen > 1:
+            base = self.parameter(f"{section}.top_k", chosen)
+            return base if value == chosen else _plus(base, self.parameter(f"{section}.idle", value - chosen))
         if key == "d_model" and (heads := _direct(table)) and heads["n_heads"] * heads["d_head"] == value:
             return _times(*(self.size("attention", side, heads[side], heads) for side in ("n_heads", "d_head")))
         name = SHARED.get((section, key), f"{section}.{key}" if section else key)
@@ -174,7 +173,7 @@ class _Naming:
 
 def _divisor(section: str, key: str, table: Mapping[str, Any]) -> int:
     """What a size is divided by: halves that are turned, or groups of its own."""
-    if (section, key) in EVEN or (key == "n_kv_heads" and table.get("differential")):
+    if (section, key) in EVEN:
         return lcm(2, *((table.get("groups") or ()) if section in GROUPED else ()))
     if (section, key) == ("positions", "rows"):
         return 2 if table["form"] == "disentangled" else 1

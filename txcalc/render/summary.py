@@ -37,7 +37,7 @@ def make(model: Model) -> str:
             norm, positions = (layer.get(name, stack[name]) for name in ("norm", "positions"))
             place = PARALLEL.get(str(norm["parallel"])) or PLACES.get(norm["place"], f"{norm['place']}-norm")
             norms[f"{NORMS.get(norm['form'], norm['form'])}, {place}"] = None
-            if positions["form"] in ADDED or any(mechanism(part).ordered for part in layer["parts"]):
+            if positions["form"] in ADDED or any(mechanism(part, layer).ordered for part in layer["parts"]):
                 places["no positions" if positions["form"] == "none" else f"{positions['form']} positions"] = None
             for channel in (layer[name] for name in CHANNELS if name in layer):
                 if channel.get("activation"):

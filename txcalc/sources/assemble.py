@@ -18,7 +18,7 @@ from txcalc.parts.feedforward import FeedForward
 from txcalc.parts.head import HeadOptions
 from txcalc.parts.hyper import HyperConnection
 from txcalc.parts.linear import LayerScale, Linear, Lookup, Unused, Vector
-from txcalc.parts.mechanisms import mechanism
+from txcalc.parts.mechanisms import mechanism, section_of
 from txcalc.parts.mixers.pieces import Pieces
 from txcalc.parts.model import EncoderDecoder, FixedLength, LayerGroup, LayerInputs, Stack, StreamEnds
 from txcalc.parts.norm import NormOptions
@@ -236,6 +236,4 @@ def _branch(part: str, layer: Table, place: Place, later: bool, memory: Any) -> 
 
 def _options(part: str, layer: Table) -> Mechanism:
     """What a layer's description says of one of its parts."""
-    section = "latent" if part == "attention" and "latent" in layer else part
-    section = "attention" if part == "cross_attention" else section
-    return mechanism(section).of(layer[section])
+    return mechanism(part, layer).of(layer[section_of(part, layer)])

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from txcalc.parts.mechanisms import PART_TABLES
+from txcalc.parts.mechanisms import ATTENTIONS, PART_TABLES
 from txcalc.sources.spec import STACK
 
 Raw = dict[str, Any]
@@ -41,8 +41,8 @@ def _explicit(stack: Mapping[str, Any]) -> Raw:
                 kinds[name][section] = _set(section, table, {**done, **tables})
     for section in dict.fromkeys(section for kind in kinds.values() for section in kind if section not in raw):
         having = [kind[section] for kind in kinds.values() if section in kind]
-        both = section == "latent" and any("attention" in kind for kind in kinds.values())
-        if section != "parts" and not both:  # a stack's latent would be every layer's
+        both = section in ATTENTIONS and any("attention" in kind for kind in kinds.values())
+        if section != "parts" and not both:  # a stack's own would be every layer's
             raw[section] = {k: v for k, v in having[0].items() if all(k in own and own[k] == v for own in having)}
             for own in having:
                 for key in raw[section]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.num import divides, exact_div, exceeds
+from txcalc.num import divides, exceeds
 from txcalc.parts.mechanisms import ALL, MIXERS, options
 from txcalc.sources.tables import SOUND, Tables, Told, has, unequal
 
@@ -82,22 +82,6 @@ def _values(layer: Tables, stack: Tables, fault: Told) -> None:
             fault(f"attention.{key}", attention[key], "none where the values are the keys, or another layer's")
 
 
-def _differential(layer: Tables, stack: Tables, fault: Told) -> None:
-    """Heads, and key/value heads, in two halves, in a decoder, and nothing else is done to scores and results."""
-    attention, form = layer["attention"], layer["positions"]["form"]
-    if not attention["differential"]:
-        return
-    for key in ("n_heads", "n_kv_heads"):
-        if not divides(2, attention[key]):
-            fault(f"attention.{key}", attention[key], "an even number: differential attention halves them")
-    if form not in ("rotary", "learned", "sinusoidal", "none"):
-        fault("positions.form", form, "another form: differential attention adds no bias to its scores")
-    plain = {"sinks": False, "softcap": None, "gate": "none", "inner_norm": False, "kv_from": None, "d_v": None}
-    _nothing_but(plain, attention, "differential attention", fault)
-    if stack["role"] != "decoder":
-        fault("attention.differential", True, "false but in a decoder by itself")
-
-
 def _nothing_but(plain: Tables, attention: Tables, what: str, fault: Told) -> None:
     for key, without in plain.items():
         with SOUND:
@@ -127,7 +111,7 @@ def _disentangled(layer: Tables, stack: Tables, fault: Told) -> None:
 
 def _distant_heads(attention: Tables, positions: Tables, fault: Told) -> None:
     plain = {"window": None, "qk_norm": "none", "sinks": False, "softcap": None, "gate": "none", "d_v": None}
-    plain |= {"v_scale": None, "differential": False, "v_norm": False, "tied_kv": False, "kv_from": None}
+    plain |= {"v_scale": None, "v_norm": False, "tied_kv": False, "kv_from": None}
     _nothing_but(plain | {"inner_norm": False}, attention, "disentangled attention", fault)
     if unequal(attention["n_kv_heads"], attention["n_heads"]):
         fault("attention.n_kv_heads", attention["n_kv_heads"], f"n_heads = {attention['n_heads']} with distances")
@@ -295,30 +279,11 @@ def _kept_keys(layer: Tables, stack: Tables, fault: Told) -> None:
     attention = layer["attention"]
     if attention["keep"] is None:
         return
-    plain = {"window": None, "chunked": False, "kv_from": None, "differential": False, "tied_kv": False}
+    plain = {"window": None, "chunked": False, "kv_from": None, "tied_kv": False}
     _nothing_but(plain | {"softcap": None, "sinks": False}, attention, "attention with a mask of its values'", fault)
     form = layer["positions"]["form"]
     if stack["role"] != "decoder" or form not in ("rotary", "learned", "sinusoidal", "none"):
         fault("attention.keep", attention["keep"], "none but in a decoder by itself, without a bias of its scores")
-
-
-def _expert_heads(layer: Tables, stack: Tables, fault: Told) -> None:
-    """Experts of q and o stand in a decoder, and have nothing else done to them."""
-    attention = layer["attention"]
-    if attention["experts"] is None:
-        if attention["sum_bias"]:
-            fault("attention.sum_bias", True, "false without experts of q and o")
-        return
-    plain = {"bias": [], "qk_norm": "none", "sinks": False, "softcap": None, "gate": "none", "d_v": None, "keep": None}
-    plain |= {"v_scale": None, "differential": False, "v_norm": False, "tied_kv": False, "kv_from": None}
-    plain |= {"inner_norm": False, "groups": None, "chunked": False, "span_taps": None}
-    _nothing_but(plain, attention, "attention of experts", fault)
-    if stack["role"] != "decoder" or layer["positions"]["form"] not in ("rotary", "learned", "sinusoidal", "none"):
-        fault("attention.experts", attention["experts"], "none but in a decoder by itself, whose scores have no bias")
-    if divides(attention["n_kv_heads"], attention["n_heads"]):
-        top = exact_div(attention["n_heads"], attention["n_kv_heads"])
-        if exceeds(top, attention["experts"]):
-            fault("attention.experts", attention["experts"], f"at least n_heads/n_kv_heads = {top}")
 
 
 def _shared_block(layer: Tables, stack: Tables, fault: Told) -> None:
@@ -353,23 +318,6 @@ def _fed_in_groups(layer: Tables, stack: Tables, fault: Told) -> None:
         fault("feed_forward.groups", table["groups"], f"divisors of {stack['d_model']} and {table['d_ff']}")
 
 
-def _spans(layer: Tables, stack: Tables, fault: Told) -> None:
-    """Convolutions beside attention stand in encoders, where nothing else is done to attention."""
-    attention = layer["attention"]
-    if attention["span_taps"] is None:
-        return
-    if divides(2, attention["span_taps"]):
-        fault("attention.span_taps", attention["span_taps"], "an odd number: as many on either side")
-    if stack["role"] != "encoder" or layer["positions"]["form"] not in ("learned", "sinusoidal", "none"):
-        fault("attention.span_taps", attention["span_taps"], "none but in an encoder whose positions are added")
-    plain = {"window": None, "qk_norm": "none", "sinks": False, "softcap": None, "gate": "none", "d_v": None}
-    plain |= {"v_scale": None, "differential": False, "v_norm": False, "tied_kv": False, "kv_from": None}
-    plain |= {"inner_norm": False, "groups": None, "scale": None, "keep": None, "experts": None}
-    _nothing_but(plain, attention, "attention beside convolutions", fault)
-    if unequal(attention["n_kv_heads"], attention["n_heads"]):
-        fault("attention.n_kv_heads", attention["n_kv_heads"], f"n_heads = {attention['n_heads']} with span_taps")
-
-
 SECTION_RULES: tuple[tuple[str, Callable[[Tables, Tables, Told], None]], ...] = (
     ("attention", _key_heads),
     ("attention", _rotated),
@@ -378,13 +326,10 @@ SECTION_RULES: tuple[tuple[str, Callable[[Tables, Tables, Told], None]], ...] = 
     ("attention", _tied),
     ("attention", _direct),
     ("attention", _values),
-    ("attention", _differential),
     ("attention", _borrowed),
     ("attention", _in_groups),
-    ("attention", _spans),
     ("attention", _kept_keys),
     ("attention", _blocks),
-    ("attention", _expert_heads),
     ("shared", _shared_block),
     ("feed_forward", _fed_in_groups),
     ("latent", _latent_places),
@@ -408,4 +353,4 @@ def _follow(joint: list[str], parts: list[str]) -> bool:
 
 def _read_alike(parts: list[str], layer: Tables) -> bool:
     """Whether parts can read what another one before them reads and keeps."""
-    return all(part == "feed_forward" or (part == "attention" and "latent" not in layer) for part in parts)
+    return all(part == "feed_forward" or (part == "attention" and "attention" in layer) for part in parts)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT, MOST_UNKNOWN, Fault, InputError, nearest, shown
-from txcalc.parts.mechanisms import MIXERS, PART_TABLES, PARTS, mechanism
+from txcalc.parts.mechanisms import ATTENTIONS, MIXERS, PART_TABLES, PARTS, mechanism, section_of
 from txcalc.sources.layer_rules import check_layer
 from txcalc.sources.spec import (
     IDENTITY,
@@ -253,9 +253,11 @@ def _layer(
     homes = ((f"{path}.", own), *outer)
     for key in own:
         if key not in LAYER_KEYS:
-            resolver.faults.append(f"{path}.{key} is not a key (known: {', '.join(LAYER_KEYS)})")
+            near = nearest(str(key), LAYER_KEYS)
+            mend = f"did you mean {near[0]}?" if near else "a layer has tables of parts, norm, positions, and parts"
+            resolver.faults.append(f"{path}.{key} is not a key ({mend})")
     role = stack.get("role")
-    mixing = [key for key in MIXERS if key in raw and "attention" not in raw and "latent" not in raw]
+    mixing = [key for key in MIXERS if key in raw and not raw.keys() & {"attention", *ATTENTIONS}]
     crossing = ["cross_attention"] if role == "cross-decoder" else []
     parts = own.get("parts")
     if parts is None:
@@ -269,15 +271,14 @@ def _layer(
     elif len(set(parts)) < len(parts):
         resolver.fault(f"{path}.parts", parts, "each part once")
     if role is not None:
-        _places(resolver, parts or [], f"{path}.parts" if "parts" in own else "", f"{path}.parts", role, homes)
+        _places(resolver, parts or [], raw, f"{path}.parts" if "parts" in own else "", f"{path}.parts", role, homes)
     layer, scope = CheckedTable(), dict(done)
     if parts is None:
         layer.faulty.add("parts")
     else:
         layer["parts"] = parts
     for part in parts or ():
-        section = "attention" if part == "cross_attention" else part
-        section = "latent" if "latent" in raw and part == "attention" else section
+        section = section_of(part, raw)
         layer[section] = resolver.section(section, STACK[section], raw.get(section, {}), homes, scope)
     for section in own:
         if parts and section in PART_TABLES and section not in layer:
@@ -289,12 +290,14 @@ def _layer(
     return layer
 
 
-def _places(resolver: Resolver, parts: list[str], said: str, path: str, role: str, homes: Homes) -> None:
+def _places(
+    resolver: Resolver, parts: list[str], raw: Mapping[str, Any], said: str, path: str, role: str, homes: Homes
+) -> None:
     """Whether each part of a layer may stand in such a stack; `said` is where its parts are listed, if they are."""
     for part in parts:
         if part == "cross_attention" and role != "cross-decoder":
             resolver.fault(path, parts, "no cross_attention: there is no encoder to attend to")
-        stands = mechanism(part).stands
+        stands = mechanism(part, raw).stands
         if stands == "decoder" and role in ("encoder", "vision"):
             resolver.faults.append(f"{said or written(homes, part)}: {part} runs one way, expected only in a decoder")
         if stands == "encoder" and role not in ("encoder", "vision"):

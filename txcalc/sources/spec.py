@@ -11,7 +11,7 @@ from copy import deepcopy
 from typing import Any
 
 from txcalc.errors import InputError, UnknownName
-from txcalc.parts.mechanisms import ALL, PART_TABLES, options
+from txcalc.parts.mechanisms import ALL, ATTENTIONS, PART_TABLES, options
 from txcalc.parts.mechanisms import PARTS as PARTS
 from txcalc.parts.mechanisms import parts_of as parts_of
 
@@ -161,15 +161,14 @@ def letter_path(key: str, raw: Mapping[str, Any], option: str = "--set") -> str:
         if not BY_LETTER[key].key:
             raise InputError(option, [f"{key} ({BY_LETTER[key].meaning}) belongs to the workload, not to the model"])
         key = BY_LETTER[key].key
-    latent = isinstance(raw.get("latent"), Mapping)
-    if latent and key.startswith("attention.") and key.split(".")[1] in STACK["latent"]:
-        return "latent." + key.split(".")[1]
+    other = next((name for name in ATTENTIONS if isinstance(raw.get(name), Mapping)), "attention")
+    if key.startswith("attention.") and key.split(".")[1] in STACK[other]:
+        return f"{other}.{key.split('.')[1]}"
     if key == "feed_forward.d_ff" and "feed_forward" not in raw and "experts" in raw:
         return "experts.d_ff"
     if "." in key or key in IDENTITY or key in STACK[""]:
         return key
-    order = ("latent", "attention") if latent else ("attention",)
-    for section in (*order, *(name for name in STACK if name not in ("", "attention", "latent"))):
+    for section in dict.fromkeys((other, "attention", *filter(None, STACK))):
         if key in STACK[section] and (section in raw or section in ALWAYS):
             return f"{section}.{key}"
     known = [symbol for symbol in BY_LETTER if BY_LETTER[symbol].key]

@@ -146,7 +146,8 @@ def _lora(stack: Tables, fault: Told) -> None:
         fault("lora.rank", rank, "none with several residual streams, or layers that read their own vectors")
     parts = {part for layer in stack["layer"].values() for part in layer["parts"]}
     odd = sorted(parts - ADAPTED)
-    odd += [key for table in every("attention", stack) for key in ("keep", "experts") if table[key] is not None]
+    odd += ["keep" for table in every("attention", stack) if table["keep"] is not None]
+    odd += ["expert_attention"] if every("expert_attention", stack) else []
     odd += [stack["positions"]["form"]] if stack["positions"]["form"] in ("disentangled", "relative-projection") else []
     if odd:
         fault("lora.rank", rank, f"none beside what no proof of adapters covers yet: {', '.join(dict.fromkeys(odd))}")
@@ -180,7 +181,7 @@ def _pooled(stack: Tables, fault: Told) -> None:
         fault("head.pool_norm", True, "false without head.pool = 'mean'")
     if head["pool"] == "attention":
         first = next(iter(stack["layer"].values()))
-        alike = "attention" in first and "feed_forward" in first and "latent" not in first
+        alike = "attention" in first and "feed_forward" in first
         if not stack["vision"] or head["form"] not in ("none", "classifier") or not alike:
             fault("head.pool", "attention", "'first' but over patches, in layers of attention and a feed-forward")
         elif head["transform"] or head["every"] or head["pooler"]:

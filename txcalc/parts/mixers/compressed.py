@@ -27,6 +27,7 @@ from txcalc.parts.part import (
     Weight,
     Workload,
     elementwise,
+    optional,
 )
 from txcalc.parts.positions import Rotary
 from txcalc.parts.spans import Span, Window
@@ -334,8 +335,7 @@ class CompressedAttention(Composite):
         yield Child("kv", Linear(d_in=self.d_model, d_out=width, bias=False, keeps="no"))
         yield Child("kv_norm", Norm(width=width, **rms))
         yield Child("rotary", self.rotary)
-        if self.compressor:
-            yield Child("compressor", self.compressor)
+        yield from optional("compressor", self.compressor)
         if self.selector:
             # It learns from a loss of its own, not from the model's.
             yield Child("selector", self.selector, gradient="none")

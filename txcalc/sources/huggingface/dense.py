@@ -60,14 +60,15 @@ def emu3_text_model(c: Config) -> Raw:
 def diffllama(c: Config) -> Raw:
     """Llama with differential attention."""
     raw = stack(c)
-    attention = heads(c, raw, whole=None) | {"bias": c.flag("attention_bias", default=False), "differential": True}
+    attention = heads(c, raw, whole=None) | {"bias": c.flag("attention_bias", default=False)}
     for key, name in (("n_kv_heads", "num_key_value_heads"), ("n_heads", "num_attention_heads")):
         if attention[key] % 2:
             c.fault(name, attention[key], "an even number", "differential attention halves the heads")
     if c.real("attention_dropout", default=0.0) > 0:
         c.fault("attention_dropout", c.data["attention_dropout"], "0", "transformers makes no diffllama with it")
     c.ignore("lambda_std_dev")
-    return _swiglu(c, raw, attention) | {"norm": rms(c, eps=1e-5)}
+    raw = _swiglu(c, raw, attention)
+    return raw | {"differential_attention": raw.pop("attention"), "norm": rms(c, eps=1e-5)}
 
 
 def iquestcoder(c: Config) -> Raw:

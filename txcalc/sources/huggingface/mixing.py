@@ -62,7 +62,8 @@ def convbert(c: Config) -> Raw:
     taps = c.size("conv_kernel_size", default=9)
     if taps % 2 == 0:
         c.fault("conv_kernel_size", taps, "an odd number", "its output would be longer")
-    raw["attention"] |= {"n_heads": heads, "n_kv_heads": heads, "d_head": max(1, width), "span_taps": taps}
+    biases = raw.pop("attention")["bias"]
+    raw["span_attention"] = {"n_heads": heads, "d_head": max(1, width), "taps": taps, "bias": biases}
     raw["feed_forward"] |= _in_groups([c.size("num_groups", default=1)] * 2)
     if raw["head"]["form"] == "masked-lm":
         raw["head"]["activation"] = "gelu"

@@ -50,12 +50,12 @@ def jetmoe(c: Config) -> Raw:
             "num_attention_heads", c.data["num_attention_heads"], f"{heads_of_all:,}", "it is what the class derives"
         )
     return raw | {
-        "attention": {
-            "n_heads": heads_of_all,
+        "expert_attention": {
+            "n_experts": mixed["n_experts"],
+            "top_k": mixed["top_k"],
             "n_kv_heads": groups,
             "d_head": width,
-            "experts": mixed["n_experts"],
-            "sum_bias": True,
+            "bias": True,
         },
         "experts": mixed | {"scoring": "softmax_after"},
         "norm": rms(c),

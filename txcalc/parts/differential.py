@@ -1,0 +1,53 @@
+"""Differential attention: heads in two halves, of which one is taken from the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, final
+
+from txcalc.num import exact_div
+from txcalc.parts.attention import Attention
+from txcalc.parts.cores import DifferentialCore
+from txcalc.parts.frozen import frozen
+from txcalc.parts.options import REQUIRED, Mechanism, Place, Wished, biases, divided, even, key, per_head, size
+from txcalc.parts.spans import Causal, Window
+
+
+@final
+@frozen
+class DifferentialOptions(Mechanism):
+    """`[differential_attention]`: a norm without weights stands over each pair of heads, and rotary positions turn all
+    of a head."""
+
+    section = "differential_attention"
+    kind = "attention"
+    ordered = True
+    n_heads: Any = key(size, REQUIRED, "query heads, of both halves")
+    n_kv_heads: Any = key(size, lambda at: at["differential_attention"]["n_heads"], "key/value heads, of both halves")
+    d_head: Any = key(size, per_head("differential_attention"), "width of a head")
+    window: Any = key(size, None, "query i sees key j when 0 ≤ i − j < window")
+    bias: list[str] = key(biases, [], "projections with a bias")
+
+    def misfits(self) -> Iterator[Wished]:
+        yield from divided("n_kv_heads", self.n_kv_heads, "n_heads", self.n_heads)
+        for name, number in (("n_heads", self.n_heads), ("n_kv_heads", self.n_kv_heads)):
+            yield from even(name, number, "differential attention halves them")
+
+    def build(self, place: Place) -> Attention:
+        heads, groups, width = self.n_heads, self.n_kv_heads, self.d_head
+        span = Causal() if self.window is None else Window(window=self.window)
+        return Attention(
+            d_model=place.d_model,
+            n_heads=heads,
+            n_kv_heads=groups,
+            d_head=width,
+            span=span,
+            biases=frozenset(self.bias),
+            query_norm=None,
+            key_norm=None,
+            rotary=place.positions.rotary(heads + groups, width),
+            core=DifferentialCore(n_heads=heads, n_kv_heads=groups, d_qk=width, d_v=width, span=span),
+            keeps_input=place.keeps_input,
+            inner_norm=replace(place.norm, form="rms", weighted=False).over(2 * width, exact_div(heads, 2)),
+        )

@@ -284,6 +284,8 @@ class Reader(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        if node.name == "misfits":  # a check of what a description says, which asks `num` of its numbers
+            return
         self.structural = set()
         for statement in node.body:  # annotations and decorators are no formulas
             self.visit(statement)

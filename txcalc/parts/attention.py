@@ -20,8 +20,10 @@ from txcalc.parts.options import (
     REQUIRED,
     Mechanism,
     Place,
+    Wished,
     biases,
     count,
+    divided,
     flag,
     groups_of,
     key,
@@ -231,6 +233,21 @@ class AttentionOptions(Mechanism):
         size, None, "keys that each query keeps, by a mask that the values make (Doge); absent: all that it sees"
     )
     kv_from: str | None = key(text, None, "layer kind whose last layer lends its keys and values: none of its own")
+
+    def misfits(self) -> Iterator[Wished]:
+        for wished in divided("n_kv_heads", self.n_kv_heads, "n_heads", self.n_heads):
+            yield wished._replace(fix=f"{self.n_heads} is MHA, 1 is MQA")
+        lacking = {"g": self.gate == "none" and "there is no gate"}
+        lacking |= {"v": self.tied_kv and "tied_kv leaves it no projection"}
+        lacking |= {"o": self.direct and "direct leaves it no projection"}
+        for letter, why in lacking.items():
+            if why and letter in self.bias:
+                yield Wished("bias", f'a list without "{letter}": {why}')
+        if self.gate == "none" and self.gate_activation == "softplus":
+            yield Wished("gate_activation", "'sigmoid', the default, where there is no gate")
+        for name, value in (("d_v", self.d_v), ("v_scale", self.v_scale)):
+            if value is not None and (self.tied_kv or self.kv_from is not None):
+                yield Wished(name, "none where the values are the keys, or another layer's")
 
     def build(self, place: Place) -> Composite:
         places = place.positions

@@ -11,7 +11,6 @@ from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import SAVES_RESULT
 from txcalc.parts.part import (
     NO_CACHE,
-    Attended,
     Cache,
     Leaf,
     MatMul,
@@ -21,7 +20,7 @@ from txcalc.parts.part import (
     Workload,
     elementwise,
 )
-from txcalc.parts.spans import Span
+from txcalc.parts.spans import Attended, Span
 
 
 class CachedCore(Leaf):

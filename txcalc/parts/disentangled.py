@@ -14,7 +14,6 @@ from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear, Lookup
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import (
-    Attended,
     Child,
     Composite,
     Leaf,
@@ -25,6 +24,7 @@ from txcalc.parts.part import (
     elementwise,
     optional,
 )
+from txcalc.parts.spans import Attended
 
 
 @final

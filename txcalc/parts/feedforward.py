@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from typing import Any, final
 
-from txcalc.num import maximum
+from txcalc.num import exceeds, maximum
 from txcalc.parts.collectives import AllReduce, Collective
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import SAVES_RESULT, Activation, Linear, Scale, Shift, Vector, linear
@@ -16,8 +16,10 @@ from txcalc.parts.options import (
     REQUIRED,
     Mechanism,
     Place,
+    Wished,
     absent,
     count,
+    divided,
     flag,
     groups_of,
     key,
@@ -335,6 +337,16 @@ class ExpertsOptions(Mechanism):
     expert_scales: bool = key(flag, False, "a learned factor of every expert's weight")
     sum_bias: bool = key(flag, False, "a bias of the sum of what the routed experts make")
     correction: bool = key(flag, False, "what is added to sigmoid scores to choose experts is stored as a parameter")
+
+    def misfits(self) -> Iterator[Wished]:
+        if exceeds(self.top_k, self.n_experts):
+            yield Wished("top_k", f"at most n_experts = {self.n_experts}")
+        if self.correction and (self.scoring != "sigmoid" or self.router is False):
+            yield Wished("correction", "false without a router whose scoring is 'sigmoid'")
+        groups = list(divided("n_groups", self.n_groups, "n_experts", self.n_experts))
+        yield from groups
+        if not groups and exceeds(self.top_groups, self.n_groups):
+            yield Wished("top_groups", f"at most n_groups = {self.n_groups}")
 
     @property
     def takes_norm(self) -> bool:

@@ -11,7 +11,7 @@ from txcalc.parts.embedding import EmbeddingOptions, without_class_token
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Linear, Sum
 from txcalc.parts.norm import Norm, NormOptions
-from txcalc.parts.options import ACTIVATIONS, Options, flag, key, one_of, real, size
+from txcalc.parts.options import ACTIVATIONS, Options, Wished, flag, key, one_of, real, size
 from txcalc.parts.part import Child, Composite, on_logits, on_one, optional
 from txcalc.parts.pooling import AttentionPool
 from txcalc.parts.sharding import Ways
@@ -124,6 +124,23 @@ class HeadOptions(Options):
     norm: bool = key(flag, False, "norm of the one position that a classifier, or a head of form none, reads")
     softcap: Any = key(real, None, "logits are capped at ± this by a tanh", "with an lm head")
     scale: Any = key(real, None, "multiplies the logits", "with an lm head")
+
+    def misfits(self) -> Iterator[Wished]:
+        for name in ("classes", "every", "transform", "transform_norm"):
+            if self.form != "classifier" and getattr(self, name):
+                yield Wished(name, f"none with head.form = {self.form!r}")
+        if self.pairs is not None and not self.pooler:
+            yield Wished("pairs", "none without head.pooler")
+        if self.norm and (self.form not in ("classifier", "none") or self.every or self.transform is not None):
+            yield Wished("norm", "false but for a classifier of one position, or no head")
+        if self.transform_norm and self.transform is None:
+            yield Wished("transform_norm", "false without head.transform")
+        if self.activation is not None and (self.form != "masked-lm" or self.plain):
+            yield Wished("activation", "none but with a layer before a masked-lm head")
+        if self.plain and (self.form != "masked-lm" or self.rank is not None):
+            yield Wished("plain", "false but with head.form = 'masked-lm' as wide as the model")
+        if self.pool_norm and self.pool != "mean":
+            yield Wished("pool_norm", "false without head.pool = 'mean'")
 
     def build(
         self,

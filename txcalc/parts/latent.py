@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, final
 
-from txcalc.num import minimum
+from txcalc.num import exceeds, minimum
 from txcalc.parts.cores import CachedCore, Gate, gate
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import REQUIRED, RMS_EPS, Mechanism, Place, flag, key, one_of, real, size
+from txcalc.parts.options import REQUIRED, RMS_EPS, Mechanism, Place, Wished, flag, key, one_of, real, size
 from txcalc.parts.part import (
-    Attended,
     Child,
     Composite,
     MatMul,
@@ -27,7 +26,7 @@ from txcalc.parts.part import (
 )
 from txcalc.parts.positions import Rotary
 from txcalc.parts.sharding import Ways
-from txcalc.parts.spans import Causal, Full, Selected, Span
+from txcalc.parts.spans import Attended, Causal, Full, Selected, Span
 
 # Of the norm of an index's keys, a LayerNorm, whatever the norms around it have (DeepSeek-V3.2).
 INDEX_EPS = RMS_EPS
@@ -266,6 +265,22 @@ class LatentOptions(Mechanism):
     index_shared: bool = key(flag, False, "the keys are those that an earlier layer's index chose: none of its own")
     sinks: bool = key(flag, False, "one learned sink a head")
     index_interleaved: bool = key(flag, False, "the index's rotary pairs are neighbours, not halves")
+
+    def misfits(self) -> Iterator[Wished]:
+        sizes = {name: getattr(self, name) for name in ("index_heads", "index_width", "index_top_k")}
+        given = next((name for name, number in sizes.items() if number is not None), None)
+        for name in ("index_interleaved", "index_shared"):
+            if given is None and getattr(self, name):
+                yield Wished(name, "false without an index")
+        if given is None:
+            return
+        for name, number in sizes.items():
+            if number is None:
+                yield Wished(name, f"a size beside {given}: an index has {', '.join(sizes)}")
+        if self.q_rank is None:
+            yield Wished("q_rank", "the rank of the queries, which the index reads")
+        if self.index_width is not None and exceeds(self.d_rope, self.index_width):
+            yield Wished("index_width", f"at least d_rope = {self.d_rope}, which is rotated")
 
     def build(self, place: Place) -> LatentAttention:
         places, norm, heads = place.positions, place.norm, self.n_heads

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, final
 
 from txcalc.num import total
 from txcalc.parts.frozen import frozen
 from txcalc.parts.mechanisms import parts_of, side_by_side
-from txcalc.parts.options import LAYER_EPS, RMS_EPS, Options, flag, key, one_of, real
+from txcalc.parts.options import LAYER_EPS, RMS_EPS, Options, Wished, flag, key, one_of, real
 from txcalc.parts.part import Leaf, Operation, Weight, Workload, elementwise
 
 EPS = {"rms": RMS_EPS, "layer": LAYER_EPS}
@@ -111,6 +111,13 @@ class NormOptions(Options):
     joint: list[str] = key(parts_of, [], "parts that read one input, and whose sum is normed before it is added")
     residual: Any = key(real, None, "multiplies what every part adds to the stream (Granite, MiniCPM)")
     scalar: bool = key(flag, False, "a stored number multiplies the layer's result; no parameter")
+
+    def misfits(self) -> Iterator[Wished]:
+        for name, given in (("bias", self.bias), ("final_bias", self.final_bias), ("qk_bias", self.qk_bias)):
+            if self.form == "rms" and given and (name == "bias" or not self.bias):
+                yield Wished(name, "false with form = 'rms'", "an RMSNorm has no bias")
+        if self.after and self.place != "pre":
+            yield Wished("after", "none unless place = 'pre'", "the others have norms after every part")
 
     @property
     def epsilon(self) -> Any:

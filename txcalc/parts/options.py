@@ -247,6 +247,7 @@ class Wished(NamedTuple):
 
     key: str
     expected: str
+    fix: str = ""
 
 
 def divided(key: str, parts: Any, whole: str, number: Any) -> Iterator[Wished]:
@@ -304,6 +305,13 @@ class Options:
     def of(cls, table: Mapping[str, Any]) -> Self:
         """The options that a checked table says."""
         return cls(**{name: table[key] for name, key in cls._keys()})
+
+    @classmethod
+    def partly(cls, table: Mapping[str, Any]) -> Self:
+        """The same of a table that lacks keys; reading one of them raises `AttributeError`."""
+        made = object.__new__(cls)
+        vars(made).update({name: table[key] for name, key in cls._keys() if key in table})
+        return made
 
     @classmethod
     @cache

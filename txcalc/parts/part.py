@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from txcalc.parts.collectives import Transfer
     from txcalc.parts.model import Stack
     from txcalc.parts.sharding import Ways
+    from txcalc.parts.spans import Attended
 
 
 class Workload(NamedTuple):
@@ -190,15 +191,6 @@ class Cache(NamedTuple):
 
 
 NO_CACHE = Cache()
-
-
-class Attended(NamedTuple):
-    """The heads of a softmax over keys: of queries, of keys and values, and the widths of both."""
-
-    heads: Any
-    groups: Any
-    d_qk: Any
-    d_v: Any
 
 
 # What a leaf is to those who plan: a product of what it reads with its weights; a table, of which rows are looked up; a
@@ -388,19 +380,10 @@ class Child(NamedTuple):
     gradient: Gradient = "both"
 
 
-def optional(
-    name: str,
-    part: Part | None,
-    *,
-    runs: Any = None,
-    on: Stream = everywhere,
-    kind: str | None = None,
-    forced: bool = False,
-    gradient: Gradient = "both",
-) -> Iterator[Child]:
+def optional(name: str, part: Part | None, **more: Any) -> Iterator[Child]:
     """A child that may not be there."""
     if part is not None:
-        yield Child(name, part, runs=runs, on=on, kind=kind, forced=forced, gradient=gradient)
+        yield Child(name, part, **more)
 
 
 class Composite:

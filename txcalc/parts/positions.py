@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, final
 
+from txcalc.num import divides, exceeds
 from txcalc.parts.frozen import frozen
-from txcalc.parts.options import Options, flag, key, one_of, real, size, some_of
+from txcalc.parts.options import Options, Wished, flag, key, one_of, real, size, some_of
 from txcalc.parts.part import Leaf, Operation, Weight, Workload, elementwise
 from txcalc.parts.sharding import Ways
 
@@ -121,6 +123,24 @@ class PositionsOptions(Options):
     clipped: bool = key(
         flag, False, "disentangled: only the distances that occur are projected", "with positions.form = 'disentangled'"
     )
+
+    def misfits(self) -> Iterator[Wished]:
+        if self.apart and self.form != "relative":
+            yield Wished("apart", "false without positions.form = 'relative'")
+        if self.form != "disentangled":
+            return
+        if self.rows is None or not divides(2, self.rows):
+            yield Wished("rows", "the rows of the table of distances, an even number")
+        elif exceeds(self.rows, 2 * self.distance):
+            yield Wished("rows", f"at most twice the distance = {self.distance}")
+        elif self.clipped and exceeds(2 * self.distance, self.rows):
+            yield Wished("clipped", "false where the distances are in buckets")
+        if not self.terms:
+            yield Wished("terms", "one of 'c2p' and 'p2c' at least")
+        if self.shared and len(self.terms) < 2:
+            yield Wished("shared", "false with one term: q and k both project the distances")
+        if self.shared and self.bias:
+            yield Wished("bias", "none where q and k project the distances, with the biases they have")
 
     @property
     def looked_up(self) -> bool:

@@ -11,7 +11,20 @@ from txcalc.parts.feedforward import FeedForward
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear, Sum
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import ACTIVATIONS, REQUIRED, Mechanism, Place, flag, key, one_of, real, size, text
+from txcalc.parts.options import (
+    ACTIVATIONS,
+    REQUIRED,
+    Mechanism,
+    Place,
+    Wished,
+    divided,
+    flag,
+    key,
+    one_of,
+    real,
+    size,
+    text,
+)
 from txcalc.parts.part import Child, Composite
 from txcalc.parts.positions import Rotary
 from txcalc.parts.spans import Causal
@@ -86,6 +99,11 @@ class SharedOptions(Mechanism):
     rank: Any = key(size, None, "rank of a layer's own adapters beside up and gate; absent: none")
     adapted: bool = key(flag, False, "adapters beside q, k and v too")
     from_: str | None = key(text, None, "layer kind that holds the weights; absent: this one")
+
+    def misfits(self) -> Iterator[Wished]:
+        yield from divided("n_kv_heads", self.n_kv_heads, "n_heads", self.n_heads)
+        if self.adapted and self.rank is None:
+            yield Wished("adapted", "false without a rank")
 
     def build(self, place: Place) -> SharedBlock:
         d_model, heads, groups, width = place.d_model, self.n_heads, self.n_kv_heads, self.d_head

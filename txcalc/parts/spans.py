@@ -6,11 +6,20 @@ elements, at `width` per token, and `kept` in words.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar, NamedTuple, final
 
 from txcalc.num import ceil_div, maximum, minimum, triangle
 from txcalc.parts.frozen import frozen
 from txcalc.parts.part import NO_CACHE, Cache, Traffic, Workload
+
+
+class Attended(NamedTuple):
+    """The heads of a softmax over keys: of queries, of keys and values, and the widths of both."""
+
+    heads: Any
+    groups: Any
+    d_qk: Any
+    d_v: Any
 
 
 @frozen

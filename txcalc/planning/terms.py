@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from txcalc.errors import InputError
 from txcalc.ledger import Entry, Ledger
 from txcalc.model import Model
-from txcalc.parts.part import Attended
+from txcalc.parts.spans import Attended
 
 
 class ConventionTerm(NamedTuple):

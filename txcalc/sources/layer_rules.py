@@ -8,45 +8,32 @@ from typing import Any
 from txcalc.errors import ABSENT
 from txcalc.num import divides, exceeds
 from txcalc.parts.mechanisms import ALL, MIXERS, options
-from txcalc.sources.tables import SOUND, Tables, Told, has, unequal
+from txcalc.sources.tables import SOUND, CheckedTable, Tables, Told, has, unequal
 
 
 def check_layer(layer: Tables, stack: Tables, fault: Told) -> None:
     """A layer kind, and how it stands in its stack."""
     for section in layer.keys() & ALL.keys():
-        with SOUND:
-            _fits(section, layer[section], fault)
+        check_table(section, layer[section], fault)
     for rule in (*LAYER_RULES, *(rule for section, rule in SECTION_RULES if section in layer)):
         with SOUND:
             rule(layer, stack, fault)
 
 
-def _fits(section: str, table: Tables, fault: Told) -> None:
-    """A mechanism's own options."""
-    for key, expected in options(section).of(table).misfits():
-        fault(f"{section}.{key}", table[key], expected)
-
-
-def _key_heads(layer: Tables, stack: Tables, fault: Told) -> None:
-    heads, groups = layer["attention"]["n_heads"], layer["attention"]["n_kv_heads"]
-    if not divides(groups, heads):
-        fault("attention.n_kv_heads", groups, f"a divisor of n_heads = {heads}", f"{heads} is MHA, 1 is MQA")
+def check_table(section: str, table: CheckedTable, fault: Told) -> None:
+    """What the options of one table say of each other, as far as a faulty key lets them."""
+    try:
+        for key, expected, fix in options(section).partly(table).misfits():
+            fault(f"{section}.{key}", ABSENT if table[key] is None else table[key], expected, fix)
+    except AttributeError:
+        if not table.faulty:
+            raise
 
 
 def _rotated(layer: Tables, stack: Tables, fault: Told) -> None:
     positions, width = layer["positions"], layer["attention"]["d_head"]
     if positions["form"] == "rotary" and exceeds(positions["rotary_dims"], width):
         fault("positions.rotary_dims", positions["rotary_dims"], f"at most d_head = {width}")
-
-
-def _gated(layer: Tables, stack: Tables, fault: Told) -> None:
-    attention = layer["attention"]
-    if attention["gate"] != "none":
-        return
-    if "g" in attention["bias"]:
-        fault("attention.bias", attention["bias"], 'a list without "g": there is no gate')
-    if attention["gate_activation"] == "softplus":
-        fault("attention.gate_activation", "softplus", "'sigmoid', the default, where there is no gate")
 
 
 def _chunked(layer: Tables, stack: Tables, fault: Told) -> None:
@@ -56,30 +43,14 @@ def _chunked(layer: Tables, stack: Tables, fault: Told) -> None:
         fault("attention.chunked", True, "false without a window, and in an encoder that is no tower")
 
 
-def _tied(layer: Tables, stack: Tables, fault: Told) -> None:
-    attention = layer["attention"]
-    if attention["tied_kv"] and "v" in attention["bias"]:
-        fault("attention.bias", attention["bias"], 'a list without "v": tied_kv leaves it no projection')
-
-
 def _direct(layer: Tables, stack: Tables, fault: Told) -> None:
     """Without o the heads' values, side by side, are as wide as the stream."""
     attention = layer["attention"]
     if not attention["direct"]:
         return
-    if "o" in attention["bias"]:
-        fault("attention.bias", attention["bias"], 'a list without "o": direct leaves it no projection')
     value = attention["d_head"] if attention["d_v"] is None else attention["d_v"]
     if unequal(attention["n_heads"] * value, stack["d_model"]):
         fault("attention.direct", True, "false where n_heads · d_head, or · d_v, is not d_model")
-
-
-def _values(layer: Tables, stack: Tables, fault: Told) -> None:
-    """Values of a width or a scale of their own are projected here, and by a projection of their own."""
-    attention = layer["attention"]
-    for key in ("d_v", "v_scale"):
-        if attention[key] is not None and (attention["tied_kv"] or attention["kv_from"] is not None):
-            fault(f"attention.{key}", attention[key], "none where the values are the keys, or another layer's")
 
 
 def _nothing_but(plain: Tables, attention: Tables, what: str, fault: Told) -> None:
@@ -104,39 +75,15 @@ def _disentangled(layer: Tables, stack: Tables, fault: Told) -> None:
     if stack["role"] != "encoder" or not has("attention", layer):
         fault("positions.form", "disentangled", "another form: it is that of an encoder's attention")
         return
-    for rule in (_distant_heads, _table_of_distances, _terms, _clipped):
-        with SOUND:
-            rule(layer["attention"], layer["positions"], fault)
+    _distant_heads(layer["attention"], fault)
 
 
-def _distant_heads(attention: Tables, positions: Tables, fault: Told) -> None:
+def _distant_heads(attention: Tables, fault: Told) -> None:
     plain = {"window": None, "qk_norm": "none", "sinks": False, "softcap": None, "gate": "none", "d_v": None}
     plain |= {"v_scale": None, "v_norm": False, "tied_kv": False, "kv_from": None}
     _nothing_but(plain | {"inner_norm": False}, attention, "disentangled attention", fault)
     if unequal(attention["n_kv_heads"], attention["n_heads"]):
         fault("attention.n_kv_heads", attention["n_kv_heads"], f"n_heads = {attention['n_heads']} with distances")
-
-
-def _table_of_distances(attention: Tables, positions: Tables, fault: Told) -> None:
-    if positions["rows"] is None or not divides(2, positions["rows"]):
-        fault("positions.rows", positions["rows"] or ABSENT, "the rows of the table of distances, an even number")
-    elif exceeds(positions["rows"], 2 * positions["distance"]):
-        fault("positions.rows", positions["rows"], f"at most twice the distance = {positions['distance']}")
-
-
-def _terms(attention: Tables, positions: Tables, fault: Told) -> None:
-    if not positions["terms"]:
-        fault("positions.terms", [], "one of 'c2p' and 'p2c' at least")
-    if positions["shared"] and len(positions["terms"]) < 2:
-        fault("positions.shared", True, "false with one term: q and k both project the distances")
-    if positions["shared"] and positions["bias"]:
-        expected = "none where q and k project the distances, with the biases they have"
-        fault("positions.bias", positions["bias"], expected)
-
-
-def _clipped(attention: Tables, positions: Tables, fault: Told) -> None:
-    if positions["clipped"] and unequal(positions["rows"], 2 * positions["distance"]):
-        fault("positions.clipped", True, "false where the distances are in buckets")
 
 
 def _spread(layer: Tables, stack: Tables, fault: Told) -> None:
@@ -151,90 +98,21 @@ def _latent_places(layer: Tables, stack: Tables, fault: Told) -> None:
         fault("positions.form", form, "another form: latent attention adds no bias to its scores")
 
 
-INDEX = ("index_heads", "index_width", "index_top_k")
-
-
 def _index(layer: Tables, stack: Tables, fault: Told) -> None:
-    """An index has all its sizes, reads the queries' latent, and chooses among what came before."""
-    latent = layer["latent"]
-    given = [key for key in INDEX if key in latent and latent[key] is not None]
-    for name in ("index_interleaved", "index_shared"):
-        if not given and latent[name] and all(latent[key] is None for key in INDEX):
-            fault(f"latent.{name}", True, "false without an index")
-    if not given:
-        return
-    for rule in (_index_sizes, _index_places, _index_queries, _index_width, _index_role):
-        with SOUND:
-            rule(layer, stack, given[0], fault)
-
-
-def _index_sizes(layer: Tables, stack: Tables, given: str, fault: Told) -> None:
-    for key in INDEX:
-        with SOUND:
-            if layer["latent"][key] is None:
-                fault(f"latent.{key}", ABSENT, f"a size beside {given}: an index has {', '.join(INDEX)}")
-
-
-def _index_places(layer: Tables, stack: Tables, given: str, fault: Told) -> None:
-    if layer["positions"]["form"] != "rotary":
-        fault("positions.form", layer["positions"]["form"], "'rotary' with an index, whose keys are rotated")
-
-
-def _index_queries(layer: Tables, stack: Tables, given: str, fault: Told) -> None:
-    if layer["latent"]["q_rank"] is None:
-        fault("latent.q_rank", ABSENT, "the rank of the queries, which the index reads")
-
-
-def _index_width(layer: Tables, stack: Tables, given: str, fault: Told) -> None:
-    width, rotated = layer["latent"]["index_width"], layer["latent"]["d_rope"]
-    if width is not None and exceeds(rotated, width):
-        fault("latent.index_width", width, f"at least d_rope = {rotated}, which is rotated")
-
-
-def _index_role(layer: Tables, stack: Tables, given: str, fault: Told) -> None:
-    if stack["role"] in ("encoder", "vision"):
-        value = layer["latent"][given]
-        fault(f"latent.{given}", value, "none in an encoder: an index chooses among what came before")
+    """An index rotates its keys, and chooses among what came before."""
+    latent, form = layer["latent"], layer["positions"]["form"]
+    given = [key for key in ("index_heads", "index_width", "index_top_k") if key in latent and latent[key] is not None]
+    if given and form != "rotary":
+        fault("positions.form", form, "'rotary' with an index, whose keys are rotated")
+    if given and stack["role"] in ("encoder", "vision"):
+        expected = "none in an encoder: an index chooses among what came before"
+        fault(f"latent.{given[0]}", latent[given[0]], expected)
 
 
 def _one_form(layer: Tables, stack: Tables, fault: Told) -> None:
     form, whole = layer["positions"]["form"], stack["positions"]["form"]
     if form != whole and form in ("learned", "sinusoidal", "relative", "disentangled"):
         fault("positions.form", form, f"the whole stack's form ({whole}), rotary, alibi or none")
-
-
-def _chosen(layer: Tables, stack: Tables, fault: Told) -> None:
-    top, number = layer["experts"]["top_k"], layer["experts"]["n_experts"]
-    if exceeds(top, number):
-        fault("experts.top_k", top, f"at most n_experts = {number}")
-
-
-def _corrected(layer: Tables, stack: Tables, fault: Told) -> None:
-    experts = layer["experts"]
-    if experts["correction"] and (experts["scoring"] != "sigmoid" or experts["router"] is False):
-        fault("experts.correction", True, "false without a router whose scoring is 'sigmoid'")
-
-
-def _groups_of_experts(layer: Tables, stack: Tables, fault: Told) -> None:
-    experts = layer["experts"]
-    parted, number = experts["n_groups"], experts["n_experts"]
-    if not divides(parted, number):
-        fault("experts.n_groups", parted, f"a divisor of n_experts = {number}")
-    elif exceeds(experts["top_groups"], parted):
-        fault("experts.top_groups", experts["top_groups"], f"at most n_groups = {parted}")
-
-
-def _norm_biases(layer: Tables, stack: Tables, fault: Told) -> None:
-    norm = layer["norm"]
-    for key in ("bias", "final_bias", "qk_bias"):
-        if norm["form"] == "rms" and norm[key] and (key == "bias" or not norm["bias"]):
-            fault(f"norm.{key}", True, "false with form = 'rms'", "an RMSNorm has no bias")
-
-
-def _norms_after(layer: Tables, stack: Tables, fault: Told) -> None:
-    norm = layer["norm"]
-    if norm["after"] and norm["place"] != "pre":
-        fault("norm.after", norm["after"], "none unless place = 'pre'", "the others have norms after every part")
 
 
 def _joint(layer: Tables, stack: Tables, fault: Told) -> None:
@@ -293,11 +171,6 @@ def _shared_block(layer: Tables, stack: Tables, fault: Told) -> None:
         fault("parts", parts, "'shared' first, before a mixer")
     if norm["place"] != "pre" or norm["parallel"] != "no" or stack["role"] != "decoder":
         fault("shared", "a part", "none but in a decoder with norms before its parts, which follow one another")
-    table = layer["shared"]
-    if not divides(table["n_kv_heads"], table["n_heads"]):
-        fault("shared.n_kv_heads", table["n_kv_heads"], f"a divisor of n_heads = {table['n_heads']}")
-    if table["adapted"] and table["rank"] is None:
-        fault("shared.adapted", True, "false without a rank")
     form = layer["positions"]["form"]
     if form not in ("rotary", "learned", "sinusoidal", "none"):
         fault("positions.form", form, "'rotary' or 'none' in a block that layers share")
@@ -319,13 +192,9 @@ def _fed_in_groups(layer: Tables, stack: Tables, fault: Told) -> None:
 
 
 SECTION_RULES: tuple[tuple[str, Callable[[Tables, Tables, Told], None]], ...] = (
-    ("attention", _key_heads),
     ("attention", _rotated),
-    ("attention", _gated),
     ("attention", _chunked),
-    ("attention", _tied),
     ("attention", _direct),
-    ("attention", _values),
     ("attention", _borrowed),
     ("attention", _in_groups),
     ("attention", _kept_keys),
@@ -334,11 +203,8 @@ SECTION_RULES: tuple[tuple[str, Callable[[Tables, Tables, Told], None]], ...] = 
     ("feed_forward", _fed_in_groups),
     ("latent", _latent_places),
     ("latent", _index),
-    ("experts", _chosen),
-    ("experts", _corrected),
-    ("experts", _groups_of_experts),
 )
-LAYER_RULES = (_disentangled, _spread, _one_form, _norm_biases, _scaled_streams, _norms_after, _joint, _one_input)
+LAYER_RULES = (_disentangled, _spread, _one_form, _scaled_streams, _joint, _one_input)
 
 
 def _odd(number: Any) -> bool:

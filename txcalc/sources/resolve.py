@@ -253,7 +253,7 @@ def _layer(
     homes = ((f"{path}.", own), *outer)
     for key in own:
         if key not in LAYER_KEYS:
-            near = nearest(str(key), LAYER_KEYS)
+            near = nearest(str(key), LAYER_KEYS) if isinstance(own[key], Mapping) else []
             mend = f"did you mean {near[0]}?" if near else "a layer has tables of parts, norm, positions, and parts"
             resolver.faults.append(f"{path}.{key} is not a key ({mend})")
     role = stack.get("role")

@@ -8,6 +8,7 @@ from txcalc.errors import ABSENT
 from txcalc.num import divides, exceeds
 from txcalc.parts.projectors import projector
 from txcalc.sources.assemble import patches
+from txcalc.sources.layer_rules import check_table
 from txcalc.sources.tables import SOUND, Tables, Told, every, has, unequal
 
 
@@ -18,6 +19,7 @@ def check_stack(stack: Tables, missing: Callable[[str], bool], fault: Told) -> N
     with SOUND:
         if stack["head"]["form"] == "classifier" and missing("head.classes"):
             fault("head.classes", ABSENT, "the number of classes")
+    check_table("head", stack["head"], fault)
     for rule in STACK_RULES:
         with SOUND:
             rule(stack, fault)
@@ -53,8 +55,6 @@ def _projected_distances(stack: Tables, fault: Told) -> None:
 
 def _apart(stack: Tables, fault: Told) -> None:
     positions = stack["positions"]
-    if positions["apart"] and positions["form"] != "relative":
-        fault("positions.apart", True, "false without positions.form = 'relative'")
     if any(layer["positions"]["apart"] != positions["apart"] for layer in stack["layer"].values()):
         fault("positions.apart", not positions["apart"], "the same in every layer")
 
@@ -81,38 +81,6 @@ def _rows(stack: Tables, fault: Told) -> None:
         return
     if stack["role"] != "encoder" or form not in ("relative", "rotary", "disentangled"):
         fault("positions.rows", rows, f"none with positions.form = {form!r}, which has no table")
-
-
-def _classifier(stack: Tables, fault: Told) -> None:
-    head = stack["head"]
-    for key in ("classes", "every", "transform", "transform_norm"):
-        with SOUND:
-            if head["form"] != "classifier" and head[key]:
-                fault(f"head.{key}", head[key], f"none with head.form = {head['form']!r}")
-
-
-def _pairs(stack: Tables, fault: Told) -> None:
-    if stack["head"]["pairs"] is not None and not stack["head"]["pooler"]:
-        fault("head.pairs", stack["head"]["pairs"], "none without head.pooler")
-
-
-def _head_norm(stack: Tables, fault: Told) -> None:
-    head = stack["head"]
-    if head["norm"] and (head["form"] not in ("classifier", "none") or head["every"] or head["transform"] is not None):
-        fault("head.norm", True, "false but for a classifier of one position, or no head")
-
-
-def _transform(stack: Tables, fault: Told) -> None:
-    if stack["head"]["transform_norm"] and stack["head"]["transform"] is None:
-        fault("head.transform_norm", True, "false without head.transform")
-
-
-def _plain(stack: Tables, fault: Told) -> None:
-    head = stack["head"]
-    if head["activation"] is not None and (head["form"] != "masked-lm" or head["plain"]):
-        fault("head.activation", head["activation"], "none but with a layer before a masked-lm head")
-    if head["plain"] and (head["form"] != "masked-lm" or head["rank"] is not None):
-        fault("head.plain", True, "false but with head.form = 'masked-lm' as wide as the model")
 
 
 def _tied_head(stack: Tables, fault: Told) -> None:
@@ -177,8 +145,6 @@ def _early(stack: Tables, fault: Told) -> None:
 
 def _pooled(stack: Tables, fault: Told) -> None:
     head = stack["head"]
-    if head["pool_norm"] and head["pool"] != "mean":
-        fault("head.pool_norm", True, "false without head.pool = 'mean'")
     if head["pool"] == "attention":
         first = next(iter(stack["layer"].values()))
         alike = "attention" in first and "feed_forward" in first
@@ -331,11 +297,6 @@ STACK_RULES: tuple[Callable[[Tables, Told], None], ...] = (
     _sinusoids,
     _relative,
     _rows,
-    _classifier,
-    _pairs,
-    _head_norm,
-    _plain,
-    _transform,
     _tied_head,
     _extra,
     _lora,

@@ -59,8 +59,7 @@ def emu3_text_model(c: Config) -> Raw:
 
 def diffllama(c: Config) -> Raw:
     """Llama with differential attention."""
-    raw = stack(c)
-    attention = heads(c, raw, whole=None) | {"bias": c.flag("attention_bias", default=False)}
+    attention = heads(c, raw := stack(c), whole=None) | {"bias": c.flag("attention_bias", default=False)}
     for key, name in (("n_kv_heads", "num_key_value_heads"), ("n_heads", "num_attention_heads")):
         if attention[key] % 2:
             c.fault(name, attention[key], "an even number", "differential attention halves the heads")

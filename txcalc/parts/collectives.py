@@ -7,7 +7,7 @@ Source   Thakur et al. 2005 (Optimization of collective communication operations
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, final
+from typing import Any, ClassVar, NamedTuple, final
 
 from txcalc.num import power, ratio
 from txcalc.parts.frozen import frozen
@@ -39,15 +39,24 @@ class Transfer(NamedTuple):
     narrow: bool = False
 
 
-def _ring(kind: str, axis: Axis, message: Any, passes: int) -> tuple[Transfer, ...]:
-    """`passes` times around a ring: each time an n-th to the neighbour, n − 1 times."""
-    moved = ratio(passes * message * (axis.size - 1), axis.size)
-    return (Transfer(kind, axis, message, moved, moved),)
+@frozen
+class Ring(Leaf):
+    """What goes around a ring so many times: each time an n-th to the neighbour, n − 1 times."""
+
+    role = "collective"
+    passes: ClassVar[int] = 1
+    width: Any
+    axis: Axis
+
+    def transfers(self, work: Workload) -> tuple[Transfer, ...]:
+        message = work.positions * self.width
+        moved = ratio(self.passes * message * (self.axis.size - 1), self.axis.size)
+        return (Transfer(str(self.kind), self.axis, message, moved, moved),)
 
 
 @final
 @frozen
-class AllReduce(Leaf):
+class AllReduce(Ring):
     """Every rank has a summand of the whole tensor, and gets the sum.
 
     Shapes   summands and sum (B, T, width)
@@ -56,17 +65,12 @@ class AllReduce(Leaf):
     """
 
     kind = "all_reduce"
-    role = "collective"
-    width: Any
-    axis: Axis
-
-    def transfers(self, work: Workload) -> tuple[Transfer, ...]:
-        return _ring(self.kind, self.axis, work.positions * self.width, 2)
+    passes = 2
 
 
 @final
 @frozen
-class AllGather(Leaf):
+class AllGather(Ring):
     """Every rank has an n-th of the tensor, and gets all of it.
 
     Shapes   shares (B, T, width/n) or (B, T/n, width), result (B, T, width)
@@ -75,17 +79,11 @@ class AllGather(Leaf):
     """
 
     kind = "all_gather"
-    role = "collective"
-    width: Any
-    axis: Axis
-
-    def transfers(self, work: Workload) -> tuple[Transfer, ...]:
-        return _ring(self.kind, self.axis, work.positions * self.width, 1)
 
 
 @final
 @frozen
-class ReduceScatter(Leaf):
+class ReduceScatter(Ring):
     """Every rank has a summand of the whole tensor, and gets an n-th of the sum.
 
     Shapes   summands (B, T, width), share of the sum (B, T/n, width)
@@ -94,12 +92,6 @@ class ReduceScatter(Leaf):
     """
 
     kind = "reduce_scatter"
-    role = "collective"
-    width: Any
-    axis: Axis
-
-    def transfers(self, work: Workload) -> tuple[Transfer, ...]:
-        return _ring(self.kind, self.axis, work.positions * self.width, 1)
 
 
 @final

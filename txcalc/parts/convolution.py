@@ -7,7 +7,7 @@ from typing import Any, final
 
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import Activation, Convolution, Linear
+from txcalc.parts.linear import Activation, Convolution, Linear, short_memory
 from txcalc.parts.options import REQUIRED, Mechanism, Place, Wished, activation, biases, flag, key, odd, size
 from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Workload, elementwise
 from txcalc.parts.spans import Full
@@ -101,9 +101,7 @@ class ShortConvolution(Composite):
         width = self.d_model
         yield Child("in_proj", Linear(d_in=width, d_out=3 * width, bias=self.bias))
         yield Child("write", Product(width=width, kept=3 * width))
-        yield Child(
-            "conv", Convolution(c_in=width, c_out=width, taps=self.taps, bias=self.bias, depthwise=True, causal=True)
-        )
+        yield Child("conv", short_memory(width, self.taps, bias=self.bias))
         yield Child("read", Product(width=width, kept=width))
         yield Child("out_proj", Linear(d_in=width, d_out=width, bias=self.bias))
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, final
 
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import Activation, Convolution, Linear
+from txcalc.parts.linear import Activation, Linear, short_memory
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import (
     REQUIRED,
@@ -124,9 +124,7 @@ class DeltaNet(Composite):
         yield from self._projected("decay", self.n_heads * decays)
         yield from self._projected("gate", values)
         yield Child("beta_proj", Linear(d_in=self.d_model, d_out=self.n_heads, bias=False, keeps="no"))
-        yield Child(
-            "conv", Convolution(c_in=mixed, c_out=mixed, taps=self.d_conv, bias=False, depthwise=True, causal=True)
-        )
+        yield Child("conv", short_memory(mixed, self.d_conv, bias=False))
         yield Child("activation", Activation(width=mixed, form="silu", gated=False))
         rule = DeltaRule(
             n_heads=self.n_heads,
@@ -178,17 +176,5 @@ class DeltaOptions(Mechanism):
         yield from divided("n_key_heads", self.n_key_heads, "n_heads", self.n_heads)
 
     def build(self, place: Place) -> DeltaNet:
-        return DeltaNet(
-            d_model=place.d_model,
-            n_heads=self.n_heads,
-            n_key_heads=self.n_key_heads,
-            d_key=self.d_key,
-            d_value=self.d_value,
-            d_conv=self.d_conv,
-            by_channel=self.decay == "channel",
-            bound=self.bound,
-            rank=self.rank,
-            gate=self.gate,
-            norm_eps=RMS_EPS if place.norm.eps is None else place.norm.eps,
-            signed=self.signed,
-        )
+        eps = RMS_EPS if place.norm.eps is None else place.norm.eps
+        return self.into(DeltaNet, d_model=place.d_model, by_channel=self.decay == "channel", norm_eps=eps)

@@ -261,16 +261,11 @@ class FeedForwardOptions(Mechanism):
     sparsity: Any = key(real, None, "share of the gates that are cut to 0, by their mean and deviation")
 
     def build(self, place: Place) -> FeedForward:
-        return FeedForward(
+        return self.into(
+            FeedForward,
             d_model=place.d_model,
-            d_ff=self.d_ff,
-            gated=self.gated,
-            activation=self.activation,
-            bias=self.bias,
             keeps_input=place.keeps_input,
-            sparsity=self.sparsity,
             inner_norm=place.norm.over(self.d_ff) if self.inner_norm else None,
-            down_bias=self.down_bias,
             groups=tuple(self.groups) if self.groups else None,
         )
 

@@ -14,7 +14,7 @@ from typing import Any, final
 from txcalc.num import ceil_log2, triangle
 from txcalc.parts.convolution import Product
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import Convolution, Linear
+from txcalc.parts.linear import Linear, short_memory
 from txcalc.parts.options import Mechanism, Place, Wished, absent, count, flag, key, one_of, size, up_to
 from txcalc.parts.part import (
     Cache,
@@ -227,9 +227,7 @@ class Hyena(Composite):
     def children(self) -> Iterator[Child]:
         width = self.d_model
         yield Child("in_proj", Linear(d_in=width, d_out=3 * width, bias=self.bias))
-        yield Child(
-            "conv", Convolution(c_in=3 * width, c_out=3 * width, taps=self.taps, bias=True, depthwise=True, causal=True)
-        )
+        yield Child("conv", short_memory(3 * width, self.taps, bias=True))
         if self.filter is not None:
             yield Child("filter", self.filter, on=on_filter)
         yield Child("write", Product(width=width, kept=2 * width))

@@ -289,15 +289,9 @@ class LatentOptions(Mechanism):
         if self.index_heads is not None:
             indexer = None if self.index_shared else self._indexer(place, span)
             span = Selected(top_k=self.index_top_k)
-        return LatentAttention(
+        return self.into(
+            LatentAttention,
             d_model=place.d_model,
-            n_heads=heads,
-            q_rank=self.q_rank,
-            kv_rank=self.kv_rank,
-            d_nope=self.d_nope,
-            d_rope=self.d_rope,
-            d_v=self.d_v,
-            bias=self.bias,
             norm_eps=RMS_EPS if norm.eps is None else norm.eps,
             rotary=places.rotary(heads + 1, self.d_rope, interleaved=places.interleaved),
             core=LatentCore(

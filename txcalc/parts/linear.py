@@ -305,6 +305,11 @@ class Convolution(Leaf):
         return Cache(0, state, state) if self.causal else NO_CACHE
 
 
+def short_memory(channels: Any, taps: Any, *, bias: bool) -> Convolution:
+    """The causal convolution of each channel by itself that stands in a recurrent mixer."""
+    return Convolution(c_in=channels, c_out=channels, taps=taps, bias=bias, depthwise=True, causal=True)
+
+
 @final
 @frozen
 class Sum(Leaf):

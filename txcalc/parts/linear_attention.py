@@ -158,13 +158,7 @@ class LinearAttentionOptions(Mechanism):
 
     def build(self, place: Place) -> LinearAttention:
         # Its norm's own, whatever the norms around it have.
-        return LinearAttention(
-            d_model=place.d_model,
-            n_heads=self.n_heads,
-            d_head=self.d_head,
-            activation=self.activation,
-            norm_eps=RMS_EPS,
-        )
+        return self.into(LinearAttention, d_model=place.d_model, norm_eps=RMS_EPS)
 
 
 @final
@@ -224,12 +218,5 @@ class MatrixMemoryOptions(Mechanism):
     cap: Any = key(real, None, "logits of the gates are capped at ± this by a tanh")
 
     def build(self, place: Place) -> MatrixMemory:
-        return MatrixMemory(
-            d_model=place.d_model,
-            n_heads=self.n_heads,
-            d_key=self.d_key,
-            d_value=self.d_value,
-            bias=self.bias,
-            norm_eps=RMS_EPS if place.norm.eps is None else place.norm.eps,
-            cap=self.cap,
-        )
+        eps = RMS_EPS if place.norm.eps is None else place.norm.eps
+        return self.into(MatrixMemory, d_model=place.d_model, norm_eps=eps)

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 from txcalc.num import divides, exact_div
 from txcalc.parts.part import Composite
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from txcalc.parts.positions import PositionsOptions
 
 MAX_SIZE = 10**9
+Made = TypeVar("Made", bound=Composite)
 
 
 class Wrong(ValueError):
@@ -305,6 +306,12 @@ class Options:
     def of(cls, table: Mapping[str, Any]) -> Self:
         """The options that a checked table says."""
         return cls(**{name: table[key] for name, key in cls._keys()})
+
+    def into(self, part: type[Made], **more: Any) -> Made:
+        """A part with those of its fields that are options by the same name, and with `more`."""
+        known: Mapping[str, Any] = part.__dataclass_fields__  # type: ignore[attr-defined]
+        own = {item.name: getattr(self, item.name) for item in fields(self) if item.name in known}  # type: ignore[arg-type]
+        return part(**{**own, **more})
 
     @classmethod
     def partly(cls, table: Mapping[str, Any]) -> Self:

@@ -13,7 +13,7 @@ from typing import Any, final
 from txcalc.num import ceil_div, exact_div
 from txcalc.parts.collectives import AllReduce
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import Activation, BlockLinear, Convolution, Linear, linear
+from txcalc.parts.linear import Activation, BlockLinear, Linear, linear, short_memory
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import (
     LAYER_EPS,
@@ -188,17 +188,7 @@ class Mamba(Composite):
 
     def children(self) -> Iterator[Child]:
         yield Child("in_proj", Linear(d_in=self.d_model, d_out=2 * self.d_inner, bias=self.bias))
-        yield Child(
-            "conv",
-            Convolution(
-                c_in=self.d_inner,
-                c_out=self.d_inner,
-                taps=self.d_conv,
-                bias=self.conv_bias,
-                depthwise=True,
-                causal=True,
-            ),
-        )
+        yield Child("conv", short_memory(self.d_inner, self.d_conv, bias=self.conv_bias))
         heads, read = self.n_heads or 1, self.dt_rank + 2 * self.d_state
         yield Child("x_proj", linear(self.d_inner, heads * read, bias=False, groups=self.n_heads))
         yield from optional("x_join", self.join)
@@ -241,17 +231,7 @@ class MambaOptions(Mechanism):
 
     def build(self, place: Place) -> Mamba:
         own = RMS_EPS if place.norm.eps is None else place.norm.eps
-        return Mamba(
-            d_model=place.d_model,
-            d_inner=self.d_inner,
-            d_state=self.d_state,
-            d_conv=self.d_conv,
-            dt_rank=self.dt_rank,
-            bias=self.bias,
-            conv_bias=self.conv_bias,
-            norm_eps=own if self.norms else None,
-            n_heads=self.n_heads,
-        )
+        return self.into(Mamba, d_model=place.d_model, norm_eps=own if self.norms else None)
 
 
 @final
@@ -281,10 +261,7 @@ class Mamba2(Composite):
         inner = self.n_heads * self.d_head
         mixed = inner + 2 * self.n_groups * self.d_state
         yield Child("in_proj", Linear(d_in=self.d_model, d_out=inner + mixed + self.n_heads, bias=self.bias))
-        yield Child(
-            "conv",
-            Convolution(c_in=mixed, c_out=mixed, taps=self.d_conv, bias=self.conv_bias, depthwise=True, causal=True),
-        )
+        yield Child("conv", short_memory(mixed, self.d_conv, bias=self.conv_bias))
         yield Child("scan", HeadScan(heads=self.n_heads, width=self.d_head, groups=self.n_groups, states=self.d_state))
         if self.norm_eps is not None:
             yield Child("norm", Norm(width=inner, form="rms", bias=False, eps=self.norm_eps))
@@ -327,17 +304,7 @@ class Mamba2Options(Mechanism):
 
     def build(self, place: Place) -> Mamba2:
         own = LAYER_EPS if place.norm.eps is None else place.norm.eps
-        return Mamba2(
-            d_model=place.d_model,
-            n_heads=self.n_heads,
-            d_head=self.d_head,
-            n_groups=self.n_groups,
-            d_state=self.d_state,
-            d_conv=self.d_conv,
-            bias=self.bias,
-            conv_bias=self.conv_bias,
-            norm_eps=own if self.norm else None,
-        )
+        return self.into(Mamba2, d_model=place.d_model, norm_eps=own if self.norm else None)
 
 
 @final
@@ -363,10 +330,7 @@ class Griffin(Composite):
         inner = self.n_heads * self.d_head
         yield Child("in_proj", Linear(d_in=self.d_model, d_out=inner, bias=self.bias))
         yield Child("gate_proj", Linear(d_in=self.d_model, d_out=inner, bias=self.bias, keeps="no"))
-        yield Child(
-            "conv",
-            Convolution(c_in=inner, c_out=inner, taps=self.d_conv, bias=self.conv_bias, depthwise=True, causal=True),
-        )
+        yield Child("conv", short_memory(inner, self.d_conv, bias=self.conv_bias))
         yield Child("input_gate", BlockLinear(n_heads=self.n_heads, width=self.d_head))
         yield Child("decay_gate", BlockLinear(n_heads=self.n_heads, width=self.d_head, keeps=False))
         yield Child("scan", GatedRecurrence(channels=inner))
@@ -392,12 +356,4 @@ class GriffinOptions(Mechanism):
     activation: str = key(activation, "gelu_tanh", "activation of the gate on what is read")
 
     def build(self, place: Place) -> Griffin:
-        return Griffin(
-            d_model=place.d_model,
-            n_heads=self.n_heads,
-            d_head=self.d_head,
-            d_conv=self.d_conv,
-            bias=self.bias,
-            conv_bias=self.conv_bias,
-            activation=self.activation,
-        )
+        return self.into(Griffin, d_model=place.d_model)

@@ -35,7 +35,7 @@ from txcalc.parts.embedding import Embedding, Patches
 from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
 from txcalc.parts.head import Head
 from txcalc.parts.hyena import Decay, Hyena, ImplicitFilter, LongConvolution, ModalConvolution, Sine
-from txcalc.parts.hyper import Collapse, HyperConnection, Shares, Spread
+from txcalc.parts.hyper import Collapse, HyperConnection, Shares, StreamSpread
 from txcalc.parts.latent import IndexCore, Indexer, LatentAttention, LatentCore
 from txcalc.parts.linear import (
     Activation,
@@ -68,11 +68,11 @@ from txcalc.parts.part import Workload
 from txcalc.parts.pooling import AttentionPool
 from txcalc.parts.positions import RelativeBias, Rotary
 from txcalc.parts.recurrent import GatedRecurrence, Griffin, HeadScan, Mamba, Mamba2, SelectiveScan
-from txcalc.parts.routed import Choice, RoutedAttention
+from txcalc.parts.routed import ChosenExperts, RoutedAttention
 from txcalc.parts.rwkv import ChannelMix, TimeMix, TokenShift, WeightedSum
 from txcalc.parts.shared import SharedBlock
 from txcalc.parts.spans import Apart, Around, Causal, Chunks, Cross, Full, Reading, Selected, Window
-from txcalc.parts.tower import Projector, Step, Tower
+from txcalc.parts.tower import Projector, ProjectorStep, Tower
 
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "sigmoid", "tanh")
 
@@ -217,7 +217,7 @@ LEAVES: dict[type, st.SearchStrategy[Any]] = {
     Pool: st.builds(Pool, width=sizes, rate=sizes, overlap=flags, keeps=flags),
     SelectionCore: st.builds(SelectionCore, n_heads=sizes, width=sizes, span=entries),
     Shares: st.builds(Shares, number=sizes, steps=sizes, mixed=flags, read=flags),
-    Spread: st.builds(Spread, width=sizes, number=sizes, mixed=flags),
+    StreamSpread: st.builds(StreamSpread, width=sizes, number=sizes, mixed=flags),
     ForgettingCore: forgetting_cores,
     Gate: gates,
     GroupedLinear: st.builds(
@@ -602,9 +602,9 @@ stacks = st.builds(
 projectors = st.builds(
     Projector,
     steps=st.tuples(
-        st.builds(Step, st.just("branch"), linears, sizes, st.integers(1, 3)),
-        st.builds(Step, st.just("norm"), norms, sizes, st.just(1)),
-        st.builds(Step, st.just("linear"), linears, sizes, st.just(1)),
+        st.builds(ProjectorStep, st.just("branch"), linears, sizes, st.integers(1, 3)),
+        st.builds(ProjectorStep, st.just("norm"), norms, sizes, st.just(1)),
+        st.builds(ProjectorStep, st.just("linear"), linears, sizes, st.just(1)),
     ),
     per_token=sizes,
     width=sizes,
@@ -622,7 +622,7 @@ COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
     Experts: experts,
     FeedForward: feed_forwards,
     Fourier: fouriers,
-    Choice: st.builds(Choice, n_experts=sizes, top_k=sizes, expert=linears),
+    ChosenExperts: st.builds(ChosenExperts, n_experts=sizes, top_k=sizes, expert=linears),
     MatrixMemory: matrix_memories,
     DraftAttention: draft_attentions,
     Features: feature_products,

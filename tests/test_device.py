@@ -43,16 +43,16 @@ from test_results import faults  # noqa: E402
 from txcalc import reference  # noqa: E402
 from txcalc.api.proofs import Calibrate  # noqa: E402
 from txcalc.verify import device, verify, workloads  # noqa: E402
-from txcalc.verify.calibrate import Calibration, Sizes, calibrate  # noqa: E402
+from txcalc.verify.calibrate import Calibration, MeasuredSizes, calibrate  # noqa: E402
 from txcalc.verify.measure import Clock, held, measured, once, part_seconds, seconds, traced  # noqa: E402
 from txcalc.verify.suite import CPU_LIST, CUDA_LIST, Item, Suite  # noqa: E402
 from txcalc.verify.verdict import Figure  # noqa: E402
-from txcalc.verify.workloads import Load, Subject, common, crossing, peak_memory, times  # noqa: E402
+from txcalc.verify.workloads import DeviceModel, Load, common, crossing, peak_memory, times  # noqa: E402
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, gpu])]
 FORMS = ["gemma3", "deepseek-v3", "t5", "vit", "jamba", "vectors"]
-SMALL = Sizes(
+SMALL = MeasuredSizes(
     ("fp32",),
     ((192, 512, 512), (192, 512, 1536), (192, 1536, 512)),
     (2**20, 2**25),
@@ -144,7 +144,7 @@ def test_what_is_held_is_what_stays() -> None:
 )
 def test_memory_is_foreseen(name: str, step: Load, where: str) -> None:
     """Nearly to the byte; a training step keeps some scalars."""
-    figure = peak_memory(Subject(tiny(name), where, torch.float32), step)
+    figure = peak_memory(DeviceModel(tiny(name), where, torch.float32), step)
     assert figure.floor is not None and figure.predicted is not None
     assert figure.floor <= figure.predicted
     gap = figure.measured - figure.predicted
@@ -185,11 +185,11 @@ def test_work_keeps_within_a_table_of_positions(rows: int) -> None:
     model = load(f"D=12 L=1 h=2 F=8 V=5 learned={rows}")
     longest = [step.past + step.tokens for step in common(model, "cpu")]
     assert longest and max(longest) == min(rows, 256) and min(longest) > 0
-    assert peak_memory(Subject(model, "cpu", torch.float32), common(model, "cpu")[0]).measured > 0
+    assert peak_memory(DeviceModel(model, "cpu", torch.float32), common(model, "cpu")[0]).measured > 0
 
 
 def test_blocks_computed_again_hold_less() -> None:
-    subject = Subject(load("D=32 L=4 h=2 F=128 V=16"), "cpu", torch.float32)
+    subject = DeviceModel(load("D=32 L=4 h=2 F=128 V=16"), "cpu", torch.float32)
     plain, again = (peak_memory(subject, Load("training", 4, 64, checkpoint=c)) for c in (False, True))
     assert again.measured < 0.8 * plain.measured
 
@@ -199,7 +199,7 @@ def test_blocks_computed_again_hold_less() -> None:
 
 @pytest.mark.parametrize("where", DEVICES)
 def test_times_of_parts(where: str) -> None:
-    subject = Subject(tiny("mixtral"), where, torch.float32)
+    subject = DeviceModel(tiny("mixtral"), where, torch.float32)
     figures = list(times(subject, Load("prefill", 2, 16), hardware.load("l4"), 3))
     whole, *parts = figures
     assert whole.part == "" and {f.part for f in parts} == set(subject.model.ledger().by_kind("bytes"))
@@ -210,7 +210,11 @@ def test_times_of_parts(where: str) -> None:
 
 
 def test_times_stand_beside_the_roofline(monkeypatch: pytest.MonkeyPatch) -> None:
-    subject, work, gpu = Subject(tiny("mixtral"), "cpu", torch.float32), Load("prefill", 2, 16), hardware.load("l4")
+    subject, work, gpu = (
+        DeviceModel(tiny("mixtral"), "cpu", torch.float32),
+        Load("prefill", 2, 16),
+        hardware.load("l4"),
+    )
     monkeypatch.setattr(workloads, "seconds", lambda *_: [3.0, 1.0, 2.0])
     monkeypatch.setattr(workloads, "part_seconds", lambda net, owners, *_: {kind: 0.5 for kind in set(owners.values())})
     whole, *parts = times(subject, work, gpu)
@@ -230,7 +234,7 @@ def test_where_attention_overtakes_is_what_the_times_say(monkeypatch: pytest.Mon
         yield Figure("time", str(load), "feed_forward", "seconds", 0.0, 100.0, 100.0)
 
     monkeypatch.setattr(workloads, "times", timed)
-    subject = Subject(load("D=32 L=1 h=4 F=8 V=16 plain"), "cpu", torch.float32)
+    subject = DeviceModel(load("D=32 L=1 h=4 F=8 V=16 plain"), "cpu", torch.float32)
     *_, by_flops, by_times = workloads.overtaking(subject, (10, 1000), hardware.load("l4"))
     assert by_times.predicted == pytest.approx(50) and by_times.measured == pytest.approx(100)
     assert by_flops.measured == by_times.measured and by_flops.predicted == 2 * 8 - 1  # 2·D·T·(T + 1) ≥ 4·D·F·T
@@ -242,7 +246,7 @@ def test_the_least_that_has_to_be_held(step: Load) -> None:
     weights, saved = 4 * model.params, 4 * model.ledger(2, 8).total("saved")
     cache = 4 * step.batch * 2 * 2 * 2 * 4 * (step.past + step.tokens)  # k and v of 2 layers, 2 heads of 4
     wanted = weights + cache if step.kind != "training" else 3 * weights + max(weights, saved)
-    assert Subject(model, "cpu", torch.float32).least_bytes(step) == wanted
+    assert DeviceModel(model, "cpu", torch.float32).least_bytes(step) == wanted
 
 
 def test_experts_take_turns() -> None:
@@ -482,7 +486,7 @@ def test_a_suite_does_what_is_exact_before_what_takes_long(tmp_path: Path) -> No
 
 
 def test_a_batch_is_sized_by_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = Subject(load(ITEMS[0].source), "cpu", torch.float32)
+    subject = DeviceModel(load(ITEMS[0].source), "cpu", torch.float32)
     needed = [workloads.deployed(subject, Load("decode", batch, 1, 64)) or 0 for batch in (1, 4, 8)]
     assert needed == sorted(set(needed))
     asked = Load("decode", 16, 1, 64)
@@ -498,7 +502,7 @@ def test_a_batch_is_sized_by_the_memory(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("where", DEVICES)
 @pytest.mark.parametrize("step", [Load("prefill", 1, 16), Load("decode", 2, 1, 9), Load("training", 2, 8)], ids=str)
 def test_the_kernels_that_were_counted_on_run(step: Load, where: str) -> None:
-    found, ran = workloads.launches(Subject(tiny("llama"), where, torch.float32), step)
+    found, ran = workloads.launches(DeviceModel(tiny("llama"), where, torch.float32), step)
     assert {f.part: f.predicted for f in found} == {f.part: f.measured for f in found}
     assert sum(ran["products"].values()) > 1 and all("_scaled_dot_product_" in name for name in ran["attention"])
     assert not any(name.endswith("_math") for name in ran["attention"])
@@ -508,7 +512,7 @@ def test_attention_that_is_not_fused_is_named() -> None:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     with sdpa_kernel(SDPBackend.MATH):
-        _, ran = workloads.launches(Subject(tiny("llama"), "cpu", torch.float32), Load("prefill", 1, 16))
+        _, ran = workloads.launches(DeviceModel(tiny("llama"), "cpu", torch.float32), Load("prefill", 1, 16))
     assert ran["attention"].keys() == {"_scaled_dot_product_attention_math"}
 
 
@@ -541,7 +545,7 @@ def test_a_mask_over_groups_runs_no_plain_attention() -> None:
 
 
 def test_a_training_step_beside_train() -> None:
-    subject = Subject(load("D=64 L=2 h=4 h_kv=2 F=128 V=500"), "cpu", torch.bfloat16)
+    subject = DeviceModel(load("D=64 L=2 h=4 h_kv=2 F=128 V=500"), "cpu", torch.bfloat16)
     found = {(f.quantity, f.unit): f for f in workloads.training_speed(subject, Load("training", 2, 32), l4(), 2)}
     memory, speed = found["memory of training", "bytes"], found["speed of training", "tokens/s"]
     assert memory.predicted and memory.measured == pytest.approx(memory.predicted, rel=0.02)  # kernels' own scratch

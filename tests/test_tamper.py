@@ -38,7 +38,7 @@ from txcalc.parts.embedding import Embedding, Patches
 from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
 from txcalc.parts.head import Head
 from txcalc.parts.hyena import Decay, Hyena, ImplicitFilter, LongConvolution, ModalConvolution, Sine
-from txcalc.parts.hyper import Collapse, HyperConnection, Shares, Spread
+from txcalc.parts.hyper import Collapse, HyperConnection, Shares, StreamSpread
 from txcalc.parts.latent import IndexCore, Indexer, LatentAttention, LatentCore
 from txcalc.parts.linear import (
     Activation,
@@ -71,11 +71,11 @@ from txcalc.parts.part import COST, Cache, Leaf, MatMul, Workload
 from txcalc.parts.pooling import AttentionPool
 from txcalc.parts.positions import RelativeBias, Rotary
 from txcalc.parts.recurrent import GatedRecurrence, Griffin, HeadScan, Mamba, Mamba2, SelectiveScan
-from txcalc.parts.routed import Choice, RoutedAttention
+from txcalc.parts.routed import ChosenExperts, RoutedAttention
 from txcalc.parts.rwkv import ChannelMix, TimeMix, TokenShift, WeightedSum
 from txcalc.parts.shared import SharedBlock
 from txcalc.parts.spans import Causal, Cross, Full, Reading, Selected, Window
-from txcalc.parts.tower import Projector, Step, Tower
+from txcalc.parts.tower import Projector, ProjectorStep, Tower
 
 # 2 sequences of 3 new tokens after 5 cached ones: 6 rows, 8 keys, 3·5 + 1 + 2 + 3 = 21 visible pairs; 14 source rows.
 WORK = Workload(2, 3, 5, 7)
@@ -1121,7 +1121,7 @@ ROWS = {
         cache=(0, 123, 123),
     ),
     "choice among linear layers": row(  # 2 of 5
-        Choice(n_experts=5, top_k=2, expert=Linear(d_in=11, d_out=7, bias=False)),
+        ChosenExperts(n_experts=5, top_k=2, expert=Linear(d_in=11, d_out=7, bias=False)),
         params=385,
         active=154,
         flops=2 * 6 * 154,
@@ -1510,14 +1510,14 @@ ROWS = {
     ),
     "collapse": row(Collapse(width=11, number=3), flops_other=6 * 66, traffic=(0, 6 * (33 + 3 + 11), 0), saved=18),
     "spread, mixed": row(
-        Spread(width=11, number=3, mixed=True),
+        StreamSpread(width=11, number=3, mixed=True),
         flops=2 * 6 * 99,
         flops_other=6 * 66,
         traffic=(0, 6 * (33 + 9 + 14 + 33), 0),
         saved=6 * (14 + 9),
     ),
     "spread": row(
-        Spread(width=11, number=3, mixed=False), flops_other=6 * 66, traffic=(0, 6 * (14 + 66), 0), saved=6 * 14
+        StreamSpread(width=11, number=3, mixed=False), flops_other=6 * 66, traffic=(0, 6 * (14 + 66), 0), saved=6 * 14
     ),
     "forget gate": row(ForgetGate(n_heads=4), flops_other=24 * 3, traffic=(0, 4 * 24, 0), saved=24),
     "forgetting core, eager": row(
@@ -1898,9 +1898,9 @@ ROWS = {
     "projector": row(  # three positions become one after the norm
         Projector(
             steps=(
-                Step("norm", RMS, 3),
-                Step("linear", Linear(d_in=33, d_out=5, bias=False), 1),
-                Step("vectors", Vector(width=5), 1, 2),
+                ProjectorStep("norm", RMS, 3),
+                ProjectorStep("linear", Linear(d_in=33, d_out=5, bias=False), 1),
+                ProjectorStep("vectors", Vector(width=5), 1, 2),
             ),
             per_token=3,
             width=5,
@@ -1916,7 +1916,9 @@ ROWS = {
             stack=Stack(
                 d_model=11, embedding=None, relative_bias=None, groups=(), final_norm=RMS, pooler=None, head=None
             ),
-            projector=Projector(steps=(Step("linear", Linear(d_in=22, d_out=3, bias=False), 1),), per_token=2, width=3),
+            projector=Projector(
+                steps=(ProjectorStep("linear", Linear(d_in=22, d_out=3, bias=False), 1),), per_token=2, width=3
+            ),
             dropped=1,
         ),
         params=11 + 66,

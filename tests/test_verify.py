@@ -66,7 +66,7 @@ from txcalc.parts.cells import Cell  # noqa: E402
 from txcalc.parts.convolution import SpanCore, SpanProduct, Transform  # noqa: E402
 from txcalc.parts.cores import DynamicMask  # noqa: E402
 from txcalc.parts.hyena import Decay, LongConvolution, ModalConvolution, Sine  # noqa: E402
-from txcalc.parts.hyper import Collapse, Shares, Spread  # noqa: E402
+from txcalc.parts.hyper import Collapse, Shares, StreamSpread  # noqa: E402
 from txcalc.parts.linear import GroupedLinear, Shift  # noqa: E402
 from txcalc.parts.linear_attention import MatrixScan  # noqa: E402
 from txcalc.parts.mixers.compressed import CompressedCore, Pool, SelectionCore  # noqa: E402
@@ -349,7 +349,7 @@ PROVED = [
     (Pool, "cache", "compressed"),
     (SelectionCore, "operations", "compressed"),
     (Shares, "weights", "compressed"),
-    (Spread, "operations", "compressed"),
+    (StreamSpread, "operations", "compressed"),
     (ForgetGate, "saved", "forgetting"),
     (ForgettingCore, "operations", "forgetting"),
     (ForgettingCore, "saved", "forgetting"),
@@ -428,7 +428,7 @@ def test_every_formula_of_every_leaf_is_proved_or_known_to_be_a_model() -> None:
             *scans,
         )
     }
-    modelled = (BlockLinear, Scale, Mix, Cell, LongConvolution, Sine, DynamicMask, CompressedCore, Pool, Spread)
+    modelled = (BlockLinear, Scale, Mix, Cell, LongConvolution, Sine, DynamicMask, CompressedCore, Pool, StreamSpread)
     models = {(leaf, "saved") for leaf in (*scans, *modelled)}
     assert {(leaf, formula) for leaf, formula, _ in PROVED} == there - no_products - models
 

@@ -136,7 +136,7 @@ def verify(
     from txcalc.verify.coverage import ZERO_COST
     from txcalc.verify.device import DTYPES
     from txcalc.verify.record import proofs, store
-    from txcalc.verify.workloads import MEASURES, Subject, measure
+    from txcalc.verify.workloads import MEASURES, DeviceModel, measure
 
     real = device != "meta"
     usual = [*DEFAULT, "bytes", "training", *MEASURES] if real else list(DEFAULT)
@@ -158,7 +158,7 @@ def verify(
         tell(model.name, i / len(given))
         verdicts.append(verified(model, asks, lengths=how, device=device, dtype=DTYPES[dtype]))
         if measures:
-            measure(verdicts[-1], Subject(model, device, DTYPES[dtype]), measures, accelerator)
+            measure(verdicts[-1], DeviceModel(model, device, DTYPES[dtype]), measures, accelerator)
         if record:
             store({model.name: proofs(model, verdicts[-1])})
     return Verify(verdicts, sorted(name for group in ZERO_COST.values() for name in group) if zero_cost else ())

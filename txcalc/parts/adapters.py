@@ -24,7 +24,7 @@ class Adapters(NamedTuple):
         return named and type(child.part) is Linear and child.on is everywhere and child.gradient != "none"
 
 
-class Reading(NamedTuple):
+class KeptInput(NamedTuple):
     """A tensor that a frozen linear layer reads and does not keep: its width, and how a learning one would keep it."""
 
     width: Any
@@ -77,11 +77,11 @@ class Frozen(Composite):
 
     part: Composite
     adapters: Adapters | None = None
-    before: tuple[Reading, ...] = ()
+    before: tuple[KeptInput, ...] = ()
     apart: bool = False  # nothing in it gets a gradient
 
     @once
-    def made(self) -> tuple[tuple[Child, ...], tuple[Reading, ...]]:
+    def made(self) -> tuple[tuple[Child, ...], tuple[KeptInput, ...]]:
         """The children, and the tensors that are kept by nobody after it."""
         return freeze(self.part.parts, self.adapters, self.before, self.apart)
 
@@ -90,13 +90,13 @@ class Frozen(Composite):
 
 
 def freeze(
-    children: Iterable[Child], adapters: Adapters | None, before: tuple[Reading, ...] = (), apart: bool = False
-) -> tuple[tuple[Child, ...], tuple[Reading, ...]]:
+    children: Iterable[Child], adapters: Adapters | None, before: tuple[KeptInput, ...] = (), apart: bool = False
+) -> tuple[tuple[Child, ...], tuple[KeptInput, ...]]:
     """The children with frozen weights and adapters; and the tensors, read by linear layers, that nobody keeps.
 
     A frozen layer keeps no input; the first adapter that reads a tensor keeps it, whoever would without adapters.
     """
-    found, own = list[Child](), list[Reading]()
+    found, own = list[Child](), list[KeptInput]()
     for child in children:
         part, data = child.part, child.gradient == "weights"
         if isinstance(part, Composite):
@@ -109,7 +109,7 @@ def freeze(
         keeps = "no"
         if type(part) is Linear:
             if part.keeps != "no":
-                own.append(Reading(part.d_in, part.keeps))
+                own.append(KeptInput(part.d_in, part.keeps))
             if adapters is not None and adapters.at(child):
                 keeps, own, before = _kept(part.d_in, own, before)
                 base: Any = part.frozen
@@ -134,8 +134,8 @@ def around(children: Iterable[Child]) -> Iterator[Child]:
 
 
 def _kept(
-    width: Any, own: list[Reading], before: tuple[Reading, ...]
-) -> tuple[str, list[Reading], tuple[Reading, ...]]:
+    width: Any, own: list[KeptInput], before: tuple[KeptInput, ...]
+) -> tuple[str, list[KeptInput], tuple[KeptInput, ...]]:
     """How the tensor is kept by an adapter that reads it, and the others: the first of this width that nobody keeps."""
     for i, reading in enumerate(own):
         if _same(reading.width, width):

@@ -107,7 +107,7 @@ class Collapse(Leaf):
 
 @final
 @frozen
-class Spread(Leaf):
+class StreamSpread(Leaf):
     """What a branch makes, added to n streams by a share of each, beside the streams as a matrix mixes them (`mixed`).
 
     Shapes   streams (B, T, n, D), y (B, T, D), shares (B, T, n), matrix (B, T, n, n)
@@ -160,4 +160,4 @@ class HyperConnection(Composite):
         yield Child("shares", shares)
         yield Child("collapse", Collapse(width=self.width, number=self.number))
         if not self.read:
-            yield Child("spread", Spread(width=self.width, number=self.number, mixed=self.mixed))
+            yield Child("spread", StreamSpread(width=self.width, number=self.number, mixed=self.mixed))

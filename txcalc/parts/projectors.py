@@ -13,7 +13,7 @@ from txcalc.parts.model import Stack
 from txcalc.parts.norm import EPS, Norm
 from txcalc.parts.options import REQUIRED, Check, Options, Wrong, activation, count, flag, key, one_of, size
 from txcalc.parts.part import Part
-from txcalc.parts.tower import Projector, Step, Tower
+from txcalc.parts.tower import Projector, ProjectorStep, Tower
 
 
 class Made(NamedTuple):
@@ -103,7 +103,7 @@ def projector(width: Any, steps: Sequence[Mapping[str, Any]]) -> Projector:
     rate, found = 1, []
     for name, result in reversed(made):
         if result.part is not None:
-            found.append(Step(name, result.part, exact_div(rate, result.takes), result.times))
+            found.append(ProjectorStep(name, result.part, exact_div(rate, result.takes), result.times))
         rate = rate * result.merged
     return Projector(steps=tuple(reversed(found)), per_token=rate, width=width)
 

@@ -17,7 +17,7 @@ from txcalc.parts.spans import Causal
 
 @final
 @frozen
-class Choice(Composite):
+class ChosenExperts(Composite):
     """Linear layers of which each token passes so many, as a router beside them says.
 
     Source   Shazeer et al. 2017 (arXiv 1701.06538)
@@ -62,8 +62,8 @@ class RoutedAttention(Composite):
         yield Child("o", self._choice(Linear(d_in=width, d_out=d, bias=False)))
         yield from optional("bias", self.bias)
 
-    def _choice(self, part: Linear) -> Choice:
-        return Choice(n_experts=self.n_experts, top_k=self.top_k, expert=part)
+    def _choice(self, part: Linear) -> ChosenExperts:
+        return ChosenExperts(n_experts=self.n_experts, top_k=self.top_k, expert=part)
 
 
 @final

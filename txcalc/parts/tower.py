@@ -14,7 +14,7 @@ from txcalc.parts.part import Child, Composite, Part, Stream, Workload
 from txcalc.parts.sharding import Ways
 
 
-class Step(NamedTuple):
+class ProjectorStep(NamedTuple):
     """A part of a projector, which works at `rate` positions for each token that is handed on."""
 
     name: str
@@ -39,7 +39,7 @@ class Projector(Composite):
     Source   Liu et al. 2023 (arXiv 2310.03744), section 3.2; Wang et al. 2024 (arXiv 2409.12191), section 2.1
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[ProjectorStep, ...]
     # Positions of the tower for each token that is handed on, and the width of that.
     per_token: Any
     width: Any

@@ -43,7 +43,7 @@ class Collapse(nn.Module):
         return (shares.unsqueeze(-1) * streams).sum(2)
 
 
-class Spread(nn.Module):
+class StreamSpread(nn.Module):
     """Streams (B, T, n, D), mixed where there is a matrix, with shares (B, T, n) of y (B, T, D) added."""
 
     def forward(self, streams: Tensor, y: Tensor, shares: Tensor, matrix: Tensor | None) -> Tensor:
@@ -60,7 +60,7 @@ class HyperConnection(nn.Module):
         self.norm = Norm(NormPart(width=wide, form="rms", bias=False, eps=part.eps, weighted=False), like)
         shares = parts.Shares(number=part.number, steps=part.steps, mixed=part.mixed, read=part.read)
         self.project, self.shares = Linear(wide, shares.made, False, like), Shares(shares, like)
-        self.collapse, self.spread = Collapse(), None if part.read else Spread()
+        self.collapse, self.spread = Collapse(), None if part.read else StreamSpread()
 
     def forward(self, streams: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """What is read (B, T, D), and the shares and the matrix that `spread` takes."""

@@ -12,7 +12,7 @@ from txcalc.reference.mode import current
 from txcalc.reference.run import Like, Run
 
 
-class Choice(nn.Module):
+class ChosenExperts(nn.Module):
     """Each of a row's k vectors through the expert chosen for it."""
 
     def __init__(self, experts: int, top_k: int, widths: tuple[int, int], like: Like) -> None:
@@ -46,11 +46,11 @@ class RoutedAttention(nn.Module):
         super().__init__()
         d, width = part.d_model, part.n_kv_heads * part.d_head
         self.router = Linear(d, part.n_experts, False, like)
-        self.q = Choice(part.n_experts, part.top_k, (d, width), like)
+        self.q = ChosenExperts(part.n_experts, part.top_k, (d, width), like)
         self.k, self.v = Linear(d, width, False, like), Linear(d, width, False, like)
         self.rotary = Rotary(part.rotary) if part.rotary else None
         self.core = AttentionCore(part.core, like)
-        self.o = Choice(part.n_experts, part.top_k, (width, d), like)
+        self.o = ChosenExperts(part.n_experts, part.top_k, (width, d), like)
         self.bias = Shift(part.bias, like) if part.bias else None
         self.top_k, self.width = part.top_k, part.d_head
 

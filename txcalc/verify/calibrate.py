@@ -28,14 +28,14 @@ from txcalc.sources import load
 from txcalc.units import iec
 from txcalc.verify import device as devices
 from txcalc.verify.measure import Work, captured, once
-from txcalc.verify.workloads import Load, Subject, rank, workload
+from txcalc.verify.workloads import DeviceModel, Load, rank, workload
 
 TINY = "D=64 L=4 h=4 F=128 V=64"  # its arithmetic is nothing: what a step of it takes are starts
 ROUNDS, SECONDS = 9, 90.0
 NARROW, READING = (1, 4, 16), "weights, read"
 
 
-class Sizes(NamedTuple):
+class MeasuredSizes(NamedTuple):
     """What is measured on a kind of device, and in which dtypes.
 
     products    rows, inputs and outputs of a linear layer
@@ -57,7 +57,7 @@ class Sizes(NamedTuple):
     steps: tuple[Load, ...]
 
 
-CPU = Sizes(
+CPU = MeasuredSizes(
     ("fp32", "bf16"),
     ((256, 512, 512), (256, 512, 2048), (256, 2048, 512), (1024, 1024, 1024)),
     (2**18, 2**20, 2**27),
@@ -67,7 +67,7 @@ CPU = Sizes(
     "D=640 L=4 h=10 h_kv=5 F=1920 V=8192",
     (Load("prefill", 1, 128), Load("prefill", 2, 192), Load("decode", 4, 1, 96)),
 )
-CUDA = Sizes(
+CUDA = MeasuredSizes(
     ("fp32", "bf16", "fp16", "fp8"),
     ((2048, 4096, 4096), (4096, 4096, 16384), (4096, 16384, 4096), (8192, 8192, 8192), (16384, 16384, 16384)),
     (2**28, 2**30),
@@ -138,7 +138,7 @@ def calibrate(
     *,
     name: str = "this-machine",
     like: Accelerator | None = None,
-    sizes: Sizes | None = None,
+    sizes: MeasuredSizes | None = None,
     rounds: int = ROUNDS,
     limit: float = SECONDS,
     progress: Callable[[float], None] = lambda share: None,
@@ -165,7 +165,7 @@ def _measured(
     device: str,
     name: str,
     like: Accelerator | None,
-    sizes: Sizes | None,
+    sizes: MeasuredSizes | None,
     rounds: int,
     limit: float,
     progress: Callable[[float], None],
@@ -176,7 +176,7 @@ def _measured(
     kernels = [kernel for kernel, reason in every if not reason]
     absent = {f"{kernel.kind} in {kernel.dtype}: not on this device, {reason}" for kernel, reason in every if reason}
     wide = "bf16" if devices.is_cuda(device) else "fp32"
-    subject, tiny = (Subject(load(text), device, TORCH[wide]) for text in (sizes.model, TINY))
+    subject, tiny = (DeviceModel(load(text), device, TORCH[wide]) for text in (sizes.model, TINY))
     works = [kernel.make() for kernel in kernels]
     steps = [(subject, step) for step in sizes.steps] + [(tiny, Load("decode", 1, 1, 8))]
     fresh = [who.stepping(step) for who, step in steps]
@@ -211,12 +211,12 @@ def _measured(
     return Calibration(found, rates, subject.model, wide, checks, done, [c for c in clocks if c])
 
 
-def expected(subject: Subject, step: Load, accelerator: Accelerator) -> float:
+def expected(subject: DeviceModel, step: Load, accelerator: Accelerator) -> float:
     """Achievable seconds."""
     return rank(subject, accelerator).cost(workload(subject.model, step)).achievable
 
 
-def _kernels(device: str, sizes: Sizes) -> list[Kernel]:
+def _kernels(device: str, sizes: MeasuredSizes) -> list[Kernel]:
     found = []
     for dtype in sizes.dtypes:
         for rows, d_in, d_out in sizes.products:
@@ -305,7 +305,7 @@ def _accelerator(device: str, name: str, like: Accelerator | None, rates: list[R
     return Accelerator(name, title, memory, ceil(max(moved) / 1e6) * 10**6, peaks, None, None, sources, notes)
 
 
-def _starts(tiny: Subject, accelerator: Accelerator) -> float:
+def _starts(tiny: DeviceModel, accelerator: Accelerator) -> float:
     """Starts of a tiny model's step, which is nothing else."""
     one = hardware.assumed().overlaid({"launch_s": 1e-6}, {})
     counted = rank(tiny, replace(accelerator, calibration=one)).cost(workload(tiny.model, Load("decode", 1, 1, 8)))

@@ -23,7 +23,7 @@ from txcalc.reference.attention import AttentionCore
 from txcalc.reference.run import Cache
 
 
-class Shares(Cache):
+class RankCache(Cache):
     """Before this rank's share of a sequence come those of the ranks before it; with `gather` their keys and values
     (B, T, …) too."""
 

@@ -186,7 +186,7 @@ def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> Rank
                 ids[mine].split(recipe.micro_batch), labels[mine].split(recipe.micro_batch), strict=True
             ):
                 gather = recipe.context == "allgather"
-                shared = {"cache": context.Shares(place, recipe.local_tokens, group, gather)} if group else {}
+                shared = {"cache": context.RankCache(place, recipe.local_tokens, group, gather)} if group else {}
                 made = _loss(net(part, **shared), said) / recipe.accumulation
                 made.backward()
                 total += _plain(made.detach())

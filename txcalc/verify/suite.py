@@ -29,8 +29,8 @@ from txcalc.verify.calibrate import Calibration, calibrate
 from txcalc.verify.measure import Clock
 from txcalc.verify.verdict import as_number
 from txcalc.verify.workloads import (
+    DeviceModel,
     Load,
-    Subject,
     deployed,
     launches,
     overtaking,
@@ -299,7 +299,7 @@ class Suite:
             "params": model.params,
         }
         entry |= {"changes": dict(item.changes)} if item.changes else {}
-        subject = Subject(model, self.device, dtype)
+        subject = DeviceModel(model, self.device, dtype)
         for name, step in steps_of(item):
             if name not in steps and name.startswith(phase):
                 self._step(f"{item.name}: {name}", number / len(self.items))
@@ -307,7 +307,7 @@ class Suite:
                 entry["steps"] = {name: steps[name] for name in wanted if name in steps}
                 self._write()
 
-    def _measured(self, step: Any, subject: Subject, accelerator: Accelerator) -> dict[str, Any]:
+    def _measured(self, step: Any, subject: DeviceModel, accelerator: Accelerator) -> dict[str, Any]:
         start, clocks = time.monotonic(), [devices.clocks(self.device)]
         try:
             found: dict[str, Any] = step(subject, accelerator)
@@ -352,7 +352,7 @@ def _fitting(model: Model, layers: int | None, device: str, dtype: torch.dtype) 
     return model if kept == most else cut(model, kept)
 
 
-def steps_of(item: Item) -> Iterator[tuple[str, Callable[[Subject, Accelerator], dict[str, Any]]]]:
+def steps_of(item: Item) -> Iterator[tuple[str, Callable[[DeviceModel, Accelerator], dict[str, Any]]]]:
     """What is asked of an item, by name, in order."""
     for oracle in item.exact:
         yield f"exact: {oracle}", lambda subject, _, oracle=oracle: _exact(subject, oracle)  # type: ignore[misc]
@@ -368,7 +368,7 @@ def steps_of(item: Item) -> Iterator[tuple[str, Callable[[Subject, Accelerator],
         yield "attention overtakes", lambda s, known: _figures(overtaking(s, item.overtaking, known))
 
 
-def _sized(subject: Subject, load: Load) -> Load:
+def _sized(subject: DeviceModel, load: Load) -> Load:
     """The work, with the largest batch of halves of what is asked that the free memory holds: by what deploy sets aside
     for it, or by the least that a training step needs. Raises `Refused` where one sequence is too much."""
     free, batch = devices.free_bytes(subject.device) - devices.SPARE, load.batch
@@ -387,12 +387,12 @@ def _said(load: Load, sized: Load) -> dict[str, Any]:
     return {} if load == sized else {"sized": f"B = {sized.batch:,}: {load.batch:,} would not fit"}
 
 
-def _peak(subject: Subject, load: Load) -> dict[str, Any]:
+def _peak(subject: DeviceModel, load: Load) -> dict[str, Any]:
     sized = _sized(subject, load)
     return {**_figures([peak_memory(subject, sized)]), **_said(load, sized)}
 
 
-def _times(subject: Subject, load: Load, accelerator: Accelerator) -> dict[str, Any]:
+def _times(subject: DeviceModel, load: Load, accelerator: Accelerator) -> dict[str, Any]:
     """The times, and which attention ran for them."""
     sized = _sized(subject, load)
     notes: list[str] = []
@@ -402,17 +402,17 @@ def _times(subject: Subject, load: Load, accelerator: Accelerator) -> dict[str, 
     return {**found, **told, **_said(load, sized), "ran": launches(subject, sized)[1]}
 
 
-def _speed(subject: Subject, load: Load, accelerator: Accelerator) -> dict[str, Any]:
+def _speed(subject: DeviceModel, load: Load, accelerator: Accelerator) -> dict[str, Any]:
     sized = _sized(subject, load)
     return {**_figures(training_speed(subject, sized, accelerator)), **_said(load, sized)}
 
 
-def _kernels(subject: Subject, load: Load) -> dict[str, Any]:
+def _kernels(subject: DeviceModel, load: Load) -> dict[str, Any]:
     figures, found = launches(subject, load)
     return {**_figures(figures), "ran": found}
 
 
-def _exact(subject: Subject, oracle: str) -> dict[str, Any]:
+def _exact(subject: DeviceModel, oracle: str) -> dict[str, Any]:
     """How many figures were compared, all that differ, and the whole model's at every size."""
     verdict = verify(subject.model, [oracle], device=subject.device, dtype=subject.dtype)
     keys = ("path", "quantity", "oracle", "where", "predicted", "measured", "copies")

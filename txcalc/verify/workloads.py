@@ -66,7 +66,7 @@ class Load(NamedTuple):
         return f"{self.kind} B = {self.batch:,}, T = {self.tokens:,}{past}{words}"
 
 
-class Subject(NamedTuple):
+class DeviceModel(NamedTuple):
     """What is put to work."""
 
     model: Model
@@ -187,7 +187,7 @@ def _random(like: tuple[Tensor, ...], device: str) -> tuple[Tensor, ...]:
     return tuple(torch.randn(tensor.shape, dtype=tensor.dtype, device=device) for tensor in like)
 
 
-def peak_memory(subject: Subject, load: Load) -> Figure:
+def peak_memory(subject: DeviceModel, load: Load) -> Figure:
     """The most that is held at once: of fake tensors (predicted), and on the device."""
     prepare = subject.prepare(load)
     foreseen, found = traced(prepare, subject.device), measured(prepare, subject.device)
@@ -199,7 +199,7 @@ def peak_memory(subject: Subject, load: Load) -> Figure:
     return Figure("peak memory", str(load), "", "bytes", least, foreseen.peak, found.peak, gap, held, planned)
 
 
-def deployed(subject: Subject, load: Load) -> int | None:
+def deployed(subject: DeviceModel, load: Load) -> int | None:
     """Bytes that `deploy` sets aside for a pass on one accelerator, without what engines keep for themselves: weights,
     pages of the cache, and the larger of activations and logits. None for a training step."""
     if load.kind == "training":
@@ -227,7 +227,7 @@ def _gap(foreseen: Peak, found: Peak) -> dict[str, float]:
 
 
 def times(
-    subject: Subject, load: Load, accelerator: Accelerator, repeats: int = 5, notes: list[str] | None = None
+    subject: DeviceModel, load: Load, accelerator: Accelerator, repeats: int = 5, notes: list[str] | None = None
 ) -> Iterator[Figure]:
     """Seconds of a pass and of its parts by kind, on fresh data each time, beside the roofline's floor and what was
     expected of the accelerator's efficiency; on CUDA a decode step also as a graph that is replayed. `notes` is told
@@ -254,7 +254,7 @@ def times(
         yield Figure("time", str(load), kind, "seconds", cost.floor, cost.achievable, found)
 
 
-def launches(subject: Subject, load: Load) -> tuple[list[Figure], dict[str, Any]]:
+def launches(subject: DeviceModel, load: Load) -> tuple[list[Figure], dict[str, Any]]:
     """Products and attentions that the ledger counts and that run in one pass, and which kernels these are."""
     work = subject.prepare(load)(subject.device)
     work()
@@ -265,7 +265,7 @@ def launches(subject: Subject, load: Load) -> tuple[list[Figure], dict[str, Any]
     return list(kernels.figures(ledger, str(load), training, found)), found.described()
 
 
-def training_speed(subject: Subject, load: Load, accelerator: Accelerator, repeats: int = 5) -> Iterator[Figure]:
+def training_speed(subject: DeviceModel, load: Load, accelerator: Accelerator, repeats: int = 5) -> Iterator[Figure]:
     """A step with cross-entropy of the next token and AdamW, all in the dtype of the weights, beside `train`: seconds,
     tokens per second, bytes allocated and reserved."""
     name, said = NAMES[subject.dtype], f"{load}, cross-entropy"
@@ -291,7 +291,7 @@ def training_speed(subject: Subject, load: Load, accelerator: Accelerator, repea
         )
 
 
-def rank(subject: Subject, accelerator: Accelerator, eager: bool = True) -> Rank:
+def rank(subject: DeviceModel, accelerator: Accelerator, eager: bool = True) -> Rank:
     """The whole model on one accelerator, its cache in the dtype of the modules; `eager`: as modules are called."""
     form = engine(subject.model, NAMES[subject.dtype], NAMES[subject.dtype])
     return Rank(subject.model, Stage(0, 1, subject.model.root), ALONE, accelerator, form, eager)
@@ -303,7 +303,7 @@ def workload(model: Model, load: Load) -> Workload:
     return model.workload(load.batch, load.tokens, load.past, logits="last", mla=mla)
 
 
-def overtaking(subject: Subject, tokens: Sequence[int], accelerator: Accelerator) -> Iterator[Figure]:
+def overtaking(subject: DeviceModel, tokens: Sequence[int], accelerator: Accelerator) -> Iterator[Figure]:
     """Times of the attention core and of the feed-forward at growing lengths of one sequence, and the length at which
     the first outweighs the second: by FLOPs, as expected of this accelerator, and as measured between two lengths."""
     ratios: list[tuple[float, float]] = []
@@ -349,7 +349,7 @@ def common(model: Model, device: str) -> tuple[Load, ...]:
     return passes + (() if long == 1 or not model.decodes else steps) + training
 
 
-def measure(verdict: Verdict, subject: Subject, wanted: Sequence[str], accelerator: Accelerator | None) -> None:
+def measure(verdict: Verdict, subject: DeviceModel, wanted: Sequence[str], accelerator: Accelerator | None) -> None:
     """Adds the figures of `common` work to a verdict; what is foreseen not to fit is not run, and said.
 
     Errors: `Refuted`, with the number of layers that would fit, where memory runs out all the same.

@@ -425,7 +425,8 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"layer": {"a": {"parts": ["atention"]}}},
         "layer.a.parts is ['atention'], expected a list out of attention, cross_attention, feed_forward, experts, "
         "mamba, mamba2, delta, rg_lru, linear_attention, matrix_memory, time_mix, short_convolution, rnn, "
-        "hyena, draft_attention, compressed, forgetting, channel_mix, convolution, fourier, shared, layer_input",
+        "hyena, draft_attention, compressed, forgetting, pieces, channel_mix, convolution, fourier, shared, "
+        "layer_input",
     ),
     "parts twice": (
         {"layer": {"a": {"parts": ["attention", "attention", "feed_forward"]}}},

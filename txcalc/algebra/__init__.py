@@ -87,9 +87,6 @@ class _Naming:
         return made
 
 
-IN_STACK = ("positions", "embedding", "head", "lora", "features", "vision", "audio")
-
-
 def symbolic(model: Model) -> Symbolic:
     """The model's tree with a letter for every size that `symbols.TABLE` knows; other sizes stay numbers.
 
@@ -115,7 +112,7 @@ def _lettered(stack: Mapping[str, Any], naming: _Naming, half: str) -> dict[str,
     kinds = [name for name, _ in stack["groups"]]
     for entry in TABLE:
         section, _, key = entry.key.rpartition(".")
-        if section in IN_STACK and stack[section]:
+        if section and stack.get(section):  # the others are a layer's
             result[section] = {**result[section], key: naming(entry, stack[section][key], half)}
         elif entry.key and not section and key != "n_layers":
             result[key] = naming(entry, stack[key], half)

@@ -171,40 +171,32 @@ def _slopes(stack: Tables, fault: Told) -> None:
 
 
 def _lenders(stack: Tables, fault: Told) -> None:
-    """Who reads another layer's keys and values stands after it, and would have made its own of the same shape."""
+    """Who reads another layer's keys and values, or borrows a shared block, stands after the layer that has them, and
+    would have made equal ones."""
+    same = "a layer kind of as many and as wide key/value heads, and the same window"
+    sizes = ("n_kv_heads", "d_head", "d_v", "window", "chunked")
+    _after_a_lender(stack, fault, "attention.kv_from", "keys and values", sizes, same)
+    sizes = ("n_heads", "n_kv_heads", "d_head", "d_ff", "bias")
+    _after_a_lender(
+        stack, fault, "shared.from", "a shared block", sizes, "a layer kind whose shared block has the same sizes"
+    )
+
+
+def _after_a_lender(stack: Tables, fault: Told, path: str, lent: str, sizes: Sequence[str], same: str) -> None:
+    section, key = path.split(".")
     first = {name: min(indices) for name, indices in stack["groups"] if len(indices)}
     for name, layer in stack["layer"].items():
         with SOUND:
-            table = layer.get("attention")
-            if not table or table["kv_from"] is None:
+            table = layer.get(section)
+            if not table or (wanted := table[key]) is None:
                 continue
-            lender = stack["layer"].get(table["kv_from"], {}).get("attention")
-            path = f"layer.{name}.attention.kv_from"
-            if not lender or lender["kv_from"] is not None:
-                fault(path, table["kv_from"], "a layer kind with keys and values of its own")
-            elif first.get(table["kv_from"], 0) > first.get(name, 0):
-                fault(path, table["kv_from"], "a layer kind that stands before its reader")
-            elif any(table[key] != lender[key] for key in ("n_kv_heads", "d_head", "d_v", "window", "chunked")):
-                expected = "a layer kind of as many and as wide key/value heads, and the same window"
-                fault(path, table["kv_from"], expected)
-
-
-def _shared(stack: Tables, fault: Told) -> None:
-    """Who borrows a shared block stands after the layer that holds it, and would have made an equal one."""
-    first = {name: min(indices) for name, indices in stack["groups"] if len(indices)}
-    for name, layer in stack["layer"].items():
-        with SOUND:
-            table = layer.get("shared")
-            if not table or table["from"] is None:
-                continue
-            lender = stack["layer"].get(table["from"], {}).get("shared")
-            path = f"layer.{name}.shared.from"
-            if not lender or lender["from"] is not None:
-                fault(path, table["from"], "a layer kind with a shared block of its own")
-            elif first.get(table["from"], 0) > first.get(name, 0):
-                fault(path, table["from"], "a layer kind that stands before its reader")
-            elif any(table[key] != lender[key] for key in ("n_heads", "n_kv_heads", "d_head", "d_ff", "bias")):
-                fault(path, table["from"], "a layer kind whose shared block has the same sizes")
+            lender = stack["layer"].get(wanted, {}).get(section)
+            if not lender or lender[key] is not None:
+                fault(f"layer.{name}.{path}", wanted, f"a layer kind with {lent} of its own")
+            elif first.get(wanted, 0) > first.get(name, 0):
+                fault(f"layer.{name}.{path}", wanted, "a layer kind that stands before its reader")
+            elif any(table[size] != lender[size] for size in sizes):
+                fault(f"layer.{name}.{path}", wanted, same)
 
 
 def _shared_once(stack: Tables, fault: Told) -> None:
@@ -306,7 +298,6 @@ STACK_RULES: tuple[Callable[[Tables, Told], None], ...] = (
     _contacts,
     _slopes,
     _lenders,
-    _shared,
     _shared_once,
     _streams,
     _hyper,

@@ -15,7 +15,6 @@ import torch
 
 from txcalc.errors import InputError, Refuted, TxcalcError
 from txcalc.model import Model
-from txcalc.parts.model import EncoderDecoder, FixedLength
 from txcalc.reference import cut
 from txcalc.units import iec
 
@@ -190,12 +189,7 @@ def _said(file: str, key: str) -> list[str]:
 
 def n_layers(model: Model) -> int:
     """The layers of the deepest stack."""
-    root = model.root
-    if isinstance(root, EncoderDecoder):
-        stacks = [root.encoder, root.decoder]
-    else:
-        stacks = [root.stack if isinstance(root, FixedLength) else root]  # type: ignore[list-item]
-    return max(sum(len(group.indices) for group in stack.groups) for stack in stacks)
+    return max(sum(len(group.indices) for group in stack.groups) for stack in model.root.stacks)
 
 
 def _weights(model: Model, dtype: torch.dtype) -> int:

@@ -20,7 +20,7 @@ from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod, ToFloat
 
-from txcalc.parts.model import EncoderDecoder, FixedLength, Stack
+from txcalc.parts.model import Stack
 from txcalc.planning.theorems import Condition, Size, Unit
 from txcalc.verify.symbolic import T_SRC, B, Environment, Fakes, NotForAll, T, theirs
 
@@ -317,11 +317,9 @@ def inputs(unit: Unit, root: Any, lengths: tuple[Any, Any, Any], of: Callable[[A
     """Inputs of a unit's module: B sequences of T, after T_src; `of` gives its sizes as the tensors have them."""
     batch, tokens, source = lengths
     sides = {half: stack["vision"]["image"] for half, stack in unit.spec["stacks"].items() if stack["vision"]}
-    if isinstance(root, EncoderDecoder):
-        ids = _read(root.decoder, batch, tokens, 0, of)
-        return ids, _read(root.encoder, batch, source, sides.get("encoder", 0), of)
-    stack = root.stack if isinstance(root, FixedLength) else root
-    return (_read(stack, batch, tokens, sides.get("", 0), of),)
+    *encoder, stack = root.stacks
+    ids = _read(stack, batch, tokens, sides.get("", 0), of)
+    return (ids, *(_read(half, batch, source, sides.get("encoder", 0), of) for half in encoder))
 
 
 def _read(stack: Stack, batch: Any, tokens: Any, side: int, of: Callable[[Any], Any]) -> Tensor:

@@ -93,6 +93,29 @@ def test_native_leaves_wide_what_its_makers_left_wide() -> None:
     assert size("deepseek-v3") == narrow + scales + 2 * (model.params - narrow)
 
 
+def test_deepseek_v4_flashs_bytes_are_those_of_its_files() -> None:
+    """By its files' headers: experts in fp4 with an eight-bit scale for every 32, fp8 in blocks of 128 × 128 with eight
+    bits each, what pools the cache and routes in bf16, what mixes streams in fp32. With a prediction layer it is about
+    149 GiB. Vectors of fp32 (3 MB) count as bf16 here."""
+    configs = json.loads((Path(__file__).parent / "data" / "hf" / "configs.json").read_text())
+    model = build(*describe(configs["deepseek-v4-flash"]))
+    d, layers, fours, longs = 4096, 43, 21, 20
+
+    def fp8(*shapes: tuple[int, int]) -> int:
+        return sum(rows * columns * (128 * 128 + 1) // (128 * 128) for rows, columns in shapes)
+
+    experts = layers * 256 * 3 * 2048 * d * 17 // 32
+    attention = fp8((512, d), (8192, d), (d, 8192), (1024, d), (32_768, 1024))
+    shared = fp8((2048, d), (2048, d), (d, 2048))
+    indexes = fours * (fp8((8192, 1024)) + 2 * (64 * d + 2 * 256 * d + 4 * 256 + 128))
+    pools = 2 * (fours * (2 * 1024 * d + 4 * 1024 + 512) + longs * (2 * 512 * d + 128 * 512 + 512))
+    routers, norms = 2 * layers * 256 * d, 2 * (layers * (512 + 1024 + 2 * d) + d)
+    streams = layers * 2 * (4 * 24 * 4 * d + 2 * (24 + 3)) + 4 * 4 * 4 * d + 2 * (4 + 1) + 2 * layers * 64
+    whole = experts + layers * (attention + shared) + indexes + pools + routers + norms + streams + 2 * 2 * 129_280 * d
+    assert size(model) == whole
+    assert 0.97 < whole / 2**30 / 149 < 1
+
+
 def test_metas_own_fp8_leaves_attention_and_two_layers_wide() -> None:
     """Llama Team 2024, section 6.2. vLLM's log of the first upload, which had 16 key/value heads: 57.752 GiB."""
     model = load("llama-3.1-405b")
@@ -258,7 +281,7 @@ def test_every_stage_of_a_pipeline_holds_its_own_layers_formats() -> None:
         ({"quant_method": "bitsandbytes"}, "expected one of them true"),
         ({"quant_method": "fp8", "weight_block_size": [128]}, "two whole numbers, rows and columns"),
         ({"quant_method": "compressed-tensors"}, "config_groups is missing, expected a table"),
-        ({"quant_method": "fp8", "expert_dtype": "fp4"}, "expert_dtype is 'fp4', expected fp8, or none"),
+        ({"quant_method": "fp8", "expert_dtype": "fp5"}, "expert_dtype is 'fp5', expected fp8, fp4, or none"),
         (
             {
                 "quant_method": "compressed-tensors",

@@ -134,6 +134,7 @@ class GroupedLinear(Leaf):
     d_out: Any
     bias: bool
     keeps: str = "yes"
+    blocks: ClassVar[bool] = True
 
     def weights(self) -> tuple[Weight, ...]:
         outputs = self.groups * self.d_out

@@ -241,6 +241,8 @@ class Leaf:
     kernels: ClassVar[str] = ""
     launched: ClassVar[bool] = True
 
+    blocks: ClassVar[bool] = False  # its weight is a matrix of blocks, each of which multiplies a share of its inputs
+
     @property
     def matrix(self) -> tuple[Any, Any] | None:
         """Inputs and outputs of the one matrix by which it multiplies every position; None: it does something else."""

@@ -47,9 +47,9 @@ def published(model: Model, name: str) -> Format | None:
 
 def configured(model: Model, config: Config, wide: int = 16) -> Format:
     """The formats that a `quantization_config` gives to a model's matrices. Errors: `InputError`."""
-    if (own := config.get("expert_dtype")) not in (None, "fp8"):
-        mend = "experts in a format of their own are not supported yet: --weights fp8 or another counts all alike"
-        raise InputError(WHERE, [Fault("expert_dtype", own, "fp8, or none", mend)])
+    if (own := config.get("expert_dtype")) not in (None, "fp8", "fp4"):
+        mend = "--weights fp8 or another counts all alike"
+        raise InputError(WHERE, [Fault("expert_dtype", own, "fp8, fp4, or none", mend)])
     read = _Config(config)
     rules = list(read.rules())
     if read.faults:
@@ -74,6 +74,16 @@ def _linear(entry: Entry, _: int | None) -> bool:
 
 def _routed(entry: Entry, _: int | None) -> bool:
     return entry.kind in EXPERTS
+
+
+def _pooling(entry: Entry, _: int | None) -> bool:
+    """What pools keys and values into one, and what weighs the heads of an index."""
+    return any(step.name == "compressor" for step in entry.steps) or entry.steps[-1].name == "weights"
+
+
+def _mixing(entry: Entry, _: int | None) -> bool:
+    """What mixes residual streams, the places in a pool, and sinks."""
+    return entry.kind in ("other", "attention_core") or entry.steps[-1].name == "pool"
 
 
 class _Config:
@@ -120,12 +130,18 @@ class _Config:
         return among[0] if among else 1
 
     def fp8(self) -> Iterator[Rule]:
-        block = self.raw.get("weight_block_size")
+        """With experts in fp4 as DeepSeek-V4-Flash's files have them: scales of eight bits, and in 16 and 32 bits what
+        its code keeps so without a word in the config."""
+        block, narrow = self.raw.get("weight_block_size"), self.raw.get("expert_dtype") == "fp4"
+        if narrow:
+            yield (_mixing, FORMATS["fp32"])
+            yield (_pooling, None)
+            yield (_routed, FORMATS["mxfp4"])
         if block is None:
             yield (_linear, FORMATS["fp8"])
         elif isinstance(block, list) and len(block) == 2 and all(type(n) is int and n > 0 for n in block):
-            own = Format("fp8-block", 8, LAYERS, WHERE, "fp8", (block[0], block[1]), scale=32)
-            yield (_linear, FORMATS["fp8-block"] if block == [128, 128] else own)
+            own = Format("fp8-block", 8, LAYERS, WHERE, "fp8", (block[0], block[1]), scale=8 if narrow else 32)
+            yield (_linear, FORMATS["fp8-block"] if block == [128, 128] and not narrow else own)
         else:
             self.faults.append(Fault("weight_block_size", block, "two whole numbers, rows and columns"))
 

@@ -86,7 +86,7 @@ class Format:
     def stores(self, weight: Weight, entry: Entry) -> bool:
         """True for a tensor in this format, False for one that stays wide."""
         leaf = entry.leaf
-        matrix = leaf.matrix is not None and weight.name == "weight"
+        matrix = (leaf.matrix is not None or leaf.blocks) and weight.name == "weight"
         if self.covers is EVERY_MATRIX and leaf.row is not None:
             matrix = entry.steps[-1].name == "tokens"
         return matrix and entry.kind in self.covers
@@ -316,7 +316,7 @@ def _is_matrix(entry: Entry, weight: Weight) -> bool:
     leaf = entry.leaf
     if leaf.row is not None:
         return entry.steps[-1].name == "tokens"
-    return leaf.matrix is not None and weight.name == "weight"
+    return (leaf.matrix is not None or leaf.blocks) and weight.name == "weight"
 
 
 def format_of(name: str) -> Format:

@@ -204,7 +204,7 @@ def _remarks(c: Config, text: Config) -> None:
     if isinstance(quantization, Mapping):
         method = quantization.get("quant_method", "MLX" if "bits" in quantization else "a method it does not name")
         form = text.data.get("expert_dtype", quantization.get("expert_dtype"))
-        if form in (None, "fp8"):
+        if form in (None, "fp8", "fp4"):
             c.note(f"the checkpoint is quantised ({shown(method)}): --weights native counts its bytes")
         else:
             c.note(

@@ -33,7 +33,6 @@ SMALL: dict[str, dict[str, Any]] = json.loads((DATA / "small.json").read_text())
 REFUSED = """
 default-blt
 default-prophetnet
-mobilebert-uncased swin-tiny
 """
 
 # transformers repeats K and V for all heads before it caches them; 8 heads of each are all that is needed.

@@ -26,7 +26,7 @@ def truth(config: dict[str, Any]) -> dict[str, Any]:
     found = [measure(config, "small", batch, tokens, formulas=False) for batch, tokens in points]
     flops = {f"{batch}x{tokens}": one.flops for (batch, tokens), one in zip(points, found, strict=True) if one.flops}
     whole = {} if found[0].whole is None else {"whole": found[0].whole}
-    if config["model_type"] == "siglip":  # read as a picture's encoder, with all that is beside it
+    if config["model_type"] in ("clap", "siglip"):  # read with both encoders
         return {"params": found[0].whole, "flops": flops}
     return {"params": found[0].params, **whole, "flops": flops}
 

@@ -175,8 +175,9 @@ class Block(Composite):
                 yield Child(f"{branch.name}_{suffix}", branch.post)
             if self.joint_norm and branch.name == self.joint[len(self.joint) - 1]:
                 yield Child("joint_norm", self.joint_norm)
-        sums = len(self.branches) if self.residual_scale is None else 2 * len(self.branches)
-        if self.hyper is None:
+        added = [branch for branch in self.branches if not branch.part.sums_up]
+        sums = len(added) if self.residual_scale is None else 2 * len(added)
+        if added and self.hyper is None:
             yield Child("residual", Sum(width=self.d_model, sums=sums), kind="other")
         if self.scaled:
             yield Child("scale", Sum(width=self.d_model, sums=1), kind="other")

@@ -151,6 +151,9 @@ activation = one_of(*ACTIVATIONS)
 PIECES: dict[str, tuple[str, ...]] = {
     "linear": ("d_in", "d_out"),
     "grouped": ("d_in", "d_out"),
+    "tied": ("d_in", "d_out"),
+    "scale": ("width",),
+    "shift": ("width",),
     "layer_norm": ("width",),
     "rms_norm": ("width",),
     "table": ("rows", "width"),
@@ -159,6 +162,8 @@ PIECES: dict[str, tuple[str, ...]] = {
     "attention": ("n_heads", "d_qk", "d_v"),
     "causal": ("n_heads", "d_qk", "d_v"),
     "windows": ("n_heads", "d_qk", "d_v", "window"),
+    "index": ("n_heads", "width"),
+    "rotary": ("heads", "dims"),
     "sum": ("width",),
     **dict.fromkeys(ACTIVATIONS, ("width",)),
 }

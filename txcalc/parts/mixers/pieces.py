@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, final
 
 from txcalc.num import ceil_div, exact_div, product
-from txcalc.parts.cores import AttentionCore
+from txcalc.parts.cores import AttentionCore, CachedCore
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import Activation, Lookup, Sum, Unused, linear
+from txcalc.parts.linear import Activation, LayerScale, Linear, Lookup, Shift, Sum, Unused, linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import ACTIVATIONS, REQUIRED, Mechanism, Place, key, numbered, pieces
 from txcalc.parts.part import (
@@ -27,6 +27,7 @@ from txcalc.parts.part import (
     elementwise,
     everywhere,
 )
+from txcalc.parts.positions import Rotary
 from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Apart, Causal, Full, Span
 
@@ -63,6 +64,38 @@ class Filter(Leaf):
 
     def saved(self, work: Workload) -> Any:
         return work.positions * self.stride * self.c_in
+
+
+@final
+@frozen
+class Scores(CachedCore):
+    """How well each query of a few heads meets every key before it, by the best of which blocks of keys are selected.
+
+    Shapes   q (B, T, h, d), k (B, S, d), scores (B, T, h, S)
+    Unit     FLOPs 2·B·T·S·h·d
+    Counts   the full T×S rectangle, `flops_masked` the pairs before the selection; cache d elements a token
+    Omits    the maximum of a block and choosing the best, which only compare
+    Kept     nothing: a selection gets no gradient
+    Source   MiniMax 2026, MiniMax-M3
+    """
+
+    role = "selection"
+    n_heads: Any
+    width: Any
+    span: Span
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        heads, keys, tokens = work.batch * self.n_heads, self.span.keys(work), work.tokens
+        moved = self.span.moved(heads * tokens * self.width, work.batch * keys * self.width)
+        pairs = self.span.visible(work) * self.width
+        return (MatMul("scores", heads, tokens, self.width, keys, moved, "attention", pairs),)
+
+    @property
+    def token(self) -> Any:
+        return self.width
+
+    def kept(self) -> str:
+        return self.span.kept("an index key", f"{self.width:,}")
 
 
 def _linear(bias: bool, groups: int, d_in: int, d_out: int) -> Leaf:
@@ -106,6 +139,9 @@ def _activation(form: str) -> Callable[..., Leaf]:
 FORMS: Final[dict[str, Callable[..., Leaf]]] = {
     "linear": _linear,
     "grouped": _grouped,
+    "tied": lambda bias, groups, d_in, d_out: Linear(d_in=d_in, d_out=d_out, bias=False, tied=True),
+    "scale": lambda bias, groups, width: LayerScale(width=width),
+    "shift": lambda bias, groups, width: Shift(width=width),
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     "table": lambda bias, groups, rows, width: Lookup(rows=rows, width=width, added=bias),
@@ -114,6 +150,8 @@ FORMS: Final[dict[str, Callable[..., Leaf]]] = {
     "attention": _attention,
     "causal": _causal,
     "windows": _windows,
+    "index": lambda bias, groups, n_heads, width: Scores(n_heads=n_heads, width=width, span=Causal()),
+    "rotary": lambda bias, groups, heads, dims: Rotary(heads=heads, dims=dims, theta=None, width=dims),
     "sum": lambda bias, groups, width: Sum(width=width, sums=groups),
     **{form: _activation(form) for form in ACTIVATIONS},
 }
@@ -128,11 +166,22 @@ def _at(a: int, b: int, c: int) -> Stream:
     return on
 
 
+def _within(on: Stream, windows: Apart) -> Stream:
+    """In each window by itself."""
+
+    def there(work: Workload) -> Workload | None:
+        found = on(work)
+        return None if found is None else windows.at(found)
+
+    return there
+
+
 @final
 @frozen
 class Pieces(Composite):
     """Leaves by their names; the order in which they are listed is that in which they compute."""
 
+    sums_up = True
     pieces: tuple[Mapping[str, Any], ...]
 
     def describe(self) -> str:
@@ -142,6 +191,8 @@ class Pieces(Composite):
         for piece in self.pieces:
             leaf = FORMS[piece["form"]](piece["bias"], piece["groups"], *piece["sizes"])
             times, on = piece["times"], everywhere if piece["at"] is None else _at(*piece["at"])
+            if isinstance(leaf, AttentionCore) and type(leaf.span) is Apart:
+                on = _within(on, leaf.span)
             copies = {"times": times, "runs": times * piece["runs"], "indices": numbered(times)}
             yield Child(piece["name"], leaf, **copies, kind=piece["kind"], on=on)
 

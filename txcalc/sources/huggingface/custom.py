@@ -18,6 +18,7 @@ from txcalc.sources.huggingface.shared import (
     lm_head,
     mixture,
     named,
+    piece,
     rms,
     rotary,
     stack,
@@ -346,3 +347,39 @@ def deepseek_vl_v2(c: Config) -> Raw:
         return _deepseek(inner, stack(inner), heads_only=not inner.flag("use_mla", default=True))
 
     return inside(c, "language_config", text, "deepseekvlv2", "deepseekocr", "deepseekocr2")
+
+
+def step3_text(c: Config) -> Raw:
+    """Queries made of a narrow, normed one; one head of keys; experts beside a shared one."""
+    of_its_own(c, "step3text")
+    raw = stack(c)
+    d, several, width = raw["d_model"], c.size("num_attention_heads"), c.size("head_dim", default=256)
+    narrow = c.size("share_q_dim", default=2048)
+    c.only(1, "num_attention_groups", "num_key_value_heads", why="one head of keys and values is read")
+    c.ignore("max_seq_len", "max_position_embedding", "norm_expert_weight", "rope_theta", "rope_scaling")
+    attention = [
+        piece("q_a", "linear", d, narrow, bias=False), piece("q_norm", "rms_norm", narrow, kind="norm"),
+        piece("q_b", "linear", narrow, several * width, bias=False), piece("k", "linear", d, width, bias=False),
+        piece("v", "linear", d, width, bias=False), piece("rotary", "rotary", several + 1, width),
+        piece("core", "causal", several, width, width, groups=several, bias=False),
+        piece("o", "linear", several * width, d, bias=False), piece("attention_sum", "sum", d),
+    ]  # fmt: skip
+    leaves = [{"kind": "attention"} | one for one in attention]
+    mixed = experts(c, ("moe_num_experts",), ("moe_top_k",), WIDTH, 48, 3,
+                    d_ff_shared=c.size("share_expert_dim", default=5120))  # fmt: skip
+    listed = c.data.get("moe_layers_enum", list(range(4, 60)))
+    c.ignore("moe_layers_enum")
+    named = {str(part).strip() for part in (listed.split(",") if isinstance(listed, str) else listed or ())}
+    sparse = [str(i) in named for i in range(raw["n_layers"])]
+    raw |= {"pieces": {"leaves": leaves}, "experts": mixed | {"n_shared": 1}, "feed_forward": gated(c)}
+    raw |= {"norm": rms(c, eps=1e-5), "positions": {"form": "none"}, "head": lm_head(c, tied=False)}
+    kinds = ["sparse" if one else "dense" for one in sparse]
+    tables = {"sparse": {"parts": ["pieces", "experts"]}, "dense": {"parts": ["pieces", "feed_forward"]}}
+    return layered(raw, (kinds, {kind: tables[kind] for kind in set(kinds)}))
+
+
+def step3_vl(c: Config) -> Raw:
+    """The language model of Step-3."""
+    from txcalc.sources.huggingface.wrapped import inside
+
+    return inside(c, "text_config", step3_text, "step3vl")

@@ -45,7 +45,7 @@ baichuan chatglm deci exaone internlm internlm2 mimo minicpm nemotron-nas qwen t
 """
 _CUSTOM = """
 arctic bailing_moe bailing_moe_v2 deepseek deepseek_vl_v2 grok-1 hunyuan jais openelm orion phi3small plamo
-qwen2_reward
+qwen2_reward step3_text step3_vl
 """
 _EARLIER = """
 codeshell hf_olmo jina_bert minimax_text_01 molmo new phi-msft stablelm_epoch
@@ -88,6 +88,7 @@ READERS: dict[str, tuple[str, str]] = {
         ("local", "led longformer longt5"),
         ("pages", "git layoutlmv3 luke"),
         ("rare", "doge jetmoe xlstm"),
+        ("leaves", "clap donut-swin minimax_m3_vl_text mobilebert swin"),
         ("speech", "hubert moshi unispeech unispeech-sat wav2vec2 wavlm"),
         ("published", _PUBLISHED),
         ("custom", _CUSTOM),
@@ -216,6 +217,7 @@ WRAPPERS: dict[str, str] = {
     "minicpm_ocr": "qwen3_5_text",
     "minicpmv4_6": "qwen3_5_text",
     "minicpmv4_7": "qwen3_5_text",
+    "minimax_m3_vl": "minimax_m3_vl_text",
     "mistral3": "mistral",
     "mllama": "mllama_text_model",
     "molmo2": "molmo2_text",
@@ -298,7 +300,6 @@ REFUSED: dict[str, str] = {
     "rwkv5": _RWKV,
     "rwkv6": _RWKV,
     "rwkv7": _RWKV,
-    "step3_vl": "its queries, made of a shared narrow one, are not supported yet",
     "yuan": "its filter of neighbouring tokens before attention is not supported yet",
     "medusa": "its heads, each with a layer of its own on the same states, are not supported yet",
     "mlp_speculator": "its products, of whose results each is the next one's input, are not supported yet",
@@ -308,7 +309,6 @@ REFUSED: dict[str, str] = {
     "neomme": "its embeddings of values and its layers' own mixing are not supported yet",
     "nystromformer": "its landmarks are not supported yet",
     "blt": "its byte patches and hashed tables are not supported yet",
-    "mobilebert": "its bottlenecks are not supported yet",
     "pegasus_x": _SPARSE_ATTENTION,
     "perceiver": "its latents, whose number is not the tokens', are not supported yet",
     "prophetnet": "its n-gram streams are not supported yet",
@@ -317,7 +317,6 @@ REFUSED: dict[str, str] = {
     "seamless_m4t": _SPEAKING,
     "seamless_m4t_v2": _SPEAKING,
     "speech_to_text": "its gated convolutions are not supported yet",
-    "swin": "its shifted windows are not supported yet",
     "t5gemma2": "its decoder's one attention to itself and its encoder is not supported yet",
     "ultrabert": "its head of two layers is not supported yet",
     "voxtral_realtime_text": "its norms that depend on a delay are not supported yet",
@@ -338,8 +337,6 @@ REFUSED: dict[str, str] = {
     "inkling_mm_model": _RELATIVE,
     "inkling_text": _RELATIVE,
     "longcat_flash": "some of its experts do nothing: what a token costs depends on the token",
-    "minimax_m3_vl": _SPARSE_ATTENTION,
-    "minimax_m3_vl_text": _SPARSE_ATTENTION,
     "qwen2_5_omni": _SPEAKERS,
     "qwen3_omni_moe": _SPEAKERS,
     "zaya": "its attention on convolved, compressed heads is not supported yet",

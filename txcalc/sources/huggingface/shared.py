@@ -413,3 +413,8 @@ def chunks(c: Config) -> Raw:
         return {}
     c.note("attention_chunk_size is read as NeuronX runs it: every layer attends within chunks; transformers does not")
     return {"window": chunk, "chunked": True}
+
+
+def piece(name: str, form: str, *sizes: int, **more: Any) -> Raw:
+    """A leaf of `around` or of a layer's pieces (`parts.options.PIECES`)."""
+    return {"name": name, "form": form, "sizes": list(sizes), **more}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.shared import (
     Raw,
@@ -12,6 +10,7 @@ from txcalc.sources.huggingface.shared import (
     labels,
     layer_norm,
     lm_head,
+    piece,
     plain,
     rms,
     rotary,
@@ -57,11 +56,6 @@ output_hidden_size num_ctc_classes replace_prob num_clusters num_codevectors_per
 codevector_dim proj_codevector_dim classifier_proj_size diversity_loss_weight use_weighted_layer_sum vocab_size
 hidden_dropout tokenizer_class max_bucket_distance
 """
-
-
-def piece(name: str, form: str, *sizes: int, **more: Any) -> Raw:
-    """A leaf of `around` or of a layer's pieces."""
-    return {"name": name, "form": form, "sizes": list(sizes), **more}
 
 
 def wav2vec2(c: Config) -> Raw:

@@ -1,0 +1,350 @@
+"""Families whose layers no part makes: they are listed leaf by leaf, each where it works (`parts.mixers.pieces`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from txcalc.errors import ABSENT
+from txcalc.sources.huggingface.config import Config, any_of
+from txcalc.sources.huggingface.encoder import bert_like
+from txcalc.sources.huggingface.shared import (
+    GLOBAL,
+    Raw,
+    alone,
+    experts,
+    head_of,
+    heads,
+    labels,
+    layer_types,
+    layered,
+    lm_head,
+    padding_within,
+    piece,
+    rms,
+    rotary,
+    stack,
+)
+from txcalc.sources.huggingface.sparse import TOP
+from txcalc.sources.spec import size
+
+Pieces = list[Raw]
+
+
+def listed(raw: Raw, kinds: dict[str, Pieces], order: list[str]) -> Raw:
+    """A stack whose layers are pieces, of one kind or of several in this order."""
+    layers = {name: {"parts": ["pieces"], "pieces": {"leaves": pieces}} for name, pieces in kinds.items()}
+    own: Raw = {"norm": {"form": "layer", "without": ["pieces"], "final": False}, "positions": {"form": "none"}}
+    return own | raw | {"layer": layers} | ({"pattern": order} if len(layers) > 1 else {})
+
+
+def _softmax(
+    name: str, heads: int, width: int, *, form: str = "attention", sizes: tuple[int, ...] = (), **more: Any
+) -> Raw:
+    return piece(name, form, heads, width, width, *sizes, kind="attention", bias=False, **more)
+
+
+def mobilebert(c: Config) -> Raw:
+    """BERT whose layers work at a narrow width between a matrix down and one up, with several feed-forwards."""
+    alone(c)
+    c.only(False, "use_bottleneck_attention", why="values of the narrow width are not read")
+    c.only(True, "classifier_activation", why="a pooler without a layer is not read")
+    raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
+    rows = padded = {"vocab_size": c.size("vocab_size")}
+    padding_within(c, padded)
+    d, v, wide = raw["d_model"], rows["vocab_size"], c.size("intermediate_size")
+    narrow = c.flag("use_bottleneck", default=True)
+    t = c.size("intra_bottleneck_size", default=128) if narrow else d
+    c.only(t, "true_hidden_size", why="it is what the class derives")
+    if narrow:
+        c.only(True, "key_query_shared_bottleneck", why="queries and keys of the model's width are not read")
+    c.ignore("intra_bottleneck_size", "key_query_shared_bottleneck", "classifier_dropout")
+    heads, act = c.size("num_attention_heads", default=4), c.activation("hidden_act", default="relu")
+    c.divides(heads, t, "num_attention_heads", "the narrow width")
+    form = c.text("normalization_type", default="no_norm")
+    if form not in ("no_norm", "layer_norm"):
+        c.fault("normalization_type", form, "'no_norm' or 'layer_norm'")
+
+    def normed(name: str, width: int) -> Pieces:
+        if form == "layer_norm":
+            return [piece(name, "layer_norm", width, kind="norm")]
+        return [
+            piece(f"{name}_scale", "scale", width, kind="norm"),
+            piece(f"{name}_shift", "shift", width, kind="norm"),
+        ]
+
+    def fed(name: str) -> Pieces:
+        two = piece(f"{name}_up", "linear", t, wide), piece(f"{name}_activation", act, wide)
+        made = [
+            *two,
+            piece(f"{name}_down", "linear", wide, t),
+            *normed(f"{name}_norm", t),
+            piece(f"{name}_sum", "sum", t),
+        ]
+        return [one | {"kind": one.get("kind", "feed_forward")} for one in made]
+
+    layer: Pieces = []
+    if narrow:
+        for name in ("input", "attention_input"):
+            layer += [piece(name, "linear", d, t), *normed(f"{name}_norm", t)]
+    layer += [piece(name, "linear", d if name == "v" else t, t, kind="attention") for name in "qkv"]
+    layer += [_softmax("core", heads, max(1, t // heads)), piece("o", "linear", t, t, kind="attention")]
+    layer += [*normed("attention_norm", t), piece("attention_sum", "sum", t)]
+    for i in range(c.size("num_feedforward_networks", default=4)):
+        layer += fed(f"feed_forward{i + 1}")
+    if narrow:
+        layer += [piece("output", "linear", t, d), *normed("output_norm", d), piece("output_sum", "sum", d)]
+    inner = c.size("embedding_size", default=128)
+    read = 3 * inner if c.flag("trigram_input", default=True) else inner
+    around = [piece("tokens", "table", v, inner, kind="embedding")]
+    if read != d or read != inner:
+        around.append(piece("projection", "linear", read, d, kind="embedding"))
+    for name, number in (("positions", c.size("max_position_embeddings", default=512)),
+                         ("types", c.size("type_vocab_size", default=2))):  # fmt: skip
+        around.append(piece(name, "table", number, d, kind="embedding", bias=True))
+    around += normed("embedding_norm", d)
+    found, head = _answers_of_bert(c, raw, v, inner)
+    return listed(raw | {"around": around + found, "head": head}, {"layer": layer}, [])
+
+
+def _answers_of_bert(c: Config, raw: Raw, rows: int, inner: int) -> tuple[Pieces, Raw]:
+    """MobileBERT's heads: the masked language model's multiplies by the token table and by a matrix beside it."""
+    d, tasks = raw["d_model"], ("sequence", "token", "question", "choice", "pretraining", "pairs")
+    form = head_of(c, "masked-lm", "none", *tasks)
+    made: Pieces = []
+    if form in ("masked-lm", "pretraining"):
+        c.only(True, "tie_word_embeddings", why="the head multiplies by the token table")
+        if inner >= d:
+            c.fault("embedding_size", inner, f"less than hidden_size = {d:,}")
+        act = c.activation("hidden_act", default="relu")
+        made = [
+            piece("transform", "linear", d, d),
+            piece("transform_activation", act, d),
+            piece("transform_norm", "layer_norm", d),
+            piece("scores", "tied", inner, rows),
+            piece("more_scores", "linear", max(1, d - inner), rows),
+        ]
+    c.ignore("tie_word_embeddings")
+    head = {"form": "none", "pooler": form in ("none", "pretraining")}
+    if form in ("pretraining", "pairs", "sequence", "choice"):
+        classes = 1 if form == "choice" else labels(c) if form == "sequence" else 2
+        once = {"at": [0, 1, 1]}
+        if form != "pretraining":
+            made += [piece("pooler", "linear", d, d, **once), piece("pooler_activation", "tanh", d, **once)]
+        made.append(piece("classifier", "linear", d, classes, **once))
+    elif form in ("token", "question"):
+        made.append(piece("classifier", "linear", d, labels(c)))
+    return [one | {"kind": "head"} for one in made], head
+
+
+def swin(c: Config) -> Raw:
+    """Stages of layers that attend in windows of a picture's patches, four of which are merged between stages."""
+    alone(c)
+    c.ignore(
+        "encoder_stride", "num_layers", "num_hidden_layers", "stage_names", "out_features", "out_indices", "hidden_size"
+    )
+    patch, channels = c.size("patch_size", default=4), c.size("num_channels", default=3)
+    sides = _sides(c, patch)
+    depths = c.items("depths", of=size, length=None, default=[2, 2, 6, 2])
+    heads = c.items("num_heads", "num_attention_heads", of=size, length=len(depths), default=[3, 6, 12, 24])
+    width, window = c.size("embed_dim", default=96), c.size("window_size", default=7)
+    ratio, act = c.real("mlp_ratio", default=4.0), c.activation("hidden_act", default="gelu")
+    bias, n = c.flag("qkv_bias", default=True), len(depths)
+    last = width * 2 ** max(0, n - 1)
+    c.only(last, "hidden_size", why="it is what the class derives")
+    raw: Raw = {"kind": "encoder", "d_model": last, "n_layers": max(1, sum(depths))}
+    if not depths or len(heads) != n or not ratio * width >= 1:
+        c.fault("depths", depths, "a list with a number of layers a stage, as many as num_heads, of widths above 0")
+        return raw
+    around = [
+        piece("patches", "convolution", channels, width, patch * patch, patch * patch, kind="embedding", **_at(sides)),
+        piece("embedding_norm", "layer_norm", width, kind="norm", **_at(sides)),
+    ]
+    if c.flag("use_absolute_embeddings", default=False):
+        around.append(
+            piece("positions", "table", sides[0] * sides[1], width, kind="embedding", bias=True, **_at(sides))
+        )
+    kinds, merges, sides = _stages(c, width, heads, window, sides, ratio, act, bias)
+    around += [*merges, piece("norm", "layer_norm", last, kind="norm", **_at(sides))]
+    if head_of(c, "classifier", "none") == "classifier":
+        around.append(piece("classifier", "linear", last, labels(c), kind="head", at=[0, 1, 1]))
+    c.note("a picture of its own size is read, whatever number of tokens is asked for")
+    order = [f"{number}*stage{i + 1}" for i, number in enumerate(depths)]
+    return listed(raw | {"around": around, "head": {"form": "none"}}, kinds, order)
+
+
+def _stages(c: Config, width: int, heads: list[int], window: int, sides: tuple[int, int], ratio: float, act: str,
+            bias: bool) -> tuple[dict[str, Pieces], Pieces, tuple[int, int]]:  # fmt: skip
+    """A layer of each stage, what merges patches between them, and how many there are at the end."""
+    kinds: dict[str, Pieces] = {}
+    merges: Pieces = []
+    for i, several in enumerate(heads):
+        d = width * 2**i
+        c.divides(several, d, "num_heads", "the stage's width")
+        if min(sides) < window:
+            c.fault("window_size", window, f"at most {min(sides)}, the sides of stage {i + 1}")
+        kinds[f"stage{i + 1}"] = _windowed(d, several, window, sides, max(1, int(ratio * d)), act, bias)
+        if i < len(heads) - 1:
+            sides = -(-sides[0] // 2), -(-sides[1] // 2)
+            merges.append(piece(f"merge{i + 1}_norm", "layer_norm", 4 * d, kind="norm", **_at(sides)))
+            merges.append(piece(f"merge{i + 1}", "linear", 4 * d, 2 * d, bias=False, **_at(sides)))
+    return kinds, merges, sides
+
+
+def _sides(c: Config, patch: int) -> tuple[int, int]:
+    """Patches in a picture's height and width."""
+    image = c.data.get("image_size", 224)
+    sides = image if isinstance(image, list) else [image, image]
+    c.ignore("image_size")
+    if len(sides) != 2 or not all(type(side) is int and side >= patch and side % patch == 0 for side in sides):
+        c.fault("image_size", image, f"a side, or two, that patch_size = {patch} divides")
+        return 56, 56
+    if "image_size" not in c:
+        c.assume("image_size", 224)
+    return sides[0] // patch, sides[1] // patch
+
+
+def _at(sides: tuple[int, int], window: int = 1) -> Raw:
+    """Where a picture's patches are, filled up to whole windows."""
+    filled = [-(-side // window) * window for side in sides]
+    return {"at": [0, filled[0] * filled[1], 1]}
+
+
+def _windowed(d: int, heads: int, window: int, sides: tuple[int, int], wide: int, act: str, bias: bool) -> Pieces:
+    """A layer of Swin: attention in square windows with biases by distance, and a feed-forward."""
+    inside, here, own = _at(sides, window), _at(sides), {"kind": "attention"}
+    width = max(1, d // heads)
+    made = [piece("attention_norm", "layer_norm", d, kind="norm", **here)]
+    made += [piece(name, "linear", d, d, bias=bias, **inside, **own) for name in "qkv"]
+    made += [piece("distances", "held", (2 * window - 1) ** 2 * heads, **own)]
+    made += [piece("core", "windows", heads, width, width, window**2, bias=True, **inside, **own)]
+    made += [piece("o", "linear", d, d, **inside, **own), piece("attention_sum", "sum", d, **here)]
+    made += [piece("feed_forward_norm", "layer_norm", d, kind="norm", **here)]
+    both = [piece("up", "linear", d, wide, **here), piece("activation", act, wide, **here)]
+    both += [piece("down", "linear", wide, d, **here), piece("feed_forward_sum", "sum", d, **here)]
+    return made + [one | {"kind": "feed_forward"} for one in both]
+
+
+def donut_swin(c: Config) -> Raw:
+    """Swin without a norm after the last stage, of a picture that may be a rectangle."""
+    c.only(False, "use_absolute_embeddings", why="its class's table has a row more than there are patches")
+    raw = swin(c)
+    return raw | {"around": [one for one in raw["around"] if one["name"] != "norm"]}
+
+
+def clap(c: Config) -> Raw:
+    """RoBERTa's layers over words, Swin's over a spectrogram, and two matrices after each."""
+    head_of(c, "none")
+    c.ignore("logit_scale_init_value", "projection_hidden_act", "projection_dim", "num_hidden_layers", "hidden_size")
+    text, audio = _half(c, "text"), _half(c, "audio")
+    raw = bert_like(text, types=1, rows=514)
+    n = len(audio.data.get("depths") or [1] * 4)
+    depths = audio.items("depths", of=size, length=n, default=[2, 2, 6, 2])
+    heads = audio.items("num_attention_heads", of=size, length=n, default=[4, 8, 16, 32])
+    width, window = audio.size("patch_embeds_hidden_size", default=96), audio.size("window_size", default=8)
+    spec, mels = audio.size("spec_size", default=256), audio.size("num_mel_bins", default=64)
+    patch, channels = audio.size("patch_size", default=4), audio.size("patch_embed_input_channels", default=1)
+    stride = audio.data.get("patch_stride", [4, 4])
+    if stride not in (patch, [patch, patch]) or spec % patch:
+        audio.fault("patch_stride", stride, f"{patch}, the patch's own sides, which divide spec_size = {spec}")
+    audio.ignore("patch_stride", "num_classes", "fusion_type", "aff_block_r", "num_hidden_layers", "vocab_size")
+    audio.only(True, "flatten_patch_embeds", why="a row of patches is read")
+    fused = audio.flag("enable_fusion", default=False)
+    if fused and audio.data.get("fusion_type") == "channel_map":
+        audio.fault("fusion_type", "channel_map", "another: four channels in one are not read")
+    last = width * 2 ** (n - 1)
+    audio.only(last, "hidden_size", why="it is the last stage's width")
+    stages, merges, sides = _stages(
+        audio, width, heads, window, (spec // patch, spec // patch), audio.real("mlp_ratio", default=4.0),
+        audio.activation("hidden_act", default="gelu"), audio.flag("qkv_bias", default=True),
+    )  # fmt: skip
+    start = _at((spec // patch, spec // patch))
+    around = [piece("mels_norm", "layer_norm", mels, kind="norm", at=[0, spec * spec // mels or 1, 1])]
+    around += [piece("patches", "convolution", channels, width, patch * patch, patch * patch, **start)]
+    if audio.flag("enable_patch_layer_norm", default=True):
+        around.append(piece("patches_norm", "layer_norm", width, kind="norm", **start))
+    if fused:
+        inner = max(1, width // audio.size("aff_block_r", default=4))
+        block = 2 * (2 * width * inner + 3 * inner + 3 * width)
+        around.append(piece("fusion", "held", block + (3 * patch * patch * channels + 1) * width))
+        c.note("what fuses several crops of a long sound is held, and its FLOPs are not counted")
+    for name, number in zip(stages, depths, strict=True):
+        around += [one | {"name": f"{name}_{one['name']}", "times": number} for one in stages[name]]
+    around += [*merges, piece("audio_norm", "layer_norm", last, kind="norm", **_at(sides)), piece("scales", "held", 2)]
+    for name, half, inputs in (("text", text, raw["d_model"]), ("audio", audio, last)):
+        act, shared = half.activation("projection_hidden_act", default="relu"), half.size("projection_dim", default=512)
+        for form, *more in (("linear", inputs, shared), (act, shared), ("linear", shared, shared)):
+            around.append(piece(f"{name}_projection{len(around)}", form, *more, kind="projector", at=[0, 1, 1]))
+    c.note("a text of the tokens asked for and one spectrogram are read")
+    return raw | {"around": around, "head": {"form": "none", "pooler": True}}
+
+
+def _half(c: Config, key: str) -> Config:
+    table = c.data.get(f"{key}_config")
+    c.ignore(f"{key}_config")
+    if not isinstance(table, Mapping):
+        c.fault(f"{key}_config", ABSENT if table is None else table, "an object, the encoder's own config")
+    given: Mapping[str, Any] = table if isinstance(table, Mapping) else {}
+    return Config({**given, "architectures": None}, f"clap_{key}_model", f"{key}_config.", c, partial=True)
+
+
+def minimax_m3_vl_text(c: Config) -> Raw:
+    """Experts beside a shared one; in some layers an index of few heads selects the blocks of keys that are read."""
+    raw = stack(c)
+    n, d = raw["n_layers"], raw["d_model"]
+    attention = heads(c, raw, kv=4, d_head=128) | {"qk_norm": "head"}
+    given = dict(table.data) if (table := c.table("sparse_attention_config")) else {}
+    if table:
+        table.asked.update(given)
+    c.data = {**c.data, **{new: given[old] for old, new in _INDEX.items() if old in given}}
+    few, width = c.size("index_n_heads", default=4), c.size("index_head_dim", default=128)
+    c.ignore("index_block_size", "index_topk_blocks", "index_local_blocks", "swiglu_alpha", "swiglu_limit")
+    frequent = given.get("sparse_attention_freq")
+    marked = [_SELECTED if one else GLOBAL for one in frequent] if isinstance(frequent, list) else [GLOBAL] * n
+    types = layer_types(c, n, marked, (_SELECTED, GLOBAL))
+    fed = c.data.get("moe_layer_freq")
+    c.ignore("moe_layer_freq")
+    names = ["sparse" if one else "dense" for one in fed] if isinstance(fed, list) else ["sparse"] * n
+    channels = c.items("mlp_layer_types", of=any_of("dense", "sparse"), length=n, default=None) or names
+    if len(types) != n or len(channels) != n:
+        c.fault("num_hidden_layers", n, "as many as there are kinds of layers listed")
+        types, channels = [GLOBAL] * n, ["sparse"] * n
+    own: Raw = {"activation": "clamped_silu"}
+    c.data = {key: value for key, value in c.data.items() if key != "hidden_act"}  # its class takes none
+    mixed = experts(c, ("num_local_experts", "num_experts"), TOP, ("intermediate_size",), 128, 4) | own
+    mixed |= {"d_ff_shared": c.size("shared_intermediate_size", default=3072), "n_shared": 1, "scoring": "sigmoid"}
+    mixed["scale"] = c.real("routed_scaling_factor", default=2.0)
+    wide = {"d_ff": c.size("dense_intermediate_size", default=12288), "gated": True} | own
+    chosen = [
+        piece("q", "linear", d, few * width, bias=False), piece("k", "linear", d, width, bias=False),
+        piece("q_norm", "rms_norm", width, groups=few, kind="norm"), piece("k_norm", "rms_norm", width, kind="norm"),
+        piece("scores", "index", few, width),
+    ]  # fmt: skip
+    leaves = [{"kind": "attention"} | one for one in chosen]
+    if _SELECTED in types:
+        c.note("masked FLOPs of layers that select blocks of keys are those of all keys before a query")
+    rotated = c.size("rotary_dim", default=64)
+    raw |= {"attention": attention, "experts": mixed, "feed_forward": wide, "pieces": {"leaves": leaves}}
+    raw |= {"norm": rms(c, offset=True, without=["pieces"]), "head": lm_head(c, tied=False)}
+    places = rotary(c, attention["d_head"], 5e6)
+    raw["positions"] = places | ({"rotary_dims": rotated} if rotated < attention["d_head"] else {})
+    kinds = [f"{'selected' if kind == _SELECTED else 'full'}-{fed}" for kind, fed in zip(types, channels, strict=True)]
+    tables: dict[str, Raw] = {}
+    for kind in set(kinds):
+        parts = ["pieces"] * kind.startswith("selected") + ["attention"]
+        parts.append("experts" if kind.endswith("sparse") else "feed_forward")
+        norm = {"norm": {"without": ["pieces"]}} if "pieces" in parts else {}
+        tables[kind] = {"parts": parts} | norm
+    raw["norm"].pop("without")
+    return layered(raw, (kinds, tables))
+
+
+_SELECTED = "minimax_m3_sparse"
+# Keys of MiniMax-M3's own table, by the names that transformers gives them.
+_INDEX = {
+    "sparse_num_index_heads": "index_n_heads",
+    "sparse_index_dim": "index_head_dim",
+    "sparse_block_size": "index_block_size",
+    "sparse_topk_blocks": "index_topk_blocks",
+    "sparse_local_block": "index_local_blocks",
+}

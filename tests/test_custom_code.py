@@ -776,3 +776,27 @@ def test_a_language_model_in_a_whole(whole: Config, text: str) -> None:
 def test_a_whole_that_says_something_else_is_refused(whole: Config, message: str) -> None:
     with pytest.raises(InputError, match=message):
         describe(whole)
+
+
+STEP3 = {
+    "model_type": "step3_text", "architectures": ["Step3TextForCausalLM"], "hidden_size": 7168,
+    "intermediate_size": 18432, "num_attention_heads": 64, "num_attention_groups": 1, "num_hidden_layers": 61,
+    "vocab_size": 128815, "moe_intermediate_size": 5120, "moe_num_experts": 48, "moe_top_k": 3, "head_dim": 256,
+    "share_expert_dim": 5120, "share_q_dim": 2048, "moe_layers_enum": ",".join(map(str, range(4, 60))),
+}  # fmt: skip
+
+
+def test_step3() -> None:
+    """The matrices of its published code: queries through a narrow one, one head of keys, 56 layers of experts."""
+    d, narrow, heads, width, wide, rows = 7168, 2048, 64, 256, 5120, 128815
+    attention = d * narrow + narrow + narrow * heads * width + 2 * d * width + heads * width * d
+    sparse, dense = 49 * 3 * d * wide + 48 * d, 3 * d * 18432
+    expected = 2 * rows * d + d + 61 * (attention + 2 * d) + 56 * sparse + 5 * dense
+    beside = {"model_type": "step3_vl", "architectures": ["Step3VLForConditionalGeneration"], "text_config": STEP3}
+    for config in (STEP3, beside):
+        model = build(*describe(config))
+        assert model.params == expected
+        assert model.ledger(1, 7).total("cache") == 7 * 61 * 2 * width
+    for change in ({"architectures": ["LlamaForCausalLM"]}, {"num_attention_groups": 2}, {"n_routed_experts": 8}):
+        with pytest.raises(InputError, match=next(iter(change))):
+            describe(STEP3 | change)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import reduce
 from typing import Any, NamedTuple, final
 
-from txcalc.num import maximum
+from txcalc.num import maximum, total
 from txcalc.parts.adapters import Adapters, freeze
 from txcalc.parts.collectives import Collective
 from txcalc.parts.frozen import frozen
@@ -24,7 +24,8 @@ class Branch(NamedTuple):
 
     `kind` is what its leaves count as. `beside`: it reads what the block reads, not what the branches before it made.
     `follows`: it reads what the branch before it reads, through that one's norm (Falcon-H1, arXiv 2507.22448).
-    `stream` scales x as the branch's result is added to it (Doge, arXiv 2412.11834).
+    `stream` scales x as the branch's result is added to it (Doge, arXiv 2412.11834). `sums` is 0 where leaves of the
+    part's own add what it gives to x.
     Of one rank's share `gather` brings the positions that it reads together, and `join` adds the ranks' results up.
     """
 
@@ -39,6 +40,7 @@ class Branch(NamedTuple):
     gather: Collective | None = None
     join: Collective | None = None
     stream: LayerScale | None = None
+    sums: int = 1
 
 
 @final
@@ -175,9 +177,9 @@ class Block(Composite):
                 yield Child(f"{branch.name}_{suffix}", branch.post)
             if self.joint_norm and branch.name == self.joint[len(self.joint) - 1]:
                 yield Child("joint_norm", self.joint_norm)
-        added = [branch for branch in self.branches if not branch.part.sums_up]
-        sums = len(added) if self.residual_scale is None else 2 * len(added)
-        if added and self.hyper is None:
+        sums = total([branch.sums for branch in self.branches])
+        sums = sums if self.residual_scale is None else 2 * sums
+        if self.hyper is None:
             yield Child("residual", Sum(width=self.d_model, sums=sums), kind="other")
         if self.scaled:
             yield Child("scale", Sum(width=self.d_model, sums=1), kind="other")

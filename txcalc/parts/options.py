@@ -339,11 +339,13 @@ class Mechanism(Options):
     stands    where it may: in a "decoder" alone, for it reads only what came before; in an "encoder" alone, for it
               reads what comes later too; "" in either
     ordered   whether it turns queries and keys, or biases scores, as `[positions]` says
+    sums      how often the stream is added to what it gives: 0 where its own leaves do so
     """
 
     kind: ClassVar[str] = "recurrent"
     stands: ClassVar[str] = "decoder"
     ordered: ClassVar[bool] = False
+    sums: ClassVar[int] = 1
 
     @property
     def takes_norm(self) -> bool:

@@ -400,9 +400,8 @@ class Composite:
         """The children, made once."""
         return tuple(self.children())
 
-    # Whether its own stands beside the residual stream, whole on every rank; whether sums with that are leaves of it.
+    # Whether what it has of its own stands beside the residual stream, which is whole on every rank.
     on_stream: ClassVar[bool] = False
-    sums_up: ClassVar[bool] = False
 
     def leaves(self) -> Iterator[Leaf]:
         """Every leaf of it, equal copies once."""

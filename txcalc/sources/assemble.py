@@ -231,6 +231,7 @@ def _branch(part: str, layer: Table, place: Place, later: bool, memory: Any) -> 
         scale=LayerScale(width=d_model) if norm.layer_scale else None,
         follows=follows,
         stream=LayerScale(width=d_model, keeps=False) if norm.residual_scale else None,
+        sums=options.sums,
     )
 
 

@@ -166,14 +166,22 @@ def _at(a: int, b: int, c: int) -> Stream:
     return on
 
 
-def _within(on: Stream, windows: Apart) -> Stream:
+def _as_said(on: Stream, leaf: Any) -> Stream:
+    return on
+
+
+def _within(on: Stream, leaf: Any) -> Stream:
     """In each window by itself."""
 
     def there(work: Workload) -> Workload | None:
         found = on(work)
-        return None if found is None else windows.at(found)
+        inside: Workload | None = None if found is None else leaf.span.at(found)
+        return inside
 
     return there
+
+
+PLACED: Final[dict[str, Callable[[Stream, Any], Stream]]] = {"windows": _within}
 
 
 @final
@@ -181,7 +189,6 @@ def _within(on: Stream, windows: Apart) -> Stream:
 class Pieces(Composite):
     """Leaves by their names; the order in which they are listed is that in which they compute."""
 
-    sums_up = True
     pieces: tuple[Mapping[str, Any], ...]
 
     def describe(self) -> str:
@@ -191,10 +198,9 @@ class Pieces(Composite):
         for piece in self.pieces:
             leaf = FORMS[piece["form"]](piece["bias"], piece["groups"], *piece["sizes"])
             times, on = piece["times"], everywhere if piece["at"] is None else _at(*piece["at"])
-            if isinstance(leaf, AttentionCore) and type(leaf.span) is Apart:
-                on = _within(on, leaf.span)
+            placed: Callable[[Stream, Any], Stream] = PLACED.get(piece["form"], _as_said)
             copies = {"times": times, "runs": times * piece["runs"], "indices": numbered(times)}
-            yield Child(piece["name"], leaf, **copies, kind=piece["kind"], on=on)
+            yield Child(piece["name"], leaf, **copies, kind=piece["kind"], on=placed(on, leaf))
 
     @property
     def cuttable(self) -> bool:
@@ -215,6 +221,7 @@ class PiecesOptions(Mechanism):
     section = "pieces"
     kind = "other"
     stands = ""
+    sums = 0
     leaves: Any = key(pieces, REQUIRED, "what it is made of, leaf by leaf: tables of name, form, sizes, …")
 
     def build(self, place: Place) -> Pieces:

@@ -59,6 +59,7 @@ def test_a_frozen_layer_keeps_no_input_and_adapters_share_theirs() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

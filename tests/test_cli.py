@@ -369,6 +369,7 @@ def test_a_closed_pipe_is_no_error(argv: list[str]) -> None:
     assert child.wait() == 0
 
 
+@pytest.mark.slow
 def test_a_long_sweep_shows_its_progress_and_writes_every_row(tmp_path: Path) -> None:
     needs("sweep")
     pty = pytest.importorskip("pty")

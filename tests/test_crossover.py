@@ -58,6 +58,7 @@ def holds(prefills: Prefills, rule: CrossoverRule, attention: str, tokens: int) 
 # Classic blocks: T = 4·D, 2·D, 2·D, 6·D and 6·D + V/(2·L), twice that and one less where half the pairs are masked.
 
 
+@pytest.mark.slow
 @given(h=st.integers(1, 8), d_h=st.integers(1, 16), n=st.integers(1, 8), v=st.integers(1, 400))
 def test_classic_blocks(h: int, d_h: int, n: int, v: int) -> None:
     d = h * d_h
@@ -93,6 +94,7 @@ def small(raw: dict[str, Any]) -> Prefills:
     return lengths(build(raw, "a drawn description"))
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(raw=decoders() | encoder_decoders() | encoders(), data=st.data())
 def test_the_first_length_and_no_earlier(raw: dict[str, Any], data: st.DataObject) -> None:

@@ -612,6 +612,7 @@ ANSWER = """
 """
 
 
+@pytest.mark.slow
 def test_a_whole_answer_is_quick_and_light(tmp_path: Path) -> None:
     """From the start of Python to the last line it takes no more than six times what the smallest typer app does: 0.3 s
     where that takes 0.05 s. Compiled, as what is installed is; the least of a few, for others use the machine too."""

@@ -169,6 +169,7 @@ def test_any_two_models_are_compared_without_a_fault(one: str, other: str) -> No
     assert all((d.cost is None) == bool(d.why) for d in found)
 
 
+@pytest.mark.slow
 @given(descriptions, descriptions)
 def test_any_descriptions_are_compared_and_written_out_in_full(one: dict[str, Any], other: dict[str, Any]) -> None:
     mine, theirs = build(one, "one"), build(other, "other")

@@ -222,6 +222,7 @@ def params(tmp_path_factory: pytest.TempPathFactory) -> int:
     return txcalc.load(path).params
 
 
+@pytest.mark.slow
 def test_a_config_is_fetched_once_and_then_read_from_the_cache(endpoint: str, tmp_path: Path, params: int) -> None:
     (answer, second) = ask(endpoint, tmp_path, ("hf:org/tiny", False), ("hf:org/tiny@v2", False))
     assert answer == ["tiny", params, None, []]

@@ -777,6 +777,7 @@ PRIMARY = (
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(name=st.sampled_from(READ), data=st.data())
 def test_mutations_give_a_model_or_a_fault(name: str, data: st.DataObject) -> None:

@@ -121,6 +121,7 @@ def test_as_little_in_ram_as_can_be() -> None:
     assert [Wish(HOST, n).of(model, lambda _: True).layers for n in (99, 81, 80, 1, 0)] == [0, 0, 1, 80, 80]
 
 
+@pytest.mark.slow
 def test_deploy_and_fit_say_what_lies_in_ram() -> None:
     code, out, _ = run(
         "deploy", "qwen3-30b-a3b", "--gpu", "rtx-4060-ti-16gb", "--weights", "Q4_K_M", "--ram", "32GB@60GB/s", "--json"

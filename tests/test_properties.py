@@ -169,6 +169,7 @@ def test_splitting_a_layer_group_changes_no_total(raw: dict[str, Any], first: in
     assert [split.by_kind(quantity) for quantity in QUANTITIES] == [whole.by_kind(quantity) for quantity in QUANTITIES]
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(descriptions, lengths)
 def test_the_parts_sum_to_the_whole(raw: dict[str, Any], tokens: int) -> None:

@@ -47,6 +47,7 @@ def test_most_rows_are_predicted(found: tuple[Any, Any]) -> None:
     assert sum(number for reason, number in without.items() if reason.startswith("refused")) < 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("figure", "bounds"),
     [

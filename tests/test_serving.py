@@ -588,6 +588,7 @@ def test_encoders_have_one_latency() -> None:
     assert json.loads(run("bert-base", "--gpu", "l4", "--json")[1])["speed"]["achievable"]["tpot_s"] is None
 
 
+@pytest.mark.slow
 def test_several_are_one_table() -> None:
     argv = ["llama-3.1-8b", "deepseek-v3", "--gpu", "h100-sxm:8", "--gpu", "l4:3", "--price", "2"]
     code, out, err = run(*argv)

@@ -81,6 +81,7 @@ def test_the_best_layout_keeps_the_targets_and_is_the_quickest() -> None:
         assert len(kept) >= 1 and speed.chosen.steady.e2e == min(steady.e2e for steady in kept)  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_the_question_that_ten_gpus_were_the_answer_to() -> None:
     """200 users, prompts of 8,192, TTFT 2 s, TPOT 40 ms: ten H100 hold it, but the prompts alone are too many."""
     asked = ["llama-3.1-70b", "--context", "9216", "--prompt", "8192", "--concurrency", "200"]

@@ -147,6 +147,7 @@ huge = st.lists(st.integers(1, 10**12) | st.sampled_from([2**26, 2**31 - 1, 2**3
 every = list(COLUMNS)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_every_figure_is_that_of_one_ledger(data: st.DataObject) -> None:
     source, keys = data.draw(
@@ -180,6 +181,7 @@ def test_every_figure_is_that_of_one_ledger(data: st.DataObject) -> None:
     assert swept(source, axes, every) == one_by_one(source, axes, every)
 
 
+@pytest.mark.slow
 @given(huge, huge)
 def test_figures_of_any_size_are_exact(tokens: list[int], batch: list[int]) -> None:
     axes = {"T": tokens, "B": batch}
@@ -187,6 +189,7 @@ def test_figures_of_any_size_are_exact(tokens: list[int], batch: list[int]) -> N
     assert swept("gemma-3-27b", axes, every) == one_by_one("gemma-3-27b", axes, every)
 
 
+@pytest.mark.slow
 @given(huge, st.lists(st.integers(0, 10**12), min_size=1, max_size=3))
 def test_a_small_difference_of_large_squares_is_exact(tokens: list[int], past: list[int]) -> None:
     axes = {"T": [1, *tokens], "P": past}

@@ -240,6 +240,7 @@ def test_older_attention_kernels_are_slower(llama: Model) -> None:
     assert attention("flash1", "a100-80gb-sxm") < 2 * first  # 312 of 989 TFLOP/s, but all of their instructions
 
 
+@pytest.mark.slow
 def test_the_evidence_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     evidence.main(["sc21", "--rows"])
     lines = capsys.readouterr().out.splitlines()
@@ -270,6 +271,7 @@ def test_a_search_finds_what_trying_everything_finds(llama: Model) -> None:
     assert best.step.seconds <= min(steps) * 1.001
 
 
+@pytest.mark.slow
 def test_an_estimate_is_close_to_the_exact_figure() -> None:
     """Seconds within 15 % and bytes within 40 % of the fastest layouts, dense and with experts: enough to sort by."""
     for name, gpus, batch in (("llama-3.1-70b", 64, 512), ("qwen3-30b-a3b", 32, 256)):

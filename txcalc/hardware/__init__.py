@@ -214,8 +214,8 @@ def _written(found: Efficiency, keys: Mapping[str, str]) -> dict[str, Any]:
     curve: dict[str, Any] = {"link": {key: _table(one, keys[f"link.{key}"]) for key, one in found.links.items()}}
     engine: dict[str, Any] = {}
     for key, one in found.curves.items():
-        *owner, kind, name = key.split(".")
-        place = engine.setdefault(owner[0], {}) if owner else curve
+        *owner, kind, name = key.rsplit(".", 2)
+        place = engine.setdefault(owner[0], {}) if owner else curve  # an engine's name may have a dot
         place.setdefault(kind, {})[name] = _table(one, keys[key])
     return {**written, "curve": curve, **({"engine": engine} if engine else {})}
 

@@ -29,7 +29,6 @@ from txcalc.symbols import BY_LETTER, TABLE, Symbol
 SECTIONS = ("", "attention", "feed_forward", "experts", *MIXERS, "channel_mix")
 # Letters that a description need not set: they are sliders too, which follow the others until they are moved.
 DERIVED = ("h_kv", "d_h", "F")
-WORK = ("B", "T", "T_src")
 TOTALS = ("params", "active", "flops", "flops_masked", "flops_other", "saved", "cache")
 BY_KIND = ("params", "flops", "flops_masked")
 

@@ -25,7 +25,6 @@ from txcalc.planning.quantised import native
 from txcalc.units import iec
 
 MOST_GPUS = 1024
-ONE = Layout()
 MOST_SEQUENCES = 10**9
 
 

@@ -17,8 +17,7 @@ from txcalc.verify.measure import Work
 from txcalc.verify.verdict import Figure
 
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "_scaled_mm", "_grouped_mm"})
-FUSED = "_scaled_dot_product_"  # how PyTorch's names of fused attention begin; its plain one ends in MATH
-MATH = "_attention_math"
+FUSED = "_scaled_dot_product_"  # how PyTorch's names of fused attention begin; its plain one in _attention_math
 MOST = 12  # kernels that are named, of those that took longest
 
 

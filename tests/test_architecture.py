@@ -19,6 +19,9 @@ from strategies import COMPOSITES, LEAVES
 import txcalc
 from txcalc import ledger
 from txcalc.parts import mechanisms, options
+from txcalc.planning.engine_memory import ENGINES
+from txcalc.planning.training import FRAMEWORKS
+from txcalc.sources.huggingface.families import READERS
 
 PACKAGE = Path(txcalc.__file__).parent
 
@@ -230,6 +233,28 @@ def test_a_planted_test_of_a_type_is_noticed(planted: str, tmp_path: Path) -> No
     path = tmp_path / "planted.py"
     path.write_text(f"answer = {planted}\n")
     assert len(parts_asked(path)) == 1
+
+
+def names_asked(path: Path) -> list[str]:
+    """Where a module asks for a framework, an engine, a vendor or a model by its name, and not for what it does."""
+    known = {*FRAMEWORKS, *ENGINES, *READERS, "NVIDIA", "AMD", "Apple", "GeForce"}
+    known -= {*mechanisms.ALL, "encoder-decoder"}  # tables and a kind that share their name
+
+    def asks(node: ast.AST) -> bool:
+        called = isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("startswith", "endswith"))
+        return called or isinstance(node, ast.Compare)
+
+    def named(node: ast.AST) -> bool:
+        return any(isinstance(each, ast.Constant) and each.value in known for each in ast.walk(node))
+
+    return [ast.unparse(node) for node in ast.walk(ast.parse(path.read_text())) if asks(node) and named(node)]
+
+
+@pytest.mark.parametrize("module", ["planning", "api", "verify", "hardware", "parts"])
+def test_nobody_is_asked_for_by_name(module: str, tmp_path: Path) -> None:
+    assert [asked for path in sorted((PACKAGE / module).rglob("*.py")) for asked in names_asked(path)] == []
+    (tmp_path / "planted.py").write_text('slow = recipe.framework == "megatron" or card.title.startswith("NVIDIA")\n')
+    assert len(names_asked(tmp_path / "planted.py")) == 2
 
 
 # Variables that are no `self`, by the class they are of.

@@ -26,6 +26,7 @@ from txcalc.parts.part import Composite, Workload
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.sources import build
+from txcalc.sources.huggingface import describe
 
 GOLDEN = Path(__file__).parent / "golden" / "figures.json"
 DENSE = "D=512 L=8 h=8 h_kv=4 F=1376 V=32000"
@@ -202,14 +203,31 @@ def layouts(model: Model) -> Iterator[tuple[str, Any]]:
             yield f"{layout}, {stage.copies} from {stage.first}", stage.root
 
 
-@pytest.mark.parametrize("name", TINY)
+TOWERS = {  # one of each set of parts
+    f"towers of {name}": entry["config"]
+    for name, entry in json.loads((Path(__file__).parent / "data" / "hf" / "towers.json").read_text()).items()
+    if name in ("aria default", "audioflamingo3 default", "aya_vision clip_vision_model", "glmasr default",
+                "internvl default", "llava_next pixtral", "qianfan_ocr qianfan_ocr_vision", "step3p7 default",
+                "qwen2_5_omni_thinker default", "video_llava siglip_vision_model")
+}  # fmt: skip
+TREES = [*TINY, *TOWERS]
+
+
+def trees(name: str) -> Iterator[tuple[str, Any]]:
+    if name in TINY:
+        yield from layouts(build(TINY[name], name))
+    else:
+        yield from ((tower, model.root) for tower, model in build(*describe(TOWERS[name])).towers.items())
+
+
+@pytest.mark.parametrize("name", TREES)
 def test_parts_say_what_was_kept(name: str, update_golden: bool) -> None:
-    model, now = build(TINY[name], name), {}
-    for place, root in layouts(model):
+    now = {}
+    for place, root in trees(name):
         now[place] = root if isinstance(root, str) else " ".join(f"{k} {v}" for k, v in computed(root).items())
     kept = json.loads(PARTS.read_text()) if PARTS.is_file() else {}
     if update_golden:
-        kept = {each: kept[each] for each in TINY if each in kept and each != name} | {name: now}
+        kept = {each: kept[each] for each in TREES if each in kept and each != name} | {name: now}
         lines = (f"{json.dumps(each)}: {json.dumps(marks)}" for each, marks in kept.items())
         PARTS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     before = kept.get(name, {})

@@ -2,7 +2,7 @@
 
     python tests/evidence/mutants_code.py RESULTS.jsonl --map [TEST_FILE …]
     python tests/evidence/mutants_code.py RESULTS.jsonl [--number 300] [--seed 1] [--seconds 500] [--under parts]
-        [--tests 60] [--jobs 1] [--only FILE:LINE …]
+        [--tests 60] [--jobs 1] [--only FILE:LINE …] [--again]
 
 Each mutant changes one operator, one constant, one comparison or one of the field's letters of a file, in turn over all
 files, drawn by the seed. `--map` first runs the quick tier (or some files of it; slow tests too of those named with
@@ -12,7 +12,8 @@ seconds of them; the first failure kills it. A process holds everything imported
 each mutant: there the code of its functions is exchanged, or, for what a module or class computes when it is made,
 everything of txcalc is imported from the changed source. A line of RESULTS is written for each; what is there already
 is not run again. At the end: how many were killed, and every survivor with its line. One that changes nothing that can
-be seen belongs into `tests/data/mutants.json`, with the reason. `--only` runs again all mutants of a line.
+be seen belongs into `tests/data/mutants.json`, with the reason. `--only` runs again all mutants of a line, `--again`
+those of RESULTS that survived.
 """
 
 from __future__ import annotations
@@ -385,6 +386,7 @@ def main() -> int:
     about.add_argument("--tests", type=float, default=60, help="seconds of tests for one, at most")
     about.add_argument("--jobs", type=int, default=1)
     about.add_argument("--only", nargs="+", metavar="FILE:LINE", default=[])
+    about.add_argument("--again", action="store_true")
     about.add_argument("--under", nargs="+", default=["parts", "planning"])
     asked = about.parse_args()
     if asked.map is not None:
@@ -397,6 +399,15 @@ def main() -> int:
     if asked.only:
         files = {where.split(":")[0] for where in asked.only}
         todo = [one for file in files for one in places(file) if f"{file}:{one.line}" in asked.only]
+    if asked.again:
+        last = {(one["file"], one["text"], one["change"]): one for one in done}
+        alive = {key for key, one in last.items() if not one["killed_by"]}
+        todo = [
+            one
+            for file in {key[0] for key in alive}
+            for one in places(file)
+            if (one.file, one.text, one.change) in alive
+        ]
     pytest.main([*QUIET, str(ROOT / "tests")], plugins=[Mutants(todo, asked)])
     report([json.loads(line) for line in asked.results.read_text().splitlines()])
     return 0

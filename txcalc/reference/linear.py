@@ -360,4 +360,5 @@ def sinusoids(positions: Tensor, width: int) -> Tensor:
     """Sines and cosines (T, width) of the positions at wavelengths from 2π to 10000·2π (Vaswani et al. 2017, 3.5)."""
     steps = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32)
     angles = positions.float()[:, None] * 10000 ** (-steps / width)
-    return torch.stack((angles.sin(), angles.cos()), -1).flatten(1)
+    waves = torch.stack((angles.sin(), angles.cos()), -1).flatten(1)
+    return waves[:, :width] if width % 2 else waves

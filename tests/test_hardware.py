@@ -342,6 +342,17 @@ def test_names_that_people_use(text: str, name: str) -> None:
     assert hardware.load(text).name == name
 
 
+def test_an_xtx_is_no_number_of_cards() -> None:
+    assert [cards.many(text) for text in ("7900xtx", "7900xtx:2", "7900xt", "2x7900xtx", "4xt4", "8 x h100")] == [
+        (None, "7900xtx"),
+        (None, "7900xtx:2"),
+        (None, "7900xt"),
+        (2, "7900xtx"),
+        (4, "t4"),
+        (8, "h100"),
+    ]
+
+
 def test_every_short_name_is_of_a_preset() -> None:
     assert set(cards.SHORT.values()) <= set(hardware.names())
 

@@ -79,8 +79,9 @@ def numbers(text: str, flag: str = "--gpu") -> tuple[int, int, int | None] | Non
 
 
 def many(text: str) -> tuple[int | None, str]:
-    """`8xh100` as how many and of what; None: not said."""
-    found = re.fullmatch(r"\s*(\d{1,6})\s*[x×*]\s*(\S.*?)\s*", text, re.ASCII | re.I) or re.fullmatch(
+    """`8xh100` as how many and of what; None: not said, as in `7900xtx`."""
+    own = r"(?!tx?\s*(?:$|[:@]))"
+    found = re.fullmatch(rf"\s*(\d{{1,6}})\s*[x×*]{own}\s*(\S.*?)\s*", text, re.ASCII | re.I) or re.fullmatch(
         r"\s*(\d{1,6})\s*×\s*(\S.*?)\s*", text
     )
     return (int(found[1]), found[2]) if found else (None, text)

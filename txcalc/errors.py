@@ -10,7 +10,7 @@ TxcalcError                exit code 2 unless a subclass says otherwise
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MOST_TOLD = 40  # faults that a message lists
 MOST_UNKNOWN = 20  # of them, of keys that are not known
@@ -22,8 +22,7 @@ class TxcalcError(Exception):
     exit_code = 2
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(NamedTuple):
     """One thing that is wrong: `key is GOT, expected WANT (FIX)`, in the user's own spelling of the key."""
 
     key: str

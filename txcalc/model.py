@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from txcalc.errors import Fault, InputError
 from txcalc.frames import html
 from txcalc.ledger import Ledger, walk
 from txcalc.num import counted, is_array, spread, usable, whole
+from txcalc.parts.frozen import record
 from txcalc.parts.mechanisms import mechanism
 from txcalc.parts.part import Composite, Workload
 from txcalc.parts.tower import Counted
@@ -27,7 +28,7 @@ TOWER_TOKENS = 256  # of a picture of any size, where nobody says
 PROVENANCE = {"name", "family", "source", "params", "active", "published", "model_type", "released", "variants"}
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@record
 class Model:
     """A model: its tree (`root`), the description it was made from (`raw` as written, `spec` resolved), what was
     assumed or is worth knowing, what its checkpoint holds, where one was read, and whether it was `changed` since;

@@ -6,7 +6,7 @@ Nothing here is a formula.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import MISSING, FrozenInstanceError, dataclass, fields
+from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
 from typing import Any, Generic, TypeVar, dataclass_transform
 
 T = TypeVar("T")
@@ -29,6 +29,28 @@ def frozen(cls: type[T]) -> type[T]:
     return made  # type: ignore[no-any-return]
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def record(cls: type[T]) -> type[T]:
+    """A frozen dataclass with `==`, of which the constructor alone is compiled; what the class says itself stays."""
+    own = {"__setattr__": _set_once, "__repr__": _shown, "__eq__": _equal, "__hash__": _hashed}
+    for name, method in own.items():
+        if name not in vars(cls):
+            setattr(cls, name, method)
+    return dataclass(eq=False, repr=False)(cls)
+
+
+def _compared(self: Any) -> tuple[Any, ...]:
+    return tuple(getattr(self, each.name) for each in fields(self) if each.compare)
+
+
+def _equal(self: Any, other: object) -> Any:
+    return _compared(self) == _compared(other) if type(other) is type(self) else NotImplemented
+
+
+def _hashed(self: Any) -> int:
+    return hash(_compared(self))
+
+
 def _made(self: Any, **values: Any) -> None:
     given = {**self._defaults, **values}
     if given.keys() != self._names:
@@ -45,8 +67,8 @@ def _set_once(self: Any, name: str, value: Any) -> None:
 
 
 def _shown(self: Any) -> str:
-    fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__dataclass_fields__)
-    return f"{type(self).__name__}({fields})"
+    said = ", ".join(f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
+    return f"{type(self).__name__}({said})"
 
 
 def _fields(self: Any) -> dict[str, Any]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from txcalc.errors import InputError, UnknownName
 from txcalc.ledger import Entry
 from txcalc.num import ceil_div, product
+from txcalc.parts.frozen import record
 from txcalc.parts.part import Weight
 from txcalc.units import ALIASES
 
@@ -27,7 +28,7 @@ EXPERTS = frozenset({"experts"})
 EVERY_MATRIX = LAYERS | {"head", "embedding", "other"}
 
 
-@dataclass(frozen=True)
+@record
 class Format:
     """How weights are stored.
 
@@ -216,7 +217,7 @@ def layers_of(entry: Entry) -> Numbers:
     return (None,)
 
 
-@dataclass(frozen=True)
+@record
 class Mixed(Format):
     """Weights whose matrices have formats of their own, layer by layer; the fields are those of the one that most
     elements have. `table` says which: by an entry's name and the number of a layer; what it does not name stays wide.

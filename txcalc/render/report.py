@@ -6,10 +6,11 @@ A cell is a value with the text that shows it; CSV and JSON get the value, exact
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from txcalc.parts.frozen import record
 from txcalc.units import short
 
 
@@ -69,7 +70,7 @@ def times(copies: int) -> TableCell:
     return TableCell(copies, f"{copies:,}" if copies > 1 else "")
 
 
-@dataclass(frozen=True)
+@record
 class Table:
     """Rows under headings; columns are right-aligned but the first (and those in `left`). `total` marks a last sum.
 
@@ -88,7 +89,7 @@ class Table:
     known: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@record
 class Report:
     """What a command prints: `data` for JSON, `header` lines and `tables` for the rest, `notes` for stderr.
 

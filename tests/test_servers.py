@@ -68,7 +68,7 @@ def test_errors_by_class(found: tuple[Any, Any], figure: str, bounds: dict[str, 
 def test_the_largest_throughput_of_dense_models() -> None:
     """TensorRT-LLM's published maxima on one, four and eight GPUs, simulated as its benchmark runs: within 0.75 to 1.3.
 
-    Those of experts are not: they are 1.13 to 1.9 times too many (`python tests/evidence/throughput.py`).
+    Those of experts are not: they are up to 1.6 times too many (`python tests/evidence/throughput.py`).
     """
     import throughput
 

@@ -49,6 +49,8 @@ class Curve(NamedTuple):
               narrow ones at the bandwidth that `memory` of all else reaches
     tile      of grouped products: rows that each group is filled up by
     score     of attention: FLOPs that a score costs at least, however narrow the heads (its exponential)
+    gathered  of grouped products whose groups are spread over ranks: passes over all ranks' inputs, of 2 bytes, that
+              each rank makes, whoever has their groups
     unpack    of products of packed weights with one row: FLOPs that a weight costs, its unpacking too
     apart     of attention's decode: 1 where each query head reads its keys and values itself, 0 where those of a
               group read them once
@@ -62,6 +64,7 @@ class Curve(NamedTuple):
     quantise: float = 0.0
     tile: float = 0.0
     score: float = 0.0
+    gathered: float = 0.0
     unpack: float = 0.0
     apart: float = 0.0
 
@@ -197,7 +200,7 @@ class Efficiency:
         seconds of every launch, of every collective, and of the host. A curve that one of them is put in is the larger
         of its memory and its compute, and an engine's own curves go."""
         curves = {key: curve for key, curve in self.curves.items() if key.count(".") == 1}
-        plain = {"blend": inf, "quantise": 0.0, "tile": 0.0, "score": 0.0, "unpack": 0.0, "apart": 0.0}
+        plain = {"blend": inf, "quantise": 0.0, "tile": 0.0, "score": 0.0, "gathered": 0.0, "unpack": 0.0, "apart": 0.0}
         given: dict[str, str] = {}
         for key in (key for key in flat if key.startswith("matmul.")):
             curves[key] = self.curve("matmul", key[7:])._replace(**plain, compute=flat[key])

@@ -28,6 +28,7 @@ class Server(NamedTuple):
     row: Row
     demand: Demand
     clients: float
+    seats: float
     alike: bool
 
     def loaded(self, step: float, sequence: float, together: float) -> tuple[Row, float, float, float]:
@@ -36,9 +37,9 @@ class Server(NamedTuple):
         demand = self.demand._replace(
             step=StepCurve(lambda n: bare(n) + step + sequence * n), together=together if self.alike else 1 / ROUNDS
         )
-        steady = closed(demand, self.clients)
+        steady = closed(demand, self.clients, self.seats)
         assert steady.tpot
-        beside = min(1.0, max(0.0, 1 - 1 / max(1.0, self.clients)) * steady.decoding)
+        beside = min(1.0, max(0.0, 1 - 1 / max(1.0, min(self.clients, self.seats))) * steady.decoding)
         return self.row, steady.tpot / self.row.tpot, steady.ttft, beside * demand.step(steady.decoding)
 
 
@@ -50,13 +51,14 @@ def servers(engine: str) -> list[Server]:
             continue
         layout = Layout(tp=row.tp, dp=row.dp, ep=row.ep)
         try:
-            demand = timer(held_by(row), row.prompt, row.answer).demand(layout, row.concurrency)
+            timing = timer(held_by(row), row.prompt, row.answer)
+            demand, seats = timing.demand(layout, row.concurrency), timing.seats(layout)
         except TxcalcError:
             continue
         step = demand.step
         bare = demand._replace(step=lambda n, step=step: step(n) - own.step_s - own.sequence_s * n, own=0.0, polls=0.0)  # type: ignore[misc]
         alike = (row.prompt, row.answer) not in DRAWN
-        found.append(Server(row, bare, row.concurrency / min(row.dp, row.concurrency), alike))
+        found.append(Server(row, bare, row.concurrency / min(row.dp, row.concurrency), seats, alike))
     return found
 
 

@@ -211,6 +211,32 @@ def experts(data: Path, gpus: Mapping[str, str], dtype: str, engine: str) -> Non
     told(f"{owner(engine)}.experts.{dtype}", best, model(**best), taken)
 
 
+def gathered(data: Path, gpus: Mapping[str, str], dtype: str, engine: str) -> None:
+    """What tokens spread evenly take on n ranks beyond an n-th of what they take on one, in passes over all tokens'
+    vectors at 0.8 of the bandwidth. Kept where quartiles are within some 2.5 times of each other: of kernels that leave
+    other ranks' tokens out (CUTLASS, TensorRT-LLM's), not of Triton's, which walk through all pairs."""
+    sizes = ("hidden_size", "inter_size", "topk", "num_experts", "num_tokens", "moe_ep_size")
+
+    def key(row: dict[str, Any]) -> tuple[Any, ...] | None:
+        whole = row["distribution"] == "balanced" and row["moe_tp_size"] == 1 and "nongated" not in row["kernel_source"]
+        many = row["num_tokens"] * row["topk"] >= 128 * row["num_experts"]
+        return tuple(row[s] for s in sizes) if whole and many and row["moe_dtype"] in EXPERTS[dtype] else None
+
+    passes = []
+    for gpu, preset in gpus.items():
+        found, bandwidth = tables(data, gpu, "moe/*/*/moe_perf.parquet", key), hardware.load(preset).bandwidth
+        for (h, *rest, tokens, n), by in found.items():
+            whole = found.get((h, *rest, tokens, 1))
+            one, taken = (chosen(each, engine) for each in (whole or by, by))
+            if whole and 1 < n <= 32 and one and taken:
+                passes.append((taken - one / n) / (1 - 1 / n) * 0.8 * bandwidth / (2 * tokens * h))
+    if passes:
+        low, middle, high = np.quantile(passes, (0.25, 0.5, 0.75))
+        print(
+            f"# {owner(engine)}.experts.{dtype}: gathered = {middle:.3g} ({low:.3g} to {high:.3g}, {len(passes)} sizes)"
+        )
+
+
 def attention(data: Path, gpus: Mapping[str, str], kind: str, dtype: str, engine: str) -> None:
     rows = []
 
@@ -331,6 +357,7 @@ def classes(data: Path, gpus: Mapping[str, str]) -> dict[str, Callable[[], None]
                 found[f"{engine}.matmul.{dtype}"] = partial(products, data, gpus, dtype, engine)
         for dtype in EXPERTS:
             found[f"{engine}.experts.{dtype}"] = partial(experts, data, gpus, dtype, engine)
+            found[f"{engine}.gathered.{dtype}"] = partial(gathered, data, gpus, dtype, engine)
     for kind in ("context", "generation"):
         for engine, dtype in product(("", *ENGINES), ("bfloat16", "fp8")):
             if kind == "generation" or dtype == "bfloat16":

@@ -46,6 +46,15 @@ PRESETS = {
     "Llama-3.1-70B": "llama-3.1-70b",
 }
 UNSERVED = {"MiniMax-M2.5": ("mtp_transformer_layers", "num_mtp_modules")}  # of layers that draft
+# Modules that NVIDIA's checkpoints in NVFP4 leave wide (their hf_quant_config.json).
+LATENT = tuple(f"*self_attn.{name}" for name in ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"))
+WIDE: dict[str, tuple[str, ...]] = {
+    "DeepSeek": LATENT,
+    "GLM-5": (*LATENT, "*self_attn.o_proj", "*self_attn.indexer*"),
+    "Kimi-K2.5": ("*self_attn*",),
+    "MiniMax-M2.5": ("*self_attn*",),
+    "Qwen3.5-397B-A17B": ("*self_attn*", "*linear_attn*", "*shared_expert*"),
+}
 GPUS = {"h100_sxm": "h100-sxm", "h200_sxm": "h200", "b200_sxm": "b200", "b300_sxm": "b300"}
 # InferenceX's runs (SemiAnalysisAI/InferenceX at 41147ad, 2026-03) have prompts and answers of these lengths at most,
 # and draw each evenly from 0.8 of it on (RANDOM_RANGE_RATIO in .github/workflows/benchmark-tmpl.yml). What its launch
@@ -251,7 +260,10 @@ def peer() -> dict[Row, tuple[float, float]]:
 
 @cache
 def model(name: str) -> Model:
-    return load(PRESETS.get(name) or DATA / "configs" / f"{name.lower()}.json", ignore=UNSERVED.get(name, ()))
+    source = PRESETS.get(name) or DATA / "configs" / f"{name.lower()}.json"
+    wide = next((modules for start, modules in WIDE.items() if name.startswith(start)), None)
+    narrow = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", *(wide or ())]}
+    return load(source, {"variants": {"nvfp4": narrow}} if wide else {}, ignore=UNSERVED.get(name, ()))
 
 
 @cache

@@ -17,16 +17,15 @@ rates, and a sum of maxima is at least the maximum of sums.
 
 Counts   attention's masked pairs, which is what kernels compute; logits of a prompt's last position; MLA absorbed in
          decode; experts touched E·(1 − untouched), of a popularity that differs (`curves.untouched`), and for the
-         fullest of their ranks as much more as that makes it; no arithmetic for norms, activations and scans, which
-         move more than they compute
+         fullest of their ranks as much more as that makes it, traffic too; no arithmetic for norms, activations and
+         scans, which move more than they compute
 Copies   of dp that share experts hold the sequences evenly; a prompt alone passes the experts on all their ranks
 Fused    as engines fuse: products of one input (q, k, v; gate, up) and all routed experts of a layer are one start, an
          activation with its gate, a residual sum with the norm after it
-Links    what the collectives of the rank's tree send (`parts.collectives`), each with its latency; the floor of an
-         all-reduce is the message once, as a switch that adds can do. Within a node over its link, between nodes over
-         the network cards, where the size of a node is known
-RAM      what lies there is read, and few tokens are computed, at the host's rates; for many tokens the weights are
-         copied to the accelerator first (`planning.offload`). The floor reads each once
+Links    what the collectives of the tree send (`parts.collectives`), each with its latency; an all-reduce's floor is
+         the message once, as a switch that adds can do. Between nodes over the network cards, where a node is known
+RAM      what lies there is read and computed at the host's rates; for many tokens its weights are copied to the
+         accelerator first (`planning.offload`). The floor reads each once
 Source   Williams et al. 2009 (roofline); Pope et al. 2022 (arXiv 2211.05102) for the split of a step
 """
 
@@ -211,7 +210,8 @@ class Rank:
             if leaf.aside:
                 yield self._aside(load, copies, least, compute, batch, work.tokens * own)
                 continue
-            memory = (leaf.weights * copies + load.moved * batch) / bandwidth / curve.memory
+            moved = load.moved * batch * (fullest if leaf.chance else 1.0)
+            memory = (leaf.weights * copies + moved) / bandwidth / curve.memory
             taken = curve.blended(memory, compute) + load.narrowed * batch
             computes = compute > memory
             yield (
@@ -312,14 +312,15 @@ class Rank:
             launched = leaf.launched and not (merged or inside)
             starts = 0 if not launched else entry.layers if entry.routed else entry.runs
             start = curve.start_s + curve.depth_s * d_in if leaf.matrix else efficiency.launch_s
-            row, narrowed = 0.0, 0.0
+            row, narrowed = 2.0 * d_in * d_out if entry.routed else 0.0, 0.0
             if leaf.matrix and entry.routed:
-                row = 2.0 * d_in * d_out
+                if launched and 1 < ep <= GATHERED:  # two products of a layer share passes of 2 bytes
+                    vectors = max(1, ep // tp) * self.stage.root.stacks[-1].d_model * entry.layers
+                    narrowed = curve.gathered * (1 - 1 / ep) * vectors
             elif leaf.matrix and not merged:
-                bytes_ = d_in * (self.element + bits_of(dtype) / 8) * float(entry.runs)
-                narrowed = curve.quantise * bytes_ / self.accelerator.bandwidth / efficiency.memory
-            at = peak(self.accelerator, dtype)
-            counted = float(starts)
+                narrowed = curve.quantise * d_in * (self.element + bits_of(dtype) / 8) * float(entry.runs)
+            narrowed /= self.accelerator.bandwidth * efficiency.memory
+            at, counted = peak(self.accelerator, dtype), float(starts)
             aside = self.offload is not None and self.offload.holds(entry)
             yield _Leaf(float(size), min(1.0, chance), counted * start, counted, at, curve, row, narrowed, aside)
             before = entry

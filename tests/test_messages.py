@@ -232,6 +232,10 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"differential_attention": {"n_heads": 8, "sinks": True}, "attention": DROP},
         "differential_attention.sinks is not a key (known: n_heads, n_kv_heads, d_head, window, bias)",
     ),
+    "a difference as it was written": (
+        {"attention.differential": True},
+        "attention.differential is not a key (it has a table of its own, [differential_attention])",
+    ),
     "more experts of attention than there are": (
         {"expert_attention": {"n_experts": 2, "top_k": 3, "n_kv_heads": 2, "d_head": 8}, "attention": DROP},
         "expert_attention.top_k is 3, expected at most n_experts = 2",

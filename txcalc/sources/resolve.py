@@ -31,10 +31,12 @@ from txcalc.sources.stack_rules import check_halves, check_stack
 from txcalc.sources.tables import SOUND, CheckedTable, Told, Unsound
 
 # What is said of keys that people try, where nothing is spelt like them.
+LATENT = "latent attention has a table of its own, [latent]; GQA and MQA are n_kv_heads"
 HINTS = {
-    "attention.kind": "latent attention has a table of its own, [latent]; GQA and MQA are n_kv_heads",
-    "attention.type": "latent attention has a table of its own, [latent]; GQA and MQA are n_kv_heads",
-    "attention.form": "latent attention has a table of its own, [latent]; GQA and MQA are n_kv_heads",
+    **dict.fromkeys(("attention.kind", "attention.type", "attention.form"), LATENT),
+    "attention.differential": "it has a table of its own, [differential_attention]",
+    "attention.experts": "it has a table of its own, [expert_attention]",
+    "attention.span_taps": "it has a table of its own, [span_attention]",
 }
 
 # The tables that a key may have been written in, innermost first, each with the prefix of its paths.

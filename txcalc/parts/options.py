@@ -156,6 +156,7 @@ PIECES: dict[str, tuple[str, ...]] = {
     "shift": ("width",),
     "layer_norm": ("width",),
     "rms_norm": ("width",),
+    "norm_again": ("width",),
     "table": ("rows", "width"),
     "held": ("elements",),
     "convolution": ("c_in", "c_out", "taps", "stride"),

@@ -114,6 +114,10 @@ def _rms_norm(bias: bool, groups: int, width: int) -> Leaf:
     return Norm(width=width, form="rms", bias=False, eps=None, groups=groups)
 
 
+def _norm_again(bias: bool, groups: int, width: int) -> Leaf:
+    return Norm(width=width, form="layer", bias=bias, eps=None, groups=groups, borrowed=True)
+
+
 def _attention(bias: bool, groups: int, heads: int, d_qk: int, d_v: int, span: Span | None = None) -> Leaf:
     sizes = {"n_heads": heads, "n_kv_heads": exact_div(heads, groups), "d_qk": d_qk, "d_v": d_v}
     return AttentionCore(**sizes, span=Full() if span is None else span, biased=bias)
@@ -144,6 +148,7 @@ FORMS: Final[dict[str, Callable[..., Leaf]]] = {
     "shift": lambda bias, groups, width: Shift(width=width),
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
+    "norm_again": _norm_again,
     "table": lambda bias, groups, rows, width: Lookup(rows=rows, width=width, added=bias),
     "held": lambda bias, groups, elements: Unused(d_in=elements, d_out=1, bias=False),
     "convolution": _filter,

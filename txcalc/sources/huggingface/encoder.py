@@ -16,6 +16,7 @@ from txcalc.sources.huggingface.shared import (
     layer_norm,
     named,
     padding_within,
+    piece,
     plain,
     writes,
 )
@@ -140,6 +141,55 @@ def ernie(c: Config) -> Raw:
     c.only(False, "use_task_id", why="a table of tasks is not read")
     c.ignore("task_type_vocab_size")
     return bert_like(c)
+
+
+def roc_bert(c: Config) -> Raw:
+    """BERT that reads a character's shape and sound beside it, through one matrix."""
+    if named(c, "ForPreTraining", "ForNextSentencePrediction"):
+        c.fault("architectures", c.data["architectures"], "another class", "its pretraining heads are not read")
+    c.only(True, "concat_input", why="tables that are added are not read")
+    raw = bert_like(c)
+    d, around, read = raw["d_model"], [], raw["d_model"]
+    for name, rows, wide in (("pronunciation", 910, 768), ("shape", 24858, 512)):
+        sizes = c.size(f"{name}_vocab_size", default=rows), c.size(f"{name}_embed_dim", default=wide)
+        if c.flag(f"enable_{name}", default=True):
+            around.append(piece(name, "table", *sizes, kind="embedding"))
+            read += sizes[1]
+        else:
+            around.append(piece(name, "held", sizes[0] * sizes[1], kind="embedding"))
+        padding = c.data.get("pad_token_id", 0)
+        if type(padding) is int and padding >= sizes[0]:
+            c.fault("pad_token_id", padding, f"less than {name}_vocab_size = {sizes[0]:,}")
+    return raw | {"around": [*around, piece("map", "linear", read, d, kind="embedding")]}
+
+
+def xmod(c: Config) -> Raw:
+    """RoBERTa with an adapter of each language after every feed-forward, of which a token passes one."""
+    c.only(False, "pre_norm", why="norms before the parts are not read here")
+    c.ignore("default_language", "languages", "ln_before_adapter")
+    raw = bert_like(c, deciding="tanh")
+    d, n, tongues = raw["d_model"], raw["n_layers"], c.data.get("languages", ["en_XX"])
+    if not isinstance(tongues, list) or not tongues or len(set(map(str, tongues))) < len(tongues):
+        c.fault("languages", tongues, "a list of languages, each once")
+        tongues = ["en_XX"]
+    narrow = d // c.size("adapter_reduction_factor", default=2)
+    if narrow < 1:
+        c.fault("adapter_reduction_factor", c.data["adapter_reduction_factor"], f"at most hidden_size = {d:,}")
+    act, again = c.activation("hidden_act", default="gelu"), c.flag("adapter_reuse_layer_norm", default=True)
+    own = c.flag("adapter_layer_norm", default=False)
+    norm = [piece("adapter_norm", "layer_norm" if own else "norm_again", d, times=n, kind="norm")] * (own or again)
+    narrow = max(1, narrow)
+    around = [
+        *norm,
+        piece("adapter_down", "linear", d, narrow, times=n, kind="feed_forward"),
+        piece("adapter_activation", act, narrow, times=n, kind="feed_forward"),
+        piece("adapter_up", "linear", narrow, d, times=n, kind="feed_forward"),
+        piece("adapter_sum", "sum", d, times=n, kind="feed_forward"),
+    ]
+    if len(tongues) > 1:
+        others = (len(tongues) - 1) * (2 * d * narrow + d + narrow)
+        around.append(piece("other_languages", "held", others, times=n, kind="feed_forward"))
+    return raw | {"around": around}
 
 
 def megatron_bert(c: Config) -> Raw:

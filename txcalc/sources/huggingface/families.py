@@ -23,7 +23,8 @@ axk1 deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 glm4_moe_lite glm_moe_dsa 
 """
 _ENCODER = """
 albert bert bert-generation camembert data2vec-text distilbert electra ernie flaubert ibert
-layoutlm megatron-bert mpnet rembert roberta roberta-prelayernorm tapas xlm xlm-roberta xlm-roberta-xl
+layoutlm megatron-bert mpnet rembert roberta roberta-prelayernorm roc_bert tapas xlm xlm-roberta
+xlm-roberta-xl xmod
 """
 _MODERN = """
 esm esmc eurobert gte jina_embeddings_v3 modernbert nomic_bert roformer
@@ -88,7 +89,7 @@ READERS: dict[str, tuple[str, str]] = {
         ("local", "led longformer longt5"),
         ("pages", "git layoutlmv3 luke"),
         ("rare", "doge jetmoe xlstm"),
-        ("leaves", "clap donut-swin minimax_m3_vl_text mobilebert swin"),
+        ("leaves", "clap deit donut-swin minimax_m3_vl_text mobilebert swin"),
         ("speech", "hubert moshi unispeech unispeech-sat wav2vec2 wavlm"),
         ("published", _PUBLISHED),
         ("custom", _CUSTOM),
@@ -313,7 +314,6 @@ REFUSED: dict[str, str] = {
     "perceiver": "its latents, whose number is not the tokens', are not supported yet",
     "prophetnet": "its n-gram streams are not supported yet",
     "reformer": _SPARSE_ATTENTION,
-    "roc_bert": "its tables of sound and shape, joined to the tokens, are not supported yet",
     "seamless_m4t": _SPEAKING,
     "seamless_m4t_v2": _SPEAKING,
     "speech_to_text": "its gated convolutions are not supported yet",
@@ -321,7 +321,6 @@ REFUSED: dict[str, str] = {
     "ultrabert": "its head of two layers is not supported yet",
     "voxtral_realtime_text": "its norms that depend on a delay are not supported yet",
     "xlnet": "its two streams are not supported yet",
-    "xmod": "its languages' adapters are not supported yet",
     "yoso": "its hashed attention is not supported yet",
     "axk2": "its gated norms and gated latent attention are not supported yet",
     "cpmant": "its prompts and the distances between segments are not supported yet",

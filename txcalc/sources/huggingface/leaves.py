@@ -232,6 +232,44 @@ def donut_swin(c: Config) -> Raw:
     return raw | {"around": [one for one in raw["around"] if one["name"] != "norm"]}
 
 
+def deit(c: Config) -> Raw:
+    """ViT with a second token, which a distilled model's other classifier reads."""
+    alone(c)
+    c.ignore("encoder_stride", "pooler_act", "pooler_output_size")
+    raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
+    d, wide = raw["d_model"], c.size("intermediate_size")
+    patch, channels = c.size("patch_size", default=16), c.size("num_channels", default=3)
+    several, act = c.size("num_attention_heads", default=12), c.activation("hidden_act", default="gelu")
+    c.divides(several, d, "num_attention_heads", "hidden_size")
+    sides, bias = _sides(c, patch), c.flag("qkv_bias", default=True)
+    seen = sides[0] * sides[1] + 2
+    here, own, once = {"at": [0, seen, 1]}, {"kind": "attention"}, {"at": [0, 1, 1]}
+    width = max(1, d // several)
+    layer = [piece("attention_norm", "layer_norm", d, kind="norm", **here)]
+    layer += [piece(name, "linear", d, d, bias=bias, **here, **own) for name in "qkv"]
+    layer += [piece("core", "attention", several, width, width, bias=False, **here, **own)]
+    layer += [piece("o", "linear", d, d, **here, **own), piece("attention_sum", "sum", d, **here)]
+    layer += [piece("feed_forward_norm", "layer_norm", d, kind="norm", **here)]
+    both = [piece("up", "linear", d, wide, **here), piece("activation", act, wide, **here)]
+    both += [piece("down", "linear", wide, d, **here), piece("feed_forward_sum", "sum", d, **here)]
+    layer += [one | {"kind": "feed_forward"} for one in both]
+    around = [piece("patches", "convolution", channels, d, patch**2, patch**2, kind="embedding", **_at(sides))]
+    around += [piece("tokens", "held", 2 * d, kind="embedding")]
+    around += [piece("positions", "table", seen, d, kind="embedding", bias=True, **here)]
+    around += [piece("norm", "layer_norm", d, kind="norm", **here)]
+    names = c.data.get("architectures")
+    twice = isinstance(names, list) and names == ["DeiTForImageClassificationWithTeacher"]
+    form = "teacher" if twice else head_of(c, "classifier", "none")
+    c.ignore("architectures")
+    if form == "none":
+        pooled = c.size("pooler_output_size", default=d, null=d)
+        around += [piece("pooler", "linear", d, pooled, **once)]
+    else:
+        around += [piece("classifier", "linear", d, labels(c), kind="head", times=1 + twice, **once)]
+    c.note("a picture of its own size is read, whatever number of tokens is asked for")
+    return listed(raw | {"around": around, "head": {"form": "none"}}, {"layer": layer}, [])
+
+
 def clap(c: Config) -> Raw:
     """RoBERTa's layers over words, Swin's over a spectrogram, and two matrices after each."""
     head_of(c, "none")

@@ -44,8 +44,8 @@ use_mem_eff_path: zamba2
 n_shared_experts: but mimo_v2_flash
 activation_function: but starcoder2
 add_cross_attention: bert bert-generation big_bird camembert convbert data2vec-text electra ernie gpt-sw3 gpt2
-  gpt_bigcode megatron-bert rembert roberta roberta-prelayernorm roc_bert roformer switch_transformers tapas xglm xlm-
-  roberta xlm-roberta-xl xmod
+  gpt_bigcode megatron-bert rembert roberta roberta-prelayernorm roc_bert roformer switch_transformers tapas xglm
+  xlm-roberta xlm-roberta-xl xmod
 attention_bias: but cwm glm4v_text phi3
 attention_softmax_in_fp32: gpt_bigcode
 bias: internlm3
@@ -61,8 +61,8 @@ hidden_act: but gemma2 gemma3_text modernbert nemotron_h vaultgemma
 hidden_activation: gemma2 gemma3_text modernbert vaultgemma
 intermediate_size: but gpt_neo qwen3_5_moe_text rwkv solar_open
 is_decoder: bert big_bird bigbird_pegasus blenderbot blenderbot-small camembert convbert data2vec-text electra ernie
-  gpt_neox gpt_neox_japanese longt5 marian mbart megatron-bert mt5 mvp pegasus plbart rembert roberta roberta-
-  prelayernorm roc_bert roformer switch_transformers t5 tapas trocr umt5 xlm-roberta xlm-roberta-xl xmod
+  gpt_neox gpt_neox_japanese longt5 marian mbart megatron-bert mt5 mvp pegasus plbart rembert roberta
+  roberta-prelayernorm roc_bert roformer switch_transformers t5 tapas trocr umt5 xlm-roberta xlm-roberta-xl xmod
 is_encoder_decoder: bigbird_pegasus blenderbot blenderbot-small fsmt led longt5 m2m_100 marian mbart mt5 mvp
   nllb-moe pegasus plbart switch_transformers t5 t5gemma umt5 vision-encoder-decoder whisper
 layer_types: nemotron_h

@@ -273,7 +273,9 @@ def deit(c: Config) -> Raw:
 def clap(c: Config) -> Raw:
     """RoBERTa's layers over words, Swin's over a spectrogram, and two matrices after each."""
     head_of(c, "none")
-    c.ignore("logit_scale_init_value", "projection_hidden_act", "projection_dim", "num_hidden_layers", "hidden_size")
+    c.ignore("logit_scale_init_value", "num_hidden_layers", "hidden_size")
+    # Its class gives both halves its own.
+    shared, act = c.size("projection_dim", default=512), c.activation("projection_hidden_act", default="relu")
     text, audio = _half(c, "text"), _half(c, "audio")
     raw = bert_like(text, types=1, rows=514)
     n = len(audio.data.get("depths") or [1] * 4)
@@ -309,8 +311,7 @@ def clap(c: Config) -> Raw:
     for name, number in zip(stages, depths, strict=True):
         around += [one | {"name": f"{name}_{one['name']}", "times": number} for one in stages[name]]
     around += [*merges, piece("audio_norm", "layer_norm", last, kind="norm", **_at(sides)), piece("scales", "held", 2)]
-    for name, half, inputs in (("text", text, raw["d_model"]), ("audio", audio, last)):
-        act, shared = half.activation("projection_hidden_act", default="relu"), half.size("projection_dim", default=512)
+    for name, inputs in (("text", raw["d_model"]), ("audio", last)):
         for form, *more in (("linear", inputs, shared), (act, shared), ("linear", shared, shared)):
             around.append(piece(f"{name}_projection{len(around)}", form, *more, kind="projector", at=[0, 1, 1]))
     c.note("a text of the tokens asked for and one spectrogram are read")
@@ -323,7 +324,9 @@ def _half(c: Config, key: str) -> Config:
     if not isinstance(table, Mapping):
         c.fault(f"{key}_config", ABSENT if table is None else table, "an object, the encoder's own config")
     given: Mapping[str, Any] = table if isinstance(table, Mapping) else {}
-    return Config({**given, "architectures": None}, f"clap_{key}_model", f"{key}_config.", c, partial=True)
+    half = Config({**given, "architectures": None}, f"clap_{key}_model", f"{key}_config.", c, partial=True)
+    half.ignore("projection_dim", "projection_hidden_act")
+    return half
 
 
 def minimax_m3_vl_text(c: Config) -> Raw:

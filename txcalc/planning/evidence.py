@@ -3,7 +3,8 @@
 `txcalc verify --record` keeps what it found for the presets in `presets/proofs.json`: for each quantity a digest of
 every leaf that was compared, with all its sizes, and of its figures. A figure is called proved only where the digest is
 that of the ledger at hand, so that neither a changed description nor a changed formula inherits a proof; an equal
-description by another name does. Parameters and FLOPs are also proved by structure, for every size (`theorems`).
+description by another name does. So it is with towers, which were run beside transformers' modules
+(`tests/evidence/tower_flops.py`). Parameters and FLOPs are also proved by structure, for every size (`theorems`).
 """
 
 from __future__ import annotations
@@ -106,10 +107,10 @@ def proofs_file() -> Path:
 def _proofs() -> dict[tuple[str, str], Known]:
     """By quantity and digest."""
     try:
-        stored = json.loads(proofs_file().read_text())["presets"]
+        stored = json.loads(proofs_file().read_text())
         found = {
             (quantity, proof["digest"]): Known(proof["how"], proof["where"])
-            for proofs in stored.values()
+            for proofs in (*stored["presets"].values(), *stored.get("towers", {}).values())
             for quantity, proof in proofs.items()
         }
     except FileNotFoundError:

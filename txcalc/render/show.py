@@ -132,9 +132,10 @@ def report(
     known = _known(model, ledger)
     facts["known"] = {quantity: found._asdict() for quantity, found in known.items()}
     rows = _weights(model, ledger, dtype, form, known["params"], facts)
+    seen = {name: all_known(model.towers[name], {"params": "params", "flops": "flops"}) for name in towers or {}}
     tables = [
         _parts(ledger, "flops" if attention == "dense" else "flops_masked", known),
-        *(_tower(name, own, ledger, dtype) for name, own in (towers or {}).items()),
+        *(_tower(name, own, ledger, dtype, seen[name]["flops"]) for name, own in (towers or {}).items()),
         _params(ledger, known["params"]),
         _flops(model, ledger, attention, known),
         _memory(ledger, kv_dtype, kept, known, rows),
@@ -154,7 +155,7 @@ def report(
     facts["rules"] = [_rule_data(rule) for rule in rules_of_thumb(model, ledger)]
     facts["published"] = model.spec["published"]
     if towers:
-        facts["towers"] = {name: _tower_data(own) for name, own in towers.items()}
+        facts["towers"] = {name: _tower_data(own, seen[name]) for name, own in towers.items()}
     facts["flops"]["training"] = {"matmul": training_flops(ledger)}
     notes = [*(f"assumed {assumption}" for assumption in model.assumptions), *model.notes]
     if model.spec["params"] not in (None, facts["params"]["total"]) and not model.notes:
@@ -236,7 +237,7 @@ def _parts(ledger: Ledger, quantity: str, known: Mapping[str, Known]) -> Table:
     return Table(title, headings, rows, total=True, name="parts", known=evidence)
 
 
-def _tower_data(ledger: Ledger) -> dict[str, Any]:
+def _tower_data(ledger: Ledger, known: Mapping[str, Known]) -> dict[str, Any]:
     """A tower as JSON has it: for so many tokens that it hands on for each sequence."""
     flops = {"matmul": ledger.total("flops"), "other": ledger.total("flops_other")}
     return {
@@ -244,10 +245,11 @@ def _tower_data(ledger: Ledger) -> dict[str, Any]:
         "params": {"total": ledger.total("params"), "by_kind": ledger.by_kind("params")},
         "flops": {"forward": flops, "by_kind": ledger.by_kind("flops")},
         "memory": {"weights_bytes": weights_bytes(ledger)},
+        "known": {quantity: found._asdict() for quantity, found in known.items()},
     }
 
 
-def _tower(name: str, ledger: Ledger, language: Ledger, dtype: str) -> Table:
+def _tower(name: str, ledger: Ledger, language: Ledger, dtype: str, known: Known) -> Table:
     """A tower and its projector by part, and how much they are of what the language model has and does."""
     params, flops = ledger.by_kind("params"), ledger.by_kind("flops")
     n, f = ledger.total("params"), ledger.total("flops")
@@ -262,7 +264,7 @@ def _tower(name: str, ledger: Ledger, language: Ledger, dtype: str) -> Table:
     rows.append(["total", cell(n), *held, cell(f), TableCell(1, short(f))])
     tokens = f"{ledger.work.batch:,} × {ledger.work.tokens:,}" if ledger.work.batch != 1 else f"{ledger.work.tokens:,}"
     share = Fraction(f, language.total("flops"))
-    title = f"{name.capitalize()} tower, modelled: {tokens} tokens of input, {percent(share, 1).text} of these FLOPs"
+    title = f"{name.capitalize()} tower, {known.how}: {tokens} tokens of input, {percent(share, 1).text} of these FLOPs"
     headings = ("part", "parameters", "share", f"weights, {dtype}", "FLOPs", "share")
     return Table(title, headings, rows, total=True, name=f"{name} tower")
 

@@ -35,10 +35,12 @@ def store(found: Mapping[str, Mapping[str, Proof | None]]) -> None:
     """Puts what was found into the file, by preset and quantity, and takes out what was not shown; what is there of
     others stays."""
     path = proofs_file()
-    stored: dict[str, Any] = json.loads(path.read_text())["presets"] if path.is_file() else {}
+    whole: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {"presets": {}}
+    stored = whole["presets"]
     for name, proved in found.items():
         kept = {**stored.get(name, {}), **proved}
         stored[name] = {quantity: proof for quantity, proof in kept.items() if proof}
     made = {package: version(package) for package in ("torch", "fvcore")}
-    content = {"schema": "txcalc/proofs/1", "made_with": made, "presets": dict(sorted(stored.items()))}
+    own = {"schema": "txcalc/proofs/1", "made_with": made, "presets": dict(sorted(stored.items()))}
+    content = {**own, **{key: value for key, value in whole.items() if key not in own}}
     path.write_text(json.dumps(content, indent=1) + "\n")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from txcalc.errors import ABSENT, shown
+from txcalc.sources import build
+from txcalc.sources.huggingface import towers
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.shared import Raw, alone, head_of, heads, layer_norm, padding_within, plain
-from txcalc.sources.huggingface.tensors import block, full, linear
+from txcalc.sources.huggingface.tensors import Tower
 from txcalc.sources.huggingface.vision import pictures
 
 
@@ -49,18 +51,20 @@ def clip_text_model(c: Config, form: str = "") -> Raw:
     }
 
 
+def _seeing(c: Config, read: Callable[[Config], Tower], patch: int, eps: float) -> Raw:
+    """A tower by itself, whose config says the primary sizes."""
+    pictures(c, patch)
+    for key in ("intermediate_size", "num_attention_heads"):
+        c.size(key)
+    c.ignore("dropout", "tie_word_embeddings")
+    raw = read(c).raw or {}
+    return raw | {"norm": layer_norm(c, "layer_norm_eps", eps=eps) | raw["norm"]}
+
+
 def clip_vision_model(c: Config, form: str = "") -> Raw:
-    """A class token and patches without a bias, a norm before the layers, and one of the class token after them."""
-    raw, vision = pictures(c, 32)
-    head = _projected(c, form or head_of(c, "none", "projected")) | {"norm": True}
-    made = _layers(c, raw, "quick_gelu")
-    return made | {
-        "norm": made["norm"] | {"final": False},
-        "positions": {"form": "learned"},
-        "embedding": {"norm": True},
-        "vision": vision | {"patch_bias": False},
-        "head": head,
-    }
+    """CLIP's, and the class token's state, projected where the class says so."""
+    head = _projected(c, form or head_of(c, "none", "projected"))
+    return _seeing(c, towers.clip, 32, 1e-5) | {"head": head | {"norm": True}}
 
 
 def clip(c: Config) -> Raw:
@@ -101,16 +105,9 @@ def siglip_text_model(c: Config) -> Raw:
 
 
 def siglip_vision_model(c: Config) -> Raw:
-    """Patches without a class token, which a learned query reads, unless told otherwise."""
-    raw, vision = pictures(c)
+    """SigLIP's."""
     head_of(c, "none")
-    pool = {"pool": "attention"} if c.flag("vision_use_head", default=True) else {}
-    c.ignore("projector_hidden_act", "num_image_tokens")
-    return _layers(c, raw, "gelu_pytorch_tanh", 1e-6) | {
-        "positions": {"form": "learned"},
-        "vision": vision | {"class_token": False},
-        "head": {"form": "none", **pool},
-    }
+    return _seeing(c, towers.siglip, 16, 1e-6)
 
 
 def siglip(c: Config) -> Raw:
@@ -125,9 +122,7 @@ def siglip(c: Config) -> Raw:
         for key in ("vision", "text")
     ]
     raw, words = siglip_vision_model(halves[0]), siglip_text_model(halves[1])
-    d, f, n = words["d_model"], words["feed_forward"]["d_ff"], words["n_layers"]
-    table = (words["vocab_size"] + words["positions"]["rows"]) * d
-    held = table + n * block(d, f, full(d)) + 2 * d + linear(d, words["head"]["classes"]) + 2
+    held = (0 if c.faults else build(words, "text").params) + 2
     c.note(f"a picture alone is run: the encoder of words and the scores' two numbers ({held:,} parameters) are held")
     return raw | {"idle": held}
 

@@ -1,0 +1,285 @@
+"""FLOPs and parameters of towers beside transformers' own modules: `python tests/evidence/tower_flops.py`.
+
+CASES are small ones of each kind (tests/test_tower_flops.py). The script runs towers of the configs in tests/data/hf
+at their own sizes; what is equal is kept in presets/proofs.json, by which `show` says that it is measured. Weights are
+zeros, for no count depends on them; towers of pictures of one size run on the meta device.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from txcalc.model import Model
+from txcalc.planning.evidence import digests, proofs_file
+from txcalc.sources import build
+from txcalc.sources.huggingface import describe
+
+TEXT = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "num_key_value_heads": 2, "vocab_size": 64, "head_dim": 16}  # fmt: skip
+GLM = {key: value for key, value in TEXT.items() if key != "head_dim"} | {"model_type": "glm4v_text"}
+LLAMA, QWEN = TEXT | {"model_type": "llama"}, TEXT | {"model_type": "qwen2"}
+LAYERS = {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4}
+SEEN = LAYERS | {"image_size": 32, "patch_size": 4}
+MERGED = {"depth": 3, "num_heads": 4, "patch_size": 4, "out_hidden_size": 32}
+HEARD = {"encoder_layers": 3, "encoder_attention_heads": 4, "encoder_ffn_dim": 80, "d_model": 48, "num_mel_bins": 8,
+         "max_source_positions": 20}  # fmt: skip
+ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}}
+
+MLA = {"model_type": "deepseek_v3", "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
+       "v_head_dim": 8, "moe_intermediate_size": 8, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 1,
+       "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1}  # fmt: skip
+
+
+def pictures(net: Any, tower: Model, tokens: int) -> Any:
+    import torch
+
+    vision = tower.raw["vision"]
+    side = vision.get("image", 8 * vision["patch"])
+    more = {"image_sizes": torch.tensor([[side, side]])} if "image" not in vision else {}
+    net.get_image_features(pixel_values=torch.zeros(1, vision.get("channels", 3), side, side), **more)
+
+
+def frames(net: Any, tower: Model, tokens: int) -> Any:
+    """A picture in patches, whose grid says how high and wide it is."""
+    import torch
+
+    vision = tower.raw["vision"]
+    pixels = torch.zeros(8 * 8, vision["channels"] * vision["patch"] ** 2)
+    net.get_image_features(pixels, torch.tensor([[1, 8, 8]]))
+
+
+def squares(net: Any, tower: Model, tokens: int) -> Any:
+    import torch
+
+    side = tower.raw["vision"]["patch"]
+    net.get_image_features(torch.zeros(64, 3, side, side), torch.tensor([[1, 8, 8]]))
+
+
+def ragged(net: Any, tower: Model, tokens: int) -> Any:
+    """Patches of a picture, filled up to as many as others have."""
+    import torch
+
+    pixels = torch.zeros(1, 64, 3 * tower.raw["vision"]["patch"] ** 2)
+    net.get_image_features(pixels, torch.tensor([[8, 8]]), torch.ones(1, 64, dtype=torch.long))
+
+
+def adapted(net: Any, tower: Model, tokens: int) -> Any:
+    import torch
+
+    side = tower.raw["vision"]["image"]
+    seen = net.vision_model(torch.zeros(1, 3, side, side)).last_hidden_state
+    net.multi_modal_projector(seen.flatten(0, -2))
+
+
+def pooled(net: Any, tower: Model, tokens: int) -> int:
+    """FLOPs of a product with ones and zeros, by which transformers takes the mean of patches."""
+    import torch
+
+    side = 3 * math.isqrt(tokens)
+    places = torch.cartesian_prod(torch.arange(side), torch.arange(side))[None]
+    net.get_image_features(torch.zeros(1, side**2, 3 * tower.raw["vision"]["patch"] ** 2), places)
+    return 2 * tokens * side**2 * int(tower.raw["d_model"])
+
+
+def split(net: Any, tower: Model, tokens: int) -> Any:
+    """A picture among several of a prompt."""
+    import torch
+
+    side = tower.raw["vision"]["image"]
+    net.get_image_features(pixel_values=torch.ones(1, 1, 3, side, side))
+
+
+def sound(net: Any, tower: Model, tokens: int) -> Any:
+    import torch
+
+    audio = tower.raw["audio"]
+    bands = torch.zeros(1, audio["mels"], 2 * audio["positions"])
+    net = getattr(net, "model", net)
+    if hasattr(net, "get_audio_features"):
+        return net.get_audio_features(bands)
+    return net.multi_modal_projector(net.audio_tower(bands).last_hidden_state)
+
+
+def heard(net: Any, tower: Model, tokens: int) -> Any:
+    import torch
+
+    audio = tower.raw["audio"]
+    frames = 2 * audio["positions"]
+    net.get_audio_features(torch.zeros(1, audio["mels"], frames), torch.ones(1, frames, dtype=torch.long))
+
+
+def unmerged(net: Any, tower: Model, tokens: int) -> Any:
+    import torch
+
+    vision = tower.raw["vision"]
+    pixels = torch.zeros(8 * 8, vision["channels"] * vision["patch"] ** 2)
+    net.get_image_features(pixels, torch.tensor([[1, 8, 8]]), torch.tensor([1]))
+
+
+Run = Callable[[Any, Model, int], Any]
+CASES: dict[str, tuple[str, Mapping[str, Any], Run]] = {
+    "llava, CLIP": ("LlavaModel", {"model_type": "llava", "text_config": LLAMA,
+        "vision_config": SEEN | {"model_type": "clip_vision_model"}}, pictures),
+    "paligemma, SigLIP": ("PaliGemmaModel", {"model_type": "paligemma", "projection_dim": 32, "hidden_size": 32,
+        "text_config": TEXT | {"model_type": "gemma"}, "vision_config": SEEN | {"model_type": "siglip_vision_model"}},
+        pictures),
+    "gemma3, SigLIP": ("Gemma3Model", {"model_type": "gemma3", "mm_tokens_per_image": 16,
+        "text_config": TEXT | {"model_type": "gemma3_text"},
+        "vision_config": SEEN | {"model_type": "siglip_vision_model", "vision_use_head": False}}, pictures),
+    "smolvlm": ("SmolVLMModel", {"model_type": "smolvlm", "scale_factor": 4, "text_config": LLAMA,
+        "vision_config": SEEN | {"model_type": "smolvlm_vision"}}, split),
+    "mistral3, Pixtral": ("Mistral3Model", {"model_type": "mistral3", "text_config": TEXT | {"model_type": "mistral"},
+        "vision_config": SEEN | {"model_type": "pixtral", "head_dim": 12}}, pictures),
+    "internvl": ("InternVLModel", {"model_type": "internvl", "text_config": QWEN,
+        "vision_config": SEEN | {"model_type": "internvl_vision", "image_size": [32, 32], "patch_size": [4, 4]}},
+        pictures),
+    "qwen2_vl": ("Qwen2VLModel", {"model_type": "qwen2_vl", "text_config": QWEN | ROPE, "vision_config":
+        {"depth": 3, "num_heads": 4, "patch_size": 4, "embed_dim": 48, "hidden_size": 32}}, frames),
+    "qwen2_5_vl": ("Qwen2_5_VLModel", {"model_type": "qwen2_5_vl", "text_config": QWEN | ROPE, "vision_config":
+        MERGED | {"hidden_size": 48, "intermediate_size": 80, "window_size": 16, "fullatt_block_indexes": [1]}},
+        frames),
+    "qwen3_vl": ("Qwen3VLModel", {"model_type": "qwen3_vl", "text_config": TEXT | ROPE | {"model_type":
+        "qwen3_vl_text"}, "vision_config": MERGED | {"hidden_size": 48, "intermediate_size": 80,
+        "num_position_embeddings": 64, "deepstack_visual_indexes": [0, 1]}}, frames),
+    "glm4v": ("Glm4vModel", {"model_type": "glm4v", "text_config": GLM | ROPE,
+        "vision_config": MERGED | {"hidden_size": 48, "intermediate_size": 80, "image_size": 32}}, frames),
+    "voxtral, Whisper": ("VoxtralForConditionalGeneration", {"model_type": "voxtral", "text_config": LLAMA,
+        "hidden_size": 32, "audio_config": LAYERS | {"model_type": "voxtral_encoder", "intermediate_size": 192,
+        "num_mel_bins": 8, "max_source_positions": 20}}, sound),
+    "qwen2_audio, Whisper": ("Qwen2AudioForConditionalGeneration", {"model_type": "qwen2_audio", "text_config": QWEN,
+        "audio_config": HEARD | {"model_type": "qwen2_audio_encoder"}}, sound),
+    "lfm2_vl, SigLIP 2": ("Lfm2VlModel", {"model_type": "lfm2_vl", "text_config": TEXT | {"model_type": "lfm2",
+        "layer_types": ["full_attention"]}, "vision_config": LAYERS | {"patch_size": 4, "num_patches": 64}}, ragged),
+    "paddleocr_vl": ("PaddleOCRVLModel", {"model_type": "paddleocr_vl", "text_config": TEXT | ROPE |
+        {"model_type": "paddleocr_vl_text"}, "vision_config": SEEN}, squares),
+    "llama4": ("Llama4ForConditionalGeneration", {"model_type": "llama4",
+        "text_config": TEXT | {"model_type": "llama4_text", "intermediate_size_mlp": 48, "num_local_experts": 2},
+        "vision_config": SEEN | {"model_type": "llama4_vision_model", "intermediate_size": 192,
+        "projector_input_dim": 40, "projector_output_dim": 40, "vision_output_dim": 40}}, adapted),
+    "kimi_k25": ("Kimi_K25Model", {"model_type": "kimi_k25", "projection_hidden_size": 48,
+        "text_config": TEXT | MLA, "vision_config": LAYERS | {"patch_size": 4, "pos_emb_height": 8,
+        "pos_emb_width": 8}}, squares),
+    "gemma4": ("Gemma4Model", {"model_type": "gemma4", "text_config": TEXT | {"model_type": "gemma4_text",
+        "vocab_size_per_layer_input": 64, "hidden_size_per_layer_input": 0}, "vision_config": LAYERS | {"patch_size": 4,
+        "head_dim": 12, "num_key_value_heads": 4, "position_embedding_size": 64}}, pooled),
+    "glm_ocr": ("GlmOcrModel", {"model_type": "glm_ocr", "text_config": GLM | ROPE | {"model_type": "glm_ocr_text"},
+        "vision_config": MERGED | {"hidden_size": 48, "intermediate_size": 80, "image_size": 32}}, frames),
+    "ernie4_5_vl_moe": ("Ernie4_5_VLMoeModel", {"model_type": "ernie4_5_vl_moe", "text_config": TEXT | ROPE |
+        {"model_type": "ernie4_5_vl_moe_text", "moe_intermediate_size": [16, 8], "moe_num_experts": 2, "moe_k": 1},
+        "vision_config": {"depth": 3, "num_heads": 4, "patch_size": 4, "hidden_size": 48, "intermediate_size": 80}},
+        frames),
+    "muse_glimmer": ("MuseGlimmerModel", {"model_type": "muse_glimmer", "out_hidden_size": 192,
+        "projector_hidden_size": 40, "text_config": TEXT | {"model_type": "muse_glimmer_text"},
+        "vision_config": LAYERS | {"patch_size": 4, "pos_emb_height": 4, "pos_emb_width": 4}}, frames),
+    "step3p7": ("Step3p7Model", {"model_type": "step3p7", "text_config": TEXT | {
+        "moe_intermediate_size": 16, "n_routed_experts": 2, "num_experts_per_tok": 1, "share_expert_dim": 16},
+        "vision_config": LAYERS | {"image_size": 32, "patch_size": 4}}, pictures),
+    "cohere2_vision": ("Cohere2VisionModel", {"model_type": "cohere2_vision", "alignment_intermediate_size": 40,
+        "text_config": TEXT | {"model_type": "cohere2"}, "vision_config": SEEN | {"model_type": "siglip_vision_model",
+        "vision_use_head": False}}, pictures),
+    "aya_vision": ("AyaVisionModel", {"model_type": "aya_vision", "alignment_intermediate_size": 40,
+        "vision_feature_select_strategy": "full", "text_config": TEXT | {"model_type": "cohere2"},
+        "vision_config": SEEN | {"model_type": "siglip_vision_model", "vision_use_head": False}}, pictures),
+    "ovis2": ("Ovis2Model", {"model_type": "ovis2", "hidden_size": 32, "vocab_size": 64, "text_config": QWEN,
+        "vision_config": SEEN | {"hidden_stride": 2, "vocab_size": 40}}, pictures),
+    "deepseek_vl": ("DeepseekVLModel", {"model_type": "deepseek_vl", "text_config": LLAMA,
+        "vision_config": SEEN | {"model_type": "siglip_vision_model"}}, pictures),
+    "vipllava": ("VipLlavaModel", {"model_type": "vipllava", "vision_feature_layers": [-2, -1, 1], "text_config": LLAMA,
+        "vision_config": SEEN | {"model_type": "clip_vision_model"}}, pictures),
+    "exaone4_5": ("Exaone4_5_Model", {"model_type": "exaone4_5", "text_config": TEXT | {"model_type": "exaone4"},
+        "vision_config": MERGED | {"hidden_size": 48, "intermediate_size": 80, "window_size": 16,
+        "num_key_value_heads": 2, "fullatt_block_indexes": [1]}}, frames),
+    "qianfan_ocr": ("QianfanOCRModel", {"model_type": "qianfan_ocr", "text_config": TEXT | {"model_type": "qwen3"},
+        "vision_config": SEEN | {"image_size": [32, 32], "patch_size": [4, 4]}}, pictures),
+    "audioflamingo3": ("AudioFlamingo3ForConditionalGeneration", {"model_type": "audioflamingo3", "text_config": QWEN,
+        "audio_config": HEARD | {"model_type": "audioflamingo3_encoder"}}, heard),
+    "qwen2_5_omni, vision": ("Qwen2_5OmniThinkerForConditionalGeneration", {"model_type": "qwen2_5_omni_thinker",
+        "text_config": TEXT | ROPE | {"model_type": "qwen2_5_omni_text"}, "vision_config": MERGED | {"hidden_size": 48,
+        "intermediate_size": 80, "window_size": 16, "fullatt_block_indexes": [1]},
+        "audio_config": HEARD | {"n_window": 10, "output_dim": 32}}, frames),
+    "qwen2_5_omni, audio": ("Qwen2_5OmniThinkerForConditionalGeneration", {"model_type": "qwen2_5_omni_thinker",
+        "text_config": TEXT | ROPE | {"model_type": "qwen2_5_omni_text"}, "vision_config": MERGED | {"hidden_size": 48},
+        "audio_config": HEARD | {"n_window": 10, "output_dim": 32}}, heard),
+    "video_llama_3": ("VideoLlama3Model", {"model_type": "video_llama_3", "text_config": QWEN,
+        "vision_config": LAYERS | {"patch_size": 4}}, unmerged),
+}  # fmt: skip
+META = (pictures, sound, adapted, split)
+
+
+def compared(cls: str, config: Mapping[str, Any], run: Run) -> tuple[Model, int, dict[str, tuple[int, int]]]:
+    """A config's tower, so many tokens that it hands on, and parameters and FLOPs, ours and transformers'."""
+    import torch
+    import transformers
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model = build(*describe(config))
+    kind = "audio" if run in (sound, heard) else "vision"
+    tower = model.towers[kind]
+    made = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
+    with torch.device("meta"):
+        net = getattr(transformers, cls)._from_config(made, attn_implementation="eager").eval()
+    own = [child for name, child in net.named_modules() if _of_tower(name, kind)]
+    params = sum(weight.numel() for child in own for weight in child.parameters(recurse=False))
+    where = "meta" if run in META and (tower.root.fixed or 0) > 500 else "cpu"
+    if where == "cpu":
+        for child in own:
+            child.to_empty(device="cpu", recurse=False)
+            for tensor in (*child.parameters(recurse=False), *child.buffers(recurse=False)):
+                tensor.data.zero_()
+    tokens = tower.root.fixed or (144 if run is pooled else 64) // tower.root.projector.per_token  # type: ignore[attr-defined]
+    with torch.no_grad(), torch.device(where), FlopCounterMode(display=False) as counter:
+        more = run(net, tower, tokens)
+    found = counter.get_total_flops() - (more if type(more) is int else 0)
+    ledger = tower.ledger(tokens=tokens)
+    both = {"params": (ledger.total("params"), params), "flops": (ledger.total("flops"), found)}
+    return tower, tokens, both
+
+
+def _of_tower(name: str, kind: str) -> bool:
+    """Whether a module is of the towers of a kind, not of the language model or of the other kind."""
+    steps = set(name.split("."))
+    other = "audio" if kind == "vision" else "visual"
+    return not steps & {"language_model", "text_model", "lm_head"} and not any(step.find(other) >= 0 for step in steps)
+
+
+def published() -> dict[str, dict[str, Any]]:
+    """Multimodal configs of real sizes."""
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from test_towers import LLAVA, MISTRAL, QWEN
+
+    data = Path(__file__).parents[1] / "data" / "hf"
+    files = [json.loads((data / f"{name}.json").read_text()) for name in ("configs", "wild")]
+    found = {name: row.get("config", row) for rows in files for name, row in rows.items() if isinstance(row, dict)}
+    found |= {"llava-1.5-7b": LLAVA, "mistral-small-3.1-24b": MISTRAL, "qwen2.5-vl-7b": QWEN}
+    return {name: config for name, config in found.items() if {"vision_config", "audio_config"} & config.keys()}
+
+
+def main() -> None:
+    runs = {config["model_type"]: (cls, run) for cls, config, run in CASES.values()}
+    runs |= {"qwen3_5": ("Qwen3_5Model", frames), "qwen3_5_moe": ("Qwen3_5MoeModel", frames)}
+    kept: dict[str, dict[str, dict[str, str]]] = {}
+    for name, config in published().items():
+        if config["model_type"] not in runs or (sys.argv[1:] and name not in sys.argv[1:]):
+            continue
+        try:
+            tower, tokens, both = compared(runs[config["model_type"]][0], config, runs[config["model_type"]][1])
+        except Exception as error:
+            print(name, "not run:", type(error).__name__, str(error)[:200])
+            continue
+        print(name, tokens, both)
+        if all(ours == theirs for ours, theirs in both.values()):
+            marks = digests(tower, both)
+            where = f"beside transformers' module, {tokens:,} tokens"
+            kept[name] = {one: {"how": "measured", "where": where, "digest": marks[one]} for one in both}
+    path = proofs_file()
+    stored = json.loads(path.read_text())
+    path.write_text(json.dumps({**stored, "towers": {**stored.get("towers", {}), **kept}}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

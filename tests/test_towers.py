@@ -322,6 +322,11 @@ def test_a_tower_is_a_tree_by_part(tmp_path: Path) -> None:
         2 * core[1],
     ]
     assert few["flops"]["by_kind"]["projector"] == 2 * 256 * (5120 * 5120 + 5120 * 3584)
+    assert few["known"]["flops"]["how"] == few["known"]["params"]["how"] == "measured"
+    other = copy.deepcopy(QWEN)
+    other["vision_config"]["depth"] = 31  # type: ignore[index]
+    path.write_text(json.dumps(other))
+    assert towers()["known"]["flops"] == {"how": "modelled", "where": ""}  # nobody ran that
     path.write_text(json.dumps(LLAVA))
     assert towers()["tokens"] == 576  # of 577 positions
     refused = CliRunner().invoke(app, ["show", str(path), "--source-tokens", "9"])

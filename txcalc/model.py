@@ -60,7 +60,7 @@ class Model:
 
     def language(self) -> Model:
         """The same, of which plans hold the language model alone."""
-        return replace(self, text_only=bool(self.spec["multimodal"]))
+        return replace(self, text_only=True) if self.spec["multimodal"] else self
 
     def set(self, changes: Mapping[str, Any] | None = None, /, **sizes: Any) -> Model:
         """The same model with keys of its description changed, by letter or by name: `set(h_kv=8)`, `set({"norm.place":

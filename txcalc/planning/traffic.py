@@ -59,7 +59,8 @@ def lengths(text: str, what: str) -> Lengths:
             raise InputError(what, [Fault(what, text, "a file with a length above 0 in every line")])
         return Lengths(min(values), max(values), values)
     middle, sign, off = text.replace("+-", "±").partition("±")
-    if "" in re.split(r"±|\.\.", text.replace("+-", "±")):
+    parts = re.split(r"±|\.\.", text.replace("+-", "±"))
+    if "" in parts or (len(parts) > 1 and not all(one.strip()[:1].isdigit() for one in parts)):
         raise InputError(what, [Fault(what, text, "a length or two", "4k, 4k±1k or 3k..5k")])
     if sign:
         mean, by = parse_tokens(middle, what), parse_tokens(off, what)

@@ -58,7 +58,7 @@ def verdict(serving: Serving) -> str | None:
     if limits.kept(steady):
         return f"keeps a {_limits(limits)}{', prompts and answers apart' if pools else ''}"
     missed = [
-        f"{name} {seconds(found)}, {found / limit:.1f} × the {seconds(limit)} asked"
+        f"{name} {seconds(found)}, {found / limit:,.{int(found < 100 * limit)}f} × the {seconds(limit)} asked"
         for name, found, limit in (("TTFT", steady.ttft, limits.ttft), ("TPOT", steady.tpot, limits.tpot))
         if limit is not None and found is not None and found > limit
     ]

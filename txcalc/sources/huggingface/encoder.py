@@ -174,7 +174,7 @@ def xmod(c: Config) -> Raw:
         tongues = ["en_XX"]
     narrow = d // c.size("adapter_reduction_factor", default=2)
     if narrow < 1:
-        c.fault("adapter_reduction_factor", c.data["adapter_reduction_factor"], f"at most hidden_size = {d:,}")
+        c.fault("adapter_reduction_factor", c.data.get("adapter_reduction_factor", 2), f"at most hidden_size = {d:,}")
     act, again = c.activation("hidden_act", default="gelu"), c.flag("adapter_reuse_layer_norm", default=True)
     own = c.flag("adapter_layer_norm", default=False)
     norm = [piece("adapter_norm", "layer_norm" if own else "norm_again", d, times=n, kind="norm")] * (own or again)

@@ -56,8 +56,8 @@ def train(
         o.option(
             "--recipe",
             "parameter=bf16,gradient=bf16,reduce=bf16 (dtypes), loss_parallel=off, fused_loss=on, "
-            "keep_scores=on, attention=flash1|flash2, reshard=off, context=ring|allgather|ulysses, "
-            "stages=3+4+4+3 (layers of each).",
+            "eager=on (uncompiled), keep_scores=on, attention=flash1|flash2, reshard=off, "
+            "context=ring|allgather|ulysses, stages=3+4+4+3 (layers of each).",
         ),
     ] = None,
     rank: Annotated[int | None, typer.Option(help="The memory of this rank too.", metavar="N")] = None,

@@ -43,6 +43,12 @@ class Norm(Leaf):
     # Another layer holds its weights.
     borrowed: bool = False
 
+    @property
+    def unfused(self) -> int:
+        """torch before 2.8, rms_norm: to fp32 (6 bytes), square (8), mean (4), product (8), weight (8), back (6), for
+        4; its layer_norm is one kernel."""
+        return 10 if self.form == "rms" else 1
+
     def weights(self) -> tuple[Weight, ...]:
         return () if self.borrowed else self.own
 

@@ -244,6 +244,11 @@ class Leaf:
     blocks: ClassVar[bool] = False  # its weight is a matrix of blocks, each of which multiplies a share of its inputs
 
     @property
+    def unfused(self) -> int:
+        """Times the traffic of its one kernel in 16 bits that single operations in fp32 have."""
+        return 1
+
+    @property
     def matrix(self) -> tuple[Any, Any] | None:
         """Inputs and outputs of the one matrix by which it multiplies every position; None: it does something else."""
         return None

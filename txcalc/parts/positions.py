@@ -35,6 +35,11 @@ class Rotary(Leaf):
     def angles(self) -> tuple[Any, Any]:
         return self.dims, self.theta
 
+    @property
+    def unfused(self) -> int:
+        """torchtitan, apply_rotary_emb: to fp32 (6 bytes), the complex product (8), back (6), for 4."""
+        return 5
+
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements = work.positions * self.heads * self.dims
         return (elementwise("rotary", elements, "rotary", elements, elements),)

@@ -43,6 +43,8 @@ class Recipe:
     attention        the fused kernel: flash1 or flash2 (FlashAttention 1, of Triton too, and 2); None: the framework's,
                      or those that were measured on the accelerator
     fused_loss       cross-entropy as one kernel that writes the logits' gradient over them (Liger, Transformer Engine)
+    eager            RMSNorm and rotary positions in single operations in fp32, as PyTorch runs them uncompiled (before
+                     2.8): what they move, not what they keep
     reshard          FSDP2 frees a block's gathered weights after its forward
     frozen           format of the matrices in the blocks of a model with adapters: nf4 has one fp32 scale for 64
                      weights, nf4-dq scales in 8 bits with one more fp32 for 256 of them (QLoRA, arXiv 2305.14314,
@@ -72,6 +74,7 @@ class Recipe:
     keep_scores: bool = False
     attention: str | None = None
     fused_loss: bool = False
+    eager: bool = False
     reshard: bool = True
     frozen: str | None = None
     adapter: str | None = None
@@ -242,7 +245,7 @@ TEXTS = (
     "frozen", "adapter", "offload", "attention",
 )  # fmt: skip
 NUMBERS = ("micro_batch", "accumulation", "tokens", "zero")
-FLAGS = ("loss_parallel", "keep_scores", "fused_loss", "reshard", "regather")
+FLAGS = ("loss_parallel", "keep_scores", "fused_loss", "eager", "reshard", "regather")
 
 
 def parse_recipe(text: str, layout: Layout, where: str = "--recipe") -> Recipe:

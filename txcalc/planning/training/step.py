@@ -176,7 +176,7 @@ class StepTimer:
                 forward, of_inputs = forward + widened, of_inputs + widened
             yield "products", forward, 0.0 if entry.gradient == "none" else of_inputs + of_weights, of_weights
         else:
-            forward = kernels.stream(size / share, starts)
+            forward = kernels.stream(size / share * (leaf.unfused if self.recipe.eager else 1), starts)
             yield "other kernels", forward, 2 * forward, 0.0
         if self.recipe.layout.cp > 1 and entry.kind == "attention_core":
             seconds = kernels.transfer(self.keys(held)) * float(entry.runs)

@@ -33,10 +33,15 @@ class Row(NamedTuple):
     model: str
     recipe: Recipe
     machine: Machine
+    sold: Machine | None = None  # with the network of its datasheet, where `machine` has one that was measured
 
-    def step(self) -> Step:
+    def step(self, machine: Machine | None = None) -> Step:
         model = described(self.model)
-        return StepTimer(model, self.recipe, self.machine).step(memory(model, self.recipe))
+        return StepTimer(model, self.recipe, machine or self.machine).step(memory(model, self.recipe))
+
+    @property
+    def floor(self) -> float:
+        return self.step(self.sold).floor
 
 
 def rows() -> Iterator[Row]:
@@ -81,6 +86,7 @@ def cluster(gpus: int) -> Machine:
 
 
 def nanotron() -> Iterator[Row]:
+    sold = Machine.of(hardware.load("h100-sxm"))
     for row in published.rows("nanotron.csv"):
         tp, pp, dp, zero, micro, accumulation = (
             int(row[key]) for key in ("tp", "pp", "dp", "zero", "micro_batch", "accumulation")
@@ -95,7 +101,7 @@ def nanotron() -> Iterator[Row]:
         what = f"{row['model']} tp={tp} pp={pp} dp={dp} zero={zero} mbs={micro}"
         seconds = recipe.global_batch * 4096 / float(row["tokens_s"]) / recipe.layout.gpus
         machine = cluster(recipe.layout.gpus)
-        yield Row("nanotron", what, seconds, published.NANOTRON[row["model"]], recipe, machine)
+        yield Row("nanotron", what, seconds, published.NANOTRON[row["model"]], recipe, machine, sold)
 
 
 def megatron() -> Iterator[Row]:
@@ -154,7 +160,9 @@ def judged(source: str | None = None) -> tuple[list[Verdict], list[str]]:
             except InputError as error:
                 refused.append(f"{row.what}: {error}")
                 continue
-            found.append(Verdict(row, step.seconds / row.seconds, step.floor / row.seconds))
+            found.append(
+                Verdict(row, step.seconds / row.seconds, (row.floor if row.sold else step.floor) / row.seconds)
+            )
     return found, refused
 
 

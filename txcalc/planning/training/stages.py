@@ -6,6 +6,7 @@ The one place that asks `planning.parallelism` how a layer is split.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import NamedTuple, cast
@@ -93,6 +94,9 @@ class Pipeline:
         (stage,) = sharding.stages(inner)
         self.notes = sharding.notes(inner)
         self.rank, self._whole, self._total = stage.root, model.root, total
+        stack = _alone(stage.root)
+        if stack is not None and stack.head and recipe.loss_parallel:  # each rank keeps the logits of its own rows
+            self.rank = replace(stack, head=replace(stack.head, join=None))
         if recipe.rules.dtensor and (faults := list(self._repeated())):
             raise InputError(f"layout {layout}", faults)
 

@@ -28,6 +28,8 @@ from txcalc.planning.gradients import passes
 from txcalc.planning.layout import Group
 from txcalc.planning.roofline import same_input
 from txcalc.planning.training import timeline
+from txcalc.planning.training.activations import STATISTIC
+from txcalc.planning.training.collectives import LOSS_REDUCTIONS
 from txcalc.planning.training.machine import Floor, Kernels, Machine, Message, ring
 from txcalc.planning.training.memory import Ranks
 from txcalc.planning.training.offload import hosted
@@ -136,6 +138,9 @@ class StepTimer:
                     again[SPENT[3]] += seconds * self._share_again(held, numbers)
         if elements := logits(self.recipe, [piece], 0):  # written and read once each
             backward["other kernels"] += kernels.stream(2 * LOSS_MOVES * elements, 0)
+            if self.recipe.loss_parallel:
+                rows = float(LOSS_REDUCTIONS * STATISTIC * piece.work.positions)
+                forward[SPENT[3]] += kernels.transfer(ring("all_reduce", self.tp, rows, LOSS_REDUCTIONS))
         send = sum(kernels.transfer(each) for each in self.sends(piece))
         return Work(forward, backward, weights, again, send, issued)
 

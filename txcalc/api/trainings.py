@@ -155,6 +155,7 @@ class Train(Result):
     tokens_per_s_per_gpu: float | None
     measured: bool
     mfu: dict[str, float]
+    mfu_headline: str | None
     hfu: dict[str, float]
     sent: dict[str, int] | None
     run: Run | None

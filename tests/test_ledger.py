@@ -19,7 +19,13 @@ from txcalc.parts.part import Workload
 from txcalc.parts.positions import Rotary
 from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Causal
+from txcalc.planning.gradients import reached
+from txcalc.planning.memory import learning
+from txcalc.planning.scaling import _range
+from txcalc.planning.training.run import Terms
+from txcalc.planning.weights import _GGUF
 from txcalc.sources import build
+from txcalc.units import short
 
 
 @pytest.fixture(scope="module")
@@ -330,3 +336,25 @@ def test_a_number_up_to_another() -> None:
     assert up_to(2)(2) == 2
     with pytest.raises(Wrong):
         up_to(2)(3)
+
+
+def test_what_learns_and_what_a_loss_reaches() -> None:
+    sizes = "D=64 L=2 h=4 h_kv=2 F=96 V=99"
+    whole, tuned = (txcalc.load(sizes, more).ledger() for more in ({}, {"lora.rank": 3, "lora.modules": ["q"]}))
+    assert learning(whole) == whole.total("params") and learning(tuned) == 2 * 3 * (64 + 64)
+    indexed = txcalc.load("deepseek-v3.2").ledger()
+    outside = {entry.path for entry in indexed} - {entry.path for entry in reached(indexed)}
+    assert outside and all(".indexer." in path for path in outside)
+
+
+def test_ggml_types_are_named_by_their_bits() -> None:
+    """The digit is the bits of an element; scales are beside it in a block's bytes."""
+    for name, (elements, size, bits) in _GGUF.items():
+        assert int(next(letter for letter in name if letter.isdecimal())) == bits and 8 * size > bits * elements, name
+
+
+def test_a_range_of_two_numbers() -> None:
+    assert _range(0.0, 2e9) == f"up to {short(2e9)}" and _range(1e6, 2e9) == f"{short(1e6)} to {short(2e9)}"
+    for term in ({"deadline": 0}, {"deadline": 1e15}, {"budget": 0, "price": 1}, {"price": 0}):
+        with pytest.raises(InputError, match="a number above 0"):
+            Terms(**term).checked()

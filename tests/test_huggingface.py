@@ -1213,3 +1213,11 @@ def scanned(theirs: Any, counter: Any) -> int:
     inside = [name for name in projections if any(name.startswith(f"{mixer}.") for mixer in mixers)]
     everything, modules = (sum(counts.get(f"{root}.{name}", 0) for name in names) for names in (mixers, inside))
     return everything - modules
+
+
+@pytest.mark.parametrize("name", ["mobilebert-base", "wav2vec2-ctc"])
+@pytest.mark.parametrize("key", ["D", "n_layers", "attention.n_heads"])
+def test_a_change_that_leaves_one_by_one_would_not_follow_is_refused(name: str, key: str) -> None:
+    with pytest.raises(InputError, match="would not reach the sizes that "):
+        read(SMALL[name]["config"]).set(**{key: 2})
+    assert read(SMALL[name]["config"]).set(family="other").params == SMALL[name]["params"]

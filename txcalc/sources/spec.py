@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
-from txcalc.errors import InputError, UnknownName
+from txcalc.errors import InputError, UnknownName, shown
 from txcalc.parts.mechanisms import ALL, ATTENTIONS, PART_TABLES, options
 from txcalc.parts.mechanisms import PARTS as PARTS
 from txcalc.parts.mechanisms import parts_of as parts_of
@@ -178,10 +178,17 @@ def letter_path(key: str, raw: Mapping[str, Any], option: str = "--set") -> str:
 
 def changed(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """A description with keys changed: a letter or a bare name is changed wherever it is set (in every layer kind), or
-    set for all where nobody does."""
+    set for all where nobody does.
+
+    Errors: `InputError` for a model with leaves whose sizes are written out, which no other key reaches.
+    """
     result = deepcopy(dict(raw))
+    written = _written(result)
     for key, value in changes.items():
         path = letter_path(key, result)
+        if written and path.split(".")[0] not in IDENTITY:
+            why = f"which would not reach the sizes that {written} writes out (change the model's config.json instead)"
+            raise InputError("--set", [f"{key} is {shown(value)}, {why}"])
         tables = [result]
         if path != key:
             tables += [t for t in (result.get("encoder"), result.get("decoder")) if isinstance(t, dict)]
@@ -191,6 +198,15 @@ def changed(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
         for table in [t for t in tables if sets(t, steps)] or [result]:
             _put(table, steps, value)
     return result
+
+
+def _written(raw: Mapping[str, Any]) -> str:
+    """Where leaves one by one stand in a description; "": nowhere."""
+    for half in (raw, raw.get("encoder"), raw.get("decoder")):
+        for table in (half, *(half.get("layer") or {}).values()) if isinstance(half, Mapping) else ():
+            if found := [key for key in ("around", "pieces") if isinstance(table, Mapping) and table.get(key)]:
+                return found[0]
+    return ""
 
 
 def sets(table: Any, keys: list[str]) -> bool:

@@ -115,7 +115,8 @@ FRAMEWORKS = {
             "models/llama.py, models/base.py, distributed.py, parallel/utils.py, "
             "parallel/tensor_parallel/functional.py; torch 2.1 ProcessGroupNCCL",
             caution="nanotron: activations and buffers are modelled; of 500 runs at a plausible speed the median error "
-            "of what is reserved is 6 %; runs that wait for each other reserve up to half less",
+            "of what is reserved is 6 %, at the 90th percentile 33 % (a rule of pipelines was chosen among them); runs "
+            "that wait for each other reserve up to half less",
             by_tensor=True,
             balanced=True,
             regather=True,

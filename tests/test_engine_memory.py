@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).with_name("evidence")))
 
 import engine_memory as evidence
 
+import txcalc
 from txcalc import hardware, load
 from txcalc.cli import app
 from txcalc.errors import InputError, UnknownName
@@ -222,3 +223,14 @@ def test_llama_cpps_speeds(card: str, weights: str, prompt: int, measured: float
 def test_later_llama_cpps_speeds(model: str, card: str, measured: float) -> None:
     """Answers in Q4_0 with captured passes: no start of a server's kernels."""
     assert rate(model, card, "Q4_0", 0, "b4000") == pytest.approx(measured, rel=0.05)
+
+
+def test_llamacpps_kernels_read_mxfp4_as_any_type_of_four_bits() -> None:
+    """Servers' kernels for MXFP4 experts pad every expert's tokens to a tile, which a card without fp4 pays dearly."""
+
+    def tpot(**options: Any) -> Any:
+        return txcalc.deploy("gpt-oss-20b", "rtx-4090", context="8k", **options).to_dict()["speed"]["steady"]["tpot_s"][
+            "mean"
+        ]
+
+    assert tpot(engine="llama.cpp") < tpot(engine="llama.cpp", weights="q8_0") < tpot()

@@ -112,6 +112,11 @@ class Engine:
         size = self.weights.bytes_of(entry)
         return self.memory.padded(entry, self.weights, size) if self.memory else size
 
+    def kernel(self, dtype: str) -> str:
+        """The class of the products' kernels that multiply in a dtype: servers have some for MXFP4 alone."""
+        found = self.weights.kernel(dtype)
+        return "w4" if found == "mxfp4" and self.memory and self.memory.profile.rules.alike else found
+
     @property
     def activation_bits(self) -> int:
         return 32 if self.weights.name == "fp32" else 16

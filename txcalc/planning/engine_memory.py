@@ -41,6 +41,7 @@ class EngineRules(NamedTuple):
     turns     it keeps the cosines and sines of every position
     pads      it pads MXFP4 experts to what its kernels take
     offloads  it computes what the host holds there: the table of tokens, layers, experts
+    alike     one kernel template reads all types of as many bits (ggml-cuda/mmvq.cu)
     """
 
     title: str
@@ -50,13 +51,14 @@ class EngineRules(NamedTuple):
     turns: bool = False
     pads: bool = False
     offloads: bool = False
+    alike: bool = False
 
 
 ENGINES = {
     "vllm": EngineRules("vLLM", share=Fraction(1, 10), turns=True, pads=True),
     "sglang": EngineRules("SGLang", fixed=True),
     "trtllm": EngineRules("TensorRT-LLM"),
-    "llama.cpp": EngineRules("llama.cpp", batched=True, offloads=True),
+    "llama.cpp": EngineRules("llama.cpp", batched=True, offloads=True, alike=True),
 }
 
 

@@ -299,7 +299,7 @@ class Rank:
                 size = size / tensors[0].shape[0] if tensors else leaf.row * self.element
             asked = form.dtype_of(entry)
             dtype = asked or self.wide
-            kernel = form.kernel(asked) if asked else self.wide
+            kernel = self.engine.kernel(asked) if asked else self.wide
             if not multiplies(self.accelerator, dtype):
                 dtype = self.wide  # the weights are read narrow, and multiplied wide
                 kernel = "w4" if form.bits <= 4 else "w8"

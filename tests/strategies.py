@@ -62,8 +62,10 @@ from txcalc.parts.mixers.compressed import (
     Selector,
 )
 from txcalc.parts.mixers.forgetting import ForgetGate, ForgettingAttention, ForgettingCore
+from txcalc.parts.mixers.pieces import Filter, Pieces, Scores
 from txcalc.parts.model import EncoderDecoder, FixedLength, Join, LayerGroup, LayerInputs, Memory, Stack, StreamEnds
 from txcalc.parts.norm import Norm
+from txcalc.parts.options import pieces
 from txcalc.parts.part import Workload
 from txcalc.parts.pooling import AttentionPool
 from txcalc.parts.positions import RelativeBias, Rotary
@@ -72,7 +74,7 @@ from txcalc.parts.routed import ChosenExperts, RoutedAttention
 from txcalc.parts.rwkv import ChannelMix, TimeMix, TokenShift, WeightedSum
 from txcalc.parts.shared import SharedBlock
 from txcalc.parts.spans import Apart, Around, Causal, Chunks, Cross, Full, Reading, Selected, Window
-from txcalc.parts.tower import Projector, ProjectorStep, Tower
+from txcalc.parts.tower import Counted, Projector, ProjectorStep, Tower
 
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "sigmoid", "tanh")
 
@@ -178,6 +180,7 @@ joins = {
     "gather": maybe(st.builds(AllGather, **rings)),
     "join": maybe(st.builds(AllReduce, **rings)),
     "stream": maybe(layer_scales),
+    "sums": st.integers(0, 2),
 }
 exchanges = st.builds(AllToAll, **handed, choices=st.integers(1, 4), narrow=flags)
 
@@ -219,6 +222,8 @@ LEAVES: dict[type, st.SearchStrategy[Any]] = {
     Shares: st.builds(Shares, number=sizes, steps=sizes, mixed=flags, read=flags),
     StreamSpread: st.builds(StreamSpread, width=sizes, number=sizes, mixed=flags),
     ForgettingCore: forgetting_cores,
+    Filter: st.builds(Filter, c_in=sizes, c_out=sizes, taps=sizes, groups=st.just(1), stride=sizes, bias=flags),
+    Scores: st.builds(Scores, n_heads=sizes, width=sizes, span=st.just(Causal())),
     Gate: gates,
     GroupedLinear: st.builds(
         GroupedLinear, groups=sizes, d_in=sizes, d_out=sizes, bias=flags, keeps=st.sampled_from(["yes", "no", "eager"])
@@ -610,7 +615,15 @@ projectors = st.builds(
     width=sizes,
 )
 
+LISTED = pieces(
+    [
+        {"name": "x", "form": "linear", "sizes": [3, 5], "at": [1, 0, 2], "times": 2, "runs": 3},
+        {"name": "y", "form": "relu", "sizes": [5]},
+    ]
+)
 COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
+    Counted: st.builds(Counted, params=sizes),
+    Pieces: st.builds(Pieces, pieces=st.just(tuple(LISTED))),
     Attention: attentions,
     Block: blocks,
     ChannelMix: channel_mixes,

@@ -158,7 +158,7 @@ def test_other_formats() -> None:
     markdown = run("llama-3.1-8b", "--format", "markdown").stdout
     assert "| layers.0.feed_forward | L | 3·D·F | 3·4096·14336 | 176,160,768 |" in markdown
     latex = run("llama-3.1-8b", "--format", "latex").stdout
-    assert r"layers.0.feed\_forward & $L$ & $3 \cdot D \cdot F$ & $3 \cdot 4096 \cdot 14336$ & 176,160,768 \\" in latex
+    assert r"feed\_forward & $L$ & $3 \cdot D \cdot F$ & $3 \cdot 4096 \cdot 14336$ & 176,160,768 \\" in latex
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,12 @@ MOVED = {
     "squeezebert": (("feed_forward", "other", 12 * 769 * 768),),
     "default-doge": (("other", "attention", 32 * 1024),),
     "longformer-base-4096": (("other", "attention", 12 * 3 * 769 * 768),),
+    # MobileBERT's scales in place of norms, the head's norm, and what attention reads in a narrower width.
+    "mobilebert-uncased": (
+        ("other", "norm", 24 * (7 * 128 + 512) + 512),
+        ("norm", "head", 2 * 512),
+        ("other", "attention", 24 * 513 * 128),
+    ),
 }
 
 # It takes all of a class's experts for those that a token chooses among, but for JetMoE's feed-forwards: of 24 layers

@@ -65,8 +65,10 @@ from txcalc.parts.mixers.compressed import (
     Selector,
 )
 from txcalc.parts.mixers.forgetting import ForgetGate, ForgettingAttention, ForgettingCore
+from txcalc.parts.mixers.pieces import Filter, Pieces, Scores
 from txcalc.parts.model import EncoderDecoder, FixedLength, Join, LayerGroup, LayerInputs, Memory, Stack, StreamEnds
 from txcalc.parts.norm import Norm
+from txcalc.parts.options import pieces
 from txcalc.parts.part import COST, Cache, Leaf, MatMul, Workload
 from txcalc.parts.pooling import AttentionPool
 from txcalc.parts.positions import RelativeBias, Rotary
@@ -75,7 +77,7 @@ from txcalc.parts.routed import ChosenExperts, RoutedAttention
 from txcalc.parts.rwkv import ChannelMix, TimeMix, TokenShift, WeightedSum
 from txcalc.parts.shared import SharedBlock
 from txcalc.parts.spans import Causal, Cross, Full, Reading, Selected, Window
-from txcalc.parts.tower import Projector, ProjectorStep, Tower
+from txcalc.parts.tower import Counted, Projector, ProjectorStep, Tower
 
 # 2 sequences of 3 new tokens after 5 cached ones: 6 rows, 8 keys, 3·5 + 1 + 2 + 3 = 21 visible pairs; 14 source rows.
 WORK = Workload(2, 3, 5, 7)
@@ -1427,6 +1429,39 @@ ROWS = {
         traffic=(15, 2 * 30 + 10, 0),
         saved=30 + 30,
         cache=(2, 0, 2 * 5 + 2 * 2 * 5),
+    ),
+    "filter": row(  # of 5 taps in 2 groups, every third input
+        Filter(c_in=6, c_out=4, taps=5, groups=2, stride=3, bias=True),
+        params=4 * 3 * 5 + 4,
+        flops=2 * 6 * 5 * 4 * 3,
+        flops_other=6 * 4,
+        traffic=(60 + 4, 6 * (3 * 6 + 4), 0),
+        saved=6 * 3 * 6,
+    ),
+    "scores": row(
+        Scores(n_heads=3, width=7, span=Causal()),
+        flops=2 * 6 * 3 * 8 * 7,
+        flops_masked=2 * 6 * 21 * 7,
+        traffic=(0, 6 * 3 * 7, 2 * 8 * 7),
+        cache=(7, 0, 8 * 7),
+    ),
+    "counted": row(Counted(params=13), params=13),
+    "pieces": row(  # two matrices, each three times at 2 of 3 positions, and an activation
+        Pieces(
+            pieces=tuple(
+                pieces(
+                    [
+                        {"name": "x", "form": "linear", "sizes": [3, 5], "at": [1, 0, 2], "times": 2, "runs": 3},
+                        {"name": "y", "form": "relu", "sizes": [5]},
+                    ]
+                )
+            )
+        ),
+        params=2 * (15 + 5),
+        flops=6 * 2 * 4 * 15,
+        flops_other=6 * 4 * 5 + 30,
+        traffic=(6 * 20, 6 * 4 * (3 + 5) + 2 * 30, 0),
+        saved=6 * 4 * 3 + 30,
     ),
     "selection": row(  # 4 entries, of which queries see 3, 3 and 4
         SelectionCore(n_heads=3, width=7, span=Entries(rate=2, top_k=2)),

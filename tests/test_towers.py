@@ -16,6 +16,7 @@ from txcalc import deploy, load, train
 from txcalc.cli import app
 from txcalc.errors import TxcalcError
 from txcalc.model import Model
+from txcalc.parts.sharding import Ways
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
 from txcalc.sources.huggingface.beside import BESIDE
@@ -375,3 +376,12 @@ def test_modules_of_a_tower_are_refused() -> None:
 
     with pytest.raises(TxcalcError, match="has no modules of a tower"):
         verify(build(TOWER, "tower"))
+
+
+def test_every_tower_has_a_share_of_each_rank() -> None:
+    for name, row in TRUTH.items():
+        for root in read(row["config"]).held_beside:
+            for ranks in (1, 2):
+                ways = Ways(ranks)
+                held = root.shard(ways)
+                assert ways.faults or sum(leaf.params for leaf in held.leaves()) > 0, name

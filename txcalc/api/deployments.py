@@ -10,7 +10,6 @@ from txcalc.api.arguments import Length, length, models
 from txcalc.api.plans import Deployment, Point, Refusal
 from txcalc.api.results import Result
 from txcalc.errors import Fault, InputError
-from txcalc.sources import load
 
 if TYPE_CHECKING:
     from txcalc.hardware import Accelerator
@@ -176,7 +175,7 @@ def deploy(
     prompts = None if prompt is None else traffic.lengths(str(prompt), "--prompt")
     answers = None if answer is None else traffic.lengths(str(answer), "--answer")
     tokens, drafter = phrases.drafts(draft)
-    guess = drafter if drafter is None or drafter == phrases.OWN else _drafting(load(drafter))
+    guess = drafter if drafter is None or drafter == phrases.OWN else _drafting(models([drafter], text_only)[0])
     given = [sources] if isinstance(sources, str | Mapping) or not isinstance(sources, Sequence) else sources
     every = models(given, text_only)
     if guess == phrases.OWN and every and not any(model.predictor for model in every):

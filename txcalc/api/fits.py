@@ -124,7 +124,8 @@ def fit(
     tried = models(sources, text_only)
     if not sources:
         offered = (known for known in map(find, presets()) if known[0].get("released", True))
-        tried = [build(*known, written=is_own(known)) for known in offered]
+        built = (build(*known, written=is_own(known)) for known in offered)
+        tried = [model.language() if text_only else model for model in built]
     ask = _Fits(kv, length(block, "--block"), length(chunk, "--chunk"), kept, long, formats, weights is None, host)
     found: list[Found] = []
     keep: list[int] = []

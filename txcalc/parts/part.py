@@ -201,8 +201,7 @@ Role = Literal["product", "table", "norm", "activation", "attention", "selection
 class Leaf:
     """A part that owns formulas. Subclasses are frozen dataclasses over numbers; all fields are set when it is made."""
 
-    # The kind it is counted under wherever it stands; None: its parent's.
-    kind: ClassVar[str | None] = None
+    kind: ClassVar[str | None] = None  # under which it is counted wherever it stands; None: its parent's
     parts: ClassVar[tuple[Child, ...]] = ()
     role: ClassVar[Role] = "other"
     # What a tensor of it has where it is trained from nothing: zero, one, or normal numbers; else by a rule of its own.
@@ -240,7 +239,6 @@ class Leaf:
     # How engines run it: which kernels of attention; False: no kernel of its own, but within the one beside it.
     kernels: ClassVar[str] = ""
     launched: ClassVar[bool] = True
-
     blocks: ClassVar[bool] = False  # its weight is a matrix of blocks, each of which multiplies a share of its inputs
 
     @property
@@ -265,8 +263,7 @@ class Leaf:
 
     @property
     def input_kept(self) -> str:
-        """Of a linear layer, where what it reads is kept for backward: "yes", here; "no", before; "eager", only where
-        the attention matrix is kept."""
+        """Where a linear layer's input is kept for backward: "yes", here; "no", before; "eager": with the matrix."""
         return ""
 
     @property
@@ -371,8 +368,7 @@ class Child(NamedTuple):
     on        where it works
     kind      what its leaves are counted as, unless they say otherwise (`forced`: whatever they say)
     gradient  what the model's loss gives one of: "both", its input and its weights; "weights" alone, where the input is
-              data that nobody learns (a picture, sound, the sinusoids of distances); "input" alone, where the weights
-              are frozen; "none", nothing in it
+              data that nobody learns (a picture, sinusoids); "input" alone, of frozen weights; "none", nothing in it
     """
 
     name: str
@@ -405,8 +401,7 @@ class Composite:
         """The children, made once."""
         return tuple(self.children())
 
-    # Whether what it has of its own stands beside the residual stream, which is whole on every rank.
-    on_stream: ClassVar[bool] = False
+    on_stream: ClassVar[bool] = False  # what it has of its own stands beside the residual stream, whole on every rank
 
     def leaves(self) -> Iterator[Leaf]:
         """Every leaf of it, equal copies once."""

@@ -192,7 +192,7 @@ class Ways:
             part = step.part.shard(self) if step.part.parts else step.part
             found.append(step._replace(part=part))
             trio = [one.part for one in found[-3:]]
-            join = self.summed(step.part.width) if step.part.parts and not step.part.complete else None
+            join = self.summed(step.part.d_model) if step.part.parts and not step.part.complete else None
             if [one.role for one in trio if not one.parts] == ["product", "activation", "product"]:
                 first, act, last = trio
                 outer, inner = (self.split("a projector's width", n) for n in (first.d_out, last.d_in))

@@ -47,7 +47,7 @@ class Filter(Leaf):
     c_in: Any
     c_out: Any
     taps: Any
-    groups: Any
+    groups: int
     stride: Any
     bias: bool
 

@@ -88,9 +88,9 @@ CONFIGS = json.loads((Path(__file__).parent / "data" / "hf" / "configs.json").re
 
 @pytest.mark.parametrize(
     "name",
-    ["qwen3-next-80b-a3b", "recurrentgemma-2b", "rwkv-4-430m", "minimax-text-01", "qwen3.5-27b"],
+    ["qwen3-next-80b-a3b", "recurrentgemma-2b", "rwkv-4-430m", "minimax-text-01", "qwen3.5-27b", "default-diffllama"],
 )
-def test_a_config_with_a_state_comes_back(name: str) -> None:
+def test_a_config_with_a_mixer_of_its_own_comes_back(name: str) -> None:
     model = build(*huggingface.describe(CONFIGS[name]))
     config, _ = to_config(model)
     back = build(*huggingface.describe(json.loads(json.dumps(config))))

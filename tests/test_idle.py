@@ -138,6 +138,23 @@ def test_changes_that_change_nothing(name: str, change: dict[str, Any], why: str
     assert refused(load, name, {**change, "D": 2 * load(name).spec["stacks"][""]["d_model"]}) == f"{name}: {fault}"
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "fault"),
+    [
+        ("jetmoe", "n_experts", "--set: n_experts is a key of several tables (expert_attention.n_experts or experts."),
+        ("jetmoe", "top_k", "--set: top_k is a key of several tables (expert_attention.top_k or experts.top_k?)"),
+        ("jetmoe", "h", "h is attention.n_heads: attention is a table that no layer uses (they have expert_attention, "
+         "experts; expert_attention has n_experts, top_k, n_kv_heads, d_head, bias)"),
+        ("convbert", "h_kv", "h_kv is attention.n_kv_heads: attention is a table that no layer uses (they have "
+         "feed_forward, span_attention; span_attention has n_heads, d_head, taps, bias)"),
+        ("jetmoe", "rotary_dims", "which changes nothing here: it counts with rotary positions of [attention]"),
+        ("diffllama", "rotary_dims", "which changes nothing here: it counts with rotary positions of [attention]"),
+    ],
+)  # fmt: skip
+def test_a_change_that_other_tables_of_attention_have_not(name: str, key: str, fault: str) -> None:
+    assert fault in refused(build, TINY[name], name, changes={key: 4})
+
+
 def test_no_shared_expert_is_none() -> None:
     """Its gate goes with it: a key that a change leaves without a part is no fault."""
     whole, without = load("qwen3-next-80b-a3b"), load("qwen3-next-80b-a3b", {"n_shared": 0})

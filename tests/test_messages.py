@@ -187,6 +187,8 @@ EXPERTS = {"n_experts": 8, "top_k": 2, "d_ff": 64}
 LATENT = {"n_heads": 8, "kv_rank": 64, "d_nope": 32, "d_rope": 16, "d_v": 32}
 INDEX = {"index_heads": 2, "index_width": 16, "index_top_k": 4}
 DROP = object()
+CHOSEN = {"n_experts": 4, "top_k": 2, "n_kv_heads": 2, "d_head": 8}
+SPAN = {"n_heads": 2, "d_head": 8, "taps": 5}
 
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "missing": ({"d_model": DROP}, "d_model is missing, expected residual width"),
@@ -227,6 +229,46 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "halves of an odd number": (
         {"differential_attention": {"n_heads": 6, "n_kv_heads": 3, "d_head": 8}, "attention": DROP},
         "differential_attention.n_kv_heads is 3, expected an even number: differential attention halves them",
+    ),
+    "slopes of a difference": (
+        {"differential_attention": {"n_heads": 8}, "attention": DROP, "positions.form": "alibi"},
+        "positions.form is 'alibi', expected another form: differential attention adds no bias to its scores",
+    ),
+    "distances of a difference": (
+        {"differential_attention": {"n_heads": 8}, "attention": DROP, "positions.form": "relative-projection"},
+        "positions.form is 'relative-projection', expected another form: differential attention adds no bias to its "
+        "scores",
+    ),
+    "slopes of chosen heads": (
+        {"expert_attention": CHOSEN, "attention": DROP, "positions.form": "alibi"},
+        "positions.form is 'alibi', expected another form: attention of experts adds no bias to its scores",
+    ),
+    "rotation beside convolutions": (
+        {"kind": "encoder", "span_attention": SPAN, "attention": DROP, "positions.form": "rotary"},
+        "positions.form is 'rotary', expected 'learned', 'sinusoidal' or 'none' with span_attention, which turns no "
+        "heads",
+    ),
+    "bias of no gate beside convolutions": (
+        {
+            "kind": "encoder",
+            "span_attention": {**SPAN, "bias": ["g"]},
+            "attention": DROP,
+            "positions.form": "none",
+        },
+        "span_attention.bias is ['g'], expected a list without \"g\": there is no gate",
+    ),
+    "bias of no gate of a difference": (
+        {"differential_attention": {"n_heads": 8, "bias": ["g"]}, "attention": DROP},
+        "differential_attention.bias is ['g'], expected a list without \"g\": there is no gate",
+    ),
+    "a difference in an encoder": (
+        {"kind": "encoder", "differential_attention": {"n_heads": 8}, "attention": DROP},
+        "differential_attention: differential_attention runs one way, expected only in a decoder",
+    ),
+    "convolutions of attention in a decoder": (
+        {"span_attention": SPAN, "attention": DROP, "positions.form": "none"},
+        "layer.layer.parts is ['attention', 'feed_forward'], expected no span_attention, which reads what comes later: "
+        "it is an encoder's",
     ),
     "sinks of a difference": (
         {"differential_attention": {"n_heads": 8, "sinks": True}, "attention": DROP},

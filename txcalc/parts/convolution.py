@@ -8,7 +8,7 @@ from typing import Any, final
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Convolution, Linear, short_memory
-from txcalc.parts.options import REQUIRED, Mechanism, Place, Wished, activation, biases, flag, key, odd, size
+from txcalc.parts.options import REQUIRED, Mechanism, Place, Wished, activation, biases, flag, key, odd, size, ungated
 from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Workload, elementwise
 from txcalc.parts.spans import Full
 
@@ -278,6 +278,7 @@ class SpanAttentionOptions(Mechanism):
 
     def misfits(self) -> Iterator[Wished]:
         yield from odd("taps", self.taps)
+        yield from ungated(self.bias)
 
     def build(self, place: Place) -> SpanAttention:
         sizes = {"n_heads": self.n_heads, "d_head": self.d_head, "taps": self.taps}

@@ -10,7 +10,7 @@ from txcalc.num import exact_div
 from txcalc.parts.attention import Attention
 from txcalc.parts.cores import DifferentialCore
 from txcalc.parts.frozen import frozen
-from txcalc.parts.options import REQUIRED, Mechanism, Place, Wished, biases, divided, even, key, per_head, size
+from txcalc.parts.options import REQUIRED, Mechanism, Place, Wished, biases, divided, even, key, per_head, size, ungated
 from txcalc.parts.spans import Causal, Window
 
 
@@ -30,6 +30,7 @@ class DifferentialOptions(Mechanism):
     bias: list[str] = key(biases, [], "projections with a bias")
 
     def misfits(self) -> Iterator[Wished]:
+        yield from ungated(self.bias)
         yield from divided("n_kv_heads", self.n_kv_heads, "n_heads", self.n_heads)
         for name, number in (("n_heads", self.n_heads), ("n_kv_heads", self.n_kv_heads)):
             yield from even(name, number, "differential attention halves them")

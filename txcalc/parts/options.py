@@ -275,6 +275,12 @@ def odd(key: str, number: Any) -> Iterator[Wished]:
         yield Wished(key, "an odd number: as many on either side")
 
 
+def ungated(bias: list[str]) -> Iterator[Wished]:
+    """Where a gate that is not there has a bias."""
+    if "g" in bias:
+        yield Wished("bias", 'a list without "g": there is no gate')
+
+
 class Place(NamedTuple):
     """Where a part of a layer stands, which its own options do not know.
 

@@ -84,14 +84,19 @@ class PositionsOptions(Options):
     )
     theta: Any = key(real, 10000, "base of the rotary frequencies", "with rotary positions")
     rotary_dims: Any = key(
-        size, None, "rotated part of a head; absent: all of it", "with rotary positions, not of latents"
+        size, None, "rotated part of a head; absent: all of it", "with rotary positions of [attention]"
     )
-    interleaved: bool = key(flag, False, "rotary pairs are neighbours, not halves", "with rotary positions")
+    interleaved: bool = key(
+        flag,
+        False,
+        "rotary pairs are neighbours, not halves",
+        "with rotary positions of [attention], [latent] or [compressed]",
+    )
     spread: bool = key(
         flag,
         False,
         "the rotated part is the first of both halves, at the whole head's frequencies",
-        "with rotary positions",
+        "with rotary positions of [attention]",
     )
     rows: Any = key(
         size,

@@ -30,7 +30,9 @@ class Facts:
         if section == "positions":
             layers.sort(key=lambda layer: bool(layer.get("attention", {}).get("window")))
             layers.sort(key=lambda layer: layer["positions"]["form"] == "none")
-        return next((layer[section] for layer in layers if section in layer), None)
+        found = next((layer[section] for layer in layers if section in layer), None)
+        # A config names the heads of both halves as it does plain attention's.
+        return self.one("differential_attention", stack) if found is None and section == "attention" else found
 
     @property
     def mixer(self) -> Any:

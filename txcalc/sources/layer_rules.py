@@ -92,10 +92,21 @@ def _spread(layer: Tables, stack: Tables, fault: Told) -> None:
         fault("positions.spread", True, "false with interleaved pairs, latent attention, or an odd rotary_dims")
 
 
-def _latent_places(layer: Tables, stack: Tables, fault: Told) -> None:
+def _unbiased(layer: Tables, stack: Tables, fault: Told) -> None:
+    """Attention that is counted without a bias of its scores, and one beside convolutions, which turns no heads."""
     form = layer["positions"]["form"]
-    if form in ("relative-projection", "alibi"):
-        fault("positions.form", form, "another form: latent attention adds no bias to its scores")
+    for section, what in UNBIASED.items():
+        if section in layer and form in ("relative-projection", "alibi"):
+            fault("positions.form", form, f"another form: {what} adds no bias to its scores")
+    if "span_attention" in layer and form in ("rotary", "alibi"):
+        fault("positions.form", form, "'learned', 'sinusoidal' or 'none' with span_attention, which turns no heads")
+
+
+UNBIASED = {
+    "latent": "latent attention",
+    "differential_attention": "differential attention",
+    "expert_attention": "attention of experts",
+}
 
 
 def _index(layer: Tables, stack: Tables, fault: Told) -> None:
@@ -201,10 +212,9 @@ SECTION_RULES: tuple[tuple[str, Callable[[Tables, Tables, Told], None]], ...] = 
     ("attention", _blocks),
     ("shared", _shared_block),
     ("feed_forward", _fed_in_groups),
-    ("latent", _latent_places),
     ("latent", _index),
 )
-LAYER_RULES = (_disentangled, _spread, _one_form, _scaled_streams, _joint, _one_input)
+LAYER_RULES = (_unbiased, _disentangled, _spread, _one_form, _scaled_streams, _joint, _one_input)
 
 
 def _odd(number: Any) -> bool:

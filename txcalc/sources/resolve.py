@@ -149,9 +149,7 @@ def resolve(raw: Mapping[str, Any], where: str, spelling: Mapping[str, str] | No
             resolver.faults.append(f'{half} is a table, expected only where kind is "encoder-decoder" or "audio"')
     for name in PART_TABLES:
         if resolver.used and resolver.all_used and name in raw and name not in resolver.used:
-            resolver.faults.append(
-                f"{name} is a table that no layer uses (they have {', '.join(sorted(resolver.used))})"
-            )
+            resolver.faults.append(_unused(resolver, name))
     if len(halves) == 2 and kind is not None:
         check_halves(**result["stacks"], fault=resolver.fault)
     with SOUND:
@@ -160,6 +158,16 @@ def resolve(raw: Mapping[str, Any], where: str, spelling: Mapping[str, str] | No
     if resolver.faults:
         raise InputError(where, resolver.faults)
     return result
+
+
+def _unused(resolver: Resolver, name: str) -> str:
+    """A table that no layer uses; of one that stands there by a letter, what to set instead."""
+    used = f"{name} is a table that no layer uses (they have {', '.join(sorted(resolver.used))}"
+    for path, given in resolver.spelling.items():
+        if path.startswith(f"{name}.") and path != given:
+            keys = [f"; {other} has {', '.join(STACK[other])}" for other in ATTENTIONS if other in resolver.used]
+            return f"{given} is {path}: {used}{''.join(keys)})"
+    return f"{used})"
 
 
 def _stack(resolver: Resolver, raw: Mapping[str, Any], homes: Homes, kind: Any, half: str) -> dict[str, Any]:
@@ -299,10 +307,12 @@ def _places(
     for part in parts:
         if part == "cross_attention" and role != "cross-decoder":
             resolver.fault(path, parts, "no cross_attention: there is no encoder to attend to")
-        stands = mechanism(part, raw).stands
+        section, stands = section_of(part, raw), mechanism(part, raw).stands
         if stands == "decoder" and role in ("encoder", "vision"):
-            resolver.faults.append(f"{said or written(homes, part)}: {part} runs one way, expected only in a decoder")
+            resolver.faults.append(
+                f"{said or written(homes, section)}: {section} runs one way, expected only in a decoder"
+            )
         if stands == "encoder" and role not in ("encoder", "vision"):
-            resolver.fault(path, parts, f"no {part}, which reads what comes later: it is an encoder's")
+            resolver.fault(path, parts, f"no {section}, which reads what comes later: it is an encoder's")
         if part == "layer_input" and role != "decoder":
             resolver.faults.append(f"{written(homes, part)}: a layer input is expected only in a decoder by itself")

@@ -168,6 +168,9 @@ def letter_path(key: str, raw: Mapping[str, Any], option: str = "--set") -> str:
         return "experts.d_ff"
     if "." in key or key in IDENTITY or key in STACK[""]:
         return key
+    both = [f"{name}.{key}" for name in STACK if name in raw and key in STACK[name]]
+    if len(both) > 1 and key in STACK[other] and key not in STACK["attention"]:
+        raise InputError(option, [f"{key} is a key of several tables ({' or '.join(both)}?)"])
     for section in dict.fromkeys((other, "attention", *filter(None, STACK))):
         if key in STACK[section] and (section in raw or section in ALWAYS):
             return f"{section}.{key}"

@@ -92,6 +92,8 @@ def test_training_holds_the_towers() -> None:
     assert all(0 <= found - size * elements < 1e-3 * found for found, size in zip(added, (4, 4, 8), strict=True))
     frozen = [states(lora="r=8,targets=q", **more) for more in ({}, {"text_only": True})]
     assert frozen[0][0] > frozen[1][0] and frozen[0][1:] == frozen[1][1:]
+    packed = [states(lora="r=8,targets=q,base=nf4", **more)[0] for more in ({}, {"text_only": True})]
+    assert packed[0] - packed[1] == frozen[0][0] - frozen[1][0], "towers stay as published"
 
 
 def test_a_decode_step_runs_no_tower(tmp_path: Path) -> None:

@@ -198,6 +198,21 @@ def test_what_fsdp_sends_is_what_torch_sends(llama: Model) -> None:
     assert sent == {"all_gather": 30_019_690_496 * 7 // 8, "reduce_scatter": 32_121_044_992 * 7 // 8}
 
 
+@pytest.mark.parametrize(
+    ("name", "gathered"),
+    [
+        ("D=64 L=2 h=8 F=96 V=256", 32 * 256),
+        ("t5-small", 32 * 32_128),  # of the decoder's positions
+        ("vit-b", 1_000),  # a picture's, of its classes
+    ],
+)
+def test_a_loss_on_split_logits_gathers_none(name: str, gathered: int) -> None:
+    recipe = Recipe(Layout(tp=2), 1, 1, 32, framework="megatron")
+    """Else half of them comes from the other rank, in 16 bits, forward and backward."""
+    assert "all_gather" not in timed(load(name), recipe).sent
+    assert timed(load(name), replace(recipe, loss_parallel=False)).sent["all_gather"] == 2 * (gathered * 2 // 2)
+
+
 # Measured steps.
 
 

@@ -12,13 +12,14 @@ import pytest
 from txcalc import load
 from txcalc.errors import InputError, UnknownName
 from txcalc.model import Model
-from txcalc.planning.training import Layout, Ranks, Recipe, in_flight, largest, memory
+from txcalc.planning.training import Layout, Ranks, Recipe, in_flight, largest, memory, profiles
 from txcalc.planning.training.collectives import Sent, collectives
 from txcalc.planning.training.inverse import _last
 from txcalc.planning.training.memory import RankMemory
+from txcalc.planning.training.profiles import Moment
 from txcalc.planning.training.recipe import OFFLOAD
 from txcalc.planning.training.stages import Pipeline
-from txcalc.planning.training.states import RankTensor, _stored
+from txcalc.planning.training.states import RankTensor, State, _stored, tensors
 
 LLAMA = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
 
@@ -163,6 +164,28 @@ def test_adapters_learn_alone() -> None:
     assert saved == 2 * matrices - matrices // 2 - 4 * matrices // 64
     full = memory(plain, recipe).fullest
     assert rank.bytes["saved"] < full.bytes["saved"], "frozen matrices need no input"
+
+
+def test_fully_shard_has_buffers_for_what_learns() -> None:
+    """Of a block's adapters gradients in bf16 and their fp32 sums; nothing of the root, which is frozen. Between a
+    pipeline's micro-batches whole gradients of all that a stage's adapters learn. All weights are gathered."""
+    model, block = load(LLAMA, {"lora.rank": 4}), 4 * ((64 + 64) + (64 + 32))
+    recipe = Recipe(Layout(fsdp=2), tokens=64, frozen="bf16", parameter="bf16")
+
+    def moments(model: Model, recipe: Recipe) -> dict[str, Moment]:
+        pieces = Pipeline(model, recipe).pieces[:1]
+        held = [list(tensors(piece, recipe)) for piece in pieces]
+        return profiles.moments(recipe, pieces, held, State(), 0, 64)
+
+    tuned, full = moments(model, recipe), moments(load(LLAMA), recipe)
+    assert (tuned["backward"].buffers, tuned["end"].buffers) == (block * (2 + 4), 0)
+    assert tuned["backward"].gathered == full["backward"].gathered + 2 * block * 2
+    matrices, norms, tables = 64 * (64 + 32 + 32 + 64) + 3 * 64 * 96, 64, 64 * 250
+    root = norms + 2 * tables
+    assert full["backward"].buffers == (matrices + 2 * norms) * (2 + 4) + root * 2
+    assert full["end"].buffers == root * (2 + 4)
+    staged = replace(recipe, layout=Layout(fsdp=2, pp=2), accumulation=2)
+    assert moments(model, staged)["loss"].buffers == 2 * block * 4
 
 
 def test_megatron_on_a_b200() -> None:

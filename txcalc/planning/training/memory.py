@@ -107,7 +107,7 @@ def _towers(model: Model) -> tuple[str, ...]:
     if not model.held_beside:
         return model.left_out
     said = f"the towers and projectors of {model.name} are held, {model.beside:,} parameters"
-    return (f"{said} (not: --text-only); their activations and their time are not counted",)
+    return (f"{said} (not: --text-only); their activations and the time of their products are not counted",)
 
 
 def rank_of(model: Model, recipe: Recipe, number: int) -> RankMemory:

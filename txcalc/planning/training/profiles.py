@@ -6,7 +6,7 @@ nothing here is fitted to a measurement.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from txcalc.planning.training.recipe import Recipe
@@ -106,29 +106,38 @@ def logits(recipe: Recipe, pieces: Sequence[StagePiece], column: int) -> int:
 
 def _fsdp2(recipe: Recipe, held: Sequence[Sequence[RankTensor]], state: State, loss: int) -> dict[str, Moment]:
     """fully_shard on every block and on the root: the root's weights stay gathered from forward to backward, a block's
-    are gathered when it runs; in backward the next one's as well, and its gradient is reduced in `reduce`."""
+    are gathered when it runs; in backward the next one's as well, and the gradients of what learns in it are reduced in
+    `reduce` (_fsdp_param_group.py, `post_backward`: of parameters with a gradient)."""
     width, wide = recipe.compute_bytes, recipe.reduce_bytes
-    blocks: dict[int, int] = {}
-    root, stays = 0, not recipe.reshard
-    for tensor in (tensor for some in held for tensor in some):
-        for layer in tensor.group:
-            blocks[layer] = blocks.get(layer, 0) + tensor.size * tensor.copies // len(tensor.group)
-        root += 0 if tensor.group else tensor.size * tensor.copies
-    block = max(blocks.values(), default=0)
+    every = [tensor for some in held for tensor in some]
+    root, blocks = _groups(every)
+    learning, learned = _groups(tensor for tensor in every if tensor.learns)
+    stays = not recipe.reshard
+    block, reduced = max(blocks.values(), default=0), max(learned.values(), default=0)
     accumulated, whole = 0, 0
     if recipe.layout.pp > 1:
         # torch's pipeline: between micro-batches weights stay gathered, and gradients whole, in `reduce`, unreduced.
-        stays, whole = True, wide * (root + sum(blocks.values())) if recipe.accumulation > 1 else 0
+        stays, whole = True, wide * (learning + sum(learned.values())) if recipe.accumulation > 1 else 0
     elif recipe.accumulation > 1:
         accumulated = state.gradients
     always = sum(blocks.values()) * width if stays else 0
     running = root * width + (always or min(2, len(blocks)) * block * width)
     return {
         "loss": Moment(accumulated, root * width + always, whole, loss),
-        "backward": Moment(accumulated, running, whole or block * (width + wide) + root * width, again=True),
-        "end": Moment(state.gradients, root * width, root * (width + wide), saved=False),
+        "backward": Moment(accumulated, running, whole or reduced * (width + wide) + learning * width, again=True),
+        "end": Moment(state.gradients, root * width, learning * (width + wide), saved=False),
         "step": Moment(state.gradients, saved=False),
     }
+
+
+def _groups(tensors: Iterable[RankTensor]) -> tuple[int, dict[int, int]]:
+    """Elements of the root and of each block."""
+    root, blocks = 0, dict[int, int]()
+    for tensor in tensors:
+        for layer in tensor.group:
+            blocks[layer] = blocks.get(layer, 0) + tensor.size * tensor.copies // len(tensor.group)
+        root += 0 if tensor.group else tensor.size * tensor.copies
+    return root, blocks
 
 
 def _unsharded(

@@ -6,10 +6,10 @@ The one place that asks `planning.parallelism` how a layer is split.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry, walk
@@ -94,9 +94,8 @@ class Pipeline:
         (stage,) = sharding.stages(inner)
         self.notes = sharding.notes(inner)
         self.rank, self._whole, self._total = stage.root, model.root, total
-        stack = _alone(stage.root)
-        if stack is not None and stack.head and recipe.loss_parallel:  # each rank keeps the logits of its own rows
-            self.rank = replace(stack, head=replace(stack.head, join=None))
+        if recipe.loss_parallel:
+            self.rank = _apart(stage.root)
         if recipe.rules.dtensor and (faults := list(self._repeated())):
             raise InputError(f"layout {layout}", faults)
 
@@ -224,6 +223,17 @@ def _numbers(entry: Entry) -> tuple[int, ...]:
 def _alone(root: Composite) -> Stack | None:
     """The stack that a model is, where it is one whose positions are those that are asked for."""
     return root.stacks[0] if len(root.stacks) == 1 and root.fixed is None else None
+
+
+def _apart(root: Composite) -> Composite:
+    """The tree whose logits are not gathered: each rank keeps those of its own rows."""
+    stack = root.stacks[-1]
+    if stack.head is None:
+        return root
+    own = replace(stack, head=replace(stack.head, join=None))
+    made = cast(Any, root)
+    held = {field.name: own for field in fields(made) if getattr(made, field.name) is stack}
+    return cast(Composite, replace(made, **held)) if held else own
 
 
 def _between(part: Composite) -> Iterator[Leaf]:

@@ -63,7 +63,7 @@ def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTe
     tied = any(held.entry.leaf.untied is not held.entry.leaf for held in piece.leaves)
     inflated = exact and recipe.layout.fsdp == 1 and not tied
     for held in (*piece.leaves, *piece.beside):
-        # Beside adapters, towers are frozen as all else is.
+        # Beside adapters, towers are frozen as all else is, and stay as published (bitsandbytes told to skip them).
         fixed = recipe.frozen is not None and held.beside
         for own, whole, axis in held.axes():
             shape = own
@@ -75,7 +75,7 @@ def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTe
             made = RankTensor(shape, times, axis, expert, hidden, held.layers, gradient=whole if table else None)
             learns, adapter = held.entry.gradient in ("both", "weights"), held.entry.kind == "adapters"
             learns = learns and not fixed
-            yield made._replace(learns=learns, adapter=adapter, packed=hidden and not learns)
+            yield made._replace(learns=learns, adapter=adapter, packed=hidden and not learns and not held.beside)
 
 
 def chunk(number: int, ways: int, rank: int) -> int:

@@ -801,3 +801,12 @@ def test_step3() -> None:
     for change in ({"architectures": ["LlamaForCausalLM"]}, {"num_attention_groups": 2}, {"n_routed_experts": 8}):
         with pytest.raises(InputError, match=next(iter(change))):
             describe(STEP3 | change)
+
+
+@pytest.mark.parametrize("said", ["1-2", "8,9", "", None, 7, True, [1, True], [1.0], {}])
+def test_step3_names_layers_that_it_has(said: Any) -> None:
+    small = STEP3 | {"num_hidden_layers": 3}
+    listed, text = (build(*describe(small | {"moe_layers_enum": good})).params for good in ([1, 2], "1, 2"))
+    assert listed == text
+    with pytest.raises(InputError, match=r"moe_layers_enum is .*, expected numbers of layers from 0 to 2"):
+        describe(small | {"moe_layers_enum": said})

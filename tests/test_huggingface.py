@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -240,6 +241,46 @@ def test_layers_that_use_an_earlier_choice_of_keys_have_no_index(change: dict[st
     assert read(glm).params - read(glm | change).params == sharing * index
     with pytest.raises(InputError, match="no index chose before it"):
         read(glm | {"indexer_types": ["shared"] + ["full"] * 60})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("bogus_weight", 5, "sparse_attention_config.bogus_weight is 5, a key that is not understood"),
+        ("use_sparse_attention", False, "use_sparse_attention is False, expected true"),
+        ("sparse_attention_freq", 1, "sparse_attention_freq is 1, expected a list"),
+        ("sparse_attention_freq", [0, 2, 1], "expected a list out of 0, 1"),
+        ("sparse_attention_freq", [0, 1], "expected a list of 3 items"),
+        ("moe_layer_freq", 1, "moe_layer_freq is 1, expected a list"),
+        ("moe_layer_freq", [0, "a", 1], "expected a list out of 0, 1"),
+    ],
+)
+def test_minimax_m3_says_layer_by_layer(key: str, value: Any, message: str) -> None:
+    config = {key: value for key, value in SMALL["minimax-m3"]["config"].items() if not key.endswith("layer_types")}
+    table: dict[str, Any] = {"use_sparse_attention": True, "sparse_num_index_heads": 2, "sparse_score_type": "max"}
+    good = config | {
+        "moe_layer_freq": [0, 1, 1],
+        "sparse_attention_config": table | {"sparse_attention_freq": [0, 1, 1]},
+    }
+    assert read(good).params == read(SMALL["minimax-m3"]["config"]).params
+    apart = key == "moe_layer_freq"
+    with pytest.raises(InputError, match=re.escape(message)):
+        read(good | ({key: value} if apart else {"sparse_attention_config": table | {key: value}}))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"depths": 5}, "audio_config.depths is 5, expected a list"),
+        ({"num_attention_heads": "x"}, "audio_config.num_attention_heads is 'x', expected a list"),
+        ({"depths": []}, "audio_config.depths is [], expected a list with a number of layers a stage"),
+        ({"depths": [1, 1, 1]}, "audio_config.depths is [1, 1, 1], expected a list with a number of layers a stage"),
+    ],
+)
+def test_claps_stages_are_lists(change: dict[str, Any], message: str) -> None:
+    config = SMALL["clap"]["config"]
+    with pytest.raises(InputError, match=re.escape(message)):
+        read(config | {"audio_config": config["audio_config"] | change})
 
 
 def test_what_a_selection_of_keys_leaves_is_said_and_counted_masked() -> None:

@@ -15,6 +15,8 @@ import pytest
 import txcalc
 from txcalc import InputError, MissingExtra, Refuted, TxcalcError, UnknownName
 from txcalc.errors import ABSENT, Fault, nearest, shown
+from txcalc.parts.mixers.pieces import FORMS
+from txcalc.parts.options import PIECES
 from txcalc.sources import build
 
 SIZE = "expected a whole number from 1 to 1,000,000,000"
@@ -517,6 +519,55 @@ def described(changes: dict[str, Any]) -> dict[str, Any]:
 def test_descriptions(name: str) -> None:
     changes, message = FAULTS[name]
     assert said(build, described(changes), "model.toml") == f"model.toml: {message}"
+
+
+AT = "[a, b, c] as at: whole numbers, a from 0, c and a + b from 1"
+PIECE: dict[str, Any] = {"name": "a", "form": "linear", "sizes": [64, 64]}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"at": [0, -5, 1]}, AT),
+        ({"at": [1, 0, -1]}, AT),
+        ({"at": [1, 0, 0]}, AT),
+        ({"at": [1, -1, 1]}, AT),
+        ({"at": [1, 0, True]}, AT),
+        ({"form": "grouped", "groups": 7}, "as groups of a piece 'grouped' a divisor of d_in = 64"),
+        ({"form": "attention", "sizes": [3, 8, 8], "groups": 4}, "as groups of a piece 'attention' a divisor of n_h"),
+        ({"form": "convolution", "sizes": [4, 10, 3, 1], "groups": 4}, "as groups of a piece 'convolution' a divisor"),
+        ({"form": ["linear"]}, "pieces of name, form, sizes"),
+        ({"groups": 4}, "no groups of a piece 'linear', which has none"),
+        ({"form": "scale", "sizes": [64], "groups": 2}, "no groups of a piece 'scale', which has none"),
+        ({"form": "tied", "bias": True}, "no bias of a piece 'tied', which has none"),
+        ({"form": "rms_norm", "sizes": [64], "bias": True}, "no bias of a piece 'rms_norm', which has none"),
+        ({"kind": "frogs"}, "one of embedding, attention"),
+        ({"kind": "all_reduce"}, "one of embedding, attention"),
+    ],
+)
+def test_pieces(change: dict[str, Any], expected: str) -> None:
+    message = said(build, described({"around": [PIECE | change]}), "model.toml")
+    assert message.startswith("model.toml: around is ") and f"expected {expected}" in message
+
+
+def test_pieces_that_are_good() -> None:
+    """What the strictest checks let pass; twice the same name does not."""
+    forms: list[dict[str, Any]] = [{"at": [2, -1, 3]}, {"form": "grouped", "groups": 4}, {"form": "tied"}]
+    around = [PIECE | change | {"name": f"piece{i}"} for i, change in enumerate(forms)]
+    model = build(described({"around": around}), "model.toml")
+    read = next(iter(model.spec["stacks"].values()))["around"]
+    assert build(described({"around": read}), "model.toml").spec == model.spec  # what was filled in is accepted
+    message = said(build, described({"around": [PIECE, PIECE]}), "model.toml")
+    assert message.endswith("expected pieces of different names: several are 'a'")
+
+
+@pytest.mark.parametrize("form", PIECES)
+def test_a_piece_reads_what_its_form_says(form: str) -> None:
+    made, (names, bias, groups) = FORMS[form], PIECES[form]
+    assert FORMS.keys() == PIECES.keys()
+    sizes = [8] * len(names)
+    plain, biased, grouped = (repr(made(*given, *sizes)) for given in ((False, 1), (True, 1), (False, 2)))
+    assert (plain != biased) == bias and (plain != grouped) == (groups is not None)
 
 
 def test_a_key_by_its_old_name() -> None:

@@ -16,6 +16,7 @@ from txcalc.frames import Framed, html
 from txcalc.num import ceil_div, each, exact_div, minimum, product, ratio, spread, total
 from txcalc.parts.collectives import Transfer
 from txcalc.parts.frozen import once
+from txcalc.parts.options import LEAF_KINDS
 from txcalc.parts.part import (
     NO_CACHE,
     Cache,
@@ -42,19 +43,7 @@ QUANTITIES = {
 }
 
 KINDS = (
-    "embedding",
-    "attention",
-    "attention_core",
-    "feed_forward",
-    "experts",
-    "shared_experts",
-    "router",
-    "recurrent",
-    "norm",
-    "adapters",
-    "head",
-    "projector",
-    "other",
+    *LEAF_KINDS,
     "all_reduce",
     "all_gather",
     "reduce_scatter",

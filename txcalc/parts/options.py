@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, fields
 from functools import cache
@@ -146,27 +147,53 @@ RMS_EPS, LAYER_EPS = 1e-6, 1e-5  # what norms add to the variance where nobody s
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "sigmoid", "tanh", "none")
 activation = one_of(*ACTIVATIONS)
 
+# What leaves count as, but for what ranks send each other (`ledger.KINDS`).
+LEAF_KINDS = (
+    "embedding",
+    "attention",
+    "attention_core",
+    "feed_forward",
+    "experts",
+    "shared_experts",
+    "router",
+    "recurrent",
+    "norm",
+    "adapters",
+    "head",
+    "projector",
+    "other",
+)
 
-# What a piece may be (`mixers.pieces`): the names of its sizes.
-PIECES: dict[str, tuple[str, ...]] = {
-    "linear": ("d_in", "d_out"),
-    "grouped": ("d_in", "d_out"),
-    "tied": ("d_in", "d_out"),
-    "scale": ("width",),
-    "shift": ("width",),
-    "layer_norm": ("width",),
-    "rms_norm": ("width",),
-    "norm_again": ("width",),
-    "table": ("rows", "width"),
-    "held": ("elements",),
-    "convolution": ("c_in", "c_out", "taps", "stride"),
-    "attention": ("n_heads", "d_qk", "d_v"),
-    "causal": ("n_heads", "d_qk", "d_v"),
-    "windows": ("n_heads", "d_qk", "d_v", "window"),
-    "index": ("n_heads", "width"),
-    "rotary": ("heads", "dims"),
-    "sum": ("width",),
-    **dict.fromkeys(ACTIVATIONS, ("width",)),
+
+class Form(NamedTuple):
+    """What a piece may be: the names of its `sizes`, whether it reads `bias`, and which sizes its `groups` divide
+    (None: it reads none)."""
+
+    sizes: tuple[str, ...]
+    bias: bool = False
+    groups: tuple[str, ...] | None = None
+
+
+# The forms of pieces (`mixers.pieces`).
+PIECES: dict[str, Form] = {
+    "linear": Form(("d_in", "d_out"), True),
+    "grouped": Form(("d_in", "d_out"), True, ("d_in", "d_out")),
+    "tied": Form(("d_in", "d_out")),
+    "scale": Form(("width",)),
+    "shift": Form(("width",)),
+    "layer_norm": Form(("width",), True, ()),
+    "rms_norm": Form(("width",), False, ()),
+    "norm_again": Form(("width",), True, ()),
+    "table": Form(("rows", "width"), True),
+    "held": Form(("elements",)),
+    "convolution": Form(("c_in", "c_out", "taps", "stride"), True, ("c_in", "c_out")),
+    "attention": Form(("n_heads", "d_qk", "d_v"), True, ("n_heads",)),
+    "causal": Form(("n_heads", "d_qk", "d_v"), True, ("n_heads",)),
+    "windows": Form(("n_heads", "d_qk", "d_v", "window"), True, ("n_heads",)),
+    "index": Form(("n_heads", "width")),
+    "rotary": Form(("heads", "dims")),
+    "sum": Form(("width",), False, ()),
+    **dict.fromkeys(ACTIVATIONS, Form(("width",))),
 }
 
 
@@ -176,21 +203,42 @@ def pieces(value: Any) -> list[dict[str, Any]]:
     `times` is how many there are, each with weights of its own, `runs` how often one is run."""
     if not isinstance(value, list) or not all(isinstance(piece, Mapping) for piece in value):
         raise Wrong("a list of tables, each a piece")
-    return [_piece(piece) for piece in value]
+    found = [_piece(piece) for piece in value]
+    if twice := [name for name, times in Counter(piece["name"] for piece in found).items() if times > 1]:
+        raise Wrong(f"pieces of different names: several are {twice[0]!r}")
+    return found
 
 
 def _piece(piece: Mapping[str, Any]) -> dict[str, Any]:
     known = ("name", "form", "sizes", "bias", "groups", "at", "times", "runs", "kind")
     form, sizes, at = piece.get("form"), piece.get("sizes"), piece.get("at")
-    if form not in PIECES or not isinstance(sizes, list) or not all(key in known for key in piece):
+    if not isinstance(form, str) or form not in PIECES or not isinstance(sizes, list) or not {*known} >= {*piece}:
         raise Wrong(f"pieces of {', '.join(known)}, whose form is one of {', '.join(PIECES)}")
-    if len(sizes) != len(PIECES[form]):
-        raise Wrong(f"{', '.join(PIECES[form])} as sizes of a piece {form!r}")
-    if at is not None and not (isinstance(at, list) and [type(number) for number in at] == [int] * 3):
-        raise Wrong("three whole numbers, at which positions a piece works")
+    names, biased, divided = PIECES[form]
+    if len(sizes) != len(names):
+        raise Wrong(f"{', '.join(names)} as sizes of a piece {form!r}")
     found = {key: size(piece.get(key, 1)) for key in ("groups", "times", "runs")}
     found |= {"name": text(piece.get("name")), "form": form, "sizes": [size(number) for number in sizes], "at": at}
-    return found | {"bias": flag(piece.get("bias", form != "table")), "kind": text(piece.get("kind", "other"))}
+    found["bias"] = flag(piece.get("bias", biased and form != "table"))
+    found["kind"] = one_of(*LEAF_KINDS)(piece.get("kind", "other"))
+    if found["bias"] and not biased:
+        raise Wrong(f"no bias of a piece {form!r}, which has none")
+    if divided is None and found["groups"] != 1:
+        raise Wrong(f"no groups of a piece {form!r}, which has none")
+    for name, number in zip(names, found["sizes"], strict=True):
+        if name in (divided or ()) and not divides(found["groups"], number):
+            raise Wrong(f"as groups of a piece {form!r} a divisor of {name} = {number}")
+    if at is not None and not _somewhere(at):
+        raise Wrong("[a, b, c] as at: whole numbers, a from 0, c and a + b from 1")
+    return found
+
+
+def _somewhere(at: Any) -> bool:
+    """Whether ⌈(a·T + b)/c⌉ is a position at least, however few the stack has."""
+    if not isinstance(at, list) or [type(number) for number in at] != [int] * 3:
+        return False
+    a, b, c = at
+    return bool(a >= 0 and c > 0 and a + b > 0 and max(a, abs(b), c) <= MAX_SIZE)
 
 
 class Field(NamedTuple):

@@ -214,7 +214,7 @@ class Pieces(Composite):
 
     def shard(self, ways: Ways) -> Pieces:
         """Whole on every rank."""
-        ways.whole("pieces of its own")
+        ways.whole("list of pieces")
         return self
 
 

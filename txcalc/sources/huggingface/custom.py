@@ -367,10 +367,14 @@ def step3_text(c: Config) -> Raw:
     leaves = [{"kind": "attention"} | one for one in attention]
     mixed = experts(c, ("moe_num_experts",), ("moe_top_k",), WIDTH, 48, 3,
                     d_ff_shared=c.size("share_expert_dim", default=5120))  # fmt: skip
-    listed = c.data.get("moe_layers_enum", list(range(4, 60)))
+    numbers = [str(i) for i in range(raw["n_layers"])]
+    said = c.data.get("moe_layers_enum", [i for i in range(4, 60) if i < len(numbers)])
     c.ignore("moe_layers_enum")
-    named = {str(part).strip() for part in (listed.split(",") if isinstance(listed, str) else listed or ())}
-    sparse = [str(i) in named for i in range(raw["n_layers"])]
+    mixing = said.split(",") if isinstance(said, str) else said if isinstance(said, list) else [said]
+    chosen = {one.strip() if isinstance(said, str) else str(one) for one in mixing}
+    if not isinstance(said, str | list) or not chosen <= {*numbers}:
+        c.fault("moe_layers_enum", said, f"numbers of layers from 0 to {len(numbers) - 1}, with commas between")
+    sparse = [i in chosen for i in numbers]
     raw |= {"pieces": {"leaves": leaves}, "experts": mixed | {"n_shared": 1}, "feed_forward": gated(c)}
     raw |= {"norm": rms(c, eps=1e-5), "positions": {"form": "none"}, "head": lm_head(c, tied=False)}
     kinds = ["sparse" if one else "dense" for one in sparse]

@@ -278,9 +278,13 @@ def clap(c: Config) -> Raw:
     shared, act = c.size("projection_dim", default=512), c.activation("projection_hidden_act", default="relu")
     text, audio = _half(c, "text"), _half(c, "audio")
     raw = bert_like(text, types=1, rows=514)
-    n = len(audio.data.get("depths") or [1] * 4)
-    depths = audio.items("depths", of=size, length=n, default=[2, 2, 6, 2])
-    heads = audio.items("num_attention_heads", of=size, length=n, default=[4, 8, 16, 32])
+    depths = audio.items("depths", of=size, length=None, default=[2, 2, 6, 2])
+    n = len(depths)
+    heads = audio.items("num_attention_heads", of=size, length=None, default=[4, 8, 16, 32])
+    if not depths or len(heads) != n:
+        if not audio.faulty & {"depths", "num_attention_heads"}:
+            audio.fault("depths", depths, "a list with a number of layers a stage, as many as num_attention_heads")
+        depths, heads, n = [2, 2, 6, 2], [4, 8, 16, 32], 4
     width, window = audio.size("patch_embeds_hidden_size", default=96), audio.size("window_size", default=8)
     spec, mels = audio.size("spec_size", default=256), audio.size("num_mel_bins", default=64)
     patch, channels = audio.size("patch_size", default=4), audio.size("patch_embed_input_channels", default=1)
@@ -334,22 +338,17 @@ def minimax_m3_vl_text(c: Config) -> Raw:
     raw = stack(c)
     n, d = raw["n_layers"], raw["d_model"]
     attention = heads(c, raw, kv=4, d_head=128) | {"qk_norm": "head"}
-    given = dict(table.data) if (table := c.table("sparse_attention_config")) else {}
-    if table:
-        table.asked.update(given)
-    c.data = {**c.data, **{new: given[old] for old, new in _INDEX.items() if old in given}}
+    table = c.table("sparse_attention_config") or Config({}, c.model_type, parent=c)
+    table.only(True, "use_sparse_attention", why="sparse_attention_freq is what transformers reads")
+    table.ignore(*_INDEX, "sparse_init_block", "sparse_score_type", "sparse_disable_index_value")
+    c.data = {**c.data, **{new: table.data[old] for old, new in _INDEX.items() if old in table}}
     few, width = c.size("index_n_heads", default=4), c.size("index_head_dim", default=128)
     c.ignore("index_block_size", "index_topk_blocks", "index_local_blocks", "swiglu_alpha", "swiglu_limit")
-    frequent = given.get("sparse_attention_freq")
-    marked = [_SELECTED if one else GLOBAL for one in frequent] if isinstance(frequent, list) else [GLOBAL] * n
-    types = layer_types(c, n, marked, (_SELECTED, GLOBAL))
-    fed = c.data.get("moe_layer_freq")
-    c.ignore("moe_layer_freq")
-    names = ["sparse" if one else "dense" for one in fed] if isinstance(fed, list) else ["sparse"] * n
-    channels = c.items("mlp_layer_types", of=any_of("dense", "sparse"), length=n, default=None) or names
-    if len(types) != n or len(channels) != n:
-        c.fault("num_hidden_layers", n, "as many as there are kinds of layers listed")
-        types, channels = [GLOBAL] * n, ["sparse"] * n
+    frequent = table.items("sparse_attention_freq", of=any_of(0, 1), length=n, default=[0] * n)
+    types = layer_types(c, n, [_SELECTED if one else GLOBAL for one in frequent], (_SELECTED, GLOBAL))
+    fed = c.items("moe_layer_freq", of=any_of(0, 1), length=n, default=[1] * n)
+    names = ["sparse" if one else "dense" for one in fed]
+    channels = c.items("mlp_layer_types", of=any_of("dense", "sparse"), length=n, default=names)
     own: Raw = {"activation": "clamped_silu"}
     c.data = {key: value for key, value in c.data.items() if key != "hidden_act"}  # its class takes none
     mixed = experts(c, ("num_local_experts", "num_experts"), TOP, ("intermediate_size",), 128, 4) | own

@@ -17,7 +17,7 @@ from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
 from txcalc.planning.engine import Engine, multiplies
 from txcalc.planning.engine_memory import visible
-from txcalc.planning.holdings import Holdings
+from txcalc.planning.holdings import Holdings, towers_bytes
 from txcalc.planning.layout import Layout
 from txcalc.planning.offload import Offload, Wish
 from txcalc.planning.parallelism import Sharding
@@ -377,7 +377,8 @@ def _notes(deployment: Deployment, layout: Layout, context: int, longest: int | 
     model, engine = deployment.model, deployment.engine
     yield from model.left_out
     if most := max(rank.towers_bytes for rank in deployment.ranks(layout)):
-        where = {"split": "split over tp", "first": "on the first GPU"}.get(engine.towers, "whole on every GPU")
+        divided = engine.towers == "split" and most < towers_bytes(model, engine, 1, 0)
+        where = "split over tp" if divided else "on the first GPU" if engine.towers == "first" else "whole on every GPU"
         bytes_said = f"{iec(most)} in {engine.activation_bits} bits"
         yield f"the towers and projectors of {model.name} are held {where}, {bytes_said} (not: --text-only)"
     if model.context and context > model.context:

@@ -173,7 +173,7 @@ def laid_out(name: str) -> str:
 
 
 def _order(version: str) -> tuple[int, ...]:
-    return tuple(int("0" + "".join(filter(str.isdecimal, part))) for part in version.split(".")[:2])
+    return tuple(int("0" + "".join(filter(str.isdecimal, part))) for part in version.split(".")[:3])
 
 
 def visible(accelerator: Accelerator) -> int:
@@ -272,7 +272,6 @@ class EngineMemory:
         key = next((key for key in (f"outside_torch{kind}", "outside_torch_split") if split and key in numbers), None)
         found["outside torch"] = self.profile.size(key or "outside_torch")
         if self.profile.rules.turns:
-            found["rotary table"] = rotary_table(model)
             found["rotary table"] = rotary_table(model)
         if "graphs" in numbers and not self.graphs:
             found["CUDA graphs"] = self.profile.size("graphs")

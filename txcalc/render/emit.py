@@ -65,6 +65,8 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, guess: Speculat
         comments.append(f"# {guess.tokens} tokens a step are proposed at no cost: n-grams of what was said before")
     if held.adapters:
         comments.append(f"# {LOADED[engine]}")
+    if plan.deployment.model.text_only and engine in ("sglang", "trtllm"):
+        comments.append("# the plan leaves the model's towers out, for which no flag is known here")
     if engine == "dynamo":
         return "\n".join([*comments, *_dynamo(plan, pools, guess)])
     if pools:

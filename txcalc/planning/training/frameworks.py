@@ -114,9 +114,9 @@ FRAMEWORKS = {
             source="nanotron 67c5ebb6 (branch nouamane/bench2): trainer.py, optim/gradient_accumulator.py, "
             "models/llama.py, models/base.py, distributed.py, parallel/utils.py, "
             "parallel/tensor_parallel/functional.py; torch 2.1 ProcessGroupNCCL",
-            caution="nanotron: activations and buffers are modelled; of 500 runs at a plausible speed the median error "
-            "of what is reserved is 6 %, at the 90th percentile 33 % (a rule of pipelines was chosen among them); runs "
-            "that wait for each other reserve up to half less",
+            caution="nanotron: activations and buffers are modelled; of 1,126 runs the median error of what is "
+            "reserved is 10 %, of the 500 whose step took at most twice the prediction 6 % (a rule of pipelines was "
+            "chosen among them); runs that wait for each other reserve up to half less",
             by_tensor=True,
             balanced=True,
             regather=True,

@@ -212,17 +212,26 @@ def prove(unit: Unit) -> Any:
     return proved(unit)
 
 
+def without_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A theorem is of parameters and of a prompt's FLOPs alone."""
+    from txcalc.verify import steps
+
+    monkeypatch.setattr(steps, "shown", lambda unit: ({}, []))
+
+
 @pytest.mark.slow
-def test_some_of_the_kept_theorems_are_proved_again() -> None:
-    """Others at every run; `python tests/make_theorems.py --again` proves all."""
+def test_some_of_the_kept_theorems_are_proved_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others at every run, one of them whole; `python tests/make_theorems.py --again` proves all."""
     kept = {unit.key: (name, unit) for name in names() for unit in units(load(name))}
-    for key in random.SystemRandom().sample(sorted(kept), 3):
+    for i, key in enumerate(random.SystemRandom().sample(sorted(kept), 4)):
+        if i == 1:
+            without_further(monkeypatch)
         name, unit = kept[key]
         theorem, rows = prove(unit)
         assert all(row.equal for row in rows), (name, unit.name)
         before = theorems.theorems()[key]
         assert theorem._replace(further={}) == before._replace(further={}), (name, unit.name)
-        assert before.further.items() <= theorem.further.items(), (name, unit.name)
+        assert i or before.further.items() <= theorem.further.items(), (name, unit.name)
 
 
 def off_by_one(self: Window, work: Any, width: Any) -> Any:
@@ -353,8 +362,9 @@ def test_what_is_true_of_all_sizes(said: str, true: bool) -> None:
 
 
 @pytest.mark.slow
-def test_a_condition_becomes_part_of_the_theorem() -> None:
+def test_a_condition_becomes_part_of_the_theorem(monkeypatch: pytest.MonkeyPatch) -> None:
     """DeepSeek-V3.2's index turns a part of each head: there has to be a rest."""
+    without_further(monkeypatch)
     unit = next(unit for unit in units(config("deepseek-v3.2")) if unit.name == "layer dense")
     theorem, rows = prove(unit)
     assert all(row.equal for row in rows) and theorem.conditions

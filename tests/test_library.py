@@ -142,3 +142,30 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     shown = [output for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
     assert any("image/svg+xml" in output["data"] for output in shown)
     assert sum("text/html" in output["data"] for output in shown) >= 6
+
+
+def test_numbers_of_numpy_are_pythons_own() -> None:
+    """A product of theirs wraps at 2^63 and says nothing."""
+    numpy = pytest.importorskip("numpy")
+    large = txcalc.load("llama-3.1-405b")
+    wide = large.set(L=numpy.int64(126), D=numpy.int32(16384), h_kv=numpy.int64(4))
+    assert wide == large.set(h_kv=4) and type(wide.params) is int
+    assert wide.ledger(batch=4096, tokens="128k").total("flops") == large.set(h_kv=4).ledger(4096, 131072).total(
+        "flops"
+    )
+    held = {
+        "d_model": numpy.int64(512),
+        "n_layers": 6,
+        "attention": {"n_heads": numpy.int32(8)},
+        "feed_forward": {"d_ff": 2048},
+    }
+    assert txcalc.compare(txcalc.load(held), "gpt2").to_dict() and type(txcalc.load(held).params) is int
+    assert [row.context for row in txcalc.kv("gpt2", numpy.array([512, 1024]), 1).rows] == [512, 1024]
+    with pytest.raises(txcalc.TxcalcError):
+        txcalc.kv("gpt2", numpy.array([512.5]))
+
+
+def test_a_configs_dict_may_count_its_labels() -> None:
+    config = {"model_type": "gpt2", "vocab_size": 99, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 4}
+    labels = {"id2label": {0: "a", 1: "b"}, "label2id": {"a": 0, "b": 1}}
+    assert txcalc.load({**config, **labels}).params == txcalc.load(config).params

@@ -314,10 +314,33 @@ def test_the_first_paint_takes_less_than_a_second(browser: Any, file: Path) -> N
 @pytest.mark.browser
 def test_an_address_that_was_tampered_with_is_ignored_with_a_note(browser: Any, file: Path) -> None:
     wrong = "view=nowhere&model=99&m0=D:abc,zz:3,L:6&hide=1,x&evil=<script>&m1=h:0&m2=D:99999999999"
-    with Tab(browser, file, wrong) as page:
-        assert page.inner_text("[role=status]") == "8 parts of the address could not be read and were ignored."
+    with Tab(browser, file, f"{wrong}&constructor=1&__proto__=1") as page:
+        assert page.inner_text("[role=status]") == "10 parts of the address could not be read and were ignored."
         assert page.evaluate("txcalc.state.chosen[0]") == {"L": 6}
         assert page.evaluate("txcalc.state.view") == "learn"
+
+
+WORKED = """[...document.querySelectorAll(".formula .worked")].map((e) => e.textContent)"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("kind", ["GQA", "MLA", "window", "hybrid"])
+def test_formulas_with_their_numbers_are_true(kind: str, browser: Any, file: Path) -> None:
+    """Those of products and sums, which Python's own arithmetic evaluates."""
+    seen = 0
+    with Tab(browser, file) as page:
+        for parts in ("params", "flops", "cache"):
+            chosen: list[dict[str, int]] = [{} for _ in range(page.evaluate("txcalc.models.length"))]
+            chosen[[*KINDS].index(kind)] = {"B": 3, "T": 4096}
+            state = {"model": [*KINDS].index(kind), "parts": parts, "chosen": chosen}
+            page.evaluate("(state) => { txcalc.state = state }", state)
+            page.wait_for_timeout(100)
+            for worked in page.evaluate(WORKED):
+                left, _, right = worked.replace(",", "").replace("·", "*").replace("−", "-").rpartition(" = ")
+                if set(left) <= set("0123456789*+-() "):
+                    seen += 1
+                    assert eval(left) == int(right), worked
+    assert seen > 40
 
 
 @pytest.mark.browser
@@ -398,6 +421,10 @@ def test_files_are_saved(browser: Any, file: Path, tmp_path: Path) -> None:
             assert content.startswith(start), kind
             if kind == "SVG":
                 ElementTree.fromstring(content)
+        for button in page.query_selector_all("button[aria-label$='as LaTeX']"):
+            with page.expect_download() as saved:
+                button.click()
+            assert not re.search(r"&\s*(&|\\\\)", Path(saved.value.path()).read_text()), "an empty cell"
 
 
 @pytest.mark.browser

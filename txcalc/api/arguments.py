@@ -50,6 +50,11 @@ def lengths(values: Lengths, flag: str) -> list[int]:
     return list(dict.fromkeys(length(value, flag) for value in apart(values)))
 
 
+def some(values: Lengths | None, flag: str) -> list[int]:
+    """Those of `lengths`; none where nothing is said."""
+    return [] if values is None or (isinstance(values, str) and not values) else lengths(values, flag)
+
+
 def names(values: Names) -> list[str]:
     """`"bf16,fp8"` or a list of texts."""
     return [str(value).strip() for value in apart(values)]

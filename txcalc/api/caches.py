@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from txcalc.api.arguments import Length, Lengths, Names, length, lengths, models, names
+from txcalc.api.arguments import Length, Lengths, Names, length, lengths, models, names, some
 from txcalc.api.costs import Attention, CacheTerms, Conventions, Logits, Mla, Named, Workload
 from txcalc.api.results import Record, Result
 from txcalc.errors import InputError, MissingExtra
@@ -69,7 +69,7 @@ def kv(
     model = load(source)
     if not model.ledger().total("cache"):
         raise InputError(model.name, ["has no cache: an encoder keeps nothing for later tokens"])
-    at = lengths(contexts, "--contexts") if contexts else _usual(model.context)
+    at = some(contexts, "--contexts") or _usual(model.context)
     sequences = lengths(batches, "--batches")
     dtypes = names(kv_dtypes)
     for name in dtypes:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from txcalc.api.arguments import Length, Lengths, Names, lengths, models, names
+from txcalc.api.arguments import Length, Lengths, Names, models, names, some
 from txcalc.api.results import Record, Result
 from txcalc.errors import InputError, UnknownName
 from txcalc.ledger import Ledger
@@ -364,11 +364,12 @@ def compare(
     for changes in variants:
         variant = load(compared[0], changes)
         compared.append(replace(variant, name=f"{variant.name} {' '.join(f'{k}={v}' for k, v in changes.items())}"))
-    at = lengths(contexts, "--context") if contexts else usual_contexts(compared)
+    wanted = some(contexts, "--context")
+    at = wanted or usual_contexts(compared)
     asked = Comparison(at, dtype, kv_dtype, attention, logits, mla)
     told = None
     if match is not None and by is not None:
-        budget = EqualBudget(match, by, at[0] if contexts else min(at, default=1), asked)
+        budget = EqualBudget(match, by, at[0] if wanted else min(at, default=1), asked)
         compared, told = budget.met(compared)
     found = report(compared, asked, told)
     return Compare(lambda _: found, lambda plots: plots.compare(compared, asked))

@@ -14,7 +14,7 @@ from txcalc.parts.adapters import adaptable
 from txcalc.parts.part import Composite
 from txcalc.sources.assemble import assemble
 from txcalc.sources.resolve import resolve
-from txcalc.sources.spec import changed, letter_path, renamed
+from txcalc.sources.spec import changed, letter_path, renamed, scalar
 
 if TYPE_CHECKING:
     from txcalc.checkpoint import Checkpoint
@@ -207,6 +207,7 @@ def build(
     """
     raw = renamed(raw) if isinstance(raw, Mapping) else raw
     spelling, after = spelling or {}, raw
+    changes = {key: scalar(value) for key, value in (changes or {}).items()}
     if changes and any(isinstance(value, str) for value in changes.values()):
         from txcalc.sources.expressions import evaluated
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from txcalc.errors import Fault, InputError, shown
 from txcalc.sources import huggingface
-from txcalc.sources.spec import STACK
+from txcalc.sources.spec import STACK, scalar
 
 KINDS = (
     "a name, a path, a dict (a description, or a config.json with its model_type), a config object or a module of "
@@ -32,10 +32,10 @@ def plain(value: Any, where: str, depth: int = 0) -> Any:
     if depth > 60:
         raise InputError(where, ["is nested too deep"])
     if isinstance(value, Mapping):
-        if wrong := [key for key in value if not isinstance(key, str)]:
+        if wrong := [key for key in value if not isinstance(key, str | int)]:
             raise InputError(where, [f"has the key {shown(key)}, expected a text" for key in wrong])
-        return {key: plain(inner, where, depth + 1) for key, inner in value.items()}
-    return [plain(inner, where, depth + 1) for inner in value] if isinstance(value, list | tuple) else value
+        return {str(key): plain(inner, where, depth + 1) for key, inner in value.items()}  # JSON writes 0 as "0"
+    return [plain(inner, where, depth + 1) for inner in value] if isinstance(value, list | tuple) else scalar(value)
 
 
 def made_by(value: object, library: str) -> bool:

@@ -179,6 +179,11 @@ def letter_path(key: str, raw: Mapping[str, Any], option: str = "--set") -> str:
     raise UnknownName(option, "key", key, known, "letters: " + " ".join(known[:12]))
 
 
+def scalar(value: Any) -> Any:
+    """Python's own number of one of NumPy's or PyTorch's, whose products wrap; all else as it is."""
+    return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
+
+
 def changed(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """A description with keys changed: a letter or a bare name is changed wherever it is set (in every layer kind), or
     set for all where nobody does.

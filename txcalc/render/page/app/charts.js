@@ -55,10 +55,7 @@ const TEX = {
   "−": "$-$",
 };
 const texCell = (cell) =>
-  String((cell && typeof cell === "object" ? cell.text : cell) ?? "").replace(
-    /[\\%&#_${}~^·×²≥≤−]/g,
-    (sign) => TEX[sign],
-  );
+  String(plain(cell) ?? cell?.text ?? "").replace(/[\\%&#_${}~^·×²≥≤−]/g, (sign) => TEX[sign]);
 function asLatex(table) {
   const lines = [table.head, ...table.rows].map((row) => `${row.map(texCell).join(" & ")} \\\\`);
   return [

@@ -344,7 +344,7 @@ function read(fragment) {
         VIEWS.some(([name]) => name === value),
         () => (found.view = value),
       );
-    else if (CHOICES[key]) take(CHOICES[key].includes(value), () => (found[key] = value));
+    else if (Object.hasOwn(CHOICES, key)) take(CHOICES[key].includes(value), () => (found[key] = value));
     else if (key === "lineX" || key === "lineY")
       take(
         MODELS.some((m) => m.sliders.some((s) => s.letter === value)),

@@ -19,9 +19,10 @@ function Memory({ model, found }) {
     { text: html`<${Badge} how=${known(model, found, quantity)} />` },
   ];
   const head = ["what", "size", "formula", "bytes", "evidence"];
-  const terms = model.parts.filter((part) => part.formulas.cache).map((p) => `${p.copies}·(${p.formulas.cache})`);
+  const terms = model.parts.map((part) => part.formulas.cache).filter(Boolean); // of all copies
   const one = bytes(t.cache, BITS[held]),
-    kept = terms.length > 1 ? `(${terms.join(" + ")})` : terms[0];
+    sum = terms.join(" + "),
+    kept = sum.includes(" ") ? `(${sum})` : sum;
   const serving = [
     row(`weights, ${dtype}`, "weights", perByte(BITS[dtype], "N"), bytes(t.params, BITS[dtype]), "params"),
   ];

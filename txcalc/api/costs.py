@@ -357,8 +357,7 @@ def compare(
 
     if (match is None) != (by is None):
         raise InputError("options", ["--match and --by go together: what is equal, and the size that makes it so"])
-    given = len(sources) + len(variants)
-    if not (sources and 2 <= given <= MOST):
+    if not (2 <= (given := len(sources) + len(variants)) <= MOST and sources):
         raise InputError("compare", [f"{given} given, expected 2 to {MOST} models, or variants of one by --set"])
     compared = models(sources)
     for changes in variants:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txcalc.model import Model
 from txcalc.planning.crossover import RULES, Balance, Crossover
-from txcalc.render.report import Report, Table, TableCell, cell
+from txcalc.render.report import Report, Table, TableCell, cell, column
 from txcalc.units import iec
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 Forms = Sequence["Crossing | None"]
 NEVER = TableCell(None, "never")
+BESIDE = 28  # characters of a closed form that may stand beside its rule
 
 
 class Answers(NamedTuple):
@@ -37,7 +38,7 @@ def report(
         beside = forms or [None] * len(crossovers)
         rows += [{"model": model.name, **_row(each, form)} for each, form in zip(crossovers, beside, strict=True)]
         contexts += [{"model": model.name, **each._asdict()} for each in balances]
-        tables.append(_lengths(model, crossovers, forms, format_))
+        tables += [_lengths(model, crossovers), *_closed(model, crossovers, beside, format_)]
         if balances:
             tables.append(_contexts(model, balances))
     data = {"schema": "txcalc/crossover/1", "convention": convention, "rows": rows, "cache": contexts}
@@ -75,16 +76,29 @@ def _row(each: Crossover, form: Crossing | None) -> dict[str, Any]:
     return {**row, "why": each.why} if each.why else row
 
 
-def _lengths(model: Model, crossovers: Sequence[Crossover], forms: Forms, format_: str) -> Table:
-    lines = []
-    for i, each in enumerate(crossovers):
-        how = TableCell(each.why, each.why) if each.why else _math(forms[i] if forms else None, format_)
-        name = _name(each.rule.name, each.attention, format_)
-        lines.append([name, how, cell(each.tokens) if each.tokens else NEVER])
-    headings = ["rule", "closed form" if forms else "why", "tokens"]
-    if not any(how.text for _, how, _ in lines):
-        headings, lines = headings[::2], [line[::2] for line in lines]
-    return Table(f"{model.name}: attention overtakes", headings, lines, frozenset(range(len(headings) - 1)))
+def _lengths(model: Model, crossovers: Sequence[Crossover]) -> Table:
+    """A line for each rule, which has two lengths."""
+    found = {(each.rule.name, each.attention): cell(each.tokens) if each.tokens else NEVER for each in crossovers}
+    lines = [[rule, found[rule, "dense"], found[rule, "masked"]] for rule in dict.fromkeys(name for name, _ in found)]
+    headings = ("rule", column("dense", "tokens"), column("masked", "tokens"))
+    title = f"{model.name}: attention overtakes"
+    return Table(f"{title}, from how many tokens on", headings, lines, name=title)
+
+
+def _closed(model: Model, crossovers: Sequence[Crossover], forms: Forms, format_: str) -> Iterator[Table]:
+    """The closed form of each length, or why there is none; on a terminal, where one is long, below its rule."""
+    found: dict[str, dict[TableCell, list[str]]] = {}
+    for each, form in zip(crossovers, forms, strict=True):
+        how = TableCell(each.why, each.why) if each.why else _math(form, format_)
+        if how.text:
+            found.setdefault(each.rule.name, {}).setdefault(how, []).append(each.attention)
+    lines = [[f"{rule}, {' and '.join(of)}", how] for rule, hows in found.items() for how, of in hows.items()]
+    headings: tuple[str, ...] = ("rule", "closed form" if any(forms) else "why")
+    title = f"{model.name}: {headings[1]}"
+    if format_ == "table" and any(len(how.text) > BESIDE for _, how in lines):
+        headings, lines = ("",), [[f"{rule}\n  " + how.text.replace("; ", "\n  ")] for rule, how in lines]
+    if lines:
+        yield Table(title, headings, lines, frozenset({0, 1}))
 
 
 def _contexts(model: Model, balances: Sequence[Balance]) -> Table:

@@ -115,6 +115,10 @@ def test_completion() -> None:
     assert completion.key("h_k") == ["h_kv="] and "norm.place=" in completion.key("norm.")
     assert completion.quantity("flops_m") == ["flops_masked"]
     assert completion.convention("palm,6") == ["palm,6n"]
+    assert "llama.cpp" in completion.engine("") and completion.engine("vllm@0.8") == ["vllm@0.8"]
+    others = (completion.served, completion.framework, completion.schedule, completion.offload, completion.law)
+    assert [names("")[0] for names in others] == ["vllm", "fsdp2", "gpipe", "none", "besiroglu"]
+    assert "muon" in completion.optimizer("m") and "q8_0" in completion.cache("q") and "bf16" in completion.dtype("b")
     assert completion.part(Typed(source="gpt2"), "layers.0.att") == ["layers.0.attention_norm", "layers.0.attention"]
     assert completion.part(Typed(source="no such"), "") == completion.part(Typed(), "") == []
 

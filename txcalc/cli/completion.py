@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import Any
 
+Completion = Callable[..., list[str]]
 MOST = 200
 
 
@@ -15,39 +17,33 @@ def _begins(names: Iterable[str], incomplete: str) -> list[str]:
     return [f"{before}{comma}{name}" for name in begun][:MOST]
 
 
-def source(incomplete: str) -> list[str]:
-    """Presets."""
-    from txcalc.sources.presets import names
+def _names(*places: str, also: tuple[str, ...] = ()) -> Completion:
+    """What is listed at `module:NAME`, or what a function there gives."""
 
-    return _begins(names(), incomplete)
+    def complete(incomplete: str) -> list[str]:
+        known = list(also)
+        for place in places:
+            module, _, name = place.partition(":")
+            found = getattr(import_module(f"txcalc.{module}"), name)
+            known += found() if callable(found) else found
+        return _begins(known, incomplete)
 
-
-def accelerator(incomplete: str) -> list[str]:
-    """Accelerators."""
-    from txcalc.hardware import names
-
-    return _begins(names(), incomplete)
-
-
-def weights(incomplete: str) -> list[str]:
-    """Formats of weights."""
-    from txcalc.planning.weights import format_names
-
-    return _begins(format_names(), incomplete)
+    return complete
 
 
-def dtype(incomplete: str) -> list[str]:
-    """Dtypes of weights and activations."""
-    from txcalc.units import DTYPE_BITS
-
-    return _begins(DTYPE_BITS, incomplete)
-
-
-def cache(incomplete: str) -> list[str]:
-    """Dtypes of a cache."""
-    from txcalc.units import CACHE_BITS, DTYPE_BITS
-
-    return _begins([*DTYPE_BITS, *CACHE_BITS], incomplete)
+source = _names("sources.presets:names")
+accelerator = _names("hardware:names")
+weights = _names("planning.weights:format_names")
+dtype = _names("units:DTYPE_BITS")
+cache = _names("units:DTYPE_BITS", "units:CACHE_BITS")
+convention = _names("planning.conventions:CONVENTIONS", also=("korthikanti",))
+engine = _names("planning.engine_memory:names")
+served = _names("render.emit:LOADED")
+framework = _names("planning.training.frameworks:FRAMEWORKS")
+schedule = _names("planning.training.recipe:SCHEDULES")
+offload = _names("planning.training.recipe:OFFLOAD")
+optimizer = _names("planning.training.states:OPTIMIZERS")
+law = _names("planning.scaling:LAWS")
 
 
 def key(incomplete: str) -> list[str]:
@@ -68,18 +64,6 @@ def quantity(incomplete: str) -> list[str]:
     return _begins([*names, "weights_bytes", "saved_bytes", "cache_bytes"], incomplete)
 
 
-def convention(incomplete: str) -> list[str]:
-    """Published ways to count."""
-    from txcalc.planning.conventions import CONVENTIONS
-
-    return _begins([*CONVENTIONS, "korthikanti"], incomplete)
-
-
-def engine(incomplete: str) -> list[str]:
-    """Engines that are known."""
-    return _begins(["none", "vllm", "sglang", "trtllm", "llama.cpp"], incomplete)
-
-
 def part(ctx: Any, incomplete: str) -> list[str]:
     """Paths of the parts of the model that was named before: as deep as what is typed, and a step more."""
     from txcalc import load
@@ -94,6 +78,3 @@ def part(ctx: Any, incomplete: str) -> list[str]:
         return []
     deep = incomplete.count(".") + 2
     return _begins((".".join(path.split(".")[:n]) for path in paths for n in range(1, deep)), incomplete)
-
-
-Completion = Callable[..., list[str]]

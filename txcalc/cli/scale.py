@@ -35,7 +35,10 @@ def scale(
         int | None, count("--unique-tokens", "Of the tokens, how many are different: the rest is seen again.")
     ] = None,
     law: Annotated[
-        str | None, typer.Option(help="Laws, apart by commas (default: all that answer).", metavar="NAME,…")
+        str | None,
+        typer.Option(
+            help="Laws, apart by commas (default: all that answer).", metavar="NAME,…", autocompletion=completion.law
+        ),
     ] = None,
     bytes_per_token: Annotated[
         str | None, typer.Option(help="Bytes of text in a token of your tokenizer: for bits per byte.", metavar="X")

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from txcalc.cli import completion
 from txcalc.cli import options as o
 from txcalc.cli.scale import Compute, TrainTokens, count
 from txcalc.errors import InputError
@@ -27,7 +28,12 @@ def train(
     lora: o.LoraOf = None,
     layout: Annotated[list[str] | None, o.option("--layout", LAYOUT)] = None,
     framework: Annotated[
-        str | None, typer.Option(help="Whose buffers: fsdp2, megatron, deepspeed, nanotron, litgpt.", metavar="NAME")
+        str | None,
+        typer.Option(
+            help="Whose buffers: fsdp2, megatron, deepspeed, nanotron, litgpt.",
+            metavar="NAME",
+            autocompletion=completion.framework,
+        ),
     ] = None,
     zero: Annotated[
         int | None,
@@ -35,7 +41,11 @@ def train(
     ] = None,
     schedule: Annotated[
         str | None,
-        typer.Option(help="Of the pipeline: gpipe, 1f1b, interleaved, zb, zbv, dualpipev.", metavar="NAME"),
+        typer.Option(
+            help="Of the pipeline: gpipe, 1f1b, interleaved, zb, zbv, dualpipev.",
+            metavar="NAME",
+            autocompletion=completion.schedule,
+        ),
     ] = None,
     tokens: Annotated[int | None, o.length("--tokens", "By default 4,096 or the context.")] = None,
     micro_batch: Annotated[int | None, o.length("--micro-batch", "Sequences of a rank in one pass.")] = None,
@@ -46,10 +56,19 @@ def train(
     ] = None,
     offload: Annotated[
         str | None,
-        typer.Option(help="What the host holds: optimizer, activations, or both with a +.", metavar="WHAT"),
+        typer.Option(
+            help="What the host holds: optimizer, activations, or both with a +.",
+            metavar="WHAT",
+            autocompletion=completion.offload,
+        ),
     ] = None,
     optimizer: Annotated[
-        str, typer.Option(help="adamw, adamw-bf16, adamw-8bit, sgd, lion, muon, adafactor …", metavar="NAME")
+        str,
+        typer.Option(
+            help="adamw, adamw-bf16, adamw-8bit, sgd, lion, muon, adafactor …",
+            metavar="NAME",
+            autocompletion=completion.optimizer,
+        ),
     ] = "adamw",
     recipe_: Annotated[
         str | None,

@@ -121,6 +121,12 @@ def latency(name: str) -> Latency:
     return Latency(**known.get(name, known["vllm"]))
 
 
+def names() -> list[str]:
+    """Every engine, and each of its versions that is known."""
+    versions = (f"{name}@{row['version']}" for name in ENGINES for row in _data()[name.replace(".", "")])
+    return [*ENGINES, "none", *versions]
+
+
 def profile(text: str) -> Profile | None:
     """`vllm`, `vllm@0.8`, `none`: an engine and a version of it, or the newest before it.
 

@@ -54,9 +54,8 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, guess: Speculat
     Errors: `UnknownName` for another engine; `InputError` for a plan that an engine's flags cannot say.
     """
     engines = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}
-    known = [*engines, "dynamo"]
-    if engine not in known:
-        raise UnknownName("--emit", "engine", engine, known, f"one of {', '.join(known)}")
+    if engine not in LOADED:
+        raise UnknownName("--emit", "engine", engine, list(LOADED), f"one of {', '.join(LOADED)}")
     layout, held = plan.best.layout, plan.deployment.engine
     comments = []
     if held.asked != "native":

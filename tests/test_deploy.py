@@ -580,7 +580,7 @@ def test_a_context_beyond_the_models_is_a_note() -> None:
         (("llama-3.1-8b", "--gpu", "l4", "--concurrency", "0"), "concurrency is 0"),
         (("llama-3.1-8b", "--gpu", "l4", "--context", "0"), "context is 0"),
         (("llama-3.1-8b", "--gpu", "h101"), "did you mean h20 or a10"),
-        (("llama-3.1-8b", "--gpu", "h100-sxm:0"), "gpus is 0"),
+        (("llama-3.1-8b", "--gpu", "h100-sxm:0"), "--gpu is 'h100-sxm:0', expected one or more of it"),
         (("llama-3.1-8b", "--gpu", "h100-sxm:x"), "a name and a number of them (h100-sxm:8)"),
         (("llama-3.1-8b", "--gpu", "h100-sxm:8", "--tp", "2", "--pp", "2", "--dp", "4"), "16 does not divide 8 GPUs"),
         (("llama-3.1-8b", "--gpu", "h100-sxm:8", "--tp", "2", "--pp", "1", "--dp", "1"), "= 2 is not 8 GPUs"),

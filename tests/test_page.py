@@ -579,7 +579,10 @@ def test_every_number_of_a_training_run_is_the_librarys(run: int, layout: str, b
         (["--gpu", "h1000"], "h1000"),
         (["--gpu", "h100-sxm:2@0"], "price is 0.0, expected a number above 0"),
         (["--gpu", "h100-sxm", "--concurrency", ",".join(map(str, range(1, 600)))], "expected at most 2,000"),
-        (["--layout", "tp=2"], "--layout is of training"),
+        (["--gpu", "h100:0"], "--gpu is 'h100:0', expected one or more of it"),
+        (["--gpu", "h100", "--context", "0"], "context is 0"),
+        (["--layout", "tp=2"], "--layout is of a plan of training (add --train NAME:N)"),
+        (["--weights", "fp8"], "--weights is of a plan of serving (add --gpu NAME)"),
         (["--train", "h100-sxm"], "without --layout it needs a number"),
         (["--gpu", "h100-sxm", "--kv", "int3"], "int3"),
     ],
@@ -589,6 +592,14 @@ def test_a_plan_that_cannot_be_is_refused(argv: list[str], said: str, tmp_path: 
     assert result.exit_code == 2, result.output
     assert said in result.output
     assert not (tmp_path / "plan.html").exists()
+
+
+def test_a_model_that_fits_no_training_plan_leaves_the_others(tmp_path: Path) -> None:
+    place, train = tmp_path / "plan.html", ("--train", "l4:2", "--layout", "tp=2")
+    result = run("gpt2", "D=96 L=1 h=3 F=64 V=9", *train, "-o", str(place))
+    assert result.exit_code == 0 and "no training view: " in result.stderr and "n_heads = 3" in result.stderr
+    assert '"model":0' in place.read_text().replace(" ", "")
+    assert run("D=96 L=1 h=3 F=64 V=9", *train, "-o", str(tmp_path / "none.html")).exit_code == 2
 
 
 @pytest.mark.browser

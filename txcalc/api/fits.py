@@ -118,8 +118,6 @@ def fit(
             raise InputError("fit", [Fault("--memory", memory, "a size with its unit", "16GB")])
     for name, number in map(accelerators, names(gpu)):
         known = hardware.load(name)
-        if number == 0:
-            raise InputError("fit", [Fault("--gpu", f"{name}:0", "one or more of it")])
         cards.append(Card(known.title, known.memory, number or 1, known))
     tried = models(sources, text_only)
     if not sources:

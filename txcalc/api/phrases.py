@@ -16,15 +16,16 @@ def accelerators(text: str) -> tuple[str, int | None]:
     """`h100-sxm:8` or `8xh100` as a name and how many; None: not said."""
     from txcalc.cards import many
 
-    first, rest = many(text)
-    if first is not None:
-        return rest, first
-    name, colon, number = text.rpartition(":")
-    if not colon:
-        return text, None
-    if not number.strip().isdecimal() or len(number) > 6:
-        raise InputError("--gpu", [Fault("--gpu", text, "a name and a number of them", "h100-sxm:8")])
-    return name, int(number)
+    first, name = many(text)
+    number = first
+    if first is None and ":" in text:
+        name, _, digits = text.rpartition(":")
+        if not name.strip() or not re.fullmatch(r"\s*\d{1,6}\s*", digits, re.ASCII):
+            raise InputError("--gpu", [Fault("--gpu", text, "a name and a number of them", "h100-sxm:8")])
+        number = int(digits)
+    if number == 0:
+        raise InputError("--gpu", [Fault("--gpu", text, "one or more of it")])
+    return name, number
 
 
 def priced(text: str) -> tuple[str, int | None, float | None]:
@@ -34,10 +35,9 @@ def priced(text: str) -> tuple[str, int | None, float | None]:
     rest, at, price = text.rpartition("@")
     if not at or (re.search("[kmgt]i?b", text, re.I) and numbers(text) is not None):
         return *accelerators(text), None
-    try:
-        return *accelerators(rest), float(price)
-    except ValueError:
-        raise InputError("--gpu", [Fault("--gpu", text, "a price per GPU-hour after @", "h100-sxm:8@2.5")]) from None
+    if not re.fullmatch(r"\s*\d{1,9}(\.\d{1,9})?\s*", price, re.ASCII):
+        raise InputError("--gpu", [Fault("--gpu", text, "a price per GPU-hour after @", "h100-sxm:8@2.5")])
+    return *accelerators(rest), float(price)
 
 
 def one_price(wanted: Sequence[tuple[str, int | None, float | None]], price: float | None) -> dict[str, float | None]:
@@ -113,14 +113,6 @@ def ways(given: Mapping[str, int | str]) -> dict[str, int]:
     if faults:
         raise InputError("options", faults)
     return {name: int(text) for name, text in written.items() if text != "auto"}
-
-
-def many_priced(text: str) -> tuple[str, int | None, float | None]:
-    """`h100-sxm:64@2.50`: a name, how many, and a price. Errors: `InputError`."""
-    found = re.fullmatch(r"\s*([^:@]+?)\s*(?::\s*(\d{1,7}))?\s*(?:@\s*(\d{1,9}(?:\.\d{1,9})?))?\s*", text, re.ASCII)
-    if not found or (found[2] and not int(found[2])):
-        raise InputError("--gpu", [Fault("--gpu", text, "NAME, NAME:N or NAME:N@PRICE, such as h100-sxm:64@2.50")])
-    return found[1], int(found[2]) if found[2] else None, float(found[3]) if found[3] else None
 
 
 def adapters(text: str | None, more: tuple[str, ...] = ()) -> tuple[dict[str, Any], dict[str, str]]:

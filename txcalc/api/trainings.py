@@ -229,7 +229,7 @@ def train(
     (True, 4015130624)
     """
     from txcalc import hardware
-    from txcalc.api.phrases import adapters, many_priced
+    from txcalc.api.phrases import adapters, priced
     from txcalc.planning.training import answer
     from txcalc.planning.training.machine import Machine
     from txcalc.planning.training.recipe import parse_options
@@ -246,7 +246,7 @@ def train(
 
     tuned, beside = adapters(lora, ("base", "dtype"))
     model = load(source, tuned).language() if text_only else load(source, tuned)
-    name, gpus, price = many_priced(gpu)
+    name, gpus, price = priced(gpu)
     accelerator = hardware.load(name)
     wide = None if network is None else parse_bytes(network, "--network")
     host = None if host_link is None else parse_bytes(host_link, "--host-link")

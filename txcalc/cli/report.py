@@ -10,7 +10,7 @@ import typer
 
 from txcalc.cli import completion
 from txcalc.cli import options as o
-from txcalc.errors import InputError
+from txcalc.errors import InputError, TxcalcError
 
 if TYPE_CHECKING:
     from txcalc.model import Model
@@ -38,8 +38,8 @@ def report(
     concurrency: Annotated[
         str | None, o.option("--concurrency", "Of the grid (default: 1,8,32,128,512).", several=True)
     ] = None,
-    weights: Annotated[str, o.option("--weights", "Of the grid.", several=True)] = "native",
-    kv: Annotated[str, o.option("--kv", "Of the grid.", several=True)] = "bf16,fp8",
+    weights: Annotated[str | None, o.option("--weights", "Of the grid (default: native).", several=True)] = None,
+    kv: Annotated[str | None, o.option("--kv", "Of the grid (default: bf16,fp8).", several=True)] = None,
     train: Annotated[
         list[str] | None, typer.Option(help=_TRAIN, autocompletion=completion.accelerator, metavar="NAME:N[@PRICE]")
     ] = None,
@@ -66,8 +66,20 @@ def report(
 
     writable(output, force)
     checked(len(sources))
-    if layout and not train:
-        raise InputError("options", ["--layout is of training (--train)"])
+    serving = {"--context": context, "--concurrency": concurrency, "--weights": weights, "--kv": kv}
+    trained = {"--layout": layout, "--tokens": tokens, "--global-batch": global_batch}
+    faults = [
+        f"{flag} is of a plan of serving (add --gpu NAME)"
+        for flag, value in serving.items()
+        if value is not None and not gpu
+    ]
+    faults += [
+        f"{flag} is of a plan of training (add --train NAME:N)"
+        for flag, value in trained.items()
+        if value is not None and not train
+    ]
+    if faults:
+        raise InputError("options", faults)
     changes = o.changes(set_)
     said = "".join(f" --set {shlex.quote(pair)}" for pair in set_ or ())
     said += "".join(f" --ignore {shlex.quote(key)}" for key in ignore or ())
@@ -82,8 +94,9 @@ def report(
     tell([f"the page is in {output} ({len(text.encode()):,} bytes)"])
 
 
-def _grid(model: Model, context: str | None, concurrency: str | None, weights: str, kv: str) -> Grid:
+def _grid(model: Model, context: str | None, concurrency: str | None, weights: str | None, kv: str | None) -> Grid:
     """The points of the serving view, for a model. Errors: `InputError`."""
+    from txcalc.planning.deployment import check
     from txcalc.render.page.plans import CONTEXTS, USERS, Grid
 
     def names(text: str) -> tuple[str, ...]:
@@ -91,7 +104,9 @@ def _grid(model: Model, context: str | None, concurrency: str | None, weights: s
 
     contexts = sorted(o.numbers(context, "--context")) if context else CONTEXTS
     users = sorted(o.numbers(concurrency, "--concurrency")) if concurrency else USERS
-    return Grid(names(weights), names(kv), tuple(contexts), tuple(users)).of(model)
+    for n in (0, -1):
+        check(contexts[n], users[n], None, {})
+    return Grid(names(weights or "native"), names(kv or "bf16,fp8"), tuple(contexts), tuple(users)).of(model)
 
 
 def _serving(models: Sequence[Model], gpus: Sequence[str], grids: Sequence[Grid]) -> list[dict[str, Any]]:
@@ -119,23 +134,33 @@ def _serving(models: Sequence[Model], gpus: Sequence[str], grids: Sequence[Grid]
 def _training(
     models: Sequence[Model], text: str, layouts: Sequence[str], tokens: int | None, batch: int | None
 ) -> list[dict[str, Any]]:
-    """The runs of every model on one kind of GPU: of the layouts that are given, or of the fastest."""
+    """The runs of every model that fits on one kind of GPU: of the layouts that are given, or of the fastest.
+
+    Errors: `TxcalcError` where no model has one.
+    """
     from txcalc import hardware
-    from txcalc.api.phrases import many_priced
+    from txcalc.api.phrases import priced
     from txcalc.api.trainings import recipe_of, search, usual_tokens
+    from txcalc.cli.output import tell
     from txcalc.planning.training.answer import train as answer
     from txcalc.planning.training.machine import Machine
     from txcalc.render.page.plans import training
 
-    name, number, _ = many_priced(text)
+    name, number, _ = priced(text)
     machine = Machine.of(hardware.load(name))
-    found = []
+    found, refused = [], []
     for i, model in enumerate(models):
         length = tokens if tokens is not None else usual_tokens(model)
-        if layouts:
-            recipes = [recipe_of(one, number, batch, length, "adamw", {}) for one in layouts]
-        else:
-            best = search(model, machine, number, batch, length, "adamw", {}).best[:RUNS]
-            recipes = [one.recipe for one in best]
-        found.append(training(i, [answer(model, recipe, machine) for recipe in recipes]))
+        try:
+            if layouts:
+                recipes = [recipe_of(one, number, batch, length, "adamw", {}) for one in layouts]
+            else:
+                best = search(model, machine, number, batch, length, "adamw", {}).best[:RUNS]
+                recipes = [one.recipe for one in best]
+            found.append(training(i, [answer(model, recipe, machine) for recipe in recipes]))
+        except TxcalcError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    tell([f"no training view: {error}" for error in refused])
     return found

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from txcalc.cli import app
 from txcalc.cli.output import folded
-from txcalc.render.lines import FINE, JOINTS
+from txcalc.render.lines import FINE, JOINTS, wrapped
 from txcalc.render.measurements import folder
 
 NEEDS = {"formula": "sympy", "crossover": "sympy", "sweep": "numpy", "verify": "torch", "trace": "torch"}
@@ -108,6 +108,13 @@ def test_no_line_is_wider_than_the_terminal_and_no_word_is_cut(command: str) -> 
 def test_one_deployment_is_a_screen_of_60_lines(more: str) -> None:
     load = "--rate 0.8/s --context 8k --prompt 4k --ttft 2s --tpot 50ms --engine vllm"
     assert 40 < len(screen(f"deploy llama-3.1-70b --gpu h100-sxm:8@2.5 {load} {more}", 80)) <= 60
+
+
+def test_a_line_breaks_after_a_semicolon_and_not_beside_an_equals_sign_or_before_a_unit() -> None:
+    assert wrapped("D = 4,096, V = 50,257", 18) == ["D = 4,096,", "V = 50,257"]
+    assert wrapped("of 40,478 tokens, 124 M on release", 21) == ["of 40,478 tokens,", "124 M on release"]
+    assert wrapped("latent 512; 8 of 384 experts, F = 2,048", 30) == ["latent 512; 8 of 384 experts,", "F = 2,048"]
+    assert wrapped("latent 512 + 64; 8 of 384, F = 2,048", 30) == ["latent 512 + 64;", "8 of 384, F = 2,048"]
 
 
 def test_joints_are_no_places_within_a_word_or_a_number() -> None:

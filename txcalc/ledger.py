@@ -236,7 +236,8 @@ class Ledger(Framed):
         found = [part for entry in self.entries for part in _narrow(entry, path)]
         if not found:
             known = {entry.path.rsplit(".", n)[0] for entry in self.entries for n in range(entry.path.count(".") + 1)}
-            raise UnknownName("ledger", "part", path, sorted(known))
+            most = ", ".join(dict.fromkeys(entry.path.partition(".")[0] for entry in self.entries))
+            raise UnknownName("ledger", "part", path, sorted(known), f"in one of {most}")
         return Ledger(found, self.work, self.bits)
 
     def where(self, keep: Callable[[Entry], bool]) -> Ledger:

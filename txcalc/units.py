@@ -134,6 +134,11 @@ def short(number: Any) -> str:
     return _rounded(number, 1000, ("", "K", "M", "B", "T", "P", "E", "Z", "Y"))
 
 
+def three(number: float) -> str:
+    """Three significant digits, or all of a large number's whole ones: 9.20, 45.6, 1,234."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:#.3g}".rstrip(".")
+
+
 def iec(number: Any, digits: int = 4) -> str:
     """Bytes in KiB, MiB, GiB…: 14.96 GiB."""
     return _rounded(number, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB"), digits)

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from txcalc.cli import completion
 from txcalc.cli import options as o
 from txcalc.errors import InputError
 
@@ -164,6 +165,7 @@ def deploy(
             "--emit",
             help="Print the command that serves the plan instead: vllm, sglang, trtllm or dynamo.",
             metavar="ENGINE",
+            autocompletion=completion.served,
         ),
     ] = None,
     plot: o.Plot = None,
@@ -215,4 +217,4 @@ def deploy(
     if emit_ is None:
         return give(found, chosen, place)
     typer.echo(found.to_command(emit_))
-    raise typer.Exit(found.failed)
+    raise typer.Exit(int(found.failed))

@@ -161,6 +161,8 @@ class Command(TyperCommand):
             sizes = [arg for arg in args if re.match(r"\w+=\w", arg)]
             if len(sizes) > 1 and "unexpected extra argument" in said:
                 said = f'{said.rstrip(".")}: a description is one argument, "{" ".join(sizes)}"'
+            elif self.name == "show" and "unexpected extra argument" in said:
+                said = f"{said.rstrip('.')}: compare shows models side by side"
             raise UsageError(fitted(f"{said}\nExample: {example}"), ctx) from None
 
     def _now(self, arg: str, known: set[str]) -> str:

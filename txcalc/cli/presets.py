@@ -50,11 +50,9 @@ def presets(
     for model in found:
         ledger, spec = model.ledger(), model.spec
         params, active = ledger.total("params"), ledger.total("active")
-        rows.append(
-            (model.name, spec["family"], model.kind, params, rounded(params), rounded(active), cell(model.context))
-        )
+        rows.append((model.name, spec["family"], model.kind, rounded(params), rounded(active), cell(model.context)))
         keys = {"name": model.name, "family": spec["family"], "kind": model.kind, "params": params, "active": active}
         data.append({**keys, "context": model.context, "source": spec["source"]})
-    headings = ("preset", "family", "kind", "parameters", "", "active", "context")
+    headings = ("preset", "family", "kind", "parameters", "active", "context")
     table = Table("", headings, rows, left=frozenset({0, 1, 2}))
     emit(Report({"schema": "txcalc/presets/1", "presets": data}, [table]), o.chosen(format_, json_))

@@ -368,5 +368,5 @@ def _notes(models: Sequence[Model], asked: Comparison) -> list[str]:
         if any(not reaches(model, tokens) for tokens in asked.contexts) and not model.fixed_length:
             notes.append(f"{model.name}: lengths past its table of positions are left out")
         elif model.context and max(asked.contexts, default=0) > model.context:
-            notes.append(f"{model.name}: lengths beyond its context of {model.context:,} are shown dim")
+            notes.append(f"{model.name}: lengths beyond its context of {model.context:,} are counted all the same")
     return notes

@@ -8,7 +8,7 @@ from typing import Any
 from txcalc.planning.fitting import Card, Fit, best
 from txcalc.planning.shapes import RULE, TILE, DesignBudget, DesignFamily, Kin, Likeness, Shape, boundary
 from txcalc.render.report import Report, Table, TableCell, cell, column, rounded
-from txcalc.units import iec, short
+from txcalc.units import iec, short, three
 
 
 def _room(fit: Fit, formatted: bool = False) -> TableCell:
@@ -20,12 +20,8 @@ def _room(fit: Fit, formatted: bool = False) -> TableCell:
     where = [] if not fit.aside else [fit.aside, "in RAM"] if fit.fits else ["of RAM"] if lacks == fit.ram else []
     if not formatted:
         return TableCell(fit.room, "\n".join([iec(lacks) if fit.fits else f"short {iec(-lacks)}", *where]), style)
-    lines = [fit.weights, *([f"{_rate(fit.speed)} tok/s"] if fit.speed else []), iec(lacks).replace("-", "−")]
+    lines = [fit.weights, *([f"{three(fit.speed)} tok/s"] if fit.speed else []), iec(lacks).replace("-", "−")]
     return TableCell(fit.room, "\n".join([*lines, *where]), style)
-
-
-def _rate(speed: float) -> str:
-    return f"{speed:,.0f}" if speed >= 1000 else f"{speed:.3g}"
 
 
 def fit_report(
@@ -45,14 +41,14 @@ def fit_report(
         by_model.setdefault(fit.model, {}).setdefault(fit.card, []).append(fit)
     order = sorted(by_model.items(), key=lambda item: (-next(iter(item[1].values()))[0].params, item[0]))
     shown = [(name, fits) for name, fits in order if every or any(fit.fits for row in fits.values() for fit in row)]
-    folded = ladder or len(cards) > 1
+    folded, timed = ladder or len(cards) > 1, any(fit.speed for fit in found)
     rows: list[tuple[Any, ...]] = []
     for name, fits in shown:
         first = next(iter(fits.values()))[0]
         if ladder and len(cards) == 1:
             one = best(fits[first.card])
-            speed = TableCell(one.speed, _rate(one.speed) if one.speed else "")
-            cells = [TableCell(one.weights, one.weights), speed, _room(one)]
+            speed = [TableCell(one.speed, three(one.speed) if one.speed else "")] * timed
+            cells = [TableCell(one.weights, one.weights), *speed, _room(one)]
         else:
             cells = [_room(best(row), True) for row in fits.values()] if folded else list(map(_room, fits[first.card]))
         rows.append((name, rounded(first.params), first.context, *cells))
@@ -67,7 +63,8 @@ def fit_report(
         ),
     ]
     if folded:
-        header.append("the first format that fits, tokens/s of one sequence, and what each GPU has left")
+        speeds = ", tokens/s of one sequence," * timed
+        header.append(f"the first format that fits{speeds} and what each GPU has left")
     card, reserve = cards[0], kept[0]
     data = {
         "schema": "txcalc/fit/1",
@@ -88,7 +85,7 @@ def fit_report(
     names = [card.name for card in cards] if folded else [f"left, {name}" for name in formats]
     headings: list[Any] = ["model", "parameters", "tokens", *(column(name, "bytes") for name in names)]
     if ladder and len(cards) == 1:
-        headings[3:] = ["format", "tokens/s", column("left", "bytes")]
+        headings[3:] = ["format", *["tokens/s"] * timed, column("left", "bytes")]
     return Report(data, [Table("", headings, rows)], header, [*apart, *notes], good=count > 0)
 
 

@@ -15,6 +15,8 @@ from txcalc.render.report import Report, Table, TableCell, cell
 GAP = 2  # between two columns; one where nothing else helps
 # After what a long word may break: the dots of a path rather than its words.
 JOINTS = re.compile(r"(?:(?<=\w{2})(?:/|,(?=\D))|(?<=\w)\.(?=[a-z_*(]))(?=\S{3})")
+# A space at which a line does not break where it has others: beside a =, and before the unit of a number.
+BOUND = re.compile(r"(?<==) | (?==)|(?<=\d) (?=(?:[KMBTkGPE]?i?B?|%|[mµn]?s|h|days)(?!\w))")
 LEAST = 8  # characters of a column of texts whose words are cut
 FINE = re.compile(r"(?:(?<=\w{2})(?:[/_-]|,(?=\D))|(?<=\w)\.(?=[a-z_*(]))(?=\S{2})|(?<=[\w)\]³²])·(?=[\w(√])")
 
@@ -41,14 +43,19 @@ def as_lines(report: Report, width: int) -> Iterator[Line]:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Lines of at most `width`, each as indented as the first: cut at a space, at a joint of a long word, or, of a word
-    that has none, anywhere."""
+    """Lines of at most `width`, each as indented as the first: cut after a semicolon, at a space, at a joint of a long
+    word, or, of a word that has none, anywhere."""
     lines = []
     for line in text.split("\n"):
         indent = min(len(line) - len(line.lstrip()), width // 2)
         while len(line) > width:
-            space = line.rfind(" ", indent, width + 1)
-            at = space if space > indent else _joint(line, indent, width)
+            loose = BOUND.sub("=", line)
+            found = (
+                loose.rfind("; ", width // 2, width) + 1,
+                loose.rfind(" ", 0, width + 1),
+                line.rfind(" ", 0, width + 1),
+            )
+            at = next((space for space in found if space > indent), 0) or _joint(line, indent, width)
             lines.append(line[:at].rstrip())
             line = " " * indent + line[at:].lstrip()
         lines.append(line)

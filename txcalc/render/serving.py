@@ -13,7 +13,7 @@ from txcalc.planning.serving import DEFINITIONS, Limits, Serving
 from txcalc.planning.steady import Overload, Steady
 from txcalc.planning.timing import Point
 from txcalc.render.report import Table, TableCell, cell, column
-from txcalc.units import seconds
+from txcalc.units import seconds, three
 
 if TYPE_CHECKING:
     from txcalc.planning.pools import Pools
@@ -69,12 +69,12 @@ def _overload(serving: Serving, over: Overload) -> str:
     number = serving.apart.prefill.layout.gpus if serving.apart else serving.chosen.layout.gpus
     gpus = f"{number} × {serving.plan.deployment.accelerator.name}"
     if over.utilisation >= 1:
-        why = f"prompts alone need {over.utilisation:.0%} of {gpus}"
+        why = f"prompts alone need {100 * over.utilisation:.0f} % of {gpus}"
     elif over.decoding is None:
         why = f"no number of sequences at once keeps up on {gpus}"
     else:
         why = f"more than the {over.decoding:,.0f} sequences that fit would have to decode at once"
-    return f"cannot last: {why}; at most {over.rate:.3g} requests/s"
+    return f"cannot last: {why}; at most {three(over.rate)} requests/s"
 
 
 def _limits(limits: Limits) -> str:
@@ -162,7 +162,7 @@ def _time(value: float | None) -> TableCell:
 
 
 def _rate(value: float) -> TableCell:
-    return TableCell(value, f"{value:,.0f}" if value >= 100 else f"{value:.3g}")
+    return TableCell(value, three(value))
 
 
 def _money(value: float) -> TableCell:
@@ -229,7 +229,9 @@ def _simulated(serving: Serving, found: Simulated) -> Table:
     run, rate = found.run, len(found.run.done) / found.run.seconds * found.copies
     rows.append(("requests/s", _rate(rate), *[None] * 3))
     if serving.limits:
-        rows.append((f"within a {_limits(serving.limits)}", TableCell(found.good, f"{found.good:.1%}"), *[None] * 3))
+        rows.append(
+            (f"within a {_limits(serving.limits)}", TableCell(found.good, f"{100 * found.good:.1f} %"), *[None] * 3)
+        )
         rows.append(("goodput, requests/s within", _rate(found.goodput), *[None] * 3))
     rows.append(("tokens/s per GPU", _rate(found.output / serving.chosen.layout.gpus), *[None] * 3))
     rows.append(("requests before their first token, of a copy", _rate(run.waiting), *[None] * 3))
@@ -340,10 +342,12 @@ def parts(serving: Serving) -> tuple[Mapping[str, Cost], Mapping[str, Cost]]:
 def _definitions(serving: Serving) -> Table:
     rows = [(name.upper() if name in ("ttft", "tpot") else name, text) for name, text in DEFINITIONS.items()]
     found = serving.efficiency
-    shares = ", ".join(f"{key.replace('_', ' ')} {getattr(found, key):.0%}" for key in SHARES)
+    shares = ", ".join(f"{key.replace('_', ' ')} {100 * getattr(found, key):.0f} %" for key in SHARES)
     dtype = serving.plan.deployment.engine.weights.dtype
     starts = f"{seconds(found.launch_s)} a start, {seconds(found.collective_s)} a transfer"
-    rows.append(("shares", f"{dtype} products {found.matmul[dtype]:.0%}, {shares}; {starts} (--json has the sources)"))
+    rows.append(
+        ("shares", f"{dtype} products {100 * found.matmul[dtype]:.0f} %, {shares}; {starts} (--json has the sources)")
+    )
     draft = serving.plan.deployment.draft
     if guess := serving.request.speculation:
         passes = "one over g" if draft and draft.spec["drafting"] != "in-turn" else "g"

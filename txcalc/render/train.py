@@ -211,6 +211,10 @@ def _sent(found: Training) -> Table:
     return Table("Sent by a rank of that stage in a step", ("collective", column("bytes", "bytes"), ""), rows)
 
 
+def _thousands(value: float, unit: str, thousand: str) -> TableCell:
+    return TableCell(value, f"{value / 1000:,.1f} {thousand}" if value >= 1000 else f"{value:,.1f} {unit}")
+
+
 def _run(run: TrainingRun, terms: Terms) -> Table:
     rows: list[list[Any]] = [
         ["tokens", rounded(run.tokens)],
@@ -221,13 +225,8 @@ def _run(run: TrainingRun, terms: Terms) -> Table:
     if run.cost is not None:
         rows.append([f"cost at {terms.price:g} per GPU-hour", TableCell(run.cost, f"{run.cost:,.0f}")])
     if run.energy_kwh is not None and run.co2_kg is not None:
-        rows.append(
-            [
-                f"energy, {terms.power} W, PUE {terms.pue:g}",
-                TableCell(run.energy_kwh, f"{run.energy_kwh / 1000:,.1f} MWh"),
-            ]
-        )
-        rows.append([f"CO2 at {terms.grid:g} g/kWh", TableCell(run.co2_kg, f"{run.co2_kg / 1000:,.1f} t")])
+        spent, gas = _thousands(run.energy_kwh, "kWh", "MWh"), _thousands(run.co2_kg, "kg", "t")
+        rows += [[f"energy, {terms.power} W, PUE {terms.pue:g}", spent], [f"CO2 at {terms.grid:g} g/kWh", gas]]
     if run.deadline:
         rows.append([f"GPUs for {run.deadline.days:g} days", exact(run.deadline.gpus)])
     if run.budget:

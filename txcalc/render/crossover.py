@@ -92,13 +92,14 @@ def _closed(model: Model, crossovers: Sequence[Crossover], forms: Forms, format_
         how = TableCell(each.why, each.why) if each.why else _math(form, format_)
         if how.text:
             found.setdefault(each.rule.name, {}).setdefault(how, []).append(each.attention)
-    lines = [[f"{rule}, {' and '.join(of)}", how] for rule, hows in found.items() for how, of in hows.items()]
+    lines = [(f"{rule}, {' and '.join(of)}", how) for rule, hows in found.items() for how, of in hows.items()]
     headings: tuple[str, ...] = ("rule", "closed form" if any(forms) else "why")
+    rows: list[list[Any]] = [[*line] for line in lines]
     title = f"{model.name}: {headings[1]}"
     if format_ == "table" and any(len(how.text) > BESIDE for _, how in lines):
-        headings, lines = ("",), [[f"{rule}\n  " + how.text.replace("; ", "\n  ")] for rule, how in lines]
+        headings, rows = ("",), [[f"{rule}\n  " + how.text.replace("; ", "\n  ")] for rule, how in lines]
     if lines:
-        yield Table(title, headings, lines, frozenset({0, 1}))
+        yield Table(title, headings, rows, frozenset({0, 1}))
 
 
 def _contexts(model: Model, balances: Sequence[Balance]) -> Table:

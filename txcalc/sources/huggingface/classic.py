@@ -8,11 +8,12 @@ from txcalc.sources.huggingface.shared import (
     GLOBAL,
     LOCAL,
     Raw,
-    gated,
+    decoder,
     heads,
     layer_norm,
     layered,
     lm_head,
+    one_window,
     plain,
     rms,
     rotary,
@@ -24,13 +25,9 @@ from txcalc.sources.huggingface.shared import (
 def arcee(c: Config) -> Raw:
     raw = stack(c)
     attention = heads(c, raw, whole=True) | {"bias": c.flag("attention_bias", default=False)}
-    raw |= {
-        "attention": attention,
-        "feed_forward": plain(c, act="relu2", bias=c.flag("mlp_bias", default=False)),
-        "norm": rms(c, eps=1e-5),
-        "positions": rotary(c, attention["d_head"]),
-        "head": lm_head(c, tied=False),
-    }
+    raw = decoder(
+        c, raw, attention, mlp=plain(c, act="relu2", bias=c.flag("mlp_bias", default=False)), norm=rms(c, eps=1e-5)
+    )
     return raw
 
 
@@ -49,13 +46,9 @@ def nemotron(c: Config) -> Raw:
 def jais2(c: Config) -> Raw:
     raw = stack(c)
     attention = heads(c, raw, whole=True) | {"bias": c.flag("attention_bias", default=True)}
-    return raw | {
-        "attention": attention,
-        "feed_forward": plain(c, act="relu2", bias=c.flag("mlp_bias", default=True)),
-        "norm": layer_norm(c),
-        "positions": rotary(c, attention["d_head"]),
-        "head": lm_head(c, tied=False),
-    }
+    return decoder(
+        c, raw, attention, mlp=plain(c, act="relu2", bias=c.flag("mlp_bias", default=True)), norm=layer_norm(c)
+    )
 
 
 def starcoder2(c: Config) -> Raw:
@@ -73,7 +66,7 @@ def starcoder2(c: Config) -> Raw:
     c.only("layer_norm", "norm_type", why="transformers' starcoder2 has LayerNorms")
     c.only("default", "mlp_type", why="transformers' starcoder2 has a plain feed-forward")
     window = c.size("sliding_window", default=None)
-    return layered(raw, windows(c, raw, window, [GLOBAL if window is None else LOCAL] * raw["n_layers"]))
+    return layered(raw, one_window(c, raw, window))
 
 
 def phi(c: Config) -> Raw:
@@ -95,26 +88,14 @@ def stablelm(c: Config) -> Raw:
     if c.flag("qk_layernorm", default=False):
         c.fault("qk_layernorm", True, "false", "norms of Q and K without a bias, beside norms with one, are not read")
     parallel = "shared" if c.flag("use_parallel_residual", default=False) else "no"
-    return raw | {
-        "attention": attention,
-        "feed_forward": gated(c),
-        "norm": layer_norm(c, parallel=parallel),
-        "positions": rotary(c, attention["d_head"], partial=0.25),
-        "head": lm_head(c, tied=False),
-    }
+    return decoder(c, raw, attention, norm=layer_norm(c, parallel=parallel), partial=0.25)
 
 
 def persimmon(c: Config) -> Raw:
     raw = stack(c)
     attention = heads(c, raw, kv_names=(), width_names=()) | {"bias": True}
     attention["qk_norm"] = "head" if c.flag("qk_layernorm", default=True) else "none"
-    return raw | {
-        "attention": attention,
-        "feed_forward": plain(c, act="relu2"),
-        "norm": layer_norm(c),
-        "positions": rotary(c, attention["d_head"], partial=0.5),
-        "head": lm_head(c, tied=False),
-    }
+    return decoder(c, raw, attention, mlp=plain(c, act="relu2"), norm=layer_norm(c), partial=0.5)
 
 
 def _gpt(c: Config) -> Raw:
@@ -140,10 +121,6 @@ def gpt2(c: Config) -> Raw:
     }
 
 
-def gpt_sw3(c: Config) -> Raw:
-    return gpt2(c)
-
-
 def gpt_bigcode(c: Config) -> Raw:
     raw = gpt2(c)
     shared = c.flag("multi_query", default=True)
@@ -165,10 +142,6 @@ def gptj(c: Config) -> Raw:
         "positions": {"form": "rotary", "rotary_dims": dims, "interleaved": True},
         "head": lm_head(c, tied=False, bias=True),
     }
-
-
-def codegen(c: Config) -> Raw:
-    return gptj(c)
 
 
 def openai_gpt(c: Config) -> Raw:
@@ -240,13 +213,7 @@ def gpt_neox(c: Config) -> Raw:
         "bias": c.flag("attention_bias", default=True)
     }
     parallel = "separate" if c.flag("use_parallel_residual", default=True) else "no"
-    return raw | {
-        "attention": attention,
-        "feed_forward": plain(c),
-        "norm": layer_norm(c, parallel=parallel),
-        "positions": rotary(c, attention["d_head"], partial=0.25),
-        "head": lm_head(c, tied=False),
-    }
+    return decoder(c, raw, attention, mlp=plain(c), norm=layer_norm(c, parallel=parallel), partial=0.25)
 
 
 def gpt_neox_japanese(c: Config) -> Raw:

@@ -8,7 +8,7 @@ from txcalc.errors import ABSENT, shown
 from txcalc.sources import build
 from txcalc.sources.huggingface import towers
 from txcalc.sources.huggingface.config import Config
-from txcalc.sources.huggingface.shared import Raw, alone, head_of, heads, layer_norm, padding_within, plain
+from txcalc.sources.huggingface.shared import Raw, alone, head_of, heads, layer_norm, padding_within, plain, widths
 from txcalc.sources.huggingface.tensors import Tower
 from txcalc.sources.huggingface.vision import pictures
 
@@ -33,13 +33,7 @@ def _projected(c: Config, form: str) -> Raw:
 def clip_text_model(c: Config, form: str = "") -> Raw:
     """Causal layers over words; the last word's state is projected where the class says so."""
     alone(c)
-    raw: Raw = {
-        "kind": "decoder",
-        "d_model": c.size("hidden_size"),
-        "n_layers": c.layers("num_hidden_layers"),
-        "vocab_size": c.size("vocab_size"),
-    }
-    padding_within(c, raw)
+    raw = widths(c, "decoder")
     head = _projected(c, form or head_of(c, "none", "projected"))
     if not form:
         c.note("its layers are causal, and run once over a whole text: the cache below is what it could keep")

@@ -9,6 +9,7 @@ from txcalc.sources.huggingface.latent import mla
 from txcalc.sources.huggingface.published import of_its_own
 from txcalc.sources.huggingface.shared import (
     Raw,
+    decoder,
     experts,
     gated,
     heads,
@@ -43,13 +44,7 @@ def phi3small(c: Config) -> Raw:
     if every != 1:
         c.note("its blocks of keys are a mask that is not read: masked FLOPs are those of all keys before a query")
     width = {"d_ff": c.size("ff_intermediate_size"), "gated": True, "activation": "quick_gelu", "bias": True}
-    return raw | {
-        "attention": attention,
-        "feed_forward": width,
-        "norm": layer_norm(c),
-        "positions": {"form": "rotary"},
-        "head": lm_head(c, tied=True),
-    }
+    return decoder(c, raw, attention, mlp=width, norm=layer_norm(c), positions={"form": "rotary"}, tied=True)
 
 
 def openelm(c: Config) -> Raw:
@@ -132,13 +127,7 @@ def plamo(c: Config) -> Raw:
     c.only(attention["n_heads"], "num_key_value_heads", why="n_shared_head is what the published code reads")
     c.divides(shared, attention["n_heads"], "n_shared_head", "num_attention_heads")
     attention["n_kv_heads"] = max(1, attention["n_heads"] // shared)
-    return raw | {
-        "attention": attention,
-        "feed_forward": gated(c),
-        "norm": rms(c, parallel="shared"),
-        "positions": rotary(c, attention["d_head"]),
-        "head": lm_head(c, tied=False),
-    }
+    return decoder(c, raw, attention, norm=rms(c, parallel="shared"))
 
 
 def orion(c: Config) -> Raw:
@@ -146,13 +135,7 @@ def orion(c: Config) -> Raw:
     of_its_own(c)
     raw = stack(c)
     attention = heads(c, raw, width_names=())
-    return raw | {
-        "attention": attention,
-        "feed_forward": gated(c),
-        "norm": layer_norm(c, "rms_norm_eps"),
-        "positions": rotary(c, attention["d_head"]),
-        "head": lm_head(c, tied=False),
-    }
+    return decoder(c, raw, attention, norm=layer_norm(c, "rms_norm_eps"))
 
 
 def bailing_moe(c: Config) -> Raw:
@@ -168,13 +151,7 @@ def bailing_moe(c: Config) -> Raw:
     attention = heads(c, raw, width_names=("head_dim",))
     attention["bias"] = ["q", "k", "v"] if c.flag("use_qkv_bias", default=False) else []
     mixed = with_shared(c, experts(c, ("num_experts",), TOP, WIDTH), "num_shared_experts", default=0)
-    made = raw | {
-        "attention": attention,
-        "experts": mixed,
-        "norm": rms(c),
-        "positions": rotary(c, attention["d_head"]),
-        "head": lm_head(c, tied=False),
-    }
+    made = decoder(c, raw, attention, mixed=mixed)
     return layered(made, first_dense(c, made, 0))
 
 
@@ -205,13 +182,9 @@ def bailing_moe_v2(c: Config) -> Raw:
     )
     attention["qk_norm"] = "head" if c.flag("use_qk_norm", default=True) else "none"
     mixed = experts(c, ("num_experts",), TOP, WIDTH, scoring="sigmoid")
-    made = raw | {
-        "attention": attention,
-        "experts": with_shared(c, mixed, "num_shared_experts", default=1, groups=(8, 4)),
-        "norm": rms(c),
-        "positions": rotary(c, attention["d_head"], 6e5),
-        "head": lm_head(c, tied=False),
-    }
+    made = decoder(
+        c, raw, attention, mixed=with_shared(c, mixed, "num_shared_experts", default=1, groups=(8, 4)), theta=6e5
+    )
     return layered(made, first_dense(c, made, 1))
 
 
@@ -285,14 +258,9 @@ def grok_1(c: Config) -> Raw:
     c.only("gelu", "hidden_act", why="its experts' gates are GELUs")
     scale = c.real("embedding_multiplier_scale", default=1.0)
     mixed = experts(c, ("num_experts", "num_local_experts"), TOP, ("intermediate_size",), 8, 2, act="gelu")
-    return raw | {
-        "attention": attention,
-        "experts": mixed,
-        "norm": rms(c, eps=1e-5, place="sandwich"),
-        "positions": rotary(c, attention["d_head"]),
-        "embedding": {"scale": scale},
-        "head": lm_head(c, tied=True),
-    }
+    return decoder(
+        c, raw, attention, mixed=mixed, norm=rms(c, eps=1e-5, place="sandwich"), embedding={"scale": scale}, tied=True
+    )
 
 
 def deepseek(c: Config) -> Raw:

@@ -13,8 +13,8 @@ from txcalc.sources.huggingface.shared import (
     heads,
     layer_norm,
     layered,
-    padding_within,
     plain,
+    widths,
 )
 
 
@@ -76,13 +76,7 @@ def _disentangled(c: Config) -> Raw:
     c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
     c.ignore("cross_attention_hidden_size", "classifier_dropout", "padding_idx", "cls_dropout")
     c.ignore("pooler_dropout", "hidden_dropout_prob")
-    raw: Raw = {
-        "kind": "encoder",
-        "d_model": c.size("hidden_size"),
-        "n_layers": c.layers("num_hidden_layers"),
-        "vocab_size": c.size("vocab_size"),
-    }
-    padding_within(c, raw)
+    raw = widths(c, "encoder")
     c.only(raw["d_model"], "embedding_size", why="a table as wide as the model is read")
     types = c.count("type_vocab_size", default=0)
     attention = heads(c, raw, kv_names=(), width_names=())

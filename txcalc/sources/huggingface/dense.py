@@ -12,8 +12,8 @@ from txcalc.sources.huggingface.shared import (
     LAYER_NAMES,
     LOCAL,
     Raw,
-    both_ways,
     chunks,
+    decoder,
     gated,
     head_of,
     heads,
@@ -21,32 +21,23 @@ from txcalc.sources.huggingface.shared import (
     layer_types,
     layered,
     lm_head,
+    one_window,
     periodic,
     plain,
     rms,
     rotary,
+    square,
     stack,
+    turned,
     windows,
     with_own_bases,
 )
 
 
-def _swiglu(c: Config, raw: Raw, attention: Raw, tied: bool = False, mlp_bias: bool = False, theta: float = 1e4) -> Raw:
-    """The common decoder: RMSNorm, rotary positions, gated feed-forward."""
-    tables = {
-        "attention": attention,
-        "feed_forward": gated(c, bias=mlp_bias),
-        "norm": rms(c),
-        "positions": rotary(c, attention["d_head"], theta),
-        "head": lm_head(c, tied),
-    }
-    return both_ways(c, raw | tables)
-
-
 def llama(c: Config) -> Raw:
     raw = stack(c)
     attention = heads(c, raw, whole=True) | {"bias": c.flag("attention_bias", default=False)} | chunks(c)
-    return _swiglu(c, raw, attention, mlp_bias=c.flag("mlp_bias", default=False))
+    return decoder(c, raw, attention, mlp_bias=c.flag("mlp_bias", default=False))
 
 
 def emu3_text_model(c: Config) -> Raw:
@@ -54,7 +45,7 @@ def emu3_text_model(c: Config) -> Raw:
     if "pad_token_id" not in c and raw["vocab_size"] <= 151643:
         c.fault("pad_token_id", ABSENT, f"a row of the table: the class's own is 151643, of {raw['vocab_size']:,}")
     attention = heads(c, raw, kv=8, whole=None) | {"bias": c.flag("attention_bias", default=False)}
-    return _swiglu(c, raw, attention, mlp_bias=c.flag("mlp_bias", default=False), theta=1e6)
+    return decoder(c, raw, attention, mlp_bias=c.flag("mlp_bias", default=False), theta=1e6)
 
 
 def diffllama(c: Config) -> Raw:
@@ -66,28 +57,28 @@ def diffllama(c: Config) -> Raw:
     if c.real("attention_dropout", default=0.0) > 0:
         c.fault("attention_dropout", c.data["attention_dropout"], "0", "transformers makes no diffllama with it")
     c.ignore("lambda_std_dev")
-    raw = _swiglu(c, raw, attention)
+    raw = decoder(c, raw, attention)
     return raw | {"differential_attention": raw.pop("attention"), "norm": rms(c, eps=1e-5)}
 
 
 def iquestcoder(c: Config) -> Raw:
     raw = stack(c)
     attention = heads(c, raw, kv=8, d_head=128, whole=True) | {"bias": c.flag("attention_bias", default=False)}
-    return _swiglu(c, raw, attention, mlp_bias=c.flag("mlp_bias", default=False))
+    return decoder(c, raw, attention, mlp_bias=c.flag("mlp_bias", default=False))
 
 
 def internlm3(c: Config) -> Raw:
     raw = stack(c)
     c.only(False, "bias", "qkv_bias", "attention_bias", "mlp_bias", why="biases are not read here")
-    return _swiglu(c, raw, heads(c, raw, kv=2, d_head=128, whole=True))
+    return decoder(c, raw, heads(c, raw, kv=2, d_head=128, whole=True))
 
 
 def mistral(c: Config) -> Raw:
     raw = stack(c)
     window = c.size("sliding_window", default=4096, null=None)
     c.only(None, "layer_types", why="transformers ignores it in a mistral config; model_type ministral uses it")
-    raw = _swiglu(c, raw, heads(c, raw, kv=8))
-    return layered(raw, windows(c, raw, window, [GLOBAL if window is None else LOCAL] * raw["n_layers"]))
+    raw = decoder(c, raw, heads(c, raw, kv=8))
+    return layered(raw, one_window(c, raw, window))
 
 
 def _switched_windows(c: Config, raw: Raw, start: int = 28) -> Raw:
@@ -105,37 +96,33 @@ def _switched_windows(c: Config, raw: Raw, start: int = 28) -> Raw:
 def qwen2(c: Config) -> Raw:
     raw = stack(c)
     attention = heads(c, raw, kv=32) | {"bias": ["q", "k", "v"]}
-    return _switched_windows(c, _swiglu(c, raw, attention))
+    return _switched_windows(c, decoder(c, raw, attention))
 
 
 def qwen3(c: Config) -> Raw:
     raw = stack(c)
     attention = heads(c, raw, kv=32, d_head=128)
     attention |= {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
-    return _switched_windows(c, _swiglu(c, raw, attention))
+    return _switched_windows(c, decoder(c, raw, attention))
 
 
 def qwen2_vl_text(c: Config, kv: int = 8) -> Raw:
     raw = stack(c)
     attention = heads(c, raw, kv=kv) | {"bias": ["q", "k", "v"]}
-    return _switched_windows(c, _swiglu(c, raw, attention, theta=1e6), start=80)
-
-
-def qwen2_5_vl_text(c: Config) -> Raw:
-    return qwen2_vl_text(c)
+    return _switched_windows(c, decoder(c, raw, attention, theta=1e6), start=80)
 
 
 def qwen3_vl_text(c: Config) -> Raw:
     raw = stack(c)
     attention = heads(c, raw, kv=32, d_head=128)
     attention |= {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
-    return _swiglu(c, raw, attention, theta=5e5)
+    return decoder(c, raw, attention, theta=5e5)
 
 
 def glm4v_text(c: Config) -> Raw:
     raw = stack(c)
     c.only(True, "attention_bias", why="transformers' glm4v has biases on q, k and v")
-    raw = _swiglu(c, raw, heads(c, raw, kv=2, width_names=()) | {"bias": ["q", "k", "v"]})
+    raw = decoder(c, raw, heads(c, raw, kv=2, width_names=()) | {"bias": ["q", "k", "v"]})
     raw["positions"] = rotary(c, raw["attention"]["d_head"], partial=0.5) | {"interleaved": True}
     return raw | {"norm": raw["norm"] | {"place": "sandwich"}}
 
@@ -143,16 +130,16 @@ def glm4v_text(c: Config) -> Raw:
 def phi3(c: Config) -> Raw:
     raw = stack(c)
     window = c.size("sliding_window", default=None)
-    raw = _swiglu(c, raw, heads(c, raw))
+    raw = decoder(c, raw, heads(c, raw))
     c.only(False, "attention_bias", "mlp_bias", "lm_head_bias", why="transformers' phi3 has no biases")
     c.ignore("full_attn_mod", "interpolate_factor")
-    return layered(raw, windows(c, raw, window, [GLOBAL if window is None else LOCAL] * raw["n_layers"]))
+    return layered(raw, one_window(c, raw, window))
 
 
 def ministral(c: Config) -> Raw:
     raw = stack(c)
     window = c.size("sliding_window", default=4096, null=None)
-    raw = _swiglu(c, raw, heads(c, raw, kv=8, d_head=REQUIRED))
+    raw = decoder(c, raw, heads(c, raw, kv=8, d_head=REQUIRED))
     types = layer_types(c, raw["n_layers"], [GLOBAL if window is None else LOCAL] * raw["n_layers"])
     return layered(raw, windows(c, raw, window, types))
 
@@ -161,14 +148,14 @@ def ministral3(c: Config) -> Raw:
     raw = stack(c)
     window = c.size("sliding_window", default=None)
     c.only(None, "layer_types", why="transformers' ministral3 has one window for all layers")
-    raw = _swiglu(c, raw, heads(c, raw, kv=8, d_head=128), theta=1e6)
-    return layered(raw, windows(c, raw, window, [GLOBAL if window is None else LOCAL] * raw["n_layers"]))
+    raw = decoder(c, raw, heads(c, raw, kv=8, d_head=128), theta=1e6)
+    return layered(raw, one_window(c, raw, window))
 
 
 def cwm(c: Config) -> Raw:
     raw = stack(c)
     n, window = raw["n_layers"], c.size("sliding_window", default=8192)
-    raw = _swiglu(c, raw, heads(c, raw, kv=8, d_head=128, whole=True), theta=1e6)
+    raw = decoder(c, raw, heads(c, raw, kv=8, d_head=128, whole=True), theta=1e6)
     c.only(False, "mlp_bias", "attention_bias", why="transformers' cwm has no biases")
     types = layer_types(c, n, [LOCAL if i % 4 else GLOBAL for i in range(n)])
     return layered(raw, windows(c, raw, window, types))
@@ -209,13 +196,13 @@ def olmo(c: Config) -> Raw:
     raw = stack(c)
     c.ignore("clip_qkv")
     attention = heads(c, raw) | {"bias": c.flag("attention_bias", default=False)}
-    return _swiglu(c, raw, attention) | {"norm": {"form": "layer", "bias": False, "weighted": False}}
+    return decoder(c, raw, attention) | {"norm": {"form": "layer", "bias": False, "weighted": False}}
 
 
 def olmo2(c: Config) -> Raw:
     raw = stack(c)
     attention = heads(c, raw) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "width"}
-    return _swiglu(c, raw, attention) | {"norm": rms(c, eps=1e-5, place="after")}
+    return decoder(c, raw, attention) | {"norm": rms(c, eps=1e-5, place="after")}
 
 
 def olmo3(c: Config) -> Raw:
@@ -227,7 +214,7 @@ def olmo3(c: Config) -> Raw:
 def exaone4(c: Config) -> Raw:
     raw = stack(c)
     attention = heads(c, raw, kv=32) | {"qk_norm": "head"}
-    raw = _swiglu(c, raw, attention) | {"norm": rms(c, eps=1e-5, place="after")}
+    raw = decoder(c, raw, attention) | {"norm": rms(c, eps=1e-5, place="after")}
     n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
     if c.data.get("layer_types") is not None:
         c.ignore("sliding_window_pattern")
@@ -242,28 +229,23 @@ def smollm3(c: Config) -> Raw:
     raw = stack(c)
     n = raw["n_layers"]
     attention = heads(c, raw, kv=4) | {"bias": c.flag("attention_bias", default=False)}
-    raw = _swiglu(c, raw, attention, tied=True, mlp_bias=c.flag("mlp_bias", default=False), theta=2e6)
+    raw = decoder(c, raw, attention, tied=True, mlp_bias=c.flag("mlp_bias", default=False), theta=2e6)
     every = c.size("no_rope_layer_interval", default=4)
     rotated = c.items(
         "no_rope_layers", of=any_of(0, 1), length=n, default=[int((i + 1) % every != 0) for i in range(n)]
     )
     window, on = c.size("sliding_window", default=None), c.flag("use_sliding_window", default=False)
     on = on and window is not None
-    types = layer_types(c, n, [LOCAL if on and not turned else GLOBAL for turned in rotated])
-    turning = ["rotary" if turned else "unrotated" for turned in rotated]
-    tables: dict[str, Raw] = {"rotary": {}, "unrotated": {"positions": {"form": "none"}}}
-    return layered(raw, windows(c, raw, window if on else None, types), (turning, tables))
+    types = layer_types(c, n, [LOCAL if on and not angles else GLOBAL for angles in rotated])
+    return layered(raw, windows(c, raw, window if on else None, types), turned(rotated))
 
 
 def helium(c: Config) -> Raw:
     raw = stack(c)
     attention = heads(c, raw, kv=20, d_head=128)
     attention["bias"] = ["q", "k", "v"] if c.flag("attention_bias", default=False) else []
-    if attention["n_heads"] * attention["d_head"] != raw["d_model"]:
-        c.fault(
-            "head_dim", attention["d_head"], "hidden_size / num_attention_heads", "transformers' helium has a square o"
-        )
-    return _swiglu(c, raw, attention, mlp_bias=c.flag("mlp_bias", default=False), theta=1e5)
+    square(c, raw, attention, "transformers' helium has a square o")
+    return decoder(c, raw, attention, mlp_bias=c.flag("mlp_bias", default=False), theta=1e5)
 
 
 def glm(c: Config) -> Raw:
@@ -271,7 +253,7 @@ def glm(c: Config) -> Raw:
     bias = ["q", "k", "v"] if c.flag("attention_bias", default=True) else []
     attention = heads(c, raw, kv=2, d_head=128) | {"bias": bias}
     positions = rotary(c, attention["d_head"], partial=0.5)
-    return _swiglu(c, raw, attention) | {"positions": positions | {"interleaved": True}}
+    return decoder(c, raw, attention) | {"positions": positions | {"interleaved": True}}
 
 
 def glm4(c: Config) -> Raw:
@@ -279,15 +261,11 @@ def glm4(c: Config) -> Raw:
     return raw | {"norm": raw["norm"] | {"place": "sandwich"}}
 
 
-def granite(c: Config) -> Raw:
-    return llama(c)
-
-
 def granite_swa(c: Config) -> Raw:
     """Granite with a sink a head, and windows."""
     raw = stack(c)
     attention = heads(c, raw, kv=4, whole=True) | {"bias": c.flag("attention_bias", default=False), "sinks": True}
-    return with_own_bases(c, _swiglu(c, raw, attention, tied=True, mlp_bias=c.flag("mlp_bias", default=False)))
+    return with_own_bases(c, decoder(c, raw, attention, tied=True, mlp_bias=c.flag("mlp_bias", default=False)))
 
 
 def seed_oss(c: Config) -> Raw:
@@ -295,19 +273,19 @@ def seed_oss(c: Config) -> Raw:
     bias = ["q", "k", "v"] if c.flag("attention_bias", default=True) else []
     bias += ["o"] if c.flag("attention_out_bias", default=False) else []
     attention = heads(c, raw, kv=8, d_head=128) | {"bias": bias}
-    return _swiglu(c, raw, attention, mlp_bias=c.flag("mlp_bias", default=False))
+    return decoder(c, raw, attention, mlp_bias=c.flag("mlp_bias", default=False))
 
 
 def ernie4_5(c: Config) -> Raw:
     raw = stack(c)
     bias = c.flag("use_bias", default=False)
-    return _swiglu(c, raw, heads(c, raw, kv=2, d_head=128) | {"bias": bias}, tied=True, mlp_bias=bias, theta=5e5)
+    return decoder(c, raw, heads(c, raw, kv=2, d_head=128) | {"bias": bias}, tied=True, mlp_bias=bias, theta=5e5)
 
 
 def hunyuan_v1_dense(c: Config, tied: bool = False, width: Any = REQUIRED) -> Raw:
     raw = stack(c)
     attention = heads(c, raw, d_head=width) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
-    return _swiglu(c, raw, attention, tied)
+    return decoder(c, raw, attention, tied=tied)
 
 
 def hyperclovax(c: Config) -> Raw:
@@ -409,20 +387,10 @@ def bitnet(c: Config) -> Raw:
     raw = stack(c)
     c.ignore("weight_bits", "input_bits")
     attention = heads(c, raw, kv=5) | {"bias": c.flag("attention_bias", default=False), "inner_norm": True}
-    if attention["n_heads"] * attention["d_head"] != raw["d_model"]:
-        c.fault(
-            "head_dim",
-            attention["d_head"],
-            "hidden_size / num_attention_heads",
-            "the norm before o is hidden_size wide",
-        )
-    return raw | {
-        "attention": attention,
-        "feed_forward": gated(c, act="relu2") | {"inner_norm": True},
-        "norm": rms(c, eps=1e-5),
-        "positions": rotary(c, attention["d_head"], 5e5),
-        "head": lm_head(c, tied=False),
-    }
+    square(c, raw, attention, "the norm before o is hidden_size wide")
+    return decoder(
+        c, raw, attention, mlp=gated(c, act="relu2") | {"inner_norm": True}, norm=rms(c, eps=1e-5), theta=5e5
+    )
 
 
 def mllama_text_model(c: Config) -> Raw:
@@ -438,7 +406,7 @@ def mllama_text_model(c: Config) -> Raw:
     c.only(len(listed), "vision_num_cross_attention_layers", why="the length of cross_attention_layers")
     c.only(False, "tie_word_embeddings", why="its table has eight rows more than its head")
     attention = heads(c, raw, width_names=())
-    made = _swiglu(c, raw | {"n_layers": n - len(across)}, attention)
+    made = decoder(c, raw | {"n_layers": n - len(across)}, attention)
     width, groups = attention["d_head"], attention["n_kv_heads"]
     layer = 2 * d * attention["n_heads"] * width + 2 * d * groups * width + 2 * width + 2 * d + 2
     layer += 3 * d * made["feed_forward"]["d_ff"]

@@ -13,9 +13,9 @@ from txcalc.sources.huggingface.shared import (
     heads,
     layer_types,
     layered,
-    padding_within,
     rms,
     rotary,
+    widths,
     windows,
 )
 
@@ -26,14 +26,7 @@ UNREAD = ("max_window_layers", "use_sliding_window", "decoder_sparse_step", "nor
 def _stack(c: Config, biases: bool = False) -> Raw:
     """The widths of a draft, and what its published code says nothing else of."""
     alone(c)
-    raw: Raw = {
-        "kind": "decoder",
-        "d_model": c.size("hidden_size"),
-        "n_layers": c.layers("num_hidden_layers"),
-        "vocab_size": c.size("vocab_size"),
-        "context": c.size("max_position_embeddings", default=2048),
-    }
-    padding_within(c, raw)
+    raw = widths(c, "decoder") | {"context": c.size("max_position_embeddings", default=2048)}
     c.only(False, "mlp_bias", *(() if biases else ("attention_bias",)), why="the published code has no biases")
     c.text("target_model_type", default=None)
     c.ignore("architectures", *UNREAD)

@@ -15,9 +15,9 @@ from txcalc.sources.huggingface.shared import (
     labels,
     layer_norm,
     named,
-    padding_within,
     piece,
     plain,
+    widths,
     writes,
 )
 from txcalc.sources.spec import size
@@ -59,13 +59,7 @@ def bert_like(
     c.ignore(
         "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"
     )
-    raw: Raw = {
-        "kind": "decoder" if causal else "encoder",
-        "d_model": c.size(*d_model),
-        "n_layers": c.layers(*n_layers),
-        "vocab_size": c.size("vocab_size"),
-    }
-    padding_within(c, raw)
+    raw = widths(c, "decoder" if causal else "encoder", d_model=(*d_model,), n_layers=(*n_layers,))
     attention: Raw = {}
     if n_heads:
         width = heads(c, raw, names=n_heads, whole=None if kept else False, kv_names=(), width_names=kept)
@@ -122,18 +116,6 @@ def bert(c: Config) -> Raw:
 
 
 def roberta(c: Config) -> Raw:
-    return bert_like(c, deciding="tanh")
-
-
-def xlm_roberta(c: Config) -> Raw:
-    return bert_like(c, deciding="tanh")
-
-
-def camembert(c: Config) -> Raw:
-    return bert_like(c, deciding="tanh")
-
-
-def data2vec_text(c: Config) -> Raw:
     return bert_like(c, deciding="tanh")
 
 
@@ -262,13 +244,7 @@ def bert_generation(c: Config) -> Raw:
         c.only(True, "tie_word_embeddings", why="untied, it would have a second bias")
         head = {"form": "lm"} if causal else {"form": "masked-lm", "plain": True}
         head |= {"tied": True, "bias": True}
-    raw: Raw = {
-        "kind": "decoder" if causal else "encoder",
-        "d_model": c.size("hidden_size"),
-        "n_layers": c.layers("num_hidden_layers"),
-        "vocab_size": c.size("vocab_size"),
-    }
-    padding_within(c, raw)
+    raw = widths(c, "decoder" if causal else "encoder")
     return raw | {
         "attention": heads(c, raw, kv_names=(), width_names=()) | {"bias": True},
         "feed_forward": plain(c),
@@ -285,13 +261,14 @@ def xlm(c: Config) -> Raw:
     c.only(True, "is_encoder", why="transformers makes no decoder of it")
     c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
     c.ignore(*_ASIDE.split())
-    raw: Raw = {
-        "kind": "encoder",
-        "d_model": c.size("emb_dim", "hidden_size"),
-        "n_layers": c.layers("n_layers", "num_hidden_layers"),
-        "vocab_size": c.size("vocab_size", "n_words"),
-    }
-    padding_within(c, raw, "pad_index")
+    raw = widths(
+        c,
+        "encoder",
+        d_model=("emb_dim", "hidden_size"),
+        n_layers=("n_layers", "num_hidden_layers"),
+        vocab=("vocab_size", "n_words"),
+        padding_names=("pad_index",),
+    )
     form = head_of(c, "lm", "none", "sequence", "token")
     table: Raw = {"norm": True}
     languages = c.size("n_langs", default=1)

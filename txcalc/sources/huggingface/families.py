@@ -5,12 +5,12 @@ from __future__ import annotations
 # Readers named like the model types they read.
 _DENSE = """
 apertus bitnet cohere cohere2 cohere_compass_text cwm diffllama emu3_text_model ernie4_5 exaone4 glm glm4 glm4v_text
-granite granite_swa helium hunyuan_v1_dense hyperclovax internlm3 iquestcoder llama ministral ministral3 mistral
-mllama_text_model modernbert-decoder nanochat olmo olmo2 olmo3 phi3 qwen2 qwen2_5_vl_text qwen2_vl_text qwen3
+granite_swa helium hunyuan_v1_dense hyperclovax internlm3 iquestcoder llama ministral ministral3 mistral
+mllama_text_model modernbert-decoder nanochat olmo olmo2 olmo3 phi3 qwen2 qwen2_vl_text qwen3
 qwen3_vl_text seed_oss smollm3
 """
 _CLASSIC = """
-arcee biogpt bloom codegen ctrl falcon gpt-sw3 gpt2 gpt_bigcode gpt_neo gpt_neox gpt_neox_japanese gptj jais2 mpt
+arcee biogpt bloom ctrl falcon gpt2 gpt_bigcode gpt_neo gpt_neox gpt_neox_japanese gptj jais2 mpt
 nemotron openai-gpt opt persimmon phi stablelm starcoder2 xglm
 """
 _SPARSE = """
@@ -19,11 +19,11 @@ granitemoe granitemoe_swa granitemoeshared hunyuan_v1_moe hy_v3 kolibri1
 minimax_m2 mixtral olmoe phimoe qwen2_moe qwen3_moe qwen3_vl_moe_text solar_open
 """
 _LATENT = """
-axk1 deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 glm4_moe_lite glm_moe_dsa hy_v4 kimi_k2 minicpm3 mistral4 youtu
+axk1 deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 glm4_moe_lite glm_moe_dsa hy_v4 minicpm3 mistral4 youtu
 """
 _ENCODER = """
-albert bert bert-generation camembert data2vec-text distilbert electra ernie flaubert ibert
-layoutlm megatron-bert mpnet rembert roberta roberta-prelayernorm roc_bert tapas xlm xlm-roberta
+albert bert bert-generation distilbert electra ernie flaubert ibert
+layoutlm megatron-bert mpnet rembert roberta roberta-prelayernorm roc_bert tapas xlm
 xlm-roberta-xl xmod
 """
 _MODERN = """
@@ -60,12 +60,24 @@ _MIXING = """
 big_bird convbert fnet squeezebert
 """
 _TEXTUAL = """
-cosmos3_edge_text deepseek_ocr2_text ernie4_5_vl_moe_text glm_ocr_text granite4_vision_text granite_docling_text
-hunyuan_vl_text molmo2_text muse_glimmer_text paddleocr_vl_text qwen2_5_omni_text qwen3_omni_moe_text step3p5
+cosmos3_edge_text deepseek_ocr2_text ernie4_5_vl_moe_text glm_ocr_text
+hunyuan_vl_text molmo2_text muse_glimmer_text qwen2_5_omni_text qwen3_omni_moe_text step3p5
 """
 _GEMMA = """
 gemma gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text vaultgemma
 """
+
+# Read by the reader of another type, whose layers they have.
+_LIKE = {
+    "gpt2": "gpt-sw3",
+    "gptj": "codegen",
+    "qwen2_vl_text": "qwen2_5_vl_text",
+    "llama": "granite granite4_vision_text granite_docling_text",
+    "roberta": "camembert data2vec-text xlm-roberta",
+    "deepseek_v3": "kimi_k2",
+    "wav2vec2": "hubert unispeech unispeech-sat",
+    "ernie4_5": "paddleocr_vl_text",
+}
 
 # model_type: (module, function)
 READERS: dict[str, tuple[str, str]] = {
@@ -90,7 +102,7 @@ READERS: dict[str, tuple[str, str]] = {
         ("pages", "git layoutlmv3 luke"),
         ("rare", "doge jetmoe xlstm"),
         ("leaves", "clap deit donut-swin minimax_m3_vl_text mobilebert swin"),
-        ("speech", "hubert moshi unispeech unispeech-sat wav2vec2 wavlm"),
+        ("speech", "moshi wav2vec2 wavlm"),
         ("published", _PUBLISHED),
         ("custom", _CUSTOM),
         ("earlier", _EARLIER),
@@ -110,6 +122,7 @@ READERS: dict[str, tuple[str, str]] = {
     "trocr": ("seq2seq", "trocr_alone"),
     **dict.fromkeys(_WRAPPED.split(), ("wrapped", "language")),
 }
+READERS |= {name: READERS[other] for other, names in _LIKE.items() for name in names.split()}
 # Modules whose readers follow code that is published beside weights, not transformers'.
 PUBLISHED = frozenset(("published", "custom", "earlier", "wrapped", "drafts"))
 
@@ -165,93 +178,46 @@ DECIDING: dict[str, tuple[str, ...]] = {
 PREDICTORS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
 PREDICTING = frozenset({"deepseek_v3", "glm4_moe"})
 
-# Multimodal model types, and the text model type of a config that does not name one. Their language model is read.
-WRAPPERS: dict[str, str] = {
-    "aria": "aria_text",
-    "audioflamingo3": "qwen2",
-    "aya_vision": "cohere2",
-    "blip-2": "opt",
-    "cohere2_vision": "cohere2",
-    "cohere_compass": "cohere_compass_text",
-    "cosmos3_edge": "cosmos3_edge_text",
-    "deepseek_ocr2": "deepseek_ocr2_text",
-    "deepseek_vl": "llama",
-    "deepseek_vl_hybrid": "llama",
-    "emu3": "emu3_text_model",
-    "ernie4_5_vl_moe": "ernie4_5_vl_moe_text",
-    "exaone4_5": "exaone4",
-    "fast_vlm": "qwen2",
-    "florence2": "bart",
-    "fuyu": "persimmon",
-    "gemma3": "gemma3_text",
-    "gemma3n": "gemma3n_text",
-    "gemma4": "gemma4_text",
-    "gemma4_unified": "gemma4_unified_text",
-    "glm46v": "glm4v_text",
-    "glm4v": "glm4v_text",
-    "glm4v_moe": "glm4v_moe_text",
-    "glm_ocr": "glm_ocr_text",
-    "glmasr": "llama",
-    "glmga": "glm4v_text",
-    "got_ocr2": "qwen2",
-    "granite4_vision": "granite4_vision_text",
-    "granite_docling": "granite_docling_text",
-    "granite_speech": "granite",
-    "granite_speech_plus": "granite",
-    "hunyuan_vl": "hunyuan_vl_text",
-    "hyperclovax_vision_v2": "hyperclovax",
-    "idefics2": "mistral",
-    "idefics3": "llama",
-    "instructblip": "opt",
-    "instructblipvideo": "opt",
-    "internvl": "qwen2",
-    "janus": "llama",
-    "kimi_k25": "deepseek_v3",
-    "lfm2_vl": "lfm2",
-    "lfm3_vl": "lfm3",
-    "lighton_ocr": "qwen3",
-    "llama4": "llama4_text",
-    "llava": "llama",
-    "llava_next": "llama",
-    "llava_next_video": "llama",
-    "llava_onevision": "qwen2",
-    "minicpm_ocr": "qwen3_5_text",
-    "minicpmv4_6": "qwen3_5_text",
-    "minicpmv4_7": "qwen3_5_text",
-    "minimax_m3_vl": "minimax_m3_vl_text",
-    "mistral3": "mistral",
-    "mllama": "mllama_text_model",
-    "molmo2": "molmo2_text",
-    "moss_transcribe_diarize": "qwen3",
-    "muse_glimmer": "muse_glimmer_text",
-    "musicflamingo": "qwen2",
-    "nemotron_h_omni": "nemotron_h",
-    "ovis2": "qwen2",
-    "paddleocr_vl": "paddleocr_vl_text",
-    "paligemma": "gemma",
-    "perception_lm": "llama",
-    "phi4_multimodal": "phi3",
-    "qianfan_ocr": "qwen3",
-    "qwen2_5_omni_thinker": "qwen2_5_omni_text",
-    "qwen2_5_vl": "qwen2_5_vl_text",
-    "qwen2_audio": "qwen2",
-    "qwen2_vl": "qwen2_vl_text",
-    "qwen3_5": "qwen3_5_text",
-    "qwen3_5_moe": "qwen3_5_moe_text",
-    "qwen3_asr": "qwen3",
-    "qwen3_omni_moe_thinker": "qwen3_omni_moe_text",
-    "qwen3_vl": "qwen3_vl_text",
-    "qwen3_vl_moe": "qwen3_vl_moe_text",
-    "shieldgemma2": "gemma3_text",
-    "smolvlm": "llama",
-    "step3p7": "step3p5",
-    "vibevoice": "qwen2",
-    "vibevoice_asr": "qwen2",
-    "video_llama_3": "qwen2",
-    "video_llava": "llama",
-    "vipllava": "llama",
-    "voxtral": "llama",
-    "voxtral_realtime": "voxtral_realtime_text",
+# Multimodal model types, whose language model is read: those of which it is the type's own, and the others by the text
+# model type of a config that does not name one.
+_OWN_TEXT = """
+aria cohere_compass cosmos3_edge deepseek_ocr2 ernie4_5_vl_moe gemma3 gemma3n gemma4 gemma4_unified glm4v glm4v_moe
+glm_ocr granite4_vision granite_docling hunyuan_vl llama4 minimax_m3_vl molmo2 muse_glimmer paddleocr_vl qwen2_5_vl
+qwen2_vl qwen3_5 qwen3_5_moe qwen3_vl qwen3_vl_moe voxtral_realtime
+"""
+_OTHER_TEXT = """
+bart: florence2
+cohere2: aya_vision cohere2_vision
+deepseek_v3: kimi_k25
+emu3_text_model: emu3
+exaone4: exaone4_5
+gemma: paligemma
+gemma3_text: shieldgemma2
+glm4v_text: glm46v glmga
+granite: granite_speech granite_speech_plus
+hyperclovax: hyperclovax_vision_v2
+lfm2: lfm2_vl
+lfm3: lfm3_vl
+llama: deepseek_vl deepseek_vl_hybrid glmasr idefics3 janus llava llava_next llava_next_video perception_lm smolvlm
+  video_llava vipllava voxtral
+mistral: idefics2 mistral3
+mllama_text_model: mllama
+nemotron_h: nemotron_h_omni
+opt: blip-2 instructblip instructblipvideo
+persimmon: fuyu
+phi3: phi4_multimodal
+qwen2: audioflamingo3 fast_vlm got_ocr2 internvl llava_onevision musicflamingo ovis2 qwen2_audio vibevoice
+  vibevoice_asr video_llama_3
+qwen2_5_omni_text: qwen2_5_omni_thinker
+qwen3: lighton_ocr moss_transcribe_diarize qianfan_ocr qwen3_asr
+qwen3_5_text: minicpm_ocr minicpmv4_6 minicpmv4_7
+qwen3_omni_moe_text: qwen3_omni_moe_thinker
+step3p5: step3p7
+"""
+WRAPPERS: dict[str, str] = {name: f"{name}_text" for name in _OWN_TEXT.split()} | {
+    name: text
+    for text, _, names in (line.partition(": ") for line in _OTHER_TEXT.replace("\n  ", " ").strip().splitlines())
+    for name in names.split()
 }
 # What a text_config gets from the whole's class, before its own class is asked.
 TEXT_DEFAULTS: dict[str, dict[str, int]] = {

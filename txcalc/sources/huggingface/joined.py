@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from txcalc.errors import ABSENT, Fault, InputError
 from txcalc.sources.huggingface.classic import gpt2
 from txcalc.sources.huggingface.config import Config
-from txcalc.sources.huggingface.encoder import bert, camembert, roberta, xlm_roberta
+from txcalc.sources.huggingface.encoder import bert, roberta
 from txcalc.sources.huggingface.seq2seq import trocr
 from txcalc.sources.huggingface.shared import Raw, head_of
 from txcalc.sources.huggingface.vision import beit, dinov2, vit
 
 Readers = Mapping[str, Callable[[Config], Raw]]
 # Those with a class of transformers that has cross-attention, and is an encoder without it.
-BOTH: Readers = {"bert": bert, "camembert": camembert, "roberta": roberta, "xlm-roberta": xlm_roberta}
+BOTH: Readers = {"bert": bert, **dict.fromkeys(("camembert", "roberta", "xlm-roberta"), roberta)}
 PICTURES: Readers = {"beit": beit, "dinov2": dinov2, "vit": vit}
 WRITERS: Readers = {**BOTH, "gpt2": gpt2, "trocr": trocr}
 # The keys that make a class a decoder with cross-attention; TrOCR's is one whatever they say.

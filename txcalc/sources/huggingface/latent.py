@@ -156,11 +156,6 @@ def hy_v4(c: Config) -> Raw:
     return _indexed_decoder(c, raw, latent, heads=16, eps=1e-5, axes=axes, first=1)
 
 
-def kimi_k2(c: Config) -> Raw:
-    """DeepSeek-V3 with other sizes."""
-    return deepseek_v3(c)
-
-
 def glm4_moe_lite(c: Config) -> Raw:
     raw = stack(c)
     raw = _latent_decoder(c, raw, mla(c, 768, 512, 192, 64, 256, also="head_dim"), eps=1e-5)

@@ -17,9 +17,9 @@ from txcalc.sources.huggingface.shared import (
     layer_norm,
     layer_types,
     layered,
-    padding_within,
     rms,
     rotary,
+    widths,
     windows,
 )
 
@@ -109,13 +109,7 @@ def eurobert(c: Config) -> Raw:
 def _gated(c: Config, padding: int) -> Raw:
     """A stack of Llama's layers as an encoder; `padding` is the row of padding in the class."""
     c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
-    raw: Raw = {
-        "kind": "encoder",
-        "d_model": c.size("hidden_size"),
-        "n_layers": c.layers("num_hidden_layers"),
-        "vocab_size": c.size("vocab_size"),
-    }
-    padding_within(c, raw, default=padding)
+    raw = widths(c, "encoder", padding=padding)
     attention = heads(c, raw, whole=True)
     return raw | {
         "attention": attention | {"bias": c.flag("attention_bias", default=False)},
@@ -133,14 +127,7 @@ def esm(c: Config) -> Raw:
     c.only(False, "is_folding_model", why="ESMFold is not read")
     c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
     c.ignore("esmfold_config", "vocab_list", "hidden_act", "mask_token_id", "classifier_dropout")
-    raw: Raw = {
-        "kind": "encoder",
-        "d_model": c.size("hidden_size"),
-        "n_layers": c.layers("num_hidden_layers"),
-        "vocab_size": c.size("vocab_size"),
-        "contacts": True,
-    }
-    padding_within(c, raw)
+    raw = widths(c, "encoder") | {"contacts": True}
     attention = heads(c, raw, kv_names=(), width_names=()) | {"bias": True}
     form = c.text("position_embedding_type", default="absolute")
     positions: Raw = {}
@@ -188,13 +175,7 @@ def modernbert(c: Config) -> Raw:
     c.ignore("classifier_activation", "classifier_pooling", "sparse_prediction", "sparse_pred_ignore_index")
     c.ignore("deterministic_flash_attn", "reference_compile", "initializer_cutoff_factor", "repad_logits_with_grad")
     c.ignore("position_embedding_type", "global_rope_theta", "local_rope_theta")
-    raw: Raw = {
-        "kind": "encoder",
-        "d_model": c.size("hidden_size"),
-        "n_layers": c.layers("num_hidden_layers"),
-        "vocab_size": c.size("vocab_size"),
-    }
-    padding_within(c, raw)
+    raw = widths(c, "encoder")
     n = raw["n_layers"]
     bias = c.flag("mlp_bias", default=False)
     attention = heads(c, raw, kv_names=(), width_names=()) | {"bias": c.flag("attention_bias", default=False)}

@@ -16,8 +16,8 @@ from txcalc.sources.huggingface.shared import (
     heads,
     labels,
     layer_norm,
-    padding_within,
     plain,
+    widths,
 )
 from txcalc.sources.huggingface.tensors import linear
 from txcalc.sources.huggingface.towers import clip as clip_tower
@@ -29,13 +29,7 @@ def git(c: Config) -> Raw:
     alone(c)
     c.only("absolute", "position_embedding_type", why="learned positions are read")
     c.ignore("classifier_dropout")
-    raw: Raw = {
-        "kind": "decoder",
-        "d_model": c.size("hidden_size"),
-        "n_layers": c.layers("num_hidden_layers"),
-        "vocab_size": c.size("vocab_size"),
-    }
-    padding_within(c, raw)
+    raw = widths(c, "decoder")
     head: Raw = {"form": "none"}
     if head_of(c, "lm", "none") == "lm":
         head = {"tied": c.flag("tie_word_embeddings", default=False), "bias": True}

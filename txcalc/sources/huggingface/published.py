@@ -10,6 +10,7 @@ from txcalc.sources.huggingface.config import Config, bare
 from txcalc.sources.huggingface.shared import (
     Raw,
     alone,
+    decoder,
     experts,
     gated,
     heads,
@@ -17,10 +18,10 @@ from txcalc.sources.huggingface.shared import (
     layered,
     lm_head,
     named,
-    padding_within,
     rms,
     rotary,
     stack,
+    widths,
 )
 from txcalc.sources.spec import Wrong, size
 
@@ -45,13 +46,7 @@ def of_its_own(c: Config, *prefixes: str) -> None:
 def _decoder(c: Config, raw: Raw, attention: Raw, *, tied: bool, mlp: Raw | None = None) -> Raw:
     """RMSNorm, rotary positions, SwiGLU."""
     of_its_own(c)
-    return raw | {
-        "attention": attention,
-        "feed_forward": mlp or gated(c),
-        "norm": rms(c),
-        "positions": rotary(c, attention["d_head"]),
-        "head": lm_head(c, tied),
-    }
+    return decoder(c, raw, attention, mlp=mlp or gated(c), tied=tied)
 
 
 def qwen(c: Config) -> Raw:
@@ -107,14 +102,9 @@ def chatglm(c: Config) -> Raw:
     if "inner_hidden_size" in c:
         return _chatglm_1(c)
     alone(c)
-    raw: Raw = {
-        "kind": "decoder",
-        "d_model": c.size("hidden_size"),
-        "n_layers": c.layers("num_layers", "num_hidden_layers"),
-        "vocab_size": c.size("padded_vocab_size"),
-        "context": c.size("seq_length", default=2048),
+    raw = widths(c, "decoder", n_layers=("num_layers", "num_hidden_layers"), vocab=("padded_vocab_size",)) | {
+        "context": c.size("seq_length", default=2048)
     }
-    padding_within(c, raw)
     attention = heads(c, raw, kv_names=(), width_names=("kv_channels",))
     if c.flag("multi_query_attention", default=False):
         groups = c.size("multi_query_group_num", default=1)
@@ -233,13 +223,7 @@ def deci(c: Config) -> Raw:
     for number in set(groups):
         c.divides(number, attention["n_heads"], "num_key_value_heads_per_layer", "num_attention_heads")
     c.ignore("num_key_value_heads", "architectures")
-    made = raw | {
-        "attention": attention,
-        "feed_forward": gated(c),
-        "norm": rms(c),
-        "positions": rotary(c, attention["d_head"]),
-        "head": {"tied": c.flag("tie_word_embeddings", default=False)},
-    }
+    made = decoder(c, raw, attention, head={"tied": c.flag("tie_word_embeddings", default=False)})
     kinds = {f"groups{number}": {"attention": {"n_kv_heads": number}} for number in groups}
     return layered(made, ([f"groups{number}" for number in groups], kinds))
 

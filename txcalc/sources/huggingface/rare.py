@@ -10,10 +10,10 @@ from txcalc.sources.huggingface.shared import (
     gated,
     heads,
     lm_head,
-    padding_within,
     rms,
     rotary,
     stack,
+    widths,
 )
 
 
@@ -77,27 +77,23 @@ def xlstm(c: Config) -> Raw:
     c.ignore(*_KERNELS.split())
     c.only(False, "use_bias", why="an RMSNorm with a bias is not read")
     c.only(True, "add_out_norm", why="its class has a norm after the last layer whatever is said")
-    raw: Raw = {
-        "kind": "decoder",
-        "d_model": c.size("hidden_size", "embedding_dim"),
-        "n_layers": c.layers("num_hidden_layers", "num_blocks"),
-        "vocab_size": c.size("vocab_size"),
-    }
-    padding_within(c, raw, default=1)
+    raw = widths(
+        c, "decoder", d_model=("hidden_size", "embedding_dim"), n_layers=("num_hidden_layers", "num_blocks"), padding=1
+    )
     d, heads_ = raw["d_model"], c.size("num_heads", default=8)
-    widths = {}
+    per_head = {}
     for key, name, share in (("d_key", "qk_dim_factor", 0.5), ("d_value", "v_dim_factor", 1.0)):
         inner = int(d * c.real(name, default=share))
         if inner < 1 or inner % heads_:
             c.fault(name, c.data.get(name, share), f"a share of hidden_size = {d:,} that num_heads = {heads_} divides")
-        widths[key] = max(1, inner // heads_)
+        per_head[key] = max(1, inner // heads_)
     multiple = c.size("ffn_round_up_to_multiple_of", default=64)
     width = int((d * c.real("ffn_proj_factor", default=2.667) + multiple - 1) // multiple * multiple)
     if not 1 <= width <= 10**9:
         c.fault("ffn_proj_factor", c.data.get("ffn_proj_factor"), "above 0")
         width = 1
     return raw | {
-        "matrix_memory": {"n_heads": heads_, **widths, "cap": c.real("gate_soft_cap", default=15.0)},
+        "matrix_memory": {"n_heads": heads_, **per_head, "cap": c.real("gate_soft_cap", default=15.0)},
         "feed_forward": {"d_ff": width, "gated": True, "activation": "silu"},
         "norm": rms(c, "norm_eps"),
         "positions": {"form": "none"},

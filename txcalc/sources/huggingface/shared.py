@@ -6,7 +6,7 @@ transformers' configuration classes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from txcalc.errors import ABSENT
@@ -125,15 +125,29 @@ def stack(
 ) -> Raw:
     """The widths of a decoder, and the context it was made for."""
     alone(c)
+    raw = widths(c, "decoder", d_model, n_layers)
+    context = c.size("max_position_embeddings", "n_positions", default=None)
+    return raw | ({"context": context} if context else {})
+
+
+def widths(
+    c: Config,
+    kind: str,
+    d_model: Sequence[str] = ("hidden_size",),
+    n_layers: Sequence[str] = ("num_hidden_layers",),
+    vocab: Sequence[str] = ("vocab_size",),
+    padding_names: Sequence[str] = (),
+    padding: int | None = None,
+) -> Raw:
+    """The widths of a stack; `padding_names` and `padding` are those of `padding_within`."""
     raw: Raw = {
-        "kind": "decoder",
+        "kind": kind,
         "d_model": c.size(*d_model),
         "n_layers": c.layers(*n_layers),
-        "vocab_size": c.size("vocab_size"),
+        "vocab_size": c.size(*vocab),
     }
-    context = c.size("max_position_embeddings", "n_positions", default=None)
-    padding_within(c, raw)
-    return raw | ({"context": context} if context else {})
+    padding_within(c, raw, *padding_names, default=padding)
+    return raw
 
 
 def padding_within(c: Config, raw: Raw, *names: str, default: int | None = None) -> None:
@@ -214,6 +228,34 @@ def rms(c: Config, *names: str, eps: float = 1e-6, **more: Any) -> Raw:
 def layer_norm(c: Config, *names: str, eps: float = 1e-5, bias: bool = True, **more: Any) -> Raw:
     known = ("layer_norm_epsilon", "layer_norm_eps", "norm_eps")
     return {"form": "layer", "eps": c.real(*names or known, default=eps), "bias": bias, **more}
+
+
+def decoder(
+    c: Config,
+    raw: Raw,
+    attention: Raw,
+    *,
+    mlp: Raw | None = None,
+    mlp_bias: bool = False,
+    mixed: Raw | None = None,
+    norm: Raw | None = None,
+    positions: Raw | None = None,
+    embedding: Raw | None = None,
+    tied: bool = False,
+    head: Raw | None = None,
+    **turned: Any,
+) -> Raw:
+    """The common decoder, but for what is said: SwiGLU (or `mixed` experts), RMSNorm, rotary positions (`turned` says
+    how), and a language-model head, tied or not as the class has it."""
+    made = raw | {
+        "attention": attention,
+        **({"experts": mixed} if mixed else {"feed_forward": mlp or gated(c, bias=mlp_bias)}),
+        "norm": norm or rms(c),
+        "positions": positions or rotary(c, attention["d_head"], **turned),
+        **({} if embedding is None else {"embedding": embedding}),
+        "head": head or lm_head(c, tied),
+    }
+    return both_ways(c, made)
 
 
 # What transformers must find beside the name of each way to stretch rotary positions; other names it does not know.
@@ -360,9 +402,26 @@ def with_own_bases(c: Config, raw: Raw) -> Raw:
     n, window = raw["n_layers"], c.size("sliding_window", default=128, null=None)
     types = layer_types(c, n, [LOCAL if i % 4 else GLOBAL for i in range(n)])
     bases = c.items("layer_rope_theta", of=real, length=n, default=None) or [1.0] * n
-    turning: dict[str, Raw] = {"rotary": {}, "unrotated": {"positions": {"form": "none"}}}
-    kinds = ["rotary" if base else "unrotated" for base in bases]
-    return layered(raw, windows(c, raw, window, types), (kinds, turning))
+    return layered(raw, windows(c, raw, window, types), turned(bases))
+
+
+def one_window(c: Config, raw: Raw, window: Any) -> Any:
+    """The axis of the same window, or none, in every layer."""
+    return windows(c, raw, window, [GLOBAL if window is None else LOCAL] * raw["n_layers"])
+
+
+def turned(flags: Iterable[Any]) -> tuple[list[str], dict[str, Raw]]:
+    """The axis of layers that rotate their heads, and of those that know no positions."""
+    return ["rotary" if on else "unrotated" for on in flags], {
+        "rotary": {},
+        "unrotated": {"positions": {"form": "none"}},
+    }
+
+
+def square(c: Config, raw: Raw, attention: Raw, why: str) -> None:
+    """A fault where all heads together are not as wide as the model."""
+    if attention["n_heads"] * attention["d_head"] != raw["d_model"]:
+        c.fault("head_dim", attention["d_head"], "hidden_size / num_attention_heads", why)
 
 
 def mixture(c: Config, raw: Raw, sparse: Sequence[bool]) -> tuple[list[str], dict[str, Raw]]:

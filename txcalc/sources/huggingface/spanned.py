@@ -8,6 +8,7 @@ from txcalc.sources.huggingface.shared import (
     LAYER_NAMES,
     LOCAL,
     Raw,
+    decoder,
     experts,
     heads,
     layer_norm,
@@ -19,9 +20,10 @@ from txcalc.sources.huggingface.shared import (
     rms,
     rotary,
     stack,
+    turned,
     windows,
 )
-from txcalc.sources.huggingface.sparse import NAMES, TOP, WIDTH, dense_where, of_experts, typed, with_shared
+from txcalc.sources.huggingface.sparse import NAMES, TOP, WIDTH, dense_where, typed, with_shared
 from txcalc.sources.spec import size
 
 
@@ -33,7 +35,7 @@ def gpt_oss(c: Config) -> Raw:
     mixed = experts(c, names, TOP, ("intermediate_size",), 128, 4, bias=True, router_bias=True)
     mixed |= {"activation": "clamped_silu", "scoring": "softmax_after"}
     c.ignore("swiglu_alpha", "swiglu_limit", "experts_per_token", "initial_context_length")
-    raw = of_experts(c, raw, attention, mixed, theta=150000.0)
+    raw = decoder(c, raw, attention, mixed=mixed, theta=150000.0)
     n, window = raw["n_layers"], c.size("sliding_window", default=128, null=None)
     types = layer_types(c, n, [GLOBAL if i % 2 else LOCAL for i in range(n)])
     return layered(raw, windows(c, raw, window, types))
@@ -43,7 +45,7 @@ def mellum(c: Config) -> Raw:
     raw = stack(c)
     n, window = raw["n_layers"], c.size("sliding_window", default=1024, null=None)
     attention = heads(c, raw, kv=4, d_head=128) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
-    raw = of_experts(c, raw, attention, experts(c, NAMES, TOP, WIDTH, 64, 8), kind=GLOBAL)
+    raw = decoder(c, raw, attention, mixed=experts(c, NAMES, TOP, WIDTH, 64, 8), kind=GLOBAL)
     more_heads(c)
     c.ignore("mtp_layer_types", "mtp_mlp_layer_types")
     axis = windows(c, raw, window, layer_types(c, n, [GLOBAL] * n))
@@ -60,7 +62,7 @@ def cohere2_moe(c: Config) -> Raw:
     c.ignore("shared_expert_combination_strategy")
     if c.text("expert_selection_fn", default="softmax") == "sigmoid":
         mixed["scoring"] = "sigmoid"
-    raw = of_experts(c, raw, attention, mixed, tied=True)
+    raw = decoder(c, raw, attention, mixed=mixed, tied=True)
     raw["positions"]["interleaved"] = True
     raw["norm"] = layer_norm(c, bias=False) if c.real("rms_norm_eps") is None else rms(c)
     raw["norm"]["parallel"] = "shared"
@@ -76,14 +78,9 @@ def cohere2_moe(c: Config) -> Raw:
         raw["feed_forward"] = {"d_ff": width, "gated": True, "activation": mixed["activation"]}
     c.ignore("prefix_dense_intermediate_size")
     # Dense layers turn their heads with a window or without one, unless their windows have a pattern.
-    turned = [kind == LOCAL or (part == "dense" and before == 1) for kind, part in zip(types, kinds, strict=True)]
-    turning: dict[str, Raw] = {"rotary": {}, "unrotated": {"positions": {"form": "none"}}}
-    return layered(
-        raw,
-        windows(c, raw, window, types),
-        (["rotary" if on else "unrotated" for on in turned], turning),
-        mixture(c, raw, [kind == "sparse" for kind in kinds]),
-    )
+    rotated = [kind == LOCAL or (part == "dense" and before == 1) for kind, part in zip(types, kinds, strict=True)]
+    sparse = mixture(c, raw, [kind == "sparse" for kind in kinds])
+    return layered(raw, windows(c, raw, window, types), turned(rotated), sparse)
 
 
 def exaone_moe(c: Config) -> Raw:
@@ -91,7 +88,7 @@ def exaone_moe(c: Config) -> Raw:
     n = raw["n_layers"]
     attention = heads(c, raw, kv=32) | {"qk_norm": "head"}
     mixed = with_shared(c, experts(c, NAMES, TOP, WIDTH, 64, 8), "num_shared_experts", default=1)
-    raw = of_experts(c, raw, attention, mixed | {"scoring": "sigmoid"})
+    raw = decoder(c, raw, attention, mixed=mixed | {"scoring": "sigmoid"})
     first = 0 if c.data.get("mlp_layer_types") is not None else c.count("first_k_dense_replace", default=1)
     window = c.size("sliding_window", default=4096)
     if c.data.get("layer_types") is not None:
@@ -112,16 +109,16 @@ def llama4_text(c: Config) -> Raw:
     attention = heads(c, raw, kv=8, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
     mixed = experts(c, NAMES[::-1], TOP, ("intermediate_size",), 16, 1)
     mixed |= {"d_ff_shared": mixed["d_ff"], "scoring": "sigmoid"}
-    raw = of_experts(c, raw, attention, mixed, theta=5e5)
+    raw = decoder(c, raw, attention, mixed=mixed, theta=5e5)
     raw["positions"] |= {"interleaved": True}
     c.ignore("attn_temperature_tuning", "floor_scale", "attn_scale", "for_llm_compressor", "layer_types")
     every = c.size("no_rope_layer_interval", default=4)
     default = [int((i + 1) % every != 0) for i in range(n)]
-    turned = c.items("no_rope_layers", of=any_of(0, 1), length=None, default=default) or default
-    if len(turned) != n:
-        c.fault("no_rope_layers", turned, f"a list of {n:,} items, one a layer")
-        turned = default
-    chunked = ["chunked_attention" if on else GLOBAL for on in turned]
+    rotated = c.items("no_rope_layers", of=any_of(0, 1), length=None, default=default) or default
+    if len(rotated) != n:
+        c.fault("no_rope_layers", rotated, f"a list of {n:,} items, one a layer")
+        rotated = default
+    chunked = ["chunked_attention" if on else GLOBAL for on in rotated]
     types = layer_types(c, n, chunked, ("chunked_attention", GLOBAL))
     chunk = c.size("attention_chunk_size", default=8192)
     step = c.size("interleave_moe_layer_step", default=1)
@@ -133,15 +130,11 @@ def llama4_text(c: Config) -> Raw:
     c.ignore("intermediate_size_mlp")
     local: Raw = {"attention": {"window": chunk, "chunked": True}}
     spans = ["chunked" if kind == "chunked_attention" else "global" for kind in types]
-    turning: dict[str, Raw] = {"rotary": {}, "unrotated": {"positions": {"form": "none"}}}
+    turning = turned(rotated)
     if normed:
-        turning["rotary"] = {"attention": {"qk_norm": "bare"}}
-    return layered(
-        raw,
-        (spans, {"chunked": local, "global": {}}),
-        (["rotary" if on else "unrotated" for on in turned], turning),
-        mixture(c, raw, [i in sparse for i in range(n)]),
-    )
+        turning[1]["rotary"] = {"attention": {"qk_norm": "bare"}}
+    axis = (spans, {"chunked": local, "global": {}})
+    return layered(raw, axis, turning, mixture(c, raw, [i in sparse for i in range(n)]))
 
 
 def mimo_v2_flash(c: Config) -> Raw:
@@ -223,13 +216,13 @@ def laguna(c: Config) -> Raw:
     }
     types = layer_types(c, n, [GLOBAL] * n)
     angles = c.data.get("rope_parameters")
-    turned = {GLOBAL: (5e5, 0.5), LOCAL: (1e4, 1.0)}
+    angles_of = {GLOBAL: (5e5, 0.5), LOCAL: (1e4, 1.0)}
     for kind in sorted(set(types)):
         if isinstance(angles, dict) and not isinstance(angles.get(kind), dict):
             c.fault("rope_parameters", sorted(map(str, angles)), f"a table for each layer type: {kind} has none")
     positions = {
         kind: {"positions": rotary(c, width, theta, partial if angles is None else 1.0, kind=kind)}
-        for kind, (theta, partial) in turned.items()
+        for kind, (theta, partial) in angles_of.items()
         if kind in types
     }
     window = c.size("sliding_window", default=512) if LOCAL in types else None
@@ -253,7 +246,7 @@ def afmoe(c: Config) -> Raw:
     attention = heads(c, raw, d_head=128) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
     mixed = experts(c, NAMES, TOP, WIDTH, 64, 6, n_shared=c.size("num_shared_experts", default=2))
     mixed |= {"scoring": "sigmoid", "correction": True, "scale": c.real("route_scale", default=1.0)}
-    raw = of_experts(c, raw, attention | {"gate": "element"}, mixed)
+    raw = decoder(c, raw, attention | {"gate": "element"}, mixed=mixed)
     raw["norm"] = rms(c, eps=1e-5, place="sandwich")
     if c.flag("mup_enabled", default=False, null=False):
         raw["embedding"] = {"scale": raw["d_model"] ** 0.5}

@@ -10,45 +10,29 @@ from txcalc.sources.huggingface.shared import (
     GLOBAL,
     LOCAL,
     Raw,
+    decoder,
     experts,
     gated,
     heads,
     layer_norm,
     layer_types,
     layered,
-    lm_head,
     mixture,
     more_heads,
+    one_window,
     rms,
-    rotary,
+    square,
     stack,
     windows,
     with_own_bases,
 )
 
 
-def of_experts(
-    c: Config, raw: Raw, attention: Raw, mixed: Raw, tied: bool = False, theta: float = 1e4, **turned: Any
-) -> Raw:
-    return raw | {
-        "attention": attention,
-        "experts": mixed,
-        "norm": rms(c),
-        "positions": rotary(c, attention["d_head"], theta, **turned),
-        "head": lm_head(c, tied),
-    }
-
-
-def _one_window(c: Config, raw: Raw, window: Any) -> tuple[list[str], dict[str, Raw]]:
-    """The same window, or none, in every layer."""
-    return windows(c, raw, window, [GLOBAL if window is None else LOCAL] * raw["n_layers"])  # type: ignore[no-any-return]
-
-
 def mixtral(c: Config) -> Raw:
     raw = stack(c)
     mixed = experts(c, ("num_local_experts", "num_experts"), ("num_experts_per_tok",), ("intermediate_size",), 8, 2)
-    raw = of_experts(c, raw, heads(c, raw, kv=8), mixed, theta=1e6)
-    return layered(raw, _one_window(c, raw, c.size("sliding_window", default=None)))
+    raw = decoder(c, raw, heads(c, raw, kv=8), mixed=mixed, theta=1e6)
+    return layered(raw, one_window(c, raw, c.size("sliding_window", default=None)))
 
 
 def qwen_sparse(c: Config, raw: Raw) -> list[bool]:
@@ -81,7 +65,7 @@ def qwen2_moe(c: Config) -> Raw:
         shared_gate=True,
     )
     bias = ["q", "k", "v"] if c.flag("qkv_bias", default=True) else False
-    raw = of_experts(c, raw, heads(c, raw, kv=16) | {"bias": bias}, mixed)
+    raw = decoder(c, raw, heads(c, raw, kv=16) | {"bias": bias}, mixed=mixed)
     on = c.flag("use_sliding_window", default=False)
     window = c.size("sliding_window", default=4096, null=None) if on else None
     top = c.count("max_window_layers", default=28) if on else 0
@@ -95,7 +79,7 @@ def qwen3_moe(c: Config) -> Raw:
     attention = heads(c, raw, kv=4) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
     names = ("num_experts", "num_local_experts")
     mixed = experts(c, names, ("num_experts_per_tok",), ("moe_intermediate_size",), 128, 8)
-    raw = of_experts(c, raw, attention, mixed)
+    raw = decoder(c, raw, attention, mixed=mixed)
     c.only(0, "shared_expert_intermediate_size", why="transformers' qwen3_moe has no shared expert")
     c.only(True, "use_qk_norm", why="transformers' qwen3_moe normalises Q and K")
     c.only(False, "qkv_bias", why="attention_bias is what transformers' qwen3_moe reads")
@@ -103,7 +87,7 @@ def qwen3_moe(c: Config) -> Raw:
     on = c.flag("use_sliding_window", default=False)
     window = c.size("sliding_window", default=4096, null=None) if on else None
     c.ignore("sliding_window")
-    return layered(raw, _one_window(c, raw, window), _qwen_mixture(c, raw))
+    return layered(raw, one_window(c, raw, window), _qwen_mixture(c, raw))
 
 
 def with_shared(
@@ -150,17 +134,14 @@ WIDTH = ("moe_intermediate_size",)
 def olmoe(c: Config) -> Raw:
     raw = stack(c)
     attention = heads(c, raw) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "width"}
-    if attention["n_heads"] * attention["d_head"] != raw["d_model"]:
-        c.fault(
-            "head_dim", attention["d_head"], "hidden_size / num_attention_heads", "the norm of Q is hidden_size wide"
-        )
-    return of_experts(c, raw, attention, experts(c, NAMES, TOP, ("intermediate_size",), 64, 8))
+    square(c, raw, attention, "the norm of Q is hidden_size wide")
+    return decoder(c, raw, attention, mixed=experts(c, NAMES, TOP, ("intermediate_size",), 64, 8))
 
 
 def flex_olmo(c: Config) -> Raw:
     raw = stack(c)
     attention = heads(c, raw) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "width"}
-    raw = of_experts(c, raw, attention, experts(c, NAMES, TOP, ("intermediate_size",), 7, 5), theta=5e5)
+    raw = decoder(c, raw, attention, mixed=experts(c, NAMES, TOP, ("intermediate_size",), 7, 5), theta=5e5)
     return raw | {"norm": rms(c, place="after")}
 
 
@@ -168,7 +149,7 @@ def granitemoe(c: Config) -> Raw:
     raw = stack(c)
     attention = heads(c, raw) | {"bias": c.flag("attention_bias", default=False)}
     mixed = experts(c, ("num_local_experts",), TOP, ("intermediate_size",), 8, 2)
-    return of_experts(c, raw, attention, mixed)
+    return decoder(c, raw, attention, mixed=mixed)
 
 
 def granitemoe_swa(c: Config) -> Raw:
@@ -190,11 +171,11 @@ def phimoe(c: Config) -> Raw:
     mixed = experts(c, ("num_local_experts",), TOP, ("intermediate_size",), 16, 2)
     if mixed["top_k"] != 2:
         c.fault("num_experts_per_tok", mixed["top_k"], "2", "transformers' phimoe always takes two")
-    raw = of_experts(c, raw, attention, mixed, theta=1e6)
+    raw = decoder(c, raw, attention, mixed=mixed, theta=1e6)
     raw["norm"] = layer_norm(c, "rms_norm_eps")
     if c.flag("lm_head_bias", default=False) and raw["head"].get("form", "lm") == "lm":
         raw["head"]["bias"] = True
-    return layered(raw, _one_window(c, raw, window))
+    return layered(raw, one_window(c, raw, window))
 
 
 def minimax_m2(c: Config) -> Raw:
@@ -205,7 +186,7 @@ def minimax_m2(c: Config) -> Raw:
     further = c.data.get("num_mtp_modules")
     if further:
         c.note(f"{shown(further)} modules that predict further tokens (num_mtp_modules) are not counted")
-    return of_experts(c, raw, attention, experts(c, NAMES[::-1], TOP, ("intermediate_size",), 256, 8), theta=5e6)
+    return decoder(c, raw, attention, mixed=experts(c, NAMES[::-1], TOP, ("intermediate_size",), 256, 8), theta=5e6)
 
 
 def ernie4_5_moe(c: Config) -> Raw:
@@ -214,7 +195,7 @@ def ernie4_5_moe(c: Config) -> Raw:
     n, bias = raw["n_layers"], c.flag("use_bias", default=False)
     mixed = experts(c, ("moe_num_experts", "num_experts"), ("moe_k", "num_experts_per_tok"), WIDTH, 64, 6)
     mixed = with_shared(c, mixed, "moe_num_shared_experts", default=2) | {"router_bias": True}
-    raw = of_experts(c, raw, heads(c, raw, kv=4) | {"bias": bias}, mixed, tied=True, theta=5e5)
+    raw = decoder(c, raw, heads(c, raw, kv=4) | {"bias": bias}, mixed=mixed, tied=True, theta=5e5)
     if bias:
         c.fault("use_bias", True, "false", "biases of the shared experts, not of the routed ones, are not read")
     c.ignore("moe_norm_min", "moe_capacity", "moe_gate", "moe_use_aux_free", "moe_layer_end_index")
@@ -233,7 +214,7 @@ def hunyuan_v1_moe(c: Config) -> Raw:
     attention = heads(c, raw, d_head=REQUIRED) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
     mixed = experts(c, NAMES, ("moe_topk", "num_experts_per_tok"), ("intermediate_size",), 1, 1)
     c.ignore("eod_token_id")
-    return of_experts(c, raw, attention, mixed | {"n_shared": 1})
+    return decoder(c, raw, attention, mixed=mixed | {"n_shared": 1})
 
 
 def flint(c: Config) -> Raw:
@@ -242,7 +223,7 @@ def flint(c: Config) -> Raw:
     n, window = raw["n_layers"], c.size("sliding_window", default=513)
     attention = heads(c, raw, kv=4, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
     mixed = experts(c, NAMES, TOP, WIDTH, 256, 6, d_ff_shared=c.size("shared_expert_intermediate_size", default=1024))
-    raw = of_experts(c, raw, attention | {"qk_norm": "head", "sinks": True}, mixed | {"scoring": "sigmoid"})
+    raw = decoder(c, raw, attention | {"qk_norm": "head", "sinks": True}, mixed=mixed | {"scoring": "sigmoid"})
     types = layer_types(c, n, [GLOBAL if i < 2 or i % 4 == 1 or i == n - 1 else LOCAL for i in range(n)])
     step = c.size("decoder_sparse_step", default=1)
     only = c.items("mlp_only_layers", of=number, length=None, default=[0, 1])
@@ -256,7 +237,7 @@ def kolibri1(c: Config) -> Raw:
     raw = stack(c)
     n, window = raw["n_layers"], c.size("sliding_window", default=513, null=None)
     mixed = experts(c, NAMES, TOP, WIDTH, 384, 6, d_ff_shared=c.size("shared_expert_intermediate_size", default=512))
-    raw = of_experts(c, raw, heads(c, raw, kv=4, d_head=128) | {"qk_norm": "head"}, mixed | {"scoring": "sigmoid"})
+    raw = decoder(c, raw, heads(c, raw, kv=4, d_head=128) | {"qk_norm": "head"}, mixed=mixed | {"scoring": "sigmoid"})
     raw["norm"] |= {"place": "sandwich"}
     types = layer_types(c, n, [LOCAL if (i + 1) % 5 else GLOBAL for i in range(n)])
     unrotated: Raw = {} if window is None else {"positions": {"form": "none"}}
@@ -269,7 +250,7 @@ def glm4_moe(c: Config) -> Raw:
     attention = heads(c, raw, kv=8, whole=None) | {"bias": bias}
     attention["qk_norm"] = "head" if c.flag("use_qk_norm", default=False) else "none"
     mixed = with_shared(c, experts(c, ROUTED, TOP, WIDTH, 128, 8), "n_shared_experts", default=1)
-    raw = of_experts(c, raw, attention, mixed | {"scoring": "sigmoid"}, partial=0.5, even=True)
+    raw = decoder(c, raw, attention, mixed=mixed | {"scoring": "sigmoid"}, partial=0.5, even=True)
     more_heads(c)
     return layered(raw, first_dense(c, raw, 1))
 
@@ -280,7 +261,7 @@ def glm4v_moe_text(c: Config) -> Raw:
         "bias": ["q", "k", "v"] if c.flag("attention_bias", default=True) else []
     }
     mixed = with_shared(c, experts(c, ROUTED, TOP, WIDTH, 128, 8), "n_shared_experts", default=1)
-    raw = of_experts(c, raw, attention, mixed | {"scoring": "sigmoid"}, partial=0.5, even=True)
+    raw = decoder(c, raw, attention, mixed=mixed | {"scoring": "sigmoid"}, partial=0.5, even=True)
     c.only(False, "use_qk_norm", why="transformers' glm4v_moe has no norms of Q and K")
     more_heads(c)
     return layered(raw, first_dense(c, raw, 1))
@@ -289,7 +270,7 @@ def glm4v_moe_text(c: Config) -> Raw:
 def qwen3_vl_moe_text(c: Config) -> Raw:
     raw = stack(c)
     attention = heads(c, raw, kv=16) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
-    raw = of_experts(c, raw, attention, experts(c, NAMES, TOP, WIDTH, 60, 4), tied=True, theta=5e5)
+    raw = decoder(c, raw, attention, mixed=experts(c, NAMES, TOP, WIDTH, 60, 4), tied=True, theta=5e5)
     return layered(raw, _qwen_mixture(c, raw))
 
 
@@ -299,7 +280,7 @@ def aria_text(c: Config) -> Raw:
     names = (("moe_num_experts",), ("moe_topk",), ("intermediate_size", "moe_intermediate_size"))
     mixed = with_shared(c, experts(c, *names, 8, 2), "moe_num_shared_experts", default=2)
     c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
-    return of_experts(c, raw, attention, mixed)
+    return decoder(c, raw, attention, mixed=mixed)
 
 
 def dots1(c: Config) -> Raw:
@@ -307,7 +288,7 @@ def dots1(c: Config) -> Raw:
     n = raw["n_layers"]
     attention = heads(c, raw, kv=32) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
     mixed = with_shared(c, experts(c, ROUTED, TOP, WIDTH), "n_shared_experts", default=REQUIRED)
-    raw = of_experts(c, raw, attention, mixed | {"scoring": "sigmoid"})
+    raw = decoder(c, raw, attention, mixed=mixed | {"scoring": "sigmoid"})
     window, first = c.size("sliding_window", default=4096, null=None), c.count("max_window_layers", default=62)
     types = layer_types(c, n, [LOCAL if window is not None and i >= first else GLOBAL for i in range(n)])
     return layered(raw, windows(c, raw, window, types), first_dense(c, raw, 0))
@@ -321,7 +302,7 @@ def solar_open(c: Config) -> Raw:
     c.only(0, "first_k_dense_replace", why="every layer of transformers' solar_open has experts")
     c.only(False, "use_qk_norm", why="transformers' solar_open has no norms of Q and K")
     c.ignore("intermediate_size")
-    return of_experts(c, raw, attention, mixed | {"scoring": "sigmoid"}, theta=1e6)
+    return decoder(c, raw, attention, mixed=mixed | {"scoring": "sigmoid"}, theta=1e6)
 
 
 def hy_v3(c: Config) -> Raw:
@@ -332,7 +313,7 @@ def hy_v3(c: Config) -> Raw:
         c.fault("num_shared_experts", 0, "at least 1", "transformers' hy_v3 makes one of intermediate_size out of none")
     c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
     c.ignore("router_scaling_factor", "enable_moe_fp32_combine")
-    raw = of_experts(c, raw, attention, mixed | {"scoring": "sigmoid"}, theta=11158840.0)
+    raw = decoder(c, raw, attention, mixed=mixed | {"scoring": "sigmoid"}, theta=11158840.0)
     return layered(raw, typed(c, raw, [i == 0 for i in range(raw["n_layers"])]))
 
 
@@ -366,6 +347,6 @@ def dbrx(c: Config) -> Raw:
             mixed["activation"] = form.activation("name", default="silu")
     else:
         c.fault("ffn_config", ABSENT, "an object with ffn_hidden_size and moe_num_experts")
-    raw = of_experts(c, raw, attention, mixed)
+    raw = decoder(c, raw, attention, mixed=mixed)
     c.only(False, "tie_word_embeddings", why="transformers' dbrx is never tied")
     return raw | {"norm": layer_norm(c, bias=False)}

@@ -152,18 +152,6 @@ def _answers(c: Config, raw: Raw, last: int) -> tuple[list[Raw], Raw]:
     return made, {"form": "none"}
 
 
-def hubert(c: Config) -> Raw:
-    return wav2vec2(c)
-
-
-def unispeech(c: Config) -> Raw:
-    return wav2vec2(c)
-
-
-def unispeech_sat(c: Config) -> Raw:
-    return wav2vec2(c)
-
-
 def wavlm(c: Config) -> Raw:
     """wav2vec 2.0 whose heads gate a bias by distance, which all layers share, by what they read."""
     raw = wav2vec2(c)

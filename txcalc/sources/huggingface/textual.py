@@ -6,12 +6,13 @@ from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config, any_of
-from txcalc.sources.huggingface.dense import ernie4_5, glm4v_text, granite, hunyuan_v1_dense, qwen2_vl_text
+from txcalc.sources.huggingface.dense import glm4v_text, hunyuan_v1_dense, qwen2_vl_text
 from txcalc.sources.huggingface.shared import (
     GLOBAL,
     LAYER_NAMES,
     LOCAL,
     Raw,
+    decoder,
     experts,
     gated,
     heads,
@@ -23,6 +24,7 @@ from txcalc.sources.huggingface.shared import (
     rms,
     rotary,
     stack,
+    turned,
     windows,
 )
 from txcalc.sources.huggingface.sparse import (
@@ -31,7 +33,6 @@ from txcalc.sources.huggingface.sparse import (
     TOP,
     WIDTH,
     dense_where,
-    of_experts,
     qwen_sparse,
     typed,
     with_shared,
@@ -47,25 +48,12 @@ def glm_ocr_text(c: Config) -> Raw:
     return raw
 
 
-def paddleocr_vl_text(c: Config) -> Raw:
-    """ERNIE 4.5's."""
-    return ernie4_5(c)
-
-
 def hunyuan_vl_text(c: Config) -> Raw:
     """HunYuan's dense one; its published configs name some sizes twice."""
     raw = hunyuan_v1_dense(c, tied=True, width=None)
     c.only(raw["attention"]["d_head"], "attention_head_dim", why="head_dim says the same thing")
     c.only(raw["vocab_size"], "org_vocab_size", why="vocab_size says the same thing")
     return raw
-
-
-def granite4_vision_text(c: Config) -> Raw:
-    return granite(c)
-
-
-def granite_docling_text(c: Config) -> Raw:
-    return granite(c)
 
 
 def qwen2_5_omni_text(c: Config) -> Raw:
@@ -80,13 +68,7 @@ def qwen3_omni_moe_text(c: Config) -> Raw:
     c.only(None, "sliding_window", why="transformers' qwen3_omni_moe has no windows")
     c.only(False, "use_sliding_window", why="transformers' qwen3_omni_moe has no windows")
     c.ignore("max_window_layers", "shared_expert_intermediate_size")
-    raw |= {
-        "attention": attention,
-        "experts": experts(c, NAMES, TOP, WIDTH, 128, 8),
-        "norm": rms(c),
-        "positions": rotary(c, attention["d_head"], 1e6),
-        "head": lm_head(c, True),
-    }
+    raw = decoder(c, raw, attention, mixed=experts(c, NAMES, TOP, WIDTH, 128, 8), tied=True, theta=1e6)
     return layered(raw, mixture(c, raw, qwen_sparse(c, raw)))
 
 
@@ -97,13 +79,7 @@ def deepseek_ocr2_text(c: Config) -> Raw:
     attention = heads(c, raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
     c.only(attention["d_head"], "head_dim", why="it is hidden_size over num_attention_heads")
     mixed = with_shared(c, experts(c, ROUTED, TOP, WIDTH, 64), "n_shared_experts", default=2)
-    raw |= {
-        "attention": attention,
-        "experts": mixed,
-        "norm": rms(c),
-        "positions": rotary(c, attention["d_head"]),
-        "head": lm_head(c, False),
-    }
+    raw = decoder(c, raw, attention, mixed=mixed)
     if c.data.get("mlp_layer_types") is None:
         c.fault("mlp_layer_types", c.data.get("mlp_layer_types", ABSENT), 'a list of "dense" and "sparse", one a layer')
     return layered(raw, typed(c, raw, [False] * raw["n_layers"]))
@@ -170,9 +146,7 @@ def muse_glimmer_text(c: Config) -> Raw:
     types = layer_types(c, n, [GLOBAL if whole else LOCAL for whole in full])
     default = [0.0 if whole else 1.0 for whole in full]
     bases = c.items("layer_rope_theta", of=real, length=n, default=None) or default
-    turning: dict[str, Raw] = {"rotary": {}, "unrotated": {"positions": {"form": "none"}}}
-    kinds = ["rotary" if base else "unrotated" for base in bases]
-    return layered(raw, windows(c, raw, window, types), (kinds, turning))
+    return layered(raw, windows(c, raw, window, types), turned(bases))
 
 
 def ernie4_5_vl_moe_text(c: Config) -> Raw:
@@ -190,7 +164,7 @@ def ernie4_5_vl_moe_text(c: Config) -> Raw:
     mixed: Raw = {"n_experts": number, "top_k": top, "d_ff": widths[0], "activation": activation}
     mixed = with_shared(c, mixed, "moe_num_shared_experts", default=2) | {"router_bias": True}
     c.ignore("moe_norm_min")
-    raw = of_experts(c, raw, heads(c, raw, kv=4), mixed, tied=True, theta=5e5)
+    raw = decoder(c, raw, heads(c, raw, kv=4), mixed=mixed, tied=True, theta=5e5)
     axis = typed(c, raw, [i == 0 for i in range(n)])
     of_pictures = mixed["n_experts"] * (3 * d * widths[-1] + d + 1)
     if held := of_pictures * axis[0].count("sparse"):

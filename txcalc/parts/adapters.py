@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, final
 
 from txcalc.parts.frozen import frozen, once
 from txcalc.parts.linear import Linear, Sum
-from txcalc.parts.options import REQUIRED, Options, key, size, texts
+from txcalc.parts.options import REQUIRED, Options, key, letter, texts
 from txcalc.parts.part import Child, Composite, Gradient, everywhere
 
 
@@ -157,7 +157,7 @@ class LoraOptions(Options):
     """`[lora]`"""
 
     section = "lora"
-    rank: Any = key(size, REQUIRED, "rank of the adapters beside frozen weights (LoRA)")
+    rank: Any = letter(REQUIRED, "rank of the adapters beside frozen weights (LoRA)")
     modules: list[str] = key(texts, ["q", "v"], "linear layers of a block that have one, by name; ['all']: every one")
 
     def build(self) -> Adapters:

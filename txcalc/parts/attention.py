@@ -27,6 +27,7 @@ from txcalc.parts.options import (
     flag,
     groups_of,
     key,
+    letter,
     one_of,
     per_head,
     real,
@@ -192,10 +193,10 @@ class AttentionOptions(Mechanism):
     kind = "attention"
     stands = ""
     ordered = True
-    n_heads: Any = key(size, REQUIRED, "query heads")
-    n_kv_heads: Any = key(size, lambda at: at["attention"]["n_heads"], "key/value heads")
-    d_head: Any = key(size, per_head("attention"), "width of a head")
-    window: Any = key(size, None, "query i sees key j when 0 ≤ i − j < window; in an encoder when |i − j| < window")
+    n_heads: Any = letter(REQUIRED, "query heads", of="n_kv_heads", grows="heads")
+    n_kv_heads: Any = letter(lambda at: at["attention"]["n_heads"], "key/value heads", grows="heads")
+    d_head: Any = letter(per_head("attention"), "width of a head", even=True, grows="head")
+    window: Any = letter(None, "query i sees key j when 0 ≤ i − j < window; in an encoder when |i − j| < window")
     chunked: bool = key(
         flag, False, "windows stand side by side: query i sees key j ≤ i of its own window, or in a tower all of it"
     )
@@ -211,7 +212,7 @@ class AttentionOptions(Mechanism):
     gate: str = key(one_of("none", "element", "head"), "none", "gates on what is read: one an element, or one a head")
     gate_activation: str = key(one_of("sigmoid", "softplus"), "sigmoid", "activation of the gates")
     inner_norm: bool = key(flag, False, "norm before o, over all heads")
-    d_v: Any = key(size, None, "width of a value head; absent: d_head")
+    d_v: Any = letter(None, "width of a value head; absent: d_head")
     v_scale: Any = key(real, None, "multiplies the values")
     v_norm: bool = key(flag, False, "norm of V, head by head, without weights")
     tied_kv: bool = key(flag, False, "one projection for K and V")
@@ -240,9 +241,9 @@ class AttentionOptions(Mechanism):
         lacking = {"g": self.gate == "none" and "there is no gate"}
         lacking |= {"v": self.tied_kv and "tied_kv leaves it no projection"}
         lacking |= {"o": self.direct and "direct leaves it no projection"}
-        for letter, why in lacking.items():
-            if why and letter in self.bias:
-                yield Wished("bias", f'a list without "{letter}": {why}')
+        for side, why in lacking.items():
+            if why and side in self.bias:
+                yield Wished("bias", f'a list without "{side}": {why}')
         if self.gate == "none" and self.gate_activation == "softplus":
             yield Wished("gate_activation", "'sigmoid', the default, where there is no gate")
         for name, value in (("d_v", self.d_v), ("v_scale", self.v_scale)):

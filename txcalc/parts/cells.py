@@ -11,7 +11,7 @@ from typing import Any, final
 
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
-from txcalc.parts.options import Mechanism, Place, key, one_of, size, up_to
+from txcalc.parts.options import Mechanism, Place, key, letter, one_of, up_to
 from txcalc.parts.part import (
     COST,
     Child,
@@ -116,7 +116,9 @@ class CellOptions(Mechanism):
 
     section = "rnn"
     form: str = key(one_of("lstm", "gru", "rnn"), "lstm", "the cell: LSTM, GRU or a plain RNN")
-    d_hidden: Any = key(size, None, "width of the state, projected back; absent: d_model, without a projection")
+    d_hidden: Any = letter(
+        None, "width of the state, projected back; absent: d_model, without a projection", grows="width"
+    )
     biases: int = key(up_to(2), 2, "bias vectors of the gates: 2 as PyTorch keeps them, 1 as papers write, 0")
 
     def build(self, place: Place) -> RecurrentCell:

@@ -8,7 +8,20 @@ from typing import Any, final
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Convolution, Linear, short_memory
-from txcalc.parts.options import REQUIRED, Mechanism, Place, Wished, activation, biases, flag, key, odd, size, ungated
+from txcalc.parts.options import (
+    REQUIRED,
+    Mechanism,
+    Place,
+    Wished,
+    activation,
+    biases,
+    flag,
+    key,
+    letter,
+    odd,
+    size,
+    ungated,
+)
 from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Workload, elementwise
 from txcalc.parts.spans import Full
 
@@ -271,8 +284,8 @@ class SpanAttentionOptions(Mechanism):
     section = "span_attention"
     kind = "attention"
     stands = "encoder"
-    n_heads: Any = key(size, REQUIRED, "heads that attend, and as many that convolve")
-    d_head: Any = key(size, REQUIRED, "width of a head")
+    n_heads: Any = letter(REQUIRED, "heads that attend, and as many that convolve")
+    d_head: Any = letter(REQUIRED, "width of a head")
     taps: Any = key(size, REQUIRED, "taps of the convolutions, which positions make")
     bias: list[str] = key(biases, [], "projections with a bias; those of the convolutions all have one")
 

@@ -18,6 +18,7 @@ from txcalc.parts.options import (
     divided,
     flag,
     key,
+    letter,
     one_of,
     real,
     size,
@@ -161,10 +162,10 @@ class DeltaOptions(Mechanism):
     """`[delta]`"""
 
     section = "delta"
-    n_heads: Any = key(size, REQUIRED, "heads of values")
-    n_key_heads: Any = key(size, lambda at: at["delta"]["n_heads"], "heads of queries and keys")
-    d_key: Any = key(size, 128, "width of a query/key head")
-    d_value: Any = key(size, lambda at: at["delta"]["d_key"], "width of a value head")
+    n_heads: Any = letter(REQUIRED, "heads of values", of="n_key_heads", grows="heads")
+    n_key_heads: Any = letter(lambda at: at["delta"]["n_heads"], "heads of queries and keys", grows="heads")
+    d_key: Any = letter(128, "width of a query/key head")
+    d_value: Any = letter(lambda at: at["delta"]["d_key"], "width of a value head")
     d_conv: Any = key(size, 4, "taps of the short convolution")
     decay: str = key(one_of("head", "channel"), "head", "one decay a head, or one for each channel of its keys")
     bound: Any = key(real, None, "the decays' logarithm is this times a sigmoid; absent: −A times a softplus")

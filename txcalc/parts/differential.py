@@ -10,7 +10,19 @@ from txcalc.num import exact_div
 from txcalc.parts.attention import Attention
 from txcalc.parts.cores import DifferentialCore
 from txcalc.parts.frozen import frozen
-from txcalc.parts.options import REQUIRED, Mechanism, Place, Wished, biases, divided, even, key, per_head, size, ungated
+from txcalc.parts.options import (
+    REQUIRED,
+    Mechanism,
+    Place,
+    Wished,
+    biases,
+    divided,
+    even,
+    key,
+    letter,
+    per_head,
+    ungated,
+)
 from txcalc.parts.spans import Causal, Window
 
 
@@ -23,10 +35,12 @@ class DifferentialOptions(Mechanism):
     section = "differential_attention"
     kind = "attention"
     ordered = True
-    n_heads: Any = key(size, REQUIRED, "query heads, of both halves")
-    n_kv_heads: Any = key(size, lambda at: at["differential_attention"]["n_heads"], "key/value heads, of both halves")
-    d_head: Any = key(size, per_head("differential_attention"), "width of a head")
-    window: Any = key(size, None, "query i sees key j when 0 ≤ i − j < window")
+    n_heads: Any = letter(REQUIRED, "query heads, of both halves", of="n_kv_heads", grows="heads")
+    n_kv_heads: Any = letter(
+        lambda at: at["differential_attention"]["n_heads"], "key/value heads, of both halves", even=True, grows="heads"
+    )
+    d_head: Any = letter(per_head("differential_attention"), "width of a head", even=True, grows="head")
+    window: Any = letter(None, "query i sees key j when 0 ≤ i − j < window")
     bias: list[str] = key(biases, [], "projections with a bias")
 
     def misfits(self) -> Iterator[Wished]:

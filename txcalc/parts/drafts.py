@@ -10,7 +10,7 @@ from txcalc.parts.cores import AttentionCore
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
 from txcalc.parts.norm import Norm, NormOptions
-from txcalc.parts.options import REQUIRED, Mechanism, Options, Place, Wished, divided, flag, key, size
+from txcalc.parts.options import REQUIRED, Mechanism, Options, Place, Wished, divided, flag, key, letter
 from txcalc.parts.part import Child, Composite, optional
 from txcalc.parts.positions import Rotary
 from txcalc.parts.sharding import Ways
@@ -97,8 +97,8 @@ class FeaturesOptions(Options):
     """`[features]`"""
 
     section = "features"
-    number: Any = key(size, REQUIRED, "hidden states of the model that it drafts for, side by side")
-    width: Any = key(size, lambda at: at[""]["d_model"], "width of each")
+    number: Any = letter(REQUIRED, "hidden states of the model that it drafts for, side by side")
+    width: Any = letter(lambda at: at[""]["d_model"], "width of each")
     embedded: bool = key(flag, False, "the tokens' embedding stands beside them")
     bias: bool = key(flag, False, "bias of the product that makes the stream of them")
     norm: bool = key(flag, False, "norms of each and of the embedding beside them")
@@ -122,9 +122,9 @@ class DraftAttentionOptions(Mechanism):
 
     section = "draft_attention"
     kind = "attention"
-    n_heads: Any = key(size, REQUIRED, "query heads")
-    n_kv_heads: Any = key(size, REQUIRED, "key/value heads")
-    d_head: Any = key(size, REQUIRED, "width of a head")
+    n_heads: Any = letter(REQUIRED, "query heads", of="n_kv_heads")
+    n_kv_heads: Any = letter(REQUIRED, "key/value heads")
+    d_head: Any = letter(REQUIRED, "width of a head", even=True)
 
     def misfits(self) -> Iterator[Wished]:
         yield from divided("n_kv_heads", self.n_kv_heads, "n_heads", self.n_heads)

@@ -11,7 +11,7 @@ from txcalc.parts.collectives import Collective
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Convolution, Linear, Lookup, Sum, Vector
 from txcalc.parts.norm import Norm, NormOptions
-from txcalc.parts.options import REQUIRED, Options, count, flag, key, real, size, tables
+from txcalc.parts.options import REQUIRED, Options, count, flag, key, letter, real, size, tables
 from txcalc.parts.part import (
     Child,
     Composite,
@@ -190,7 +190,7 @@ class EmbeddingOptions(Options):
     """`[embedding]`"""
 
     section = "embedding"
-    types: Any = key(size, None, "token types", "where there is an embedding")
+    types: Any = letter(None, "token types", "where there is an embedding")
     extra: Any = key(count, 0, "further rows of the token table, which an untied head does not say")
     tables: list[list[Any]] = key(
         tables,
@@ -199,7 +199,7 @@ class EmbeddingOptions(Options):
         "where tokens are read",
     )
     norm: bool = key(flag, False, "norm after the embedding", "where there is an embedding")
-    rank: Any = key(size, None, "width of the table before a projection to d_model", "where there is an embedding")
+    rank: Any = letter(None, "width of the table before a projection to d_model", "where there is an embedding")
     early: bool = key(
         flag, False, "only the tokens are so wide, projected without a bias, and an lm head works as wide"
     )

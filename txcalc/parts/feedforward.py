@@ -23,6 +23,7 @@ from txcalc.parts.options import (
     flag,
     groups_of,
     key,
+    letter,
     one_of,
     real,
     size,
@@ -249,7 +250,7 @@ class FeedForwardOptions(Mechanism):
     section = "feed_forward"
     kind = "feed_forward"
     stands = ""
-    d_ff: Any = key(size, REQUIRED, "width")
+    d_ff: Any = letter(REQUIRED, "width", grows="width")
     gated: bool = key(flag, False, "a second matrix beside up")
     activation: str = key(
         one_of(*ACTIVATIONS, "xielu"), lambda at: ("gelu", "silu")[at["feed_forward"]["gated"]], "activation"
@@ -306,9 +307,9 @@ class ExpertsOptions(Mechanism):
     section = "experts"
     kind = "experts"
     stands = ""
-    n_experts: Any = key(size, REQUIRED, "routed experts")
-    top_k: Any = key(size, REQUIRED, "experts a token passes")
-    d_ff: Any = key(size, REQUIRED, "width of one expert")
+    n_experts: Any = letter(REQUIRED, "routed experts")
+    top_k: Any = letter(REQUIRED, "experts a token passes")
+    d_ff: Any = letter(REQUIRED, "width of one expert", grows="width")
     gated: bool = key(flag, True, "a second matrix beside up")
     activation: str = key(one_of(*ACTIVATIONS), "silu", "activation")
     bias: bool = key(flag, False, "biases in every expert")
@@ -324,9 +325,9 @@ class ExpertsOptions(Mechanism):
         "experts that every token passes; absent: as d_ff_shared says",
         "where d_ff_shared, their joint width, is not given",
     )
-    d_ff_shared: Any = key(count, _shared_width, "their joint width", beside=_if_shared)
+    d_ff_shared: Any = letter(_shared_width, "their joint width", check=count, beside=_if_shared, grows="width")
     shared_gate: bool = key(flag, False, "a gate of one row on the shared experts", "with n_shared or d_ff_shared")
-    latent: Any = key(size, None, "width of a latent that the routed experts work on; absent: d_model")
+    latent: Any = letter(None, "width of a latent that the routed experts work on; absent: d_model", grows="width")
     router_norm: bool = key(flag, False, "the router reads what the experts read before their norm, by one of its own")
     router_scale: Any = key(real, None, "multiplies the router's scores")
     expert_scales: bool = key(flag, False, "a learned factor of every expert's weight")

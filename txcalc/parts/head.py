@@ -11,7 +11,7 @@ from txcalc.parts.embedding import EmbeddingOptions, without_class_token
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Linear, Sum
 from txcalc.parts.norm import Norm, NormOptions
-from txcalc.parts.options import ACTIVATIONS, Options, Wished, flag, key, one_of, real, size
+from txcalc.parts.options import ACTIVATIONS, Options, Wished, flag, key, letter, one_of, real, size
 from txcalc.parts.part import Child, Composite, on_logits, on_one, optional
 from txcalc.parts.pooling import AttentionPool
 from txcalc.parts.sharding import Ways
@@ -91,7 +91,7 @@ class HeadOptions(Options):
         "bias of the head",
         "with an lm head, a classifier, or a plain masked-lm head",
     )
-    classes: Any = key(size, None, "classes of a classifier")
+    classes: Any = letter(None, "classes of a classifier")
     every: bool = key(flag, False, "a classifier of every position, not of the first alone")
     transform: str | None = key(
         one_of(*ACTIVATIONS), None, "activation of a D×D layer before a classifier; absent: none"
@@ -103,11 +103,11 @@ class HeadOptions(Options):
         "what a picture's head reads: its class token, the mean of its patches, both, or all by a learned query",
     )
     pool_norm: bool = key(flag, False, "norm of that mean")
-    rank: Any = key(
-        size,
+    rank: Any = letter(
         lambda at: at["embedding"]["rank"],
         "width that a masked-lm head works at; absent: d_model",
         "with a masked-lm head or embedding.early",
+        same="embedding.rank",
     )
     transform_bias: bool = key(
         flag,

@@ -15,7 +15,7 @@ from txcalc.num import ceil_log2, triangle
 from txcalc.parts.convolution import Product
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear, short_memory
-from txcalc.parts.options import Mechanism, Place, Wished, absent, count, flag, key, one_of, size, up_to
+from txcalc.parts.options import Mechanism, Place, Wished, absent, count, flag, key, letter, one_of, size, up_to
 from txcalc.parts.part import (
     Cache,
     Child,
@@ -252,9 +252,11 @@ class HyenaOptions(Mechanism):
         "fft",
         "the long convolution by Fourier transforms, as a product, or (of poles) token by token",
     )
-    states: Any = key(count, 0, "complex poles of each channel's filter (StripedHyena); 0: a network makes the filters")
-    features: Any = key(size, 3, "features of a position that the filter's network reads", "states = 0")
-    width: Any = key(size, 64, "width of that network", "states = 0")
+    states: Any = letter(
+        0, "complex poles of each channel's filter (StripedHyena); 0: a network makes the filters", check=count
+    )
+    features: Any = letter(3, "features of a position that the filter's network reads", "states = 0")
+    width: Any = letter(64, "width of that network", "states = 0")
     layers: int = key(up_to(64), 2, "its inner matrices, between the first and the last", "states = 0")
 
     def misfits(self) -> Iterator[Wished]:

@@ -11,7 +11,7 @@ from txcalc.parts.cores import CachedCore, Gate, gate
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import REQUIRED, RMS_EPS, Mechanism, Place, Wished, flag, key, one_of, real, size
+from txcalc.parts.options import REQUIRED, RMS_EPS, Mechanism, Place, Wished, flag, key, letter, one_of, real
 from txcalc.parts.part import (
     Child,
     Composite,
@@ -250,18 +250,18 @@ class LatentOptions(Mechanism):
     kind = "attention"
     stands = ""
     ordered = True
-    n_heads: Any = key(size, REQUIRED, "query heads")
-    q_rank: Any = key(size, None, "rank of the query projection; absent: projected directly")
-    kv_rank: Any = key(size, REQUIRED, "width of the latent")
-    d_nope: Any = key(size, REQUIRED, "unrotated part of a query/key head")
-    d_rope: Any = key(size, REQUIRED, "rotated part of a query/key head")
-    d_v: Any = key(size, REQUIRED, "width of a value head")
+    n_heads: Any = letter(REQUIRED, "query heads", grows="heads")
+    q_rank: Any = letter(None, "rank of the query projection; absent: projected directly")
+    kv_rank: Any = letter(REQUIRED, "width of the latent")
+    d_nope: Any = letter(REQUIRED, "unrotated part of a query/key head")
+    d_rope: Any = letter(REQUIRED, "rotated part of a query/key head", even=True)
+    d_v: Any = letter(REQUIRED, "width of a value head")
     bias: bool = key(flag, False, "biases on the down projections and o")
     scale: Any = key(real, None, "multiplies the scores")
     gate: str = key(one_of("none", "element", "head"), "none", "gates on what is read, as attention.gate")
-    index_heads: Any = key(size, None, "heads of an index that selects keys; absent: all are attended to")
-    index_width: Any = key(size, None, "width of a head of the index, and of its one key")
-    index_top_k: Any = key(size, None, "keys that a query selects by it")
+    index_heads: Any = letter(None, "heads of an index that selects keys; absent: all are attended to")
+    index_width: Any = letter(None, "width of a head of the index, and of its one key", even=True)
+    index_top_k: Any = letter(None, "keys that a query selects by it")
     index_shared: bool = key(flag, False, "the keys are those that an earlier layer's index chose: none of its own")
     sinks: bool = key(flag, False, "one learned sink a head")
     index_interleaved: bool = key(flag, False, "the index's rotary pairs are neighbours, not halves")

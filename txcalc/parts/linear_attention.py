@@ -22,9 +22,9 @@ from txcalc.parts.options import (
     activation,
     flag,
     key,
+    letter,
     per_head,
     real,
-    size,
 )
 from txcalc.parts.part import (
     Child,
@@ -152,8 +152,8 @@ class LinearAttentionOptions(Mechanism):
     """`[linear_attention]`"""
 
     section = "linear_attention"
-    n_heads: Any = key(size, REQUIRED, "heads, each with a fixed decay")
-    d_head: Any = key(size, per_head("linear_attention"), "width of a head")
+    n_heads: Any = letter(REQUIRED, "heads, each with a fixed decay", grows="heads")
+    d_head: Any = letter(per_head("linear_attention"), "width of a head", grows="head")
     activation: str = key(activation, "silu", "activation of queries, keys and values")
 
     def build(self, place: Place) -> LinearAttention:
@@ -211,9 +211,9 @@ class MatrixMemoryOptions(Mechanism):
     """`[matrix_memory]`"""
 
     section = "matrix_memory"
-    n_heads: Any = key(size, REQUIRED, "heads")
-    d_key: Any = key(size, REQUIRED, "width of a query/key head")
-    d_value: Any = key(size, REQUIRED, "width of a value head")
+    n_heads: Any = letter(REQUIRED, "heads")
+    d_key: Any = letter(REQUIRED, "width of a query/key head")
+    d_value: Any = letter(REQUIRED, "width of a value head")
     bias: bool = key(flag, False, "biases on the wide projections and the norm")
     cap: Any = key(real, None, "logits of the gates are capped at ± this by a tanh")
 

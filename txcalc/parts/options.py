@@ -241,9 +241,28 @@ def _somewhere(at: Any) -> bool:
     return bool(a >= 0 and c > 0 and a + b > 0 and max(a, abs(b), c) <= MAX_SIZE)
 
 
+class Letter(NamedTuple):
+    """A size over which theorems hold, and what it is beside others, by their keys in the same table.
+
+    of       it is a whole number of these: h = h_kv·g
+    beyond   these are a part of it, so that there is a rest
+    same     it is one with this size of another table (`embedding.rank`)
+    even     its halves are turned, or paired
+    grows    how it follows the width of the model in a design: the number of its "heads", a "width" in proportion, the
+             width of a "head", which stays; "": not at all
+    """
+
+    of: str = ""
+    beyond: str = ""
+    same: str = ""
+    even: bool = False
+    grows: str = ""
+
+
 class Field(NamedTuple):
     """What a key may be, what it is when absent (`REQUIRED`, a value, or a function of its section), what it says,
-    when it counts, if not always, and what a value becomes beside the others, if it does not stay what it is.
+    when it counts, if not always, what a value becomes beside the others, if it does not stay what it is, and what kind
+    of size it is where theorems hold for all of them (else it is structure).
 
     A function gets the sections resolved so far: {"": top level, "attention": …}.
     """
@@ -253,6 +272,7 @@ class Field(NamedTuple):
     meaning: str
     when: str = ""
     beside: Callable[[Any, Mapping[str, Any]], Any] | None = None
+    letter: Letter | None = None
 
 
 class _Required:
@@ -282,9 +302,23 @@ def key(
     when: str = "",
     *,
     beside: Callable[[Any, Mapping[str, Any]], Any] | None = None,
+    letter: Letter | None = None,
 ) -> Any:
     """A key of an `Options`. One that Python has for a word of its own (`from`) is a field with `_` behind it."""
-    return field(metadata={"key": Field(check, default, meaning, when, beside)})
+    return field(metadata={"key": Field(check, default, meaning, when, beside, letter)})
+
+
+def letter(
+    default: Any,
+    meaning: str,
+    when: str = "",
+    *,
+    check: Check = size,
+    beside: Callable[[Any, Mapping[str, Any]], Any] | None = None,
+    **known: Any,
+) -> Any:
+    """A key that is a size over which theorems hold; `known` says what is known of it (`Letter`)."""
+    return key(check, default, meaning, when, beside=beside, letter=Letter(**known))
 
 
 def absent(number: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, final
 
 from txcalc.num import divides, exceeds
 from txcalc.parts.frozen import frozen
-from txcalc.parts.options import Options, Wished, flag, key, one_of, real, size, some_of
+from txcalc.parts.options import Options, Wished, flag, key, letter, one_of, real, size, some_of
 from txcalc.parts.part import Leaf, Operation, Weight, Workload, elementwise
 from txcalc.parts.sharding import Ways
 
@@ -83,8 +83,8 @@ class PositionsOptions(Options):
         "with attention; 'learned' and 'sinusoidal' with an embedding",
     )
     theta: Any = key(real, 10000, "base of the rotary frequencies", "with rotary positions")
-    rotary_dims: Any = key(
-        size, None, "rotated part of a head; absent: all of it", "with rotary positions of [attention]"
+    rotary_dims: Any = letter(
+        None, "rotated part of a head; absent: all of it", "with rotary positions of [attention]", even=True
     )
     interleaved: bool = key(
         flag,
@@ -98,8 +98,7 @@ class PositionsOptions(Options):
         "the rotated part is the first of both halves, at the whole head's frequencies",
         "with rotary positions of [attention]",
     )
-    rows: Any = key(
-        size,
+    rows: Any = letter(
         None,
         "rows of the learned table, or of one beside an encoder's relative bias; disentangled: of both signs of "
         "the distances; an encoder's rotary: of a table of sinusoids that is stored and not learnt",

@@ -27,6 +27,7 @@ from txcalc.parts.options import (
     divided,
     flag,
     key,
+    letter,
     per_head,
     size,
 )
@@ -214,10 +215,10 @@ class MambaOptions(Mechanism):
     """`[mamba]`: channels are twice the stream's width, and the step size has a sixteenth of it as its rank."""
 
     section = "mamba"
-    d_inner: Any = key(size, lambda at: 2 * at[""]["d_model"], "channels")
-    d_state: Any = key(size, 16, "states of a channel")
+    d_inner: Any = letter(lambda at: 2 * at[""]["d_model"], "channels", grows="width")
+    d_state: Any = letter(16, "states of a channel")
     d_conv: Any = key(size, 4, "taps of the short convolution")
-    dt_rank: Any = key(size, lambda at: ceil_div(at[""]["d_model"], 16), "rank of the step size")
+    dt_rank: Any = letter(lambda at: ceil_div(at[""]["d_model"], 16), "rank of the step size", grows="width")
     bias: bool = key(flag, False, "biases on the outer projections")
     conv_bias: bool = key(flag, True, "bias of the convolution")
     norms: bool = key(flag, False, "RMSNorms on the step size, B and C")
@@ -290,10 +291,10 @@ class Mamba2Options(Mechanism):
     """`[mamba2]`: heads of twice the stream's width in all."""
 
     section = "mamba2"
-    d_head: Any = key(size, 64, "width of a head")
-    n_heads: Any = key(size, _heads_of_twice, "heads")
-    n_groups: Any = key(size, 1, "groups that share B and C")
-    d_state: Any = key(size, 128, "states of a channel")
+    d_head: Any = letter(64, "width of a head", grows="head")
+    n_heads: Any = letter(_heads_of_twice, "heads", of="n_groups", grows="heads")
+    n_groups: Any = letter(1, "groups that share B and C")
+    d_state: Any = letter(128, "states of a channel")
     d_conv: Any = key(size, 4, "taps of the short convolution")
     bias: bool = key(flag, False, "biases on the outer projections")
     conv_bias: bool = key(flag, True, "bias of the convolution")
@@ -348,8 +349,8 @@ class GriffinOptions(Mechanism):
     """`[rg_lru]`"""
 
     section = "rg_lru"
-    n_heads: Any = key(size, REQUIRED, "heads, whose gates are projected apart")
-    d_head: Any = key(size, per_head("rg_lru"), "channels of a head")
+    n_heads: Any = letter(REQUIRED, "heads, whose gates are projected apart", grows="heads")
+    d_head: Any = letter(per_head("rg_lru"), "channels of a head", grows="head")
     d_conv: Any = key(size, 4, "taps of the short convolution")
     bias: bool = key(flag, True, "biases on the outer projections")
     conv_bias: bool = key(flag, True, "bias of the convolution")

@@ -9,7 +9,7 @@ from txcalc.num import exceeds, product
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear, Shift
-from txcalc.parts.options import REQUIRED, Mechanism, Place, Wished, flag, key, size
+from txcalc.parts.options import REQUIRED, Mechanism, Place, Wished, flag, key, letter
 from txcalc.parts.part import Child, Composite, optional
 from txcalc.parts.positions import Rotary
 from txcalc.parts.spans import Causal
@@ -74,10 +74,10 @@ class ExpertAttentionOptions(Mechanism):
     section = "expert_attention"
     kind = "attention"
     ordered = True
-    n_experts: Any = key(size, REQUIRED, "experts of q and o, each with all key/value heads")
-    top_k: Any = key(size, REQUIRED, "of which a token passes so many")
-    n_kv_heads: Any = key(size, REQUIRED, "key/value heads, which experts share")
-    d_head: Any = key(size, REQUIRED, "width of a head")
+    n_experts: Any = letter(REQUIRED, "experts of q and o, each with all key/value heads")
+    top_k: Any = letter(REQUIRED, "of which a token passes so many")
+    n_kv_heads: Any = letter(REQUIRED, "key/value heads, which experts share")
+    d_head: Any = letter(REQUIRED, "width of a head", even=True)
     bias: bool = key(flag, False, "a bias of the sum of what experts make")
 
     def misfits(self) -> Iterator[Wished]:

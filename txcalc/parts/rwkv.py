@@ -12,8 +12,7 @@ from txcalc.parts.options import (
     REQUIRED,
     Mechanism,
     Place,
-    key,
-    size,
+    letter,
 )
 from txcalc.parts.part import (
     Child,
@@ -128,7 +127,7 @@ class TimeMixOptions(Mechanism):
     """`[time_mix]`"""
 
     section = "time_mix"
-    d_inner: Any = key(size, lambda at: at[""]["d_model"], "channels")
+    d_inner: Any = letter(lambda at: at[""]["d_model"], "channels", grows="width")
 
     def build(self, place: Place) -> TimeMix:
         return TimeMix(d_model=place.d_model, d_inner=self.d_inner)
@@ -168,7 +167,7 @@ class ChannelMixOptions(Mechanism):
 
     section = "channel_mix"
     kind = "feed_forward"
-    d_ff: Any = key(size, REQUIRED, "width")
+    d_ff: Any = letter(REQUIRED, "width", grows="width")
 
     def build(self, place: Place) -> ChannelMix:
         return ChannelMix(d_model=place.d_model, d_ff=self.d_ff)

@@ -20,9 +20,9 @@ from txcalc.parts.options import (
     divided,
     flag,
     key,
+    letter,
     one_of,
     real,
-    size,
     text,
 )
 from txcalc.parts.part import Child, Composite
@@ -89,14 +89,14 @@ class SharedOptions(Mechanism):
     kind = "other"
     stands = ""
     ordered = True
-    n_heads: Any = key(size, REQUIRED, "query heads")
-    n_kv_heads: Any = key(size, lambda at: at["shared"]["n_heads"], "key/value heads")
-    d_head: Any = key(size, REQUIRED, "width of a head")
+    n_heads: Any = letter(REQUIRED, "query heads", of="n_kv_heads")
+    n_kv_heads: Any = letter(lambda at: at["shared"]["n_heads"], "key/value heads")
+    d_head: Any = letter(REQUIRED, "width of a head", even=True)
     scale: Any = key(real, None, "multiplies the scores; 1/√d_head when absent")
-    d_ff: Any = key(size, REQUIRED, "width of the feed-forward")
+    d_ff: Any = letter(REQUIRED, "width of the feed-forward")
     activation: str = key(one_of(*ACTIVATIONS), "silu", "activation of the feed-forward, which is gated")
     bias: bool = key(flag, False, "biases of the feed-forward")
-    rank: Any = key(size, None, "rank of a layer's own adapters beside up and gate; absent: none")
+    rank: Any = letter(None, "rank of a layer's own adapters beside up and gate; absent: none")
     adapted: bool = key(flag, False, "adapters beside q, k and v too")
     from_: str | None = key(text, None, "layer kind that holds the weights; absent: this one")
 

@@ -17,12 +17,13 @@ from typing import Any, NamedTuple, Protocol
 from txcalc.errors import Fault, InputError
 from txcalc.model import Model
 from txcalc.num import ceil_div
+from txcalc.parts.mechanisms import ALL
 from txcalc.planning.engine import Engine
 from txcalc.planning.fitting import need
 from txcalc.sources import build, inline
 from txcalc.sources.explicit import cycle, folded, kinds_in_order, leaves, stretched
 from txcalc.sources.expressions import evaluated, size_of
-from txcalc.sources.spec import changed
+from txcalc.sources.spec import STACK, changed
 
 MOST_PARAMS = 10**15
 WIDEST = 32_768
@@ -103,25 +104,6 @@ class DesignFamily:
 
 # What grows with the width, in proportion: heads, each as wide as it is, and widths, rounded up to multiples of 64, or
 # of the largest power of two that the model's own is a multiple of.
-HEADS = {
-    "attention": ("n_heads", "n_kv_heads"),
-    "latent": ("n_heads",),
-    "differential_attention": ("n_heads", "n_kv_heads"),
-    "mamba2": ("n_heads",),
-    "delta": ("n_heads", "n_key_heads"),
-    "rg_lru": ("n_heads",),
-    "linear_attention": ("n_heads",),
-}
-WIDTHS = {
-    "feed_forward": ("d_ff",),
-    "experts": ("d_ff", "d_ff_shared", "latent"),
-    "channel_mix": ("d_ff",),
-    "mamba": ("d_inner", "dt_rank"),
-    "time_mix": ("d_inner",),
-    "rnn": ("d_hidden",),
-}
-# Whose heads are as wide as D allows where nobody says.
-WIDE = ("attention", "differential_attention", "mamba2", "rg_lru", "linear_attention")
 TILE = 64
 
 
@@ -170,7 +152,7 @@ class Likeness:
     def step(self) -> int:
         """What D must be a multiple of: whole tiles, and whole heads in proportion."""
         width: int = self.stack["d_model"]
-        heads = [value for path, value in leaves(self.base.raw).items() if _named(path, HEADS)]
+        heads = [value for path, value in leaves(self.base.raw).items() if _grows(path) == "heads"]
         return lcm(TILE, *(width // gcd(width, number) for number in heads))
 
     def widths(self) -> range:
@@ -184,14 +166,14 @@ class Likeness:
         base: int = self.stack["d_model"]
         found: dict[str, Any] = {"d_model": width, "n_layers": layers}
         for path, value in leaves(self.base.raw).items():
-            if value and _named(path, HEADS):
+            if value and _grows(path) == "heads":
                 found[path] = ceil_div(value * width, base)
-            elif value and _named(path, WIDTHS):
+            elif value and _grows(path) == "width":
                 tile = gcd(value, TILE)
                 found[path] = ceil_div(value * width, base * tile) * tile
-        for section in WIDE:
-            for name, layer in self.stack["layer"].items():
-                if section in layer and "d_head" in layer[section]:
+        for name, layer in self.stack["layer"].items():
+            for section in layer:
+                if _grows(f"{section}.d_head") == "head":
                     own = (self.base.raw.get("layer") or {}).get(name, {})
                     there = f"layer.{name}.{section}" if section in own else section
                     found.setdefault(f"{there}.d_head", layer[section]["d_head"])
@@ -209,9 +191,11 @@ class Likeness:
         return build(raw, self.base.origin)
 
 
-def _named(path: str, keys: Mapping[str, tuple[str, ...]]) -> bool:
-    *sections, key = path.split(".")
-    return bool(sections) and key in keys.get(sections[-1], ())
+def _grows(path: str) -> str:
+    """How a key of a table follows the width of the model (`Letter.grows`)."""
+    *_, section, key = ["", *path.split(".")]
+    field = STACK[section].get(key) if section in ALL else None
+    return field.letter.grows if field and field.letter else ""
 
 
 # D/L of Llama 7B and 70B is 128 and 102; Kaplan et al. 2020 (arXiv 2001.08361, figure 5) find that it matters little.

@@ -8,7 +8,7 @@ forms, and which sizes are equal or come from others (h = h_kv·g, a rotated hea
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -17,62 +17,12 @@ from typing import Any, NamedTuple
 
 from txcalc.model import Model
 from txcalc.num import whole
+from txcalc.parts.options import Letter
 from txcalc.sources.assemble import assemble
+from txcalc.sources.spec import STACK as SECTIONS
 
-# Sizes over which a theorem holds, by the section of a description; the others are part of the structure, as they are.
-STACK = {
-    "": ("d_model", "vocab_size"),
-    "embedding": ("types", "rank"),
-    "head": ("classes", "rank"),
-    "positions": ("rows",),
-    "lora": ("rank",),
-    "features": ("number", "width"),
-}
-LAYER = {
-    "attention": ("n_kv_heads", "n_heads", "d_head", "d_v", "window"),
-    "differential_attention": ("n_kv_heads", "n_heads", "d_head", "window"),
-    "expert_attention": ("top_k", "n_experts", "n_kv_heads", "d_head"),
-    "span_attention": ("n_heads", "d_head"),
-    "latent": ("n_heads", "q_rank", "kv_rank", "d_nope", "d_rope", "d_v", "index_heads", "index_width", "index_top_k"),
-    "feed_forward": ("d_ff",),
-    "experts": ("top_k", "n_experts", "d_ff", "d_ff_shared", "latent"),
-    "positions": ("rotary_dims", "rows"),
-    "shared": ("n_kv_heads", "n_heads", "d_head", "d_ff", "rank"),
-    "mamba": ("d_inner", "d_state", "dt_rank"),
-    "mamba2": ("n_groups", "n_heads", "d_head", "d_state"),
-    "delta": ("n_key_heads", "n_heads", "d_key", "d_value"),
-    "rg_lru": ("n_heads", "d_head"),
-    "linear_attention": ("n_heads", "d_head"),
-    "matrix_memory": ("n_heads", "d_key", "d_value"),
-    "draft_attention": ("n_kv_heads", "n_heads", "d_head"),
-    "time_mix": ("d_inner",),
-    "rnn": ("d_hidden",),
-    "hyena": ("states", "features", "width"),
-    "compressed": (
-        "groups", "n_heads", "d_rope", "d_head", "q_rank", "o_rank", "window", "rate", "index_heads", "index_width",
-        "index_top_k",
-    ),
-    "channel_mix": ("d_ff",),
-}  # fmt: skip
-# A size that is a whole number of others: h = h_kv·g.
-MULTIPLES = {
-    ("attention", "n_heads"): "n_kv_heads",
-    ("differential_attention", "n_heads"): "n_kv_heads",
-    ("shared", "n_heads"): "n_kv_heads",
-    ("mamba2", "n_heads"): "n_groups",
-    ("delta", "n_heads"): "n_key_heads",
-    ("draft_attention", "n_heads"): "n_kv_heads",
-    ("compressed", "n_heads"): "groups",
-}
-# A size of which another is a part, so that there is a rest.
-PARTS = {("compressed", "d_head"): "d_rope", ("compressed", "index_width"): "d_rope"}
-SHARED = {("head", "rank"): "embedding.rank"}  # one size in two places
-EVEN = {
-    ("draft_attention", "d_head"), ("expert_attention", "d_head"),
-    ("differential_attention", "d_head"), ("differential_attention", "n_kv_heads"),
-    ("attention", "d_head"), ("shared", "d_head"), ("latent", "d_rope"), ("latent", "index_width"),
-    ("positions", "rotary_dims"), ("compressed", "d_rope"),
-}  # fmt: skip
+# The tables of a stack that have sizes of their own, each by a letter; of the rest, what its layers have is theirs.
+STACK = ("", "embedding", "head", "lora", "features")
 ANY = {"theta": 10000.0, "eps": None}  # numbers that change no shape and no operator
 CHOSEN = {"experts", "expert_attention"}  # whose number is that of the chosen, and the idle
 GROUPED = {"attention", "feed_forward"}
@@ -151,12 +101,13 @@ class _Naming:
         return _times(_fixed(2), self.parameter(f"{letter}/2", value // 2))
 
     def size(self, section: str, key: str, value: int, table: Mapping[str, Any]) -> Size:
-        if of := MULTIPLES.get((section, key)):
+        letter = _letters(section)[key]
+        if of := letter.of:
             least: Any = table[of]
             if whole(least) and least > 1 and value % least == 0:
                 base = self.size(section, of, least, table)
                 return base if value == least else _times(base, self.parameter(f"{section}.{key}/{of}", value // least))
-        if (part := PARTS.get((section, key))) and table[part] < value:
+        if (part := letter.beyond) and table[part] < value:
             base = self.size(section, part, table[part], table)
             return _plus(base, self.rest(f"{section}.{key}-{part}", value - table[part]))
         if section in CHOSEN and key == "n_experts" and whole(chosen := table["top_k"]) and chosen > 1:
@@ -164,16 +115,22 @@ class _Naming:
             return base if value == chosen else _plus(base, self.parameter(f"{section}.idle", value - chosen))
         if key == "d_model" and (heads := _direct(table)) and heads["n_heads"] * heads["d_head"] == value:
             return _times(*(self.size("attention", side, heads[side], heads) for side in ("n_heads", "d_head")))
-        name = SHARED.get((section, key), f"{section}.{key}" if section else key)
+        name = letter.same or (f"{section}.{key}" if section else key)
         divisor = _divisor(section, key, table)
         if divisor > 1 and value % divisor == 0 and value > divisor:
             return _times(_fixed(divisor), self.parameter(f"{name}/{divisor}", value // divisor))
         return self.parameter(name, value)
 
 
+@cache
+def _letters(section: str) -> dict[str, Letter]:
+    """The sizes of a table over which theorems hold; the others are part of the structure, as they are."""
+    return {key: field.letter for key, field in SECTIONS[section].items() if field.letter}
+
+
 def _divisor(section: str, key: str, table: Mapping[str, Any]) -> int:
     """What a size is divided by: halves that are turned, or groups of its own."""
-    if (section, key) in EVEN:
+    if _letters(section)[key].even:
         return lcm(2, *((table.get("groups") or ()) if section in GROUPED else ()))
     if (section, key) == ("positions", "rows"):
         return 2 if table["form"] == "disentangled" else 1
@@ -297,12 +254,15 @@ def _unit(name: str, stacks: Mapping[str, Any], model: Model) -> Unit:
 def _lettered(stack: Mapping[str, Any], naming: _Naming) -> dict[str, Any]:
     """A stack with `Size`s, and without what costs nothing: floats, the layers' pattern."""
     result = {key: value for key, value in stack.items() if key != "pattern"}
-    result = _sections(result, STACK, naming)
-    layers = {name: _sections(layer, LAYER, naming) for name, layer in stack["layer"].items()}
+    result = _sections(result, {**{name: _letters(name) for name in STACK}, "positions": ("rows",)}, naming)
+    layers = {
+        name: _sections(layer, {section: _letters(section) for section in layer if section in SECTIONS}, naming)
+        for name, layer in stack["layer"].items()
+    }
     return {key: _plain(value) for key, value in {**result, "layer": layers}.items()}
 
 
-def _sections(table: Mapping[str, Any], sections: Mapping[str, tuple[str, ...]], naming: _Naming) -> dict[str, Any]:
+def _sections(table: Mapping[str, Any], sections: Mapping[str, Iterable[str]], naming: _Naming) -> dict[str, Any]:
     result = dict(table)
     for section, keys in sections.items():
         own = table if not section else table.get(section)

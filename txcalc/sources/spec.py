@@ -11,6 +11,8 @@ from copy import deepcopy
 from typing import Any
 
 from txcalc.errors import InputError, UnknownName, shown
+from txcalc.parts import options as keys_of
+from txcalc.parts.frozen import frozen
 from txcalc.parts.mechanisms import ALL, ATTENTIONS, PART_TABLES, options
 from txcalc.parts.mechanisms import PARTS as PARTS
 from txcalc.parts.mechanisms import parts_of as parts_of
@@ -68,39 +70,83 @@ def tables_by_name(value: Any) -> Mapping[str, Any]:
 
 LAYER_KEYS = (*PART_TABLES, "norm", "positions", "parts")
 
-IDENTITY = {
-    "name": Field(text, "", "name in lower case with hyphens"),
-    "family": Field(text, "", "family the model belongs to"),
-    "kind": Field(
+
+@frozen
+class Identity(keys_of.Options):
+    """What a description says of the whole model: its name, what it is, how its checkpoint is stored."""
+
+    section = ""
+
+    name: Any = keys_of.key(text, "", "name in lower case with hyphens")
+    family: Any = keys_of.key(text, "", "family the model belongs to")
+    kind: Any = keys_of.key(
         one_of("decoder", "encoder", "encoder-decoder", "vision", "audio"), "decoder", "how stacks are joined"
-    ),
-    "context": Field(size, None, "longest context it was made for, in tokens"),
-    "source": Field(text, "", "where the sizes were published"),
-    "params": Field(expected, None, "parameters it must give"),
-    "active": Field(expected, None, "active parameters it must give"),
-    "published": Field(text, "", "the count its authors print, and why it differs, if it does"),
-    "model_type": Field(text, "", "name of the architecture in Hugging Face configs"),
-    "predictors": Field(count, 0, "multi-token-prediction layers beside it, each a layer like its last"),
-    "drafting": Field(
+    )
+    context: Any = keys_of.key(size, None, "longest context it was made for, in tokens")
+    source: Any = keys_of.key(text, "", "where the sizes were published")
+    params: Any = keys_of.key(expected, None, "parameters it must give")
+    active: Any = keys_of.key(expected, None, "active parameters it must give")
+    published: Any = keys_of.key(text, "", "the count its authors print, and why it differs, if it does")
+    model_type: Any = keys_of.key(text, "", "name of the architecture in Hugging Face configs")
+    predictors: Any = keys_of.key(count, 0, "multi-token-prediction layers beside it, each a layer like its last")
+    drafting: Any = keys_of.key(
         one_of("in-turn", "at-once", "block"),
         "in-turn",
         "how it proposes tokens for another model: one after another, all in one pass, or a block that reads itself",
-    ),
-    "multimodal": Field(flag, False, "the language model of a model that has more to it"),
-    "dtype": Field(one_of("bf16", "fp16", "fp32"), "bf16", "dtype that the published checkpoint has, quantised or not"),
-    "released": Field(flag, True, "whether its weights can be had: what nobody can run is not offered"),
-    "quantization": Field(table, None, "quantization_config of the published checkpoint"),
-    "variants": Field(tables_by_name, {}, "quantization_config of its makers' other checkpoints, by format"),
-    "towers": Field(tables_by_name, {}, "its towers beside the language model, each a description with a projector"),
-    "beside": Field(expected, None, "parameters beside it of towers and projectors that are no tables of `towers`"),
-}
+    )
+    multimodal: Any = keys_of.key(flag, False, "the language model of a model that has more to it")
+    dtype: Any = keys_of.key(
+        one_of("bf16", "fp16", "fp32"), "bf16", "dtype that the published checkpoint has, quantised or not"
+    )
+    released: Any = keys_of.key(flag, True, "whether its weights can be had: what nobody can run is not offered")
+    quantization: Any = keys_of.key(table, None, "quantization_config of the published checkpoint")
+    variants: Any = keys_of.key(tables_by_name, {}, "quantization_config of its makers' other checkpoints, by format")
+    towers: Any = keys_of.key(
+        tables_by_name, {}, "its towers beside the language model, each a description with a projector"
+    )
+    beside: Any = keys_of.key(
+        expected, None, "parameters beside it of towers and projectors that are no tables of `towers`"
+    )
+
+
+@frozen
+class Stack(keys_of.Options):
+    """What a description says of a stack of layers beside its tables."""
+
+    section = ""
+
+    d_model: Any = keys_of.letter(REQUIRED, "residual width")
+    n_layers: Any = keys_of.key(layers, REQUIRED, "layers")
+    vocab_size: Any = keys_of.letter(
+        None,
+        "rows of the token table as stored; without it no table and no head",
+        "where tokens are read, not patches or sound",
+    )
+    pattern: Any = keys_of.key(texts, None, "layer kinds in order, repeated over the layers: 'local', '5*local', …")
+    shared_layers: Any = keys_of.key(flag, False, "one set of weights for all layers")
+    streams: Any = keys_of.key(
+        size, None, "residual streams, which a layer predicts and corrects, working on one (AltUp)"
+    )
+    active_stream: Any = keys_of.key(count, 0, "the number of that one")
+    hyper: Any = keys_of.key(
+        size, None, "residual streams, of which every part reads a mix and to all of which its result is added"
+    )
+    hyper_steps: Any = keys_of.key(
+        up_to(100), 0, "norms of rows and columns that the matrix of the streams' own mix gets; 0: none"
+    )
+    contacts: Any = keys_of.key(
+        flag, False, "an encoder's regression on all heads' attention weights, held and not run"
+    )
+    idle: Any = keys_of.key(expected, None, "parameters that are held and that no token runs through")
+    around: Any = keys_of.key(pieces, [], "leaves around the layers that no table says: tables of name, form, sizes, …")
+    laurel: Any = keys_of.key(size, None, "rank of a learned residual beside a layer's first part")
 
 
 class Sections(Mapping[str, Mapping[str, Field]]):
     """The tables of a description by name: the top level's keys, and the options' own, loaded when asked for."""
 
     def __getitem__(self, name: str) -> Mapping[str, Field]:
-        return options(name).table() if name else TOP
+        return options(name).table() if name else Stack.table()
 
     def __iter__(self) -> Iterator[str]:
         yield from ("", *ALL)
@@ -109,30 +155,7 @@ class Sections(Mapping[str, Mapping[str, Field]]):
         return 1 + len(ALL)
 
 
-TOP = {
-    "d_model": Field(size, REQUIRED, "residual width"),
-    "n_layers": Field(layers, REQUIRED, "layers"),
-    "vocab_size": Field(
-        size,
-        None,
-        "rows of the token table as stored; without it no table and no head",
-        "where tokens are read, not patches or sound",
-    ),
-    "pattern": Field(texts, None, "layer kinds in order, repeated over the layers: 'local', '5*local', …"),
-    "shared_layers": Field(flag, False, "one set of weights for all layers"),
-    "streams": Field(size, None, "residual streams, which a layer predicts and corrects, working on one (AltUp)"),
-    "active_stream": Field(count, 0, "the number of that one"),
-    "hyper": Field(
-        size, None, "residual streams, of which every part reads a mix and to all of which its result is added"
-    ),
-    "hyper_steps": Field(
-        up_to(100), 0, "norms of rows and columns that the matrix of the streams' own mix gets; 0: none"
-    ),
-    "contacts": Field(flag, False, "an encoder's regression on all heads' attention weights, held and not run"),
-    "idle": Field(expected, None, "parameters that are held and that no token runs through"),
-    "around": Field(pieces, [], "leaves around the layers that no table says: tables of name, form, sizes, …"),
-    "laurel": Field(size, None, "rank of a learned residual beside a layer's first part"),
-}
+IDENTITY = Identity.table()
 STACK = Sections()
 ALWAYS = ("", "norm", "positions", "embedding", "head")  # sections that are resolved even when nobody wrote them
 

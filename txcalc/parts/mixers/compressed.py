@@ -13,7 +13,7 @@ from txcalc.parts.cores import SoftmaxCore
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import GroupedLinear, Linear
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import REQUIRED, RMS_EPS, Mechanism, Place, Wished, divided, flag, key, size
+from txcalc.parts.options import REQUIRED, RMS_EPS, Mechanism, Place, Wished, divided, flag, key, letter
 from txcalc.parts.part import (
     NO_CACHE,
     Cache,
@@ -357,18 +357,18 @@ class CompressedOptions(Mechanism):
     section = "compressed"
     kind = "attention"
     ordered = True
-    n_heads: Any = key(size, REQUIRED, "query heads, on one head of keys that are values")
-    d_head: Any = key(size, REQUIRED, "width of a head")
-    d_rope: Any = key(size, REQUIRED, "rotated part of a head, its last dimensions")
-    q_rank: Any = key(size, REQUIRED, "rank of the query projection")
-    o_rank: Any = key(size, REQUIRED, "width that a group of heads is projected to, before the last projection")
-    groups: Any = key(size, REQUIRED, "groups of heads, each projected by itself")
-    window: Any = key(size, REQUIRED, "query i sees token j when 0 ≤ i − j < window")
-    rate: Any = key(size, None, "tokens that are pooled into one entry; absent: the window alone is seen")
+    n_heads: Any = letter(REQUIRED, "query heads, on one head of keys that are values", of="groups")
+    d_head: Any = letter(REQUIRED, "width of a head", beyond="d_rope")
+    d_rope: Any = letter(REQUIRED, "rotated part of a head, its last dimensions", even=True)
+    q_rank: Any = letter(REQUIRED, "rank of the query projection")
+    o_rank: Any = letter(REQUIRED, "width that a group of heads is projected to, before the last projection")
+    groups: Any = letter(REQUIRED, "groups of heads, each projected by itself")
+    window: Any = letter(REQUIRED, "query i sees token j when 0 ≤ i − j < window")
+    rate: Any = letter(None, "tokens that are pooled into one entry; absent: the window alone is seen")
     overlap: bool = key(flag, False, "an entry pools the group before its own too")
-    index_heads: Any = key(size, None, "heads of an index that selects entries; absent: all are attended to")
-    index_width: Any = key(size, None, "width of a head of the index")
-    index_top_k: Any = key(size, None, "entries that a query selects by it")
+    index_heads: Any = letter(None, "heads of an index that selects entries; absent: all are attended to")
+    index_width: Any = letter(None, "width of a head of the index", beyond="d_rope")
+    index_top_k: Any = letter(None, "entries that a query selects by it")
 
     def misfits(self) -> Iterator[Wished]:
         yield from divided("groups", self.groups, "n_heads", self.n_heads)

@@ -46,7 +46,16 @@ def test_experts_that_copies_share() -> None:
     out = emit(*argv, "--concurrency", "64", "--emit", "sglang")[1]
     assert "--tp-size 16 \\" in out and "--dp-size 16 \\" in out and "--enable-dp-attention \\" in out
     assert "--ep-size 16 \\" in out and "--max-running-requests 64 \\" in out
-    code, out, err = emit(*argv, "--emit", "trtllm")
+    out = emit(*argv, "--concurrency", "64", "--gather", "50", "--emit", "trtllm")[1]
+    assert "--tp_size 16 \\" in out and "--ep_size 16 \\" in out and "load balancer" not in out
+    assert "enable_attention_dp: true\nattention_dp_config:\n  enable_balance: true\n  timeout_iters: 50\n" in out
+    out = emit(*argv, "--concurrency", "64", "--poll", "30", "--emit", "sglang")[1]
+    assert "--scheduler-recv-interval 30" in out
+    for engine, ask in (("vllm", "--poll"), ("sglang", "--gather"), ("trtllm", "--poll")):
+        code, out, err = emit(*argv, ask, "9", "--emit", engine)
+        assert (code, out) == (2, "") and f"{engine} has no flag for {ask}" in err
+    wide = ("deepseek-v3", "--gpu", "h200:16", "--weights", "fp8-block", "--tp", "2", "--dp", "8", "--ep", "16")
+    code, out, err = emit(*wide, "--emit", "trtllm")
     assert (code, out) == (2, "") and "TensorRT-LLM's flags do not say the layout" in err
 
 

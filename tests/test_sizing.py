@@ -103,14 +103,72 @@ def test_a_rate_gets_as_many_sequences_as_it_needs() -> None:
     assert inside - 1 < 5 * steady["e2e_s"]["mean"] <= inside <= data["max_concurrency"]
 
 
-def test_what_does_not_fit_has_a_largest_load_that_does() -> None:
+def test_users_beyond_the_cache_wait_in_line() -> None:
+    """As of a server: those who have seats are served, the others wait; it fails where a limit is missed."""
     argv = ["llama-3.1-70b", "--gpu", "h100-sxm:8@2.5", "--concurrency", "500"]
     code, out, _ = run(*argv)
-    assert code == 1 and "the most that fits: 174 users on tp=8, TTFT " in out and " per 1M out" in out
-    largest = json.loads(run(*argv, "--json")[1])["largest"]
+    out = out.replace("\n", " ")
+    assert code == 0 and "the most that fits at once: 174 users on tp=8, TTFT " in out and " per 1M out" in out
+    assert out.startswith("holds 174 of 500 sequences at the full context: ") and " have seats in the cache at " in out
+    data: dict[str, Any] = json.loads(run(*argv, "--json")[1])
+    largest, speed, steady = data["largest"], data["speed"], data["speed"]["steady"]
     assert largest["sequences"] == 174 and largest["steady"]["per_gpu"] > 0 and largest["cost_per_million_output"] > 0
+    assert not data["fits"] and 174 < speed["seats"] < 500
+    served, seated = steady["requests_per_s"], steady["e2e_s"]["mean"] - steady["line_s"]
+    assert steady["line_s"] * served == pytest.approx(500 - speed["seats"])  # Little's law, of those in line
+    assert seated * served == pytest.approx(speed["seats"], rel=1e-3)  # and of the others
+    code, out, _ = run(*argv, "--ttft", "5s")
+    assert code == 1 and out.startswith("misses: TTFT ")
     code, out, _ = run("llama-3.1-70b", "--gpu", "h100-sxm:1")
-    assert code == 1 and "the most that fits" not in out
+    assert code == 1 and out.startswith("does not fit: ") and "the most that fits" not in out
+
+
+def test_seats_are_the_engines_too() -> None:
+    """An engine runs no more at once than its max_num_seqs, whatever the cache holds."""
+    argv = [
+        "llama-3.1-8b",
+        "--gpu",
+        "h100-sxm:1",
+        "--context",
+        "2k",
+        "--concurrency",
+        "64",
+        "--engine",
+        "vllm",
+        "--json",
+    ]
+    free, bound = (json.loads(run(*argv, *more)[1])["speed"] for more in ([], ["--max-num-seqs", "16"]))
+    assert (free["seats"], free["steady"]["line_s"]) == (64, 0) and bound["seats"] == 16
+    assert bound["steady"]["decoding"] <= 16 < free["steady"]["decoding"] and bound["steady"]["line_s"] > 0
+
+
+def test_looks_for_requests() -> None:
+    """A look every so many steps delays first tokens; copies that gather theirs decode with fewer interruptions."""
+    argv = ["llama-3.1-8b", "--gpu", "h100-sxm:1", "--context", "2k", "--concurrency", "16", "--json"]
+    often, seldom = (json.loads(run(*argv, *more)[1])["speed"]["steady"] for more in ([], ["--poll", "30"]))
+    assert seldom["ttft_s"]["mean"] > 1.5 * often["ttft_s"]["mean"]
+    argv = [
+        "deepseek-v3",
+        "--gpu",
+        "h200:8",
+        "--tp",
+        "1",
+        "--ep",
+        "8",
+        "--context",
+        "2k",
+        "--concurrency",
+        "256",
+        "--json",
+    ]
+    alone, together = (json.loads(run(*argv, *more)[1])["speed"]["steady"] for more in ([], ["--gather", "50"]))
+    assert together["tpot_s"]["mean"] < alone["tpot_s"]["mean"]
+    for bad, said in (
+        (["--poll", "2", "--gather", "3"], "contradict"),
+        (["--poll", "0"], "poll is 0, expected a whole"),
+    ):
+        code, out, err = run(*argv, *bad)
+        assert (code, out) == (2, "") and said in err
     model = load("llama-3.1-70b")
     deployment = Deployment(model, hardware.load("h100-sxm"), engine(model))
     assert less(arrange(deployment, request(8192), 8192, gpus=1), request(8192)) is None

@@ -278,9 +278,8 @@ def deployment(
     gathers: bool = False,
     reserve: Reserve | None = None,
 ) -> Deployment:
-    how = engine(model(name), weights=weights, kv=kv, chunk=chunk, reserve=reserve)
-    how = replace(how, kernels=kernels, interval=interval, gathers=gathers)
-    return Deployment(model(name), hardware.load(GPUS.get(gpu, gpu)), how)
+    how = engine(model(name), weights, kv, chunk=chunk, reserve=reserve, interval=interval, gathers=gathers)
+    return Deployment(model(name), hardware.load(GPUS.get(gpu, gpu)), replace(how, kernels=kernels))
 
 
 def held_by(row: Row) -> Deployment:

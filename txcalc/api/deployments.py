@@ -14,6 +14,7 @@ from txcalc.errors import Fault, InputError
 if TYPE_CHECKING:
     from txcalc.hardware import Accelerator
     from txcalc.model import Model
+    from txcalc.planning.deployment import Plan
     from txcalc.planning.engine import Reserve
     from txcalc.planning.engine_memory import EngineMemory, Profile
     from txcalc.planning.offload import Wish
@@ -101,6 +102,8 @@ def deploy(
     chunk: Length | None = None,
     engine: str = "none",
     max_num_seqs: Length | None = None,
+    poll: int = 1,
+    gather: int | None = None,
     reserve: str | None = None,
     ram: str | None = None,
     gpu_layers: int | None = None,
@@ -137,7 +140,9 @@ def deploy(
     host's for what the GPUs do not hold, or for all but `gpu_layers`, or the experts of `n_cpu_moe` layers (`"all"`);
     `draft` tokens proposed per step (`"4:llama-3.2-1b"`, `"mtp"`: by the model's own prediction layer); `adapters` LoRA
     adapters of an `adapter_rank`, which requests choose from; `text_only`: without the towers of a multimodal model.
-    `failed`: it does not fit, or not within these. `detail`: its table has everything, as its document always does.
+    `poll` decode steps from one look for new requests to the next; `gather`: copies that share experts take prompts
+    together, after so many steps at the latest. `failed`: it holds none (of more users than fit at once, some wait), or
+    not within these. `detail`: its table has everything, as its document always does.
     Errors: `InputError`, `UnknownName`, `MissingExtra`.
 
     >>> import txcalc
@@ -214,6 +219,7 @@ def deploy(
         prefix=prefix,
         draft=guess,
         adapters=(adapters, adapter_rank),
+        looks=_looks(poll, gather),
         ways=phrases.ways({"tp": tp, "pp": pp, "dp": dp, "ep": ep}),
         apart=disaggregate is not None,
         fillers=phrases.ways({"disaggregate": disaggregate or "auto"}).get("disaggregate"),
@@ -242,6 +248,13 @@ def deploy(
     if all(each.plan is None for each in plans):
         raise InputError("deploy", dict.fromkeys(each.why for each in plans))
     return Deploy(plans, detail, asked)
+
+
+def _looks(poll: int, gather: int | None) -> tuple[int, bool]:
+    """Steps from one look for new requests to the next, and whether copies that share experts look together."""
+    if gather is not None and poll != 1:
+        raise InputError("options", ["--poll and --gather contradict each other: both say when requests are taken"])
+    return (poll, False) if gather is None else (gather, True)
 
 
 def _drafting(model: Model) -> Model:
@@ -277,6 +290,7 @@ class _Planner:
     prefix: int
     draft: Model | str | None
     adapters: tuple[int, int]
+    looks: tuple[int, bool]
     ways: Mapping[str, int]
     apart: bool
     fillers: int | None
@@ -294,22 +308,20 @@ class _Planner:
         from txcalc.planning.engine import engine
         from txcalc.planning.engine_memory import EngineMemory
         from txcalc.planning.pools import pools
-        from txcalc.planning.sizing import arrange, less, rentable
+        from txcalc.planning.sizing import arrange, rentable
         from txcalc.render.deploy import DeployAnswer
 
         memory = EngineMemory(self.profile, kind, self.context, self.most, self.chunk) if self.profile else None
         step = self.chunk if self.chunk is not None else memory.most_tokens if memory else CHUNK
-        kept = self.reserve, memory, self.prefix, None, self.adapters
+        kept = self.reserve, memory, self.prefix, None, self.adapters, *self.looks
         how = engine(model, self.weights, self.kv, self.block, step, *kept)
         if self.host:
             how = beside(self.host, model, kind, how, gpus or 1, self.context, self.concurrency)
         deployment = Deployment(model, kind, how, self._drafts(model))
         found = arrange(deployment, self.request, self.context, self.concurrency, gpus, self.ways, self.limits)
         try:
-            if not found.best.fits:
-                smaller = less(found, self.request, self.ways, self.limits)
-                bare = replace(self.request, rate=None)
-                instead = serving.serve(smaller, bare, price, *self.limits) if smaller else None
+            instead = None if found.best.fits else self._less(found, price)
+            if not found.best.serves or (self.apart and not found.best.fits):
                 return DeployAnswer(model, kind, found, None, instead=instead)
             speed = serving.serve(found, self.request, price, *self.limits)
             if self.apart:
@@ -317,11 +329,20 @@ class _Planner:
                 load = self.request, self.context, found.concurrency
                 two = pools(deployment, *load, counts, self.fillers, self.limits, self.ways)
                 speed = replace(speed, apart=two)
-            return DeployAnswer(model, kind, found, self._simulated(speed, memory) if self.simulate else speed)
+            speed = self._simulated(speed, memory) if self.simulate else speed
+            return DeployAnswer(model, kind, found, speed, instead=instead)
         except InputError as error:
             if strict and (price is not None or self.limits or self.apart):
                 raise
             return DeployAnswer(model, kind, found, None, str(error))
+
+    def _less(self, plan: Plan, price: float | None) -> Serving | None:
+        """The largest load that fits; None: not one sequence does."""
+        from txcalc.planning import serving
+        from txcalc.planning.sizing import less
+
+        smaller = less(plan, self.request, self.ways, self.limits)
+        return serving.serve(smaller, replace(self.request, rate=None), price, *self.limits) if smaller else None
 
     def _drafts(self, model: Model) -> Model | None:
         """What proposes tokens. Errors: `InputError` where the model should and cannot."""
@@ -337,6 +358,6 @@ class _Planner:
 
         if not speed.lasts:
             return speed
-        most = self.most or (memory.most_sequences if memory else SEQUENCES)
+        most = (memory.at_once if memory else SEQUENCES) or max(1, speed.chosen.sequences)
         found = simulated(speed.timer, speed.chosen, speed.limits, most, self.seed, self.requests)
         return replace(speed, simulated=found)

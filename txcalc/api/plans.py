@@ -155,7 +155,7 @@ class Spread(Record):
 
 class Means(Record):
     """A load that lasts, or does not: seconds to the first token, per token and of a whole request; the share of time
-    that prompts take; sequences that decode at once."""
+    that prompts take; sequences that decode at once; seconds of TTFT in line for a seat in the cache."""
 
     ttft_s: Spread
     tpot_s: Spread
@@ -163,6 +163,7 @@ class Means(Record):
     lasts: bool
     utilisation: float
     decoding: float | None
+    line_s: float | None
     requests_per_s: float
     output_tokens_per_s: float | None
     per_gpu: float | None
@@ -294,7 +295,7 @@ class Efficiency(Record):
 
 
 class Speed(Point):
-    """The chosen point, and all around it."""
+    """The chosen point, and all around it; seats: of its sequences, those that the cache holds at their mean length."""
 
     floor: Latency
     achievable: Latency
@@ -302,6 +303,7 @@ class Speed(Point):
     prefix_cached: int
     answer: int
     rate: float | None
+    seats: int
     ttft_last_s: float | None
     disaggregated: Disaggregated | None
     simulation: Simulation | None

@@ -33,7 +33,18 @@ MaybeChunk = Annotated[int | None, o.length("--chunk", "By default 8192, or the 
 ReserveOption = Annotated[str | None, o.option("--reserve", "By default 10%, as vLLM's 0.9.")]
 EngineOption = Annotated[str, o.option("--engine")]
 MaxSeqs = Annotated[
-    int | None, o.length("--max-num-seqs", "Sequences that the engine's profile run samples (default: its own).")
+    int | None, o.length("--max-num-seqs", "Sequences that the engine runs at once (default: its own).")
+]
+Poll = Annotated[
+    int, typer.Option("--poll", help="Decode steps from one look for new requests to the next (SGLang).", metavar="N")
+]
+Gather = Annotated[
+    int | None,
+    typer.Option(
+        "--gather",
+        help="Copies that share experts take prompts together, after so many steps at the latest (TensorRT-LLM).",
+        metavar="N",
+    ),
 ]
 
 Ram = Annotated[str | None, o.option("--ram")]
@@ -132,6 +143,8 @@ def deploy(
     chunk: MaybeChunk = None,
     engine_: EngineOption = "none",
     max_num_seqs: MaxSeqs = None,
+    poll: Poll = 1,
+    gather: Gather = None,
     reserve: ReserveOption = None,
     ram: Ram = None,
     gpu_layers: GpuLayers = None,
@@ -170,7 +183,9 @@ def deploy(
     ] = None,
     plot: o.Plot = None,
 ) -> None:
-    """Will it fit, how fast is it, what does it cost: memory of each GPU, most sequences, latency. Exit code 1: no.
+    """Will it fit, how fast is it, what does it cost: memory of each GPU, most sequences, latency.
+
+    Exit code 1: not one sequence fits, or a limit is missed; of more users than fit at once, the others wait.
 
     Several sources or GPUs are compared in one table.
 
@@ -189,6 +204,7 @@ def deploy(
         raise InputError("options", ["--plot draws one deployment: one source and one --gpu"])
     ways: dict[str, Any] = {"tp": tp, "pp": pp, "dp": dp, "ep": ep, "node": node, "network": network}
     engine: dict[str, Any] = {"engine": engine_, "max_num_seqs": max_num_seqs, "block": block, "chunk": chunk}
+    engine |= {"poll": poll, "gather": gather}
     host: dict[str, Any] = {"ram": ram, "gpu_layers": gpu_layers, "n_cpu_moe": n_cpu_moe, "pcie": pcie}
     lengths: dict[str, Any] = {"context": context, "prompt": prompt, "answer": answer, "shared_prefix": shared_prefix}
     traffic: dict[str, Any] = {"concurrency": concurrency, "rate": rate, "arrivals": arrivals, "burstiness": burstiness}

@@ -251,6 +251,11 @@ class Choice(NamedTuple):
         return self.fullest.free >= 0 and (self.ram is None or self.ram >= 0)
 
     @property
+    def serves(self) -> bool:
+        """Whether every copy of the model holds one sequence at least: of more than fit, the others wait for a seat."""
+        return self.max_concurrency > 0
+
+    @property
     def limit(self) -> str:
         """What does not fit, or would be the first not to."""
         return "RAM" if self.ram is not None and self.ram < 0 <= self.fullest.free else self.fullest.limit

@@ -142,11 +142,18 @@ def engine(
     prefix: int = 0,
     offload: Offload | None = None,
     adapters: tuple[int, int] = (0, 0),
+    interval: int = 1,
+    gathers: bool = False,
 ) -> Engine:
     """A checked engine for a model; `adapters`: how many, and their rank."""
+    ranges = (
+        ("block", block, 1 << 16),
+        ("chunk", chunk, MAX_TOKENS),
+        ("gather" if gathers else "poll", interval, 1000),
+    )
     faults = [
         Fault(name, value, f"a whole number from 1 to {most:,}")
-        for name, value, most in (("block", block, 1 << 16), ("chunk", chunk, MAX_TOKENS))
+        for name, value, most in ranges
         if type(value) is not int or not 1 <= value <= most
     ]
     if type(prefix) is not int or not 0 <= prefix <= MAX_TOKENS:
@@ -164,7 +171,8 @@ def engine(
         raise InputError("engine", [lacking])
     kernels, kept = memory.profile.kernels if memory else "", reserve or left(memory)
     offload = offload or aside(model, memory)
-    return Engine(form, kv, block, chunk, kept, weights, memory, kernels, prefix, offload, *adapters)
+    looks = (interval, gathers)
+    return Engine(form, kv, block, chunk, kept, weights, memory, kernels, prefix, offload, *adapters, *looks)
 
 
 def aside(model: Model, memory: EngineMemory | None) -> Offload | None:

@@ -200,7 +200,7 @@ class EngineMemory:
     """An engine on an accelerator.
 
     context     tokens that a sequence may have (max_model_len)
-    sequences   those whose logits its profile run holds (max_num_seqs); None: the engine's own default
+    sequences   those at once, whose logits its profile run holds (max_num_seqs); None: the engine's own default
     tokens      of the step that it profiles (max_num_batched_tokens); None: the engine's own default
     """
 
@@ -234,8 +234,13 @@ class EngineMemory:
         return int(self.profile.numbers.get("in_flight", 0))
 
     @property
+    def at_once(self) -> int | None:
+        """Sequences that a copy runs at once; None: as many as it is told to (llama.cpp's --parallel)."""
+        return self.sequences or self.profile.of_card("sequences", self.large) or None
+
+    @property
     def most_sequences(self) -> int:
-        return self.sequences or self.profile.of_card("sequences", self.large) or 1
+        return self.at_once or 1
 
     @property
     def most_tokens(self) -> int:

@@ -120,6 +120,12 @@ class Serving:
         return _ridge(self.pace, self.plan.context) if self.pace.caching else None
 
     @property
+    def seats(self) -> float:
+        """Sequences of their mean length that the cache holds at once, of all copies."""
+        layout = self.chosen.layout
+        return self.timer.seats(layout) * layout.dp
+
+    @property
     def notes(self) -> tuple[str, ...]:
         return tuple(_notes(self.plan, self.timer, self.chosen))
 
@@ -194,11 +200,11 @@ def serve(
     """How fast a plan is, at a price of a GPU-hour, within limits in seconds.
 
     Errors: `InputError` for a price or limit that is none; where a peak or the link is needed and not known; where the
-    plan does not fit.
+    plan holds no sequence.
     """
     check_budget(price, ttft, tpot)
-    if not plan.best.fits:
-        raise InputError("speed", ["the plan does not fit, so there is nothing to time"])
+    if not plan.best.serves:
+        raise InputError("speed", ["the plan holds no sequence, so there is nothing to time"])
     limits, timer = Limits(ttft, tpot), Timer(plan.deployment, asked, plan.context)
     best = plan.best.layout
     chosen = timer.point(best, plan.concurrency, asked.rate, plan.best.max_concurrency)

@@ -100,7 +100,7 @@ class _Sizing:
             if self.asked.rate is None:
                 self._loads[choice.layout] = self.timer.steady(choice.layout, self.concurrency)
             else:
-                self._loads[choice.layout] = self.timer.open(choice.layout, self.asked.rate, choice.max_concurrency)
+                self._loads[choice.layout] = self.timer.open(choice.layout, self.asked.rate)
         return self._loads[choice.layout]
 
     def first(self, counts: list[int], held: Mapping[str, int]) -> list[Choice] | None:
@@ -138,8 +138,8 @@ class _Sizing:
         return isinstance(steady, Steady) and self.limits.kept(steady)
 
     def _quiet(self, choice: Choice) -> Steady | Overload | None:
-        """Its steady state; None: it does not fit, or needs a link that is not known."""
-        return self.load(choice) if choice.fits and self.timer.known(choice.layout) else None
+        """Its steady state; None: it holds no sequence, or needs a link that is not known."""
+        return self.load(choice) if choice.serves and self.timer.known(choice.layout) else None
 
     def _ranked(self, number: int, held: Mapping[str, int]) -> list[Choice] | None:
         """The layouts of a number, best first; None: there are none."""

@@ -90,6 +90,7 @@ class Steady(NamedTuple):
     rate          requests a second
     utilisation   share of the time that prompts take
     decoding      sequences that decode
+    line          of TTFT, the wait for a seat in the cache
     """
 
     ttft: float
@@ -98,6 +99,7 @@ class Steady(NamedTuple):
     rate: float
     utilisation: float
     decoding: float
+    line: float = 0.0
 
     @property
     def inside(self) -> float:
@@ -188,7 +190,7 @@ def closed(demand: Demand, clients: float, seats: float = inf) -> Steady:
     if clients > seats:
         seated = closed(demand, seats)
         line = (clients - seats) / seated.rate  # Little's law
-        return seated._replace(ttft=seated.ttft + line, e2e=seated.e2e + line)
+        return seated._replace(ttft=seated.ttft + line, e2e=seated.e2e + line, line=line)
     loop = _Loop(demand, clients)
     if demand.answer == 1:
 

@@ -173,6 +173,7 @@ class Point(Answered):
     input     prompt tokens a second and GPU in prefill alone
     answer    tokens of an answer
     steady    of all GPUs, with prompts and answers at once
+    held      of the sequences, those that the step is of: as many as fit at the full context
     """
 
     layout: Layout
@@ -183,6 +184,7 @@ class Point(Answered):
     input: float
     answer: int
     steady: Steady | Overload
+    held: int
 
     def last(self, prompt: int) -> float:
         """Seconds to the first token of the last of all sequences, where their prompts come at once."""
@@ -238,16 +240,18 @@ class Timer:
         return (layout.tp == 1 and layout.ep == 1) or card.link is not None
 
     def point(self, layout: Layout, sequences: int, rate: float | None = None, most: int = MOST_SEQUENCES) -> Point:
-        """So many sequences in a closed loop; or requests that come at a rate, at most so many at once."""
+        """So many sequences in a closed loop; or requests that come at a rate; at most so many at once at the full
+        context."""
         pace = self.pace(layout)
         ttft, prefill_rate = self._prefill(layout)
-        steady = self.steady(layout, sequences) if rate is None else self.open(layout, rate, most)
+        steady = self.steady(layout, sequences) if rate is None else self.open(layout, rate)
         per_gpu, answer = prefill_rate * layout.dp / layout.gpus, self.asked.answer
         if not pace.caching:
-            return Point(layout, sequences, ttft, None, 0.0, per_gpu, 1, steady)
-        tpot = self.step(layout, sequences)
-        output = sequences / tpot.achievable / layout.gpus
-        return Point(layout, sequences, ttft, tpot, output, per_gpu, answer, steady)
+            return Point(layout, sequences, ttft, None, 0.0, per_gpu, 1, steady, sequences)
+        held = min(sequences, most)
+        tpot = self.step(layout, held)
+        output = held / tpot.achievable / layout.gpus
+        return Point(layout, sequences, ttft, tpot, output, per_gpu, answer, steady, held)
 
     def steady(self, layout: Layout, clients: int) -> Steady:
         """A closed loop of so many clients, evenly over the copies of the model; a copy serves at least one or none."""
@@ -256,16 +260,18 @@ class Timer:
         return found._replace(rate=found.rate * copies, decoding=found.decoding * copies)
 
     def seats(self, layout: Layout) -> float:
-        """Sequences of their mean length that the cache of one copy holds."""
+        """Sequences of their mean length that the cache of one copy holds, at most as many as its engine runs."""
         if layout not in self._seats:
-            length = min(self.asked.mean_length, self.context)
-            self._seats[layout] = max(1.0, self.deployment.max_concurrency(layout, length) / layout.dp)
+            length, memory = min(self.asked.mean_length, self.context), self.deployment.engine.memory
+            most = memory.at_once if memory and memory.at_once else MOST_SEQUENCES
+            seats = min(most, self.deployment.max_concurrency(layout, length) // layout.dp)
+            self._seats[layout] = max(1.0, float(seats))
         return self._seats[layout]
 
-    def open(self, layout: Layout, rate: float, most: int) -> Steady | Overload:
-        """Requests at random, so many a second, evenly over the copies."""
+    def open(self, layout: Layout, rate: float) -> Steady | Overload:
+        """Requests at random, so many a second, evenly over the copies, of which those decode that have seats."""
         copies = layout.dp
-        found = open_(self.demand(layout), rate / copies, most / copies)
+        found = open_(self.demand(layout), rate / copies, self.seats(layout))
         if isinstance(found, Steady):
             return found._replace(rate=found.rate * copies, decoding=found.decoding * copies)
         decoding = None if found.decoding is None else found.decoding * copies

@@ -31,19 +31,19 @@ def report(
 ) -> Report:
     """A plan and its speed; None: it has none, and `why_not` says so in a note. In detail: every table.
 
-    `instead` is the largest load that fits, where the one asked for does not.
+    `instead` is the largest load that fits at once, where the one asked for does not.
     """
     deployment, best = plan.deployment, plan.best
     model, accelerator, engine = deployment.model, deployment.accelerator, deployment.engine
     gpus = deployment.gpus(best.layout, plan.context, plan.concurrency)
     form = engine.weights
     verdicts = [line for line in (verdict(plan), serving.verdict(speed) if speed else None) if line]
+    if speed and speed.unmet:
+        verdicts.reverse()  # what fails comes first
     if instead:
         most = instead.cheapest or instead.chosen
         within = " within the limits" if instead.limits and instead.cheapest else ""
-        verdicts.append(f"the most that fits{within}: {serving.largest(instead, most)}")
-    if speed and speed.unmet:
-        verdicts.reverse()  # what fails comes first
+        verdicts.append(f"the most that fits at once{within}: {serving.largest(instead, most)}")
     header = [
         *verdicts,
         *(serving.headline(speed) if speed else ()),
@@ -57,8 +57,12 @@ def report(
     held = [_memory(best.fullest), _caches(plan, gpus), _layouts(plan)] if detail else []
     tables = [_answers(plan), _stacks(gpus), *held, *(serving.tables(speed, detail) if speed else ())]
     notes = [*plan.notes, *([f"no speed: {why_not}"] if why_not else speed.notes if speed else ())]
-    good = best.fits and not (speed and speed.unmet)
-    return Report({}, tables, header, notes, partial(_data, plan, gpus, speed, notes, instead), good)
+    return Report({}, tables, header, notes, partial(_data, plan, gpus, speed, notes, instead), served(plan, speed))
+
+
+def served(plan: Plan, speed: Serving | None) -> bool:
+    """Whether the load is served within the limits that were asked for; where there is no speed, whether it fits."""
+    return not speed.unmet if speed else plan.best.fits
 
 
 class DeployAnswer(NamedTuple):
@@ -73,8 +77,8 @@ class DeployAnswer(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """It cannot be or does not fit, or no point is within the limits that were asked for."""
-        return self.plan is None or not self.plan.best.fits or bool(self.speed and self.speed.unmet)
+        """It cannot be, or the load is not served, or not within the limits that were asked for."""
+        return self.plan is None or not served(self.plan, self.speed)
 
 
 def comparison(answers: Sequence[DeployAnswer]) -> Report:
@@ -144,9 +148,12 @@ def verdict(plan: Plan) -> str:
     gpu = plan.best.fullest
     if plan.best.fits:
         return f"fits: {iec(gpu.free)} to spare on the fullest GPU"
+    lacking = f"{iec(-gpu.free)} too much on the fullest GPU, for its {gpu.limit}"
     if plan.best.limit == "RAM":
-        return f"does not fit: {iec(-(plan.best.ram or 0))} too much for the RAM"
-    return f"does not fit: {iec(-gpu.free)} too much on the fullest GPU, for its {gpu.limit}"
+        lacking = f"{iec(-(plan.best.ram or 0))} too much for the RAM"
+    if plan.best.serves:
+        return f"holds {plan.best.max_concurrency:,} of {_sequences(plan.concurrency)} at the full context: {lacking}"
+    return f"does not fit: {lacking}"
 
 
 def _answers(plan: Plan) -> Table:

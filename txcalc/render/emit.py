@@ -66,6 +66,8 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, guess: Speculat
         comments.append(f"# {LOADED[engine]}")
     if plan.deployment.model.text_only and engine in ("sglang", "trtllm"):
         comments.append("# the plan leaves the model's towers out, for which no flag is known here")
+    if held.interval > 1 and (engine, held.gathers) not in (("sglang", False), ("trtllm", True)):
+        raise InputError("--emit", [f"{engine} has no flag for --{'gather' if held.gathers else 'poll'}"])
     if engine == "dynamo":
         return "\n".join([*comments, *_dynamo(plan, pools, guess)])
     if pools:
@@ -73,7 +75,7 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, guess: Speculat
             "--emit", [f"{engine} alone serves no pools of their own for prompts and answers: --emit dynamo"]
         )
     start, flags = engines[engine](plan, guess)
-    if engine == "trtllm" and layout.dp > 1:
+    if engine == "trtllm" and layout.dp > 1 and not _shared(plan):
         comments.append(f"# {layout.dp} of these, each on {layout.gpus // layout.dp} GPUs, behind a load balancer")
     elif layout.gpus > (node := plan.deployment.accelerator.node or NODE):
         comments.append(f"# on {ceil_div(layout.gpus, node)} nodes, which the engine's launcher needs the addresses of")
@@ -211,6 +213,8 @@ def _sglang(plan: Plan, guess: Speculation | None) -> tuple[str, Flags]:
     sequences = plan.concurrency if shared else ceil_div(plan.concurrency, layout.dp)
     flags += [("--context-length", plan.context), ("--max-running-requests", sequences)]
     flags += [("--chunked-prefill-size", engine.chunk), ("--page-size", engine.block)]
+    if engine.interval > 1:
+        flags.append(("--scheduler-recv-interval", engine.interval))
     if engine.cache_bits == 8:
         flags.append(("--kv-cache-dtype", "fp8_e4m3"))
     if guess:
@@ -233,9 +237,9 @@ def _sglang(plan: Plan, guess: Speculation | None) -> tuple[str, Flags]:
 
 def _trtllm(plan: Plan, guess: Speculation | None) -> tuple[str, Flags]:
     layout, engine = plan.best.layout, plan.deployment.engine
-    if _shared(plan):
+    if _shared(plan) and (layout.tp > 1 or layout.ep != layout.dp):
         raise _refuse(plan, "TensorRT-LLM")
-    flags: Flags = [("--tp_size", layout.tp)]
+    flags: Flags = [("--tp_size", layout.dp if _shared(plan) else layout.tp)]
     if layout.pp > 1:
         flags.append(("--pp_size", layout.pp))
     if layout.ep > 1:
@@ -254,6 +258,11 @@ def _options(plan: Plan, guess: Speculation | None) -> list[str]:
     engine, lines = plan.deployment.engine, []
     if engine.cache_bits == 8:
         lines += ["kv_cache_config:", "  dtype: fp8"]
+    if _shared(plan):
+        lines.append("enable_attention_dp: true")
+        if engine.gathers:
+            lines += ["attention_dp_config:", "  enable_balance: true", f"  timeout_iters: {engine.interval}"]
+            lines.append("  batching_wait_iters: 0")
     if guess:
         method = _method(plan, 2)
         lines += ["speculative_config:", f"  decoding_type: {method}", f"  max_draft_len: {guess.tokens}"]

@@ -30,13 +30,24 @@ def headline(serving: Serving) -> list[str]:
         tpot = (
             "" if steady.tpot is None else f", TPOT {seconds(steady.tpot)}, {_rate(point.served).text} tokens/s per GPU"
         )
-        return [f"{_load(serving)}: TTFT {seconds(steady.ttft)}{tpot}"]
+        return [f"{_load(serving)}: TTFT {seconds(steady.ttft)}{tpot}", *_line(serving, steady)]
 
     def said(name: str, figure: Figure) -> str:
         return f"{name} {seconds(figure.achievable)} (floor {seconds(figure.floor)}), bound by {figure.bound}"
 
     alone = said("a prompt" if point.tpot else "a pass", point.ttft)
     return [f"alone: {alone}" + (f"; {said('a step', point.tpot)}" if point.tpot else "")]
+
+
+def _line(serving: Serving, steady: Steady) -> list[str]:
+    """Of users that do not all fit at the full context: who waits, and for how long."""
+    if serving.plan.best.fits or serving.request.rate is not None:
+        return []
+    users, length = serving.chosen.sequences, f"{serving.request.mean_length:,} tokens on average"
+    if not steady.line:
+        return [f"all have seats in the cache at {length}; where it fills up, the last to come is computed again"]
+    seats, line = f"{serving.seats:,.0f} of {users:,}", seconds(steady.line)
+    return [f"{seats} have seats in the cache at {length}; the line for one: {line}"]
 
 
 def _load(serving: Serving) -> str:
@@ -175,12 +186,12 @@ def _latencies(serving: Serving, detail: bool) -> Table:
     gpus, said = point.layout.gpus, f", {serving.cached:,} of them cached" if serving.cached else ""
     rows = [_figure(f"{what} {serving.prompt:,}{said}", steady and steady.ttft, point.ttft)]
     if point.tpot:
-        name = f"TPOT, {_sequences(point.sequences)} of {serving.plan.context:,}"
+        name = f"TPOT, {_sequences(point.held)} of {serving.plan.context:,}"
         rows.append(_figure(name, steady and steady.tpot, point.tpot))
         rows.append((column(f"end to end, answer of {point.answer:,}", "s"), _time(steady and steady.e2e), *[None] * 3))
         user = _rate(1 / steady.tpot) if steady and steady.tpot else None
         rows.append(("tokens/s per user", user, _rate(point.user), _rate(1 / point.tpot.floor), None))
-        output = point.sequences / point.tpot.floor / gpus
+        output = point.held / point.tpot.floor / gpus
         rows.append(("tokens/s per GPU", _rate(point.served), _rate(point.output), _rate(output), None))
     prompts = f"{'prompt tokens' if point.tpot else 'positions'}/s per GPU"
     rows.append((prompts, _rate(point.rate * serving.prompt / gpus), _rate(point.input), None, None))
@@ -334,8 +345,8 @@ def parts(serving: Serving) -> tuple[Mapping[str, Cost], Mapping[str, Cost]]:
     pace, plan, point = serving.pace, serving.plan, serving.chosen
     if point.tpot is None:
         return pace.prefill_parts(serving.prompt), {}
-    each = -(-point.sequences // point.layout.dp)
-    decode = pace.decode_parts(each, plan.context, busy=pace.busy(point.sequences))
+    each = -(-point.held // point.layout.dp)
+    decode = pace.decode_parts(each, plan.context, busy=pace.busy(point.held))
     return pace.prefill_parts(serving.request.prompt, serving.cached), decode
 
 

@@ -30,6 +30,7 @@ def data(serving: Serving) -> dict[str, Any]:
         "prefix_cached": serving.cached,
         "answer": chosen.answer,
         "rate": serving.request.rate,
+        "seats": min(int(serving.seats), chosen.sequences),
         "ttft_last_s": chosen.last(serving.prompt) if chosen.tpot else None,
         **point_data(serving, chosen),
         "steady": _steady(chosen, serving.simulated),
@@ -163,6 +164,7 @@ def _means(steady: Steady | Overload, simulated: Simulated | None = None, answer
         "lasts": isinstance(steady, Steady),
         "utilisation": steady.utilisation,
         "decoding": steady.decoding,
+        "line_s": steady.line if isinstance(steady, Steady) else None,
     }
 
 

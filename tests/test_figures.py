@@ -97,7 +97,7 @@ LINES = [
         "rtx-4090 --engine llama.cpp --weights Q4_K_M --prompt 500 --answer 100",
         "rtx-4090 --engine llama.cpp --weights Q8_0 --ram 64GB@40GB@2TFLOPS --gpu-layers 4 --pcie 20GB/s",
         "h100-sxm:8 --tp 8 --node 4 --network 25GB --concurrency 4 --set h_kv=8 --block 32 --chunk 512 --kv int8",
-        "h100-sxm --engine vllm --max-num-seqs 64 --reserve 4GiB --rate 3/s --burstiness 4 --prompt 900 --answer 50 --tp 1",
+        "h100-sxm --engine vllm --max-num-seqs 64 --reserve 4GiB --rate 3/s --burstiness 4 --prompt 900 --answer 50",
         "h100-sxm --simulate --requests 80 --concurrency 6 --seed 3 --prompt 200..900 --answer 60 --tp 1",
         "h100-sxm:4@2 --disaggregate auto --rate 2/s --prompt 2000 --answer 100 --tp 1 --ttft 1s --tpot 50ms",
     )),

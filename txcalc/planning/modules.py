@@ -12,12 +12,15 @@ from txcalc.ledger import Entry
 WHERE = "quantization_config"
 
 # The names that a leaf's module has in checkpoints, by the end of its path in the ledger.
-ATTENTION, MLP = ("self_attn", "attention", "attn"), ("mlp", "feed_forward", "block_sparse_moe", "moe")
+ATTENTION, MLP = (
+    ("self_attn", "attention", "attn", "self_attention"),
+    ("mlp", "feed_forward", "block_sparse_moe", "moe"),
+)
 MODULES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "attention.q": (ATTENTION, ("q_proj", "qkv_proj", "query_key_value", "wq")),
-    "attention.k": (ATTENTION, ("k_proj", "qkv_proj", "query_key_value", "wk")),
-    "attention.v": (ATTENTION, ("v_proj", "qkv_proj", "query_key_value", "wv")),
-    "attention.o": (ATTENTION, ("o_proj", "out_proj", "wo", "dense")),
+    "attention.q": (ATTENTION, ("q_proj", "qkv_proj", "query_key_value", "c_attn", "self.query", "wq")),
+    "attention.k": (ATTENTION, ("k_proj", "qkv_proj", "query_key_value", "c_attn", "self.key", "wk")),
+    "attention.v": (ATTENTION, ("v_proj", "qkv_proj", "query_key_value", "c_attn", "self.value", "wv")),
+    "attention.o": (ATTENTION, ("o_proj", "out_proj", "c_proj", "wo", "dense", "output.dense")),
     "attention.g": (ATTENTION, ("q_proj", "g_proj", "gate_proj")),
     "attention.q_a": (ATTENTION, ("q_a_proj",)),
     "attention.q_b": (ATTENTION, ("q_b_proj", "q_proj")),
@@ -27,8 +30,8 @@ MODULES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "attention.indexer.k": (("self_attn.indexer",), ("wk",)),
     "attention.indexer.weights": (("self_attn.indexer",), ("weights_proj",)),
     "feed_forward.gate": (MLP, ("gate_proj", "gate_up_proj", "w1")),
-    "feed_forward.up": (MLP, ("up_proj", "gate_up_proj", "w3", "fc1", "c_fc")),
-    "feed_forward.down": (MLP, ("down_proj", "w2", "fc2", "c_proj")),
+    "feed_forward.up": (MLP, ("up_proj", "gate_up_proj", "w3", "fc1", "c_fc", "dense_h_to_4h")),
+    "feed_forward.down": (MLP, ("down_proj", "w2", "fc2", "c_proj", "dense_4h_to_h")),
     "experts.router": (MLP, ("gate", "router", "router.gate")),
     "experts.shared_gate": (MLP, ("shared_expert_gate",)),
     "experts.routed.gate": (MLP, ("experts.*.gate_proj", "experts.gate_up_proj", "experts.*.w1")),

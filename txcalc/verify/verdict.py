@@ -174,7 +174,7 @@ def compare(
             row = Row(path, quantity, want, got, equal(want, got), oracle, where, for_all=for_all)
             rows.setdefault(first, []).append(row)
     for copies in rows.values():
-        yield from _folded(copies)
+        yield from fold_copies(copies)
     want, got = total([figure(entry) for entry in ledger]), total(found.values())
     if not (_zero(want) and _zero(got)):
         yield Row("", quantity, want, got, equal(want, got), oracle, where, for_all=for_all)
@@ -194,7 +194,7 @@ def _zero(value: Any) -> bool:
     return bool(value == 0)
 
 
-def _folded(copies: list[Row]) -> Iterator[Row]:
+def fold_copies(copies: list[Row]) -> Iterator[Row]:
     """Copies that agree are one row; each that does not is one of its own."""
     good = [row for row in copies if row.equal]
     alike = [row for row in good if row.predicted == good[0].predicted]

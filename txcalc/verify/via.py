@@ -96,15 +96,15 @@ def instantiate(data: Any, where: str) -> nn.Module:
         return _built(*_chosen(transformers, data, where), where)
 
 
-def forward_flops(net: Any, batch: int, tokens: int, source: int | None) -> tuple[int | None, str]:
-    """FLOPs of a forward pass of a model of transformers; or None, and why there are none."""
+def forward_flops(net: Any, batch: int, tokens: int, source: int | None) -> tuple[dict[str, int] | None, str]:
+    """FLOPs of a forward pass of a model of transformers by innermost module; or None, and why there are none."""
     with _quietly(), _offline():
         found, why = _point(net, _inputs(net, batch, tokens, source))
     if found is None:
         return None, why
     if missed := sorted(set().union(*found.uncounted.values())):
         return None, f"nobody counts {', '.join(missed)}"
-    return sum(found.by_module.values()), ""
+    return found.by_module, ""
 
 
 class _Traced(NamedTuple):

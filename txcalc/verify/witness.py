@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import torch
 
 from txcalc.checkpoint import Checkpoint, StoredTensor, check, folded
 from txcalc.errors import InputError, MissingExtra
+from txcalc.ledger import Ledger
 from txcalc.model import Model
+from txcalc.planning.modules import ATTENTION, HEAD, MLP, names
 from txcalc.sources import huggingface
 from txcalc.sources.export import to_config
 from txcalc.verify import via
 from txcalc.verify.subject import Subject
-from txcalc.verify.verdict import Row
+from txcalc.verify.verdict import Row, fold_copies, spread
 
 ORACLE = "transformers"
 SAME = {"kimi_k2": "deepseek_v3"}  # model types of which transformers has the class under another name
@@ -76,8 +79,50 @@ def _flops(model: Model, notes: list[str], theirs: Any, where: str) -> Iterator[
     sizes = ", ".join(
         f"{letter} = {size}" for letter, size in zip(("B", "T", "T_src"), point.values(), strict=True) if size
     )
-    total = ledger.total("flops")
-    yield Row("", "flops", total, found, total == found, ORACLE, f"{where} at {sizes}")
+    total, theirs_total = ledger.total("flops"), sum(found.values())
+    where = f"{where} at {sizes}"
+    yield Row("", "flops", total, theirs_total, total == theirs_total, ORACLE, where)
+    if len(model.spec["stacks"]) == 1:
+        yield from _by_module(ledger, found, where)
+
+
+LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h|blocks)\.(\d+)\.(.+)")
+
+
+def _by_module(ledger: Ledger, found: Mapping[str, int], where: str) -> Iterator[Row]:
+    """FLOPs of the modules of layers whose names are known there, and of the head; of a fused one those of all its
+    parts together. What has no such name is in the whole alone."""
+    theirs: dict[tuple[int | None, str], int] = {}
+    for path, number in found.items():
+        layer = LAYER.search(path)
+        theirs[(int(layer[1]), layer[2]) if layer else (None, path)] = number
+    groups: dict[frozenset[tuple[int | None, str]], list[tuple[str, str, int]]] = {}
+    for path, (first, share) in spread(ledger, lambda entry: entry.flops).items():
+        named, parts = frozenset(theirs.keys() & _named(path)), [(first, path, share)]
+        for other in [other for other in groups if other & named] if share else ():
+            named, parts = named | other, groups.pop(other) + parts
+        if share and named:
+            groups[named] = parts
+    copies: dict[str, list[Row]] = {}
+    for named, parts in groups.items():
+        first, path = (" + ".join(side) for side in zip(*(one[:2] for one in parts), strict=True))
+        predicted, measured = sum(one[2] for one in parts), sum(theirs[name] for name in named)
+        row = Row(path, "flops", predicted, measured, predicted == measured, ORACLE, where)
+        copies.setdefault(first, []).append(row)
+    for rows in copies.values():
+        yield from fold_copies(rows)
+
+
+def _named(path: str) -> set[tuple[int | None, str]]:
+    """The layer and the names there that a module of this path may have; the head's has no layer."""
+    layer = re.match(r"layers\.(\d+)\.(.+)", path)
+    if layer is None:
+        return {(None, name) for name in HEAD if path == "head.projection"}
+    others = {
+        "attention.core": (*ATTENTION, "attention.self"),
+        "experts.routed": tuple(f"{name}.experts" for name in MLP),
+    }
+    return {(int(layer[1]), name) for name in others.get(layer[2]) or names(path)}
 
 
 def instantiate(model: Model) -> Any:

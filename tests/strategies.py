@@ -40,7 +40,6 @@ from txcalc.parts.latent import IndexCore, Indexer, LatentAttention, LatentCore
 from txcalc.parts.linear import (
     Activation,
     BlockLinear,
-    Convolution,
     GroupedLinear,
     LayerScale,
     Linear,
@@ -74,6 +73,7 @@ from txcalc.parts.routed import ChosenExperts, RoutedAttention
 from txcalc.parts.rwkv import ChannelMix, TimeMix, TokenShift, WeightedSum
 from txcalc.parts.shared import SharedBlock
 from txcalc.parts.spans import Apart, Around, Causal, Chunks, Cross, Full, Reading, Selected, Window
+from txcalc.parts.taps import Convolution
 from txcalc.parts.tower import Counted, Projector, ProjectorStep, Tower
 
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "sigmoid", "tanh")

@@ -16,9 +16,9 @@ import pytest
 
 import txcalc
 from txcalc.ledger import KINDS, Entry, Ledger
-from txcalc.parts.linear import Convolution
 from txcalc.parts.recurrent import SelectiveScan
 from txcalc.parts.spans import Windowed
+from txcalc.parts.taps import Convolution
 from txcalc.sources import presets
 
 ORACLE: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "data/oracle.json").read_text())["models"]

@@ -20,10 +20,11 @@ from txcalc import parts
 from txcalc.ledger import QUANTITIES, Ledger, walk
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.latent import LatentCore
-from txcalc.parts.linear import Convolution, Linear
+from txcalc.parts.linear import Linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import Composite, Leaf, Workload
 from txcalc.parts.spans import Causal, Window
+from txcalc.parts.taps import Convolution
 from txcalc.sources import build
 
 pytestmark = pytest.mark.slow

@@ -43,7 +43,6 @@ from txcalc.parts.latent import IndexCore, Indexer, LatentAttention, LatentCore
 from txcalc.parts.linear import (
     Activation,
     BlockLinear,
-    Convolution,
     GroupedLinear,
     LayerScale,
     Linear,
@@ -77,6 +76,7 @@ from txcalc.parts.routed import ChosenExperts, RoutedAttention
 from txcalc.parts.rwkv import ChannelMix, TimeMix, TokenShift, WeightedSum
 from txcalc.parts.shared import SharedBlock
 from txcalc.parts.spans import Causal, Cross, Full, Reading, Selected, Window
+from txcalc.parts.taps import Convolution
 from txcalc.parts.tower import Counted, Projector, ProjectorStep, Tower
 
 # 2 sequences of 3 new tokens after 5 cached ones: 6 rows, 8 keys, 3·5 + 1 + 2 + 3 = 21 visible pairs; 14 source rows.

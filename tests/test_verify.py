@@ -28,18 +28,7 @@ from txcalc.parts.delta import DeltaRule
 from txcalc.parts.disentangled import DisentangledCore
 from txcalc.parts.embedding import Patches
 from txcalc.parts.latent import IndexCore, LatentCore
-from txcalc.parts.linear import (
-    Activation,
-    BlockLinear,
-    Convolution,
-    LayerScale,
-    Linear,
-    Lookup,
-    Scale,
-    Sum,
-    Unused,
-    Vector,
-)
+from txcalc.parts.linear import Activation, BlockLinear, LayerScale, Linear, Lookup, Scale, Sum, Unused, Vector
 from txcalc.parts.linear_attention import DecayScan
 from txcalc.parts.mixers.pieces import Filter, Scores
 from txcalc.parts.model import Memory
@@ -49,6 +38,7 @@ from txcalc.parts.positions import RelativeBias, Rotary
 from txcalc.parts.recurrent import GatedRecurrence, HeadScan, SelectiveScan
 from txcalc.parts.rwkv import TokenShift, WeightedSum
 from txcalc.parts.spans import Causal, Window
+from txcalc.parts.taps import Convolution
 from txcalc.planning.activations import korthikanti
 from txcalc.planning.evidence import MEANING, RECORDED, _proofs, how_known, proofs_file
 from txcalc.planning.training import training_flops

@@ -108,7 +108,7 @@ class Entry:
         return "none" if any(step.gradient == "none" for step in self.steps) else self.steps[-1].gradient
 
     def __repr__(self) -> str:
-        return f"<{self.path} × {self.times}: {type(self.leaf).__name__}>"
+        return f"<{self.path} × {self.times}: {self.leaf.called}>"
 
     @property
     def layers(self) -> Any:
@@ -341,9 +341,9 @@ def _found(
     routed: bool = False,
     streams: tuple[Stream, ...] = (),
 ) -> Iterator[_Spot]:
-    if isinstance(part, Leaf):
-        own = None if forced else part.kind
-        yield _Spot(steps, part, own or kind, counts, routed, kind, streams)
+    if part.leaf:
+        own = None if forced else part.leaf.kind
+        yield _Spot(steps, part.leaf, own or kind, counts, routed, kind, streams)
         return
     for child in part.parts:
         runs = child.times if child.runs is None else child.runs

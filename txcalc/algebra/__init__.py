@@ -6,7 +6,6 @@ SymPy lives here only. It adds, multiplies, expands and cancels; how a formula i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cache
 from itertools import chain, count, product
 from typing import Any, NamedTuple
@@ -17,7 +16,6 @@ from txcalc.model import Model
 from txcalc.notation import Expression
 from txcalc.num import whole
 from txcalc.parts.mechanisms import ATTENTIONS
-from txcalc.parts.model import FixedLength
 from txcalc.parts.part import Composite, Workload
 from txcalc.parts.sharding import Ways
 from txcalc.planning.layout import Layout
@@ -96,14 +94,10 @@ def symbolic(model: Model) -> Symbolic:
     naming = _Naming()
     halves = model.spec["stacks"]
     stacks = {half: _lettered(stack, naming, half) for half, stack in halves.items()}
-    if not isinstance(model.root, FixedLength):
-        return Symbolic(assemble({**model.spec, "stacks": stacks}), naming.made)
     places = next(iter(stacks.values()))["positions"]
-    if places["rows"] is None:
-        places["rows"] = naming(BY_LETTER["P_max"], model.root.positions)
-    root = assemble({**model.spec, "stacks": stacks})
-    assert isinstance(root, FixedLength)
-    return Symbolic(replace(root, positions=symbol("T")), naming.made)
+    if model.fixed_length and places["rows"] is None:
+        places["rows"] = naming(BY_LETTER["P_max"], model.root.fixed)
+    return Symbolic(assemble({**model.spec, "stacks": stacks}).at_length(symbol("T")), naming.made)
 
 
 def _lettered(stack: Mapping[str, Any], naming: _Naming, half: str) -> dict[str, Any]:

@@ -51,6 +51,7 @@ class Cell(Recurrence):
              1406.1078); Elman 1990; as PyTorch's nn.LSTM, nn.GRU and nn.RNN compute them
     """
 
+    kept_in_fp32 = False
     form: str
     width: Any
     bias: bool

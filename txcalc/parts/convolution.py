@@ -7,7 +7,7 @@ from typing import Any, final
 
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import Activation, Convolution, Linear, short_memory
+from txcalc.parts.linear import Activation, Linear
 from txcalc.parts.options import (
     REQUIRED,
     Mechanism,
@@ -24,6 +24,7 @@ from txcalc.parts.options import (
 )
 from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Workload, elementwise
 from txcalc.parts.spans import Full
+from txcalc.parts.taps import Convolution, short_memory
 
 
 @final

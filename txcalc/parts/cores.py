@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, final
 
 from txcalc.notation import named_by_groups, pair
+from txcalc.num import exact_div
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import SAVES_RESULT
 from txcalc.parts.part import (
@@ -27,6 +28,7 @@ class CachedCore(Leaf):
     """What meets the keys of a span: its cache is so many elements of every token that the span keeps."""
 
     kind = "attention_core"
+    kept_in_fp32 = False
     span: Span
 
     @property
@@ -88,8 +90,23 @@ class SoftmaxCore(CachedCore):
     def attended(self) -> Attended:
         return Attended(self.n_heads, self.n_kv_heads, self.d_qk, self.d_v)
 
+    @property
+    def sees(self) -> Span:
+        return self.span
+
+    @property
+    def masked(self) -> bool:
+        return self.span.masked
+
     def statistics(self, work: Workload) -> Any:
         return 0 if work.keep_scores else work.positions * self.n_heads
+
+    def rows_kept(self, work: Workload) -> Any:
+        return 0 if work.keep_scores else self.n_heads
+
+    def unlike(self, work: Workload) -> str:
+        fused = self.plain or work.keep_scores
+        return "" if fused else "biased, capped or sunk scores (PyTorch has no fused kernel for them)"
 
     @property
     def token(self) -> Any:
@@ -121,6 +138,23 @@ class AttentionCore(SoftmaxCore):
     softcap: Any = None
     scale: Any = None
     borrowed: bool = False
+    reads_places = True
+    exchanges = True
+
+    @property
+    def moves(self) -> bool:
+        return not (self.biased or self.distances)
+
+    @property
+    def computes(self) -> str:
+        return "" if self.sinks else "softmax"
+
+    @property
+    def masked(self) -> bool:
+        return False if self.distances else self.span.masked
+
+    def unlike(self, work: Workload) -> str:
+        return "projected distances" if self.distances else super().unlike(work)
 
     @property
     def plain(self) -> bool:
@@ -190,6 +224,10 @@ class DifferentialCore(SoftmaxCore):
 
     scale: Any = None
     learns: bool = True
+
+    def rows_kept(self, work: Workload) -> Any:
+        """One of both halves."""
+        return exact_div(super().rows_kept(work), 2)
 
     @property
     def frozen(self) -> DifferentialCore:

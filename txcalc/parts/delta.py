@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, final
 
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import Activation, Linear, short_memory
+from txcalc.parts.linear import Activation, Linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import (
     REQUIRED,
@@ -35,6 +35,7 @@ from txcalc.parts.part import (
 )
 from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
+from txcalc.parts.taps import short_memory
 
 
 @final

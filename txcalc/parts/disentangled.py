@@ -73,6 +73,9 @@ class DisentangledCore(Leaf):
     def attended(self) -> Attended:
         return Attended(self.n_heads, self.n_heads, self.d_head, self.d_head)
 
+    def unlike(self, work: Workload) -> str:
+        return "" if work.keep_scores else "disentangled scores (PyTorch has no fused kernel for them)"
+
     @property
     def turns(self) -> tuple[Any, ...]:
         """Below its reach a length has fewer distances than the table."""

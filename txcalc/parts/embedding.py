@@ -9,7 +9,7 @@ from typing import Any, final
 from txcalc.num import exact_div
 from txcalc.parts.collectives import Collective
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import Activation, Convolution, Linear, Lookup, Sum, Vector
+from txcalc.parts.linear import Activation, Linear, Lookup, Sum, Vector
 from txcalc.parts.norm import Norm, NormOptions
 from txcalc.parts.options import REQUIRED, Options, count, flag, key, letter, real, size, tables
 from txcalc.parts.part import (
@@ -29,6 +29,7 @@ from txcalc.parts.part import (
 )
 from txcalc.parts.positions import PositionsOptions
 from txcalc.parts.sharding import Ways
+from txcalc.parts.taps import Convolution
 
 
 @final

@@ -14,7 +14,7 @@ from typing import Any, final
 from txcalc.num import ceil_log2, triangle
 from txcalc.parts.convolution import Product
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import Linear, short_memory
+from txcalc.parts.linear import Linear
 from txcalc.parts.options import Mechanism, Place, Wished, absent, count, flag, key, letter, one_of, size, up_to
 from txcalc.parts.part import (
     Cache,
@@ -29,6 +29,7 @@ from txcalc.parts.part import (
     Workload,
 )
 from txcalc.parts.recurrence import Recurrence
+from txcalc.parts.taps import short_memory
 
 
 def on_filter(work: Workload) -> Workload:
@@ -60,6 +61,7 @@ class LongConvolution(Leaf):
     Source   Poli et al. 2023 (arXiv 2302.10866), section 3; 5·N·log₂ N: Cooley and Tukey 1965, as FFTW reports speeds
     """
 
+    kept_in_fp32 = False
     width: Any
     fft: bool
 

@@ -65,6 +65,21 @@ class LatentCore(CachedCore):
     def attended(self) -> Attended:
         return Attended(self.n_heads, self.n_heads, self.d_nope + self.d_rope, self.d_v)
 
+    @property
+    def sees(self) -> Span:
+        return self.span
+
+    @property
+    def masked(self) -> bool:
+        return self.span.masked
+
+    def rows_kept(self, work: Workload) -> Any:
+        return 0 if work.keep_scores else self.n_heads
+
+    def unlike(self, work: Workload) -> str:
+        fused = "latent attention (PyTorch's fused kernel on the CPU takes one head width only)"
+        return "" if work.keep_scores else fused
+
     def cache_read(self, work: Workload) -> Any:
         """Of selected keys no more than a query selects."""
         return self.span.read(work, self.token)

@@ -10,8 +10,6 @@ from txcalc.num import exact_div
 from txcalc.parts.frozen import frozen
 from txcalc.parts.part import (
     COST,
-    NO_CACHE,
-    Cache,
     Elementwise,
     Leaf,
     MatMul,
@@ -60,6 +58,14 @@ class Linear(Leaf):
         if not self.bias:
             return (product,)
         return product, elementwise("bias", rows * self.d_out, "add", 0, 0, self.d_out)
+
+    @property
+    def moves(self) -> bool:
+        return True
+
+    @property
+    def computes(self) -> str:
+        return "all"
 
     @property
     def matrix(self) -> tuple[Any, Any]:
@@ -187,6 +193,10 @@ class Lookup(Leaf):
         return self.width
 
     @property
+    def moves(self) -> bool:
+        return not self.added
+
+    @property
     def elsewhere(self) -> tuple[tuple[Any, ...], ...]:
         return ((self.rows, self.width),) if self.tied else ()
 
@@ -199,6 +209,8 @@ class Lookup(Leaf):
         return (Elementwise("lookup", elements, COST[cost], Traffic(elements, elements)),)
 
 
+# Activations whose operators, one by one, are what their kernel does.
+ONE_BY_ONE = frozenset({"relu", "relu2", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "softplus", "none"})
 # What backward needs of an activation: its input, or its own result (which the next product then need not keep again).
 SAVES_RESULT = frozenset({"relu", "sigmoid", "tanh"})
 
@@ -220,6 +232,18 @@ class Activation(Leaf):
     form: str
     gated: bool
     sparsity: float | None = None
+
+    @property
+    def moves(self) -> bool:
+        return self.form in ONE_BY_ONE and self.sparsity is None
+
+    @property
+    def computes(self) -> str:
+        return "all" if self.moves else ""
+
+    def rows_kept(self, work: Workload) -> Any:
+        """The mean and deviation by which gates are cut."""
+        return 0 if self.sparsity is None else 1
 
     def weights(self) -> tuple[Weight, ...]:
         return (Weight("positive", (1,)), Weight("negative", (1,))) if self.form == "xielu" else ()
@@ -252,67 +276,6 @@ class Activation(Leaf):
 
 @final
 @frozen
-class Convolution(Leaf):
-    """A one-dimensional convolution: over time for audio, depthwise for a recurrent mixer's short memory.
-
-    Shapes   x (B, steps, c_in), W (c_out, c_in/groups, K), y (B, T, c_out); T is what comes out
-    Unit     FLOPs 2·B·T·K·c_out·c_in/groups (depthwise: 2·B·T·K·C)
-    Counts   all K taps at every output, the padded ones too, as PyTorch does; cache of a causal one: its last K columns
-    Source   Gu and Dao 2023 (arXiv 2312.00752), section 3.4; Radford et al. 2022 (arXiv 2212.04356), section 2.2
-    """
-
-    role = "product"
-    begins: ClassVar[Mapping[str, str]] = {"bias": "zero"}
-    c_in: Any
-    c_out: Any
-    taps: Any
-    bias: bool
-    depthwise: bool
-    causal: bool
-    stride: int = 1
-    # Its input is kept for backward; False: another leaf keeps the same tensor.
-    keeps: bool = True
-
-    def weights(self) -> tuple[Weight, ...]:
-        weight = Weight("weight", (self.c_out, 1 if self.depthwise else self.c_in, self.taps))
-        return (weight, Weight("bias", (self.c_out,))) if self.bias else (weight,)
-
-    def operations(self, work: Workload) -> tuple[Operation, ...]:
-        rows, fan_in = work.positions, self.taps if self.depthwise else self.taps * self.c_in
-        weights = self.c_out * fan_in
-        moved = Traffic(weights, rows * (self.stride * self.c_in + self.c_out))
-        count, n = (self.c_out, 1) if self.depthwise else (1, self.c_out)
-        product = MatMul("convolution", count, rows, fan_in, n, moved, "convolution")
-        if not self.bias:
-            return (product,)
-        return product, elementwise("bias", rows * self.c_out, "add", 0, 0, self.c_out)
-
-    @property
-    def frozen(self) -> Convolution:
-        return replace(self, keeps=False)
-
-    def saved(self, work: Workload) -> Any:
-        return work.positions * self.stride * self.c_in if self.keeps else 0
-
-    @property
-    def holds(self) -> str:
-        return "state" if self.causal else "nothing"
-
-    def kept(self) -> str:
-        return f"the last {self.taps} columns of a convolution: {self.c_in:,} · {self.taps} elements"
-
-    def cache(self, work: Workload) -> Any:
-        state = self.taps * self.c_in
-        return Cache(0, state, state) if self.causal else NO_CACHE
-
-
-def short_memory(channels: Any, taps: Any, *, bias: bool) -> Convolution:
-    """The causal convolution of each channel by itself that stands in a recurrent mixer."""
-    return Convolution(c_in=channels, c_out=channels, taps=taps, bias=bias, depthwise=True, causal=True)
-
-
-@final
-@frozen
 class Sum(Leaf):
     """Additions of whole vectors with no weight: the residual sums of a block, or a fixed position added.
 
@@ -323,6 +286,18 @@ class Sum(Leaf):
     launched = False
     width: Any
     sums: int
+
+    @property
+    def additions(self) -> Any:
+        return self.sums
+
+    @property
+    def moves(self) -> bool:
+        return True
+
+    @property
+    def computes(self) -> str:
+        return "all"
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements = work.positions * self.width * self.sums
@@ -410,6 +385,7 @@ class Unused(Leaf):
     d_in: Any
     d_out: Any
     bias: bool = True
+    idle = True
 
     def weights(self) -> tuple[Weight, ...]:
         weight = Weight("weight", (self.d_out, self.d_in))

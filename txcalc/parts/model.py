@@ -5,7 +5,7 @@ A layer pattern is data: `LayerGroup`s of equal blocks with the indices at which
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, final
 
@@ -151,8 +151,15 @@ class Stack(Composite):
     on_stream = True
 
     @property
-    def stacks(self) -> tuple[Stack, ...]:
-        return (self,)
+    def halves(self) -> Mapping[str, Stack]:
+        return {"": self}
+
+    @property
+    def alone(self) -> Stack:
+        return self
+
+    def with_stacks(self, change: Callable[[Stack], Stack]) -> Stack:
+        return change(self)
 
     def children(self) -> Iterator[Child]:
         yield from around(self._all()) if self.frozen else self._all()
@@ -240,8 +247,11 @@ class EncoderDecoder(Composite):
     positions: Any = None
 
     @property
-    def stacks(self) -> tuple[Stack, ...]:
-        return self.encoder, self.decoder
+    def halves(self) -> Mapping[str, Stack]:
+        return {"encoder.": self.encoder, "decoder.": self.decoder}
+
+    def with_stacks(self, change: Callable[[Stack], Stack]) -> EncoderDecoder:
+        return replace(self, encoder=change(self.encoder), decoder=change(self.decoder))
 
     @property
     def fixed(self) -> Any:
@@ -271,8 +281,14 @@ class FixedLength(Composite):
     positions: Any
 
     @property
-    def stacks(self) -> tuple[Stack, ...]:
-        return (self.stack,)
+    def halves(self) -> Mapping[str, Stack]:
+        return {"": self.stack}
+
+    def with_stacks(self, change: Callable[[Stack], Stack]) -> FixedLength:
+        return replace(self, stack=change(self.stack))
+
+    def at_length(self, positions: Any) -> FixedLength:
+        return replace(self, positions=positions)
 
     @property
     def fixed(self) -> Any:

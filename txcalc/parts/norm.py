@@ -44,6 +44,21 @@ class Norm(Leaf):
     borrowed: bool = False
 
     @property
+    def moves(self) -> bool:
+        return True
+
+    @property
+    def computes(self) -> str:
+        return "all" if self.weighted else ""
+
+    def rows_kept(self, work: Workload) -> Any:
+        return self.groups
+
+    @property
+    def normed(self) -> tuple[Any, Any]:
+        return self.groups, self.width
+
+    @property
     def unfused(self) -> int:
         """torch before 2.8, rms_norm: to fp32 (6 bytes), square (8), mean (4), product (8), weight (8), back (6), for
         4; its layer_norm is one kernel."""

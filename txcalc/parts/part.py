@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 from txcalc.num import Num, product, total
 from txcalc.parts.frozen import once
+from txcalc.parts.kernel import Kernel
 
 if TYPE_CHECKING:
     from txcalc.parts.collectives import Transfer
     from txcalc.parts.model import Stack
     from txcalc.parts.sharding import Ways
-    from txcalc.parts.spans import Attended
 
 
 class Workload(NamedTuple):
@@ -198,7 +198,7 @@ NO_CACHE = Cache()
 Role = Literal["product", "table", "norm", "activation", "attention", "selection", "collective", "other"]
 
 
-class Leaf:
+class Leaf(Kernel):
     """A part that owns formulas. Subclasses are frozen dataclasses over numbers; all fields are set when it is made."""
 
     kind: ClassVar[str | None] = None  # under which it is counted wherever it stands; None: its parent's
@@ -236,16 +236,6 @@ class Leaf:
         """What it keeps for later tokens."""
         return NO_CACHE
 
-    # How engines run it: which kernels of attention; False: no kernel of its own, but within the one beside it.
-    kernels: ClassVar[str] = ""
-    launched: ClassVar[bool] = True
-    blocks: ClassVar[bool] = False  # its weight is a matrix of blocks, each of which multiplies a share of its inputs
-
-    @property
-    def unfused(self) -> int:
-        """Times the traffic of its one kernel in 16 bits that single operations in fp32 have."""
-        return 1
-
     @property
     def matrix(self) -> tuple[Any, Any] | None:
         """Inputs and outputs of the one matrix by which it multiplies every position; None: it does something else."""
@@ -277,11 +267,6 @@ class Leaf:
         return 1
 
     @property
-    def attended(self) -> Attended | None:
-        """The heads of its softmax, where it has one."""
-        return None
-
-    @property
     def turns(self) -> tuple[Any, ...]:
         """Lengths at which its cost goes on in another way: the end of a window, of a selection, of a table."""
         return ()
@@ -297,23 +282,9 @@ class Leaf:
         return 1
 
     @property
-    def beyond(self) -> str:
-        """What its products hold beyond the scores and values of one softmax."""
-        return ""
-
-    @property
-    def angles(self) -> tuple[Any, Any] | None:
-        """Dimensions and base of the rotation that it does, whose cosines and sines depend on the position alone."""
-        return None
-
-    @property
     def untied(self) -> Leaf:
         """The same with weights of its own: what is read here, wherever it is held."""
         return self
-
-    def on_chip(self, work: Workload) -> Any:
-        """Elements of its operations that never leave the chip where they run as one kernel."""
-        return 0
 
     @property
     def holds(self) -> str:
@@ -344,6 +315,11 @@ class Leaf:
     def transfers(self, work: Workload) -> tuple[Transfer, ...]:
         """What it sends to other ranks and receives from them in one forward pass."""
         return ()
+
+    @property
+    def leaf(self) -> Leaf:
+        """Itself."""
+        return self
 
     def leaves(self) -> Iterator[Leaf]:
         """Itself."""
@@ -401,6 +377,7 @@ class Composite:
         """The children, made once."""
         return tuple(self.children())
 
+    leaf: ClassVar[None] = None
     on_stream: ClassVar[bool] = False  # what it has of its own stands beside the residual stream, whole on every rank
 
     def leaves(self) -> Iterator[Leaf]:
@@ -418,9 +395,27 @@ class Composite:
         return ""
 
     @property
+    def halves(self) -> Mapping[str, Stack]:
+        """The stacks it is made of, in the order in which they compute, by what their paths begin with."""
+        return {}
+
+    @property
     def stacks(self) -> tuple[Stack, ...]:
-        """The stacks it is made of, in the order in which they compute."""
-        return ()
+        """The same without the paths."""
+        return tuple(self.halves.values())
+
+    @property
+    def alone(self) -> Stack | None:
+        """The stack that it is, where it is one and nothing else."""
+        return None
+
+    def with_stacks(self, change: Callable[[Stack], Stack]) -> Self:
+        """The same with each of its stacks changed."""
+        return self
+
+    def at_length(self, positions: Any) -> Self:
+        """The same over so many positions, where their number is part of it."""
+        return self
 
     def alive(self) -> Any:
         """Elements a token that a step without backward has alive in it at its peak."""

@@ -30,6 +30,19 @@ class Rotary(Leaf):
     width: Any
     interleaved: bool = False
     spread: bool = False
+    reads_places = True
+
+    @property
+    def moves(self) -> bool:
+        return not self.spread
+
+    @property
+    def computes(self) -> str:
+        return "" if self.spread else "all"
+
+    @property
+    def turned(self) -> tuple[Any, Any]:
+        return self.dims, self.width
 
     @property
     def angles(self) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ from typing import Any, final
 from txcalc.num import ceil_div, exact_div
 from txcalc.parts.collectives import AllReduce
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import Activation, BlockLinear, Linear, linear, short_memory
+from txcalc.parts.linear import Activation, BlockLinear, Linear, linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import (
     LAYER_EPS,
@@ -44,6 +44,7 @@ from txcalc.parts.part import (
 )
 from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
+from txcalc.parts.taps import short_memory
 
 
 @final

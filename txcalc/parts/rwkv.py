@@ -39,6 +39,7 @@ class TokenShift(Recurrence):
     Source   Peng et al. 2023 (arXiv 2305.13048), equations 11 to 13
     """
 
+    kept_in_fp32 = False
     width: Any
     uses: tuple[str, ...]
 

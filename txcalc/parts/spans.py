@@ -30,6 +30,8 @@ class Span:
     holds: ClassVar[str] = "tokens"
     # Whether a query sees nothing that comes after it.
     causal: ClassVar[bool] = True
+    # Whether a mask says what is seen, and no scores choose among the keys.
+    masked: ClassVar[bool] = True
 
     @property
     def most(self) -> Any:
@@ -170,6 +172,7 @@ class Selected(Span):
     """Query i attends to the `top_k` keys j ≤ i that an index scores best. All are kept, for later queries choose
     others; a dense product with a mask multiplies all of them, and only the masked pairs are fewer."""
 
+    masked: ClassVar[bool] = False
     top_k: Any
 
     @property

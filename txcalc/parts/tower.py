@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, final
 
@@ -74,8 +74,8 @@ class Tower(Composite):
     tokens: Any = None
 
     @property
-    def stacks(self) -> tuple[Stack, ...]:
-        return (self.stack,)
+    def halves(self) -> Mapping[str, Stack]:
+        return {"": self.stack}
 
     @property
     def fixed(self) -> Any:

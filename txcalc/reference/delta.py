@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from txcalc.parts import delta as parts
-from txcalc.parts.linear import Convolution as ConvolutionPart
 from txcalc.parts.linear import Linear as LinearPart
 from txcalc.parts.norm import Norm as NormPart
+from txcalc.parts.taps import Convolution as ConvolutionPart
 from txcalc.reference.linear import Activation, Convolution, Linear, Norm
 from txcalc.reference.mode import current
 from txcalc.reference.recurrent import summed

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from txcalc.parts import hyena as parts
-from txcalc.parts.linear import Convolution as ConvolutionPart
+from txcalc.parts.taps import Convolution as ConvolutionPart
 from txcalc.reference.convolution import Product
 from txcalc.reference.linear import Convolution, Linear
 from txcalc.reference.mode import current

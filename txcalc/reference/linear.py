@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from txcalc.parts import linear as parts
+from txcalc.parts import taps
 from txcalc.parts.embedding import Patches as PatchesPart
 from txcalc.parts.norm import Norm as NormPart
 from txcalc.reference.mode import current
@@ -224,7 +225,7 @@ def padded(x: Tensor, before: int, after: int = 0) -> Tensor:
 class Convolution(Remembers):
     """A convolution over time of x (B, steps, c_in): padded evenly, or causal and remembering its last K columns."""
 
-    def __init__(self, part: parts.Convolution, like: Like) -> None:
+    def __init__(self, part: taps.Convolution, like: Like) -> None:
         super().__init__()
         self.weight = like.parameter(part.c_out, 1 if part.depthwise else part.c_in, part.taps)
         self.bias = like.parameter(part.c_out) if part.bias else None

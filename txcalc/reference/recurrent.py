@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from txcalc.parts import recurrent as parts
-from txcalc.parts.linear import Convolution as ConvolutionPart
 from txcalc.parts.norm import Norm as NormPart
+from txcalc.parts.taps import Convolution as ConvolutionPart
 from txcalc.reference.linear import Activation, BlockLinear, Convolution, Linear, Norm, RootMeanSquare, linear
 from txcalc.reference.mode import current
 from txcalc.reference.run import Like, Remembers, Run

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from txcalc.errors import TxcalcError
 from txcalc.ledger import walk
 from txcalc.model import Model
-from txcalc.parts.linear import Lookup
 from txcalc.parts.part import Composite
 from txcalc.planning.training.collectives import branch, per_head, unstyled
 from txcalc.planning.training.recipe import Recipe
@@ -78,7 +77,7 @@ def _style(held: RankLeaf, recipe: Recipe, between: Any) -> Any:
     axes = [axis for _, _, axis in held.axes()]
     if held.between:
         return SequenceParallel(use_local_output=True) if axes and recipe.layout.sp > 1 else None
-    if isinstance(held.entry.leaf, Lookup) and axes == [0]:
+    if held.entry.leaf.role == "table" and axes == [0]:
         return RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
     if held.entry.kind == "head" and held.widened:
         local = not recipe.loss_parallel

@@ -9,12 +9,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from txcalc.parts.cores import SoftmaxCore
-from txcalc.parts.latent import LatentCore
-from txcalc.parts.spans import Windowed
 from txcalc.reference import Cache, tracing
 from txcalc.verify.flops import ORACLE as FLOPS
 from txcalc.verify.flops import Count, count
+from txcalc.verify.mask import windows_of
 from txcalc.verify.subject import SizePoint, Subject
 from txcalc.verify.verdict import NO_CACHE, Row, compare, uncounted
 
@@ -49,8 +47,7 @@ def rows(subject: Subject) -> Iterator[Row]:
         subject.notes.append(NO_CACHE)
         return
     leaves = list(subject.model.root.leaves())
-    spans = [leaf.span for leaf in leaves if isinstance(leaf, SoftmaxCore | LatentCore)]
-    windows = {span.window for span in spans if isinstance(span, Windowed)}
+    windows = windows_of(leaves)
     if subject.device != "meta":
         most = min(LONGEST_COMPUTED, (subject.longest or LONGEST_COMPUTED + STEPS) - STEPS + 1)
         windows = {window for window in windows if window <= most}

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from txcalc.model import Model
-from txcalc.parts import cores, spans
 from txcalc.planning.training import Recipe
 from txcalc.planning.training.stages import StagePiece
-from txcalc.reference.attention import AttentionCore
+from txcalc.reference.attention import AttentionCore as CoreModule
 from txcalc.reference.run import Cache
 
 
@@ -43,7 +42,7 @@ def exchange(net: nn.Module, recipe: Recipe, turn: int, group: Any) -> None:
     """Has every core of attention exchange as the recipe's context says."""
     way = {"ring": _ring, "ulysses": _ulysses}.get(recipe.context)
     for core in net.modules():
-        if way and isinstance(core, AttentionCore):
+        if way and isinstance(core, CoreModule):
             core.forward = _bound(way, core.scale, recipe.layout.cp, turn, group)  # type: ignore[method-assign]
 
 
@@ -117,10 +116,10 @@ def faults(model: Model, recipe: Recipe) -> Iterator[str]:
     if layout.fsdp == 1 or layout.gpus > layout.fsdp * layout.cp:
         yield "cp is run over ranks that fsdp joins, beside no other axis: fsdp=2,cp=2"
     found: list[Any] = [entry.leaf for entry in model.ledger() if entry.kind == "attention_core"]
-    if not all(type(leaf) is cores.AttentionCore and leaf.turns == () for leaf in found):
+    if not all(leaf.exchanges and leaf.turns == () for leaf in found):
         yield "cp is run with attention of a softmax over all keys"
     elif recipe.context != "allgather":
-        if not all(leaf.plain and not leaf.distances and type(leaf.span) is spans.Causal for leaf in found):
+        if not all(leaf.plain and leaf.masked and leaf.span.causal and leaf.span.holds == "tokens" for leaf in found):
             yield f"cp by {recipe.context} is run with causal attention alone: context=allgather"
         if recipe.context == "ulysses" and any(leaf.n_kv_heads % layout.cp for leaf in found):
             yield f"ulysses cuts heads: cp = {layout.cp} must divide those of keys and values"

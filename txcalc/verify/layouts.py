@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from txcalc.errors import InputError
 from txcalc.model import Model
-from txcalc.parts.model import Stack
 from txcalc.planning.training import Recipe, in_flight, memory
 from txcalc.planning.training.activations import kept
 from txcalc.planning.training.collectives import collectives, unstyled
@@ -70,7 +69,7 @@ def _provable(model: Model, recipe: Recipe) -> None:
         faults.append(
             f"--framework {recipe.framework} is modelled from its source; fsdp2 is what torch itself can show"
         )
-    if recipe.recompute != "none" and not isinstance(model.root, Stack):
+    if recipe.recompute != "none" and not model.root.alone:
         faults.append(f"--recompute {recipe.recompute}: an encoder's result is kept by every layer that reads it")
     if recipe.frozen is not None or recipe.adapter is not None:
         faults.append("frozen weights of another format than what learns are modelled: torch shards one dtype")
@@ -141,8 +140,8 @@ def _ledger(model: Model, recipe: Recipe) -> Any:
 
 def _points(number: int, model: Model, affine: bool) -> Iterator[_Point]:
     """One layer of each kind, one more of each that has more, and of the first such kind three, to show a line."""
-    root = model.root
-    if not isinstance(root, Stack):
+    root = model.root.alone
+    if root is None:
         yield _Point(number, ())
         return
     most = [group.count for group in root.groups]
@@ -162,8 +161,8 @@ def _whole(number: int, model: Model, measured: Mapping[_Point, Mapping[str, int
     points = [point for point in measured if point.piece == number]
     base = measured[points[0]]
     total = Counter(base)
-    root = model.root
-    for i, group in enumerate(root.groups if isinstance(root, Stack) and points[0].counts else ()):
+    root = model.root.alone
+    for i, group in enumerate(root.groups if root and points[0].counts else ()):
         if group.count > points[0].counts[i]:
             counts = points[0].counts
             more = measured[_Point(number, (*counts[:i], 2, *counts[i + 1 :]))]

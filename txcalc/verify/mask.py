@@ -6,7 +6,7 @@ those that its mask does not hide.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from math import prod
 
@@ -14,9 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from txcalc.ledger import Entry, Ledger
-from txcalc.parts.cores import SoftmaxCore
-from txcalc.parts.latent import LatentCore
-from txcalc.parts.spans import Cross, Selected, Windowed
+from txcalc.parts.part import Leaf
 from txcalc.reference import tracing
 from txcalc.reference.attention import Core
 from txcalc.reference.run import Run
@@ -32,8 +30,8 @@ WHOLE = 1024  # up to this window also a prompt that is longer
 
 def rows(subject: Subject) -> Iterator[Row]:
     """Cores of attention, as prompts and with tokens past, on both sides of the end of every window."""
-    leaves = [leaf for leaf in subject.model.root.leaves() if isinstance(leaf, SoftmaxCore | LatentCore)]
-    if not leaves or subject.model.fixed_length or not all(map(summed, leaves)):
+    leaves = [leaf for leaf in subject.model.root.leaves() if leaf.sees]
+    if not leaves or subject.model.fixed_length or not all(leaf.masked for leaf in leaves):
         subject.notes.append(NO_MASK)
         return
     one = SizePoint(1, 1, None if subject.points[0].source is None else 1)
@@ -83,7 +81,7 @@ def _sides(entry: Entry | None) -> tuple[int, int]:
     if entry is None or entry.work is None:
         return 0, 0
     work = entry.work
-    return work.tokens, work.source if isinstance(getattr(entry.leaf, "span", None), Cross) else work.keys
+    return work.tokens, work.source if entry.leaf.sees and entry.leaf.sees.holds == "source" else work.keys
 
 
 def _pairs(core: Core, entry: Entry | None) -> int:
@@ -95,17 +93,15 @@ def _pairs(core: Core, entry: Entry | None) -> int:
     return int((core._mask(run, keys, torch.float32) == 0).sum())
 
 
-def summed(leaf: SoftmaxCore | LatentCore) -> bool:
-    """Whether a mask says what it sees: no scores choose among the keys."""
-    beside = getattr(leaf, "distances", False) or getattr(leaf, "entries", None) is not None
-    return not isinstance(leaf.span, Selected) and not beside
+def windows_of(leaves: Iterable[Leaf]) -> set[int]:
+    """The windows that leaves see no further than."""
+    return {leaf.sees.fills for leaf in leaves if leaf.sees} - {None}
 
 
-def _sizes(subject: Subject, leaves: list[SoftmaxCore | LatentCore]) -> list[tuple[int, int]]:
+def _sizes(subject: Subject, leaves: list[Leaf]) -> list[tuple[int, int]]:
     """Tokens and past: small ones, and with the end of each window before, within and after the new tokens."""
     most = subject.longest
-    spans = [leaf.span for leaf in leaves]
-    windows = {span.window for span in spans if isinstance(span, Windowed)}
+    windows = windows_of(leaves)
     caches = subject.model.decodes
     sizes = {(tokens, 0) for tokens in (1, 2, 3, 5, 8)}
     sizes |= {(tokens, past) for tokens in (1, 3) for past in (1, 6)} if caches else set()

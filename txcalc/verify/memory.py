@@ -8,7 +8,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from txcalc.parts.linear import Unused
 from txcalc.planning.training import reached
 from txcalc.reference import build, inputs, mode
 from txcalc.verify.flops import learning
@@ -66,7 +65,7 @@ def rows(subject: Subject) -> Iterator[Row]:
     width = subject.dtype.itemsize
     weights, saved = ledger.total("params") * width, ledger.total("saved") * width
     # The trace sends all tokens to the same k experts: no other has a gradient.
-    used = [entry for entry in reached(ledger) if not isinstance(entry.leaf, Unused)]
+    used = [entry for entry in reached(ledger) if not entry.leaf.idle]
     learned = sum(entry.active for entry in used) * width
     tensors = sum(len(entry.leaf.weights()) * entry.active_times for entry in used)
     state = 2 * learned + COUNTER * tensors

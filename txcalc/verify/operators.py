@@ -24,10 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from txcalc.ledger import Entry, Ledger
-from txcalc.parts.cores import AttentionCore
-from txcalc.parts.linear import Activation, Linear, Lookup, Sum
-from txcalc.parts.norm import Norm
-from txcalc.parts.positions import Rotary
+from txcalc.parts.part import Leaf
 from txcalc.reference import tracing
 from txcalc.reference.linear import Sum as SumModule
 from txcalc.verify.subject import Subject
@@ -42,7 +39,6 @@ RESULT = {
     "sigmoid": 3, "silu": 4, "softplus": 2, "_softmax": 5,
 }  # fmt: skip
 READ = {"mean": 1, "sum": 1}
-FORMS = {"relu", "relu2", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "softplus", "none"}
 
 
 class MovedElements(TorchDispatchMode):
@@ -149,32 +145,24 @@ class MovedElements(TorchDispatchMode):
 
 def traffic_of(entry: Entry) -> Any:
     """Elements that one kernel for a leaf moves; None where the module, as it is written, is no witness of it."""
-    leaf = entry.leaf
-    plain = isinstance(leaf, Linear | Norm | Sum)
-    plain = plain or (isinstance(leaf, Lookup) and not leaf.added) or _turned(leaf)
-    plain = plain or (isinstance(leaf, Activation) and leaf.form in FORMS and leaf.sparsity is None)
-    plain = plain or (isinstance(leaf, AttentionCore) and not (leaf.biased or leaf.distances))
-    if not plain:
+    if not entry.leaf.moves or _partly_turned(entry.leaf):
         return None
     moved = entry.traffic
-    return moved.weights + moved.activations + moved.cache - leaf.on_chip(entry.work) * entry.runs  # type: ignore[arg-type]
+    return moved.weights + moved.activations + moved.cache - entry.leaf.on_chip(entry.work) * entry.runs  # type: ignore[arg-type]
 
 
 def computed_by(entry: Entry) -> tuple[Any, Callable[[str], bool]] | None:
     """FLOPs of a leaf that are no products, and which operators of its module do them; None as in `traffic_of`."""
-    leaf = entry.leaf
-    if isinstance(leaf, AttentionCore) and not leaf.sinks:
+    if entry.leaf.computes == "softmax":
         softmax = [operation.flops_other for operation in entry.operations if operation.name == "softmax"]
         return sum(softmax) * entry.runs, lambda name: name == "_softmax"
-    plain = isinstance(leaf, Linear) or (isinstance(leaf, Norm) and leaf.weighted)
-    plain = plain or isinstance(leaf, Sum) or _turned(leaf)
-    plain = plain or (isinstance(leaf, Activation) and leaf.form in FORMS and leaf.sparsity is None)
-    return (entry.flops_other, lambda _: True) if plain else None
+    if entry.leaf.computes != "all" or _partly_turned(entry.leaf):
+        return None
+    return entry.flops_other, lambda _: True
 
 
-def _turned(leaf: Any) -> bool:
-    """Whether all of a head is turned, and by its own angles."""
-    return isinstance(leaf, Rotary) and not leaf.spread and bool(leaf.dims == leaf.width)
+def _partly_turned(leaf: Leaf) -> bool:
+    return bool(leaf.turned and leaf.turned[0] != leaf.turned[1])
 
 
 def traffic_rows(subject: Subject) -> Iterator[Row]:
@@ -208,8 +196,8 @@ def _rows(subject: Subject, quantity: str, figure: Any) -> Iterator[Row]:
     for row in compare(claimed, lambda entry: said[entry][0], found, quantity, ORACLE, where, for_all=True):
         if row.path:  # the whole is not claimed
             yield row
-    kinds = {type(entry.leaf).__name__ for entry in ledger if entry.work is not None}
-    if others := sorted(kinds - {type(entry.leaf).__name__ for entry in claimed}):
+    kinds = {entry.leaf.called for entry in ledger if entry.work is not None}
+    if others := sorted(kinds - {entry.leaf.called for entry in claimed}):
         subject.notes.append(f"{quantity}: modelled, not compared: {', '.join(others)}")
 
 
@@ -219,11 +207,11 @@ def _alike(entry: Entry, ledger: Ledger, net: nn.Module, moved: MovedElements) -
     if entry.work is None or entry.routed or entry.work.batch != ledger.work.batch:
         return False
     path = module_paths(entry)[0]
-    if path in moved.tables and not isinstance(entry.leaf, AttentionCore | Rotary):
+    if path in moved.tables and not entry.leaf.reads_places:
         return False
     made = dict(net.named_modules()).get(path)
     added = isinstance(made, SumModule) and made.scale is None
-    return not isinstance(entry.leaf, Sum) or (added and moved.calls[path] == entry.leaf.sums)
+    return entry.leaf.additions is None or (added and moved.calls[path] == entry.leaf.additions)
 
 
 def _chosen(ledger: Ledger, said: Mapping[Entry, Any], computed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

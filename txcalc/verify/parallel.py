@@ -27,7 +27,6 @@ from torch.utils.checkpoint import checkpoint
 from txcalc.errors import TxcalcError
 from txcalc.ledger import walk
 from txcalc.model import Model
-from txcalc.parts.model import Stack
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline
 from txcalc.reference import build, inputs, mode
@@ -256,8 +255,8 @@ def _again(net: nn.Module, model: Model, recipe: Recipe) -> Iterator[nn.Module]:
     if recipe.recompute == "core":
         entries = [entry for entry in walk(model.root, model.workload()) if entry.kind == "attention_core"]
         yield from (net.get_submodule(path) for entry in entries for path in paths(entry.steps))
-    elif isinstance(model.root, Stack):
-        numbers = sorted(i for group in model.root.groups for i in group.indices)
+    elif stack := model.root.alone:
+        numbers = sorted(i for group in stack.groups for i in group.indices)
         again = recipe.recomputed(max(numbers, default=0) + 1)
         layers: Any = net.layers
         yield from dict.fromkeys(layer for i, layer in zip(numbers, layers, strict=True) if i in again)

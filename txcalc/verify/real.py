@@ -28,7 +28,6 @@ from torch import Tensor, nn
 
 from txcalc.errors import InputError
 from txcalc.model import Model
-from txcalc.parts.model import Stack
 from txcalc.planning.layout import Layout
 from txcalc.planning.training import Recipe, rank_of
 from txcalc.planning.training.collectives import collectives
@@ -111,8 +110,8 @@ def _runnable(model: Model, recipe: Recipe, processes: int) -> None:
         faults.append("runs without recomputation and quantised weights")
     if model.params > LARGEST:
         faults.append(f"every process holds the whole model: at most {LARGEST:,} parameters, {model.name} has more")
-    root: Any = model.root
-    if not isinstance(root, Stack) or root.head is None or root.embedding is None:
+    root = model.root.alone
+    if root is None or root.head is None or root.embedding is None:
         faults.append("runs a decoder of tokens with a head")
     elif layout.pp > 1 and root.head.projection and root.head.projection.tied:
         faults.append("a tied matrix is in two stages, whose gradients nobody adds up here: head.tied = false")

@@ -13,13 +13,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from txcalc.errors import InputError
 from txcalc.ledger import Ledger
 from txcalc.notation import tidy, write
-from txcalc.parts.cores import AttentionCore, DifferentialCore, SoftmaxCore
-from txcalc.parts.disentangled import DisentangledCore
-from txcalc.parts.latent import LatentCore
-from txcalc.parts.linear import Activation, Convolution
 from txcalc.parts.mechanisms import MIXERS, mechanism
-from txcalc.parts.norm import Norm
-from txcalc.parts.part import Leaf
+from txcalc.parts.options import absent
+from txcalc.parts.part import Leaf, Workload
 from txcalc.planning.activations import korthikanti
 from txcalc.reference import mode
 from txcalc.verify.sizes import SizeSymbols
@@ -99,13 +95,9 @@ class SavedElements:
 def row_statistics(ledger: Ledger) -> dict[str, Any]:
     """One number a row and head, of every norm and fused attention core: path → elements."""
     rows: dict[str, Any] = {}
-    kinds: tuple[type[Leaf], ...] = (Norm,) if ledger.work.keep_scores else (Norm, SoftmaxCore, LatentCore)
     for entry in ledger:
-        leaf, work = entry.leaf, entry.work
-        each = leaf.groups if isinstance(leaf, Norm) else getattr(leaf, "n_heads", 1)
-        each = each // 2 if isinstance(leaf, DifferentialCore) else each
-        cut = isinstance(leaf, Activation) and leaf.sparsity is not None
-        if work is not None and (cut or isinstance(leaf, kinds)):
+        work = entry.work
+        if work is not None and not absent(each := entry.leaf.rows_kept(work)):
             rows |= dict.fromkeys(spread(Ledger([entry], work), lambda _: 0), work.positions * each)
     return rows
 
@@ -124,24 +116,19 @@ MODELLED = {
 }
 
 
-def modelled(leaf: Leaf, keep_scores: bool) -> str:
-    """The same for a leaf in one of the two traces: why the reference cannot keep what the ledger says there, or ""."""
-    if isinstance(leaf, AttentionCore) and leaf.distances:
-        return "projected distances"
-    if isinstance(leaf, Norm) and leaf.width == leaf.groups:
+def unlike(leaf: Leaf, work: Workload) -> str:
+    """Why the reference cannot keep what the ledger says of a leaf in one of the two traces, or ""."""
+    if reason := leaf.unlike(work):
+        return reason
+    if leaf.normed and leaf.normed[0] == leaf.normed[1]:
         return "norms of one element (it cannot be told from what is kept a row)"
-    if keep_scores:
-        return "convolutions (unfolded in this trace, whole in the other)" if isinstance(leaf, Convolution) else ""
-    if isinstance(leaf, SoftmaxCore) and not leaf.plain:
-        return "biased, capped or sunk scores (PyTorch has no fused kernel for them)"
-    if isinstance(leaf, SoftmaxCore) and leaf.d_qk == 1:
+    heads = leaf.attended
+    if work.keep_scores or heads is None:
+        return ""
+    if heads.d_qk == 1:
         return "heads of one element (PyTorch has no fused kernel for them)"
-    if isinstance(leaf, DisentangledCore):
-        return "disentangled scores (PyTorch has no fused kernel for them)"
-    if isinstance(leaf, SoftmaxCore) and leaf.d_qk != leaf.d_v:
+    if heads.d_qk != heads.d_v:
         return "values of a width of their own (PyTorch's fused kernel on the CPU takes one head width only)"
-    if isinstance(leaf, LatentCore):
-        return "latent attention (PyTorch's fused kernel on the CPU takes one head width only)"
     return ""
 
 
@@ -184,7 +171,7 @@ def _modelled(ledger: Ledger, found: Mapping[str, Any]) -> dict[str, str]:
     """The parts whose figure is only modelled, by path, and why."""
     reasons: dict[str, str] = {}
     for entry in ledger:
-        reason = modelled(entry.leaf, ledger.work.keep_scores)
+        reason = unlike(entry.leaf, ledger.work)
         for path in module_paths(entry) if reason else ():
             at = path.removesuffix("core")  # the gate, or else o, keeps what the core does not
             reasons |= dict.fromkeys((path, f"{at}gate", f"{at}o", f"{at}o.lora_a"), reason)

@@ -18,9 +18,6 @@ import sympy
 import torch
 
 from txcalc.ledger import Entry, walk
-from txcalc.parts.cores import SoftmaxCore
-from txcalc.parts.latent import LatentCore
-from txcalc.parts.model import FixedLength
 from txcalc.parts.part import Workload
 from txcalc.planning import theorems
 from txcalc.planning.gradients import step_flops
@@ -191,7 +188,7 @@ def _decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[Row]]:
     """What a pass with tokens past costs, and what is kept after it; in another form its FLOPs alone."""
     root = unit.over(theorems.probe(unit))
     windows = [name for name in unit.values if name.startswith("attention.window")]
-    fixed = isinstance(root, FixedLength) or unit.spec["kind"] == "encoder" or root.fixed is not None
+    fixed = unit.spec["kind"] == "encoder" or root.fixed is not None
     if fixed or len(windows) > 1 or any(name.startswith("compressed.") for name in unit.values):
         raise NotForAll("it has an encoder alone, windows of several sizes, or entries of several tokens")
     rows: list[Row] = []
@@ -247,8 +244,8 @@ def _masked(unit: Unit) -> tuple[dict[str, Shown], list[Row]]:
     probed = theorems.probe(unit)
     windows = [name for name in unit.values if name.startswith("attention.window")]
     cores = [leaf for leaf in unit.over(probed).leaves() if leaf.kind == "attention_core"]
-    leaves = [leaf for leaf in cores if isinstance(leaf, SoftmaxCore | LatentCore)]
-    if len(leaves) < len(cores) or not all(map(mask.summed, leaves)) or len(windows) > 1:
+    leaves = [leaf for leaf in cores if leaf.sees]
+    if len(leaves) < len(cores) or not all(leaf.masked for leaf in leaves) or len(windows) > 1:
         raise NotForAll("a core has no mask to sum, its keys are chosen by scores, or its windows have several sizes")
     rows: list[Row] = []
     sizes = 0
@@ -264,7 +261,7 @@ def _masked(unit: Unit) -> tuple[dict[str, Shown], list[Row]]:
 
 
 def _summed(unit: Unit, root: Any, window: int) -> Iterator[Row]:
-    if isinstance(root, FixedLength):
+    if root.fixed is not None and len(root.stacks) == 1:
         raise NotForAll("a picture has one length")
     source = 3 if len(root.stacks) > 1 else None
     net = modules(root, META, torch.float32)

@@ -9,11 +9,6 @@ from functools import partial
 import torch
 
 from txcalc.ledger import Entry
-from txcalc.parts.cells import Cell
-from txcalc.parts.cores import CachedCore
-from txcalc.parts.hyena import LongConvolution
-from txcalc.parts.linear import Convolution
-from txcalc.parts.rwkv import TokenShift
 from txcalc.reference import Cache, build, mode
 from txcalc.verify.measure import CUDA_BLOCK, held
 from txcalc.verify.subject import SizePoint, Subject
@@ -81,9 +76,7 @@ def _cache(subject: Subject) -> Iterator[Row]:
 def state_bytes(entry: Entry, width: int) -> int:
     """What a leaf and its copies keep of one sequence: tokens, keys, values, latents, entries, columns and cells'
     states are as wide as the modules."""
-    wide = CachedCore | Convolution | TokenShift | Cell | LongConvolution
-    each = width if isinstance(entry.leaf, wide) or entry.leaf.holds == "steps" else STATE
-    return entry.cache * each  # type: ignore[no-any-return]
+    return entry.cache * (STATE if entry.leaf.kept_in_fp32 else width)  # type: ignore[no-any-return]
 
 
 def _allocated(

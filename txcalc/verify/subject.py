@@ -11,10 +11,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from txcalc import reference
 from txcalc.ledger import Ledger
 from txcalc.model import Model
-from txcalc.parts.model import EncoderDecoder, FixedLength, Stack
+from txcalc.parts.model import Stack
 from txcalc.reference import build, inputs
 from txcalc.verify.symbolic import T_SRC, B, SymbolicSize, Symbols, T
 
@@ -63,19 +62,12 @@ class Subject:
     @cached_property
     def thin(self) -> Model:
         """One layer of each kind (and all that share their weights)."""
-        root = self.model.root
-        if isinstance(root, EncoderDecoder):
-            return replace(self.model, root=replace(root, encoder=_thin(root.encoder), decoder=_thin(root.decoder)))
-        thin = _thin(self._stacks[""])
-        return replace(self.model, root=replace(root, stack=thin) if isinstance(root, FixedLength) else thin)
+        return replace(self.model, root=self.model.root.with_stacks(_thin))
 
     @cached_property
-    def _stacks(self) -> dict[str, Stack]:
+    def _stacks(self) -> Mapping[str, Stack]:
         """The stacks by the prefix of their paths."""
-        root = self.model.root
-        if isinstance(root, EncoderDecoder):
-            return {"encoder.": root.encoder, "decoder.": root.decoder}
-        return {"": reference.stack(root)}
+        return self.model.root.halves
 
     @cached_property
     def some(self) -> nn.Module:

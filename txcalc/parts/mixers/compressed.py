@@ -98,6 +98,7 @@ class Pool(Leaf):
     """
 
     begins: ClassVar[Mapping[str, str]] = {"bias": "zero"}
+    kept_in_fp32 = False
     width: Any
     rate: Any
     overlap: bool
@@ -254,6 +255,10 @@ class CompressedCore(SoftmaxCore):
     @property
     def plain(self) -> bool:
         return False
+
+    @property
+    def masked(self) -> bool:
+        return self.span.masked if self.entries is None else False
 
     @property
     def token(self) -> Any:

@@ -1,0 +1,75 @@
+"""A convolution over positions, and the short one that recurrent mixers have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar, final
+
+from txcalc.parts.frozen import frozen
+from txcalc.parts.part import NO_CACHE, Cache, Leaf, MatMul, Operation, Traffic, Weight, Workload, elementwise
+
+
+@final
+@frozen
+class Convolution(Leaf):
+    """A one-dimensional convolution: over time for audio, depthwise for a recurrent mixer's short memory.
+
+    Shapes   x (B, steps, c_in), W (c_out, c_in/groups, K), y (B, T, c_out); T is what comes out
+    Unit     FLOPs 2·B·T·K·c_out·c_in/groups (depthwise: 2·B·T·K·C)
+    Counts   all K taps at every output, the padded ones too, as PyTorch does; cache of a causal one: its last K columns
+    Source   Gu and Dao 2023 (arXiv 2312.00752), section 3.4; Radford et al. 2022 (arXiv 2212.04356), section 2.2
+    """
+
+    role = "product"
+    begins: ClassVar[Mapping[str, str]] = {"bias": "zero"}
+    c_in: Any
+    c_out: Any
+    taps: Any
+    bias: bool
+    depthwise: bool
+    causal: bool
+    stride: int = 1
+    # Its input is kept for backward; False: another leaf keeps the same tensor.
+    keeps: bool = True
+    kept_in_fp32 = False
+
+    def unlike(self, work: Workload) -> str:
+        return "convolutions (unfolded in this trace, whole in the other)" if work.keep_scores else ""
+
+    def weights(self) -> tuple[Weight, ...]:
+        weight = Weight("weight", (self.c_out, 1 if self.depthwise else self.c_in, self.taps))
+        return (weight, Weight("bias", (self.c_out,))) if self.bias else (weight,)
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        rows, fan_in = work.positions, self.taps if self.depthwise else self.taps * self.c_in
+        weights = self.c_out * fan_in
+        moved = Traffic(weights, rows * (self.stride * self.c_in + self.c_out))
+        count, n = (self.c_out, 1) if self.depthwise else (1, self.c_out)
+        product = MatMul("convolution", count, rows, fan_in, n, moved, "convolution")
+        if not self.bias:
+            return (product,)
+        return product, elementwise("bias", rows * self.c_out, "add", 0, 0, self.c_out)
+
+    @property
+    def frozen(self) -> Convolution:
+        return replace(self, keeps=False)
+
+    def saved(self, work: Workload) -> Any:
+        return work.positions * self.stride * self.c_in if self.keeps else 0
+
+    @property
+    def holds(self) -> str:
+        return "state" if self.causal else "nothing"
+
+    def kept(self) -> str:
+        return f"the last {self.taps} columns of a convolution: {self.c_in:,} · {self.taps} elements"
+
+    def cache(self, work: Workload) -> Any:
+        state = self.taps * self.c_in
+        return Cache(0, state, state) if self.causal else NO_CACHE
+
+
+def short_memory(channels: Any, taps: Any, *, bias: bool) -> Convolution:
+    """The causal convolution of each channel by itself that stands in a recurrent mixer."""
+    return Convolution(c_in=channels, c_out=channels, taps=taps, bias=bias, depthwise=True, causal=True)

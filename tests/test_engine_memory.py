@@ -27,6 +27,7 @@ from txcalc.planning.pace import Pace
 from txcalc.planning.parallelism import Sharding
 
 GIB = 2**30
+LINES = {"weights": 0.005, "activations": 0.05, "graphs": 0.1, "cache": 0.04}  # what a log's line may differ by
 
 
 @pytest.mark.parametrize("row", evidence.LOGS, ids=lambda row: f"{row['source'][:24]}-{row['model'][:16]}")
@@ -46,6 +47,34 @@ def test_the_median_of_the_logs_is_within_one_percent() -> None:
     assert len(errors) >= 15 and median(errors) <= 0.01
 
 
+def test_a_sweep_of_models_and_layouts() -> None:
+    """26 logs of one version, of which five chose two constants of the graphs, and medians those outside torch: the
+    cache within 4 %, graphs within 10 % (gpt-oss captures more sizes), weights within 0.5 % (MXFP4's padding on Hopper,
+    and the heads that four GPUs share, are not known), activations within 5 % but for the first of several
+    stages, which samples nothing."""
+    for row in evidence.swept():
+        found = evidence.lines(row)
+        far = {name for name, share in LINES.items() if (two := found[name])[1] and abs(two[0] / two[1] - 1) > share}
+        allowed = {"weights", "graphs", "activations"} if row["model"] == "gpt-oss-20b" else set()
+        allowed |= {"activations"} if row["pp"] > 1 else set()
+        allowed |= {"weights"} if (row["model"], row["tp"]) == ("qwen2.5-7b", 4) else set()
+        assert far <= allowed, (row["model"], row["tp"], row["pp"], found)
+
+
+def test_graphs_by_hand() -> None:
+    """Llama-3.1-8B has four products a layer, and on Hopper as many kernels around an attention; 51 sizes up to 512."""
+    model, found = load("llama-3.1-8b"), profile("vllm@0.20")
+    assert found
+    sizes = [1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)]
+    for card, captured, whole, around, kept in (("h100-sxm", 51, 51, 4, 32 * 4 * 512 * 32 * 128), ("l4", 51, 35, 2, 0)):
+        memory = EngineMemory(found, hardware.load(card), 8192)
+        rank = Deployment(model, memory.accelerator, engine(model, memory=memory)).fullest(Layout(), 8192, 1).rank
+        nodes = 32 * (8 * (captured + whole) + around * whole)
+        step = 2 * 512 * step_elements(model.root)  # type: ignore[arg-type]
+        assert rank.graphs == nodes * 17_500 + step + kept + 64 * 2**20
+        assert captured == len(sizes) and whole == sum(n <= memory.most_sequences for n in sizes)
+
+
 def test_graphs_are_within_the_budget_from_version_0_21() -> None:
     """And gpu_memory_utilization is 0.92 (vllm-project/vllm#38284)."""
     model, card = load("llama-3.1-8b"), hardware.load("h100-sxm")
@@ -53,8 +82,10 @@ def test_graphs_are_within_the_budget_from_version_0_21() -> None:
         found = profile(f"vllm@{version}")
         assert found
         memory = EngineMemory(found, card, 8192)
-        assert float(engine(model, memory=memory).reserve.share) == share
-        assert ("CUDA graphs" in memory.rest(model, Layout(), 0), bool(memory.graphs)) == (within, not within)
+        how = engine(model, memory=memory)
+        rank = Deployment(model, card, how).fullest(Layout(), 8192, 1).rank
+        assert float(how.reserve.share) == share
+        assert ("CUDA graphs" in rank.rest, bool(rank.graphs)) == (within, not within)
 
 
 def test_a_step_of_a_dense_layer_by_hand() -> None:

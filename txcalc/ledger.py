@@ -394,3 +394,11 @@ def _narrow(entry: Entry, path: str) -> Iterator[Entry]:
 def _share(count: Any, among: Any) -> Any:
     exact = isinstance(count, int | Fraction) and isinstance(among, int | Fraction)
     return ratio(count, among) if exact else exact_div(count, among)
+
+
+def same_input(before: Entry | None, entry: Entry) -> bool:
+    """A linear layer right after another of the same parent and input: an engine makes one product of them."""
+    if before is None or before.steps[:-1] != entry.steps[:-1] or before.work != entry.work:
+        return False
+    one, two = before.leaf.matrix, entry.leaf.matrix
+    return one is not None and two is not None and bool(one[0] == two[0])

@@ -3,6 +3,7 @@ tests/evidence/engine_memory.py`. GiB; a constant of the version is the same for
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import replace
 from fractions import Fraction
@@ -18,7 +19,31 @@ from txcalc.planning.layout import Layout
 from txcalc.units import parse_bytes
 
 GIB = 2**30
-LOGS = json.loads((Path(__file__).parents[1] / "data" / "vllm_memory.json").read_text())["rows"]
+DATA = Path(__file__).parents[1] / "data"
+LOGS = json.loads((DATA / "vllm_memory.json").read_text())["rows"]
+SWEEP_SOURCE = "github.com/jgchn/llm-d-planner (a95e9f6), accuracy/results/v0.19.0/results_raw.csv: 49 models on H100"
+
+
+def swept() -> list[dict[str, Any]]:
+    """Logs of one sweep over models and layouts on H100, all of vLLM 0.19.0 with a context of 8,192."""
+    names = {"weights": "loaded", "activations": "activations", "outside torch": "outside", "graphs": "graphs"}
+    with (DATA / "vllm_memory.csv").open() as file:
+        return [
+            {
+                "source": SWEEP_SOURCE,
+                "version": "0.19",
+                "gpu": "h100-sxm",
+                "context": 8192,
+                "model": row["model"],
+                "weights": row["weights"],
+                "utilization": row["utilization"],
+                "tp": int(row["tp"]),
+                "pp": int(row["pp"]),
+                "parts": {name: float(row[key]) for name, key in names.items()},
+                "pool": float(row["pool"]),
+            }
+            for row in csv.DictReader(file)
+        ]
 
 
 def memory_of(row: dict[str, Any]) -> EngineMemory:
@@ -34,7 +59,9 @@ def gpu_of(row: dict[str, Any]) -> Gpu:
     model, memory = load(row["model"], row.get("set")), memory_of(row)
     kept = Reserve(1 - Fraction(str(row["utilization"])), 0, "the log's")
     how = engine(model, row["weights"], reserve=kept, memory=memory)
-    return Deployment(model, memory.accelerator, how).fullest(Layout(tp=row["tp"]), row["context"], 1)
+    return Deployment(model, memory.accelerator, how).fullest(
+        Layout(tp=row["tp"], pp=row.get("pp", 1)), row["context"], 1
+    )
 
 
 def lines(row: dict[str, Any]) -> dict[str, tuple[float, float | None]]:
@@ -42,7 +69,7 @@ def lines(row: dict[str, Any]) -> dict[str, tuple[float, float | None]]:
     them."""
     gpu, parts = gpu_of(row), row["parts"]
     rest = gpu.rank.rest
-    graphs = rest.get("CUDA graphs") or memory_of(row).graphs
+    graphs = rest.get("CUDA graphs") or gpu.rank.graphs
     found = {"weights": gpu.weights + rest["rotary table"], "activations": gpu.peak}
     found |= {"outside torch": rest["outside torch"], "graphs": graphs, "cache": gpu.pool}
     told = {**parts, "cache": row.get("pool")}
@@ -59,16 +86,16 @@ def ratio(row: dict[str, Any]) -> float | None:
 
 
 if __name__ == "__main__":
-    for each in LOGS:
+    for each in (every := [*LOGS, *swept()]):
         print(
             "vLLM",
             each["version"],
             each["model"],
             each.get("gpu", each.get("card")),
-            f"tp {each['tp']}:",
+            f"tp {each['tp']} pp {each.get('pp', 1)}:",
             each["source"],
         )
         for name, (ours, theirs) in lines(each).items():
             print(f"  {name:14}{ours:14,.2f}" + (f"{theirs:14,.2f}{ours / theirs - 1:+9.1%}" if theirs else ""))
-    errors = [abs(found - 1) for each in LOGS if (found := ratio(each)) is not None]
+    errors = [abs(found - 1) for each in every if (found := ratio(each)) is not None]
     print(f"cache: {sum(e <= 0.04 for e in errors)} of {len(errors)} within 4 %, median {median(errors):.1%}")

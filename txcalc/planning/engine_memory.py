@@ -9,7 +9,7 @@ constants of what their logs print.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.hardware import Accelerator
-from txcalc.ledger import Entry
+from txcalc.ledger import Entry, same_input
 from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.parts.model import Stack
@@ -253,8 +253,8 @@ class EngineMemory:
         longest = int(self.profile.numbers.get("longest", context))
         return max(context, 2048) if context <= longest else int(self.profile.numbers["chunk"])
 
-    def activations(self, root: Any, vocab: int) -> dict[str, int]:
-        """Bytes of the engine's own peak, stage by stage of its profile run; the largest counts."""
+    def activations(self, root: Any, vocab: int, ledger: Iterable[Entry]) -> dict[str, int]:
+        """Bytes of the engine's own peak, stage by stage of its profile run; the largest counts. `ledger`: a rank's."""
         tokens, stack, rules = self.most_tokens, root.stacks[-1], self.profile.rules
         if rules.fixed:
             return {"step": 0}  # within the part that it keeps
@@ -266,12 +266,24 @@ class EngineMemory:
         step = 2 * tokens * step_elements(stack)
         hidden = 2 * tokens * stack.d_model
         logits = min(self.most_sequences, tokens) * vocab * int(self.profile.numbers["logit_bytes"])
-        return {"step": step, "sampler": logits + hidden if vocab else 0}
+        kept = self.workspace(ledger) if self.profile.numbers.get("workspace") else 0
+        return {"step": step, "sampler": logits + hidden + kept if vocab else 0}
 
-    def rest(self, model: Model, layout: Layout, taken: int) -> dict[str, int]:
-        """Bytes that it keeps besides, by name; `taken` are the weights and the activations of a rank."""
+    def workspace(self, ledger: Iterable[Entry]) -> int:
+        """Bytes that the kernels of experts keep for good: of every chosen expert's rows, what goes into the activation
+        or comes out of the last product, whichever is more, and what lies between, in 16 bits."""
+        most = Fraction(0)
+        for entry in ledger:
+            if entry.routed and entry.leaf.matrix and entry.steps[-1].name == "down":
+                wide, stream = entry.leaf.matrix
+                most = max(most, Fraction(entry.runs) / entry.layers * (max(2 * wide, stream) + wide))
+        return ceil(2 * self.most_tokens * most)
+
+    def rest(self, model: Model, layout: Layout, taken: int, graphs: int = 0) -> dict[str, int]:
+        """Bytes that it keeps besides, by name; `taken` are the weights and the activations of a rank, `graphs` its
+        CUDA graphs, which lie outside unless the version counts them."""
         numbers = self.profile.numbers
-        split = layout.tp > 1 or layout.pp > 1 or layout.ep > 1
+        split = layout.tp > 1 or layout.ep > 1  # what stages hand on opens no channel before the cache is sized
         found: dict[str, int] = {}
         if self.profile.rules.fixed:
             tokens = self.tokens or self.profile.of_card("tokens", self.large)
@@ -284,8 +296,8 @@ class EngineMemory:
         found["outside torch"] = self.profile.size(key or "outside_torch")
         if self.profile.rules.turns:
             found["rotary table"] = rotary_table(model)
-        if "graphs" in numbers and not self.graphs:
-            found["CUDA graphs"] = self.profile.size("graphs")
+        if graphs and numbers.get("graphs_within"):
+            found["CUDA graphs"] = graphs
         if "free_share" in numbers:
             left = max(0, visible(self.accelerator) - taken - sum(found.values()))
             found["left free"] = ceil(left * (1 - Fraction(str(numbers["free_share"]))))
@@ -300,7 +312,8 @@ class EngineMemory:
         if held is None or held.name != "mxfp4" or held.block != 32:
             return size
         name = self.accelerator.name
-        kind = next((key for key in ("hopper", "blackwell") if name in table[key]["cards"]), "others")
+        kind = "hopper" if name in _data()["hopper"]["cards"] else "others"
+        kind = "blackwell" if name in table["blackwell"]["cards"] else kind
         ff, stream = table[kind]["d_ff"], table[kind]["d_model"]
         tall, long = (stream, ff) if entry.steps[-1].name == "down" else (ff, stream)
         rows, columns = weight.shape
@@ -308,13 +321,13 @@ class EngineMemory:
         more: int = (held.matrix_bits(wide, entry.path) - held.matrix_bits(weight, entry.path)) // 8 * entry.times
         return size + more
 
-    def facts(self) -> dict[str, Any]:
-        """As JSON has it."""
+    def facts(self, outside: int) -> dict[str, Any]:
+        """As JSON has it; `outside`: bytes of CUDA graphs that lie outside the engine's budget."""
         found = {"name": self.profile.engine, "version": self.profile.version, "source": self.profile.source}
         numbers = {"max_num_seqs": self.most_sequences, "max_num_batched_tokens": self.most_tokens}
-        return {**found, "visible_bytes": visible(self.accelerator), "graphs_bytes": self.graphs, **numbers}
+        return {**found, "visible_bytes": visible(self.accelerator), "graphs_bytes": outside, **numbers}
 
-    def notes(self, model: Model) -> Iterator[str]:
+    def notes(self, model: Model, outside: int) -> Iterator[str]:
         """What the engine's numbers are, and what lies outside of them."""
         if not model.decodes:
             yield f"{self.profile} profiles a decoder: nothing of it is counted for {model.name}"
@@ -325,18 +338,48 @@ class EngineMemory:
         if seen < self.accelerator.memory:
             hidden = iec(self.accelerator.memory - seen)
             yield f"the reserve is of {iec(seen)} that the engine sees; {hidden} more are the driver's"
-        if self.graphs:
-            yield f"CUDA graphs take some {iec(self.graphs)} of what the reserve leaves, more with many batch sizes"
+        if outside:
+            yield f"CUDA graphs take some {iec(outside)} of what the reserve leaves, more with many batch sizes"
 
-    @property
-    def graphs(self) -> int:
-        """Bytes of CUDA graphs that lie outside the engine's budget, in what it leaves."""
-        return self.profile.size("graphs") if self.share and not self.profile.numbers.get("graphs_within") else 0
+    def graphs(self, ledger: Iterable[Entry], stack: Stack) -> int:
+        """Bytes of a rank's CUDA graphs: nodes of every captured batch size, and the buffers that all of them share.
+
+        Nodes    of a product its own and that of what lies before it, fused to one; of an attention its own and the
+                 cache's. Graphs of pieces end before an attention, whole ones hold it
+        Buffers  a step of the largest batch; what FlashAttention 3 sums up for each of as many parts of the keys
+        """
+        rule, table = self.profile.numbers.get("captured"), _data()["graphs"]
+        if rule is None:
+            return 0
+        most = min(512, 2 * self.most_sequences, self.most_tokens)
+        largest = min(self.most_sequences, most) if rule["whole"] else 0
+        pieces, whole = (_sizes(each, rule["fine"]) for each in (most if rule["pieces"] else 0, largest))
+        three = self.accelerator.name in _data()["hopper"]["cards"]
+        before: Entry | None = None
+        products = cores = wide = 0
+        for entry in ledger:
+            if entry.leaf.matrix and entry.kind != "head" and not same_input(before, entry):
+                products += entry.layers if entry.routed else entry.runs
+            elif (core := entry.leaf.attended) and entry.work:
+                cores += entry.runs
+                values = entry.leaf.operations(entry.work._replace(absorbed=True))[-1]
+                wide = max(wide, core.heads * getattr(values, "n", core.d_v))
+            before = entry
+        nodes = (pieces + whole) * 2 * products + whole * (4 if three else 2) * cores
+        parts = table["parts"] * 4 * largest * wide if three else 0
+        shared = 2 * max(most, largest) * step_elements(stack) + parts + parse_bytes(table["shared"], "shared")
+        size: int = ceil(nodes * table["node"]) + shared
+        return size
 
     @property
     def share(self) -> Fraction:
         """Of what CUDA reports, the share that the engine leaves alone unless told."""
         return Fraction(str(self.profile.numbers.get("left_alone", self.profile.rules.share)))
+
+
+def _sizes(largest: int, fine: int) -> int:
+    """Batch sizes up to the largest: 1, 2, 4, every eighth up to `fine`, and then every sixteenth."""
+    return sum(n <= largest for n in (1, 2, 4)) + min(largest, fine) // 8 + max(0, largest - fine) // 16
 
 
 def rotary_table(model: Model) -> int:

@@ -39,7 +39,7 @@ from typing import NamedTuple
 from txcalc.curves import Curve, untouched
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator
-from txcalc.ledger import Entry, walk
+from txcalc.ledger import Entry, same_input, walk
 from txcalc.model import Model
 from txcalc.parts.collectives import Transfer
 from txcalc.parts.part import MatMul, Workload
@@ -440,11 +440,3 @@ class Rank:
         # A link between nodes is slower: what it takes longer for reaches as much of it as what takes as long within.
         share = curve.reached(most * (self.accelerator.link or HOST), ranks)
         return Cost(least_link=least, link=most / share + curve.latency(ranks))
-
-
-def same_input(before: Entry | None, entry: Entry) -> bool:
-    """A linear layer right after another of the same parent and input: an engine makes one product of them."""
-    if before is None or before.steps[:-1] != entry.steps[:-1] or before.work != entry.work:
-        return False
-    one, two = before.leaf.matrix, entry.leaf.matrix
-    return one is not None and two is not None and bool(one[0] == two[0])

@@ -285,7 +285,7 @@ def _data(
             "kv": engine.kv,
             "block": engine.block,
             "chunk": engine.chunk,
-            **({"profile": engine.memory.facts()} if engine.memory else {}),
+            **({"profile": engine.memory.facts(best.fullest.rank.graphs)} if engine.memory else {}),
             **({"ram": engine.offload.facts(best.ram)} if engine.offload else {}),
         },
         "cache_tokens": best.fullest.cache_tokens(plan.context),

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
+from txcalc.ledger import same_input
 from txcalc.model import Model
 from txcalc.parts.part import MatMul
 from txcalc.planning.gradients import passes
 from txcalc.planning.layout import Group
-from txcalc.planning.roofline import same_input
 from txcalc.planning.training import timeline
 from txcalc.planning.training.activations import STATISTIC
 from txcalc.planning.training.collectives import LOSS_REDUCTIONS

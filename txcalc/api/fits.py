@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from txcalc.planning.engine_memory import EngineMemory
     from txcalc.planning.fitting import Card
     from txcalc.planning.fitting import Fit as Found
+    from txcalc.planning.holdings import Holdings
+    from txcalc.planning.layout import Layout
     from txcalc.planning.offload import Wish
     from txcalc.planning.parallelism import Sharding
     from txcalc.planning.shapes import DesignFamily, Likeness
@@ -152,6 +154,7 @@ class _Fits:
     host: Wish | None
     engines: dict[tuple[int, str], Engine | InputError] = field(default_factory=dict)
     ranks: dict[int, Sharding] = field(default_factory=dict)
+    needs: dict[tuple[int, str], dict[Layout, tuple[list[Holdings], int]]] = field(default_factory=dict)
 
     def engine(self, model: Model, name: str) -> Engine:
         """A model's engine in a format; its weights are looked at once for all cards. Errors: `InputError`."""
@@ -186,7 +189,8 @@ class _Fits:
                 if memory and (lacking := without(memory.profile.engine, own.weights)):
                     raise InputError("engine", [lacking])
                 own = replace(own, memory=memory, reserve=self.reserve or left(memory), offload=aside(model, memory))
-                one = fits(model, own, card.memory, self.context, card, whole)
+                needs = self.needs.setdefault((id(model), name), {})
+                one = fits(model, own, card.memory, self.context, card, whole, needs)
                 if host and not one.fits:
                     one = helped(model, own, host, self.context, card)
             except InputError as error:

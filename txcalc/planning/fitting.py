@@ -86,12 +86,19 @@ def held(rank: Holdings, context: int) -> int:
 
 
 def fits(
-    model: Model, engine: Engine, memory: int, context: int, card: Card | None = None, whole: Sharding | None = None
+    model: Model,
+    engine: Engine,
+    memory: int,
+    context: int,
+    card: Card | None = None,
+    whole: Sharding | None = None,
+    needs: dict[Layout, tuple[list[Holdings], int]] | None = None,
 ) -> Fit:
     """A model at a context, or at its own longest where that is shorter.
 
     Several accelerators: tensor parallel where their link is known, else layers by turns (as llama.cpp splits them);
-    the other one where the model cannot be cut so. `whole`: its ranks where nothing is in RAM, which all formats share.
+    the other one where the model cannot be cut so. `whole`: its ranks where nothing is in RAM, which all formats share;
+    `needs`: what its ranks need in this format, which all cards share of which an engine keeps no more.
     """
     length = model.workload(1, min(context, model.context or context)).tokens
     weights, name, number = engine.weights.name, card.name if card else "", card.number if card else 1
@@ -101,8 +108,11 @@ def fits(
     try:
         sharding = whole if whole and not offload else Sharding(model, False, offload)
         layout = _split(sharding, number, bool(card and card.accelerator and card.accelerator.link))
-        ranks = [Holdings(model, stage, engine, layout) for stage in sharding.stages(layout)]
-        needed = max(held(rank, length) for rank in ranks)
+        known = {} if needs is None or offload or engine.memory else needs
+        if layout not in known:
+            ranks = [Holdings(model, stage, engine, layout) for stage in sharding.stages(layout)]
+            known[layout] = ranks, max(held(rank, length) for rank in ranks)
+        ranks, needed = known[layout]
     except InputError as error:
         return refused._replace(refused=str(error))
     room = memory - reserved(engine.reserve, engine.memory, card or Card("", memory)) - needed

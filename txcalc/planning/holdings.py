@@ -77,7 +77,6 @@ class Holdings:
         self.held = [held for entry, held in caching if not (aside and aside.keeps(entry))]
         self.aside_held = [held for entry, held in caching if aside and aside.keeps(entry)]
         self.caching = model.decodes
-        self._peaks: dict[tuple[int, bool], int] = {}
         self._pages: dict[int, tuple[int, int]] = {}
         vocab = next(reversed(model.spec["stacks"].values()))["vocab_size"] or 0
         has_head = any(entry.kind == "head" for entry in ledger)
@@ -171,15 +170,16 @@ class Holdings:
         }
 
     def _peak(self, tokens: int, decoding: bool) -> int:
-        if (tokens, decoding) not in self._peaks:
+        alive = self.stage.alive
+        if (tokens, decoding) not in alive:
             form = "absorbed" if decoding else "expanded"
             work = self.model.workload(1, tokens, mla=form, decoding=decoding)
             ledger = self.stage.ledger(work)
             most = max((entry.live for entry in ledger if not (self.caching and entry.kind == "head")), default=0)
             width = max(stack.d_model for stack in self.stage.root.stacks)
             stream = width * max(work.tokens, work.source if self.model.has_encoder_apart else 0)
-            self._peaks[tokens, decoding] = _bytes(ceil((most + stream) * self.engine.activation_bits))
-        return self._peaks[tokens, decoding]
+            alive[tokens, decoding] = most + stream
+        return _bytes(ceil(alive[tokens, decoding] * self.engine.activation_bits))
 
 
 def towers_bytes(model: Model, engine: Engine, tp: int, stage: int) -> int:

@@ -30,19 +30,25 @@ from txcalc.parts.sharding import Ways
 from txcalc.planning.layout import Layout, unserved
 from txcalc.planning.offload import Offload
 
+KEPT = 64  # workloads whose ledger a stage keeps
+
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """Equal stages of a pipeline, `copies` of them, the first at number `first`: the tree that a rank of one holds."""
+    """Equal stages of a pipeline, `copies` of them, the first at number `first`: the tree that a rank of one holds; and
+    elements alive at the peak of a step of so many tokens, one that decodes or not."""
 
     first: int
     copies: int
     root: Composite
+    alive: dict[tuple[int, bool], Any] = field(default_factory=dict, init=False, repr=False)
     _walked: dict[Workload, Ledger] = field(default_factory=dict, init=False, repr=False)
 
     def ledger(self, work: Workload) -> Ledger:
-        """The rank's ledger, walked once for every workload."""
+        """The rank's ledger, walked once for every workload; of many the latest are kept."""
         if work not in self._walked:
+            if len(self._walked) == KEPT:
+                self._walked.clear()
             self._walked[work] = walk(self.root, work)
         return self._walked[work]
 

@@ -180,7 +180,7 @@ class Rank:
     def _asked(self, work: Workload, head: bool) -> list[_Load]:
         one = work._replace(batch=1)
         if one not in self._loads:
-            entries = walk(self.stage.root, one).entries
+            entries = self.stage.ledger(one).entries
             if not self._leaves:
                 self._leaves = list(self._known(entries))
             found = zip(entries, self._leaves, strict=True)

@@ -199,7 +199,7 @@ def test_a_format_that_an_engine_lacks_is_refused(source: str, weights: str, nam
 # llama.cpp.
 
 
-def rate(model: str, card: str, weights: str, prompt: int, version: str = "b2900") -> float:
+def rate(model: str, card: str, weights: str, prompt: int, version: str = "b2824") -> float:
     """Prompt tokens a second; of no prompt, tokens of an answer of 512."""
     found, kind = profile(f"llama.cpp@{version}"), hardware.load(card)
     assert found

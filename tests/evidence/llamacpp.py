@@ -25,7 +25,7 @@ from txcalc.planning.pace import Pace
 from txcalc.planning.parallelism import Sharding
 
 DATA = Path(__file__).parents[1] / "data" / "serving"
-VERSION = "llama.cpp@b2900"  # of May 2024, without flash attention
+VERSION = "llama.cpp@b2824"  # as the notebooks say: with CUDA graphs, without flash attention
 BARS = {"generation": 0.12, "prompt": 0.25}
 
 

@@ -229,6 +229,11 @@ class EngineMemory:
         return int(self.profile.numbers.get("widened", {}).get(self.accelerator.vendor, 0))
 
     @property
+    def attention_kernels(self) -> int:
+        """Kernels of a token's attention, where they are many; 0: those of the one that does it all."""
+        return int(self.profile.numbers.get("attention_kernels", {}).get(self.accelerator.vendor, 0))
+
+    @property
     def in_flight(self) -> int:
         """Chunks of a prompt that the stages of a pipeline work on before all wait for the last; 0: as many as come."""
         return int(self.profile.numbers.get("in_flight", 0))

@@ -395,7 +395,9 @@ class Rank:
         name += "-fp8" if deciding and self.engine.cache_bits <= 8 else ""
         curve = self.efficiency.curve("attention", name, self.engine.kernels)
         score = 2.0 * float(products[0].k) + (2.0 * float(products[-1].n) if len(products) > 1 else 0.0)
-        start = float(entry.runs) * (curve.start_s + curve.depth_s * float(products[0].n))
+        many = self.engine.memory.attention_kernels if deciding and self.engine.memory else 0
+        each = many * self.efficiency.launch_s or curve.start_s + curve.depth_s * float(products[0].n)
+        start = float(entry.runs) * each
         return curve, start, self.core / max(1.0, curve.score / score)
 
     def _scores(self, entry: Entry, work: Workload) -> float:

@@ -198,8 +198,9 @@ def deploy(
     chosen = o.chosen(format_, json_)
     place = o.plotted(plot, chosen)
     alone = len(sources) * len(gpu) == 1
-    if emit_ is not None and (not alone or chosen != "table" or place):
-        raise InputError("options", ["--emit prints one deployment's command: one source, one --gpu, no other format"])
+    if emit_ is not None and (not alone or chosen != "table" or place or detail or simulate):
+        mend = "one source, one --gpu, no other format, neither --detail nor --simulate"
+        raise InputError("options", [f"--emit prints one deployment's command: {mend}"])
     if place and not alone:
         raise InputError("options", ["--plot draws one deployment: one source and one --gpu"])
     ways: dict[str, Any] = {"tp": tp, "pp": pp, "dp": dp, "ep": ep, "node": node, "network": network}

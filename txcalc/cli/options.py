@@ -178,11 +178,13 @@ class Command(TyperCommand):
         for param in self.get_params(ctx):
             entry = TABLE.get(param.opts[0], OTHER)
             if record := param.get_help_record(ctx):
-                groups["Arguments" if param.param_type_name == "argument" else entry.group].append(record)
+                whole = record[1].replace("[default: ", "[default:\xa0")  # which no line breaks
+                groups["Arguments" if param.param_type_name == "argument" else entry.group].append((record[0], whole))
         for group, records in groups.items():
             if records:
                 with formatter.section(group):
                     formatter.write_dl(records)
+        formatter.buffer[:] = [text.replace("\xa0", " ") for text in formatter.buffer]
 
 
 def option(flag: str, more: str = "", several: bool = False, **declared: Any) -> Any:

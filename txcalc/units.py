@@ -125,7 +125,8 @@ def seconds(number: float) -> str:
     """A time to three significant digits, in ns, µs, ms or s: 45.2 ms; from a thousand seconds on in min, h or days."""
     for length, unit in ((86400, "days"), (3600, "h"), (60, "min")):
         if number >= max(1000, 2 * length):
-            return f"{float(number / length):.3g} {unit}"
+            count = float(number / length)
+            return f"{count:,.0f} {unit}" if count >= 999.5 else f"{count:.3g} {unit}"
     return _rounded(Fraction(number) * 10**9, 1000, ("ns", "µs", "ms", "s"))
 
 

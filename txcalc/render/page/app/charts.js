@@ -55,7 +55,7 @@ const TEX = {
   "−": "$-$",
 };
 const texCell = (cell) =>
-  String(plain(cell) ?? cell?.text ?? "").replace(/[\\%&#_${}~^·×²≥≤−]/g, (sign) => TEX[sign]);
+  String((cell?.real ? cell.text : plain(cell)) ?? cell?.text ?? "").replace(/[\\%&#_${}~^·×²≥≤−]/g, (sign) => TEX[sign]);
 function asLatex(table) {
   const lines = [table.head, ...table.rows].map((row) => `${row.map(texCell).join(" & ")} \\\\`);
   return [

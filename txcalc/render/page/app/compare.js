@@ -223,7 +223,7 @@ function Lines() {
       group(a),
       { name: `equal ${y} at ${a}`, value: b },
       { name: `equal ${state.same} at ${a}`, value },
-      percent(now - value, now),
+      percent(`below at ${a}`, now - value, now),
     ]),
   };
   return html`<section aria-label="Equal lines"><h2>Lines of equal cost</h2>

@@ -223,8 +223,14 @@ function rules(model, found) {
     .map(([what, formula, gives, truth, among]) => ({ what, formula, gives, truth, among }));
 }
 
-// The error of a rule in hundredths of a per cent, signed.
-const error = ({ gives, truth, among }) => (truth ? Number((gives * among * 1000000n) / truth) / 10000 - 100 : null);
+// A cell of the error of a rule, signed.
+function error({ formula, gives, truth, among }) {
+  if (!truth) return "";
+  const off = gives * among - truth,
+    value = Number(off) / Number(truth);
+  const text = off ? `${off > 0n ? "+" : "−"}${fixed(100n * abs(off), truth, 2)} %` : "exact";
+  return { name: `rule ${formula} error`, value, text, real: true, style: 10n * abs(off) > truth ? "bad" : "fair" };
+}
 
 // ---- Numbers as the command line writes them ----
 
@@ -244,31 +250,43 @@ function rounded(number, among, base, names, digits) {
   }
   const whole = number / unit;
   if (whole * unit === number) return `${whole} ${names[power]}`.trim();
-  const places = Math.max(0, digits - String(whole).length),
-    scale = 10n ** BigInt(places);
-  let scaled = (number * scale) / unit;
-  const rest = number * scale - scaled * unit;
-  if (2n * rest > unit || (2n * rest === unit && scaled % 2n)) scaled += 1n;
-  let text = String(scaled).padStart(places + 1, "0");
-  if (places) text = `${text.slice(0, -places)}.${text.slice(-places)}`;
+  const places = Math.max(0, digits - String(whole).length);
+  let text = fixed(number, unit, places);
   if (places && !power) text = text.replace(/\.?0+$/, "");
   return `${text} ${names[power]}`.trim();
+}
+
+// A fraction that is not negative with so many decimals, ties to even.
+function fixed(number, among, places) {
+  const scale = 10n ** BigInt(places);
+  let scaled = (number * scale) / among;
+  const rest = number * scale - scaled * among;
+  if (2n * rest > among || (2n * rest === among && scaled % 2n)) scaled += 1n;
+  const text = String(scaled).padStart(places + 1, "0");
+  return places ? `${text.slice(0, -places)}.${text.slice(-places)}` : text;
 }
 
 const short = (n, among = 1n) => rounded(n, among, 1000n, ["", "K", "M", "B", "T", "P", "E", "Z", "Y"], 3);
 const iec = (n, among = 1n) => rounded(n, among, 1024n, ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB"], 4);
 const bytes = (elements, bits = 16) => (elements * BigInt(bits) + 7n) / 8n;
-const percent = (part, whole) => (whole ? `${(Number((part * 10000n) / whole) / 100).toFixed(1)} %` : "");
+// A cell of the share that a part is of a whole; of a float, to a tenth of a per cent too.
+const percent = (name, part, whole) =>
+  whole ? { name, value: Number(part) / Number(whole), text: `${fixed(100n * part, whole, 1)} %`, real: true } : "";
+const percentOf = (name, value) => ({ name, value, text: `${(100 * value).toFixed(1)} %`, real: true });
+// Three digits, whole numbers from a thousand on.
+const three = (value) => (value >= 999.5 ? group(Math.round(value)) : value.toPrecision(3));
 const seconds = (s) => {
   if (s === null || s === undefined) return "—";
-  if (!s) return "0 s";
-  const [scale, unit] = s >= 1 ? [1, "s"] : s >= 1e-3 ? [1e3, "ms"] : s >= 1e-6 ? [1e6, "µs"] : [1e9, "ns"];
-  return `${(s * scale).toPrecision(3).replace(/e\+\d+$/, "")} ${unit}`;
+  const lengths = { days: 86400, h: 3600, min: 60 };
+  for (const [unit, length] of Object.entries(lengths))
+    if (s >= Math.max(1000, 2 * length)) return `${three(s / length)} ${unit}`;
+  return rounded(BigInt(Math.round(s * 1e15)), 1000000n, 1000n, ["ns", "µs", "ms", "s"], 3);
 };
 
-// A figure of the page: its exact value for whoever reads the page by program, its text for people.
-const Figure = ({ name, value, text }) =>
-  html`<data value=${String(value)} data-figure=${name}>${text ?? group(value)}</data>`;
+// A figure of the page: its exact value for whoever reads the page by program, its text for people. `real`: no whole
+// number.
+const Figure = ({ name, value, text, real }) =>
+  html`<data value=${String(value)} ...${{ [real ? "data-real" : "data-figure"]: name }}>${text ?? group(value)}</data>`;
 
 // ---- State, and the address that holds it ----
 

@@ -51,7 +51,7 @@ const Badge = ({ how }) => html`<span class=${`badge ${how}`} title=${BADGES[how
 
 const Card = ({ name, title, value, text, how, unit }) => html`<div class="card">
   <h2>${title} ${how && html`<${Badge} how=${how} />`}</h2>
-  <p class="big">${text ?? short(value)}${unit ? ` ${unit}` : ""}</p>
+  <p class="big"><${Figure} name=${name} value=${value} text=${text ?? short(value)} />${unit ? ` ${unit}` : ""}</p>
   <p class="exact"><${Figure} name=${name} value=${value} /></p>
 </div>`;
 
@@ -135,7 +135,7 @@ function Parts({ model, found }) {
               plain: part.formulas[what],
             },
             { name: `${what} ${i}`, value },
-            percent(value, all),
+            percent(`share ${i}`, value, all),
           ],
         ]
       : [];
@@ -179,7 +179,7 @@ function Parts({ model, found }) {
     ],
   };
   const table = { title: "Parts", head: ["part", "copies", "formula", "exact", "share"], rows };
-  const files = { ...table, rows: rows.map((row) => [row[0], row[1], row[2].plain, row[3].value, row[4]]) };
+  const files = { ...table, rows: rows.map((row) => [row[0], row[1], row[2].plain, row[3].value, row[4].text]) };
   return html`<section aria-label="Parts"><h2>Where they are</h2>
     <div class="choice" role="radiogroup" aria-label="Of what">${[
       ["params", "Parameters"],
@@ -202,17 +202,13 @@ const numbers = (text, known) =>
   text.replace(/[A-Za-z][A-Za-z0-9_]*/g, (letter) => (known[letter] === undefined ? letter : group(known[letter])));
 
 function Thumb({ model, found }) {
-  const rows = rules(model, found).map((rule) => {
-    const off = error(rule),
-      style = off === null ? "" : Math.abs(off) > 10 ? "bad" : "fair";
-    return [
-      rule.what,
-      { text: rule.formula, style: "text" },
-      { name: `rule ${rule.formula} gives`, value: rule.gives, text: short(rule.gives) },
-      { name: `rule ${rule.formula} exact`, value: rule.truth, text: short(rule.truth, rule.among) },
-      { text: off === 0 ? "exact" : `${off > 0 ? "+" : "−"}${Math.abs(off).toFixed(2)} %`, style },
-    ];
-  });
+  const rows = rules(model, found).map((rule) => [
+    rule.what,
+    { text: rule.formula, style: "text" },
+    { name: `rule ${rule.formula} gives`, value: rule.gives, text: short(rule.gives) },
+    { name: `rule ${rule.formula} exact`, value: rule.truth, text: short(rule.truth, rule.among) },
+    error(rule),
+  ]);
   return html`<section aria-label="Rules of thumb"><h2>Rules of thumb</h2><${Cells} table=${{ title: "What they give for these sizes, and how far off they are", head: ["rule for", "formula", "gives", "exact", "error"], rows }} /></section>`;
 }
 

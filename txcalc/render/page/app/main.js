@@ -49,6 +49,15 @@ function printed(on) {
 }
 addEventListener("beforeprint", () => printed(true));
 addEventListener("afterprint", () => printed(false));
+// The elements of a view, without drawing them: of components what they make, of a chart its table.
+function elements(node) {
+  if (Array.isArray(node)) return node.flatMap(elements);
+  if (!node || typeof node !== "object") return [];
+  const { type, props } = node;
+  if (type === Chart) return elements(html`<${Cells} table=${props.table} />`);
+  return typeof type === "function" ? elements(type(props)) : [node, ...elements(props.children)];
+}
+
 // For who reads the page by program.
 window.txcalc = {
   models: MODELS,
@@ -63,5 +72,14 @@ window.txcalc = {
   set state(next) {
     state = { ...start(), ...next };
     show();
+  },
+  elements(next) {
+    const shown = state;
+    state = { ...start(), ...next };
+    try {
+      return elements(html`<${PAGES[state.view]} />`);
+    } finally {
+      state = shown;
+    }
   },
 };

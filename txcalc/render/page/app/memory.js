@@ -4,7 +4,7 @@ const BITS = { fp32: 32, bf16: 16, fp8: 8, int4: 4 };
 const DTYPES = Object.keys(BITS);
 GRIDS.dtype = GRIDS.held = DTYPES.length;
 const dtypeOf = (axis) => DTYPES[state.at[axis] ?? DTYPES.indexOf("bf16")];
-const perByte = (bits, what) => (bits < 8 ? `${what}/${8 / bits}` : `${bits / 8}·${what}`);
+const perByte = (bits, what) => (bits < 8 ? `⌈${what}/${8 / bits}⌉` : `${bits / 8}·${what}`);
 
 function Memory({ model, found }) {
   const t = found.totals,
@@ -13,7 +13,7 @@ function Memory({ model, found }) {
   const letters = { ...found.letters, N: t.params, A: t["params adapters"] ?? t.params, S: t.saved };
   const row = (title, name, text, value, quantity) => [
     title,
-    iec(value),
+    { name: `memory ${name}`, value, text: iec(value) },
     { text: html`<${Formula} text=${text} letters=${letters} value=${value} />` },
     { name: `memory ${name}`, value },
     { text: html`<${Badge} how=${known(model, found, quantity)} />` },
@@ -68,7 +68,7 @@ const runAt = (name) => state.at[name] ?? RUN[name][2];
 function Spent({ one, gpus, names }) {
   const hours = (TOKENS[runAt("amount")] * one) / 3600;
   const card = (title, name, value) =>
-    html`<div class="card"><h2>${title} <${Badge} how="modelled" /></h2><p class="big"><data value=${String(value)} data-real=${`run ${name}`}>${value >= 1000 ? group(Math.round(value)) : value.toPrecision(3)}</data></p></div>`;
+    html`<div class="card"><h2>${title} <${Badge} how="modelled" /></h2><p class="big"><${Figure} name=${`run ${name}`} value=${value} text=${three(value)} real /></p></div>`;
   return html`<div class="steps">${names.map((name) => {
       const [title, values, , shown] = RUN[name];
       return html`<${Step} name=${name} title=${title} values=${values} at=${runAt(name)} shown=${shown} />`;

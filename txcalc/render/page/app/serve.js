@@ -21,7 +21,6 @@ const pointOf = (plan, at) => plan.points[at.reduce((all, place, i) => all * siz
 const frontOf = (plan, at) => plan.fronts[at.slice(0, 4).reduce((all, place, i) => all * sizes(plan)[i] + place, 0)];
 const step = (axis) => (place) => update({ at: { ...state.at, [axis]: place } });
 const millionOutput = (price, served) => ((price / 3600) * 1e6) / served;
-const money = (value) => (value >= 100 ? value.toFixed(0) : value.toPrecision(3));
 
 // The text of an element on the clipboard; selected, where the browser lets no page from a file write there.
 function copy(element) {
@@ -68,14 +67,16 @@ function Serve() {
 function Deployed({ plan, at, point, model, price }) {
   const speed = point.speed,
     free = BigInt(point.free);
+  const over = free < 0n ? -free : free,
+    spare = html`<${Figure} name="spare" value=${over} text=${iec(over)} />`;
   const verdict = point.fits
-    ? `fits: ${iec(free)} to spare on the fullest GPU`
-    : `does not fit: ${iec(-free)} too much on the fullest GPU, for its ${point.limit}`;
+    ? html`fits: ${spare} to spare on the fullest GPU`
+    : html`does not fit: ${spare} too much on the fullest GPU, for its ${point.limit}`;
   const engine = Math.min(state.at.engine ?? 0, plan.engines.length - 1);
-  const real = (name, value, text) => html`<data value=${String(value)} data-real=${name}>${text}</data>`;
+  const real = (name, value, text = three(value)) => html`<${Figure} ...${{ name, value, text, real: true }} />`;
   const lasting = speed && speed.ttft !== undefined;
   return html`
-    <p class="summary"><b class=${point.fits ? "good" : "bad"}>${verdict}</b><span>${point.gpus} × ${plan.gpu}, ${iec(BigInt(plan.memory))} each; ${point.layout}; weights ${point.weights}, cache ${plan.kv[at[1]]}</span></p>
+    <p class="summary"><b class=${point.fits ? "good" : "bad"}>${verdict}</b><span>${point.gpus} × ${plan.gpu}, <${Figure} name="memory" value=${plan.memory} text=${iec(BigInt(plan.memory))} /> each; ${point.layout}; weights ${point.weights}, cache ${plan.kv[at[1]]}</span></p>
     <section class="cards" aria-label="Answers">
       <div class="card"><h2>Most sequences</h2><p class="big"><${Figure} name="most" value=${point.most} /></p></div>
       <div class="card"><h2>Longest context</h2><p class="big">${point.longest === null ? "no end" : html`<${Figure} name="longest" value=${point.longest} />`}</p></div>
@@ -85,11 +86,11 @@ function Deployed({ plan, at, point, model, price }) {
         html`<div class="card"><h2>Time to first token <${Badge} how="modelled" /></h2><p class="big">${real("ttft", speed.ttft, seconds(speed.ttft))}</p></div>
         ${speed.tpot !== null && html`<div class="card"><h2>Time per output token <${Badge} how="modelled" /></h2><p class="big">${real("tpot", speed.tpot, seconds(speed.tpot))}</p></div>`}
         <div class="card"><h2>Question to answer <${Badge} how="modelled" /></h2><p class="big">${real("e2e", speed.e2e, seconds(speed.e2e))}</p></div>
-        <div class="card"><h2>Tokens/s per GPU <${Badge} how="modelled" /></h2><p class="big">${real("served", speed.served, speed.served.toPrecision(3))}</p></div>
+        <div class="card"><h2>Tokens/s per GPU <${Badge} how="modelled" /></h2><p class="big">${real("served", speed.served)}</p></div>
         ${
           price !== null &&
-          html`<div class="card"><h2>Cost of 1M tokens out <${Badge} how="modelled" /></h2><p class="big">${real("cost", millionOutput(price, speed.served), money(millionOutput(price, speed.served)))}</p></div>
-        <div class="card"><h2>Cost of an hour</h2><p class="big">${real("hour", price * point.gpus, money(price * point.gpus))}</p></div>`
+          html`<div class="card"><h2>Cost of 1M tokens out <${Badge} how="modelled" /></h2><p class="big">${real("cost", millionOutput(price, speed.served))}</p></div>
+        <div class="card"><h2>Cost of an hour</h2><p class="big">${real("hour", price * point.gpus)}</p></div>`
         }`
       }
       ${speed && !lasting && html`<p class="refused">Requests come faster than they can be answered.</p>`}
@@ -136,7 +137,7 @@ function Front({ plan, at, point, price, model }) {
   const here = point.speed,
     points = front.map((each) => [each.tpot, each.served]);
   const option = {
-    tooltip: { formatter: ({ data }) => `${seconds(data[0])} per token<br>${data[1].toPrecision(3)} tokens/s per GPU` },
+    tooltip: { formatter: ({ data }) => `${seconds(data[0])} per token<br>${three(data[1])} tokens/s per GPU` },
     legend: {},
     grid: {},
     xAxis: {
@@ -159,13 +160,14 @@ function Front({ plan, at, point, price, model }) {
       },
     ],
   };
-  const rows = front.map((each) => [
+  const cell = (name, value, text = three(value)) => ({ name, value, text, real: true });
+  const rows = front.map((each, i) => [
     each.layout,
-    group(each.users),
-    seconds(each.ttft),
-    seconds(each.tpot),
-    each.served.toPrecision(3),
-    price === null ? "" : money(millionOutput(price, each.served)),
+    { name: `front users ${i}`, value: each.users },
+    cell(`front ttft ${i}`, each.ttft, seconds(each.ttft)),
+    cell(`front tpot ${i}`, each.tpot, seconds(each.tpot)),
+    cell(`front served ${i}`, each.served),
+    price === null ? "" : cell(`front cost ${i}`, millionOutput(price, each.served)),
   ]);
   return html`<section aria-label="Front"><h2>Latency against throughput</h2><${Chart} name=${`${model.name}-front`} title="What no other layout or batch beats in both" option=${option} table=${{ title: "Front", head: ["layout", "users", "TTFT", "TPOT", "tokens/s per GPU", "cost of 1M out"], rows }} /></section>`;
 }

@@ -17,13 +17,14 @@ function Train() {
     model = MODELS[plan.model],
     run = plan.runs[Math.min(state.at.run ?? 0, plan.runs.length - 1)];
   const title = (each) => `${MODELS[each.model].name} on ${each.runs[0].gpu.count} × ${each.runs[0].gpu.name}`;
-  const real = (name, value, text) => html`<data value=${String(value)} data-real=${name}>${text}</data>`;
+  const cell = (name, value, text) => ({ name, value, text, real: true });
+  const real = (...own) => html`<${Figure} ...${cell(...own)} />`;
   const fullest = most(run.ranks.map((rank) => BigInt(rank.reserved_bytes))),
     memory = BigInt(run.gpu.memory_bytes);
   return html`<div class="content">
     <div class="wide"><label class="pick">Run <select value=${state.train} onChange=${(e) => update({ train: +e.target.value, at: { ...state.at, run: 0 } })}>${DATA.train.map((each, i) => html`<option value=${i}>${title(each)}</option>`)}</select></label>
     <label class="pick">Layout <select value=${plan.runs.indexOf(run)} onChange=${(e) => step("run")(+e.target.value)}>${plan.runs.map((each, i) => html`<option value=${i}>${runName(each)}</option>`)}</select></label></div>
-    <p class="summary"><b class=${run.fits ? "good" : "bad"}>${run.fits ? "fits" : "does not fit"}: the fullest rank reserves <${Figure} name="reserved" value=${fullest} text=${iec(fullest)} /> of ${iec(memory)}</b>
+    <p class="summary"><b class=${run.fits ? "good" : "bad"}>${run.fits ? "fits" : "does not fit"}: the fullest rank reserves <${Figure} name="reserved" value=${fullest} text=${iec(fullest)} /> of <${Figure} name="memory" value=${memory} text=${iec(memory)} /></b>
       <span>${group(run.recipe.accumulation)} micro-batches of ${run.recipe.micro_batch} × ${group(run.recipe.tokens)} tokens; global batch ${group(run.recipe.global_batch)}; ${run.recipe.optimizer}; products in ${run.recipe.products}${run.recipe.schedule ? `; schedule ${run.recipe.schedule}` : ""}</span></p>
     <section class="cards" aria-label="Answers">
       ${run.tokens_per_s_per_gpu !== null && html`<div class="card"><h2>Tokens/s per GPU <${Badge} how="modelled" /></h2><p class="big">${real("tokens/s", run.tokens_per_s_per_gpu, group(Math.round(run.tokens_per_s_per_gpu)))}</p></div>`}
@@ -32,7 +33,7 @@ function Train() {
         html`<div class="card"><h2>Step <${Badge} how="modelled" /></h2><p class="big">${real("step", run.step_s.achievable, seconds(run.step_s.achievable))}</p></div>
       <div class="card"><h2>Step, floor</h2><p class="big">${real("floor", run.step_s.floor, seconds(run.step_s.floor))}</p></div>`
       }
-      ${Object.entries(run.mfu).map(([name, share]) => html`<div class="card"><h2>MFU, ${name}</h2><p class="big">${real(`mfu ${name}`, share, `${(100 * share).toFixed(1)} %`)}</p></div>`)}
+      ${Object.entries(run.mfu).map(([name, share]) => html`<div class="card"><h2>MFU, ${name}</h2><p class="big"><${Figure} ...${percentOf(`mfu ${name}`, share)} /></p></div>`)}
       <div class="card"><h2>Largest micro-batch</h2><p class="big"><${Figure} name="max_micro_batch" value=${run.max_micro_batch} /></p></div>
     </section>
     ${run.tokens_per_s_per_gpu !== null && html`<section aria-label="Run"><h2>What a run takes</h2><${Spent} one=${1 / run.tokens_per_s_per_gpu} gpus=${run.gpu.count} names=${["amount", "hourly"]} /></section>`}
@@ -47,8 +48,8 @@ function Train() {
           .filter(([, s]) => s > 0)
           .map(([name, s]) => [
             name,
-            { text: real(`spent ${name}`, s, seconds(s)) },
-            `${((100 * s) / run.step_s.achievable).toFixed(1)} %`,
+            cell(`spent ${name}`, s, seconds(s)),
+            percentOf(`spent share ${name}`, s / run.step_s.achievable),
           ]),
       }} /></section>`
     }
@@ -92,5 +93,5 @@ function Pipeline({ run, model }) {
     <div class="scroll" tabindex="0" role="group" aria-label="Timeline"><svg viewBox=${`0 0 ${width} ${height}`} class="timeline" role="img" aria-label=${`Timeline of ${stages.length} stages over ${seconds(end)}`} preserveAspectRatio="none" style=${{ height: `${height}px` }}>
       ${stages.map((events, rank) => events.map(([kind, batch, from, to]) => html`<rect x=${(from / end) * width} y=${rank * row + 2} width=${Math.max(0.2, ((to - from) / end) * width)} height=${row - 4} fill=${colour(kinds.indexOf(kind))} stroke=${css("--paper")} stroke-width="0.4"><title>stage ${rank}, micro-batch ${batch}, ${WORK[kind]}: ${seconds(to - from)}</title></rect>`))}
     </svg></div>
-    <${Cells} table=${{ title: `Stages over ${seconds(end)}`, head: ["stage", "busy", "idle"], rows: stages.map((_, i) => [`${i}`, seconds(busy[i]), `${(100 * (1 - busy[i] / end)).toFixed(1)} %`]) }} /></section>`;
+    <${Cells} table=${{ title: `Stages over ${seconds(end)}`, head: ["stage", "busy", "idle"], rows: stages.map((_, i) => [`${i}`, { name: `busy ${i}`, value: busy[i], text: seconds(busy[i]), real: true }, percentOf(`idle ${i}`, 1 - busy[i] / end)]) }} /></section>`;
 }

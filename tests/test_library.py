@@ -18,6 +18,7 @@ from txcalc import InputError, TxcalcError
 from txcalc.sources import build, objects
 from txcalc.sources.huggingface import describe
 from txcalc.sources.presets import names
+from txcalc.units import short
 
 DATA = Path(__file__).parent / "data" / "hf"
 CONFIGS: dict[str, dict[str, Any]] = json.loads((DATA / "configs.json").read_text())
@@ -123,8 +124,46 @@ def test_modules_are_read_by_their_configs() -> None:
     whole.model.layers[0].mlp.up_proj = torch.nn.Linear(256, 512, bias=True, device="meta")
     with pytest.raises(InputError, match="its config describes"):
         txcalc.load(whole)
-    with pytest.raises(InputError, match="without a config"):
-        txcalc.load(torch.nn.Linear(2, 2))
+
+
+@pytest.mark.slow
+def test_modules_without_a_config_are_measured() -> None:
+    torch = pytest.importorskip("torch")
+    layers = [torch.nn.Embedding(99, 32), torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)]
+    net = torch.nn.Sequential(*layers, torch.nn.Linear(32, 99, bias=False))
+    net[2].weight = net[0].weight
+    before = [weight.clone() for weight in net.parameters()]
+    model = txcalc.load(net)
+    assert all(map(torch.equal, before, net.parameters())) and net.training, "the module itself is left as it is"
+    assert model.params == sum(weight.numel() for weight in net.parameters())
+    assert repr(model) == f"<Sequential: a measured module, {short(model.params)} parameters>"
+    for batch, tokens in ((1, 1), (3, 7), (2, 1024)):
+        block, head = 2 * tokens * 32 * (4 * 32 + 2 * tokens + 2 * 64), 2 * tokens * 32 * 99
+        ledger = model.ledger(batch, tokens)
+        assert ledger.total("flops") == batch * (block + head)
+        assert ledger.at("1").total("flops") == batch * block and ledger.at("2").by_kind("flops") == {
+            "other": batch * head
+        }
+    assert next(row["path"] for row in ledger.rows()) == "0" and "parameters" in model._repr_html_()
+    traced = txcalc.trace(net)
+    assert traced.total.params == model.params and traced.total.flops == "64·B·T·(2·T + 355)"
+    assert txcalc.load(torch.nn.Linear(3, 5)).ledger(2, 4).total("flops") == 2 * 2 * 4 * 3 * 5
+    unknown: list[Callable[[], Any]] = [
+        lambda: ledger.total("cache"),
+        lambda: model.active,
+        lambda: model.ledger(past=4),
+        lambda: model.ledger(tokens=0),
+        lambda: txcalc.load(net, h=2),
+        lambda: txcalc.show(model),
+        lambda: txcalc.compare(net, "gpt2"),
+        lambda: txcalc.deploy(net, "h100"),
+        lambda: txcalc.train(model, "h100:8"),
+        lambda: txcalc.load(torch.nn.Conv2d(3, 3, 3)),
+        lambda: txcalc.trace(3),  # type: ignore[arg-type]
+    ]
+    for ask in unknown:
+        with pytest.raises(TxcalcError):
+            ask()
 
 
 NOTEBOOK = Path(__file__).parents[1] / "docs" / "notebook.ipynb"

@@ -18,6 +18,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from txcalc import sources
 from txcalc.errors import InputError, MissingExtra, Refuted, TxcalcError, UnknownName
 from txcalc.ledger import Ledger
 from txcalc.model import Model
@@ -73,6 +74,15 @@ __all__ = [
     "verify",
 ]
 __version__ = "0.2.0"
+
+
+def _measured(module: Any) -> Model:
+    from txcalc.verify.measured import measured
+
+    return measured(module)
+
+
+sources.measured = _measured
 
 
 class _Command(ModuleType):

@@ -6,10 +6,10 @@ it adds up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from txcalc.errors import UnknownName
 from txcalc.frames import Framed, html
@@ -207,6 +207,8 @@ class Ledger(Framed):
     2362368
     """
 
+    known: ClassVar[Mapping[str, str]] = QUANTITIES
+
     def __init__(self, entries: Iterable[Entry], work: Workload, bits: tuple[int, int, int] = (16, 16, 16)) -> None:
         self.entries = tuple(entries)
         self.work = work
@@ -214,8 +216,8 @@ class Ledger(Framed):
 
     def total(self, quantity: str) -> Any:
         """The sum of a quantity over all leaves; `QUANTITIES` says which there are, and their units."""
-        if quantity not in QUANTITIES:
-            raise UnknownName("ledger", "quantity", quantity, list(QUANTITIES), f"one of {', '.join(QUANTITIES)}")
+        if quantity not in self.known:
+            raise UnknownName("ledger", "quantity", quantity, list(self.known), f"one of {', '.join(self.known)}")
         return self._bytes() if quantity == "bytes" else total([getattr(entry, quantity) for entry in self.entries])
 
     def by_kind(self, quantity: str) -> dict[str, Any]:
@@ -225,7 +227,7 @@ class Ledger(Framed):
         for entry in self.entries:
             kind = "attention" if merged and entry.kind == "attention_core" else entry.kind
             groups.setdefault(kind, []).append(entry)
-        sums = {kind: Ledger(groups[kind], self.work, self.bits).total(quantity) for kind in KINDS if kind in groups}
+        sums = {kind: self._of(groups[kind]).total(quantity) for kind in KINDS if kind in groups}
         return {kind: value for kind, value in sums.items() if not (isinstance(value, int | Fraction) and value == 0)}
 
     def at(self, path: str) -> Ledger:
@@ -238,11 +240,14 @@ class Ledger(Framed):
             known = {entry.path.rsplit(".", n)[0] for entry in self.entries for n in range(entry.path.count(".") + 1)}
             most = ", ".join(dict.fromkeys(entry.path.partition(".")[0] for entry in self.entries))
             raise UnknownName("ledger", "part", path, sorted(known), f"in one of {most}")
-        return Ledger(found, self.work, self.bits)
+        return self._of(found)
 
     def where(self, keep: Callable[[Entry], bool]) -> Ledger:
         """The entries that `keep` accepts."""
-        return Ledger(filter(keep, self.entries), self.work, self.bits)
+        return self._of(filter(keep, self.entries))
+
+    def _of(self, entries: Iterable[Entry]) -> Ledger:
+        return type(self)(entries, self.work, self.bits)
 
     @property
     def cache_terms(self) -> Cache:
@@ -276,8 +281,8 @@ class Ledger(Framed):
         said = {name: each(value, shape) for name, value in lengths.items()} if shape else {}
         rows = []
         for entry in self.entries:
-            alone = Ledger([entry], self.work, self.bits)
-            figures = {**said, **{quantity: each(alone.total(quantity), shape) for quantity in QUANTITIES}}
+            alone = self._of([entry])
+            figures = {**said, **{quantity: each(alone.total(quantity), shape) for quantity in self.known}}
             for values in zip(*figures.values(), strict=True):
                 leaf = {"path": entry.path, "kind": entry.kind, "times": entry.times}
                 rows.append({**leaf, **dict(zip(figures, values, strict=True))})

@@ -13,7 +13,7 @@ from txcalc.errors import Fault, InputError, Refuted
 
 if TYPE_CHECKING:
     from txcalc.hardware import Accelerator
-    from txcalc.sources import Source
+    from txcalc.sources import Source, TorchModule
     from txcalc.verify import Verdict
 
 Tell = Callable[[str, float], None]  # of what is done now, and the share that is done
@@ -262,7 +262,7 @@ class Trace(Result):
 
 
 def trace(
-    source: str,
+    source: str | TorchModule,
     *,
     inputs: str | Sequence[str] = (),
     batch: Length | None = None,
@@ -270,9 +270,9 @@ def trace(
     source_tokens: Length | None = None,
     device: str = "meta",
 ) -> Trace:
-    """Parameters and FLOPs of any PyTorch module, `"FILE.py:factory"` or `"package.module:Class"`, part by part, as
-    formulas in batch and length; measured at a size where one is given. `inputs` are `"NAME=B,T:int64"`, where it does
-    not take token ids.
+    """Parameters and FLOPs of any PyTorch module, itself or `"FILE.py:factory"` or `"package.module:Class"`, part by
+    part, as formulas in batch and length; measured at a size where one is given. `inputs` are `"NAME=B,T:int64"`, where
+    it does not take token ids (of a module itself, vectors of its width are tried too). A module is copied, not run.
 
     `failed`: an operator that may cost has no count. Errors: `InputError`, `MissingExtra`, `Refuted` where a size or
     the data decides what is computed.
@@ -283,8 +283,11 @@ def trace(
     def number(value: Length | None, flag: str) -> int | None:
         return None if value is None else length(value, flag)
 
+    if not isinstance(source, str) and not callable(getattr(source, "named_modules", None)):
+        raise InputError("trace", [Fault("source", source, "a module, or FILE.py:factory or module:Class")])
     sizes = number(batch, "--batch"), number(tokens, "--tokens"), number(source_tokens, "--source-tokens")
-    found = traced(source, [inputs] if isinstance(inputs, str) else inputs, *sizes, device)
+    given: Any = source
+    found = traced(given, [inputs] if isinstance(inputs, str) else inputs, *sizes, device)
     return Trace(lambda _: report(found), failed=not found.complete)
 
 

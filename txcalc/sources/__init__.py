@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -24,13 +24,15 @@ if TYPE_CHECKING:
 
         def to_json_string(self, use_diff: bool = True) -> str: ...
 
-    class ConfiguredModule(Protocol):
-        """A module of transformers."""
+    class TorchModule(Protocol):
+        """A module of PyTorch."""
 
-        @property
-        def config(self) -> Any: ...
+        def parameters(self, recurse: bool = True) -> Iterator[Any]: ...
 
-    Source = str | Path | Mapping[str, Any] | Model | ConfigObject | ConfiguredModule
+    Source = str | Path | Mapping[str, Any] | Model | ConfigObject | TorchModule
+
+# Makes a model of a module without a config, by measuring it. It stands above this: the package's front door sets it.
+measured: Callable[[Any], Model] | None = None
 
 
 def load(
@@ -46,7 +48,8 @@ def load(
     checkpoint (.safetensors with a config.json beside it, .gguf); `-` reads a config.json from standard input.
 
     Or what it is: a dict (a description as in TOML, or a config.json's content, which says its `model_type`), a config
-    object of transformers, or a module of it, whose parameters must be as many as its config describes.
+    object of transformers, or a module: one with such a config must have as many parameters as that describes; any
+    other is measured, and has parameters and FLOPs alone.
 
     `changes` sets keys of the description, by letter or by name: `{"norm.place": "post"}`; so do keywords: `h_kv=4`. A
     size may be an expression in others: `F="8/3*D"`.
@@ -113,7 +116,11 @@ def _held(source: object, changes: Mapping[str, Any], ignore: Sequence[str]) -> 
         return build(data, "description", changes=changes, written=True)
     if objects.made_by(source, "transformers") and hasattr(source, "to_json_string"):
         return build(*objects.config(source, ignore), changes=changes)
-    described, params = objects.module(source, ignore)
+    found = objects.module(source, ignore)
+    if found is None:
+        assert measured is not None
+        return measured(source).set(changes)
+    described, params = found
     model = build(*described)
     if params not in (model.params, model.whole):
         lacks = f"has {params:,} parameters, and its config describes {model.params:,}"

@@ -15,8 +15,8 @@ from txcalc.sources import huggingface
 from txcalc.sources.spec import STACK, scalar
 
 KINDS = (
-    "a name, a path, a dict (a description, or a config.json with its model_type), a config object or a module of "
-    "transformers, or a txcalc model"
+    "a name, a path, a dict (a description, or a config.json with its model_type), a config object of "
+    "transformers, a module of PyTorch, or a txcalc model"
 )
 
 
@@ -54,15 +54,13 @@ def config(value: Any, ignore: Sequence[str] = (), cls: str = "") -> huggingface
     return huggingface.describe(data, type(value).__name__, name, ignore)
 
 
-def module(value: Any, ignore: Sequence[str] = ()) -> tuple[huggingface.Description, int]:
-    """The description in a module's config, and how many parameters the module has, a shared one once. Errors:
-    `InputError` for what is no module or has no config."""
+def module(value: Any, ignore: Sequence[str] = ()) -> tuple[huggingface.Description, int] | None:
+    """The description in a module's config, and how many parameters the module has, a shared one once; None: it has no
+    config of transformers. Errors: `InputError` for what is no module."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.nn.Module):
         raise InputError("source", [Fault("source", value, KINDS)])
     if not made_by(getattr(value, "config", None), "transformers"):
-        raise InputError(
-            type(value).__name__, ["is a module without a config of transformers (txcalc.trace measures any module)"]
-        )
+        return None
     described = config(value.config, ignore, type(value).__name__)
     return described, sum(weight.numel() for weight in value.parameters())

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -69,23 +70,25 @@ class Trace(NamedTuple):
 
 
 def trace(
-    source: str,
+    source: str | nn.Module,
     inputs: Iterable[str] = (),
     batch: int | None = None,
     tokens: int | None = None,
     source_tokens: int | None = None,
     device: str = "meta",
 ) -> Trace:
-    """The costs of `FILE.py:factory` or `module:Class`, called without arguments on the meta device.
+    """The costs of a module, or of what `FILE.py:factory` or `module:Class` makes, called without arguments on the meta
+    device.
 
     Formulas, for every batch and length; with `batch`, `tokens` or `source_tokens`, or on another device, where the
-    module computes with real numbers, ints measured at these sizes. `inputs` are "NAME=B,T:int64"; without any the
-    module takes token ids.
+    module computes with real numbers, ints measured at these sizes. `inputs` are "NAME=B,T:int64"; without any it
+    takes token ids; a module that is given may take vectors of its first matrix's width instead.
     Errors: `InputError` for what cannot be loaded, makes no module or does not take the inputs; `Refuted` where a size
     or the data decides what is computed.
     """
     devices.check(device)
-    wanted = _inputs(inputs)
+    texts = list(inputs)
+    wanted = _inputs(texts)
     given = {"B": batch, "T": tokens, "T_src": source_tokens}
     faults: list[Fault | str] = [
         Fault(name, value, f"a whole number from 1 to {MOST:,}")
@@ -95,12 +98,14 @@ def trace(
     if faults:
         raise InputError("trace", faults)
     measured = device != "meta" or any(value is not None for value in given.values())
+    net = module(source, device)
+    if isinstance(source, nn.Module):
+        wanted, source = (wanted if texts else taken(net)), type(source).__name__
     used = {letter for one in wanted for letter in one.shape if isinstance(letter, str)}
     point = {letter: given[letter] or size for letter, size in POINT.items() if letter in used}
-    net = module(source, device)
-    run = partial(_run, source, net, wanted)
-    made = [_made(one, point, device) for one in wanted]
-    with torch.no_grad(), _theirs():
+    run = partial(run_on, source, net, wanted)
+    made = [made_of(one, point, device) for one in wanted]
+    with torch.no_grad(), theirs_at_work():
         if measured:
             counter = flops.count(net, lambda: run(made))
             costs, domain = counter.by_module, ", ".join(f"{letter} = {size:,}" for letter, size in point.items())
@@ -149,6 +154,26 @@ def _inputs(texts: Iterable[str]) -> list[Input]:
     return found
 
 
+def taken(net: nn.Module) -> list[Input]:
+    """What a module on meta takes, of what can be tried: token ids, or vectors as wide as its first matrix.
+
+    Errors: `InputError` for a module that takes neither.
+    """
+    ids, name = Input("", ("B", "T"), torch.int64), type(net).__name__
+    wide = next((weight for weight in net.parameters() if weight.dim() == 2 and weight.is_floating_point()), None)
+    vectors = [] if wide is None else [Input("", ("B", "T", wide.shape[1]), wide.dtype)]
+    said: Fault | str = ""
+    for one in (ids, *vectors):
+        try:
+            with torch.no_grad(), theirs_at_work():
+                run_on(name, net, [one], [made_of(one, POINT, "meta")])
+            return [one]
+        except InputError as error:
+            said = said or error.faults[0]
+    mend = 'txcalc.trace(module, inputs="pixel_values=B,3,224,224:float32") says what it takes'
+    raise InputError(name, [f"{said} ({mend})"])
+
+
 def _symbolic(
     net: nn.Module, wanted: Sequence[Input], made: Sequence[Tensor], run: Callable[[Sequence[Tensor]], None]
 ) -> tuple[flops.Count, dict[str, Any], str]:
@@ -167,7 +192,7 @@ def _size(length: str | int) -> SymbolicSize | None:
     return SymbolicSize(LETTERS[length], 1) if isinstance(length, str) else None
 
 
-def _made(one: Input, point: Mapping[str, int], device: str) -> Tensor:
+def made_of(one: Input, point: Mapping[str, int], device: str) -> Tensor:
     shape = [point[length] if isinstance(length, str) else length for length in one.shape]
     return torch.zeros(shape, dtype=one.dtype, device=device)
 
@@ -183,7 +208,7 @@ def _sum(counts: dict[str, Counter[str]]) -> Counter[str]:
     return sum(counts.values(), Counter[str]())
 
 
-def _run(source: str, net: nn.Module, wanted: Sequence[Input], made: Sequence[Tensor]) -> None:
+def run_on(source: str, net: nn.Module, wanted: Sequence[Input], made: Sequence[Tensor]) -> None:
     """One forward pass. What goes wrong inside is the user's to see in one line."""
     named = {one.name: tensor for one, tensor in zip(wanted, made, strict=True) if one.name}
     try:
@@ -207,8 +232,12 @@ def _depends_on_data(error: BaseException) -> bool:
     return "data-dependent" in said or type(error).__name__ in names or on_meta
 
 
-def module(source: str, device: str = "meta") -> nn.Module:
-    """The module that `FILE.py:name` or `package.module:name` makes, with its weights on a device."""
+def module(source: str | nn.Module, device: str = "meta") -> nn.Module:
+    """The module that `FILE.py:name` or `package.module:name` makes, or a copy of a given one, with its weights on a
+    device."""
+    if isinstance(source, nn.Module):
+        name = type(source).__name__
+        return _ready(name, _attempt(name, device, "cannot be copied", _copy, source, device), device)
     place, colon, name = source.rpartition(":")
     if not colon or not place or not name:
         raise InputError("trace", [Fault("source", source, "FILE.py:factory or module:Class")])
@@ -223,6 +252,22 @@ def module(source: str, device: str = "meta") -> nn.Module:
         made = _attempt(source, device, "fails", made)
     if not isinstance(made, nn.Module):
         raise InputError(source, [f"returns {type(made).__name__}, expected an nn.Module"])
+    return _ready(source, made, device)
+
+
+def _copy(net: nn.Module, device: str) -> nn.Module:
+    """A module like it; on meta its numbers are not copied."""
+    parts = list(net.modules())
+    held = [value for part in parts for own in (vars(part), part._parameters, part._buffers) for value in own.values()]
+    tensors = [value for value in held if isinstance(value, Tensor)] if device == "meta" else []
+    memo: dict[int, Any] = {}
+    for tensor in tensors:
+        empty = torch.empty_like(tensor, device="meta")
+        memo[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+    return deepcopy(net, memo)
+
+
+def _ready(source: str, made: nn.Module, device: str) -> nn.Module:
     what = f"has weights that PyTorch's {device} device does not take"
     net = cast(nn.Module, _attempt(source, device, what, made.to, device)).eval()
     choose: Any = getattr(net, "set_experts_implementation", None)
@@ -248,7 +293,7 @@ def _loaded(place: str) -> Any:
 
 
 @contextmanager
-def _theirs() -> Iterator[None]:
+def theirs_at_work() -> Iterator[None]:
     """Somebody else's code at work: what it prints is no result, and what PyTorch logs of its errors is told once."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -263,7 +308,7 @@ def _attempt(where: str, device: str, what: str, work: Callable[..., Any], *argu
     """Somebody else's code: whatever it raises is one line. What cannot be made on meta (it reads a number of a tensor)
     is made again as it is."""
     try:
-        with _theirs():
+        with theirs_at_work():
             try:
                 with torch.device(device):
                     return work(*arguments)

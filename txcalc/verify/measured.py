@@ -1,0 +1,185 @@
+"""A module without a description, as a model: its parameters, and the FLOPs of each length that is asked, measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cached_property, partial
+from types import MappingProxyType
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from txcalc.errors import Fault, InputError
+from txcalc.frames import html
+from txcalc.ledger import QUANTITIES, Entry, Ledger, PathStep
+from txcalc.model import Model
+from txcalc.num import counted, whole
+from txcalc.parts.frozen import frozen, record
+from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Weight, Workload
+from txcalc.units import parse_tokens
+from txcalc.verify import flops
+from txcalc.verify.trace import MOST, Input, made_of, module, run_on, taken, theirs_at_work
+
+USUAL = (None, False, 0, "all", "expanded")  # of conventions; how many bits a number has decides nothing here
+
+
+def measured(source: nn.Module) -> Model:
+    """The model of a module that takes token ids or vectors. Errors: `InputError`, `Refuted` where data decides."""
+    net = module(source)
+    (takes,) = taken(net)
+    name = type(source).__name__
+    nothing = Undescribed(name)
+    note = f"{name} is measured, not described: its parameters, and its FLOPs at each length that is asked"
+    return MeasuredModel(name, Unbuilt(name=name), nothing, nothing, "a module", (), (note,), net=net, takes=takes)
+
+
+class Undescribed(Mapping[str, Any]):
+    """The description of a model that has none. Whatever asks it is told so: `InputError`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def refused(self) -> InputError:
+        mend = "load its config or a description for more; txcalc.trace(module) has formulas"
+        return InputError(self.name, [f"is measured: parameters and FLOPs alone are known of it ({mend})"])
+
+    def __getitem__(self, key: str) -> Any:
+        raise self.refused()
+
+    def __iter__(self) -> Iterator[str]:
+        raise self.refused()
+
+    def __len__(self) -> int:
+        raise self.refused()
+
+
+@final
+@frozen
+class Unbuilt(Composite):
+    """The tree of a model that has none. Errors: `InputError`."""
+
+    name: str
+
+    def children(self) -> Iterator[Child]:
+        raise Undescribed(self.name).refused()
+
+
+@final
+@frozen
+class MeasuredLeaf(Leaf):
+    """A module's own parameters, and half the FLOPs that were counted in it."""
+
+    elements: int
+    products: int
+
+    def weights(self) -> tuple[Weight, ...]:
+        """All of its tensors as one."""
+        return (Weight("weights", (self.elements,)),) if self.elements else ()
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        """What was counted."""
+        return (MatMul("measured", self.products, 1, 1, 1, Traffic()),)
+
+
+class MeasuredLedger(Ledger):
+    """Parameters and FLOPs by module, under one workload."""
+
+    known = MappingProxyType({name: QUANTITIES[name] for name in ("params", "flops")})
+
+
+@final
+@record
+class MeasuredModel(Model):
+    """A module on meta, and what it takes."""
+
+    net: nn.Module | None = None
+    takes: Input | None = None
+
+    @property
+    def kind(self) -> str:
+        """Nobody said more."""
+        return "a measured module"
+
+    @property
+    def context(self) -> int | None:
+        """Nobody said."""
+        return None
+
+    @property
+    def usual_tokens(self) -> int:
+        """As of a model whose context nobody says."""
+        return 2048
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MeasuredModel) and self.net is other.net
+
+    def __hash__(self) -> int:
+        return id(self.net)
+
+    __repr__ = Model.__repr__
+
+    def _repr_html_(self) -> str:
+        return html(repr(self)[1:-1], [{"part": path or "itself", "parameters": n} for path, n in self._owned.items()])
+
+    def set(self, changes: Mapping[str, Any] | None = None, /, **sizes: Any) -> Model:
+        """Itself: it has no keys. Errors: `InputError` for any."""
+        if changes or sizes:
+            raise InputError(self.name, [f"is measured as it is: it has no {', '.join({**(changes or {}), **sizes})}"])
+        return self
+
+    @cached_property
+    def _owned(self) -> Mapping[str, int]:
+        """The parameters of every module that has some, a shared one once."""
+        assert self.net is not None
+        owned: Counter[str] = Counter()
+        for name, weight in self.net.named_parameters():
+            owned[name.rpartition(".")[0]] += weight.numel()
+        return owned
+
+    @cached_property
+    def params(self) -> int:
+        """Parameters, a shared one once."""
+        return sum(self._owned.values())
+
+    def ledger(
+        self,
+        batch: Any = 1,
+        tokens: Any = 1,
+        past: Any = 0,
+        source: Any = None,
+        *,
+        dtype: str = "bf16",
+        kv_dtype: str = "bf16",
+        **conventions: Any,
+    ) -> Ledger:
+        """Parameters and FLOPs by module, measured in a forward pass of so many sequences of so many tokens on the meta
+        device. Errors: `InputError` (other lengths and conventions too), `Refuted` where data decides."""
+        assert self.net is not None and self.takes is not None
+        if any(value not in USUAL for value in (past, source, *conventions.values())):
+            raise Undescribed(self.name).refused()
+        faults = []
+        sizes = [parse_tokens(n) if isinstance(n, str) else counted(n) for n in (batch, tokens)]
+        for name, size in zip(("batch", "tokens"), sizes, strict=True):
+            if not whole(size) or not 1 <= size <= MOST:
+                faults.append(Fault(name, size, f"a whole number from 1 to {MOST:,}, one at a time"))
+        if faults:
+            raise InputError(self.name, faults)
+        batch, tokens = sizes
+        given = made_of(self.takes, {"B": batch, "T": tokens}, "meta")
+        with torch.no_grad(), theirs_at_work():
+            found = flops.count(self.net, partial(run_on, self.name, self.net, [self.takes], [given]))
+        if found.uncounted:
+            names = ", ".join(sorted({name for names in found.uncounted.values() for name in names}))
+            raise InputError(
+                self.name, [f"runs operators whose FLOPs nobody counted: {names} (txcalc.trace tells them)"]
+            )
+        work = Workload(batch, tokens, 0, tokens, False, False, False, False)
+        paths = [path for path, _ in self.net.named_modules() if self._owned.get(path) or found.by_module.get(path)]
+        return MeasuredLedger([self._entry(path, int(found.by_module.get(path, 0)), work) for path in paths], work)
+
+    def _entry(self, path: str, cost: int, work: Workload) -> Entry:
+        steps = tuple(PathStep(name, None, 1, 1) for name in path.split(".") if name)
+        leaf = MeasuredLeaf(elements=self._owned.get(path, 0), products=cost // 2)
+        return Entry(steps, leaf, "other", work, 1, 1, 1)

@@ -74,7 +74,7 @@ def serving(
             for users in grid.users:
                 try:
                     plan = arrange(deployment, asked, context, users, gpus)
-                    speed = serve(plan, asked, price) if plan.best.fits else None
+                    speed = serve(plan, asked, price) if plan.best.serves else None
                 except InputError as error:
                     points.append({"refused": str(error)})
                     continue
@@ -106,6 +106,7 @@ def _point(plan: Plan, speed: Serving | None, texts: dict[str, int]) -> dict[str
         "layout": str(best.layout),
         "gpus": best.layout.gpus,
         "fits": best.fits,
+        "serves": best.serves,
         "limit": best.fullest.limit,
         "free": str(best.fullest.free),
         "most": best.max_concurrency,
@@ -131,7 +132,7 @@ def _speed(point: Point) -> dict[str, Any]:
     steady = point.steady
     found: dict[str, Any] = {"layout": str(point.layout), "users": point.sequences, "served": point.served}
     if isinstance(steady, Steady):
-        found |= {"ttft": steady.ttft, "tpot": steady.tpot, "e2e": steady.e2e, "rate": steady.rate}
+        found |= {"ttft": steady.ttft, "tpot": steady.tpot, "e2e": steady.e2e, "rate": steady.rate, "line": steady.line}
     return found
 
 

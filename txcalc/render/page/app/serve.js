@@ -71,12 +71,12 @@ function Deployed({ plan, at, point, model, price }) {
     spare = html`<${Figure} name="spare" value=${over} text=${iec(over)} />`;
   const verdict = point.fits
     ? html`fits: ${spare} to spare on the fullest GPU`
-    : html`does not fit: ${spare} too much on the fullest GPU, for its ${point.limit}`;
+    : html`${point.serves ? html`holds ${group(point.most)} of ${group(plan.users[at[4]])} at the full context` : "does not fit"}: ${spare} too much on the fullest GPU, for its ${point.limit}`;
   const engine = Math.min(state.at.engine ?? 0, plan.engines.length - 1);
   const real = (name, value, text = three(value)) => html`<${Figure} ...${{ name, value, text, real: true }} />`;
   const lasting = speed && speed.ttft !== undefined;
   return html`
-    <p class="summary"><b class=${point.fits ? "good" : "bad"}>${verdict}</b><span>${point.gpus} × ${plan.gpu}, <${Figure} name="memory" value=${plan.memory} text=${iec(BigInt(plan.memory))} /> each; ${point.layout}; weights ${point.weights}, cache ${plan.kv[at[1]]}</span></p>
+    <p class="summary"><b class=${point.fits ? "good" : lasting ? "fair" : "bad"}>${verdict}</b><span>${point.gpus} × ${plan.gpu}, <${Figure} name="memory" value=${plan.memory} text=${iec(BigInt(plan.memory))} /> each; ${point.layout}; weights ${point.weights}, cache ${plan.kv[at[1]]}</span></p>
     <section class="cards" aria-label="Answers">
       <div class="card"><h2>Most sequences</h2><p class="big"><${Figure} name="most" value=${point.most} /></p></div>
       <div class="card"><h2>Longest context</h2><p class="big">${point.longest === null ? "no end" : html`<${Figure} name="longest" value=${point.longest} />`}</p></div>
@@ -85,6 +85,7 @@ function Deployed({ plan, at, point, model, price }) {
         lasting &&
         html`<div class="card"><h2>Time to first token <${Badge} how="modelled" /></h2><p class="big">${real("ttft", speed.ttft, seconds(speed.ttft))}</p></div>
         ${speed.tpot !== null && html`<div class="card"><h2>Time per output token <${Badge} how="modelled" /></h2><p class="big">${real("tpot", speed.tpot, seconds(speed.tpot))}</p></div>`}
+        ${speed.line > 0 && html`<div class="card"><h2>Wait for a seat in the cache <${Badge} how="modelled" /></h2><p class="big">${real("line", speed.line, seconds(speed.line))}</p></div>`}
         <div class="card"><h2>Question to answer <${Badge} how="modelled" /></h2><p class="big">${real("e2e", speed.e2e, seconds(speed.e2e))}</p></div>
         <div class="card"><h2>Tokens/s per GPU <${Badge} how="modelled" /></h2><p class="big">${real("served", speed.served)}</p></div>
         ${

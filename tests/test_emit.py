@@ -119,5 +119,5 @@ def test_bad_input_is_one_message(argv: list[str], said: str) -> None:
 
 
 def test_a_plan_that_fails_still_exits_with_one() -> None:
-    code, out, _ = emit("llama-3.1-8b", "--gpu", "h100-sxm:1", "--tpot", "1ms", "--emit", "vllm")
-    assert code == 1 and out.startswith("vllm serve ")
+    code, out, err = emit("llama-3.1-8b", "--gpu", "h100-sxm:1", "--tpot", "1ms", "--emit", "vllm")
+    assert code == 1 and out.startswith("vllm serve ") and "note: misses: TPOT" in err

@@ -600,9 +600,9 @@ def test_attention_is_all_you_need_takes_12_hours_on_8_p100(name: str, tokens: s
 
 @pytest.mark.parametrize("card", ["v100:8", "p100:8"])
 def test_old_cards_train_end_to_end(card: str) -> None:
-    code, out, err = run("train", "gpt2", "--gpu", card, "--train-tokens", "10B", "--json")
+    code, out, err = run("train", "gpt2", "--gpu", card, "--train-tokens", "10B")
     assert code == 0, err
-    assert json.loads(out)["run"]["days"] > 0
+    assert "products in fp16" in out and "\ndays " in out
 
 
 def test_any_rank_and_stages_by_hand(llama: Model) -> None:

@@ -306,8 +306,8 @@ def design(
     if spent is not None:
         wanted, tokens = trainable(spent, count(train_tokens, "--train-tokens") if train_tokens else None)
     if wanted is not None and not 0 < wanted <= MOST_PARAMS:
-        flag = "--params" if params is not None else "--compute"
-        raise InputError("design", [Fault(flag, given[0], f"a count from 1 to {MOST_PARAMS:,} parameters")])
+        flag, what = ("--params", "a count of") if params is not None else ("--compute", "what trains")
+        raise InputError("design", [Fault(flag, given[0], f"{what} 1 to {MOST_PARAMS:,} parameters")])
     size = parse_bytes(memory, "--memory") if memory is not None else None
     long = checked_context(length(context, "--context")) if context is not None else None
     narrow = family.model(family.first, family.step()) if isinstance(family, DesignFamily) else family.base

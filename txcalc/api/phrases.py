@@ -12,7 +12,7 @@ from txcalc.errors import Fault, InputError
 OWN = "mtp"  # the draft that a model's own prediction layers are
 
 
-def accelerators(text: str) -> tuple[str, int | None]:
+def accelerators(text: str, flag: str = "--gpu") -> tuple[str, int | None]:
     """`h100-sxm:8` or `8xh100` as a name and how many; None: not said."""
     from txcalc.cards import many
 
@@ -21,23 +21,23 @@ def accelerators(text: str) -> tuple[str, int | None]:
     if first is None and ":" in text:
         name, _, digits = text.rpartition(":")
         if not name.strip() or not re.fullmatch(r"\s*\d{1,6}\s*", digits, re.ASCII):
-            raise InputError("--gpu", [Fault("--gpu", text, "a name and a number of them", "h100-sxm:8")])
+            raise InputError(flag, [Fault(flag, text, "a name and a number of them", "h100-sxm:8")])
         number = int(digits)
     if number == 0:
-        raise InputError("--gpu", [Fault("--gpu", text, "one or more of it")])
+        raise InputError(flag, [Fault(flag, text, "one or more of it")])
     return name, number
 
 
-def priced(text: str) -> tuple[str, int | None, float | None]:
+def priced(text: str, flag: str = "--gpu") -> tuple[str, int | None, float | None]:
     """`h100-sxm:8@2.5` as a name, how many, and the price per GPU-hour; None: not said."""
     from txcalc.cards import numbers
 
     rest, at, price = text.rpartition("@")
     if not at or (re.search("[kmgt]i?b", text, re.I) and numbers(text) is not None):
-        return *accelerators(text), None
+        return *accelerators(text, flag), None
     if not re.fullmatch(r"\s*\d{1,9}(\.\d{1,9})?\s*", price, re.ASCII):
-        raise InputError("--gpu", [Fault("--gpu", text, "a price per GPU-hour after @", "h100-sxm:8@2.5")])
-    return *accelerators(rest), float(price)
+        raise InputError(flag, [Fault(flag, text, "a price per GPU-hour after @", "h100-sxm:8@2.5")])
+    return *accelerators(rest, flag), float(price)
 
 
 def one_price(wanted: Sequence[tuple[str, int | None, float | None]], price: float | None) -> dict[str, float | None]:

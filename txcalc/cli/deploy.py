@@ -193,7 +193,7 @@ def deploy(
     """
     from txcalc import deploy as answered
     from txcalc import load
-    from txcalc.cli.output import give
+    from txcalc.cli.output import give, tell
 
     chosen = o.chosen(format_, json_)
     place = o.plotted(plot, chosen)
@@ -234,4 +234,6 @@ def deploy(
     if emit_ is None:
         return give(found, chosen, place)
     typer.echo(found.to_command(emit_))
+    if found.failed:
+        tell(found.report("table").header[:1])
     raise typer.Exit(int(found.failed))

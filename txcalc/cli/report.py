@@ -146,7 +146,7 @@ def _training(
     from txcalc.planning.training.machine import Machine
     from txcalc.render.page.plans import training
 
-    name, number, _ = priced(text)
+    name, number, _ = priced(text, "--train")
     machine = Machine.of(hardware.load(name))
     found, refused = [], []
     for i, model in enumerate(models):

@@ -69,7 +69,7 @@ def show(
     Example: txcalc show llama-3.1-8b --tokens 2k
     """
     from txcalc import load
-    from txcalc.cli.output import emit, give
+    from txcalc.cli.output import emit, give, tell
     from txcalc.errors import InputError
 
     if via:
@@ -99,6 +99,8 @@ def show(
         from txcalc.render import checkpoint
 
         return emit(checkpoint.report(lone), o.chosen(format_, json_))
+    if headers and "/" not in source:
+        tell([f"{source} is no repository of the hub, whose headers could be fetched"])
     model = load(source, o.changes(set_) | adapters(lora)[0], weights=headers, ignore=ignore or ())
     work: dict[str, Any] = {"batch": batch, "tokens": tokens, "past": past, "source_length": source_length}
     how: dict[str, Any] = {"attention": attention, "logits": logits, "mla": mla}

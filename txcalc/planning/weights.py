@@ -357,7 +357,7 @@ def format_names() -> list[str]:
     """Every format of weights by name, llama.cpp's mixtures too."""
     from txcalc.planning.mixtures import MIXTURES
 
-    return [NATIVE, *FORMATS, *MIXTURES]
+    return list(dict.fromkeys((NATIVE, *FORMATS, *MIXTURES)))
 
 
 NATIVE = "native"  # as published

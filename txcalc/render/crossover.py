@@ -92,7 +92,9 @@ def _closed(model: Model, crossovers: Sequence[Crossover], forms: Forms, format_
         how = TableCell(each.why, each.why) if each.why else _math(form, format_)
         if how.text:
             found.setdefault(each.rule.name, {}).setdefault(how, []).append(each.attention)
-    lines = [(f"{rule}, {' and '.join(of)}", how) for rule, hows in found.items() for how, of in hows.items()]
+    lines = [
+        (f"{rule}, {of[0]}" if len(of) == 1 else rule, how) for rule, hows in found.items() for how, of in hows.items()
+    ]
     headings: tuple[str, ...] = ("rule", "closed form" if any(forms) else "why")
     rows: list[list[Any]] = [[*line] for line in lines]
     title = f"{model.name}: {headings[1]}"

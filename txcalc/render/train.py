@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from txcalc.planning.engine import multiplied
 from txcalc.planning.training.answer import Elsewhere, Training
 from txcalc.planning.training.memory import CATEGORIES, RESERVED, RankMemory
 from txcalc.planning.training.offload import HOST
@@ -72,7 +73,7 @@ def _batch(found: Training) -> str:
     step = recipe.global_batch * recipe.tokens
     return (
         f"{batches} of {recipe.micro_batch:,} × {recipe.tokens:,} tokens, {short(step)} tokens a step; "
-        f"recompute {recipe.recompute}; {recipe.optimizer}; products in {found.machine.products}"
+        f"recompute {recipe.recompute}; {recipe.optimizer}; products in {_products(found)}"
     )
 
 
@@ -196,7 +197,7 @@ def _used(found: Training) -> Table:
         for each in found.used
     ]
     how = "measured" if found.measured else "achievable"
-    title = f"Utilisation at the {how} rate, of the dense {found.machine.products} peak"
+    title = f"Utilisation at the {how} rate, of the dense {_products(found)} peak"
     return Table(title, ("as counted by", "FLOPs/token", "MFU", "HFU"), rows)
 
 
@@ -232,6 +233,11 @@ def _run(run: TrainingRun, terms: Terms) -> Table:
     if run.budget:
         rows.append([f"tokens for {run.budget.money:,.0f}", rounded(run.budget.tokens)])
     return Table("The whole run", ("", ""), rows)
+
+
+def _products(found: Training) -> str:
+    """What linear layers multiply in: a V100 has fp16 for bf16."""
+    return multiplied(found.machine.accelerator, found.machine.products)
 
 
 def _notes(found: Training, terms: Terms) -> list[str]:

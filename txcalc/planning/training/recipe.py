@@ -270,7 +270,8 @@ def parse_options(text: str, where: str = "--recipe") -> dict[str, Any]:
         name, _, value = (piece.strip() for piece in pair.partition("="))
         if name not in known:
             near = nearest(name, known)
-            faults.append(f"{name!r} is no part of a recipe (" + (f"did you mean {near[0]}?)" if near else "unknown)"))
+            mend = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}"
+            faults.append(f"{name!r} is no part of a recipe ({mend})")
         elif name in FLAGS and value not in ("on", "off"):
             faults.append(Fault(name, value, "on or off"))
         elif name in NUMBERS and not _number(value):

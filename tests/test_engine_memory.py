@@ -257,11 +257,24 @@ def test_later_llama_cpps_speeds(model: str, card: str, measured: float) -> None
 
 
 def test_llamacpps_kernels_read_mxfp4_as_any_type_of_four_bits() -> None:
-    """Servers' kernels for MXFP4 experts pad every expert's tokens to a tile, which a card without fp4 pays dearly."""
+    """SGLang's kernels for MXFP4 experts pad every expert's tokens to a tile, which a card without fp4 pays dearly; where
+    no engine is named they are Marlin's, as vLLM's."""
 
     def tpot(**options: Any) -> Any:
         return txcalc.deploy("gpt-oss-20b", "rtx-4090", context="8k", **options).to_dict()["speed"]["steady"]["tpot_s"][
             "mean"
         ]
 
-    assert tpot(engine="llama.cpp") < tpot(engine="llama.cpp", weights="q8_0") < tpot()
+    assert tpot(engine="llama.cpp") < tpot(engine="llama.cpp", weights="q8_0")
+    assert tpot() < tpot(engine="vllm") < tpot(engine="sglang") / 2
+
+
+@pytest.mark.parametrize("kv", ["q8_0", "fp8", "int6", "q4_0"])
+def test_a_narrow_cache_is_read_by_the_kernels_for_one(kv: str) -> None:
+    """8.5 bits on an H100 are no faster than 8: kernels widen either, and reach less of the bandwidth."""
+
+    def step(cache: str) -> float:
+        return Pace(model, Sharding(model), Layout(), card, engine(model, kv=cache)).step(64, 8192).achievable
+
+    model, card = load("llama-3.1-8b"), hardware.load("h100-sxm")
+    assert step("bf16") > step("q8_0") > step("fp8") > step("int4") and step(kv) < step("bf16")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -388,6 +389,15 @@ def test_a_mixture_has_the_types_of_llama_cpps_own_quantiser(name: str, weights:
         compared += 1
     assert not chosen
     assert compared == 7 * next(iter(model.spec["stacks"].values()))["n_layers"] + 2
+
+
+@pytest.mark.parametrize(("name", "weights"), [(name, w) for name, row in SIZES["counts"].items() for w in row])
+def test_a_mixture_has_as_many_tensors_of_each_type_as_a_files_header(name: str, weights: str) -> None:
+    model = load(name)
+    form, own = weights_of(model, weights), {entry.name for entry in model.entries if entry.params}  # a tied head: none
+    assert isinstance(form, Mixed)
+    held = Counter(found.name for path in own & form.table.keys() for found in form.table[path].values() if found)
+    assert held == SIZES["counts"][name][weights]
 
 
 def test_falcon_falls_back_in_96_tensors_of_its_layers() -> None:

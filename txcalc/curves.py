@@ -121,7 +121,7 @@ class Efficiency:
     curves      by class: `matmul.bf16`, `experts.fp8`, `attention.prefill`, …; an engine's own before it, as in
                 `trtllm.experts.fp8`. The classes of products are dtypes that are multiplied in, `fp8-block` with scales
                 by block, `w8`, `w4` and `mxfp4` for weights that are stored narrow and multiplied wide; `-fp8` is of a
-                cache of eight bits or less
+                cache of fewer than 16 bits
     links       by kind of collective: `all_reduce`; `all_to_all` for every other
     memory      share of the bandwidth that all else reaches: norms, activations, lookups, scans
     launch_s    seconds that all else takes to start

@@ -392,7 +392,7 @@ class Rank:
         products = [op for op in entry.operations if isinstance(op, MatMul)]
         deciding = work.decoding and float(work.tokens) <= MOST_QUERIES
         name = "_".join(filter(None, (entry.leaf.kernels, "decode" if deciding else "prefill")))
-        name += "-fp8" if deciding and self.engine.cache_bits <= 8 else ""
+        name += "-fp8" if deciding and self.engine.cache_bits < 16 else ""
         curve = self.efficiency.curve("attention", name, self.engine.kernels)
         score = 2.0 * float(products[0].k) + (2.0 * float(products[-1].n) if len(products) > 1 else 0.0)
         many = self.engine.memory.attention_kernels if deciding and self.engine.memory else 0

@@ -257,8 +257,8 @@ def test_later_llama_cpps_speeds(model: str, card: str, measured: float) -> None
 
 
 def test_llamacpps_kernels_read_mxfp4_as_any_type_of_four_bits() -> None:
-    """SGLang's kernels for MXFP4 experts pad every expert's tokens to a tile, which a card without fp4 pays dearly; where
-    no engine is named they are Marlin's, as vLLM's."""
+    """SGLang's kernels for MXFP4 experts pad every expert's tokens to a tile, which a card without fp4 pays dearly;
+    where no engine is named they are Marlin's, as vLLM's."""
 
     def tpot(**options: Any) -> Any:
         return txcalc.deploy("gpt-oss-20b", "rtx-4090", context="8k", **options).to_dict()["speed"]["steady"]["tpot_s"][

@@ -300,6 +300,21 @@ def test_every_stage_of_a_pipeline_holds_its_own_layers_formats() -> None:
             "modules_in_block_to_quantize is [[7]], expected lists of modules' names",
         ),
         ({"bits": 4, "group_size": 32, "mode": "mxfp4"}, "mode is 'mxfp4', expected 'affine'"),
+        ({"quant_method": "awq", "bits": 4, "w_bit": 8}, "bits is 4, expected 8, as w_bit says"),
+        (
+            {"quant_method": "awq", "bits": 4, "group_size": 96},
+            "group_size is 96, expected a divisor of every row, also",
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {
+                    "g": {"weights": {"num_bits": 4, "type": "float", "strategy": "channel", "group_size": 64}}
+                },
+            },
+            "group_size is 64, expected none, for the strategy is 'channel'\n"
+            "  config_groups.g.weights.group_size is 64, expected 16 or 32, for the type is 'float' of 4 bits",
+        ),
     ],
 )
 def test_a_config_that_is_not_understood_is_refused(config: dict[str, Any], words: str) -> None:
@@ -330,6 +345,8 @@ def test_a_quantised_config_json_is_counted_as_published(tmp_path: Path) -> None
     assert code == 2 and "say --weights FORMAT instead" in err
     assert run("deploy", str(path), "--gpu", "l4", "--weights", "bf16")[0] == 0
     assert run("show", str(path))[0] == 0  # parameters are known all the same
+    path.write_text(json.dumps({**llama, "quantization_config": ["fp8"]}))
+    assert "quantization_config is ['fp8'], expected a table" in run("show", str(path))[2]
 
 
 # Mixtures of llama.cpp.

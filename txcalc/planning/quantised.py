@@ -21,6 +21,8 @@ from txcalc.planning.weights import EVERY_MATRIX, EXPERTS, FORMATS, LAYERS, Form
 
 Config = Mapping[str, Any]
 
+DIVIDING = ("awq", "mlx", "compressed-tensors")  # whose packers take no group that is not full
+
 Rule = tuple[Callable[[Entry, int | None], bool], Format | None]  # the first that is true of a leaf decides
 
 
@@ -64,6 +66,8 @@ def configured(model: Model, config: Config, wide: int = 16) -> Format:
     found = Mixed.of(main.name if main else read.method, source, ledger, choose, wide)
     if not isinstance(found, Mixed) or not found.table:
         raise InputError(WHERE, [f"quantises no layer of {model.name}: its lists leave every one wide"])
+    if read.method in DIVIDING and isinstance(found.block, int) and (left := found.part_filled(ledger)):
+        raise InputError(WHERE, [Fault("group_size", found.block, f"a divisor of every row, also of {left[0]}")])
     return found
 
 
@@ -152,6 +156,9 @@ class _Config:
         yield (_routed, FORMATS["mxfp4"])
 
     def awq(self) -> Iterator[Rule]:
+        for key, old in (("bits", "w_bit"), ("group_size", "q_group_size")):
+            if self.raw.get(old, self.raw.get(key)) != self.raw.get(key, self.raw.get(old)):
+                self.faults.append(Fault(key, self.raw[key], f"{self.raw[old]}, as {old} says"))
         bits = self.number("bits" if "bits" in self.raw else "w_bit", (4,))
         yield (
             _linear,
@@ -311,8 +318,12 @@ class _Config:
                 Fault(f"{where}.group_size", group, f"a whole number above 0, for the strategy is {strategy!r}")
             )
             group = 128
+        if strategy in ("channel", "tensor") and type(group) is int and group > 0:
+            self.faults.append(Fault(f"{where}.group_size", group, f"none, for the strategy is {strategy!r}"))
         zero = 0 if table.get("symmetric", True) else bits
         floats = kind == "float"
+        if floats and bits == 4 and group not in (16, 32):
+            self.faults.append(Fault(f"{where}.group_size", group, "16 or 32, for the type is 'float' of 4 bits"))
         if strategy == "tensor_group" or (floats and bits == 4):
             return FORMATS["nvfp4"] if group == 16 else FORMATS["mxfp4"]
         dtype = ("fp8" if floats else "int8") if bits == 8 else "bf16"

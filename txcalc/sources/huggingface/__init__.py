@@ -229,7 +229,10 @@ def _stored(c: Config, text: Config) -> dict[str, Any]:
     dtype = str(next((name for name in dtypes if isinstance(name, str)), "bfloat16")).removeprefix("torch.")
     quantization = _quantised(c, text)
     found: dict[str, Any] = {"dtype": {"float32": "fp32", "float16": "fp16"}.get(dtype, "bf16")}
+    if quantization is None:
+        return found
     if not isinstance(quantization, Mapping):
+        c.fault("quantization_config", quantization, "a table: quant_method and what it says")
         return found
     experts = {"expert_dtype": text.data["expert_dtype"]} if text.data.get("expert_dtype") is not None else {}
     return {**found, "quantization": {**quantization, **experts}}

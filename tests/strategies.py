@@ -61,7 +61,7 @@ from txcalc.parts.mixers.compressed import (
     Selector,
 )
 from txcalc.parts.mixers.forgetting import ForgetGate, ForgettingAttention, ForgettingCore
-from txcalc.parts.mixers.pieces import Filter, Pieces, Scores
+from txcalc.parts.mixers.pieces import Filter, MatrixProduct, Pieces, Scores
 from txcalc.parts.model import EncoderDecoder, FixedLength, Join, LayerGroup, LayerInputs, Memory, Stack, StreamEnds
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import pieces
@@ -223,6 +223,7 @@ LEAVES: dict[type, st.SearchStrategy[Any]] = {
     StreamSpread: st.builds(StreamSpread, width=sizes, number=sizes, mixed=flags),
     ForgettingCore: forgetting_cores,
     Filter: st.builds(Filter, c_in=sizes, c_out=sizes, taps=sizes, groups=st.just(1), stride=sizes, bias=flags),
+    MatrixProduct: st.builds(MatrixProduct, n_heads=sizes, d_in=sizes, d_out=sizes),
     Scores: st.builds(Scores, n_heads=sizes, width=sizes, span=st.just(Causal())),
     Gate: gates,
     GroupedLinear: st.builds(

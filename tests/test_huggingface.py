@@ -33,7 +33,6 @@ SMALL: dict[str, dict[str, Any]] = json.loads((DATA / "small.json").read_text())
 # What is refused, by name. This list may only shrink: a config that becomes readable must leave it.
 REFUSED = """
 default-blt
-default-prophetnet
 """
 
 # transformers repeats K and V for all heads before it caches them; 8 heads of each are all that is needed.
@@ -60,6 +59,7 @@ MOVED = {
     "squeezebert": (("feed_forward", "other", 12 * 769 * 768),),
     "default-doge": (("other", "attention", 32 * 1024),),
     "longformer-base-4096": (("other", "attention", 12 * 3 * 769 * 768),),
+    "default-prophetnet": (("attention", "embedding", 12 * 1025 * 32 * 16),),
     # MobileBERT's scales in place of norms, the head's norm, and what attention reads in a narrower width.
     "mobilebert-uncased": (
         ("other", "norm", 24 * (7 * 128 + 512) + 512),
@@ -369,7 +369,7 @@ def test_extra_prediction_layers_are_named() -> None:
     ("config", "message"),
     [
         ({"model_type": "lama"}, "did you mean llama"),
-        ({"model_type": "reformer"}, "model_type is 'reformer', which is not read"),
+        ({"model_type": "cpmant"}, "model_type is 'cpmant', which is not read"),
         ({"model_type": "my_net", "auto_map": {"AutoModel": "net.Net"}}, "whose code auto_map names and txcalc never"),
         ({"model_type": 7}, "model_type is 7, expected the name of an architecture"),
         ({}, "model_type is missing"),
@@ -505,9 +505,18 @@ def test_a_folder_without_one(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+def test_experts_that_do_nothing() -> None:
+    """LongCat-Flash: a row of the router each, and no weights; a token passes none of them."""
+    config = SMALL["LongcatFlashForCausalLM"]["config"]
+    without, beside = (read(config | {"zero_expert_num": number}) for number in (0, 2))
+    assert beside.params - without.params == 2 * config["num_layers"] * config["hidden_size"]
+    assert beside.active - without.active == beside.params - without.params
+    assert any("a token passes 0 to 2 experts, 1.33 where" in note for note in beside.notes) and not without.notes
+
+
 def test_families() -> None:
     table = families()
-    assert table["llama"] == "exact" and table["reformer"].startswith("refused: ")
+    assert table["llama"] == "exact" and table["cpmant"].startswith("refused: ")
     read_types = {CONFIGS[name]["model_type"] for name in set(CONFIGS) - set(REFUSED.split())}
     assert {model_type for model_type in read_types if table[model_type] != "exact"} == set()
 
@@ -557,6 +566,13 @@ SAID: dict[str, dict[str, Any]] = {  # what a class lacks, or would make wide
     "qwen3_omni_moe_text": {"num_attention_heads": 32},
     "switch_transformers": {"num_experts": 4},
 }
+SAID_LAYERS = {
+    "funnel",
+    "nemotron_h",
+    "longcat_flash",
+    "prophetnet",
+    "reformer",
+}  # their `num_hidden_layers` is derived
 ALIASES = {"kimi_k2": "deepseek_v3"}  # model types of which transformers has the class under another name
 
 
@@ -569,7 +585,7 @@ def dumped(model_type: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """A family's default config with four layers, in full and as it is saved."""
     cls = class_of(model_type)
     said = SAID.get(model_type, {})
-    few = {} if model_type == "nemotron_h" else dict.fromkeys([key for key in FEW if hasattr(cls, key)], 4)
+    few = {} if model_type in SAID_LAYERS else dict.fromkeys([key for key in FEW if hasattr(cls, key)], 4)
     config = cls(**few, **said)
     name = {"model_type": model_type}
     return config.to_dict() | name, config.to_diff_dict() | few | name

@@ -64,7 +64,7 @@ from txcalc.parts.mixers.compressed import (
     Selector,
 )
 from txcalc.parts.mixers.forgetting import ForgetGate, ForgettingAttention, ForgettingCore
-from txcalc.parts.mixers.pieces import Filter, Pieces, Scores
+from txcalc.parts.mixers.pieces import Filter, MatrixProduct, Pieces, Scores
 from txcalc.parts.model import EncoderDecoder, FixedLength, Join, LayerGroup, LayerInputs, Memory, Stack, StreamEnds
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import pieces
@@ -1444,6 +1444,12 @@ ROWS = {
         flops_masked=2 * 6 * 21 * 7,
         traffic=(0, 6 * 3 * 7, 2 * 8 * 7),
         cache=(7, 0, 8 * 7),
+    ),
+    "matrix product": row(  # 3 heads of 6 rows
+        MatrixProduct(n_heads=3, d_in=5, d_out=7),
+        flops=2 * 6 * 3 * 5 * 7,
+        traffic=(0, 6 * 3 * (5 + 7) + 2 * 3 * 5 * 7, 0),
+        saved=6 * 3 * 5,
     ),
     "counted": row(Counted(params=13), params=13),
     "pieces": row(  # two matrices, each three times at 2 of 3 positions, and an activation

@@ -3,8 +3,8 @@
 tests/data/hf/small.json holds small configs of model types without a published one among those of truth.json: `config`,
 and of transformers' class for it on the meta device `params` (unique; of a multimodal model those of its language
 model), `whole` (where there is more to it) and `flops` of a forward pass at "BxT" (none where transformers' code asks
-for values, which meta has not). Without NAME those that have no `params` yet are made. tests/data/hf/towers.json holds
-small multimodal configs, with `whole`.
+for values, which meta has not); `points` says other batches and lengths than those usually taken. Without NAME those
+that have no `params` yet are made. tests/data/hf/towers.json holds small multimodal configs, with `whole`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from txcalc.verify.via import measure
 FOLDER = Path(__file__).parents[1] / "data" / "hf"
 
 
-def truth(config: dict[str, Any]) -> dict[str, Any]:
-    """What transformers makes of a config."""
+def truth(config: dict[str, Any], points: list[list[int]] | None = None) -> dict[str, Any]:
+    """What transformers makes of a config, its FLOPs at these batches and tokens."""
     choice = str(config.get("architectures", "")).endswith("MultipleChoice']")
-    points = ((8, 5),) if choice else ((1, 5), (2, 8))
+    points = points or ([[8, 5]] if choice else [[1, 5], [2, 8]])
     found = [measure(config, "small", batch, tokens, formulas=False) for batch, tokens in points]
     flops = {f"{batch}x{tokens}": one.flops for (batch, tokens), one in zip(points, found, strict=True) if one.flops}
     whole = {} if found[0].whole is None else {"whole": found[0].whole}
@@ -42,7 +42,8 @@ def main() -> None:
     rows = json.loads(place.read_text())
     for name in sys.argv[1 + towers :] or [name for name, row in rows.items() if {"params", "whole"}.isdisjoint(row)]:
         config = rows[name]["config"]
-        rows[name] = {"config": config, **(whole(config) if towers else truth(config))}
+        points = {"points": rows[name]["points"]} if "points" in rows[name] else {}
+        rows[name] = {"config": config, **points, **(whole(config) if towers else truth(config, **points))}
         print(name, {key: value for key, value in rows[name].items() if key != "config"})
     lines = (f"{json.dumps(name)}: {json.dumps(row, separators=(',', ':'))}" for name, row in sorted(rows.items()))
     place.write_text("{\n" + ",\n".join(lines) + "\n}\n")

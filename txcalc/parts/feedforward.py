@@ -315,6 +315,7 @@ class ExpertsOptions(Mechanism):
     bias: bool = key(flag, False, "biases in every expert")
     router: bool = key(flag, True, "a router, one row an expert")
     router_bias: bool = key(flag, False, "bias of the router")
+    n_idle: Any = key(count, 0, "further experts, which hand on what they get: counted is a token that chooses none")
     scoring: str = key(one_of("softmax", "sigmoid", "softmax_after"), "softmax", "how the router's scores weigh")
     scale: Any = key(real, 1, "multiplies the weights of the chosen experts")
     n_groups: Any = key(size, 1, "groups of experts, of which the best are chosen from")
@@ -359,7 +360,9 @@ class ExpertsOptions(Mechanism):
             n_experts=self.n_experts,
             top_k=self.top_k,
             expert=FeedForward(d_model=d_model if self.latent is None else self.latent, d_ff=self.d_ff, **form),
-            router=Linear(d_in=d_model, d_out=self.n_experts, bias=self.router_bias) if self.router else None,
+            router=Linear(d_in=d_model, d_out=self.n_experts + self.n_idle, bias=self.router_bias)
+            if self.router
+            else None,
             shared=shared,
             shared_gate=gate if self.shared_gate and shared is not None else None,
             n_shared=self.n_shared,

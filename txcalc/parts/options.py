@@ -189,8 +189,10 @@ PIECES: dict[str, Form] = {
     "convolution": Form(("c_in", "c_out", "taps", "stride"), True, ("c_in", "c_out")),
     "attention": Form(("n_heads", "d_qk", "d_v"), True, ("n_heads",)),
     "causal": Form(("n_heads", "d_qk", "d_v"), True, ("n_heads",)),
+    "crossed": Form(("n_heads", "d_qk", "d_v"), True, ("n_heads",)),
     "windows": Form(("n_heads", "d_qk", "d_v", "window"), True, ("n_heads",)),
     "index": Form(("n_heads", "width")),
+    "product": Form(("n_heads", "d_in", "d_out")),
     "rotary": Form(("heads", "dims")),
     "sum": Form(("width",), False, ()),
     **dict.fromkeys(ACTIVATIONS, Form(("width",))),
@@ -199,8 +201,9 @@ PIECES: dict[str, Form] = {
 
 def pieces(value: Any) -> list[dict[str, Any]]:
     """Leaves, each a table of `name`, `form`, `sizes` (`PIECES` names them), `bias`, `groups`, `at`, `times`, `runs`
-    and `kind`. One works at ⌈(a·T + b)/c⌉ positions for T of the stack's, where `at` is [a, b, c], else at each;
-    `times` is how many there are, each with weights of its own, `runs` how often one is run."""
+    and `kind`. One works at ⌈(a·T + b)/c⌉ positions for T of the stack's, where `at` is [a, b, c], at the encoder's
+    where it is "source", else at each; `times` is how many there are, each with weights of its own, `runs` how often
+    one is run."""
     if not isinstance(value, list) or not all(isinstance(piece, Mapping) for piece in value):
         raise Wrong("a list of tables, each a piece")
     found = [_piece(piece) for piece in value]
@@ -228,8 +231,8 @@ def _piece(piece: Mapping[str, Any]) -> dict[str, Any]:
     for name, number in zip(names, found["sizes"], strict=True):
         if name in (divided or ()) and not divides(found["groups"], number):
             raise Wrong(f"as groups of a piece {form!r} a divisor of {name} = {number}")
-    if at is not None and not _somewhere(at):
-        raise Wrong("[a, b, c] as at: whole numbers, a from 0, c and a + b from 1")
+    if at not in (None, "source") and not _somewhere(at):
+        raise Wrong("'source' or [a, b, c] as at: whole numbers, a from 0, c and a + b from 1")
     return found
 
 

@@ -57,7 +57,7 @@ class Experts(nn.Module):
     def __init__(self, part: parts.Experts, like: Like) -> None:
         super().__init__()
         self.router_norm = Norm(part.router_norm, like) if part.router_norm else None
-        self.router = Linear(part.d_model, part.n_experts, part.router.bias, like) if part.router else None
+        self.router = Linear(part.d_model, part.router.d_out, part.router.bias, like) if part.router else None
         self.latent_down = Linear(part.d_model, part.latent, False, like) if part.latent is not None else None
         self.latent_up = Linear(part.latent, part.d_model, False, like) if part.latent is not None else None
         self.scales = Factors(part.scales, like) if part.scales else None
@@ -117,6 +117,7 @@ class Experts(nn.Module):
             scores = scores.softmax(-1)
         elif self.scoring == "sigmoid":
             scores = scores.sigmoid()
+        scores = scores[..., : self.number]  # those that do nothing are never chosen
         if self.correction is not None:  # a parameter that is not learnt: its gradient is 0
             scores = scores + 0 * self.correction.weight
         if current().static:

@@ -26,10 +26,11 @@ from txcalc.parts.part import (
     Workload,
     elementwise,
     everywhere,
+    on_source,
 )
 from txcalc.parts.positions import Rotary
 from txcalc.parts.sharding import Ways
-from txcalc.parts.spans import Apart, Causal, Full, Span
+from txcalc.parts.spans import Apart, Causal, Cross, Full, Span
 
 
 @final
@@ -98,6 +99,33 @@ class Scores(CachedCore):
         return self.span.kept("an index key", f"{self.width:,}")
 
 
+@final
+@frozen
+class MatrixProduct(Leaf):
+    """Products of what was computed alone, without weights: of each head a row of every position and a matrix.
+
+    Shapes   x (B, h, T, d_in), m (B, h, d_in, d_out), y (B, h, T, d_out)
+    Unit     FLOPs 2·B·T·h·d_in·d_out
+    Kept     its rows; the matrix is another leaf's result
+    Source   Xiong et al. 2021 (arXiv 2102.03902), section 3: keys and queries beside a fixed number of landmarks
+    """
+
+    role = "product"
+    kind = "attention_core"
+    n_heads: Any
+    d_in: Any
+    d_out: Any
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        heads = work.batch * self.n_heads
+        rows, matrix = work.tokens * (self.d_in + self.d_out), self.d_in * self.d_out
+        moved = Traffic(0, heads * (rows + matrix))
+        return (MatMul("product", heads, work.tokens, self.d_in, self.d_out, moved),)
+
+    def saved(self, work: Workload) -> Any:
+        return work.positions * self.n_heads * self.d_in
+
+
 def _linear(bias: bool, groups: int, d_in: int, d_out: int) -> Leaf:
     return linear(d_in, d_out, bias=bias)
 
@@ -127,6 +155,10 @@ def _causal(bias: bool, groups: int, heads: int, d_qk: int, d_v: int) -> Leaf:
     return _attention(bias, groups, heads, d_qk, d_v, Causal())
 
 
+def _crossed(bias: bool, groups: int, heads: int, d_qk: int, d_v: int) -> Leaf:
+    return _attention(bias, groups, heads, d_qk, d_v, Cross())
+
+
 def _windows(bias: bool, groups: int, heads: int, d_qk: int, d_v: int, window: int) -> Leaf:
     return _attention(bias, groups, heads, d_qk, d_v, Apart(window=window))
 
@@ -154,16 +186,21 @@ FORMS: Final[dict[str, Callable[..., Leaf]]] = {
     "convolution": _filter,
     "attention": _attention,
     "causal": _causal,
+    "crossed": _crossed,
     "windows": _windows,
     "index": lambda bias, groups, n_heads, width: Scores(n_heads=n_heads, width=width, span=Causal()),
+    "product": lambda bias, groups, heads, d_in, d_out: MatrixProduct(n_heads=heads, d_in=d_in, d_out=d_out),
     "rotary": lambda bias, groups, heads, dims: Rotary(heads=heads, dims=dims, theta=None, width=dims),
     "sum": lambda bias, groups, width: Sum(width=width, sums=groups),
     **{form: _activation(form) for form in ACTIVATIONS},
 }
 
 
-def _at(a: int, b: int, c: int) -> Stream:
-    """At ⌈(a·T + b)/c⌉ positions."""
+def _where(at: Any) -> Stream:
+    """Everywhere, at the encoder's positions, or at ⌈(a·T + b)/c⌉."""
+    if at is None or at == "source":
+        return everywhere if at is None else on_source
+    a, b, c = at
 
     def on(work: Workload) -> Workload:
         return work._replace(tokens=ceil_div(work.tokens * a + b, c), past=0)
@@ -202,7 +239,7 @@ class Pieces(Composite):
     def children(self) -> Iterator[Child]:
         for piece in self.pieces:
             leaf = FORMS[piece["form"]](piece["bias"], piece["groups"], *piece["sizes"])
-            times, on = piece["times"], everywhere if piece["at"] is None else _at(*piece["at"])
+            times, on = piece["times"], _where(piece["at"])
             placed: Callable[[Stream, Any], Stream] = PLACED.get(piece["form"], _as_said)
             copies = {"times": times, "runs": times * piece["runs"], "indices": numbered(times)}
             yield Child(piece["name"], leaf, **copies, kind=piece["kind"], on=placed(on, leaf))

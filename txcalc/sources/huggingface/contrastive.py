@@ -8,7 +8,18 @@ from txcalc.errors import ABSENT, shown
 from txcalc.sources import build
 from txcalc.sources.huggingface import towers
 from txcalc.sources.huggingface.config import Config
-from txcalc.sources.huggingface.shared import Raw, alone, head_of, heads, layer_norm, padding_within, plain, widths
+from txcalc.sources.huggingface.shared import (
+    Raw,
+    alone,
+    head_of,
+    heads,
+    labels,
+    layer_norm,
+    padding_within,
+    piece,
+    plain,
+    widths,
+)
 from txcalc.sources.huggingface.tensors import Tower
 from txcalc.sources.huggingface.vision import pictures
 
@@ -105,17 +116,22 @@ def siglip_vision_model(c: Config) -> Raw:
 
 
 def siglip(c: Config) -> Raw:
-    """Its pictures' encoder; its words' is held beside it."""
-    head_of(c, "none")
+    """Its pictures' encoder; its words' is held beside it, but for a classifier, which none is beside."""
+    form = head_of(c, "none", "classifier")
     if not c.data.get("architectures"):
         c.fault("architectures", c.data.get("architectures"), '["SiglipModel"]', "transformers makes a classifier of "
-                "pictures where no class is named, which is not read")  # fmt: skip
+                "pictures where no class is named")  # fmt: skip
     c.ignore("tie_word_embeddings")
     halves = [
         Config({**_table(c, key), "architectures": None}, f"siglip_{key}_model", f"{key}_config.", c, partial=True)
-        for key in ("vision", "text")
+        for key in (("vision",) if form == "classifier" else ("vision", "text"))
     ]
-    raw, words = siglip_vision_model(halves[0]), siglip_text_model(halves[1])
+    c.ignore("text_config", "text_config_dict")
+    raw = siglip_vision_model(halves[0])
+    if form == "classifier":
+        classes = piece("classifier", "linear", raw["d_model"], labels(c), kind="head", at=[0, 1, 1])
+        return raw | {"around": [*raw.get("around", ()), classes]}
+    words = siglip_text_model(halves[1])
     held = (0 if c.faults else build(words, "text").params) + 2
     c.note(f"a picture alone is run: the encoder of words and the scores' two numbers ({held:,} parameters) are held")
     return raw | {"idle": held}

@@ -17,6 +17,7 @@ from txcalc.sources.huggingface.shared import (
     named,
     piece,
     plain,
+    summary,
     widths,
     writes,
 )
@@ -39,7 +40,8 @@ def bert_like(
     pooler: bool = True,
     untied: bool | None = False,
     deciding: str = "pooler",
-    choosing: str = "pooler",
+    choosing: str | None = "pooler",
+    detecting: str | None = None,
     without: Sequence[str] = (),
     eps: float = 1e-12,
     kept: Sequence[str] = (),
@@ -48,7 +50,8 @@ def bert_like(
 
     `rows` and `types` are the class's defaults; None: no such table. `rank` is the width of a table that a projection
     follows. `deciding` is what stands between the layers and a classifier of sequences: the pooler, or a layer with
-    this activation; `choosing` the same for a choice of several. `without` are tasks of which no class is read. `kept`
+    this activation; `choosing` the same for a choice of several, None: nothing; `detecting` that of a layer before the
+    scores of tokens that were replaced, ELECTRA's pretraining. `without` are tasks of which no class is read. `kept`
     are names of a width of the heads that the class takes, whatever the model's; without it, it rounds D/h down.
     Without `n_heads` there is no attention.
     """
@@ -81,20 +84,24 @@ def bert_like(
             "positions": positions,
             "embedding": table,
             "head": masked_lm(
-                c, pooler, untied, {"sequence": deciding, "choice": choosing} | dict.fromkeys(without, "")
+                c, pooler, untied, {"sequence": deciding, "choice": choosing} | dict.fromkeys(without, ""), detecting
             ),
         }
     )
 
 
-def masked_lm(c: Config, pooler: bool, untied: bool | None, before: Mapping[str, str]) -> Raw:
+def masked_lm(
+    c: Config, pooler: bool, untied: bool | None, before: Mapping[str, str | None], detecting: str | None = None
+) -> Raw:
     """`before` is what stands before a classifier, by its task; `untied`: the config says it when None."""
     tasks = [task for task in ("sequence", "token", "question", "choice") if before.get(task) != ""]
-    pairs = ("pretraining", "pairs") if pooler else ()
+    pairs = ("pretraining", "pairs") if pooler else ("pretraining",) if detecting else ()
     form = head_of(c, "masked-lm", "none", *tasks, *pairs, *(("lm",) if named(c, *WRITING) else ()))
     form = "masked-lm" if form == "lm" else form
-    if form not in ("masked-lm", "pretraining"):
+    if form not in ("masked-lm", "pretraining") or (form == "pretraining" and detecting):
         c.ignore("tie_word_embeddings")
+    if form == "pretraining" and detecting:
+        return {"form": "classifier", "classes": 1, "every": True, "transform": detecting}
     if form == "pairs":
         return {"form": "classifier", "classes": 2, "every": False, "pooler": True}
     if form == "none":
@@ -206,15 +213,25 @@ def layoutlm(c: Config) -> Raw:
 def tapas(c: Config) -> Raw:
     """BERT with tables of where a token stands in a spreadsheet."""
     c.ignore(*_SPREADSHEET.split())
+    asked = named(c, "TapasForQuestionAnswering")
+    kinds = c.count("num_aggregation_labels", default=0) if asked else 0
+    c.ignore("num_aggregation_labels")
+    if asked:
+        c.data = {**c.data, "architectures": ["TapasModel"]}
     raw = bert_like(c, types=None, rows=1024, without=("token", "question", "choice"))
     rows = c.items("type_vocab_sizes", of=size, length=None, default=[3, 256, 256, 2, 256, 256, 10])
     raw["embedding"]["tables"] = [[number, 1] for number in rows]
-    return raw
+    if not asked:
+        return raw
+    around = [piece(name, "linear", raw["d_model"], 1, kind="head") for name in ("cells", "columns")]
+    if kinds:
+        around.append(piece("aggregation", "linear", raw["d_model"], kinds, kind="head", at=[0, 1, 1]))
+    return raw | {"around": around}
 
 
-# What decides about TAPAS's losses and answers, whose head is not read.
+# What decides about TAPAS's losses and answers.
 _SPREADSHEET = """
-positive_label_weight num_aggregation_labels aggregation_loss_weight use_answer_as_supervision answer_loss_importance
+positive_label_weight aggregation_loss_weight use_answer_as_supervision answer_loss_importance
 use_normalized_answer_loss huber_loss_delta aggregation_temperature use_gumbel_for_cells use_gumbel_for_aggregation
 average_approximation_function cell_selection_preference answer_loss_cutoff max_num_rows max_num_columns
 average_logits_per_cell select_one_column allow_empty_column_selection init_cell_selection_weights_to_zero
@@ -269,7 +286,10 @@ def xlm(c: Config) -> Raw:
         vocab=("vocab_size", "n_words"),
         padding_names=("pad_index",),
     )
-    form = head_of(c, "lm", "none", "sequence", "token")
+    form = head_of(c, "lm", "none", "sequence", "token", "question")
+    if form == "question" and not named(c, "Simple"):
+        c.fault("architectures[0]", c.data["architectures"][0], "…ForQuestionAnsweringSimple", "its search of several "
+                "answers is not read")  # fmt: skip
     table: Raw = {"norm": True}
     languages = c.size("n_langs", default=1)
     if c.flag("use_lang_emb", default=True) and languages > 1:
@@ -316,7 +336,8 @@ def flaubert(c: Config) -> Raw:
 def electra(c: Config) -> Raw:
     rank = c.size("embedding_size", default=128)
     rank = None if rank == c.data.get("hidden_size") else rank
-    return bert_like(c, rank=rank, pooler=False, deciding="gelu", without=("choice",))
+    act = c.activation("hidden_act", default="gelu")
+    return bert_like(c, rank=rank, pooler=False, deciding="gelu", choosing=summary(c, "gelu"), detecting=act)
 
 
 def albert(c: Config) -> Raw:

@@ -19,7 +19,8 @@ granitemoe granitemoe_swa granitemoeshared hunyuan_v1_moe hy_v3 kolibri1
 minimax_m2 mixtral olmoe phimoe qwen2_moe qwen3_moe qwen3_vl_moe_text solar_open
 """
 _LATENT = """
-axk1 deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 glm4_moe_lite glm_moe_dsa hy_v4 minicpm3 mistral4 youtu
+axk1 deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 glm4_moe_lite glm_moe_dsa hy_v4 longcat_flash
+minicpm3 mistral4 youtu
 """
 _ENCODER = """
 albert bert bert-generation distilbert electra ernie flaubert ibert
@@ -57,7 +58,7 @@ minicpmo minicpmv
 multi_modality phi3_v phi4mm sa2va_chat videochat_flash_qwen
 """
 _MIXING = """
-big_bird convbert fnet squeezebert
+big_bird convbert fnet mra nystromformer squeezebert yoso
 """
 _TEXTUAL = """
 cosmos3_edge_text deepseek_ocr2_text ernie4_5_vl_moe_text glm_ocr_text
@@ -75,7 +76,7 @@ _LIKE = {
     "llama": "granite granite4_vision_text granite_docling_text",
     "roberta": "camembert data2vec-text xlm-roberta",
     "deepseek_v3": "kimi_k2",
-    "wav2vec2": "hubert unispeech unispeech-sat",
+    "wav2vec2": "data2vec-audio hubert unispeech unispeech-sat",
     "ernie4_5": "paddleocr_vl_text",
 }
 
@@ -101,6 +102,7 @@ READERS: dict[str, tuple[str, str]] = {
         ("local", "led longformer longt5"),
         ("pages", "git layoutlmv3 luke"),
         ("rare", "doge jetmoe xlstm"),
+        ("streams", "funnel pegasus_x prophetnet reformer xlnet"),
         ("leaves", "clap deit donut-swin minimax_m3_vl_text mobilebert swin"),
         ("speech", "moshi wav2vec2 wavlm"),
         ("published", _PUBLISHED),
@@ -150,29 +152,6 @@ BY_CLASS = {
     "qwen2forrewardmodel": "qwen2_reward",
     "peaglespeculator": "peagle",
 }
-
-# Decoders of which transformers has a class with a classifier, by what it decides about.
-_SEQUENCES = """
-arcee axk1 biogpt bloom ctrl deepseek_v2 deepseek_v3 diffllama doge exaone4 falcon gemma gemma2 gemma3_text glm glm4
-gpt2 gpt-sw3 gpt_bigcode gpt_neo gpt_neox gpt_oss gptj helium hunyuan_v1_dense hunyuan_v1_moe jamba jetmoe llama
-minicpm3 minimax ministral ministral3 mistral mistral4 mixtral mpt nemotron olmo olmo2 olmo3 openai-gpt opt persimmon
-phi phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_5_text qwen3_moe qwen3_next seed_oss smollm3 stablelm starcoder2 zamba
-zamba2
-"""
-_TOKENS = """
-apertus arcee axk1 biogpt bloom deepseek_v3 diffllama exaone4 falcon gemma gemma2 glm glm4 gpt2 gpt_bigcode gpt_neo
-gpt_neox gpt-sw3 gpt_oss helium llama minimax ministral ministral3 mistral mistral4 mixtral mpt nemotron persimmon phi
-phi3 qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next seed_oss smollm3 stablelm starcoder2
-"""
-_ANSWERS = """
-arcee bloom diffllama exaone4 falcon gpt2 gpt_neo gpt_neox gptj llama minimax ministral ministral3 mistral mixtral mpt
-nemotron opt qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next seed_oss smollm3
-"""
-DECIDING: dict[str, tuple[str, ...]] = {
-    name: tuple(task for task, names in (("sequence", _SEQUENCES), ("token", _TOKENS), ("question", _ANSWERS))
-                if name in names.split())
-    for name in READERS
-}  # fmt: skip
 
 # How many multi-token-prediction layers there are, and the model types whose layers are known to be like DeepSeek-V3's.
 PREDICTORS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
@@ -249,7 +228,6 @@ FLAT: dict[str, tuple[str, ...]] = {
 
 _SPEAKING = "its encoder of speech and its vocoder are not supported yet"
 _RWKV = "of RWKV's recurrences the fourth alone is read"
-_SPARSE_ATTENTION = "its sparse attention is not supported yet"
 _HYPER = "its hyper-connections are not supported yet"
 _LATENT_WINDOWS = "its latent attention of two sizes, one with a window, is not supported yet"
 _SPEAKERS = "it has two language models; what stands under thinker_config is read by itself"
@@ -258,7 +236,6 @@ _RELATIVE = "its short convolutions beside attention and its relative scores are
 
 # Model types that are known and not read, with the reason.
 REFUSED: dict[str, str] = {
-    "funnel": "its sequence grows shorter from block to block, and no part says so yet",
     "modernvbert": "its language model's head is not its text's, and has no reader yet",
     "cogvlm": "its second set of weights, for the tokens of pictures, is not supported yet",
     "internlmxcomposer2": "its adapters for the tokens of pictures are not supported yet",
@@ -270,24 +247,17 @@ REFUSED: dict[str, str] = {
     "yuan": "its filter of neighbouring tokens before attention is not supported yet",
     "medusa": "its heads, each with a layer of its own on the same states, are not supported yet",
     "mlp_speculator": "its products, of whose results each is the next one's input, are not supported yet",
-    "mra": "its attention at several resolutions is not supported yet",
     "musicgen": "its codebooks' tables and heads are not supported yet",
     "nemo_speechlm": "its adapter of sound and its timestamps have no reader yet",
     "neomme": "its embeddings of values and its layers' own mixing are not supported yet",
-    "nystromformer": "its landmarks are not supported yet",
     "blt": "its byte patches and hashed tables are not supported yet",
-    "pegasus_x": _SPARSE_ATTENTION,
     "perceiver": "its latents, whose number is not the tokens', are not supported yet",
-    "prophetnet": "its n-gram streams are not supported yet",
-    "reformer": _SPARSE_ATTENTION,
     "seamless_m4t": _SPEAKING,
     "seamless_m4t_v2": _SPEAKING,
     "speech_to_text": "its gated convolutions are not supported yet",
     "t5gemma2": "its decoder's one attention to itself and its encoder is not supported yet",
     "ultrabert": "its head of two layers is not supported yet",
     "voxtral_realtime_text": "its norms that depend on a delay are not supported yet",
-    "xlnet": "its two streams are not supported yet",
-    "yoso": "its hashed attention is not supported yet",
     "axk2": "its gated norms and gated latent attention are not supported yet",
     "cpmant": "its prompts and the distances between segments are not supported yet",
     "dots3_note": _LATENT_WINDOWS,
@@ -301,7 +271,6 @@ REFUSED: dict[str, str] = {
     "inkling2_text": _RELATIVE,
     "inkling_mm_model": _RELATIVE,
     "inkling_text": _RELATIVE,
-    "longcat_flash": "some of its experts do nothing: what a token costs depends on the token",
     "qwen2_5_omni": _SPEAKERS,
     "qwen3_omni_moe": _SPEAKERS,
     "zaya": "its attention on convolved, compressed heads is not supported yet",

@@ -113,6 +113,35 @@ def _indexed_decoder(
     return layered(raw, *axes, typed(c, raw, [i < first for i in range(raw["n_layers"])]))
 
 
+def longcat_flash(c: Config) -> Raw:
+    """Layers two by two; what the first feed-forward of two reads, experts read too, some of which do nothing."""
+    raw = stack(c, n_layers=("num_layers",))
+    raw["n_layers"] *= 2
+    c.only(raw["n_layers"], "num_hidden_layers", why="it is what the class derives")
+    raw = _latent_decoder(c, raw, mla(c, 1536, 512, 128, 64, 128), eps=1e-5)
+    more_heads(c)
+    mixed = experts(c, ("n_routed_experts", "num_local_experts"), ("moe_topk", "num_experts_per_tok"),
+                    ("expert_ffn_hidden_size", "moe_intermediate_size"), 512, 12)  # fmt: skip
+    mixed |= {
+        "router_bias": c.flag("router_bias", default=False),
+        "scale": c.real("routed_scaling_factor", default=6.0),
+    }
+    mixed["n_idle"] = idle = c.count("zero_expert_num", default=256, null=0)
+    c.only("identity", "zero_expert_type", why="experts that hand on what they get are read")
+    top, number = mixed["top_k"], mixed["n_experts"]
+    if idle:
+        c.note(
+            f"a token passes {max(0, top - idle)} to {top} experts, {top * number / (number + idle):.3g} where all are "
+            f"as likely: counted are {top} (--set k=… for another number); transformers' class holds weights for the "
+            f"{idle:,} that do nothing, no checkpoint does, and they are not counted"
+        )
+    c.ignore("norm_topk_prob", "mla_scale_q_lora", "mla_scale_kv_lora", "attention_method")
+    raw |= {"experts": mixed, "feed_forward": gated(c, c.spelling("ffn_hidden_size", "intermediate_size"))}
+    both = {"parts": ["attention", "feed_forward", "experts"], "norm": {"without": ["experts"]}}
+    order = ["both", "alone"] * (raw["n_layers"] // 2)
+    return layered(raw, (order, {"both": both, "alone": {"parts": ["attention", "feed_forward"]}}))
+
+
 def deepseek_v32(c: Config) -> Raw:
     raw = stack(c)
     return _indexed_decoder(c, raw, mla(c, 1536, 512, 128, 64, 128), heads=64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.encoder import bert_like
-from txcalc.sources.huggingface.shared import Raw, blocks
+from txcalc.sources.huggingface.shared import Raw, blocks, named, piece, summary
 
 
 def squeezebert(c: Config) -> Raw:
@@ -23,12 +23,17 @@ def big_bird(c: Config) -> Raw:
     """BERT that attends in blocks; its classifier has a layer with its own activation."""
     c.ignore("rescale_embeddings")
     act = c.activation("hidden_act", default="gelu_new")
-    raw = bert_like(c, rows=4096, act="gelu_new", deciding=act, without=("question",))
+    raw = bert_like(c, rows=4096, act="gelu_new", deciding=act)
     raw["attention"]["bias"] = ["o"]
     if c.flag("use_bias", default=True):
         raw["attention"]["bias"] = True
     raw["attention"] |= blocks(c)
-    if raw["head"]["form"] != "none":
+    if named(c, "ForQuestionAnswering"):  # through one more feed-forward
+        d, wide = raw["d_model"], raw["feed_forward"]["d_ff"]
+        layer = [piece("up", "linear", d, wide), piece("up_activation", act, wide), piece("down", "linear", wide, d)]
+        layer += [piece("answer_sum", "sum", d), piece("answer_norm", "layer_norm", d)]
+        raw["around"] = [one | {"kind": "head"} for one in layer]
+    elif raw["head"]["form"] != "none":
         raw["head"]["pooler"] = True
     return raw
 
@@ -53,7 +58,7 @@ def convbert(c: Config) -> Raw:
     rank = c.size("embedding_size", default=768)
     rank = None if rank == c.data.get("hidden_size") else rank
     act = c.activation("hidden_act", default="gelu")
-    raw = bert_like(c, rank=rank, pooler=False, deciding=act, without=("choice",))
+    raw = bert_like(c, rank=rank, pooler=False, deciding=act, choosing=summary(c, None, False))
     said, ratio = c.size("num_attention_heads"), c.size("head_ratio", default=2)
     heads = max(1, said // ratio)
     width = raw["d_model"] // heads // 2
@@ -68,6 +73,78 @@ def convbert(c: Config) -> Raw:
     if raw["head"]["form"] == "masked-lm":
         raw["head"]["activation"] = "gelu"
     return raw
+
+
+def nystromformer(c: Config) -> Raw:
+    """BERT whose softmax is over landmarks, the means of so many positions, beside a convolution over values."""
+    act = c.activation("hidden_act", default="gelu_new")
+    raw = bert_like(c, rows=510, act="gelu_new", pooler=False, deciding=act, choosing="relu", eps=1e-5)
+    raw["positions"]["rows"] += 2
+    c.ignore("inv_coeff_init_option", "inv_init_coeff_option")
+    marks, length = c.size("num_landmarks", default=64), c.size("segment_means_seq_len", default=64)
+    taps = c.size("conv_kernel_size", default=65, null=0)
+    raw = _convolved(raw, taps)
+    if marks == length:
+        return raw
+    c.divides(marks, length, "num_landmarks", "segment_means_seq_len")
+    c.note(f"its landmarks are means of a text of {length:,} positions: at other lengths its code does not run")
+    h, w = raw["attention"]["n_heads"], max(1, raw["d_model"] // raw["attention"]["n_heads"])
+    here = {"at": [0, marks, 1]}
+    return _with_pieces(
+        raw,
+        piece("queries", "product", h, w, marks), piece("landmarks", "product", h, w, marks, **here),
+        piece("keys", "product", h, w, marks), piece("inverse", "product", h, marks, marks, runs=24, **here),
+        piece("scores", "product", h, marks, marks), piece("values", "product", h, marks, w),
+        piece("core", "product", h, marks, w),
+    )  # fmt: skip
+
+
+def yoso(c: Config) -> Raw:
+    """BERT whose softmax is a function of angles, of which hashes are samples, beside a convolution over values."""
+    act = c.activation("hidden_act", default="gelu")
+    raw = bert_like(c, rows=4096, types=1, pooler=False, deciding=act, choosing="relu")
+    raw["positions"]["rows"] += 2
+    c.ignore("use_fast_hash", "lsh_backward", "num_hash", "hash_code_len")
+    raw = _convolved(raw, c.size("conv_window", default=None))
+    if c.flag("use_expectation", default=True):
+        return raw
+    c.note("sums of hash tables are no products: they are not among the FLOPs")
+    return _with_pieces(raw)
+
+
+def mra(c: Config) -> Raw:
+    """BERT whose scores are those of blocks' means, and of so many blocks exactly."""
+    act = c.activation("hidden_act", default="gelu")
+    raw = bert_like(c, types=1, pooler=False, deciding=act, choosing="relu", eps=1e-5)
+    rows, form = raw["positions"]["rows"], c.text("approx_mode", default="full")
+    raw["positions"]["rows"] += 2
+    if form not in ("full", "sparse"):
+        c.fault("approx_mode", form, "'full' or 'sparse'")
+    c.ignore("initial_prior_first_n_blocks", "initial_prior_diagonal_n_blocks")
+    number = min(rows // 32 * c.size("block_per_row", default=4), (rows // 32) ** 2)
+    c.note(f"{number:,} blocks of 32 by 32 scores, as many as its code takes of a text of {rows:,} tokens")
+    h, w = raw["attention"]["n_heads"], max(32, raw["d_model"] // raw["attention"]["n_heads"])
+    means = piece("means", "attention", h, w, w if form == "full" else 1, at=[1, 0, 32])
+    exact = piece("blocks", "product", h, w, 32 * 32, runs=2, at=[0, max(1, number), 1])
+    return _with_pieces(raw, means, exact)
+
+
+def _convolved(raw: Raw, taps: int | None) -> Raw:
+    """With a convolution over the positions of each head's values in every layer."""
+    if not taps:
+        return raw
+    h, n = raw["attention"]["n_heads"], raw["n_layers"]
+    at = {"at": [max(1, raw["d_model"] // h), 1 - taps % 2, 1], "times": n, "kind": "attention"}
+    return raw | {"around": [piece("taps", "convolution", h, h, taps, 1, groups=h, bias=False, **at)]}
+
+
+def _with_pieces(raw: Raw, *core: Raw) -> Raw:
+    """BERT's layers with another core between the matrices of queries, keys and values and that of results."""
+    d = raw["d_model"]
+    leaves = [piece(name, "linear", d, d) for name in "qkv"] + [*core, piece("o", "linear", d, d)]
+    leaves = [{"kind": "attention"} | one for one in [*leaves, piece("attention_sum", "sum", d)]]
+    raw = {key: value for key, value in raw.items() if key != "attention"}
+    return raw | {"layer": {"layer": {"parts": ["pieces", "feed_forward"], "pieces": {"leaves": leaves}}}}
 
 
 def _in_groups(groups: list[int]) -> Raw:

@@ -19,6 +19,7 @@ from txcalc.sources.huggingface.shared import (
     layered,
     rms,
     rotary,
+    summary,
     widths,
     windows,
 )
@@ -75,7 +76,7 @@ def roformer(c: Config) -> Raw:
     rank = c.size("embedding_size", default=None)
     rank = None if rank == c.data.get("hidden_size") else rank
     activation = c.activation("hidden_act", default="gelu")
-    raw = bert_like(c, rows=None, rank=rank, pooler=False, deciding=activation, without=("choice",))
+    raw = bert_like(c, rows=None, rank=rank, pooler=False, deciding=activation, choosing=summary(c, None, False))
     d_head = raw["attention"]["d_head"]
     if d_head % 2:
         c.fault("rotary width", d_head, "an even number")

@@ -22,8 +22,9 @@ from txcalc.sources.huggingface.shared import (
 )
 
 
-def _joined(c: Config, half: bool = False) -> None:
-    """An encoder and a decoder; with `half`, one of them may stand alone, whatever the config says of it."""
+def joined(c: Config, half: bool = False, crossing: bool = False) -> None:
+    """An encoder and a decoder; with `half`, one of them may stand alone, whatever the config says of it. `crossing` is
+    what a class that asks for `add_cross_attention` must find."""
     if half:
         c.ignore("is_encoder_decoder", "add_cross_attention", "is_decoder")
     else:
@@ -31,7 +32,8 @@ def _joined(c: Config, half: bool = False) -> None:
             c.fault("architectures[0]", c.data["architectures"][0], "a class of both halves", "the decoder alone is "
                     f"not read in a config of {c.model_type}")  # fmt: skip
         c.only(True, "is_encoder_decoder", why="an encoder and a decoder are read")
-        c.only(False, "add_cross_attention", "is_decoder", why="an encoder and a decoder are read")
+        c.only(crossing, "add_cross_attention", why="an encoder and a decoder are read")
+        c.only(False, "is_decoder", why="an encoder and a decoder are read")
     c.only(False, "tie_encoder_decoder", why="an encoder and a decoder are read")
     c.only({}, "pruned_heads", why="pruned heads are not read")
     c.ignore("cross_attention_hidden_size", "decoder_start_token_id")
@@ -65,7 +67,7 @@ _ENCODERS = ("EncoderModel", "ForTokenClassification")
 def t5(c: Config, behind: int | None = None, deciding: int = 2, gates: str = "relu") -> Raw:
     """RMSNorms, a relative bias that all layers of a half share, heads whose width is not D/h."""
     alone = named(c, *_ENCODERS)
-    _joined(c, alone)
+    joined(c, alone)
     projection = c.text("feed_forward_proj", default=gates)
     gate, _, name = projection.rpartition("-")
     if gate not in ("", "gated") or name not in ACTIVATIONS:
@@ -143,7 +145,7 @@ def bart_like(
 ) -> Raw:
     """Two stacks with learned positions each, or the decoder by itself; the head's bias is a buffer."""
     alone = named(c, "ForCausalLM")
-    _joined(c, alone)
+    joined(c, alone)
     c.ignore(
         "num_decoder_layers", "scale_embedding", "activation_dropout", "classif_dropout", "static_position_embeddings"
     )
@@ -239,7 +241,7 @@ def marian(c: Config) -> Raw:
 
 def fsmt(c: Config) -> Raw:
     """Halves with a vocabulary each; the sinusoids are stored as tables, with rows up to the padding's."""
-    _joined(c)
+    joined(c)
     c.ignore("scale_embedding", "activation_dropout", "langs", "decoder")
     head_of(c, "lm")
     vocabulary = {"encoder": c.size("src_vocab_size"), "decoder": c.size("tgt_vocab_size", "vocab_size")}
@@ -297,7 +299,7 @@ def trocr_alone(c: Config) -> Raw:
 
 def whisper(c: Config) -> Raw:
     """Two convolutions over mel bands, an encoder of fixed length, k without a bias."""
-    _joined(c)
+    joined(c)
     c.ignore(
         "classifier_proj_size", "apply_spec_augment", "median_filter_width", "scale_embedding", "activation_dropout"
     )
@@ -343,7 +345,7 @@ def nllb_moe(c: Config) -> Raw:
 
 def t5gemma(c: Config) -> Raw:
     """Gemma-2 layers in both halves, each with a table of its own; the head is tied to the decoder's."""
-    _joined(c)
+    joined(c)
     c.ignore("dropout_rate", "classifier_dropout_rate")
     halves: Raw = {}
     for half in ("encoder", "decoder"):

@@ -11,8 +11,9 @@ from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.explicit import folded
+from txcalc.sources.huggingface import library
 from txcalc.sources.huggingface.config import REQUIRED, Config, any_of, bare
-from txcalc.sources.huggingface.families import DECIDING, PREDICTORS
+from txcalc.sources.huggingface.families import PREDICTORS
 from txcalc.sources.huggingface.rotation import rotary as rotary
 from txcalc.sources.huggingface.rotation import stretched as stretched
 from txcalc.sources.spec import PARTS, merge, real
@@ -29,10 +30,12 @@ HEADS = {
     "ForSequenceClassification": "sequence",
     "ForTokenClassification": "token",
     "ForQuestionAnswering": "question",
+    "ForQuestionAnsweringSimple": "question",
     "ForMultipleChoice": "choice",
     "ForPreTraining": "pretraining",
     "ForCTC": "ctc",
     "ForAudioFrameClassification": "frames",
+    "ForXVector": "speaker",
     "ForNextSentencePrediction": "pairs",
     "MTModel": "lm",
     "EncoderModel": "encoder",
@@ -57,13 +60,17 @@ def head_of(c: Config, *known: str) -> str:
     ending = next((ending for ending in HEADS if names[0].endswith(ending)), None)
     if ending == "Model" and bare(names[0]) not in [bare(c.model_type + more) for more in ("model", "textmodel", "")]:
         ending = None  # …RewardModel and the like
-    elif ending and HEADS[ending] in TASKS and bare(names[0]) != bare(c.model_type + ending):
+    elif ending and HEADS[ending] in TASKS and not _own(c, names[0], ending):
         ending = None  # another family's head
     if ending is None or HEADS[ending] not in known:
         wanted = " or ".join(f"…{ending}" for ending in HEADS if HEADS[ending] in known)
         c.fault("architectures[0]", names[0], f"a class that ends in {wanted}", "other heads are not read")
         return known[0]
     return HEADS[ending]
+
+
+def _own(c: Config, cls: str, ending: str) -> bool:
+    return bare(cls) == bare(c.model_type + ending) or cls in library.classes(c.model_type)
 
 
 def named(c: Config, *endings: str) -> bool:
@@ -163,12 +170,33 @@ def padding_within(c: Config, raw: Raw, *names: str, default: int | None = None)
 
 def lm_head(c: Config, tied: bool, **more: Any) -> Raw:
     """A language-model head, tied or not as the class has it when the config does not say."""
-    tasks = () if c.path else DECIDING.get(c.model_type, ())
+    classes = () if c.path else library.classes(c.model_type)
+    tasks = [HEADS[ending] for ending in _DECIDING if any(cls.endswith(ending) for cls in classes)]
     form = head_of(c, "lm", "none", *tasks)
     if form != "lm":
         c.ignore("tie_word_embeddings")
         return {"form": "none"} if form == "none" else decision(c, form)
     return {"tied": c.flag("tie_word_embeddings", default=tied), **more}
+
+
+# What a decoder's classes with a classifier end in: the layers are the same in all of them.
+_DECIDING = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+
+
+def summary(c: Config, act: str | None, through: bool = True) -> str | None:
+    """The activation of the layer through which one position is read, None where there is no such layer; `act` and
+    `through` are the class's defaults."""
+    if not named(c, "ForMultipleChoice", "ForSequenceClassification"):
+        c.ignore("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels")
+        return act
+    c.only(False, "summary_proj_to_labels", why="a layer as wide as the model is read")
+    if c.text("summary_type", default="last") == "attn":
+        c.fault("summary_type", "attn", "'first', 'last', 'mean' or 'cls_index'")
+    through = c.flag("summary_use_proj", default=through)
+    if not through or (c.data.get("summary_activation", act) is None and "summary_activation" not in c):
+        c.ignore("summary_activation")
+        return None
+    return c.activation("summary_activation", default=act or "tanh")
 
 
 def decision(c: Config, task: str) -> Raw:

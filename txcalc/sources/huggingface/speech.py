@@ -62,10 +62,12 @@ def wav2vec2(c: Config) -> Raw:
     """Convolutions over samples, a grouped one in place of positions, and BERT's or GPT's layers."""
     c.only(False, "add_adapter", why="convolutions after the layers are not read")
     c.only(None, "adapter_attn_dim", why="adapters in the layers are not read")
+    if c.model_type == "data2vec-audio":
+        c.ignore("do_stable_layer_norm", "feat_extract_norm", "conv_pos_kernel_size")
     c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
     c.ignore(*_ASIDE.split())
     raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
-    stable = c.flag("do_stable_layer_norm", default=False)
+    stable = c.model_type != "data2vec-audio" and c.flag("do_stable_layer_norm", default=False)
     attention = heads(c, raw, whole=True, kv_names=(), width_names=())
     last, around = _samples(c, raw)
     around += _in_place(c, raw)
@@ -90,7 +92,7 @@ def _samples(c: Config, raw: Raw) -> tuple[int, list[Raw]]:
     if len({*map(len, lists)}) > 1 or not widths:
         c.fault("conv_dim", widths, "a list as long as conv_kernel and conv_stride")
         return 1, []
-    form = c.text("feat_extract_norm", default="group")
+    form = "layer" if c.model_type == "data2vec-audio" else c.text("feat_extract_norm", default="group")
     if form not in ("group", "layer"):
         c.fault("feat_extract_norm", form, "'group' or 'layer'")
     act, bias = c.activation("feat_extract_activation", default="gelu"), c.flag("conv_bias", default=False)
@@ -119,6 +121,14 @@ def _in_place(c: Config, raw: Raw) -> list[Raw]:
     d, taps = raw["d_model"], c.size("num_conv_pos_embeddings", default=128)
     groups = c.size("num_conv_pos_embedding_groups", default=16)
     c.divides(groups, d, "num_conv_pos_embedding_groups", "hidden_size")
+    if c.model_type == "data2vec-audio":
+        act, width = c.activation("feat_extract_activation", default="gelu"), c.size("conv_pos_kernel_size", default=19)
+        several = c.size("num_conv_pos_embeddings", default=5)
+        here = {"times": several, "at": [1, 1 - width % 2, 1]}
+        return [
+            piece("positions", "convolution", d, d, width, 1, groups=groups, **here),
+            piece("positions_activation", act, d, times=several), piece("positions_sum", "sum", d),
+        ]  # fmt: skip
     normed = c.model_type == "hubert" and c.flag("conv_pos_batch_norm", default=False)
     lengths = piece("positions_norm", "layer_norm", d, kind="norm") if normed else piece("lengths", "held", taps)
     return [
@@ -131,11 +141,14 @@ def _in_place(c: Config, raw: Raw) -> list[Raw]:
 
 def _answers(c: Config, raw: Raw, last: int) -> tuple[list[Raw], Raw]:
     """What is read off the layers, as pieces and a head."""
-    d, tasks = raw["d_model"], ("ctc", "sequence", "frames", *(("pretraining",) * (c.model_type == "wav2vec2")))
+    d, tasks = (
+        raw["d_model"],
+        ("ctc", "sequence", "frames", "speaker", *(("pretraining",) * (c.model_type == "wav2vec2"))),
+    )
     form = head_of(c, "none", *tasks)
     if form == "ctc":
         return [], {"form": "classifier", "classes": c.size("vocab_size", default=32), "every": True}
-    weighed = c.flag("use_weighted_layer_sum", default=False) and form in ("sequence", "frames")
+    weighed = c.flag("use_weighted_layer_sum", default=False) and form in ("sequence", "frames", "speaker")
     made = [piece("layer_weights", "held", raw["n_layers"] + 1)] * weighed
     if form == "frames":
         return made, {"form": "classifier", "classes": labels(c), "every": True}
@@ -143,6 +156,8 @@ def _answers(c: Config, raw: Raw, last: int) -> tuple[list[Raw], Raw]:
         width = c.size("classifier_proj_size", default=256)
         made += [piece("projector", "linear", d, width, kind="head")]
         made += [piece("classifier", "linear", width, labels(c), kind="head", at=[0, 1, 1])]
+    if form == "speaker":
+        made += _speaker(c, d)
     if form == "pretraining":
         words, groups = c.size("num_codevectors_per_group", default=320), c.size("num_codevector_groups", default=2)
         code, width = c.size("codevector_dim", default=256), c.size("proj_codevector_dim", default=256)
@@ -150,6 +165,27 @@ def _answers(c: Config, raw: Raw, last: int) -> tuple[list[Raw], Raw]:
         made += [piece("codebook", "held", words * code), piece("choice", "linear", last, words * groups)]
         made += [piece("project_hidden", "linear", d, width), piece("project_codes", "linear", code, width)]
     return made, {"form": "none"}
+
+
+def _speaker(c: Config, d: int) -> list[Raw]:
+    """Convolutions over frames, their mean and deviation, and two layers after them: an x-vector."""
+    once: Raw = {"at": [0, 1, 1]}
+    widths = c.items("tdnn_dim", of=size, length=None, default=[512, 512, 512, 512, 1500])
+    taps = c.items("tdnn_kernel", of=size, length=len(widths), default=[5, 3, 3, 1, 1]) if widths else [1]
+    if not widths:
+        c.fault("tdnn_dim", widths, "a list of widths")
+        widths = [1]
+    width = c.size("xvector_output_dim", default=512)
+    made = [piece("projector", "linear", d, widths[0])]
+    for i, (wide, number) in enumerate(zip(widths, taps, strict=False)):
+        made.append(piece(f"tdnn{i + 1}", "convolution", widths[max(0, i - 1)], wide, number, 1))
+        made.append(piece(f"tdnn{i + 1}_activation", "relu", wide))
+    made += [
+        piece("extractor", "linear", 2 * widths[-1], width, **once),
+        piece("classifier", "linear", width, width, **once),
+    ]
+    c.note("convolutions over frames are counted at every frame, the last few of which have no neighbours")
+    return [one | {"kind": "head"} for one in [*made, piece("margins", "held", width * labels(c))]]
 
 
 def wavlm(c: Config) -> Raw:

@@ -1,0 +1,313 @@
+"""Families whose positions are no tokens: distances beside them, streams of further tokens, fewer in each block.
+
+Their layers are listed leaf by leaf (`parts.mixers.pieces`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from txcalc.sources.huggingface.config import Config, any_of
+from txcalc.sources.huggingface.leaves import Pieces, listed
+from txcalc.sources.huggingface.seq2seq import bart_like, joined
+from txcalc.sources.huggingface.shared import (
+    Raw,
+    alone,
+    classifier,
+    head_of,
+    labels,
+    layer_norm,
+    named,
+    piece,
+    plain,
+    summary,
+)
+from txcalc.sources.spec import size
+
+
+def of(kind: str, *pieces: Raw) -> Pieces:
+    """Pieces that count as one kind where they have none of their own."""
+    return [{"kind": kind} | one for one in pieces]
+
+
+def xlnet(c: Config) -> Raw:
+    """Post-norm layers whose queries meet keys and, through a matrix of their own, distances; read in one stream."""
+    alone(c)
+    c.only("bi", "attn_type", why="positions that see every other are read")
+    c.ignore("mem_len", "reuse_len", "use_mems_eval", "use_mems_train", "bi_data", "clamp_len", "same_length")
+    c.ignore("start_n_top", "end_n_top", "summary_last_dropout", "untie_r")
+    summary(c, "tanh")
+    d, n = c.size("d_model", "hidden_size"), c.layers("n_layer", "num_hidden_layers")
+    raw: Raw = {"kind": "encoder", "d_model": d, "n_layers": n, "vocab_size": c.size("vocab_size", "n_token")}
+    h = c.size("n_head", "num_attention_heads")
+    c.divides(h, d, "n_head", "d_model")
+    w = max(1, d // h)
+    c.only(w, "d_head", why="its class takes d_model / n_head")
+    leaves = [piece(name, "linear", d, d, bias=False) for name in "qkv"]
+    leaves += [piece("distances", "linear", d, d, bias=False, at=[2, 0, 1]), piece("biases", "held", 5 * d)]
+    leaves += [piece("core", "attention", h, 3 * w, w, bias=False), piece("o", "linear", d, d, bias=False)]
+    return raw | {
+        "pieces": {"leaves": of("attention", *leaves, piece("attention_sum", "sum", d))},
+        "layer": {"layer": {"parts": ["pieces", "feed_forward"]}},
+        "feed_forward": plain(c, "d_inner", act_names=("ff_activation",)),
+        "norm": layer_norm(c, "layer_norm_eps", eps=1e-12, place="post"),
+        "positions": {"form": "none"},
+        "around": [piece("mask", "held", d, kind="embedding")],
+        "head": _answers_of_xlnet(c),
+    }
+
+
+def _answers_of_xlnet(c: Config) -> Raw:
+    """The heads of XLNet: a language model's with a bias, or classes read off one position through a layer."""
+    form = head_of(c, "lm", "none", "sequence", "token", "choice", "question")
+    if form == "lm":
+        tied = c.flag("tie_word_embeddings", default=True)
+        return {"form": "masked-lm", "plain": True, "tied": tied, "bias": True}
+    c.ignore("tie_word_embeddings")
+    if form == "none":
+        return {"form": "none"}
+    if form == "question" and not named(c, "Simple"):
+        c.fault("architectures[0]", c.data["architectures"][0], "…ForQuestionAnsweringSimple", "its search of several "
+                "answers is not read")  # fmt: skip
+    act = summary(c, "tanh") if form in ("sequence", "choice") else None
+    return classifier(c, form) | ({"transform": act} if act else {})
+
+
+def prophetnet(c: Config) -> Raw:
+    """Post-norm halves; the decoder runs a stream of its tokens and one for each of the next `ngram`, which see both
+    themselves and the first."""
+    joined(c, crossing=True)
+    d, v = c.size("hidden_size", "d_model"), c.size("vocab_size")
+    rows, act = c.size("max_position_embeddings", default=512), c.activation("activation_function", default="gelu")
+    g, buckets = c.size("ngram", default=2), c.size("num_buckets", default=32)
+    c.ignore("relative_max_distance", "disable_ngram_loss", "eps")
+    halves: dict[str, Raw] = {}
+    for half in ("encoder", "decoder"):
+        h, wide = c.size(f"num_{half}_attention_heads"), c.size(f"{half}_ffn_dim")
+        c.divides(h, d, f"num_{half}_attention_heads", "hidden_size")
+        attention = {"n_heads": h, "d_head": max(1, d // h), "bias": True}
+        channel = {"d_ff": wide, "activation": act, "bias": True}
+        halves[half] = {"n_layers": c.layers(f"num_{half}_layers"), "attention": attention, "feed_forward": channel}
+    h, wide = halves["decoder"]["attention"]["n_heads"], halves["decoder"]["feed_forward"]["d_ff"]
+    w, on = max(1, d // h), {"at": [1 + g, 0, 1]}
+    own = [piece(name, "linear", d, d, **on) for name in "qkv"] + [piece("distances", "linear", d, buckets * h, **on)]
+    own += [
+        piece("core", "causal", h, w, w, bias=False),
+        piece("next_core", "attention", g * h, 2 * w, 2 * w, bias=False),
+    ]
+    own += [piece("o", "linear", d, d, **on), piece("attention_sum", "sum", d, **on)]
+    own += [piece("attention_norm", "layer_norm", d, kind="norm", **on), piece("cross_q", "linear", d, d, **on)]
+    own += [piece(f"cross_{name}", "linear", d, d, at="source") for name in "kv"]
+    own += [piece("cross_core", "crossed", h, w, w, **on), piece("cross_o", "linear", d, d, **on)]
+    own += [piece("cross_sum", "sum", d, **on), piece("cross_norm", "layer_norm", d, kind="norm", **on)]
+    leaves = of("attention", *own) + fed(d, wide, act, "layer_norm", **on)
+    around = [piece("streams", "table", g, d, kind="embedding")]
+    head: Raw = {"form": "none"}
+    if head_of(c, "lm", "none") == "lm":
+        c.only(True, "tie_word_embeddings", why="its head is the token table")
+        head = {"tied": True}
+        if g > 1:
+            around.append(piece("further_scores", "tied", d, v, at=[g - 1, 0, 1], kind="head"))
+    c.ignore("tie_word_embeddings")
+    halves["decoder"] |= {
+        "layer": {"layer": {"parts": ["pieces"], "pieces": {"leaves": leaves}}},
+        "norm": {"without": ["pieces"]}, "around": around, "head": head,
+    }  # fmt: skip
+    return {
+        "kind": "encoder-decoder", "d_model": d, "vocab_size": v,
+        "norm": {"form": "layer", "place": "post"}, "positions": {"form": "learned", "rows": rows},
+        "embedding": {"norm": True}, **halves,
+    }  # fmt: skip
+
+
+def fed(d: int, wide: int, act: str, normed: str = "", **on: Any) -> Pieces:
+    """A plain feed-forward with biases and its sum, before a norm where one is named."""
+    made = [piece("up", "linear", d, wide, **on), piece("activation", act, wide, **on)]
+    made += [piece("down", "linear", wide, d, **on), piece("feed_forward_sum", "sum", d, **on)]
+    return of("feed_forward", *made, *([piece("feed_forward_norm", normed, d, kind="norm", **on)] * bool(normed)))
+
+
+def pegasus_x(c: Config) -> Raw:
+    """BART whose encoder attends within blocks, every other layer's half a block on, and to a few tokens of its own,
+    which attend to all."""
+    raw = bart_like(c, "pre", 16384, 0, False, "sinusoidal")
+    g, block = c.size("num_global_tokens", default=32), c.size("block_size", default=512)
+    if block % 2:
+        c.fault("block_size", block, "an even number")
+    for half in ("encoder", "decoder"):
+        raw[half]["attention"]["bias"] = False
+    staggered = c.flag("stagger_local_blocks", default=True)
+    half = raw["encoder"]
+    kinds = {"block": _near_and_few(raw["d_model"], half, g, block, 0)}
+    order = ["block"] * half["n_layers"]
+    if staggered and half["n_layers"] > 1:
+        kinds["staggered"] = _near_and_few(raw["d_model"], half, g, block, block)
+        order[1::2] = ["staggered"] * (half["n_layers"] // 2)
+    half |= {"layer": {name: {"parts": ["pieces"], "pieces": {"leaves": leaves}} for name, leaves in kinds.items()}}
+    half |= {"norm": {"without": ["pieces"]}} | ({"pattern": order} if len(kinds) > 1 else {})
+    table = piece("globals", "table", g, raw["d_model"], kind="embedding", at=[0, g, 1])
+    raw["encoder"] = {key: value for key, value in half.items() if key not in ("attention", "feed_forward")}
+    raw["encoder"]["around"] = [table]
+    return raw
+
+
+def _near_and_few(d: int, half: Raw, g: int, block: int, more: int) -> Pieces:
+    h, w = half["attention"]["n_heads"], half["attention"]["d_head"]
+    wide, act = half["feed_forward"]["d_ff"], half["feed_forward"]["activation"]
+    few: Raw = {"at": [0, g, 1]}
+    filled: Raw = {"at": [1, 0, block], "runs": block}
+    local: Raw = {"at": [1, more, block], "runs": block}
+    made = [piece(name, "linear", d, d, bias=False, **local) for name in "qkvo"]
+    made += [piece(f"few_{name}", "tied", d, d, **few) for name in "qkvo"]
+    made += [piece("near", "product", h, w, block, at=local["at"], runs=2 * block)]
+    made += [piece("with_few", "product", h, w, g, at=local["at"], runs=4 * block)]
+    made += [piece("few", "product", h, w, g, at=few["at"], runs=2), piece("attention_sum", "sum", d, **filled)]
+    norms = [piece("attention_norm", "layer_norm", d, **filled), piece("few_norm", "layer_norm", d, **few)]
+    norms += [piece("feed_forward_norm", "layer_norm", d, **filled), piece("few_norm_again", "norm_again", d, **few)]
+    again = [piece("few_up", "tied", d, wide, **few), piece("few_activation", act, wide, **few)]
+    again += [piece("few_down", "tied", wide, d, **few), piece("few_sums", "sum", d, groups=2, **few)]
+    return of("attention", *made) + of("norm", *norms) + fed(d, wide, act, **filled) + of("feed_forward", *again)
+
+
+def funnel(c: Config) -> Raw:
+    """Layers in blocks, of which each has half as many positions as the one before it, then a few with all of them."""
+    alone(c)
+    c.ignore("pooling_type", "separate_cls", "truncate_seq", "initializer_std", "rel_attn_type")
+    sizes = c.items("block_sizes", of=size, length=None, default=[4, 4, 4])
+    repeats = c.items("block_repeats", of=size, length=len(sizes), default=None) or [1] * len(sizes)
+    d, v, wide = c.size("d_model", "hidden_size"), c.size("vocab_size"), c.size("d_inner")
+    h, w = c.size("n_head", "num_attention_heads"), c.size("d_head", default=64)
+    act, form = c.activation("hidden_act", default="gelu_new"), c.text("attention_type", default="relative_shift")
+    if form not in ("relative_shift", "factorized"):
+        c.fault("attention_type", form, "'relative_shift' or 'factorized'")
+    queries_only = c.flag("pool_q_only", default=True)
+    task = "base" if named(c, "BaseModel") else head_of(
+        c, "masked-lm", "none", "pretraining", "sequence", "token", "question", "choice")  # fmt: skip
+    c.ignore("architectures")
+    inner, factored = h * w, form == "factorized"
+
+    def layer(block: int, first: bool) -> Pieces:
+        on: Raw = {"at": [1, 0, 2**block], "runs": repeats[block]}
+        made = [piece("q", "linear", d, inner, bias=False, **on), piece("biases", "held", 5 * inner)]
+        made += [piece("segments", "product", h, w, 2, **on), piece("o", "linear", inner, d, **on)]
+        if factored:
+            made.append(piece("distances", "linear", inner, d, bias=False, **on))
+        scores, wider = (w + 2 * d if factored else 3 * w), 1 + (first and queries_only)
+        rest = on | {"runs": repeats[block] - first}
+        read: list[Raw] = [{"at": [wider, 0, 2**block]}] * first + [rest] * (rest["runs"] > 0)
+        for i, where in enumerate(read):
+            keys, again = (wider, "") if i < first else (1, "_again" * (i > 0))
+            for name in "kv":
+                made.append(piece(name + again, "tied" if again else "linear", d, inner, **where))
+            if not factored:
+                far = where | {"at": [2 * where["at"][0], 0, 2**block]}
+                far |= {"form": "tied"} if again else {"form": "linear", "bias": False}
+                made.append({"name": "distances" + again, "sizes": [d, inner], **far})
+            here = {"at": on["at"], "runs": where.get("runs", 1)}
+            made.append(piece("core" + again, "attention", h, keys * scores, keys * w, bias=False, **here))
+        made.append(piece("attention_sum", "sum", d, **on))
+        norm = piece("attention_norm", "layer_norm", d, kind="norm", **on)
+        return of("attention", *made, norm) + fed(d, wide, act, "layer_norm", **on)
+
+    kinds: dict[str, Pieces] = {}
+    order = list[str]()
+    for block, number in enumerate(sizes):
+        kinds[f"block{block}"] = layer(block, False)
+        if block:
+            kinds[f"pool{block}"] = layer(block, True)
+        order += [f"pool{block}" if block else "block0"] + [f"block{block}"] * (number - 1)
+    if (base := task in ("base", "sequence", "choice")) is False:
+        once = repeats[0] == 1
+        kinds |= {} if once else {"last": [{**one, "runs": 1} for one in kinds["block0"]]}
+        order += ["block0" if once else "last"] * c.count("num_decoder_layers", default=2)
+    c.ignore("num_decoder_layers")
+    c.note(
+        f"exact at lengths that {2 ** (len(sizes) - 1)} divides; distances are projected for every sequence by itself"
+    )
+    around = [piece("tokens", "table", v, d, kind="embedding")]
+    around.append(piece("embedding_norm", "layer_norm", d, kind="norm"))
+    found, head = _answers_of_funnel(c, "none" if base and task == "base" else task, d, v, act, 2 ** (len(sizes) - 1))
+    raw: Raw = {"kind": "encoder", "d_model": d, "n_layers": len(order), "around": around + found, "head": head}
+    return listed(raw, {name: kinds[name] for name in dict.fromkeys(order)}, order)
+
+
+def _answers_of_funnel(c: Config, task: str, d: int, v: int, act: str, fewer: int) -> tuple[Pieces, Raw]:
+    if task == "masked-lm":
+        c.only(True, "tie_word_embeddings", why="its head multiplies by the token table")
+        return of("head", piece("scores", "tied", d, v), piece("scores_bias", "shift", v)), {"form": "none"}
+    c.ignore("tie_word_embeddings")
+    if task == "pretraining":
+        layer = [piece("discriminator", "linear", d, d), piece("discriminator_activation", act, d)]
+        return of("head", *layer, piece("replaced", "linear", d, 1)), {"form": "none"}
+    if task == "none":
+        return [], {"form": "none"}
+    return [], classifier(c, task) | ({"transform": "tanh"} if task in ("sequence", "choice") else {})
+
+
+def reformer(c: Config) -> Raw:
+    """Two streams, of which layers add to one what they make of the other; positions meet those of their chunk and its
+    neighbours, of the text or of it sorted by hashes; the head reads both."""
+    c.only(False, "is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder", why="a stack by itself is read")
+    c.ignore(
+        "axial_norm_std", "chunk_size_lm_head", "hash_seed", "lsh_attention_probs_dropout_prob", "num_chunks_before"
+    )
+    c.ignore(
+        "local_attention_probs_dropout_prob", "chunk_size_feed_forward", "num_chunks_after", "sinusoidal_pos_embds"
+    )
+    c.ignore("is_decoder", "tie_word_embeddings")
+    causal = c.data.get("is_decoder") is True
+    d, v, rows = c.size("hidden_size"), c.size("vocab_size"), c.size("max_position_embeddings", default=4096)
+    h, w = c.size("num_attention_heads", default=12), c.size("attention_head_size", default=64)
+    wide, act = c.size("feed_forward_size"), c.activation("hidden_act", default="relu")
+    order = c.items("attn_layers", of=any_of("local", "lsh"), length=None, default=["local", "lsh"] * 3)
+    if not order:
+        c.fault("attn_layers", order, "a list of 'local' and 'lsh'")
+        order = ["local"]
+    c.only(len(order), "num_hidden_layers", why="it is the length of attn_layers")
+    hashes, buckets = c.size("num_hashes", default=1), c.data.get("num_buckets")
+    c.ignore("num_buckets")
+    lengths = {form: c.size(f"{form}_attn_chunk_length", default=64) for form in ("local", "lsh") if form in order}
+    chunk = math.lcm(*lengths.values())
+    on: Raw = {"at": [1, 0, chunk], "runs": chunk}
+    layers: dict[str, Pieces] = {}
+    for form, length in lengths.items():
+        sides = [c.count(f"{form}_num_chunks_{side}", default=1 - i) for i, side in enumerate(("before", "after"))]
+        several = {**on, "runs": chunk * (hashes if form == "lsh" else 1)}
+        made = [piece(name, "linear", d, h * w, bias=False, **on) for name in (("qk", "v") if form == "lsh" else "qkv")]
+        if form == "lsh" and isinstance(buckets, int | list):
+            turned = sum(buckets) if isinstance(buckets, list) else buckets
+            made.append(piece("hashes", "product", h, w, max(1, turned // 2), **several))
+        for name in ("scores", "values"):
+            made.append(piece(name, "product", h, w, length * (1 + sum(sides)), **several))
+        made += [piece("o", "linear", h * w, d, bias=False, **on), piece("attention_sum", "sum", d, **on)]
+        norms = [piece(f"{name}_norm", "layer_norm", d, **on) for name in ("attention", "feed_forward")]
+        layers[form] = of("attention", *made) + of("norm", *norms) + fed(d, wide, act, **on)
+    c.note(f"of a text longer than {chunk:,} tokens, filled up to whole chunks: a shorter one has fewer keys")
+    if "lsh" in lengths and not isinstance(buckets, int | list):
+        c.note("num_buckets follows from the length of the first text: the products that hash are not counted")
+    if causal:
+        c.note("what decoding keeps (states and buckets of every token) is not counted as a cache")
+    around = [piece("tokens", "table", v, d, kind="embedding")]
+    if c.flag("axial_pos_embds", default=True):
+        shape = c.items("axial_pos_shape", of=size, length=None, default=[64, 64])
+        widths = c.items("axial_pos_embds_dim", of=size, length=None, default=[64, 192])
+        if len(shape) != len(widths) or sum(widths) != d:
+            c.fault("axial_pos_embds_dim", widths, f"as many as axial_pos_shape, {d:,} together")
+        held = sum(number * width for number, width in zip(shape, widths, strict=False))
+        around.append(piece("positions", "held", held, kind="embedding"))
+    else:
+        c.ignore("axial_pos_shape", "axial_pos_embds_dim")
+        around.append(piece("positions", "table", rows, d, kind="embedding", bias=True))
+    around.append(piece("norm", "layer_norm", 2 * d, kind="norm"))
+    task = head_of(c, "lm", "none", "sequence", "question", *(["masked-lm"] if not causal else []))
+    once = {"at": [0, 1, 1]}
+    heads = {
+        "lm": [piece("scores", "linear", 2 * d, v)],
+        "sequence": [piece("transform", "linear", 2 * d, d, **once), piece("transform_activation", "tanh", d, **once),
+                     piece("classifier", "linear", d, labels(c) if task == "sequence" else 2, **once)],
+        "question": [piece("answers", "linear", 2 * d, 2)],
+    }  # fmt: skip
+    around += of("head", *heads.get("lm" if task == "masked-lm" else task, []))
+    raw: Raw = {"kind": "decoder" if causal else "encoder", "d_model": d, "n_layers": len(order), "around": around}
+    return listed(raw | {"head": {"form": "none"}}, layers, order)

@@ -48,14 +48,14 @@ def test_the_median_of_the_logs_is_within_one_percent() -> None:
 
 
 def test_a_sweep_of_models_and_layouts() -> None:
-    """26 logs of one version, of which five chose two constants of the graphs, and medians those outside torch: the
-    cache within 4 %, graphs within 10 % (gpt-oss captures more sizes), weights within 0.5 % (MXFP4's padding on Hopper,
-    and the heads that four GPUs share, are not known), activations within 5 % but for the first of several
+    """27 logs of one version, of which five chose two constants of the graphs, and medians those outside torch: the
+    cache within 4 %, graphs within 10 % (gpt-oss captures more sizes), weights within 0.5 % (gpt-oss 1 %; the heads
+    that four GPUs share are not known), activations within 5 % but for the first of several
     stages, which samples nothing."""
     for row in evidence.swept():
         found = evidence.lines(row)
         far = {name for name, share in LINES.items() if (two := found[name])[1] and abs(two[0] / two[1] - 1) > share}
-        allowed = {"weights", "graphs", "activations"} if row["model"] == "gpt-oss-20b" else set()
+        allowed = {"weights", "graphs"} if row["model"] == "gpt-oss-20b" else set()
         allowed |= {"activations"} if row["pp"] > 1 else set()
         allowed |= {"weights"} if (row["model"], row["tp"]) == ("qwen2.5-7b", 4) else set()
         assert far <= allowed, (row["model"], row["tp"], row["pp"], found)

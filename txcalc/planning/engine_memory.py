@@ -258,7 +258,7 @@ class EngineMemory:
         longest = int(self.profile.numbers.get("longest", context))
         return max(context, 2048) if context <= longest else int(self.profile.numbers["chunk"])
 
-    def activations(self, root: Any, vocab: int, ledger: Iterable[Entry]) -> dict[str, int]:
+    def activations(self, root: Any, vocab: int, ledger: Iterable[Entry], form: Format) -> dict[str, int]:
         """Bytes of the engine's own peak, stage by stage of its profile run; the largest counts. `ledger`: a rank's."""
         tokens, stack, rules = self.most_tokens, root.stacks[-1], self.profile.rules
         if rules.fixed:
@@ -271,16 +271,19 @@ class EngineMemory:
         step = 2 * tokens * step_elements(stack)
         hidden = 2 * tokens * stack.d_model
         logits = min(self.most_sequences, tokens) * vocab * int(self.profile.numbers["logit_bytes"])
-        kept = self.workspace(ledger) if self.profile.numbers.get("workspace") else 0
+        kept = self.workspace(ledger, form) if self.profile.numbers.get("workspace") else 0
         return {"step": step, "sampler": logits + hidden + kept if vocab else 0}
 
-    def workspace(self, ledger: Iterable[Entry]) -> int:
-        """Bytes that the kernels of experts keep for good: of every chosen expert's rows, what goes into the activation
-        or comes out of the last product, whichever is more, and what lies between, in 16 bits."""
+    def workspace(self, ledger: Iterable[Entry], form: Format) -> int:
+        """Bytes that Triton's kernels of experts, which are for weights of 8 bits and more, keep for good: of every
+        chosen expert's rows, what goes into the activation or comes out of the last product, whichever is more, and
+        what lies between, in 16 bits."""
         most = Fraction(0)
         for entry in ledger:
             if entry.routed and entry.leaf.matrix and entry.steps[-1].name == "down":
                 wide, stream = entry.leaf.matrix
+                if form.bits_of(entry.leaf.weights()[0], entry) < 8 * wide * stream:
+                    continue
                 most = max(most, Fraction(entry.runs) / entry.layers * (max(2 * wide, stream) + wide))
         return ceil(2 * self.most_tokens * most)
 
@@ -317,8 +320,9 @@ class EngineMemory:
         if held is None or held.name != "mxfp4" or held.block != 32:
             return size
         name = self.accelerator.name
-        kind = "hopper" if name in _data()["hopper"]["cards"] else "others"
-        kind = "blackwell" if name in table["blackwell"]["cards"] else kind
+        kind = "blackwell" if name in table["blackwell"]["cards"] else "others"
+        if name in _data()["hopper"]["cards"] and not self.profile.numbers.get("marlin"):
+            kind = "hopper"
         ff, stream = table[kind]["d_ff"], table[kind]["d_model"]
         tall, long = (stream, ff) if entry.steps[-1].name == "down" else (ff, stream)
         rows, columns = weight.shape
@@ -346,7 +350,7 @@ class EngineMemory:
         if outside:
             yield f"CUDA graphs take some {iec(outside)} of what the reserve leaves, more with many batch sizes"
 
-    def graphs(self, ledger: Iterable[Entry], stack: Stack) -> int:
+    def graphs(self, model: Model, ledger: Iterable[Entry], stack: Stack) -> int:
         """Bytes of a rank's CUDA graphs: nodes of every captured batch size, and the buffers that all of them share.
 
         Nodes    of a product its own and that of what lies before it, fused to one; of an attention its own and the
@@ -356,7 +360,8 @@ class EngineMemory:
         rule, table = self.profile.numbers.get("captured"), _data()["graphs"]
         if rule is None:
             return 0
-        most = min(512, 2 * self.most_sequences, self.most_tokens)
+        most = table["largest"].get(model.spec["model_type"], table["largest"]["others"])
+        most = min(most, 2 * self.most_sequences, self.most_tokens)
         largest = min(self.most_sequences, most) if rule["whole"] else 0
         pieces, whole = (_sizes(each, rule["fine"]) for each in (most if rule["pieces"] else 0, largest))
         three = self.accelerator.name in _data()["hopper"]["cards"]

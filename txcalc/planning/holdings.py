@@ -84,9 +84,11 @@ class Holdings:
         self._logits = vocab * (engine.activation_bits + 32) // 8 if has_head else 0
         # The engine's own peak and what else it keeps: a model that does not decode has no such profile run.
         memory = engine.memory if self.caching else None
-        self.profiled = memory.activations(stage.root, vocab if has_head else 0, ledger) if memory else {}
+        self.profiled = (
+            memory.activations(stage.root, vocab if has_head else 0, ledger, engine.weights) if memory else {}
+        )
         taken = self.weights_bytes + max(self.profiled.values(), default=0)
-        graphs = memory.graphs(ledger, stage.root.stacks[-1]) if memory else 0
+        graphs = memory.graphs(model, ledger, stage.root.stacks[-1]) if memory else 0
         self.rest = memory.rest(model, layout or Layout(), taken, graphs) if memory else {}
         self.graphs = 0 if "CUDA graphs" in self.rest else graphs  # outside the engine's budget, in what it leaves
 

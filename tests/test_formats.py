@@ -58,6 +58,8 @@ TOTALS = {
     "gpt-oss-20b": 13_761_264_768,
     "gpt-oss-120b": 65_248_815_744,
     "gemma-2-9b": 18_483_411_968,
+    "jamba-v0.1": 103_140_646_656,
+    "llama-2-70b": 137_953_316_864 - 80 * 64 * 4,  # less the frequencies of each layer's positions, a buffer
     "llama-3.1-8b": 16_060_522_496,
     "llama-3.1-70b": 141_107_412_992,
     "llama-3.1-405b": 811_706_777_600,

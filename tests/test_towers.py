@@ -79,6 +79,14 @@ def test_engines_hold_the_towers() -> None:
     assert weights(weights="fp8")[1] == whole  # in 16 bits, whatever the language model is in
 
 
+@pytest.mark.parametrize("name", ["gemma-4-26b-a4b", "qwen3.5-27b"])
+def test_a_presets_towers_are_its_configs(name: str) -> None:
+    """Part by part, so that an engine that splits towers splits those of a preset too."""
+    assert load(name).spec["towers"] == read(CONFIGS[name]).spec["towers"]
+    plan = deploy(name, "h100:4", engine="vllm", tp=4).to_dict()
+    assert any("are held split over tp" in note for note in plan["notes"])
+
+
 def test_training_holds_the_towers() -> None:
     model = read(QWEN)
 

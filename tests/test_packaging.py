@@ -66,6 +66,12 @@ def test_the_module_runs_as_the_command_does() -> None:
     )
 
 
+OTHERS = (
+    *("transformers", "huggingface_hub", "tokenizers", "gguf", "torch", "numpy", "sympy", "pandas", "polars", "duckdb"),
+    *("dask", "distributed", "matplotlib", "IPython", "typer", "rich"),
+)
+
+
 @pytest.mark.slow
 def test_a_users_type_checker_sees_the_types(wheel: Path, tmp_path: Path) -> None:
     """The notebook's cells as one file, from the installed package, and two lines that are wrong."""
@@ -79,9 +85,7 @@ def test_a_users_type_checker_sees_the_types(wheel: Path, tmp_path: Path) -> Non
     script = tmp_path / "script.py"
     script.write_text(f"{code}\nwrong: str = txcalc.load('gpt2').params\nmissing = cache.rows[0].byte\n")
     settings = tmp_path / "mypy.ini"  # whose types other libraries have is not asked, and takes most of the time
-    others = ",".join(
-        f"{name}.*" for name in ("pandas", "polars", "numpy", "sympy", "torch", "duckdb", "typer", "rich")
-    )
+    others = ",".join(f"{name}.*" for name in OTHERS)
     settings.write_text(f"[mypy]\nstrict = true\nfollow_imports = silent\n[mypy-{others}]\nfollow_imports = skip\n")
     command = [sys.executable, "-m", "mypy", f"--config-file={settings}", str(script)]
     environment = {**os.environ, "MYPYPATH": str(site)}

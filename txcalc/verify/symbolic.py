@@ -12,6 +12,7 @@ import sympy
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._prims_common import infer_size, is_contiguous_or_false, make_contiguous_strides_for
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.overrides import TorchFunctionMode
@@ -65,6 +66,9 @@ def theirs(stack: traceback.StackSummary | TracebackType | None) -> str:
     return ""
 
 
+_VIEWS = frozenset({torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default})
+
+
 class Fakes(FakeTensorMode):
     """Fake tensors, some of whose sizes are symbols of `env`."""
 
@@ -80,6 +84,14 @@ class Fakes(FakeTensorMode):
             self._folding.enter_context(_Folding())
         self._depth += 1
         return self
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _VIEWS and len(args[1]) and args[0].dim() and is_contiguous_or_false(args[0]):
+            # Whole as it lies, it has any shape of as many elements; PyTorch would ask dimension by dimension.
+            shape = infer_size(args[1], args[0].numel())
+            strides = make_contiguous_strides_for(shape)
+            return torch.ops.aten.as_strided.default(args[0], shape, strides, args[0].storage_offset())
+        return super().dispatch(func, types, args, kwargs)
 
     def __exit__(self, *error: Any) -> None:
         self._depth -= 1

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from statistics import median
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ import utilisation as published
 
 from txcalc import hardware, load
 from txcalc.errors import InputError
-from txcalc.planning.training import Layout, Recipe, memory
+from txcalc.planning.training import Layout, Ranks, Recipe, memory
 from txcalc.planning.training.machine import LINK_SHARE, Machine
 from txcalc.planning.training.step import Step, StepTimer
 
@@ -35,13 +36,11 @@ class Row(NamedTuple):
     machine: Machine
     sold: Machine | None = None  # with the network of its datasheet, where `machine` has one that was measured
 
-    def step(self, machine: Machine | None = None) -> Step:
-        model = described(self.model)
-        return StepTimer(model, self.recipe, machine or self.machine).step(memory(model, self.recipe))
+    def plan(self) -> Ranks:
+        return memory(described(self.model), self.recipe)
 
-    @property
-    def floor(self) -> float:
-        return self.step(self.sold).floor
+    def step(self, plan: Ranks, machine: Machine | None = None) -> Step:
+        return StepTimer(described(self.model), self.recipe, machine or self.machine).step(plan)
 
 
 def rows() -> Iterator[Row]:
@@ -142,12 +141,22 @@ def measured(row: dict[str, str], recipe: Recipe, gpus: int) -> float:
     return tokens * found.hfu / (float(row["tflops"]) * 1e12) / gpus
 
 
-class Verdict(NamedTuple):
+@dataclass(frozen=True)
+class Verdict:
     """A row's prediction over its measurement."""
 
     row: Row
-    ratio: float
-    floor: float
+    plan: Ranks
+    step: Step
+
+    @property
+    def ratio(self) -> float:
+        return self.step.seconds / self.row.seconds
+
+    @cached_property
+    def floor(self) -> float:
+        sold = self.row.sold
+        return (self.row.step(self.plan, sold) if sold else self.step).floor / self.row.seconds
 
 
 def judged(source: str | None = None) -> tuple[list[Verdict], list[str]]:
@@ -156,13 +165,10 @@ def judged(source: str | None = None) -> tuple[list[Verdict], list[str]]:
     for row in rows():
         if source in (None, row.source):
             try:
-                step = row.step()
+                plan = row.plan()
+                found.append(Verdict(row, plan, row.step(plan)))
             except InputError as error:
                 refused.append(f"{row.what}: {error}")
-                continue
-            found.append(
-                Verdict(row, step.seconds / row.seconds, (row.floor if row.sold else step.floor) / row.seconds)
-            )
     return found, refused
 
 

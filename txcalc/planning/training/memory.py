@@ -147,9 +147,9 @@ def _stage(stage: int, pieces: list[StagePiece], saved: list[Kept], recipe: Reci
 
 
 def _columns(pieces: list[StagePiece], recipe: Recipe) -> list[int]:
-    """The first rank of every run of tp's that hold alike."""
+    """The first rank of every run of tp's that hold alike: all do, but where DTensor cuts what does not divide."""
     points, last = list[int](), list[list[RankTensor]]()
-    for rank in range(recipe.layout.tp):
+    for rank in range(recipe.layout.tp if recipe.rules.dtensor else 1):
         now = [list(tensors(piece, recipe, rank)) for piece in pieces]
         if now != last:
             points.append(rank)

@@ -18,6 +18,7 @@ from txcalc.model import Model
 from txcalc.notation import LATEX, Sum, tidy, write
 from txcalc.parts.part import Workload
 from txcalc.planning.layout import Layout
+from txcalc.planning.theorems import units
 from txcalc.sources import build, load
 from txcalc.sources.presets import names
 from txcalc.symbols import BY_LETTER
@@ -80,9 +81,13 @@ def check(model: Model) -> None:
             assert left.path == right.path
 
 
+# Presets of the same structures have the same formulas.
+ONE_OF_EACH = sorted({frozenset(unit.key for unit in units(load(name))): name for name in names()}.values())
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", names())
-def test_every_preset_substituted_is_its_ledger(name: str) -> None:
+@pytest.mark.parametrize("name", ONE_OF_EACH)
+def test_a_preset_substituted_is_its_ledger(name: str) -> None:
     check(load(name))
 
 
@@ -95,7 +100,7 @@ def test_any_description_substituted_is_its_ledger(family: str, data: st.DataObj
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_what_is_written_says_what_was_meant(name: str) -> None:
     model = load(name)
     rows, letters = algebra.formulas(model, model.workload(2, 6))

@@ -166,6 +166,64 @@ def test_modules_without_a_config_are_measured() -> None:
             ask()
 
 
+LLAMA: Any = txcalc.load("llama-3.1-8b")
+OPEN: Any = txcalc  # its functions, whatever they are given
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: OPEN.sweep(LLAMA, over={"T": []}),
+        lambda: OPEN.sweep(LLAMA, over={"T": 5}),
+        lambda: OPEN.sweep(LLAMA, over={"T": None}),
+        lambda: OPEN.sweep(LLAMA, over={3: [1]}),
+        lambda: OPEN.sweep(LLAMA, over=5),
+        lambda: OPEN.sweep(LLAMA, over=[5]),
+        lambda: OPEN.sweep(LLAMA, over={"T": [1]}, changes=[1]),
+        lambda: LLAMA.set(h_kv=numpy().array([1, 2])),
+        lambda: LLAMA.set([1]),
+        lambda: LLAMA.set({1: 2}),
+        lambda: OPEN.load("gpt2", [1]),
+        lambda: OPEN.load("gpt2", "L=3"),
+        lambda: LLAMA.ledger(tokens=numpy().array([1.5, 2.0])),
+        lambda: LLAMA.ledger(dtype=5),
+        lambda: LLAMA.ledger().total(5),
+        lambda: LLAMA.ledger().at(5),
+        lambda: OPEN.show(LLAMA, tokens=numpy().array([1, 2])),
+        lambda: OPEN.deploy(LLAMA, 5),
+        lambda: OPEN.deploy(LLAMA, None),
+        lambda: OPEN.deploy(LLAMA, "h100", weights=5),
+        lambda: OPEN.train(LLAMA, 5),
+        lambda: OPEN.train(LLAMA, "h100:8", layout=5),
+        lambda: OPEN.report(LLAMA, gpu=5),
+        lambda: OPEN.report(),
+        lambda: OPEN.export(LLAMA, "yaml"),
+        lambda: OPEN.presets("no such"),
+        lambda: OPEN.measurements("none"),
+        lambda: OPEN.measure("cpu", limit=0),
+    ],
+)
+def test_a_wrong_argument_is_the_packages_own_error(ask: Any) -> None:
+    with pytest.raises(TxcalcError) as caught:
+        ask()
+    assert "expected" in str(caught.value) or "no " in str(caught.value)
+
+
+def numpy() -> Any:
+    return pytest.importorskip("numpy")
+
+
+def test_pages_and_descriptions_are_written_where_they_are_asked_for(tmp_path: Path) -> None:
+    page = txcalc.report(LLAMA, title="mine")
+    assert page.save(tmp_path / "plan.html").read_text() == page.html and "<title>mine</title>" in page.html
+    with pytest.raises(InputError, match="is there already"):
+        page.save(tmp_path / "plan.html")
+    found = txcalc.export(LLAMA, "toml", tmp_path / "mine.toml", changes={"h_kv": 4})
+    assert (
+        txcalc.load(tmp_path / "mine.toml") == LLAMA.set(h_kv=4) and found.text == (tmp_path / "mine.toml").read_text()
+    )
+
+
 NOTEBOOK = Path(__file__).parents[1] / "docs" / "notebook.ipynb"
 
 

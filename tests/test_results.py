@@ -91,6 +91,9 @@ SAME: list[tuple[Callable[[], Result], str]] = [
      f"verify '{SMALL}' --layout fsdp=2 --recipe tokens=4"),
     (lambda: txcalc.prove(LLAMA, "gpt2"), "prove llama-3.1-8b gpt2"),
     (lambda: txcalc.trace("test_results:little"), "trace test_results:little"),
+    (lambda: txcalc.presets("llama*"), "presets 'llama*'"),
+    (lambda: txcalc.presets("*", hardware=True), "presets --hardware"),
+    (lambda: txcalc.measurements("cpu"), "measurements cpu"),
     (lambda: txcalc.train("gpt2", "h100:8@2.5", layout="pp=2,dp=4", zero=1, tokens="1k", train_tokens=1e9, rank=5,
                           deadline="30d", budget="1M", fits_on=True),
      "train gpt2 --gpu h100:8@2.5 --layout pp=2,dp=4 --zero 1 --tokens 1k --train-tokens 1B --rank 5 --deadline 30d "

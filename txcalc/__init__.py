@@ -30,7 +30,9 @@ if TYPE_CHECKING:
     from txcalc.api.deployments import deploy
     from txcalc.api.fits import design, fit
     from txcalc.api.laws import entropy, scale
+    from txcalc.api.listings import export, measure, measurements, presets
     from txcalc.api.proofs import calibrate, prove, trace, verify
+    from txcalc.api.reports import report
     from txcalc.api.sweeps import sweep
     from txcalc.api.trainings import train
 
@@ -41,7 +43,9 @@ COMMANDS = {
     "deploy": "deployments",
     **dict.fromkeys(("design", "fit"), "fits"),
     **dict.fromkeys(("entropy", "scale"), "laws"),
+    **dict.fromkeys(("export", "measure", "measurements", "presets"), "listings"),
     **dict.fromkeys(("calibrate", "prove", "trace", "verify"), "proofs"),
+    "report": "reports",
     "sweep": "sweeps",
     "train": "trainings",
 }
@@ -61,11 +65,16 @@ __all__ = [
     "design",
     "diff",
     "entropy",
+    "export",
     "fit",
     "formula",
     "kv",
     "load",
+    "measure",
+    "measurements",
+    "presets",
     "prove",
+    "report",
     "scale",
     "show",
     "sweep",

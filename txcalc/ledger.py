@@ -217,7 +217,7 @@ class Ledger(Framed):
     def total(self, quantity: str) -> Any:
         """The sum of a quantity over all leaves; `QUANTITIES` says which there are, and their units."""
         if quantity not in self.known:
-            raise UnknownName("ledger", "quantity", quantity, list(self.known), f"one of {', '.join(self.known)}")
+            raise UnknownName("ledger", "quantity", str(quantity), list(self.known), f"one of {', '.join(self.known)}")
         return self._bytes() if quantity == "bytes" else total([getattr(entry, quantity) for entry in self.entries])
 
     def by_kind(self, quantity: str) -> dict[str, Any]:
@@ -235,6 +235,7 @@ class Ledger(Framed):
 
         An expert's share of the FLOPs is the average one: a Fraction where k does not divide evenly.
         """
+        path = str(path)
         found = [part for entry in self.entries for part in _narrow(entry, path)]
         if not found:
             known = {entry.path.rsplit(".", n)[0] for entry in self.entries for n in range(entry.path.count(".") + 1)}

@@ -65,7 +65,7 @@ class Model:
     def set(self, changes: Mapping[str, Any] | None = None, /, **sizes: Any) -> Model:
         """The same model with keys of its description changed, by letter or by name: `set(h_kv=8)`, `set({"norm.place":
         "post"})`. Errors: `InputError` with every fault, also for a change that changes no number."""
-        asked = {**(changes or {}), **sizes}
+        asked = asked_for(changes, sizes)
         if not asked or self.builder is None:
             return self
         made = self.builder(self.raw, self.origin, self.assumptions, self.notes, changes=asked)
@@ -300,6 +300,23 @@ class Model:
     def has_latents(self) -> bool:
         """Whether it caches latents (MLA), so that `mla` makes a difference."""
         return any(leaf.kernels == "latent" for leaf in self.root.leaves())
+
+
+def asked_for(changes: Any, sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys to change, of a mapping and of keywords. Errors: `InputError` for what is no mapping, for keys that are
+    no text, and for arrays of values."""
+    if changes is not None and not isinstance(changes, Mapping):
+        raise InputError("changes", [Fault("changes", changes, "keys with their values", 'h_kv=4, or {"h_kv": 4}')])
+    asked = {**(changes or {}), **sizes}
+    faults = [Fault("changes", {key: asked[key]}, "keys that are texts") for key in asked if not isinstance(key, str)]
+    faults += [
+        Fault(key, value, "one value", f'txcalc.sweep(model, over={{"{key}": values}}) varies it')
+        for key, value in asked.items()
+        if is_array(value) and value.shape
+    ]
+    if faults:
+        raise InputError("changes", faults)
+    return asked
 
 
 LEAST = {"batch": 1, "tokens": 1, "past": 0, "source": 1}

@@ -52,12 +52,13 @@ CACHE_BITS = {
 
 def bits_of(dtype: str) -> int:
     """Bits of one element of a dtype: a whole number, or of llama.cpp's types of a cache a fraction."""
-    name = ALIASES.get(dtype.lower(), dtype.lower())
+    said = str(dtype).lower()
+    name = ALIASES.get(said, said)
     if name in CACHE_BITS:
         return CACHE_BITS[name]  # type: ignore[return-value]  # a Fraction, which adds up as an int does
     if name not in DTYPE_BITS:
         known = ", ".join([*DTYPE_BITS, *CACHE_BITS])
-        raise UnknownName("dtype", "dtype", dtype, [*DTYPE_BITS, *ALIASES], f"one of {known}")
+        raise UnknownName("dtype", "dtype", str(dtype), [*DTYPE_BITS, *ALIASES], f"one of {known}")
     return DTYPE_BITS[name]
 
 

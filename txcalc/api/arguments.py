@@ -55,6 +55,29 @@ def some(values: Lengths | None, flag: str) -> list[int]:
     return [] if values is None or (isinstance(values, str) and not values) else lengths(values, flag)
 
 
+def one(**values: Any) -> None:
+    """Errors: `InputError` for arrays, where a command answers for one size at a time."""
+    mend = "txcalc.sweep and model.ledger take arrays"
+    if faults := [
+        Fault(name, value, "one number", mend) for name, value in values.items() if getattr(value, "shape", ())
+    ]:
+        raise InputError("workload", faults)
+
+
+def texts(**values: Any) -> None:
+    """Errors: `InputError` for what is no text (None: not said)."""
+    if faults := [Fault(n, v, "a text") for n, v in values.items() if not isinstance(v, str | None)]:
+        raise InputError("options", faults)
+
+
+def several_texts(name: str, values: Any) -> list[str]:
+    """A text, or some. Errors: `InputError`."""
+    found = [values] if isinstance(values, str) else list(values) if isinstance(values, Iterable) else [values]
+    if not found or not all(isinstance(value, str) for value in found):
+        raise InputError("options", [Fault(name, values, "a text, or a list of them")])
+    return found
+
+
 def names(values: Names) -> list[str]:
     """`"bf16,fp8"` or a list of texts."""
     return [str(value).strip() for value in apart(values)]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from txcalc.api.arguments import Length, Lengths, Names, models, names, some
+from txcalc.api.arguments import Length, Lengths, Names, models, names, one, some
 from txcalc.api.results import Record, Result
 from txcalc.errors import InputError, UnknownName
 from txcalc.ledger import Ledger
@@ -232,6 +232,7 @@ def show(
     from txcalc.planning.weights import stored_narrow, weights_of
     from txcalc.render.show import report
 
+    one(batch=batch, tokens=tokens, past=past, source=source_length)
     model = load(source)
     form = weights_of(model, weights or dtype) if weights or stored_narrow(dtype) else None
     dtype = "bf16" if form and stored_narrow(dtype) else dtype  # what activations are in
@@ -240,8 +241,7 @@ def show(
     tokens = (model.usual_tokens if usual else 1) if tokens is None else tokens
     towers, source_length = model.tower_ledgers(batch, source_length, dtype)
     ledger = model.ledger(batch, tokens, past, source_length, **asked)
-    if ledger.work.past:
-        towers = {}  # a decode step runs none of them
+    towers = {} if ledger.work.past else towers  # a decode step runs none of them
     kept = model.ledger(batch, tokens, past, source_length, keep_scores=True, **asked)
     found = report(model, ledger, kept, attention, dtype, kv_dtype, form, usual, towers)
     if conventions:

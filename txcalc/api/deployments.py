@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from txcalc.api.arguments import Length, length, models
+from txcalc.api.arguments import Length, length, models, several_texts, texts
 from txcalc.api.plans import Deployment, Point, Refusal
 from txcalc.api.results import Result
 from txcalc.errors import Fault, InputError
@@ -165,7 +165,8 @@ def deploy(
     def time(value: float | str | None, flag: str) -> float | None:
         return parse_seconds(value, flag) if isinstance(value, str) else value
 
-    wanted = [phrases.priced(text) for text in ([gpu] if isinstance(gpu, str) else gpu)]
+    texts(weights=weights, kv=kv, engine=engine)
+    wanted = [phrases.priced(text) for text in several_texts("gpu", gpu)]
     prices = phrases.one_price(wanted, price)
     host = wish(ram, pcie, gpu_layers, None if n_cpu_moe is None else str(n_cpu_moe))
     known = profile(offloading(engine) if host else engine)

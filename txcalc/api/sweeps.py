@@ -7,10 +7,11 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from txcalc.api.arguments import Length, Names, length, names
+from txcalc.api.arguments import Length, Names, length, names, several_texts, texts
 from txcalc.api.costs import Conventions, Logits, Mla, Named
 from txcalc.api.results import Record, Result
-from txcalc.errors import InputError
+from txcalc.errors import Fault, InputError
+from txcalc.model import asked_for
 from txcalc.num import counted
 from txcalc.sources import load
 
@@ -136,7 +137,7 @@ def sweep(
 
     if not 1 <= len(sources) <= MOST_MODELS:
         raise InputError("sweep", [f"{len(sources)} models, expected 1 to {MOST_MODELS}"])
-    changes = changes or {}
+    changes = asked_for(changes, {})
     lengths = {"batch": batch, "tokens": tokens, "past": past, "source": source_length}
     fixed: dict[str, Any] = {name: length(value, name) for name, value in lengths.items() if value is not None}
     work = {**fixed, "dtype": dtype, "kv_dtype": kv_dtype, "logits": logits, "mla": mla}
@@ -162,11 +163,12 @@ def _axes(over: Mapping[str, Any] | Sequence[str]) -> Iterator[SweepAxis]:
     """The axes that are named. Errors: `InputError`."""
     from txcalc.sweep import SweepAxis, parse_axis
 
-    if not over:
+    if over is None or (isinstance(over, Sequence | Mapping) and not over):
         raise InputError("--over", ["names no axis"])
     if not isinstance(over, Mapping):
-        yield from (parse_axis(text) for text in ([over] if isinstance(over, str) else over))
+        yield from map(parse_axis, several_texts("over", over))
         return
+    texts(**{f"the name of {values!r:.40}": name for name, values in over.items()})
     for name, values in over.items():
         if isinstance(values, str):
             yield parse_axis(f"{name}={values}")
@@ -174,4 +176,7 @@ def _axes(over: Mapping[str, Any] | Sequence[str]) -> Iterator[SweepAxis]:
             yield SweepAxis(name, values)
         else:
             several = counted(values) if hasattr(values, "dtype") else values
+            if isinstance(several, int | float | None) or not len(several):
+                expected = "values, or a text such as 1k:1M:2x"
+                raise InputError("--over", [Fault(name, values, expected, f'over={{"{name}": [1, 2, 4]}}')])
             yield SweepAxis(name, tuple(length(value, f"--over {name}") for value in several))

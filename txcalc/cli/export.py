@@ -25,25 +25,10 @@ def export(
 
     Example: txcalc export llama-3.1-8b --to config.json
     """
-    from txcalc import load
-    from txcalc.errors import InputError
-    from txcalc.sources.export import to_config, to_toml
+    from txcalc import export as answer
 
-    model = load(source, o.changes(set_), ignore=ignore or ())
-    notes: tuple[str, ...] = ()
-    if to == "toml":
-        text = to_toml(model)
-    else:
-        import json
-
-        config, notes = to_config(model)
-        text = json.dumps(config, indent=2, allow_nan=False) + "\n"
+    found = answer(source, to, file, changes=o.changes(set_), ignore=ignore or ())
     if file is None:
-        sys.stdout.write(text)
-    else:
-        try:
-            file.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise InputError(str(file), [f"cannot be written: {(error.strerror or str(error)).lower()}"]) from None
-    for note in notes:
+        sys.stdout.write(found.text)
+    for note in found.notes:
         typer.echo(f"note: {note}", err=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -35,21 +34,11 @@ def measure(
 
     Example: txcalc measure --device cpu --out mine.json
     """
-    from txcalc import hardware
-    from txcalc.cli.output import emit, progress
-    from txcalc.errors import Fault, InputError
-    from txcalc.render.measurements import report
-    from txcalc.verify.suite import Suite
+    from txcalc import measure as answer
+    from txcalc.cli.output import give, progress
 
     chosen = o.chosen(format_, json_)
-    if not limit > 0:
-        raise InputError("measure", [Fault("--limit", limit, "seconds, more than 0")])
     command = " ".join(["txcalc", *sys.argv[1:]])
-    like = hardware.load(gpu) if gpu else None
-    gc.freeze()  # what is imported is no garbage: measuring collects often, and need not look at it
     with progress() as tell:
-        found = Suite(device, out, command, limit, like=like, tell=tell, only=only or ()).run()
-    emit(report(found), chosen)
-    steps = [step for item in found["items"].values() for step in item["steps"].values()]
-    if any(step.get("unequal") or "failed" in step for step in steps):
-        raise typer.Exit(1)
+        found = answer(device, gpu=gpu, only=only or (), limit=limit, out=out, command=command, tell=tell)
+    give(found, chosen)

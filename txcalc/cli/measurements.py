@@ -26,7 +26,7 @@ def measurements(
 
     Example: txcalc measurements cpu
     """
+    from txcalc import measurements as answer
     from txcalc.cli.output import emit
-    from txcalc.render.measurements import find, shown
 
-    emit(shown(find(file)), o.chosen(format_, json_))
+    emit(answer(file).report(), o.chosen(format_, json_))

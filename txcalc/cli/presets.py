@@ -22,37 +22,7 @@ def presets(
 
     Example: txcalc presets 'llama*'
     """
-    from fnmatch import fnmatchcase
+    from txcalc import presets as answer
+    from txcalc.cli.output import give
 
-    from txcalc import load
-    from txcalc.cli.output import emit
-    from txcalc.errors import UnknownName
-    from txcalc.render.report import Report, Table, cell, rounded
-    from txcalc.sources.presets import names
-
-    wanted = pattern.lower()
-    wanted = wanted if set(wanted) & set("*?[") else f"*{wanted}*"
-    if hardware:
-        from txcalc.hardware import load as accelerator
-        from txcalc.hardware import names as accelerators
-        from txcalc.render.hardware import report
-
-        listed = [name for name in accelerators() if fnmatchcase(name, wanted)]
-        if not listed:
-            raise UnknownName("presets", "accelerator", pattern, accelerators(), "txcalc presets --hardware")
-        emit(report([accelerator(name) for name in listed]), o.chosen(format_, json_))
-        return
-    models = [load(name) for name in names()]
-    found = [m for m in models if fnmatchcase(m.name, wanted) or fnmatchcase(m.spec["family"].lower(), wanted)]
-    if not found:
-        raise UnknownName("presets", "preset", pattern, names(), "txcalc presets lists them all")
-    rows, data = [], []
-    for model in found:
-        ledger, spec = model.ledger(), model.spec
-        params, active = ledger.total("params"), ledger.total("active")
-        rows.append((model.name, spec["family"], model.kind, rounded(params), rounded(active), cell(model.context)))
-        keys = {"name": model.name, "family": spec["family"], "kind": model.kind, "params": params, "active": active}
-        data.append({**keys, "context": model.context, "source": spec["source"]})
-    headings = ("preset", "family", "kind", "parameters", "active", "context")
-    table = Table("", headings, rows, left=frozenset({0, 1, 2}))
-    emit(Report({"schema": "txcalc/presets/1", "presets": data}, [table]), o.chosen(format_, json_))
+    give(answer(pattern, hardware=hardware), o.chosen(format_, json_))

@@ -1,11 +1,13 @@
-"""What a model is, in three lines."""
+"""What a model is, in three lines; a list of models, a row each."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 from txcalc.model import Model
 from txcalc.parts.mechanisms import mechanism
+from txcalc.render.report import Report, Table, cell, rounded
 
 
 def summary(model: Model) -> tuple[str, str]:
@@ -46,3 +48,17 @@ def make(model: Model) -> str:
     if not places:
         places["no positions"] = None
     return "; ".join(" or ".join(way) for way in ways if way)
+
+
+def listed(models: Sequence[Model]) -> Report:
+    """Presets: family, kind, parameters, active parameters and context."""
+    rows, data = [], []
+    for model in models:
+        ledger, spec = model.ledger(), model.spec
+        params, active = ledger.total("params"), ledger.total("active")
+        rows.append((model.name, spec["family"], model.kind, rounded(params), rounded(active), cell(model.context)))
+        keys = {"name": model.name, "family": spec["family"], "kind": model.kind, "params": params, "active": active}
+        data.append({**keys, "context": model.context, "source": spec["source"]})
+    headings = ("preset", "family", "kind", "parameters", "active", "context")
+    table = Table("", headings, rows, left=frozenset({0, 1, 2}))
+    return Report({"schema": "txcalc/presets/1", "presets": data}, [table])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from txcalc.errors import Fault, InputError
-from txcalc.model import Model
+from txcalc.model import Model, asked_for
 from txcalc.parts.adapters import adaptable
 from txcalc.parts.part import Composite
 from txcalc.sources.assemble import assemble
@@ -64,7 +64,7 @@ def load(
     >>> txcalc.load({"d_model": 512, "n_layers": 6, "attention": {"n_heads": 8}, "feed_forward": {"d_ff": 2048}}).params
     18881024
     """
-    changes = {**(changes or {}), **sizes}
+    changes = asked_for(changes, sizes)
     if not isinstance(source, str | Path):
         return _held(source, changes, ignore)
     from txcalc.sources import presets

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 import json
+import sys
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -86,12 +87,12 @@ def page(
     train: Sequence[Mapping[str, Any]],
     title: str,
     command: str,
-    version: str,
 ) -> str:
     """The page of models, each with what a shell calls it, and of the plans of `render.page.plans`.
 
     Errors: `InputError` for a page of more than 1.5 MB.
     """
+    version = vars(sys.modules["txcalc"])["__version__"]
     data = {
         "version": version,
         "title": title,

@@ -1,0 +1,170 @@
+"""The interactive page of models and plans: `report`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from txcalc.api.arguments import Length, Lengths, Names, length, lengths, names, several_texts
+from txcalc.api.proofs import Tell, silent
+from txcalc.errors import InputError, TxcalcError
+from txcalc.sources import load
+
+if TYPE_CHECKING:
+    from txcalc.model import Model
+    from txcalc.render.page.plans import Grid
+    from txcalc.sources import Source
+
+RUNS = 6  # layouts of a search that the page has
+
+
+class Page(NamedTuple):
+    """An interactive page as one HTML file."""
+
+    html: str
+    notes: tuple[str, ...] = ()
+
+    def save(self, place: str | Path, *, force: bool = False) -> Path:
+        """Writes it. Errors: `InputError` for a file that exists (unless `force`) or cannot be written."""
+        from txcalc.render.page import writable, write
+
+        writable(Path(place), force)
+        write(Path(place), self.html)
+        return Path(place)
+
+
+def report(
+    *sources: Source,
+    gpu: str | Sequence[str] = (),
+    contexts: Lengths | None = None,
+    concurrency: Lengths | None = None,
+    weights: Names | None = None,
+    kv: Names | None = None,
+    train: str | Sequence[str] = (),
+    layouts: str | Sequence[str] = (),
+    tokens: Length | None = None,
+    global_batch: Length | None = None,
+    title: str | None = None,
+    changes: Mapping[str, Any] | None = None,
+    ignore: Sequence[str] = (),
+    command: str = "txcalc.report",
+    tell: Tell = silent,
+) -> Page:
+    """One file that explains models: their sizes as sliders, parts, formulas and theorems, side by side; it works
+    offline and can be mailed.
+
+    `gpu` (NAME, NAME:N@PRICE) plans serving at every point of `contexts` (2k, 8k, 32k, 128k) × `concurrency` (1, 8, 32,
+    128, 512) × `weights` (native) × `kv` (bf16, fp8); `train` (NAME:N) training, with `layouts` or the fastest:
+    models that fit none are `notes`. `command` is what the page says that it was made with.
+    Errors: `InputError` (also for more models or points than a page has place for), `UnknownName`, `MissingExtra`.
+
+    >>> import txcalc
+    >>> len(txcalc.report("gpt2").html) < 1_500_000
+    True
+    """
+    from txcalc.explorer import explore
+    from txcalc.planning.deployment import check
+    from txcalc.render.page import checked, page
+    from txcalc.render.page.plans import CONTEXTS, USERS, Grid
+
+    checked(len(sources))
+    if not sources:
+        raise InputError("report", ["expected models"])
+    serving = {"--context": contexts, "--concurrency": concurrency, "--weights": weights, "--kv": kv}
+    trained = {"--layout": layouts or None, "--tokens": tokens, "--global-batch": global_batch}
+    kinds = (("serving (add --gpu NAME)", gpu, serving), ("training (add --train NAME:N)", train, trained))
+    if faults := [
+        f"{flag} is of a plan of {what}"
+        for what, planned, given in kinds
+        for flag, value in given.items()
+        if value is not None and not planned
+    ]:
+        raise InputError("options", faults)
+    models = [load(source, changes, ignore=ignore) for source in sources]
+    sizes = [
+        tuple(sorted(lengths(asked, flag))) if asked else usual
+        for asked, flag, usual in ((contexts, "--context", CONTEXTS), (concurrency, "--concurrency", USERS))
+    ]
+    for n in (0, -1):
+        check(sizes[0][n], sizes[1][n], None, {})
+    formats = [tuple(dict.fromkeys(names(said))) for said in (weights or "native", kv or "bf16,fp8")]
+    wanted = Grid(formats[0], formats[1], *sizes)
+    serve = _serving(models, several_texts("gpu", gpu) if gpu else [], [wanted.of(model) for model in models], tell)
+    number = None if tokens is None else length(tokens, "--tokens")
+    batch = None if global_batch is None else length(global_batch, "--global-batch")
+    ways = several_texts("layouts", layouts) if layouts else []
+    asked = several_texts("train", train) if train else []
+    notes: list[str] = []
+    runs = [plan for text in asked for plan in _training(models, text, ways, number, batch, notes)]
+    set_ = {key: value if isinstance(value, str) else json.dumps(value) for key, value in (changes or {}).items()}
+    said = "".join(f" --set {shlex.quote(f'{key}={value}')}" for key, value in set_.items())
+    said += "".join(f" --ignore {shlex.quote(key)}" for key in ignore)
+    called = [source if isinstance(source, str) else model.name for source, model in zip(sources, models, strict=True)]
+    explorers = [(shlex.quote(name) + said, explore(model)) for name, model in zip(called, models, strict=True)]
+    text = page(explorers, serve, runs, title or ", ".join(model.name for model in models), command)
+    return Page(text, tuple(notes))
+
+
+def _serving(models: Sequence[Model], gpus: Sequence[str], grids: Sequence[Grid], tell: Tell) -> list[dict[str, Any]]:
+    """The plans of every model on every kind of GPU."""
+    from txcalc import hardware
+    from txcalc.api.phrases import priced
+    from txcalc.planning.serving import check_budget
+    from txcalc.render.page.plans import checked, serving
+
+    wanted = [priced(text) for text in gpus]
+    for _, _, price in wanted:
+        check_budget(price)
+    kinds = [hardware.load(name) for name, _, _ in wanted]
+    checked([grid for grid in grids for _ in wanted])
+
+    def plans() -> Iterator[dict[str, Any]]:
+        for i, model in enumerate(models):
+            for kind, (_, number, price) in zip(kinds, wanted, strict=True):
+                tell(f"{model.name} on {kind.name}", i / len(models))
+                yield serving(i, model, kind, number, price, grids[i])
+
+    return list(plans())
+
+
+def _training(
+    models: Sequence[Model],
+    text: str,
+    layouts: Sequence[str],
+    tokens: int | None,
+    batch: int | None,
+    notes: list[str],
+) -> list[dict[str, Any]]:
+    """The runs of every model that fits on one kind of GPU: of the layouts that are given, or of the fastest; `notes`
+    have why another does not.
+
+    Errors: `TxcalcError` where no model has one.
+    """
+    from txcalc import hardware
+    from txcalc.api.phrases import priced
+    from txcalc.api.trainings import recipe_of, search, usual_tokens
+    from txcalc.planning.training.answer import train as answer
+    from txcalc.planning.training.machine import Machine
+    from txcalc.render.page.plans import training
+
+    name, number, _ = priced(text, "--train")
+    machine = Machine.of(hardware.load(name))
+    found, refused = [], []
+    for i, model in enumerate(models):
+        each = tokens if tokens is not None else usual_tokens(model)
+        try:
+            if layouts:
+                recipes = [recipe_of(one, number, batch, each, "adamw", {}) for one in layouts]
+            else:
+                best = search(model, machine, number, batch, each, "adamw", {}).best[:RUNS]
+                recipes = [one.recipe for one in best]
+            found.append(training(i, [answer(model, recipe, machine) for recipe in recipes]))
+        except TxcalcError as error:
+            refused.append(error)
+    if not found:
+        raise refused[0]
+    notes += [f"no training view: {error}" for error in refused]
+    return found

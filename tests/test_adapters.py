@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from txcalc import load
 from txcalc.cli import app
 from txcalc.errors import InputError
-from txcalc.parts.adapters import adaptable
+from txcalc.parts.adapters import KeptInput, _kept, adaptable
 from txcalc.planning.gradients import training_flops
 from txcalc.sources import build
 
@@ -122,3 +122,12 @@ def test_the_theorem_of_adapters_is_inherited() -> None:
 def test_bad_input(argv: list[str], message: str) -> None:
     result = CliRunner().invoke(app, argv)
     assert result.exit_code == 2 and message in " ".join(result.output.split()), result.output
+
+
+def test_an_adapter_keeps_the_first_input_of_its_width() -> None:
+    """Of those that its own part read, then of those read before; none is kept twice."""
+    narrow, wide, last = KeptInput(4, "yes"), KeptInput(8, "eager"), KeptInput(6, "yes")
+    assert _kept(8, [narrow, wide, last], ()) == ("eager", [narrow, last], ())
+    assert _kept(8, [wide, narrow, last], ()) == ("eager", [narrow, last], ())
+    assert _kept(8, [narrow], (last, wide, narrow)) == ("eager", [narrow], (last, narrow))
+    assert _kept(5, [narrow], (wide,)) == ("no", [narrow], (wide,))

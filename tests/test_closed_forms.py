@@ -411,3 +411,25 @@ def test_the_lesson_of_12_l_d2_at_two_bytes(L: int, D: int, gigabytes: float) ->
 
 def test_llama_3_1_8b_has_the_same_l_and_d_and_does_not_fit_16_gb() -> None:
     assert round(weights_bytes(txcalc.load("llama-3.1-8b").ledger()) / 1e9, 2) == 16.06
+
+
+def test_values_of_a_width_of_their_own_are_read_by_the_output() -> None:
+    sizes = {"attention.d_v": 5}
+    one = txcalc.load("D=48 L=1 h=4 h_kv=2 F=96 V=99", sizes).ledger(2, 3)
+    assert one.at("layers.0.attention.o").total("params") == 4 * 5 * 48
+    assert one.at("layers.0.attention.core").total("flops") == 2 * 2 * 3 * 3 * 4 * (12 + 5)
+
+
+def test_what_is_added_to_narrow_tokens_is_as_wide_as_they() -> None:
+    """Or, projected before, as the stream (`embedding.early`)."""
+    for early, wide in ((False, 16), (True, 48)):
+        raw = {"embedding.rank": 16, "embedding.early": early, "positions.form": "learned", "positions.rows": 10}
+        found = txcalc.load("D=48 L=1 h=4 F=96 V=99", raw).ledger()
+        assert found.at("embedding.positions").total("params") == 10 * wide
+        assert found.at("embedding.tokens").total("params") == 99 * 16
+
+
+def test_an_xielu_is_six_operations_an_element() -> None:
+    for form, each in (("relu", 1), ("xielu", 6)):
+        found = txcalc.load("D=48 L=1 h=4 F=96 V=99 plain", {"feed_forward.activation": form}).ledger(2, 3)
+        assert found.at("layers.0.feed_forward.activation").total("flops_other") == each * 2 * 3 * 96

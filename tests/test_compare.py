@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from txcalc import InputError, load
 from txcalc.cli import app
+from txcalc.planning.matching import _Search
 from txcalc.render.compare import fold, reaches, times_text, usual_contexts
 from txcalc.sources.presets import names
 
@@ -305,3 +307,23 @@ def test_budgets_and_variants_that_cannot_be(argv: list[str], said: str) -> None
     code, _, err = run(*argv)
     assert code == 2
     assert said in err
+
+
+@pytest.mark.parametrize("allowed", [range(1, 61), range(3, 61, 3), (1, 7, 20, 21, 55), (40,), range(30, 33)])
+def test_neighbours_of_a_budget_are_what_trying_all_finds(allowed: Any) -> None:
+    """Of sizes that can be, from every one of them, for every budget: the last below it and the first that is not."""
+
+    class Sizes(_Search):
+        def __init__(self, budget: int) -> None:
+            self.key, self.most, self.budget = "F", 60, budget
+
+        def over(self, value: int) -> int | None:
+            return 3 * value + 2 - self.budget if value in allowed and 1 <= value <= 60 else None
+
+    for budget, start in product(range(0, 200, 7), allowed):
+        below = max((size for size in allowed if 3 * size + 2 < budget), default=None)
+        above = min((size for size in allowed if 3 * size + 2 >= budget), default=None)
+        if len(allowed) == 1 and 3 * start + 2 != budget:
+            continue  # it does not change
+        found = [near and near.value for near in Sizes(budget).around(start)]
+        assert found == ([None, start] if 3 * start + 2 == budget else [below, above]), (budget, start)

@@ -395,3 +395,9 @@ def test_the_last_byte_is_enough() -> None:
 def test_stages_are_at_most_the_layers() -> None:
     sharding = Sharding(load("D=512 L=4 h=8 F=1376 V=320"))
     assert sharding.faults(Layout(pp=4)) == [] != sharding.faults(Layout(pp=5))
+
+
+def test_a_ratio_is_a_short_number() -> None:
+    assert parse_ratio("3." + "5" * 17) > 3
+    with pytest.raises(InputError):
+        parse_ratio("3." + "5" * 18)

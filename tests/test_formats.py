@@ -137,6 +137,7 @@ def test_a_checkpoint_in_its_own_dtype() -> None:
 # quantization_config.
 
 INT4 = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
+NVFP4, MXFP4 = ([4 * n + 8 * n // 16 + 32 for n in (65_536, 196_608)], [4 * n + 8 * n // 32 for n in (65_536, 196_608)])
 KIMI = {
     "quant_method": "compressed-tensors",
     "format": "pack-quantized",
@@ -221,6 +222,27 @@ def test_kimis_int4_is_on_routed_experts_only() -> None:
             },
             8 * 65_536 + 32 * 256,
             8 * 256 * 768 + 32 * 256,
+        ),
+        *(
+            ({"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": scheme}}}, own[0], own[1])
+            for scheme, own in (
+                # A nvfp4 or mxfp4 of a group's size; blocks; rows; the whole matrix.
+                ({"num_bits": 4, "type": "float", "group_size": 16}, (NVFP4[0], NVFP4[1])),
+                ({"num_bits": 4, "type": "float", "group_size": 32}, (MXFP4[0], MXFP4[1])),
+                ({"num_bits": 8, "strategy": "tensor_group", "group_size": 16}, (NVFP4[0], NVFP4[1])),
+                ({"num_bits": 8, "type": "float", "group_size": 128}, (8 * 65_536 + 16 * 512, 8 * 196_608 + 16 * 1536)),
+                ({"num_bits": 8, "type": "float", "strategy": "block"}, (8 * 65_536 + 32 * 4, 8 * 196_608 + 32 * 12)),
+                ({"num_bits": 8, "group_size": -1}, (8 * 65_536 + 16 * 256, 8 * 196_608 + 16 * 256)),
+                ({"num_bits": 8}, (8 * 65_536 + 32, 8 * 196_608 + 32)),
+            )
+        ),
+        (
+            {
+                "quant_method": "quark",
+                "global_quant_config": {"weight": {"dtype": "fp8_e4m3", "qscheme": "per_channel"}},
+            },
+            8 * 65_536 + 32 * 256,
+            8 * 196_608 + 32 * 256,
         ),
     ],
 )

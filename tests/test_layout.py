@@ -253,3 +253,8 @@ def test_bytes_take_the_links_within_and_between_nodes() -> None:
     alone = replace(h100, link=None)
     assert taken(2, 2, "send", 64, card=alone) == pytest.approx(8)  # through the host, a slot of four lanes
     assert taken(2, 2, "send", 64, least=True, card=alone) == pytest.approx(1)
+
+
+def test_pieces_of_stages_are_of_a_pipeline() -> None:
+    assert Layout(pp=2, vpp=2).faults() == [] == Layout(vpp=1).faults()
+    assert "vpp is 2, expected 1 where pp is 1" in str(Layout(vpp=2).faults()[0])

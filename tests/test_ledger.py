@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -11,6 +12,8 @@ from tiny import TINY
 
 import txcalc
 from txcalc import InputError, Ledger, UnknownName
+from txcalc.errors import TxcalcError
+from txcalc.hardware import load as load_gpu
 from txcalc.ledger import KINDS, QUANTITIES
 from txcalc.parts.latent import LatentAttention, LatentCore
 from txcalc.parts.norm import Norm
@@ -358,3 +361,29 @@ def test_a_range_of_two_numbers() -> None:
     for term in ({"deadline": 0}, {"deadline": 1e15}, {"budget": 0, "price": 1}, {"price": 0}):
         with pytest.raises(InputError, match="a number above 0"):
             Terms(**term).checked()
+
+
+def test_a_part_is_copied_whole_and_says_what_it_lacks() -> None:
+    norm = Norm(width=4, form="rms", bias=False, eps=1e-6)
+    copied = pickle.loads(pickle.dumps(norm))
+    assert (copied.width, copied.form, copied.eps, copied.params) == (4, "rms", 1e-6, 4)
+    with pytest.raises(TypeError, match="Norm: its field 'eps' is missing"):
+        Norm(width=4, form="rms", bias=False)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="Norm: no field 'height'"):
+        Norm(width=4, form="rms", bias=False, eps=1e-6, height=3)  # type: ignore[call-arg]
+    with pytest.raises(AttributeError, match="cannot assign to field 'width'"):
+        norm.width = 5  # type: ignore[misc]
+    gpu = load_gpu("l4")
+    assert gpu == load_gpu("l4") and gpu != load_gpu("l40s") and gpu != "l4"
+
+
+def test_experts_beyond_the_last_are_not_there() -> None:
+    ledger = build(TINY["jetmoe"], "jetmoe").ledger()
+    routed = next(entry.path for entry in ledger if ".routed" in entry.path and "attention" in entry.path)
+    number = next(
+        step.times for entry in ledger for step in entry.steps if entry.path == routed and step.name == "routed"
+    )
+    one = routed.replace("*", "0")
+    assert ledger.at(one.replace("routed.0", f"routed.{number - 1}")).entries
+    with pytest.raises(TxcalcError):
+        ledger.at(one.replace("routed.0", f"routed.{number}"))

@@ -167,3 +167,12 @@ def test_what_has_no_ram_apart() -> None:
     with pytest.raises(InputError, match="cannot lie in RAM"):
         count(load("t5-small"))
     assert wish(None, None, None, None) is None
+
+
+def test_stages_share_the_layers_that_cards_hold() -> None:
+    """Of 32 layers 22 lie in RAM: at most ten stages, and two have five each."""
+    sharding = deployed("llama-3.1-8b", Offload(HOST, 22)).sharding
+    assert sharding.faults(Layout(pp=10)) == []
+    assert "pp is 11, expected at most the 10 layers" in str(sharding.faults(Layout(pp=11))[0])
+    stages = deployed("llama-3.1-8b", Offload(HOST, 22)).ranks(Layout(pp=2))
+    assert [sum(group.count for group in rank.stage.root.groups) for rank in stages] == [27, 5]  # type: ignore[attr-defined]

@@ -682,3 +682,29 @@ def test_layers_are_split_over_cards_without_a_link() -> None:
     assert found.pace.step(1, 1024).achievable == pytest.approx(alone.step(1, 1024).achievable, rel=0.02)
     with pytest.raises(InputError, match="its link is not known"):
         pace("gpt2", "rtx-4090", Layout(tp=2))
+
+
+def test_a_sum_of_a_parabola_is_exact() -> None:
+    """Of one with a bend too, by halves."""
+    for number, of in ((1000, lambda i: 3 + 2 * i + i * i), (700, lambda i: 5.0 * max(i, 300)), (9, lambda i: 2.0**i)):
+        found = series(lambda i, of=of: Cost(memory=of(i), launch=2 * of(i)), number)  # type: ignore[misc]
+        assert found.memory == pytest.approx(sum(map(of, range(number))), rel=1e-6)
+        assert found.launch == pytest.approx(2 * found.memory) and series(lambda i: Cost(), 0) == Cost()
+
+
+def test_older_flash_kernels_are_as_fast_as_was_measured() -> None:
+    """Dao 2023: of the peak of an A100, and of an H100, which lacks their newer instructions."""
+    from txcalc.planning.training.machine import FLASH, NEWER, Kernels, Machine
+
+    for gpu, share in (("a100-80gb-sxm", 1.0), ("h100-sxm", NEWER)):
+        assert Kernels(Machine.of(hardware.load(gpu)), flash="flash2").flash == pytest.approx(FLASH["flash2"] * share)
+
+
+def test_defaults_of_a_plan() -> None:
+    """One sequence; where nothing fits, as many GPUs as a layout asks for, or one."""
+    model = load("D=512 L=8 h=8 F=1376 V=32000")
+    whole = Deployment(model, hardware.load("l4"), engine(model))
+    assert plan(whole, 4096).best == plan(whole, 4096, 1).best
+    small = Deployment(model, replace(hardware.load("l4"), memory=1 << 20), engine(model))
+    for held, gpus in (({}, 1), ({"tp": 2}, 2), ({"tp": 2, "pp": 2}, 4), ({"dp": 3}, 3)):
+        assert plan(small, 4096, fixed=held).best.layout.gpus == gpus, held

@@ -247,6 +247,7 @@ def test_the_contract_of_a_simulation(tmp_path: Path) -> None:
         (["--burstiness", "0.5"], "--burstiness is of requests at a --rate"),
         (["--rate", "5"], "such as 5/s or 300/min (5/s?)"),
         (["--prompt", "4k±"], "--prompt is '4k±', expected a length or two"),
+        (["--prompt", "x..5"], "--prompt is 'x..5', expected a length or two"),
         (["--burstiness", "0", "--rate", "1/s"], "burstiness is 0.0, expected a number from 0.01"),
         (["--burstiness", "nan", "--rate", "1/s"], "burstiness is nan"),
         (["--requests", "5"], "--requests and --seed are of a simulation"),
@@ -268,3 +269,22 @@ def test_requests_may_come_at_one_time(tmp_path: Path) -> None:
     path = tmp_path / "times"
     path.write_text("5\n6\n6\n8\n")
     assert arrivals(str(path)) == [0, 1, 1, 3]
+
+
+def test_what_was_held_is_given_back() -> None:
+    """A cache of one request at a time serves as many as come, and each begins when the one before it is done."""
+    server = Server(linear(0.01, 0), 1e-3, 0.0, 100, 8, 13, 16)
+    run = simulate(server, (Arrival(0.0, 100, 101) for _ in range(6)))
+    times = sorted((one.first, one.last) for one in run.done)
+    assert [round(first, 6) for first, _ in times] == [round(0.1 + 1.1 * i, 6) for i in range(6)]
+    assert run.preempted == 0
+
+
+def test_a_sequence_that_gave_its_pages_back_computes_what_it_had_told() -> None:
+    """After 25 steps two sequences are more than the pages hold: the later begins again when the first is done, with
+    the 50 tokens told, two a step by speculation; 25 steps are left."""
+    server = Server(linear(1.0, 0), 1e-6, 0.0, 1000, 8, 15, 16, 2.0)
+    (first, second) = sorted(
+        simulate(server, iter([Arrival(0, 60, 101), Arrival(0, 60, 101)])).done, key=lambda one: one.last
+    )
+    assert (round(first.last), round(second.last)) == (50, 75)

@@ -232,3 +232,10 @@ def test_what_fits_nowhere_is_shown_on_one() -> None:
     deployment = Deployment(model, hardware.load("rtx-4090"), engine(model))
     best = arrange(deployment, request(131072), 131072, 10**9).best
     assert not best.fits and best.layout.gpus == 1
+
+
+def test_a_limit_that_is_just_met_is_kept() -> None:
+    from txcalc.planning.steady import Steady
+
+    point = Steady(*(0.5 for _ in Steady._fields))
+    assert Limits(0.5, 0.5).kept(point) and not Limits(0.49).kept(point) and not Limits(None, 0.49).kept(point)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from txcalc.cli import app
 from txcalc.planning.simulation import Server, simulate
-from txcalc.planning.steady import ROUNDS, Demand, Overload, Steady, StepCurve, closed, denser, open_
+from txcalc.planning.steady import ROUNDS, Demand, Overload, Steady, StepCurve, _Loop, closed, denser, open_
 from txcalc.planning.traffic import Arrival
 
 
@@ -225,3 +225,11 @@ def test_requests_that_are_looked_for_rarely_wait_for_half_the_interval_and_each
     assert few == pytest.approx(14.5 * 0.01, rel=0.1)  # no other comes in 30 of 1,000 steps
     found = 2.0 * closed(rare, 64).decoding * 30 / 1000
     assert many == pytest.approx(14.5 * 0.01 + ((found + 1) / 2 - 1) * 0.2, rel=0.15)
+
+
+def test_prompts_found_together_wait_for_half_of_the_others() -> None:
+    """Prompts of a quarter of a chunk, ten found at a look: four of them are one step's."""
+    demand = Demand(linear(0.01, 0), 0.01, 0.01, 0.25, 100, interval=40)
+    for chunks, clients, waits in ((0.25, 10, 6), (0.25, 3, 2), (2, 10, 4.5), (2, 1, 0)):
+        loop = _Loop(demand._replace(chunks=chunks), clients)
+        assert loop.found(1e9) == clients and loop.crowd(1e9) == pytest.approx(waits), (chunks, clients)

@@ -13,6 +13,7 @@ from txcalc import load
 from txcalc.errors import InputError, UnknownName
 from txcalc.model import Model
 from txcalc.planning.training import Layout, Ranks, Recipe, in_flight, largest, memory, profiles
+from txcalc.planning.training.activations import leaf_bytes
 from txcalc.planning.training.collectives import Sent, collectives
 from txcalc.planning.training.inverse import _last
 from txcalc.planning.training.memory import RankMemory
@@ -252,7 +253,7 @@ def test_the_last_that_holds_is_what_trying_all_finds() -> None:
     """Of lines, curves, steps and what does not grow, from capacities that nothing holds to those that all do."""
     grown: list[Callable[[int], int]]
     grown = [lambda n: 7 * n + 3, lambda n: n * n, lambda n: 50 * (n // 5) + n, lambda n: 10]
-    for held, most, capacity in product(grown, (1, 2, 3, 9, 50), range(0, 400, 3)):
+    for held, most, capacity in product(grown, (1, 2, 9, 50), range(400)):
         best = max((n for n in range(1, most + 1) if held(n) <= capacity), default=0)
         assert _last(held, most, capacity) == best, (most, capacity)
 
@@ -281,3 +282,17 @@ def test_keys_and_values_of_the_whole_sequence_are_gathered(recompute: str, gath
     for kind, times in (("all_gather", 4 * gathers), ("reduce_scatter", 4)):
         ring, gathered = (found.get(kind, Sent(0, 0)) for found in sent)
         assert (gathered.times - ring.times, gathered.bytes - ring.bytes) == (times, times * each)
+
+
+def test_a_moment_holds_what_is_said_of_it() -> None:
+    assert Moment(5) == Moment(5, 0, 0, 0, True, False)
+
+
+def test_one_rank_of_a_context_keeps_what_its_kernel_does() -> None:
+    """Ulysses' exchange of heads for tokens is between ranks."""
+    model, found = load(LLAMA), {}
+    for cp, form in product((1, 2), ("ring", "ulysses")):
+        recipe = Recipe(Layout(cp=cp), tokens=64, context=form)
+        (piece,) = Pipeline(model, recipe).pieces
+        found[cp, form] = sum(leaf_bytes(held, recipe) for held in piece.leaves)
+    assert found[1, "ring"] == found[1, "ulysses"] and found[2, "ring"] != found[2, "ulysses"]

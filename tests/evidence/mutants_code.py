@@ -290,6 +290,17 @@ class Mutants:
                 spent += seconds
         return found, spent
 
+    def importing(self, file: str) -> list[str]:
+        """The quick tests that call nothing of parts or planning, of the files that import a module: they may read its
+        tables."""
+        module = file.removesuffix(".py").replace("/", ".")
+        mapped = {test for test, _, _ in self.tests}
+        return [
+            test
+            for test, item in self.items.items()
+            if test not in mapped and not item.get_closest_marker("slow") and f"{module} import" in _text(item.path)
+        ]
+
     def tried(self, mutant: Mutant) -> str:
         """The test that sees it; "" where none does."""
         changed = list(pairs(code_of(mutant, -1), code_of(mutant)))
@@ -298,6 +309,7 @@ class Mutants:
         if not swapped:  # a module's or a class's own lines
             names = {name for _, _, called in self.tests for name in called if name.startswith(mutant.file + ":")}
         tests, seconds = self.chosen(names)
+        tests += [] if swapped else [test for test in self.importing(mutant.file) if test not in tests]
         if not tests:
             return ""
         reader, writer = os.pipe()
@@ -337,6 +349,11 @@ class Mutants:
         first = First()
         pytest.main([*QUIET, "-x", *tests], plugins=[first])
         return first.failed or ""
+
+
+@functools.cache
+def _text(path: Path) -> str:
+    return path.read_text()
 
 
 class First:

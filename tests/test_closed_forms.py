@@ -433,3 +433,12 @@ def test_an_xielu_is_six_operations_an_element() -> None:
     for form, each in (("relu", 1), ("xielu", 6)):
         found = txcalc.load("D=48 L=1 h=4 F=96 V=99 plain", {"feed_forward.activation": form}).ledger(2, 3)
         assert found.at("layers.0.feed_forward.activation").total("flops_other") == each * 2 * 3 * 96
+
+
+def test_norms_of_what_crosses_over_are_at_the_encoders_positions() -> None:
+    """Keys and values of cross-attention, none of them in a decode step."""
+    joined = txcalc.load("t5-small", {"attention.qk_norm": "width", "attention.v_norm": True})
+    for name, tokens in (("q_norm", 3), ("k_norm", 7), ("v_norm", 7)):
+        (norm,) = joined.ledger(2, 3, source=7).at(f"decoder.layers.0.cross_attention.{name}").entries
+        assert norm.work is not None and norm.work.positions == 2 * tokens
+    assert joined.ledger(2, 1, 9, source=7).at("decoder.layers.0.cross_attention.k_norm").total("flops_other") == 0

@@ -117,8 +117,8 @@ class Attention(Composite):
             )
         yield from optional("norm_gather", self.norm_gather)
         yield from optional("q_norm", self.query_norm)
-        yield from optional("k_norm", self.key_norm)
-        yield from optional("v_norm", self.value_norm)
+        yield from optional("k_norm", self.key_norm, **at)
+        yield from optional("v_norm", self.value_norm, **at)
         if self.value_scale is not None:
             yield Child("v_scale", Sum(width=values, sums=1), **at)  # type: ignore[arg-type]
         yield from optional("rotary", self.rotary)

@@ -204,8 +204,11 @@ def _rows(subject: Subject, quantity: str, figure: Any) -> Iterator[Row]:
 def _alike(entry: Entry, ledger: Ledger, net: nn.Module, moved: MovedElements) -> bool:
     """Whether a leaf works on what every sequence has of its own, and is as a module what it is as a part: sums may
     stand for scales, and for what a module adds without one for it."""
+    leaf = entry.leaf
     if entry.work is None or entry.routed or entry.work.batch != ledger.work.batch:
         return False
+    if 1 in (getattr(leaf, "width", 0), getattr(leaf, "d_out", 0), leaf.attended and entry.work.keys):
+        return False  # one number a row, as those that are left out
     path = module_paths(entry)[0]
     if path in moved.tables and not entry.leaf.reads_places:
         return False

@@ -106,7 +106,7 @@ def row_statistics(ledger: Ledger) -> dict[str, Any]:
 MODELLED = {
     # A short convolution keeps its columns alone, and these are compared.
     **dict.fromkeys(
-        {name for name in (*MIXERS, "channel_mix") if mechanism(name).kind == "recurrent"} - {"short_convolution"},
+        {name for name in MIXERS if mechanism(name).kind == "recurrent"} - {"short_convolution"} | {"channel_mix"},
         "recurrent mixers (their kernels keep other states)",
     ),
     "streams": "streams (their many small steps are fused or not)",

@@ -60,7 +60,7 @@ LATENT = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["tp=2,sp=2,fsdp=2", "fsdp=4,ep=2"])
+@pytest.mark.parametrize("layout", ["tp=2,sp=2,fsdp=2", "tp=2,sp=2,fsdp=2,ep=4"])
 def test_latents_and_experts_are_those_of_one_process(layout: str) -> None:
     _equal(build(LATENT, "latent"), layout, "")
 

@@ -87,7 +87,29 @@ CASES: list[tuple[str, Layout, dict[str, Any]]] = [
 ]
 
 EXPERTS = SMALL + " E=8 k=2"
+# tp, sp, dp, fsdp, ep, etp: beside dp; over the ranks of tp; over more and over fewer; each expert on several ranks.
+SPREAD = (
+    (1, 1, 2, 2, 2, None), (1, 1, 3, 4, 2, None),
+    (2, 2, 1, 2, 2, None), (4, 4, 1, 3, 2, None), (2, 1, 1, 3, 2, None), (2, 2, 1, 1, 2, None),
+    (2, 2, 1, 4, 4, None), (2, 1, 1, 4, 4, None), (2, 2, 2, 4, 8, None),
+    (1, 1, 1, 4, 2, 2), (2, 2, 1, 4, 2, 2), (2, 1, 1, 4, 2, 4), (4, 4, 1, 2, 2, 1), (2, 2, 2, 2, 1, 1),
+)  # fmt: skip
 CASES += [
+    *(
+        (EXPERTS, Layout(tp=t, sp=s, dp=d, fsdp=n, ep=e, etp=w), {} if n > 1 else {"parameter": "bf16"})
+        for t, s, d, n, e, w in SPREAD
+    ),
+    (EXPERTS, Layout(tp=2, sp=2, fsdp=4, ep=4), {"recompute": "blocks"}),
+    (EXPERTS, Layout(tp=2, sp=2, fsdp=4, ep=2, etp=2), {"recompute": "blocks"}),
+    (EXPERTS, Layout(tp=2, fsdp=4, ep=4), {"recompute": "blocks"}),
+    (EXPERTS, Layout(pp=2, tp=2, sp=2, fsdp=2, ep=4), {"accumulation": 4}),
+    ("glm-4.5-air", Layout(tp=2, sp=2, fsdp=8, ep=16), {}),
+    ("glm-4.5-air", Layout(tp=2, fsdp=8, ep=16), {}),
+    ("glm-4.5-air", Layout(tp=4, sp=4, fsdp=4, ep=4), {}),
+    ("deepseek-v3", Layout(tp=4, sp=4, fsdp=32, dp=2, ep=64), {}),
+    ("deepseek-v3", Layout(tp=4, sp=4, fsdp=32, ep=32, etp=4), {"recompute": "blocks"}),
+    ("mixtral-8x7b", Layout(tp=4, sp=4, fsdp=8, dp=2, ep=8), {}),
+    ("gpt-oss-20b", Layout(tp=4, sp=4, fsdp=8, ep=8, etp=2), {}),
     *((EXPERTS, Layout(fsdp=n, ep=e), {}) for n, e in ((2, 2), (8, 2), (6, 2), (8, 8), (256, 8))),
     (EXPERTS, Layout(fsdp=4, ep=2), {"recompute": "blocks"}),
     (EXPERTS, Layout(pp=2, fsdp=4, ep=2), {"accumulation": 4}),

@@ -177,7 +177,9 @@ class Experts(Composite):
         yield from optional("router", self.router, kind="router")
         yield from optional("correction", self.correction, kind="router")
         if self.latent is not None:
-            yield Child("latent_down", Linear(d_in=self.d_model, d_out=self.latent, bias=False), kind="feed_forward")
+            keeps = "no" if self.shares_input else "yes"
+            down = Linear(d_in=self.d_model, d_out=self.latent, bias=False, keeps=keeps)
+            yield Child("latent_down", down, kind="feed_forward")
         yield from optional("scales", self.scales, kind="router")
         yield from optional("norm", self.norm)
         for name, collective in self.arrive:
@@ -220,6 +222,11 @@ class Experts(Composite):
         return self.exchanged
 
     @property
+    def shares_input(self) -> bool:
+        """Whether the router keeps the input that the shared experts, their gate and a latent's projection read."""
+        return self.router is not None and self.norm is None
+
+    @property
     def width(self) -> Any:
         """What the routed experts read of a token."""
         return self.d_model if self.latent is None else self.latent
@@ -228,12 +235,13 @@ class Experts(Composite):
         """Its experts, each split where etp says so, and the columns of the shared ones; the router is whole."""
         if self.bias:
             ways.whole("mixture of experts with a bias of their sum")
+        apart = ways.reads_apart(self.shares_input)
         return replace(
             self,
             n_experts=ways.experts(self.n_experts),
             top_k=ways.passed(self.top_k),
             expert=self.expert.shard(ways.routed),
-            shared=self.shared and self.shared.shard(ways),
+            shared=self.shared and replace(self.shared.shard(ways), keeps_input=apart),
             exchanged=ways.exchanges,
             arrive=ways.arriving(self.width, self.top_k),
             leave=ways.leaving(self.width, self.top_k),
@@ -353,8 +361,11 @@ class ExpertsOptions(Mechanism):
     def build(self, place: Place) -> Experts:
         d_model = place.d_model
         form: dict[str, Any] = {"gated": self.gated, "activation": self.activation, "bias": self.bias}
-        shared = None if absent(self.d_ff_shared) else FeedForward(d_model=d_model, d_ff=self.d_ff_shared, **form)
-        gate = Linear(d_in=d_model, d_out=1, bias=False)
+        apart = not self.router or self.router_norm
+        shared = None
+        if not absent(self.d_ff_shared):
+            shared = FeedForward(d_model=d_model, d_ff=self.d_ff_shared, keeps_input=apart, **form)
+        gate = Linear(d_in=d_model, d_out=1, bias=False, keeps="yes" if apart else "no")
         return Experts(
             d_model=d_model,
             n_experts=self.n_experts,

@@ -205,8 +205,8 @@ class Ways:
 
     @property
     def exchanges(self) -> bool:
-        """Whether experts are spread over more ranks than those of tp, which all have the same tokens."""
-        return self.value(self.ep) * self.value(self.etp) > self.ranks
+        """Whether experts are spread over others than the ranks of tp, which all have the same tokens."""
+        return self.value(self.ep) * self.value(self.etp) != self.ranks
 
     def arriving(self, width: Any, top_k: Any) -> Named:
         """A rank's share of the tokens, to the experts they choose."""
@@ -222,17 +222,23 @@ class Ways:
         if not self.exchanges:
             return ()
         exchange = AllToAll(width=width, axis=Axis("ep", self.ep), sharers=self.tp, choices=top_k, narrow=there)
+        moved = ((name, exchange),) if self.value(self.ep) > 1 else ()
         if self.value(self.etp) == 1:
-            return ((name, exchange),)
+            return moved
         # Tokens that have come to one of the ranks of etp, which all of them need.
         reached = self.ep * (1 - power(1 - ratio(1, self.ep), top_k))
         share, axis = ratio(width * reached * self.etp, self.tp), Axis("etp", self.etp)
         every = AllGather(width=share, axis=axis) if there else ReduceScatter(width=share, axis=axis)
-        return (name, exchange), (f"{name}_{'gather' if there else 'scatter'}", every)
+        return *moved, (f"{name}_{'gather' if there else 'scatter'}", every)
 
     def read_beside(self, width: Any) -> AllGather | None:
         """What the shared experts read, where the routed ones take each rank's positions as they are."""
         return self.gathered(width) if self.exchanges else None
+
+    def reads_apart(self, same: bool) -> bool:
+        """Whether shared experts keep an input of their own, where the whole's is the `same` as the router's: where
+        tokens are exchanged the router has a share of them, and the shared experts what is gathered."""
+        return self.exchanges or not same
 
     def beside(self, width: Any, apart: bool) -> Collective | None:
         """Summands of the shared experts, which are split by tp, where the routed ones are exchanged: each rank's share

@@ -79,6 +79,17 @@ class Layout:
         """Ranks over which one expert is split."""
         return max(1, self.tp // self.ep) if self.etp is None else self.etp
 
+    @property
+    def expert_group(self) -> int:
+        """Neighbouring ranks of a stage that hold every expert once between them."""
+        return self.ep * self.expert_ways
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether tokens are sent to their experts: these are spread over others than the ranks of tp, which all have
+        the same tokens."""
+        return self.expert_group != self.tp
+
     def replace(self, **ways: int) -> Layout:
         """The same with other numbers."""
         return replace(self, **ways)
@@ -88,7 +99,7 @@ class Layout:
         return {
             field.name: number
             for field in fields(self)
-            if (number := getattr(self, field.name)) not in (1, None) or field.name in SERVING
+            if (number := getattr(self, field.name)) not in (1, None) or field.name in SERVING or self._said(field.name)
         }
 
     def group(self, axis: str, node: int | None, order: tuple[str, ...] = ORDER) -> Group:
@@ -147,7 +158,12 @@ class Layout:
 
     def __str__(self) -> str:
         numbers = {field.name: getattr(self, field.name) for field in fields(self)}
-        return " ".join(f"{name}={n}" for name, n in numbers.items() if n not in (1, None)) or "one GPU"
+        said = (f"{name}={n}" for name, n in numbers.items() if n not in (1, None) or self._said(name))
+        return " ".join(said) or "one GPU"
+
+    def _said(self, name: str) -> bool:
+        """Whether an axis of 1 is another layout than without it: an expert that is not split where tp is."""
+        return name == "etp" and self.etp is not None and self.etp != max(1, self.tp // self.ep)
 
 
 AXES = tuple(field.name for field in fields(Layout))

@@ -10,20 +10,21 @@ these up, like those of the norms between branches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from types import MethodType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from txcalc.errors import TxcalcError
 from txcalc.ledger import walk
 from txcalc.model import Model
 from txcalc.parts.part import Composite
-from txcalc.planning.training.collectives import branch, per_head, unstyled
+from txcalc.planning.training.collectives import per_head, unstyled
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import RankLeaf, StagePiece
 from txcalc.reference import build
@@ -48,7 +49,7 @@ def paths(steps: Sequence[Any]) -> Iterator[str]:
 
 def owners(held: RankLeaf) -> Iterator[str]:
     """The modules of the branches that a leaf stands in."""
-    return paths(branch(held))
+    return paths(held.branch)
 
 
 def plan(piece: StagePiece, recipe: Recipe, between: Any) -> tuple[dict[str, Any], list[RankLeaf]]:
@@ -60,13 +61,13 @@ def plan(piece: StagePiece, recipe: Recipe, between: Any) -> tuple[dict[str, Any
     styles: dict[str, Any] = {}
     alone = unstyled(piece)
     for held in piece.leaves:
-        made = None if branch(held) in alone and not held.between else _style(held, recipe, between)
+        made = None if held.branch in alone and not held.between else _style(held, recipe, between)
         for path in paths(held.entry.steps) if made else ():
             styles[path] = made
         if made and held.widened and held.layers:
             ins, outs = (between, None), (Replicate(), None)
             styles |= dict.fromkeys(owners(held), PrepareModuleInput(input_layouts=ins, desired_input_layouts=outs))
-    return styles, [held for held in piece.leaves if branch(held) in alone and not held.between]
+    return styles, [held for held in piece.leaves if held.branch in alone and not held.between]
 
 
 def _style(held: RankLeaf, recipe: Recipe, between: Any) -> Any:
@@ -90,7 +91,9 @@ def _style(held: RankLeaf, recipe: Recipe, between: Any) -> Any:
     return SequenceParallel(sequence_dim=2, use_local_output=True) if per_head(held) else None
 
 
-def split(net: nn.Module, model: Model, rank: Composite, apart: Sequence[RankLeaf], mesh: Any, between: Any) -> None:
+def split(
+    net: nn.Module, model: Model, rank: Composite, apart: Sequence[RankLeaf], meshes: Mapping[Any, Any], between: Any
+) -> None:
     """Branches, the leaves of which are `apart`, as one rank of tp runs them; `rank` is the tree of what it holds, and
     `between` how the stream is placed.
 
@@ -98,13 +101,15 @@ def split(net: nn.Module, model: Model, rank: Composite, apart: Sequence[RankLea
     """
     weight = next(net.parameters())
     shares = build(replace(model, root=rank), device=weight.device, dtype=weight.dtype)
+    mesh = meshes["tp"]
     routed = {path for held in apart if held.entry.routed for path in owners(held)}
+    sent = {path for held in apart if held.sent for path in owners(held)}
     every = dict.fromkeys(path for held in apart for path in owners(held))
     for path in every:
         if path not in routed:  # experts are modules of their own, each as wide as its weights
             net.set_submodule(path, shares.get_submodule(path))
     for held in apart:
-        for path in paths(held.entry.steps):
+        for path in paths(held.entry.steps) if not held.entry.routed or "ep" not in meshes else ():
             _distributed(net.get_submodule(path), held, path, mesh)
     for path in every:
         for module in net.get_submodule(path).modules():
@@ -112,7 +117,7 @@ def split(net: nn.Module, model: Model, rank: Composite, apart: Sequence[RankLea
     for path in _summed(rank, model):
         _joined(net.get_submodule(path), mesh, None)
     for path in every:
-        _joined(net.get_submodule(path), mesh, between)
+        (_shared_out if path in sent else _joined)(net.get_submodule(path), mesh, between)
 
 
 def _distributed(module: nn.Module, held: RankLeaf, path: str, mesh: Any) -> None:
@@ -185,49 +190,114 @@ def _joined(module: nn.Module, mesh: Any, between: Any) -> None:
     module.forward = joined
 
 
+def _shared_out(module: Any, mesh: Any, between: Any) -> None:
+    """Experts that tokens are sent to: each rank of tp works on its share of the positions, but for the shared experts,
+    which are split as any feed-forward. Where the stream is whole, shares are taken of it and gathered behind."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+    forward, given = module.forward, list[Tensor]()
+    if between != Replicate():
+        if module.shared is not None:
+            _joined(module.shared, mesh, between)
+        return
+
+    def share(x: Tensor, *rest: Any) -> Tensor:
+        whole = DTensor.from_local(x, mesh, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
+        given.append(whole)
+        own = whole.chunk(mesh.size(), 1)[mesh.get_local_rank()].clone()
+        y = DTensor.from_local(forward(own, *rest), mesh, [Shard(1)], run_check=False)
+        return y.redistribute(placements=[Replicate()]).to_local()
+
+    module.forward = share
+    if module.shared is not None:
+        inner = module.shared.forward
+
+        def whole(_: Tensor, *rest: Any) -> Tensor:
+            summand = DTensor.from_local(inner(given.pop(), *rest), mesh, [Partial()], run_check=False)
+            return summand.redistribute(placements=[Shard(1)]).to_local()
+
+        module.shared.forward = whole
+
+
 def _summed(rank: Composite, model: Model) -> Iterator[str]:
     """The modules within a branch whose results are summed over the ranks."""
     for before, entry in pairwise(walk(rank, model.workload())):
         inner = any(step.name == "layers" for step in entry.steps[:-2])
-        if entry.leaf.role == "collective" and inner and before.leaf.matrix is not None:
+        if entry.leaf.kind == "all_reduce" and inner and before.leaf.matrix is not None:
             yield from paths(before.steps)
 
 
-def spread(net: nn.Module, experts: Sequence[RankLeaf], mesh: Any) -> Iterator[list[nn.Module]]:
-    """Whole experts over the ranks of ep: every choice of a token goes to the rank that holds the expert, and what this
-    made of it comes back (all-to-all, as torchtitan has it). The experts of each layer that are left here."""
-    for path in dict.fromkeys(path for held in experts if held.entry.routed for path in owners(held)):
+def spread(net: nn.Module, piece: StagePiece, meshes: Mapping[Any, Any]) -> Iterator[list[nn.Module]]:
+    """Experts over the ranks of ep, each whole or cut over those of etp: every choice of a token goes to a rank of the
+    expert's, and what this made of it comes back (all-to-all, as torchtitan has it); or, where the ranks of tp hold all
+    experts, each works on the choices of its own. The experts of each layer that are left here."""
+    ep, etp = meshes["ep"], meshes["etp"]
+    experts = [held for held in piece.leaves if held.entry.routed]
+    for path, sent in dict.fromkeys((path, held.sent) for held in experts for path in owners(held)):
         module: Any = net.get_submodule(path)
-        each = len(module.routed) // mesh.size()
-        first = each * mesh.get_local_rank()
+        each = len(module.routed) // ep.size()
+        first = each * ep.get_local_rank()
         own = {str(i): module.routed[i] for i in range(first, first + each)}
         module.routed = nn.ModuleDict(own)
-        module.through = MethodType(_exchanged, module)
-        module.group = mesh.get_group()
+        module.through = MethodType(_exchanged if sent else _chosen, module)
+        module.ep, module.etp = ep, etp
         yield list(own.values())
+    for held in experts if etp.size() > 1 else ():
+        every = (
+            step._replace(indices=range(ep.size() * len(step.indices or ()))) if step.name == "routed" else step
+            for step in held.entry.steps
+        )
+        for path in paths(tuple(every)):
+            owner, _, name = path.partition(".routed.")
+            number, _, rest = name.partition(".")
+            routed: Any = net.get_submodule(owner)
+            if number in routed.routed:
+                one = routed.routed[number].get_submodule(rest)
+                _distributed(one, held, path, etp)
+                _on_its_share(one)
+
+
+def _chosen(self: Any, rows: Tensor, counts: Sequence[int], run: Run) -> Tensor:
+    """`Experts.through` of the experts that are here; nothing is added for the others."""
+    numbers = [int(name) for name in self.routed]
+    before = sum(counts[: numbers[0]])
+    mine = [counts[number] for number in numbers]
+    made = [
+        expert(share, run)
+        for expert, share in zip(self.routed.values(), rows[before:][: sum(mine)].clone().split(mine), strict=True)
+    ]
+    return F.pad(torch.cat(made), (0, 0, before, len(rows) - before - sum(mine)))
 
 
 def _exchanged(self: Any, rows: Tensor, counts: Sequence[int], run: Run) -> Tensor:
     """`Experts.through` for rows (N, D) that go to all experts, so many to each; where experts take tokens in turn, as
     many come from every rank."""
     import torch.distributed as dist
-    from torch.distributed._functional_collectives import all_to_all_single_autograd
+    from torch.distributed._functional_collectives import (
+        all_gather_tensor_autograd,
+        all_to_all_single_autograd,
+        reduce_scatter_tensor_autograd,
+    )
 
-    each, ranks = len(self.routed), self.group.size()
-    mine = list(counts[each * self.group.rank() :][:each])
+    each, ranks, group = len(self.routed), self.ep.size(), self.ep.get_group()
+    mine = list(counts[each * group.rank() :][:each])
     there = [mine] * ranks
     if not current().even:
         asked = torch.tensor(counts, device=rows.device)
         told = torch.empty_like(asked)
-        dist.all_to_all_single(told, asked, group=self.group)
+        dist.all_to_all_single(told, asked, group=group)
         there = told.unflatten(0, (ranks, each)).tolist()
     going, coming = [sum(counts[i : i + each]) for i in range(0, len(counts), each)], [sum(one) for one in there]
-    arrived = all_to_all_single_autograd(rows, coming, going, self.group)
+    arrived = all_to_all_single_autograd(rows, coming, going, group) if ranks > 1 else rows
+    if self.etp.size() > 1:  # what came to one of an expert's ranks, all of them need
+        arrived, there = all_gather_tensor_autograd(arrived, 0, self.etp.get_group()), there * self.etp.size()
     pieces = arrived.split([count for one in there for count in one])
     made = []
     for i, expert in enumerate(self.routed.values()):
         share = torch.cat(pieces[i::each])
         made.append((expert(share, run) if len(share) else share).split([one[i] for one in there]))
-    back = torch.cat([of_expert[rank] for rank in range(ranks) for of_expert in made])
-    result: Tensor = all_to_all_single_autograd(back, going, coming, self.group)
+    back = torch.cat([of_expert[rank] for rank in range(len(there)) for of_expert in made])
+    if self.etp.size() > 1:
+        back = reduce_scatter_tensor_autograd(back, "sum", 0, self.etp.get_group())
+    result: Tensor = all_to_all_single_autograd(back, going, coming, group) if ranks > 1 else back
     return result

@@ -79,12 +79,7 @@ def _provable(model: Model, recipe: Recipe) -> None:
         faults.append("regather: torch keeps what it gathered")
     if recipe.keep_scores:
         faults.append("keep_scores: how often single operations keep the scores is modelled; a fused kernel is proved")
-    if recipe.layout.ep > 1 and (recipe.layout.tp > 1 or recipe.layout.dp > 1 or recipe.layout.fsdp == 1):
-        faults.append(
-            "ep beside tp or dp, or without fsdp, is modelled: whole experts over the ranks of fsdp are proved"
-        )
-    if recipe.layout.ep > 1 and recipe.layout.expert_ways > 1:
-        faults.append("etp: how ranks that split an expert share its tokens is modelled")
+    faults += _of_experts(model, recipe)
     if recipe.shards == 1 and recipe.compute_bytes != recipe.parameter_bytes:
         faults.append("without fsdp torch computes in the parameters' dtype: give both the same (--parameters bf16)")
     if recipe.shards == 1 and recipe.layout.dp > 1:
@@ -93,6 +88,21 @@ def _provable(model: Model, recipe: Recipe) -> None:
         faults.append(f"context {recipe.context}: what its ranks exchange is modelled; --torchrun runs it")
     if faults:
         raise InputError("verify --layout", faults)
+
+
+def _of_experts(model: Model, recipe: Recipe) -> Iterator[str]:
+    layout = recipe.layout
+    ranks = recipe.shards * layout.tp
+    if ranks % layout.expert_group:
+        group = layout.expert_group
+        yield f"ep · etp = {group} is no divisor of tp · fsdp · cp = {ranks}: each copy of dp has all experts"
+    if layout.exchanges and recipe.shards == 1:
+        yield "without fsdp nobody adds up the gradients of experts that are spread over others than tp's ranks"
+    if layout.exchanges and layout.tp > layout.sp:
+        if recipe.local_tokens % layout.tp:
+            yield f"{recipe.local_tokens} tokens are no multiple of tp, whose ranks send a share each to the experts"
+        if any(entry.name.endswith("latent_up") for entry in model.ledger()):
+            yield "experts on a latent that are sent tokens, beside tp without sp: what is gathered behind is modelled"
 
 
 def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankMemory, affine: bool) -> Iterator[Row]:
@@ -113,7 +123,9 @@ def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankMemory, af
     total["saved again"] = max(table["saved again"] for table in each.values())
     want = predicted(model, recipe, pipeline, rank)
     for name in [*COMPARED, *sorted((want.keys() | total.keys()) - {*COMPARED})]:
-        if name in ("saved", "saved again") and not all(claims(_ledger(one, recipe)) for one in models.values()):
+        if name == "saved to route":
+            continue
+        if name in ("saved", "saved again") and not all(_claimed(one, recipe) for one in models.values()):
             continue
         if want[name] or total[name]:
             unit = "" if name in KINDS else ", bytes"
@@ -132,6 +144,11 @@ def predicted(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankMemory
     for kind, sent in collectives(pieces, recipe, width, rank.column).items():
         want[kind], want[f"{kind} bytes"] = sent
     return want
+
+
+def _claimed(model: Model, recipe: Recipe) -> bool:
+    """Whether what is saved is a claim throughout, but for what experts keep to route."""
+    return claims(_ledger(model, recipe), beside=("experts",))
 
 
 def _ledger(model: Model, recipe: Recipe) -> Any:
@@ -200,7 +217,7 @@ def _notes(model: Model, recipe: Recipe, plan: Ranks) -> list[str]:
         "gathered weights, buffers, the loss's temporaries, the moment that is largest, and what is reserved",
         "norms and attention as their fused kernels keep: the input and one or two fp32 numbers a row",
     ]
-    if not claims(_ledger(model, recipe)):
+    if not _claimed(model, recipe):
         notes.append("saved tensors: not compared, a part of this model is only modelled there")
     if recipe.layout.ep > 1:
         notes.append(

@@ -117,17 +117,21 @@ def _run(jobs: list[RankJob]) -> list[dict[str, int]]:
 
 def meshes(recipe: Recipe, device: str = "cpu") -> Mapping[Any, Any]:
     """pp × dp × (fsdp and cp) × tp: ranks of cp hold the same weights as those of fsdp, and split them alike. Of
-    experts the ranks of fsdp are `beside` × ep: these side by side, and those that hold the same experts."""
+    experts these and tp are `beside` × ep × etp: those that hold the same pieces of the same experts, and the ranks
+    side by side that hold all of them."""
     from torch.distributed.device_mesh import init_device_mesh
 
     layout = recipe.layout
     sizes = (layout.pp, layout.dp, layout.fsdp * layout.cp, layout.tp)
     mesh: Any = init_device_mesh(device, sizes, mesh_dim_names=("pp", "dp", "fsdp", "tp"))
     found = {name: mesh[name] for name in ("pp", "dp", "fsdp", "tp", ("dp", "fsdp"))}
-    if layout.ep > 1:
-        names = ("pp", "beside", "ep")
-        spread = init_device_mesh(device, (layout.pp, sizes[2] // layout.ep, layout.ep), mesh_dim_names=names)
-        found |= {name: spread[name] for name in ("beside", "ep")}
+    if layout.ep > 1 or layout.exchanges:
+        ranks = sizes[2] * sizes[3] // layout.expert_group
+        names = ("pp", "dp", "beside", "ep", "etp")
+        spread: Any = init_device_mesh(
+            device, (layout.pp, layout.dp, ranks, layout.ep, layout.expert_ways), mesh_dim_names=names
+        )
+        found |= {name: spread[name] for name in ("beside", "ep", "etp", ("dp", "beside"))}
     return found
 
 
@@ -227,20 +231,22 @@ def sharded(
         between: Any = Shard(1) if layout.sp > 1 else Replicate()
         styles, apart = plan(piece, recipe, between)
         if apart:
-            split(net, model, pipeline.rank, apart, mesh["tp"], between)
+            split(net, model, pipeline.rank, apart, mesh, between)
         parallelize_module(net, mesh["tp"], styles)
         _tie(net, model)
-    if layout.ep > 1:
-        away += spread(net, piece.leaves, mesh["ep"])
+    if "ep" in mesh:
+        away += spread(net, piece, mesh)
     for part in _again(net, model, recipe):
         _checkpointed(part, recomputed)
     if recipe.shards > 1:
         policy = MixedPrecisionPolicy(_dtype(recipe), {2: torch.bfloat16, 4: torch.float32}[recipe.reduce_bytes])
         ways = mesh["dp", "fsdp"] if layout.dp > 1 else mesh["fsdp"]
         for experts in away:
-            fully_shard(experts, mesh=mesh["beside"], mp_policy=policy, reshard_after_forward=recipe.reshard)
+            those = mesh["dp", "beside"] if layout.dp > 1 else mesh["beside"]
+            fully_shard(experts, mesh=those, mp_policy=policy, reshard_after_forward=recipe.reshard)
             first: Any = experts[0]
-            first.set_gradient_divide_factor(float(recipe.shards))  # a mean over all ranks, wherever their tokens went
+            # A mean over all ranks, wherever their tokens went.
+            first.set_gradient_divide_factor(float(recipe.shards * layout.dp))
             if device != "cuda" and mesh["beside"].size() > 1:
                 first.set_force_sum_reduction_for_comms(True)  # gloo cannot scale what it sums
         for part in (*_blocks(net), net):

@@ -98,8 +98,10 @@ def _runnable(model: Model, recipe: Recipe, processes: int) -> None:
         faults.append("runs fsdp, tp, pp, sp and ep of torch itself: no other framework")
     if layout.cp > 1:
         faults += context.faults(model, recipe)
-    if layout.ep > 1 and (layout.fsdp == 1 or layout.gpus > layout.fsdp):
-        faults.append("ep is run over the ranks of fsdp, beside no other axis")
+    if layout.exchanges and (layout.expert_ways > 1 or recipe.shards == 1):
+        faults.append(
+            "experts that are sent tokens are run whole, over the ranks of fsdp and tp; --layout shows others"
+        )
     if layout.dp > 1 and layout.fsdp == 1:
         faults.append("dp without fsdp is DistributedDataParallel, which is not run: fsdp=N")
     if layout.tp > 1 and any(entry.kind == "recurrent" for entry in model.ledger()):

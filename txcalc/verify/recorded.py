@@ -43,11 +43,12 @@ class Saved:
 
     Left out: weights, and what is made of them alone; ids and boolean masks; tables of positions. A norm's statistics
     are fp32 in CUDA's kernels whatever its input; the CPU's keep them in 16 bits, and are counted as if in 32.
+    `saved to route` is what experts keep to send tokens and to weigh results, in which implementations differ.
     `again`: what a module that is computed again adds while its backward runs, of each.
     """
 
     def __init__(self) -> None:
-        self.bytes = {"saved": 0, "saved by the loss": 0}
+        self.bytes = {"saved": 0, "saved by the loss": 0, "saved to route": 0}
         self.again: Counter[int] = Counter()
         self._runs = 0
         self._seen = dict[int, Any]()
@@ -58,8 +59,12 @@ class Saved:
 
     def _pack(self, tensor: Tensor) -> Tensor:
         path, size = self._new(tensor)
-        self.bytes["saved" if path else "saved by the loss"] += size
+        kind = "saved to route" if self._routes(path) else "saved" if path else "saved by the loss"
+        self.bytes[kind] += size
         return tensor
+
+    def _routes(self, path: str) -> bool:
+        return hasattr(self._modules[path], "routed")
 
     def _new(self, tensor: Tensor) -> tuple[str, int]:
         """The module at work, and the bytes that nobody kept before."""
@@ -83,7 +88,8 @@ class Saved:
         number = self._runs
 
         def counted(tensor: Tensor) -> Any:
-            self.again[number] += self._new(tensor)[1]
+            path, size = self._new(tensor)
+            self.again[number] += 0 if self._routes(path) else size
             return pack(tensor)
 
         with saved_tensors_hooks(counted, unpack):

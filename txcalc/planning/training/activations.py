@@ -88,6 +88,8 @@ def leaf_bytes(held: RankLeaf, recipe: Recipe) -> int:
     if work is None or entry.gradient == "none":
         return 0
     elements = entry.leaf.saved(work)
+    if held.sent and entry.kind == "shared_experts" and held.column and recipe.gathers_again:
+        return 0  # the slice that the router keeps
     if recipe.rules.fused:
         elements = entry.leaf.saved_fused(work)
     if recipe.context == "ulysses" and recipe.layout.cp > 1 and entry.leaf.input_kept == "eager":
@@ -106,7 +108,7 @@ def leaf_bytes(held: RankLeaf, recipe: Recipe) -> int:
         rows = 0
     share = _share(held, recipe)
     return int(ceil_div(elements * entry.runs * width, share)) + int(
-        ceil_div(rows * entry.runs * STATISTIC, share if held.between else 1)
+        ceil_div(rows * entry.runs * STATISTIC, held.cut(recipe.layout))
     )
 
 
@@ -145,7 +147,7 @@ def _fused(work: Workload) -> Workload:
 
 
 def _share(held: RankLeaf, recipe: Recipe) -> int:
-    """Among how many ranks of tp the rows that a leaf keeps are cut: what stands between split products with sequence
-    parallel, and the input of a split product where the framework gathers it again."""
+    """Among how many ranks of tp the rows that a leaf keeps are cut: those that it works on, or the input of a split
+    product where the framework gathers it again."""
     layout = recipe.layout
-    return layout.sp if held.between or (held.column and recipe.gathers_again) else 1
+    return layout.sp if held.column and recipe.gathers_again and not held.entry.routed else held.cut(layout)

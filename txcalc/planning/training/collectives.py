@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 from txcalc.num import ceil_div
@@ -38,8 +39,7 @@ def collectives(pieces: Sequence[StagePiece], recipe: Recipe, width: int, rank: 
             _tensor_parallel(piece, recipe, width, counts, sizes)
         if recipe.layout.cp > 1 and recipe.context == "allgather":
             _keys(piece, recipe, counts, sizes)
-        if recipe.layout.ep > 1:
-            _exchanged(piece, recipe, counts, sizes)
+        _of_experts(piece, recipe, width, counts, sizes)
         if recipe.shards > 1:
             _fully_sharded(list(tensors(piece, recipe, rank)), recipe, counts, sizes)
     return {kind: Sent(counts[kind], sizes[kind]) for kind in sorted(counts) if counts[kind]}
@@ -54,9 +54,9 @@ def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, counts: Coun
     pair = ("all_gather", "reduce_scatter") if recipe.layout.sp > 1 else ("all_reduce",)
     numbers = recomputed(piece, recipe)
     last = {held.layers: i for i, held in enumerate(piece.leaves) if numbers and leaf_bytes(held, recipe)}
-    ends = {branch(held): i for i, held in enumerate(piece.leaves) if _outward(held)}
+    entrances, exits = _crossings(piece, recipe.layout.sp > 1)
+    sent = {held.branch for held in piece.leaves if held.sent}
     alone = unstyled(piece)
-    entrances = set()
 
     def add(kind: str, times: int, size: int) -> None:
         counts[kind] += times
@@ -65,11 +65,9 @@ def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, counts: Coun
     for number, held in enumerate(piece.leaves):
         axes, times, again = [axis for _, _, axis in held.axes()], 0, None
         copies, more = len(held.layers) or 1, len(numbers.intersection(held.layers))
-        if _inside_a_branch(held) and axes[0] == 0 and held.column:
-            times = 0 if branch(held) in entrances else copies
-            entrances.add(branch(held))
-            again = pair[0] if recipe.layout.sp > 1 else None
-        elif _outward(held) and number == ends[branch(held)]:
+        if number in entrances:
+            times, again = copies, pair[0] if recipe.layout.sp > 1 else None
+        elif number in exits:
             times, again = copies, pair[-1] if number < last.get(held.layers, 0) else None
         elif held.entry.kind == "head" and held.widened:
             times = copies
@@ -77,16 +75,16 @@ def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, counts: Coun
             add(kind, times, stream)
         if times and again:  # forward's, where backward runs it again as far as something is kept of it
             add(again, more, stream)
-        if recipe.shards > 1 and held.entry.gradient in ("both", "weights"):
+        if recipe.shards > 1 and held.entry.gradient in ("both", "weights") and not held.entry.routed:
             partial = (recipe.layout.sp > 1 and held.between) or per_head(held)
             for weight, axis in zip(held.entry.leaf.weights(), axes, strict=True):
-                if partial or (axis is None and not held.between and branch(held) in alone):
-                    times = held.entry.times if held.entry.routed else copies
-                    add("all_reduce", times, weight.size * recipe.compute_bytes)
+                if partial or (axis is None and not held.between and held.branch in alone):
+                    add("all_reduce", copies, weight.size * recipe.compute_bytes)
         if held.entry.kind == "head" and held.widened:
             _loss(held, recipe, rows, counts, sizes)
     for join in piece.joins:
-        if join.layers and len(join.entry.steps) > len(branch(join)):  # within a branch: forward and backward
+        inside = join.layers and len(join.entry.steps) > len(join.branch)  # of a branch: forward and backward
+        if inside and join.branch not in sent:
             for transfer in join.entry.transfers:
                 times = 2 * len(join.layers) + len(numbers.intersection(join.layers))
                 add(transfer.kind, times, int(transfer.message) * recipe.compute_bytes)
@@ -98,20 +96,29 @@ def _outward(held: RankLeaf) -> bool:
     return axes[:1] == [1] or (held.entry.leaf.row is not None and axes == [0])
 
 
-def branch(held: RankLeaf) -> tuple[Any, ...]:
-    """The steps to the branch of a layer that a leaf stands in; () outside of all."""
-    steps = held.entry.steps
-    inner = next((i for i, step in enumerate(steps) if step.name == "layers"), None)
-    return () if inner is None else steps[: inner + 2]
+def _crossings(piece: StagePiece, apart: bool) -> tuple[set[int], set[int]]:
+    """The leaves that all positions are gathered for, and those whose results are summed: of each branch one of each,
+    of whole experts over the ranks of tp too. Beside experts that tokens are sent to, of the shared ones, where
+    positions are `apart`."""
+    first, last = dict[Any, int](), dict[Any, int]()
+    for number, held in enumerate(piece.leaves):
+        expert = held.entry.routed and held.entry.leaf.matrix is not None
+        if held.sent and (held.entry.routed or not held.split or not apart):
+            continue
+        if expert or (_inside_a_branch(held) and held.column and next(held.axes())[2] == 0):
+            first.setdefault(held.branch, number)
+        if expert or _outward(held):
+            last[held.branch] = number
+    return set(first.values()), set(last.values())
 
 
 def unstyled(piece: StagePiece) -> set[tuple[Any, ...]]:
     """The branches for which torch has no tensor-parallel style: what is whole in them beside what is split, and routed
     experts. Their summands are made on what a rank has, and what is whole has partial gradients."""
     inside = [held for held in piece.leaves if _inside_a_branch(held)]
-    split = {branch(held) for held in inside if held.split}
+    split = {held.branch for held in inside if held.split or held.entry.routed}
     return {
-        branch(held) for held in inside if held.entry.routed or not (held.widened or _outward(held) or per_head(held))
+        held.branch for held in inside if held.entry.routed or not (held.widened or _outward(held) or per_head(held))
     } & split
 
 
@@ -129,15 +136,40 @@ def _keys(piece: StagePiece, recipe: Recipe, counts: Counter[str], sizes: Counte
             sizes[kind] += times * rows * attended.groups * (attended.d_qk + attended.d_v)
 
 
-def _exchanged(piece: StagePiece, recipe: Recipe, counts: Counter[str], sizes: Counter[str]) -> None:
-    """Every choice of every token to the rank that holds the expert and back, forward and backward."""
-    numbers = recomputed(piece, recipe)
-    for join in piece.joins:
-        leaf: Any = join.entry.leaf
-        if leaf.kind == "all_to_all":
-            times = 2 * len(join.layers) + len(numbers.intersection(join.layers))
-            counts["all_to_all"] += times
-            sizes["all_to_all"] += times * piece.work.positions * leaf.choices * leaf.width * recipe.compute_bytes
+def _of_experts(piece: StagePiece, recipe: Recipe, width: int, counts: Counter[str], sizes: Counter[str]) -> None:
+    """Every choice of every token to the ranks that hold the expert and back, forward and backward: to one of them,
+    whose results the others gather. Without sequence parallel ranks of tp take shares of the same tokens, which are
+    gathered behind. What the ranks of one expert hold whole has partial gradients."""
+    layout, numbers = recipe.layout, recomputed(piece, recipe)
+    branches = set[Any]()
+
+    def add(kind: str, times: int, size: int) -> None:
+        counts[kind] += times
+        sizes[kind] += times * size
+
+    for held in piece.leaves:
+        if not held.entry.routed:
+            continue
+        if recipe.shards > 1 and layout.expert_ways > 1 and held.entry.gradient in ("both", "weights"):
+            for weight, (_, _, axis) in zip(held.entry.leaf.weights(), held.axes(), strict=True):
+                if axis is None:
+                    add("all_reduce", held.entry.times, weight.size * recipe.compute_bytes)
+        if not held.sent or held.branch in branches or held.entry.leaf.matrix is None:
+            continue
+        branches.add(held.branch)
+        copies, more = len(held.layers), len(numbers.intersection(held.layers))
+        arrived = int(piece.work.positions * held.entry.leaf.matrix[0] * Fraction(held.entry.runs) / copies)
+        arrived *= recipe.compute_bytes
+        if layout.ep > 1:
+            add("all_to_all", 4 * copies + 2 * more, arrived // layout.expert_ways)
+        for kind in ("all_gather", "reduce_scatter") if layout.expert_ways > 1 else ():
+            add(kind, 2 * copies + more, arrived)
+        if layout.tp > 1 and layout.sp == 1:
+            stream = piece.work.positions * width * recipe.compute_bytes
+            beside = any(leaf.sent and leaf.split and not leaf.entry.routed for leaf in piece.leaves)
+            add("all_reduce", copies, stream)
+            add("all_gather", copies * (2 if beside else 1), stream)
+            add("reduce_scatter", copies if beside else 0, stream)
 
 
 def _loss(held: RankLeaf, recipe: Recipe, rows: int, counts: Counter[str], sizes: Counter[str]) -> None:
@@ -165,26 +197,27 @@ def _fully_sharded(held: Sequence[RankTensor], recipe: Recipe, counts: Counter[s
     once. Rows are padded to as many for every rank."""
     groups: Counter[tuple[int, bool]] = Counter()
     learning: Counter[tuple[int, bool]] = Counter()
-    root = -1
+    root, layout = -1, recipe.layout
     for tensor in held:
         ways = sharers(recipe, tensor.expert)
         rows = tensor.shape[0]
         elements = tensor.copies * ceil_div(rows, ways) * ways * (tensor.size // max(1, rows))
-        away = tensor.expert and recipe.layout.ep > 1  # gathered apart, by those that hold the same experts
-        if away and ways == 1:
-            continue
+        away = tensor.expert and (layout.ep > 1 or layout.exchanges)  # apart, by those that hold the same experts
         for layer in tensor.group or (root,):
             groups[layer, away] += elements // max(1, len(tensor.group))
             learning[layer, away] += elements // max(1, len(tensor.group)) if tensor.learns else 0
-    for (layer, _), elements in groups.items():
+    for (layer, away), elements in groups.items():
         gathers = 1 if layer == root or not recipe.reshard else 2
-        counts["all_gather"] += gathers
-        sizes["all_gather"] += gathers * elements * recipe.compute_bytes
-    for elements in learning.values():
+        if sharers(recipe, away) > 1:
+            counts["all_gather"] += gathers
+            sizes["all_gather"] += gathers * elements * recipe.compute_bytes
+    for (_, away), elements in learning.items():
         if not elements:
             continue
-        counts["reduce_scatter"] += 1
-        sizes["reduce_scatter"] += elements * recipe.reduce_bytes
-        if recipe.layout.dp > 1:
+        ways = sharers(recipe, away)
+        if ways > 1:
+            counts["reduce_scatter"] += 1
+            sizes["reduce_scatter"] += elements * recipe.reduce_bytes
+        if layout.dp > 1:
             counts["all_reduce"] += 1
-            sizes["all_reduce"] += elements // recipe.shards * recipe.reduce_bytes
+            sizes["all_reduce"] += elements // ways * recipe.reduce_bytes

@@ -137,7 +137,7 @@ def _stage(stage: int, pieces: list[StagePiece], saved: list[Kept], recipe: Reci
     inner = layout.cp * layout.copies
     for first, after in zip(cuts, [*cuts[1:], layout.tp], strict=True):
         held = [list(tensors(piece, recipe, first)) for piece in pieces]
-        points = turns((tensor for some in held for tensor in some), recipe)
+        points = turns((tensor for some in held for tensor in some), recipe, first)
         shards = sharers(recipe, False)
         for start, end in zip(points, [*points[1:], shards], strict=True):
             number = (stage * inner + start) * layout.tp + first
@@ -151,7 +151,7 @@ def _columns(pieces: list[StagePiece], recipe: Recipe) -> list[int]:
     points, last = list[int](), list[list[RankTensor]]()
     for rank in range(recipe.layout.tp if recipe.rules.dtensor else 1):
         now = [list(tensors(piece, recipe, rank)) for piece in pieces]
-        if now != last:
+        if now != last or recipe.layout.expert_group % recipe.layout.tp:
             points.append(rank)
             last = now
     return points
@@ -169,7 +169,7 @@ def _rank(
     width: int,
 ) -> RankMemory:
     all_of_them = [tensor for some in held for tensor in some]
-    state = states(all_of_them, recipe, shard)
+    state = states(all_of_them, recipe, shard, number % recipe.layout.tp)
     flights = in_flight(recipe, stage)
     best: tuple[int, ...] = max(flights, key=lambda f: sum(n * k.saved for n, k in zip(f, saved, strict=True)))
     last = max((i for i, n in enumerate(best) if n), key=lambda i: saved[i].saved)

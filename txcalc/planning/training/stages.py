@@ -18,6 +18,7 @@ from txcalc.num import product
 from txcalc.parts.model import Stack
 from txcalc.parts.part import Composite, Leaf, Workload
 from txcalc.planning import parallelism
+from txcalc.planning.layout import Layout
 from txcalc.planning.training.recipe import Recipe
 
 # Added to the numbers of a decoder's layers, which begin at 0 as its encoder's do.
@@ -32,6 +33,7 @@ class RankLeaf(NamedTuple):
     between  it stands between the split products: with sequence parallel each rank works on its share of the tokens
     layers   the numbers of the layers it stands in; () outside of all
     beside   of a tower, which is held and not run
+    sent     it stands in a branch whose tokens are sent to their experts: each rank of tp has a share of them
     """
 
     entry: Entry
@@ -39,6 +41,25 @@ class RankLeaf(NamedTuple):
     between: bool
     layers: tuple[int, ...]
     beside: bool = False
+    sent: bool = False
+
+    @property
+    def branch(self) -> tuple[Any, ...]:
+        """The steps to the branch of a layer that it stands in; () outside of all."""
+        steps = self.entry.steps
+        inner = next((i for i, step in enumerate(steps) if step.name == "layers"), None)
+        return () if inner is None else steps[: inner + 2]
+
+    @property
+    def logits(self) -> bool:
+        """Whether it gathers logits, of whose gradient each rank takes its share by itself."""
+        return [step.name for step in self.entry.steps[-2:]] == ["head", "join"]
+
+    def cut(self, layout: Layout) -> int:
+        """Among how many ranks of tp the positions are cut that it works on; those of experts are in their `runs`."""
+        if self.sent and not self.entry.routed and self.entry.kind != "shared_experts":
+            return layout.tp
+        return layout.sp if self.between else 1
 
     @property
     def column(self) -> bool:
@@ -159,12 +180,13 @@ class Pipeline:
         gathered = recipe.tokens - tokens if recipe.context == "allgather" else 0
         work = self.model.workload(recipe.micro_batch, tokens, gathered, decoding=False, keep_scores=recipe.keep_scores)
         pairs = zip(self._cut(self._whole), self._cut(self.rank), strict=True)
+        sends = recipe.layout.exchanges
         return [
             StagePiece(
                 i,
                 i == 0,
                 i == self._total - 1,
-                tuple(_held(whole, rank, work)),
+                tuple(_held(whole, rank, work, sends)),
                 work,
                 tuple(_joins(rank, work)),
                 () if i else tuple(self._beside(work)),
@@ -200,11 +222,15 @@ class Pipeline:
             yield parallelism.piece(stack, range(start, end), number == 0, number == self._total - 1)
 
 
-def _held(whole: Composite, rank: Composite, work: Workload) -> Iterator[RankLeaf]:
+def _held(whole: Composite, rank: Composite, work: Workload, sends: bool = False) -> Iterator[RankLeaf]:
     beside = {id(leaf) for leaf in _between(rank)}
     leaves = [entry for entry in walk(rank, work) if entry.leaf.role != "collective"]
-    for own, all_of_it in zip(leaves, walk(whole, work), strict=True):
-        yield RankLeaf(own, all_of_it.leaf, id(own.leaf) in beside, _numbers(own))
+    held = [
+        RankLeaf(own, all_of_it.leaf, id(own.leaf) in beside, _numbers(own))
+        for own, all_of_it in zip(leaves, walk(whole, work), strict=True)
+    ]
+    sending = {leaf.branch for leaf in held if leaf.entry.routed and leaf.entry.kind == "experts"} if sends else set()
+    yield from (leaf._replace(sent=leaf.branch in sending) for leaf in held)
 
 
 def _joins(rank: Composite, work: Workload) -> Iterator[RankLeaf]:

@@ -168,14 +168,14 @@ class State(NamedTuple):
         return State(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-def states(held: Sequence[RankTensor], recipe: Recipe, shard: int) -> State:
-    """Of all tensors of a rank, the shard-th of those that share them."""
+def states(held: Sequence[RankTensor], recipe: Recipe, shard: int, column: int = 0) -> State:
+    """Of all tensors of a rank, the shard-th of those that share them and the column-th of tp."""
     width = recipe.parameter_bytes
     optimizer = OPTIMIZERS[recipe.optimizer]
     master = 4 if recipe.rules.master and width < 4 else 0
     zero = 3 if recipe.layout.fsdp > 1 else recipe.zero
     parameters = gradients = beside = adapters = 0
-    for tensor, mine in _cuts(held, recipe, shard):
+    for tensor, mine in _cuts(held, recipe, shard, column):
         whole = tensor.shape
         stored = tensor.copies * _stored(tensor, product(mine if zero == 3 else whole), recipe)
         parameters, adapters = (parameters, adapters + stored) if tensor.adapter else (parameters + stored, adapters)
@@ -209,19 +209,17 @@ def sharers(recipe: Recipe, expert: bool) -> int:
     """Ranks among which the data-parallel group splits a tensor: for experts those that hold the same experts."""
     layout = recipe.layout
     ways = recipe.shards if layout.fsdp > 1 else layout.dp * layout.cp if recipe.zero else 1
-    if expert and layout.ep > 1:
-        return max(1, ways * layout.tp // (layout.ep * layout.expert_ways))
-    return ways
+    return max(1, ways * layout.tp // layout.expert_group) if expert else ways
 
 
-def _cuts(held: Sequence[RankTensor], recipe: Recipe, shard: int) -> Iterator[tuple[RankTensor, Shape]]:
+def _cuts(held: Sequence[RankTensor], recipe: Recipe, shard: int, column: int) -> Iterator[tuple[RankTensor, Shape]]:
     """Each tensor with what the shard-th rank has of it: rows (FSDP2) or a run of its elements (nanotron). The others
     cut one flat buffer of all, padded to whole pieces: all its tensors are one."""
     rows = recipe.layout.fsdp > 1
     if rows or recipe.rules.by_tensor:
         for tensor in held:
             ways = sharers(recipe, tensor.expert)
-            own = shard * ways // sharers(recipe, False)
+            own = (shard * recipe.layout.tp + column) // recipe.layout.expert_group if tensor.expert else shard
             cut = chunk(tensor.shape[0], ways, own) if rows else level(tensor.size, ways, own)
             yield tensor, (cut, *tensor.shape[1:]) if rows else (cut,)
         return
@@ -235,16 +233,16 @@ def _cuts(held: Sequence[RankTensor], recipe: Recipe, shard: int) -> Iterator[tu
         yield made, (ceil_div(size, sharers(recipe, expert)),)
 
 
-def turns(held: Iterable[RankTensor], recipe: Recipe) -> list[int]:
-    """The first rank of every run of sharing ranks that hold alike."""
-    most, points = sharers(recipe, False), {0}
+def turns(held: Iterable[RankTensor], recipe: Recipe, column: int = 0) -> list[int]:
+    """The first rank of every run of sharing ranks, the column-th of tp each, that hold alike."""
+    most, points, layout = sharers(recipe, False), {0}, recipe.layout
     for tensor in held:
-        ways = sharers(recipe, tensor.expert)
-        each = max(1, most // ways)
-        if recipe.layout.fsdp > 1:
+        ways, cuts = sharers(recipe, tensor.expert), list[int]()
+        if layout.fsdp > 1:
             rows = tensor.shape[0]
             full = rows // max(1, -(-rows // ways))
-            points |= {full * each, (full + 1) * each}
+            cuts = [full, full + 1]
         elif recipe.rules.by_tensor and recipe.zero:
-            points.add(tensor.size % ways * each)
-    return sorted(point for point in points if point < most)
+            cuts = [tensor.size % ways]
+        points |= {ceil_div(cut * layout.expert_group - column, layout.tp) if tensor.expert else cut for cut in cuts}
+    return sorted(point for point in points if 0 <= point < most)

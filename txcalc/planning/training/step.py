@@ -218,8 +218,7 @@ class StepTimer:
         weights = 0.0 if tables else float(entry.leaf.params) * copies
         starts = float(len(held.layers) or 1) if entry.routed else runs
         width = bits_of(self.machine.products) / 8 if entry.leaf.matrix else self.element
-        share = self.recipe.layout.sp if held.between else 1
-        return flops, elements * self.element + weights * width, starts, share
+        return flops, elements * self.element + weights * width, starts, held.cut(self.recipe.layout)
 
     def _scores(self, held: RankLeaf) -> float:
         """Elements of the attention matrix, which unfused kernels write and read several times."""

@@ -133,7 +133,7 @@ class StepTimer:
             for moved in self.exchanged(held):
                 seconds = kernels.transfer(moved) * float(held.entry.runs)
                 forward[SPENT[3]] += seconds
-                backward[SPENT[3]] += seconds
+                backward[SPENT[3]] += 0.0 if held.logits else seconds
                 if self._is_again(held, numbers):
                     again[SPENT[3]] += seconds * self._share_again(held, numbers)
         if elements := logits(self.recipe, [piece], 0):  # written and read once each
@@ -392,7 +392,7 @@ class StepTimer:
             numbers = self._recomputed(piece)
             for held in (*piece.joins, *piece.leaves):
                 again = self._share_again(held, numbers) if self._is_again(held, numbers) else 0.0
-                times = (2 + again) * float(held.entry.runs) * recipe.accumulation
+                times = (1 + (not held.logits) + again) * float(held.entry.runs) * recipe.accumulation
                 for moved in self.exchanged(held):
                     add(moved, times)
                 if recipe.layout.cp > 1 and held.entry.kind == "attention_core" and held.entry.work:

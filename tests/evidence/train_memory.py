@@ -8,8 +8,7 @@ nanotron   what rank 0 reserved, as the playbook plots it: the benchmark writes 
            step, and sets them back behind every backward, so that what was allocated at most is not among them
            (nanotron 67c5ebb6: helpers.py log_throughput, create_table_log; trainer.py training_step; logging.py)
 sane       of these runs, those whose step took at most twice what is predicted: others waited, most of them for their
-           pipeline's messages, which later code looks for every 0.1 s (p2p.py, _send_meta), and a host that waits does
-           not run ahead of its device
+           pipeline's messages, which later code looks for every 0.1 s (p2p.py, _send_meta)
 litgpt     max_memory_allocated of LoRA on one A100 (resource-tables.md), at Alpaca's longest example
 fits       of nanotron's: whether a layout is possible and fits an H100 exactly where the run did not fail (which may
            have other reasons than memory)

@@ -112,11 +112,11 @@ FRAMEWORKS = {
             logits=(4, 8),
             bucket=DDP_BUCKET,  # parallel/data_parallel; optim/zero.py gathers after the step
             source="nanotron 67c5ebb6 (branch nouamane/bench2): trainer.py, optim/gradient_accumulator.py, "
-            "models/llama.py, models/base.py, distributed.py, parallel/utils.py, "
+            "models/llama.py, models/base.py, distributed.py, parallel/utils.py, parallel/pipeline_parallel/p2p.py, "
             "parallel/tensor_parallel/functional.py; torch 2.1 ProcessGroupNCCL",
             caution="nanotron: activations and buffers are modelled; of 1,126 runs the median error of what is "
-            "reserved is 10 %, of the 500 whose step took at most twice the prediction 6 % (a rule of pipelines was "
-            "chosen among them); runs that wait for each other reserve up to half less",
+            "reserved is 8 %, of the 454 whose step took at most twice the prediction 6 %; with tp over several nodes "
+            "runs reserved up to half less",
             by_tensor=True,
             balanced=True,
             regather=True,

@@ -195,7 +195,7 @@ def _rank(
         tables[name] = table
     sums = {name: sum(table.values()) for name, table in tables.items()}
     largest = max(sums, key=sums.__getitem__)
-    lent = profiles.lent(recipe, pieces, state, 1 if stage else sum(best))
+    lent = profiles.lent(recipe, pieces, state)
     return RankMemory(
         number, count, stage, number % recipe.layout.tp, tables[largest], largest, sums, state, best, host, away, lent
     )

@@ -232,6 +232,7 @@ def test_show_says_what_a_model_is_made_of_and_why_the_published_number_is_anoth
     assert "published:" not in run("show", "transformer-big", "--set", "h=8")[1]  # which is no longer that model
     assert "chunks of 8,192" in run("show", "llama-4-scout")[1]
     assert "1 of 16 experts + 1 shared" in run("show", "llama-4-scout")[1]
+    assert "no norms; gelu; rotary positions" in run("show", "D=2 h=1 L=1 F=4 plain direct nonorm")[1]
     data = shown("transformer-big")
     assert data["published"].startswith("213 M")
     blocks = next(rule for rule in data["rules"] if rule["formula"] == "12·L·D²")

@@ -50,7 +50,7 @@ def report(
             for (rule, attention), plain, gated in blocks
         ]
         lines = [
-            [_name(rule, attention, format_), _math(plain, format_), _math(gated, format_)]
+            [f"{rule}, {attention}", _math(plain, format_), _math(gated, format_)]
             for (rule, attention), plain, gated in blocks
         ]
         title = "Classic blocks: h_kv = h, h·d_h = D, F = 4·D"
@@ -114,12 +114,6 @@ def _contexts(model: Model, balances: Sequence[Balance]) -> Table:
     title = f"{model.name}: a decode step reads at least as much cache as weights"
     read = TableCell("weights bytes", "weights read"), TableCell("cache bytes", "cache read")
     return Table(title, ("batch", "context from", *read), lines, frozenset())
-
-
-def _name(rule: str, attention: str, format_: str) -> TableCell:
-    """A rule by its attention; a terminal does not repeat it."""
-    full = f"{rule}, {attention}"
-    return TableCell(full, f"  {attention}" if attention == "masked" and format_ == "table" else full)
 
 
 def _text(form: Crossing | None) -> str | None:

@@ -74,7 +74,7 @@ from txcalc.parts.rwkv import ChannelMix, TimeMix, TokenShift, WeightedSum
 from txcalc.parts.shared import SharedBlock
 from txcalc.parts.spans import Apart, Around, Causal, Chunks, Cross, Full, Reading, Selected, Window
 from txcalc.parts.taps import Convolution
-from txcalc.parts.tower import Counted, Projector, ProjectorStep, Tower
+from txcalc.parts.tower import Counted, Projector, ProjectorStep, TowerStack
 
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "sigmoid", "tanh")
 
@@ -668,7 +668,7 @@ COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
     Stack: stacks,
     Projector: projectors,
     TimeMix: time_mixes,
-    Tower: st.builds(Tower, stack=stacks, projector=projectors, dropped=st.integers(0, 2)),
+    TowerStack: st.builds(TowerStack, stack=stacks, projector=projectors, dropped=st.integers(0, 2)),
     TimeConvolution: time_convolutions,
     StreamEnds: stream_ends,
     Streams: streams,

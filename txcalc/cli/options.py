@@ -22,7 +22,7 @@ UsageError: Any = typer.BadParameter.__base__  # of whichever click typer has
 GROUPS = ("Model", "Workload", "Engine", "Traffic", "Money", "Output")  # of a help, in this order
 
 
-class Entry(NamedTuple):
+class Named(NamedTuple):
     """An option as every command has it: the group of help that it stands in, what it means, the word for its value,
     what the shell completes, and what it was called before, which is still read."""
 
@@ -35,89 +35,89 @@ class Entry(NamedTuple):
 
 # One name for one thing: an option that several commands have means the same in all of them.
 _SHARED = {
-    "--set": Entry("Model", "Change a key of the description: h_kv=32, norm.place=post.", "K=V", completion.key),
-    "--lora": Entry(
+    "--set": Named("Model", "Change a key of the description: h_kv=32, norm.place=post.", "K=V", completion.key),
+    "--lora": Named(
         "Model",
         "LoRA beside frozen weights: r=16,targets=q+v (targets=all: every linear layer of a block).",
         "K=V,…",
     ),
-    "--ignore": Entry("Model", "Read a config.json without this key (text_config.width).", "KEY"),
-    "--weights": Entry(
+    "--ignore": Named("Model", "Read a config.json without this key (text_config.width).", "KEY"),
+    "--weights": Named(
         "Model",
         "Format of the weights: native (as published), bf16, fp8, int4, Q4_K_M …",
         "FORMAT",
         completion.weights,
     ),
-    "--dtype": Entry("Model", "Dtype of weights and activations: bf16, fp32, fp8, int4 …", "TYPE", completion.dtype),
-    "--kv": Entry(
+    "--dtype": Named("Model", "Dtype of weights and activations: bf16, fp32, fp8, int4 …", "TYPE", completion.dtype),
+    "--kv": Named(
         "Model",
         "Dtype of the cache, whatever the weights are.",
         "TYPE",
         completion.cache,
         ("--kv-dtype", "--kv-dtypes"),
     ),
-    "--params": Entry("Model", "Parameters: 8B.", "N"),
-    "--text-only": Entry("Model", "Without the towers of a multimodal model."),
-    "--memory": Entry("Model", "A size: 16GB (10^9) or 16GiB; all of it.", "SIZE"),
-    "--all": Entry("Model", "Every preset."),
-    "--batch": Entry("Workload", "Sequences, all of the same length.", "N", before=("--batches",)),
-    "--tokens": Entry("Workload", "New tokens per sequence (32k = 32,768).", "N"),
-    "--past": Entry("Workload", "Tokens already in the cache; above 0 is a decode step.", "N"),
-    "--source-tokens": Entry("Workload", "Encoder positions of an encoder–decoder.", "N", before=("--source",)),
-    "--context": Entry("Workload", "Tokens that a sequence holds, past and new.", "N", before=("--contexts",)),
-    "--global-batch": Entry("Workload", "Sequences of a step, of all ranks (default: 2^20 tokens).", "N"),
-    "--attention": Entry("Workload", "FLOPs of all T×S products, or only of the pairs that the mask lets through."),
-    "--logits": Entry("Workload", "Logits for every position, or for the last."),
-    "--mla": Entry("Workload", "How latent attention is computed (MLA)."),
-    "--against": Entry("Workload", "What it is compared with:"),
-    "--train-tokens": Entry("Workload", "Tokens trained on: 15T.", "N"),
-    "--compute": Entry("Workload", "FLOPs of the whole training: 3.8e25.", "N"),
-    "--gpu": Entry(
+    "--params": Named("Model", "Parameters: 8B.", "N"),
+    "--text-only": Named("Model", "Without the towers of a multimodal model."),
+    "--memory": Named("Model", "A size: 16GB (10^9) or 16GiB; all of it.", "SIZE"),
+    "--all": Named("Model", "Every preset."),
+    "--batch": Named("Workload", "Sequences, all of the same length.", "N", before=("--batches",)),
+    "--tokens": Named("Workload", "New tokens per sequence (32k = 32,768).", "N"),
+    "--past": Named("Workload", "Tokens already in the cache; above 0 is a decode step.", "N"),
+    "--source-tokens": Named("Workload", "Encoder positions of an encoder–decoder.", "N", before=("--source",)),
+    "--context": Named("Workload", "Tokens that a sequence holds, past and new.", "N", before=("--contexts",)),
+    "--global-batch": Named("Workload", "Sequences of a step, of all ranks (default: 2^20 tokens).", "N"),
+    "--attention": Named("Workload", "FLOPs of all T×S products, or only of the pairs that the mask lets through."),
+    "--logits": Named("Workload", "Logits for every position, or for the last."),
+    "--mla": Named("Workload", "How latent attention is computed (MLA)."),
+    "--against": Named("Workload", "What it is compared with:"),
+    "--train-tokens": Named("Workload", "Tokens trained on: 15T.", "N"),
+    "--compute": Named("Workload", "FLOPs of the whole training: 3.8e25.", "N"),
+    "--gpu": Named(
         "Engine",
         "An accelerator, and how many: h100-sxm:8 (txcalc presets --hardware), or a .toml file.",
         "NAME[:N]",
         completion.accelerator,
     ),
-    "--layout": Entry("Engine", "How the ranks are laid out: tp=8,pp=16,dp=64.", "AXIS=N,…"),
-    "--engine": Entry(
+    "--layout": Named("Engine", "How the ranks are laid out: tp=8,pp=16,dp=64.", "AXIS=N,…"),
+    "--engine": Named(
         "Engine",
         "Count what an engine keeps besides, in a version: vllm, vllm@0.8, sglang, trtllm, llama.cpp, none.",
         "NAME[@V]",
         completion.engine,
     ),
-    "--node": Entry("Engine", "Accelerators of a node (default: as sold).", "N"),
-    "--network": Entry("Engine", "Bytes a second of each between nodes, one way: 50GB (default: as sold).", "SIZE"),
-    "--ram": Entry(
+    "--node": Named("Engine", "Accelerators of a node (default: as sold).", "N"),
+    "--network": Named("Engine", "Bytes a second of each between nodes, one way: 50GB (default: as sold).", "SIZE"),
+    "--ram": Named(
         "Engine",
         "llama.cpp: RAM for what the GPUs do not hold, as little as can be, its bandwidth and peak: 64GB@80GB/s.",
         "SIZE[@RATE[@PEAK]]",
     ),
-    "--gpu-layers": Entry("Engine", "Layers on the GPUs, the head being one.", "N", before=("-ngl", "--n-gpu-layers")),
-    "--n-cpu-moe": Entry("Engine", "Layers whose experts are in RAM, from the first on.", "N|all", before=("-ncmoe",)),
-    "--pcie": Entry("Engine", "What copies from RAM to a GPU reach: 25GB/s.", "RATE"),
-    "--block": Entry("Engine", "Tokens of a page of the cache.", "N"),
-    "--chunk": Entry("Engine", "Tokens that a step of prefill computes at most.", "N"),
-    "--reserve": Entry("Engine", "What the engine and the driver keep: a share of the memory or a size.", "10%|4GiB"),
-    "--recipe": Entry("Engine", "What else a run decides:", "K=V,…"),
-    "--device": Entry("Engine", "Where it runs: meta (computes nothing), cpu or cuda.", "NAME"),
-    "--concurrency": Entry("Traffic", "Sequences at once.", "N", before=("--users",)),
-    "--prompt": Entry("Traffic", "Tokens of a prompt.", "N"),
-    "--as": Entry(
+    "--gpu-layers": Named("Engine", "Layers on the GPUs, the head being one.", "N", before=("-ngl", "--n-gpu-layers")),
+    "--n-cpu-moe": Named("Engine", "Layers whose experts are in RAM, from the first on.", "N|all", before=("-ncmoe",)),
+    "--pcie": Named("Engine", "What copies from RAM to a GPU reach: 25GB/s.", "RATE"),
+    "--block": Named("Engine", "Tokens of a page of the cache.", "N"),
+    "--chunk": Named("Engine", "Tokens that a step of prefill computes at most.", "N"),
+    "--reserve": Named("Engine", "What the engine and the driver keep: a share of the memory or a size.", "10%|4GiB"),
+    "--recipe": Named("Engine", "What else a run decides:", "K=V,…"),
+    "--device": Named("Engine", "Where it runs: meta (computes nothing), cpu or cuda.", "NAME"),
+    "--concurrency": Named("Traffic", "Sequences at once.", "N", before=("--users",)),
+    "--prompt": Named("Traffic", "Tokens of a prompt.", "N"),
+    "--as": Named(
         "Output",
         "FLOPs as others count them: palm, megatron-lm, 6n … Several: repeat it, or commas.",
         "NAME",
         completion.convention,
     ),
-    "--format": Entry("Output", "How the result is written."),
-    "--json": Entry("Output", "Short for --format json: exact integers, a stable schema."),
-    "--plot": Entry(
+    "--format": Named("Output", "How the result is written."),
+    "--json": Named("Output", "Short for --format json: exact integers, a stable schema."),
+    "--plot": Named(
         "Output",
         "Also draw it: into a file, FILE.svg or FILE.png, or with - below the table (pip install 'txcalc[plot]').",
         "FILE|-",
     ),
-    "--hardware": Entry("Output", before=("--gpus",)),
-    "--force": Entry("Output", "Write over a file that is there."),
-    "--out": Entry("Output", "Where it goes:", "FILE", before=("--output", "-o")),
+    "--hardware": Named("Output", before=("--gpus",)),
+    "--force": Named("Output", "Write over a file that is there."),
+    "--out": Named("Output", "Where it goes:", "FILE", before=("--output", "-o")),
 }
 # Options that one command has, whose declaration says the rest, by their group of its help.
 _OWN = {
@@ -130,9 +130,9 @@ _OWN = {
     "Money": "price budget deadline pue grid measured",
     "Output": "detail emit record zero-cost to without-cache latex title help",
 }
-TABLE = _SHARED | {f"--{flag}": Entry(group) for group, flags in _OWN.items() for flag in flags.split()}
+TABLE = _SHARED | {f"--{flag}": Named(group) for group, flags in _OWN.items() for flag in flags.split()}
 
-OTHER = Entry("Output")  # of an option that stands nowhere above, as the tests would say
+OTHER = Named("Output")  # of an option that stands nowhere above, as the tests would say
 
 # What an option was called before, by command where another option has that name now.
 RENAMED = {old: new for new, entry in TABLE.items() for old in entry.before} | {

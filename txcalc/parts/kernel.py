@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from txcalc.parts.spans import Attended, Span
 
 
-class Kernel:
+class Executed:
     """What engines run a leaf as, and where its module, as it is written, is a witness of what it says."""
 
     # Which kernels of attention; False: no kernel of its own, but within the one beside it.

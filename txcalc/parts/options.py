@@ -244,7 +244,7 @@ def _somewhere(at: Any) -> bool:
     return bool(a >= 0 and c > 0 and a + b > 0 and max(a, abs(b), c) <= MAX_SIZE)
 
 
-class Letter(NamedTuple):
+class FreeSize(NamedTuple):
     """A size over which theorems hold, and what it is beside others, by their keys in the same table.
 
     of       it is a whole number of these: h = h_kv·g
@@ -275,7 +275,7 @@ class Field(NamedTuple):
     meaning: str
     when: str = ""
     beside: Callable[[Any, Mapping[str, Any]], Any] | None = None
-    letter: Letter | None = None
+    letter: FreeSize | None = None
 
 
 class _Required:
@@ -305,7 +305,7 @@ def key(
     when: str = "",
     *,
     beside: Callable[[Any, Mapping[str, Any]], Any] | None = None,
-    letter: Letter | None = None,
+    letter: FreeSize | None = None,
 ) -> Any:
     """A key of an `Options`. One that Python has for a word of its own (`from`) is a field with `_` behind it."""
     return field(metadata={"key": Field(check, default, meaning, when, beside, letter)})
@@ -320,8 +320,8 @@ def letter(
     beside: Callable[[Any, Mapping[str, Any]], Any] | None = None,
     **known: Any,
 ) -> Any:
-    """A key that is a size over which theorems hold; `known` says what is known of it (`Letter`)."""
-    return key(check, default, meaning, when, beside=beside, letter=Letter(**known))
+    """A key that is a size over which theorems hold; `known` says what is known of it (`FreeSize`)."""
+    return key(check, default, meaning, when, beside=beside, letter=FreeSize(**known))
 
 
 def absent(number: Any) -> bool:

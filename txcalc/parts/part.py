@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 from txcalc.num import Num, product, total
 from txcalc.parts.frozen import once
-from txcalc.parts.kernel import Kernel
+from txcalc.parts.kernel import Executed
 
 if TYPE_CHECKING:
     from txcalc.parts.collectives import Transfer
@@ -198,7 +198,7 @@ NO_CACHE = Cache()
 Role = Literal["product", "table", "norm", "activation", "attention", "selection", "collective", "other"]
 
 
-class Leaf(Kernel):
+class Leaf(Executed):
     """A part that owns formulas. Subclasses are frozen dataclasses over numbers; all fields are set when it is made."""
 
     kind: ClassVar[str | None] = None  # under which it is counted wherever it stands; None: its parent's

@@ -13,7 +13,7 @@ from txcalc.parts.model import Stack
 from txcalc.parts.norm import EPS, Norm
 from txcalc.parts.options import REQUIRED, Check, Options, Wrong, activation, count, flag, key, one_of, size
 from txcalc.parts.part import Part
-from txcalc.parts.tower import Projector, ProjectorStep, Tower
+from txcalc.parts.tower import Projector, ProjectorStep, TowerStack
 
 
 class Made(NamedTuple):
@@ -122,8 +122,8 @@ class ProjectorOptions(Options):
     )
     dropped: Any = key(count, 0, "positions that are not handed on")
 
-    def build(self, stack: Stack, positions: Any) -> Tower:
+    def build(self, stack: Stack, positions: Any) -> TowerStack:
         """The tower of a stack that has so many positions (None: as many as are asked for)."""
         made = projector(stack.d_model, self.steps)
         tokens = None if positions is None else exact_div(positions - self.dropped, made.per_token)
-        return Tower(stack=stack, projector=made, dropped=self.dropped, tokens=tokens)
+        return TowerStack(stack=stack, projector=made, dropped=self.dropped, tokens=tokens)

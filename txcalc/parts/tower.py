@@ -61,7 +61,7 @@ class Projector(Composite):
 
 @final
 @frozen
-class Tower(Composite):
+class TowerStack(Composite):
     """A stack at every position of a picture or a sound, and its projector; its tokens are those that it hands on.
 
     `tokens` is how many there are where the stack reads one length alone. `dropped` positions are not handed on (a
@@ -92,7 +92,7 @@ class Tower(Composite):
         """Not yet."""
         return False
 
-    def shard(self, ways: Ways) -> Tower:
+    def shard(self, ways: Ways) -> TowerStack:
         """The shares of its stack and its projector."""
         return replace(self, stack=self.stack.shard(ways), projector=self.projector.shard(ways))
 

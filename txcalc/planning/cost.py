@@ -59,7 +59,7 @@ class Cost(NamedTuple):
         return BOUNDS[self.spent.index(max(self.spent))]
 
 
-class Figure(NamedTuple):
+class BoundedTime(NamedTuple):
     """A latency: its two figures in seconds, and what bounds each."""
 
     floor: float

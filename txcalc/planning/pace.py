@@ -9,7 +9,7 @@ from txcalc.hardware import Accelerator
 from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.parts.part import Workload
-from txcalc.planning.cost import Cost, Figure, series, total
+from txcalc.planning.cost import BoundedTime, Cost, series, total
 from txcalc.planning.engine import Engine
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
@@ -45,7 +45,7 @@ class Pace:
         new = min(tokens, context)
         return base._replace(batch=sequences, tokens=new, past=context - new, decoding=True)
 
-    def step(self, sequences: int, context: int, tokens: int = 1, busy: float = 1.0) -> Figure:
+    def step(self, sequences: int, context: int, tokens: int = 1, busy: float = 1.0) -> BoundedTime:
         """Time of a decode step of so many sequences of one copy of the model, the others that share its experts being
         as `busy`.
 
@@ -54,7 +54,7 @@ class Pace:
         """
         groups = min(self.layout.pp, sequences)
         stages = self._stages(self.decode(ceil_div(sequences, groups), context, tokens), busy=busy)
-        return Figure(
+        return BoundedTime(
             max(sum(c.floor for c in stages), groups * max(c.floor for c in stages)),
             max(sum(c.achievable for c in stages), groups * max(c.achievable for c in stages)),
             total(stages).floor_bound,
@@ -81,7 +81,7 @@ class Pace:
 
         return work, ceil_div(prompt - cached, size)
 
-    def prefill(self, prompt: int, cached: int = 0) -> Figure:
+    def prefill(self, prompt: int, cached: int = 0) -> BoundedTime:
         """Time to the first token of a prompt alone, of which `cached` tokens are not computed again.
 
         Chunks follow each other through the stages: the slowest stage has to do all of them, and the last one has to
@@ -93,7 +93,7 @@ class Pace:
         slowest = self._slowest(prompt, cached, 1, busy)
         alone = self._stages(work(0)._replace(tokens=prompt - cached) if number > 1 else work(0), busy=busy)
         floors = [c.floor for c in last]
-        return Figure(
+        return BoundedTime(
             max(c.floor for c in alone) + sum(floors) - max(floors),
             slowest.achievable + self._waits(prompt, cached, busy),
             total(alone).floor_bound,

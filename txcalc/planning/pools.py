@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import inf
 
 from txcalc.errors import Fault, InputError
-from txcalc.planning.cost import Figure
+from txcalc.planning.cost import BoundedTime
 from txcalc.planning.deployment import Choice, Deployment
 from txcalc.planning.layout import Group, Layout
 from txcalc.planning.links import seconds
@@ -40,8 +40,8 @@ class Pools(Answered):
     decode: Choice
     handed: int
     transfer: float
-    prompt: Figure
-    step: Figure
+    prompt: BoundedTime
+    step: BoundedTime
     steady: Steady | Overload
     answer: int
 

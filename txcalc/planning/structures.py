@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from txcalc.model import Model
 from txcalc.num import whole
-from txcalc.parts.options import Letter
+from txcalc.parts.options import FreeSize
 from txcalc.sources.assemble import assemble
 from txcalc.sources.spec import STACK as SECTIONS
 
@@ -123,7 +123,7 @@ class _Naming:
 
 
 @cache
-def _letters(section: str) -> dict[str, Letter]:
+def _letters(section: str) -> dict[str, FreeSize]:
     """The sizes of a table over which theorems hold; the others are part of the structure, as they are."""
     return {key: field.letter for key, field in SECTIONS[section].items() if field.letter}
 

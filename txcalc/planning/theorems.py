@@ -84,8 +84,8 @@ FUSED, KEPT = "saved, fused attention", "saved, attention matrix kept"
 PROMPT = ((0, 7),)
 LATER = ((0, 7), (3, 1), (5000, 3))  # before and past the end of every window of a probe
 POOLED = ((0, 5000),)  # where tokens are pooled, beside them a prompt of many such groups
-Figure = tuple[Callable[[Any], Any], tuple[tuple[int, int], ...]]
-FIGURES: dict[str, Figure] = {
+FigureOf = tuple[Callable[[Any], Any], tuple[tuple[int, int], ...]]
+FIGURES: dict[str, FigureOf] = {
     "params": (lambda entry: entry.params, PROMPT),
     "flops": (lambda entry: entry.flops, PROMPT),
     "training flops": (step_flops, PROMPT),

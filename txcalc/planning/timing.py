@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from txcalc.errors import Fault, InputError
 from txcalc.num import ceil_div
-from txcalc.planning.cost import Figure
+from txcalc.planning.cost import BoundedTime
 from txcalc.planning.deployment import MOST_SEQUENCES, Deployment
 from txcalc.planning.engine_memory import latency
 from txcalc.planning.layout import SERVING_ORDER, Layout
@@ -178,8 +178,8 @@ class Point(Answered):
 
     layout: Layout
     sequences: int
-    ttft: Figure
-    tpot: Figure | None
+    ttft: BoundedTime
+    tpot: BoundedTime | None
     output: float
     input: float
     answer: int
@@ -214,7 +214,7 @@ class Timer:
     def __init__(self, deployment: Deployment, asked: Request, context: int) -> None:
         self.deployment, self.asked, self.context = deployment, asked, context
         self._paces: dict[Layout, Pace] = {}
-        self._prefills: dict[Layout, tuple[Figure, float]] = {}
+        self._prefills: dict[Layout, tuple[BoundedTime, float]] = {}
         self._demands: dict[tuple[Layout, float], Demand] = {}
         self._drafts: dict[Layout, Pace] = {}
         self._seats: dict[Layout, float] = {}
@@ -298,13 +298,13 @@ class Timer:
             demand.polls,
         )
 
-    def alone(self, layout: Layout) -> tuple[Figure, Figure | None]:
+    def alone(self, layout: Layout) -> tuple[BoundedTime, BoundedTime | None]:
         """A prompt alone, and a step of one sequence of its length; None: the model does not decode."""
         pace = self.pace(layout)
         step = self._tpot(layout, 1, pace.busy(1), self.asked.prompt) if pace.caching else None
         return self._prefill(layout)[0], step
 
-    def _prefill(self, layout: Layout) -> tuple[Figure, float]:
+    def _prefill(self, layout: Layout) -> tuple[BoundedTime, float]:
         """A prompt alone, and prompt tokens a second of one copy."""
         one = self._copy(layout)
         if one not in self._prefills:
@@ -313,11 +313,11 @@ class Timer:
             self._prefills[one] = pace.prefill(prompt, cached), pace.prefill_rate(prompt, cached)
         return self._prefills[one]
 
-    def prompt(self, layout: Layout) -> Figure:
+    def prompt(self, layout: Layout) -> BoundedTime:
         """A prompt alone."""
         return self._prefill(layout)[0]
 
-    def step(self, layout: Layout, sequences: int) -> Figure:
+    def step(self, layout: Layout, sequences: int) -> BoundedTime:
         """A decode step of so many sequences at the full context, over the tokens that it is expected to yield."""
         return self._tpot(layout, ceil_div(sequences, layout.dp), self.pace(layout).busy(sequences))
 
@@ -357,7 +357,7 @@ class Timer:
             )
         return self._demands[layout, busy]
 
-    def _tpot(self, layout: Layout, sequences: int, busy: float = 1.0, context: int | None = None) -> Figure:
+    def _tpot(self, layout: Layout, sequences: int, busy: float = 1.0, context: int | None = None) -> BoundedTime:
         """A decode step over the tokens that it is expected to yield."""
         pace, guess, context = self.pace(layout), self.asked.speculation, context or self.context
         if guess is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from txcalc.curves import SHARES
 from txcalc.ledger import KINDS
-from txcalc.planning.cost import Cost, Figure
+from txcalc.planning.cost import BoundedTime, Cost
 from txcalc.planning.roofline import ADAPTERS, LINKS
 from txcalc.planning.serving import DEFINITIONS, Limits, Serving
 from txcalc.planning.steady import Overload, Steady
@@ -32,7 +32,7 @@ def headline(serving: Serving) -> list[str]:
         )
         return [f"{_load(serving)}: TTFT {seconds(steady.ttft)}{tpot}", *_line(serving, steady)]
 
-    def said(name: str, figure: Figure) -> str:
+    def said(name: str, figure: BoundedTime) -> str:
         return f"{name} {seconds(figure.achievable)} (floor {seconds(figure.floor)}), bound by {figure.bound}"
 
     alone = said("a prompt" if point.tpot else "a pass", point.ttft)
@@ -252,7 +252,7 @@ def _simulated(serving: Serving, found: Simulated) -> Table:
     return Table(title, ("", "mean", "p50", "p90", "p99"), rows)
 
 
-def _figure(name: str, loaded: float | None, figure: Figure) -> tuple[Any, ...]:
+def _figure(name: str, loaded: float | None, figure: BoundedTime) -> tuple[Any, ...]:
     return column(name, "s"), _time(loaded), _time(figure.achievable), _time(figure.floor), figure.bound
 
 

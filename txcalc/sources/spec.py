@@ -72,7 +72,7 @@ LAYER_KEYS = (*PART_TABLES, "norm", "positions", "parts")
 
 
 @frozen
-class Identity(keys_of.Options):
+class IdentityOptions(keys_of.Options):
     """What a description says of the whole model: its name, what it is, how its checkpoint is stored."""
 
     section = ""
@@ -110,7 +110,7 @@ class Identity(keys_of.Options):
 
 
 @frozen
-class Stack(keys_of.Options):
+class StackOptions(keys_of.Options):
     """What a description says of a stack of layers beside its tables."""
 
     section = ""
@@ -146,7 +146,7 @@ class Sections(Mapping[str, Mapping[str, Field]]):
     """The tables of a description by name: the top level's keys, and the options' own, loaded when asked for."""
 
     def __getitem__(self, name: str) -> Mapping[str, Field]:
-        return options(name).table() if name else Stack.table()
+        return options(name).table() if name else StackOptions.table()
 
     def __iter__(self) -> Iterator[str]:
         yield from ("", *ALL)
@@ -155,7 +155,7 @@ class Sections(Mapping[str, Mapping[str, Field]]):
         return 1 + len(ALL)
 
 
-IDENTITY = Identity.table()
+IDENTITY = IdentityOptions.table()
 STACK = Sections()
 ALWAYS = ("", "norm", "positions", "embedding", "head")  # sections that are resolved even when nobody wrote them
 

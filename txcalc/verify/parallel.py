@@ -31,7 +31,7 @@ from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline
 from txcalc.reference import build, inputs, mode
 from txcalc.verify.branches import NoParallel, paths, plan, split, spread
-from txcalc.verify.recorded import Collectives, Saved, held_bytes
+from txcalc.verify.recorded import Collectives, SavedStorages, held_bytes
 
 Context = Callable[[], AbstractContextManager[Any]]
 
@@ -140,7 +140,7 @@ def _measured(job: RankJob, mesh: Any) -> dict[str, int]:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     model, recipe = job.model, job.recipe
-    saved, collectives = Saved(), Collectives()
+    saved, collectives = SavedStorages(), Collectives()
     net = sharded(model, recipe, mesh, recomputed=saved.recomputed)
     saved.watch(net)
     shares = recipe.layout.sp

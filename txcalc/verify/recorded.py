@@ -38,7 +38,7 @@ def held_bytes(tensor: Tensor) -> int:
     return local(tensor).numel() * tensor.dtype.itemsize
 
 
-class Saved:
+class SavedStorages:
     """Bytes of the distinct storages that autograd keeps, in the modules and in the loss.
 
     Left out: weights, and what is made of them alone; ids and boolean masks; tables of positions. A norm's statistics

@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from txcalc import hardware, load
+from txcalc import fit, hardware, load
 from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.planning.deployment import Deployment
@@ -90,6 +90,21 @@ def test_fit_lists_what_fits() -> None:
     assert code == 0 and "llama-2-7b" in out and "llama-2-13b" not in out
     code, out, _ = run("fit", "--memory", "1MB")
     assert code == 1 and "0 of " in out
+
+
+def test_cards_share_what_a_model_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A further card of the same layout looks at no tensor again, in any format."""
+    made: list[str] = []
+
+    def count(*argv: Any) -> Holdings:
+        made.append(argv[2].weights.name)
+        return Holdings(*argv)
+
+    monkeypatch.setattr("txcalc.planning.fitting.Holdings", count)
+    alone = fit("llama-3.1-8b", gpu="4090", weights="bf16,Q4_K_M").rows
+    assert made == ["bf16", "Q4_K_M"]
+    both = fit("llama-3.1-8b", gpu=["4090", "h100"], weights="bf16,Q4_K_M").rows
+    assert len(made) == 4 and both[:2] == alone
 
 
 # Shapes.

@@ -251,7 +251,7 @@ def names_asked(path: Path) -> list[str]:
     return [ast.unparse(node) for node in ast.walk(ast.parse(path.read_text())) if asks(node) and named(node)]
 
 
-@pytest.mark.parametrize("module", ["planning", "api", "verify", "hardware", "parts"])
+@pytest.mark.parametrize("module", ["planning", "api", "verify", "hardware", "parts", "render", "cli"])
 def test_nobody_is_asked_for_by_name(module: str, tmp_path: Path) -> None:
     assert [asked for path in sorted((PACKAGE / module).rglob("*.py")) for asked in names_asked(path)] == []
     (tmp_path / "planted.py").write_text('slow = recipe.framework == "megatron" or card.title.startswith("NVIDIA")\n')

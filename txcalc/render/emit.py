@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 from txcalc.errors import InputError, UnknownName
 from txcalc.num import ceil_div
@@ -38,12 +39,6 @@ METHODS = {
 }
 # Linear layers that TensorRT-LLM has adapters for, but those of routed experts.
 ADAPTED = ("attn_q", "attn_k", "attn_v", "attn_dense", "mlp_h_to_4h", "mlp_4h_to_h", "mlp_gate")
-LOADED = {
-    "vllm": "name each adapter: --lora-modules NAME=PATH …",
-    "sglang": "name each adapter: --lora-paths NAME=PATH …",
-    "trtllm": "each request names its adapter: lora_request",
-    "dynamo": "each adapter is loaded by the workers' own API (DYN_LORA_ENABLED=true)",
-}
 NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'  # how vLLM's workers hand caches on
 
 
@@ -53,9 +48,9 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, guess: Speculat
 
     Errors: `UnknownName` for another engine; `InputError` for a plan that an engine's flags cannot say.
     """
-    engines = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}
-    if engine not in LOADED:
-        raise UnknownName("--emit", "engine", engine, list(LOADED), f"one of {', '.join(LOADED)}")
+    if engine not in ENGINES:
+        raise UnknownName("--emit", "engine", engine, list(ENGINES), f"one of {', '.join(ENGINES)}")
+    written = ENGINES[engine]
     layout, held = plan.best.layout, plan.deployment.engine
     comments = []
     if held.asked != "native":
@@ -63,23 +58,40 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, guess: Speculat
     if guess and plan.deployment.draft is None:
         comments.append(f"# {guess.tokens} tokens a step are proposed at no cost: n-grams of what was said before")
     if held.adapters:
-        comments.append(f"# {LOADED[engine]}")
-    if plan.deployment.model.text_only and engine in ("sglang", "trtllm"):
+        comments.append(f"# {written.adapters}")
+    if plan.deployment.model.text_only and not written.without_towers:
         comments.append("# the plan leaves the model's towers out, for which no flag is known here")
-    if held.interval > 1 and (engine, held.gathers) not in (("sglang", False), ("trtllm", True)):
+    if held.interval > 1 and written.gathers is not held.gathers:
         raise InputError("--emit", [f"{engine} has no flag for --{'gather' if held.gathers else 'poll'}"])
-    if engine == "dynamo":
+    if written.write is None:
         return "\n".join([*comments, *_dynamo(plan, pools, guess)])
     if pools:
         raise InputError(
             "--emit", [f"{engine} alone serves no pools of their own for prompts and answers: --emit dynamo"]
         )
-    start, flags = engines[engine](plan, guess)
-    if engine == "trtllm" and layout.dp > 1 and not _shared(plan):
+    start, flags = written.write(plan, guess)
+    if written.one_copy and layout.dp > 1 and not _shared(plan):
         comments.append(f"# {layout.dp} of these, each on {layout.gpus // layout.dp} GPUs, behind a load balancer")
     elif layout.gpus > (node := plan.deployment.accelerator.node or NODE):
         comments.append(f"# on {ceil_div(layout.gpus, node)} nodes, which the engine's launcher needs the addresses of")
     return "\n".join([*comments, _lines(start, flags)])
+
+
+class Written(NamedTuple):
+    """How an engine's command is written.
+
+    adapters        what its user does about adapters
+    write           start and flags; None: of several commands (dynamo)
+    without_towers  it has a flag that leaves a model's towers out
+    gathers         which wait it has a flag for: True --gather, False --poll, None neither
+    one_copy        a command starts one copy of the model, unless copies share experts
+    """
+
+    adapters: str
+    write: Callable[[Plan, Speculation | None], tuple[str, Flags]] | None
+    without_towers: bool = False
+    gathers: bool | None = None
+    one_copy: bool = False
 
 
 def _lines(start: str, flags: Flags) -> str:
@@ -276,3 +288,13 @@ def _options(plan: Plan, guess: Speculation | None) -> list[str]:
         lines += ["lora_config:", f"  lora_target_modules: [{', '.join(ADAPTED)}]", f"  max_lora_rank: {engine.rank}"]
         lines += [f"  max_loras: {engine.adapters}", f"  max_cpu_loras: {engine.adapters}"]
     return lines
+
+
+ENGINES = {
+    "vllm": Written("name each adapter: --lora-modules NAME=PATH …", _vllm, without_towers=True),
+    "sglang": Written("name each adapter: --lora-paths NAME=PATH …", _sglang, gathers=False),
+    "trtllm": Written("each request names its adapter: lora_request", _trtllm, gathers=True, one_copy=True),
+    "dynamo": Written(
+        "each adapter is loaded by the workers' own API (DYN_LORA_ENABLED=true)", None, without_towers=True
+    ),
+}

@@ -395,3 +395,10 @@ def test_every_tower_has_a_share_of_each_rank() -> None:
                 ways = Ways(ranks)
                 held = root.shard(ways)
                 assert ways.faults or sum(leaf.params for leaf in held.leaves()) > 0, name
+
+
+def test_towers_stay_beside_a_model_whose_sizes_do() -> None:
+    model = load("gemma-4-26b-a4b")
+    assert model.set({"dtype": "fp16"}).beside == model.beside
+    narrow = model.set({"top_k": 4})
+    assert narrow.beside is None and any("left out" in note for note in narrow.notes)

@@ -14,7 +14,7 @@ from txcalc.parts.adapters import adaptable
 from txcalc.parts.part import Composite
 from txcalc.sources.assemble import assemble
 from txcalc.sources.resolve import resolve
-from txcalc.sources.spec import changed, letter_path, renamed, scalar
+from txcalc.sources.spec import IDENTITY, changed, letter_path, renamed, scalar
 
 if TYPE_CHECKING:
     from txcalc.checkpoint import Checkpoint
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     Source = str | Path | Mapping[str, Any] | Model | ConfigObject | TorchModule
 
+# Keys that leave what stands beside a language model as it is: they change no size of its stack.
+SIZELESS = {*IDENTITY, "lora"} - {"kind", "predictors"}
 # Makes a model of a module without a config, by measuring it. It stands above this: the package's front door sets it.
 measured: Callable[[Any], Model] | None = None
 
@@ -223,9 +225,10 @@ def build(
     if changes:
         spelling = {**spelling, **{letter_path(key, raw): key for key in changes}}
         after = changed(raw, changes)
-        if not all(key.startswith("lora") for key in changes):
-            for key in {"beside", "towers"} - {*changes}:
-                after.pop(key, None)  # its towers fit the unchanged
+        if not all(letter_path(key, raw).split(".")[0] in SIZELESS for key in changes):
+            dropped = [after.pop(key, None) for key in {"beside", "towers"} - {*changes}]  # they fit the unchanged
+            if any(dropped):
+                notes = (*notes, "its towers and projectors fit the sizes as they were, and are left out")
     spec = resolve(after, origin, spelling)
     root = assemble(spec)
     if unknown := [*_adapters(spec, root)]:

@@ -168,6 +168,18 @@ def orion(c: Config) -> Shapes:
     return ends(c, tied=False, norms=2) + layer * c["num_hidden_layers"]
 
 
+def yuan(c: Config) -> Shapes:
+    d = c["hidden_size"]
+    filters: Shapes = [(d // 2, d, 2), (d // 2,), (d, d // 2, 2), (d,), (d,)]
+    layer = [*attention(d, d, d), *filters, *swiglu(d, c["intermediate_size"]), *[(d,)] * 2]
+    return ends(c, tied=True) + layer * c["num_hidden_layers"]
+
+
+def medusa(c: Config) -> Shapes:
+    d, number = c["hidden_size"], c["medusa_num_heads"]
+    return [(d, d), (d,), (c["vocab_size"], d)] * number
+
+
 def falcon(c: Config) -> Shapes:
     """Falcon-7B has one norm a layer and one key; Falcon-40B two norms, and `n_head_kv` keys."""
     d, n = c["hidden_size"], c["n_layer"]
@@ -288,6 +300,7 @@ SPECULATOR: Config = {"speculators_model_type": "eagle3", "speculators_version":
                       "speculators_config": {"algorithm": "eagle3"}, "norm_before_residual": True,
                       "transformer_layer_config": {**LLAMA, "model_type": "llama", "num_hidden_layers": 1}}  # fmt: skip
 DRAFTS: dict[str, tuple[Config, Callable[[Config], Shapes]]] = {
+    "medusa": ({"medusa_num_heads": 3, "hidden_size": 64, "vocab_size": 100}, medusa),
     "eagle3": ({**DRAFT, "architectures": ["LlamaForCausalLMEagle3"]}, lambda c: drafting(c, 0)),
     "eagle3, wider": (
         {
@@ -413,6 +426,19 @@ CASES: dict[str, tuple[Config, Callable[[Config], Shapes]]] = {
             "parallel_attn_mlp_res": True,
         },
         arctic,
+    ),
+    "yuan": (
+        {
+            "model_type": "yuan",
+            "architectures": ["YuanForCausalLM"],
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "vocab_size": 100,
+            "tie_word_embeddings": True,
+        },
+        yuan,
     ),
     "orion": ({**LLAMA, "model_type": "orion", "architectures": ["OrionForCausalLM"]}, orion),
     "stablelm_epoch": (
@@ -579,7 +605,7 @@ def test_parameters_are_those_of_the_tensors(name: str) -> None:
 
 def test_every_type_has_a_case() -> None:
     # Another name of one that has a case, and what has a test of its own.
-    twins = {"minimax_m1", "mixformer-sequential", "step3_text", "step3_vl"}
+    twins = {"minimax_m1", "mixformer-sequential", "rwkv7", "step3_text", "step3_vl"}
     custom = {name for name, (module, _) in READERS.items() if module in ("custom", "earlier")} - twins
     read = {describe(config)[0]["model_type"] for config, _ in CASES.values()}
     assert custom <= read and custom
@@ -763,8 +789,8 @@ def test_a_language_model_in_a_whole(whole: Config, text: str) -> None:
     [
         ({"model_type": "internvl_chat", "llm_config": {**SMALL, "model_type": "opt"}}, "llm_config.model_type"),
         ({"model_type": "internvl_chat"}, "llm_config is missing"),
-        ({"base_model_name_or_path": "lmsys/vicuna-7b-v1.3", "medusa_num_heads": 5}, "not read: its heads"),
-        ({"model_type": "rwkv6", "architectures": ["Rwkv6ForCausalLM"], "auto_map": {}}, "the fourth alone is read"),
+        ({"base_model_name_or_path": "lmsys/vicuna-7b-v1.3", "medusa_num_heads": 5}, "hidden_size is missing"),
+        ({"model_type": "rwkv6", "architectures": ["Rwkv6ForCausalLM"], "auto_map": {}}, "the seventh are read"),
         (
             {"model_type": "internvl_chat", "llm_config": {**TEXTS["internlm2"], "model_type": "qwen2"}},
             r"llm_config.architectures\[0\]",

@@ -28,11 +28,11 @@ EVERY = {name: row["config"] for name, row in ROWS.items()} | {
 def test_parameters_and_cache(name: str) -> None:
     model = build(*describe(ROWS[name]["config"]))
     assert model.params == ROWS[name]["params"]
-    assert model.ledger(1, 7).total("cache") == 7 * ROWS[name]["kv_per_token"]
+    assert model.ledger(1, 7).total("cache") == 7 * ROWS[name]["kv_per_token"] + ROWS[name].get("state", 0)
 
 
 def test_every_type_has_a_row() -> None:
-    assert {config["model_type"] for config in EVERY.values()} == TYPES
+    assert {config["model_type"] for config in EVERY.values()} >= TYPES
 
 
 @pytest.mark.parametrize("name", sorted(EVERY))

@@ -90,11 +90,11 @@ def ours(config: dict[str, Any]) -> int | str:
 
 
 # Whose products depend on the implementation: blocks that overlap or are filled up, scans, all experts for all tokens,
-# keys repeated for all heads.
+# keys repeated for all heads, kernels that are not there, texts as long as blocks.
 _OWN = """
 bigbird_pegasus big_bird longt5 falcon_mamba mamba mamba2 jamba bamba zamba zamba2 xlstm nemotron_h granitemoehybrid
 rwkv recurrent_gemma minimax falcon_h1 qwen3_next qwen3_5_text qwen3_5_moe_text kimi_linear olmo_hybrid bailing_hybrid
-lfm2 lfm2_moe lfm3 llama4_text fnet falcon
+lfm2 lfm2_moe lfm3 llama4_text fnet falcon funnel mra reformer
 """
 OWN_WAYS = frozenset(_OWN.split())
 

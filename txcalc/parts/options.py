@@ -192,6 +192,7 @@ PIECES: dict[str, Form] = {
     "crossed": Form(("n_heads", "d_qk", "d_v"), True, ("n_heads",)),
     "windows": Form(("n_heads", "d_qk", "d_v", "window"), True, ("n_heads",)),
     "index": Form(("n_heads", "width")),
+    "state": Form(("elements",)),
     "product": Form(("n_heads", "d_in", "d_out")),
     "rotary": Form(("heads", "dims")),
     "sum": Form(("width",), False, ()),

@@ -308,6 +308,8 @@ def _places(
         if part == "cross_attention" and role != "cross-decoder":
             resolver.fault(path, parts, "no cross_attention: there is no encoder to attend to")
         section, stands = section_of(part, raw), mechanism(part, raw).stands
+        if section in ATTENTIONS and section not in ("attention", "latent") and role == "cross-decoder":
+            resolver.fault(path, parts, f"no {section} beside cross-attention, which would be of another kind")
         if stands == "decoder" and role in ("encoder", "vision"):
             resolver.faults.append(
                 f"{said or written(homes, section)}: {section} runs one way, expected only in a decoder"

@@ -29,6 +29,7 @@ from txcalc.parts.part import (
     on_source,
 )
 from txcalc.parts.positions import Rotary
+from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Apart, Causal, Cross, Full, Span
 
@@ -126,6 +127,22 @@ class MatrixProduct(Leaf):
         return work.positions * self.n_heads * self.d_in
 
 
+@final
+@frozen
+class Remembered(Recurrence):
+    """A state of so many elements that a recurrence keeps, whatever it computes with it.
+
+    Unit     elements of one sequence's state; no FLOPs
+    Source   Peng et al. 2025 (arXiv 2503.14456), section 4: a matrix of each head, and the last position
+    """
+
+    elements: Any
+
+    @property
+    def state(self) -> Any:
+        return self.elements
+
+
 def _linear(bias: bool, groups: int, d_in: int, d_out: int) -> Leaf:
     return linear(d_in, d_out, bias=bias)
 
@@ -189,6 +206,7 @@ FORMS: Final[dict[str, Callable[..., Leaf]]] = {
     "crossed": _crossed,
     "windows": _windows,
     "index": lambda bias, groups, n_heads, width: Scores(n_heads=n_heads, width=width, span=Causal()),
+    "state": lambda bias, groups, elements: Remembered(elements=elements),
     "product": lambda bias, groups, heads, d_in, d_out: MatrixProduct(n_heads=heads, d_in=d_in, d_out=d_out),
     "rotary": lambda bias, groups, heads, dims: Rotary(heads=heads, dims=dims, theta=None, width=dims),
     "sum": lambda bias, groups, width: Sum(width=width, sums=groups),

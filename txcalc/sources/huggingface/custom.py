@@ -6,6 +6,7 @@ from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.dense import qwen2
 from txcalc.sources.huggingface.latent import mla
+from txcalc.sources.huggingface.leaves import listed
 from txcalc.sources.huggingface.published import of_its_own
 from txcalc.sources.huggingface.shared import (
     Raw,
@@ -355,3 +356,75 @@ def step3_vl(c: Config) -> Raw:
     from txcalc.sources.huggingface.wrapped import inside
 
     return inside(c, "text_config", step3_text, "step3vl")
+
+
+def yuan(c: Config) -> Raw:
+    """Yuan 2.0: queries and keys read two convolutions over the last two positions; values read none."""
+    of_its_own(c)
+    c.only(False, "use_shareqk", "use_moe", why="queries, keys and feed-forwards of their own are read")
+    c.only(True, "causal_mask", why="positions see what is before them")
+    c.ignore(
+        "use_flash_attention", "reset_attention_mask", "reset_position_ids", "use_loss_mask", "dropout", "eod_token"
+    )
+    c.ignore("sep_token", "mask_token_id", "attn_mask_type", "attn_dropout", "eod_token_id", "model_max_length")
+    raw = stack(c)
+    d, h = raw["d_model"], c.size("num_attention_heads")
+    inner = c.size("attention_projection_size", default=d, null=d)
+    for number, name in ((h, "num_attention_heads"), (2, "2")):
+        c.divides(number, inner if number == h else d, name, "the width")
+    w = max(1, inner // h)
+    filters = [piece("near", "convolution", d, d // 2 or 1, 2, 1), piece("nearer", "convolution", d // 2 or 1, d, 2, 1)]
+    leaves = [
+        piece("v", "linear", d, inner, bias=False), *filters, piece("filter_sum", "sum", d),
+        piece("filter_norm", "rms_norm", d, kind="norm"), piece("q", "linear", d, inner, bias=False),
+        piece("k", "linear", d, inner, bias=False), piece("rotary", "rotary", 2 * h, w),
+        piece("core", "causal", h, w, w, bias=False), piece("o", "linear", inner, d, bias=False),
+        piece("attention_sum", "sum", d), piece("last_two", "state", 2 * d),
+    ]  # fmt: skip
+    made = raw | {"pieces": {"leaves": [{"kind": "attention"} | one for one in leaves]}, "feed_forward": gated(c)}
+    made |= {"norm": rms(c), "positions": {"form": "none"}, "head": lm_head(c, tied=False)}
+    return layered(made, (["layer"] * raw["n_layers"], {"layer": {"parts": ["pieces", "feed_forward"]}}))
+
+
+def rwkv7(c: Config) -> Raw:
+    """RWKV-7 as flash-linear-attention has it: matrices whose decay, rate and gate are of low rank, and feed-forwards
+    that read a mix with the position before.
+
+    Source   Peng et al. 2025 (arXiv 2503.14456), section 4
+    """
+    of_its_own(c, "rwkv7")
+    c.only(None, "attn", why="layers of attention among them are not read")
+    c.only(True, "norm_first", "elementwise_affine", why="norms with weights are read, one before the first layer")
+    c.only("sqrelu", "hidden_act", why="its class has no other")
+    c.ignore("attn_mode", "fuse_norm", "fuse_cross_entropy", "fuse_linear_cross_entropy", "use_l2warp", "value_dim")
+    raw = stack(c)
+    d, n, w = raw["d_model"], raw["n_layers"], c.size("head_dim", default=64, null=64)
+    c.divides(w, d, "head_dim", "hidden_size")
+    c.only(d // w, "num_heads", why="it is hidden_size / head_dim")
+    if {d} != {*([values] if not isinstance(values := c.data.get("value_dim") or d, list) else values)}:
+        c.fault("value_dim", c.data["value_dim"], f"{d:,}, hidden_size")
+    ratio = c.real("hidden_ratio", default=4.0)
+    wide = c.size("intermediate_size", default=None, null=None) or max(32, -(-int(d * ratio) // 32) * 32)
+    ranks = {name: c.size(f"{name}_low_rank_dim") for name in ("decay", "a", "v", "gate")}
+    bias = c.flag("norm_bias", default=True)
+
+    def layer(first: bool) -> list[Raw]:
+        made = [piece(name, "linear", d, d, bias=False) for name in ("r", "k", "v", "o")]
+        for name, rank in ranks.items():
+            if name != "v" or not first:
+                made += [piece(f"{name}_down", "linear", d, rank, bias=False)]
+                made += [piece(f"{name}_up", "linear", rank, d, bias=name != "gate")]
+        made += [piece("mixes", "held", 6 * d), piece("keys", "held", 3 * d), piece("scale", "scale", d)]
+        made += [piece("shift", "shift", d), piece("state", "state", d * w + d), piece("sum", "sum", d)]
+        fed = [piece("mix", "held", d), piece("up", "linear", d, wide, bias=False), piece("squared", "relu2", wide)]
+        fed += [piece("down", "linear", wide, d, bias=False), piece("fed_sum", "sum", d), piece("last", "state", d)]
+        norms = [piece(f"{name}_norm", "layer_norm", d, bias=bias, kind="norm") for name in ("mixing", "feeding")]
+        made, fed = (
+            [{"kind": kind} | one for one in some] for kind, some in (("recurrent", made), ("feed_forward", fed))
+        )
+        return [norms[0], *made, norms[1], *fed]
+
+    c.note("the recurrence itself, its decay and what is normed of its keys are not among the FLOPs")
+    raw |= {"norm": layer_norm(c, "norm_eps", bias=bias, without=["pieces"]), "head": lm_head(c, tied=False)}
+    raw["around"] = [piece("first_norm", "layer_norm", d, bias=bias, kind="norm")]
+    return listed(raw, {"first": layer(True), "layer": layer(False)}, ["first", *["layer"] * (n - 1)])

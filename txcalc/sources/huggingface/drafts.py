@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from txcalc.sources.huggingface.config import Config, bare, number
+from txcalc.sources.huggingface.leaves import listed
 from txcalc.sources.huggingface.shared import (
     GLOBAL,
     Raw,
@@ -13,6 +14,8 @@ from txcalc.sources.huggingface.shared import (
     heads,
     layer_types,
     layered,
+    named,
+    piece,
     rms,
     rotary,
     widths,
@@ -220,3 +223,25 @@ def eagle(c: Config) -> Raw:
     c.note("its head is that of the model that it drafts for, and is not counted")
     kinds = ["first", *["later"] * (raw["n_layers"] - 1)]
     return layered(made, (kinds, {"first": {"norm": {"without": ["attention"]}}, "later": {}}))
+
+
+def medusa(c: Config) -> Raw:
+    """Heads on the last hidden states of the model that it drafts for: a layer with a SiLU and a sum, and a matrix to
+    the vocabulary, each of its own. Its own checkpoints have biases in the layers; vLLM's say so."""
+    served = "num_heads" in c
+    if not named(c, "MedusaModel") and c.data.get("architectures"):
+        c.fault("architectures[0]", c.data["architectures"], '["MedusaModel"]', "other classes have other layers")
+    c.ignore(
+        "architectures", "base_model_name_or_path", "version", "max_paths", "topk", "max_seq_len", "medusa_choices"
+    )
+    c.only(1, "medusa_num_layers", "num_hidden_layers", why="a layer in each head is read")
+    c.only(False, "original_lm_head", why="a matrix in each head is read")
+    d, v = c.size("hidden_size"), c.size("vocab_size")
+    c.only(v, "truncated_vocab_size", why="all tokens are proposed")
+    number = c.size("num_heads", "medusa_num_heads", default=5)
+    bias = c.flag("medusa_fc_bias", default=False) if served else True
+    leaves = [piece("layer", "linear", d, d, bias=bias), piece("activation", "silu", d), piece("sum", "sum", d)]
+    leaves.append(piece("scores", "linear", d, v, bias=False))
+    raw = listed({"kind": "decoder", "d_model": d, "n_layers": 1, "head": {"form": "none"}}, {
+        "layer": [one | {"times": number, "kind": "head"} for one in leaves]}, [])  # fmt: skip
+    return raw | {"drafting": "at-once"}

@@ -47,7 +47,7 @@ baichuan chatglm deci exaone internlm internlm2 mimo minicpm nemotron-nas qwen t
 """
 _CUSTOM = """
 arctic bailing_moe bailing_moe_v2 deepseek deepseek_vl_v2 grok-1 hunyuan jais openelm orion phi3small plamo
-qwen2_reward step3_text step3_vl
+qwen2_reward rwkv7 step3_text step3_vl yuan
 """
 _EARLIER = """
 codeshell hf_olmo jina_bert minimax_text_01 molmo new phi-msft stablelm_epoch
@@ -108,7 +108,7 @@ READERS: dict[str, tuple[str, str]] = {
         ("published", _PUBLISHED),
         ("custom", _CUSTOM),
         ("earlier", _EARLIER),
-        ("drafts", "dflash eagle eagle3 peagle"),
+        ("drafts", "dflash eagle eagle3 medusa peagle"),
         ("vision", "beit data2vec-vision dinov2 ijepa vit vit_msn"),
         ("contrastive", "blip clip clip_text_model clip_vision_model siglip siglip_text_model siglip_vision_model"),
         ("joined", "encoder-decoder vision-encoder-decoder"),
@@ -227,7 +227,7 @@ FLAT: dict[str, tuple[str, ...]] = {
 }
 
 _SPEAKING = "its encoder of speech and its vocoder are not supported yet"
-_RWKV = "of RWKV's recurrences the fourth alone is read"
+_RWKV = "of RWKV's recurrences the fourth and the seventh are read"
 _HYPER = "its hyper-connections are not supported yet"
 _LATENT_WINDOWS = "its latent attention of two sizes, one with a window, is not supported yet"
 _SPEAKERS = "it has two language models; what stands under thinker_config is read by itself"
@@ -243,9 +243,6 @@ REFUSED: dict[str, str] = {
     "plamo2": "its Mamba, with heads of Mamba-2 and projections of the first, is not supported yet",
     "rwkv5": _RWKV,
     "rwkv6": _RWKV,
-    "rwkv7": _RWKV,
-    "yuan": "its filter of neighbouring tokens before attention is not supported yet",
-    "medusa": "its heads, each with a layer of its own on the same states, are not supported yet",
     "mlp_speculator": "its products, of whose results each is the next one's input, are not supported yet",
     "musicgen": "its codebooks' tables and heads are not supported yet",
     "nemo_speechlm": "its adapter of sound and its timestamps have no reader yet",

@@ -302,6 +302,8 @@ def clap(c: Config) -> Raw:
         audio, width, heads, window, (spec // patch, spec // patch), audio.real("mlp_ratio", default=4.0),
         audio.activation("hidden_act", default="gelu"), audio.flag("qkv_bias", default=True),
     )  # fmt: skip
+    if audio.real("mlp_ratio", default=4.0) * width < 1:
+        audio.fault("mlp_ratio", audio.data.get("mlp_ratio"), "a ratio that gives a width above 0")
     start = _at((spec // patch, spec // patch))
     around = [piece("mels_norm", "layer_norm", mels, kind="norm", at=[0, spec * spec // mels or 1, 1])]
     around += [piece("patches", "convolution", channels, width, patch * patch, patch * patch, **start)]

@@ -130,7 +130,7 @@ def entropy_report(found: Entropy) -> Report:
     }
     if found.q is not None:
         data |= {"cross_entropy": sums(found.cross, True), "kl": sums(found.kl, False), "infinite": infinite}
-    return Report(data, [Table("", ("", "bits", "nats", "perplexity"), rows)], notes=notes)
+    return Report(data, [Table("", ("quantity", "bits", "nats", "perplexity"), rows)], notes=notes)
 
 
 def _sums(name: str, bits: float | None, perplexity: bool) -> list[Any]:

@@ -126,7 +126,12 @@ def _limits(found: Training) -> Table:
         ["longest sequence", exact(found.max_tokens), "tokens"],
         ["fewest GPUs", exact(fewest.gpus if fewest else 0), str(fewest) if fewest else "none of fewer copies fits"],
     ]
-    return Table("What fits, all else equal (0: nothing does)", ("", "", ""), rows, left=frozenset({0, 2}))
+    return Table(
+        "What fits, all else equal (0: nothing does)",
+        ("limit", "answer", TableCell("of", "")),
+        rows,
+        left=frozenset({0, 2}),
+    )
 
 
 def _memory(rank: RankMemory, which: str) -> Table:
@@ -227,12 +232,13 @@ def _run(run: TrainingRun, terms: Terms) -> Table:
         rows.append([f"cost at {terms.price:g} per GPU-hour", TableCell(run.cost, f"{run.cost:,.0f}")])
     if run.energy_kwh is not None and run.co2_kg is not None:
         spent, gas = _thousands(run.energy_kwh, "kWh", "MWh"), _thousands(run.co2_kg, "kg", "t")
-        rows += [[f"energy, {terms.power} W, PUE {terms.pue:g}", spent], [f"CO2 at {terms.grid:g} g/kWh", gas]]
+        rows.append([column(f"energy, {terms.power} W, PUE {terms.pue:g}", "kWh"), spent])
+        rows.append([column(f"CO2 at {terms.grid:g} g/kWh", "kg"), gas])
     if run.deadline:
         rows.append([f"GPUs for {run.deadline.days:g} days", exact(run.deadline.gpus)])
     if run.budget:
         rows.append([f"tokens for {run.budget.money:,.0f}", rounded(run.budget.tokens)])
-    return Table("The whole run", ("", ""), rows)
+    return Table("The whole run", ("quantity", "value"), rows)
 
 
 def _products(found: Training) -> str:

@@ -315,7 +315,7 @@ class ExpertsOptions(Mechanism):
     section = "experts"
     kind = "experts"
     stands = ""
-    n_experts: Any = letter(REQUIRED, "routed experts")
+    n_experts: Any = letter(REQUIRED, "routed experts", chosen="top_k")
     top_k: Any = letter(REQUIRED, "experts a token passes")
     d_ff: Any = letter(REQUIRED, "width of one expert", grows="width")
     gated: bool = key(flag, True, "a second matrix beside up")

@@ -250,26 +250,26 @@ class FreeSize(NamedTuple):
 
     of       it is a whole number of these: h = h_kv·g
     beyond   these are a part of it, so that there is a rest
+    chosen   so many of them work for a token, and the rest is idle
+    cut      it is divided into so many, or into none
     same     it is one with this size of another table (`embedding.rank`)
     even     its halves are turned, or paired
-    grows    how it follows the width of the model in a design: the number of its "heads", a "width" in proportion, the
-             width of a "head", which stays; "": not at all
+    grows    with a design's width, in proportion: a number of "heads" or a "width"; the width of a "head" stays
     """
 
     of: str = ""
     beyond: str = ""
+    chosen: str = ""
+    cut: str = ""
     same: str = ""
     even: bool = False
     grows: str = ""
 
 
 class Field(NamedTuple):
-    """What a key may be, what it is when absent (`REQUIRED`, a value, or a function of its section), what it says,
-    when it counts, if not always, what a value becomes beside the others, if it does not stay what it is, and what kind
-    of size it is where theorems hold for all of them (else it is structure).
-
-    A function gets the sections resolved so far: {"": top level, "attention": …}.
-    """
+    """What a key may be, what it is when absent (`REQUIRED`, a value, or a function of the sections resolved so far,
+    {"": top level, "attention": …}), what it says, when it counts, if not always, what a value becomes beside the
+    others, if it does not stay what it is, and what is known of a size over which theorems hold (else: structure)."""
 
     check: Check
     default: Any

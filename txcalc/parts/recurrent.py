@@ -216,7 +216,7 @@ class MambaOptions(Mechanism):
     """`[mamba]`: channels are twice the stream's width, and the step size has a sixteenth of it as its rank."""
 
     section = "mamba"
-    d_inner: Any = letter(lambda at: 2 * at[""]["d_model"], "channels", grows="width")
+    d_inner: Any = letter(lambda at: 2 * at[""]["d_model"], "channels", cut="n_heads", grows="width")
     d_state: Any = letter(16, "states of a channel")
     d_conv: Any = key(size, 4, "taps of the short convolution")
     dt_rank: Any = letter(lambda at: ceil_div(at[""]["d_model"], 16), "rank of the step size", grows="width")

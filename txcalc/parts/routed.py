@@ -74,7 +74,7 @@ class ExpertAttentionOptions(Mechanism):
     section = "expert_attention"
     kind = "attention"
     ordered = True
-    n_experts: Any = letter(REQUIRED, "experts of q and o, each with all key/value heads")
+    n_experts: Any = letter(REQUIRED, "experts of q and o, each with all key/value heads", chosen="top_k")
     top_k: Any = letter(REQUIRED, "of which a token passes so many")
     n_kv_heads: Any = letter(REQUIRED, "key/value heads, which experts share")
     d_head: Any = letter(REQUIRED, "width of a head", even=True)

@@ -24,7 +24,6 @@ from txcalc.sources.spec import STACK as SECTIONS
 # The tables of a stack that have sizes of their own, each by a letter; of the rest, what its layers have is theirs.
 STACK = ("", "embedding", "head", "lora", "features")
 ANY = {"theta": 10000.0, "eps": None}  # numbers that change no shape and no operator
-CHOSEN = {"experts", "expert_attention"}  # whose number is that of the chosen, and the idle
 GROUPED = {"attention", "feed_forward"}
 WAVES = ("sinusoidal", "relative-projection")  # sines and cosines of as many angles each
 
@@ -110,8 +109,8 @@ class _Naming:
         if (part := letter.beyond) and table[part] < value:
             base = self.size(section, part, table[part], table)
             return _plus(base, self.rest(f"{section}.{key}-{part}", value - table[part]))
-        if section in CHOSEN and key == "n_experts" and whole(chosen := table["top_k"]) and chosen > 1:
-            base = self.parameter(f"{section}.top_k", chosen)
+        if letter.chosen and whole(chosen := table[letter.chosen]) and chosen > 1:
+            base = self.parameter(f"{section}.{letter.chosen}", chosen)
             return base if value == chosen else _plus(base, self.parameter(f"{section}.idle", value - chosen))
         if key == "d_model" and (heads := _direct(table)) and heads["n_heads"] * heads["d_head"] == value:
             return _times(*(self.size("attention", side, heads[side], heads) for side in ("n_heads", "d_head")))
@@ -139,9 +138,8 @@ def _divisor(section: str, key: str, table: Mapping[str, Any]) -> int:
         return lcm(2 if table["positions"]["form"] in WAVES else 1, *(n for groups in grouped for n in groups))
     if (section, key) == ("feed_forward", "d_ff"):
         return lcm(*(table["groups"] or ()))
-    if (section, key) == ("mamba", "d_inner"):
-        return int(table["n_heads"] or 1)
-    return 1
+    cut = _letters(section)[key].cut
+    return int(table[cut] or 1) if cut else 1
 
 
 def _direct(stack: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -97,7 +97,7 @@ class Flops(Record):
     training: Matmul
 
 
-class Cache(Record):
+class CacheFigures(Record):
     """Elements of one sequence's cache, and its bytes; no growth and no constant part where it grows in steps."""
 
     elements_per_token: int | None
@@ -114,23 +114,23 @@ class Native(Record):
     bytes: int
 
 
-class Saved(Record):
+class SavedBytes(Record):
     """Bytes kept for backward."""
 
     fused: int
     attention_matrix_kept: int
 
 
-class Memory(Record):
+class MemoryFigures(Record):
     """Bytes of weights, of the training state, and kept for backward."""
 
     weights_bytes: int
     native: Native | None
     training_state_bytes: int
-    saved_bytes: Saved
+    saved_bytes: SavedBytes
 
 
-class Term(Record):
+class CountedTerm(Record):
     """What one source counts of a part, what txcalc does, and why they differ."""
 
     name: str
@@ -140,7 +140,7 @@ class Term(Record):
     difference: int
 
 
-class Counted(Record):
+class CountedElsewhere(Record):
     """FLOPs (or bytes) as another source counts them, term by term."""
 
     name: str
@@ -149,7 +149,7 @@ class Counted(Record):
     source: str
     theirs: int
     ours: int
-    terms: list[Term]
+    terms: list[CountedTerm]
 
 
 class Rule(Record):
@@ -179,8 +179,8 @@ class Show(Result):
     convention: Conventions
     params: Params
     flops: Flops
-    cache: Cache
-    memory: Memory
+    cache: CacheFigures
+    memory: MemoryFigures
     sums: dict[str, int]
     rules: list[Rule]
     published: str | None
@@ -188,8 +188,8 @@ class Show(Result):
     notes: list[str]
     known: dict[str, Known]
     checkpoint: dict[str, Any] | None
-    as_: Counted | None
-    conventions: list[Counted] | None
+    as_: CountedElsewhere | None
+    conventions: list[CountedElsewhere] | None
     initial: list[Initial] | None
     towers: dict[str, Any] | None
 

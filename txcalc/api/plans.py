@@ -23,7 +23,7 @@ class Card(Record):
     source: dict[str, str]
 
 
-class Load(Record):
+class PlannedLoad(Record):
     """What the plan is for: sequences at once, each of so many tokens; a prefix that all share; a draft."""
 
     context: int
@@ -75,7 +75,7 @@ class Engine(Record):
     ram: Aside | None
 
 
-class Ways(Record):
+class LayoutWays(Record):
     """Ways to split a model, and the GPUs they take."""
 
     tp: int
@@ -85,7 +85,7 @@ class Ways(Record):
     gpus: int
 
 
-class Choice(Ways):
+class Choice(LayoutWays):
     """A layout: whether it fits, what is left of the fullest GPU, the most sequences at once."""
 
     fits: bool
@@ -172,7 +172,7 @@ class Means(Record):
 class Point(Record):
     """A layout with so many users: its times alone and at the load, rates and costs."""
 
-    layout: Ways
+    layout: LayoutWays
     sequences: int
     ttft_s: float
     tpot_s: float | None
@@ -189,15 +189,15 @@ class Point(Record):
     joules_per_token_at_most: float | None
 
 
-class Pool(Record):
+class PoolPlan(Record):
     """GPUs for prompts alone, or for answers."""
 
-    layout: Ways
+    layout: LayoutWays
     headroom_bytes: int
     max_concurrency: int
 
 
-class Transfer(Record):
+class CacheTransfer(Record):
     """The cache of a prompt that goes from one pool to the other."""
 
     bytes: int
@@ -207,10 +207,10 @@ class Transfer(Record):
 class Disaggregated(Record):
     """Prompts and answers on GPUs of their own."""
 
-    prefill: Pool
-    decode: Pool
+    prefill: PoolPlan
+    decode: PoolPlan
     gpus: int
-    transfer: Transfer
+    transfer: CacheTransfer
     prompt_alone_s: float
     step_s: float
     steady: Means
@@ -325,7 +325,7 @@ class Deployment(Record):
 
     model: Planned
     gpu: Card
-    workload: Load
+    workload: PlannedLoad
     engine: Engine
     cache_tokens: int | None
     fits: bool
@@ -334,7 +334,7 @@ class Deployment(Record):
     max_concurrency: int
     max_context: int | None
     min_gpus: int | None
-    layout: Ways
+    layout: LayoutWays
     rule: str
     layouts: list[Choice]
     memory: list[Stage]

@@ -94,7 +94,7 @@ class Budget(Record):
     tokens: int
 
 
-class Run(Record):
+class WholeRun(Record):
     """The whole run."""
 
     train_tokens: int
@@ -158,7 +158,7 @@ class Train(Result):
     mfu_headline: str | None
     hfu: dict[str, float]
     sent: dict[str, int] | None
-    run: Run | None
+    run: WholeRun | None
     known: dict[str, Known]
     search: Found | None
     fits_on: list[Elsewhere] | None

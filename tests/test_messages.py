@@ -521,7 +521,7 @@ def test_descriptions(name: str) -> None:
     assert said(build, described(changes), "model.toml") == f"model.toml: {message}"
 
 
-AT = "[a, b, c] as at: whole numbers, a from 0, c and a + b from 1"
+AT = "'source' or [a, b, c] as at: whole numbers, a from 0, c and a + b from 1"
 PIECE: dict[str, Any] = {"name": "a", "form": "linear", "sizes": [64, 64]}
 
 

@@ -199,7 +199,7 @@ def test_prices_are_a_cards_own() -> None:
         (["--gpu", "l4@2", "--gpu", "l4:4@3"], "l4 has two prices: 2 and 3"),
         (["--gpu", "l4@2", "--price", "3"], "l4 has two prices: 2 and 3"),
         (["--gpu", "l4@two"], "--gpu is 'l4@two', expected a price per GPU-hour after @"),
-        (["--gpu", "l4@-2"], "price is -2.0, expected a number above 0"),
+        (["--gpu", "l4@-2"], "--gpu is 'l4@-2', expected a price per GPU-hour after @ (h100-sxm:8@2.5)"),
         (["--gpu", "l4", "--tpot", "20"], "--tpot is '20', expected a time above 0 with its unit, such as 200ms or"),
         (["--gpu", "l4", "--tpot", "20"], "(20ms?)"),
         (["--gpu", "l4", "--draft", "3", "--acceptance", "eighty"], "--acceptance is 'eighty', expected a share"),

@@ -73,6 +73,7 @@ def test_every_command_has_a_help_with_an_example(command: str) -> None:
 APART = ("verify", "prove", "measure", "calibrate", "trace", "report")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [name for name in NAMES if name not in APART])
 def test_examples_run(command: str) -> None:
     needs(command)
@@ -105,6 +106,7 @@ def test_json_is_one_object_with_a_schema(command: str) -> None:
     assert run(*example(command), "--format", "json")[1] == out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["csv", "markdown", "latex", "html"])
 @pytest.mark.parametrize("command", ["show", "compare", "kv", "presets", "sweep", "crossover", "diff"])
 def test_other_formats_are_what_they_say(command: str, form: str) -> None:

@@ -142,6 +142,7 @@ def test_four_models_fit_80_columns(number: int) -> None:
     assert max(map(len, out.splitlines())) <= 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 def test_every_preset_compares(name: str) -> None:
     code, out, err = run(name, "llama-3.1-8b", "vit-b", "t5-small", "mamba-130m")

@@ -354,6 +354,7 @@ def test_the_first_context_and_no_earlier(raw: dict[str, Any], batch: int) -> No
 # Closed forms.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in names() if not name.startswith("vit")])
 def test_a_closed_form_rounds_up_to_the_length(name: str) -> None:
     sympy = pytest.importorskip("sympy")

@@ -281,6 +281,7 @@ def matrices(entry: Entry) -> int:
     return int(sum(weight.size for weight in entry.leaf.weights() if len(weight.shape) > 1) * entry.times)
 
 
+@pytest.mark.slow
 @given(
     tp=st.sampled_from([1, 2, 4]),
     pp=st.sampled_from([1, 2, 3, 5]),
@@ -427,6 +428,7 @@ MODELS = (
 )
 
 
+@pytest.mark.slow
 @given(
     name=st.sampled_from(MODELS),
     memory=st.integers(1, 60_000_000),

@@ -162,6 +162,7 @@ def test_a_model_does_not_differ_from_itself(preset: str) -> None:
     assert differences(model, build(explicit(model.spec), "again"), {}) == []
 
 
+@pytest.mark.slow
 @given(st.sampled_from(names()), st.sampled_from(names()))
 def test_any_two_models_are_compared_without_a_fault(one: str, other: str) -> None:
     found = differences(txcalc.load(one), txcalc.load(other), {})
@@ -179,6 +180,7 @@ def test_any_descriptions_are_compared_and_written_out_in_full(one: dict[str, An
     assert all((d.cost is None) == bool(d.why) for d in differences(mine, theirs, {}))
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(
         st.sampled_from(["L", "h", "F", "V", "d_h"]), st.integers(1, 50).map(lambda n: 64 * n), min_size=1, max_size=4

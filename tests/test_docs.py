@@ -174,6 +174,7 @@ CONSOLE = re.compile(r"```console\n\$ txcalc ([^\n]*)\n.*?```", re.DOTALL)
 GENERATED = (commands, helps, symbols, keys, families, presets, accelerators, measurements, modules)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.stem)
 def test_pages_print_what_the_commands_print(page: Path, update_golden: bool) -> None:
     text = page.read_text()

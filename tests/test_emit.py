@@ -79,6 +79,7 @@ def test_drafts_and_adapters_in_every_engines_words() -> None:
     assert code == 2 and "vLLM drafts in no pipeline: --pp 1" in err
 
 
+@pytest.mark.slow
 def test_a_models_own_layer_drafts_in_every_engines_words() -> None:
     asked = ("deepseek-v3", "--gpu", "h200:8", "--context", "8k", "--draft", "2:mtp", "--acceptance", "70%", "--emit")
     assert '"method": "mtp", "num_speculative_tokens": 2}' in emit(*asked, "vllm")[1]

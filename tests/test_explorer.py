@@ -97,6 +97,7 @@ def holds(program: Program, values: dict[str, int]) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", KINDS.values(), ids=KINDS)
 def test_a_program_gives_what_the_library_gives(source: str) -> None:
     explorer = explore(txcalc.load(source))

@@ -42,6 +42,7 @@ def run(*argv: str, **env: str) -> Any:
     return CliRunner(env=env).invoke(app, [*argv])
 
 
+@pytest.mark.slow
 @each_preset
 def test_a_preset_comes_back_from_toml_leaf_by_leaf(preset: str) -> None:
     model = txcalc.load(preset)
@@ -126,6 +127,7 @@ def test_an_encoders_config_comes_back(name: str, change: dict[str, Any]) -> Non
     assert rows(back, batch=2, tokens=5) == rows(model, batch=2, tokens=5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("preset", "name"),
     [

@@ -79,6 +79,7 @@ def test_a_format_that_a_model_cannot_have_is_said_not_guessed() -> None:
     assert "blocks of 256 do not divide" in found.refused
 
 
+@pytest.mark.slow
 def test_fit_lists_what_fits() -> None:
     code, out, _ = run("fit", "--gpu", "l4", "--weights", "bf16,int4", "--json")
     found = json.loads(out)
@@ -281,6 +282,7 @@ def test_what_was_never_released_is_not_offered() -> None:
 KIN = ["gpt2", "mixtral-8x7b", "deepseek-v3", "gemma-3-27b", "jamba-v0.1", "mamba-2.8b", "qwen3-next-80b-a3b"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KIN)
 @pytest.mark.parametrize("spend", ["params", "memory"])
 def test_shapes_like_a_model_spend_the_budget(name: str, spend: str) -> None:
@@ -342,6 +344,7 @@ def test_a_budget_of_training_is_6nd() -> None:
         assert abs(row["train_flops"] - 10**23) <= 10**23 / 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*KIN, "qwen3-30b-a3b"])
 def test_a_design_reads_in_80_columns(name: str) -> None:
     result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["design", name, "--params", "20B"])

@@ -393,6 +393,7 @@ def test_a_hostile_header_is_one_clear_error(what: str, tmp_path: Path) -> None:
     assert len(str(caught.value)) < 500
 
 
+@pytest.mark.slow
 def test_time_and_memory_are_bounded_whatever_a_file_claims(tmp_path: Path) -> None:
     """A vocabulary of 2^33 empty texts in a file with room for them."""
     path = tmp_path / "x.gguf"
@@ -406,6 +407,7 @@ def test_time_and_memory_are_bounded_whatever_a_file_claims(tmp_path: Path) -> N
     assert MAX_TENSORS == 262_144
 
 
+@pytest.mark.slow
 def test_a_large_vocabulary_costs_little(tmp_path: Path) -> None:
     """A list of 128,256 texts is walked over: ten times the reading of as many lengths at most."""
     from time import process_time

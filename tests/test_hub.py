@@ -268,6 +268,7 @@ def test_a_token_is_sent(endpoint: str, tmp_path: Path, params: int) -> None:
     assert ask(endpoint, tmp_path, ("hf:org/secret", False), HF_TOKEN=TOKEN) == [["secret", params, None, []]]
 
 
+@pytest.mark.slow
 def test_without_a_connection_and_not_cached_it_fails_at_once(tmp_path: Path) -> None:
     said = "hf:org/tiny: config.json is not in the cache, and the hub cannot be reached"
     ((message, code),) = ask("http://127.0.0.1:9", tmp_path, ("hf:org/tiny", False))

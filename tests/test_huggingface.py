@@ -873,6 +873,7 @@ def test_mutations_give_a_model_or_a_fault(name: str, data: st.DataObject) -> No
     assert all(type(value) is int and value > 0 for value in sizes.values()), sizes
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(config=st.recursive(odd_values, lambda inner: st.dictionaries(st.text(max_size=8), inner, max_size=4)))
 def test_anything_else_is_a_fault(config: Any) -> None:

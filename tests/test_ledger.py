@@ -261,6 +261,7 @@ def test_rows_are_every_leaf_and_add_up() -> None:
     assert "2048" in repr(ledger) and "<td" in ledger._repr_html_()
 
 
+@pytest.mark.slow
 def test_a_ledger_is_a_data_frame_of_any_library() -> None:
     ledger = txcalc.load("gpt2").ledger(tokens=10**12)
     flops = ledger.total("flops")

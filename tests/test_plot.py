@@ -427,6 +427,7 @@ def test_more_lines_than_can_be_told_apart() -> None:
     assert err == "txcalc: --plot: 25 lines are more than can be told apart (24)\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "wanted"),
     [([], set()), (["--plot", "-"], {"plotille"}), (["--plot", "a.svg"], {"matplotlib", "numpy"})],

@@ -77,6 +77,7 @@ def test_the_largest_throughput_of_dense_models() -> None:
     assert len(ratios) == 40 and min(ratios) > 0.75 and max(ratios) < 1.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["kind", "format", "engine", "band"])
 def test_no_class_is_biased(found: tuple[Any, Any], key: str) -> None:
     servers, (ones, _) = found

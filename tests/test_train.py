@@ -77,6 +77,8 @@ def test_a_slow_stage_and_messages_hold_the_others_up() -> None:
     assert simulate(recipe, slow).seconds == 3 + 8 * 6 + 6  # three forwards before it, three backwards behind
     late = [PieceTime(1, 1, 1, 0.5)] * 4
     assert simulate(recipe, late).seconds > simulate(recipe, even).seconds + 2 * 3 * 0.5 - 1e-9
+    idle = [PieceTime(0, 0, 0, 0.0)] * 2  # each stage is held for one message there and one back of each micro-batch
+    assert simulate(Recipe(Layout(pp=2), accumulation=8), idle, 0.2).seconds == pytest.approx(8 * 0.4)
 
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb", "zbv", "dualpipev"])
@@ -329,8 +331,8 @@ def test_a_search_tells_how_far_it_is(llama: Model) -> None:
 def test_the_layouts_proposed_were_measured_fast() -> None:
     """nanotron's playbook, 1B and 3B on 1 to 32 nodes of a network that was measured: of the layouts of a cell (256
     sequences a step), that predicted fastest among those predicted to fit was measured at 90 % of the best one in most
-    cells. Runs that slept between messages (10.7 s instead of some 2) are in the data; nothing is left out. Runs
-    without a pipeline take a quarter longer than predicted: code that runs eagerly."""
+    cells. Pipelines wait for their messages as the benchmark's branch does (`evidence.WAITS`). Runs without a
+    pipeline take a quarter longer than predicted: code that runs eagerly."""
     cells: dict[tuple[str, int], list[tuple[float, float]]] = {}
     verdicts = evidence.judged("nanotron")[0]
     alone = [each.ratio for each in verdicts if each.row.recipe.layout.pp == 1]
@@ -343,7 +345,7 @@ def test_the_layouts_proposed_were_measured_fast() -> None:
             cell.append((each.step.seconds, each.row.seconds))
     assert len(cells) == 12
     shares = [min(measured for _, measured in cell) / min(cell)[1] for cell in cells.values()]
-    assert sum(share >= 0.9 for share in shares) >= 8 and median(shares) >= 0.9
+    assert sum(share >= 0.9 for share in shares) >= 10 and median(shares) >= 0.9
 
 
 # A whole run.

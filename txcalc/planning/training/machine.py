@@ -43,12 +43,14 @@ class Machine:
     products     dtype that linear layers multiply in
     overlap      whether gathering weights and reducing gradients goes on beside compute
     host         bytes a second one way between an accelerator and its host
+    waits        seconds for which both ends of a message between stages do nothing else before it
     """
 
     accelerator: Accelerator
     products: str = "bf16"
     overlap: bool = True
     host: int = PCIE
+    waits: float = 0.0
 
     @classmethod
     def of(

@@ -317,7 +317,7 @@ class StepTimer:
     def step(self, plan: Ranks) -> Step:
         """The step of the ranks whose memory `plan` says."""
         recipe, layout = self.recipe, self.recipe.layout
-        line = timeline.simulate(recipe, [work.piece for work in self.works])
+        line = timeline.simulate(recipe, [work.piece for work in self.works], self.machine.waits)
         busiest = max(range(layout.pp), key=line.busy)
         own = self.pipeline.of_stage(busiest)
         works = [self.works[piece.number] for piece in own]

@@ -47,8 +47,9 @@ class Timeline(NamedTuple):
         return sum(event.end - event.start for event in self.ranks[rank])
 
 
-def simulate(recipe: Recipe, pieces: Sequence[PieceTime]) -> Timeline:
-    """One step's forwards and backwards; `pieces` from the front of the model.
+def simulate(recipe: Recipe, pieces: Sequence[PieceTime], waits: float = 0.0) -> Timeline:
+    """One step's forwards and backwards; `pieces` from the front of the model; both ends of a message to another rank
+    are held for so many seconds before it.
 
     Errors   `InputError` where the ranks would wait for each other for ever
     """
@@ -73,12 +74,14 @@ def simulate(recipe: Recipe, pieces: Sequence[PieceTime]) -> Timeline:
                 if need not in done:
                     waiting[need] = rank
                     break
-                moved = 0.0 if home[need[1]] == rank else pieces[min(n, need[1])].send
-                start = max(clock, done[need] + moved)
+                away = home[need[1]] != rank
+                moved = pieces[min(n, need[1])].send if away else 0.0
+                start = max(clock + waits * away, done[need] + moved)
             clock = start + pieces[n].of(action.kind)
             found[rank].append(Event(action, start, clock))
             places[rank] += 1
-            for kind in ("F",) if action.kind == "F" else ("G",) if action.kind in "BI" else ():
+            for kind, to in (("F", n + 1),) if action.kind == "F" else (("G", n - 1),) if action.kind in "BI" else ():
+                clock += waits * (home.get(to, rank) != rank)
                 key = (kind, n, action.batch)
                 done[key] = clock
                 if key in waiting:

@@ -134,6 +134,7 @@ LINES = [
     f"show '{MIXED}' --lora r=8,targets=all --as palm,6n", "diff gemma-2-9b gemma-3-27b --tokens 9 --past 5000",
     "compare llama-3.1-8b mixtral-8x7b", "diff llama-3.1-8b mistral-7b",
     "show deepseek-v3 --tokens 3 --past 5000 --mla absorbed --logits last",
+    "show 'D=512 L=8 h=8 F=1376' --as palm,megatron-lm,chinchilla,6n", "show gpt2 --as palm,megatron-lm,chinchilla,6n",
     "show t5-small --tokens 7 --source 11", "show jamba-v0.1 --attention masked",
 ]  # fmt: skip
 

@@ -18,7 +18,7 @@ from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.planning.deployment import Deployment
 from txcalc.planning.engine import Engine, Reserve, engine
-from txcalc.planning.fitting import Card, fits, need, reserved
+from txcalc.planning.fitting import Card, _passed, fits, need, reserved
 from txcalc.planning.holdings import Holdings
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
@@ -419,3 +419,11 @@ def test_a_ratio_is_a_short_number() -> None:
     assert parse_ratio("3." + "5" * 17) > 3
     with pytest.raises(InputError):
         parse_ratio("3." + "5" * 18)
+
+
+def test_a_token_passes_its_experts_and_a_row() -> None:
+    """Two of Mixtral's eight experts, one row of 32,000, or all of a table that is the head too."""
+    ledger = load("mixtral-8x7b").ledger()
+    assert {_passed(entry, False) for entry in ledger if entry.routed} == {Fraction(1, 4)}
+    (table,) = ledger.at("embedding.tokens").entries
+    assert (_passed(table, False), _passed(table, True)) == (Fraction(1, 32_000), 1)

@@ -15,7 +15,7 @@ from txcalc.planning.deployment import Deployment, beside
 from txcalc.planning.engine import engine
 from txcalc.planning.engine_memory import EngineMemory, profile
 from txcalc.planning.layout import Layout
-from txcalc.planning.offload import Host, Offload, Wish, count, wish
+from txcalc.planning.offload import Host, Offload, Wish, count, least, wish
 from txcalc.planning.pace import Pace
 
 CARD = hardware.load("rtx-4090")
@@ -176,3 +176,13 @@ def test_stages_share_the_layers_that_cards_hold() -> None:
     assert "pp is 11, expected at most the 10 layers" in str(sharding.faults(Layout(pp=11))[0])
     stages = deployed("llama-3.1-8b", Offload(HOST, 22)).ranks(Layout(pp=2))
     assert [sum(group.count for group in rank.stage.root.groups) for rank in stages] == [27, 5]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_as_little_as_fits_lies_in_ram(sparse: bool) -> None:
+    """Experts of 0 to 4 layers, then all experts and 1 to 4 whole layers, at last with the table: the first to fit."""
+    tried: list[Offload] = [Offload(HOST, experts=n) for n in range(5 if sparse else 1)]
+    tried += [Offload(HOST, n, 4 * sparse, n == 4) for n in range(1, 5)]
+    for i, wanted in enumerate(tried):
+        assert least(HOST, 4, sparse, lambda offload, i=i: tried.index(offload) >= i) == wanted  # type: ignore[misc]
+    assert least(HOST, 4, sparse, lambda offload: False) == tried[-1]

@@ -81,7 +81,12 @@ def test_what_is_not_witnessed_is_said() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gemma3n", "deberta", "transformer", "gpt-oss", "zamba2", "t5", "chinchilla", "vit"])
+@pytest.mark.parametrize(
+    "name",
+    ["gemma3n", "deberta", "transformer", "gpt-oss", "zamba2", "t5", "chinchilla", "vit", "mixtral", "deepseek-v2"],
+)
 def test_every_kind_of_model_has_witnesses(name: str) -> None:
     verdict = verify(build(TINY[name], name), ["traffic", "other"])
     assert verdict.ok and len(verdict.rows) > 12, verdict.failures[:3]
+    experts = {row.quantity for row in verdict.rows if row.path.endswith("experts.routed")}
+    assert experts == ({"traffic", "other flops"} if name in ("mixtral", "deepseek-v2", "gpt-oss") else set()), name

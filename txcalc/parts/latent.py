@@ -62,6 +62,10 @@ class LatentCore(CachedCore):
         return f"MLA {self.n_heads} heads, latent {self.kv_rank} + {self.d_rope}{self.span.describe()}"
 
     @property
+    def computes(self) -> str:
+        return "" if self.sinks else "softmax"
+
+    @property
     def attended(self) -> Attended:
         return Attended(self.n_heads, self.n_heads, self.d_nope + self.d_rope, self.d_v)
 

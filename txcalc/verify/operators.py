@@ -6,8 +6,9 @@ which are the same for every sequence, are no part of it. Operations are those o
 (or for each element that a reduction reads); numbers of which there is one a row, as of a norm, are left out.
 
 Witnessed are the parts whose formulas say this of the module as it is written (`traffic_of`, `computed_by`); what
-others move and compute depends on kernels, and is only modelled: cores but for q, k, v, y and the softmax, experts and
-how tokens reach them, recurrent mixers, MLA, partly turned heads, positions that are the same for all sequences.
+others move and compute depends on kernels, and is only modelled: cores but for q, k, v, y and the softmax, how tokens
+reach experts and whose weights are read, recurrent mixers, what MLA's core moves, partly turned heads, positions that
+are the same for all sequences.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from txcalc.reference.linear import Sum as SumModule
 from txcalc.verify.subject import Subject
 from txcalc.verify.symbolic import T_SRC, B, NotForAll, Symbols, T
 from txcalc.verify.tracker import Tracker
-from txcalc.verify.verdict import Row, compare, module_paths
+from txcalc.verify.verdict import ROUTED, Row, compare, module_paths
 
 ORACLE = "TorchDispatchMode"
 # FLOPs of each result of an operator, or of each element that a reduction reads.
@@ -101,6 +102,8 @@ class MovedElements(TorchDispatchMode):
     def _reads(self, path: str, x: Tensor, looked_up: list[Tensor] | None) -> None:
         address = self._address(x)
         weight = address in self.weights
+        if weight and f".{ROUTED}." in path:
+            return  # whose weights are read depends on where the tokens go
         elements = self._elements(looked_up[0] if looked_up and weight else x)
         call = self.calls[path]
         if self._made.get(address) == (path, call) or not x.dtype.is_floating_point:
@@ -148,7 +151,8 @@ def traffic_of(entry: Entry) -> Any:
     if not entry.leaf.moves or _partly_turned(entry.leaf):
         return None
     moved = entry.traffic
-    return moved.weights + moved.activations + moved.cache - entry.leaf.on_chip(entry.work) * entry.runs  # type: ignore[arg-type]
+    own = moved.activations + moved.cache - entry.leaf.on_chip(entry.work) * entry.runs  # type: ignore[arg-type]
+    return own if entry.routed else moved.weights + own
 
 
 def computed_by(entry: Entry) -> tuple[Any, Callable[[str], bool]] | None:
@@ -191,7 +195,7 @@ def _rows(subject: Subject, quantity: str, figure: Any) -> Iterator[Row]:
     said = {entry: figure(entry) if _alike(entry, ledger, net, moved) else (None, None) for entry in ledger}
     claimed = Ledger((entry for entry, (value, _) in said.items() if value is not None), ledger.work)
     found = moved.traffic() if quantity == "traffic" else _chosen(claimed, said, moved.computed)
-    paths = {path for entry in claimed for path in module_paths(entry)}
+    paths = {path for entry in claimed for path in module_paths(entry, True)}
     found = {path: value for path, value in subject.everywhere(found).items() if path in paths}
     for row in compare(claimed, lambda entry: said[entry][0], found, quantity, ORACLE, where, for_all=True):
         if row.path:  # the whole is not claimed
@@ -205,11 +209,11 @@ def _alike(entry: Entry, ledger: Ledger, net: nn.Module, moved: MovedElements) -
     """Whether a leaf works on what every sequence has of its own, and is as a module what it is as a part: sums may
     stand for scales, and for what a module adds without one for it."""
     leaf = entry.leaf
-    if entry.work is None or entry.routed or entry.work.batch != ledger.work.batch:
+    if entry.work is None or entry.work.batch != ledger.work.batch:
         return False
     if 1 in (getattr(leaf, "width", 0), getattr(leaf, "d_out", 0), leaf.attended and entry.work.keys):
         return False  # one number a row, as those that are left out
-    path = module_paths(entry)[0]
+    path = module_paths(entry, True)[0]
     if path in moved.tables and not entry.leaf.reads_places:
         return False
     made = dict(net.named_modules()).get(path)
@@ -221,7 +225,7 @@ def _chosen(ledger: Ledger, said: Mapping[Entry, Any], computed: Mapping[str, Ma
     """What a leaf's operators compute, of those that are asked for."""
     found = {}
     for entry in ledger:
-        for path in module_paths(entry):
+        for path in module_paths(entry, True):
             own = computed.get(path, {})
             found[path] = sympy.expand(sum(value for name, value in own.items() if said[entry][1](name)))
     return found

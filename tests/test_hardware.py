@@ -381,3 +381,11 @@ def test_apples_peaks_are_the_fp32_rate() -> None:
     assert (
         len({hardware.load(name).peak("fp16") // n for name, n in {"m4": 10, "m4-pro": 20, "m4-max": 40}.items()}) == 1
     )
+
+
+def test_a_generations_own_curves_stand_before_another_ones_engines() -> None:
+    """TensorRT-LLM's fp8 experts were measured on Hopper alone: Blackwell's own of whatever engine are nearer."""
+    hopper, blackwell = (hardware.load(name).efficiency for name in ("h100-sxm", "b200"))
+    assert hopper.curve("experts", "fp8-block", "trtllm") != hopper.curve("experts", "fp8-block")
+    assert blackwell.curve("experts", "fp8-block", "trtllm") == blackwell.curve("experts", "fp8-block")
+    assert blackwell.curve("experts", "fp8-block", "sglang") != blackwell.curve("experts", "fp8-block")

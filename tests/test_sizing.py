@@ -198,6 +198,8 @@ def test_prices_are_a_cards_own() -> None:
     [
         (["--gpu", "l4@2", "--gpu", "l4:4@3"], "l4 has two prices: 2 and 3"),
         (["--gpu", "l4@2", "--price", "3"], "l4 has two prices: 2 and 3"),
+        (["--gpu", "h100@2", "--gpu", "h100-sxm:8@3"], "h100-sxm has two prices: 2 and 3"),
+        (["--gpu", "h100-sxm:16", "--node", "9"], "--node is 9, expected at most 8, as h100-sxm is sold"),
         (["--gpu", "l4@two"], "--gpu is 'l4@two', expected a price per GPU-hour after @"),
         (["--gpu", "l4@-2"], "--gpu is 'l4@-2', expected a price per GPU-hour after @ (h100-sxm:8@2.5)"),
         (["--gpu", "l4", "--tpot", "20"], "--tpot is '20', expected a time above 0 with its unit, such as 200ms or"),

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from servers import DATA, Row, cache_of, deployment, form, summary, timer
 
 from txcalc.errors import InputError, TxcalcError
+from txcalc.planning.deployment import Deployment
 from txcalc.planning.layout import Layout
 from txcalc.planning.steady import Steady, apart
 
@@ -54,6 +55,11 @@ def _pair(one: dict[str, str]) -> Pair:
     return Pair(row, int(one["prefill_workers"]), layouts[0], int(one["decode_workers"]), layouts[1])
 
 
+def spread(held: Deployment, layout: Layout) -> Layout:
+    """A row's layout; where it has whole copies on GPUs that do not hold the weights, copies that share the experts."""
+    return layout if held.max_concurrency(layout, 1) else layout.replace(ep=layout.tp * layout.dp)
+
+
 def predict(pair: Pair) -> Steady:
     """Errors: `TxcalcError` where the library refuses the model or a layout."""
     row = pair.row
@@ -63,8 +69,9 @@ def predict(pair: Pair) -> Steady:
             raise InputError(f"layout {layout}", faults)
     timing = timer(held, row.prompt, row.answer)
     copies = pair.fillers * pair.prefill.dp, pair.decoders * pair.decode.dp
+    demands = [timing.demand(spread(held, layout)) for layout in (pair.prefill, pair.decode)]
     # The transfer is below a hundredth of TTFT on these GPUs' links, and is not counted here.
-    found = apart(timing.demand(pair.prefill), timing.demand(pair.decode), copies, 0.0, float(row.concurrency))
+    found = apart(*demands, copies, 0.0, float(row.concurrency))
     assert isinstance(found, Steady) and found.tpot
     return found
 

@@ -167,7 +167,8 @@ def deploy(
 
     texts(weights=weights, kv=kv, engine=engine)
     wanted = [phrases.priced(text) for text in several_texts("gpu", gpu)]
-    prices = phrases.one_price(wanted, price)
+    cards = {name: hardware.load(name) for name, _, _ in wanted}
+    prices = phrases.one_price([(cards[name].name, gpus, own) for name, gpus, own in wanted], price)
     host = wish(ram, pcie, gpu_layers, None if n_cpu_moe is None else str(n_cpu_moe))
     known = profile(offloading(engine) if host else engine)
     most = number(max_num_seqs, "--max-num-seqs")
@@ -229,7 +230,7 @@ def deploy(
         seed=seed,
     )
     between = None if network is None else parse_bytes(str(network), "--network")
-    kinds = [(hardware.load(name).placed(node, between), gpus, prices[name]) for name, gpus, _ in wanted]
+    kinds = [(cards[name].placed(node, between), gpus, prices[cards[name].name]) for name, gpus, _ in wanted]
     found = [(model, *kind) for model in every for kind in kinds]
     if not found:
         raise InputError("deploy", ["expected a model and an accelerator, or several"])

@@ -30,7 +30,7 @@ Concurrency = Annotated[int, o.length("--concurrency")]
 Block = Annotated[int, o.length("--block")]
 Chunk = Annotated[int, o.length("--chunk")]
 MaybeChunk = Annotated[int | None, o.length("--chunk", "By default 8192, or the engine's own.")]
-ReserveOption = Annotated[str | None, o.option("--reserve", "By default 10%, as vLLM's 0.9.")]
+ReserveOption = Annotated[str | None, o.option("--reserve", "By default the engine's own, or 10%.")]
 EngineOption = Annotated[str, o.option("--engine")]
 MaxSeqs = Annotated[
     int | None, o.length("--max-num-seqs", "Sequences that the engine runs at once (default: its own).")

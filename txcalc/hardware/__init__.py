@@ -85,12 +85,15 @@ class Accelerator:
     def placed(self, node: int | None = None, network: int | None = None) -> Accelerator:
         """The same in nodes of so many, each with so many bytes a second to other nodes, one way; None: as it is sold.
 
-        Errors: `InputError` for a node of none, and a network of nothing.
+        Errors: `InputError` for a node of none or of more than it is sold in, and a network of nothing.
         """
         if network is not None and network < 1:
             raise InputError("--network", [Fault("--network", network, "a rate above 0")])
         if node is not None and not 1 <= node <= 1 << 16:
             raise InputError("--node", [Fault("--node", node, "a whole number from 1 to 65,536")])
+        if node and self.node and node > self.node:
+            expected = f"at most {self.node}, as {self.name} is sold"
+            raise InputError("--node", [Fault("--node", node, expected, "a .toml file of its own says otherwise")])
         return replace(self, node=node or self.node, link_between=network or self.link_between)
 
 

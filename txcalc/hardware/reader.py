@@ -119,9 +119,11 @@ class Reader:
         sources = {short_key(key): source for key, source in cited.items()}
         found = base.overlaid(flat, {key: sources[key] for key in flat}) if flat else base
         sources = {key: source for key, source in sources.items() if key not in flat}
+        # What was measured here, of whatever engine, stands before an engine's own of another generation.
+        kept = {key: one for key, one in found.curves.items() if ".".join(key.rsplit(".", 2)[-2:]) not in curves}
         return replace(
             found,
-            curves={**found.curves, **curves},
+            curves={**kept, **curves},
             links={**found.links, **links},
             spread=spread,
             cited={**found.cited, **sources},

@@ -80,6 +80,10 @@ def test_copies_that_share_experts_wait_for_each_other() -> None:
     assert few.tpot - 0.01 == pytest.approx(8 * (apart.tpot - 0.01), rel=0.1)  # two coincide at times
     many = [closed(one, 2000) for one in (demand, demand._replace(sharing=1))]
     assert many[0].rate == pytest.approx(many[1].rate, rel=0.01) == pytest.approx(10, rel=0.2)
+    # Eight prompts a step and copy: every copy computes some, though they take a third of its time.
+    slow = demand._replace(step=linear(0.03, 1e-4), prompt=0.02, alone=0.012, lone=0.012)
+    thousands = [closed(one, 8000).tpot for one in (slow, slow._replace(sharing=1))]
+    assert thousands[0] == pytest.approx(thousands[1], rel=0.01)
 
 
 def test_copies_that_gather_prompts() -> None:

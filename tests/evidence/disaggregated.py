@@ -69,9 +69,9 @@ def predict(pair: Pair) -> Steady:
             raise InputError(f"layout {layout}", faults)
     timing = timer(held, row.prompt, row.answer)
     copies = pair.fillers * pair.prefill.dp, pair.decoders * pair.decode.dp
-    demands = [timing.demand(spread(held, layout)) for layout in (pair.prefill, pair.decode)]
+    prefill, decode = (timing.demand(spread(held, layout)) for layout in (pair.prefill, pair.decode))
     # The transfer is below a hundredth of TTFT on these GPUs' links, and is not counted here.
-    found = apart(*demands, copies, 0.0, float(row.concurrency))
+    found = apart(prefill, decode, copies, 0.0, float(row.concurrency))
     assert isinstance(found, Steady) and found.tpot
     return found
 

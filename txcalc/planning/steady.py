@@ -307,10 +307,10 @@ class _Loop:
 
     def beside(self, rate: float, decoding: float) -> float:
         """The chance that another of the copies that share experts computes a prompt while this one does: its own share
-        of the time, or that it has one too when they are gathered."""
+        of the time, or that it found one in the same step, or when they are gathered."""
         demand = self.demand
         own = min(1.0, rate * demand.lone / max(1e-9, 1 - rate * (demand.prompt - demand.lone)))
-        return max(own, 1 - exp(-self.found(decoding))) if demand.gathers else own
+        return max(own, 1 - exp(-self.found(decoding)))
 
     def lasts(self, beside: float) -> float:
         """Seconds of a prompt that so many of the others compute one beside."""

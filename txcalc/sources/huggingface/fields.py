@@ -51,7 +51,7 @@ attention_softmax_in_fp32: gpt_bigcode
 bias: internlm3
 context_length: rwkv
 decoder_sparse_step: but qwen3_5_moe_text
-decoder_start_token_id: bigbird_pegasus blenderbot led marian trocr whisper
+decoder_start_token_id: bigbird_pegasus blenderbot led marian speech_to_text trocr whisper
 final_logit_softcapping: gemma3n_text
 first_k_dense_replace: but glm4_moe_lite solar_open
 head_dim: but arcee aria_text hunyuan_vl_text deepseek_v2 deepseek_v3 ernie4_5 granitemoehybrid hyperclovax internlm3
@@ -65,7 +65,7 @@ is_decoder: bert big_bird bigbird_pegasus blenderbot blenderbot-small camembert 
   roberta roberta-prelayernorm roc_bert roformer switch_transformers t5 tapas trocr umt5 xlm-roberta xlm-roberta-xl
   xmod
 is_encoder_decoder: bigbird_pegasus blenderbot blenderbot-small data2vec-audio fsmt funnel led longcat_flash longt5
-  m2m_100 marian mbart mra mt5 mvp nllb-moe nystromformer pegasus pegasus_x plbart prophetnet reformer
+  m2m_100 marian mbart mra mt5 mvp nllb-moe nystromformer pegasus pegasus_x plbart prophetnet reformer speech_to_text
   switch_transformers t5 t5gemma umt5 vision-encoder-decoder whisper xlnet yoso
 layer_types: nemotron_h
 layers_block_type: granitemoehybrid
@@ -136,6 +136,8 @@ use_fast_hash: yoso
 use_mems_eval: xlnet
 use_mems_train: xlnet
 zero_expert_num: longcat_flash
+max_source_positions: speech_to_text
+max_target_positions: speech_to_text
 """
 
 # Keys that are whole numbers where a reader does not look at them, too (a width that no layer has).

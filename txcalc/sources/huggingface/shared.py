@@ -58,7 +58,9 @@ def head_of(c: Config, *known: str) -> str:
         c.fault("architectures", names, "a list of class names")
         return known[0]
     ending = next((ending for ending in HEADS if names[0].endswith(ending)), None)
-    if ending == "Model" and bare(names[0]) not in [bare(c.model_type + more) for more in ("model", "textmodel", "")]:
+    bases = [bare(c.model_type + more) for more in ("model", "textmodel", "")]
+    written = names[0].removesuffix("Model") + "ForConditionalGeneration"
+    if ending == "Model" and bare(names[0]) not in bases and written not in library.classes(c.model_type):
         ending = None  # …RewardModel and the like
     elif ending and HEADS[ending] in TASKS and not _own(c, names[0], ending):
         ending = None  # another family's head

@@ -311,3 +311,29 @@ def reformer(c: Config) -> Raw:
     around += of("head", *heads.get("lm" if task == "masked-lm" else task, []))
     raw: Raw = {"kind": "decoder" if causal else "encoder", "d_model": d, "n_layers": len(order), "around": around}
     return listed(raw | {"head": {"form": "none"}}, layers, order)
+
+
+def speech_to_text(c: Config) -> Raw:
+    """BART's halves; the encoder reads what gated convolutions, each of which halves the positions, make of a sound's
+    bands, and adds sinusoids."""
+    if "activation_function" not in c:
+        c.data = {**c.data, "activation_function": "relu"}  # its class's own
+    raw = bart_like(c, "pre", 1024, 0, False, "sinusoidal")
+    d, mid, n = raw["d_model"], c.size("conv_channels", default=1024), c.size("num_conv_layers", default=2)
+    taps = c.items("conv_kernel_sizes", of=size, length=None, default=[5, 5])
+    bands = c.size("input_feat_per_channel", default=80) * c.size("input_channels", default=1)
+    c.ignore("max_source_positions", "max_target_positions")
+    c.only(n, "num_conv_layers", why="it is the length of conv_kernel_sizes")
+    if len(taps) != n or n > 20:
+        c.fault("conv_kernel_sizes", taps, f"a list of num_conv_layers = {n:,} lengths, at most 20")
+        return raw
+    c.divides(2, mid, "2", "conv_channels")
+    around, read = list[Raw](), bands
+    for i, number in enumerate(taps):
+        made, at = (2 * d if i == n - 1 else mid), {"at": [2 ** (n - 1 - i), 0, 1]}
+        around.append(piece(f"conv{i + 1}", "convolution", read, made, number, 2, **at))
+        read = max(1, made // 2)
+        around.append(piece(f"conv{i + 1}_gate", "sigmoid", read, **at))
+    raw["encoder"]["around"] = around
+    c.note(f"--source counts the encoder's positions, one for {2**n} frames of sound")
+    return raw

@@ -490,6 +490,25 @@ def test_nothing_is_wider_than_the_screen(view: str, width: int, browser: Any, p
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize("view", VIEWS)
+def test_on_paper_nothing_is_wider_than_it(view: str, browser: Any, planned: Path) -> None:
+    with Tab(browser, planned, f"view={view}&model=1") as page:
+        page.wait_for_timeout(100)
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        page.emulate_media(media="print")
+        page.set_viewport_size({"width": 718, "height": 1000})  # A4 within its margins, after charts were drawn wider
+        wide = (
+            "[...document.querySelectorAll('svg, table')].filter((e) => e.getBoundingClientRect().right > 718).length"
+        )
+        assert page.evaluate(wide) == 0
+        drawn = (
+            "[...document.querySelectorAll('.drawing svg')].map((e) => [e.getBoundingClientRect().height, e.viewBox])"
+        )
+        for high, whole in page.evaluate(f"{drawn}.map(([high, box]) => [high, box.baseVal?.width ?? 0])"):
+            assert high > 100 and whole > 100  # all that was drawn is scaled
+
+
+@pytest.mark.browser
 def test_on_paper_charts_are_dark_on_light(browser: Any, file: Path) -> None:
     ink = "document.querySelector('.drawing svg text[fill]').getAttribute('fill')"
     with Tab(browser, file, "view=compare", color_scheme="dark") as page:
@@ -524,6 +543,44 @@ def test_files_are_saved(browser: Any, file: Path, tmp_path: Path) -> None:
             assert not re.search(r"&\s*(&|\\\\)", Path(saved.value.path()).read_text()), "an empty cell"
 
 
+def of_compared(ledger: Ledger, tokens: int) -> dict[str, Fraction]:
+    """What a model has in the table of Compare, in the page's names."""
+    found = {name: ledger.total(name) for name in ("flops", "flops_masked", "saved", "params", "active")}
+    found |= {"cache": 2 * ledger.total("cache"), "cache_growth": 2 * ledger.cache_terms.growth}
+    per_token = Fraction(found["flops"], ledger.work.batch * tokens)
+    return {**found, "training": training_flops(ledger), "per_token": per_token}
+
+
+@pytest.mark.browser
+def test_compared_numbers_are_the_librarys_at_any_sizes(browser: Any, file: Path) -> None:
+    explorers = [explore(txcalc.load(source)) for source in KINDS.values()]
+    states: list[Any] = []
+    for n in range(90):
+        chosen = settings(explorers[n % 9], 1, seed=n)[0]
+        x, y = random.Random(n).sample(("flops", "saved", "params", "per_token", "cache", "training"), 2)
+        own = [chosen if i == n % 9 else {} for i in range(9)]
+        states.append({"view": "compare", "chosen": own, "x": x, "y": y, "model": n % 9, "same": "active"})
+    with Tab(browser, file) as page:
+        shown = read(page, states)
+    answered = 0
+    for n, (state, got) in enumerate(zip(states, shown, strict=True)):
+        index = n % 9
+        numbers = {name: (value, text) for name, value, text in got["figures"] if name.endswith(f" of {index}")}
+        found = changed(explorers[index], state["chosen"][index])
+        assert (found is None) == (not numbers)
+        if found is None:
+            continue
+        ledger = found[0].ledger(**found[1])
+        true = of_compared(ledger, ledger.work.tokens)
+        true |= {axis: true[state[axis]] for axis in "xy"}
+        assert numbers.keys() == {f"{name} of {index}" for name in true}
+        for name, number in true.items():
+            value, text = numbers[f"{name} of {index}"]
+            assert int(value) == int(number) and (text == f"{int(value):,}" or is_rounded(text, Fraction(number))), name
+        answered += 1
+    assert answered > 40
+
+
 @pytest.mark.browser
 def test_compared_numbers_are_the_librarys(browser: Any, file: Path) -> None:
     with Tab(browser, file) as page:
@@ -536,7 +593,7 @@ def test_compared_numbers_are_the_librarys(browser: Any, file: Path) -> None:
         ledger = model.ledger(tokens=tokens)
         assert int(found[f"params of {i}"]) == int(found[f"x of {i}"]) == model.params
         assert int(found[f"flops of {i}"]) == ledger.total("flops")
-        assert int(found[f"per_token of {i}"]) == ledger.total("flops") // tokens
+        assert int(found[f"per_token of {i}"]) == ledger.total("flops") // ledger.work.tokens
         assert int(found[f"cache of {i}"]) == 2 * ledger.total("cache")
         if not model.fixed_length:
             assert int(found[f"flops_masked of {i} at 65536"]) == model.ledger(tokens=65536).total("flops_masked")

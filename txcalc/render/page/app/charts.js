@@ -100,7 +100,7 @@ const Files = ({ name, table, picture }) => html`<span class="files">
   <button onClick=${() => save(`${name}.tex`, "application/x-tex", asLatex(table))} aria-label="Save ${spoken(name)} as LaTeX">LaTeX</button>
 </span>`;
 
-const Cells = ({ table }) => html`<div class="scroll" tabindex="0" role="group" aria-label=${table.title}><table>
+const Cells = ({ table }) => html`<div class="scroll" tabindex="0" role="group" aria-label=${table.title}><table class=${table.head.length > 8 ? "many" : ""}>
   <caption>${table.title}</caption>
   <thead><tr>${table.head.map((name) => html`<th scope="col" class=${name === "formula" ? "text" : ""}>${name}</th>`)}</tr></thead>
   <tbody>${table.rows.map(

@@ -4,7 +4,7 @@
 function quantity(found, name) {
   const t = found.totals,
     L = found.letters;
-  if (name === "per_token") return [t.flops, L.B * (L.T ?? 1n)];
+  if (name === "per_token") return [t.flops, L.B * (L.T ?? found.positions)];
   if (name === "cache" || name === "cache_growth") return [bytes(t[name]), 1n];
   return [t[name], 1n];
 }

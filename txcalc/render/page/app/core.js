@@ -51,7 +51,7 @@ function evaluate(model, chosen, parts = true) {
   const refused = unmet(model.conditions, model.run.checks, values);
   if (refused) return { refused, letters: known };
   try {
-    const found = { letters: known, totals: named(model.totals, model.run.totals(...values)) };
+    const found = { letters: known, positions: model.positions, totals: named(model.totals, model.run.totals(...values)) };
     if (parts) {
       const leaves = model.run.leaves(...values);
       found.parts = model.parts.map((part, i) => ({
@@ -277,6 +277,7 @@ const percentOf = (name, value) => ({ name, value, text: `${(100 * value).toFixe
 const three = (value) => (value >= 999.5 ? group(Math.round(value)) : value.toPrecision(3));
 const seconds = (s) => {
   if (s === null || s === undefined) return "—";
+  if (!s) return "0 s";
   const lengths = { days: 86400, h: 3600, min: 60 };
   for (const [unit, length] of Object.entries(lengths))
     if (s >= Math.max(1000, 2 * length)) return `${three(s / length)} ${unit}`;

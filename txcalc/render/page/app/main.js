@@ -46,6 +46,10 @@ function printed(on) {
   document.documentElement.toggleAttribute("data-print", on);
   show();
   dispatchEvent(new Event("repaint"));
+  for (const svg of document.querySelectorAll(".drawing svg")) {
+    const [wide, high] = [svg.getAttribute("width"), svg.getAttribute("height")];
+    on ? svg.setAttribute("viewBox", `0 0 ${wide} ${high}`) : svg.removeAttribute("viewBox"); // paper is narrower
+  }
 }
 addEventListener("beforeprint", () => printed(true));
 addEventListener("afterprint", () => printed(false));

@@ -398,7 +398,9 @@ def main() -> None:
         asked.what = [text for name in PEER for text in (name, f"peer {name}")]
         found = [one for one in found if one.row in peer()]
     report(found, asked.by, asked.what)
-    print()
+    kept = [row for row in chosen if asked.suspect or not any(wrong(row) for wrong in SUSPECT.values())]
+    ours = sum(number for reason, number in without.items() if reason.startswith("refused"))
+    print(f"\nof {len(kept)} rows refused: {ours}, by the peer {sum(row not in peer() for row in kept)}\n")
     for reason, number in without.most_common():
         print(f"{number:5} rows {reason}")
 

@@ -375,7 +375,7 @@ def test_a_part_is_copied_whole_and_says_what_it_lacks() -> None:
     with pytest.raises(AttributeError, match="cannot assign to field 'width'"):
         norm.width = 5  # type: ignore[misc]
     gpu = load_gpu("l4")
-    assert gpu == load_gpu("l4") and gpu != load_gpu("l40s") and gpu != "l4"
+    assert gpu == replace(gpu) and gpu != load_gpu("l40s") and gpu != "l4"
 
 
 def test_experts_beyond_the_last_are_not_there() -> None:

@@ -7,13 +7,13 @@
 Each mutant changes one operator, one constant, one comparison or one of the field's letters of a file, in turn over all
 files, drawn by the seed. `--map` first runs the quick tier (or some files of it; slow tests too of those named with
 `+`, as `+test_verify.py`) and writes beside RESULTS which functions of `parts/` and `planning/` each test calls, and
-how long it takes. A mutant then runs the tests that call its function, one of each test file in turn, at most `--tests`
-seconds of them; the first failure kills it. A process holds everything imported and collected, and forks for
-each mutant: there the code of its functions is exchanged, or, for what a module or class computes when it is made,
-everything of txcalc is imported from the changed source. A line of RESULTS is written for each; what is there already
-is not run again. At the end: how many were killed, and every survivor with its line. One that changes nothing that can
-be seen belongs into `tests/data/mutants.json`, with the reason. `--only` runs again all mutants of a line, `--again`
-those of RESULTS that survived.
+how long it takes. A mutant then runs the tests that call its function, at most `--tests` seconds of them: by turns one
+of each test file, and the one that calls least besides; the first failure kills it. A process holds everything
+imported and collected, and forks for each mutant: there the code of its functions is exchanged, or, for what a module
+or class computes when it is made, everything of txcalc is imported from the changed source. A line of RESULTS is
+written for each; what is there already is not run again. At the end: how many were killed, and every survivor with its
+line. One that changes nothing that can be seen belongs into `tests/data/mutants.json`, with the reason. `--only` runs
+again all mutants of a line, `--again` those of RESULTS that survived.
 """
 
 from __future__ import annotations
@@ -278,14 +278,17 @@ class Mutants:
         os._exit(0)
 
     def chosen(self, names: set[str]) -> tuple[list[str], float]:
-        """The tests that call one of these functions, one of each file in turn, and their seconds."""
+        """The tests that call one of these functions, and their seconds: by turns one of each file, the quickest for
+        what it calls first, and of all the one that calls least besides."""
         files: dict[str, list[tuple[str, float]]] = {}
-        for test, seconds, called in self.tests:
-            if test in self.items and not names.isdisjoint(called):
-                files.setdefault(test.split("::")[0], []).append((test, seconds))
-        spent, found = 0.0, []
-        for test, seconds in (one for some in zip_longest(*files.values()) for one in some if one):
-            if spent + seconds < self.asked.tests:
+        calling = [one for one in self.tests if one[0] in self.items and not names.isdisjoint(one[2])]
+        for test, seconds, _ in calling:
+            files.setdefault(test.split("::")[0], []).append((test, seconds))
+        broad = [one for some in zip_longest(*files.values()) for one in some if one]
+        narrow = [(test, seconds) for test, seconds, called in sorted(calling, key=lambda one: len(one[2]))]
+        spent, found = 0.0, list[str]()
+        for test, seconds in (one for pair in zip(broad, narrow, strict=True) for one in pair):
+            if test not in found and spent + seconds < self.asked.tests:
                 found.append(test)
                 spent += seconds
         return found, spent

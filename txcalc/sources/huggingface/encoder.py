@@ -370,3 +370,20 @@ def rembert(c: Config) -> Raw:
     if raw["head"]["form"] == "masked-lm":
         raw["head"]["rank"] = width
     return raw
+
+
+def splinter(c: Config) -> Raw:
+    """BERT whose answers' ends are chosen by what stands at a question's mark, through layers of their own."""
+    answers = named(c, "SplinterForQuestionAnswering", "SplinterForPreTraining")
+    c.ignore("question_token_id", "initialize_new_qass", *(("architectures",) if answers else ()))
+    if answers:
+        c.data = {**c.data, "architectures": ["SplinterModel"]}
+    raw = bert_like(c, pooler=False, without=("sequence", "token", "question", "choice"))
+    d, once = raw["d_model"], {"at": [0, 1, 1]}
+    made: list[Raw] = []
+    for end in ("start", "end") if answers else ():
+        for name, on in ((f"{end}_query", once), (end, {})):
+            made += [piece(name, "linear", d, d, **on), piece(f"{name}_activation", "gelu", d, **on)]
+            made.append(piece(f"{name}_norm", "layer_norm", d, **on))
+        made += [piece(f"{end}_scores", "linear", d, d, bias=False, **once), piece(f"{end}_logits", "product", 1, d, 1)]
+    return raw | ({"around": [one | {"kind": "head"} for one in made]} if answers else {})

@@ -24,7 +24,7 @@ minicpm3 mistral4 youtu
 """
 _ENCODER = """
 albert bert bert-generation distilbert electra ernie flaubert ibert
-layoutlm megatron-bert mpnet rembert roberta roberta-prelayernorm roc_bert tapas xlm
+layoutlm megatron-bert mpnet rembert roberta roberta-prelayernorm roc_bert splinter tapas xlm
 xlm-roberta-xl xmod
 """
 _MODERN = """

@@ -66,7 +66,7 @@ is_decoder: bert big_bird bigbird_pegasus blenderbot blenderbot-small camembert 
   xmod
 is_encoder_decoder: bigbird_pegasus blenderbot blenderbot-small data2vec-audio fsmt funnel led longcat_flash longt5
   m2m_100 marian mbart mra mt5 mvp nllb-moe nystromformer pegasus pegasus_x plbart prophetnet reformer speech_to_text
-  switch_transformers t5 t5gemma umt5 vision-encoder-decoder whisper xlnet yoso
+  splinter switch_transformers t5 t5gemma umt5 vision-encoder-decoder whisper xlnet yoso
 layer_types: nemotron_h
 layers_block_type: granitemoehybrid
 mamba_conv_bias: but granitemoehybrid
@@ -138,6 +138,7 @@ use_mems_train: xlnet
 zero_expert_num: longcat_flash
 max_source_positions: speech_to_text
 max_target_positions: speech_to_text
+question_token_id: splinter
 """
 
 # Keys that are whole numbers where a reader does not look at them, too (a width that no layer has).

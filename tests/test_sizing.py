@@ -104,11 +104,11 @@ def test_a_rate_gets_as_many_sequences_as_it_needs() -> None:
 
 
 def test_users_beyond_the_cache_wait_in_line() -> None:
-    """As of a server: those who have seats are served, the others wait; it fails where a limit is missed."""
+    """As of a server: those who have seats are served, the others wait. The plan does not fit, and says so."""
     argv = ["llama-3.1-70b", "--gpu", "h100-sxm:8@2.5", "--concurrency", "500"]
     code, out, _ = run(*argv)
     out = out.replace("\n", " ")
-    assert code == 0 and "the most that fits at once: 174 users on tp=8, TTFT " in out and " per 1M out" in out
+    assert code == 1 and "the most that fits at once: 174 users on tp=8, TTFT " in out and " per 1M out" in out
     assert out.startswith("holds 174 of 500 sequences at the full context: ") and " have seats in the cache at " in out
     data: dict[str, Any] = json.loads(run(*argv, "--json")[1])
     largest, speed, steady = data["largest"], data["speed"], data["speed"]["steady"]

@@ -141,8 +141,8 @@ def deploy(
     `draft` tokens proposed per step (`"4:llama-3.2-1b"`, `"mtp"`: by the model's own prediction layer); `adapters` LoRA
     adapters of an `adapter_rank`, which requests choose from; `text_only`: without the towers of a multimodal model.
     `poll` decode steps from one look for new requests to the next; `gather`: copies that share experts take prompts
-    together, after so many steps at the latest. `failed`: it holds none (of more users than fit at once, some wait), or
-    not within these. `detail`: its table has everything, as its document always does.
+    together, after so many steps at the latest. `failed`: it does not fit (of more users than fit at once, some wait),
+    or not within these. `detail`: its table has everything, as its document always does.
     Errors: `InputError`, `UnknownName`, `MissingExtra`.
 
     >>> import txcalc

@@ -61,8 +61,9 @@ def report(
 
 
 def served(plan: Plan, speed: Serving | None) -> bool:
-    """Whether the load is served within the limits that were asked for; where there is no speed, whether it fits."""
-    return not speed.unmet if speed else plan.best.fits
+    """Whether all of the load fits at once, and within the limits that were asked for: users who wait for a seat have
+    an answer, and the plan is too small all the same."""
+    return plan.best.fits and not (speed and speed.unmet)
 
 
 class DeployAnswer(NamedTuple):
@@ -77,7 +78,7 @@ class DeployAnswer(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """It cannot be, or the load is not served, or not within the limits that were asked for."""
+        """It cannot be, or does not fit, or not within the limits that were asked for."""
         return self.plan is None or not served(self.plan, self.speed)
 
 

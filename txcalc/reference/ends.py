@@ -82,7 +82,7 @@ class Embedding(nn.Module):
         x = inputs.transpose(1, 2)
         for i in self.convolutions:
             x = self.get_submodule(f"conv{i}_activation")(self.get_submodule(f"conv{i}")(x))
-        return x
+        return x.contiguous()  # as it stands in memory each layer that reads it would keep a copy
 
 
 def _linear(part: LinearPart | None, like: Like, tied: Lookup | None = None) -> Linear | None:

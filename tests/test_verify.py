@@ -183,6 +183,43 @@ def test_saved_elements_of_other_blocks(name: str) -> None:
     assert failed(verify(tiny(name), ["saved"])) == []
 
 
+CROSS = {"kind": "encoder-decoder", "encoder": {"n_layers": 1}, "decoder": {"n_layers": 1}}
+COMBINED: list[dict[str, Any]] = [
+    {"feed_forward": {"d_ff": 20, "gated": True, "activation": "clamped_silu"}},
+    {"feed_forward": {"d_ff": 20, "activation": "clamped_silu"}},
+    {"feed_forward": {"d_ff": 20, "gated": True, "activation": "none"}},
+    {"attention": {"n_heads": 4, "sinks": True, "inner_norm": True}},
+    *(
+        CROSS | {"attention": {"n_heads": 4, "n_kv_heads": groups, "tied_kv": True, "qk_norm": norm, "v_norm": v_norm}}
+        for groups, norm, v_norm in ((2, "head", False), (2, "none", True), (1, "none", False))
+    ),
+    {
+        "kind": "encoder",
+        "feed_forward": {"d_ff": 20, "activation": "relu"},
+        "head": {"form": "masked-lm", "tied": True},
+    },
+    {
+        "kind": "encoder",
+        "attention": {"n_heads": 1},
+        "positions": {"form": "disentangled", "rows": 6, "distance": 3, "terms": ["p2c"]},
+    },
+    {
+        "kind": "audio",
+        "norm": {"form": "layer", "place": "after"},
+        "encoder": {"n_layers": 1, "audio": {"mels": 9, "positions": 8}, "positions": {"form": "sinusoidal"}},
+        "decoder": {"n_layers": 1},
+    },
+]
+
+
+@pytest.mark.parametrize("own", COMBINED, ids=range(len(COMBINED)))
+def test_saved_elements_of_combinations_no_preset_has(own: dict[str, Any]) -> None:
+    """What random descriptions refuted: see tests/evidence/structures.py."""
+    layers = {} if "decoder" in own else {"n_layers": 1}
+    shared = {"d_model": 16, "vocab_size": 17, "attention": {"n_heads": 4}, "feed_forward": {"d_ff": 20}}
+    assert failed(verify(build(shared | layers | own, "drawn"), ["saved"], lengths="points")) == []
+
+
 def test_what_saved_only_models_is_said_and_not_compared() -> None:
     verdict = verify(tiny("jamba"), ["saved"])
     assert verdict.ok

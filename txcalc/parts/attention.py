@@ -287,7 +287,9 @@ class AttentionOptions(Mechanism):
             dims, how = places.rotary_dims, {"interleaved": places.interleaved, "spread": places.spread}
             rotary = places.rotary(turned, width, dims, **how)
         query_norm, key_norm = self._norms(norm)
-        value_norm = None
+        core, value_norm = self._core(span, places, value), None
+        if self.tied_kv:  # a norm of the one keeps what is the other; without one they are the same, unless K turns
+            core = replace(core, tied=rotary is None if key_norm is None else not self.v_norm)
         if self.v_norm and lender is None:  # beside a norm of the keys, which keeps what both read
             keeps = not (self.tied_kv and self.qk_norm != "none")
             value_norm = replace(replace(norm, weighted=False).over(value, groups), keeps=keeps)
@@ -301,7 +303,7 @@ class AttentionOptions(Mechanism):
             query_norm=query_norm,
             key_norm=key_norm if lender is None else None,
             rotary=rotary,
-            core=self._core(span, places, value),
+            core=core,
             keeps_input=place.keeps_input,
             position=Linear(d_in=place.d_model, d_out=product((heads, width)), bias=False) if distances else None,
             gate=gate(self.gate, heads, value, self.gate_activation),

@@ -127,7 +127,8 @@ class AttentionCore(SoftmaxCore):
     Counts   the full T×S rectangle; `flops_masked` only the pairs that the span lets through
     Traffic  that of a fused kernel: q, k, v and y once, no score leaves the chip
     Kept     q, k, v and the projected distances; with `keep_scores` the h·T·S probabilities (a sink's too, and what a
-             soft cap made of the scores), without it y (the fused kernel's own result)
+             soft cap made of the scores), without it y (the fused kernel's own result), and one of k and v where they
+             are `tied`: one tensor, or one of them what a norm of the other keeps
     Cache    k and v; none where they are `borrowed` from an earlier layer, which keeps them
     Source   Vaswani et al. 2017 (arXiv 1706.03762), equation 1; Dao et al. 2022 (arXiv 2205.14135)
     """
@@ -138,6 +139,7 @@ class AttentionCore(SoftmaxCore):
     softcap: Any = None
     scale: Any = None
     borrowed: bool = False
+    tied: bool = False
     reads_places = True
     exchanges = True
 
@@ -186,7 +188,8 @@ class AttentionCore(SoftmaxCore):
 
     def saved(self, work: Workload) -> Any:
         tokens, keys = work.batch * work.tokens, work.batch * self.span.keys(work)
-        query, kv = tokens * self.n_heads * self.d_qk, keys * self.n_kv_heads * (self.d_qk + self.d_v)
+        width = self.d_qk if self.tied and not work.keep_scores else self.d_qk + self.d_v
+        query, kv = tokens * self.n_heads * self.d_qk, keys * self.n_kv_heads * width
         scores = (keys + work.batch if self.sinks else keys) * work.tokens * self.n_heads
         scores = scores if self.softcap is None else scores + keys * work.tokens * self.n_heads
         kept = scores if work.keep_scores else tokens * self.n_heads * self.d_v

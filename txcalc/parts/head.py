@@ -9,7 +9,7 @@ from typing import Any, final
 from txcalc.parts.collectives import Collective
 from txcalc.parts.embedding import EmbeddingOptions, without_class_token
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import Activation, Linear, Sum
+from txcalc.parts.linear import SAVES_RESULT, Activation, Linear, Sum
 from txcalc.parts.norm import Norm, NormOptions
 from txcalc.parts.options import ACTIVATIONS, Options, Wished, flag, key, letter, one_of, real, size
 from txcalc.parts.part import Child, Composite, on_logits, on_one, optional
@@ -174,7 +174,7 @@ class HeadOptions(Options):
             _head(Linear(d_in=inner, d_out=vocab, bias=True, tied=self.tied)),
             transform=Linear(d_in=d_model, d_out=inner, bias=self.transform_bias),
             activation=Activation(width=inner, form=form, gated=False),
-            norm=norm.over(inner),
+            norm=replace(norm.over(inner), keeps=form not in SAVES_RESULT),
         )
 
     def pooled(self, d_model: Any, norm: NormOptions, reader: AttentionPool | None) -> Head | None:

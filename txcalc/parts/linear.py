@@ -223,7 +223,8 @@ class Activation(Leaf):
 
     Shapes   gate, up and y (B, T, width); xIELU's α of both signs (1,)
     Unit     FLOPs under other: `COST[form]` an element, 1 for the product, and 6 where gates are cut
-    Counts   kept for backward: gate (or act(gate) for ReLU); gated: act(gate) and up as well; cut: what is left
+    Counts   kept for backward: gate (or act(gate) for ReLU); gated: act(gate) and up as well; cut: what is left;
+             clamped: what the clamp leaves of each
     Source   Shazeer 2020 (arXiv 2002.05202); Huang and Schlag 2024 (arXiv 2411.13010) for xIELU
     """
 
@@ -264,9 +265,11 @@ class Activation(Leaf):
 
     def saved(self, work: Workload) -> Any:
         elements = work.positions * self.width
-        own = 0 if self.form in SAVES_RESULT and self.gated else elements
+        own = 0 if self.form == "none" or (self.form in SAVES_RESULT and self.gated) else elements
         own = own if self.sparsity is None else own + elements
-        return own + 2 * elements if self.gated else own
+        own = own + 2 * elements if self.gated else own
+        clamped = 2 * elements if self.gated else elements
+        return own + clamped if self.form == "clamped_silu" else own
 
     def saved_fused(self, work: Workload) -> Any:
         """What one kernel for the activation and its product keeps: its operands."""

@@ -13,6 +13,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from txcalc.errors import InputError
 from txcalc.ledger import Ledger
 from txcalc.notation import tidy, write
+from txcalc.parts.cores import AttentionCore
+from txcalc.parts.disentangled import DisentangledCore
 from txcalc.parts.mechanisms import MIXERS, mechanism
 from txcalc.parts.options import absent
 from txcalc.parts.part import Leaf, Workload
@@ -115,6 +117,8 @@ MODELLED = {
     "experts": "experts (what is kept to dispatch and to combine depends on the implementation)",
 }
 
+READERS = ("gate", "inner_norm", "o", "o.lora_a")  # of what a core gives
+
 
 def unlike(leaf: Leaf, work: Workload) -> str:
     """Why the reference cannot keep what the ledger says of a leaf in one of the two traces, or ""."""
@@ -123,6 +127,10 @@ def unlike(leaf: Leaf, work: Workload) -> str:
     if leaf.normed and leaf.normed[0] == leaf.normed[1]:
         return "norms of one element (it cannot be told from what is kept a row)"
     heads = leaf.attended
+    if work.keep_scores and isinstance(leaf, AttentionCore) and leaf.tied and leaf.n_kv_heads == 1:
+        return "one head of keys that are values too (whether explicit products copy it depends on the layout)"
+    if work.keep_scores and isinstance(leaf, DisentangledCore) and leaf.n_heads == 1:
+        return "disentangled attention of one head (whether explicit products copy it depends on the layout)"
     if work.keep_scores or heads is None:
         return ""
     if heads.d_qk == 1:
@@ -174,8 +182,8 @@ def _modelled(ledger: Ledger, found: Mapping[str, Any]) -> dict[str, str]:
     for entry in ledger:
         reason = unlike(entry.leaf, ledger.work)
         for path in module_paths(entry) if reason else ():
-            at = path.removesuffix("core")  # the gate, or else o, keeps what the core does not
-            reasons |= dict.fromkeys((path, f"{at}gate", f"{at}o", f"{at}o.lora_a"), reason)
+            at = path.removesuffix("core")  # the gate, the norm or else o keeps what the core does not
+            reasons |= dict.fromkeys((path, *(at + reader for reader in READERS)), reason)
     for path in {*found, *spread(ledger, lambda _: 0)}:
         for name in MODELLED.keys() & set(path.split(".")):
             reasons[path] = MODELLED[name]

@@ -188,6 +188,8 @@ COMBINED: list[dict[str, Any]] = [
     {"feed_forward": {"d_ff": 20, "gated": True, "activation": "clamped_silu"}},
     {"feed_forward": {"d_ff": 20, "activation": "clamped_silu"}},
     {"feed_forward": {"d_ff": 20, "gated": True, "activation": "none"}},
+    {"feed_forward": {"d_ff": 20, "gated": True, "activation": "relu", "sparsity": 0.5}},
+    {"feed_forward": {"d_ff": 20, "activation": "relu2", "sparsity": 0.5}},
     {"attention": {"n_heads": 4, "sinks": True, "inner_norm": True}},
     *(
         CROSS | {"attention": {"n_heads": 4, "n_kv_heads": groups, "tied_kv": True, "qk_norm": norm, "v_norm": v_norm}}

@@ -266,7 +266,8 @@ class Activation(Leaf):
     def saved(self, work: Workload) -> Any:
         elements = work.positions * self.width
         own = 0 if self.form == "none" or (self.form in SAVES_RESULT and self.gated) else elements
-        own = own if self.sparsity is None else own + elements
+        if self.sparsity is not None:  # the gate, and what is left of it where no activation keeps its input
+            own += 2 * elements if self.form in {*SAVES_RESULT, "relu2"} else elements
         own = own + 2 * elements if self.gated else own
         clamped = 2 * elements if self.gated else elements
         return own + clamped if self.form == "clamped_silu" else own

@@ -156,7 +156,7 @@ def test_every_preset_has_a_table_or_a_reason(name: str) -> None:
     code, out, err = run(name)
     if load(name).spec["kind"] in ("encoder", "vision"):
         assert (code, out) == (2, "")
-        assert err == f"txcalc: {name}: has no cache: an encoder keeps nothing for later tokens\n"
+        assert err == f"txcalc: {name}: has no cache: it keeps nothing for later tokens\n"
     else:
         assert code == 0, err
         assert "each further token" in out

@@ -170,6 +170,21 @@ def edited(place: Path, edit: Callable[[Shapes], None]) -> Any:
     return txcalc.load(folder(place, tensors)).checkpoint
 
 
+def test_a_scale_beside_wide_tensors_is_a_weight(tmp_path: Path) -> None:
+    """Gemma 4's router has a weight named scale; beside narrower tensors a scale is a quantiser's."""
+
+    def edit(tensors: Shapes) -> None:
+        tensors["model.layers.1.router.scale"] = tensors.pop("model.layers.1.input_layernorm.weight")
+
+    assert edited(tmp_path / "wide", edit).agrees
+
+    def narrow(tensors: Shapes) -> None:
+        edit(tensors)
+        tensors["model.layers.0.mlp.up_proj.weight"] = ("F8_E4M3", tensors["model.layers.0.mlp.up_proj.weight"][1])
+
+    assert [missing.shape for missing in edited(tmp_path / "narrow", narrow).missing] == [(64,)]
+
+
 def test_a_missing_and_an_additional_tensor_are_named(tmp_path: Path) -> None:
     def edit(tensors: Shapes) -> None:
         del tensors["model.layers.1.mlp.up_proj.weight"]

@@ -111,6 +111,7 @@ SCALES = re.compile(
     r"[._](scales?|scale_inv|scale_2|weight_scale|zero_point|qzeros|g_idx|absmax|quant_map|SCB|weight_format)$"
     r"|\.(weight|nested)[._](absmax|quant_map|shape|nested_\w+|quant_state\.\w+|g_idx)$"
 )
+WIDE = re.compile(r"^(BF16|F16|F32|F64|torch\.b?float\d+)$")  # a quantiser's scales stand beside narrower tensors
 MASK = re.compile(r"\.(attn|attention)\.bias$")  # a causal mask of four dimensions in old checkpoints
 
 # A stored integer holds so many weights of 8, 4, 3 or 2 bits.
@@ -208,9 +209,10 @@ def check(held: Checkpoint, ledger: Ledger) -> CheckpointCheck:
     left: list[StoredTensor] = []
     aside: list[StoredTensor] = []
     stored: dict[Any, list[StoredTensor]] = {}
+    quantised = not all(WIDE.search(tensor.dtype) for tensor in held.tensors)
     for tensor in held.tensors:
         tail = tensor.name[-60:]
-        if SCALES.search(tail):
+        if quantised and SCALES.search(tail):
             extra.setdefault("scale", []).append(tensor)
         elif BUFFERS.search(tail) or (len(tensor.shape) == 4 and MASK.search(tail)):
             aside.append(tensor)

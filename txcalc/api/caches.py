@@ -68,7 +68,7 @@ def kv(
 
     model = load(source)
     if not model.ledger().total("cache"):
-        raise InputError(model.name, ["has no cache: an encoder keeps nothing for later tokens"])
+        raise InputError(model.name, ["has no cache: it keeps nothing for later tokens"])
     at = some(contexts, "--contexts") or _usual(model.context)
     sequences = lengths(batches, "--batches")
     dtypes = names(kv_dtypes)

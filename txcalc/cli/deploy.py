@@ -185,7 +185,7 @@ def deploy(
 ) -> None:
     """Will it fit, how fast is it, what does it cost: memory of each GPU, most sequences, latency.
 
-    Exit code 1: not one sequence fits, or a limit is missed; of more users than fit at once, the others wait.
+    Exit code 1: it does not fit, or a limit is missed; of more users than fit at once, the others wait.
 
     Several sources or GPUs are compared in one table.
 

@@ -349,7 +349,7 @@ class Timer:
                 self.asked.spread,
                 self.asked.bursts,
                 1 / ROUNDS if self.asked.answers else own.together,
-                self.deployment.engine.interval,
+                self.deployment.engine.interval if pace.sharing > 1 or not self.deployment.engine.gathers else 1,
                 denser(self.asked.answers),
                 pace.sharing,
                 prompt / pace.prefill_rate(prompt, cached, 1 / pace.sharing) if pace.sharing > 1 else 0.0,

@@ -41,7 +41,7 @@ def report(
     if speed and speed.unmet:
         verdicts.reverse()  # what fails comes first
     if instead:
-        most = instead.cheapest or instead.chosen
+        most = _most(instead)
         within = " within the limits" if instead.limits and instead.cheapest else ""
         verdicts.append(f"the most that fits at once{within}: {serving.largest(instead, most)}")
     header = [
@@ -58,6 +58,11 @@ def report(
     tables = [_answers(plan), _stacks(gpus), *held, *(serving.tables(speed, detail) if speed else ())]
     notes = [*plan.notes, *([f"no speed: {why_not}"] if why_not else speed.notes if speed else ())]
     return Report({}, tables, header, notes, partial(_data, plan, gpus, speed, notes, instead), served(plan, speed))
+
+
+def _most(instead: Serving) -> Any:
+    """The largest load that fits; where there are limits, within these if one is."""
+    return (instead.cheapest if instead.limits else None) or instead.chosen
 
 
 def served(plan: Plan, speed: Serving | None) -> bool:
@@ -310,7 +315,7 @@ def _data(
         ],
         "memory": [_gpu(gpu, plan.context) for gpu in gpus],
         "speed": serving_data.data(speed) if speed else None,
-        "largest": serving_data.point_data(instead, instead.cheapest or instead.chosen) if instead else None,
+        "largest": serving_data.point_data(instead, _most(instead)) if instead else None,
         "assumptions": list(model.assumptions),
         "notes": [*model.notes, *notes],
     }

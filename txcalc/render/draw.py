@@ -224,7 +224,10 @@ def _stack(axes: Any, panel: Panel) -> None:
         from matplotlib import colormaps
 
         colours = [colormaps["tab20"](line.of % 20) for line in panel.series]
-    handles = list(axes.stackplot([float(x) for x in first.xs], layers, colors=colours, alpha=0.75))
+    xs = [float(x) for x in first.xs]
+    if len(xs) == 1:  # a bar
+        xs, layers = [0.95 * xs[0], 1.05 * xs[0]], [2 * ys for ys in layers]
+    handles = list(axes.stackplot(xs, layers, colors=colours, alpha=0.75))
     labels = [line.label for line in panel.series]
     _marked(axes, panel, handles, labels)
     _scaled(axes, panel)

@@ -171,7 +171,15 @@ def _kept(plan: Plan) -> list[str]:
 
 def _vllm(plan: Plan, guess: Speculation | None) -> tuple[str, Flags]:
     layout = plan.best.layout
-    return f"vllm serve {_model(plan)}", _vllm_flags(plan, layout, ceil_div(plan.concurrency, layout.dp), guess)
+    return f"vllm serve {_model(plan)}", _vllm_flags(plan, layout, _running(plan, layout), guess)
+
+
+def _running(plan: Plan, layout: Layout) -> int:
+    """Sequences that a copy runs at once: its share of them, at most what its engine's memory and time are of."""
+    memory = plan.deployment.engine.memory
+    share: int = ceil_div(plan.concurrency, layout.dp)
+    most: int | None = memory.at_once if memory else None
+    return min(share, most) if most else share
 
 
 def _vllm_flags(plan: Plan, layout: Layout, sequences: int, guess: Speculation | None) -> Flags:
@@ -222,7 +230,7 @@ def _sglang(plan: Plan, guess: Speculation | None) -> tuple[str, Flags]:
         flags.append(("--enable-dp-attention", None))
     if layout.ep > 1:
         flags.append(("--ep-size", layout.ep))
-    sequences = plan.concurrency if shared else ceil_div(plan.concurrency, layout.dp)
+    sequences = _running(plan, layout) * (layout.dp if shared else 1)
     flags += [("--context-length", plan.context), ("--max-running-requests", sequences)]
     flags += [("--chunked-prefill-size", engine.chunk), ("--page-size", engine.block)]
     if engine.interval > 1:
@@ -256,7 +264,7 @@ def _trtllm(plan: Plan, guess: Speculation | None) -> tuple[str, Flags]:
         flags.append(("--pp_size", layout.pp))
     if layout.ep > 1:
         flags.append(("--ep_size", layout.ep))
-    flags += [("--max_seq_len", plan.context), ("--max_batch_size", ceil_div(plan.concurrency, layout.dp))]
+    flags += [("--max_seq_len", plan.context), ("--max_batch_size", _running(plan, layout))]
     flags += [("--max_num_tokens", engine.chunk)]
     start = f"trtllm-serve {_model(plan)}"
     if options := _options(plan, guess):

@@ -145,9 +145,9 @@ def show(model: Model, ledger: Ledger, attention: str) -> Picture:
         parts = ledger.by_kind(what)
         bars = Series(name, [kind.replace("_", " ") for kind in parts], list(parts.values()))
         panels.append(Panel("", PlotAxis(""), PlotAxis(axis), [bars], kind="bars"))
-    if not model.fixed_length and not model.has_encoder_apart:
-        longest = max(ledger.work.tokens, min(model.context or USUAL[-1], MAX_TOKENS))
-        xs = between(min(USUAL[0], longest), longest, [ledger.work.tokens])
+    longest = max(ledger.work.tokens, min(model.context or USUAL[-1], MAX_TOKENS))
+    if longest > 1 and not model.fixed_length and not model.has_encoder_apart:
+        xs = between(USUAL[0] if longest > USUAL[0] else max(1, longest // 64), longest, [ledger.work.tokens])
         prefill = ledger.work._replace(batch=1, past=0, decoding=False)
         at = [walk(model.root, prefill._replace(tokens=n)).by_kind(quantity) for n in xs]
         layers: list[Series] = []

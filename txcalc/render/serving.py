@@ -40,14 +40,17 @@ def headline(serving: Serving) -> list[str]:
 
 
 def _line(serving: Serving, steady: Steady) -> list[str]:
-    """Of users that do not all fit at the full context: who waits, and for how long."""
-    if serving.plan.best.fits or serving.request.rate is not None:
+    """Of users who do not all have seats, or who fit only at their mean length: who waits, and for how long."""
+    if (serving.plan.best.fits and not steady.line) or serving.request.rate is not None:
         return []
     users, length = serving.chosen.sequences, f"{serving.request.mean_length:,} tokens on average"
     if not steady.line:
         return [f"all have seats in the cache at {length}; where it fills up, the last to come is computed again"]
     seats, line = f"{serving.seats:,.0f} of {users:,}", seconds(steady.line)
-    return [f"{seats} have seats in the cache at {length}; the line for one: {line}"]
+    memory, copies = serving.plan.deployment.engine.memory, serving.chosen.layout.dp
+    full = memory is not None and memory.at_once is not None and serving.seats >= memory.at_once * copies
+    where = "with the engine, whose max_num_seqs is reached" if full else f"in the cache at {length}"
+    return [f"{seats} have seats {where}; the line for one: {line}"]
 
 
 def _load(serving: Serving) -> str:

@@ -167,7 +167,9 @@ def _stacked(canvas: Any, panel: Panel, place: Any, columns: int) -> Iterator[st
 
 
 def _interpolated(x: float, xs: Sequence[float], layer: Sequence[Any], place: Any) -> float:
-    """The height of a layer between two of its points, on the canvas."""
+    """The height of a layer between two of its points, on the canvas; of a single point its own."""
+    if len(xs) == 1:
+        return place(1, layer[0])[1]  # type: ignore[no-any-return]
     i = next((i for i, (one, other) in enumerate(pairwise(xs)) if one <= x <= other), len(xs) - 2)
     one, other = place(1, layer[i])[1], place(1, layer[i + 1])[1]
     return one + (other - one) * (x - xs[i]) / (xs[i + 1] - xs[i])  # type: ignore[no-any-return]

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._prims_common import infer_size, is_contiguous_or_false, make_contiguous_strides_for
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.overrides import TorchFunctionMode
 from torch.utils._sympy.functions import Min, Mod, PythonMod
@@ -86,7 +86,8 @@ class Fakes(FakeTensorMode):
         return self
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _VIEWS and len(args[1]) and args[0].dim() and is_contiguous_or_false(args[0]):
+        faked = func in _VIEWS and isinstance(args[0], FakeTensor)
+        if faked and len(args[1]) and args[0].dim() and is_contiguous_or_false(args[0]):
             # Whole as it lies, it has any shape of as many elements; PyTorch would ask dimension by dimension.
             shape = infer_size(args[1], args[0].numel())
             strides = make_contiguous_strides_for(shape)

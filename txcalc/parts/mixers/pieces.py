@@ -142,6 +142,9 @@ class Remembered(Recurrence):
     def state(self) -> Any:
         return self.elements
 
+    def kept(self) -> str:
+        return f"a state of {self.elements:,} elements"
+
 
 def _linear(bias: bool, groups: int, d_in: int, d_out: int) -> Leaf:
     return linear(d_in, d_out, bias=bias)

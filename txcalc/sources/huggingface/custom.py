@@ -401,8 +401,9 @@ def rwkv7(c: Config) -> Raw:
     d, n, w = raw["d_model"], raw["n_layers"], c.size("head_dim", default=64, null=64)
     c.divides(w, d, "head_dim", "hidden_size")
     c.only(d // w, "num_heads", why="it is hidden_size / head_dim")
-    if {d} != {*([values] if not isinstance(values := c.data.get("value_dim") or d, list) else values)}:
-        c.fault("value_dim", c.data["value_dim"], f"{d:,}, hidden_size")
+    values = c.data.get("value_dim") or d
+    if any(value != d for value in (values if isinstance(values, list) else [values])):
+        c.fault("value_dim", values, f"{d:,}, hidden_size")
     ratio = c.real("hidden_ratio", default=4.0)
     wide = c.size("intermediate_size", default=None, null=None) or max(32, -(-int(d * ratio) // 32) * 32)
     ranks = {name: c.size(f"{name}_low_rank_dim") for name in ("decay", "a", "v", "gate")}

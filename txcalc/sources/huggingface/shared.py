@@ -195,7 +195,10 @@ def summary(c: Config, act: str | None, through: bool = True) -> str | None:
     if c.text("summary_type", default="last") == "attn":
         c.fault("summary_type", "attn", "'first', 'last', 'mean' or 'cls_index'")
     through = c.flag("summary_use_proj", default=through)
-    if not through or (c.data.get("summary_activation", act) is None and "summary_activation" not in c):
+    silent = c.data.get("summary_activation", act) is None and "summary_activation" not in c
+    if through and silent and c.data.get("summary_use_proj") is True:
+        c.fault("summary_activation", None, "the activation of the layer that summary_use_proj asks for")
+    if not through or silent:
         c.ignore("summary_activation")
         return None
     return c.activation("summary_activation", default=act or "tanh")

@@ -175,6 +175,9 @@ def funnel(c: Config) -> Raw:
     alone(c)
     c.ignore("pooling_type", "separate_cls", "truncate_seq", "initializer_std", "rel_attn_type")
     sizes = c.items("block_sizes", of=size, length=None, default=[4, 4, 4])
+    if not sizes:
+        c.fault("block_sizes", sizes, "a list of layers, a number for each block")
+        sizes = [1]
     repeats = c.items("block_repeats", of=size, length=len(sizes), default=None) or [1] * len(sizes)
     d, v, wide = c.size("d_model", "hidden_size"), c.size("vocab_size"), c.size("d_inner")
     h, w = c.size("n_head", "num_attention_heads"), c.size("d_head", default=64)
@@ -267,6 +270,9 @@ def reformer(c: Config) -> Raw:
     c.only(len(order), "num_hidden_layers", why="it is the length of attn_layers")
     hashes, buckets = c.size("num_hashes", default=1), c.data.get("num_buckets")
     c.ignore("num_buckets")
+    if isinstance(buckets, list) and not all(type(number) is int and number > 0 for number in buckets):
+        c.fault("num_buckets", buckets, "a whole number above 0, or a list of such")
+        buckets = None
     lengths = {form: c.size(f"{form}_attn_chunk_length", default=64) for form in ("local", "lsh") if form in order}
     chunk = math.lcm(*lengths.values())
     on: Raw = {"at": [1, 0, chunk], "runs": chunk}

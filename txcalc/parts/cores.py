@@ -159,6 +159,10 @@ class AttentionCore(SoftmaxCore):
         return "projected distances" if self.distances else super().unlike(work)
 
     @property
+    def attended(self) -> Attended:
+        return super().attended._replace(strided=self.tied)
+
+    @property
     def plain(self) -> bool:
         return not (self.biased or self.sinks or self.softcap is not None)
 

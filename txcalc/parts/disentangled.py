@@ -71,7 +71,7 @@ class DisentangledCore(Leaf):
 
     @property
     def attended(self) -> Attended:
-        return Attended(self.n_heads, self.n_heads, self.d_head, self.d_head)
+        return Attended(self.n_heads, self.n_heads, self.d_head, self.d_head, strided=True)
 
     def unlike(self, work: Workload) -> str:
         return "" if work.keep_scores else "disentangled scores (PyTorch has no fused kernel for them)"

@@ -9,7 +9,7 @@ from typing import Any, final
 from txcalc.parts.collectives import Collective
 from txcalc.parts.embedding import EmbeddingOptions, without_class_token
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import SAVES_RESULT, Activation, Linear, Sum
+from txcalc.parts.linear import Activation, Linear, Sum
 from txcalc.parts.norm import Norm, NormOptions
 from txcalc.parts.options import ACTIVATIONS, Options, Wished, flag, key, letter, one_of, real, size
 from txcalc.parts.part import Child, Composite, on_logits, on_one, optional
@@ -170,11 +170,12 @@ class HeadOptions(Options):
         if self.plain:
             return _head(projection)
         form = usual if self.activation is None else self.activation
+        activation = Activation(width=inner, form=form, gated=False)
         return replace(
             _head(Linear(d_in=inner, d_out=vocab, bias=True, tied=self.tied)),
             transform=Linear(d_in=d_model, d_out=inner, bias=self.transform_bias),
-            activation=Activation(width=inner, form=form, gated=False),
-            norm=replace(norm.over(inner), keeps=form not in SAVES_RESULT),
+            activation=activation,
+            norm=replace(norm.over(inner), keeps=not activation.keeps_result),
         )
 
     def pooled(self, d_model: Any, norm: NormOptions, reader: AttentionPool | None) -> Head | None:

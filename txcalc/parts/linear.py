@@ -266,11 +266,17 @@ class Activation(Leaf):
     def saved(self, work: Workload) -> Any:
         elements = work.positions * self.width
         own = 0 if self.form == "none" or (self.form in SAVES_RESULT and self.gated) else elements
-        if self.sparsity is not None:  # the gate, and what is left of it where no activation keeps its input
-            own += 2 * elements if self.form in {*SAVES_RESULT, "relu2"} else elements
+        # Of a cut the gate, and what is left of it where no activation keeps its input.
+        left = 2 * elements if self.form in SAVES_RESULT or self.form == "relu2" else elements
+        own = own if self.sparsity is None else own + left
         own = own + 2 * elements if self.gated else own
         clamped = 2 * elements if self.gated else elements
         return own + clamped if self.form == "clamped_silu" else own
+
+    @property
+    def keeps_result(self) -> bool:
+        """Whether what it gives is kept for backward: a reader of it keeps nothing more."""
+        return self.form in SAVES_RESULT
 
     def saved_fused(self, work: Workload) -> Any:
         """What one kernel for the activation and its product keeps: its operands."""

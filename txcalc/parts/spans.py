@@ -14,12 +14,14 @@ from txcalc.parts.part import NO_CACHE, Cache, Traffic, Workload
 
 
 class Attended(NamedTuple):
-    """The heads of a softmax over keys: of queries, of keys and values, and the widths of both."""
+    """The heads of a softmax over keys: of queries, of keys and values, and the widths of both; `strided`: whether
+    explicit products of a single head copy it depends on how it lies in memory."""
 
     heads: Any
     groups: Any
     d_qk: Any
     d_v: Any
+    strided: bool = False
 
 
 @frozen

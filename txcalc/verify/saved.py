@@ -13,8 +13,6 @@ from torch.autograd.graph import saved_tensors_hooks
 from txcalc.errors import InputError
 from txcalc.ledger import Ledger
 from txcalc.notation import tidy, write
-from txcalc.parts.cores import AttentionCore
-from txcalc.parts.disentangled import DisentangledCore
 from txcalc.parts.mechanisms import MIXERS, mechanism
 from txcalc.parts.options import absent
 from txcalc.parts.part import Leaf, Workload
@@ -127,10 +125,8 @@ def unlike(leaf: Leaf, work: Workload) -> str:
     if leaf.normed and leaf.normed[0] == leaf.normed[1]:
         return "norms of one element (it cannot be told from what is kept a row)"
     heads = leaf.attended
-    if work.keep_scores and isinstance(leaf, AttentionCore) and leaf.tied and leaf.n_kv_heads == 1:
-        return "one head of keys that are values too (whether explicit products copy it depends on the layout)"
-    if work.keep_scores and isinstance(leaf, DisentangledCore) and leaf.n_heads == 1:
-        return "disentangled attention of one head (whether explicit products copy it depends on the layout)"
+    if work.keep_scores and heads and heads.strided and heads.groups == 1:
+        return "one head of tied keys, or of disentangled attention (whether products copy it depends on the layout)"
     if work.keep_scores or heads is None:
         return ""
     if heads.d_qk == 1:

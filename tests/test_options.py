@@ -113,6 +113,7 @@ def test_completion() -> None:
     assert completion.weights("q4_k")[:1] == ["q4_k"] and "native" in completion.weights("")
     assert completion.weights("native,q8") == ["native,q8_0"]
     assert completion.key("h_k") == ["h_kv="] and "norm.place=" in completion.key("norm.")
+    assert completion.key_alone("h_k") == ["h_kv"]
     assert completion.quantity("flops_m") == ["flops_masked"]
     assert completion.convention("palm,6") == ["palm,6n"]
     assert "llama.cpp" in completion.engine("") and completion.engine("vllm@0.8") == ["vllm@0.8"]

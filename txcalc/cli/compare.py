@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from txcalc.cli import completion
 from txcalc.cli import options as o
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -28,7 +29,13 @@ def compare(
         typer.Option(help="Give every further model the first one's budget, by the key of --by."),
     ] = None,
     by: Annotated[
-        str | None, typer.Option("--by", help="The size that is solved for: F, L, D, h_kv …", metavar="KEY")
+        str | None,
+        typer.Option(
+            "--by",
+            help="The size that is solved for: F, L, D, h_kv …",
+            metavar="KEY",
+            autocompletion=completion.key_alone,
+        ),
     ] = None,
     dtype: o.Dtype = "bf16",
     kv_dtype: o.KvDtype = "bf16",

@@ -56,6 +56,11 @@ def key(incomplete: str) -> list[str]:
     return _begins((f"{name}=" for name in [*letters, *paths]), incomplete)
 
 
+def key_alone(incomplete: str) -> list[str]:
+    """Keys of a description without their =."""
+    return [name.removesuffix("=") for name in key(incomplete)]
+
+
 def quantity(incomplete: str) -> list[str]:
     """Quantities of a sweep."""
     from txcalc.ledger import QUANTITIES

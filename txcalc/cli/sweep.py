@@ -29,7 +29,7 @@ _QUANTITY = (
 @app.command()
 def sweep(
     sources: o.Sources,
-    over: Annotated[list[str], typer.Option("--over", help=_OVER, metavar="AXIS=GRID")],
+    over: Annotated[list[str], typer.Option("--over", help=_OVER, metavar="AXIS=GRID", autocompletion=completion.key)],
     quantity: Annotated[
         list[str] | None, typer.Option("--quantity", help=_QUANTITY, metavar="NAME", autocompletion=completion.quantity)
     ] = None,

@@ -153,6 +153,11 @@ def test_modules_without_a_config_are_measured() -> None:
         lambda: model.active,
         lambda: model.ledger(past=4),
         lambda: model.ledger(tokens=0),
+        lambda: model.ledger(dtype="nonsense"),
+        lambda: model.ledger(past=numpy().array([0, 0])),
+        lambda: model.ledger(tokens=numpy().array([4, 8])),
+        lambda: model.ledger(logits="last"),
+        lambda: model.ledger(source=3),
         lambda: txcalc.load(net, h=2),
         lambda: txcalc.show(model),
         lambda: txcalc.compare(net, "gpt2"),
@@ -193,10 +198,19 @@ OPEN: Any = txcalc  # its functions, whatever they are given
         lambda: OPEN.deploy(LLAMA, 5),
         lambda: OPEN.deploy(LLAMA, None),
         lambda: OPEN.deploy(LLAMA, "h100", weights=5),
+        lambda: OPEN.deploy(LLAMA, "h100", weights=None),
+        lambda: OPEN.deploy(LLAMA, "h100", kv=None),
+        lambda: OPEN.train(LLAMA, "h100:8", optimizer=None),
         lambda: OPEN.train(LLAMA, 5),
         lambda: OPEN.train(LLAMA, "h100:8", layout=5),
         lambda: OPEN.report(LLAMA, gpu=5),
         lambda: OPEN.report(),
+        lambda: OPEN.report(LLAMA, gpu="h100", contexts=0),
+        lambda: OPEN.report(LLAMA, gpu="h100", contexts=[]),
+        lambda: OPEN.report(LLAMA, gpu="h100", concurrency=0),
+        lambda: OPEN.report(LLAMA, gpu="h100", weights=""),
+        lambda: OPEN.report(LLAMA, gpu="h100", kv=[]),
+        lambda: OPEN.report(LLAMA, gpu=[]),
         lambda: OPEN.export(LLAMA, "yaml"),
         lambda: OPEN.presets("no such"),
         lambda: OPEN.measurements("none"),
@@ -216,6 +230,7 @@ def numpy() -> Any:
 def test_pages_and_descriptions_are_written_where_they_are_asked_for(tmp_path: Path) -> None:
     page = txcalc.report(LLAMA, title="mine")
     assert page.save(tmp_path / "plan.html").read_text() == page.html and "<title>mine</title>" in page.html
+    assert '"price":2.37' in txcalc.report("gpt2", train="h100-sxm:8@2.37", layouts="fsdp=8").html
     with pytest.raises(InputError, match="is there already"):
         page.save(tmp_path / "plan.html")
     found = txcalc.export(LLAMA, "toml", tmp_path / "mine.toml", changes={"h_kv": 4})

@@ -749,7 +749,9 @@ def test_every_number_of_a_training_run_is_the_librarys(browser: Any, planned: P
         (["--gpu", "h100", "--context", "0"], "context is 0"),
         (["--layout", "tp=2"], "--layout is of a plan of training (add --train NAME:N)"),
         (["--weights", "fp8"], "--weights is of a plan of serving (add --gpu NAME)"),
-        (["--train", "h100-sxm"], "without --layout it needs a number"),
+        (["--train", "h100-sxm"], "--train: without --layout it needs a number"),
+        (["--train", "h100-sxm:8", "--layout", "tp=2"], "the 8 GPUs of --train"),
+        (["--train", "h100-sxm:8@0"], "price is 0.0, expected a number above 0"),
         (["--gpu", "h100-sxm", "--kv", "int3"], "int3"),
     ],
 )

@@ -227,7 +227,7 @@ class Model:
         if not faults:
             batch, tokens, past, source = (sizes.get(name) for name in LEAST)
             nothing = not past.any() if is_array(past) else whole(past) and past == 0
-            if not self.decodes and not nothing:
+            if not nothing and not self.decodes:
                 faults.append(Fault("past", past, f"0: {self.name} is an encoder, it has no cache"))
             if is_array(past) and decoding is None and not nothing and not past.all():
                 faults.append(Fault("past", past, "all 0 or all above: a decode step is asked for apart"))
@@ -239,8 +239,7 @@ class Model:
         if faults:
             raise InputError("workload", faults)
         if source is None:
-            audio = self.spec["stacks"].get("encoder", {}).get("audio")
-            source = audio["positions"] if audio else tokens
+            source = self.encoded(tokens)
         if self.root.fixed is not None:
             tokens, source = tokens if self.has_encoder_apart else self.root.fixed, self.root.fixed
         step = decoding if decoding is not None else not nothing
@@ -267,7 +266,16 @@ class Model:
         """
         work = self.workload(batch, tokens, past, source, **conventions)
         weight = bits_of(dtype)
-        return walk(self.root, work, (weight, weight, bits_of(kv_dtype)))
+        return self.counted(work, (weight, weight, bits_of(kv_dtype)))
+
+    def encoded(self, tokens: Any) -> Any:
+        """The encoder's positions where nobody says: as many as `tokens` unless the model fixes them."""
+        audio = self.spec["stacks"].get("encoder", {}).get("audio")
+        return audio["positions"] if audio else tokens
+
+    def counted(self, work: Workload, bits: tuple[int, int, int]) -> Ledger:
+        """The ledger of a checked workload; `bits` of a weight, an activation and a cached element."""
+        return walk(self.root, work, bits)
 
     @property
     def fixed_length(self) -> bool:

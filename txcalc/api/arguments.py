@@ -65,8 +65,8 @@ def one(**values: Any) -> None:
 
 
 def texts(**values: Any) -> None:
-    """Errors: `InputError` for what is no text (None: not said)."""
-    if faults := [Fault(n, v, "a text") for n, v in values.items() if not isinstance(v, str | None)]:
+    """Errors: `InputError` for what is no text."""
+    if faults := [Fault(n, v, "a text") for n, v in values.items() if not isinstance(v, str)]:
         raise InputError("options", faults)
 
 

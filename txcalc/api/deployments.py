@@ -165,7 +165,7 @@ def deploy(
     def time(value: float | str | None, flag: str) -> float | None:
         return parse_seconds(value, flag) if isinstance(value, str) else value
 
-    texts(weights=weights, kv=kv, engine=engine)
+    texts(weights=weights, kv=kv, engine="" if engine is None else engine)
     wanted = [phrases.priced(text) for text in several_texts("gpu", gpu)]
     cards = {name: hardware.load(name) for name, _, _ in wanted}
     prices = phrases.one_price([(cards[name].name, gpus, own) for name, gpus, own in wanted], price)

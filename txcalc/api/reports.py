@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txcalc.api.arguments import Length, Lengths, Names, length, lengths, names, several_texts
 from txcalc.api.proofs import Tell, silent
-from txcalc.errors import InputError, TxcalcError
+from txcalc.errors import Fault, InputError, TxcalcError
 from txcalc.sources import load
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def report(
     offline and can be mailed.
 
     `gpu` (NAME, NAME:N@PRICE) plans serving at every point of `contexts` (2k, 8k, 32k, 128k) × `concurrency` (1, 8, 32,
-    128, 512) × `weights` (native) × `kv` (bf16, fp8); `train` (NAME:N) training, with `layouts` or the fastest:
+    128, 512) × `weights` (native) × `kv` (bf16, fp8); `train` (NAME:N@PRICE) training, with `layouts` or the fastest:
     models that fit none are `notes`. `command` is what the page says that it was made with.
     Errors: `InputError` (also for more models or points than a page has place for), `UnknownName`, `MissingExtra`.
 
@@ -74,8 +74,12 @@ def report(
     if not sources:
         raise InputError("report", ["expected models"])
     serving = {"--context": contexts, "--concurrency": concurrency, "--weights": weights, "--kv": kv}
-    trained = {"--layout": layouts or None, "--tokens": tokens, "--global-batch": global_batch}
-    kinds = (("serving (add --gpu NAME)", gpu, serving), ("training (add --train NAME:N)", train, trained))
+    trained = {"--layout": None if layouts == () else layouts, "--tokens": tokens, "--global-batch": global_batch}
+    gpus, runs, ways = (
+        [] if said == () else several_texts(name, said)
+        for name, said in (("gpu", gpu), ("train", train), ("layouts", layouts))
+    )
+    kinds = (("serving (add --gpu NAME)", gpus, serving), ("training (add --train NAME:N)", runs, trained))
     if faults := [
         f"{flag} is of a plan of {what}"
         for what, planned, given in kinds
@@ -85,26 +89,29 @@ def report(
         raise InputError("options", faults)
     models = [load(source, changes, ignore=ignore) for source in sources]
     sizes = [
-        tuple(sorted(lengths(asked, flag))) if asked else usual
+        usual if asked is None else tuple(sorted(lengths(asked, flag)))
         for asked, flag, usual in ((contexts, "--context", CONTEXTS), (concurrency, "--concurrency", USERS))
     ]
+    formats = [
+        usual if said is None else tuple(dict.fromkeys(names(said)))
+        for said, usual in ((weights, ("native",)), (kv, ("bf16", "fp8")))
+    ]
+    if empty := [flag for flag, made in zip(serving, (*sizes, *formats), strict=True) if not made]:
+        raise InputError("options", [Fault(flag, serving[flag], "one or more") for flag in empty])
     for n in (0, -1):
         check(sizes[0][n], sizes[1][n], None, {})
-    formats = [tuple(dict.fromkeys(names(said))) for said in (weights or "native", kv or "bf16,fp8")]
     wanted = Grid(formats[0], formats[1], *sizes)
-    serve = _serving(models, several_texts("gpu", gpu) if gpu else [], [wanted.of(model) for model in models], tell)
+    serve = _serving(models, gpus, [wanted.of(model) for model in models], tell)
     number = None if tokens is None else length(tokens, "--tokens")
     batch = None if global_batch is None else length(global_batch, "--global-batch")
-    ways = several_texts("layouts", layouts) if layouts else []
-    asked = several_texts("train", train) if train else []
     notes: list[str] = []
-    runs = [plan for text in asked for plan in _training(models, text, ways, number, batch, notes)]
+    plans = [plan for text in runs for plan in _training(models, text, ways, number, batch, notes)]
     set_ = {key: value if isinstance(value, str) else json.dumps(value) for key, value in (changes or {}).items()}
     said = "".join(f" --set {shlex.quote(f'{key}={value}')}" for key, value in set_.items())
     said += "".join(f" --ignore {shlex.quote(key)}" for key in ignore)
     called = [source if isinstance(source, str) else model.name for source, model in zip(sources, models, strict=True)]
     explorers = [(shlex.quote(name) + said, explore(model)) for name, model in zip(called, models, strict=True)]
-    text = page(explorers, serve, runs, title or ", ".join(model.name for model in models), command)
+    text = page(explorers, serve, plans, title or ", ".join(model.name for model in models), command)
     return Page(text, tuple(notes))
 
 
@@ -146,22 +153,24 @@ def _training(
     from txcalc import hardware
     from txcalc.api.phrases import priced
     from txcalc.api.trainings import recipe_of, search, usual_tokens
+    from txcalc.planning.serving import check_budget
     from txcalc.planning.training.answer import train as answer
     from txcalc.planning.training.machine import Machine
     from txcalc.render.page.plans import training
 
-    name, number, _ = priced(text, "--train")
+    name, number, price = priced(text, "--train")
+    check_budget(price)
     machine = Machine.of(hardware.load(name))
     found, refused = [], []
     for i, model in enumerate(models):
         each = tokens if tokens is not None else usual_tokens(model)
         try:
             if layouts:
-                recipes = [recipe_of(one, number, batch, each, "adamw", {}) for one in layouts]
+                recipes = [recipe_of(one, number, batch, each, "adamw", {}, "--train") for one in layouts]
             else:
-                best = search(model, machine, number, batch, each, "adamw", {}).best[:RUNS]
+                best = search(model, machine, number, batch, each, "adamw", {}, flag="--train").best[:RUNS]
                 recipes = [one.recipe for one in best]
-            found.append(training(i, [answer(model, recipe, machine) for recipe in recipes]))
+            found.append(training(i, [answer(model, recipe, machine) for recipe in recipes], price))
         except TxcalcError as error:
             refused.append(error)
     if not found:

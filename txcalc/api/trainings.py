@@ -246,7 +246,7 @@ def train(
 
     tuned, beside = adapters(lora, ("base", "dtype"))
     model = load(source, tuned).language() if text_only else load(source, tuned)
-    texts(gpu=gpu, layout=layout, optimizer=optimizer)
+    texts(gpu=gpu, layout="" if layout is None else layout, optimizer=optimizer)
     name, gpus, price = priced(gpu)
     accelerator = hardware.load(name)
     wide = None if network is None else parse_bytes(network, "--network")
@@ -316,13 +316,14 @@ def search(
     optimizer: str,
     asked: Mapping[str, Any],
     tell: Callable[[str, float], None] | None = None,
+    flag: str = "--gpu",
 ) -> Searched:
-    """The fastest layouts of so many GPUs. Errors: `InputError`, `Refuted` where none fits."""
+    """The fastest layouts of so many GPUs, which `flag` says. Errors: `InputError`, `Refuted` where none fits."""
     from txcalc.planning.training import Recipe
     from txcalc.planning.training.search import Search
 
     if gpus is None:
-        raise InputError("--gpu", ["without --layout it needs a number: NAME:N"])
+        raise InputError(flag, ["without --layout it needs a number: NAME:N"])
     base = Recipe(tokens=tokens, optimizer=optimizer, **{key: value for key, value in asked.items() if key != "zero"})
     base.check()
     base = replace(base, zero=asked.get("zero", 0))
@@ -333,7 +334,13 @@ def search(
 
 
 def recipe_of(
-    layout: str, gpus: int | None, batch: int | None, tokens: int, optimizer: str, asked: Mapping[str, Any]
+    layout: str,
+    gpus: int | None,
+    batch: int | None,
+    tokens: int,
+    optimizer: str,
+    asked: Mapping[str, Any],
+    flag: str = "--gpu",
 ) -> Recipe:
     """The recipe that the options say. Errors: `InputError` with every fault."""
     from txcalc.planning.layout import parse_layout
@@ -342,7 +349,7 @@ def recipe_of(
     spread = parse_layout(layout)
     faults: list[Fault | str] = []
     if gpus is not None and spread.gpus != gpus:
-        faults.append(Fault("layout " + str(spread), spread.gpus, f"the {gpus:,} GPUs of --gpu", "its ways multiply"))
+        faults.append(Fault("layout " + str(spread), spread.gpus, f"the {gpus:,} GPUs of {flag}", "its ways multiply"))
     micro = asked.get("micro_batch", 1)
     together = micro * spread.copies
     whole = _batch(batch, max(1, together), tokens)

@@ -66,11 +66,28 @@ class CachedCore(Leaf):
         return self.span.paged(work, self.token, block, chunk)
 
 
-@frozen
-class SoftmaxCore(CachedCore):
-    """What every core of a softmax over keys has: heads, what a query sees, and the k and v that are kept."""
+class HeadsCore(CachedCore):
+    """A softmax of each head over the keys of a span."""
 
     role = "attention"
+    n_heads: Any
+
+    @property
+    def sees(self) -> Span:
+        return self.span
+
+    @property
+    def masked(self) -> bool:
+        return self.span.masked
+
+    def rows_kept(self, work: Workload) -> Any:
+        return 0 if work.keep_scores else self.n_heads
+
+
+@frozen
+class SoftmaxCore(HeadsCore):
+    """What cores with keys and values of every head have: the k and v that are kept."""
+
     n_heads: Any
     n_kv_heads: Any
     d_qk: Any
@@ -90,19 +107,8 @@ class SoftmaxCore(CachedCore):
     def attended(self) -> Attended:
         return Attended(self.n_heads, self.n_kv_heads, self.d_qk, self.d_v)
 
-    @property
-    def sees(self) -> Span:
-        return self.span
-
-    @property
-    def masked(self) -> bool:
-        return self.span.masked
-
     def statistics(self, work: Workload) -> Any:
         return 0 if work.keep_scores else work.positions * self.n_heads
-
-    def rows_kept(self, work: Workload) -> Any:
-        return 0 if work.keep_scores else self.n_heads
 
     def unlike(self, work: Workload) -> str:
         fused = self.plain or work.keep_scores
@@ -231,6 +237,7 @@ class DifferentialCore(SoftmaxCore):
 
     scale: Any = None
     learns: bool = True
+    beyond = "two attentions with the same queries and keys"
 
     def rows_kept(self, work: Workload) -> Any:
         """One of both halves."""
@@ -239,10 +246,6 @@ class DifferentialCore(SoftmaxCore):
     @property
     def frozen(self) -> DifferentialCore:
         return replace(self, learns=False)
-
-    @property
-    def beyond(self) -> str:
-        return "two attentions with the same queries and keys"
 
     def weights(self) -> tuple[Weight, ...]:
         return tuple(Weight(name, (self.d_qk,)) for name in ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"))

@@ -68,6 +68,7 @@ class DisentangledCore(Leaf):
     c2p: bool
     p2c: bool
     scale: Any = None
+    beyond = "the products with the distances too"
 
     @property
     def attended(self) -> Attended:
@@ -80,10 +81,6 @@ class DisentangledCore(Leaf):
     def turns(self) -> tuple[Any, ...]:
         """Below its reach a length has fewer distances than the table."""
         return (self.reach,) if self.clipped else ()
-
-    @property
-    def beyond(self) -> str:
-        return "the products with the distances too"
 
     def distances(self, work: Workload) -> Any:
         """R."""

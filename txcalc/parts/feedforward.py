@@ -111,16 +111,12 @@ class LayerInput(Composite):
     d_model: Any
     width: Any
     activation: str
+    complete = True  # every rank has all of it
 
     def children(self) -> Iterator[Child]:
         yield Child("gate", Linear(d_in=self.d_model, d_out=self.width, bias=False))
         yield Child("activation", Activation(width=self.width, form=self.activation, gated=True))
         yield Child("down", Linear(d_in=self.width, d_out=self.d_model, bias=False))
-
-    @property
-    def complete(self) -> bool:
-        """Every rank has all of it."""
-        return True
 
     def shard(self, ways: Ways) -> LayerInput:
         """All of it: it is small, and every rank has what it reads."""

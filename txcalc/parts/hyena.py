@@ -64,6 +64,7 @@ class LongConvolution(Leaf):
     kept_in_fp32 = False
     width: Any
     fft: bool
+    holds = "tokens"
 
     def weights(self) -> tuple[Weight, ...]:
         return (Weight("bias", (self.width,)),)
@@ -82,10 +83,6 @@ class LongConvolution(Leaf):
         if not self.fft or work.decoding:
             return inputs + filters
         return inputs + 2 * (work.batch + 1) * (work.keys + 1) * self.width
-
-    @property
-    def holds(self) -> str:
-        return "tokens"
 
     def kept(self) -> str:
         return f"what a long convolution reads, of every token: {self.width:,} · S elements"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, final
 
 from txcalc.num import exceeds, minimum
-from txcalc.parts.cores import CachedCore, Gate, gate
+from txcalc.parts.cores import CachedCore, Gate, HeadsCore, gate
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
 from txcalc.parts.norm import Norm
@@ -34,7 +34,7 @@ INDEX_EPS = RMS_EPS
 
 @final
 @frozen
-class LatentCore(CachedCore):
+class LatentCore(HeadsCore):
     """The core of MLA: expanded heads as any other, or all heads on the shared latent (absorbed). Caches the latent.
 
     Shapes   expanded: k (B, h, S, d_nope + d_rope), v (B, h, S, d_v); absorbed: both (B, S, r_kv + d_rope)
@@ -44,7 +44,6 @@ class LatentCore(CachedCore):
     Source   DeepSeek-V2 (arXiv 2405.04434), section 2.1 and appendix C
     """
 
-    role = "attention"
     kernels = "latent"
     n_heads: Any
     kv_rank: Any
@@ -68,17 +67,6 @@ class LatentCore(CachedCore):
     @property
     def attended(self) -> Attended:
         return Attended(self.n_heads, self.n_heads, self.d_nope + self.d_rope, self.d_v)
-
-    @property
-    def sees(self) -> Span:
-        return self.span
-
-    @property
-    def masked(self) -> bool:
-        return self.span.masked
-
-    def rows_kept(self, work: Workload) -> Any:
-        return 0 if work.keep_scores else self.n_heads
 
     def unlike(self, work: Workload) -> str:
         fused = "latent attention (PyTorch's fused kernel on the CPU takes one head width only)"

@@ -44,6 +44,8 @@ class Linear(Leaf):
     tied: bool = False
     borrowed: bool = False
     learns: bool = True  # its weights have a gradient, for which the input is kept
+    moves = True
+    computes = "all"
 
     def weights(self) -> tuple[Weight, ...]:
         if self.borrowed:
@@ -58,14 +60,6 @@ class Linear(Leaf):
         if not self.bias:
             return (product,)
         return product, elementwise("bias", rows * self.d_out, "add", 0, 0, self.d_out)
-
-    @property
-    def moves(self) -> bool:
-        return True
-
-    @property
-    def computes(self) -> str:
-        return "all"
 
     @property
     def matrix(self) -> tuple[Any, Any]:
@@ -296,18 +290,12 @@ class Sum(Leaf):
     launched = False
     width: Any
     sums: int
+    moves = True
+    computes = "all"
 
     @property
     def additions(self) -> Any:
         return self.sums
-
-    @property
-    def moves(self) -> bool:
-        return True
-
-    @property
-    def computes(self) -> str:
-        return "all"
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements = work.positions * self.width * self.sums

@@ -245,6 +245,7 @@ class EncoderDecoder(Composite):
     encoder: Stack
     decoder: Stack
     positions: Any = None
+    cuttable = False  # not yet: the decoder's layers all read the encoder's result
 
     @property
     def halves(self) -> Mapping[str, Stack]:
@@ -262,11 +263,6 @@ class EncoderDecoder(Composite):
         yield Child("memory", Memory(width=self.encoder.d_model), on=on_source, kind="other")
         yield Child("decoder", self.decoder)
 
-    @property
-    def cuttable(self) -> bool:
-        """Not yet: the decoder's layers all read the encoder's result."""
-        return False
-
     def shard(self, ways: Ways) -> EncoderDecoder:
         """The shares of both."""
         return replace(self, encoder=self.encoder.shard(ways), decoder=self.decoder.shard(ways))
@@ -279,6 +275,7 @@ class FixedLength(Composite):
 
     stack: Stack
     positions: Any
+    cuttable = False
 
     @property
     def halves(self) -> Mapping[str, Stack]:
@@ -297,11 +294,6 @@ class FixedLength(Composite):
     def children(self) -> Iterator[Child]:
         for child in self.stack.parts:
             yield child._replace(on=_fixed(child.on, self.positions))
-
-    @property
-    def cuttable(self) -> bool:
-        """Not yet."""
-        return False
 
     def shard(self, ways: Ways) -> FixedLength:
         """The share of its stack."""

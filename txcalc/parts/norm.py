@@ -42,10 +42,7 @@ class Norm(Leaf):
     fused: bool = False
     # Another layer holds its weights.
     borrowed: bool = False
-
-    @property
-    def moves(self) -> bool:
-        return True
+    moves = True
 
     @property
     def computes(self) -> str:

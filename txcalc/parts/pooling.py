@@ -32,6 +32,7 @@ class AttentionPool(Composite):
     core: AttentionCore
     norm: Norm
     feed_forward: FeedForward
+    complete = True  # every rank has all of it
 
     def children(self) -> Iterator[Child]:
         width, inner = self.d_model, self.core.n_heads * self.core.d_qk
@@ -44,8 +45,3 @@ class AttentionPool(Composite):
         yield Child("norm", self.norm, on=on_one)
         yield Child("feed_forward", self.feed_forward, on=on_one)
         yield Child("residual", Sum(width=width, sums=1), on=on_one)
-
-    @property
-    def complete(self) -> bool:
-        """Every rank has all of it."""
-        return True

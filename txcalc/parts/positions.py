@@ -31,6 +31,7 @@ class Rotary(Leaf):
     interleaved: bool = False
     spread: bool = False
     reads_places = True
+    unfused = 5  # torchtitan, apply_rotary_emb: to fp32 (6 bytes), the complex product (8), back (6), for 4
 
     @property
     def moves(self) -> bool:
@@ -47,11 +48,6 @@ class Rotary(Leaf):
     @property
     def angles(self) -> tuple[Any, Any]:
         return self.dims, self.theta
-
-    @property
-    def unfused(self) -> int:
-        """torchtitan, apply_rotary_emb: to fp32 (6 bytes), the complex product (8), back (6), for 4."""
-        return 5
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements = work.positions * self.heads * self.dims

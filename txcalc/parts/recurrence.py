@@ -11,14 +11,12 @@ from txcalc.parts.part import Cache, Leaf, Workload
 class Recurrence(Leaf):
     """A leaf that keeps a state for each sequence. Its cache is the state; a pass reads it and writes it once."""
 
+    holds = "state"
+
     @property
     @abstractmethod
     def state(self) -> Any:
         """Elements of one sequence's state."""
-
-    @property
-    def holds(self) -> str:
-        return "state"
 
     def cache(self, work: Workload) -> Cache:
         return Cache(0, self.state, self.state)

@@ -43,16 +43,12 @@ class Projector(Composite):
     # Positions of the tower for each token that is handed on, and the width of that.
     per_token: Any
     width: Any
+    complete = True  # what its matrices are split into is summed within it
 
     def children(self) -> Iterator[Child]:
         for step in self.steps:
             on, every = _at(step.rate), numbered(step.times)
             yield Child(step.name, step.part, times=step.times, indices=every, on=on, kind="projector", forced=True)
-
-    @property
-    def complete(self) -> bool:
-        """What its matrices are split into is summed within it."""
-        return True
 
     def shard(self, ways: Ways) -> Projector:
         """The shares of its steps."""
@@ -72,6 +68,7 @@ class TowerStack(Composite):
     projector: Projector
     dropped: Any
     tokens: Any = None
+    cuttable = False
 
     @property
     def halves(self) -> Mapping[str, Stack]:
@@ -86,11 +83,6 @@ class TowerStack(Composite):
         for child in self.stack.parts:
             yield child._replace(on=_after(everywhere, child.on))
         yield Child("projector", self.projector, kind="projector")
-
-    @property
-    def cuttable(self) -> bool:
-        """Not yet."""
-        return False
 
     def shard(self, ways: Ways) -> TowerStack:
         """The shares of its stack and its projector."""

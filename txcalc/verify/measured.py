@@ -15,14 +15,11 @@ from txcalc.errors import Fault, InputError
 from txcalc.frames import html
 from txcalc.ledger import QUANTITIES, Entry, Ledger, PathStep
 from txcalc.model import Model
-from txcalc.num import counted, whole
+from txcalc.num import whole
 from txcalc.parts.frozen import frozen, record
 from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Weight, Workload
-from txcalc.units import parse_tokens
 from txcalc.verify import flops
 from txcalc.verify.trace import MOST, Input, made_of, module, run_on, taken, theirs_at_work
-
-USUAL = (None, False, 0, "all", "expanded")  # of conventions; how many bits a number has decides nothing here
 
 
 def measured(source: nn.Module) -> Model:
@@ -96,21 +93,9 @@ class MeasuredModel(Model):
 
     net: nn.Module | None = None
     takes: Input | None = None
-
-    @property
-    def kind(self) -> str:
-        """Nobody said more."""
-        return "a measured module"
-
-    @property
-    def context(self) -> int | None:
-        """Nobody said."""
-        return None
-
-    @property
-    def usual_tokens(self) -> int:
-        """As of a model whose context nobody says."""
-        return 2048
+    kind = "a measured module"  # nobody said more
+    context = None
+    usual_tokens = 2048  # as of a model whose context nobody says
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MeasuredModel) and self.net is other.net
@@ -143,30 +128,25 @@ class MeasuredModel(Model):
         """Parameters, a shared one once."""
         return sum(self._owned.values())
 
-    def ledger(
-        self,
-        batch: Any = 1,
-        tokens: Any = 1,
-        past: Any = 0,
-        source: Any = None,
-        *,
-        dtype: str = "bf16",
-        kv_dtype: str = "bf16",
-        **conventions: Any,
-    ) -> Ledger:
-        """Parameters and FLOPs by module, measured in a forward pass of so many sequences of so many tokens on the meta
-        device. Errors: `InputError` (other lengths and conventions too), `Refuted` where data decides."""
+    def encoded(self, tokens: Any) -> Any:
+        """There is no encoder apart."""
+        return tokens
+
+    def counted(self, work: Workload, bits: tuple[int, int, int]) -> Ledger:
+        """Parameters and FLOPs by module, measured in a forward pass on the meta device.
+
+        Errors: `InputError` (other lengths and conventions too), `Refuted` where data decides."""
         assert self.net is not None and self.takes is not None
-        if any(value not in USUAL for value in (past, source, *conventions.values())):
-            raise Undescribed(self.name).refused()
-        faults = []
-        sizes = [parse_tokens(n) if isinstance(n, str) else counted(n) for n in (batch, tokens)]
-        for name, size in zip(("batch", "tokens"), sizes, strict=True):
-            if not whole(size) or not 1 <= size <= MOST:
-                faults.append(Fault(name, size, f"a whole number from 1 to {MOST:,}, one at a time"))
+        batch, tokens, past = work[:3]
+        faults = [
+            Fault(name, size, f"a whole number to {MOST:,}, one at a time")
+            for name, size in (("batch", batch), ("tokens", tokens), ("past", past))
+            if not whole(size) or size > MOST
+        ]
         if faults:
             raise InputError(self.name, faults)
-        batch, tokens = sizes
+        if work != Workload(batch, tokens, 0, tokens):
+            raise Undescribed(self.name).refused()
         given = made_of(self.takes, {"B": batch, "T": tokens}, "meta")
         with torch.no_grad(), theirs_at_work():
             found = flops.count(self.net, partial(run_on, self.name, self.net, [self.takes], [given]))
@@ -175,7 +155,6 @@ class MeasuredModel(Model):
             raise InputError(
                 self.name, [f"runs operators whose FLOPs nobody counted: {names} (txcalc.trace tells them)"]
             )
-        work = Workload(batch, tokens, 0, tokens, False, False, False, False)
         paths = [path for path, _ in self.net.named_modules() if self._owned.get(path) or found.by_module.get(path)]
         return MeasuredLedger([self._entry(path, int(found.by_module.get(path, 0)), work) for path in paths], work)
 

@@ -103,6 +103,7 @@ class Pool(Leaf):
     rate: Any
     overlap: bool
     keeps: bool = True
+    holds = "steps"
 
     @property
     def series(self) -> Any:
@@ -131,10 +132,6 @@ class Pool(Leaf):
             return 0
         pooled = work.batch * self.made(work) * self.rate * self.series
         return 2 * pooled if self.overlap else work.positions * self.series + pooled
-
-    @property
-    def holds(self) -> str:
-        return "steps"
 
     def cache(self, work: Workload) -> Cache:
         entries = Entries(rate=self.rate).number(work.keys)
@@ -248,13 +245,10 @@ class CompressedCore(SoftmaxCore):
     """
 
     entries: Entries | None
+    plain = False
 
     def describe(self) -> str:
         return f"{super().describe()}{'' if self.entries is None else self.entries.describe()}"
-
-    @property
-    def plain(self) -> bool:
-        return False
 
     @property
     def masked(self) -> bool:

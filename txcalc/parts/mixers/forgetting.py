@@ -58,13 +58,11 @@ class ForgettingCore(SoftmaxCore):
     Source   Lin et al. 2025 (arXiv 2503.02130), equations 4 to 6
     """
 
+    plain = False
+
     @property
     def token(self) -> Any:
         return self.n_kv_heads * (self.d_qk + self.d_v) + self.n_heads
-
-    @property
-    def plain(self) -> bool:
-        return False
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         heads, keys, tokens = work.batch * self.n_heads, self.span.keys(work), work.tokens

@@ -253,6 +253,7 @@ class Pieces(Composite):
     """Leaves by their names; the order in which they are listed is that in which they compute."""
 
     pieces: tuple[Mapping[str, Any], ...]
+    cuttable = False
 
     def describe(self) -> str:
         return "pieces of its own"
@@ -264,11 +265,6 @@ class Pieces(Composite):
             placed: Callable[[Stream, Any], Stream] = PLACED.get(piece["form"], _as_said)
             copies = {"times": times, "runs": times * piece["runs"], "indices": numbered(times)}
             yield Child(piece["name"], leaf, **copies, kind=piece["kind"], on=placed(on, leaf))
-
-    @property
-    def cuttable(self) -> bool:
-        """Not yet."""
-        return False
 
     def shard(self, ways: Ways) -> Pieces:
         """Whole on every rank."""

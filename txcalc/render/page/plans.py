@@ -145,9 +145,9 @@ def _commands(plan: Plan) -> Iterator[str]:
             yield f"# {error}"
 
 
-def training(index: int, found: Sequence[Training]) -> dict[str, Any]:
+def training(index: int, found: Sequence[Training], price: float | None) -> dict[str, Any]:
     """Training runs of one model, the keys those of `txcalc train --json`, and each pipeline's events."""
-    return {"model": index, "runs": [{**_whole(train_data(one)), **_events(one)} for one in found]}
+    return {"model": index, "price": price, "runs": [{**_whole(train_data(one)), **_events(one)} for one in found]}
 
 
 def _whole(value: Any) -> Any:

@@ -220,7 +220,7 @@ def funnel(c: Config) -> Raw:
         if block:
             kinds[f"pool{block}"] = layer(block, True)
         order += [f"pool{block}" if block else "block0"] + [f"block{block}"] * (number - 1)
-    if (base := task in ("base", "sequence", "choice")) is False:
+    if task not in ("base", "sequence", "choice"):  # those have no decoder
         once = repeats[0] == 1
         kinds |= {} if once else {"last": [{**one, "runs": 1} for one in kinds["block0"]]}
         order += ["block0" if once else "last"] * c.count("num_decoder_layers", default=2)
@@ -230,7 +230,7 @@ def funnel(c: Config) -> Raw:
     )
     around = [piece("tokens", "table", v, d, kind="embedding")]
     around.append(piece("embedding_norm", "layer_norm", d, kind="norm"))
-    found, head = _answers_of_funnel(c, "none" if base and task == "base" else task, d, v, act, 2 ** (len(sizes) - 1))
+    found, head = _answers_of_funnel(c, "none" if task == "base" else task, d, v, act, 2 ** (len(sizes) - 1))
     raw: Raw = {"kind": "encoder", "d_model": d, "n_layers": len(order), "around": around + found, "head": head}
     return listed(raw, {name: kinds[name] for name in dict.fromkeys(order)}, order)
 

@@ -53,7 +53,8 @@ function Memory({ model, found }) {
 const TOKENS = [8, 9, 10, 11, 12, 13, 14].flatMap((power) => [1, 2, 5].map((n) => n * 10 ** power));
 const NUMBERS = Array.from({ length: 16 }, (_, i) => 2 ** i);
 const SHARES = Array.from({ length: 100 }, (_, i) => i + 1);
-const PRICES = Array.from({ length: 80 }, (_, i) => (i + 1) / 4);
+const ASKED = DATA.train.map((plan) => plan.price).filter((price) => price !== null);
+const PRICES = [...new Set([...Array.from({ length: 80 }, (_, i) => (i + 1) / 4), ...ASKED])].sort((a, b) => a - b);
 const RUN = {
   amount: ["Tokens", TOKENS, TOKENS.indexOf(1e12), (n) => short(BigInt(n))],
   chip: ["Accelerator", DATA.gpus.map(([name]) => name), DATA.gpus.findIndex(([name]) => name === "h100-sxm"), String],
@@ -64,16 +65,17 @@ const RUN = {
 for (const [name, [, values]] of Object.entries(RUN)) GRIDS[name] = values.length;
 const runAt = (name) => state.at[name] ?? RUN[name][2];
 
-// `one` GPU-seconds a token, on so many GPUs; `names` of the controls that decide.
-function Spent({ one, gpus, names }) {
+// `one` GPU-seconds per token, on so many GPUs; `names` of the controls that decide; the `price` that was asked for.
+function Spent({ one, gpus, names, price }) {
+  const at = (name) => (name === "hourly" && price ? (state.at.hourly ?? PRICES.indexOf(price)) : runAt(name));
   const hours = (TOKENS[runAt("amount")] * one) / 3600;
   const card = (title, name, value) =>
     html`<div class="card"><h2>${title} <${Badge} how="modelled" /></h2><p class="big"><${Figure} name=${`run ${name}`} value=${value} text=${three(value)} real /></p></div>`;
   return html`<div class="steps">${names.map((name) => {
       const [title, values, , shown] = RUN[name];
-      return html`<${Step} name=${name} title=${title} values=${values} at=${runAt(name)} shown=${shown} />`;
+      return html`<${Step} name=${name} title=${title} values=${values} at=${at(name)} shown=${shown} />`;
     })}</div>
-    <div class="cards">${card("Days", "days", hours / gpus / 24)}${card("GPU-hours", "hours", hours)}${card("Cost", "cost", hours * PRICES[runAt("hourly")])}</div>`;
+    <div class="cards">${card("Days", "days", hours / gpus / 24)}${card("GPU-hours", "hours", hours)}${card("Cost", "cost", hours * PRICES[at("hourly")])}</div>`;
 }
 
 function TrainingRun({ model, found }) {

@@ -36,7 +36,7 @@ function Train() {
       ${Object.entries(run.mfu).map(([name, share]) => html`<div class="card"><h2>MFU, ${name}</h2><p class="big"><${Figure} ...${percentOf(`mfu ${name}`, share)} /></p></div>`)}
       <div class="card"><h2>Largest micro-batch</h2><p class="big"><${Figure} name="max_micro_batch" value=${run.max_micro_batch} /></p></div>
     </section>
-    ${run.tokens_per_s_per_gpu !== null && html`<section aria-label="Run"><h2>What a run takes</h2><${Spent} one=${1 / run.tokens_per_s_per_gpu} gpus=${run.gpu.count} names=${["amount", "hourly"]} /></section>`}
+    ${run.tokens_per_s_per_gpu !== null && html`<section aria-label="Run"><h2>What a run takes</h2><${Spent} one=${1 / run.tokens_per_s_per_gpu} gpus=${run.gpu.count} names=${["amount", "hourly"]} price=${plan.price} /></section>`}
     <${Ranks} run=${run} memory=${memory} />
     <${Pipeline} run=${run} model=${model} />
     ${

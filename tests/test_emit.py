@@ -54,6 +54,8 @@ def test_experts_that_copies_share() -> None:
     for engine, ask in (("vllm", "--poll"), ("sglang", "--gather"), ("trtllm", "--poll")):
         code, out, err = emit(*argv, ask, "9", "--emit", engine)
         assert (code, out) == (2, "") and f"{engine} has no flag for {ask}" in err
+    code, out, err = emit(*argv, "--gather", "1", "--emit", "vllm")
+    assert (code, out) == (2, "") and "vllm has no flag for --gather" in err
     wide = ("deepseek-v3", "--gpu", "h200:16", "--weights", "fp8-block", "--tp", "2", "--dp", "8", "--ep", "16")
     code, out, err = emit(*wide, "--emit", "trtllm")
     assert (code, out) == (2, "") and "TensorRT-LLM's flags do not say the layout" in err

@@ -167,6 +167,30 @@ def test_deploy_counts_an_engine() -> None:
     assert run(app, [*argv, "--max-num-seqs", "4"]).exit_code == 2
 
 
+def test_what_stages_keep_outside_torch() -> None:
+    """Of vLLM 0.19 alone there are logs of pipelines, whose stages opened no channels; of others tp's are counted."""
+    model, card = load("llama-3.1-70b"), hardware.load("h100-sxm")
+    kept = {}
+    for name in ("vllm@0.19", "vllm@0.17", "vllm", "trtllm", "llama.cpp"):
+        found = profile(name)
+        assert found
+        memory = EngineMemory(found, card, 8192)
+        kept[name] = [memory.rest(model, layout, 0)["outside torch"] for layout in (Layout(pp=4), Layout(tp=4))]
+        said = any("open no channels" in note for note in memory.notes(model, 0, Layout(pp=4)))
+        assert said is (name == "vllm@0.19")
+    assert kept.pop("vllm@0.19") == [72 * 2**20, 2130 * 2**20]
+    assert all(staged == split > 0 for staged, split in kept.values())
+
+
+def test_an_engines_note_names_what_is_counted() -> None:
+    """SGLang's fixed part holds whatever its steps need: no logits are counted beside."""
+    for name, words in (("sglang", "graphs of 512 sequences"), ("llama.cpp", "with all its logits")):
+        found = profile(name)
+        assert found
+        first, *_ = EngineMemory(found, hardware.load("h100-sxm"), 8192).notes(load("llama-3.1-8b"), 0, Layout())
+        assert first.endswith(words) and "sequences' logits" not in first
+
+
 def test_an_encoder_has_no_profile_run() -> None:
     model, card = load("bert-base"), hardware.load("h100-sxm")
     found = profile("vllm")

@@ -120,6 +120,32 @@ def test_a_closed_loop_is_the_closed_forms(clients: int) -> None:
     assert mean(run, "e2e") == pytest.approx(form.e2e, rel=0.04)
 
 
+@pytest.mark.parametrize(
+    ("clients", "seats", "interval"),
+    [(64, 16, 1), (32, 64, 30), (128, 128, 30), (64, 16, 30)],
+)
+def test_seats_and_looks_are_the_closed_forms(clients: int, seats: int, interval: int) -> None:
+    """Of more clients than seats the others wait in line; prompts wait for the next look, and for those found with
+    them."""
+    step = linear(0.006, 1e-4)
+    traffic = Requests(Lengths(922, 1126), Lengths(461, 563))
+    server = Server(step, 2.1e-5, 0.0, 8192, seats, 60_000, interval=interval)
+    run = ran(server, traffic, 10 * clients, clients)
+    demand = Demand(step, 1024 * 2.1e-5, 1024 * 2.1e-5, 1024 / 8192, 512, interval=interval)
+    form = closed(demand, clients, seats)
+    assert mean(run, "tpot") == pytest.approx(form.tpot, rel=0.06)
+    assert mean(run, "e2e") == pytest.approx(form.e2e, rel=0.06)
+    assert mean(run, "ttft") == pytest.approx(form.ttft, rel=0.25)
+
+
+def test_a_look_by_hand() -> None:
+    """While one decodes, a request that came after a look waits for the next, ten steps later."""
+    server = Server(linear(0.01, 0), 1e-3, 0.0, 1000, 8, 1000, interval=10)
+    found = simulate(server, iter([Arrival(0, 100, 51), Arrival(0.15, 50, 1)]))
+    second = next(one for one in found.done if one.answer == 1)
+    assert second.first == pytest.approx(0.1 + 9 * 0.01 + 0.01 + 0.05)
+
+
 def test_a_request_by_hand() -> None:
     """300 tokens in chunks of 100; the second request waits for the first chunks and decodes beside the first."""
     server = Server(linear(0.01, 0), 1e-3, 0.5, 100, 8, 1000)

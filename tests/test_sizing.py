@@ -140,6 +140,8 @@ def test_seats_are_the_engines_too() -> None:
     free, bound = (json.loads(run(*argv, *more)[1])["speed"] for more in ([], ["--max-num-seqs", "16"]))
     assert (free["seats"], free["steady"]["line_s"]) == (64, 0) and bound["seats"] == 16
     assert bound["steady"]["decoding"] <= 16 < free["steady"]["decoding"] and bound["steady"]["line_s"] > 0
+    assert bound["achievable"]["tpot_s"] < free["achievable"]["tpot_s"]  # a step is of those that run
+    assert "TPOT, 16 sequences of 2,048" in run(*argv[:-1], "--max-num-seqs", "16")[1].replace("\n", " ")
 
 
 def test_looks_for_requests() -> None:
@@ -147,6 +149,8 @@ def test_looks_for_requests() -> None:
     argv = ["llama-3.1-8b", "--gpu", "h100-sxm:1", "--context", "2k", "--concurrency", "16", "--json"]
     often, seldom = (json.loads(run(*argv, *more)[1])["speed"]["steady"] for more in ([], ["--poll", "30"]))
     assert seldom["ttft_s"]["mean"] > 1.5 * often["ttft_s"]["mean"]
+    told = json.loads(run(*argv, "--poll", "30")[1])["engine"]
+    assert (told["poll"], told["gather"]) == (30, None)
     argv = [
         "deepseek-v3",
         "--gpu",

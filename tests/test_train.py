@@ -605,6 +605,7 @@ def test_old_cards_train_end_to_end(card: str) -> None:
     code, out, err = run("train", "gpt2", "--gpu", card, "--train-tokens", "10B")
     assert code == 0, err
     assert "products in fp16" in out and "\ndays " in out
+    assert json.loads(run("train", "gpt2", "--gpu", card, "--json")[1])["recipe"]["products"] == "fp16"
 
 
 def test_any_rank_and_stages_by_hand(llama: Model) -> None:

@@ -64,13 +64,16 @@ class Aside(Record):
 
 
 class Engine(Record):
-    """Formats of weights and cache, tokens of a page, tokens of a step of prefill."""
+    """Formats of weights and cache, tokens of a page, tokens of a step of prefill; decode steps from one look for new
+    requests to the next, or at most where copies that share experts gather them."""
 
     weights: str
     weights_source: str
     kv: str
     block: int
     chunk: int
+    poll: int | None
+    gather: int | None
     profile: Profile | None
     ram: Aside | None
 

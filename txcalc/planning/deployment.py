@@ -399,7 +399,7 @@ def _notes(deployment: Deployment, layout: Layout, context: int, longest: int | 
         name, narrow = deployment.accelerator.name, engine.weights.dtype
         yield f"{name} does not multiply in {narrow}: weights are read as {engine.weights.name}, multiplied in 16 bits"
     if engine.memory:
-        yield from engine.memory.notes(model, max(rank.graphs for rank in deployment.ranks(layout)))
+        yield from engine.memory.notes(model, max(rank.graphs for rank in deployment.ranks(layout)), layout)
     elif deployment.accelerator.unified and (seen := visible(deployment.accelerator)) < deployment.accelerator.memory:
         yield f"the reserve is of {iec(seen)} that the system lets a GPU take of its memory, unless told otherwise"
     if engine.offload:

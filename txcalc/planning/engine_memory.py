@@ -291,7 +291,8 @@ class EngineMemory:
         """Bytes that it keeps besides, by name; `taken` are the weights and the activations of a rank, `graphs` its
         CUDA graphs, which lie outside unless the version counts them."""
         numbers = self.profile.numbers
-        split = layout.tp > 1 or layout.ep > 1  # what stages hand on opens no channel before the cache is sized
+        staged = self._staged(layout)
+        split = layout.tp > 1 or layout.ep > 1 or (layout.pp > 1 and not staged)
         found: dict[str, int] = {}
         if self.profile.rules.fixed:
             tokens = self.tokens or self.profile.of_card("tokens", self.large)
@@ -301,7 +302,7 @@ class EngineMemory:
             return {"activations and graphs": max(kept, 10 * GIB) if self.accelerator.memory > 60 * GIB else kept}
         kind = "_split" if (self.accelerator.link or 0) > PCIE else "_bus"
         key = next((key for key in (f"outside_torch{kind}", "outside_torch_split") if split and key in numbers), None)
-        found["outside torch"] = self.profile.size(key or "outside_torch")
+        found["outside torch"] = self.profile.size(key or ("outside_torch_stages" if staged else "outside_torch"))
         if self.profile.rules.turns:
             found["rotary table"] = rotary_table(model)
         if graphs and numbers.get("graphs_within"):
@@ -310,6 +311,11 @@ class EngineMemory:
             left = max(0, visible(self.accelerator) - taken - sum(found.values()))
             found["left free"] = ceil(left * (1 - Fraction(str(numbers["free_share"]))))
         return found
+
+    def _staged(self, layout: Layout) -> bool:
+        """Whether it is known of the version that what stages hand on opens no channel before the cache is sized."""
+        alone = layout.tp == layout.ep == 1
+        return layout.pp > 1 and alone and "outside_torch_stages" in self.profile.numbers
 
     def padded(self, entry: Entry, form: Format, size: int) -> int:
         """Bytes of a leaf's weights as the engine keeps them: vLLM pads MXFP4 experts to what its kernels take."""
@@ -336,13 +342,20 @@ class EngineMemory:
         numbers = {"max_num_seqs": self.most_sequences, "max_num_batched_tokens": self.most_tokens}
         return {**found, "visible_bytes": visible(self.accelerator), "graphs_bytes": outside, **numbers}
 
-    def notes(self, model: Model, outside: int) -> Iterator[str]:
+    def notes(self, model: Model, outside: int, layout: Layout) -> Iterator[str]:
         """What the engine's numbers are, and what lies outside of them."""
         if not model.decodes:
             yield f"{self.profile} profiles a decoder: nothing of it is counted for {model.name}"
             return
-        batch = f"a step of {self.most_tokens:,} tokens, {self.most_sequences:,} sequences' logits"
+        rules, batch = self.profile.rules, f"a step of {self.most_tokens:,} tokens"
+        if rules.fixed:
+            graphs = self.sequences or self.profile.of_card("graph_sequences", self.large)
+            batch = f"a fixed part for activations, logits and graphs, by {batch} and graphs of {graphs:,} sequences"
+        else:
+            batch += " with all its logits" if rules.batched else f", {self.most_sequences:,} sequences' logits"
         yield f"as {self.profile} keeps it (modelled): {batch}"
+        if self._staged(layout):
+            yield f"stages open no channels before {self.profile} sizes the cache: its logs of 2 and 4 stages"
         seen = visible(self.accelerator)
         if seen < self.accelerator.memory:
             hidden = iec(self.accelerator.memory - seen)

@@ -144,7 +144,8 @@ def _pair(timer: Timer, one: Choice, two: Choice, concurrency: int) -> Pools:
     prefill = timer.demand(one.layout)
     decode = timer.demand(two.layout, concurrency) if clients else timer.demand(two.layout)
     copies = one.layout.dp, two.layout.dp
-    steady = apart(prefill, decode, copies, transfer, clients, asked.rate or 0.0, float(two.max_concurrency))
+    most = float(min(two.max_concurrency, timer.at_once * two.layout.dp))
+    steady = apart(prefill, decode, copies, transfer, clients, asked.rate or 0.0, most)
     step = timer.step(two.layout, concurrency)
     return Pools(one, two, handed, transfer, timer.prompt(one.layout), step, steady, asked.answer)
 

@@ -20,7 +20,7 @@ from math import ceil, floor
 from typing import TYPE_CHECKING, NamedTuple
 
 from txcalc.errors import Fault, InputError
-from txcalc.planning.steady import ROUNDS
+from txcalc.planning.steady import ROUNDS, Steady
 from txcalc.planning.traffic import Arrival
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class Server(NamedTuple):
     block      tokens of a page
     tokens     expected of a sequence in a step: 1, or more by speculation
     polls      steps of decoding that the engine takes besides until a first token
+    interval   steps from one look for requests to the next, while any run
     """
 
     step: Callable[[float], float]
@@ -54,6 +55,7 @@ class Server(NamedTuple):
     block: int = 16
     tokens: float = 1.0
     polls: float = 0.0
+    interval: int = 1
 
 
 class Done(NamedTuple):
@@ -160,6 +162,7 @@ class _Simulation:
         self.server, self.jobs, self.closed = server, jobs, clients is not None
         self.capacity = server.pages * server.block
         self.now, self.counter, self.order, self.held, self.result = 0.0, 0, 0, 0.0, SimulatedRun()
+        self.look = 0  # the step at which it looks for requests next
         self.line: deque[_Request] = deque()  # waiting
         self.filling: deque[_Request] = deque()  # their prompts are being computed
         self.decoding: list[tuple[int, int, _Request]] = []  # a heap by the step of the last token
@@ -209,6 +212,9 @@ class _Simulation:
         self.result.most_waiting = max(self.result.most_waiting, len(self.line) + len(self.filling))
 
     def _arrive(self) -> None:
+        if self.running and self.counter < self.look:
+            return
+        self.look = self.counter + self.server.interval
         while (due := self._due()) is not None and due <= self.now and self.next:
             late = self.now - due  # within the step that has ended
             self.waited, self.inside = self.waited + late, self.inside + late
@@ -274,7 +280,7 @@ class _Simulation:
         each = self.server.step(decoding)
         steps = self.decoding[0][0] - self.counter
         if (due := self._due()) is not None:
-            steps = min(steps, ceil((due - self.now) / each))
+            steps = min(steps, max(ceil((due - self.now) / each), self.look - self.counter))
         if decoding > 1:
             free = self.capacity - self.held - decoding * self.server.block / 2
             steps = min(steps, floor(free / decoding / tokens))
@@ -361,17 +367,17 @@ def simulated(
     """
     traffic, layout = timer.asked.traffic, point.layout
     assert traffic is not None
-    server = timer.server(layout, sequences)
+    copies, steady = layout.dp if traffic.rate else min(layout.dp, point.sequences), point.steady
+    assert isinstance(steady, Steady)
+    mean = steady._replace(rate=steady.rate / copies, decoding=steady.decoding / copies)
+    server = timer.server(layout, sequences, (None if traffic.rate else point.sequences / copies, mean))
     if traffic.rate is None:
-        copies = min(layout.dp, point.sequences)
         clients = ceil(point.sequences / copies)
         run = simulate(server, traffic.jobs(requests or ROUNDS * clients, seed), clients)
     elif traffic.times:
-        copies = layout.dp
         mine = traffic._replace(times=traffic.times[::copies])
         run = simulate(server, mine.jobs(len(mine.times), seed))
     else:
-        copies = layout.dp
         mine = traffic._replace(rate=traffic.rate / copies)
         run = simulate(server, mine.jobs(requests or REQUESTS, seed))
     return Simulated(run, copies, seed, run.within(limits.ttft, limits.tpot))

@@ -243,9 +243,9 @@ def apart(
 ) -> Steady | Overload:
     """Prompts computed by some copies, answers decoded by others, each prompt's cache handed on in so many seconds.
 
-    Of so many clients in a closed loop; else of requests at random, so many a second, of which at most so many decode
-    at once. TPOT is a step alone, for no prompt shares it; TTFT the wait in the line of prompts, the prompt alone, the
-    engine's own share and the transfer. All of all copies.
+    Of so many clients in a closed loop, or of requests at random, so many a second; at most so many decode at once, and
+    others wait for a seat. TPOT is a step alone, for no prompt shares it; TTFT the wait in the line of prompts, the
+    prompt alone, the engine's own share and the transfer. All of all copies.
     """
     fillers, decoders = copies
     each = None if clients is None else clients / fillers
@@ -278,11 +278,34 @@ def apart(
         found = state(served(decoding), decoding)
         return clients if found is None else found.inside - clients
 
-    decoding = _root(excess, 0.0, clients / decoders)
+    decoding = _root(excess, 0.0, min(clients, most) / decoders)
     found = state(served(decoding), decoding)
     assert found is not None
-    waiting = max(0.0, clients - found.inside) / found.rate  # where prompts take all of their copies' time
+    waiting = max(0.0, clients - found.inside) / found.rate  # where prompts take all the time, or for a seat
     return found._replace(ttft=found.ttft + waiting, e2e=found.e2e + waiting)
+
+
+class Among(NamedTuple):
+    """What one copy sees of those that share its experts, on average.
+
+    prompt    seconds of one of its prompts
+    away      seconds of others' prompts, for each of its own, in which it only waits
+    interval  steps from one look for requests to the next
+    """
+
+    prompt: float
+    away: float
+    interval: float
+
+
+def among(demand: Demand, clients: float | None, steady: Steady) -> Among:
+    """Of a copy in its steady state: of so many clients in a closed loop, or of an open one."""
+    loop = _Loop(demand, clients)
+    prompt = held = demand.prompt
+    if demand.sharing > 1 and demand.answer > 1:
+        chance = loop.beside(steady.rate, steady.decoding)
+        prompt, held = loop.lasts(chance), loop.held_up(chance)
+    return Among(prompt, held - prompt, loop.interval(steady.decoding))
 
 
 class _Loop:

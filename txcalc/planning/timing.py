@@ -18,7 +18,19 @@ from txcalc.planning.deployment import MOST_SEQUENCES, Deployment
 from txcalc.planning.engine_memory import latency
 from txcalc.planning.layout import SERVING_ORDER, Layout
 from txcalc.planning.pace import Pace
-from txcalc.planning.steady import ROUNDS, Answered, Demand, Overload, Steady, StepCurve, closed, denser, open_
+from txcalc.planning.steady import (
+    ROUNDS,
+    Among,
+    Answered,
+    Demand,
+    Overload,
+    Steady,
+    StepCurve,
+    among,
+    closed,
+    denser,
+    open_,
+)
 from txcalc.planning.traffic import Lengths, Requests
 
 if TYPE_CHECKING:
@@ -173,7 +185,7 @@ class Point(Answered):
     input     prompt tokens a second and GPU in prefill alone
     answer    tokens of an answer
     steady    of all GPUs, with prompts and answers at once
-    held      of the sequences, those that the step is of: as many as fit at the full context
+    held      of the sequences, those that the step is of: as many as fit at the full context and the engine runs
     """
 
     layout: Layout
@@ -248,7 +260,7 @@ class Timer:
         per_gpu, answer = prefill_rate * layout.dp / layout.gpus, self.asked.answer
         if not pace.caching:
             return Point(layout, sequences, ttft, None, 0.0, per_gpu, 1, steady, sequences)
-        held = min(sequences, most)
+        held = min(sequences, most, self.at_once * layout.dp)
         tpot = self.step(layout, held)
         output = held / tpot.achievable / layout.gpus
         return Point(layout, sequences, ttft, tpot, output, per_gpu, answer, steady, held)
@@ -259,12 +271,17 @@ class Timer:
         found = closed(self.demand(layout, clients), clients / copies, self.seats(layout))
         return found._replace(rate=found.rate * copies, decoding=found.decoding * copies)
 
+    @property
+    def at_once(self) -> int:
+        """Sequences that the engine of one copy runs at most."""
+        memory = self.deployment.engine.memory
+        return (memory.at_once if memory else None) or MOST_SEQUENCES
+
     def seats(self, layout: Layout) -> float:
         """Sequences of their mean length that the cache of one copy holds, at most as many as its engine runs."""
         if layout not in self._seats:
-            length, memory = min(self.asked.mean_length, self.context), self.deployment.engine.memory
-            most = memory.at_once if memory and memory.at_once else MOST_SEQUENCES
-            seats = min(most, self.deployment.max_concurrency(layout, length) // layout.dp)
+            length = min(self.asked.mean_length, self.context)
+            seats = min(self.at_once, self.deployment.max_concurrency(layout, length) // layout.dp)
             self._seats[layout] = max(1.0, float(seats))
         return self._seats[layout]
 
@@ -277,25 +294,32 @@ class Timer:
         decoding = None if found.decoding is None else found.decoding * copies
         return found._replace(rate=found.rate * copies, decoding=decoding)
 
-    def server(self, layout: Layout, sequences: int) -> Server:
-        """One copy as `simulation` sees it, of which so many sequences run at once, with all the pages that it has."""
+    def server(self, layout: Layout, sequences: int, load: tuple[float | None, Steady] | None = None) -> Server:
+        """One copy as `simulation` sees it, of which so many sequences run at once, with all the pages that it has.
+
+        load   a copy's clients (None: an open loop) and steady state: of what the other copies that share its experts
+               do; without it they do what it does
+        """
         from txcalc.planning.simulation import Server
 
         demand, engine = self.demand(layout), self.deployment.engine
+        others = among(demand, *load) if load else Among(demand.prompt, 0.0, demand.interval)
+        away = others.away * demand.tokens / max(1, demand.answer - 1)
         traffic = self.asked.traffic
         longest = min(self.context, traffic.prompts.high + traffic.answers.high if traffic else self.context)
         most = self.deployment.max_concurrency(layout, longest) // layout.dp
         computed = max(1, self.asked.prompt - self.asked.on(self.pace(layout), self.context)[1])
         return Server(
-            demand.step,
-            demand.prompt / computed,
-            demand.alone - demand.prompt + demand.own,
+            lambda n: demand.step(n) + n * away,
+            others.prompt / computed,
+            demand.alone - (demand.lone or demand.prompt) + demand.own,
             engine.chunk,
             sequences,
             most * ceil_div(longest - engine.shared, engine.block),
             engine.block,
             demand.tokens,
             demand.polls,
+            max(1, round(others.interval)),
         )
 
     def alone(self, layout: Layout) -> tuple[BoundedTime, BoundedTime | None]:

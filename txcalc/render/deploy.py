@@ -291,6 +291,8 @@ def _data(
             "kv": engine.kv,
             "block": engine.block,
             "chunk": engine.chunk,
+            "poll": None if engine.gathers else engine.interval,
+            "gather": engine.interval if engine.gathers else None,
             **({"profile": engine.memory.facts(best.fullest.rank.graphs)} if engine.memory else {}),
             **({"ram": engine.offload.facts(best.ram)} if engine.offload else {}),
         },

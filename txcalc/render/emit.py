@@ -61,7 +61,7 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, guess: Speculat
         comments.append(f"# {written.adapters}")
     if plan.deployment.model.text_only and not written.without_towers:
         comments.append("# the plan leaves the model's towers out, for which no flag is known here")
-    if held.interval > 1 and written.gathers is not held.gathers:
+    if (held.gathers or held.interval > 1) and written.gathers is not held.gathers:
         raise InputError("--emit", [f"{engine} has no flag for --{'gather' if held.gathers else 'poll'}"])
     if written.write is None:
         return "\n".join([*comments, *_dynamo(plan, pools, guess)])

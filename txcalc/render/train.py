@@ -300,7 +300,7 @@ def data(found: Training) -> dict[str, Any]:
             "tokens": recipe.tokens,
             "recompute": recipe.recompute,
             "optimizer": recipe.optimizer,
-            "products": found.machine.products,
+            "products": _products(found),
             "frozen": recipe.frozen,
             "adapter": recipe.adapter,
             "offload": recipe.offload,

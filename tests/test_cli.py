@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 
 from txcalc import __version__, load
 from txcalc.cli import NAMES, Commands, app
+from txcalc.sources.presets import folder
 
 GOLDEN = Path(__file__).with_name("golden")
 NEEDS = {"formula": "sympy", "sweep": "numpy", "export": "tomli_w", "verify": "torch", "trace": "torch"}
@@ -187,7 +188,9 @@ def test_every_number_of_show_is_a_whole_one() -> None:
             return [n for item in (data.values() if isinstance(data, dict) else data) for n in numbers(item)]
         return [data] if isinstance(data, int | float) else []
 
-    found = numbers(shown("mixtral-8x7b", "--tokens", "33", "--batch", "7"))
+    data = shown("mixtral-8x7b", "--tokens", "33", "--batch", "7")
+    assert all(type(rule.pop("relative_error")) is float for rule in data["rules"])
+    found = numbers(data)
     assert len(found) > 20
     assert {type(number) for number in found} == {int}
 
@@ -239,6 +242,18 @@ def test_show_says_what_a_model_is_made_of_and_why_the_published_number_is_anoth
     assert data["published"].startswith("213 M")
     blocks = next(rule for rule in data["rules"] if rule["formula"] == "12·L·D²")
     assert blocks["gives"] == 12 * 12 * 1024**2 and blocks["exact"] == data["sums"]["blocks"]
+    assert blocks["relative_error"] == pytest.approx(blocks["gives"] / blocks["exact"] - 1)
+
+
+def test_what_is_counted_under_other_and_added_to_the_stream_is_said(tmp_path: Path) -> None:
+    out = run("show", "stripedhyena-7b")[1]
+    assert re.search(r"of these: filters, transforms, frequencies +[\d,]{9,}", out)
+    assert re.search(r"of these: scan, skip +[\d,]{9,}", run("show", "mamba-130m")[1])
+    assert "of these" not in run("show", "gpt2")[1]
+    text = (folder() / "models" / "llama-3.2-1b.toml").read_text()
+    (tmp_path / "granite.toml").write_text(text.replace("[norm]", "[norm]\nresidual = 0.22"))
+    out = run("show", str(tmp_path / "granite.toml"))[1]
+    assert "RMSNorm, pre-norm, what a part adds × 0.22" in " ".join(out.split())
 
 
 def test_masked_stands_beside_dense_where_there_is_a_window() -> None:

@@ -4,8 +4,10 @@ docstrings."""
 from __future__ import annotations
 
 import doctest
+import inspect
 import json
 import pickle
+import re
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 
 import txcalc
-from txcalc import InputError, TxcalcError
+from txcalc import COMMANDS, InputError, TxcalcError
 from txcalc.sources import build, objects
 from txcalc.sources.huggingface import describe
 from txcalc.sources.presets import names
@@ -223,6 +225,59 @@ def test_a_wrong_argument_is_the_packages_own_error(ask: Any) -> None:
     assert "expected" in str(caught.value) or "no " in str(caught.value)
 
 
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_argument_of_every_function_is_checked(name: str) -> None:
+    """What is of no kind that anything takes is refused before anything is computed, by the name of the argument."""
+    declared = inspect.signature(txcalc.__getattr__(name)).parameters
+    needed = [
+        each.name for each in declared.values() if each.default is each.empty and each.kind is not each.VAR_POSITIONAL
+    ]
+    said = {argument: {"over": {"T": [1]}, "to": "toml"}.get(argument, "gpt2") for argument in needed}
+    for argument, each in declared.items():
+        if "Source" in each.annotation or "TorchModule" in each.annotation:
+            continue  # `load` says what it takes
+        with pytest.raises(InputError, match=f"{argument} is <object object"):
+            getattr(txcalc, name)(**{**said, argument: object()})
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda: OPEN.show(LLAMA, attention="nope"), "show: attention is 'nope', expected 'dense' or 'masked'"),
+        (lambda: OPEN.show(LLAMA, tokens=[1]), "show: tokens is [1], expected a whole number or a text"),
+        (lambda: OPEN.show(LLAMA, tokens=-1), "tokens is -1, expected a whole number"),
+        (lambda: OPEN.kv(LLAMA, batches=-1), "--batch is -1, expected a whole number"),
+        (lambda: OPEN.deploy(LLAMA, "h100", price="x"), "deploy: price is 'x', expected a number"),
+        (lambda: OPEN.deploy(LLAMA, "h100", node=2.5), "deploy: node is 2.5, expected a whole number"),
+        (lambda: OPEN.kv(LLAMA).plot(5), "plot: place is 5, expected a text or a path"),
+        (lambda: OPEN.kv(LLAMA).to_text(5), "to_text: form is 5, expected a text"),
+        (lambda: OPEN.sweep(LLAMA, over={"T": [1]}).to_parquet(5), "to_parquet: place is 5, expected a text or a path"),
+        (lambda: OPEN.report(LLAMA, ignore="x"), "report: ignore is 'x', expected a list of a text"),
+    ],
+)
+def test_a_wrong_kind_is_said_in_words(ask: Any, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        ask()
+    assert said in str(caught.value)
+
+
+def test_ledgers_are_equal_by_content() -> None:
+    ledger = LLAMA.ledger(tokens="2k")
+    assert ledger == txcalc.load("llama-3.1-8b").ledger(tokens=2048) and hash(ledger) == hash(LLAMA.ledger(tokens=2048))
+    assert ledger != LLAMA.ledger() and ledger != LLAMA.set(h_kv=4).ledger(tokens=2048) and ledger != 5
+    assert LLAMA.ledger(dtype="fp32") != LLAMA.ledger()
+    lengths = numpy().array([1, 2])
+    assert LLAMA.ledger(tokens=lengths) == LLAMA.ledger(tokens=lengths) != LLAMA.ledger(tokens=lengths + 1)
+
+
+def test_every_result_has_a_title_and_a_short_repr() -> None:
+    for found in (txcalc.presets("gpt2*"), txcalc.entropy("0.5,0.5"), txcalc.presets("h100*", hardware=True)):
+        name = found.schema.split("/")[1]
+        assert repr(found).startswith(f"<txcalc.{name}: ") and not repr(found).endswith(": >")
+        assert re.search(r"<title>\w+", found.to_text("html"))
+    assert re.fullmatch(r"<txcalc.report: a page of [\d,]+ bytes>", repr(txcalc.report("gpt2")))
+
+
 def numpy() -> Any:
     return pytest.importorskip("numpy")
 
@@ -234,6 +289,9 @@ def test_pages_and_descriptions_are_written_where_they_are_asked_for(tmp_path: P
     with pytest.raises(InputError, match="is there already"):
         page.save(tmp_path / "plan.html")
     found = txcalc.export(LLAMA, "toml", tmp_path / "mine.toml", changes={"h_kv": 4})
+    with pytest.raises(InputError, match="is there already"):
+        txcalc.export(LLAMA, "toml", tmp_path / "mine.toml")
+    assert txcalc.export(LLAMA, "toml", tmp_path / "mine.toml", changes={"h_kv": 4}, force=True) == found
     assert (
         txcalc.load(tmp_path / "mine.toml") == LLAMA.set(h_kv=4) and found.text == (tmp_path / "mine.toml").read_text()
     )

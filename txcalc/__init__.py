@@ -14,6 +14,7 @@ Every command is a function too, which is imported when it is first called:
 """
 
 import sys
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -116,7 +117,14 @@ sys.modules[__name__].__class__ = _Front
 def __getattr__(name: str) -> Any:
     if name not in COMMANDS:
         raise AttributeError(f"module 'txcalc' has no attribute {name!r}")
-    return getattr(import_module(f"txcalc.api.{COMMANDS[name]}"), name)
+    return _command(name)
+
+
+@cache
+def _command(name: str) -> Any:
+    from txcalc.api.arguments import checked
+
+    return checked(getattr(import_module(f"txcalc.api.{COMMANDS[name]}"), name))
 
 
 def __dir__() -> list[str]:

@@ -292,6 +292,20 @@ class Ledger(Framed):
     def _rows(self) -> list[dict[str, Any]]:
         return self.rows()
 
+    def __eq__(self, other: object) -> bool:
+        """By content: the same rows at the same workload and bits."""
+        if not isinstance(other, Ledger):
+            return NotImplemented
+        return self._content == other._content
+
+    def __hash__(self) -> int:
+        return hash(repr(self._content))
+
+    @property
+    def _content(self) -> tuple[Any, ...]:
+        work = tuple(tuple(each(value, getattr(value, "shape", ()))) for value in self.work)
+        return work, self.bits, self.rows()
+
     def __repr__(self) -> str:
         work = self.work
         sizes = f"batch={work.batch}, tokens={work.tokens}, past={work.past}"

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError, MissingExtra
+from txcalc.sources.files import writable
 from txcalc.sweep import BLOCK, Sweep
 
 try:
@@ -63,8 +64,7 @@ def write(
     path = Path(place)
     if path.suffix != ".parquet":
         raise InputError("--out", [Fault("--out", str(place), "a file named .parquet")])
-    if path.exists() and not force:
-        raise InputError("--out", [f"{place} exists (--force writes it again)"])
+    writable(path, force)
     part = path.with_name(f"{path.name}.part")
     wide = _wide(sweep)
     try:

@@ -85,3 +85,18 @@ TABLE = (
 
 BY_LETTER = {symbol.letter: symbol for symbol in TABLE}
 BY_KEY = {symbol.key: symbol for symbol in TABLE if symbol.key}
+
+# Sizes by the names that configs and people have for them.
+OTHER_NAMES = {
+    **dict.fromkeys(("layers", "n_layer", "num_layers", "num_hidden_layers"), "L"),
+    **dict.fromkeys(("width", "dim", "hidden", "n_embd", "hidden_size"), "D"),
+    **dict.fromkeys(("heads", "n_head", "num_heads", "num_attention_heads"), "h"),
+    **dict.fromkeys(("kv_heads", "num_kv_heads", "num_key_value_heads"), "h_kv"),
+    **dict.fromkeys(("ff", "ffn", "n_inner", "intermediate_size"), "F"),
+    **dict.fromkeys(("experts", "num_experts", "num_local_experts", "n_routed_experts"), "E"),
+    "head_dim": "d_h",
+    "vocab": "V",
+    "sliding_window": "W",
+    "num_experts_per_tok": "k",
+    "moe_intermediate_size": "F_e",
+}

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from functools import cache, wraps
+from inspect import Parameter, signature
+from os import PathLike
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
 from txcalc.errors import Fault, InputError
 from txcalc.model import Model
@@ -18,6 +23,83 @@ if TYPE_CHECKING:
 Length = int | str
 Lengths = int | str | Sequence[int | str]
 Names = str | Sequence[str]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, which refuses values of other kinds than its annotations say: `InputError`, with every fault."""
+    taken = signature(function)
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        faults = []
+        for name, value in taken.bind(*args, **kwargs).arguments.items():
+            several = taken.parameters[name].kind is Parameter.VAR_POSITIONAL
+            hint = _hint(function, name)
+            for one in value if several else (value,):
+                if not _fits(one, hint):
+                    words = ", ".join(dict.fromkeys(_words(hint)))
+                    faults.append(Fault(name, one, " or ".join(words.rsplit(", ", 1))))
+        if faults:
+            raise InputError(f"{function.__name__}", faults)
+        return function(*args, **kwargs)
+
+    return call
+
+
+@cache
+def _hint(function: Any, name: str) -> Any:
+    """What a function says of an argument; Any where that is known to a type checker alone."""
+    try:
+        return eval(function.__annotations__[name], function.__globals__)
+    except (KeyError, NameError):
+        return Any
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is what a hint says: an array, or a number of NumPy's, wherever a number is."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any or isinstance(hint, TypeVar):
+        return True
+    if origin in (Union, UnionType):
+        return any(_fits(value, one) for one in inner)
+    if origin is Literal:
+        return isinstance(value, str) and value in inner
+    if hint in (int, float):
+        return not isinstance(value, bool) and hasattr(value, "__index__" if hint is int else "__float__")
+    if hint is Path:
+        return isinstance(value, PathLike)
+    if origin is Sequence:
+        several = isinstance(value, Collection | Iterator) and not isinstance(value, str | bytes | Mapping)
+        return several and (isinstance(value, Iterator) or all(_fits(one, inner[0]) for one in value))
+    return isinstance(value, origin or hint or NoneType)
+
+
+def _words(hint: Any) -> Iterator[str]:
+    """The values that a hint lets through, in words."""
+    inner = get_args(hint)
+    if get_origin(hint) in (Union, UnionType):
+        for one in inner:
+            yield from _words(one)
+    elif get_origin(hint) is Literal:
+        yield from map(repr, inner)
+    elif get_origin(hint) is Sequence:
+        yield "a list of them" if inner[0] is Any else f"a list of {' or '.join(_words(inner[0]))}"
+    elif hint not in (None, NoneType):
+        yield WORDS.get(get_origin(hint) or hint, "another kind")
+
+
+WORDS = {
+    str: "a text",
+    int: "a whole number",
+    float: "a number",
+    bool: "True or False",
+    Path: "a path",
+    Mapping: "keys with their values",
+    Callable: "a function",
+}
 
 
 def models(sources: Iterable[Source], text_only: bool = False) -> list[Model]:
@@ -40,7 +122,7 @@ def count(value: Length | float, flag: str) -> int:
 
 def _number(value: Any, flag: str, parse: Any) -> int:
     number = parse(value, flag) if isinstance(value, str) else counted(value)
-    if not whole(number):
+    if not whole(number) or number < 0:
         raise InputError(flag, [Fault(flag, value, "a whole number")])
     return number  # type: ignore[no-any-return]
 
@@ -62,12 +144,6 @@ def one(**values: Any) -> None:
         Fault(name, value, "one number", mend) for name, value in values.items() if getattr(value, "shape", ())
     ]:
         raise InputError("workload", faults)
-
-
-def texts(**values: Any) -> None:
-    """Errors: `InputError` for what is no text."""
-    if faults := [Fault(n, v, "a text") for n, v in values.items() if not isinstance(v, str)]:
-        raise InputError("options", faults)
 
 
 def several_texts(name: str, values: Any) -> list[str]:

@@ -69,8 +69,8 @@ def kv(
     model = load(source)
     if not model.ledger().total("cache"):
         raise InputError(model.name, ["has no cache: it keeps nothing for later tokens"])
-    at = some(contexts, "--contexts") or _usual(model.context)
-    sequences = lengths(batches, "--batches")
+    at = some(contexts, "--context") or _usual(model.context)
+    sequences = lengths(batches, "--batch")
     dtypes = names(kv_dtypes)
     for name in dtypes:
         bits_of(name)

@@ -160,6 +160,7 @@ class Rule(Record):
     gives: int | str
     exact: int | str
     error: str
+    relative_error: float | None
 
 
 class Initial(Record):
@@ -219,9 +220,8 @@ def show(
     """What a model costs: parameters, FLOPs, cache and memory, and how wrong the rules of thumb are.
 
     `batch` sequences of `tokens` new tokens each (by default all of its context, at most 2,048; after cached ones, 1),
-    after `past` cached ones; `source_length` positions of an encoder apart, or tokens of a tower. `weights` is
-    their format where that is not their dtype (native: as published). `conventions` are those of others (palm,
-    megatron …), term by term; `initial` says what every parameter begins with.
+    after `past` cached ones; `source_length` positions of an encoder apart, or tokens of a tower. `weights`: a format
+    (native: as published), not `dtype`. `conventions` of others (palm …); `initial`: what parameters begin with.
     Errors: `InputError` with every fault at once, `UnknownName`, `MissingExtra`.
 
     >>> import txcalc

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from txcalc.api.arguments import Length, length, models, several_texts, texts
+from txcalc.api.arguments import Length, length, models, several_texts
 from txcalc.api.plans import Deployment, Point, Refusal
 from txcalc.api.results import Result
 from txcalc.errors import Fault, InputError
@@ -140,7 +140,7 @@ def deploy(
     host's for what the GPUs do not hold, or for all but `gpu_layers`, or the experts of `n_cpu_moe` layers (`"all"`);
     `draft` tokens proposed per step (`"4:llama-3.2-1b"`, `"mtp"`: by the model's own prediction layer); `adapters` LoRA
     adapters of an `adapter_rank`, which requests choose from; `text_only`: without the towers of a multimodal model.
-    `poll` decode steps from one look for new requests to the next; `gather`: copies that share experts take prompts
+    `poll` decode steps between two polls for new requests; `gather`: copies that share experts take prompts
     together, after so many steps at the latest. `failed`: it does not fit (of more users than fit at once, some wait),
     or not within these. `detail`: its table has everything, as its document always does.
     Errors: `InputError`, `UnknownName`, `MissingExtra`.
@@ -165,7 +165,6 @@ def deploy(
     def time(value: float | str | None, flag: str) -> float | None:
         return parse_seconds(value, flag) if isinstance(value, str) else value
 
-    texts(weights=weights, kv=kv, engine="" if engine is None else engine)
     wanted = [phrases.priced(text) for text in several_texts("gpu", gpu)]
     cards = {name: hardware.load(name) for name, _, _ in wanted}
     prices = phrases.one_price([(cards[name].name, gpus, own) for name, gpus, own in wanted], price)
@@ -253,7 +252,7 @@ def deploy(
 
 
 def _looks(poll: int, gather: int | None) -> tuple[int, bool]:
-    """Steps from one look for new requests to the next, and whether copies that share experts look together."""
+    """Steps between two polls for new requests, and whether copies that share experts poll together."""
     if gather is not None and poll != 1:
         raise InputError("options", ["--poll and --gather contradict each other: both say when requests are taken"])
     return (poll, False) if gather is None else (gather, True)

@@ -10,6 +10,7 @@ from txcalc.api.proofs import Tell, silent
 from txcalc.api.results import Record, Result
 from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.sources import load
+from txcalc.sources.files import write
 
 if TYPE_CHECKING:
     from txcalc.render.report import Report
@@ -156,13 +157,15 @@ def export(
     to: Literal["toml", "config.json"],
     file: str | Path | None = None,
     *,
+    force: bool = False,
     changes: Mapping[str, Any] | None = None,
     ignore: Sequence[str] = (),
 ) -> Exported:
     """A model's description as a preset or a config.json, which reads back to the same numbers; written to `file`,
     where one is named.
 
-    Errors: `InputError`, also for a model that no config.json can say; `UnknownName`, `MissingExtra`.
+    Errors: `InputError`, also for a file that exists (unless `force`) and for a model that no config.json can say;
+    `UnknownName`, `MissingExtra`.
 
     >>> import txcalc
     >>> txcalc.export("gpt2", "config.json").text[:21]
@@ -181,8 +184,5 @@ def export(
         config, said = to_config(model)
         found = Exported(json.dumps(config, indent=2, allow_nan=False) + "\n", said)
     if file is not None:
-        try:
-            Path(file).write_text(found.text, encoding="utf-8")
-        except OSError as error:
-            raise InputError(str(file), [f"cannot be written: {(error.strerror or str(error)).lower()}"]) from None
+        write(Path(file), found.text, force)
     return found

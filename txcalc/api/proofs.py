@@ -326,15 +326,22 @@ class Calibrate(Result):
 
 
 def calibrate(
-    device: str = "cpu", *, out: str | Path | None = None, like: str | None = None, tell: Tell = silent
+    device: str = "cpu",
+    *,
+    out: str | Path | None = None,
+    force: bool = False,
+    like: str | None = None,
+    tell: Tell = silent,
 ) -> Calibrate:
     """Measures what this machine reaches, in two minutes: products, copies, attention, starts. `out` is a .toml that
     `deploy(gpu=…)` takes; `like` the accelerator whose datasheet it has.
 
-    Errors: `InputError`, `MissingExtra` (PyTorch), `Refuted` where the device's memory does not suffice.
+    Errors: `InputError`, also for an `out` that exists (unless `force`); `MissingExtra` (PyTorch), `Refuted` where
+    the device's memory does not suffice.
     """
     from txcalc import hardware
     from txcalc.sources.export import as_toml
+    from txcalc.sources.files import writable, write
 
     if device.partition(":")[0] not in ("cpu", "cuda"):
         raise InputError("calibrate", [Fault("--device", device, "cpu or cuda")])
@@ -343,8 +350,8 @@ def calibrate(
         raise InputError(
             "calibrate", [Fault("--out", str(path), "a file that ends in .toml, as deploy --gpu reads it")]
         )
-    if path is not None and not (path.absolute().parent.is_dir() and not path.is_dir()):
-        raise InputError("calibrate", [Fault("--out", str(path), "a file in a folder that exists")])
+    if path is not None:
+        writable(path, force)
     as_toml({})  # that it can be written is known before two minutes are over
     datasheet = hardware.load(like) if like else None
 
@@ -354,5 +361,5 @@ def calibrate(
     name = path.stem if path else "this-machine"
     found = measured(device, name=name, like=datasheet, progress=lambda share: tell("measuring", share)).described()
     if path is not None:
-        path.write_text(as_toml(found["accelerator"]))
+        write(path, as_toml(found["accelerator"]), True)
     return Calibrate(lambda _: report(found, str(path) if path else None))

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from txcalc.api.arguments import Length, Lengths, Names, length, lengths, names, several_texts
+from txcalc.api.arguments import Length, Lengths, Names, checked, length, lengths, names, several_texts
 from txcalc.api.proofs import Tell, silent
 from txcalc.errors import Fault, InputError, TxcalcError
 from txcalc.sources import load
+from txcalc.sources.files import write
 
 if TYPE_CHECKING:
     from txcalc.model import Model
@@ -27,12 +28,13 @@ class Page(NamedTuple):
     html: str
     notes: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<txcalc.report: a page of {len(self.html.encode()):,} bytes>"
+
+    @checked
     def save(self, place: str | Path, *, force: bool = False) -> Path:
         """Writes it. Errors: `InputError` for a file that exists (unless `force`) or cannot be written."""
-        from txcalc.render.page import writable, write
-
-        writable(Path(place), force)
-        write(Path(place), self.html)
+        write(Path(place), self.html, force)
         return Path(place)
 
 
@@ -172,8 +174,8 @@ def _training(
                 recipes = [one.recipe for one in best]
             found.append(training(i, [answer(model, recipe, machine) for recipe in recipes], price))
         except TxcalcError as error:
-            refused.append(error)
+            refused.append((model.name, error))
     if not found:
-        raise refused[0]
-    notes += [f"no training view: {error}" for error in refused]
+        raise refused[0][1]
+    notes += [f"no training view of {model}: {error}" for model, error in refused]
     return found

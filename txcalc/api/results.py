@@ -19,9 +19,11 @@ from shutil import get_terminal_size
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
+from txcalc.api.arguments import checked
 from txcalc.errors import Fault, InputError
 from txcalc.frames import Framed
 from txcalc.render.report import Report, as_csv, as_json, as_markdown
+from txcalc.sources.files import writable, write
 
 if TYPE_CHECKING:
     from txcalc.render.picture import Picture
@@ -134,6 +136,7 @@ class Result(Record, Framed):
     def _data(self) -> dict[str, Any]:
         return json.loads(as_json(self.report("json")))  # type: ignore[no-any-return]
 
+    @checked
     def to_text(self, form: str = "table", width: int = 100) -> str:
         """As the command line prints it: table, json, csv, markdown, latex or html. Errors: `InputError`."""
         if form in FORMATS:
@@ -146,16 +149,18 @@ class Result(Record, Framed):
 
         return "\n".join("".join(text for text, _ in line).rstrip() for line in as_lines(self.report(), width))
 
-    def plot(self, place: str | Path | None = None) -> Drawing:
+    @checked
+    def plot(self, place: str | Path | None = None, *, force: bool = False) -> Drawing:
         """A picture of it, in a notebook or, printed, in a terminal; written to `place`, FILE.svg or FILE.png.
 
-        Errors: `InputError` where there is nothing to draw or the file cannot be written; `MissingExtra`.
+        Errors: `InputError` where there is nothing to draw, or the file exists (unless `force`) or cannot be written;
+        `MissingExtra`.
         """
         if self.picture is None:
             raise InputError(self.schema, ["has no picture"])
         drawing = Drawing(self.picture(import_module("txcalc.render.plot")))
         if place is not None:
-            drawing.save(place)
+            drawing.save(place, force=force)
         return drawing
 
     def _rows(self) -> Sequence[Mapping[str, Any]]:
@@ -171,7 +176,8 @@ class Result(Record, Framed):
         return self.to_text(width=get_terminal_size((100, 24)).columns)
 
     def __repr__(self) -> str:
-        header = [*self.report().header, *(table.title for table in self.report().tables)]
+        tables = self.report().tables
+        header = [*self.report().header, *(table.title for table in tables), *(f"{len(t.rows)} rows" for t in tables)]
         return f"<txcalc.{self.schema.split('/')[1]}: {next(filter(None, header), '')}>"
 
     def _repr_html_(self) -> str:
@@ -196,14 +202,13 @@ class Drawing:
 
         return as_text(self.picture, min(get_terminal_size((80, 24)).columns, 100), False)
 
-    def save(self, place: str | Path) -> None:
-        """Writes FILE.svg or FILE.png. Errors: `InputError`, `MissingExtra`."""
+    @checked
+    def save(self, place: str | Path, *, force: bool = False) -> None:
+        """Writes FILE.svg or FILE.png. Errors: `InputError` (a file that exists, unless `force`), `MissingExtra`."""
         from txcalc.render.draw import SUFFIXES, as_file
 
         path = Path(place)
         if path.suffix.lower() not in SUFFIXES:
             raise InputError("plot", [Fault("plot", str(place), f"a file named {' or '.join(SUFFIXES)}")])
-        try:
-            path.write_bytes(as_file(self.picture, path.suffix.lower()))
-        except OSError as error:
-            raise InputError(str(place), [f"cannot be written: {(error.strerror or str(error)).lower()}"]) from None
+        writable(path, force)
+        write(path, as_file(self.picture, path.suffix.lower()), force)

@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from txcalc.api.arguments import Length, Names, length, names, several_texts, texts
+from txcalc.api.arguments import Length, Names, checked, length, names, several_texts
 from txcalc.api.costs import Conventions, Logits, Mla, Named
 from txcalc.api.results import Record, Result
 from txcalc.errors import Fault, InputError
@@ -78,6 +78,7 @@ class Swept(Result):
         for grid in self.grids:
             yield from grid
 
+    @checked
     def to_parquet(
         self,
         place: str | Path,
@@ -168,7 +169,8 @@ def _axes(over: Mapping[str, Any] | Sequence[str]) -> Iterator[SweepAxis]:
     if not isinstance(over, Mapping):
         yield from map(parse_axis, several_texts("over", over))
         return
-    texts(**{f"the name of {values!r:.40}": name for name, values in over.items()})
+    if wrong := [name for name in over if not isinstance(name, str)]:
+        raise InputError("--over", [Fault("the name of an axis", name, "a text") for name in wrong])
     for name, values in over.items():
         if isinstance(values, str):
             yield parse_axis(f"{name}={values}")

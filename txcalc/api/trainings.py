@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from txcalc.api.arguments import Length, Names, count, length, names, texts
+from txcalc.api.arguments import Length, Names, count, length, names
 from txcalc.api.costs import Known
 from txcalc.api.plans import Planned
 from txcalc.api.results import Record, Result
@@ -246,7 +246,6 @@ def train(
 
     tuned, beside = adapters(lora, ("base", "dtype"))
     model = load(source, tuned).language() if text_only else load(source, tuned)
-    texts(gpu=gpu, layout="" if layout is None else layout, optimizer=optimizer)
     name, gpus, price = priced(gpu)
     accelerator = hardware.load(name)
     wide = None if network is None else parse_bytes(network, "--network")

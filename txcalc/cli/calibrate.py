@@ -17,6 +17,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def calibrate(
     device: Annotated[str, o.option("--device", "Not meta.")] = "cpu",
     out: Annotated[Path | None, o.option("--out", "a .toml for deploy --gpu FILE.")] = None,
+    force: o.Force = False,
     like: Annotated[
         str | None,
         typer.Option(
@@ -37,5 +38,5 @@ def calibrate(
 
     chosen = o.chosen(format_, json_)
     with progress() as tell:
-        found = answer(device, out=out, like=like, tell=tell)
+        found = answer(device, out=out, force=force, like=like, tell=tell)
     give(found, chosen)

@@ -45,6 +45,7 @@ def compare(
     format_: o.Format = "table",
     json_: o.Json = False,
     plot: o.Plot = None,
+    force: o.Force = False,
 ) -> None:
     """Two to eight models side by side, with ratios to the first. Parameters, FLOPs and cache over lengths, and where
     attention overtakes the rest; also variants of one model, and models of one budget.
@@ -55,7 +56,7 @@ def compare(
     from txcalc.cli.output import give
 
     chosen = o.chosen(format_, json_)
-    place = o.plotted(plot, chosen)
+    place = o.plotted(plot, chosen, force)
     found = answer(
         *o.models(sources, ignore),
         contexts=o.numbers(contexts, "--context") if contexts else None,

@@ -27,6 +27,7 @@ def crossover(
     format_: o.Format = "table",
     json_: o.Json = False,
     plot: o.Plot = None,
+    force: o.Force = False,
 ) -> None:
     """The length from which attention outweighs the feed-forward. Exact, by every rule in circulation; and the context
     from which a decode step reads more cache than weights.
@@ -38,7 +39,7 @@ def crossover(
     from txcalc.cli.output import give
 
     chosen = o.chosen(format_, json_)
-    place = o.plotted(plot, chosen)
+    place = o.plotted(plot, chosen, force)
     models = [load(source, o.changes(set_), ignore=ignore or ()) for source in sources]
     asked: dict[str, Any] = {"dtype": dtype, "kv_dtype": kv_dtype}
     found = answer(*models, source_length=source_length, logits=logits, mla=mla, formulas=formulas, **asked)

@@ -36,7 +36,7 @@ MaxSeqs = Annotated[
     int | None, o.length("--max-num-seqs", "Sequences that the engine runs at once (default: its own).")
 ]
 Poll = Annotated[
-    int, typer.Option("--poll", help="Decode steps from one look for new requests to the next (SGLang).", metavar="N")
+    int, typer.Option("--poll", help="Decode steps between two polls for new requests (SGLang).", metavar="N")
 ]
 Gather = Annotated[
     int | None,
@@ -182,6 +182,7 @@ def deploy(
         ),
     ] = None,
     plot: o.Plot = None,
+    force: o.Force = False,
 ) -> None:
     """Will it fit, how fast is it, what does it cost: memory of each GPU, most sequences, latency.
 
@@ -196,7 +197,7 @@ def deploy(
     from txcalc.cli.output import give, tell
 
     chosen = o.chosen(format_, json_)
-    place = o.plotted(plot, chosen)
+    place = o.plotted(plot, chosen, force)
     alone = len(sources) * len(gpu) == 1
     if emit_ is not None and (not alone or chosen != "table" or place or detail or simulate):
         mend = "one source, one --gpu, no other format, neither --detail nor --simulate"

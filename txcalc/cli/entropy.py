@@ -13,7 +13,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command()
 def entropy(
-    p: Annotated[str, typer.Argument(help="Probabilities, apart by commas: 0.5,0.25,1/4.", metavar="P,P,…")],
+    p: Annotated[str, typer.Argument(help="Probabilities, separated by commas: 0.5,0.25,1/4.", metavar="P,P,…")],
     against: Annotated[
         str | None,
         o.option("--against", "another distribution q, for cross-entropy and divergence.", metavar="Q,Q,…"),

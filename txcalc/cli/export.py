@@ -18,6 +18,7 @@ def export(
     source: o.Source,
     to: Annotated[Literal["toml", "config.json"], typer.Option("--to", help="A preset, or a Hugging Face config.")],
     file: Annotated[Path | None, typer.Argument(help="Where to; without it, standard output.", metavar="FILE")] = None,
+    force: o.Force = False,
     set_: o.Set = None,
     ignore: o.Ignore = None,
 ) -> None:
@@ -27,7 +28,7 @@ def export(
     """
     from txcalc import export as answer
 
-    found = answer(source, to, file, changes=o.changes(set_), ignore=ignore or ())
+    found = answer(source, to, file, force=force, changes=o.changes(set_), ignore=ignore or ())
     if file is None:
         sys.stdout.write(found.text)
     for note in found.notes:

@@ -32,6 +32,7 @@ def kv(
     format_: o.Format = "table",
     json_: o.Json = False,
     plot: o.Plot = None,
+    force: o.Force = False,
 ) -> None:
     """The KV cache over contexts, batches and dtypes. Windows and recurrent states are charged for what they hold;
     --without-cache adds what a whole generation costs without it.
@@ -43,7 +44,7 @@ def kv(
     from txcalc.cli.output import give
 
     chosen = o.chosen(format_, json_)
-    place = o.plotted(plot, chosen)
+    place = o.plotted(plot, chosen, force)
     model = load(source, o.changes(set_), ignore=ignore or ())
     found = answer(
         model,

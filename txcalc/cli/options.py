@@ -139,6 +139,16 @@ RENAMED = {old: new for new, entry in TABLE.items() for old in entry.before} | {
     "--tokens": "--context",
     "--flops": "--compute",
 }
+# What an option that a command lacks is for, in the options that it may have instead.
+INSTEAD = {
+    "--tokens": ("--context", "--prompt", "--answer"),
+    "--context": ("--tokens", "--past"),
+    "--batch": ("--concurrency", "--micro-batch", "--global-batch"),
+    "--concurrency": ("--batch", "--global-batch"),
+    "--weights": ("--dtype",),
+    "--dtype": ("--weights", "--kv"),
+    "--out": ("--plot", "--format"),
+}
 _spelt: dict[str, str] = {}  # options by another name than theirs, as the user of this command spelt them
 LENGTHS_BY_CONTEXT = ("kv", "compare")  # whose --tokens is what others call --context
 
@@ -163,6 +173,10 @@ class Command(TyperCommand):
                 said = f'{said.rstrip(".")}: a description is one argument, "{" ".join(sizes)}"'
             elif self.name == "show" and "unexpected extra argument" in said:
                 said = f"{said.rstrip('.')}: compare shows models side by side"
+            asked = getattr(error, "option_name", "")  # of click's NoSuchOption
+            meant = INSTEAD.get(asked) or INSTEAD.get(RENAMED.get(asked, ""), ())
+            if instead := [other for other in meant if other in known]:
+                said = f"No such option: {asked} ({self.name} has {' and '.join(instead)})"
             raise UsageError(fitted(f"{said}\nExample: {example}"), ctx) from None
 
     def _now(self, arg: str, known: set[str]) -> str:
@@ -188,7 +202,7 @@ class Command(TyperCommand):
 
 
 def option(flag: str, more: str = "", several: bool = False, **declared: Any) -> Any:
-    """An option of `TABLE`: what it means, and `more` about this command's; `several`: values apart by commas."""
+    """An option of `TABLE`: what it means, and `more` about this command's; `several`: values separated by commas."""
     entry = TABLE.get(flag, OTHER)
     value = None if entry.value is None else entry.value + ",…" * several
     told = {"help": f"{entry.meaning} {more}".strip(), "metavar": value, "autocompletion": entry.completes, **declared}
@@ -246,6 +260,7 @@ Attention = Annotated[Literal["dense", "masked"], option("--attention")]
 Logits = Annotated[Literal["all", "last"], option("--logits")]
 Mla = Annotated[Literal["expanded", "absorbed"], option("--mla")]
 Plot = Annotated[str | None, option("--plot")]
+Force = Annotated[bool, option("--force")]
 Node = Annotated[int | None, option("--node")]
 Network = Annotated[str | None, option("--network")]
 Layout = Annotated[str | None, option("--layout", "Of one of them, and what it sends.")]
@@ -261,11 +276,14 @@ def chosen(format_: FormatName, json_: bool) -> FormatName:
     return "json" if json_ else format_
 
 
-def plotted(place: str | None, format_: FormatName) -> str | None:
+def plotted(place: str | None, format_: FormatName, force: bool) -> str | None:
     """Where `--plot` draws, once it is known that it can. Errors: `InputError`, `MissingExtra`."""
     if place is None:
+        if force:
+            raise InputError("options", ["--force is of a file that is written"])
         return None
     from txcalc.render.draw import SUFFIXES, check
+    from txcalc.sources.files import writable
 
     if place == "-":
         if format_ != "table":
@@ -273,6 +291,8 @@ def plotted(place: str | None, format_: FormatName) -> str | None:
     elif Path(place).suffix.lower() not in SUFFIXES:
         raise InputError("--plot", [Fault("--plot", place, f"a file named {' or '.join(SUFFIXES)}, or - to draw here")])
     check(place)
+    if place != "-":
+        writable(Path(place), force)
     return place
 
 

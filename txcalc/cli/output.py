@@ -7,13 +7,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from txcalc.errors import InputError
 from txcalc.render.lines import Line, as_lines, wrapped
 from txcalc.render.report import Report, as_csv, as_json, as_markdown
 
@@ -91,14 +89,9 @@ def escaped(text: str) -> str:
 
 def save(picture: Picture, place: str) -> str:
     """Writes a picture's file, and says so. Errors: `InputError`."""
-    from txcalc.render.draw import as_file
+    from txcalc.api.results import Drawing
 
-    path = Path(place)
-    drawn = as_file(picture, path.suffix.lower())
-    try:
-        path.write_bytes(drawn)
-    except OSError as error:
-        raise InputError(place, [f"cannot be written: {(error.strerror or str(error)).lower()}"]) from None
+    Drawing(picture).save(place, force=True)  # it was asked for before anything was computed
     return f"the picture is in {place}"
 
 

@@ -23,7 +23,7 @@ _LAYOUT = "Of training: tp=8,pp=4,dp=2. Repeatable. Without: the fastest layouts
 @app.command()
 def report(
     sources: o.Sources,
-    output: Annotated[Path, o.option("--out", "the page.")],
+    output: Annotated[Path, o.option("--out", "the page (-: standard output).")],
     gpu: Annotated[list[str] | None, o.option("--gpu", _GPU, metavar="NAME[:N][@PRICE]")] = None,
     context: Annotated[
         str | None, o.option("--context", "Of the grid (default: 2k,8k,32k,128k).", several=True)
@@ -40,7 +40,7 @@ def report(
     tokens: Annotated[int | None, o.length("--tokens", "Of training (default: 4,096 or the context).")] = None,
     global_batch: Annotated[int | None, o.length("--global-batch", "Of training.")] = None,
     title: Annotated[str | None, typer.Option(help="What the page is called.", metavar="TEXT")] = None,
-    force: Annotated[bool, o.option("--force")] = False,
+    force: o.Force = False,
     set_: o.Set = None,
     ignore: o.Ignore = None,
 ) -> None:
@@ -54,9 +54,10 @@ def report(
 
     from txcalc import report as answer
     from txcalc.cli.output import progress, tell
-    from txcalc.render.page import writable
+    from txcalc.sources.files import writable
 
-    writable(output, force)
+    if str(output) != "-":
+        writable(output, force)
     command = shlex.join(["txcalc", *sys.argv[1:]]) if sys.argv[1:2] == ["report"] else "txcalc report"
     with progress() as told:
         page = answer(
@@ -76,5 +77,8 @@ def report(
             command=command,
             tell=told,
         )
+    if str(output) == "-":
+        sys.stdout.write(page.html)
+        return tell(page.notes)
     page.save(output, force=force)
     tell([*page.notes, f"the page is in {output} ({len(page.html.encode()):,} bytes)"])

@@ -37,7 +37,9 @@ def scale(
     law: Annotated[
         str | None,
         typer.Option(
-            help="Laws, apart by commas (default: all that answer).", metavar="NAME,…", autocompletion=completion.law
+            help="Laws, separated by commas (default: all that answer).",
+            metavar="NAME,…",
+            autocompletion=completion.law,
         ),
     ] = None,
     bytes_per_token: Annotated[

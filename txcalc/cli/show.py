@@ -60,6 +60,7 @@ def show(
     format_: o.Format = "table",
     json_: o.Json = False,
     plot: o.Plot = None,
+    force: o.Force = False,
     initial: Annotated[
         bool, typer.Option("--initial", help="What every parameter begins with, and its standard deviation.")
     ] = False,
@@ -92,7 +93,7 @@ def show(
 
     lone = None if set_ or lora or as_ or ignore else lone_checkpoint(source)
     chosen = o.chosen(format_, json_)
-    place = o.plotted(plot, chosen)
+    place = o.plotted(plot, chosen, force)
     if lone:
         if place:
             raise InputError("--plot", [f"draws a model's parts, and {source} holds tensors alone"])

@@ -57,7 +57,7 @@ def sweep(
     cluster: Annotated[
         str | None, typer.Option(help="A Dask scheduler whose machines compute --out.", metavar="ADDRESS")
     ] = None,
-    force: Annotated[bool, o.option("--force", "Of --out.")] = False,
+    force: o.Force = False,
 ) -> None:
     """Any quantity over a grid of sizes and lengths. A table to read, CSV of up to 100 million exact rows, or Parquet
     of any size, the same bytes however many --workers. B, T, P and T_src are the workload's batch, tokens, past and
@@ -74,7 +74,7 @@ def sweep(
     from txcalc.sweep import MAX_POINTS
 
     chosen = o.chosen(format_, json_)
-    place = o.plotted(plot, chosen)
+    place = o.plotted(plot, chosen, force and out is None)
     how: dict[str, Any] = {"dtype": dtype, "kv_dtype": kv_dtype, "logits": logits, "mla": mla}
     work: dict[str, Any] = {"batch": batch, "tokens": tokens, "past": past, "source_length": source_length}
     wanted = quantity or ("params", "flops")
@@ -87,8 +87,8 @@ def sweep(
         if place or chosen != "table":
             raise InputError("options", ["--out writes a file of its own: without --plot and another --format"])
         return _streamed(found, out, workers, cluster, force)
-    if workers != 1 or cluster or force:
-        raise InputError("options", ["--workers, --cluster and --force are of --out"])
+    if workers != 1 or cluster:
+        raise InputError("options", ["--workers and --cluster are of --out"])
     if found.points > MAX_POINTS:
         raise InputError("sweep", [f"{found.points:,} points are more than {MAX_POINTS:,}: --out streams them"])
     if chosen != "csv":  # which is streamed

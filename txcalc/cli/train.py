@@ -117,6 +117,7 @@ def train(
     format_: o.Format = "table",
     json_: o.Json = False,
     plot: o.Plot = None,
+    force: o.Force = False,
 ) -> None:
     """What training takes: memory of every rank, time of a step, days and cost. Exit code 1: it does not fit.
 
@@ -127,7 +128,7 @@ def train(
     from txcalc.cli.output import give, progress
 
     chosen = o.chosen(format_, json_)
-    place = o.plotted(plot, chosen)
+    place = o.plotted(plot, chosen, force)
     if len(layout or ()) > 1:
         raise InputError("--layout", ["is given twice, and a run has one"])
     batch: dict[str, Any] = {"tokens": tokens, "micro_batch": micro_batch, "global_batch": global_batch}

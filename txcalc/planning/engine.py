@@ -64,7 +64,7 @@ class Engine:
     kernels   the engine whose own kernels are used where they were measured; "": what engines have in common
     prefix    tokens that all sequences begin with: their whole pages are held once
     offload   what of the model lies in RAM; None: nothing
-    interval  decode steps from one look for new requests to the next
+    interval  decode steps between two polls for new requests
     gathers   copies that share experts look when all have a request, and at the latest after so many steps
     adapters  LoRA adapters that are held for requests to choose from; rank: that of each
     """

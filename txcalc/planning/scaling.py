@@ -209,7 +209,7 @@ class ScalingQuestion(NamedTuple):
 
 
 def laws(text: str | None, unique: int | None) -> list[Law]:
-    """Laws by name, apart by commas; None: all that answer. Errors: `UnknownName`, `InputError`."""
+    """Laws by name, separated by commas; None: all that answer. Errors: `UnknownName`, `InputError`."""
     names = list(LAWS) if text is None else list(dict.fromkeys(name.strip().lower() for name in text.split(",")))
     for name in names:
         if name not in LAWS:
@@ -279,12 +279,12 @@ def counted(model: Model) -> int:
 
 
 def distribution(text: str, flag: str) -> tuple[Fraction, ...]:
-    """Probabilities apart by commas, `0.5,0.25,1/4`, that sum to 1 exactly. Errors: `InputError` with every fault."""
+    """Probabilities, `0.5,0.25,1/4`, that sum to 1 exactly. Errors: `InputError` with every fault."""
     found: list[Fraction] = []
     faults: list[Fault | str] = []
     for item in text.split(","):
         if not re.fullmatch(r"\s*\d{1,30}(\.\d{0,30}|/0*[1-9]\d{0,29})?\s*", item, re.ASCII):
-            faults.append(Fault(flag, item.strip(), "probabilities such as 0.25 or 1/4, apart by commas"))
+            faults.append(Fault(flag, item.strip(), "probabilities such as 0.25 or 1/4, separated by commas"))
         else:
             found.append(Fraction(item.strip()))
     whole = sum(found, Fraction(0))

@@ -44,8 +44,8 @@ class Demand(NamedTuple):
     answer   tokens of an answer, the first of which comes with the prompt
     own      seconds of TTFT that an engine takes for itself
     polls    decode steps of others that it takes besides
-    interval decode steps from one look for new requests to the next: a request waits for half of them, and for the
-             prompts that came meanwhile
+    interval decode steps between two polls for new requests: a request waits for half of them, and for the prompts
+             that came meanwhile
     spread   variance of a prompt's time over its mean squared
     bursts   variance of the time between requests of an open loop over its mean squared: 1 at random
     together    share of the rounds in which all prompts of a closed loop are computed before any answer: the first of
@@ -345,14 +345,14 @@ class _Loop:
         return self.lasts(beside) * self.demand.sharing / (1 + (self.demand.sharing - 1) * beside)
 
     def found(self, decoding: float) -> float:
-        """A copy's prompts of one look for requests."""
+        """A copy's prompts of one poll for requests."""
         demand = self.demand
         found = demand.dense * decoding * demand.tokens * self.interval(decoding) / (demand.answer - 1)
         return min(found, decoding) if self.clients is None else min(found, self.clients)
 
     def interval(self, decoding: float) -> float:
-        """Steps from one look for requests to the next: until each of the copies that gather them has one, which takes
-        the sum of 1/i, i to their number, as long as one alone takes (the largest of so many exponential times)."""
+        """Steps between two polls for requests: until each of the copies that gather them has one, which takes the sum
+        of 1/i, i to their number, as long as one alone takes (the largest of so many exponential times)."""
         demand = self.demand
         if not demand.gathers or not decoding:
             return demand.interval

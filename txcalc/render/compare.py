@@ -259,7 +259,8 @@ def report(models: Sequence[Model], asked: Comparison, equal: Equal | None = Non
         if row.heading not in ("", heading):
             lines.append([TableCell(None, row.heading, "bold"), *[""] * len(columns)])
         heading = row.heading
-        name = row.quantity if row.tokens is None else f"{row.quantity} at {row.tokens}"
+        what = row.quantity.replace("_flops", "_share") if row.among else row.quantity
+        name = what if row.tokens is None else f"{what} at {row.tokens}"
         lines.append([TableCell(name, f"  {row.label}" if heading else row.label), *cells])
     mla = asked.mla if any(model.has_latents for model in models) else None
     convention = {"flops_per_mac": 2, "attention": asked.attention, "logits": asked.logits, "mla": mla}

@@ -31,7 +31,8 @@ TEMPLATE = """<!doctype html>
 
 def as_html(report: Report) -> str:
     """The whole page."""
-    title, *others = report.header or [report.tables[0].title if report.tables else "txcalc"]
+    named = next((table.title for table in report.tables if table.title), "")
+    title, *others = report.header or [named or f"txcalc {report.data['schema'].split('/')[1]}"]
     return TEMPLATE.format(
         title=escape(title),
         style=(Path(__file__).parent / "page" / "style.css").read_text(),

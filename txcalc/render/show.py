@@ -278,7 +278,8 @@ def _params(ledger: Ledger, known: Known) -> Table:
     if not channel:
         rows.pop()
     elif blocks:
-        rows[-1][0] = f"feed-forward, {float(100 * Fraction(channel, blocks)):.1f} % of the blocks"
+        share = f"feed-forward, {float(100 * Fraction(channel, blocks)):.1f} % of the blocks"
+        rows[-1][0] = TableCell(rows[-1][0], share)
     return Table(
         "Parameters",
         ("quantity", TableCell("parameters", "exact"), SHORT, "share", "evidence"),
@@ -289,6 +290,11 @@ def _params(ledger: Ledger, known: Known) -> Table:
 
 def _flops(model: Model, ledger: Ledger, attention: str, known: Mapping[str, Known]) -> Table:
     dense, masked, other = (ledger.total(name) for name in ("flops", "flops_masked", "flops_other"))
+    scans: dict[str, int] = {}  # what mixes positions without a product: by transforms, or one after the other
+    for entry in ledger:
+        for operation in entry.operations:
+            if operation.kind == "scan":
+                scans[operation.name] = scans.get(operation.name, 0) + operation.flops_other * entry.runs
     tokens = ledger.work.batch * ledger.work.tokens
     chosen = ["flops_masked"] if attention == "masked" else ["flops"]
     if model.has_windows:
@@ -302,6 +308,7 @@ def _flops(model: Model, ledger: Ledger, attention: str, known: Mapping[str, Kno
         _row("forward, dense attention", dense, known["flops"]),
         _row("forward, masked attention", masked, known["flops_masked"]),
         _row("other (norms, softmax, …)", other, known["flops_other"]),
+        *([_row(f"of these: {', '.join(scans)}", sum(scans.values()), known["flops_other"])] if scans else []),
         *per_token,
         _row("forward and backward, dense", training_flops(ledger), known["training"]),
     ]
@@ -332,7 +339,7 @@ def _weights(
 ) -> list[list[Any]]:
     """The weights as asked for, and as published where that is something else."""
     size = weights_bytes(ledger, form)
-    rows = [_bytes(f"weights ({form.name if form else dtype})", size, known)]
+    rows = [_bytes("weights", size, known, f"weights ({form.name if form else dtype})")]
     try:
         own = native(model)
     except InputError:  # a method of quantisation that is not known
@@ -341,7 +348,8 @@ def _weights(
     published = weights_bytes(ledger, own)
     facts["memory"]["native"] = {"format": own.name, "bytes": published}
     if published != size:
-        rows.append(_bytes(f"weights as published ({own.name})", published, Known("published", own.source)))
+        evidence = Known("published", own.source)
+        rows.append(_bytes("weights as published", published, evidence, f"weights as published ({own.name})"))
     return rows
 
 
@@ -353,14 +361,17 @@ def _memory(ledger: Ledger, kv_dtype: str, kept: Ledger, known: Mapping[str, Kno
     if cache.held:
         one = cache_bytes(ledger)
         if growth is not None and constant is not None:
-            rows.append(_bytes(f"cache per further token{_until(ledger)} ({kv_dtype})", growth, held))
+            shown = f"cache per further token{_until(ledger)} ({kv_dtype})"
+            rows.append(_bytes("cache per further token", growth, held, shown))
             rows.append(_bytes("cache, constant part", constant, held))
-        rows.append(_bytes(f"cache at length {ledger.work.keys:,}, one sequence", one, held))
+        rows.append(_bytes("cache", one, held, f"cache at length {ledger.work.keys:,}, one sequence"))
         if batch > 1:
-            rows.append(_bytes(f"cache of all {batch:,} sequences", one * batch, held))
-    rows += [_bytes(f"{share.name}, {share.bytes_per_param} B/param", share.bytes, weights) for share in state]
+            rows.append(_bytes("cache of all sequences", one * batch, held, f"cache of all {batch:,} sequences"))
+    rows += [
+        _bytes(share.name, share.bytes, weights, f"{share.name}, {share.bytes_per_param} B/param") for share in state
+    ]
     each = f", {sum(share.bytes_per_param for share in state)} B/param" if learning(ledger) == params else ""
-    rows.append(_bytes(f"training state{each}", sum(share.bytes for share in state), weights))
+    rows.append(_bytes("training state", sum(share.bytes for share in state), weights, f"training state{each}"))
     rows.append(_bytes("kept for backward, fused attention", saved_bytes(ledger), known["saved"]))
     rows.append(_bytes("kept for backward, attention matrix too", saved_bytes(kept), known["saved_kept"]))
     return Table("Memory", ("quantity", "bytes", TableCell("", "size"), "evidence"), rows, left=frozenset({0, 3}))
@@ -372,14 +383,17 @@ def _until(ledger: Ledger) -> str:
     return f" up to {full:,}" if full is not None and ledger.work.keys < full else ""
 
 
-def _bytes(name: str, number: int, known: Known) -> list[Any]:
-    return [name, cell(number), iec(number), known.how]
+def _bytes(name: str, number: int, known: Known, shown: str = "") -> list[Any]:
+    """A row; what is `shown` changes with what is asked, and its name, of which ids are made, does not."""
+    return [TableCell(name, shown or name), cell(number), iec(number), known.how]
 
 
 def _rule_data(rule: Rule) -> dict[str, Any]:
     """A rule as JSON has it: whole numbers, or fractions as texts."""
-    said = {name: n if isinstance(n, int) else str(n) for name, n in (("gives", rule.gives), ("exact", rule.truth))}
-    return {"what": rule.what, "formula": rule.formula, **said, "error": error(rule.gives, rule.truth).text}
+    values = {"gives": Fraction(rule.gives), "exact": Fraction(rule.truth)}
+    said = {name: n.numerator if n.denominator == 1 else str(n) for name, n in values.items()}
+    off = error(rule.gives, rule.truth)
+    return {"what": rule.what, "formula": rule.formula, **said, "error": off.text, "relative_error": off.value}
 
 
 def _rules(model: Model, ledger: Ledger) -> Table:

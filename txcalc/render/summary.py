@@ -39,7 +39,8 @@ def make(model: Model) -> str:
             norm, positions = (layer.get(name, stack[name]) for name in ("norm", "positions"))
             place = PARALLEL.get(str(norm["parallel"])) or PLACES.get(norm["place"], f"{norm['place']}-norm")
             bare = set(layer["parts"]) <= set(norm["without"]) and not norm["after"]
-            norms["no norms" if bare else f"{NORMS.get(norm['form'], norm['form'])}, {place}"] = None
+            added = "" if norm["residual"] is None else f", what a part adds × {norm['residual']}"
+            norms[("no norms" if bare else f"{NORMS.get(norm['form'], norm['form'])}, {place}") + added] = None
             if positions["form"] in ADDED or any(mechanism(part, layer).ordered for part in layer["parts"]):
                 places["no positions" if positions["form"] == "none" else f"{positions['form']} positions"] = None
             for channel in (layer[name] for name in CHANNELS if name in layer):

@@ -47,7 +47,8 @@ def load(
 ) -> Model:
     """The model that `source` names: a preset (`gpt2`), an inline description (`"D=512 h=8 F=1376 L=1"`), a repository
     of the hub (`hf:org/name@revision`), or a path: a description (.toml), a config.json or a folder that holds one, a
-    checkpoint (.safetensors with a config.json beside it, .gguf); `-` reads a config.json from standard input.
+    checkpoint (.safetensors with a config.json beside it, .gguf); `-` reads a description or a config.json from
+    standard input.
 
     Or what it is: a dict (a description as in TOML, or a config.json's content, which says its `model_type`), a config
     object of transformers, or a module: one with such a config must have as many parameters as that describes; any
@@ -73,7 +74,8 @@ def load(
 
     if not str(source).strip():
         raise InputError("source", ["is empty, expected a model (txcalc presets lists those there are)"])
-    source = "-" if source == "/dev/stdin" else source
+    if str(source) in ("-", "/dev/stdin") or str(source).startswith("/dev/fd/"):
+        return _piped("-" if str(source) == "/dev/stdin" else str(source), changes, ignore)
     if isinstance(source, str) and (source.startswith("hf:") or _of_the_hub(source)):
         from txcalc.sources import hub
 
@@ -83,7 +85,7 @@ def load(
     path = Path(source)
     stored = path.suffix in (".safetensors", ".gguf") or _there(path / "config.json")
     named = isinstance(source, Path) or "/" in source
-    config = source == "-" or path.suffix == ".json" or (named and path.is_dir())
+    config = path.suffix == ".json" or (named and path.is_dir())
     if ignore and (path.suffix == ".gguf" or not (stored or config)):
         raise InputError("--ignore", [f"leaves keys out of a config.json, and {source} is none"])
     if isinstance(source, str) and "=" in source:
@@ -101,6 +103,21 @@ def load(
         return build(*presets.read(path), changes=changes, written=True)
     found = presets.find(str(source))
     return build(*found, changes=changes, written=presets.is_own(found))
+
+
+def _piped(source: str, changes: Mapping[str, Any], ignore: Sequence[str]) -> Model:
+    """The model of what a program writes: a config.json begins with a brace, a description in TOML does not."""
+    import sys
+
+    from txcalc.sources import files, huggingface, presets
+
+    most, where = huggingface.MAX_BYTES, "standard input" if source == "-" else source
+    data = sys.stdin.buffer.read(most + 1) if source == "-" else files.read(Path(source), most)
+    if not data.strip() or data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
+        return build(*huggingface.describe(huggingface.parsed(data, where), where, ignore=ignore), changes=changes)
+    if ignore:
+        raise InputError("--ignore", [f"leaves keys out of a config.json, and {where} holds a description"])
+    return build(presets.parsed(data, where), where, changes=changes, written=True)
 
 
 def _held(source: object, changes: Mapping[str, Any], ignore: Sequence[str]) -> Model:

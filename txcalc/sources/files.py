@@ -1,4 +1,4 @@
-"""What a file that a user names holds: bounded in size, and never waited for without end."""
+"""Files that a user names: what one holds, bounded in size and never waited for without end; and what is written."""
 
 from __future__ import annotations
 
@@ -27,6 +27,27 @@ def regular(path: Path) -> None:
     """An `InputError` for what is there and no regular file: a pipe has no length, and may never end."""
     if path.exists() and not path.is_file():
         raise InputError(str(path), ["cannot be read: not a regular file"])
+
+
+def writable(path: Path, force: bool) -> None:
+    """Errors: `InputError` for a file that is there already, unless forced, or a place that cannot hold one."""
+    if path.is_dir():
+        raise InputError(str(path), ["is a folder, expected a file to write"])
+    if path.is_file() and not force:
+        raise InputError(str(path), ["is there already (--force writes over it)"])
+    if not path.parent.is_dir():
+        raise InputError(str(path), [f"cannot be written: there is no folder {path.parent}"])
+
+
+def write(path: Path, data: str | bytes, force: bool) -> None:
+    """Writes a file. Errors: those of `writable`."""
+    writable(path, force)
+    try:
+        path.write_bytes(data.encode() if isinstance(data, str) else data)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            str(path), [f"cannot be written: {(getattr(error, 'strerror', None) or str(error)).lower()}"]
+        ) from None
 
 
 def unreadable(path: Path, error: OSError | ValueError) -> InputError:

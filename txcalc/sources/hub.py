@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from txcalc.checkpoint import Checkpoint, StoredTensor
 from txcalc.errors import Fault, InputError, MissingExtra, shown
-from txcalc.sources import huggingface, safetensors
+from txcalc.sources import huggingface, presets, safetensors
 
 T = TypeVar("T")
 WORKERS = 8  # headers fetched side by side
@@ -213,4 +213,5 @@ def _asked(place: Repository, file: str, request: Callable[[], T]) -> T:
         why = f"{file} cannot be fetched: the hub answered {status}"
     except Exception as error:  # the transport below the client has errors of its own, others in each version
         why = f"{file} is not in the cache, and the hub cannot be reached ({type(error).__name__})"
-    raise InputError(str(place), [why]) from None
+    near = presets.nearest_to(place.name.rpartition("/")[2])
+    raise InputError(str(place), [why + (f" (the nearest preset is {near})" if near else "")]) from None

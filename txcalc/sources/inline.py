@@ -13,8 +13,9 @@ from typing import Any
 
 from txcalc.errors import ABSENT, Fault, InputError, shown
 from txcalc.errors import nearest as like
+from txcalc.sources.resolve import HINTS
 from txcalc.sources.spec import Wrong, count, layers, size
-from txcalc.symbols import BY_LETTER
+from txcalc.symbols import BY_LETTER, OTHER_NAMES
 from txcalc.units import parse_tokens
 
 LETTERS = {
@@ -43,29 +44,9 @@ WORDS = (*(word for pair in OPPOSITES for word in pair), "direct", "nonorm", *CE
 SPELLING = {path: letter for letter, path in LETTERS.items()}
 # What people write for a letter: the fields' own names, and those of configs.
 FIELDS = {path.rpartition(".")[2]: letter for letter, path in LETTERS.items()} | {
-    "layers": "L",
-    "n_layer": "L",
-    "num_layers": "L",
-    "num_hidden_layers": "L",
-    "width": "D",
-    "dim": "D",
-    "hidden": "D",
-    "n_embd": "D",
-    "hidden_size": "D",
-    "heads": "h",
-    "n_head": "h",
-    "num_heads": "h",
-    "num_attention_heads": "h",
-    "kv_heads": "h_kv",
-    "num_kv_heads": "h_kv",
-    "num_key_value_heads": "h_kv",
-    "head_dim": "d_h",
-    "ff": "F",
-    "ffn": "F",
-    "intermediate_size": "F",
-    "vocab": "V",
-    "experts": "E",
-    "W": "window",
+    name: letter
+    for name, letter in {**OTHER_NAMES, "sliding_window": "window", "W": "window"}.items()
+    if letter in LETTERS
 }
 _SUM = re.compile(r"[*/+^%(·×]|[\w)]-")  # what an expression has, and no number
 _PAIR = re.compile(r"(?:^|[\s,])[A-Za-z_]+=", re.ASCII)
@@ -236,6 +217,8 @@ def _number(key: str, text: str, faults: list[Fault | str], written: str) -> int
 
 
 def _unknown(item: str) -> str:
+    if item in HINTS:
+        return f"{shown(item)} is not a letter or word of a description ({HINTS[item]}: write a .toml)"
     near = [FIELDS[item]] if item in FIELDS else like(item, (*LETTERS, *WORDS))
     mend = f"did you mean {' or '.join(near)}?" if near else f"letters: {', '.join(LETTERS)}; words: {', '.join(WORDS)}"
     return f"{shown(item)} is not a letter or word of a description ({mend})"

@@ -6,6 +6,7 @@ A user's own come first: those in `TXCALC_PRESETS`, or else in `txcalc/presets` 
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -75,6 +76,15 @@ def alike(name: str) -> str | None:
     return found[0] if len(found) == 1 and not set(name) & set(" \t\n") else None
 
 
+def nearest_to(name: str) -> str | None:
+    """The preset that a repository's name is most like: Meta-Llama-3.1-8B-Instruct is llama-3.1-8b's."""
+    from difflib import get_close_matches
+
+    plain = re.sub(r"^meta-|-(instruct|it|chat|base|hf|v\d.*|\d{4})$", "", name.lower())
+    found = get_close_matches(plain, names(), n=1, cutoff=0.75)
+    return found[0] if found else None
+
+
 def is_own(found: tuple[Mapping[str, Any], str, tuple[str, ...], tuple[str, ...]]) -> bool:
     """Whether what `find` found is the user's own."""
     return any(note.startswith(OWN) for note in found[3])
@@ -85,7 +95,11 @@ def read(path: Path) -> tuple[Mapping[str, Any], str]:
     where = str(path)
     if path.is_dir():
         raise InputError(where, ["is a directory, expected a description (.toml) or a preset's name"])
-    data = files.read(path, MAX_BYTES)
+    return parsed(files.read(path, MAX_BYTES), where), path.stem if path.parent in _folders() else where
+
+
+def parsed(data: bytes, where: str) -> Mapping[str, Any]:
+    """A description as TOML. Errors: `InputError`."""
     if len(data) > MAX_BYTES:
         raise InputError(where, [f"is larger than {MAX_BYTES:,} bytes, expected a description (.toml)"])
     if not data.strip():
@@ -93,7 +107,7 @@ def read(path: Path) -> tuple[Mapping[str, Any], str]:
     if any(line.count(b".") > MAX_DOTS for line in data.splitlines()):  # a dotted key takes the square of its length
         raise InputError(where, ["is not valid TOML: nested too deep"])
     try:
-        raw = tomllib.loads(data.decode())
+        return tomllib.loads(data.decode())
     except UnicodeDecodeError:
         raise InputError(where, ["is not text, expected a description (.toml)"]) from None
     except RecursionError:
@@ -103,4 +117,3 @@ def read(path: Path) -> tuple[Mapping[str, Any], str]:
         raise InputError(where, [f"is not valid TOML: {said[:1].lower()}{said[1:]}"]) from None
     except ValueError:
         raise InputError(where, ["is not valid TOML: a number has too many digits"]) from None
-    return raw, path.stem if path.parent in _folders() else where

@@ -35,7 +35,7 @@ from txcalc.parts.options import tables as tables
 from txcalc.parts.options import text as text
 from txcalc.parts.options import texts as texts
 from txcalc.parts.options import up_to as up_to
-from txcalc.symbols import BY_LETTER
+from txcalc.symbols import BY_LETTER, OTHER_NAMES
 
 MAX_LAYERS = 10**5
 
@@ -175,7 +175,7 @@ def renamed(raw: Mapping[str, Any], table: str = "") -> dict[str, Any]:
 
 
 def letter_path(key: str, raw: Mapping[str, Any], option: str = "--set") -> str:
-    """The dotted path of a key that may be a letter of `symbols`, a field's name, or a path already.
+    """The dotted path of a key that may be a letter of `symbols`, a field's name or a config's, or a path already.
 
     Errors: `InputError` of the option that names it
     """
@@ -197,6 +197,8 @@ def letter_path(key: str, raw: Mapping[str, Any], option: str = "--set") -> str:
     for section in dict.fromkeys((other, "attention", *filter(None, STACK))):
         if key in STACK[section] and (section in raw or section in ALWAYS):
             return f"{section}.{key}"
+    if key in OTHER_NAMES:
+        return letter_path(OTHER_NAMES[key], raw, option)
     known = [symbol for symbol in BY_LETTER if BY_LETTER[symbol].key]
     known += sorted({name for fields in STACK.values() for name in fields})
     raise UnknownName(option, "key", key, known, "letters: " + " ".join(known[:12]))

@@ -63,24 +63,6 @@ def checked(number: int) -> None:
         raise InputError("report", [Fault("models", number, f"at most {MOST_MODELS} in one page")])
 
 
-def writable(path: Path, force: bool) -> None:
-    """Errors: `InputError` for a file that is there already, unless forced, or a place that cannot hold one."""
-    if path.is_dir():
-        raise InputError(str(path), ["is a folder, expected a file to write"])
-    if path.exists() and not force:
-        raise InputError(str(path), ["is there already (--force writes over it)"])
-    if not path.parent.is_dir():
-        raise InputError(str(path), [f"cannot be written: there is no folder {path.parent}"])
-
-
-def write(path: Path, text: str) -> None:
-    """The page's file. Errors: `InputError` where it cannot be written."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(str(path), [f"cannot be written: {(error.strerror or str(error)).lower()}"]) from None
-
-
 def page(
     explorers: Sequence[tuple[str, Explorer]],
     serve: Sequence[Mapping[str, Any]],

@@ -102,7 +102,7 @@ const Files = ({ name, table, picture }) => html`<span class="files">
 
 const Cells = ({ table }) => html`<div class="scroll" tabindex="0" role="group" aria-label=${table.title}><table class=${table.head.length > 8 ? "many" : ""}>
   <caption>${table.title}</caption>
-  <thead><tr>${table.head.map((name) => html`<th scope="col" class=${name === "formula" ? "text" : ""}>${name}</th>`)}</tr></thead>
+  <thead><tr>${table.head.map((name) => html`<th scope="col" class=${["formula", "by"].includes(name) ? "text" : ""}>${name}</th>`)}</tr></thead>
   <tbody>${table.rows.map(
     (row) =>
       html`<tr>${row.map((cell, i) => {

@@ -406,6 +406,10 @@ function update(change) {
   pending = setTimeout(() => history.replaceState(null, "", `#${address()}`), 150);
 }
 
+// What was typed and is no value: said, and left as it was.
+const refuse = (name, text, wanted) =>
+  update({ notes: [`${name} is ${text === "" ? "no number" : text}, expected ${wanted}: it stays as it was.`] });
+
 const choose = (index, change) => {
   const own = { ...state.chosen[index], ...change };
   for (const letter of Object.keys(own)) if (own[letter] === undefined) delete own[letter];

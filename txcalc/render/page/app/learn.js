@@ -25,7 +25,7 @@ function Slider({ model, slider, found }) {
     <input type="range" id=${`${id}-range`} min="0" max=${all.length - 1} value=${at} aria-label=${`${slider.letter}: ${slider.meaning}`} aria-valuetext=${group(now)} onInput=${(e) => set(all[+e.target.value])} />
     <input type="number" id=${id} min="1" max=${MOST} step="1" value=${String(now)} onChange=${(e) => {
       const n = whole(e.target.value, 1, MOST);
-      n === null ? show() : set(n);
+      n === null ? refuse(slider.letter, e.target.value, `a whole number from 1 to ${group(MOST)}`) : set(n);
     }} />
     ${
       chosen === undefined
@@ -69,6 +69,7 @@ function Learn() {
     </aside>
     <div class="content">
       <p class="summary">As loaded: ${model.summary.map((line) => html`<span>${line}</span>`)}</p>
+      ${found.letters && html`<p class="paper">Here: ${model.sliders.map((s) => `${s.letter} = ${group(found.letters[s.letter])}`).join(", ")}</p>`}
       ${found.refused ? html`<p class="refused" role="alert" data-refused="1">No such model: ${found.refused}.</p>` : html`<${Answers} model=${model} found=${found} />`}
     </div>
   </div>`;
@@ -331,10 +332,29 @@ function Growing({ model, found }) {
   return html`<section aria-label="Cache"><h2>How the cache grows</h2><${Chart} name=${`${model.name}-cache`} title="Cache of one sequence, bf16" option=${option} table=${table} /></section>`;
 }
 
+const FIGURES = {
+  params: "parameters",
+  active: "active parameters",
+  flops: "FLOPs, dense",
+  flops_masked: "FLOPs, masked",
+  training: "FLOPs of a training step",
+  saved: "kept for backward",
+  cache: "cache",
+};
+
+// What a figure is known by at these sizes, and what stands behind that.
+function behind(model, found, quantity) {
+  const how = known(model, found, quantity),
+    own = ["params", "active", "flops"].includes(quantity) && found.proved;
+  const keys = html`theorem ${[...new Set(found.theorems.map((each) => each.key))].map((key, i) => html`${i ? ", " : ""}<code>${key}</code>`)}`;
+  const said = how === "modelled" ? "the formula alone" : !own && found.same ? model.known[quantity].where : keys;
+  return [FIGURES[quantity], { text: html`<${Badge} how=${how} />` }, { text: said, style: "text" }];
+}
+
 const Theorems = ({
   model,
   found,
-}) => html`<section aria-label="Theorems"><h2>What stands behind parameters and FLOPs</h2>
+}) => html`<section aria-label="Theorems"><h2>What stands behind the figures</h2>
   ${
     found.theorems.length === 0
       ? html`<p data-proved="0">No theorem: ${model.unproved}.</p>`
@@ -346,6 +366,7 @@ const Theorems = ({
         <details><summary>for which sizes</summary><ul>${each.conditions.map(([, text]) => html`<li>${text}</li>`)}</ul></details></li>`,
       )}</ul>`
   }
+  <${Cells} table=${{ title: "At these sizes", head: ["figure", "evidence", "by"], rows: Object.keys(FIGURES).map((quantity) => behind(model, found, quantity)) }} />
   <p class="note">FLOPs count 2 per multiply-add; matrix products alone; dense attention unless masked is said; logits for all positions${model.latents ? "; latents expanded (MLA)" : ""}. Cache and weights in bf16.</p>
 </section>`;
 

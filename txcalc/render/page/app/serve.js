@@ -56,7 +56,8 @@ function Serve() {
         e,
       ) => {
         const n = Math.round(+e.target.value * 1000);
-        if (n >= 0 && n < GRIDS.price) update({ at: { ...state.at, price: n } });
+        if (e.target.value !== "" && n >= 0 && n < GRIDS.price) update({ at: { ...state.at, price: n } });
+        else refuse("The price", e.target.value, "a number from 0 to 999");
       }} /></div>
       <p class="note">The controls stop at the ${group(plan.points.length)} points that were computed; nothing is interpolated between them.</p>
     </aside>
@@ -77,6 +78,7 @@ function Deployed({ plan, at, point, model, price }) {
   const lasting = speed && speed.ttft !== undefined;
   return html`
     <p class="summary"><b class=${point.fits ? "good" : lasting ? "fair" : "bad"}>${verdict}</b><span>${point.gpus} × ${plan.gpu}, <${Figure} name="memory" value=${plan.memory} text=${iec(BigInt(plan.memory))} /> each; ${point.layout}; weights ${point.weights}, cache ${plan.kv[at[1]]}</span></p>
+    <p class="paper">${group(plan.users[at[4]])} users at once, a context of ${group(plan.context[at[2]])} tokens: a prompt of ${group(plan.prompt[at[2]][at[3]])}, the rest answer${price === null ? "" : `; ${price} per GPU-hour`}</p>
     <section class="cards" aria-label="Answers">
       <div class="card"><h2>Most sequences</h2><p class="big"><${Figure} name="most" value=${point.most} /></p></div>
       <div class="card"><h2>Longest context</h2><p class="big">${point.longest === null ? "no end" : html`<${Figure} name="longest" value=${point.longest} />`}</p></div>

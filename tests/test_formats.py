@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +152,8 @@ def test_kimis_int4_is_on_routed_experts_only() -> None:
     form = configured(model, KIMI)
     routed = sum(e.params for e in model.ledger() if e.kind == "experts")
     total = sum(form.bytes_of(entry) for entry in model.ledger())
-    assert total == routed * 9 // 16 + 2 * (model.params - routed)  # 4 bits, and 16 for every 32 elements
+    shapes = 16 * 60 * 384 * 3  # two integers of 64 bits beside every matrix
+    assert total == routed * 9 // 16 + shapes + 2 * (model.params - routed)  # 4 bits, and 16 for every 32 elements
     assert total / 1e9 == pytest.approx(594, abs=1)  # the published folder: 594 GB
 
 
@@ -161,6 +163,31 @@ def test_kimis_int4_is_on_routed_experts_only() -> None:
         ({"quant_method": "fp8"}, 8 * 256 * 256 + 32, 8 * 256 * 768 + 32),
         ({"quant_method": "fp8", "modules_to_not_convert": ["self_attn"]}, 16 * 256 * 256, 8 * 256 * 768 + 32),
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 8 * 65_536 + 32 * 4, 8 * 256 * 768 + 32 * 12),
+        (
+            {
+                "quant_method": "fp8",
+                "ignored_layers": ["model.layers.0.self_attn.q_proj"]
+                + [f"layers.{i}.self_attn.q_proj" for i in (1, 2)],
+                "activation_scheme": "static",
+            },
+            16 * 65_536,
+            8 * 196_608 + 64,
+        ),
+        (
+            {
+                "quant_method": "auto-round",
+                "bits": 4,
+                "group_size": 64,
+                "extra_config": {"model.layers.*.self_attn.q_proj": {"bits": 8}},
+            },
+            8 * 65_536 + 24 * 1024,
+            4 * 196_608 + 20 * 3072,
+        ),
+        (
+            {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
+            4 * 65_536 + 8 * 1024 + 32 * 4,
+            4 * 196_608 + 8 * 3072 + 32 * 12,
+        ),
         ({"quant_method": "fbgemm_fp8"}, 8 * 65_536 + 32 * 256, 8 * 256 * 768 + 32 * 256),
         ({"quant_method": "awq", "bits": 4, "group_size": 128}, 4 * 65_536 + 20 * 512, 4 * 256 * 768 + 20 * 1536),
         (
@@ -197,12 +224,12 @@ def test_kimis_int4_is_on_routed_experts_only() -> None:
         ),
         (
             {"quant_method": "modelopt", "quant_algo": "NVFP4"},
-            4 * 65_536 + 8 * 4096 + 32,
-            4 * 196_608 + 8 * 12_288 + 32,
+            4 * 65_536 + 8 * 4096 + 64,
+            4 * 196_608 + 8 * 12_288 + 64,
         ),
         (
             {"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["lm_head", "*down_proj*"]},
-            8 * 65_536 + 32,
+            8 * 65_536 + 64,
             16 * 256 * 768,
         ),
         (
@@ -211,7 +238,7 @@ def test_kimis_int4_is_on_routed_experts_only() -> None:
                 "config_groups": {"g": {"targets": ["re:.*down_proj"], "weights": INT4}},
             },
             16 * 65_536,
-            4 * 196_608 + 16 * 6144,
+            4 * 196_608 + 16 * 6144 + 128,
         ),
         (
             {
@@ -220,8 +247,8 @@ def test_kimis_int4_is_on_routed_experts_only() -> None:
                     "g": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}
                 },
             },
-            8 * 65_536 + 32 * 256,
-            8 * 256 * 768 + 32 * 256,
+            8 * 65_536 + 16 * 256,
+            8 * 256 * 768 + 16 * 256,
         ),
         *(
             ({"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": scheme}}}, own[0], own[1])
@@ -229,11 +256,13 @@ def test_kimis_int4_is_on_routed_experts_only() -> None:
                 # A nvfp4 or mxfp4 of a group's size; blocks; rows; the whole matrix.
                 ({"num_bits": 4, "type": "float", "group_size": 16}, (NVFP4[0], NVFP4[1])),
                 ({"num_bits": 4, "type": "float", "group_size": 32}, (MXFP4[0], MXFP4[1])),
-                ({"num_bits": 8, "strategy": "tensor_group", "group_size": 16}, (NVFP4[0], NVFP4[1])),
                 ({"num_bits": 8, "type": "float", "group_size": 128}, (8 * 65_536 + 16 * 512, 8 * 196_608 + 16 * 1536)),
-                ({"num_bits": 8, "type": "float", "strategy": "block"}, (8 * 65_536 + 32 * 4, 8 * 196_608 + 32 * 12)),
-                ({"num_bits": 8, "group_size": -1}, (8 * 65_536 + 16 * 256, 8 * 196_608 + 16 * 256)),
-                ({"num_bits": 8}, (8 * 65_536 + 32, 8 * 196_608 + 32)),
+                (
+                    {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]},
+                    (8 * 65_536 + 16 * 4, 8 * 196_608 + 16 * 12),
+                ),
+                ({"num_bits": 8, "group_size": -1}, (8 * 65_536 + 16 * 256 + 128, 8 * 196_608 + 16 * 256 + 128)),
+                ({"num_bits": 8}, (8 * 65_536 + 16 + 128, 8 * 196_608 + 16 + 128)),
             )
         ),
         (
@@ -282,6 +311,40 @@ def test_mlx_packs_tables_too(key: str) -> None:
     assert wider == table * 9 // 8 - table * 9 // 16
 
 
+def test_experts_named_one_by_one_are_those_of_a_layer() -> None:
+    """Lists of ModelOpt and llm-compressor name every expert; some of them alone are refused, not taken for none."""
+    model = load("D=256 L=2 h=4 h_kv=2 F=128 V=1000 E=4 k=2")
+    routed = sum(entry.params for entry in model.ledger() if entry.kind == "experts")
+
+    def held(experts: int, ends: Sequence[str] = ("gate", "up", "down")) -> int:
+        named = [f"model.layers.{i}.mlp.experts.{j}.{end}_proj" for i in (0, 1) for j in range(experts) for end in ends]
+        layers = {name: {"quant_algo": "NVFP4", "group_size": 16} for name in named}
+        config = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+        form = configured(model, config)
+        return sum(form.bytes_of(entry) for entry in model.ledger())
+
+    assert held(4) == routed * 9 // 16 + 8 * 24 + 2 * (model.params - routed)
+    with pytest.raises(InputError, match=r"names 3 of 4 experts: layers\.0\.mlp\.experts\.\*\.gate_proj"):
+        held(3)
+    some = {
+        "quant_method": "compressed-tensors",
+        "ignore": ["re:.*experts\\.[01]\\..*"],
+        "config_groups": {"g": {"weights": INT4}},
+    }
+    with pytest.raises(InputError, match="a pattern of some of 4 experts, not of all"):
+        configured(model, some)
+
+
+def test_what_a_module_is_called_is_known_or_lists_of_layers_are_refused() -> None:
+    mamba = load("mamba2-130m")
+    narrow = configured(
+        mamba, {"quant_method": "fp8", "ignore": [f"backbone.layers.{i}.mixer.in_proj" for i in range(24)]}
+    )
+    assert {e.path for e in mamba.ledger() if narrow.dtype_of(e) == "fp8"} == {"layers.0.mamba2.out_proj"}
+    with pytest.raises(InputError, match=r"what hyena\.in_proj is called there is not known"):
+        configured(load("stripedhyena-7b"), {"quant_method": "fp8", "ignore": ["backbone.blocks.0.projections"]})
+
+
 def test_a_layer_alone_may_stay_wide() -> None:
     one = bits({"quant_method": "fp8", "modules_to_not_convert": ["model.layers.1"]})
     assert one["layers.0.attention.q"] == 2 * (8 * 65_536 + 32) + 16 * 65_536
@@ -313,6 +376,24 @@ def test_every_stage_of_a_pipeline_holds_its_own_layers_formats() -> None:
                 "config_groups": {"g": {"weights": {"num_bits": 4, "strategy": "group"}}},
             },
             "group_size is None, expected a whole number above 0, for the strategy is 'group'",
+        ),
+        (
+            {"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"},
+            "checkpoint_format is 'marlin', expected one of",
+        ),
+        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version is 'gemv', expected one of gemm"),
+        ({"quant_method": "auto-round", "bits": 4, "data_type": "mx_fp"}, "data_type is 'mx_fp', expected one of int"),
+        ({"quant_method": "fp8", "special_layers": ["mlp"]}, "special_layers is 'a list', expected no table or list"),
+        (
+            {"quant_method": "compressed-tensors", "format": "marlin-24", "config_groups": {"g": {"weights": INT4}}},
+            "config_groups.g.weights: is sparse as well",
+        ),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"g": {"weights": {"num_bits": 8, "strategy": "tensor_group", "group_size": 16}}},
+            },
+            "strategy is 'tensor_group', expected another, for it is of 'float' of 4 bits",
         ),
         ({"quant_method": "gptq", "bits": 4, "group_size": 0}, "or -1 for whole rows"),
         ({"quant_method": "modelopt", "quant_algo": "FP5"}, "quant_algo is 'FP5', expected one of FP8, NVFP4"),

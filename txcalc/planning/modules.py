@@ -8,13 +8,15 @@ from functools import cache
 
 from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry
+from txcalc.planning.weights import LAYERS
 
 WHERE = "quantization_config"
 
 # The names that a leaf's module has in checkpoints, by the end of its path in the ledger.
-ATTENTION, MLP = (
-    ("self_attn", "attention", "attn", "self_attention"),
-    ("mlp", "feed_forward", "block_sparse_moe", "moe"),
+ATTENTION, MLP, MAMBA = (
+    ("self_attn", "attention", "attn", "self_attention", "mixer"),
+    ("mlp", "feed_forward", "block_sparse_moe", "moe", "mixer"),
+    ("mamba", "mixer"),
 )
 MODULES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "attention.q": (ATTENTION, ("q_proj", "qkv_proj", "query_key_value", "c_attn", "self.query", "wq")),
@@ -40,6 +42,12 @@ MODULES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "experts.shared.gate": (MLP, ("shared_experts.gate_proj", "shared_expert.gate_proj", "shared_mlp.gate_proj")),
     "experts.shared.up": (MLP, ("shared_experts.up_proj", "shared_expert.up_proj", "shared_mlp.up_proj")),
     "experts.shared.down": (MLP, ("shared_experts.down_proj", "shared_expert.down_proj", "shared_mlp.down_proj")),
+    "mamba.in_proj": (MAMBA, ("in_proj",)),
+    "mamba.x_proj": (MAMBA, ("x_proj",)),
+    "mamba.dt_proj": (MAMBA, ("dt_proj",)),
+    "mamba.out_proj": (MAMBA, ("out_proj",)),
+    "mamba2.in_proj": (MAMBA, ("in_proj",)),
+    "mamba2.out_proj": (MAMBA, ("out_proj",)),
     "delta.in_proj": (("linear_attn",), ("in_proj_qkv", "in_proj_qkvz")),
     "delta.gate_proj": (("linear_attn",), ("in_proj_z", "in_proj_qkvz")),
     "delta.decay_proj": (("linear_attn",), ("in_proj_a", "in_proj_ba")),
@@ -47,6 +55,7 @@ MODULES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "delta.out_proj": (("linear_attn",), ("out_proj",)),
 }
 HEAD, TABLE = ("lm_head",), ("embed_tokens", "embeddings", "wte")
+NONE: frozenset[str] = frozenset()
 PREFIXES = ("model", "model.language_model", "language_model.model", "transformer", "backbone")
 
 
@@ -55,9 +64,13 @@ def names(path: str) -> tuple[str, ...]:
     """What follows `layers.N.` in the names that a leaf's module may have in a checkpoint."""
     ends = [end for end in MODULES if path.endswith("." + end)]
     if not ends:
-        return (path.rpartition("layers.")[2],)
+        return (_tail(path),)
     above, own = MODULES[max(ends, key=len)]
     return tuple(f"{one}.{name}" for one in above for name in own)
+
+
+def _tail(path: str) -> str:
+    return path.rpartition("layers.")[2]
 
 
 class Modules:
@@ -66,15 +79,20 @@ class Modules:
     def __init__(self, patterns: Iterable[str]) -> None:
         self.words: set[str] = set()
         self.numbered: dict[int | None, set[str]] = {}  # what names a layer, with # for its number
-        self.matched: dict[tuple[tuple[str, ...], str], bool] = {}
+        self.matched: dict[tuple[tuple[str, ...], str, int], bool] = {}
         self.patterns: list[re.Pattern[str]] = []
+        self.single: dict[str, set[str]] = {}  # what names experts one by one, with those that it names
         for text in patterns:
             if text.startswith("re:"):
                 self.patterns.append(_compiled(text[3:]))
             elif "*" in text:
                 self.patterns.append(_compiled(re.escape(text.rstrip(".*")).replace(r"\*", ".*") + r"(?:\.|$)"))
             else:
-                self.words.add(short := _short(text))
+                short = _short(text)
+                if expert := re.search(r"(?<=experts\.)\d+(?![^.])", short):
+                    short = f"{short[: expert.start()]}*{short[expert.end() :]}"
+                    self.single.setdefault(short, set()).add(expert[0])
+                self.words.add(short)
                 if digits := re.search(r"(?<![^.])\d+(?![^.])", short):
                     template = f"{short[: digits.start()]}#{short[digits.end() :]}"
                     self.numbered.setdefault(int(digits[0]), set()).add(template)
@@ -88,18 +106,35 @@ class Modules:
             own = HEAD if entry.kind == "head" else TABLE if entry.leaf.row is not None else (entry.path,)
         else:
             own = names(entry.name)
+            if (self.numbered or self.patterns) and own == (_tail(entry.name),) and entry.kind in LAYERS:
+                raise InputError(WHERE, [f"names modules of layers; what {own[0]} is called there is not known here"])
         runs, full = _runs(own, number is not None)
-        if not runs.isdisjoint(self.words) or (number in self.numbered and not runs.isdisjoint(self.numbered[number])):
-            return True
-        return bool(self.patterns) and self._matches(full, str(number))
+        experts = entry.times // entry.layers if entry.routed else 1
+        found = [
+            *(runs & self.words),
+            *(run.replace("#", str(number)) for run in runs & self.numbered.get(number, NONE)),
+        ]
+        for word in found:
+            if (named := len(self.single.get(word, ()))) not in (0, experts):
+                raise _some(f"names {named} of {experts} experts: {word}")
+        return bool(found) or (bool(self.patterns) and self._matches(full, str(number), experts))
 
-    def _matches(self, names: tuple[str, ...], number: str) -> bool:
+    def _matches(self, names: tuple[str, ...], number: str, experts: int) -> bool:
         """Whether a pattern is of names; one that has no digit is of all numbers that are as long."""
         alike = number if self.exact else "1" * len(number)
-        if (names, alike) not in self.matched:
-            found = (pattern.match(name.replace("#", alike)) for pattern in self.patterns for name in names)
-            self.matched[names, alike] = any(found)
-        return self.matched[names, alike]
+        if (key := (names, alike, experts)) not in self.matched:
+            found = {
+                any(p.match(name.replace("#", alike).replace("*", str(each))) for p in self.patterns for name in names)
+                for each in {0, experts // 2, experts - 1}
+            }
+            if len(found) > 1:
+                raise _some(f"has a pattern of some of {experts} experts, not of all")
+            self.matched[key] = found.pop()
+        return self.matched[key]
+
+
+def _some(fault: str) -> InputError:
+    return InputError(WHERE, [f"{fault}; those of a layer have one format here (--weights FORMAT counts all alike)"])
 
 
 @cache

@@ -3,8 +3,8 @@
 A quantiser's config says a format and which modules it leaves alone, by the names that modules have in transformers.
 A method that is not known is refused: its bytes cannot be guessed.
 
-Source   transformers' quantizers (`should_convert_module`), compressed-tensors' `QuantizationConfig`, AutoAWQ, AutoGPTQ
-         and ModelOpt as their checkpoints store it (2026-11)
+Source   transformers' quantizers (`should_convert_module`), compressed-tensors 0.20 (`initialize_qparams` and its
+         compressors), ModelOpt 0.47 (`unified_export_hf`), AutoAWQ and AutoGPTQ as their checkpoints store it (2026-11)
 """
 
 from __future__ import annotations
@@ -22,6 +22,15 @@ from txcalc.planning.weights import EVERY_MATRIX, EXPERTS, FORMATS, LAYERS, Form
 Config = Mapping[str, Any]
 
 DIVIDING = ("awq", "mlx", "compressed-tensors")  # whose packers take no group that is not full
+# Lists of modules that stay wide; vLLM's own quantiser calls its list ignored_layers.
+LEFT = (*("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "exclude", "llm_int8_skip_modules"),)
+# Tables and lists that are read, and those that say nothing of a weight's bytes.
+TABLES = (
+    *("weight_block_size", "config_groups", "sparsity_config", "quantization", "quantized_layers"),
+    *("modules_in_block_to_quantize", "dynamic", "extra_config", "global_quant_config", "layer_quant_config"),
+    *("kv_cache_scheme", "kv_cache_quant_config", "producer", "meta", "dataset", "export", "algo_config"),
+    *("exllama_config", "inside_layer_modules", "outside_layer_modules", "max_memory", "softmax_quant_spec"),
+)
 
 Rule = tuple[Callable[[Entry, int | None], bool], Format | None]  # the first that is true of a leaf decides
 
@@ -52,7 +61,7 @@ def configured(model: Model, config: Config, wide: int = 16) -> Format:
     if (own := config.get("expert_dtype")) not in (None, "fp8", "fp4"):
         mend = "--weights fp8 or another counts all alike"
         raise InputError(WHERE, [Fault("expert_dtype", own, "fp8, fp4, or none", mend)])
-    read = _Config(config)
+    read = _Config(config, wide)
     rules = list(read.rules())
     if read.faults:
         raise InputError(WHERE, read.faults)
@@ -93,8 +102,8 @@ def _mixing(entry: Entry, _: int | None) -> bool:
 class _Config:
     """Reads one config into rules and gathers its faults."""
 
-    def __init__(self, raw: Config) -> None:
-        self.raw, self.faults = raw, list[Fault | str]()
+    def __init__(self, raw: Config, wide: int) -> None:
+        self.raw, self.wide, self.faults = raw, wide, list[Fault | str]()
         method = raw.get("quant_method")
         if method is None and (raw.get("load_in_4bit") or raw.get("load_in_8bit")):
             method = "bitsandbytes"
@@ -103,17 +112,19 @@ class _Config:
         self.method = str(method or "").lower().replace("_", "-")
 
     def rules(self) -> Iterator[Rule]:
-        reader = READERS.get(self.method)
+        reader, mend = READERS.get(self.method), "say --weights FORMAT instead"
         if reader is None:
-            mend = "say --weights FORMAT instead"
             self.faults.append(Fault("quant_method", self.raw.get("quant_method", ABSENT), _known(), mend))
             return
+        for key, value in self.raw.items():
+            if isinstance(value, Mapping | list) and value and key not in (*LEFT, *TABLES) and self.method != "mlx":
+                self.faults.append(Fault(key, f"a {type(value).__name__}", "no table or list that is not read", mend))
         yield (Modules(self.left()).have, None)
         yield from reader(self)
 
     def left(self) -> Iterator[str]:
         """The names of modules that stay wide."""
-        for key in ("modules_to_not_convert", "ignore", "exclude_modules", "exclude", "llm_int8_skip_modules"):
+        for key in LEFT:
             value = self.raw.get(key) or ()
             if (
                 isinstance(value, str)
@@ -141,11 +152,12 @@ class _Config:
             yield (_mixing, FORMATS["fp32"])
             yield (_pooling, None)
             yield (_routed, FORMATS["mxfp4"])
+        static = self.raw.get("activation_scheme") == "static"  # whose inputs have a scale, too
         if block is None:
-            yield (_linear, FORMATS["fp8"])
+            yield (_linear, replace(FORMATS["fp8"], tensor=32 + 32 * static))
         elif isinstance(block, list) and len(block) == 2 and all(type(n) is int and n > 0 for n in block):
-            own = Format("fp8-block", 8, LAYERS, WHERE, "fp8", (block[0], block[1]), scale=8 if narrow else 32)
-            yield (_linear, FORMATS["fp8-block"] if block == [128, 128] and not narrow else own)
+            tile, scale = (block[0], block[1]), 8 if narrow else 32
+            yield (_linear, replace(FORMATS["fp8-block"], block=tile, scale=scale, tensor=32 * static))
         else:
             self.faults.append(Fault("weight_block_size", block, "two whole numbers, rows and columns"))
 
@@ -159,6 +171,7 @@ class _Config:
         for key, old in (("bits", "w_bit"), ("group_size", "q_group_size")):
             if self.raw.get(old, self.raw.get(key)) != self.raw.get(key, self.raw.get(old)):
                 self.faults.append(Fault(key, self.raw[key], f"{self.raw[old]}, as {old} says"))
+        self.one_of("version", ("gemm", "gemv_fast", "marlin", "exllama", "ipex"))
         bits = self.number("bits" if "bits" in self.raw else "w_bit", (4,))
         yield (
             _linear,
@@ -167,25 +180,32 @@ class _Config:
 
     def gptq(self) -> Iterator[Rule]:
         """AutoGPTQ's files say the group of every input, in 32 bits, whether its order was changed or not."""
+        self.one_of("checkpoint_format", ("gptq", "gptq_v2"))
         for covers, form in self.rounded():
             yield (covers, form and replace(form, column=32))
 
     def rounded(self) -> Iterator[Rule]:
         bits, group = self.number("bits", (4, 2, 3, 8)), self.group("group_size")
-        for name, own in self.table("extra_config").items():
-            if isinstance(own, Mapping) and own.get("bits", bits) >= 16:
-                yield (Modules([f"re:{name}" if "\\" in name or "*" in name else name]).have, None)
+        self.one_of("data_type", ("int",))
+        for name, own in self.table("extra_config").items():  # AutoRound's modules by name, or by an expression
+            here = own if isinstance(own, Mapping) else {}
+            called = Modules([f"re:{name}" if "\\" in name or "*" in name else name]).have
+            yield (called, None if here.get("bits", bits) >= 16 else self.other(here, bits, group))
         for name, own in self.table("dynamic").items():  # GPTQModel's expressions; "-:" is of what stays wide
             form = None
             if not name.startswith("-:"):
-                here = own if isinstance(own, Mapping) else {}
-                other = self.number("bits", (4, 2, 3, 8), bits, here)
-                form = self.integers(other, self.number("group_size", (), group or 128, here), zero=other)
+                form = self.other(own if isinstance(own, Mapping) else {}, bits, group)
             yield (Modules([f"re:{name.removeprefix('-:').removeprefix('+:')}"]).have, form)
         form = self.integers(bits, group, zero=bits)
         if self.raw.get("lm_head") is True:
             yield (lambda entry, _: entry.kind == "head", form)
         yield (self.listed("modules_in_block_to_quantize"), form)
+
+    def other(self, table: Config, bits: int, group: int) -> Format:
+        """The format that some modules have instead."""
+        narrow = self.number("bits", (4, 2, 3, 8), bits, table)
+        whole = table.get("group_size", group) in (0, -1)
+        return self.integers(narrow, 0 if whole else self.number("group_size", (), group, table), zero=narrow)
 
     def listed(self, key: str) -> Callable[[Entry, int | None], bool]:
         """The modules that lists of a key name; every linear layer without one."""
@@ -214,6 +234,11 @@ class _Config:
             self.number("group_size", (64, 32, 128), table=table),
         )
         return Format(f"int{bits}-g{group}", bits, EVERY_MATRIX, WHERE, block=group, scale=32)
+
+    def one_of(self, key: str, known: tuple[str, ...]) -> None:
+        """That a layout of files, where one is said, is one of those that are counted."""
+        if str(value := self.raw.get(key) or known[0]).lower() not in known:
+            self.faults.append(Fault(key, value, f"one of {', '.join(known)}", "--weights FORMAT counts another"))
 
     def group(self, key: str) -> int:
         """Elements that share a scale; -1, a whole row, is 0 here."""
@@ -244,21 +269,23 @@ class _Config:
                 self.faults.append(Fault("bnb_4bit_quant_type", kind, "'nf4' or 'fp4'"))
             double = bool(self.raw.get("bnb_4bit_use_double_quant", False))
             plain = FORMATS["nf4"]
-            # Scales of 8 bits, 256 of which share one of fp32.
-            yield (
-                _linear,
-                Format(kind, 4, LAYERS, plain.source, block=64 * 256, scale=256 * 8 + 32) if double else plain,
-            )
+            twice = replace(
+                plain, name=kind, scale=8, pooled=64 * 256
+            )  # scales of 8 bits, 256 of which share one of 32
+            yield (_linear, twice if double else replace(plain, name=kind))
 
     def modelopt(self) -> Iterator[Rule]:
         inner = self.table("quantization") or self.raw
         yield (Modules(name for key in ("exclude_modules", "ignore") for name in inner.get(key) or ()).have, None)
         mixed = inner.get("quantized_layers")
         if isinstance(mixed, Mapping):
+            alike: dict[tuple[Any, Any], list[str]] = {}
             for name, own in mixed.items():
-                algo = own.get("quant_algo") if isinstance(own, Mapping) else own
-                if form := self.algorithm(algo, own if isinstance(own, Mapping) else {}):
-                    yield (Modules([name]).have, form)
+                table = own if isinstance(own, Mapping) else {"quant_algo": own}
+                alike.setdefault((table.get("quant_algo"), table.get("group_size")), []).append(name)
+            for (algo, group), several in alike.items():
+                if form := self.algorithm(algo, {} if group is None else {"group_size": group}):
+                    yield (Modules(several).have, form)
             return
         if "config_groups" in inner and "quant_algo" not in inner:
             yield from self.groups(inner)
@@ -266,15 +293,18 @@ class _Config:
             yield (_linear, form)
 
     def algorithm(self, name: Any, table: Config) -> Format | None:
+        """AWQ's scales of inputs are not counted: which of them its exporter folds into other layers is not said."""
+        two, row = 64, Format("fp8", 8, LAYERS, WHERE, "fp8", row=32)  # of weights and inputs
         known = {
-            "FP8": FORMATS["fp8"],
-            "NVFP4": FORMATS["nvfp4"],
-            "NVFP4_AWQ": FORMATS["nvfp4"],
-            "MXFP4": FORMATS["mxfp4"],
+            "FP8": replace(FORMATS["fp8"], tensor=two),
+            "NVFP4": replace(FORMATS["nvfp4"], tensor=two),
+            "NVFP4_AWQ": replace(FORMATS["nvfp4"], tensor=two),
+            "W4A16_NVFP4": FORMATS["nvfp4"],
+            **dict.fromkeys(("MXFP4", "W4A8_MXFP4_FP8"), replace(FORMATS["mxfp4"], covers=LAYERS)),
+            **dict.fromkeys(("FP8_PB_WO", "FP8_BLOCK_SCALES"), FORMATS["fp8-block"]),
+            "FP8_PER_CHANNEL_PER_TOKEN": row,
+            **dict.fromkeys(("INT8_SQ", "W8A8_SQ_PER_CHANNEL", "W8A16"), FORMATS["int8"]),
         }
-        known["FP8_PB_WO"] = known["FP8_BLOCK_SCALES"] = FORMATS["fp8-block"]
-        known["FP8_PER_CHANNEL_PER_TOKEN"] = Format("fp8", 8, LAYERS, WHERE, "fp8", row=32)
-        known["INT8_SQ"] = known["W8A16"] = FORMATS["int8"]
         if name in ("W4A16_AWQ", "W4A8_AWQ"):
             return self.integers(4, self.number("group_size", (), 128, table))
         if name not in known:
@@ -297,7 +327,8 @@ class _Config:
             if not isinstance(scheme, Mapping):
                 self.faults.append(Fault(f"config_groups.{name}.weights", scheme, "a table: num_bits, type, strategy"))
                 continue
-            form, targets = self.scheme(f"config_groups.{name}.weights", scheme), group.get("targets") or ["Linear"]
+            form = self.scheme(f"config_groups.{name}.weights", scheme, group)
+            targets = group.get("targets") or ["Linear"]
             own = [target for target in targets if target != "Linear"]
             if own:
                 yield (Modules(own).have, form)
@@ -305,10 +336,17 @@ class _Config:
                 wide.append((_linear, form))
         yield from wide
 
-    def scheme(self, where: str, table: Config) -> Format:
+    def scheme(self, where: str, table: Config, scheme: Config) -> Format:
+        """Scales are as wide as what stays wide; a packed matrix has its shape beside it, two integers of 64 bits."""
         bits = self.number("num_bits", (4, 8, 2, 3), table=table)
-        kind, strategy = table.get("type", "int"), table.get("strategy")
+        kind, strategy = str(table.get("type", "int")).lower(), table.get("strategy")
         group, block = table.get("group_size"), table.get("block_structure")
+        inputs = scheme.get("input_activations") or {}
+        packing = scheme.get("format") or self.raw.get("format")
+        if packing in (None, "mixed-precision"):
+            packing = "pack-quantized" if kind == "int" and not inputs else "quantized"
+        if "24" in str(packing) or (self.table("sparsity_config").get("format") or "dense") != "dense":
+            self.faults.append(f"{where}: is sparse as well, of which txcalc counts no files (--weights FORMAT)")
         if strategy is None:
             strategy = "tensor" if group is None else "channel" if group == -1 else "group"
         if kind not in ("int", "float"):
@@ -320,37 +358,68 @@ class _Config:
             group = 128
         if strategy in ("channel", "tensor") and type(group) is int and group > 0:
             self.faults.append(Fault(f"{where}.group_size", group, f"none, for the strategy is {strategy!r}"))
-        zero = 0 if table.get("symmetric", True) else bits
-        floats = kind == "float"
+        floats, apart = kind == "float", 128 * (packing == "pack-quantized")
         if floats and bits == 4 and group not in (16, 32):
             self.faults.append(Fault(f"{where}.group_size", group, "16 or 32, for the type is 'float' of 4 bits"))
-        if strategy == "tensor_group" or (floats and bits == 4):
-            return FORMATS["nvfp4"] if group == 16 else FORMATS["mxfp4"]
+        if strategy == "tensor_group" and not (floats and bits == 4):
+            self.faults.append(Fault(f"{where}.strategy", strategy, "another, for it is of 'float' of 4 bits"))
+        stored = bits if floats or apart else 8
+        zero = 0 if table.get("symmetric", True) else stored
+        apart += self.fixed(inputs)
+        if floats and bits == 4:
+            narrow = replace(FORMATS["mxfp4"], covers=LAYERS) if group == 32 else FORMATS["nvfp4"]
+            return replace(narrow, tensor=narrow.tensor + apart)
         dtype = ("fp8" if floats else "int8") if bits == 8 else "bf16"
-        name = ("fp" if floats else "int") + str(bits)
+        name, scale = ("fp" if floats else "int") + str(bits), self.wide + zero
         if strategy == "block":
-            tall, long = block or (128, 128)
-            return Format("fp8-block", bits, LAYERS, WHERE, dtype, (tall, long), scale=32)
+            return Format("fp8-block", bits, LAYERS, WHERE, dtype, self.tile(where, block), scale=scale, tensor=apart)
         if strategy == "group":
-            return self.integers(bits, int(group or 128), zero)
+            small = floats and table.get("scale_dtype") == "torch.uint8"  # MXFP8's exponents
+            named = name + (f"-g{group}" if group != 128 else "")
+            return Format(
+                named, stored, LAYERS, WHERE, block=int(group or 128), scale=8 if small else scale, tensor=apart
+            )
         if strategy == "channel":
-            return Format(name, bits, LAYERS, WHERE, dtype, row=32 if floats else 16 + zero)
+            return Format(name, stored, LAYERS, WHERE, dtype, row=scale, tensor=apart)
         if strategy != "tensor":
             self.faults.append(Fault(f"{where}.strategy", strategy, "tensor, channel, group, block or tensor_group"))
-        return Format(name, bits, LAYERS, WHERE, dtype, tensor=32)
+        return Format(name, stored, LAYERS, WHERE, dtype, tensor=scale + apart)
+
+    def tile(self, where: str, block: Any) -> tuple[int, int]:
+        if isinstance(block, str) and block.count("x") == 1:
+            block = [int(side) if side.isdecimal() else side for side in block.split("x")]
+        if isinstance(block, list) and len(block) == 2 and all(type(side) is int and side > 0 for side in block):
+            return block[0], block[1]
+        self.faults.append(Fault(f"{where}.block_structure", block, "two whole numbers, rows and columns"))
+        return 128, 128
+
+    def fixed(self, inputs: Config) -> int:
+        """Bits of what a matrix's inputs are scaled by, where a file has it."""
+        if not inputs or inputs.get("dynamic", False) is True:
+            return 0
+        if inputs.get("strategy") == "tensor_group" or inputs.get("dynamic") == "local":
+            return 32
+        return self.wide + (0 if inputs.get("symmetric", True) else 8)
 
     def quark(self) -> Iterator[Rule]:
-        scheme = (self.table("global_quant_config") or {}).get("weight") or {}
+        for name, own in self.table("layer_quant_config").items():
+            yield (Modules([name]).have, self.quarks(f"layer_quant_config.{name}", own))
+        yield (_linear, self.quarks("global_quant_config", self.table("global_quant_config")))
+
+    def quarks(self, where: str, table: Any) -> Format | None:
+        scheme = (table.get("weight") if isinstance(table, Mapping) else None) or {}
         kind, group = scheme.get("dtype"), scheme.get("group_size")
+        inputs = table.get("input_tensors") if isinstance(table, Mapping) else None
+        apart = 32 * (isinstance(inputs, Mapping) and inputs.get("is_dynamic") is False)
         if kind in ("fp8_e4m3", "fp8"):
-            per_row = scheme.get("qscheme") == "per_channel"
-            yield (_linear, Format("fp8", 8, LAYERS, WHERE, "fp8", row=32) if per_row else FORMATS["fp8"])
-        elif kind == "fp4" and group == 32:
-            yield (_linear, Format("mxfp4", 4, LAYERS, FORMATS["mxfp4"].source, block=32, scale=8))
-        elif kind in ("int4", "uint4") and type(group) is int and group > 0:
-            yield (_linear, self.integers(4, group, zero=4))
-        else:
-            self.faults.append(Fault("global_quant_config.weight", dict(scheme), "fp8, fp4 in groups of 32, or int4"))
+            row = 32 * (scheme.get("qscheme") == "per_channel")
+            return replace(FORMATS["fp8"], row=row, tensor=32 - row + apart)
+        if kind == "fp4" and group == 32:
+            return replace(FORMATS["mxfp4"], covers=LAYERS)
+        if kind in ("int4", "uint4") and type(group) is int and group > 0:
+            return self.integers(4, group, zero=4)
+        self.faults.append(Fault(f"{where}.weight", scheme or ABSENT, "fp8, fp4 in groups of 32, or int4"))
+        return None
 
     def table(self, key: str) -> Config:
         value = self.raw.get(key) or {}

@@ -38,6 +38,7 @@ class Format:
     row      bits kept for every output row besides
     column   bits kept for every input besides
     tensor   bits kept for every tensor besides
+    pooled   elements of a tensor, its rows put together, that share another 32 bits; 0: none do
     covers   kinds of parts whose matrices are so stored; the rest is `wide`
     wide     bits of an element of the rest
     whole    rows that are no multiple of a block are refused, not padded
@@ -54,6 +55,7 @@ class Format:
     row: int = 0
     column: int = 0
     tensor: int = 0
+    pooled: int = 0
     wide: int = 16
     whole: bool = False
 
@@ -82,7 +84,7 @@ class Format:
         bits: int = (
             rows * columns * self.bits + blocks * self.scale + rows * self.row + columns * self.column + self.tensor
         )
-        return bits
+        return bits + (ceil_div(rows * columns, self.pooled) * 32 if self.pooled else 0)
 
     def stores(self, weight: Weight, entry: Entry) -> bool:
         """True for a tensor in this format, False for one that stays wide."""

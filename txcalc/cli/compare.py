@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -13,6 +13,22 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command()
+@o.follows(
+    "compare",
+    match=Annotated[
+        Literal["params", "flops", "cache"] | None,
+        typer.Option(help="Give every further model the first one's budget, by the key of --by."),
+    ],
+    by=Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            help="The size that is solved for: F, L, D, h_kv …",
+            metavar="KEY",
+            autocompletion=completion.key_alone,
+        ),
+    ],
+)
 def compare(
     sources: o.Sources,
     contexts: Annotated[
@@ -24,28 +40,12 @@ def compare(
         o.option("--set", "A variant of the first model; several at once are h_kv=8,F=12k. Repeatable.", several=True),
     ] = None,
     ignore: o.Ignore = None,
-    match: Annotated[
-        Literal["params", "flops", "cache"] | None,
-        typer.Option(help="Give every further model the first one's budget, by the key of --by."),
-    ] = None,
-    by: Annotated[
-        str | None,
-        typer.Option(
-            "--by",
-            help="The size that is solved for: F, L, D, h_kv …",
-            metavar="KEY",
-            autocompletion=completion.key_alone,
-        ),
-    ] = None,
-    dtype: o.Dtype = "bf16",
-    kv_dtype: o.KvDtype = "bf16",
-    attention: o.Attention = "dense",
-    logits: o.Logits = "all",
-    mla: o.Mla = "expanded",
+    *,
     format_: o.Format = "table",
     json_: o.Json = False,
     plot: o.Plot = None,
     force: o.Force = False,
+    **asked: Any,
 ) -> None:
     """Two to eight models side by side, with ratios to the first. Parameters, FLOPs and cache over lengths, and where
     attention overtakes the rest; also variants of one model, and models of one budget.
@@ -57,16 +57,6 @@ def compare(
 
     chosen = o.chosen(format_, json_)
     place = o.plotted(plot, chosen, force)
-    found = answer(
-        *o.models(sources, ignore),
-        contexts=o.numbers(contexts, "--context") if contexts else None,
-        variants=o.variants(set_),
-        match=match,
-        by=by,
-        dtype=dtype,
-        kv_dtype=kv_dtype,
-        attention=attention,
-        logits=logits,
-        mla=mla,
-    )
+    lengths = o.numbers(contexts, "--context") if contexts else None
+    found = answer(*o.models(sources, ignore), contexts=lengths, variants=o.variants(set_), **asked)
     give(found, chosen, place)

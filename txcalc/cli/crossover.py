@@ -12,22 +12,22 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command()
+@o.follows(
+    "crossover",
+    formulas=Annotated[
+        bool, typer.Option("--formulas/--no-formulas", help="Closed forms in letters (SymPy, half a second).")
+    ],
+)
 def crossover(
     sources: o.Sources,
     set_: o.Set = None,
     ignore: o.Ignore = None,
-    source_length: o.SourceLength = None,
-    dtype: o.Dtype = "bf16",
-    kv_dtype: o.KvDtype = "bf16",
-    logits: o.Logits = "all",
-    mla: o.Mla = "expanded",
-    formulas: Annotated[
-        bool, typer.Option("--formulas/--no-formulas", help="Closed forms in letters (SymPy, half a second).")
-    ] = True,
+    *,
     format_: o.Format = "table",
     json_: o.Json = False,
     plot: o.Plot = None,
     force: o.Force = False,
+    **asked: Any,
 ) -> None:
     """The length from which attention outweighs the feed-forward. Exact, by every rule in circulation; and the context
     from which a decode step reads more cache than weights.
@@ -41,6 +41,5 @@ def crossover(
     chosen = o.chosen(format_, json_)
     place = o.plotted(plot, chosen, force)
     models = [load(source, o.changes(set_), ignore=ignore or ()) for source in sources]
-    asked: dict[str, Any] = {"dtype": dtype, "kv_dtype": kv_dtype}
-    found = answer(*models, source_length=source_length, logits=logits, mla=mla, formulas=formulas, **asked)
+    found = answer(*models, **asked)
     give(found, chosen, place)

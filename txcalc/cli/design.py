@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from txcalc.cli import completion
 from txcalc.cli import options as o
-from txcalc.cli.deploy import ReserveOption
-from txcalc.cli.fit import Memory
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command()
+@o.follows(
+    "design",
+    params=Annotated[str | None, o.option("--params", "To spend.")],
+    compute=Annotated[str | None, o.option("--compute", "To spend, by 6·N·D with N the active parameters.")],
+    train_tokens=Annotated[str | None, o.option("--train-tokens", "D of --compute (default: 20 per parameter).")],
+    vocab=Annotated[int | None, o.length("--vocab", "Rows of the vocabulary (default: 32,000).")],
+    ratio=Annotated[
+        str | None, typer.Option(help="F/D before it is rounded up to a multiple of 256 (default: 8/3).", metavar="R")
+    ],
+    gqa=Annotated[int | None, o.length("--gqa", "Query heads for each key/value head (default: 1).")],
+    head=Annotated[int | None, o.length("--head", "Width of a head (default: 128).")],
+    tied=Annotated[bool, typer.Option("--tied", help="One matrix for embedding and head.")],
+    context=Annotated[
+        int | None, o.length("--context", "Counts its cache and activations too (default: weights only).")
+    ],
+)
 def design(
     source: Annotated[
         str | None,
@@ -25,35 +39,14 @@ def design(
             metavar="[SOURCE]",
         ),
     ] = None,
-    params: Annotated[str | None, o.option("--params", "To spend.")] = None,
-    memory: Memory = None,
-    compute: Annotated[
-        str | None,
-        o.option("--compute", "To spend, by 6·N·D with N the active parameters."),
-    ] = None,
-    train_tokens: Annotated[
-        str | None,
-        o.option("--train-tokens", "D of --compute (default: 20 per parameter)."),
-    ] = None,
     set_: Annotated[
         list[str] | None,
         o.option("--set", "Of SOURCE; also an expression: F=8/3*D. Repeatable."),
     ] = None,
-    weights: o.Weights = "bf16",
-    vocab: Annotated[int | None, o.length("--vocab", "Rows of the vocabulary (default: 32,000).")] = None,
-    ratio: Annotated[
-        str | None, typer.Option(help="F/D before it is rounded up to a multiple of 256 (default: 8/3).", metavar="R")
-    ] = None,
-    gqa: Annotated[int | None, o.length("--gqa", "Query heads for each key/value head (default: 1).")] = None,
-    head: Annotated[int | None, o.length("--head", "Width of a head (default: 128).")] = None,
-    tied: Annotated[bool, typer.Option("--tied", help="One matrix for embedding and head.")] = False,
-    context: Annotated[
-        int | None, o.length("--context", "Counts its cache and activations too (default: weights only).")
-    ] = None,
-    kv: o.KvDtype = "bf16",
-    reserve: ReserveOption = None,
+    *,
     format_: o.Format = "table",
     json_: o.Json = False,
+    **asked: Any,
 ) -> None:
     """Shapes that spend a budget of parameters, memory or training. L, D, h, h_kv and F, on friendly multiples.
 
@@ -62,21 +55,5 @@ def design(
     from txcalc import design as answer
     from txcalc.cli.output import give
 
-    found = answer(
-        source,
-        params=params,
-        memory=memory,
-        compute=compute,
-        train_tokens=train_tokens,
-        changes=o.changes(set_),
-        weights=weights,
-        vocab=vocab,
-        ratio=ratio,
-        gqa=gqa,
-        head=head,
-        tied=tied,
-        context=context,
-        kv=kv,
-        reserve=reserve,
-    )
+    found = answer(source, changes=o.changes(set_), **asked)
     give(found, o.chosen(format_, json_))

@@ -14,6 +14,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command()
+@o.follows("formula", layout=Annotated[str | None, o.option("--layout", "Of one of them, and what it sends.")])
 def formula(
     source: Annotated[
         str | None,
@@ -33,20 +34,14 @@ def formula(
     ] = "",
     set_: o.Set = None,
     ignore: o.Ignore = None,
-    batch: o.Batch = 1,
-    tokens: o.Tokens = 1,
-    past: o.Past = 0,
-    source_length: o.SourceLength = None,
-    attention: o.Attention = "dense",
-    logits: o.Logits = "all",
-    mla: o.Mla = "expanded",
-    layout: o.Layout = None,
+    *,
     document: Annotated[
         bool,
         typer.Option("--latex", help="A LaTeX document of its own, ready to compile (--format latex: tables for one)."),
     ] = False,
     format_: o.Format = "table",
     json_: o.Json = False,
+    **asked: Any,
 ) -> None:
     """The formula behind every figure, part by part. In letters, with the model's numbers, and its value.
 
@@ -59,11 +54,10 @@ def formula(
     from txcalc.cli.output import give
 
     chosen = o.chosen(format_, json_)
-    if document and (source is None or layout or chosen != "table"):
+    if document and (source is None or asked["layout"] or chosen != "table"):
         raise InputError("options", ["--latex is a document of one model: without --layout and another --format"])
     model = None if source is None else load(source, o.changes(set_), ignore=ignore or ())
-    asked: dict[str, Any] = {"batch": batch, "tokens": tokens, "past": past, "source_length": source_length}
-    found = answer(model, part, **asked, attention=attention, logits=logits, mla=mla, layout=layout)
+    found = answer(model, part, **asked)
     if document:
         sys.stdout.write(found.to_document())
     else:

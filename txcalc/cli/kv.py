@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,6 +12,14 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command()
+@o.follows(
+    "kv",
+    without_cache=Annotated[
+        bool,
+        typer.Option("--without-cache", help="What writing so many tokens costs with the cache, and without it."),
+    ],
+    prompt=Annotated[int, o.length("--prompt", "Those of the first pass of --without-cache.")],
+)
 def kv(
     source: o.Source,
     contexts: Annotated[
@@ -22,17 +30,12 @@ def kv(
     kv_dtypes: Annotated[str, o.option("--kv", "bf16,fp8.", several=True)] = "bf16",
     set_: o.Set = None,
     ignore: o.Ignore = None,
-    source_length: o.SourceLength = None,
-    without_cache: Annotated[
-        bool,
-        typer.Option("--without-cache", help="What writing so many tokens costs with the cache, and without it."),
-    ] = False,
-    prompt: Annotated[int, o.length("--prompt", "Those of the first pass of --without-cache.")] = 1,
-    attention: o.Attention = "dense",
+    *,
     format_: o.Format = "table",
     json_: o.Json = False,
     plot: o.Plot = None,
     force: o.Force = False,
+    **asked: Any,
 ) -> None:
     """The KV cache over contexts, batches and dtypes. Windows and recurrent states are charged for what they hold;
     --without-cache adds what a whole generation costs without it.
@@ -46,14 +49,6 @@ def kv(
     chosen = o.chosen(format_, json_)
     place = o.plotted(plot, chosen, force)
     model = load(source, o.changes(set_), ignore=ignore or ())
-    found = answer(
-        model,
-        o.numbers(contexts, "--context") if contexts else None,
-        o.numbers(batches, "--batch"),
-        kv_dtypes,
-        source_length=source_length,
-        without_cache=without_cache,
-        prompt=prompt,
-        attention=attention,
-    )
+    lengths = o.numbers(contexts, "--context") if contexts else None
+    found = answer(model, lengths, o.numbers(batches, "--batch"), kv_dtypes, **asked)
     give(found, chosen, place)

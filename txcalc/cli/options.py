@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import wraps
+from importlib import import_module
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
+from txcalc import COMMANDS
 from txcalc.cli import completion
 from txcalc.errors import Fault, InputError
 from txcalc.units import parse_tokens
@@ -233,40 +237,68 @@ MaybeSources = Annotated[
     list[str] | None, typer.Argument(help=_SOURCE, autocompletion=completion.source, metavar="SOURCE…")
 ]
 Set = Annotated[list[str] | None, option("--set", "Repeatable.")]
-TextOnly = Annotated[bool, option("--text-only")]
 Lora = Annotated[str | None, option("--lora")]
-LoraOf = Annotated[
-    str | None, option("--lora", "base=nf4-dq quantises the frozen matrices, dtype=fp32 is the adapters'.")
-]
 Ignore = Annotated[list[str] | None, option("--ignore", "Repeatable.")]
-Batch = Annotated[int, length("--batch")]
-Tokens = Annotated[int, length("--tokens")]
-UsualTokens = Annotated[int | None, length("--tokens", "By default all of its context, at most 2,048; with --past 1.")]
-Past = Annotated[int, length("--past")]
-MaybeBatch = Annotated[int | None, length("--batch", "Unless it is swept (default: 1).")]
-MaybeTokens = Annotated[int | None, length("--tokens", "Unless they are swept (default: 1).")]
-MaybePast = Annotated[int | None, length("--past", "Unless they are swept (default: 0).")]
-TowerLength = Annotated[
-    int | None,
-    length(
-        "--source-tokens", "By default as many as tokens. Or tokens of a tower's picture of any size: by default 256."
-    ),
-]
-SourceLength = Annotated[int | None, length("--source-tokens", "By default as many as tokens.")]
-Dtype = Annotated[str, option("--dtype")]
-KvDtype = Annotated[str, option("--kv")]
-Weights = Annotated[str, option("--weights")]
-Attention = Annotated[Literal["dense", "masked"], option("--attention")]
-Logits = Annotated[Literal["all", "last"], option("--logits")]
-Mla = Annotated[Literal["expanded", "absorbed"], option("--mla")]
 Plot = Annotated[str | None, option("--plot")]
 Force = Annotated[bool, option("--force")]
-Node = Annotated[int | None, option("--node")]
-Network = Annotated[str | None, option("--network")]
-Layout = Annotated[str | None, option("--layout", "Of one of them, and what it sends.")]
 FormatName = Literal["table", "json", "csv", "markdown", "latex", "html"]
 Format = Annotated[FormatName, option("--format")]
 Json = Annotated[bool, option("--json")]
+
+# Keywords of the library's functions that are options of every command whose function has them.
+EVERYWHERE: dict[str, Any] = {
+    "batch": Annotated[int, length("--batch")],
+    "tokens": Annotated[int, length("--tokens")],
+    "past": Annotated[int, length("--past")],
+    "source_length": Annotated[int | None, length("--source-tokens", "By default as many as tokens.")],
+    "dtype": Annotated[str, option("--dtype")],
+    "kv_dtype": Annotated[str, option("--kv")],
+    "kv": Annotated[str, option("--kv")],
+    "weights": Annotated[str, option("--weights")],
+    "attention": Annotated[Literal["dense", "masked"], option("--attention")],
+    "logits": Annotated[Literal["all", "last"], option("--logits")],
+    "mla": Annotated[Literal["expanded", "absorbed"], option("--mla")],
+    "memory": Annotated[str | None, option("--memory")],
+    "block": Annotated[int, length("--block")],
+    "engine": Annotated[str, option("--engine")],
+    "reserve": Annotated[str | None, option("--reserve", "By default the engine's own, or 10%.")],
+    "ram": Annotated[str | None, option("--ram")],
+    "node": Annotated[int | None, option("--node")],
+    "network": Annotated[str | None, option("--network")],
+    "text_only": Annotated[bool, option("--text-only")],
+}
+
+
+def follows(name: str, **declared: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command that has keywords of the library's function of this name as options, with the defaults that they have
+    there: those that are `declared`, and those of `EVERYWHERE`.
+
+    They come after the command's own ones but for those behind its `*`, and reach it as `**asked`: what `answer` takes.
+    """
+
+    def made(command: Callable[..., None]) -> Callable[..., None]:
+        theirs = signature(getattr(import_module(f"txcalc.api.{COMMANDS[name]}"), name)).parameters
+        assert declared.keys() <= theirs.keys(), declared.keys() - theirs.keys()
+        hints = get_type_hints(command, include_extras=True)
+        own = [one.replace(annotation=hints[one.name]) for one in signature(command).parameters.values()]
+        own.pop()  # `asked` itself
+        known = {**EVERYWHERE, **declared}
+        asked = [
+            Parameter(key, Parameter.KEYWORD_ONLY, default=one.default, annotation=known[key])
+            for key, one in theirs.items()
+            if key in known and all(key != other.name for other in own)
+        ]
+        before = [one for one in own if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
+
+        @wraps(command)
+        def run(**values: Any) -> None:  # an option that nobody repeated is a list of none
+            command(**{key: value for key, value in values.items() if value != []})
+
+        vars(run)["__signature__"] = Signature([*before, *asked, *own[len(before) :]])
+        run.__annotations__ = {}
+        return run
+
+    return made
 
 
 def chosen(format_: FormatName, json_: bool) -> FormatName:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,28 +21,31 @@ _LAYOUT = "Of training: tp=8,pp=4,dp=2. Repeatable. Without: the fastest layouts
 
 
 @app.command()
+@o.follows(
+    "report",
+    gpu=Annotated[list[str], o.option("--gpu", _GPU, metavar="NAME[:N][@PRICE]")],
+    contexts=Annotated[str | None, o.option("--context", "Of the grid (default: 2k,8k,32k,128k).", several=True)],
+    concurrency=Annotated[
+        str | None, o.option("--concurrency", "Of the grid (default: 1,8,32,128,512).", several=True)
+    ],
+    weights=Annotated[str | None, o.option("--weights", "Of the grid (default: native).", several=True)],
+    kv=Annotated[str | None, o.option("--kv", "Of the grid (default: bf16,fp8).", several=True)],
+    train=Annotated[
+        list[str], typer.Option("--train", help=_TRAIN, autocompletion=completion.accelerator, metavar="NAME:N[@PRICE]")
+    ],
+    layouts=Annotated[list[str], o.option("--layout", _LAYOUT)],
+    tokens=Annotated[int | None, o.length("--tokens", "Of training (default: 4,096 or the context).")],
+    global_batch=Annotated[int | None, o.length("--global-batch", "Of training.")],
+    title=Annotated[str | None, typer.Option(help="What the page is called.", metavar="TEXT")],
+)
 def report(
     sources: o.Sources,
     output: Annotated[Path, o.option("--out", "the page (-: standard output).")],
-    gpu: Annotated[list[str] | None, o.option("--gpu", _GPU, metavar="NAME[:N][@PRICE]")] = None,
-    context: Annotated[
-        str | None, o.option("--context", "Of the grid (default: 2k,8k,32k,128k).", several=True)
-    ] = None,
-    concurrency: Annotated[
-        str | None, o.option("--concurrency", "Of the grid (default: 1,8,32,128,512).", several=True)
-    ] = None,
-    weights: Annotated[str | None, o.option("--weights", "Of the grid (default: native).", several=True)] = None,
-    kv: Annotated[str | None, o.option("--kv", "Of the grid (default: bf16,fp8).", several=True)] = None,
-    train: Annotated[
-        list[str] | None, typer.Option(help=_TRAIN, autocompletion=completion.accelerator, metavar="NAME:N[@PRICE]")
-    ] = None,
-    layout: Annotated[list[str] | None, o.option("--layout", _LAYOUT)] = None,
-    tokens: Annotated[int | None, o.length("--tokens", "Of training (default: 4,096 or the context).")] = None,
-    global_batch: Annotated[int | None, o.length("--global-batch", "Of training.")] = None,
-    title: Annotated[str | None, typer.Option(help="What the page is called.", metavar="TEXT")] = None,
+    *,
     force: o.Force = False,
     set_: o.Set = None,
     ignore: o.Ignore = None,
+    **asked: Any,
 ) -> None:
     """An interactive page in one file: a model's sizes as sliders, its parts, formulas and theorems; several models
     side by side; serving and training plans. Works offline and can be mailed.
@@ -60,23 +63,7 @@ def report(
         writable(output, force)
     command = shlex.join(["txcalc", *sys.argv[1:]]) if sys.argv[1:2] == ["report"] else "txcalc report"
     with progress() as told:
-        page = answer(
-            *sources,
-            gpu=gpu or (),
-            contexts=context,
-            concurrency=concurrency,
-            weights=weights,
-            kv=kv,
-            train=train or (),
-            layouts=layout or (),
-            tokens=tokens,
-            global_batch=global_batch,
-            title=title,
-            changes=o.changes(set_),
-            ignore=ignore or (),
-            command=command,
-            tell=told,
-        )
+        page = answer(*sources, changes=o.changes(set_), ignore=ignore or (), command=command, tell=told, **asked)
     if str(output) == "-":
         sys.stdout.write(page.html)
         return tell(page.notes)

@@ -19,34 +19,36 @@ def count(flag: str, more: str = "") -> Any:
     return o.option(flag, more, parser=lambda value: parse_count(value, flag), metavar="N")
 
 
-TrainTokens = Annotated[int | None, count("--train-tokens")]
-Compute = Annotated[int | None, count("--compute")]
-
-
 @app.command()
-def scale(
-    source: Annotated[
-        str | None, typer.Argument(help="A model, whose parameters are N.", autocompletion=completion.source)
-    ] = None,
-    params: Annotated[int | None, count("--params", "Instead of a model's.")] = None,
-    train_tokens: TrainTokens = None,
-    compute: Compute = None,
-    unique_tokens: Annotated[
+@o.follows(
+    "scale",
+    params=Annotated[int | None, count("--params", "Instead of a model's.")],
+    train_tokens=Annotated[int | None, count("--train-tokens")],
+    compute=Annotated[int | None, count("--compute")],
+    unique_tokens=Annotated[
         int | None, count("--unique-tokens", "Of the tokens, how many are different: the rest is seen again.")
-    ] = None,
-    law: Annotated[
+    ],
+    laws=Annotated[
         str | None,
         typer.Option(
+            "--law",
             help="Laws, separated by commas (default: all that answer).",
             metavar="NAME,…",
             autocompletion=completion.law,
         ),
-    ] = None,
-    bytes_per_token: Annotated[
+    ],
+    bytes_per_token=Annotated[
         str | None, typer.Option(help="Bytes of text in a token of your tokenizer: for bits per byte.", metavar="X")
+    ],
+)
+def scale(
+    source: Annotated[
+        str | None, typer.Argument(help="A model, whose parameters are N.", autocompletion=completion.source)
     ] = None,
+    *,
     format_: o.Format = "table",
     json_: o.Json = False,
+    **asked: Any,
 ) -> None:
     """What loss to expect, and which size is best for a budget. By scaling laws whose constants were checked.
 
@@ -55,6 +57,4 @@ def scale(
     from txcalc import scale as answer
     from txcalc.cli.output import give
 
-    numbers = {"params": params, "train_tokens": train_tokens, "compute": compute, "unique_tokens": unique_tokens}
-    found = answer(source, **numbers, laws=law, bytes_per_token=bytes_per_token)
-    give(found, o.chosen(format_, json_))
+    give(answer(source, **asked), o.chosen(format_, json_))

@@ -24,35 +24,38 @@ class _Show(o.Command):
 
 
 @app.command(cls=_Show)
-def show(
-    source: o.Source,
-    set_: o.Set = None,
-    lora: o.Lora = None,
-    ignore: o.Ignore = None,
-    batch: o.Batch = 1,
-    tokens: o.UsualTokens = None,
-    past: o.Past = 0,
-    source_length: o.TowerLength = None,
-    dtype: o.Dtype = "bf16",
-    kv_dtype: o.KvDtype = "bf16",
-    attention: o.Attention = "dense",
-    logits: o.Logits = "all",
-    mla: o.Mla = "expanded",
-    weights: Annotated[
-        str | None,
-        o.option("--weights", "By default --dtype."),
-    ] = None,
-    headers: Annotated[
-        bool, typer.Option("--headers", help="hf:… only: fetch the checkpoint's headers too, and check them.")
-    ] = False,
-    as_: Annotated[
-        list[str] | None,
+@o.follows(
+    "show",
+    tokens=Annotated[int | None, o.length("--tokens", "By default all of its context, at most 2,048; with --past 1.")],
+    source_length=Annotated[
+        int | None,
+        o.length(
+            "--source-tokens",
+            "By default as many as tokens. Or tokens of a tower's picture of any size: by default 256.",
+        ),
+    ],
+    weights=Annotated[str | None, o.option("--weights", "By default --dtype.")],
+    conventions=Annotated[
+        list[str],
         o.option(
             "--as",
             "Term by term; also chinchilla, megatron, megatron-model, llm-foundry, nanotron, nanogpt, torchtitan, "
             "llama-3, transformers, 2n; and activation bytes as korthikanti.",
         ),
-    ] = None,
+    ],
+    initial=Annotated[
+        bool, typer.Option("--initial", help="What every parameter begins with, and its standard deviation.")
+    ],
+)
+def show(
+    source: o.Source,
+    set_: o.Set = None,
+    lora: o.Lora = None,
+    ignore: o.Ignore = None,
+    *,
+    headers: Annotated[
+        bool, typer.Option("--headers", help="hf:… only: fetch the checkpoint's headers too, and check them.")
+    ] = False,
     via: Annotated[
         Literal["transformers"] | None,
         typer.Option(help="A config.json that is not read: measure that library's own module, on the meta device."),
@@ -61,9 +64,7 @@ def show(
     json_: o.Json = False,
     plot: o.Plot = None,
     force: o.Force = False,
-    initial: Annotated[
-        bool, typer.Option("--initial", help="What every parameter begins with, and its standard deviation.")
-    ] = False,
+    **asked: Any,
 ) -> None:
     """What a model costs: parameters, FLOPs, cache and memory. And how wrong the rules of thumb are.
 
@@ -74,24 +75,18 @@ def show(
     from txcalc.errors import InputError
 
     if via:
-        others = {
-            "--set": bool(set_),
-            "--lora": bool(lora),
-            "--ignore": bool(ignore),
-            "--past": bool(past),
-            "--weights": bool(weights),
-            "--headers": headers,
-            "--as": bool(as_),
-            "--plot": bool(plot),
-            "--initial": initial,
-        }
-        others |= {"--attention": attention != "dense", "--logits": logits != "all", "--mla": mla != "expanded"}
-        return emit(_via(source, batch, tokens or 1, source_length, dtype, others), o.chosen(format_, json_))
+        usual = {"attention": "dense", "logits": "all", "mla": "expanded"}
+        others = {f"--{name}": asked[name] != value for name, value in usual.items()}
+        wanted = {"set": set_, "lora": lora, "ignore": ignore, "headers": headers, "plot": plot}
+        wanted |= {name: asked[name] for name in ("past", "weights", "initial")} | {"as": asked.get("conventions")}
+        others |= {f"--{name}": bool(value) for name, value in wanted.items()}
+        work = asked["batch"], asked["tokens"] or 1, asked["source_length"]
+        return emit(_via(source, *work, asked["dtype"], others), o.chosen(format_, json_))
     from txcalc import show as answer
     from txcalc.api.phrases import adapters
     from txcalc.sources import lone_checkpoint
 
-    lone = None if set_ or lora or as_ or ignore else lone_checkpoint(source)
+    lone = None if set_ or lora or ignore or "conventions" in asked else lone_checkpoint(source)
     chosen = o.chosen(format_, json_)
     place = o.plotted(plot, chosen, force)
     if lone:
@@ -103,10 +98,7 @@ def show(
     if headers and "/" not in source:
         tell([f"{source} is no repository of the hub, whose headers could be fetched"])
     model = load(source, o.changes(set_) | adapters(lora)[0], weights=headers, ignore=ignore or ())
-    work: dict[str, Any] = {"batch": batch, "tokens": tokens, "past": past, "source_length": source_length}
-    how: dict[str, Any] = {"attention": attention, "logits": logits, "mla": mla}
-    more: dict[str, Any] = {"weights": weights, "conventions": as_ or (), "initial": initial}
-    found = answer(model, **work, **how, dtype=dtype, kv_dtype=kv_dtype, **more)
+    found = answer(model, **asked)
     give(found, chosen, place)
 
 

@@ -27,25 +27,24 @@ _QUANTITY = (
 
 
 @app.command()
+@o.follows(
+    "sweep",
+    quantities=Annotated[
+        list[str], typer.Option("--quantity", help=_QUANTITY, metavar="NAME", autocompletion=completion.quantity)
+    ],
+    by_kind=Annotated[
+        bool, typer.Option("--by-kind", help="Each quantity apart by kind of part: attention, feed_forward, norm …")
+    ],
+    batch=Annotated[int | None, o.length("--batch", "Unless it is swept (default: 1).")],
+    tokens=Annotated[int | None, o.length("--tokens", "Unless they are swept (default: 1).")],
+    past=Annotated[int | None, o.length("--past", "Unless they are swept (default: 0).")],
+)
 def sweep(
     sources: o.Sources,
     over: Annotated[list[str], typer.Option("--over", help=_OVER, metavar="AXIS=GRID", autocompletion=completion.key)],
-    quantity: Annotated[
-        list[str] | None, typer.Option("--quantity", help=_QUANTITY, metavar="NAME", autocompletion=completion.quantity)
-    ] = None,
-    by_kind: Annotated[
-        bool, typer.Option("--by-kind", help="Each quantity apart by kind of part: attention, feed_forward, norm …")
-    ] = False,
     set_: o.Set = None,
     ignore: o.Ignore = None,
-    batch: o.MaybeBatch = None,
-    tokens: o.MaybeTokens = None,
-    past: o.MaybePast = None,
-    source_length: o.SourceLength = None,
-    dtype: o.Dtype = "bf16",
-    kv_dtype: o.KvDtype = "bf16",
-    logits: o.Logits = "all",
-    mla: o.Mla = "expanded",
+    *,
     format_: o.Format = "table",
     json_: o.Json = False,
     plot: o.Plot = None,
@@ -58,6 +57,7 @@ def sweep(
         str | None, typer.Option(help="A Dask scheduler whose machines compute --out.", metavar="ADDRESS")
     ] = None,
     force: o.Force = False,
+    **asked: Any,
 ) -> None:
     """Any quantity over a grid of sizes and lengths. A table to read, CSV of up to 100 million exact rows, or Parquet
     of any size, the same bytes however many --workers. B, T, P and T_src are the workload's batch, tokens, past and
@@ -75,14 +75,7 @@ def sweep(
 
     chosen = o.chosen(format_, json_)
     place = o.plotted(plot, chosen, force and out is None)
-    how: dict[str, Any] = {"dtype": dtype, "kv_dtype": kv_dtype, "logits": logits, "mla": mla}
-    work: dict[str, Any] = {"batch": batch, "tokens": tokens, "past": past, "source_length": source_length}
-    wanted = quantity or ("params", "flops")
-    changes = o.changes(set_)
-    ignored = ignore or ()
-    found = answer(
-        *sources, over=over, quantities=wanted, by_kind=by_kind, changes=changes, ignore=ignored, **work, **how
-    )
+    found = answer(*sources, over=over, changes=o.changes(set_), ignore=ignore or (), **asked)
     if out is not None:
         if place or chosen != "table":
             raise InputError("options", ["--out writes a file of its own: without --plot and another --format"])
@@ -97,7 +90,7 @@ def sweep(
     if place:
         from txcalc.render import plot as plots
 
-        plots.drawable([len(axis.values) for axis in grids[0].axes], len(grids), by_kind)
+        plots.drawable([len(axis.values) for axis in grids[0].axes], len(grids), asked["by_kind"])
     if chosen != "csv":
         return give(found, chosen, place)
     wrote = [save(plots.sweep(found.report("json").data), place)] if place else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,6 +12,21 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command()
+@o.follows(
+    "trace",
+    inputs=Annotated[
+        list[str],
+        typer.Option(
+            "--input",
+            help="What it takes, if not token ids: sizes are B, T, T_src or numbers. Repeatable.",
+            metavar="NAME=B,T:int64",
+        ),
+    ],
+    batch=Annotated[int | None, o.length("--batch", "Measures at this one, where no formula holds for all.")],
+    tokens=Annotated[int | None, o.length("--tokens", "Measures at this length.")],
+    source_tokens=Annotated[int | None, o.length("--source-tokens", "Measures at this T_src.")],
+    device=Annotated[str, o.option("--device", "The last two measure what depends on data.")],
+)
 def trace(
     source: Annotated[
         str,
@@ -20,20 +35,10 @@ def trace(
             metavar="FILE.py:NAME",
         ),
     ],
-    input_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input",
-            help="What it takes, if not token ids: sizes are B, T, T_src or numbers. Repeatable.",
-            metavar="NAME=B,T:int64",
-        ),
-    ] = None,
-    batch: Annotated[int | None, o.length("--batch", "Measures at this one, where no formula holds for all.")] = None,
-    tokens: Annotated[int | None, o.length("--tokens", "Measures at this length.")] = None,
-    source_tokens: Annotated[int | None, o.length("--source-tokens", "Measures at this T_src.")] = None,
-    device: Annotated[str, o.option("--device", "The last two measure what depends on data.")] = "meta",
+    *,
     format_: o.Format = "table",
     json_: o.Json = False,
+    **asked: Any,
 ) -> None:
     """Parameters and FLOPs of any PyTorch module, by part. As formulas in batch and length, beside what fvcore counts.
 
@@ -43,5 +48,4 @@ def trace(
     from txcalc import trace as answer
     from txcalc.cli.output import give
 
-    sizes = {"batch": batch, "tokens": tokens, "source_tokens": source_tokens}
-    give(answer(source, inputs=input_ or (), **sizes, device=device), o.chosen(format_, json_))
+    give(answer(source, **asked), o.chosen(format_, json_))

@@ -17,20 +17,18 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 @app.command()
-def verify(
-    sources: o.MaybeSources = None,
-    ignore: o.Ignore = None,
-    lora: o.Lora = None,
-    everything: Annotated[bool, o.option("--all")] = False,
-    oracle: Annotated[
-        list[str] | None,
+@o.follows(
+    "verify",
+    oracles=Annotated[
+        list[str],
         typer.Option(
+            "--oracle",
             help="parameters, fvcore, flops (the default), bytes, training, saved, cache, mask, traffic, other, "
             "memory, or all; on a device also peak and time, and by default all that takes no fakes. Repeatable.",
             metavar="NAME",
         ),
-    ] = None,
-    symbolic: Annotated[
+    ],
+    symbolic=Annotated[
         bool | None,
         typer.Option(
             "--symbolic/--points",
@@ -38,17 +36,26 @@ def verify(
             "kind for every batch and length, and all at a point.",
             show_default=False,
         ),
-    ] = None,
-    layers: Annotated[int | None, typer.Option(help="Only the first N layers, for small devices.", metavar="N")] = None,
-    device: Annotated[str, o.option("--device", "On meta any size fits.")] = "meta",
-    dtype: Annotated[Literal["fp32", "bf16"], o.option("--dtype", "Here fp32 or bf16, of the modules.")] = "fp32",
-    against: Annotated[
+    ],
+    layers=Annotated[int | None, typer.Option(help="Only the first N layers, for small devices.", metavar="N")],
+    dtype=Annotated[Literal["fp32", "bf16"], o.option("--dtype", "Here fp32 or bf16, of the modules.")],
+    against=Annotated[
         Literal["transformers"] | None, o.option("--against", "also that library's module of the same config.json.")
-    ] = None,
-    gpu: Annotated[
+    ],
+    gpu=Annotated[
         str | None,
         o.option("--gpu", "For the floor of times; or calibrate's file (default: measured)."),
-    ] = None,
+    ],
+    zero_cost=Annotated[bool, typer.Option(help="List the operators that may run without a count.")],
+    record=Annotated[bool, typer.Option(help="Keep what was found of presets, for the marks of show.")],
+)
+def verify(
+    sources: o.MaybeSources = None,
+    ignore: o.Ignore = None,
+    lora: o.Lora = None,
+    everything: Annotated[bool, o.option("--all")] = False,
+    *,
+    device: Annotated[str, o.option("--device", "On meta any size fits.")] = "meta",
     layout: Annotated[
         str | None,
         o.option("--layout", "Training so, against PyTorch's own sharding (a fake process group): tp=8,sp=8,fsdp=4."),
@@ -71,10 +78,9 @@ def verify(
             metavar="N",
         ),
     ] = None,
-    zero_cost: Annotated[bool, typer.Option(help="List the operators that may run without a count.")] = False,
-    record: Annotated[bool, typer.Option(help="Keep what was found of presets, for the marks of show.")] = False,
     format_: o.Format = "table",
     json_: o.Json = False,
+    **asked: Any,
 ) -> None:
     """Predicted and measured side by side, part by part. With exact differences; exit code 0 only when all are equal.
 
@@ -102,25 +108,13 @@ def verify(
     _refuse(alone, "belongs to --layout")
     if everything == bool(sources):
         raise InputError("verify", ["expected models, or --all for every preset" + (", not both" if sources else "")])
-    if lora and record:
+    if lora and asked["record"]:
         raise InputError("options", ["--record keeps what holds of presets, --lora changes them"])
     models = o.models(names() if everything else sources or [], ignore, changes)
     if device != "meta":
         gc.freeze()  # what is imported is no garbage: measuring collects often, and need not look at it
     with progress() as tell:
-        found = answer(
-            *models,
-            oracles=oracle or (),
-            symbolic=symbolic,
-            layers=layers,
-            device=device,
-            dtype=dtype,
-            against=against,
-            gpu=gpu,
-            zero_cost=zero_cost,
-            record=record,
-            tell=tell,
-        )
+        found = answer(*models, device=device, tell=tell, **asked)
     give(found, chosen)
 
 

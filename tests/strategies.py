@@ -61,10 +61,9 @@ from txcalc.parts.mixers.compressed import (
     Selector,
 )
 from txcalc.parts.mixers.forgetting import ForgetGate, ForgettingAttention, ForgettingCore
-from txcalc.parts.mixers.pieces import Filter, MatrixProduct, Pieces, Remembered, Scores
+from txcalc.parts.mixers.pieces import Filter, MatrixProduct, Pieces, Remembered, Scores, Stored, pieces
 from txcalc.parts.model import EncoderDecoder, FixedLength, Join, LayerGroup, LayerInputs, Memory, Stack, StreamEnds
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import pieces
 from txcalc.parts.part import Workload
 from txcalc.parts.pooling import AttentionPool
 from txcalc.parts.positions import RelativeBias, Rotary
@@ -225,6 +224,7 @@ LEAVES: dict[type, st.SearchStrategy[Any]] = {
     Filter: st.builds(Filter, c_in=sizes, c_out=sizes, taps=sizes, groups=st.just(1), stride=sizes, bias=flags),
     MatrixProduct: st.builds(MatrixProduct, n_heads=sizes, d_in=sizes, d_out=sizes),
     Remembered: st.builds(Remembered, elements=sizes),
+    Stored: st.builds(Stored, width=sizes, span=st.just(Causal())),
     Scores: st.builds(Scores, n_heads=sizes, width=sizes, span=st.just(Causal())),
     Gate: gates,
     GroupedLinear: st.builds(

@@ -19,6 +19,7 @@ from strategies import FAMILIES, descriptions
 
 from txcalc import Model, TxcalcError, load
 from txcalc.ledger import QUANTITIES
+from txcalc.parts.mixers.pieces import pieces
 from txcalc.parts.projectors import steps_of
 from txcalc.sources import build, inline, presets, spec
 from txcalc.sources.spec import IDENTITY, STACK, changed
@@ -105,7 +106,7 @@ def plausible(check: Any) -> st.SearchStrategy[Any]:
         spec.biases: st.booleans() | st.lists(st.sampled_from("qkvo"), max_size=4),
         spec.parts_of: st.lists(st.sampled_from(spec.PARTS), max_size=2),
         steps_of: st.lists(st.sampled_from([{"norm": "rms"}, {"merge": 2}, {"linear": 8, "bias": True}]), max_size=3),
-        spec.pieces: st.just([{"name": "x", "form": "linear", "sizes": [3, 5]}]),
+        pieces: st.just([{"name": "x", "form": "linear", "sizes": [3, 5]}]),
         spec.tables: st.lists(st.lists(st.integers(1, 12), min_size=2, max_size=2), max_size=2),
     }[check]
 

@@ -16,7 +16,6 @@ import txcalc
 from txcalc import InputError, MissingExtra, Refuted, TxcalcError, UnknownName
 from txcalc.errors import ABSENT, Fault, nearest, shown
 from txcalc.parts.mixers.pieces import FORMS
-from txcalc.parts.options import PIECES
 from txcalc.sources import build
 
 SIZE = "expected a whole number from 1 to 1,000,000,000"
@@ -521,7 +520,7 @@ def test_descriptions(name: str) -> None:
     assert said(build, described(changes), "model.toml") == f"model.toml: {message}"
 
 
-AT = "'source' or [a, b, c] as at: whole numbers, a from 0, c and a + b from 1"
+AT = "'source' or [a, b, c] as at: whole numbers, a from 0, c from 1, b from 1 where a is 0"
 PIECE: dict[str, Any] = {"name": "a", "form": "linear", "sizes": [64, 64]}
 
 
@@ -531,7 +530,10 @@ PIECE: dict[str, Any] = {"name": "a", "form": "linear", "sizes": [64, 64]}
         ({"at": [0, -5, 1]}, AT),
         ({"at": [1, 0, -1]}, AT),
         ({"at": [1, 0, 0]}, AT),
-        ({"at": [1, -1, 1]}, AT),
+        ({"at": [0, 0, 1]}, AT),
+        ({"keys": [1, 0, 1]}, "[a, b, c] as keys of a piece 'reading' or 'scores'"),
+        ({"form": "scores", "sizes": [2, 4]}, "[a, b, c] as keys of a piece"),
+        ({"shared": 1}, "true or false"),
         ({"at": [1, 0, True]}, AT),
         ({"form": "grouped", "groups": 7}, "as groups of a piece 'grouped' a divisor of d_in = 64"),
         ({"form": "attention", "sizes": [3, 8, 8], "groups": 4}, "as groups of a piece 'attention' a divisor of n_h"),
@@ -552,7 +554,7 @@ def test_pieces(change: dict[str, Any], expected: str) -> None:
 
 def test_pieces_that_are_good() -> None:
     """What the strictest checks let pass; twice the same name does not."""
-    forms: list[dict[str, Any]] = [{"at": [2, -1, 3]}, {"form": "grouped", "groups": 4}, {"form": "tied"}]
+    forms: list[dict[str, Any]] = [{"at": [2, -5, 3]}, {"form": "grouped", "groups": 4}, {"form": "tied"}]
     around = [PIECE | change | {"name": f"piece{i}"} for i, change in enumerate(forms)]
     model = build(described({"around": around}), "model.toml")
     read = next(iter(model.spec["stacks"].values()))["around"]
@@ -561,10 +563,20 @@ def test_pieces_that_are_good() -> None:
     assert message.endswith("expected pieces of different names: several are 'a'")
 
 
-@pytest.mark.parametrize("form", PIECES)
+def test_pieces_that_read_an_encoder_stand_beside_one() -> None:
+    around = [PIECE | {"name": "k", "at": "source"}]
+    message = said(build, described({"around": around}), "model.toml")
+    assert message == (
+        "model.toml: around is 'k', expected pieces that read no encoder's positions: this stack has none beside it"
+    )
+    core = {"name": "core", "form": "crossed", "sizes": [2, 4, 4]}
+    layer = {"layer": {"one": {"parts": ["pieces"], "pieces": {"leaves": [core]}}}}
+    assert "this stack has none beside it" in said(build, {"kind": "decoder", "d_model": 8, "n_layers": 1} | layer, "x")
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_a_piece_reads_what_its_form_says(form: str) -> None:
-    made, (names, bias, groups) = FORMS[form], PIECES[form]
-    assert FORMS.keys() == PIECES.keys()
+    names, made, bias, groups = FORMS[form]
     sizes = [8] * len(names)
     plain, biased, grouped = (repr(made(*given, *sizes)) for given in ((False, 1), (True, 1), (False, 2)))
     assert (plain != biased) == bias and (plain != grouped) == (groups is not None)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, fields
 from functools import cache
@@ -163,86 +162,6 @@ LEAF_KINDS = (
     "projector",
     "other",
 )
-
-
-class Form(NamedTuple):
-    """What a piece may be: the names of its `sizes`, whether it reads `bias`, and which sizes its `groups` divide
-    (None: it reads none)."""
-
-    sizes: tuple[str, ...]
-    bias: bool = False
-    groups: tuple[str, ...] | None = None
-
-
-# The forms of pieces (`mixers.pieces`).
-PIECES: dict[str, Form] = {
-    "linear": Form(("d_in", "d_out"), True),
-    "grouped": Form(("d_in", "d_out"), True, ("d_in", "d_out")),
-    "tied": Form(("d_in", "d_out")),
-    "scale": Form(("width",)),
-    "shift": Form(("width",)),
-    "layer_norm": Form(("width",), True, ()),
-    "rms_norm": Form(("width",), False, ()),
-    "norm_again": Form(("width",), True, ()),
-    "table": Form(("rows", "width"), True),
-    "held": Form(("elements",)),
-    "convolution": Form(("c_in", "c_out", "taps", "stride"), True, ("c_in", "c_out")),
-    "attention": Form(("n_heads", "d_qk", "d_v"), True, ("n_heads",)),
-    "causal": Form(("n_heads", "d_qk", "d_v"), True, ("n_heads",)),
-    "crossed": Form(("n_heads", "d_qk", "d_v"), True, ("n_heads",)),
-    "windows": Form(("n_heads", "d_qk", "d_v", "window"), True, ("n_heads",)),
-    "index": Form(("n_heads", "width")),
-    "state": Form(("elements",)),
-    "product": Form(("n_heads", "d_in", "d_out")),
-    "rotary": Form(("heads", "dims")),
-    "sum": Form(("width",), False, ()),
-    **dict.fromkeys(ACTIVATIONS, Form(("width",))),
-}
-
-
-def pieces(value: Any) -> list[dict[str, Any]]:
-    """Leaves, each a table of `name`, `form`, `sizes` (`PIECES` names them), `bias`, `groups`, `at`, `times`, `runs`
-    and `kind`. One works at ⌈(a·T + b)/c⌉ positions for T of the stack's, where `at` is [a, b, c], at the encoder's
-    where it is "source", else at each; `times` is how many there are, each with weights of its own, `runs` how often
-    one is run."""
-    if not isinstance(value, list) or not all(isinstance(piece, Mapping) for piece in value):
-        raise Wrong("a list of tables, each a piece")
-    found = [_piece(piece) for piece in value]
-    if twice := [name for name, times in Counter(piece["name"] for piece in found).items() if times > 1]:
-        raise Wrong(f"pieces of different names: several are {twice[0]!r}")
-    return found
-
-
-def _piece(piece: Mapping[str, Any]) -> dict[str, Any]:
-    known = ("name", "form", "sizes", "bias", "groups", "at", "times", "runs", "kind")
-    form, sizes, at = piece.get("form"), piece.get("sizes"), piece.get("at")
-    if not isinstance(form, str) or form not in PIECES or not isinstance(sizes, list) or not {*known} >= {*piece}:
-        raise Wrong(f"pieces of {', '.join(known)}, whose form is one of {', '.join(PIECES)}")
-    names, biased, divided = PIECES[form]
-    if len(sizes) != len(names):
-        raise Wrong(f"{', '.join(names)} as sizes of a piece {form!r}")
-    found = {key: size(piece.get(key, 1)) for key in ("groups", "times", "runs")}
-    found |= {"name": text(piece.get("name")), "form": form, "sizes": [size(number) for number in sizes], "at": at}
-    found["bias"] = flag(piece.get("bias", biased and form != "table"))
-    found["kind"] = one_of(*LEAF_KINDS)(piece.get("kind", "other"))
-    if found["bias"] and not biased:
-        raise Wrong(f"no bias of a piece {form!r}, which has none")
-    if divided is None and found["groups"] != 1:
-        raise Wrong(f"no groups of a piece {form!r}, which has none")
-    for name, number in zip(names, found["sizes"], strict=True):
-        if name in (divided or ()) and not divides(found["groups"], number):
-            raise Wrong(f"as groups of a piece {form!r} a divisor of {name} = {number}")
-    if at not in (None, "source") and not _somewhere(at):
-        raise Wrong("'source' or [a, b, c] as at: whole numbers, a from 0, c and a + b from 1")
-    return found
-
-
-def _somewhere(at: Any) -> bool:
-    """Whether ⌈(a·T + b)/c⌉ is a position at least, however few the stack has."""
-    if not isinstance(at, list) or [type(number) for number in at] != [int] * 3:
-        return False
-    a, b, c = at
-    return bool(a >= 0 and c > 0 and a + b > 0 and max(a, abs(b), c) <= MAX_SIZE)
 
 
 class FreeSize(NamedTuple):

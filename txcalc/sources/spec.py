@@ -16,6 +16,7 @@ from txcalc.parts.frozen import frozen
 from txcalc.parts.mechanisms import ALL, ATTENTIONS, PART_TABLES, options
 from txcalc.parts.mechanisms import PARTS as PARTS
 from txcalc.parts.mechanisms import parts_of as parts_of
+from txcalc.parts.mixers.pieces import pieces
 
 # What a key may be is said beside the mechanisms; a description's own tables use the same words.
 from txcalc.parts.options import ACTIVATIONS as ACTIVATIONS
@@ -28,7 +29,6 @@ from txcalc.parts.options import biases as biases
 from txcalc.parts.options import count as count
 from txcalc.parts.options import flag as flag
 from txcalc.parts.options import one_of as one_of
-from txcalc.parts.options import pieces as pieces
 from txcalc.parts.options import real as real
 from txcalc.parts.options import size as size
 from txcalc.parts.options import tables as tables

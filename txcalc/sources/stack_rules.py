@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from txcalc.errors import ABSENT
 from txcalc.num import divides, exceeds
+from txcalc.parts.mixers.pieces import crosses
 from txcalc.parts.projectors import projector
 from txcalc.sources.assemble import patches
 from txcalc.sources.layer_rules import check_table
@@ -119,6 +120,16 @@ def _lora(stack: Tables, fault: Told) -> None:
     odd += [stack["positions"]["form"]] if stack["positions"]["form"] in ("disentangled", "relative-projection") else []
     if odd:
         fault("lora.rank", rank, f"none beside what no proof of adapters covers yet: {', '.join(dict.fromkeys(odd))}")
+
+
+def _crossing(stack: Tables, fault: Told) -> None:
+    """Only the decoder beside an encoder reads the encoder's positions."""
+    if stack["role"] == "cross-decoder":
+        return
+    listed = [("around", stack["around"])] + [("pieces.leaves", table["leaves"]) for table in every("pieces", stack)]
+    for path, leaves in listed:
+        if name := crosses(leaves):
+            fault(path, name, "pieces that read no encoder's positions: this stack has none beside it")
 
 
 def _features(stack: Tables, fault: Told) -> None:
@@ -293,6 +304,7 @@ STACK_RULES: tuple[Callable[[Tables, Told], None], ...] = (
     _extra,
     _lora,
     _features,
+    _crossing,
     _early,
     _pooled,
     _contacts,

@@ -5,15 +5,30 @@ They are counted and have no module: what holds them is *modelled*, however exac
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
-from txcalc.num import ceil_div, exact_div, product
+from txcalc.num import ceil_div, divides, exact_div, maximum, product
 from txcalc.parts.cores import AttentionCore, CachedCore
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, LayerScale, Linear, Lookup, Shift, Sum, Unused, linear
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import ACTIVATIONS, REQUIRED, Mechanism, Place, key, numbered, pieces
+from txcalc.parts.options import (
+    ACTIVATIONS,
+    LEAF_KINDS,
+    MAX_SIZE,
+    REQUIRED,
+    Mechanism,
+    Place,
+    Wrong,
+    flag,
+    key,
+    numbered,
+    one_of,
+    size,
+    text,
+)
 from txcalc.parts.part import (
     Child,
     Composite,
@@ -31,7 +46,7 @@ from txcalc.parts.part import (
 from txcalc.parts.positions import Rotary
 from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
-from txcalc.parts.spans import Apart, Causal, Cross, Full, Span
+from txcalc.parts.spans import Apart, Causal, Cross, Full, Reading, Span
 
 
 @final
@@ -105,7 +120,7 @@ class Scores(CachedCore):
 class MatrixProduct(Leaf):
     """Products of what was computed alone, without weights: of each head a row of every position and a matrix.
 
-    Shapes   x (B, h, T, d_in), m (B, h, d_in, d_out), y (B, h, T, d_out)
+    Shapes   x (B, h, T, d_in), m (B, h, d_in, d_out), y (B, h, T, d_out); d_out None: as many as there are keys
     Unit     FLOPs 2·B·T·h·d_in·d_out
     Kept     its rows; the matrix is another leaf's result
     Source   Xiong et al. 2021 (arXiv 2102.03902), section 3: keys and queries beside a fixed number of landmarks
@@ -118,10 +133,9 @@ class MatrixProduct(Leaf):
     d_out: Any
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
-        heads = work.batch * self.n_heads
-        rows, matrix = work.tokens * (self.d_in + self.d_out), self.d_in * self.d_out
-        moved = Traffic(0, heads * (rows + matrix))
-        return (MatMul("product", heads, work.tokens, self.d_in, self.d_out, moved),)
+        heads, made = work.batch * self.n_heads, work.source if self.d_out is None else self.d_out
+        moved = Traffic(0, heads * (work.tokens * (self.d_in + made) + self.d_in * made))
+        return (MatMul("product", heads, work.tokens, self.d_in, made, moved),)
 
     def saved(self, work: Workload) -> Any:
         return work.positions * self.n_heads * self.d_in
@@ -146,41 +160,44 @@ class Remembered(Recurrence):
         return f"a state of {self.elements:,} elements"
 
 
-def _linear(bias: bool, groups: int, d_in: int, d_out: int) -> Leaf:
-    return linear(d_in, d_out, bias=bias)
+@final
+@frozen
+class Stored(CachedCore):
+    """What is kept of every token that is neither key nor value: a layer's input, of which both are made again.
+
+    Unit     elements of a token; no FLOPs
+    Source   Kitaev et al. 2020 (arXiv 2001.04451), section 2: keys are the queries, of texts in chunks
+    """
+
+    width: Any
+    span: Span
+
+    @property
+    def token(self) -> Any:
+        return self.width
+
+    def kept(self) -> str:
+        return self.span.kept("a state", f"{self.width:,}")
 
 
-def _grouped(bias: bool, groups: int, d_in: int, d_out: int) -> Leaf:
-    return linear(d_in, d_out, bias=bias, groups=groups)
+def _norm(form: str, borrowed: bool = False) -> Callable[..., Leaf]:
+    def make(bias: bool, groups: int, width: int) -> Leaf:
+        own = bias and form == "layer"
+        return Norm(width=width, form=form, bias=own, eps=None, groups=groups, borrowed=borrowed)
+
+    return make
 
 
-def _layer_norm(bias: bool, groups: int, width: int) -> Leaf:
-    return Norm(width=width, form="layer", bias=bias, eps=None, groups=groups)
+def _attention(span: Span) -> Callable[..., Leaf]:
+    def make(bias: bool, groups: int, heads: int, d_qk: int, d_v: int) -> Leaf:
+        sizes = {"n_heads": heads, "n_kv_heads": exact_div(heads, groups), "d_qk": d_qk, "d_v": d_v}
+        return AttentionCore(**sizes, span=span, biased=bias)
 
-
-def _rms_norm(bias: bool, groups: int, width: int) -> Leaf:
-    return Norm(width=width, form="rms", bias=False, eps=None, groups=groups)
-
-
-def _norm_again(bias: bool, groups: int, width: int) -> Leaf:
-    return Norm(width=width, form="layer", bias=bias, eps=None, groups=groups, borrowed=True)
-
-
-def _attention(bias: bool, groups: int, heads: int, d_qk: int, d_v: int, span: Span | None = None) -> Leaf:
-    sizes = {"n_heads": heads, "n_kv_heads": exact_div(heads, groups), "d_qk": d_qk, "d_v": d_v}
-    return AttentionCore(**sizes, span=Full() if span is None else span, biased=bias)
-
-
-def _causal(bias: bool, groups: int, heads: int, d_qk: int, d_v: int) -> Leaf:
-    return _attention(bias, groups, heads, d_qk, d_v, Causal())
-
-
-def _crossed(bias: bool, groups: int, heads: int, d_qk: int, d_v: int) -> Leaf:
-    return _attention(bias, groups, heads, d_qk, d_v, Cross())
+    return make
 
 
 def _windows(bias: bool, groups: int, heads: int, d_qk: int, d_v: int, window: int) -> Leaf:
-    return _attention(bias, groups, heads, d_qk, d_v, Apart(window=window))
+    return _attention(Apart(window=window))(bias, groups, heads, d_qk, d_v)
 
 
 def _filter(bias: bool, groups: int, c_in: int, c_out: int, taps: int, stride: int) -> Leaf:
@@ -191,60 +208,146 @@ def _activation(form: str) -> Callable[..., Leaf]:
     return lambda bias, groups, width: Activation(width=width, form=form, gated=False)
 
 
-# What makes a leaf of `bias`, `groups` and the sizes that `options.PIECES` names.
-FORMS: Final[dict[str, Callable[..., Leaf]]] = {
-    "linear": _linear,
-    "grouped": _grouped,
-    "tied": lambda bias, groups, d_in, d_out: Linear(d_in=d_in, d_out=d_out, bias=False, tied=True),
-    "scale": lambda bias, groups, width: LayerScale(width=width),
-    "shift": lambda bias, groups, width: Shift(width=width),
-    "layer_norm": _layer_norm,
-    "rms_norm": _rms_norm,
-    "norm_again": _norm_again,
-    "table": lambda bias, groups, rows, width: Lookup(rows=rows, width=width, added=bias),
-    "held": lambda bias, groups, elements: Unused(d_in=elements, d_out=1, bias=False),
-    "convolution": _filter,
-    "attention": _attention,
-    "causal": _causal,
-    "crossed": _crossed,
-    "windows": _windows,
-    "index": lambda bias, groups, n_heads, width: Scores(n_heads=n_heads, width=width, span=Causal()),
-    "state": lambda bias, groups, elements: Remembered(elements=elements),
-    "product": lambda bias, groups, heads, d_in, d_out: MatrixProduct(n_heads=heads, d_in=d_in, d_out=d_out),
-    "rotary": lambda bias, groups, heads, dims: Rotary(heads=heads, dims=dims, theta=None, width=dims),
-    "sum": lambda bias, groups, width: Sum(width=width, sums=groups),
-    **{form: _activation(form) for form in ACTIVATIONS},
+class Form(NamedTuple):
+    """What a piece may be: the names of its `sizes`, what makes a leaf of `bias`, `groups` and these, whether it reads
+    `bias`, and which sizes its `groups` divide (None: it reads none)."""
+
+    sizes: tuple[str, ...]
+    make: Callable[..., Leaf]
+    bias: bool = False
+    groups: tuple[str, ...] | None = None
+
+
+_CORE: Final = ("n_heads", "d_qk", "d_v")
+FORMS: Final[dict[str, Form]] = {
+    "linear": Form(("d_in", "d_out"), lambda bias, groups, d_in, d_out: linear(d_in, d_out, bias=bias), True),
+    "grouped": Form(
+        ("d_in", "d_out"),
+        lambda bias, groups, d_in, d_out: linear(d_in, d_out, bias=bias, groups=groups),
+        True,
+        ("d_in", "d_out"),
+    ),
+    "tied": Form(
+        ("d_in", "d_out"), lambda bias, groups, d_in, d_out: Linear(d_in=d_in, d_out=d_out, bias=False, tied=True)
+    ),
+    "scale": Form(("width",), lambda bias, groups, width: LayerScale(width=width)),
+    "shift": Form(("width",), lambda bias, groups, width: Shift(width=width)),
+    "layer_norm": Form(("width",), _norm("layer"), True, ()),
+    "rms_norm": Form(("width",), _norm("rms"), False, ()),
+    "norm_again": Form(("width",), _norm("layer", borrowed=True), True, ()),
+    "table": Form(
+        ("rows", "width"), lambda bias, groups, rows, width: Lookup(rows=rows, width=width, added=bias), True
+    ),
+    "held": Form(("elements",), lambda bias, groups, elements: Unused(d_in=elements, d_out=1, bias=False)),
+    "convolution": Form(("c_in", "c_out", "taps", "stride"), _filter, True, ("c_in", "c_out")),
+    "attention": Form(_CORE, _attention(Full()), True, ("n_heads",)),
+    "causal": Form(_CORE, _attention(Causal()), True, ("n_heads",)),
+    "crossed": Form(_CORE, _attention(Cross()), True, ("n_heads",)),
+    "reading": Form(_CORE, _attention(Reading()), True, ("n_heads",)),
+    "windows": Form((*_CORE, "window"), _windows, True, ("n_heads",)),
+    "index": Form(
+        ("n_heads", "width"), lambda bias, groups, heads, width: Scores(n_heads=heads, width=width, span=Causal())
+    ),
+    "state": Form(("elements",), lambda bias, groups, elements: Remembered(elements=elements)),
+    "stored": Form(("width",), lambda bias, groups, width: Stored(width=width, span=Causal())),
+    "product": Form(
+        ("n_heads", "d_in", "d_out"),
+        lambda bias, groups, heads, d_in, d_out: MatrixProduct(n_heads=heads, d_in=d_in, d_out=d_out),
+    ),
+    "scores": Form(
+        ("n_heads", "width"), lambda bias, groups, heads, width: MatrixProduct(n_heads=heads, d_in=width, d_out=None)
+    ),
+    "rotary": Form(
+        ("heads", "dims"), lambda bias, groups, heads, dims: Rotary(heads=heads, dims=dims, theta=None, width=dims)
+    ),
+    "sum": Form(("width",), lambda bias, groups, width: Sum(width=width, sums=groups), False, ()),
+    **{form: Form(("width",), _activation(form)) for form in ACTIVATIONS},
 }
+KEYED: Final = ("reading", "scores")  # they meet as many keys as `keys` says
+CROSSING: Final = ("crossed",)  # they meet the encoder's positions
 
 
-def _where(at: Any) -> Stream:
-    """Everywhere, at the encoder's positions, or at ⌈(a·T + b)/c⌉."""
-    if at is None or at == "source":
-        return everywhere if at is None else on_source
+def pieces(value: Any) -> list[dict[str, Any]]:
+    """Leaves, each a table of `name`, `form`, `sizes` (`FORMS` names them), `bias`, `groups`, `at`, `keys`, `shared`,
+    `times`, `runs` and `kind`. One works at ⌈(a·T + b)/c⌉ positions for T of the stack's, where `at` is [a, b, c], at
+    the encoder's where it is "source", else at each, and meets `keys`, said so of S, past and new; with `shared` it
+    works once for all sequences. `times` is how many there are, each with weights of its own, `runs` how often each
+    runs."""
+    if not isinstance(value, list) or not all(isinstance(piece, Mapping) for piece in value):
+        raise Wrong("a list of tables, each a piece")
+    found = [_piece(piece) for piece in value]
+    if twice := [name for name, times in Counter(piece["name"] for piece in found).items() if times > 1]:
+        raise Wrong(f"pieces of different names: several are {twice[0]!r}")
+    return found
+
+
+_KEYS: Final = ("name", "form", "sizes", "bias", "groups", "at", "keys", "shared", "times", "runs", "kind")
+
+
+def _piece(piece: Mapping[str, Any]) -> dict[str, Any]:
+    form, sizes, at, keys = (piece.get(name) for name in ("form", "sizes", "at", "keys"))
+    if not isinstance(form, str) or form not in FORMS or not isinstance(sizes, list) or not {*_KEYS} >= {*piece}:
+        raise Wrong(f"pieces of {', '.join(_KEYS)}, whose form is one of {', '.join(FORMS)}")
+    names, _, biased, divided = FORMS[form]
+    if len(sizes) != len(names):
+        raise Wrong(f"{', '.join(names)} as sizes of a piece {form!r}")
+    found = {key: size(piece.get(key, 1)) for key in ("groups", "times", "runs")}
+    found |= {"name": text(piece.get("name")), "form": form, "sizes": [size(number) for number in sizes], "at": at}
+    found |= {"bias": flag(piece.get("bias", biased and form != "table")), "shared": flag(piece.get("shared", False))}
+    found |= {"kind": one_of(*LEAF_KINDS)(piece.get("kind", "other")), "keys": keys}
+    if found["bias"] and not biased:
+        raise Wrong(f"no bias of a piece {form!r}, which has none")
+    if divided is None and found["groups"] != 1:
+        raise Wrong(f"no groups of a piece {form!r}, which has none")
+    for name, number in zip(names, found["sizes"], strict=True):
+        if name in (divided or ()) and not divides(found["groups"], number):
+            raise Wrong(f"as groups of a piece {form!r} a divisor of {name} = {number}")
+    if at not in (None, "source") and not _somewhere(at):
+        raise Wrong("'source' or [a, b, c] as at: whole numbers, a from 0, c from 1, b from 1 where a is 0")
+    if (form in KEYED) != (keys is not None) or not (keys is None or _somewhere(keys)):
+        raise Wrong(
+            f"[a, b, c] as keys of a piece {' or '.join(map(repr, KEYED))}, whole numbers as in at, and no other's"
+        )
+    return found
+
+
+def _somewhere(at: Any) -> bool:
+    """Whether ⌈(a·T + b)/c⌉ is a number of positions of some T."""
+    if not isinstance(at, list) or [type(number) for number in at] != [int] * 3:
+        return False
     a, b, c = at
-
-    def on(work: Workload) -> Workload:
-        return work._replace(tokens=ceil_div(work.tokens * a + b, c), past=0)
-
-    return on
+    return bool(a >= 0 and c > 0 and a + max(b, 0) > 0 and max(a, abs(b), c) <= MAX_SIZE)
 
 
-def _as_said(on: Stream, leaf: Any) -> Stream:
-    return on
+def crosses(pieces: Any) -> str:
+    """The first piece that reads an encoder's positions; "": none does."""
+    return next((one["name"] for one in pieces if one["at"] == "source" or one["form"] in CROSSING), "")
 
 
-def _within(on: Stream, leaf: Any) -> Stream:
-    """In each window by itself."""
-
-    def there(work: Workload) -> Workload | None:
-        found = on(work)
-        inside: Workload | None = None if found is None else leaf.span.at(found)
-        return inside
-
-    return there
+def _positions(tokens: Any, at: list[int]) -> Any:
+    """⌈(a·T + b)/c⌉, none of a text that is too short for one."""
+    a, b, c = at
+    found = tokens * a + b
+    return ceil_div(found if a + b > 0 else maximum(0, found), c)
 
 
-PLACED: Final[dict[str, Callable[[Stream, Any], Stream]]] = {"windows": _within}
+def _stream(piece: Mapping[str, Any], leaf: Any) -> Stream:
+    """Where a piece works: `pieces` says how."""
+    at, keys, shared = piece["at"], piece["keys"], piece["shared"]
+
+    def on(work: Workload) -> Workload | None:
+        found = on_source(work) if at == "source" else work
+        if found is None:
+            return None
+        if keys is not None:
+            found = found._replace(source=_positions(work.keys, keys))
+        if isinstance(at, list):
+            found = found._replace(tokens=_positions(work.tokens, at), past=0)
+        if shared:
+            found = found._replace(batch=1)
+        return leaf.span.at(found) if piece["form"] == "windows" else found
+
+    return everywhere if (at, keys, shared) == (None, None, False) and piece["form"] != "windows" else on
 
 
 @final
@@ -260,11 +363,10 @@ class Pieces(Composite):
 
     def children(self) -> Iterator[Child]:
         for piece in self.pieces:
-            leaf = FORMS[piece["form"]](piece["bias"], piece["groups"], *piece["sizes"])
-            times, on = piece["times"], _where(piece["at"])
-            placed: Callable[[Stream, Any], Stream] = PLACED.get(piece["form"], _as_said)
+            leaf = FORMS[piece["form"]].make(piece["bias"], piece["groups"], *piece["sizes"])
+            times = piece["times"]
             copies = {"times": times, "runs": times * piece["runs"], "indices": numbered(times)}
-            yield Child(piece["name"], leaf, **copies, kind=piece["kind"], on=placed(on, leaf))
+            yield Child(piece["name"], leaf, **copies, kind=piece["kind"], on=_stream(piece, leaf))
 
     def shard(self, ways: Ways) -> Pieces:
         """Whole on every rank."""

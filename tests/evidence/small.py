@@ -2,9 +2,10 @@
 
 tests/data/hf/small.json holds small configs of model types without a published one among those of truth.json: `config`,
 and of transformers' class for it on the meta device `params` (unique; of a multimodal model those of its language
-model), `whole` (where there is more to it) and `flops` of a forward pass at "BxT" (none where transformers' code asks
-for values, which meta has not); `points` says other batches and lengths than those usually taken. Without NAME those
-that have no `params` yet are made. tests/data/hf/towers.json holds small multimodal configs, with `whole`.
+model), `whole` (where there is more to it) and `flops` of a forward pass at "BxT" (of ids, on the CPU, where
+transformers' code asks for values, which meta has not); `points` says other batches and lengths than those usually
+taken. Without NAME those that have no `params` yet are made. tests/data/hf/towers.json holds small multimodal configs,
+with `whole`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from txcalc.verify.via import measure
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from txcalc.verify.via import instantiate, measure
 
 FOLDER = Path(__file__).parents[1] / "data" / "hf"
 
@@ -24,11 +28,28 @@ def truth(config: dict[str, Any], points: list[list[int]] | None = None) -> dict
     choice = str(config.get("architectures", "")).endswith("MultipleChoice']")
     points = points or ([[8, 5]] if choice else [[1, 5], [2, 8]])
     found = [measure(config, "small", batch, tokens, formulas=False) for batch, tokens in points]
-    flops = {f"{batch}x{tokens}": one.flops for (batch, tokens), one in zip(points, found, strict=True) if one.flops}
+    flops = {
+        f"{batch}x{tokens}": number
+        for (batch, tokens), one in zip(points, found, strict=True)
+        if (number := one.flops or _on_cpu(config, 2 if choice else 1, batch, tokens))
+    }
     whole = {} if found[0].whole is None else {"whole": found[0].whole}
     if config["model_type"] in ("clap", "siglip"):  # read with both encoders
         return {"params": found[0].whole, "flops": flops}
     return {"params": found[0].params, **whole, "flops": flops}
+
+
+def _on_cpu(config: dict[str, Any], choices: int, batch: int, tokens: int) -> int:
+    """FLOPs of random ids; 0 where the class takes none."""
+    net: Any = instantiate(config, "small").to_empty(device="cpu").eval()
+    if net.main_input_name != "input_ids":
+        return 0
+    for weight in net.parameters():
+        torch.nn.init.normal_(weight)
+    shape = (batch // choices, choices, tokens) if choices > 1 else (batch, tokens)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        net(torch.randint(0, 10, shape))
+    return counter.get_total_flops()
 
 
 def whole(config: dict[str, Any]) -> dict[str, Any]:

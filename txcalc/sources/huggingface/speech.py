@@ -175,16 +175,19 @@ def _speaker(c: Config, d: int) -> list[Raw]:
     if not widths:
         c.fault("tdnn_dim", widths, "a list of widths")
         widths = [1]
+    apart = c.items("tdnn_dilation", of=size, length=len(widths), default=[1, 2, 3, 1, 1]) if widths else [1]
     width = c.size("xvector_output_dim", default=512)
-    made = [piece("projector", "linear", d, widths[0])]
-    for i, (wide, number) in enumerate(zip(widths, taps, strict=False)):
-        made.append(piece(f"tdnn{i + 1}", "convolution", widths[max(0, i - 1)], wide, number, 1))
-        made.append(piece(f"tdnn{i + 1}_activation", "relu", wide))
+    made, lost = [piece("projector", "linear", d, widths[0])], 0
+    for i, (wide, number, dilation) in enumerate(zip(widths, taps, apart, strict=False)):
+        lost += (number - 1) * dilation
+        at = {"at": [1, -lost, 1]}
+        made.append(piece(f"tdnn{i + 1}", "convolution", widths[max(0, i - 1)], wide, number, 1, **at))
+        made.append(piece(f"tdnn{i + 1}_activation", "relu", wide, **at))
     made += [
         piece("extractor", "linear", 2 * widths[-1], width, **once),
         piece("classifier", "linear", width, width, **once),
     ]
-    c.note("convolutions over frames are counted at every frame, the last few of which have no neighbours")
+    c.note(f"the speaker's head reads sounds of {lost + 1:,} frames and more")
     return [one | {"kind": "head"} for one in [*made, piece("margins", "held", width * labels(c))]]
 
 

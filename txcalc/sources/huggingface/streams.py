@@ -46,7 +46,8 @@ def xlnet(c: Config) -> Raw:
     c.only(w, "d_head", why="its class takes d_model / n_head")
     leaves = [piece(name, "linear", d, d, bias=False) for name in "qkv"]
     leaves += [piece("distances", "linear", d, d, bias=False, at=[2, 0, 1]), piece("biases", "held", 5 * d)]
-    leaves += [piece("core", "attention", h, 3 * w, w, bias=False), piece("o", "linear", d, d, bias=False)]
+    leaves += [piece("core", "attention", h, w, w, bias=False), piece("far", "scores", h, w, keys=[2, 0, 1])]
+    leaves += [piece("o", "linear", d, d, bias=False)]
     return raw | {
         "pieces": {"leaves": of("attention", *leaves, piece("attention_sum", "sum", d))},
         "layer": {"layer": {"parts": ["pieces", "feed_forward"]}},
@@ -94,7 +95,8 @@ def prophetnet(c: Config) -> Raw:
     own = [piece(name, "linear", d, d, **on) for name in "qkv"] + [piece("distances", "linear", d, buckets * h, **on)]
     own += [
         piece("core", "causal", h, w, w, bias=False),
-        piece("next_core", "attention", g * h, 2 * w, 2 * w, bias=False),
+        piece("next_core", "reading", h, w, w, bias=False, keys=[1, 0, 1], runs=g),
+        piece("own_core", "attention", h, w, w, bias=False, runs=g),
     ]
     own += [piece("o", "linear", d, d, **on), piece("attention_sum", "sum", d, **on)]
     own += [piece("attention_norm", "layer_norm", d, kind="norm", **on), piece("cross_q", "linear", d, d, **on)]
@@ -173,7 +175,7 @@ def _near_and_few(d: int, half: Raw, g: int, block: int, more: int) -> Pieces:
 def funnel(c: Config) -> Raw:
     """Layers in blocks, of which each has half as many positions as the one before it, then a few with all of them."""
     alone(c)
-    c.ignore("pooling_type", "separate_cls", "truncate_seq", "initializer_std", "rel_attn_type")
+    c.ignore("pooling_type", "initializer_std", "rel_attn_type")
     sizes = c.items("block_sizes", of=size, length=None, default=[4, 4, 4])
     if not sizes:
         c.fault("block_sizes", sizes, "a list of layers, a number for each block")
@@ -189,26 +191,33 @@ def funnel(c: Config) -> Raw:
         c, "masked-lm", "none", "pretraining", "sequence", "token", "question", "choice")  # fmt: skip
     c.ignore("architectures")
     inner, factored = h * w, form == "factorized"
+    # A first position that is kept apart, and a last one that is not cut off, make one more of a block's positions.
+    apart, cut = c.flag("separate_cls", default=True), c.flag("truncate_seq", default=True)
+    longer = apart and not cut
 
-    def layer(block: int, first: bool) -> Pieces:
-        on: Raw = {"at": [1, 0, 2**block], "runs": repeats[block]}
+    def of_block(block: int) -> list[int]:
+        return [1, longer * (2**block - 1), 2**block]
+
+    def layer(block: int, first: bool, several: int) -> Pieces:
+        on: Raw = {"at": of_block(block), "runs": several}
         made = [piece("q", "linear", d, inner, bias=False, **on), piece("biases", "held", 5 * inner)]
         made += [piece("segments", "product", h, w, 2, **on), piece("o", "linear", inner, d, **on)]
-        if factored:
-            made.append(piece("distances", "linear", inner, d, bias=False, **on))
-        scores, wider = (w + 2 * d if factored else 3 * w), 1 + (first and queries_only)
-        rest = on | {"runs": repeats[block] - first}
-        read: list[Raw] = [{"at": [wider, 0, 2**block]}] * first + [rest] * (rest["runs"] > 0)
-        for i, where in enumerate(read):
-            keys, again = (wider, "") if i < first else (1, "_again" * (i > 0))
+        distances = piece("distances", "linear", d, inner, bias=False, **on)
+        if not factored:  # two for each query, whatever the batch
+            distances |= {"runs": 2 * several, "shared": True}
+            made.append(piece("far", "scores", h, w, keys=on["at"], **on | {"runs": 2 * several}))
+        made.append(distances)
+        wider = first and queries_only  # the first time a layer's keys are those of the block before
+        reads = [(of_block(block - wider), 1)] * first + [(on["at"], several - first)]
+        for i, (keys, times) in enumerate(one for one in reads if one[1]):
+            again = "_again" * (i > 0)
             for name in "kv":
-                made.append(piece(name + again, "tied" if again else "linear", d, inner, **where))
-            if not factored:
-                far = where | {"at": [2 * where["at"][0], 0, 2**block]}
-                far |= {"form": "tied"} if again else {"form": "linear", "bias": False}
-                made.append({"name": "distances" + again, "sizes": [d, inner], **far})
-            here = {"at": on["at"], "runs": where.get("runs", 1)}
-            made.append(piece("core" + again, "attention", h, keys * scores, keys * w, bias=False, **here))
+                made.append(piece(name + again, "tied" if again else "linear", d, inner, at=keys, runs=times))
+            if wider and not again and not factored:
+                made.append(piece("further", "tied", d, inner, at=keys, shared=True))
+                made.append(piece("further_scores", "scores", h, w, at=on["at"], keys=keys))
+            scores = w + 2 * d if factored else w
+            made.append(piece("core" + again, "reading", h, scores, w, bias=False, at=on["at"], keys=keys, runs=times))
         made.append(piece("attention_sum", "sum", d, **on))
         norm = piece("attention_norm", "layer_norm", d, kind="norm", **on)
         return of("attention", *made, norm) + fed(d, wide, act, "layer_norm", **on)
@@ -216,26 +225,26 @@ def funnel(c: Config) -> Raw:
     kinds: dict[str, Pieces] = {}
     order = list[str]()
     for block, number in enumerate(sizes):
-        kinds[f"block{block}"] = layer(block, False)
+        kinds[f"block{block}"] = layer(block, False, repeats[block])
         if block:
-            kinds[f"pool{block}"] = layer(block, True)
+            kinds[f"pool{block}"] = layer(block, True, repeats[block])
         order += [f"pool{block}" if block else "block0"] + [f"block{block}"] * (number - 1)
     if task not in ("base", "sequence", "choice"):  # those have no decoder
-        once = repeats[0] == 1
-        kinds |= {} if once else {"last": [{**one, "runs": 1} for one in kinds["block0"]]}
-        order += ["block0" if once else "last"] * c.count("num_decoder_layers", default=2)
+        kinds["last"] = layer(0, False, 1)
+        order += ["block0" if repeats[0] == 1 else "last"] * c.count("num_decoder_layers", default=2)
     c.ignore("num_decoder_layers")
-    c.note(
-        f"exact at lengths that {2 ** (len(sizes) - 1)} divides; distances are projected for every sequence by itself"
-    )
+    if len(sizes) > 1:
+        most = 2 ** (len(sizes) - 2)
+        least = most + 2 if longer else 2 * most + 1 if apart else most + 1
+        c.note(f"exact from {least:,} tokens on: fewer are not halved so often")
     around = [piece("tokens", "table", v, d, kind="embedding")]
     around.append(piece("embedding_norm", "layer_norm", d, kind="norm"))
-    found, head = _answers_of_funnel(c, "none" if task == "base" else task, d, v, act, 2 ** (len(sizes) - 1))
+    found, head = _answers_of_funnel(c, "none" if task == "base" else task, d, v, act)
     raw: Raw = {"kind": "encoder", "d_model": d, "n_layers": len(order), "around": around + found, "head": head}
     return listed(raw, {name: kinds[name] for name in dict.fromkeys(order)}, order)
 
 
-def _answers_of_funnel(c: Config, task: str, d: int, v: int, act: str, fewer: int) -> tuple[Pieces, Raw]:
+def _answers_of_funnel(c: Config, task: str, d: int, v: int, act: str) -> tuple[Pieces, Raw]:
     if task == "masked-lm":
         c.only(True, "tie_word_embeddings", why="its head multiplies by the token table")
         return of("head", piece("scores", "tied", d, v), piece("scores_bias", "shift", v)), {"form": "none"}
@@ -288,12 +297,14 @@ def reformer(c: Config) -> Raw:
             made.append(piece(name, "product", h, w, length * (1 + sum(sides)), **several))
         made += [piece("o", "linear", h * w, d, bias=False, **on), piece("attention_sum", "sum", d, **on)]
         norms = [piece(f"{name}_norm", "layer_norm", d, **on) for name in ("attention", "feed_forward")]
+        if causal:  # of every token the layer's input and, of each head and hashing, the number of its bucket
+            made.append(piece("states", "stored", d + (h * hashes if form == "lsh" else 0)))
         layers[form] = of("attention", *made) + of("norm", *norms) + fed(d, wide, act, **on)
     c.note(f"of a text longer than {chunk:,} tokens, filled up to whole chunks: a shorter one has fewer keys")
     if "lsh" in lengths and not isinstance(buckets, int | list):
         c.note("num_buckets follows from the length of the first text: the products that hash are not counted")
     if causal:
-        c.note("what decoding keeps (states and buckets of every token) is not counted as a cache")
+        c.note("a further token is counted as a whole chunk, of which keys and values are made of states again")
     around = [piece("tokens", "table", v, d, kind="embedding")]
     if c.flag("axial_pos_embds", default=True):
         shape = c.items("axial_pos_shape", of=size, length=None, default=[64, 64])

@@ -603,6 +603,16 @@ def test_parameters_are_those_of_the_tensors(name: str) -> None:
     assert build(*describe(config)).params == sum(map(prod, shapes(config)))
 
 
+def test_rwkv7_without_sizes_that_its_class_derives() -> None:
+    ranks = {f"{name}_low_rank_dim": 32 for name in ("decay", "a", "v", "gate")}
+    config = {"model_type": "rwkv7", "hidden_size": 128, "num_hidden_layers": 2, "vocab_size": 100, "head_dim": 64}
+    said = build(*describe(config | ranks | {"intermediate_size": 512})).params
+    for nulls in ({"intermediate_size": None}, {"intermediate_size": None, "head_dim": None, "num_heads": 2}):
+        assert build(*describe(config | ranks | nulls)).params == said
+    with pytest.raises(InputError, match="num_heads is missing"):  # its class asks for one of the two
+        describe(config | ranks | {"head_dim": None})
+
+
 def test_every_type_has_a_case() -> None:
     # Another name of one that has a case, and what has a test of its own.
     twins = {"minimax_m1", "mixformer-sequential", "rwkv7", "step3_text", "step3_vl"}

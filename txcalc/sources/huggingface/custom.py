@@ -398,9 +398,15 @@ def rwkv7(c: Config) -> Raw:
     c.only("sqrelu", "hidden_act", why="its class has no other")
     c.ignore("attn_mode", "fuse_norm", "fuse_cross_entropy", "fuse_linear_cross_entropy", "use_l2warp", "value_dim")
     raw = stack(c)
-    d, n, w = raw["d_model"], raw["n_layers"], c.size("head_dim", default=64, null=64)
-    c.divides(w, d, "head_dim", "hidden_size")
-    c.only(d // w, "num_heads", why="it is hidden_size / head_dim")
+    d, n = raw["d_model"], raw["n_layers"]
+    if "head_dim" in c and c.data["head_dim"] is None:
+        several = c.size("num_heads")
+        c.divides(several, d, "num_heads", "hidden_size")
+        w = c.size("head_dim", null=max(1, d // several))
+    else:
+        w = c.size("head_dim", default=64)
+        c.divides(w, d, "head_dim", "hidden_size")
+        c.only(d // w, "num_heads", why="it is hidden_size / head_dim")
     values = c.data.get("value_dim") or d
     if any(value != d for value in (values if isinstance(values, list) else [values])):
         c.fault("value_dim", values, f"{d:,}, hidden_size")

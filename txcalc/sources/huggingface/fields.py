@@ -56,10 +56,10 @@ final_logit_softcapping: gemma3n_text
 first_k_dense_replace: but glm4_moe_lite solar_open
 head_dim: but arcee aria_text hunyuan_vl_text deepseek_v2 deepseek_v3 ernie4_5 granitemoehybrid hyperclovax internlm3
   iquestcoder jais2 kimi_k2 llama minicpm3 minimax mistral mixtral nemotron qwen2_5_vl_text qwen2_vl_text
-  qwen3_vl_moe_text seed_oss starcoder2 switch_transformers youtu
+  qwen3_vl_moe_text rwkv7 seed_oss starcoder2 switch_transformers youtu
 hidden_act: but gemma2 gemma3_text modernbert nemotron_h vaultgemma
 hidden_activation: gemma2 gemma3_text modernbert vaultgemma
-intermediate_size: but gpt_neo qwen3_5_moe_text rwkv solar_open
+intermediate_size: but gpt_neo qwen3_5_moe_text rwkv rwkv7 solar_open
 is_decoder: bert big_bird bigbird_pegasus blenderbot blenderbot-small camembert convbert data2vec-text electra ernie
   gpt_neox gpt_neox_japanese longt5 marian mbart megatron-bert mt5 mvp pegasus plbart prophetnet reformer rembert
   roberta roberta-prelayernorm roc_bert roformer switch_transformers t5 tapas trocr umt5 xlm-roberta xlm-roberta-xl

@@ -19,6 +19,7 @@ from txcalc import load
 from txcalc.errors import InputError, TxcalcError
 from txcalc.ledger import KINDS, Ledger
 from txcalc.model import Model
+from txcalc.render.summary import make, summary
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe, families, reader_of
 from txcalc.sources.huggingface.config import Config
@@ -136,6 +137,33 @@ def test_small(name: str) -> None:
             flops += sum(e.flops for e in ledger if e.kind == "attention_core" and "decoder" not in e.path)
             flops -= 2 * batch * 4 * (-(-tokens // 4) * 4) * (3 * 4) * 64
         assert ledger.total("flops") == flops, point
+
+
+def test_a_decoder_of_states_keeps_them() -> None:
+    """transformers' ReformerDynamicCache: of every token a layer's input, of hashed ones each head's buckets too."""
+    config = SMALL["ReformerModelWithLMHead"]["config"] | {"is_decoder": True, "num_hashes": 3}
+    model, layers = read(config), config["attn_layers"]
+    hashed = layers.count("lsh") * config["num_attention_heads"] * 3
+    token = len(layers) * config["hidden_size"] + hashed
+    assert model.ledger(tokens=12).total("cache") == 12 * token
+    assert model.ledger(tokens=1, past=11).total("cache") == 12 * token
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("XLNetModel", "LayerNorm, post-norm; gelu; F/D = 1.5"),
+        ("FunnelModel", "LayerNorm"),
+        ("wav2vec2", "LayerNorm, post-norm; gelu; F/D = 1.5"),
+        ("PegasusXForConditionalGeneration", "LayerNorm, pre-norm; gelu; sinusoidal positions; F/D = 1.25"),
+    ],
+)
+def test_norms_and_positions_among_pieces_are_not_said_to_be_none(name: str, said: str) -> None:
+    assert make(read(SMALL[name]["config"])) == said
+
+
+def test_the_width_of_heads_among_pieces_is_theirs() -> None:
+    assert summary(read(SMALL["XLNetModel"]["config"]))[1].startswith("MHA 4/4 × 16")
 
 
 @pytest.mark.parametrize("name", REFUSED.split())

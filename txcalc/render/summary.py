@@ -24,6 +24,7 @@ def summary(model: Model) -> tuple[str, str]:
 
 
 NORMS = {"rms": "RMSNorm", "layer": "LayerNorm"}
+LISTED = {"layer_norm": "LayerNorm", "rms_norm": "RMSNorm", "scale": "scales in place of norms"}  # forms of pieces
 PLACES = {"sandwich": "sandwich norms"}
 PARALLEL = {"shared": "parallel blocks, one norm", "separate": "parallel blocks, two norms"}
 ADDED = ("learned", "sinusoidal")  # positions that every layer's input has
@@ -34,21 +35,29 @@ def make(model: Model) -> str:
     """Norms and their place, activation, positions and F/D in one line, each way of them that a layer has."""
     ways: list[dict[str, None]] = [{}, {}, {}, {}]
     norms, activations, places, ratios = ways
+    pieces = False
     for stack in model.spec["stacks"].values():
         for layer in stack["layer"].values():
             norm, positions = (layer.get(name, stack[name]) for name in ("norm", "positions"))
             place = PARALLEL.get(str(norm["parallel"])) or PLACES.get(norm["place"], f"{norm['place']}-norm")
             bare = set(layer["parts"]) <= set(norm["without"]) and not norm["after"]
             added = "" if norm["residual"] is None else f", what a part adds × {norm['residual']}"
-            norms[("no norms" if bare else f"{NORMS.get(norm['form'], norm['form'])}, {place}") + added] = None
-            if positions["form"] in ADDED or any(mechanism(part, layer).ordered for part in layer["parts"]):
+            listed = layer["pieces"]["leaves"] if "pieces" in layer["parts"] else []
+            own = [LISTED[one["form"]] for one in listed if one["kind"] == "norm" and one["form"] in LISTED]
+            told = own or ["no norms"] if bare else [f"{NORMS.get(norm['form'], norm['form'])}, {place}"]
+            norms |= dict.fromkeys(one + added for one in told)
+            if positions["form"] == "none" and (listed or stack["around"]):
+                pieces = True  # which may be positions
+            elif positions["form"] in ADDED or any(mechanism(part, layer).ordered for part in layer["parts"]):
                 places["no positions" if positions["form"] == "none" else f"{positions['form']} positions"] = None
             for channel in (layer[name] for name in CHANNELS if name in layer):
                 if channel.get("activation"):
                     activations[channel["activation"] + (", gated" if channel.get("gated") else "")] = None
                 ratios[f"F/D = {float(Fraction(channel['d_ff'], stack['d_model'])):.4g}"] = None
-    if not places:
+    if not (places or pieces):
         places["no positions"] = None
+    for form in [form for form in LISTED.values() if any(other.startswith(f"{form},") for other in norms)]:
+        norms.pop(form, None)
     return "; ".join(" or ".join(way) for way in ways if way)
 
 

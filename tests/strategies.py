@@ -18,6 +18,7 @@ from txcalc.parts.block import Block, Branch, Laurel, Mix, Streams
 from txcalc.parts.cells import Cell, RecurrentCell
 from txcalc.parts.collectives import AllGather, AllReduce, AllToAll, Axis, Receive, ReduceScatter, Send
 from txcalc.parts.convolution import (
+    Filter,
     Fourier,
     Product,
     ShortConvolution,
@@ -27,12 +28,13 @@ from txcalc.parts.convolution import (
     TimeConvolution,
     Transform,
 )
-from txcalc.parts.cores import AttentionCore, DifferentialCore, DynamicMask, Gate
+from txcalc.parts.cores import AttentionCore, DifferentialCore, DynamicMask, Gate, MatrixProduct, Scores, Stored
 from txcalc.parts.delta import DeltaNet, DeltaRule
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
 from txcalc.parts.drafts import DraftAttention, Features
 from txcalc.parts.embedding import Embedding, Patches
 from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
+from txcalc.parts.forms import pieces
 from txcalc.parts.head import Head
 from txcalc.parts.hyena import Decay, Hyena, ImplicitFilter, LongConvolution, ModalConvolution, Sine
 from txcalc.parts.hyper import Collapse, HyperConnection, Shares, StreamSpread
@@ -61,12 +63,13 @@ from txcalc.parts.mixers.compressed import (
     Selector,
 )
 from txcalc.parts.mixers.forgetting import ForgetGate, ForgettingAttention, ForgettingCore
-from txcalc.parts.mixers.pieces import Filter, MatrixProduct, Pieces, Remembered, Scores, Stored, pieces
+from txcalc.parts.mixers.pieces import Pieces
 from txcalc.parts.model import EncoderDecoder, FixedLength, Join, LayerGroup, LayerInputs, Memory, Stack, StreamEnds
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import Workload
 from txcalc.parts.pooling import AttentionPool
 from txcalc.parts.positions import RelativeBias, Rotary
+from txcalc.parts.recurrence import Remembered
 from txcalc.parts.recurrent import GatedRecurrence, Griffin, HeadScan, Mamba, Mamba2, SelectiveScan
 from txcalc.parts.routed import ChosenExperts, RoutedAttention
 from txcalc.parts.rwkv import ChannelMix, TimeMix, TokenShift, WeightedSum

@@ -158,7 +158,7 @@ def test_nothing_heavy_is_loaded_by_commands_that_do_not_need_it() -> None:
 # The language of formulas.
 
 # All of `parts` but what decides only structure: how a part is made, described, shared out, frozen beside adapters.
-NOT_FORMULAS = {"__init__", "adapters", "frozen", "mechanisms", "options", "projectors", "sharding"}
+NOT_FORMULAS = {"__init__", "adapters", "forms", "frozen", "mechanisms", "options", "projectors", "sharding"}
 MODULES = [
     import_module(".".join(("txcalc", *path.relative_to(PACKAGE).with_suffix("").parts)))
     for path in sorted((PACKAGE / "parts").rglob("*.py"))

@@ -19,7 +19,7 @@ from strategies import FAMILIES, descriptions
 
 from txcalc import Model, TxcalcError, load
 from txcalc.ledger import QUANTITIES
-from txcalc.parts.mixers.pieces import pieces
+from txcalc.parts.forms import pieces
 from txcalc.parts.projectors import steps_of
 from txcalc.sources import build, inline, presets, spec
 from txcalc.sources.spec import IDENTITY, STACK, changed

@@ -15,7 +15,7 @@ import pytest
 import txcalc
 from txcalc import InputError, MissingExtra, Refuted, TxcalcError, UnknownName
 from txcalc.errors import ABSENT, Fault, nearest, shown
-from txcalc.parts.mixers.pieces import FORMS
+from txcalc.parts.forms import FORMS
 from txcalc.sources import build
 
 SIZE = "expected a whole number from 1 to 1,000,000,000"

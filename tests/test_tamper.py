@@ -22,7 +22,7 @@ from strategies import COMPOSITES, LEAVES
 import txcalc
 from txcalc.ledger import walk
 from txcalc.parts.adapters import Frozen, LowRank
-from txcalc.parts.mixers.pieces import pieces
+from txcalc.parts.forms import pieces
 from txcalc.parts.part import COST, Cache, Leaf, MatMul, Workload
 
 # 2 sequences of 3 new tokens after 5 cached ones: 6 rows, 8 keys, 3·5 + 1 + 2 + 3 = 21 visible pairs; 14 source rows.

@@ -22,19 +22,19 @@ from txcalc import load
 from txcalc.cli import app
 from txcalc.errors import InputError, Refuted, UnknownName
 from txcalc.parts.block import Mix
-from txcalc.parts.convolution import Product
-from txcalc.parts.cores import AttentionCore, DifferentialCore, Gate
+from txcalc.parts.convolution import Filter, Product
+from txcalc.parts.cores import AttentionCore, DifferentialCore, Gate, MatrixProduct, Scores, Stored
 from txcalc.parts.delta import DeltaRule
 from txcalc.parts.disentangled import DisentangledCore
 from txcalc.parts.embedding import Patches
 from txcalc.parts.latent import IndexCore, LatentCore
 from txcalc.parts.linear import Activation, BlockLinear, LayerScale, Linear, Lookup, Scale, Sum, Unused, Vector
 from txcalc.parts.linear_attention import DecayScan
-from txcalc.parts.mixers.pieces import Filter, MatrixProduct, Remembered, Scores, Stored
 from txcalc.parts.model import Memory
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import Cache, Leaf, MatMul, Weight, Workload
 from txcalc.parts.positions import RelativeBias, Rotary
+from txcalc.parts.recurrence import Remembered
 from txcalc.parts.recurrent import GatedRecurrence, HeadScan, SelectiveScan
 from txcalc.parts.rwkv import TokenShift, WeightedSum
 from txcalc.parts.spans import Causal, Window

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, final
 
+from txcalc.num import exact_div, product
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Linear
@@ -22,7 +23,7 @@ from txcalc.parts.options import (
     size,
     ungated,
 )
-from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Workload, elementwise
+from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Weight, Workload, elementwise
 from txcalc.parts.spans import Full
 from txcalc.parts.taps import Convolution, short_memory
 
@@ -297,3 +298,37 @@ class SpanAttentionOptions(Mechanism):
     def build(self, place: Place) -> SpanAttention:
         sizes = {"n_heads": self.n_heads, "d_head": self.d_head, "taps": self.taps}
         return SpanAttention(d_model=place.d_model, **sizes, biases=frozenset(self.bias))
+
+
+@final
+@frozen
+class Filter(Leaf):
+    """A convolution of any kind over what comes out: `taps` of all its dimensions, in `groups` of channels.
+
+    Shapes   W (c_out, c_in/groups, taps), y (B, T, c_out); of every output it reads `stride` inputs that are new
+    Unit     FLOPs 2·B·T·taps·c_out·c_in/groups
+    Kept     its input
+    Source   Baevski et al. 2020 (arXiv 2006.11477), section 2: over samples, and in place of positions
+    """
+
+    role = "product"
+    c_in: Any
+    c_out: Any
+    taps: Any
+    groups: int
+    stride: Any
+    bias: bool
+
+    def weights(self) -> tuple[Weight, ...]:
+        weight = Weight("weight", (self.c_out, exact_div(self.c_in, self.groups), self.taps))
+        return (weight, Weight("bias", (self.c_out,))) if self.bias else (weight,)
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        rows, (one, *_) = work.positions, self.weights()
+        fan_in, made = product(one.shape[1:]), exact_div(self.c_out, self.groups)
+        moved = Traffic(one.size, rows * (self.stride * self.c_in + self.c_out))
+        found = MatMul("convolution", self.groups, rows, fan_in, made, moved, "convolution")
+        return (found, elementwise("bias", rows * self.c_out, "add", 0, 0, self.c_out)) if self.bias else (found,)
+
+    def saved(self, work: Workload) -> Any:
+        return work.positions * self.stride * self.c_in

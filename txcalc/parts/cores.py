@@ -332,3 +332,81 @@ class DynamicMask(Leaf):
 
     def saved(self, work: Workload) -> Any:
         return 3 * work.positions * self.n_kv_heads
+
+
+@final
+@frozen
+class Scores(CachedCore):
+    """How well each query of a few heads meets every key before it, by the best of which blocks of keys are selected.
+
+    Shapes   q (B, T, h, d), k (B, S, d), scores (B, T, h, S)
+    Unit     FLOPs 2·B·T·S·h·d
+    Counts   the full T×S rectangle, `flops_masked` the pairs before the selection; cache d elements a token
+    Omits    the maximum of a block and choosing the best, which only compare
+    Kept     nothing: a selection gets no gradient
+    Source   MiniMax 2026, MiniMax-M3
+    """
+
+    role = "selection"
+    n_heads: Any
+    width: Any
+    span: Span
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        heads, keys, tokens = work.batch * self.n_heads, self.span.keys(work), work.tokens
+        moved = self.span.moved(heads * tokens * self.width, work.batch * keys * self.width)
+        pairs = self.span.visible(work) * self.width
+        return (MatMul("scores", heads, tokens, self.width, keys, moved, "attention", pairs),)
+
+    @property
+    def token(self) -> Any:
+        return self.width
+
+    def kept(self) -> str:
+        return self.span.kept("an index key", f"{self.width:,}")
+
+
+@final
+@frozen
+class MatrixProduct(Leaf):
+    """Products of what was computed alone, without weights: of each head a row of every position and a matrix.
+
+    Shapes   x (B, h, T, d_in), m (B, h, d_in, d_out), y (B, h, T, d_out); d_out None: as many as there are keys
+    Unit     FLOPs 2·B·T·h·d_in·d_out
+    Kept     its rows; the matrix is another leaf's result
+    Source   Xiong et al. 2021 (arXiv 2102.03902), section 3: keys and queries beside a fixed number of landmarks
+    """
+
+    role = "product"
+    kind = "attention_core"
+    n_heads: Any
+    d_in: Any
+    d_out: Any
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        heads, made = work.batch * self.n_heads, work.source if self.d_out is None else self.d_out
+        moved = Traffic(0, heads * (work.tokens * (self.d_in + made) + self.d_in * made))
+        return (MatMul("product", heads, work.tokens, self.d_in, made, moved),)
+
+    def saved(self, work: Workload) -> Any:
+        return work.positions * self.n_heads * self.d_in
+
+
+@final
+@frozen
+class Stored(CachedCore):
+    """What is kept of every token that is neither key nor value: a layer's input, of which both are made again.
+
+    Unit     elements of a token; no FLOPs
+    Source   Kitaev et al. 2020 (arXiv 2001.04451), section 2: keys are the queries, of texts in chunks
+    """
+
+    width: Any
+    span: Span
+
+    @property
+    def token(self) -> Any:
+        return self.width
+
+    def kept(self) -> str:
+        return self.span.kept("a state", f"{self.width:,}")

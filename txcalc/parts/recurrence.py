@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, final
 
+from txcalc.parts.frozen import frozen
 from txcalc.parts.part import Cache, Leaf, Workload
 
 
@@ -24,3 +25,22 @@ class Recurrence(Leaf):
     def passed(self, work: Workload) -> Any:
         """Elements of all sequences' states that a pass reads and writes."""
         return 2 * work.batch * self.state
+
+
+@final
+@frozen
+class Remembered(Recurrence):
+    """A state of so many elements that a recurrence keeps, whatever it computes with it.
+
+    Unit     elements of one sequence's state; no FLOPs
+    Source   Peng et al. 2025 (arXiv 2503.14456), section 4: a matrix of each head, and the last position
+    """
+
+    elements: Any
+
+    @property
+    def state(self) -> Any:
+        return self.elements
+
+    def kept(self) -> str:
+        return f"a state of {self.elements:,} elements"

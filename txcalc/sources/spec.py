@@ -12,11 +12,11 @@ from typing import Any
 
 from txcalc.errors import InputError, UnknownName, shown
 from txcalc.parts import options as keys_of
+from txcalc.parts.forms import pieces
 from txcalc.parts.frozen import frozen
 from txcalc.parts.mechanisms import ALL, ATTENTIONS, PART_TABLES, options
 from txcalc.parts.mechanisms import PARTS as PARTS
 from txcalc.parts.mechanisms import parts_of as parts_of
-from txcalc.parts.mixers.pieces import pieces
 
 # What a key may be is said beside the mechanisms; a description's own tables use the same words.
 from txcalc.parts.options import ACTIVATIONS as ACTIVATIONS

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from txcalc.errors import ABSENT
 from txcalc.num import divides, exceeds
-from txcalc.parts.mixers.pieces import crosses
+from txcalc.parts.forms import crosses
 from txcalc.parts.projectors import projector
 from txcalc.sources.assemble import patches
 from txcalc.sources.layer_rules import check_table

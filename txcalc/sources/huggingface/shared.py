@@ -441,5 +441,5 @@ def chunks(c: Config) -> Raw:
 
 
 def piece(name: str, form: str, *sizes: int, **more: Any) -> Raw:
-    """A leaf of `around` or of a layer's pieces (`parts.mixers.pieces`)."""
+    """A leaf of `around` or of a layer's pieces (`parts.forms`)."""
     return {"name": name, "form": form, "sizes": list(sizes), **more}

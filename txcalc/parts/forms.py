@@ -1,0 +1,172 @@
+"""Pieces as a description lists them: leaves one by one, what forms they have, and what a table of one may say.
+
+Nothing here is a formula.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from txcalc.num import divides, exact_div
+from txcalc.parts.convolution import Filter
+from txcalc.parts.cores import AttentionCore, MatrixProduct, Scores, Stored
+from txcalc.parts.linear import Activation, LayerScale, Linear, Lookup, Shift, Sum, Unused, linear
+from txcalc.parts.norm import Norm
+from txcalc.parts.options import ACTIVATIONS, LEAF_KINDS, MAX_SIZE, Wrong, flag, one_of, size, text
+from txcalc.parts.part import Leaf
+from txcalc.parts.positions import Rotary
+from txcalc.parts.recurrence import Remembered
+from txcalc.parts.spans import Apart, Causal, Cross, Full, Reading, Span
+
+
+def _norm(form: str, borrowed: bool = False) -> Callable[..., Leaf]:
+    def make(bias: bool, groups: int, width: int) -> Leaf:
+        own = bias and form == "layer"
+        return Norm(width=width, form=form, bias=own, eps=None, groups=groups, borrowed=borrowed)
+
+    return make
+
+
+def _attention(span: Span) -> Callable[..., Leaf]:
+    def make(bias: bool, groups: int, heads: int, d_qk: int, d_v: int) -> Leaf:
+        sizes = {"n_heads": heads, "n_kv_heads": exact_div(heads, groups), "d_qk": d_qk, "d_v": d_v}
+        return AttentionCore(**sizes, span=span, biased=bias)
+
+    return make
+
+
+def _windows(bias: bool, groups: int, heads: int, d_qk: int, d_v: int, window: int) -> Leaf:
+    return _attention(Apart(window=window))(bias, groups, heads, d_qk, d_v)
+
+
+def _filter(bias: bool, groups: int, c_in: int, c_out: int, taps: int, stride: int) -> Leaf:
+    return Filter(c_in=c_in, c_out=c_out, taps=taps, groups=groups, stride=stride, bias=bias)
+
+
+def _activation(form: str) -> Callable[..., Leaf]:
+    return lambda bias, groups, width: Activation(width=width, form=form, gated=False)
+
+
+class Form(NamedTuple):
+    """What a piece may be: the names of its `sizes`, what makes a leaf of `bias`, `groups` and these, whether it reads
+    `bias`, and which sizes its `groups` divide (None: it reads none)."""
+
+    sizes: tuple[str, ...]
+    make: Callable[..., Leaf]
+    bias: bool = False
+    groups: tuple[str, ...] | None = None
+
+
+_CORE: Final = ("n_heads", "d_qk", "d_v")
+FORMS: Final[dict[str, Form]] = {
+    "linear": Form(("d_in", "d_out"), lambda bias, groups, d_in, d_out: linear(d_in, d_out, bias=bias), True),
+    "grouped": Form(
+        ("d_in", "d_out"),
+        lambda bias, groups, d_in, d_out: linear(d_in, d_out, bias=bias, groups=groups),
+        True,
+        ("d_in", "d_out"),
+    ),
+    "tied": Form(
+        ("d_in", "d_out"), lambda bias, groups, d_in, d_out: Linear(d_in=d_in, d_out=d_out, bias=False, tied=True)
+    ),
+    "scale": Form(("width",), lambda bias, groups, width: LayerScale(width=width)),
+    "shift": Form(("width",), lambda bias, groups, width: Shift(width=width)),
+    "layer_norm": Form(("width",), _norm("layer"), True, ()),
+    "rms_norm": Form(("width",), _norm("rms"), False, ()),
+    "norm_again": Form(("width",), _norm("layer", borrowed=True), True, ()),
+    "table": Form(
+        ("rows", "width"), lambda bias, groups, rows, width: Lookup(rows=rows, width=width, added=bias), True
+    ),
+    "held": Form(("elements",), lambda bias, groups, elements: Unused(d_in=elements, d_out=1, bias=False)),
+    "convolution": Form(("c_in", "c_out", "taps", "stride"), _filter, True, ("c_in", "c_out")),
+    "attention": Form(_CORE, _attention(Full()), True, ("n_heads",)),
+    "causal": Form(_CORE, _attention(Causal()), True, ("n_heads",)),
+    "crossed": Form(_CORE, _attention(Cross()), True, ("n_heads",)),
+    "reading": Form(_CORE, _attention(Reading()), True, ("n_heads",)),
+    "windows": Form((*_CORE, "window"), _windows, True, ("n_heads",)),
+    "index": Form(
+        ("n_heads", "width"), lambda bias, groups, heads, width: Scores(n_heads=heads, width=width, span=Causal())
+    ),
+    "state": Form(("elements",), lambda bias, groups, elements: Remembered(elements=elements)),
+    "stored": Form(("width",), lambda bias, groups, width: Stored(width=width, span=Causal())),
+    "product": Form(
+        ("n_heads", "d_in", "d_out"),
+        lambda bias, groups, heads, d_in, d_out: MatrixProduct(n_heads=heads, d_in=d_in, d_out=d_out),
+    ),
+    "scores": Form(
+        ("n_heads", "width"), lambda bias, groups, heads, width: MatrixProduct(n_heads=heads, d_in=width, d_out=None)
+    ),
+    "rotary": Form(
+        ("heads", "dims"), lambda bias, groups, heads, dims: Rotary(heads=heads, dims=dims, theta=None, width=dims)
+    ),
+    "sum": Form(("width",), lambda bias, groups, width: Sum(width=width, sums=groups), False, ()),
+    **{form: Form(("width",), _activation(form)) for form in ACTIVATIONS},
+}
+KEYED: Final = ("reading", "scores")  # they meet as many keys as `keys` says
+CROSSING: Final = ("crossed",)  # they meet the encoder's positions
+
+
+def pieces(value: Any) -> list[dict[str, Any]]:
+    """Leaves, each a table of `name`, `form`, `sizes` (`FORMS` names them), `bias`, `groups`, `at`, `keys`, `shared`,
+    `times`, `runs` and `kind`. One works at ⌈(a·T + b)/c⌉ positions for T of the stack's, where `at` is [a, b, c], at
+    the encoder's where it is "source", else at each, and meets `keys`, said so of S, past and new; with `shared` it
+    works once for all sequences. `times` is how many there are, each with weights of its own, `runs` how often each
+    runs."""
+    if not isinstance(value, list) or not all(isinstance(piece, Mapping) for piece in value):
+        raise Wrong("a list of tables, each a piece")
+    found = [_piece(piece) for piece in value]
+    if twice := [name for name, times in Counter(piece["name"] for piece in found).items() if times > 1]:
+        raise Wrong(f"pieces of different names: several are {twice[0]!r}")
+    return found
+
+
+_KEYS: Final = ("name", "form", "sizes", "bias", "groups", "at", "keys", "shared", "times", "runs", "kind")
+
+
+def _piece(piece: Mapping[str, Any]) -> dict[str, Any]:
+    form, sizes, at, keys = (piece.get(name) for name in ("form", "sizes", "at", "keys"))
+    if not isinstance(form, str) or form not in FORMS or not isinstance(sizes, list) or not {*_KEYS} >= {*piece}:
+        raise Wrong(f"pieces of {', '.join(_KEYS)}, whose form is one of {', '.join(FORMS)}")
+    names, _, biased, divided = FORMS[form]
+    if len(sizes) != len(names):
+        raise Wrong(f"{', '.join(names)} as sizes of a piece {form!r}")
+    found = {key: size(piece.get(key, 1)) for key in ("groups", "times", "runs")}
+    found |= {"name": text(piece.get("name")), "form": form, "sizes": [size(number) for number in sizes], "at": at}
+    found |= {"bias": flag(piece.get("bias", biased and form != "table")), "shared": flag(piece.get("shared", False))}
+    found |= {"kind": one_of(*LEAF_KINDS)(piece.get("kind", "other")), "keys": keys}
+    if found["bias"] and not biased:
+        raise Wrong(f"no bias of a piece {form!r}, which has none")
+    if divided is None and found["groups"] != 1:
+        raise Wrong(f"no groups of a piece {form!r}, which has none")
+    for name, number in zip(names, found["sizes"], strict=True):
+        if name in (divided or ()) and not divides(found["groups"], number):
+            raise Wrong(f"as groups of a piece {form!r} a divisor of {name} = {number}")
+    if at not in (None, "source") and not _somewhere(at):
+        raise Wrong("'source' or [a, b, c] as at: whole numbers, a from 0, c from 1, b from 1 where a is 0")
+    if (form in KEYED) != (keys is not None) or not (keys is None or _somewhere(keys)):
+        raise Wrong(
+            f"[a, b, c] as keys of a piece {' or '.join(map(repr, KEYED))}, whole numbers as in at, and no other's"
+        )
+    return found
+
+
+def _somewhere(at: Any) -> bool:
+    """Whether ⌈(a·T + b)/c⌉ is a number of positions of some T."""
+    if not isinstance(at, list) or [type(number) for number in at] != [int] * 3:
+        return False
+    a, b, c = at
+    return bool(a >= 0 and c > 0 and a + max(b, 0) > 0 and max(a, abs(b), c) <= MAX_SIZE)
+
+
+def steps(piece: Mapping[str, Any]) -> list[str]:
+    """What a piece says of where it works, in the order in which it counts."""
+    said = {"source": piece["at"] == "source", "keys": piece["keys"] is not None, "at": isinstance(piece["at"], list)}
+    said |= {"shared": piece["shared"], "windows": piece["form"] == "windows"}
+    return [name for name, is_so in said.items() if is_so]
+
+
+def crosses(pieces: Any) -> str:
+    """The first piece that reads an encoder's positions; "": none does."""
+    return next((one["name"] for one in pieces if one["at"] == "source" or one["form"] in CROSSING), "")

@@ -91,7 +91,7 @@ def test_a_file_of_a_presets_name_does_not_hide_it(tmp_path: Path, monkeypatch: 
         ("h=7", "d_h is missing, expected a key of its own: D = 512 is no multiple of h = 7"),
         ("h=8 h_kv=3", "h_kv is 3, expected a divisor of h = 8 (8 is MHA, 1 is MQA)"),
         ("E=8 k=9", "k is 9, expected at most E = 8"),
-        ("E=8", "k is missing, expected experts a token passes, for E is given"),
+        ("E=8", "k is missing, expected experts per token, for E is given"),
         ("k=2", "E is missing, expected routed experts, for k is given"),
         ("window=0", f"window is '0', {SIZE}"),
         ("V=-5", "V is '-5', expected a whole number such as 4096 or 32k"),

@@ -44,7 +44,7 @@ TABLE = (
     Symbol("k_i", "attention.index_top_k", "keys that a query selects", "tokens", "k_i"),
     Symbol("F", "feed_forward.d_ff", "feed-forward width", "elements", "F"),
     Symbol("E", "experts.n_experts", "routed experts", "experts", "E"),
-    Symbol("k", "experts.top_k", "experts a token passes", "experts", "k"),
+    Symbol("k", "experts.top_k", "experts per token", "experts", "k"),
     Symbol("F_e", "experts.d_ff", "width of one expert", "elements", "F_e"),
     Symbol("F_s", "experts.d_ff_shared", "width of the shared experts together", "elements", "F_s"),
     Symbol("C_m", "mamba.d_inner", "channels of a Mamba-1 mixer", "elements", "C_m"),

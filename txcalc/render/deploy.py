@@ -164,12 +164,12 @@ def verdict(plan: Plan) -> str:
 
 def _answers(plan: Plan) -> Table:
     best = plan.best
-    context = "memory sets no end" if plan.max_context is None else plan.max_context
+    context = "not limited by memory" if plan.max_context is None else plan.max_context
     rows = [
-        (f"most sequences at {plan.context:,} tokens", best.max_concurrency),
-        (f"longest context of {_sequences(plan.concurrency)}", context),
+        (column("most sequences", "", f"most sequences at {plan.context:,} tokens"), best.max_concurrency),
+        (column("longest context", "", f"longest context of {_sequences(plan.concurrency)}"), context),
         ("fewest GPUs with the memory for both", "more than are tried" if plan.min_gpus is None else plan.min_gpus),
-        ("what ends it", best.limit),
+        ("limited by", best.limit),
     ]
     tokens = best.fullest.cache_tokens(plan.context)
     if plan.deployment.engine.memory and tokens is not None:
@@ -221,11 +221,11 @@ def _memory(gpu: Gpu) -> Table:
     if gpu.rank.towers_bytes:
         rows.append(("weights: towers", gpu.rank.towers_bytes))
     if draft := gpu.rank.draft:
-        rows.append((f"weights: draft {draft.model.name}", draft.weights_bytes))
+        rows.append((column("weights: draft", "", f"weights: draft {draft.model.name}"), draft.weights_bytes))
     shared = "pages, of which a prefix once" if gpu.rank.engine.shared else "pages"
-    rows.append((f"cache ({shared})", gpu.cache))
+    rows.append((column("cache", "", f"cache ({shared})"), gpu.cache))
     most = max(gpu.activations, key=lambda name: gpu.activations[name])
-    rows.append((f"activations (most: {most})", gpu.peak))
+    rows.append((column("activations", "", f"activations (most: {most})"), gpu.peak))
     rows += [(f"engine: {name}", size) for name, size in gpu.rank.rest.items() if size]
     rows.append(("reserve", gpu.reserve))
     rows.append(("free" if gpu.free >= 0 else "lacking", gpu.free))
@@ -240,7 +240,7 @@ def _caches(plan: Plan, gpus: list[Gpu]) -> Table:
     block = plan.deployment.engine.block
     ways = (
         ("algorithmic: what later tokens need", sizes.algorithmic),
-        (f"pages of {block} tokens (vLLM's rule), counted here", sizes.pages),
+        (column("pages", "", f"pages of {block} tokens (vLLM's rule), counted here"), sizes.pages),
         ("dense: no window used", sizes.dense),
     )
     rows = [(name, exact(size), TableCell(size, iec(size))) for name, size in ways]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ TEMPLATE = """<!doctype html>
 <title>{title}</title>
 <style>
 {style}
+.scroll {{ max-height: none; }} td.text {{ white-space: normal; }} thead td {{ border-top: 0; }}
+tr.total {{ font-weight: 650; }}
 </style>
 </head>
 <body>
@@ -49,21 +51,26 @@ def fragment(header: Sequence[str], tables: Sequence[Table]) -> str:
 def _table(table: Table) -> str:
     label = escape(table.title or "table", quote=True)
     caption = f"<caption>{escape(table.title)}</caption>" if table.title else ""
-    rows = "\n".join(f"<tr>{_row(row, 'row')}</tr>" for row in table.rows)
-    head = f"{caption}<thead><tr>{_row(table.headings, 'col')}</tr></thead>"
+    lines = [f"<tr>{_row(row, 'row', table.left)}</tr>" for row in table.rows]
+    if table.total and lines:
+        lines[-1] = lines[-1].replace("<tr>", '<tr class="total">', 1)
+    rows = "\n".join(lines)
+    head = f"{caption}<thead><tr>{_row(table.headings, 'col', table.left)}</tr></thead>"
     whole = f"<table>\n{head}\n<tbody>\n{rows}\n</tbody></table>"
     scrolled = f'<div class="scroll" tabindex="0" role="group" aria-label="{label}">{whole}</div>'
     return f'<section aria-label="{label}">{scrolled}</section>'
 
 
-def _row(cells: Sequence[Any], scope: str) -> str:
+def _row(cells: Sequence[Any], scope: str, left: Collection[int]) -> str:
     shown = []
     for i, value in enumerate(cells):
         one = cell(value)
         # A heading in one line, whatever a terminal needs; one that repeats another in short has no value.
         said = str(one.value) or one.text if scope == "col" else one.text
-        text = escape(said).replace("\n", "<br/>")
+        text = "\u2003" * ((len(said) - len(said.lstrip())) // 2) + escape(said.strip()).replace("\n", "<br/>")
+        text = f"<b>{text}</b>" if "bold" in one.style.split() and scope == "row" else text
+        side = ' class="text"' if i in left else ""
         exact = "" if one.value is None or str(one.value) == said else f' title="{escape(str(one.value), quote=True)}"'
         head = text and (scope == "col" or not i)  # an empty heading is none
-        shown.append(f'<th scope="{scope}"{exact}>{text}</th>' if head else f"<td{exact}>{text}</td>")
+        shown.append(f'<th scope="{scope}"{side}{exact}>{text}</th>' if head else f"<td{side}{exact}>{text}</td>")
     return "".join(shown)

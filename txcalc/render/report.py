@@ -5,6 +5,7 @@ A cell is a value with the text that shows it; CSV and JSON get the value, exact
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from fractions import Fraction
@@ -23,9 +24,10 @@ class TableCell(NamedTuple):
     unit: str = ""
 
 
-def column(name: str, unit: str) -> TableCell:
-    """The heading of a column, or of a row, of values in a unit, which other formats than CSV show beside each."""
-    return TableCell(name, name, unit=unit)
+def column(name: str, unit: str = "", shown: str = "") -> TableCell:
+    """The heading of a column, or of a row, of values in a unit, which other formats than CSV show beside each; `shown`
+    says more than its name, by which ids call it: what was asked."""
+    return TableCell(name, shown or name, unit=unit)
 
 
 def exact(number: Any) -> TableCell:
@@ -131,7 +133,9 @@ def as_csv(report: Report) -> str:
             writer.writerow([_plain(value) for name, value in zip(table.headings, row, strict=True) if _name(name)])
         return out.getvalue().rstrip("\n")
     writer.writerow(Value._fields)
-    writer.writerows(value for table in report.tables for value in values(table))
+    short = [_called(table) for table in report.tables]
+    for table, name in zip(report.tables, short, strict=True):
+        writer.writerows(values(table, name if short.count(name) == 1 else table.name or table.title))
     return out.getvalue().rstrip("\n")
 
 
@@ -148,9 +152,14 @@ class Value(NamedTuple):
     text: str
 
 
-def values(table: Table) -> Iterator[Value]:
+def _called(table: Table) -> str:
+    """A table's name: what its title says first."""
+    return table.name or re.split(r"[:;,(]", table.title)[0].strip()
+
+
+def values(table: Table, name: str) -> Iterator[Value]:
     """Every value of a table; rows are told apart by its first columns, and, where these repeat, by a number."""
-    name, evidence = table.name or table.title, [_name(heading) for heading in table.headings]
+    evidence = [_name(heading) for heading in table.headings]
     seen: dict[str, int] = {}
     for row in table.rows:
         label = ", ".join(str(_plain(each)) for each in row[: table.keys] if cell(each).value is not None)

@@ -184,14 +184,15 @@ def _money(value: float) -> TableCell:
 
 
 def _latencies(serving: Serving, detail: bool) -> Table:
-    point, what = serving.chosen, "TTFT, prompt of" if serving.chosen.tpot else "a pass over"
+    point, what = serving.chosen, ("TTFT", ", prompt of") if serving.chosen.tpot else ("a pass", " over")
     steady = point.steady if isinstance(point.steady, Steady) else None
     gpus, said = point.layout.gpus, f", {serving.cached:,} of them cached" if serving.cached else ""
-    rows = [_figure(f"{what} {serving.prompt:,}{said}", steady and steady.ttft, point.ttft)]
+    rows = [_figure(what[0], f"{what[1]} {serving.prompt:,}{said}", steady and steady.ttft, point.ttft)]
     if point.tpot:
-        name = f"TPOT, {_sequences(point.held)} of {serving.plan.context:,}"
-        rows.append(_figure(name, steady and steady.tpot, point.tpot))
-        rows.append((column(f"end to end, answer of {point.answer:,}", "s"), _time(steady and steady.e2e), *[None] * 3))
+        held = f", {_sequences(point.held)} of {serving.plan.context:,}"
+        rows.append(_figure("TPOT", held, steady and steady.tpot, point.tpot))
+        whole = column("end to end", "s", f"end to end, answer of {point.answer:,}")
+        rows.append((whole, _time(steady and steady.e2e), *[None] * 3))
         user = _rate(1 / steady.tpot) if steady and steady.tpot else None
         rows.append(("tokens/s per user", user, _rate(point.user), _rate(1 / point.tpot.floor), None))
         output = point.held / point.tpot.floor / gpus
@@ -200,11 +201,11 @@ def _latencies(serving: Serving, detail: bool) -> Table:
     rows.append((prompts, _rate(point.rate * serving.prompt / gpus), _rate(point.input), None, None))
     rows.append(("requests/s", _rate(point.rate), None, None, None))
     share = point.steady.utilisation
-    rows.append(("time that prompts take", TableCell(share, f"{100 * share:.3g} %"), None, None, None))
+    rows.append(("share of the time for prompts", TableCell(share, f"{100 * share:.3g} %"), None, None, None))
     if steady and serving.request.rate is not None:
         rows.append(("requests inside, on average", _rate(steady.inside), None, None, None))
     if detail and point.tpot and point.sequences > 1:
-        last = column(f"the last of {point.sequences:,} prompts at once", "s")
+        last = column("the last prompt", "s", f"the last of {point.sequences:,} prompts at once")
         rows.append((last, None, _time(point.last(serving.prompt)), None, None))
     if detail and serving.ridge:
         for name, n in zip(("weights alone", "with the cache"), serving.ridge, strict=True):
@@ -255,8 +256,8 @@ def _simulated(serving: Serving, found: Simulated) -> Table:
     return Table(title, ("", "mean", "p50", "p90", "p99"), rows)
 
 
-def _figure(name: str, loaded: float | None, figure: BoundedTime) -> tuple[Any, ...]:
-    return column(name, "s"), _time(loaded), _time(figure.achievable), _time(figure.floor), figure.bound
+def _figure(name: str, of: str, loaded: float | None, figure: BoundedTime) -> tuple[Any, ...]:
+    return column(name, "s", name + of), _time(loaded), _time(figure.achievable), _time(figure.floor), figure.bound
 
 
 def _batches(serving: Serving, most: int | None) -> Table:
@@ -268,7 +269,7 @@ def _batches(serving: Serving, most: int | None) -> Table:
         rows.append([cell(point.sequences), *times, TableCell(*[point.tpot.bound] * 2), *_served(serving, point)])
     times = column("TTFT", "s"), column("TPOT", "s"), column("bare step", "s")
     headings = (TableCell("users", "users"), *times, "bound", *_rates(), *_costs(serving))
-    return Table(f"Loads, {serving.chosen.layout}: users who ask again at once", headings, rows, left=frozenset({0}))
+    return Table(f"Loads, {serving.chosen.layout}: a closed loop of users who ask again at once", headings, rows)
 
 
 def _served(serving: Serving, point: Point) -> tuple[TableCell, ...]:
@@ -316,11 +317,11 @@ def _budget(serving: Serving) -> Table:
         rows.append(("cost of an hour", *(_money(price * point.layout.gpus) for point in points)))
         rows.append(("cost of a month of 730 hours", *(_money(730 * price * point.layout.gpus) for point in points)))
         rows.append(("cost of a thousand requests", *(_money(price / 3.6 * point.seconds) for point in points)))
-        rows.append(("cost of 1M prompt tokens, of their time", *(_money(p.million_input(price)) for p in points)))
-        rows.append(("cost of 1M tokens of answers, of all", *(_money(p.million_output(price)) for p in points)))
+        rows.append(("cost of 1M prompt tokens", *(_money(p.million_input(price)) for p in points)))
+        rows.append(("cost of 1M output tokens, prompts included", *(_money(p.million_output(price)) for p in points)))
     if (watts := serving.plan.deployment.accelerator.power) is not None:
         rows.append(("watts at most (TDP of all GPUs)", *(point.layout.gpus * watts for point in points)))
-        rows.append(("joules at most of a token of an answer", *(_rate(point.joules(watts)) for point in points)))
+        rows.append(("joules per output token, at most", *(_rate(point.joules(watts)) for point in points)))
     title = "Budget" if serving.price is None else f"Budget, at {serving.price:g} per GPU-hour"
     within = " within the limits" if serving.limits else ""
     return Table(f"{title}; cheapest of all points{within}", ("", *columns), rows)

@@ -272,7 +272,7 @@ def _tower(name: str, ledger: Ledger, language: Ledger, dtype: str, known: Known
 def _params(ledger: Ledger, known: Known) -> Table:
     """All parameters, and the sums of some of them that are quoted for them."""
     whole = ledger.total("params")
-    sums = {"all": whole, "active: what a token passes": ledger.total("active"), **sums_of(ledger)}
+    sums = {"all": whole, "active per token": ledger.total("active"), **sums_of(ledger)}
     channel, blocks = (sums[name] for name in ("feed-forward of all layers", "blocks: all layers"))
     rows = [[name, cell(number), rounded(number), percent(number, whole), known.how] for name, number in sums.items()]
     if not channel:

@@ -148,7 +148,14 @@ def _memory(rank: RankMemory, which: str) -> Table:
     rows.append(["allocated", exact(rank.allocated), iec(rank.allocated), ""])
     if rank.lent:
         rows.append(["lent to collectives", exact(rank.lent), iec(rank.lent), ""])
-    rows.append([f"reserved (× {RESERVED[0] / RESERVED[1]})", exact(rank.reserved), iec(rank.reserved), ""])
+    rows.append(
+        [
+            column("reserved", "", f"reserved (× {RESERVED[0] / RESERVED[1]})"),
+            exact(rank.reserved),
+            iec(rank.reserved),
+            "",
+        ]
+    )
     if rank.host:
         rows.append(["in its host's memory", exact(rank.host), iec(rank.host), ""])
     where = f"rank {rank.rank:,}, stage {rank.stage}, in the {rank.moment}"
@@ -183,7 +190,13 @@ def _time(found: Training) -> Table:
         [name, _seconds(value), percent(value, step.seconds)] for name, value in step.spent.items() if value > 0
     ]
     rows.append(["step, achievable", _seconds(step.seconds), ""])
-    rows.append([f"step, floor ({step.floor_bound})", _seconds(step.floor), percent(step.floor, step.seconds)])
+    rows.append(
+        [
+            column("step, floor", "", f"step, floor ({step.floor_bound})"),
+            _seconds(step.floor),
+            percent(step.floor, step.seconds),
+        ]
+    )
     hidden = "beside compute" if found.machine.overlap else "apart"
     return Table(
         f"Time of a step, of the busiest stage (weights and gradients {hidden}: what is left of them)",
@@ -229,15 +242,19 @@ def _run(run: TrainingRun, terms: Terms) -> Table:
         ["GPU-hours", TableCell(run.gpu_hours, f"{run.gpu_hours:,.0f}")],
     ]
     if run.cost is not None:
-        rows.append([f"cost at {terms.price:g} per GPU-hour", TableCell(run.cost, f"{run.cost:,.0f}")])
+        rows.append(
+            [column("cost", "", f"cost at {terms.price:g} per GPU-hour"), TableCell(run.cost, f"{run.cost:,.0f}")]
+        )
     if run.energy_kwh is not None and run.co2_kg is not None:
         spent, gas = _thousands(run.energy_kwh, "kWh", "MWh"), _thousands(run.co2_kg, "kg", "t")
-        rows.append([column(f"energy, {terms.power} W, PUE {terms.pue:g}", "kWh"), spent])
-        rows.append([column(f"CO2 at {terms.grid:g} g/kWh", "kg"), gas])
+        rows.append([column("energy", "kWh", f"energy, {terms.power} W, PUE {terms.pue:g}"), spent])
+        rows.append([column("CO2", "kg", f"CO2 at {terms.grid:g} g/kWh"), gas])
     if run.deadline:
-        rows.append([f"GPUs for {run.deadline.days:g} days", exact(run.deadline.gpus)])
+        rows.append([column("GPUs in time", "", f"GPUs for {run.deadline.days:g} days"), exact(run.deadline.gpus)])
     if run.budget:
-        rows.append([f"tokens for {run.budget.money:,.0f}", rounded(run.budget.tokens)])
+        rows.append(
+            [column("tokens for the budget", "", f"tokens for {run.budget.money:,.0f}"), rounded(run.budget.tokens)]
+        )
     return Table("The whole run", ("quantity", "value"), rows)
 
 

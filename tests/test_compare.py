@@ -157,6 +157,7 @@ def test_csv_has_a_row_a_quantity_and_a_column_a_model() -> None:
     assert found["params"]["qwen3-8b"] == str(load("qwen3-8b").params)
     assert list(found)[:4] == ["params", "active", "weights_bytes", "flops_per_token at 1024"]
     assert list(found["params"]) == ["quantity", "llama-3.1-8b", "qwen3-8b"]
+    assert 0 < float(found["attention_core_share at 1024"]["qwen3-8b"]) < 1, "a share is called one"
 
 
 def test_markdown_keeps_names_whole() -> None:

@@ -74,7 +74,24 @@ def test_an_error_has_the_name_that_was_typed() -> None:
     assert run("kv gpt2 --contexts x")[2].startswith("txcalc: --contexts is 'x'")
     assert run("kv gpt2 --context x")[2].startswith("txcalc: --context is 'x'")
     assert run("show t5-small --source x")[2].startswith("txcalc: --source is 'x'")
-    assert run("deploy gpt2 --gpu l4 --tokens 5")[0] == 2  # which is no --context
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("show gpt2 --context 5", "No such option: --context (show has --tokens and --past)"),
+        (
+            "deploy gpt2 --gpu l4 --tokens 5",
+            "No such option: --tokens (deploy has --context and --prompt and --answer)",
+        ),
+        ("deploy gpt2 --gpu l4 --batch 5", "No such option: --batch (deploy has --concurrency)"),
+        ("train gpt2 --gpu l4:8 --context 5", "No such option: --context (train has --tokens)"),
+        ("deploy gpt2 --gpu l4 --dtype fp8", "No such option: --dtype (deploy has --weights and --kv)"),
+    ],
+)
+def test_a_refused_option_names_what_the_command_has(typed: str, said: str) -> None:
+    code, _, err = run(typed)
+    assert code == 2 and said in " ".join(err.split())
 
 
 @pytest.mark.parametrize("columns", [60, 80, 150])

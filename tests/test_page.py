@@ -101,6 +101,11 @@ def test_a_place_that_cannot_be_written(place: str, said: str, tmp_path: Path) -
     assert "Traceback" not in result.output
 
 
+def test_a_page_on_standard_output() -> None:
+    found = run("gpt2", "-o", "-")
+    assert found.exit_code == 0 and found.stdout.startswith("<!doctype html>") and "</html>" in found.stdout
+
+
 def test_fifty_models_are_too_many(tmp_path: Path) -> None:
     result = run(*["gpt2"] * 50, "-o", str(tmp_path / "plan.html"))
     assert result.exit_code == 2
@@ -442,6 +447,37 @@ def test_an_address_that_was_tampered_with_is_ignored_with_a_note(browser: Any, 
         assert page.inner_text("[role=status]") == "10 parts of the address could not be read and were ignored."
         assert page.evaluate("txcalc.state.chosen[0]") == {"L": 6}
         assert page.evaluate("txcalc.state.view") == "learn"
+
+
+@pytest.mark.browser
+def test_a_size_that_is_none_is_refused_aloud(browser: Any, file: Path) -> None:
+    with Tab(browser, file) as page:
+        for typed, said in (
+            ("0", "D is 0, expected a whole number from 1"),
+            ("1.5", "D is 1.5, expected"),
+            ("", "no number"),
+        ):
+            page.fill("#s-D", typed)
+            page.press("#s-D", "Enter")
+            assert said in page.inner_text("[role=status]")
+            assert page.input_value("#s-D") == "768" and page.evaluate("txcalc.state.chosen[0]") == {}
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("chosen", "changes"), [({}, {}), ({"D": 4608}, {"D": 4608, "d_h": 128})])
+def test_what_stands_behind_every_figure(
+    chosen: dict[str, int], changes: dict[str, int], browser: Any, file: Path
+) -> None:
+    """Its evidence is the library's, at the model's sizes and at others; on paper the sizes are said."""
+    fragment = "model=1&m1=" + ",".join(f"{letter}:{value}" for letter, value in chosen.items())
+    with Tab(browser, file, fragment if chosen else "model=1") as page:
+        rows = page.locator("section[aria-label=Theorems] tbody tr").all_inner_texts()
+        known = all_known(txcalc.load("llama-3.1-8b", changes), KNOWN)
+        assert [row.split("\t")[1] for row in rows] == [known[name].how for name in known] and len(rows) == len(KNOWN)
+        assert all(row.split("\t")[2] for row in rows)
+        assert not page.locator(".paper").is_visible()
+        page.emulate_media(media="print")
+        assert f"D = {chosen.get('D', 4096):,}" in page.locator(".paper").inner_text()
 
 
 @pytest.mark.browser

@@ -366,8 +366,8 @@ def test_unusual_models_are_drawn_too(model: str) -> None:
     [
         (["--plot", "a.gif"], "--plot is 'a.gif', expected a file named .svg or .png, or - to draw here"),
         (["--plot", ""], "--plot is '', expected a file named .svg or .png, or - to draw here"),
-        (["--plot", "no/such/a.svg"], "no/such/a.svg: cannot be written: no such file or directory"),
-        (["--plot", "{folder}"], "{folder}: cannot be written: is a directory"),
+        (["--plot", "no/such/a.svg"], "no/such/a.svg: cannot be written: there is no folder no/such"),
+        (["--plot", "{folder}"], "{folder}: is a folder, expected a file to write"),
         (["--plot", "-", "--json"], "options: --plot - draws below a table, and --format json has none"),
         (["--plot", "-", "--format", "csv"], "options: --plot - draws below a table, and --format csv has none"),
     ],
@@ -379,6 +379,16 @@ def test_a_bad_place_is_refused_in_one_line(command: str, options: list[str], me
     folder.mkdir()
     argv = [option.format(folder=folder) for option in options]
     assert run(*COMMANDS[command], *argv) == (2, "", f"txcalc: {message.format(folder=folder)}\n")
+
+
+def test_a_picture_that_is_there_is_kept_unless_forced(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    place = tmp_path / "a.svg"
+    place.write_text("mine")
+    refused = f"txcalc: {place}: is there already (--force writes over it)\n"
+    assert run("kv", "gpt2", "--plot", str(place)) == (2, "", refused) and place.read_text() == "mine"
+    assert run("kv", "gpt2", "--plot", str(place), "--force")[0] == 0 and "<svg" in place.read_text()
+    assert run("kv", "gpt2", "--force")[2] == "txcalc: options: --force is of a file that is written\n"
 
 
 @pytest.mark.parametrize(("place", "package"), [("a.svg", "matplotlib"), ("-", "plotille")])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from test_cli import run
 import txcalc
 from txcalc.errors import InputError
 from txcalc.planning.weights import known_format
-from txcalc.sources import hub
+from txcalc.sources import hub, presets
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2,
@@ -73,6 +75,42 @@ def test_a_kind_of_attention_is_hinted_at(tmp_path: Path) -> None:
     path.write_text('d_model = 64\nn_layers = 2\n[attention]\nkind = "mla"\nn_heads = 4\n[feed_forward]\nd_ff = 128\n')
     assert "[latent]" in run("show", str(path))[2]
     assert "[latent]" in run("show", "gpt2", "--set", "attention.kind=mla")[2]
+    assert "[latent]" in run("show", "D=64 L=2 h=4 F=128 attention.kind=mla")[2]
+
+
+def test_names_of_configs_are_keys_that_are_set() -> None:
+    names = {"hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16, "intermediate_size": 2048}
+    letters = dict(zip("DLhF", names.values(), strict=True))
+    assert txcalc.load("gpt2", names) == txcalc.load("gpt2", letters) and txcalc.load("gpt2", n_embd=960, h=15).notes
+    with pytest.raises(InputError, match="no key named 'hidden_sizes'"):
+        txcalc.load("gpt2", hidden_sizes=5)
+
+
+@pytest.mark.parametrize("source", ["-", "/dev/stdin"])
+def test_standard_input_is_a_description_or_a_config(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    toml = "d_model = 64\nn_layers = 2\n[attention]\nn_heads = 4\n[feed_forward]\nd_ff = 128\n"
+    for text, same in ((toml, "D=64 L=2 h=4 F=128 plain final"), (json.dumps(CONFIG), None)):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        found = txcalc.load(source)
+        assert found.params == (txcalc.load(same) if same else txcalc.load(CONFIG)).params
+    for wrong, said in (("nonsense", "is not valid TOML"), ("{", "is not valid JSON"), ("", "is empty")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(wrong.encode())))
+        with pytest.raises(InputError, match=f"standard input: {said}"):
+            txcalc.load(source)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("Qwen3-8B", "qwen3-8b"),
+        ("gemma-2-9b-it", "gemma-2-9b"),
+        ("Mistral-7B-v0.3", "mistral-7b"),
+        ("bark", None),
+    ],
+)
+def test_a_name_of_the_hub_is_near_a_preset(name: str, near: str | None) -> None:
+    assert presets.nearest_to(name) == near
 
 
 def test_ignore_is_read_by_every_command_that_reads_configs(tmp_path: Path) -> None:

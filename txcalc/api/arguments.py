@@ -35,7 +35,11 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         faults = []
-        for name, value in taken.bind(*args, **kwargs).arguments.items():
+        try:
+            given = taken.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{function.__name__}() {error}") from None
+        for name, value in given.items():
             several = taken.parameters[name].kind is Parameter.VAR_POSITIONAL
             hint = _hint(function, name)
             for one in value if several else (value,):

@@ -33,7 +33,7 @@ class PlannedLoad(Record):
 
 
 class Profile(Record):
-    """What an engine keeps besides."""
+    """What an engine keeps for itself, beside weights and cache."""
 
     name: str
     version: str

@@ -85,7 +85,7 @@ _SHARED = {
     "--layout": Named("Engine", "How the ranks are laid out: tp=8,pp=16,dp=64.", "AXIS=N,…"),
     "--engine": Named(
         "Engine",
-        "Count what an engine keeps besides, in a version: vllm, vllm@0.8, sglang, trtllm, llama.cpp, none.",
+        "Also count what an engine keeps for itself, by version: vllm, vllm@0.8, sglang, trtllm, llama.cpp, none.",
         "NAME[@V]",
         completion.engine,
     ),

@@ -50,5 +50,5 @@ def _rate(kind: str, dtype: str, size: str, rate: float) -> tuple[Any, ...]:
 
 
 def _check(load: str, before: float, after: float, measured: float) -> tuple[Any, ...]:
-    taken, *foretold = (TableCell(seconds, f"{1e3 * seconds:,.3f}") for seconds in (measured, before, after))
-    return load, taken, foretold[0], error(before, measured), foretold[1], error(after, measured)
+    taken, *predicted = (TableCell(seconds, f"{1e3 * seconds:,.3f}") for seconds in (measured, before, after))
+    return load, taken, predicted[0], error(before, measured), predicted[1], error(after, measured)

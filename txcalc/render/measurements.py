@@ -111,7 +111,7 @@ def near(figures: Sequence[tuple[str, Found]]) -> list[Table]:
               _by_model([one for one in memory if one[1].get("planned")], _planned)),
         Table("Training beside train", ("work", "predicted", "measured", "ratio"), _by_model(trained, _trained)),
         Table("Time", ("work", "floor ms", "expected ms", "measured ms", "ratio"), _by_model(time, _time)),
-        Table("Attention outweighs the feed-forward", ("foretold", "tokens", "measured", "ratio"),
+        Table("Attention outweighs the feed-forward", ("predicted", "tokens", "measured", "ratio"),
               _by_model(lengths, _length)),
     ]  # fmt: skip
     return [table for table in tables if table.rows]

@@ -230,7 +230,7 @@ def _apart(serving: Serving, found: Pools) -> Table:
         ("requests/s", _rate(found.rate), _rate(point.rate)),
     ]
     shares = (TableCell(state.utilisation, f"{100 * state.utilisation:.3g} %") for state in (found.steady, both))
-    rows.append(("time that prompts take of theirs", *shares))
+    rows.append(("share of the time for prompts", *shares))
     if serving.price is not None:
         rows.append(("cost of 1M out", *(_money(one.million_output(serving.price)) for one in (found, point))))
     return Table("Prompts and answers apart", ("", "apart", "together"), rows)

@@ -98,7 +98,7 @@ def _notes(found: TransformersCost) -> list[str]:
         )
     if found.uncounted:
         listed = ", ".join(f"{operator} ({times} times)" for operator, times in sorted(found.uncounted.items()))
-        notes.append(f"counted by nobody, and perhaps worth something: {listed}")
+        notes.append(f"without a count, though they may cost FLOPs: {listed}")
     return notes
 
 

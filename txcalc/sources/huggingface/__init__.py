@@ -200,6 +200,10 @@ def _remarks(c: Config, text: Config) -> None:
     if "auto_map" in c:
         whose = "transformers' own" if READERS.get(c.model_type, ("",))[0] not in PUBLISHED else "the published"
         c.note(f"auto_map names code, which is not run: read as {whose} {c.model_type}")
+    factor = text.data.get("residual_multiplier", 1)
+    if factor != 1:
+        told = "multiplies what every part adds to the residual stream: no parameter, and in no FLOPs"
+        c.note(f"residual_multiplier = {shown(factor)} {told}")
     quantization = _quantised(c, text)
     if isinstance(quantization, Mapping):
         method = quantization.get("quant_method", "MLX" if "bits" in quantization else "a method it does not name")

@@ -17,7 +17,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
     "compare",
     match=Annotated[
         Literal["params", "flops", "cache"] | None,
-        typer.Option(help="Give every further model the first one's budget, by the key of --by."),
+        typer.Option(help="Bring every further model to the first one's budget, by the size that --by names."),
     ],
     by=Annotated[
         str | None,

@@ -21,7 +21,7 @@ _LENGTHS = "N|N±M|N..M|@FILE"
 
 
 def _limit(flag: str, text: str) -> Any:
-    return typer.Option(flag, help=f"Most {text} at the load, on average: 200ms, 0.5s.", metavar="TIME")
+    return typer.Option(flag, help=f"Limit of the mean {text} at the load: 200ms, 0.5s.", metavar="TIME")
 
 
 @app.command()
@@ -45,7 +45,7 @@ def _limit(flag: str, text: str) -> Any:
         int | None,
         typer.Option(
             "--gather",
-            help="Copies that share experts take prompts together, after so many steps at the latest (TensorRT-LLM).",
+            help="Replicas that share experts start prompts together, after at most so many steps (TensorRT-LLM).",
             metavar="N",
         ),
     ],
@@ -66,24 +66,30 @@ def _limit(flag: str, text: str) -> Any:
     ],
     rate=Annotated[
         str | None,
-        typer.Option(help="Requests that come at random, instead of users who ask again: 5/s, 300/min.", metavar="N/s"),
+        typer.Option(
+            help="Open loop: requests arrive at random at this rate, instead of users who ask again: 5/s, 300/min.",
+            metavar="N/s",
+        ),
     ],
     arrivals=Annotated[
         str | None,
-        typer.Option(help="Requests come at a file's seconds, one a line, not at a --rate.", metavar="FILE"),
+        typer.Option(help="Open loop: arrival times from a file, in seconds, one per line.", metavar="FILE"),
     ],
     burstiness=Annotated[
-        float, typer.Option(help="Of requests at a rate: 1 at random, below 1 in bursts, above more even.", metavar="B")
+        float,
+        typer.Option(
+            help="Burstiness of --rate: 1 at random (Poisson), below 1 in bursts, above 1 more even.", metavar="B"
+        ),
     ],
     simulate=Annotated[
         bool,
-        typer.Option("--simulate", help="Also simulate the load request by request: percentiles, goodput, the line."),
+        typer.Option("--simulate", help="Also simulate the load request by request: percentiles, goodput, queue."),
     ],
     requests=Annotated[
         int | None,
         o.length("--requests", "Simulated requests (default: 10,000 at a rate; ten per user in a closed loop)."),
     ],
-    seed=Annotated[int, typer.Option(help="Of the simulation's random numbers.", metavar="N")],
+    seed=Annotated[int, typer.Option(help="Seed of the simulation.", metavar="N")],
     prefix_hits=Annotated[
         str,
         typer.Option("--prefix-hits", help="Share of a prompt that a prefix cache holds already.", metavar="30%|0.3"),
@@ -98,19 +104,18 @@ def _limit(flag: str, text: str) -> Any:
         str | None,
         typer.Option(
             "--disaggregate",
-            help="Prompts on GPUs of their own, so many of all, and answers on the others.",
+            help="Disaggregated serving: so many of the GPUs for prefill, the others for decode.",
             metavar="N|auto",
         ),
     ],
     adapters=Annotated[
-        int, typer.Option("--adapters", help="LoRA adapters that are held, and that requests choose from.", metavar="N")
+        int, typer.Option("--adapters", help="LoRA adapters that are loaded, of which a request uses one.", metavar="N")
     ],
     adapter_rank=Annotated[int, typer.Option("--adapter-rank", help="Rank of each adapter.", metavar="R")],
     draft=Annotated[
         str | None,
         typer.Option(
-            help="Speculative decoding: tokens proposed a step, and the model that does; mtp: its own prediction "
-            "layer.",
+            help="Speculative decoding: tokens proposed per step, and the draft model; mtp: its own prediction layer.",
             metavar="N[:SOURCE]|mtp",
         ),
     ],

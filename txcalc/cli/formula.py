@@ -27,7 +27,7 @@ def formula(
     part: Annotated[
         str,
         typer.Argument(
-            help="A part of it and all below: layers.0.attention, embedding, head.",
+            help="A part and all below it: layers.0.attention, embedding, head.",
             autocompletion=completion.part,
             metavar="[PART]",
         ),

@@ -16,7 +16,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
     "kv",
     without_cache=Annotated[
         bool,
-        typer.Option("--without-cache", help="What writing so many tokens costs with the cache, and without it."),
+        typer.Option("--without-cache", help="What generating so many tokens costs with the cache, and without it."),
     ],
     prompt=Annotated[int, o.length("--prompt", "Those of the first pass of --without-cache.")],
 )

@@ -20,9 +20,9 @@ def measure(
         str | None, o.option("--gpu", "For the floor of times; or calibrate's file (default: measured).")
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option(help="Of the list only this item. Repeatable.", metavar="ITEM")
+        list[str] | None, typer.Option(help="Only this item of the list. Repeatable.", metavar="ITEM")
     ] = None,
-    limit: Annotated[float, typer.Option(help="Seconds after which nothing new is begun.", metavar="N")] = 540,
+    limit: Annotated[float, typer.Option(help="Seconds after which no new item is started.", metavar="N")] = 540,
     out: Annotated[
         Path | None, o.option("--out", "a .json that is written after every step, and gone on with.")
     ] = None,

@@ -74,7 +74,7 @@ _SHARED = {
     "--logits": Named("Workload", "Logits for every position, or for the last."),
     "--mla": Named("Workload", "How latent attention is computed (MLA)."),
     "--against": Named("Workload", "What it is compared with:"),
-    "--train-tokens": Named("Workload", "Tokens trained on: 15T.", "N"),
+    "--train-tokens": Named("Workload", "Training tokens: 15T.", "N"),
     "--compute": Named("Workload", "FLOPs of the whole training: 3.8e25.", "N"),
     "--gpu": Named(
         "Engine",
@@ -89,22 +89,28 @@ _SHARED = {
         "NAME[@V]",
         completion.engine,
     ),
-    "--node": Named("Engine", "Accelerators of a node (default: as sold).", "N"),
-    "--network": Named("Engine", "Bytes a second of each between nodes, one way: 50GB (default: as sold).", "SIZE"),
+    "--node": Named("Engine", "GPUs per node (default: as sold).", "N"),
+    "--network": Named(
+        "Engine", "Bandwidth of a GPU between nodes, one way, per second: 50GB (default: as sold).", "SIZE"
+    ),
     "--ram": Named(
         "Engine",
-        "llama.cpp: RAM for what the GPUs do not hold, as little as can be, its bandwidth and peak: 64GB@80GB/s.",
+        "llama.cpp: host RAM for what does not fit on the GPUs, its bandwidth and its peak: 64GB@80GB/s.",
         "SIZE[@RATE[@PEAK]]",
     ),
-    "--gpu-layers": Named("Engine", "Layers on the GPUs, the head being one.", "N", before=("-ngl", "--n-gpu-layers")),
-    "--n-cpu-moe": Named("Engine", "Layers whose experts are in RAM, from the first on.", "N|all", before=("-ncmoe",)),
-    "--pcie": Named("Engine", "What copies from RAM to a GPU reach: 25GB/s.", "RATE"),
-    "--block": Named("Engine", "Tokens of a page of the cache.", "N"),
-    "--chunk": Named("Engine", "Tokens that a step of prefill computes at most.", "N"),
-    "--reserve": Named("Engine", "What the engine and the driver keep: a share of the memory or a size.", "10%|4GiB"),
-    "--recipe": Named("Engine", "What else a run decides:", "K=V,…"),
+    "--gpu-layers": Named(
+        "Engine", "llama.cpp: layers on the GPUs; the head counts as one.", "N", before=("-ngl", "--n-gpu-layers")
+    ),
+    "--n-cpu-moe": Named(
+        "Engine", "llama.cpp: the first N layers keep their experts in RAM.", "N|all", before=("-ncmoe",)
+    ),
+    "--pcie": Named("Engine", "Bandwidth of copies from RAM to a GPU: 25GB/s.", "RATE"),
+    "--block": Named("Engine", "Tokens per page of the KV cache.", "N"),
+    "--chunk": Named("Engine", "Most prompt tokens per step (chunked prefill).", "N"),
+    "--reserve": Named("Engine", "Memory left to the engine and the driver: a share or a size.", "10%|4GiB"),
+    "--recipe": Named("Engine", "Other settings of the run:", "K=V,…"),
     "--device": Named("Engine", "Where it runs: meta (computes nothing), cpu or cuda.", "NAME"),
-    "--concurrency": Named("Traffic", "Sequences at once.", "N", before=("--users",)),
+    "--concurrency": Named("Traffic", "Concurrent sequences (users).", "N", before=("--users",)),
     "--prompt": Named("Traffic", "Tokens of a prompt.", "N"),
     "--as": Named(
         "Output",

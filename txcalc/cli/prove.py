@@ -18,7 +18,7 @@ def prove(
     everything: Annotated[bool, o.option("--all")] = False,
     set_: o.Set = None,
     ignore: o.Ignore = None,
-    again: Annotated[bool, typer.Option(help="Also what has a theorem already.")] = False,
+    again: Annotated[bool, typer.Option(help="Also prove again what has a theorem.")] = False,
     out: Annotated[
         Path | None, o.option("--out", "a .json for the theorems (default: in your own data folder).")
     ] = None,

@@ -38,7 +38,7 @@ def count(flag: str, more: str = "") -> Any:
         ),
     ],
     bytes_per_token=Annotated[
-        str | None, typer.Option(help="Bytes of text in a token of your tokenizer: for bits per byte.", metavar="X")
+        str | None, typer.Option(help="Bytes of text per token of your tokenizer, for bits per byte.", metavar="X")
     ],
 )
 def scale(

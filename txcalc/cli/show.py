@@ -58,7 +58,9 @@ def show(
     ] = False,
     via: Annotated[
         Literal["transformers"] | None,
-        typer.Option(help="A config.json that is not read: measure that library's own module, on the meta device."),
+        typer.Option(
+            help="For a config.json that txcalc does not read: measure transformers' own module, on the meta device."
+        ),
     ] = None,
     format_: o.Format = "table",
     json_: o.Json = False,

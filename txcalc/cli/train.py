@@ -26,34 +26,38 @@ LAYOUT = "Also fsdp=, cp=, ep=, etp=, vpp=, sp=. Without: the fastest."
     framework=Annotated[
         str | None,
         typer.Option(
-            help="Whose buffers: fsdp2, megatron, deepspeed, nanotron, litgpt.",
+            help="Framework whose buffers are counted: fsdp2, megatron, deepspeed, nanotron, litgpt.",
             metavar="NAME",
             autocompletion=completion.framework,
         ),
     ],
     zero=Annotated[
         int | None,
-        typer.Option(help="What the ranks of dp split: 1 optimizer, 2 gradients, 3 parameters (default: 0)."),
+        typer.Option(
+            help="ZeRO stage, what the ranks of dp shard: 1 optimizer, 2 gradients too, 3 parameters too (default: 0)."
+        ),
     ],
     schedule=Annotated[
         str | None,
         typer.Option(
-            help="Of the pipeline: gpipe, 1f1b, interleaved, zb, zbv, dualpipev.",
+            help="Pipeline schedule: gpipe, 1f1b, interleaved, zb, zbv, dualpipev.",
             metavar="NAME",
             autocompletion=completion.schedule,
         ),
     ],
     tokens=Annotated[int | None, o.length("--tokens", "By default 4,096 or the context.")],
-    micro_batch=Annotated[int | None, o.length("--micro-batch", "Sequences of a rank in one pass.")],
+    micro_batch=Annotated[int | None, o.length("--micro-batch", "Sequences per rank and pass.")],
     global_batch=Annotated[int | None, o.length("--global-batch")],
     recompute=Annotated[
         str | None,
-        typer.Option(help="What backward computes again: none, core, blocks, every:N, layers:0,2.", metavar="WHAT"),
+        typer.Option(
+            help="Activations that backward computes again: none, core, blocks, every:N, layers:0,2.", metavar="WHAT"
+        ),
     ],
     offload=Annotated[
         str | None,
         typer.Option(
-            help="What the host holds: optimizer, activations, or both with a +.",
+            help="Offloaded to the host: optimizer, activations, or both with a +.",
             metavar="WHAT",
             autocompletion=completion.offload,
         ),
@@ -75,30 +79,35 @@ LAYOUT = "Also fsdp=, cp=, ep=, etp=, vpp=, sp=. Without: the fastest."
             "context=ring|allgather|ulysses, stages=3+4+4+3 (layers of each).",
         ),
     ],
-    rank=Annotated[int | None, typer.Option(help="The memory of this rank too.", metavar="N")],
+    rank=Annotated[int | None, typer.Option(help="Also show the memory of this rank.", metavar="N")],
     products=Annotated[str, typer.Option(help="Dtype that linear layers multiply in: bf16, fp8.", metavar="TYPE")],
     host_link=Annotated[
         str | None,
-        typer.Option(help="To the host, one way, with --offload: 63GB (default: PCIe 4.0 x16).", metavar="BYTES"),
+        typer.Option(
+            help="Bandwidth to the host, one way, with --offload: 63GB (default: PCIe 4.0 x16).", metavar="BYTES"
+        ),
     ],
     overlap=Annotated[
-        bool, typer.Option("--overlap/--no-overlap", help="Whether weights and gradients move beside compute.")
+        bool,
+        typer.Option(
+            "--overlap/--no-overlap", help="Communication of weights and gradients overlaps with compute, or not."
+        ),
     ],
     measured=Annotated[
         str | None,
         typer.Option(
-            help="A measured rate, for its utilisation: 1007tok/s, 400TFLOPS (a GPU), 1.42s (a step).", metavar="RATE"
+            help="A measured rate, to get its MFU: 1007tok/s, 400TFLOPS (a GPU), 1.42s (a step).", metavar="RATE"
         ),
     ],
     conventions=Annotated[
         list[str],
-        o.option("--as", "Utilisation by these alone (those of show)."),
+        o.option("--as", "MFU by these alone (those of show)."),
     ],
     train_tokens=Annotated[int | None, count("--train-tokens")],
     compute=Annotated[int | None, count("--compute")],
-    deadline=Annotated[str | None, typer.Option(help="How many GPUs are done in this time: 30d, 4w.", metavar="TIME")],
-    budget=Annotated[int | None, count("--budget", "How many tokens this much money pays for: 1M.")],
-    fits_on=Annotated[bool, typer.Option("--fits-on", help="Which accelerators it fits on too, all there are.")],
+    deadline=Annotated[str | None, typer.Option(help="GPUs that finish within this time: 30d, 4w.", metavar="TIME")],
+    budget=Annotated[int | None, count("--budget", "Tokens that this much money pays for: 1M.")],
+    fits_on=Annotated[bool, typer.Option("--fits-on", help="Also list the accelerators on which it fits.")],
     pue=Annotated[float, typer.Option(help="Power of the data centre over that of its computers.")],
     grid=Annotated[float, typer.Option(help="Grams of CO2 per kWh.")],
 )
@@ -106,7 +115,7 @@ def train(
     source: o.Source,
     gpu: Annotated[
         str,
-        o.option("--gpu", "With the price of an hour of one: h100-sxm:64@2.50.", metavar="NAME[:N][@PRICE]"),
+        o.option("--gpu", "With the price per GPU-hour: h100-sxm:64@2.50.", metavar="NAME[:N][@PRICE]"),
     ],
     set_: o.Set = None,
     layout: Annotated[list[str] | None, o.option("--layout", LAYOUT)] = None,

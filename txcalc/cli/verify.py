@@ -47,7 +47,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
         o.option("--gpu", "For the floor of times; or calibrate's file (default: measured)."),
     ],
     zero_cost=Annotated[bool, typer.Option(help="List the operators that may run without a count.")],
-    record=Annotated[bool, typer.Option(help="Keep what was found of presets, for the marks of show.")],
+    record=Annotated[bool, typer.Option(help="Store what was found of presets, as show's evidence.")],
 )
 def verify(
     sources: o.MaybeSources = None,
@@ -68,7 +68,7 @@ def verify(
         ),
     ] = None,
     ranks: Annotated[
-        int | None, typer.Option(help="With --layout: at most N kinds of ranks of a stage.", metavar="N")
+        int | None, typer.Option(help="With --layout: at most N different ranks of a stage.", metavar="N")
     ] = None,
     torchrun: Annotated[
         int | None,

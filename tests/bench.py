@@ -18,6 +18,7 @@ from time import perf_counter, process_time
 
 ROOT = Path(__file__).parents[1]
 SHOW = [sys.executable, "-m", "txcalc", "show", "llama-3.1-8b"]
+TRAIN = [sys.executable, "-m", "txcalc", "train", "llama-3.1-8b", "--gpu", "h100-sxm:8", "--layout", "fsdp=8"]
 HEAVY = ("torch", "numpy", "sympy", "pydantic", "huggingface_hub", "transformers")
 
 # The least that a command line of this kind can be: two commands, one of which prints one rich table.
@@ -57,7 +58,7 @@ def spent(command: list[str], environment: dict[str, str]) -> tuple[float, float
 
 
 def start_up(runs: int) -> None:
-    """`show` piped, in colour, and not compiled beforehand (a fresh checkout), each to the trivial app."""
+    """`show` piped, in colour, and not compiled beforehand (a fresh checkout), and `train`, each to the trivial app."""
     import typer
 
     print(f"start-up, {runs} interleaved runs, typer {typer.__version__}, Python {sys.version.split()[0]}")
@@ -70,6 +71,8 @@ def start_up(runs: int) -> None:
             "trivial app": ([sys.executable, str(script), "one", "x"], plain),
             "show": (SHOW, plain),
             "show, in colour": (SHOW, {**plain, "FORCE_COLOR": "1"}),
+            "train": (TRAIN, plain),
+            "train, uncompiled": (TRAIN, {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}),
             "show, uncompiled": (SHOW, {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}),
         }
         seen: dict[str, list[tuple[float, float, int]]] = {name: [] for name in cases}
@@ -83,9 +86,10 @@ def start_up(runs: int) -> None:
         for clock in (0, 1):
             for least in (min, median):
                 ratios.append(least(run[clock] for run in of) / least(run[clock] for run in trivial))
-        wall, peak = min(run[0] for run in of) * 1000, max(run[2] for run in of) / 1000
+        wall, cpu = (min(run[clock] for run in of) * 1000 for clock in (0, 1))
+        peak = max(run[2] for run in of) / 1000
         words = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-        print(f"  {name:<17} {wall:4.0f} ms, {peak:.0f} MB; to the trivial app (wall least, median; CPU): {words}")
+        print(f"  {name:<17} {wall:4.0f} ms ({cpu:.0f} of CPU), {peak:.0f} MB; to the trivial app (wall least, median; CPU): {words}")
     print(f"  {'trivial app':<17} {min(run[0] for run in trivial) * 1000:4.0f} ms; show may take 1.5 of it, and 60 MB")
 
 

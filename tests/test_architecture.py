@@ -135,7 +135,10 @@ def loaded(code: str) -> set[str]:
     return set(answer.splitlines()[-1].split()[1:])
 
 
-LIGHT = [["show", "gpt2"], ["presets"], ["compare", "gpt2", "llama-3.1-8b"], ["kv", "gemma-3-27b"], ["--help"]]
+LIGHT = [
+    ["show", "gpt2"], ["presets"], ["compare", "gpt2", "llama-3.1-8b"], ["kv", "gemma-3-27b"], ["--help"],
+    ["train", "gpt2", "--gpu", "h100:8", "--layout", "fsdp=8"],
+]  # fmt: skip
 
 
 def test_nothing_heavy_is_loaded_by_import_load_or_ledger() -> None:

@@ -186,7 +186,7 @@ def test_targets_that_a_floor_forbids() -> None:
 
 
 def test_prices_are_a_cards_own() -> None:
-    code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm:1@2", "--gpu", "h200:1@4", "--json")
+    code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm:1@2.", "--gpu", "h200:1@.4e1", "--json")
     rows = json.loads(out)["deployments"]
     assert code == 0 and [row["speed"]["price_per_gpu_hour"] for row in rows] == [2, 4]
     for row in rows:
@@ -205,6 +205,7 @@ def test_prices_are_a_cards_own() -> None:
         (["--gpu", "h100@2", "--gpu", "h100-sxm:8@3"], "h100-sxm has two prices: 2 and 3"),
         (["--gpu", "h100-sxm:16", "--node", "9"], "--node is 9, expected at most 8, as h100-sxm is sold"),
         (["--gpu", "l4@two"], "--gpu is 'l4@two', expected a price per GPU-hour after @"),
+        (["--gpu", "l4@1e"], "--gpu is 'l4@1e', expected a price per GPU-hour after @"),
         (["--gpu", "l4@-2"], "--gpu is 'l4@-2', expected a price per GPU-hour after @ (h100-sxm:8@2.5)"),
         (["--gpu", "l4", "--tpot", "20"], "--tpot is '20', expected a time above 0 with its unit, such as 200ms or"),
         (["--gpu", "l4", "--tpot", "20"], "(20ms?)"),

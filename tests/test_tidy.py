@@ -50,7 +50,8 @@ def test_what_a_table_says_is_in_its_csv() -> None:
     run = "train gpt2 --gpu h100:8@2 --layout dp=8 --tokens 1k --train-tokens 1B --format csv"
     found = {row["row"]: row for row in csv.DictReader(screen(run, 80)) if row["column"] in ("answer", "value")}
     assert {"largest micro-batch", "longest sequence", "fewest GPUs", "days", "GPU-hours"} <= set(found)
-    assert [found[name]["unit"] for name in found if name.startswith(("energy", "CO2"))] == ["kWh", "kg"]
+    units = [found[name]["unit"] for name in found if name.startswith(("energy", "CO2", "l", "f"))]
+    assert units == ["sequences", "tokens", "GPUs", "kWh", "kg"]
     entropy = list(csv.DictReader(screen("entropy 0.5,0.5 --against 0.9,0.1 --format csv", 80)))
     assert [row["quantity"] for row in entropy][:1] == ["entropy H(p)"]
 

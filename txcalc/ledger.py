@@ -51,6 +51,7 @@ KINDS = (
     "send",
     "receive",
 )
+FEED_FORWARD = ("feed_forward", "experts", "shared_experts", "router")
 
 
 class PathStep(NamedTuple):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from txcalc.api.arguments import Length, Lengths, Names, models, names, one, some
-from txcalc.api.results import Record, Result
+from txcalc.api.results import Known, Record, Result
 from txcalc.errors import InputError, UnknownName
 from txcalc.ledger import Ledger
 from txcalc.model import Model
@@ -22,13 +22,6 @@ Logits = Literal["all", "last"]
 Mla = Literal["expanded", "absorbed"]
 
 MOST = 8  # models side by side
-
-
-class Known(Record):
-    """How a figure is known: proved, measured, published or modelled; for which sizes, or by whom."""
-
-    how: str
-    where: str
 
 
 class Named(Record):

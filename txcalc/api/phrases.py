@@ -9,6 +9,8 @@ from typing import Any
 
 from txcalc.errors import Fault, InputError
 
+# Of money: 2, 2.5, .5 or 1e3.
+PRICE = r"(\d{1,9}(\.\d{0,9})?|\.\d{1,9})(e[+-]?\d)?"
 OWN = "mtp"  # the draft that a model's own prediction layers are
 
 
@@ -35,7 +37,7 @@ def priced(text: str, flag: str = "--gpu") -> tuple[str, int | None, float | Non
     rest, at, price = text.rpartition("@")
     if not at or (re.search("[kmgt]i?b", text, re.I) and numbers(text) is not None):
         return *accelerators(text, flag), None
-    if not re.fullmatch(r"\s*\d{1,9}(\.\d{1,9})?\s*", price, re.ASCII):
+    if not re.fullmatch(rf"\s*{PRICE}\s*", price, re.ASCII):
         raise InputError(flag, [Fault(flag, text, "a price per GPU-hour after @", "h100-sxm:8@2.5")])
     return *accelerators(rest, flag), float(price)
 

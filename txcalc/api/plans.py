@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-from txcalc.api.results import Record
-
-
-class Planned(Record):
-    """The model that a plan is for."""
-
-    name: str
-    source: str | None
-    params: int
+from txcalc.api.results import Planned, Record
 
 
 class Card(Record):

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from txcalc.api.arguments import Length, Names, length, models, names
-from txcalc.api.costs import Known
-from txcalc.api.results import Record, Result
+from txcalc.api.results import Known, Record, Result
 from txcalc.errors import Fault, InputError, Refuted
 
 if TYPE_CHECKING:

@@ -104,6 +104,21 @@ def _of(hint: Any) -> bool:
     return isinstance(hint, type) and issubclass(hint, Record)
 
 
+class Known(Record):
+    """How a figure is known: proved, measured, published or modelled; for which sizes, or by whom."""
+
+    how: str
+    where: str
+
+
+class Planned(Record):
+    """The model that a plan is for."""
+
+    name: str
+    source: str | None
+    params: int
+
+
 class Result(Record, Framed):
     """What a command found. `failed`: the answer is no (a plan does not fit, figures differ).
 

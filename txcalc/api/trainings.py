@@ -7,9 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from txcalc.api.arguments import Length, Names, count, length, names
-from txcalc.api.costs import Known
-from txcalc.api.plans import Planned
-from txcalc.api.results import Record, Result
+from txcalc.api.results import Known, Planned, Record, Result
 from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.sources import load
 

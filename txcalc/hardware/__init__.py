@@ -229,6 +229,17 @@ def _table(one: Curve | Link, source: str) -> dict[str, Any]:
     return {**{key: value for key, value in one._asdict().items() if value != default[key]}, "source": source}
 
 
+def multiplied(accelerator: Accelerator, dtype: str) -> str:
+    """The dtype that stands for one: of bf16 and fp16, which tensor cores multiply alike, the one that is known."""
+    alike = {"bf16": "fp16", "fp16": "bf16"}.get(dtype, dtype)
+    return alike if dtype not in accelerator.peaks and alike in accelerator.peaks else dtype
+
+
+def peak(accelerator: Accelerator, dtype: str) -> int:
+    """Its peak at a dtype, or at the one that stands for it."""
+    return accelerator.peak(multiplied(accelerator, dtype))
+
+
 def short_key(key: str) -> str:
     """`matmul.bf16` of `calibration.curve.matmul.bf16`."""
     for start in ("calibration.", "curve.", "engine."):

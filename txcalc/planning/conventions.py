@@ -13,9 +13,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from txcalc.errors import InputError
-from txcalc.ledger import Ledger
+from txcalc.ledger import FEED_FORWARD, Ledger
 from txcalc.model import Model
-from txcalc.planning.crossover import FEED_FORWARD
 from txcalc.planning.terms import (
     CORE,
     HEAD,

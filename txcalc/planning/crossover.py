@@ -13,7 +13,7 @@ from math import lcm
 from typing import Any, NamedTuple
 
 from txcalc.errors import InputError
-from txcalc.ledger import Entry, Ledger, walk
+from txcalc.ledger import FEED_FORWARD, Entry, Ledger, walk
 from txcalc.model import Model
 from txcalc.num import ceil_div, minimum, total
 from txcalc.parts.part import Workload
@@ -21,7 +21,6 @@ from txcalc.units import bits_of
 
 CORE = ("attention_core",)
 PROJECTIONS = ("attention",)
-FEED_FORWARD = ("feed_forward", "experts", "shared_experts", "router")
 
 
 class CrossoverRule(NamedTuple):

@@ -194,14 +194,3 @@ def left(memory: EngineMemory | None) -> Reserve:
 def multiplies(accelerator: Accelerator, dtype: str) -> bool:
     """Whether an accelerator multiplies in a dtype; in one of 16 bits or more that it may lack, it has to."""
     return dtype in accelerator.peaks or not accelerator.peaks or bits_of(dtype) >= 16
-
-
-def multiplied(accelerator: Accelerator, dtype: str) -> str:
-    """The dtype that stands for one: of bf16 and fp16, which tensor cores multiply alike, the one that is known."""
-    alike = {"bf16": "fp16", "fp16": "bf16"}.get(dtype, dtype)
-    return alike if dtype not in accelerator.peaks and alike in accelerator.peaks else dtype
-
-
-def peak(accelerator: Accelerator, dtype: str) -> int:
-    """Its peak at a dtype, or at the one that stands for it."""
-    return accelerator.peak(multiplied(accelerator, dtype))

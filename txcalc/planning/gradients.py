@@ -9,6 +9,7 @@ from txcalc.num import total
 
 Recompute = Literal["none", "core", "blocks"]
 
+FLOPS = 6  # per parameter and token: 2 forward, 4 backward
 # Products of a step, by what gets a gradient (`Child.gradient`): forward, and one each for input and weights.
 PASSES = {"both": 3, "weights": 2, "input": 2, "none": 1}
 

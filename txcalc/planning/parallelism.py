@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import accumulate, chain, pairwise
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry, Ledger, walk
@@ -28,7 +28,9 @@ from txcalc.parts.model import Stack
 from txcalc.parts.part import Composite, Weight, Workload
 from txcalc.parts.sharding import Ways
 from txcalc.planning.layout import Layout, unserved
-from txcalc.planning.offload import Offload
+
+if TYPE_CHECKING:
+    from txcalc.planning.offload import Offload
 
 KEPT = 64  # workloads whose ledger a stage keeps
 

@@ -38,13 +38,13 @@ from typing import NamedTuple
 
 from txcalc.curves import Curve, untouched
 from txcalc.errors import InputError
-from txcalc.hardware import Accelerator
+from txcalc.hardware import Accelerator, peak
 from txcalc.ledger import Entry, same_input, walk
 from txcalc.model import Model
 from txcalc.parts.collectives import Transfer
 from txcalc.parts.part import MatMul, Workload
 from txcalc.planning.cost import Cost, total
-from txcalc.planning.engine import Engine, multiplies, peak
+from txcalc.planning.engine import Engine, multiplies
 from txcalc.planning.layout import SERVING_ORDER, Layout
 from txcalc.planning.links import GATHERED, HOST, seconds
 from txcalc.planning.offload import MANY

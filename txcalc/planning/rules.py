@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from txcalc.ledger import Ledger
+from txcalc.ledger import FEED_FORWARD, Ledger
 from txcalc.model import Model
 from txcalc.num import total
 from txcalc.planning.gradients import training_flops
@@ -18,9 +18,6 @@ class Rule(NamedTuple):
     formula: str
     gives: Any
     truth: Any
-
-
-FEED_FORWARD = ("feed_forward", "experts", "shared_experts", "router")
 
 
 def sums_of(ledger: Ledger) -> dict[str, Any]:

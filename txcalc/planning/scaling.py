@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.model import Model
+from txcalc.planning.gradients import FLOPS
 from txcalc.units import short
 
-FLOPS = 6  # per parameter and token: 2 forward, 4 backward
 EPOCHS = 44  # as often as Muennighoff et al. repeated their data
 
 

@@ -11,13 +11,13 @@ from math import prod
 from typing import Any
 
 from txcalc.errors import InputError
+from txcalc.hardware import peak
 from txcalc.ledger import KINDS, Ledger, walk
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
 from txcalc.parts.part import Workload
 from txcalc.planning.crossover import RULES, Crossover, Prefills
 from txcalc.planning.deployment import Plan
-from txcalc.planning.engine import peak
 from txcalc.planning.pace import Pace
 from txcalc.planning.serving import Serving
 from txcalc.render.compare import USUAL, Comparison

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from txcalc.planning.engine import multiplied
+from txcalc.hardware import multiplied
 from txcalc.planning.training.answer import Elsewhere, Training
 from txcalc.planning.training.memory import CATEGORIES, RESERVED, RankMemory
 from txcalc.planning.training.offload import HOST
 from txcalc.planning.training.run import Terms, TrainingRun
-from txcalc.planning.training.search import Searched
 from txcalc.render.report import Report, Table, TableCell, column, exact, percent, rounded
 from txcalc.render.summary import summary
 from txcalc.units import iec, seconds, short, si_bytes
+
+if TYPE_CHECKING:
+    from txcalc.planning.training.search import Searched
 
 NAMES = {"in_flight": "in flight (pipeline)", "saved": "saved activations", "gathered": "gathered weights"}
 RANKS = 10  # shown; JSON has them all
@@ -122,16 +124,21 @@ def _others(others: Sequence[Elsewhere]) -> Table:
 def _limits(found: Training) -> Table:
     fewest = found.min_gpus
     rows: list[list[Any]] = [
-        ["largest micro-batch", exact(found.max_micro_batch), "sequences"],
-        ["longest sequence", exact(found.max_tokens), "tokens"],
-        ["fewest GPUs", exact(fewest.gpus if fewest else 0), str(fewest) if fewest else "none of fewer copies fits"],
+        [_of("largest micro-batch", "sequences"), exact(found.max_micro_batch), ""],
+        [_of("longest sequence", "tokens"), exact(found.max_tokens), ""],
+        [
+            column("fewest GPUs", "GPUs"),
+            exact(fewest.gpus if fewest else 0),
+            str(fewest or "none of fewer copies fits"),
+        ],
     ]
-    return Table(
-        "What fits, all else equal (0: nothing does)",
-        ("limit", "answer", TableCell("of", "")),
-        rows,
-        left=frozenset({0, 2}),
-    )
+    title = "What fits, all else equal (0: nothing does)"
+    return Table(title, ("limit", "answer", "layout"), rows, left=frozenset({0, 2}))
+
+
+def _of(name: str, unit: str) -> TableCell:
+    """The heading of a row, with its unit."""
+    return TableCell(name, f"{name} ({unit})", unit=unit)
 
 
 def _memory(rank: RankMemory, which: str) -> Table:

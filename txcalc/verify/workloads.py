@@ -17,10 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from txcalc.hardware import Accelerator
+from txcalc.ledger import FEED_FORWARD
 from txcalc.model import Model
 from txcalc.parts.part import Workload
 from txcalc.planning.cost import Cost, total
-from txcalc.planning.crossover import CORE, FEED_FORWARD, RULES, crossovers, lengths
+from txcalc.planning.crossover import CORE, RULES, crossovers, lengths
 from txcalc.planning.engine import engine
 from txcalc.planning.holdings import Holdings
 from txcalc.planning.layout import Layout

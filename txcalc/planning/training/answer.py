@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from txcalc import hardware
 from txcalc.errors import InputError
-from txcalc.hardware import Accelerator
+from txcalc.hardware import Accelerator, peak
 from txcalc.model import Model
-from txcalc.planning.engine import peak
 from txcalc.planning.layout import Layout
 from txcalc.planning.training.inverse import fewest, largest
 from txcalc.planning.training.machine import Machine

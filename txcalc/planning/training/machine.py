@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from txcalc.curves import Curve
 from txcalc.errors import Fault, InputError
-from txcalc.hardware import Accelerator
-from txcalc.planning.engine import peak
+from txcalc.hardware import Accelerator, peak
 from txcalc.planning.layout import Group
 from txcalc.planning.links import seconds
 from txcalc.units import bits_of

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from txcalc.errors import Fault, InputError
 from txcalc.model import Model
 from txcalc.num import ceil_div
-from txcalc.planning.scaling import FLOPS
+from txcalc.planning.gradients import FLOPS
 
 PUE = 1.1  # power of a data centre over that of its computers: Touvron et al. 2023, section 6
 GRID = 385.0  # grams of CO2 equivalents per kWh, the average of the United States: ibid.

@@ -89,7 +89,8 @@ def start_up(runs: int) -> None:
         wall, cpu = (min(run[clock] for run in of) * 1000 for clock in (0, 1))
         peak = max(run[2] for run in of) / 1000
         words = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-        print(f"  {name:<17} {wall:4.0f} ms ({cpu:.0f} of CPU), {peak:.0f} MB; to the trivial app (wall least, median; CPU): {words}")
+        taken = f"{wall:4.0f} ms ({cpu:.0f} of CPU), {peak:.0f} MB"
+        print(f"  {name:<17} {taken}; to the trivial app (wall least, median; CPU): {words}")
     print(f"  {'trivial app':<17} {min(run[0] for run in trivial) * 1000:4.0f} ms; show may take 1.5 of it, and 60 MB")
 
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from test_cli import run
 
-from txcalc.planning.scaling import FLOPS, LAWS, Law, ScalingQuestion, ask, distribution, entropy
+from txcalc.planning.gradients import FLOPS
+from txcalc.planning.scaling import LAWS, Law, ScalingQuestion, ask, distribution, entropy
 
 GOPHER = 5.76e23
 POINTS = Path(__file__).with_name("data") / "training" / "chinchilla.csv"

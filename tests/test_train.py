@@ -240,10 +240,10 @@ def test_no_floor_is_above_a_measurement_and_errors_are_what_is_claimed() -> Non
 
     assert error("sc21", "a100") < 0.10
     assert error("korthikanti", "a100") < 0.05
-    assert error("megatron-bridge", "h100") < 0.15
+    assert error("megatron-bridge", "h100") < 0.10
     assert error("megatron-bridge", "gb300") < 0.10
-    assert error("llm-foundry", "a100") < 0.10
-    assert error("llm-foundry", "") < 0.11
+    assert error("llm-foundry", "a100") < 0.07
+    assert error("llm-foundry", "") < 0.10
 
 
 def test_older_attention_kernels_are_slower(llama: Model) -> None:

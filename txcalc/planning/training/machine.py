@@ -29,6 +29,12 @@ FLASH = {"flash1": 0.325, "flash2": 0.615}
 OLDER = ("ampere", "ada")
 NEWER = 335 / 989 / 0.73
 
+# Of a second of a collective, what compute beside it loses: they share multiprocessors, memory and power. On average
+# compute took 18.9 % longer beside collectives than alone, and one after the other 10.2 % longer than beside each
+# other, so that collectives took 0.310 of what compute took (1.189 * 1.102 - 1). Lee et al. 2025 (arXiv 2507.03114,
+# abstract): training steps of GPT-3 and Llama models on 4 A100, H100, MI210 or MI250.
+SLOWED = 0.189 / (1.189 * 1.102 - 1)
+
 # Bytes a second one way between an accelerator and its host, where it is not said: 16 lanes of PCIe 4.0, each of
 # 16 GT/s with 128 of 130 bits.
 PCIE = 31_507_692_307
@@ -73,6 +79,11 @@ class Machine:
     def node(self) -> int | None:
         """Accelerators that share links; None: all of them."""
         return self.accelerator.node
+
+    @staticmethod
+    def lost(collectives: float, compute: float) -> float:
+        """Seconds that compute takes longer where so many seconds of collectives go on beside it."""
+        return max(SLOWED * collectives, collectives - compute)
 
     def beside(self, size: int, stride: int) -> Group:
         """A group of ranks that stand so far apart."""

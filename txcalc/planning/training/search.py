@@ -259,7 +259,7 @@ class Search:
 
     def _exchange(self, recipe: Recipe, elements: tuple[float, float], backward: float) -> float:
         """Seconds that copies wait for each other."""
-        kernels, layout = self.kernels, recipe.layout
+        kernels, layout, lost = self.kernels, recipe.layout, self.machine.lost
         copies = layout.copies * layout.cp
         seconds = 0.0
         for number, step in zip(elements, (layout.tp, layout.tp * layout.ep), strict=True):
@@ -272,18 +272,18 @@ class Search:
                 rounds = recipe.accumulation if layout.pp == 1 else 1
                 moved = 2 * kernels.transfer(ring("all_gather", group, number * recipe.compute_bytes, layers))
                 moved += kernels.transfer(ring("reduce_scatter", group, number * recipe.reduce_bytes, layers))
-                seconds += rounds * max(0.0, moved - backward) + moved / layers
+                seconds += rounds * lost(moved, backward) + moved / layers
                 continue
             gradients = number * recipe.gradient_bytes
             pieces = max(1, round(gradients / recipe.rules.bucket))
             after = recipe.zero and recipe.rules.reduces_after
             kind = "reduce_scatter" if recipe.zero and not after else "all_reduce"
             reduced = kernels.transfer(ring(kind, group, gradients, 1 if after else pieces))
-            seconds += reduced if after else max(0.0, reduced - 2 / 3 * backward) + reduced / layers
+            seconds += reduced if after else lost(reduced, 2 / 3 * backward) + reduced / layers
             if recipe.zero:
                 gathered = kernels.transfer(ring("all_gather", group, number * recipe.parameter_bytes, pieces))
                 beside = recipe.rules.gathers_beside
-                seconds += max(0.0, gathered - backward / 3) + gathered / layers if beside else gathered
+                seconds += lost(gathered, backward / 3) + gathered / layers if beside else gathered
         return seconds
 
 

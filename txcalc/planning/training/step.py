@@ -9,7 +9,8 @@ floor        the largest of compute, memory and link of any rank, each alone at 
 Counts   attention's masked pairs where a kernel fuses it, all pairs where it keeps its scores; backward twice the
          forward, of fused attention 2.5 times (it computes the scores again); what `recompute` computes again
 Hidden   with overlap: gathered weights behind the compute of the block before, reduced gradients behind the last
-         micro-batch's backward, but for the first block's and the last's. Never hidden: tp, cp, ep, stages
+         micro-batch's backward, but for the first block's and the last's; compute is slower meanwhile
+         (`machine.SLOWED`). Never hidden: tp, cp, ep, stages
 Omits    data loading, the host, uneven tokens of experts, failures
 Source   Kaplan et al. 2020 (arXiv 2001.08361) for 2×; Dao 2023 (arXiv 2307.08691) for 2.5×; Korthikanti et al. 2022
          (arXiv 2205.05198), section 4.2.2, for the collectives of sequence parallelism
@@ -355,11 +356,12 @@ class StepTimer:
             return rounds * (gather + again + reduce) + after
         forward = sum(sum(work.forward.values()) for work in works)
         backward = sum(work.seconds for work in works) - forward
-        hidden = max(0.0, again + reduce - backward)
+        inner = 1 - 1 / layers
+        beside = self.machine.lost(again + inner * reduce, backward)
         if self._moving or recipe.rules.gathers_beside:
-            hidden += max(0.0, gather - forward)
-            return rounds * hidden + (gather + reduce) / layers + after
-        return rounds * hidden + gather + reduce / layers + after
+            beside += self.machine.lost(inner * gather, forward)
+            gather /= layers
+        return rounds * beside + gather + reduce / layers + after
 
     @property
     def _moving(self) -> bool:

@@ -31,8 +31,11 @@ function Compare() {
   </div>`;
 }
 
-const changed = (model) => Object.keys(state.chosen[model.index]).length > 0;
-const label = (model) => `${model.name}${changed(model) ? " (changed)" : ""}`;
+// A model by its name, with the sizes that were changed.
+function label(model) {
+  const own = Object.entries(state.chosen[model.index]).map(([letter, value]) => `${letter} = ${group(value)}`);
+  return `${model.name}${own.length ? ` (${own.join(", ")})` : ""}`;
+}
 
 function Table({ seen, at }) {
   const rows = QUANTITIES.map(([name, title]) => [

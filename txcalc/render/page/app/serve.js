@@ -78,7 +78,7 @@ function Deployed({ plan, at, point, model, price }) {
   const lasting = speed && speed.ttft !== undefined;
   return html`
     <p class="summary"><b class=${point.fits ? "good" : lasting ? "fair" : "bad"}>${verdict}</b><span>${point.gpus} × ${plan.gpu}, <${Figure} name="memory" value=${plan.memory} text=${iec(BigInt(plan.memory))} /> each; ${point.layout}; weights ${point.weights}, cache ${plan.kv[at[1]]}</span></p>
-    <p class="paper">${group(plan.users[at[4]])} users at once, a context of ${group(plan.context[at[2]])} tokens: a prompt of ${group(plan.prompt[at[2]][at[3]])}, the rest answer${price === null ? "" : `; ${price} per GPU-hour`}</p>
+    <p class="paper">${model.name}: ${plan.users[at[4]] === 1 ? "1 user" : `${group(plan.users[at[4]])} users`} at once, a context of ${group(plan.context[at[2]])} tokens: a prompt of ${group(plan.prompt[at[2]][at[3]])}, the rest answer${price === null ? "" : `; ${price} per GPU-hour`}</p>
     <section class="cards" aria-label="Answers">
       <div class="card"><h2>Most sequences</h2><p class="big"><${Figure} name="most" value=${point.most} /></p></div>
       <div class="card"><h2>Longest context</h2><p class="big">${point.longest === null ? "no end" : html`<${Figure} name="longest" value=${point.longest} />`}</p></div>
@@ -88,7 +88,7 @@ function Deployed({ plan, at, point, model, price }) {
         html`<div class="card"><h2>Time to first token <${Badge} how="modelled" /></h2><p class="big">${real("ttft", speed.ttft, seconds(speed.ttft))}</p></div>
         ${speed.tpot !== null && html`<div class="card"><h2>Time per output token <${Badge} how="modelled" /></h2><p class="big">${real("tpot", speed.tpot, seconds(speed.tpot))}</p></div>`}
         ${speed.line > 0 && html`<div class="card"><h2>Wait for a seat in the cache <${Badge} how="modelled" /></h2><p class="big">${real("line", speed.line, seconds(speed.line))}</p></div>`}
-        <div class="card"><h2>Question to answer <${Badge} how="modelled" /></h2><p class="big">${real("e2e", speed.e2e, seconds(speed.e2e))}</p></div>
+        <div class="card"><h2>End to end <${Badge} how="modelled" /></h2><p class="big">${real("e2e", speed.e2e, seconds(speed.e2e))}</p></div>
         <div class="card"><h2>Tokens/s per GPU <${Badge} how="modelled" /></h2><p class="big">${real("served", speed.served)}</p></div>
         ${
           price !== null &&

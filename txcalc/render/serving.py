@@ -203,7 +203,7 @@ def _latencies(serving: Serving, detail: bool) -> Table:
     share = point.steady.utilisation
     rows.append(("share of the time for prompts", TableCell(share, f"{100 * share:.3g} %"), None, None, None))
     if steady and serving.request.rate is not None:
-        rows.append(("requests inside, on average", _rate(steady.inside), None, None, None))
+        rows.append(("requests in the system, on average", _rate(steady.inside), None, None, None))
     if detail and point.tpot and point.sequences > 1:
         last = column("the last prompt", "s", f"the last of {point.sequences:,} prompts at once")
         rows.append((last, None, _time(point.last(serving.prompt)), None, None))
@@ -249,7 +249,7 @@ def _simulated(serving: Serving, found: Simulated) -> Table:
         )
         rows.append(("goodput, requests/s within", _rate(found.goodput), *[None] * 3))
     rows.append(("tokens/s per GPU", _rate(found.output / serving.chosen.layout.gpus), *[None] * 3))
-    rows.append(("requests before their first token, of a copy", _rate(run.waiting), *[None] * 3))
+    rows.append(("requests waiting for a first token, per replica", _rate(run.waiting), *[None] * 3))
     if run.preempted:
         rows.append(("preempted", cell(run.preempted), *[None] * 3))
     title = f"Simulated, {len(run.done):,} requests of one copy, seed {found.seed}"

@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple
 
-from txcalc.errors import UnknownName
+from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.frames import Framed, html
 from txcalc.num import ceil_div, each, exact_div, minimum, product, ratio, spread, total
 from txcalc.parts.collectives import Transfer
@@ -217,7 +217,7 @@ class Ledger(Framed):
 
     def total(self, quantity: str) -> Any:
         """The sum of a quantity over all leaves; `QUANTITIES` says which there are, and their units."""
-        if quantity not in self.known:
+        if not isinstance(quantity, str) or quantity not in self.known:
             raise UnknownName("ledger", "quantity", str(quantity), list(self.known), f"one of {', '.join(self.known)}")
         return self._bytes() if quantity == "bytes" else total([getattr(entry, quantity) for entry in self.entries])
 
@@ -245,7 +245,9 @@ class Ledger(Framed):
         return self._of(found)
 
     def where(self, keep: Callable[[Entry], bool]) -> Ledger:
-        """The entries that `keep` accepts."""
+        """The entries that `keep` accepts. Errors: `InputError` for what is no function."""
+        if not callable(keep):
+            raise InputError("ledger", [Fault("keep", keep, "a function of an entry")])
         return self._of(filter(keep, self.entries))
 
     def _of(self, entries: Iterable[Entry]) -> Ledger:

@@ -318,6 +318,11 @@ def asked_for(changes: Any, sizes: Mapping[str, Any]) -> dict[str, Any]:
     asked = {**(changes or {}), **sizes}
     faults = [Fault("changes", {key: asked[key]}, "keys that are texts") for key in asked if not isinstance(key, str)]
     faults += [
+        Fault(str(key), value, "a number, a text, a list or a table")
+        for key, value in asked.items()
+        if not _known(value)
+    ]
+    faults += [
         Fault(key, value, "one value", f'txcalc.sweep(model, over={{"{key}": values}}) varies it')
         for key, value in asked.items()
         if is_array(value) and value.shape
@@ -325,6 +330,12 @@ def asked_for(changes: Any, sizes: Mapping[str, Any]) -> dict[str, Any]:
     if faults:
         raise InputError("changes", faults)
     return asked
+
+
+def _known(value: Any) -> bool:
+    """Whether a description may hold a value: what TOML has, and whatever multiplies as numbers do."""
+    plain = value is None or isinstance(value, str | list | tuple | Mapping)
+    return plain or (hasattr(value, "__mul__") and not isinstance(value, bytes | bytearray))
 
 
 LEAST = {"batch": 1, "tokens": 1, "past": 0, "source": 1}

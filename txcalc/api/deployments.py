@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from txcalc.api.arguments import Length, length, models, several_texts
+from txcalc.api.arguments import Length, checked, length, models, several_texts
 from txcalc.api.plans import Deployment, Point, Refusal
 from txcalc.api.results import Result
 from txcalc.errors import Fault, InputError
@@ -46,6 +46,7 @@ class Deploy(Result, Deployment):
             )
         vars(self).update(_answers=answers, _asked=asked)
 
+    @checked
     def to_command(self, engine: str) -> str:
         """The command that serves the plan with vllm, sglang, trtllm or dynamo. Errors: `InputError` of several."""
         from txcalc.render.emit import command

@@ -140,6 +140,7 @@ class Result(Record, Framed):
         failed: bool
         picture: Callable[[Any], Picture] | None
 
+    @checked
     def report(self, form: str = "table") -> Report:
         """The report that is printed in a format."""
         reports = self.__dict__["_reports"]

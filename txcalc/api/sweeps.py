@@ -62,6 +62,7 @@ class Swept(Result):
         """Rows that there are."""
         return sum(grid.points for grid in self.grids)
 
+    @checked
     def check(self, form: str) -> None:
         """Errors: `InputError` where a format does not hold so many rows."""
         limit = READABLE.get(form, self.points)

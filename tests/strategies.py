@@ -1,88 +1,38 @@
 """What Hypothesis draws: every part, every workload, valid descriptions of every family; and parts in other numbers.
 
-A new leaf or composite must be added to `LEAVES` or `COMPOSITES`: `test_readings` fails until it is.
+A part is drawn by the types of its fields, so that a new one is in `LEAVES` or `COMPOSITES` without more ado; what a
+type does not say (a text's choices, numbers that are no sizes) is in `FIELDS`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import count
 from typing import Any, ForwardRef
 
 from hypothesis import strategies as st
 
-from txcalc.parts.adapters import Adapters, Frozen, LowRank
-from txcalc.parts.attention import Attention
-from txcalc.parts.block import Block, Branch, Laurel, Mix, Streams
-from txcalc.parts.cells import Cell, RecurrentCell
-from txcalc.parts.collectives import AllGather, AllReduce, AllToAll, Axis, Receive, ReduceScatter, Send
-from txcalc.parts.convolution import (
-    Filter,
-    Fourier,
-    Product,
-    ShortConvolution,
-    SpanAttention,
-    SpanCore,
-    SpanProduct,
-    TimeConvolution,
-    Transform,
-)
-from txcalc.parts.cores import AttentionCore, DifferentialCore, DynamicMask, Gate, MatrixProduct, Scores, Stored
-from txcalc.parts.delta import DeltaNet, DeltaRule
-from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
-from txcalc.parts.drafts import DraftAttention, Features
-from txcalc.parts.embedding import Embedding, Patches
-from txcalc.parts.feedforward import Experts, FeedForward, LayerInput
+from txcalc import parts
+from txcalc.parts.adapters import Adapters
+from txcalc.parts.block import Branch
+from txcalc.parts.collectives import Axis
 from txcalc.parts.forms import pieces
-from txcalc.parts.head import Head
-from txcalc.parts.hyena import Decay, Hyena, ImplicitFilter, LongConvolution, ModalConvolution, Sine
-from txcalc.parts.hyper import Collapse, HyperConnection, Shares, StreamSpread
-from txcalc.parts.latent import IndexCore, Indexer, LatentAttention, LatentCore
-from txcalc.parts.linear import (
-    Activation,
-    BlockLinear,
-    GroupedLinear,
-    LayerScale,
-    Linear,
-    Lookup,
-    Scale,
-    Shift,
-    Sum,
-    Unused,
-    Vector,
-)
-from txcalc.parts.linear_attention import DecayScan, LinearAttention, MatrixMemory, MatrixScan
-from txcalc.parts.mixers.compressed import (
-    CompressedAttention,
-    CompressedCore,
-    Compressor,
-    Entries,
-    Pool,
-    SelectionCore,
-    Selector,
-)
-from txcalc.parts.mixers.forgetting import ForgetGate, ForgettingAttention, ForgettingCore
-from txcalc.parts.mixers.pieces import Pieces
-from txcalc.parts.model import EncoderDecoder, FixedLength, Join, LayerGroup, LayerInputs, Memory, Stack, StreamEnds
-from txcalc.parts.norm import Norm
-from txcalc.parts.part import Workload
-from txcalc.parts.pooling import AttentionPool
-from txcalc.parts.positions import RelativeBias, Rotary
-from txcalc.parts.recurrence import Remembered
-from txcalc.parts.recurrent import GatedRecurrence, Griffin, HeadScan, Mamba, Mamba2, SelectiveScan
-from txcalc.parts.routed import ChosenExperts, RoutedAttention
-from txcalc.parts.rwkv import ChannelMix, TimeMix, TokenShift, WeightedSum
-from txcalc.parts.shared import SharedBlock
+from txcalc.parts.mixers.compressed import Entries
+from txcalc.parts.model import LayerGroup
+from txcalc.parts.part import Composite, Leaf, Workload
 from txcalc.parts.spans import Apart, Around, Causal, Chunks, Cross, Full, Reading, Selected, Window
-from txcalc.parts.taps import Convolution
-from txcalc.parts.tower import Counted, Projector, ProjectorStep, TowerStack
+from txcalc.parts.tower import ProjectorStep
 
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "sigmoid", "tanh")
 
 sizes = st.integers(1, 40)
 flags = st.booleans()
 activations = st.sampled_from(ACTIVATIONS)
+cell_forms = st.sampled_from(["lstm", "gru", "rnn"])
 
 
 def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -91,495 +41,169 @@ def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 # Parts.
 
+
+def _every(kind: type[Any]) -> Iterator[type[Any]]:
+    for cls in kind.__subclasses__():
+        yield from _every(cls)
+        if cls.__module__.startswith("txcalc.parts") and dataclasses.is_dataclass(cls) and not cls.__subclasses__():
+            yield cls
+
+
+for _module in pkgutil.walk_packages(parts.__path__, "txcalc.parts."):
+    importlib.import_module(_module.name)
+PARTS: dict[str, type[Any]] = {cls.__name__: cls for kind in (Leaf, Composite) for cls in _every(kind)}
+
+widths = st.integers(1, 60)
 causal_spans = (
     st.builds(Causal)
-    | st.builds(Window, window=st.integers(1, 60))
-    | st.builds(Chunks, window=st.integers(1, 60))
-    | st.builds(Selected, top_k=st.integers(1, 60))
+    | st.builds(Window, window=widths)
+    | st.builds(Chunks, window=widths)
+    | st.builds(Selected, top_k=widths)
 )
 spans = (
     causal_spans
     | st.builds(Full)
-    | st.builds(Around, window=st.integers(1, 60))
-    | st.builds(Apart, window=st.integers(1, 60))
+    | st.builds(Around, window=widths)
+    | st.builds(Apart, window=widths)
     | st.builds(Cross)
     | st.builds(Reading)
 )
-linears = st.builds(
-    Linear,
-    d_in=sizes,
-    d_out=sizes,
-    bias=flags,
-    keeps=st.sampled_from(["yes", "no", "eager"]),
-    tied=flags,
-    borrowed=flags,
-)
-norms = st.builds(
-    Norm,
-    width=sizes,
-    form=st.sampled_from(["rms", "layer"]),
-    bias=flags,
-    eps=st.just(1e-6),
-    groups=sizes,
-    apart=flags,
-    weighted=flags,
-    offset=flags,
-    borrowed=flags,
-)
-rotaries = st.builds(Rotary, heads=sizes, dims=sizes, theta=st.just(10_000), width=sizes, interleaved=flags)
-lookups = st.builds(Lookup, rows=sizes, width=sizes, added=flags, tied=flags)
-sums = st.builds(Sum, width=sizes, sums=st.integers(1, 3))
-vectors = st.builds(Vector, width=sizes)
-patches = st.builds(Patches, channels=sizes, size=sizes, width=sizes)
-convolutions = st.builds(
-    Convolution,
-    c_in=sizes,
-    c_out=sizes,
-    taps=sizes,
-    bias=flags,
-    depthwise=flags,
-    causal=flags,
-    stride=st.integers(1, 3),
-    keeps=flags,
-)
-activation_leaves = st.builds(
-    Activation, width=sizes, form=activations | st.just("xielu"), gated=flags, sparsity=st.sampled_from([None, 0.5])
-)
-relative_biases = st.builds(RelativeBias, buckets=sizes, n_heads=sizes, distance=sizes, bidirectional=flags)
-gates = st.builds(Gate, n_heads=sizes, d_v=sizes, gates=sizes, form=st.sampled_from(["sigmoid", "softplus"]))
-scales = st.builds(Scale, rows=sizes, used=sizes)
-cores = st.builds(
-    AttentionCore,
-    n_heads=sizes,
-    n_kv_heads=sizes,
-    d_qk=sizes,
-    d_v=sizes,
-    span=spans,
-    sinks=flags,
-    biased=flags,
-    distances=flags,
-    borrowed=flags,
-)
-forgetting_cores = st.builds(
-    ForgettingCore, n_heads=sizes, n_kv_heads=sizes, d_qk=sizes, d_v=sizes, span=st.just(Causal())
-)
 entries = st.builds(Entries, rate=sizes, top_k=maybe(sizes))
-latent_cores = st.builds(
-    LatentCore, n_heads=sizes, kv_rank=sizes, d_nope=sizes, d_rope=sizes, d_v=sizes, span=causal_spans
-)
-index_cores = st.builds(IndexCore, n_heads=sizes, width=sizes, span=causal_spans)
-
-disentangled_cores = st.builds(
-    DisentangledCore, n_heads=sizes, d_head=sizes, reach=sizes, distance=sizes, clipped=flags, c2p=flags, p2c=flags
+LISTED = pieces(
+    [
+        {"name": "x", "form": "linear", "sizes": [3, 5], "at": [1, 0, 2], "times": 2, "runs": 3},
+        {"name": "y", "form": "relu", "sizes": [5]},
+    ]
 )
 
-layer_scales = st.builds(LayerScale, width=sizes, keeps=flags)
-
-axes = st.builds(Axis, st.just("tp"), st.integers(2, 9))
-rings = {"width": st.integers(1, 40), "axis": axes}
-handed = {**rings, "sharers": st.integers(1, 4)}
-joins = {
-    "gather": maybe(st.builds(AllGather, **rings)),
-    "join": maybe(st.builds(AllReduce, **rings)),
-    "stream": maybe(layer_scales),
-    "sums": st.integers(0, 2),
+# Fields by their types.
+TYPES: dict[str, st.SearchStrategy[Any]] = {
+    "None": st.none(),
+    "Any": sizes,
+    "bool": flags,
+    "Span": spans,
+    "Entries": entries,
+    "Axis": st.builds(Axis, st.just("tp"), st.integers(2, 9)),
+    "frozenset[str]": st.frozensets(st.sampled_from("qkvo")),
+    "Adapters": st.builds(Adapters, sizes, st.just(("all",))),
 }
-exchanges = st.builds(AllToAll, **handed, choices=st.integers(1, 4), narrow=flags)
-
-LEAVES: dict[type, st.SearchStrategy[Any]] = {
-    AllGather: st.builds(AllGather, **rings),
-    AllReduce: st.builds(AllReduce, **rings),
-    AllToAll: exchanges,
-    Receive: st.builds(Receive, **handed),
-    ReduceScatter: st.builds(ReduceScatter, **rings),
-    Send: st.builds(Send, **handed),
-    Activation: activation_leaves,
-    AttentionCore: cores,
-    BlockLinear: st.builds(BlockLinear, n_heads=sizes, width=sizes, keeps=flags),
-    Convolution: convolutions,
-    DecayScan: st.builds(DecayScan, n_heads=sizes, d_head=sizes),
-    DeltaRule: st.builds(
-        DeltaRule,
-        n_heads=sizes,
-        n_key_heads=sizes,
-        d_key=sizes,
-        d_value=sizes,
-        decays=sizes,
-        bound=st.sampled_from([None, -5.0]),
-        signed=flags,
-    ),
-    ForgetGate: st.builds(ForgetGate, n_heads=sizes),
-    Collapse: st.builds(Collapse, width=sizes, number=sizes),
-    CompressedCore: st.builds(
-        CompressedCore,
-        n_heads=sizes,
-        n_kv_heads=st.just(1),
-        d_qk=sizes,
-        d_v=sizes,
-        span=st.builds(Window, window=st.integers(1, 60)),
-        entries=maybe(entries),
-    ),
-    Pool: st.builds(Pool, width=sizes, rate=sizes, overlap=flags, keeps=flags),
-    SelectionCore: st.builds(SelectionCore, n_heads=sizes, width=sizes, span=entries),
-    Shares: st.builds(Shares, number=sizes, steps=sizes, mixed=flags, read=flags),
-    StreamSpread: st.builds(StreamSpread, width=sizes, number=sizes, mixed=flags),
-    ForgettingCore: forgetting_cores,
-    Filter: st.builds(Filter, c_in=sizes, c_out=sizes, taps=sizes, groups=st.just(1), stride=sizes, bias=flags),
-    MatrixProduct: st.builds(MatrixProduct, n_heads=sizes, d_in=sizes, d_out=sizes),
-    Remembered: st.builds(Remembered, elements=sizes),
-    Stored: st.builds(Stored, width=sizes, span=st.just(Causal())),
-    Scores: st.builds(Scores, n_heads=sizes, width=sizes, span=st.just(Causal())),
-    Gate: gates,
-    GroupedLinear: st.builds(
-        GroupedLinear, groups=sizes, d_in=sizes, d_out=sizes, bias=flags, keeps=st.sampled_from(["yes", "no", "eager"])
-    ),
-    LongConvolution: st.builds(LongConvolution, width=sizes, fft=flags),
-    ModalConvolution: st.builds(ModalConvolution, width=sizes, states=sizes, fft=flags),
-    Sine: st.builds(Sine, width=sizes),
-    Decay: st.builds(Decay, width=sizes),
-    Cell: st.builds(Cell, form=st.sampled_from(["lstm", "gru", "rnn"]), width=sizes, bias=flags),
-    GatedRecurrence: st.builds(GatedRecurrence, channels=sizes),
-    DifferentialCore: st.builds(
-        DifferentialCore, n_heads=sizes, n_kv_heads=sizes, d_qk=sizes, d_v=sizes, span=causal_spans
-    ),
-    DisentangledCore: disentangled_cores,
-    HeadScan: st.builds(HeadScan, heads=sizes, width=sizes, groups=sizes, states=sizes),
-    IndexCore: index_cores,
-    LatentCore: latent_cores,
-    LayerScale: layer_scales,
-    Linear: linears,
-    Lookup: lookups,
-    Memory: st.builds(Memory, width=sizes),
-    Mix: st.builds(Mix, width=sizes, number=sizes),
-    Norm: norms,
-    Patches: patches,
-    Product: st.builds(Product, width=sizes, kept=sizes),
-    RelativeBias: relative_biases,
-    Rotary: rotaries,
-    Scale: scales,
-    SelectiveScan: st.builds(SelectiveScan, channels=sizes, states=sizes),
-    DynamicMask: st.builds(DynamicMask, n_kv_heads=sizes),
-    MatrixScan: st.builds(MatrixScan, n_heads=sizes, d_key=sizes, d_value=sizes),
-    Shift: st.builds(Shift, width=sizes),
-    SpanCore: st.builds(SpanCore, n_heads=sizes, d_head=sizes, taps=sizes),
-    SpanProduct: st.builds(SpanProduct, width=sizes),
-    Transform: st.builds(Transform, width=sizes),
-    Sum: sums,
-    TokenShift: st.builds(TokenShift, width=sizes, uses=st.sampled_from([("key",), ("key", "value")])),
-    Unused: st.builds(Unused, d_in=sizes, d_out=sizes, bias=flags),
-    Vector: vectors,
-    WeightedSum: st.builds(WeightedSum, channels=sizes),
+# By their names, in every part or in one, where the type does not say it.
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "activation": activations,
+    "eps": st.just(1e-6),
+    "norm_eps": st.just(1e-6),
+    "theta": st.just(10_000),
+    "bound": st.sampled_from([None, -5.0]),
+    "value_scale": st.sampled_from([None, 0.5]),
+    "sparsity": st.sampled_from([None, 0.5]),
+    "lender": st.sampled_from([None, "a"]),
+    "sums": st.integers(0, 3),
+    "stride": st.integers(1, 3),
+    "sharers": st.integers(1, 4),
+    "choices": st.integers(1, 4),
+    "keeps": st.sampled_from(["yes", "no", "eager"]),
+}
+FIELDS |= {
+    "Activation.form": activations | st.just("xielu"),
+    "Attention.d_memory": maybe(sizes),
+    "Block.joint": st.just(("mixer", "channel")),
+    "Cell.form": cell_forms,
+    "CompressedCore.n_kv_heads": st.just(1),
+    "CompressedCore.span": st.builds(Window, window=widths),
+    "DeltaNet.gate": st.sampled_from(["silu", "sigmoid"]),
+    "DeltaNet.rank": maybe(sizes),
+    "DifferentialCore.span": causal_spans,
+    "Embedding.scale": st.sampled_from([None, 2.0]),
+    "Experts.latent": maybe(sizes),
+    "Filter.groups": st.just(1),
+    "FixedLength.positions": st.integers(2, 40),
+    "ForgettingCore.span": st.just(Causal()),
+    "Gate.form": st.sampled_from(["sigmoid", "softplus"]),
+    "Head.kind": st.sampled_from(["head", "other"]),
+    "ImplicitFilter.layers": st.integers(0, 3),
+    "IndexCore.span": causal_spans,
+    "LatentAttention.q_rank": maybe(sizes),
+    "LatentCore.span": causal_spans,
+    "LowRank.keeps": st.sampled_from(["yes", "no"]),
+    "Mamba.norm_eps": st.sampled_from([None, 1e-6]),
+    "Mamba2.norm_eps": st.sampled_from([None, 1e-5]),
+    "Norm.form": st.sampled_from(["rms", "layer"]),
+    "Norm.groups": sizes,
+    "Pieces.pieces": st.just(tuple(LISTED)),
+    "RecurrentCell.form": cell_forms,
+    "Scores.span": st.just(Causal()),
+    "SharedBlock.rank": maybe(sizes),
+    "StreamEnds.number": st.integers(2, 5),
+    "Stored.span": st.just(Causal()),
+    "Streams.active": st.integers(0, 3),
+    "TokenShift.uses": st.sampled_from([("key",), ("key", "value")]),
+    "TowerStack.dropped": st.integers(0, 2),
 }
 
-feed_forwards = st.builds(
-    FeedForward, d_model=sizes, d_ff=sizes, gated=flags, activation=activations, bias=flags, keeps_input=flags
+
+@cache
+def drawn(name: str) -> st.SearchStrategy[Any]:
+    """A part whose fields are drawn: all but those that are something by themselves and neither a part nor a flag."""
+    cls = PARTS[name]
+    return st.builds(cls, **{f.name: made for f in dataclasses.fields(cls) if (made := _field(name, f)) is not None})
+
+
+def _field(part: str, field: dataclasses.Field[Any]) -> st.SearchStrategy[Any] | None:
+    own, kind = f"{part}.{field.name}", str(field.type)
+    if own in FIELDS:
+        return FIELDS[own]
+    kinds = kind.split(" | ")
+    if field.name in FIELDS and kind != "bool" and not PARTS.keys() & {*kinds}:
+        return FIELDS[field.name]
+    if field.default is not dataclasses.MISSING and not (PARTS.keys() | {"bool"}) & {*kinds}:
+        return None
+    made = st.one_of(*(TYPES[one] if one in TYPES else some(one) for one in kinds))
+    rare = field.default is None and part in ("Stack", "Block", "Embedding")  # else most of what is drawn is very large
+    return maybe(maybe(made)) if rare else made
+
+
+def some(*names: str) -> st.SearchStrategy[Any]:
+    """One of these parts."""
+    return st.deferred(lambda: st.one_of(*map(drawn, names)))
+
+
+MIXERS_DRAWN = some(
+    "Attention",
+    "LatentAttention",
+    "DisentangledAttention",
+    "Mamba",
+    "Mamba2",
+    "DeltaNet",
+    "Griffin",
+    "LinearAttention",
+    "TimeMix",
+    "ShortConvolution",
+    "RecurrentCell",
+    "Hyena",
+    "ForgettingAttention",
+    "Fourier",
+    "MatrixMemory",
+    "RoutedAttention",
+    "SpanAttention",
+    "TimeConvolution",
 )
-attentions = st.builds(
-    Attention,
-    d_model=sizes,
-    n_heads=sizes,
-    n_kv_heads=sizes,
-    d_head=sizes,
-    span=spans,
-    biases=st.frozensets(st.sampled_from("qkvo")),
-    query_norm=maybe(norms),
-    key_norm=maybe(norms),
-    rotary=maybe(rotaries),
-    core=cores,
-    keeps_input=flags,
-    position=maybe(linears),
-    gate=maybe(gates),
-    value_norm=maybe(norms),
-    tied_kv=flags,
-    lender=st.sampled_from([None, "a"]),
-    inner_norm=maybe(norms),
-    value_scale=st.sampled_from([None, 0.5]),
-    d_memory=maybe(sizes),
-    mask=maybe(st.builds(DynamicMask, n_kv_heads=sizes)),
-)
-indexers = st.builds(
-    Indexer, d_model=sizes, q_rank=sizes, n_heads=sizes, width=sizes, key_norm=norms, rotary=rotaries, core=index_cores
-)
-latent_attentions = st.builds(
-    LatentAttention,
-    d_model=sizes,
-    n_heads=sizes,
-    q_rank=maybe(sizes),
-    kv_rank=sizes,
-    d_nope=sizes,
-    d_rope=sizes,
-    d_v=sizes,
-    bias=flags,
-    norm_eps=st.just(1e-6),
-    rotary=maybe(rotaries),
-    core=latent_cores,
-    indexer=maybe(indexers),
-    gate=maybe(gates),
-)
-distance_tables = st.builds(DistanceTable, rows=sizes, width=sizes, norm=maybe(norms))
-disentangled_attentions = st.builds(
-    DisentangledAttention,
-    d_model=sizes,
-    n_heads=sizes,
-    d_head=sizes,
-    biases=st.frozensets(st.sampled_from("qkvo")),
-    distance_k=maybe(linears),
-    distance_q=maybe(linears),
-    core=disentangled_cores,
-)
-time_convolutions = st.builds(TimeConvolution, d_model=sizes, taps=sizes, activation=activations)
-forgetting_attentions = st.builds(
-    ForgettingAttention, d_model=sizes, n_heads=sizes, n_kv_heads=sizes, d_head=sizes, core=forgetting_cores
-)
-compressors = st.builds(Compressor, d_model=sizes, pool=LEAVES[Pool], norm=norms, rotary=rotaries)
-selectors = st.builds(
-    Selector, d_model=sizes, q_rank=sizes, compressor=compressors, rotary=rotaries, core=LEAVES[SelectionCore]
-)
-compressed_attentions = st.builds(
-    CompressedAttention,
-    d_model=sizes,
-    n_heads=sizes,
-    d_head=sizes,
-    q_rank=sizes,
-    o_rank=sizes,
-    groups=sizes,
-    d_group=sizes,
-    norm_eps=st.just(1e-6),
-    rotary=rotaries,
-    core=LEAVES[CompressedCore],
-    compressor=maybe(compressors),
-    selector=maybe(selectors),
-)
-hyper_connections = st.builds(
-    HyperConnection, width=sizes, number=sizes, steps=sizes, mixed=flags, eps=st.just(1e-6), read=flags
-)
-cell_forms = st.sampled_from(["lstm", "gru", "rnn"])
-implicit_filters = st.builds(ImplicitFilter, features=sizes, width=sizes, layers=st.integers(0, 3), channels=sizes)
-hyenas = st.builds(
-    Hyena, d_model=sizes, taps=sizes, bias=flags, long=LEAVES[LongConvolution], filter=implicit_filters
-) | st.builds(Hyena, d_model=sizes, taps=sizes, bias=flags, long=LEAVES[ModalConvolution], filter=st.none())
-recurrent_cells = st.builds(
-    RecurrentCell,
-    d_model=sizes,
-    d_hidden=sizes,
-    form=cell_forms,
-    bias=flags,
-    second_bias=flags,
-    projected=flags,
-)
-short_convolutions = st.builds(ShortConvolution, d_model=sizes, taps=sizes, bias=flags)
-matrix_memories = st.builds(
-    MatrixMemory, d_model=sizes, n_heads=sizes, d_key=sizes, d_value=sizes, bias=flags, norm_eps=st.just(1e-6)
-)
-draft_attentions = st.builds(
-    DraftAttention,
-    d_model=sizes,
-    n_heads=sizes,
-    n_kv_heads=sizes,
-    d_head=sizes,
-    norm=norms,
-    rotary=st.none() | rotaries,
-    core=cores,
-)
-feature_products = st.builds(
-    Features,
-    d_model=sizes,
-    number=sizes,
-    width=sizes,
-    embedded=flags,
-    bias=flags,
-    norm=st.none() | norms,
-    embedding_norm=st.none() | norms,
-)
-routed_attentions = st.builds(
-    RoutedAttention,
-    d_model=sizes,
-    n_experts=sizes,
-    top_k=sizes,
-    n_kv_heads=sizes,
-    d_head=sizes,
-    rotary=maybe(rotaries),
-    core=cores,
-    bias=maybe(st.builds(Shift, width=sizes)),
-)
-shared_blocks = st.builds(
-    SharedBlock,
-    d_model=sizes,
-    norm=norms,
-    rotary=maybe(rotaries),
-    core=cores,
-    feed_forward_norm=norms,
-    feed_forward=feed_forwards,
-    lender=st.sampled_from([None, "a"]),
-    rank=maybe(sizes),
-    adapted=flags,
-)
-fouriers = st.builds(Fourier, d_model=sizes)
-span_attentions = st.builds(
-    SpanAttention,
-    d_model=sizes,
-    n_heads=sizes,
-    d_head=sizes,
-    taps=sizes,
-    biases=st.frozensets(st.sampled_from("qkvo")),
-)
-experts = st.builds(
-    Experts,
-    d_model=sizes,
-    n_experts=sizes,
-    top_k=sizes,
-    expert=feed_forwards,
-    router=maybe(linears),
-    shared=maybe(feed_forwards),
-    shared_gate=maybe(linears),
-    latent=maybe(sizes),
-    router_norm=maybe(norms),
-    scales=maybe(scales),
-    norm=maybe(norms),
-    correction=maybe(st.builds(Vector, width=sizes)),
-    bias=maybe(st.builds(Shift, width=sizes)),
-)
-mambas = st.builds(
-    Mamba,
-    d_model=sizes,
-    d_inner=sizes,
-    d_state=sizes,
-    d_conv=sizes,
-    dt_rank=sizes,
-    bias=flags,
-    conv_bias=flags,
-    norm_eps=st.sampled_from([None, 1e-6]),
-)
-mamba2s = st.builds(
-    Mamba2,
-    d_model=sizes,
-    n_heads=sizes,
-    d_head=sizes,
-    n_groups=sizes,
-    d_state=sizes,
-    d_conv=sizes,
-    bias=flags,
-    conv_bias=flags,
-    norm_eps=st.sampled_from([None, 1e-5]),
-)
-delta_nets = st.builds(
-    DeltaNet,
-    d_model=sizes,
-    n_heads=sizes,
-    n_key_heads=sizes,
-    d_key=sizes,
-    d_value=sizes,
-    d_conv=sizes,
-    by_channel=flags,
-    bound=st.sampled_from([None, -5.0]),
-    rank=maybe(sizes),
-    gate=st.sampled_from(["silu", "sigmoid"]),
-    norm_eps=st.just(1e-6),
-    signed=flags,
-)
-griffins = st.builds(
-    Griffin,
-    d_model=sizes,
-    n_heads=sizes,
-    d_head=sizes,
-    d_conv=sizes,
-    bias=flags,
-    conv_bias=flags,
-    activation=activations,
-)
-linear_attentions = st.builds(
-    LinearAttention, d_model=sizes, n_heads=sizes, d_head=sizes, activation=activations, norm_eps=st.just(1e-6)
-)
-time_mixes, channel_mixes = (
-    st.builds(TimeMix, d_model=sizes, d_inner=sizes),
-    st.builds(ChannelMix, d_model=sizes, d_ff=sizes),
-)
-branches = st.builds(
-    Branch,
-    st.just("mixer"),
-    attentions
-    | latent_attentions
-    | disentangled_attentions
-    | mambas
-    | mamba2s
-    | delta_nets
-    | griffins
-    | linear_attentions
-    | time_mixes
-    | short_convolutions
-    | recurrent_cells
-    | hyenas
-    | forgetting_attentions
-    | fouriers
-    | matrix_memories
-    | routed_attentions
-    | span_attentions
-    | time_convolutions,
-    st.sampled_from(["attention", "recurrent", None]),
-    maybe(norms),
-    maybe(norms),
-    flags,
-    maybe(layer_scales),
-    **joins,
-)
-channels = st.builds(
-    Branch,
-    st.just("channel"),
-    feed_forwards | experts | channel_mixes,
-    st.just("feed_forward"),
-    maybe(norms),
-    maybe(norms),
-    flags,
-    maybe(layer_scales),
-    **joins,
-)
-joints = {"joint": st.just(("mixer", "channel")), "joint_norm": maybe(norms), "scaled": flags}
-laurels = st.builds(Laurel, d_model=sizes, rank=sizes, norm=norms)
-streams = st.builds(Streams, width=sizes, number=sizes, active=st.integers(0, 3), norm=norms)
-stream_ends = st.builds(StreamEnds, width=sizes, number=st.integers(2, 5), first=flags)
-beside = {**joints, "shared": maybe(shared_blocks), "laurel": maybe(laurels), "streams": maybe(streams)}
-blocks = st.builds(
-    Block,
-    d_model=sizes,
-    branches=st.tuples(branches, channels),
-    parallel=flags,
-    norm_after_sum=flags,
-    shared_norm=maybe(norms),
-    **beside,
-)
-embeddings = st.builds(
-    Embedding,
-    width=sizes,
-    tokens=maybe(lookups),
-    patches=maybe(patches),
-    class_token=maybe(vectors),
-    convolutions=st.lists(convolutions, max_size=2).map(tuple),
-    activation=activations,
-    positions=maybe(lookups),
-    fixed=maybe(sums),
-    types=maybe(lookups),
-    norm=maybe(norms),
-    projection=maybe(linears),
-    scale=st.sampled_from([None, 2.0]),
-)
-layer_inputs = st.builds(LayerInputs, width=sizes, count=sizes, tokens=lookups, projection=linears, norm=norms)
-attention_pools = st.builds(
-    AttentionPool,
-    d_model=sizes,
-    probe=st.builds(Vector, width=sizes),
-    core=cores,
-    norm=norms,
-    feed_forward=feed_forwards,
-)
-heads = st.builds(
-    Head,
-    projection=maybe(linears),
-    transform=maybe(linears),
-    activation=maybe(activation_leaves),
-    norm=maybe(norms),
-    one=flags,
-    kind=st.sampled_from(["head", "other"]),
-)
+
+
+def branch(name: str, part: st.SearchStrategy[Any], kinds: list[str | None]) -> st.SearchStrategy[Branch]:
+    return st.builds(
+        Branch,
+        st.just(name),
+        part,
+        st.sampled_from(kinds),
+        maybe(some("Norm")),
+        maybe(some("Norm")),
+        flags,
+        maybe(some("LayerScale")),
+        gather=maybe(some("AllGather")),
+        join=maybe(some("AllReduce")),
+        stream=maybe(some("LayerScale")),
+        sums=st.integers(0, 2),
+    )
 
 
 @st.composite
@@ -589,95 +213,30 @@ def groups(draw: st.DrawFn) -> tuple[LayerGroup, ...]:
     for name in draw(st.sampled_from(["a", "ab"])):
         number = draw(st.integers(1, 4))
         indices = tuple(range(first, first + number))
-        made.append(LayerGroup(name, draw(blocks), indices, number, draw(flags)))
+        made.append(LayerGroup(name, draw(drawn("Block")), indices, number, draw(flags)))
         first += number
     return tuple(made)
 
 
-stacks = st.builds(
-    Stack,
-    d_model=sizes,
-    embedding=maybe(embeddings),
-    relative_bias=maybe(relative_biases),
-    groups=groups(),
-    final_norm=maybe(norms),
-    pooler=maybe(heads),
-    head=maybe(heads),
-    distances=maybe(distance_tables),
-    layer_inputs=maybe(layer_inputs),
-    spread=maybe(stream_ends),
-    merge=maybe(stream_ends),
-)
-
-projectors = st.builds(
-    Projector,
-    steps=st.tuples(
-        st.builds(ProjectorStep, st.just("branch"), linears, sizes, st.integers(1, 3)),
-        st.builds(ProjectorStep, st.just("norm"), norms, sizes, st.just(1)),
-        st.builds(ProjectorStep, st.just("linear"), linears, sizes, st.just(1)),
+FIELDS |= {
+    "Block.branches": st.tuples(
+        branch("mixer", MIXERS_DRAWN, ["attention", "recurrent", None]),
+        branch("channel", some("FeedForward", "Experts", "ChannelMix"), ["feed_forward"]),
     ),
-    per_token=sizes,
-    width=sizes,
-)
-
-LISTED = pieces(
-    [
-        {"name": "x", "form": "linear", "sizes": [3, 5], "at": [1, 0, 2], "times": 2, "runs": 3},
-        {"name": "y", "form": "relu", "sizes": [5]},
-    ]
-)
-COMPOSITES: dict[type, st.SearchStrategy[Any]] = {
-    Counted: st.builds(Counted, params=sizes),
-    Pieces: st.builds(Pieces, pieces=st.just(tuple(LISTED))),
-    Attention: attentions,
-    Block: blocks,
-    ChannelMix: channel_mixes,
-    DeltaNet: delta_nets,
-    DisentangledAttention: disentangled_attentions,
-    DistanceTable: distance_tables,
-    Embedding: embeddings,
-    EncoderDecoder: st.builds(EncoderDecoder, encoder=stacks, decoder=stacks),
-    Experts: experts,
-    FeedForward: feed_forwards,
-    Fourier: fouriers,
-    ChosenExperts: st.builds(ChosenExperts, n_experts=sizes, top_k=sizes, expert=linears),
-    MatrixMemory: matrix_memories,
-    DraftAttention: draft_attentions,
-    Features: feature_products,
-    Join: st.builds(Join, norm=norms, projection=linears),
-    RoutedAttention: routed_attentions,
-    SharedBlock: shared_blocks,
-    SpanAttention: span_attentions,
-    AttentionPool: attention_pools,
-    FixedLength: st.builds(FixedLength, stack=stacks, positions=st.integers(2, 40)),
-    Griffin: griffins,
-    Head: heads,
-    Indexer: indexers,
-    Laurel: laurels,
-    LayerInput: st.builds(LayerInput, d_model=sizes, width=sizes, activation=activations),
-    LayerInputs: layer_inputs,
-    LatentAttention: latent_attentions,
-    LinearAttention: linear_attentions,
-    Mamba: mambas,
-    Mamba2: mamba2s,
-    ForgettingAttention: forgetting_attentions,
-    CompressedAttention: compressed_attentions,
-    Compressor: compressors,
-    Selector: selectors,
-    HyperConnection: hyper_connections,
-    Hyena: hyenas,
-    ImplicitFilter: implicit_filters,
-    RecurrentCell: recurrent_cells,
-    ShortConvolution: short_convolutions,
-    Stack: stacks,
-    Projector: projectors,
-    TimeMix: time_mixes,
-    TowerStack: st.builds(TowerStack, stack=stacks, projector=projectors, dropped=st.integers(0, 2)),
-    TimeConvolution: time_convolutions,
-    StreamEnds: stream_ends,
-    Streams: streams,
-    LowRank: st.builds(LowRank, base=linears, rank=sizes, keeps=st.sampled_from(["yes", "no"]), data=flags),
-    Frozen: st.builds(Frozen, part=feed_forwards, adapters=maybe(st.builds(Adapters, sizes, st.just(("all",))))),
+    "Embedding.convolutions": st.lists(some("Convolution"), max_size=2).map(tuple),
+    "Frozen.part": some("FeedForward"),
+    "Projector.steps": st.tuples(
+        st.builds(ProjectorStep, st.just("branch"), some("Linear"), sizes, st.integers(1, 3)),
+        st.builds(ProjectorStep, st.just("norm"), some("Norm"), sizes, st.just(1)),
+        st.builds(ProjectorStep, st.just("linear"), some("Linear"), sizes, st.just(1)),
+    ),
+    "Stack.groups": groups(),
+}
+LEAVES: dict[type[Any], st.SearchStrategy[Any]] = {
+    cls: drawn(name) for name, cls in PARTS.items() if issubclass(cls, Leaf)
+}
+COMPOSITES: dict[type[Any], st.SearchStrategy[Any]] = {
+    cls: drawn(name) for name, cls in PARTS.items() if issubclass(cls, Composite)
 }
 
 workloads = st.builds(

@@ -417,11 +417,7 @@ def doubled(leaf: type[Leaf], formula: str) -> Callable[..., Any]:
 
 def test_every_formula_of_every_leaf_is_proved_or_known_to_be_a_model() -> None:
     own = {(leaf, formula) for leaf in LEAVES for formula in ORACLE_OF if formula in vars(leaf)}
-    there = own | {
-        (leaf, "cache")
-        for leaf in LEAVES
-        if leaf.cache is not Leaf.cache  # type: ignore[attr-defined]
-    }  # that of the core it inherits from
+    there = own | {(leaf, "cache") for leaf in LEAVES if leaf.cache is not Leaf.cache}  # of the core it inherits from
     scans = (
         SelectiveScan,
         HeadScan,

@@ -81,19 +81,19 @@ class Product(Leaf):
 
     Shapes   x and y (B, T, width)
     Unit     FLOPs under other: 1 an element
-    Kept     `kept` elements a position: those of x and y that no leaf before it keeps
+    Kept     `read` elements a position: those of x and y that no leaf before it keeps
     Source   LFM2 (arXiv 2511.23404), section 2
     """
 
     width: Any
-    kept: Any
+    read: Any
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements = work.positions * self.width
         return (elementwise("product", elements, "add", 2 * elements, elements),)
 
     def saved(self, work: Workload) -> Any:
-        return work.positions * self.kept
+        return work.positions * self.read
 
 
 @final
@@ -115,9 +115,9 @@ class ShortConvolution(Composite):
     def children(self) -> Iterator[Child]:
         width = self.d_model
         yield Child("in_proj", Linear(d_in=width, d_out=3 * width, bias=self.bias))
-        yield Child("write", Product(width=width, kept=3 * width))
+        yield Child("write", Product(width=width, read=3 * width))
         yield Child("conv", short_memory(width, self.taps, bias=self.bias))
-        yield Child("read", Product(width=width, kept=width))
+        yield Child("read", Product(width=width, read=width))
         yield Child("out_proj", Linear(d_in=width, d_out=width, bias=self.bias))
 
 

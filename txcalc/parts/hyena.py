@@ -229,9 +229,9 @@ class Hyena(Composite):
         yield Child("conv", short_memory(3 * width, self.taps, bias=True))
         if self.filter is not None:
             yield Child("filter", self.filter, on=on_filter)
-        yield Child("write", Product(width=width, kept=2 * width))
+        yield Child("write", Product(width=width, read=2 * width))
         yield Child("long", self.long)
-        yield Child("read", Product(width=width, kept=2 * width))
+        yield Child("read", Product(width=width, read=2 * width))
         yield Child("out_proj", Linear(d_in=width, d_out=width, bias=self.bias))
 
     def describe(self) -> str:

@@ -19,6 +19,7 @@ from tiny import TINY
 from typer.testing import CliRunner
 
 from txcalc import load
+from txcalc import verify as verify_all
 from txcalc.cli import app
 from txcalc.errors import InputError, Refuted, UnknownName
 from txcalc.parts.block import Mix
@@ -271,6 +272,23 @@ def test_transformers_own_modules_agree_and_a_difference_is_named(monkeypatch: p
     }
     assert differs["layers.*.attention.k.weight"] == ("(512, 2048)", "nothing")
     assert differs["model.layers.*.self_attn.k_proj.weight"] == ("nothing", "(256, 2048)")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["FunnelForMaskedLM", "ProphetNet 3", "LongcatFlashForCausalLM"])
+def test_transformers_own_modules_of_what_is_listed_leaf_by_leaf(name: str, tmp_path: Path) -> None:
+    """Though it has no module here; and of layers two by two, with rows of experts that do nothing."""
+    pytest.importorskip("transformers")
+    config = json.loads((Path(__file__).parent / "data" / "hf" / "small.json").read_text())[name]["config"]
+    place = tmp_path / "config.json"
+    place.write_text(json.dumps(config))
+    model = load(place)
+    verdict = verify_all(place, against="transformers", oracles=["transformers"] if name[0] == "L" else ())
+    assert verdict.ok and any(row.quantity == "params" for row in verdict.rows)
+    place.write_text(json.dumps(config | {"vocab_size": 77}))
+    misread = replace(load(place), raw=model.raw)
+    place.write_text(json.dumps(config))
+    assert not verify(misread, ["transformers"]).ok
 
 
 def test_a_tie_that_transformers_forces_is_explained() -> None:

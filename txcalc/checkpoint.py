@@ -112,6 +112,8 @@ SCALES = re.compile(
     r"|\.(weight|nested)[._](absmax|quant_map|shape|nested_\w+|quant_state\.\w+|g_idx)$"
 )
 WIDE = re.compile(r"^(BF16|F16|F32|F64|torch\.b?float\d+)$")  # a quantiser's scales stand beside narrower tensors
+PAIRED = re.compile(r"\.layers\.\d+\.self_attn\.[01]\.")  # two layers under one number (LongCat-Flash)
+SECOND = re.compile(r"\.layers\.\d+\.\w+\.1\.")
 MASK = re.compile(r"\.(attn|attention)\.bias$")  # a causal mask of four dimensions in old checkpoints
 
 # A stored integer holds so many weights of 8, 4, 3 or 2 bits.
@@ -210,6 +212,7 @@ def check(held: Checkpoint, ledger: Ledger) -> CheckpointCheck:
     aside: list[StoredTensor] = []
     stored: dict[Any, list[StoredTensor]] = {}
     quantised = not all(WIDE.search(tensor.dtype) for tensor in held.tensors)
+    paired = any(PAIRED.search(tensor.name) for tensor in held.tensors)
     for tensor in held.tensors:
         tail = tensor.name[-60:]
         if quantised and SCALES.search(tail):
@@ -217,7 +220,7 @@ def check(held: Checkpoint, ledger: Ledger) -> CheckpointCheck:
         elif BUFFERS.search(tail) or (len(tensor.shape) == 4 and MASK.search(tail)):
             aside.append(tensor)
         else:
-            stored.setdefault(_place(tensor.name, halves), []).append(tensor)
+            stored.setdefault(_place(tensor.name, halves, paired), []).append(tensor)
     for place, tensors in stored.items():
         left += _match(tensors, pieces.get(place, []), by_kind)
     # What the ledger has once may be stored in a layer (T5's table of relative biases), or under any name.
@@ -241,7 +244,7 @@ def check(held: Checkpoint, ledger: Ledger) -> CheckpointCheck:
         ]
     )
     numbers = {number for _, number in pieces}
-    beyond = bool(unexplained) and all(_place(tensor.name, halves)[1] not in numbers for tensor in unexplained)
+    beyond = bool(unexplained) and all(_place(tensor.name, halves, paired)[1] not in numbers for tensor in unexplained)
     return CheckpointCheck(held, ledger.total("params"), by_kind, extra, unexplained, missing, beyond)
 
 
@@ -264,14 +267,17 @@ def _expect(entry: Entry, pieces: dict[Any, list[ExpectedWeights]], tied: set[tu
             pieces.setdefault((half, number), []).append(ExpectedWeights(path, kind, weight.shape, copies))
 
 
-def _place(name: str, halves: set[str]) -> tuple[str, int | None]:
-    """Half and layer that a stored tensor's name says."""
+def _place(name: str, halves: set[str], paired: bool) -> tuple[str, int | None]:
+    """Half and layer that a stored tensor's name says; where they are paired, a second number says which of two."""
     half = next((word for word in name.split(".") if word in halves), "")
     if not half and halves:
         short = {"enc": "encoder", "dec": "decoder"}
         half = next((short[word] for word in name.split(".") if short.get(word) in halves), "")
     number = _NUMBER.search(name)
-    return half, int(number[0]) if number and len(number[0]) < 9 else None
+    if number is None or len(number[0]) > 8:
+        return half, None
+    of_two = SECOND.search(name) if paired else None
+    return half, int(number[0]) * (1 + paired) + (of_two is not None)
 
 
 def _match(tensors: list[StoredTensor], pieces: list[ExpectedWeights], by_kind: dict[str, int]) -> list[StoredTensor]:

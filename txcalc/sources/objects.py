@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from txcalc.errors import Fault, InputError, shown
@@ -63,4 +63,18 @@ def module(value: Any, ignore: Sequence[str] = ()) -> tuple[huggingface.Descript
     if not made_by(getattr(value, "config", None), "transformers"):
         return None
     described = config(value.config, ignore, type(value).__name__)
-    return described, sum(weight.numel() for weight in value.parameters())
+    return described, sum(weight.numel() for weight in value.parameters()) - idle_rows(described[0], value)
+
+
+def idle_rows(raw: Mapping[str, Any], net: Any) -> int:
+    """Elements of the matrices of experts that do nothing: transformers' LongCat-Flash has them, no checkpoint does."""
+    return sum(weight.numel() // len(weight) * idle for _, weight, idle in with_idle_rows(raw, net) if idle)
+
+
+def with_idle_rows(raw: Mapping[str, Any], net: Any) -> Iterator[tuple[str, Any, int]]:
+    """A module's parameters by name, each with how many of its rows are of experts that do nothing."""
+    experts = raw.get("experts") or {}
+    idle = experts.get("n_idle") or 0
+    for name, weight in net.named_parameters():
+        has = idle and name.endswith(".experts.gate_up_proj") and len(weight) == experts["n_experts"] + idle
+        yield name, weight, idle if has else 0

@@ -244,6 +244,8 @@ def _inputs(net: Any, batch: int, tokens: int, source: int | None) -> tuple[_Inp
         return (_Input("input_values", (batch, samples), (B, None)),)
     if net.main_input_name != "input_ids":
         return f"it takes {net.main_input_name}, not token ids or pictures"
+    if type(net).__name__.endswith("ForMultipleChoice"):
+        return (_Input("input_ids", (batch, 1, tokens), (B, None, T)),)
     if not getattr(config, "is_encoder_decoder", False):
         return (_Input("input_ids", (batch, tokens), (B, T)),)
     length = tokens if source is None else source

@@ -17,6 +17,7 @@ from txcalc.model import Model
 from txcalc.planning.modules import ATTENTION, HEAD, MLP, names
 from txcalc.sources import huggingface
 from txcalc.sources.export import to_config
+from txcalc.sources.objects import with_idle_rows
 from txcalc.verify import via
 from txcalc.verify.subject import Subject
 from txcalc.verify.verdict import Row, fold_copies, spread
@@ -39,11 +40,22 @@ def rows(subject: Subject) -> Iterator[Row]:
             f"{where} ties the head to the token table whatever its config says: compared with a tied head, "
             f"{subject.model.params - model.params:,} parameters less"
         )
-    weights = [StoredTensor(name, tuple(w.shape), str(w.dtype), w.nbytes) for name, w in theirs.named_parameters()]
+    weights, idle = [], 0
+    for name, weight, rows_idle in with_idle_rows(model.raw, theirs):
+        held = weight[rows_idle:] if rows_idle else weight
+        idle += weight.numel() - held.numel()
+        weights.append(StoredTensor(name, tuple(held.shape), str(held.dtype), held.nbytes))
+    if idle:
+        subject.notes.append(f"{where} holds {idle:,} weights of experts that do nothing, no checkpoint does: left out")
     ledger = model.ledger()
     total, found = ledger.total("params"), sum(tensor.elements for tensor in weights)
     yield Row("", "params", total, found, total == found, ORACLE, where, for_all=True)
     yield from _flops(model, subject.notes, theirs, where)
+    if of_pieces(model):
+        subject.notes.append(
+            f"shapes, by {ORACLE}: not compared: what is listed leaf by leaf has other names and shapes"
+        )
+        return
     checked = check(Checkpoint(where, ORACLE, 1, tuple(weights)), ledger)
     for lacking in checked.missing:
         yield Row(lacking.path, "shape", str(lacking.shape), "nothing", False, ORACLE, where, lacking.copies)
@@ -52,6 +64,14 @@ def rows(subject: Subject) -> Iterator[Row]:
 
 
 POINT = {"batch": 2, "tokens": 7, "source": 5}  # all different
+
+
+def of_pieces(model: Model) -> bool:
+    """Whether some of its leaves are listed one by one: they have no module here."""
+    stacks = model.spec["stacks"].values()
+    return any(
+        stack["around"] or any("pieces" in layer["parts"] for layer in stack["layer"].values()) for stack in stacks
+    )
 
 
 def _tied_anyway(model: Model, theirs: Any) -> bool:
@@ -81,6 +101,9 @@ def _flops(model: Model, notes: list[str], theirs: Any, where: str) -> Iterator[
     )
     total, theirs_total = ledger.total("flops"), sum(found.values())
     where = f"{where} at {sizes}"
+    if total != theirs_total and of_pieces(model) and model.notes:
+        notes.append(f"flops, by {ORACLE}: {total:,} here, {theirs_total:,} in {where}: {'; '.join(model.notes)}")
+        return
     yield Row("", "flops", total, theirs_total, total == theirs_total, ORACLE, where)
     if len(model.spec["stacks"]) == 1:
         yield from _by_module(ledger, found, where)

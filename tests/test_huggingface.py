@@ -139,6 +139,28 @@ def test_small(name: str) -> None:
         assert ledger.total("flops") == flops, point
 
 
+def test_a_null_that_transformers_refuses_and_that_is_no_size_is_said() -> None:
+    config = SMALL["BertLMHeadModel"]["config"] | {"hidden_dropout_prob": None, "classifier_dropout": None}
+    notes = [note for note in read(config).notes if "null" in note]
+    assert notes == ["null, which transformers' bert refuses, though no size depends on it: hidden_dropout_prob"]
+
+
+def test_a_row_for_padding_by_default_is_one_of_the_table() -> None:
+    config = {key: value for key, value in CONFIGS["bart-large"].items() if key != "pad_token_id"}
+    with pytest.raises(InputError, match="pad_token_id is 1, expected less than vocab_size = 1"):
+        read(config | {"vocab_size": 1})
+
+
+def test_a_module_of_layers_two_by_two_is_read() -> None:
+    """transformers' LongCat-Flash holds rows of experts that do nothing; its description counts none."""
+    pytest.importorskip("torch")
+    from txcalc.verify.via import instantiate
+
+    row = SMALL["LongcatFlashForCausalLM"]
+    idle = {**row["config"], "zero_expert_num": 3}
+    assert load(instantiate(idle, "idle")).params == read(idle).params
+
+
 def test_a_decoder_of_states_keeps_them() -> None:
     """transformers' ReformerDynamicCache: of every token a layer's input, of hashed ones each head's buckets too."""
     config = SMALL["ReformerModelWithLMHead"]["config"] | {"is_decoder": True, "num_hashes": 3}

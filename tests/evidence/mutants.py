@@ -24,6 +24,7 @@ from txcalc.errors import TxcalcError
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
 from txcalc.sources.huggingface.families import READERS
+from txcalc.sources.objects import idle_rows
 
 DATA = Path(__file__).parents[1] / "data" / "hf"
 LAYERS = {"num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers", "decoder_layers",
@@ -73,11 +74,12 @@ def mutate(config: dict[str, Any], draw: random.Random) -> dict[str, Any]:
 
 
 def theirs(config: dict[str, Any]) -> int | str:
-    """The unique parameters of transformers' model, or why there is none."""
+    """The unique parameters of transformers' model, those of experts that do nothing left out; or why there is none."""
     from txcalc.verify.via import instantiate
 
     try:
-        return sum(int(weight.numel()) for weight in instantiate(config, "mutant").parameters())
+        net = instantiate(config, "mutant")
+        return sum(int(weight.numel()) for weight in net.parameters()) - idle_rows(describe(config)[0], net)
     except TxcalcError as error:
         return str(error)
 
@@ -94,7 +96,7 @@ def ours(config: dict[str, Any]) -> int | str:
 _OWN = """
 bigbird_pegasus big_bird longt5 falcon_mamba mamba mamba2 jamba bamba zamba zamba2 xlstm nemotron_h granitemoehybrid
 rwkv recurrent_gemma minimax falcon_h1 qwen3_next qwen3_5_text qwen3_5_moe_text kimi_linear olmo_hybrid bailing_hybrid
-lfm2 lfm2_moe lfm3 llama4_text fnet falcon funnel mra reformer
+lfm2 lfm2_moe lfm3 llama4_text fnet falcon mra reformer
 """
 OWN_WAYS = frozenset(_OWN.split())
 
@@ -151,7 +153,7 @@ def run(number: int, seed: int, types: list[str] | None = None, sample: int = 0)
         other = theirs(mutant)
         changed = {key: mutant.get(key, "gone") for key in original if mutant.get(key, "gone") != original[key]}
         if isinstance(other, str):
-            counts[f"refused by transformers alone: {original['model_type']} {sorted(changed)[:1]}"] += 1
+            counts[f"refused by transformers alone: {original['model_type']} {sorted(changed)}: {other[-70:]}"] += 1
         elif mine == other:
             counts["agree"] += 1
             if sample and counts["agree"] % sample == 0 and original["model_type"] not in OWN_WAYS:

@@ -9,12 +9,13 @@ to be neutral is a fault too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT, MOST_UNKNOWN, NULL, Fault, InputError, shown
 from txcalc.sources.huggingface.fields import WHOLE, refuses_null
-from txcalc.sources.huggingface.library import size_of, unnamed
+from txcalc.sources.huggingface.library import knows, size_of, unnamed
 from txcalc.sources.huggingface.neutral import elsewhere, is_neutral
 from txcalc.sources.spec import MAX_LAYERS, Wrong, count, flag, layers, real, size, text
 
@@ -173,6 +174,10 @@ class Config:
             self.faults.append(f"{self.path[:-1] or 'it'} holds {len(self.data):,} keys, expected at most {MAX_KEYS:,}")
             return
         passed: list[str] = []
+        nulls = [key for key, value in self.data.items() if value is None and _NUMBERS.search(key)]
+        if nulls and knows(self.model_type):
+            listed = ", ".join(self.path + printable(key) for key in nulls[:8])
+            self.note(f"null, which transformers' {self.model_type} refuses, though no size depends on it: {listed}")
         unknown = 0
         for key, value in self.data.items():
             if key in self.asked and key not in self.faulty:
@@ -266,6 +271,10 @@ class Config:
         except Wrong as wrong:
             self.fault(first, value, wrong.expected, wrong.fix)
             return _other(stand_in, check) if self.again else stand_in
+
+
+# Numbers and flags that are no sizes, and that may not be null in strict classes.
+_NUMBERS = re.compile(r"^(?!classifier_).*(dropout|dropout_prob|_eps|initializer_range|aux_loss_coef|drop_path_rate)$")
 
 
 def _other(stand_in: Any, check: Callable[[Any], Any]) -> Any:

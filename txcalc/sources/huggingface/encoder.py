@@ -376,7 +376,7 @@ def splinter(c: Config) -> Raw:
     """BERT whose answers' ends are chosen by what stands at a question's mark, through layers of their own."""
     answers = named(c, "SplinterForQuestionAnswering", "SplinterForPreTraining")
     c.ignore("question_token_id", "initialize_new_qass", *(("architectures",) if answers else ()))
-    if answers:
+    if answers or not c.data.get("architectures"):  # it has no language model
         c.data = {**c.data, "architectures": ["SplinterModel"]}
     raw = bert_like(c, pooler=False, without=("sequence", "token", "question", "choice"))
     d, once = raw["d_model"], {"at": [0, 1, 1]}

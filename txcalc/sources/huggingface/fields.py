@@ -98,6 +98,7 @@ scale_embedding: but bart
 sliding_window: cwm exaone_moe laguna recurrent_gemma
 tie_word_embeddings: but perception_lm t5
 time_step_rank: but nemotron_h
+true_hidden_size: mobilebert
 topk_group: axk1 deepseek_v32 exaone_moe glm4_moe glm4_moe_lite glm4v_moe_text glm_moe_dsa hy_v4 mimo_v2_flash
   solar_open
 use_bias: but ernie4_5 ernie4_5_moe
@@ -130,6 +131,7 @@ q_lora_rank: longcat_flash
 relative_max_distance: prophetnet
 same_length: xlnet
 separate_cls: funnel
+summary_activation: electra xlnet
 summary_use_proj: electra xlnet
 truncate_seq: funnel
 use_fast_hash: yoso

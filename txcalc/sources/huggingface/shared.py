@@ -195,13 +195,11 @@ def summary(c: Config, act: str | None, through: bool = True) -> str | None:
     if c.text("summary_type", default="last") == "attn":
         c.fault("summary_type", "attn", "'first', 'last', 'mean' or 'cls_index'")
     through = c.flag("summary_use_proj", default=through)
-    silent = c.data.get("summary_activation", act) is None and "summary_activation" not in c
-    if through and silent and c.data.get("summary_use_proj") is True:
-        c.fault("summary_activation", None, "the activation of the layer that summary_use_proj asks for")
-    if not through or silent:
-        c.ignore("summary_activation")
+    c.ignore("summary_activation")
+    if not through:
         return None
-    return c.activation("summary_activation", default=act or "tanh")
+    silent = c.data.get("summary_activation", act) in (None, "")
+    return "none" if silent else c.activation("summary_activation", default=act or "tanh")
 
 
 def decision(c: Config, task: str) -> Raw:

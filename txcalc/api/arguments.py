@@ -124,6 +124,11 @@ def count(value: Length | float, flag: str) -> int:
     return _number(value, flag, parse_count)
 
 
+def maybe(value: Any, flag: str, read: Callable[[Any, str], R]) -> R | None:
+    """A value as `length` or `count` reads it; None where nobody said one."""
+    return None if value is None else read(value, flag)
+
+
 def _number(value: Any, flag: str, parse: Any) -> int:
     number = parse(value, flag) if isinstance(value, str) else counted(value)
     if not whole(number) or number < 0:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from txcalc.api.arguments import Length, Lengths, Names, length, lengths, models, names, some
+from txcalc.api.arguments import Length, Lengths, Names, length, lengths, maybe, models, names, some
 from txcalc.api.costs import Attention, CacheTerms, Conventions, Logits, Mla, Named, Workload
 from txcalc.api.results import Record, Result
 from txcalc.errors import InputError, MissingExtra
@@ -76,7 +76,7 @@ def kv(
         bits_of(name)
     for number in sequences:
         model.workload(batch=number)
-    apart = None if source_length is None else length(source_length, "--source")
+    apart = maybe(source_length, "--source", length)
     told = report(model, [model.ledger(tokens=tokens, source=apart) for tokens in at], sequences, dtypes)
     if without_cache:
         from txcalc.planning.generation import generations, laws
@@ -157,7 +157,7 @@ def crossover(
 
     if not sources:
         raise InputError("crossover", ["expected one model or several"])
-    apart = None if source_length is None else length(source_length, "--source")
+    apart = maybe(source_length, "--source", length)
     prefills = [prefill(model, apart, logits, mla) for model in models(sources)]
     found = [crossovers(each) for each in prefills]
     forms: list[Any] = [[] for _ in found]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from txcalc.api.arguments import Length, checked, length, models, several_texts
+from txcalc.api.arguments import Length, checked, length, maybe, models, several_texts
 from txcalc.api.plans import Deployment, Point, Refusal
 from txcalc.api.results import Result
 from txcalc.errors import Fault, InputError
@@ -160,9 +160,6 @@ def deploy(
     from txcalc.render.deploy import DeployAnswer
     from txcalc.units import parse_bytes, parse_seconds
 
-    def number(value: Length | None, flag: str) -> int | None:
-        return None if value is None else length(value, flag)
-
     def time(value: float | str | None, flag: str) -> float | None:
         return parse_seconds(value, flag) if isinstance(value, str) else value
 
@@ -171,10 +168,10 @@ def deploy(
     prices = phrases.one_price([(cards[name].name, gpus, own) for name, gpus, own in wanted], price)
     host = wish(ram, pcie, gpu_layers, None if n_cpu_moe is None else str(n_cpu_moe))
     known = profile(offloading(engine) if host else engine)
-    most = number(max_num_seqs, "--max-num-seqs")
+    most = maybe(max_num_seqs, "--max-num-seqs", length)
     if most is not None and (known is None or not 1 <= most <= 1 << 20):
         raise InputError("options", ["--max-num-seqs is a number above 0 of an --engine"])
-    several = number(requests, "--requests")
+    several = maybe(requests, "--requests", length)
     if not simulate and (several is not None or seed):
         raise InputError("options", ["--requests and --seed are of a simulation (--simulate)"])
     if several is not None and not 1 <= several <= 10**6:
@@ -213,7 +210,7 @@ def deploy(
         weights=weights,
         kv=kv,
         block=length(block, "--block"),
-        chunk=number(chunk, "--chunk"),
+        chunk=maybe(chunk, "--chunk", length),
         profile=known,
         most=most,
         reserve=None if reserve is None else parse_reserve(reserve),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from txcalc.api.arguments import Length, Names, length, models, names
+from txcalc.api.arguments import Length, Names, length, maybe, models, names
 from txcalc.api.results import Known, Record, Result
 from txcalc.errors import Fault, InputError, Refuted
 
@@ -282,14 +282,12 @@ def trace(
     from txcalc.render.trace import report
     from txcalc.verify.trace import trace as traced
 
-    def number(value: Length | None, flag: str) -> int | None:
-        return None if value is None else length(value, flag)
-
     if not isinstance(source, str) and not callable(getattr(source, "named_modules", None)):
         raise InputError("trace", [Fault("source", source, "a module, or FILE.py:factory or module:Class")])
-    sizes = number(batch, "--batch"), number(tokens, "--tokens"), number(source_tokens, "--source-tokens")
+    asked = {"--batch": batch, "--tokens": tokens, "--source-tokens": source_tokens}
+    b, t, t_src = (maybe(value, flag, length) for flag, value in asked.items())
     given: Any = source
-    found = traced(given, [inputs] if isinstance(inputs, str) else inputs, *sizes, device)
+    found = traced(given, [inputs] if isinstance(inputs, str) else inputs, b, t, t_src, device)
     return Trace(lambda _: report(found), failed=not found.complete)
 
 

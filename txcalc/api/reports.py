@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from txcalc.api.arguments import Length, Lengths, Names, checked, length, lengths, names, several_texts
+from txcalc.api.arguments import Length, Lengths, Names, checked, length, lengths, maybe, names, several_texts
 from txcalc.api.proofs import Tell, silent
 from txcalc.errors import Fault, InputError, TxcalcError
 from txcalc.sources import load
@@ -104,8 +104,7 @@ def report(
         check(sizes[0][n], sizes[1][n], None, {})
     wanted = Grid(formats[0], formats[1], *sizes)
     serve = _serving(models, gpus, [wanted.of(model) for model in models], tell)
-    number = None if tokens is None else length(tokens, "--tokens")
-    batch = None if global_batch is None else length(global_batch, "--global-batch")
+    number, batch = maybe(tokens, "--tokens", length), maybe(global_batch, "--global-batch", length)
     notes: list[str] = []
     plans = [plan for text in runs for plan in _training(models, text, ways, number, batch, notes)]
     set_ = {key: value if isinstance(value, str) else json.dumps(value) for key, value in (changes or {}).items()}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from txcalc.api.arguments import Length, Names, count, length, names
+from txcalc.api.arguments import Length, Names, count, length, maybe, names
 from txcalc.api.results import Known, Planned, Record, Result
 from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.sources import load
@@ -236,12 +236,6 @@ def train(
     from txcalc.render.train import report
     from txcalc.units import parse_bytes
 
-    def number(value: Length | None, flag: str) -> int | None:
-        return None if value is None else length(value, flag)
-
-    def whole(value: Length | float | None, flag: str) -> int | None:
-        return None if value is None else count(value, flag)
-
     tuned, beside = adapters(lora, ("base", "dtype"))
     model = load(source, tuned).language() if text_only else load(source, tuned)
     name, gpus, price = priced(gpu)
@@ -250,12 +244,12 @@ def train(
     host = None if host_link is None else parse_bytes(host_link, "--host-link")
     machine = Machine.of(accelerator, node, wide, products, overlap, host)
     days = None if deadline is None else parse_days(deadline)
-    terms = Terms(price, accelerator.power, pue, grid, days, whole(budget, "--budget")).checked()
-    run = tokens_of(model, whole(train_tokens, "--train-tokens"), whole(compute, "--compute"))
+    terms = Terms(price, accelerator.power, pue, grid, days, maybe(budget, "--budget", count)).checked()
+    run = tokens_of(model, maybe(train_tokens, "--train-tokens", count), maybe(compute, "--compute", count))
     rate = None if measured is None else parse_measured(measured)
     counted = _conventions(names(conventions)) if conventions else REPORTED
     long = usual_tokens(model) if tokens is None else length(tokens, "--tokens")
-    micro, batch = number(micro_batch, "--micro-batch"), number(global_batch, "--global-batch")
+    micro, batch = maybe(micro_batch, "--micro-batch", length), maybe(global_batch, "--global-batch", length)
     asked: dict[str, Any] = {"framework": framework, "schedule": schedule, "recompute": recompute, "micro_batch": micro}
     asked["offload"] = offload
     if tuned:  # PEFT's defaults: frozen weights as they are computed with, adapters in fp32

@@ -75,11 +75,8 @@ class Cell(Recurrence):
         return work.positions * (GATES[self.form] + STATES[self.form]) * self.width
 
     @property
-    def state(self) -> Any:
-        return STATES[self.form] * self.width
-
-    def kept(self) -> str:
-        return f"a state of {'2 · ' if self.form == 'lstm' else ''}{self.width:,} elements"
+    def shape(self) -> tuple[Any, ...]:
+        return (2, self.width) if self.form == "lstm" else (self.width,)
 
 
 @final

@@ -85,11 +85,8 @@ class DeltaRule(Recurrence):
         return work.positions * (values * (1 + self.d_key) + 2 * keys + self.n_heads * (1 + self.decays))
 
     @property
-    def state(self) -> Any:
-        return self.n_heads * self.d_value * self.d_key
-
-    def kept(self) -> str:
-        return f"a state of {self.n_heads:,} · {self.d_key:,} · {self.d_value:,} elements"
+    def shape(self) -> tuple[Any, ...]:
+        return self.n_heads, self.d_key, self.d_value
 
 
 @final

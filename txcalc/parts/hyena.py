@@ -134,11 +134,8 @@ class ModalConvolution(Recurrence):
         return inputs + 2 * powers + 2 * frequencies
 
     @property
-    def state(self) -> Any:
-        return 2 * self.width * self.states
-
-    def kept(self) -> str:
-        return f"a state of {self.width:,} · 2 · {self.states:,} elements"
+    def shape(self) -> tuple[Any, ...]:
+        return self.width, 2, self.states
 
     def way(self) -> str:
         return f" of {self.states} poles, {'by transforms' if self.fft else 'token by token'}"

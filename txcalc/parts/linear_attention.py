@@ -61,11 +61,8 @@ class DecayScan(Recurrence):
         return work.positions * self.n_heads * self.d_head * (3 + self.d_head)
 
     @property
-    def state(self) -> Any:
-        return self.n_heads * self.d_head * self.d_head
-
-    def kept(self) -> str:
-        return f"a state of {self.n_heads:,} · {self.d_head:,} · {self.d_head:,} elements"
+    def shape(self) -> tuple[Any, ...]:
+        return self.n_heads, self.d_head, self.d_head
 
 
 @final
@@ -99,8 +96,8 @@ class MatrixScan(Recurrence):
         )
 
     @property
-    def state(self) -> Any:
-        return self.n_heads * (self.d_key * self.d_value + self.d_key + 1)
+    def shape(self) -> tuple[Any, ...]:
+        return self.n_heads, self.d_key * self.d_value + self.d_key + 1
 
     def saved(self, work: Workload) -> Any:
         steps = 2 * self.d_key + self.d_value + 2

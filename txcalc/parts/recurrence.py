@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, final
 
+from txcalc.num import product
 from txcalc.parts.frozen import frozen
 from txcalc.parts.part import Cache, Leaf, Workload
 
@@ -16,8 +17,16 @@ class Recurrence(Leaf):
 
     @property
     @abstractmethod
+    def shape(self) -> tuple[Any, ...]:
+        """The sizes of one sequence's state."""
+
+    @property
     def state(self) -> Any:
         """Elements of one sequence's state."""
+        return product(self.shape)
+
+    def kept(self) -> str:
+        return f"a state of {' · '.join(f'{size:,}' for size in self.shape)} elements"
 
     def cache(self, work: Workload) -> Cache:
         return Cache(0, self.state, self.state)
@@ -39,8 +48,5 @@ class Remembered(Recurrence):
     elements: Any
 
     @property
-    def state(self) -> Any:
-        return self.elements
-
-    def kept(self) -> str:
-        return f"a state of {self.elements:,} elements"
+    def shape(self) -> tuple[Any, ...]:
+        return (self.elements,)

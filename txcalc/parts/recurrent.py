@@ -80,11 +80,8 @@ class SelectiveScan(Recurrence):
         return work.positions * (3 * self.channels + 2 * self.heads * self.states + self.channels * self.states)
 
     @property
-    def state(self) -> Any:
-        return self.channels * self.states
-
-    def kept(self) -> str:
-        return f"a state of {self.channels:,} · {self.states:,} elements"
+    def shape(self) -> tuple[Any, ...]:
+        return self.channels, self.states
 
 
 @final
@@ -122,11 +119,8 @@ class HeadScan(Recurrence):
         return work.positions * (channels * (1 + self.states) + self.heads + 2 * self.groups * self.states)
 
     @property
-    def state(self) -> Any:
-        return self.heads * self.width * self.states
-
-    def kept(self) -> str:
-        return f"a state of {self.heads:,} · {self.width:,} · {self.states:,} elements"
+    def shape(self) -> tuple[Any, ...]:
+        return self.heads, self.width, self.states
 
 
 @final
@@ -157,11 +151,8 @@ class GatedRecurrence(Recurrence):
         return 5 * work.positions * self.channels
 
     @property
-    def state(self) -> Any:
-        return self.channels
-
-    def kept(self) -> str:
-        return f"a state of {self.channels:,} elements"
+    def shape(self) -> tuple[Any, ...]:
+        return (self.channels,)
 
 
 @final

@@ -55,8 +55,8 @@ class TokenShift(Recurrence):
         return 2 * work.positions * self.width
 
     @property
-    def state(self) -> Any:
-        return self.width
+    def shape(self) -> tuple[Any, ...]:
+        return (self.width,)
 
     def kept(self) -> str:
         return f"the last token: {self.width:,} elements"
@@ -87,8 +87,8 @@ class WeightedSum(Recurrence):
         return 6 * work.positions * self.channels
 
     @property
-    def state(self) -> Any:
-        return 3 * self.channels
+    def shape(self) -> tuple[Any, ...]:
+        return 3, self.channels
 
     def kept(self) -> str:
         return f"a numerator, a denominator and their exponent: 3 · {self.channels:,} elements"

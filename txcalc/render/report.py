@@ -9,10 +9,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from txcalc.parts.frozen import record
 from txcalc.units import short
+
+Part = TypeVar("Part", bound=tuple[Any, ...])
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 class TableCell(NamedTuple):
@@ -70,6 +73,20 @@ def cell(value: Any) -> TableCell:
 def times(copies: int) -> TableCell:
     """How many equal things a row stands for; one goes without saying."""
     return TableCell(copies, f"{copies:,}" if copies > 1 else "")
+
+
+def starred(paths: Sequence[str]) -> str:
+    """Paths of as many names as one, with a * for those that differ."""
+    segments = zip(*(path.split(".") for path in paths), strict=True)
+    return ".".join(names[0] if len(set(names)) == 1 else "*" for names in segments)
+
+
+def folded(parts: Iterable[Part]) -> list[list[Part]]:
+    """Those together that differ in nothing but the numbers in their path, their first field."""
+    groups: dict[Any, list[Part]] = {}
+    for part in parts:
+        groups.setdefault((_NUMBER.sub("*", part[0]), *part[1:]), []).append(part)
+    return list(groups.values())
 
 
 @record

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-from txcalc.render.report import Report, Table, TableCell, cell, times
+from txcalc.render.report import Report, Table, TableCell, cell, folded, starred, times
 from txcalc.render.verify import formula
 from txcalc.verify.trace import LETTERS, Trace, TracedModule
 
 _SIZES = {"B": "batch", "T": "tokens", "T_src": "source_tokens"}
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 def report(trace: Trace) -> Report:
@@ -33,7 +31,7 @@ def report(trace: Trace) -> Report:
         "not_counted": {counter: dict(names) for counter, names in trace.skipped.items()},
         "zero_cost_operators": trace.free,
     }
-    rows = [_row(copies, trace) for copies in _folded(trace.parts)]
+    rows = [_row(copies, trace) for copies in folded(trace.parts)]
     rows.append(_row([whole], trace))
     at = ", ".join(f"{letter} = {size}" for letter, size in trace.point.items())
     headings = (
@@ -85,9 +83,7 @@ def _data(part: TracedModule, trace: Trace) -> dict[str, Any]:
 
 def _row(copies: list[TracedModule], trace: Trace) -> list[Any]:
     first = copies[0]
-    segments = zip(*(part.path.split(".") for part in copies), strict=True)
-    name = ".".join(names[0] if len(set(names)) == 1 else "*" for names in segments)
-    name = name or ("the module itself" if first.kind else "all together")
+    name = starred([part.path for part in copies]) or ("the module itself" if first.kind else "all together")
     text = formula(first.flops)
     fvcore = TableCell(None, "") if trace.untraced else cell(first.fvcore)
     style = "" if trace.untraced or first.fvcore == _at_point(first, trace) else "yellow"
@@ -100,11 +96,3 @@ def _row(copies: list[TracedModule], trace: Trace) -> list[Any]:
         cell(_at_point(first, trace)),
         fvcore._replace(style=style),
     ]
-
-
-def _folded(parts: list[TracedModule]) -> list[list[TracedModule]]:
-    groups: dict[Any, list[TracedModule]] = {}
-    for part in parts:
-        key = (_NUMBER.sub("*", part.path), part.kind, part.params, part.flops, part.fvcore)
-        groups.setdefault(key, []).append(part)
-    return list(groups.values())

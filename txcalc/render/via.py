@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from txcalc.notation import tidy, write
 from txcalc.num import ceil_div
-from txcalc.render.report import Report, Table, TableCell, cell, rounded
+from txcalc.render.report import Report, Table, TableCell, cell, folded, rounded, starred
 from txcalc.units import bits_of, iec
 from txcalc.verify.via import TransformersCost, TransformersModule
-
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 class Described(NamedTuple):
@@ -128,11 +125,7 @@ def _data(part: TransformersModule) -> dict[str, Any]:
 
 
 def _modules(found: TransformersCost) -> Table:
-    """Modules that differ in nothing but their numbers are one row."""
-    groups: dict[Any, list[TransformersModule]] = {}
-    for part in found.parts:
-        groups.setdefault((_NUMBER.sub("*", part.path), *part[1:]), []).append(part)
-    rows = [_row(copies) for copies in groups.values()]
+    rows = [_row(copies) for copies in folded(found.parts)]
     total = sum(part.params for part in found.parts)
     rows.append(["all together", "", cell(total), _formula(found.formula), cell(found.flops)])
     headings = ("module", "class", "parameters", "FLOPs each", "FLOPs each, here")
@@ -142,9 +135,7 @@ def _modules(found: TransformersCost) -> Table:
 
 def _row(copies: Sequence[TransformersModule]) -> list[Any]:
     first = copies[0]
-    segments = zip(*(part.path.split(".") for part in copies), strict=True)
-    names = [segment[0] if len(set(segment)) == 1 else "*" for segment in segments]
-    name = ".".join(names) or "the model itself"
+    name = starred([part.path for part in copies]) or "the model itself"
     name = f"{name} × {len(copies)}" if len(copies) > 1 else name
     return [name, first.kind, cell(first.params), _formula(first.formula), cell(first.flops)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from types import MappingProxyType
@@ -19,6 +18,7 @@ from txcalc.num import whole
 from txcalc.parts.frozen import frozen, record
 from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Weight, Workload
 from txcalc.verify import flops
+from txcalc.verify.parameters import owned
 from txcalc.verify.trace import MOST, Input, made_of, module, run_on, taken, theirs_at_work
 
 
@@ -118,10 +118,7 @@ class MeasuredModel(Model):
     def _owned(self) -> Mapping[str, int]:
         """The parameters of every module that has some, a shared one once."""
         assert self.net is not None
-        owned: Counter[str] = Counter()
-        for name, weight in self.net.named_parameters():
-            owned[name.rpartition(".")[0]] += weight.numel()
-        return owned
+        return owned(self.net)
 
     @cached_property
     def params(self) -> int:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch import Tensor, nn
 
 from txcalc.verify.subject import Subject
 from txcalc.verify.verdict import Row, compare, module_paths
@@ -10,15 +14,19 @@ from txcalc.verify.verdict import Row, compare, module_paths
 ORACLE = "torch.nn"
 
 
+def owned(net: nn.Module, size: Callable[[Tensor], Any] = Tensor.numel) -> Counter[str]:
+    """Elements (or a size) of every module's own weights by its path, a shared one once."""
+    found: Counter[str] = Counter()
+    for name, weight in net.named_parameters():
+        found[name.rpartition(".")[0]] += size(weight)
+    return found
+
+
 def rows(subject: Subject) -> Iterator[Row]:
     """Elements by part; and a row for every weight of another shape, that is missing, or that is not described."""
     found = {name: tuple(weight.shape) for name, weight in subject.net.named_parameters()}
-    elements: dict[str, int] = {}
-    for name, weight in subject.net.named_parameters():
-        path = name.rpartition(".")[0]
-        elements[path] = elements.get(path, 0) + weight.numel()
     ledger = subject.model.ledger()
-    yield from compare(ledger, lambda entry: entry.params, elements, "params", ORACLE, for_all=True)
+    yield from compare(ledger, lambda entry: entry.params, owned(subject.net), "params", ORACLE, for_all=True)
     described = {
         f"{path}.{weight.name}": weight.shape
         for entry in ledger

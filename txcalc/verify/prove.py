@@ -6,7 +6,6 @@ expressions in all of them; the parts' formulas over the same letters, minus the
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import sympy
@@ -19,6 +18,7 @@ from txcalc.reference import modules, tracing
 from txcalc.verify import flops, steps
 from txcalc.verify.parameters import ORACLE as WEIGHTS
 from txcalc.verify.sizes import Case, SizeSymbols, cases, inputs, lengths_of, refusing, simple
+from txcalc.verify.symbolic import unlogged
 from txcalc.verify.verdict import Row, compare, uncounted
 
 
@@ -28,12 +28,8 @@ def prove(unit: Unit) -> tuple[Theorem, list[Row]]:
     Errors: `NotForAll` where the trace fixes a size, where what it had to assume is no condition of sizes, or where an
     operator that may cost has no count. Rows that are not equal refute it: no theorem may be kept.
     """
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)  # what PyTorch logs of its errors is told once
-    try:
+    with unlogged():
         return _prove(unit)
-    finally:
-        logging.disable(before)
 
 
 def _prove(unit: Unit) -> tuple[Theorem, list[Row]]:

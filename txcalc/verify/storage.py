@@ -11,6 +11,7 @@ import torch
 from txcalc.ledger import Entry
 from txcalc.reference import Cache, build, mode
 from txcalc.verify.measure import CUDA_BLOCK, held
+from txcalc.verify.parameters import owned
 from txcalc.verify.subject import SizePoint, Subject
 from txcalc.verify.verdict import Row, compare
 
@@ -28,10 +29,7 @@ def rows(subject: Subject) -> Iterator[Row]:
 
 
 def _weights(subject: Subject) -> Iterator[Row]:
-    width, found = subject.dtype.itemsize, dict[str, int]()
-    for name, weight in subject.net.named_parameters():
-        path = name.rpartition(".")[0]
-        found[path] = found.get(path, 0) + weight.untyped_storage().nbytes()
+    width, found = subject.dtype.itemsize, owned(subject.net, lambda weight: weight.untyped_storage().nbytes())
     ledger = subject.model.ledger()
     yield from compare(ledger, lambda entry: entry.params * width, found, "bytes of weights", ORACLE, for_all=True)
     if subject.device != "meta":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -22,6 +24,17 @@ from txcalc.errors import Refuted
 from txcalc.reference.linear import folded, symbolic
 
 B, T, T_SRC = sympy.symbols("B T T_src", integer=True, positive=True)
+
+
+@contextmanager
+def unlogged() -> Iterator[None]:
+    """What libraries log of their errors is told once, by whoever meets them."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 class NotForAll(Refuted):

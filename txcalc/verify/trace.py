@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import logging
 import re
 import sys
 from collections import Counter
@@ -21,7 +20,8 @@ from torch import Tensor, nn
 from txcalc.errors import Fault, InputError, Refuted, UnknownName
 from txcalc.verify import device as devices
 from txcalc.verify import flops, macs
-from txcalc.verify.symbolic import T_SRC, B, NotForAll, SymbolicSize, Symbols, T, theirs
+from txcalc.verify.parameters import owned
+from txcalc.verify.symbolic import T_SRC, B, NotForAll, SymbolicSize, Symbols, T, theirs, unlogged
 
 POINT = {"B": 3, "T": 5, "T_src": 2}  # where fvcore counts, unless other sizes are given
 LETTERS = {"B": B, "T": T, "T_src": T_SRC}
@@ -112,13 +112,11 @@ def trace(
         else:
             counter, costs, domain = _symbolic(net, wanted, made, run)
         found, skipped, untraced = _fvcore(net, made) if [one.name for one in wanted] == [""] else ({}, {}, NAMED)
-    owned: Counter[str] = Counter()
-    for name, weight in net.named_parameters():
-        owned[name.rpartition(".")[0]] += weight.numel()
+    params = owned(net)
     parts = [
-        TracedModule(path, type(part).__name__, owned[path], costs.get(path, 0), found.get(path, 0))
+        TracedModule(path, type(part).__name__, params[path], costs.get(path, 0), found.get(path, 0))
         for path, part in net.named_modules()
-        if owned[path] or costs.get(path, 0) or found.get(path, 0)
+        if params[path] or costs.get(path, 0) or found.get(path, 0)
     ]
     missed = {flops.ORACLE: _sum(counter.uncounted), macs.ORACLE: _sum(skipped)}
     free = sorted(name for name in counter.free if not name.startswith("prim::"))
@@ -295,13 +293,8 @@ def _loaded(place: str) -> Any:
 @contextmanager
 def theirs_at_work() -> Iterator[None]:
     """Somebody else's code at work: what it prints is no result, and what PyTorch logs of its errors is told once."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    finally:
-        logging.disable(before)
+    with unlogged(), redirect_stdout(sys.stderr):
+        yield
 
 
 def _attempt(where: str, device: str, what: str, work: Callable[..., Any], *arguments: Any) -> Any:

@@ -8,7 +8,6 @@ and length where it allows that, and always measured at the sizes asked for.
 from __future__ import annotations
 
 import inspect
-import logging
 import re
 import warnings
 from collections import Counter
@@ -25,7 +24,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from txcalc.errors import ABSENT, Fault, InputError, MissingExtra, Refuted, shown
 from txcalc.sources.spec import MAX_LAYERS
 from txcalc.verify import flops
-from txcalc.verify.symbolic import T_SRC, B, SymbolicSize, Symbols, T
+from txcalc.verify.parameters import owned
+from txcalc.verify.symbolic import T_SRC, B, SymbolicSize, Symbols, T, unlogged
 
 # Keys that change no size, but choose kernels that may be fetched, or a loader that wants weights.
 LEFT_OUT = ("model_type", "auto_map", "quantization_config", "compression_config", "torchscript", "use_kernels")
@@ -147,14 +147,9 @@ def _offline() -> Iterator[None]:
 @contextmanager
 def _quietly() -> Iterator[None]:
     """What the libraries say while they try is not the result; why they fail is told in one line."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
+    with unlogged(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _chosen(transformers: Any, data: Any, where: str) -> tuple[Any, Any]:
@@ -319,22 +314,19 @@ def _summed(
     why: str,
 ) -> TransformersCost:
     """Parameters and FLOPs by module; those of a multimodal model's towers apart."""
-    owned: Counter[str] = Counter()
-    for name, weight in net.named_parameters():  # a tied weight once
-        owned[name.rpartition(".")[0]] += weight.numel()
-    at = found.by_module if found else None
+    params, at = owned(net), found.by_module if found else None
     parts = [
         TransformersModule(
             path,
             type(module).__name__,
-            owned[path],
+            params[path],
             None if at is None else int(at.get(path, 0)),
             None if traced.flops is None else traced.flops.get(path, 0),
         )
         for path, module in net.named_modules()
-        if owned[path] or (at or {}).get(path, 0) or (traced.flops or {}).get(path, 0)
+        if params[path] or (at or {}).get(path, 0) or (traced.flops or {}).get(path, 0)
     ]
-    total, language = sum(owned.values()), _language(net)
+    total, language = sum(params.values()), _language(net)
     sizes = {letter: size for one in inputs if not isinstance(inputs, str) for letter, size in _varying(one)}
     uncounted = sum(found.uncounted.values(), Counter[str]()) if found else Counter[str]()
     return TransformersCost(

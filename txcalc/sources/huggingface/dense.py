@@ -15,7 +15,6 @@ from txcalc.sources.huggingface.shared import (
     chunks,
     decoder,
     gated,
-    head_of,
     heads,
     layer_norm,
     layer_types,
@@ -343,43 +342,6 @@ def cohere_compass_text(c: Config) -> Raw:
         "head": lm_head(c, tied=True),
     }
     return layered(raw, windows(c, raw, window, types, tables))
-
-
-def modernbert_decoder(c: Config) -> Raw:
-    """ModernBERT's layers, causal: no norm before the first attention; a head with a layer and a norm of its own."""
-    raw = stack(c)
-    n, attention = raw["n_layers"], heads(c, raw, kv_names=(), width_names=())
-    biased, gates = (
-        c.flag("classifier_bias", default=False),
-        gated(c, act="gelu", bias=c.flag("mlp_bias", default=False)),
-    )
-    c.only(True, "decoder_bias", "tie_word_embeddings", why="the head is tied, with a bias")
-    c.ignore("initializer_cutoff_factor", "sliding_window", "global_rope_theta", "local_rope_theta", "rope_parameters")
-    form = head_of(c, "lm", "none")
-    head: Raw = {"form": "none"}
-    if form == "lm":
-        head = {"form": "masked-lm", "tied": True, "transform_bias": biased}
-    if c.activation("classifier_activation", default="gelu") != gates["activation"]:
-        c.fault("classifier_activation", c.data.get("classifier_activation"), "hidden_activation: one is described")
-    raw |= {
-        "attention": attention | {"bias": c.flag("attention_bias", default=False)},
-        "feed_forward": gates,
-        "norm": layer_norm(c, "norm_eps", bias=c.flag("norm_bias", default=False)),
-        "positions": rotary(c, attention["d_head"], 160000.0, kind=GLOBAL, names=("global_rope_theta",)),
-        "embedding": {"norm": True},
-        "head": head,
-    }
-    every = c.size("global_attn_every_n_layers", default=3) if "global_attn_every_n_layers" in c else 3
-    types = layer_types(c, n, [LOCAL if i % every else GLOBAL for i in range(n)])
-    reach = c.size("local_attention", default=128)
-    if reach < 2:
-        c.fault("local_attention", reach, "2 or more: half of it is the window")
-        reach = 2
-    local = {"positions": rotary(c, attention["d_head"], 10000.0, kind=LOCAL, names=("local_rope_theta",))}
-    starts = ["first" if i == 0 else "later" for i in range(n)]
-    first: Raw = {"norm": {"without": ["attention"]}}
-    axis = windows(c, raw, reach // 2, types, {"local": local})
-    return layered(raw, axis, (starts, {"first": first, "later": {}}))
 
 
 def bitnet(c: Config) -> Raw:

@@ -6,7 +6,7 @@ from __future__ import annotations
 _DENSE = """
 apertus bitnet cohere cohere2 cohere_compass_text cwm diffllama emu3_text_model ernie4_5 exaone4 glm glm4 glm4v_text
 granite_swa helium hunyuan_v1_dense hyperclovax internlm3 iquestcoder llama ministral ministral3 mistral
-mllama_text_model modernbert-decoder nanochat olmo olmo2 olmo3 phi3 qwen2 qwen2_vl_text qwen3
+mllama_text_model nanochat olmo olmo2 olmo3 phi3 qwen2 qwen2_vl_text qwen3
 qwen3_vl_text seed_oss smollm3
 """
 _CLASSIC = """
@@ -28,7 +28,7 @@ layoutlm megatron-bert mpnet rembert roberta roberta-prelayernorm roc_bert splin
 xlm-roberta-xl xmod
 """
 _MODERN = """
-esm esmc eurobert gte jina_embeddings_v3 modernbert nomic_bert roformer
+esm esmc eurobert gte jina_embeddings_v3 modernbert modernbert-decoder nomic_bert roformer
 """
 _SEQ2SEQ = """
 bart bigbird_pegasus blenderbot blenderbot-small

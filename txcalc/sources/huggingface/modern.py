@@ -19,6 +19,7 @@ from txcalc.sources.huggingface.shared import (
     layered,
     rms,
     rotary,
+    stack,
     summary,
     widths,
     windows,
@@ -176,19 +177,9 @@ def modernbert(c: Config) -> Raw:
     c.ignore("classifier_activation", "classifier_pooling", "sparse_prediction", "sparse_pred_ignore_index")
     c.ignore("deterministic_flash_attn", "reference_compile", "initializer_cutoff_factor", "repad_logits_with_grad")
     c.ignore("position_embedding_type", "global_rope_theta", "local_rope_theta")
-    raw = widths(c, "encoder")
-    n = raw["n_layers"]
-    bias = c.flag("mlp_bias", default=False)
-    attention = heads(c, raw, kv_names=(), width_names=()) | {"bias": c.flag("attention_bias", default=False)}
+    raw = _modern(c, widths(c, "encoder"))
     form = head_of(c, "masked-lm", "none", "sequence", "token", "question", "choice")
-    raw |= {
-        "attention": attention,
-        "feed_forward": gated(c, act="gelu", bias=bias),
-        "norm": layer_norm(c, "norm_eps", bias=c.flag("norm_bias", default=False)),
-        "positions": rotary(c, attention["d_head"], 160000.0, kind=GLOBAL),
-        "embedding": {"norm": True},
-        "head": {"form": form},
-    }
+    raw["head"] = {"form": form}
     biased = c.flag("classifier_bias", default=False)
     if form == "masked-lm":
         raw["head"] |= {"tied": True, "transform_bias": biased}
@@ -196,8 +187,46 @@ def modernbert(c: Config) -> Raw:
         activation = c.activation("classifier_activation", default="gelu")
         raw["head"] = classifier(c, form, transform=activation, transform_norm=True, transform_bias=biased)
     every = c.size("global_attn_every_n_layers", default=3)
+    return _in_windows(c, raw, every, c.size("local_attention", default=128) // 2 + 1)
+
+
+def modernbert_decoder(c: Config) -> Raw:
+    """ModernBERT's layers, causal: no norm before the first attention; a head with a layer and a norm of its own."""
+    raw = _modern(c, stack(c), "global_rope_theta")
+    biased, width = c.flag("classifier_bias", default=False), raw["attention"]["d_head"]
+    c.only(True, "decoder_bias", "tie_word_embeddings", why="the head is tied, with a bias")
+    c.ignore("initializer_cutoff_factor", "sliding_window", "global_rope_theta", "local_rope_theta", "rope_parameters")
+    tied = head_of(c, "lm", "none") == "lm"
+    raw["head"] = {"form": "masked-lm", "tied": True, "transform_bias": biased} if tied else {"form": "none"}
+    if c.activation("classifier_activation", default="gelu") != raw["feed_forward"]["activation"]:
+        c.fault("classifier_activation", c.data.get("classifier_activation"), "hidden_activation: one is described")
+    every = c.size("global_attn_every_n_layers", default=3) if "global_attn_every_n_layers" in c else 3
+    reach = c.size("local_attention", default=128)
+    if reach < 2:
+        c.fault("local_attention", reach, "2 or more: half of it is the window")
+        reach = 2
+    local = {"positions": rotary(c, width, 10000.0, kind=LOCAL, names=("local_rope_theta",))}
+    return _in_windows(c, raw, every, reach // 2, {"local": local})
+
+
+def _modern(c: Config, raw: Raw, *theta: str) -> Raw:
+    """Gated, each kind of bias by a flag of its own, and a norm after the embedding; `theta` names the rotary base."""
+    bias = c.flag("mlp_bias", default=False)
+    attention = heads(c, raw, kv_names=(), width_names=()) | {"bias": c.flag("attention_bias", default=False)}
+    named: Raw = {"names": theta} if theta else {}
+    return raw | {
+        "attention": attention,
+        "feed_forward": gated(c, act="gelu", bias=bias),
+        "norm": layer_norm(c, "norm_eps", bias=c.flag("norm_bias", default=False)),
+        "positions": rotary(c, attention["d_head"], 160000.0, kind=GLOBAL, **named),
+        "embedding": {"norm": True},
+    }
+
+
+def _in_windows(c: Config, raw: Raw, every: int, reach: int, tables: dict[str, Raw] | None = None) -> Raw:
+    """Windows in all layers but every n-th, and no norm before the first one's attention."""
+    n = raw["n_layers"]
     types = layer_types(c, n, [LOCAL if i % every else GLOBAL for i in range(n)])
-    reach = c.size("local_attention", default=128) // 2 + 1
-    first: Raw = {"norm": {"without": ["attention"]}}
     starts = ["first" if i == 0 else "later" for i in range(n)]
-    return layered(raw, windows(c, raw, reach, types), (starts, {"first": first, "later": {}}))
+    kinds: dict[str, Raw] = {"first": {"norm": {"without": ["attention"]}}, "later": {}}
+    return layered(raw, windows(c, raw, reach, types, tables), (starts, kinds))

@@ -202,7 +202,8 @@ def mixture(model: Model, name: str) -> Format | None:
         """Where the matrices of a role stand."""
         return [(i or 0, entry.name) for entry in ledger if roles[entry.name] == role for i in layers_of(entry)]
 
-    values = {number: i for i, number in enumerate(sorted({number for number, _ in places("v")}))}
+    apart = not EVERYWHERE.issuperset(when for when, _ in rules.v)
+    values = {number: i for i, number in enumerate(sorted({n for n, _ in places("v")}))} if apart else {}
     ways = {key: i for i, key in enumerate(sorted(places("down")))} if rules.low else {}
     tied = bool(stack["head"]["tied"])
     seventy = layer.of == 80 and layer.groups > 1 and not rules.low  # llama.cpp's own name for the shape is 70B

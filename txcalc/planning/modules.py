@@ -12,6 +12,16 @@ from txcalc.planning.weights import LAYERS
 
 WHERE = "quantization_config"
 
+# Lists of modules that stay wide; vLLM's own quantiser calls its list ignored_layers.
+LEFT = ["modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "exclude", "llm_int8_skip_modules"]
+# Tables and lists that are read, and those that say nothing of a weight's bytes.
+TABLES = (
+    *("weight_block_size", "config_groups", "sparsity_config", "quantization", "quantized_layers"),
+    *("modules_in_block_to_quantize", "dynamic", "extra_config", "global_quant_config", "layer_quant_config"),
+    *("kv_cache_scheme", "kv_cache_quant_config", "producer", "meta", "dataset", "export", "algo_config"),
+    *("exllama_config", "inside_layer_modules", "outside_layer_modules", "max_memory", "softmax_quant_spec"),
+)
+
 # The names that a leaf's module has in checkpoints, by the end of its path in the ledger.
 ATTENTION, MLP, MAMBA = (
     ("self_attn", "attention", "attn", "self_attention", "mixer"),

@@ -16,22 +16,12 @@ from typing import Any
 from txcalc.errors import ABSENT, Fault, InputError
 from txcalc.ledger import Entry
 from txcalc.model import Model
-from txcalc.planning.modules import WHERE, Modules
+from txcalc.planning.modules import LEFT, TABLES, WHERE, Modules
 from txcalc.planning.weights import EVERY_MATRIX, EXPERTS, FORMATS, LAYERS, Format, Mixed, Numbers
 
 Config = Mapping[str, Any]
 
 DIVIDING = ("awq", "mlx", "compressed-tensors")  # whose packers take no group that is not full
-# Lists of modules that stay wide; vLLM's own quantiser calls its list ignored_layers.
-LEFT = (*("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "exclude", "llm_int8_skip_modules"),)
-# Tables and lists that are read, and those that say nothing of a weight's bytes.
-TABLES = (
-    *("weight_block_size", "config_groups", "sparsity_config", "quantization", "quantized_layers"),
-    *("modules_in_block_to_quantize", "dynamic", "extra_config", "global_quant_config", "layer_quant_config"),
-    *("kv_cache_scheme", "kv_cache_quant_config", "producer", "meta", "dataset", "export", "algo_config"),
-    *("exllama_config", "inside_layer_modules", "outside_layer_modules", "max_memory", "softmax_quant_spec"),
-)
-
 Rule = tuple[Callable[[Entry, int | None], bool], Format | None]  # the first that is true of a leaf decides
 
 
@@ -66,8 +56,16 @@ def configured(model: Model, config: Config, wide: int = 16) -> Format:
     if read.faults:
         raise InputError(WHERE, read.faults)
 
+    lists = (own for covers, _ in rules if isinstance(own := getattr(covers, "__self__", None), Modules))
+    layered = any(own.numbered or own.exact for own in lists)  # else numbers of as many digits are alike
+
     def choose(entry: Entry, numbers: Numbers) -> list[Format | None]:
-        return [next((form for covers, form in rules if covers(entry, number)), None) for number in numbers]
+        keys = list(numbers) if layered else [number and len(str(number)) for number in numbers]
+        known = {
+            key: next((form for covers, form in rules if covers(entry, number)), None)
+            for key, number in dict(zip(keys, numbers, strict=True)).items()
+        }
+        return [known[key] for key in keys]
 
     ledger = [entry for entry in model.entries if entry.leaf.untied.params]
     source = f"quantization_config: {read.method}"
@@ -229,10 +227,8 @@ class _Config:
         mode = table.get("mode", "affine")
         if mode != "affine":
             self.faults.append(Fault("mode", mode, "'affine'"))
-        bits, group = (
-            self.number("bits", (4, 2, 3, 5, 6, 8), table=table),
-            self.number("group_size", (64, 32, 128), table=table),
-        )
+        bits = self.number("bits", (4, 2, 3, 5, 6, 8), table=table)
+        group = self.number("group_size", (64, 32, 128), table=table)
         return Format(f"int{bits}-g{group}", bits, EVERY_MATRIX, WHERE, block=group, scale=32)
 
     def one_of(self, key: str, known: tuple[str, ...]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tomllib
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,6 +26,7 @@ from txcalc.planning.engine_memory import EngineMemory, profile, rotary_table, s
 from txcalc.planning.layout import Layout
 from txcalc.planning.pace import Pace
 from txcalc.planning.parallelism import Sharding
+from txcalc.sources import presets
 
 GIB = 2**30
 LINES = {"weights": 0.005, "activations": 0.05, "graphs": 0.1, "cache": 0.04}  # what a log's line may differ by
@@ -302,3 +304,30 @@ def test_a_narrow_cache_is_read_by_the_kernels_for_one(kv: str) -> None:
 
     model, card = load("llama-3.1-8b"), hardware.load("h100-sxm")
     assert step("bf16") > step("q8_0") > step("fp8") > step("int4") and step(kv) < step("bf16")
+
+
+@pytest.mark.parametrize(
+    ("engine_", "card", "weights", "kv", "words"),
+    [
+        ("trtllm", "h100-sxm", "nvfp4", "bf16", "has on NVIDIA H100 SXM (vLLM has it)"),
+        ("vllm", "v100-sxm-32gb", "fp8", "bf16", "has on NVIDIA V100 SXM2 32 GB (no engine has it)"),
+        ("vllm", "mi300x", "nvfp4", "bf16", "has on AMD Instinct MI300X (no engine has it)"),
+        ("trtllm", "mi300x", "bf16", "bf16", "runs on AMD Instinct MI300X (vLLM, SGLang, llama.cpp)"),
+        ("vllm", "p100-pcie-16gb", "bf16", "bf16", "runs on NVIDIA P100 PCIe 16 GB (llama.cpp)"),
+        ("vllm", "l40s", "bf16", "q8_0", "--kv is 'q8_0', expected a format of vLLM's cache (llama.cpp has it)"),
+        ("llama.cpp", "l40s", "Q8_0", "fp8", "a format of llama.cpp's cache (vLLM, SGLang, TensorRT-LLM have it)"),
+        ("llama.cpp", "l40s", "Q8_0", "int6", "(no engine has it)"),
+    ],
+)
+def test_what_an_engine_lacks_on_a_card_is_refused(engine_: str, card: str, weights: str, kv: str, words: str) -> None:
+    of, model = profile(engine_), load("llama-3.1-8b")
+    assert of
+    with pytest.raises(InputError) as error:
+        engine(model, weights, kv, memory=EngineMemory(of, hardware.load(card), 8192))
+    assert words in str(error.value)
+
+
+def test_every_card_of_nvidia_has_a_generation() -> None:
+    ages = tomllib.loads((presets.folder() / "engines.toml").read_text())["generations"]
+    named = [card for cards in ages.values() for card in cards]
+    assert sorted(named) == [card for card in hardware.names() if hardware.load(card).vendor == "NVIDIA"]

@@ -186,7 +186,7 @@ class _Fits:
         for name in self.formats:
             try:
                 own = self.engine(model, name)
-                if memory and (lacking := without(memory.profile.engine, own.weights)):
+                if memory and (lacking := without(memory.profile.engine, own.weights, memory.accelerator, self.kv)):
                     raise InputError("engine", [lacking])
                 own = replace(own, memory=memory, reserve=self.reserve or left(memory), offload=aside(model, memory))
                 needs = self.needs.setdefault((id(model), name), {})

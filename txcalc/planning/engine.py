@@ -167,7 +167,7 @@ def engine(
         raise InputError("engine", faults)
     bits_of(kv)
     form = weights_of(model, weights)
-    if memory and (lacking := without(memory.profile.engine, form)):
+    if memory and (lacking := without(memory.profile.engine, form, memory.accelerator, kv)):
         raise InputError("engine", [lacking])
     kernels, kept = memory.profile.kernels if memory else "", reserve or left(memory)
     offload = offload or aside(model, memory)

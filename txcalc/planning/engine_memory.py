@@ -24,7 +24,7 @@ from txcalc.num import ceil_div
 from txcalc.parts.model import Stack
 from txcalc.parts.part import Weight
 from txcalc.planning.layout import Layout
-from txcalc.planning.weights import GGML, Format, Mixed
+from txcalc.planning.weights import GGML, Format, Mixed, plain
 from txcalc.units import iec, parse_bytes
 
 PCIE = 64 * 10**9  # bytes a second of sixteen lanes of PCIe 5.0
@@ -159,18 +159,42 @@ def offloading(text: str) -> str:
     return text
 
 
-def without(name: str, form: Format) -> Fault | None:
-    """A fault where an engine has no kernels for a format of weights, which names those that have."""
-    table = _data()["formats"]
+def without(name: str, form: Format, accelerator: Accelerator | None, kv: str = "bf16") -> Fault | None:
+    """A fault where an engine has no kernels for a format, or none on a card, which names those that have."""
+    on = f" on {accelerator.title}" if accelerator else ""
+    if not _runs(name, "", accelerator):
+        others = [ENGINES[one].title for one in ENGINES if _runs(one, "", accelerator)]
+        return Fault("--engine", ENGINES[name].title, f"an engine that runs{on}", ", ".join(others) or "--engine none")
     stored = (one for row in form.table.values() for one in row.values()) if isinstance(form, Mixed) else (form,)
-    held = {one.name for one in stored if one}
-    for each in sorted(held):
-        kind = "gguf" if each in GGML and each != "mxfp4" else each
-        if kind not in table["wide"] and kind not in table[name]["names"]:
-            others = [ENGINES[one].title for one in ENGINES if kind in table[one]["names"]]
+    for each in sorted({one.name for one in stored if one}):
+        kind = "gguf" if each in GGML and each != "mxfp4" else each.partition("-g")[0]  # groups are of any size
+        if not _runs(name, kind, accelerator):
+            others = [ENGINES[one].title for one in ENGINES if _runs(one, kind, accelerator)]
             said = form.name if form.name == each else f"{form.name}, with {each}"
-            return Fault("--weights", said, f"a format that {ENGINES[name].title} has ({', '.join(others)} have it)")
+            return Fault("--weights", said, f"a format that {ENGINES[name].title} has{on} ({_have(others)})")
+    kind = plain(kv)
+    if kind not in (*(formats := _data()["formats"])["wide"], *formats[name]["kv"]):
+        others = [ENGINES[one].title for one in ENGINES if kind in formats[one]["kv"]]
+        return Fault("--kv", kv, f"a format of {ENGINES[name].title}'s cache ({_have(others)})")
     return None
+
+
+def _have(engines: list[str]) -> str:
+    return f"{', '.join(engines)} {'has' if len(engines) == 1 else 'have'} it" if engines else "no engine has it"
+
+
+def _runs(name: str, kind: str, accelerator: Accelerator | None) -> bool:
+    """Whether an engine has a format, "" any, on a card; of one that no table names, by its vendor."""
+    own, ages = _data()["formats"][name], _data()["generations"]
+    if kind and kind not in (*own["names"], *_data()["formats"]["wide"]):
+        return False
+    if accelerator is None or not accelerator.vendor:
+        return True
+    since, order = own.get("since", {}), list(ages)
+    age = next((order.index(age) for age in order if accelerator.name in ages[age]), len(order))
+    least = max((order.index(since[one]) for one in ("any", kind) if one in since), default=0)
+    lacking = own.get("lacks", {}).get(accelerator.vendor, ())
+    return accelerator.vendor in own["vendors"] and age >= least and kind not in lacking
 
 
 def laid_out(name: str) -> str:

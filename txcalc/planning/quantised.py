@@ -229,7 +229,7 @@ class _Config:
             self.faults.append(Fault("mode", mode, "'affine'"))
         bits = self.number("bits", (4, 2, 3, 5, 6, 8), table=table)
         group = self.number("group_size", (64, 32, 128), table=table)
-        return Format(f"int{bits}-g{group}", bits, EVERY_MATRIX, WHERE, block=group, scale=32)
+        return Format(f"mlx-int{bits}-g{group}", bits, EVERY_MATRIX, WHERE, block=group, scale=32)
 
     def one_of(self, key: str, known: tuple[str, ...]) -> None:
         """That a layout of files, where one is said, is one of those that are counted."""

@@ -18,7 +18,7 @@ from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.planning.deployment import Deployment
 from txcalc.planning.engine import Engine, Reserve, engine
-from txcalc.planning.fitting import Card, _passed, fits, need, reserved
+from txcalc.planning.fitting import CardSet, _passed, fits, need, reserved
 from txcalc.planning.holdings import Holdings
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
@@ -381,7 +381,7 @@ def test_what_is_no_card_or_cache_is_refused(given: tuple[str, ...], said: str) 
 def test_of_unified_memory_a_gpu_takes_what_the_system_lets_it(card: str, seen: float) -> None:
     """Whatever the engine: macOS two thirds or three quarters, Linux a half on Strix Halo (presets/engines.toml)."""
     one = hardware.load(card)
-    kept = reserved(Reserve.none(), None, Card(one.title, one.memory, 1, one))
+    kept = reserved(Reserve.none(), None, CardSet(one.title, one.memory, 1, one))
     assert one.memory - kept == pytest.approx(seen * 2**30, rel=0.001)
 
 

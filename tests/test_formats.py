@@ -16,7 +16,7 @@ from txcalc.cli import app
 from txcalc.errors import InputError, UnknownName
 from txcalc.planning.deployment import Deployment, plan
 from txcalc.planning.engine import engine
-from txcalc.planning.fitting import Card, fits
+from txcalc.planning.fitting import CardSet, fits
 from txcalc.planning.holdings import Holdings
 from txcalc.planning.layout import Layout
 from txcalc.planning.mixtures import FALLBACK, MIXTURES, TENSORS, WHEN, Layer
@@ -580,7 +580,7 @@ def test_every_format_is_the_same_bytes_on_a_rank_and_in_fit(name: str) -> None:
     """One accelerator holds what `show` says of a format; two stages the same, and a tied head's copy; and what `fit`
     needs besides is the same whatever the format. A row that a type does not divide is refused in all of them."""
     model, besides = load(name), set()
-    card = Card("b200", 180 * 10**9, 1, hardware.load("b200"))
+    card = CardSet("b200", 180 * 10**9, 1, hardware.load("b200"))
     for weights in format_names():
         try:
             expected = size(model, weights)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 CONTEXTS = (1 << 10, 1 << 12, 1 << 13, 1 << 15, 1 << 17, 1 << 20)  # as far as the model goes, and its own
 
 
-class Held(Record):
+class HeldCache(Record):
     """The cache of a whole batch, every sequence at this context; `dense_bytes` if no window ever dropped a token,
     `cross_bytes` an encoder's part of it."""
 
@@ -38,7 +38,7 @@ class Kv(Result):
     source: int | None
     cache: CacheTerms
     holds: list[str]
-    rows: list[Held]
+    rows: list[HeldCache]
     generation: dict[str, Any] | None
 
 
@@ -206,7 +206,7 @@ class Derived(Record):
     value: int | str
 
 
-class Step(Record):
+class DerivationStep(Record):
     """A step of a derivation."""
 
     step: str
@@ -218,7 +218,7 @@ class Derivation(Record):
     """How a rule of the textbook follows from the generic block."""
 
     title: str
-    steps: list[Step]
+    steps: list[DerivationStep]
 
 
 class Formula(Result):

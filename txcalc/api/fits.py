@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from txcalc.model import Model
     from txcalc.planning.engine import Engine, Reserve
     from txcalc.planning.engine_memory import EngineMemory
-    from txcalc.planning.fitting import Card
+    from txcalc.planning.fitting import CardSet
     from txcalc.planning.fitting import Fit as Found
     from txcalc.planning.holdings import Holdings
     from txcalc.planning.layout import Layout
@@ -97,7 +97,7 @@ def fit(
     from txcalc.planning.engine import Reserve, left, parse_reserve
     from txcalc.planning.engine_memory import EngineMemory, offloading
     from txcalc.planning.engine_memory import profile as profiled
-    from txcalc.planning.fitting import LADDER, Card, checked_context, reserved
+    from txcalc.planning.fitting import LADDER, CardSet, checked_context, reserved
     from txcalc.planning.offload import wish
     from txcalc.planning.weights import known_format
     from txcalc.render.fit import fit_report
@@ -115,12 +115,12 @@ def fit(
     kept = parse_reserve(reserve) if reserve is not None else None
     cards = []
     if memory is not None:
-        cards, kept = [Card(memory, parse_bytes(memory, "--memory"))], kept or Reserve.none()
+        cards, kept = [CardSet(memory, parse_bytes(memory, "--memory"))], kept or Reserve.none()
         if cards[0].memory < 2**20 and not memory.rstrip()[-1:].isalpha():  # bytes, or GB that nobody wrote
             raise InputError("fit", [Fault("--memory", memory, "a size with its unit", "16GB")])
     for name, number in map(accelerators, names(gpu)):
         known = hardware.load(name)
-        cards.append(Card(known.title, known.memory, number or 1, known))
+        cards.append(CardSet(known.title, known.memory, number or 1, known))
     tried = models(sources, text_only)
     if not sources:
         offered = (known for known in map(find, presets()) if known[0].get("released", True))
@@ -171,7 +171,7 @@ class _Fits:
             raise known
         return known
 
-    def on(self, model: Model, card: Card, memory: EngineMemory | None) -> list[Found]:
+    def on(self, model: Model, card: CardSet, memory: EngineMemory | None) -> list[Found]:
         """A model on a card, in every format; with RAM's help where it needs it and a card has memory of its own."""
         from txcalc.planning.engine import aside, left
         from txcalc.planning.engine_memory import without

@@ -29,7 +29,7 @@ class Preset(Record):
     source: str
 
 
-class Card(Record):
+class Datasheet(Record):
     """An accelerator: dense peaks in FLOPs a second by dtype, links one way."""
 
     name: str
@@ -49,7 +49,7 @@ class Presets(Result):
     """Models, or accelerators, that come with txcalc."""
 
     presets: list[Preset] | None
-    hardware: list[Card] | None
+    hardware: list[Datasheet] | None
 
     def _rows(self) -> list[dict[str, Any]]:
         return [row.to_dict() for row in (*(self.presets or ()), *(self.hardware or ()))]

@@ -16,7 +16,7 @@ from txcalc.sources.files import write
 
 if TYPE_CHECKING:
     from txcalc.model import Model
-    from txcalc.render.page.plans import Grid
+    from txcalc.render.page.plans import PageGrid
     from txcalc.sources import Source
 
 RUNS = 6  # layouts of a search that the page has
@@ -70,7 +70,7 @@ def report(
     from txcalc.explorer import explore
     from txcalc.planning.deployment import check
     from txcalc.render.page import checked, page
-    from txcalc.render.page.plans import CONTEXTS, USERS, Grid
+    from txcalc.render.page.plans import CONTEXTS, USERS, PageGrid
 
     checked(len(sources))
     if not sources:
@@ -102,7 +102,7 @@ def report(
         raise InputError("options", [Fault(flag, serving[flag], "one or more") for flag in empty])
     for n in (0, -1):
         check(sizes[0][n], sizes[1][n], None, {})
-    wanted = Grid(formats[0], formats[1], *sizes)
+    wanted = PageGrid(formats[0], formats[1], *sizes)
     serve = _serving(models, gpus, [wanted.of(model) for model in models], tell)
     number, batch = maybe(tokens, "--tokens", length), maybe(global_batch, "--global-batch", length)
     notes: list[str] = []
@@ -116,7 +116,9 @@ def report(
     return Page(text, tuple(notes))
 
 
-def _serving(models: Sequence[Model], gpus: Sequence[str], grids: Sequence[Grid], tell: Tell) -> list[dict[str, Any]]:
+def _serving(
+    models: Sequence[Model], gpus: Sequence[str], grids: Sequence[PageGrid], tell: Tell
+) -> list[dict[str, Any]]:
     """The plans of every model on every kind of GPU."""
     from txcalc import hardware
     from txcalc.api.phrases import priced

@@ -24,7 +24,7 @@ TOKENS = 4096  # of a sequence, where the model's context is not shorter
 BATCH = 1 << 20  # tokens of a step, at least, where nobody says
 
 
-class Cards(Record):
+class TrainingCards(Record):
     """The accelerators, and the memory of each."""
 
     name: str
@@ -139,7 +139,7 @@ class Train(Result):
     """A training run; equal ranks once, with their count."""
 
     model: Planned
-    gpu: Cards
+    gpu: TrainingCards
     layout: dict[str, int]
     recipe: Decided
     ranks: list[RankMemory]

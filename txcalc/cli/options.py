@@ -26,7 +26,7 @@ UsageError: Any = typer.BadParameter.__base__  # of whichever click typer has
 GROUPS = ("Model", "Workload", "Engine", "Traffic", "Money", "Output")  # of a help, in this order
 
 
-class Named(NamedTuple):
+class Flag(NamedTuple):
     """An option as every command has it: the group of help that it stands in, what it means, the word for its value,
     what the shell completes, and what it was called before, which is still read."""
 
@@ -39,95 +39,95 @@ class Named(NamedTuple):
 
 # One name for one thing: an option that several commands have means the same in all of them.
 _SHARED = {
-    "--set": Named("Model", "Change a key of the description: h_kv=32, norm.place=post.", "K=V", completion.key),
-    "--lora": Named(
+    "--set": Flag("Model", "Change a key of the description: h_kv=32, norm.place=post.", "K=V", completion.key),
+    "--lora": Flag(
         "Model",
         "LoRA beside frozen weights: r=16,targets=q+v (targets=all: every linear layer of a block).",
         "K=V,…",
     ),
-    "--ignore": Named("Model", "Read a config.json without this key (text_config.width).", "KEY"),
-    "--weights": Named(
+    "--ignore": Flag("Model", "Read a config.json without this key (text_config.width).", "KEY"),
+    "--weights": Flag(
         "Model",
         "Format of the weights: native (as published), bf16, fp8, int4, Q4_K_M …",
         "FORMAT",
         completion.weights,
     ),
-    "--dtype": Named("Model", "Dtype of weights and activations: bf16, fp32, fp8, int4 …", "TYPE", completion.dtype),
-    "--kv": Named(
+    "--dtype": Flag("Model", "Dtype of weights and activations: bf16, fp32, fp8, int4 …", "TYPE", completion.dtype),
+    "--kv": Flag(
         "Model",
         "Dtype of the cache, whatever the weights are.",
         "TYPE",
         completion.cache,
         ("--kv-dtype", "--kv-dtypes"),
     ),
-    "--params": Named("Model", "Parameters: 8B.", "N"),
-    "--text-only": Named("Model", "Without the towers of a multimodal model."),
-    "--memory": Named("Model", "A size: 16GB (10^9) or 16GiB; all of it.", "SIZE"),
-    "--all": Named("Model", "Every preset."),
-    "--batch": Named("Workload", "Sequences, all of the same length.", "N", before=("--batches",)),
-    "--tokens": Named("Workload", "New tokens per sequence (32k = 32,768).", "N"),
-    "--past": Named("Workload", "Tokens already in the cache; above 0 is a decode step.", "N"),
-    "--source-tokens": Named("Workload", "Encoder positions of an encoder–decoder.", "N", before=("--source",)),
-    "--context": Named("Workload", "Tokens that a sequence holds, past and new.", "N", before=("--contexts",)),
-    "--global-batch": Named("Workload", "Sequences of a step, of all ranks (default: 2^20 tokens).", "N"),
-    "--attention": Named("Workload", "FLOPs of all T×S products, or only of the pairs that the mask lets through."),
-    "--logits": Named("Workload", "Logits for every position, or for the last."),
-    "--mla": Named("Workload", "How latent attention is computed (MLA)."),
-    "--against": Named("Workload", "What it is compared with:"),
-    "--train-tokens": Named("Workload", "Training tokens: 15T.", "N"),
-    "--compute": Named("Workload", "FLOPs of the whole training: 3.8e25.", "N"),
-    "--gpu": Named(
+    "--params": Flag("Model", "Parameters: 8B.", "N"),
+    "--text-only": Flag("Model", "Without the towers of a multimodal model."),
+    "--memory": Flag("Model", "A size: 16GB (10^9) or 16GiB; all of it.", "SIZE"),
+    "--all": Flag("Model", "Every preset."),
+    "--batch": Flag("Workload", "Sequences, all of the same length.", "N", before=("--batches",)),
+    "--tokens": Flag("Workload", "New tokens per sequence (32k = 32,768).", "N"),
+    "--past": Flag("Workload", "Tokens already in the cache; above 0 is a decode step.", "N"),
+    "--source-tokens": Flag("Workload", "Encoder positions of an encoder–decoder.", "N", before=("--source",)),
+    "--context": Flag("Workload", "Tokens that a sequence holds, past and new.", "N", before=("--contexts",)),
+    "--global-batch": Flag("Workload", "Sequences of a step, of all ranks (default: 2^20 tokens).", "N"),
+    "--attention": Flag("Workload", "FLOPs of all T×S products, or only of the pairs that the mask lets through."),
+    "--logits": Flag("Workload", "Logits for every position, or for the last."),
+    "--mla": Flag("Workload", "How latent attention is computed (MLA)."),
+    "--against": Flag("Workload", "What it is compared with:"),
+    "--train-tokens": Flag("Workload", "Training tokens: 15T.", "N"),
+    "--compute": Flag("Workload", "FLOPs of the whole training: 3.8e25.", "N"),
+    "--gpu": Flag(
         "Engine",
         "An accelerator, and how many: h100-sxm:8 (txcalc presets --hardware), or a .toml file.",
         "NAME[:N]",
         completion.accelerator,
     ),
-    "--layout": Named("Engine", "How the ranks are laid out: tp=8,pp=16,dp=64.", "AXIS=N,…"),
-    "--engine": Named(
+    "--layout": Flag("Engine", "How the ranks are laid out: tp=8,pp=16,dp=64.", "AXIS=N,…"),
+    "--engine": Flag(
         "Engine",
         "Also count what an engine keeps for itself, by version: vllm, vllm@0.8, sglang, trtllm, llama.cpp, none.",
         "NAME[@V]",
         completion.engine,
     ),
-    "--node": Named("Engine", "GPUs per node (default: as sold).", "N"),
-    "--network": Named(
+    "--node": Flag("Engine", "GPUs per node (default: as sold).", "N"),
+    "--network": Flag(
         "Engine", "Bandwidth of a GPU between nodes, one way, per second: 50GB (default: as sold).", "SIZE"
     ),
-    "--ram": Named(
+    "--ram": Flag(
         "Engine",
         "llama.cpp: host RAM for what does not fit on the GPUs, its bandwidth and its peak: 64GB@80GB/s.",
         "SIZE[@RATE[@PEAK]]",
     ),
-    "--gpu-layers": Named(
+    "--gpu-layers": Flag(
         "Engine", "llama.cpp: layers on the GPUs; the head counts as one.", "N", before=("-ngl", "--n-gpu-layers")
     ),
-    "--n-cpu-moe": Named(
+    "--n-cpu-moe": Flag(
         "Engine", "llama.cpp: the first N layers keep their experts in RAM.", "N|all", before=("-ncmoe",)
     ),
-    "--pcie": Named("Engine", "Bandwidth of copies from RAM to a GPU: 25GB/s.", "RATE"),
-    "--block": Named("Engine", "Tokens per page of the KV cache.", "N"),
-    "--chunk": Named("Engine", "Most prompt tokens per step (chunked prefill).", "N"),
-    "--reserve": Named("Engine", "Memory left to the engine and the driver: a share or a size.", "10%|4GiB"),
-    "--recipe": Named("Engine", "Other settings of the run:", "K=V,…"),
-    "--device": Named("Engine", "Where it runs: meta (computes nothing), cpu or cuda.", "NAME"),
-    "--concurrency": Named("Traffic", "Concurrent sequences (users).", "N", before=("--users",)),
-    "--prompt": Named("Traffic", "Tokens of a prompt.", "N"),
-    "--as": Named(
+    "--pcie": Flag("Engine", "Bandwidth of copies from RAM to a GPU: 25GB/s.", "RATE"),
+    "--block": Flag("Engine", "Tokens per page of the KV cache.", "N"),
+    "--chunk": Flag("Engine", "Most prompt tokens per step (chunked prefill).", "N"),
+    "--reserve": Flag("Engine", "Memory left to the engine and the driver: a share or a size.", "10%|4GiB"),
+    "--recipe": Flag("Engine", "Other settings of the run:", "K=V,…"),
+    "--device": Flag("Engine", "Where it runs: meta (computes nothing), cpu or cuda.", "NAME"),
+    "--concurrency": Flag("Traffic", "Concurrent sequences (users).", "N", before=("--users",)),
+    "--prompt": Flag("Traffic", "Tokens of a prompt.", "N"),
+    "--as": Flag(
         "Output",
         "FLOPs as others count them: palm, megatron-lm, 6n … Several: repeat it, or commas.",
         "NAME",
         completion.convention,
     ),
-    "--format": Named("Output", "How the result is written."),
-    "--json": Named("Output", "Short for --format json: exact integers, a stable schema."),
-    "--plot": Named(
+    "--format": Flag("Output", "How the result is written."),
+    "--json": Flag("Output", "Short for --format json: exact integers, a stable schema."),
+    "--plot": Flag(
         "Output",
         "Also draw it: into a file, FILE.svg or FILE.png, or with - below the table (pip install 'txcalc[plot]').",
         "FILE|-",
     ),
-    "--hardware": Named("Output", before=("--gpus",)),
-    "--force": Named("Output", "Write over a file that is there."),
-    "--out": Named("Output", "Where it goes:", "FILE", before=("--output", "-o")),
+    "--hardware": Flag("Output", before=("--gpus",)),
+    "--force": Flag("Output", "Write over a file that is there."),
+    "--out": Flag("Output", "Where it goes:", "FILE", before=("--output", "-o")),
 }
 # Options that one command has, whose declaration says the rest, by their group of its help.
 _OWN = {
@@ -140,9 +140,9 @@ _OWN = {
     "Money": "price budget deadline pue grid measured",
     "Output": "detail emit record zero-cost to without-cache latex title help",
 }
-TABLE = _SHARED | {f"--{flag}": Named(group) for group, flags in _OWN.items() for flag in flags.split()}
+TABLE = _SHARED | {f"--{flag}": Flag(group) for group, flags in _OWN.items() for flag in flags.split()}
 
-OTHER = Named("Output")  # of an option that stands nowhere above, as the tests would say
+OTHER = Flag("Output")  # of an option that stands nowhere above, as the tests would say
 
 # What an option was called before, by command where another option has that name now.
 RENAMED = {old: new for new, entry in TABLE.items() for old in entry.before} | {

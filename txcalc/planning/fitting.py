@@ -20,7 +20,7 @@ from txcalc.planning.pace import Pace
 from txcalc.planning.parallelism import Sharding
 
 
-class Card(NamedTuple):
+class CardSet(NamedTuple):
     """Accelerators of a kind, `number` of them; or a memory alone, of which there is no speed."""
 
     title: str
@@ -90,7 +90,7 @@ def fits(
     engine: Engine,
     memory: int,
     context: int,
-    card: Card | None = None,
+    card: CardSet | None = None,
     whole: Sharding | None = None,
     needs: dict[Layout, tuple[list[Holdings], int]] | None = None,
 ) -> Fit:
@@ -115,7 +115,7 @@ def fits(
         ranks, needed = known[layout]
     except InputError as error:
         return refused._replace(refused=str(error))
-    room = memory - reserved(engine.reserve, engine.memory, card or Card("", memory)) - needed
+    room = memory - reserved(engine.reserve, engine.memory, card or CardSet("", memory)) - needed
     found = refused._replace(need=needed, room=room, layout=str(layout))
     if offload and host:
         left = host.memory - sum(rank.ram(length, 1) * rank.stage.copies for rank in ranks)
@@ -126,7 +126,7 @@ def fits(
     return found
 
 
-def helped(model: Model, engine: Engine, asked: Wish, context: int, card: Card) -> Fit:
+def helped(model: Model, engine: Engine, asked: Wish, context: int, card: CardSet) -> Fit:
     """The same with as little in RAM as lets it fit."""
 
     def of(offload: Offload) -> Fit:
@@ -135,7 +135,7 @@ def helped(model: Model, engine: Engine, asked: Wish, context: int, card: Card) 
     return of(asked.of(model, lambda offload: (of(offload).room or -1) >= 0))
 
 
-def reserved(reserve: Reserve, memory: EngineMemory | None, card: Card) -> int:
+def reserved(reserve: Reserve, memory: EngineMemory | None, card: CardSet) -> int:
     """Bytes of an accelerator that the engine leaves alone, and what it or a unified memory's GPU does not see."""
     one = card.accelerator
     seen = visible(one) if one and (memory or one.unified) else card.memory

@@ -79,7 +79,7 @@ class Unit(NamedTuple):
         return assemble(_over(self.spec, values))
 
 
-class _Naming:
+class _Parameters:
     """The parameters of one structure: a size that is another's multiple, or even, is so by construction; equal values
     of one letter are one parameter, since constructors may rely on it."""
 
@@ -241,7 +241,7 @@ def _without(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _unit(name: str, stacks: Mapping[str, Any], model: Model) -> Unit:
-    naming = _Naming()
+    naming = _Parameters()
     spec = {
         "kind": model.spec["kind"],
         "stacks": {half: _lettered(stack, naming) for half, stack in stacks.items()},
@@ -249,7 +249,7 @@ def _unit(name: str, stacks: Mapping[str, Any], model: Model) -> Unit:
     return Unit(name, spec, naming.values)
 
 
-def _lettered(stack: Mapping[str, Any], naming: _Naming) -> dict[str, Any]:
+def _lettered(stack: Mapping[str, Any], naming: _Parameters) -> dict[str, Any]:
     """A stack with `Size`s, and without what costs nothing: floats, the layers' pattern."""
     result = {key: value for key, value in stack.items() if key != "pattern"}
     result = _sections(result, {**{name: _letters(name) for name in STACK}, "positions": ("rows",)}, naming)
@@ -260,7 +260,7 @@ def _lettered(stack: Mapping[str, Any], naming: _Naming) -> dict[str, Any]:
     return {key: _plain(value) for key, value in {**result, "layer": layers}.items()}
 
 
-def _sections(table: Mapping[str, Any], sections: Mapping[str, Iterable[str]], naming: _Naming) -> dict[str, Any]:
+def _sections(table: Mapping[str, Any], sections: Mapping[str, Iterable[str]], naming: _Parameters) -> dict[str, Any]:
     result = dict(table)
     for section, keys in sections.items():
         own = table if not section else table.get(section)

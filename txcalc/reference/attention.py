@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from txcalc.parts import attention as parts
 from txcalc.parts import cores, positions, spans
-from txcalc.reference.linear import FORMS, Linear, Norm, Scale, linear, sinusoids
+from txcalc.reference.linear import FORMS, Linear, Norm, Times, linear, sinusoids
 from txcalc.reference.mode import current
 from txcalc.reference.run import Like, Remembers, Run
 
@@ -280,7 +280,7 @@ class Attention(nn.Module):
         self.q_norm = Norm(part.query_norm, like) if part.query_norm else None
         self.k_norm = Norm(part.key_norm, like) if part.key_norm else None
         self.v_norm = Norm(part.value_norm, like) if part.value_norm else None
-        self.v_scale = Scale(part.value_scale) if part.value_scale is not None else None
+        self.v_scale = Times(part.value_scale) if part.value_scale is not None else None
         self.rotary = Rotary(part.rotary) if part.rotary else None
         self.position = Linear(d_model, heads * width, False, like) if part.position else None
         self.relative_bias = RelativeBias(part.relative_bias, like) if part.relative_bias else None

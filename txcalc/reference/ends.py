@@ -15,8 +15,8 @@ from txcalc.reference.linear import (
     Mean,
     Norm,
     Patches,
-    Scale,
     Sum,
+    Times,
     Vector,
     sinusoids,
 )
@@ -38,7 +38,7 @@ class Embedding(nn.Module):
         for i, convolution in zip(self.convolutions, part.convolutions, strict=True):
             self.add_module(f"conv{i}", Convolution(convolution, like))
             self.add_module(f"conv{i}_activation", Activation(part.activation))
-        self.scale = Scale(part.scale) if part.scale is not None else None
+        self.scale = Times(part.scale) if part.scale is not None else None
         self.types = Lookup(part.types.rows, part.types.width, like) if part.types else None
         self.reads = {f"table{i + 1}": reads for i, (_, reads) in enumerate(part.tables)}
         for name, (table, _) in zip(self.reads, part.tables, strict=True):

@@ -346,7 +346,7 @@ class Factors(nn.Module):
         return x * (self.weight if chosen is None else self.weight[chosen])
 
 
-class Scale(nn.Module):
+class Times(nn.Module):
     """x times a constant."""
 
     def __init__(self, factor: float) -> None:

@@ -32,8 +32,8 @@ from txcalc.reference.linear import (
     Lookup,
     LowRank,
     Norm,
-    Scale,
     Sum,
+    Times,
     Unused,
 )
 from txcalc.reference.mode import current, mode
@@ -253,7 +253,7 @@ class LayerInputs(nn.Module):
     def __init__(self, part: parts.LayerInputs, like: Like) -> None:
         super().__init__()
         self.tokens = Lookup(part.tokens.rows, part.tokens.width, like)
-        self.scale = Scale(part.width**0.5)
+        self.scale = Times(part.width**0.5)
         self.projection = Linear(part.projection.d_in, part.projection.d_out, False, like)
         self.norm = Norm(part.norm, like)
         self.count = part.count

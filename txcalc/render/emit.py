@@ -77,7 +77,7 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, guess: Speculat
     return "\n".join([*comments, _lines(start, flags)])
 
 
-class Written(NamedTuple):
+class CommandStyle(NamedTuple):
     """How an engine's command is written.
 
     adapters        what its user does about adapters
@@ -299,10 +299,10 @@ def _options(plan: Plan, guess: Speculation | None) -> list[str]:
 
 
 ENGINES = {
-    "vllm": Written("name each adapter: --lora-modules NAME=PATH …", _vllm, without_towers=True),
-    "sglang": Written("name each adapter: --lora-paths NAME=PATH …", _sglang, gathers=False),
-    "trtllm": Written("each request names its adapter: lora_request", _trtllm, gathers=True, one_copy=True),
-    "dynamo": Written(
+    "vllm": CommandStyle("name each adapter: --lora-modules NAME=PATH …", _vllm, without_towers=True),
+    "sglang": CommandStyle("name each adapter: --lora-paths NAME=PATH …", _sglang, gathers=False),
+    "trtllm": CommandStyle("each request names its adapter: lora_request", _trtllm, gathers=True, one_copy=True),
+    "dynamo": CommandStyle(
         "each adapter is loaded by the workers' own API (DYN_LORA_ENABLED=true)", None, without_towers=True
     ),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from txcalc.planning.fitting import Card, Fit, best
+from txcalc.planning.fitting import CardSet, Fit, best
 from txcalc.planning.shapes import RULE, TILE, DesignBudget, DesignFamily, Kin, Likeness, Shape, boundary
 from txcalc.render.report import Report, Table, TableCell, cell, column, rounded
 from txcalc.units import iec, short, three
@@ -26,7 +26,7 @@ def _room(fit: Fit, formatted: bool = False) -> TableCell:
 
 def fit_report(
     found: Sequence[Fit],
-    cards: Sequence[Card],
+    cards: Sequence[CardSet],
     kept: Sequence[int],
     context: int,
     ladder: bool,

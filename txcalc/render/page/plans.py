@@ -32,7 +32,7 @@ MOST_POINTS = 2000
 MOST_EVENTS = 1500
 
 
-class Grid(NamedTuple):
+class PageGrid(NamedTuple):
     """The values that the page steps over."""
 
     weights: tuple[str, ...] = ("native",)
@@ -40,7 +40,7 @@ class Grid(NamedTuple):
     contexts: tuple[int, ...] = CONTEXTS
     users: tuple[int, ...] = USERS
 
-    def of(self, model: Model) -> Grid:
+    def of(self, model: Model) -> PageGrid:
         """Contexts that a model was made for; the shortest where it was made for none of them."""
         least = self.contexts[0]
         fits = tuple(n for n in self.contexts if model.context is None or n <= model.context)
@@ -51,7 +51,7 @@ class Grid(NamedTuple):
         return len(self.weights) * len(self.kv) * len(self.contexts) * len(PROMPTS) * len(self.users)
 
 
-def checked(grids: Sequence[Grid]) -> None:
+def checked(grids: Sequence[PageGrid]) -> None:
     """Errors: `InputError` for more points than a page has place for."""
     points = sum(grid.points for grid in grids)
     if points > MOST_POINTS:
@@ -60,7 +60,7 @@ def checked(grids: Sequence[Grid]) -> None:
 
 
 def serving(
-    index: int, model: Model, kind: Accelerator, gpus: int | None, price: float | None, grid: Grid
+    index: int, model: Model, kind: Accelerator, gpus: int | None, price: float | None, grid: PageGrid
 ) -> dict[str, Any]:
     """Every point of the grid for a model on so many accelerators (None: the fewest that do)."""
     texts: dict[str, int] = {}

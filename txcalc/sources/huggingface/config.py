@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT, MOST_UNKNOWN, NULL, Fault, InputError, shown
+from txcalc.parts.options import REQUIRED as REQUIRED
 from txcalc.sources.huggingface.fields import WHOLE, refuses_null
 from txcalc.sources.huggingface.library import knows, size_of, unnamed
 from txcalc.sources.huggingface.neutral import elsewhere, is_neutral
@@ -21,12 +22,6 @@ from txcalc.sources.spec import MAX_LAYERS, Wrong, count, flag, layers, real, si
 
 MAX_KEYS = 10_000  # of one object
 
-
-class _Required:
-    """The default of a key that must be there."""
-
-
-REQUIRED = _Required()
 
 # Activations by the names of transformers' table, as those of `parts.COST`.
 ACTIVATIONS = {

@@ -634,7 +634,7 @@ def test_verify_on_a_device_shows_memory_and_time() -> None:
         (["measurements", "cpus"], 2, "did you mean cpu?"),
         (["measure", "--out", "tests"], 2, "--out tests cannot be written"),
         (["measure", "--out", "nowhere/x.json"], 2, "cannot be written"),
-        (["calibrate", "--out", "nowhere/mine.toml"], 2, "a folder that exists"),
+        (["calibrate", "--out", "nowhere/mine.toml"], 2, "there is no folder"),
         (["verify", "gpt2", "--oracle", "peak"], 2, "expected cpu or cuda, for --oracle peak"),
         (["calibrate", "--device", "meta"], 2, "expected cpu or cuda"),
         (["calibrate", "--out", "mine.json"], 2, "ends in .toml"),

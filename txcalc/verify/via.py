@@ -227,11 +227,12 @@ def _inputs(net: Any, batch: int, tokens: int, source: int | None) -> tuple[_Inp
     """What the model is given; or, in words, why nothing is."""
     config = net.config
     if net.main_input_name == "pixel_values":
-        image, channels = getattr(config, "image_size", None), getattr(config, "num_channels", 3)
-        sides = tuple(image) if isinstance(image, list | tuple) else (image, image)
-        if len(sides) != 2 or not all(isinstance(side, int) for side in (*sides, channels)):
-            return "its config does not say how large a picture is"
-        return (_Input("pixel_values", (batch, channels, *sides), (B, None, None, None)),)
+        return _pictures(config, batch)
+    if net.main_input_name == "input_values" and hasattr(config, "num_mel_bins"):  # a spectrogram's patches
+        return (_Input("input_values", (batch, config.max_length, config.num_mel_bins), (B, None, None)),)
+    if net.main_input_name == "input_features" and hasattr(config, "feature_projection_input_dim"):
+        width = config.feature_projection_input_dim
+        return (_Input("input_features", (batch, tokens, width), (B, T, None)),)
     if net.main_input_name == "input_values" and hasattr(config, "conv_kernel"):
         samples = tokens  # as few as make so many frames
         for taps, stride in zip(reversed(config.conv_kernel), reversed(config.conv_stride), strict=True):
@@ -248,6 +249,17 @@ def _inputs(net: Any, batch: int, tokens: int, source: int | None) -> tuple[_Inp
         _Input("input_ids", (batch, length), (B, T_SRC)),
         _Input("decoder_input_ids", (batch, tokens), (B, T)),
     )
+
+
+def _pictures(config: Any, batch: int) -> tuple[_Input, ...] | str:
+    """A picture, or as many as a film has."""
+    image, channels = getattr(config, "image_size", None), getattr(config, "num_channels", 3)
+    sides = tuple(image) if isinstance(image, list | tuple) else (image, image)
+    if len(sides) != 2 or not all(isinstance(side, int) for side in (*sides, channels)):
+        return "its config does not say how large a picture is"
+    frames = (config.num_frames,) if hasattr(config, "num_frames") else ()
+    shape = (batch, *frames, channels, *sides)
+    return (_Input("pixel_values", shape, (B, *(None for _ in shape[1:]))),)
 
 
 def _forward(net: Any, names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> None:
@@ -301,7 +313,7 @@ def _point(net: nn.Module, inputs: tuple[_Input, ...] | str) -> tuple[flops.Coun
 
 
 def _blank(one: _Input, shape: tuple[int, ...]) -> Tensor:
-    kind = torch.float32 if one.name.endswith("_values") else torch.long
+    kind = torch.float32 if one.name.endswith(("_values", "_features")) else torch.long
     return torch.zeros(shape, dtype=kind, device="meta")
 
 

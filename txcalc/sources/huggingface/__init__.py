@@ -183,10 +183,22 @@ def reader_of(where: str, c: Config) -> Any:
                 where,
                 [f"model_type is {shown(c.model_type)}, whose code auto_map names and txcalc never runs"],
             )
+        if library.knows(c.model_type):
+            raise InputError(where, [f"model_type is {c.model_type!r}, which is not read: {_part(c)}{way_out(c)}"])
         known = sorted({*READERS, *WRAPPERS})
         raise UnknownName(where, "reader for model_type", c.model_type, known, "see the README's list", way_out(c))
     module, function = READERS[c.model_type]
     return getattr(import_module(f"txcalc.sources.huggingface.{module}"), function)
+
+
+# What configs of a part of a model are called, after the model's type.
+PARTS = ("vision", "vision_model", "vision_encoder", "audio", "audio_model", "encoder", "text_model", "qformer")
+
+
+def _part(c: Config) -> str:
+    """Why a type of transformers' own has no reader: it is a part of another that has one, or nobody wrote one."""
+    whole = next((one for one in (*WRAPPERS, *READERS) if c.model_type in [f"{one}_{part}" for part in PARTS]), "")
+    return f"it is a part of {whole}, in whose config it is read" if whole else "it has no reader yet"
 
 
 def way_out(c: Config) -> str:

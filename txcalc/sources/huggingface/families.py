@@ -68,6 +68,12 @@ _GEMMA = """
 gemma gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text vaultgemma
 """
 
+# By what transformers' classes were seen to run (`recorded.json`).
+_RECORDED = """
+vit_mae dinov2_with_registers dinov3_vit dpr lilt audio-spectrogram-transformer videomae timesformer vivit
+markuplm visual_bert
+"""
+
 # Read by the reader of another type, whose layers they have.
 _LIKE = {
     "gpt2": "gpt-sw3",
@@ -115,6 +121,7 @@ READERS: dict[str, tuple[str, str]] = {
     )
     for name in names.split()
 } | {
+    **dict.fromkeys(_RECORDED.split(), ("recorded", "recorded")),
     **dict.fromkeys(("Yi", "aquila", "skywork"), ("published", "yi")),
     "telechat2": ("published", "telechat"),
     "minimax_m1": ("earlier", "minimax_text_01"),
@@ -234,8 +241,26 @@ _SPEAKERS = "it has two language models; what stands under thinker_config is rea
 _DRAFTS = "it drafts for another model, whose keys and values it reads"
 _RELATIVE = "its short convolutions beside attention and its relative scores are not supported yet"
 
+# Types of transformers' that are no Transformers, and those with a part that is none, with the reason.
+_OTHERS = {
+    "it is a convolutional network, no Transformer": """
+bit convnext convnextv2 dinov3_convnext efficientnet focalnet hgnet_v2 mobilenet_v1 mobilenet_v2 pp_lcnet pp_lcnet_v3
+pp_lcnet_v4 regnet resnet rt_detr_resnet superpoint textnet timm_backbone timm_wrapper uvdoc uvdoc_backbone""",
+    "it mixes positions by pooling or by plain matrices, and is no Transformer": "patchtsmixer poolformer",
+    "it is a codec or a vocoder of convolutions, no Transformer": """
+dac encodec fastspeech2_conformer_hifigan neucodec qwen2_5_omni_bigvgan speecht5_hifigan univnet
+vibevoice_acoustic_tokenizer vibevoice_acoustic_tokenizer_decoder vibevoice_acoustic_tokenizer_encoder
+xcodec xcodec2""",
+    "a convolutional network reads its pictures, and is not described": """
+conditional_detr d_fine dab-detr deformable_detr deimv2 detr grounding-dino mm-grounding-dino omdet-turbo
+pp_doclayout_v2 pp_doclayout_v3 pp_doclayout_v4 rt_detr rt_detr_v2 table-transformer tvp layoutlmv2 align""",
+    "its config does not say how large its pictures are, on which its cost depends": "segformer glpn pvt_v2",
+    "its model is two that it finds, whose configs decide": "rag vision-text-dual-encoder",
+    "how its durations and samples follow from a text depends on data": "fastspeech2_conformer vits",
+}
+
 # Model types that are known and not read, with the reason.
-REFUSED: dict[str, str] = {
+REFUSED: dict[str, str] = {name: why for why, names in _OTHERS.items() for name in names.split()} | {
     "modernvbert": "its language model's head is not its text's, and has no reader yet",
     "cogvlm": "its second set of weights, for the tokens of pictures, is not supported yet",
     "internlmxcomposer2": "its adapters for the tokens of pictures are not supported yet",

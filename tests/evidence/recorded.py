@@ -1,0 +1,518 @@
+"""What transformers makes of some types, as formulas of their keys: `python tests/evidence/recorded.py [TYPE…]`.
+
+`recorded_types.json` says of which, with settings of keys that are no others' (null: the default).
+Every class named is built on the meta device at several settings of its keys and run; each product, norm, table and
+activation becomes a row of txcalc/sources/huggingface/recorded.json whose sizes are expressions that hold at all of
+them. A key that changes what is built, and that no expression has, is pinned to its default: a config with another
+value is refused. A class for whose sizes no expression is found is not written.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import json
+import logging
+import re
+import sys
+import warnings
+from collections import Counter
+from contextlib import nullcontext
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from txcalc.errors import TxcalcError
+from txcalc.sources import build
+from txcalc.sources.huggingface import describe, recorded
+from txcalc.sources.huggingface.config import ACTIVATIONS
+from txcalc.sources.huggingface.neutral import is_neutral
+from txcalc.verify import via
+from txcalc.verify.tracker import Tracker
+
+PLACE = Path(inspect.getfile(is_neutral)).with_name("recorded.json")
+aten = torch.ops.aten
+BATCH, LENGTHS = 2, (6, 10)
+# Settings of keys by their last name; a nested table's are turned by as many places as its own name says.
+_SIZES = {
+    "num_attention_heads encoder_attention_heads n_head num_heads": (2, 3, 4, 5, 6, 3, 4),
+    "hidden_size d_model embed_dim": (120, 180, 240, 300, 360, 420, 480),
+    "intermediate_size encoder_ffn_dim ffn_dim": (80, 112, 136, 176, 184, 232, 296),
+    "num_hidden_layers encoder_layers": (2, 3, 4, 2, 5, 3, 4),
+    "vocab_size": (401, 427, 431, 449, 451, 463, 473),
+    "max_position_embeddings": (37, 41, 43, 47, 53, 59, 61),
+    "type_vocab_size": (2, 3, 4, 5, 3, 6, 7),
+    "patch_size": (4, 6, 10, 8, 14, 12, 6),
+    "image_size": (12, 24, 40, 24, 30, 30, 56),
+    "num_channels": (3, 1, 2, 5, 4, 3, 2),
+    "num_labels": (3, 5, 7, 4, 6, 9, 8),
+    "projection_dim": (31, 33, 35, 39, 45, 51, 57),
+    "num_register_tokens": (4, 3, 5, 6, 2, 7, 8),
+    "num_frames": (2, 4, 6, 8, 4, 6, 8),
+}
+SIZES = {name: values for names, values in _SIZES.items() for name in names.split()}
+COLUMNS = 7
+TYPES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "recorded_types.json").read_text())
+
+
+class Listener(TorchDispatchMode):
+    """Every product, table, norm, activation and sum that runs, with the module that it runs in."""
+
+    def __init__(self, net: Any, tracker: Tracker) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tracker, self.found = tracker, list[tuple[str, str, tuple[int, ...], int, dict[str, Any]]]()
+        self.modules = dict(net.named_modules())
+        self.left = {id(p): path for path, p in net.named_parameters()}  # a shared weight once
+        self.sizes = {id(p): p.numel() for p in net.parameters()}
+
+    def add(self, form: str, sizes: Any, rows: int, **more: Any) -> None:
+        if rows % BATCH:
+            raise NotImplementedError(f"{form} of {rows} rows for {BATCH} sequences in {self.tracker.path}")
+        self.found.append((self.tracker.path, form, tuple(map(int, sizes)), rows // BATCH, more))
+
+    def own(self, name: str) -> bool:
+        """Whether the module at work has this weight to itself, and it has not run before."""
+        weight = self.modules[self.tracker.path]._parameters.get(name)
+        return weight is not None and self.left.pop(id(weight), None) is not None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.heard(func.overloadpacket, args, kwargs or {}, out)
+        return out
+
+    def heard(self, op: Any, args: Any, kwargs: Any, out: Any) -> None:
+        if op in (aten.mm, aten.addmm):
+            a, b = args[-2:]
+            fresh, bias = self.own("weight"), self.own("bias")
+            if not fresh and not hasattr(self.modules[self.tracker.path], "weight"):
+                raise NotImplementedError(f"a product in {self.tracker.path}")
+            if bias and not fresh:
+                self.add("shift", (b.shape[1],), a.shape[0])
+            self.add(
+                "linear" if fresh else "tied", b.shape, a.shape[0], **({"bias": False} if fresh and not bias else {})
+            )
+        elif op in (aten.bmm, aten.baddbmm):
+            a, b = args[-2:]
+            self.add("bmm", (a.shape[0] // BATCH, a.shape[1], a.shape[2], b.shape[2]), BATCH)
+        elif op in (aten.convolution, aten._convolution) and not args[6]:
+            weight, stride, groups = args[1], args[3], args[8]
+            taps, step = weight[0, 0].numel(), 1
+            for one in stride:
+                step *= one
+            fresh, bias = self.own("weight"), self.own("bias")
+            if not fresh:
+                raise NotImplementedError("a convolution that runs twice")
+            more = {} if bias else {"bias": False}
+            rows = out.numel() // out.shape[1]
+            self.add("convolution", (weight.shape[1] * groups, weight.shape[0], taps, min(taps, step)), rows,
+                     groups=groups, **more)  # fmt: skip
+        elif op is aten.embedding:
+            weight, at = args[0], args[1]
+            rows = at.numel() if at.shape[0] == BATCH and at.dim() > 1 else at.numel() * BATCH
+            if self.own("weight"):
+                self.add("table", weight.shape, rows)
+        elif op is aten.native_layer_norm:
+            width = args[1][-1]
+            fresh, bias = self.own("weight"), self.own("bias")
+            more = {} if bias or not fresh else {"bias": False}
+            self.add("layer_norm" if fresh else "norm_again", (width,), args[0].numel() // width, **more)
+        elif op in ACTS and out.is_floating_point() and out.dim() > 1:
+            name = "gelu_tanh" if kwargs.get("approximate") == "tanh" else ACTS[op]
+            if (cls := type(self.modules[self.tracker.path]).__name__) in CLASSES:
+                name = CLASSES[cls]
+            rows = out.numel() // out.shape[-1]
+            if rows % BATCH == 0:
+                self.add(name, (out.shape[-1],), rows)
+        elif op is aten.add and _like(*args[:2]) and self.tracker.path:
+            self.add("sum", (out.shape[-1],), out.numel() // out.shape[-1])
+
+
+ACTS = {aten.gelu: "gelu", aten.relu: "relu", aten.silu: "silu", aten.tanh: "tanh", aten.sigmoid: "sigmoid"}
+CLASSES = {"NewGELUActivation": "gelu_tanh", "QuickGELUActivation": "quick_gelu", "FastGELUActivation": "gelu_tanh",
+           "GELUTanh": "gelu_tanh"}  # fmt: skip
+
+
+def _like(a: Any, b: Any = None) -> bool:
+    same = isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) and a.shape == b.shape
+    return same and a.dim() == 3 and a.shape[0] == BATCH and a.is_floating_point()
+
+
+Rows = dict[tuple[str, str, int], dict[str, Any]]
+
+
+def heard(config: dict[str, Any], tokens: int) -> tuple[list[Any], list[tuple[str, int]], bool]:
+    """What runs in a forward pass, the weights that nothing run here names, and whether the length decides."""
+    with via._quietly(), via._offline():
+        net: Any = via._built(*via._chosen(via._transformers(), config, "a setting"), "a setting")
+        inputs = via._inputs(net, BATCH, tokens, tokens)
+        if isinstance(inputs, str):
+            raise NotImplementedError(inputs)
+        given = tuple(via._blank(one, one.shape) for one in inputs)
+        try:
+            listener = _listened(net, inputs, given, nullcontext())
+        except Exception:  # tensors of the CPU beside those on meta
+            mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True, static_shapes=True)
+            listener = _listened(net, inputs, tuple(map(mode.from_tensor, given)), mode)
+    left = [(path, listener.sizes[key]) for key, path in listener.left.items()]
+    return (
+        _cored(listener.found),
+        left,
+        any(one.letters != (one.letters[0], *[None] * (len(one.shape) - 1)) for one in inputs),
+    )
+
+
+def _listened(net: Any, inputs: Any, given: Any, mode: Any) -> Listener:
+    with Tracker(net) as tracker, mode, Listener(net, tracker) as listener:
+        via._forward(net, tuple(one.name for one in inputs), given)
+    return listener
+
+
+def _cored(found: list[Any]) -> list[Any]:
+    """Scores and what they weigh as one core, where every position meets every other; else products."""
+    made, waiting = list[Any](), list[tuple[str, int, tuple[int, ...]]]()
+    for path, form, sizes, rows, more in found:
+        if form != "bmm":
+            made.append((path, form, sizes, rows, more))
+            continue
+        heads, m, k, n = sizes
+        fits = [one for one in waiting if one[0] == path and (one[2][0], one[2][1], one[2][3]) == (heads, m, k)]
+        if not fits:
+            waiting.append((path, len(made), sizes))
+            made.append(None)
+            continue
+        _, place, (_, _, k0, n0) = fits[0]
+        waiting.remove(fits[0])
+        if m == k:
+            made[place] = (path, "attention", (heads, k0, n), m, {"bias": False})
+        else:
+            made[place] = (path, "product", (heads, k0, n0), m, {})
+            made.append((path, "product", (heads, k, n), m, {}))
+    if waiting:
+        raise NotImplementedError(f"a product alone in {waiting[0][0]}")
+    return [one for one in made if one]
+
+
+def grouped(config: dict[str, Any], once: bool = False) -> Rows:
+    """Rows of what runs: by the module's path without numbers, the form and the how-manieth of different sizes."""
+    short, held, varies = heard(config, LENGTHS[0])
+    long = heard(config, LENGTHS[1])[0] if varies and not once else short
+    if [(*one[:3], one[4]) for one in short] != [(*one[:3], one[4]) for one in long]:
+        raise NotImplementedError("sizes that depend on the length")
+    found: Rows = {}
+    seen: dict[tuple[Any, ...], tuple[str, str, int]] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    for (path, form, sizes, rows, more), (*_, more_rows, _) in zip(short, long, strict=True):
+        slope = Fraction(more_rows - rows, LENGTHS[1] - LENGTHS[0])
+        base = rows - slope * LENGTHS[0]
+        pattern = re.sub(r"\.\d+(?=\.|$)", ".*", "." + path)[1:]
+        variant = (pattern, form, sizes, slope, base, str(more))
+        if variant not in seen:
+            seen[variant] = (pattern, form, counts[pattern, form])
+            counts[pattern, form] += 1
+            found[seen[variant]] = {"sizes": sizes, "slope": slope, "base": base, "paths": Counter(), **more}
+        found[seen[variant]]["paths"][path] += 1
+    for path, number in held:
+        pattern = re.sub(r"\.\d+(?=\.|$)", ".*", "." + path)[1:]
+        key = (pattern, "held", 0)
+        one = found.setdefault(key, {"sizes": (number,), "slope": Fraction(1), "base": Fraction(0), "paths": Counter()})
+        if one["sizes"] != (number,):
+            raise NotImplementedError(f"{pattern} of several sizes that nothing runs")
+        one["paths"][path] += 1
+    for one in found.values():
+        paths = one.pop("paths")
+        if len(set(paths.values())) > 1:
+            raise NotImplementedError("modules of which some run more often")
+        one["times"], one["runs"] = len(paths), next(iter(paths.values()))
+    return found
+
+
+def candidates(columns: dict[str, list[int]]) -> list[tuple[str, list[Fraction]]]:
+    """Products of up to three keys, over up to two: shortest first."""
+    names = list(columns)
+    tops: list[tuple[str, ...]] = [()]
+    tops += [one for number in (1, 2, 3) for one in itertools.combinations_with_replacement(names, number)]
+    bottoms: list[tuple[str, ...]] = [(), *((name,) for name in names), *((name, name) for name in names)]
+    found = []
+    for top, bottom in itertools.product(tops, bottoms):
+        if set(top) & set(bottom) or not top or len(bottom) > len(top):
+            continue
+        values = []
+        for i in range(len(columns[names[0]])):
+            value = Fraction(1)
+            for name in top:
+                value *= columns[name][i]
+            for name in bottom:
+                value /= columns[name][i]
+            values.append(value)
+        if all(value.denominator <= 4 for value in values):
+            found.append((len(top) + len(bottom), "*".join(top) + "".join(f"/{name}" for name in bottom), values))
+    return [(text, values) for _, text, values in sorted(found, key=lambda one: one[0])]
+
+
+def fitted(values: list[Fraction], known: list[tuple[str, list[Fraction]]], deep: bool = True) -> str:
+    """An expression that has these values. Errors: `NotImplementedError`."""
+    if len(set(values)) == 1:
+        return str(values[0])
+    best: list[tuple[Any, str]] = []
+    for text, at in known:
+        i = next((i for i in range(1, len(at)) if at[i] != at[0]), None)
+        if i is None:
+            continue
+        ratio = (values[i] - values[0]) / (at[i] - at[0])
+        more = values[0] - ratio * at[0]
+        if ratio <= 0 or ratio.denominator > 4096 or more.denominator > 1 or (abs(more) > 300 and more % ratio):
+            continue
+        if all(ratio * x + more == value for x, value in zip(at, values, strict=True)):
+            over = "" if ratio.denominator == 1 else f"/{ratio.denominator}"
+            said = (text + over if ratio.numerator == 1 else f"{ratio.numerator}*{text}{over}") + (
+                f"{int(more):+d}" if more else ""
+            )
+            best.append(((text.count("*") + text.count("/"), more != 0, ratio != 1), said))
+    if best:
+        return min(best)[1]
+    for text, at in known if deep else ():
+        if text.isidentifier() or "." in text:
+            rest = [value / x for value, x in zip(values, at, strict=True)]
+            if all(one.denominator == 1 for one in rest):
+                try:
+                    return f"{text}*({fitted(rest, known, deep=False)})"
+                except NotImplementedError:
+                    pass
+            try:
+                return f"{text}+{fitted([value - x for value, x in zip(values, at, strict=True)], known, deep=False)}"
+            except NotImplementedError:
+                continue
+    raise NotImplementedError(f"no expression is found for {[str(value) for value in values]}")
+
+
+def flat(table: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """A config's keys by their paths."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, dict) and key.endswith("_config"):
+            found |= flat(value, f"{path}{key}.")
+        else:
+            found[path + key] = value
+    return found
+
+
+def nested(table: dict[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for path, value in table.items():
+        *steps, key = path.split(".")
+        at = made
+        for step in steps:
+            at = at.setdefault(step, {})
+        at[key] = value
+    if (number := made.pop("num_labels", None)) is not None:
+        made["id2label"] = {str(i): str(i) for i in range(number)}
+    return made
+
+
+def setting(model_type: str, cls: str, columns: dict[str, list[int]], i: int, **more: Any) -> dict[str, Any]:
+    sized = nested({name: values[i] for name, values in columns.items()} | more)
+    return {**sized, "model_type": model_type, "architectures": [cls]}
+
+
+def columns_of(model_type: str, cls: str, more: dict[str, Any]) -> tuple[Any, dict[str, Any], dict[str, list[int]]]:
+    """A type's configuration, its keys' defaults and the settings of those that vary."""
+    import transformers
+
+    default = transformers.CONFIG_MAPPING[model_type]()
+    plain = json.loads(json.dumps(default.to_dict(), default=str)) | {"num_labels": 2}
+    defaults = {key: value for key, value in flat(plain).items() if key != "model_type"}
+    columns: dict[str, list[int]] = {}
+    for path, value in defaults.items():
+        table, _, key = path.rpartition(".")
+        values = more.get(path, SIZES.get(key)) if path in more or key not in more else more[key]
+        if key == "num_labels" and "QuestionAnswering" in cls:
+            continue
+        if path in more and values is None:
+            continue
+        counts = type(value) is int and (value > 0 or key == "num_register_tokens")
+        if values and (counts or path in more) and (key != "num_labels" or not table):
+            turn = 0 if path in more else sum(map(ord, table)) % COLUMNS
+            columns[path] = [*values[turn:], *values[:turn]] if key != "image_size" or not table else list(values)
+    for path in columns:  # a picture's side is a number of its own patches
+        if path.endswith("image_size") and path not in more and (patch := path.replace("image", "patch")) in columns:
+            grid = (4, 6, 8, 10, 2, 12, 14)
+            columns[path] = [size * number for size, number in zip(columns[patch], grid, strict=True)]
+    for (one, values), (other, numbers) in itertools.combinations(columns.items(), 2):
+        if len({Fraction(a, b) for a, b in zip(values, numbers, strict=True)}) == 1:
+            raise NotImplementedError(f"settings of {one} that cannot be told from those of {other}")
+    return default, defaults, columns
+
+
+def record(model_type: str, cls: str, more: dict[str, Any]) -> dict[str, Any]:
+    """The row of a class. Errors: `NotImplementedError`, or what its code raises."""
+    default, defaults, columns = columns_of(model_type, cls, more)
+    first = grouped(setting(model_type, cls, columns, 0))
+    once = grouped(setting(model_type, cls, columns, 0), once=True)
+    acts, pinned, free, used = _others(model_type, cls, columns, defaults, once)
+    columns = {path: values for path, values in columns.items() if path in used}
+    settings = [first] + [grouped(setting(model_type, cls, columns, i)) for i in range(1, COLUMNS)]
+    if any(list(one) != list(first) for one in settings):
+        raise NotImplementedError("what runs differs between settings")
+    known = candidates(columns)
+    pieces = [_piece(key, [one[key] for one in settings], known) for key in first]
+    for path, (_, changed) in acts.items():
+        for piece, key in zip(pieces, first, strict=True):
+            if key in changed:  # rows of an activation
+                piece[3] = "$" + path
+    keys = {path: defaults[path] for path in columns}
+    aliases = {one: other for one, other in getattr(default, "attribute_map", {}).items() if other in keys}
+    times = Counter(piece[7] for piece in pieces if piece[7] in keys)
+    return {
+        "keys": keys, "aliases": aliases, "acts": {path: form for path, (form, _) in acts.items()}, "pinned": pinned,
+        "free": free, "layers": times.most_common(1)[0][0],
+        "fixed": all(one[6][0] == "0" for one in pieces if one[3] != "held"), "pieces": pieces,
+    }  # fmt: skip
+
+
+def _others(model_type: str, cls: str, columns: dict[str, list[int]], defaults: dict[str, Any], first: Rows) -> Any:
+    """Activations with the rows that they change, keys that may be nothing but their default, keys that change nothing,
+    and of the columns those that do."""
+    acts: dict[str, tuple[str, set[Any]]] = {}
+    pinned: dict[str, Any] = {}
+    free: list[str] = []
+    used: set[str] = set()
+
+    def changed(path: str, value: Any) -> Rows | None:
+        """What runs with this value, empty if it is the same; None where nothing does."""
+        try:
+            rows = grouped(setting(model_type, cls, columns, 0, **{path: value}), once=True)
+        except Exception:
+            return None
+        return {} if list(rows.items()) == list(first.items()) else rows
+
+    for path, value in defaults.items():
+        key = path.rpartition(".")[2]
+        said = value is not None and type(value) is not int and is_neutral(key, value)
+        if said or key.endswith("token_id") or (key in NOT_TRIED and path not in columns):
+            continue
+        if path in columns:
+            (free.append(path) if changed(path, columns[path][1]) == {} else used.add(path))
+        elif isinstance(value, str) and value in ACTIVATIONS:
+            rows = changed(path, "relu" if value != "relu" else "gelu")
+            if rows and len(rows) == len(first):
+                pairs = zip(first, rows, strict=True)
+                acts[path] = (value, {mine for mine, new in pairs if mine != new and mine not in rows})
+            elif rows == {}:
+                free.append(path)
+            else:
+                pinned[path] = value
+        else:
+            results = [changed(path, trial) for trial in _trials(value)]
+            if results and all(one == {} for one in results):
+                free.append(path)
+            elif value is not None or not is_neutral(key, 1):
+                pinned[path] = value
+    return acts, pinned, free, used
+
+
+# Classes and their names, and keys of a backbone, which is another class.
+NOT_TRIED = ("num_labels", "id2label", "label2id", "stage_names", "out_features", "out_indices")
+
+
+def _trials(value: Any) -> list[Any]:
+    """Other values of a key."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value * 2 or 1, value + 1]
+    return [value * 2 or 0.5, value / 2 or 0.25] if isinstance(value, float) else []
+
+
+KINDS = (("norm", r"norm|ln_"), ("head", r"classifier|lm_head|qa_outputs|(^|\.)head|predictions|cls\."),
+         ("attention", r"attn|attention"), ("embedding", r"embed|patch"),
+         ("feed_forward", r"mlp|intermediate|output|fc|ffn|feed_forward|dense"))  # fmt: skip
+
+
+def _piece(key: tuple[str, str, int], rows: list[dict[str, Any]], known: Any) -> list[Any]:
+    """[name, kind, whether of a layer, form, sizes, bias and groups, where, times, runs]."""
+    pattern, form, which = key
+    slopes = {row["slope"] for row in rows}
+    if len(slopes) > 1 or any(row.get("bias") != rows[0].get("bias") for row in rows):
+        raise NotImplementedError(f"{pattern} runs elsewhere in other settings")
+    slope = slopes.pop()
+    base = fitted([row["base"] * slope.denominator for row in rows], known)
+    sizes = [fitted([Fraction(row["sizes"][i]) for row in rows], known) for i in range(len(rows[0]["sizes"]))]
+    groups = fitted([Fraction(row.get("groups", 1)) for row in rows], known)
+    times, runs = (fitted([Fraction(row[name]) for row in rows], known) for name in ("times", "runs"))
+    name = "_".join(part for part in pattern.split(".") if part != "*") or "whole"
+    name += "" if form in ("linear", "convolution", "table", "layer_norm", "held") else f"_{form}"
+    kind = "norm" if "norm" in form else next((kind for kind, names in KINDS if re.search(names, pattern)), "other")
+    if kind == "norm" and "norm" not in form:
+        kind = "other"
+    if form in ("product", "attention"):
+        kind = "attention"
+    return [name + (str(which + 1) if which else ""), kind, rows[0].get("bias"), form, sizes, groups,
+            [str(slope.numerator), base, str(slope.denominator)], times, runs]  # fmt: skip
+
+
+def difference(model_type: str, cls: str, more: dict[str, Any]) -> str:
+    """What txcalc says otherwise than transformers of sizes that no row was made with, and of a longer text."""
+    recorded._rows.cache_clear()
+    columns = {path: [values[-1]] for path, values in columns_of(model_type, cls, more)[2].items()}
+    config = setting(model_type, cls, columns, 0)
+    try:
+        model = build(*describe(config))
+        found = via.measure(config, "a setting", 1, 57, formulas=False)
+    except TxcalcError as error:
+        return str(error)
+    wanted, flops = found.params if found.whole is None else found.whole, model.ledger(1, 57).total("flops")
+    if found.flops is None:
+        return f"no FLOPs are known: {found.why}"
+    same = model.params == wanted and flops == found.flops
+    return "" if same else f"{model.params:,} and {flops:,}, not {wanted:,} and {found.flops:,}"
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    logging.disable(logging.CRITICAL)
+    done = list[tuple[str, str]]()
+    made = json.loads(PLACE.read_text()) if PLACE.exists() else {}
+    for model_type in sys.argv[1:] or TYPES:
+        for cls in TYPES[model_type]["classes"].split():
+            made.setdefault(model_type, {}).pop(cls, None)
+            try:
+                made[model_type][cls] = record(model_type, cls, TYPES[model_type].get("sizes", {}))
+                done.append((model_type, cls))
+                print(
+                    model_type,
+                    cls,
+                    len(made[model_type][cls]["pieces"]),
+                    "pieces; pinned",
+                    made[model_type][cls]["pinned"],
+                    flush=True,
+                )
+            except Exception as error:
+                print(f"{model_type} {cls}: {type(error).__name__}: {str(error)[:300]}", flush=True)
+                if "--raise" in sys.argv:
+                    raise
+    write(made)
+    wrong = {one: difference(*one, TYPES[one[0]].get("sizes", {})) for one in done}
+    for (model_type, cls), said in wrong.items():
+        if said:
+            print(f"{model_type} {cls} differs: {said}", flush=True)
+            del made[model_type][cls]
+    write(made)
+
+
+def write(made: dict[str, Any]) -> None:
+    """One line per model type."""
+    made = {name: rows for name, rows in sorted(made.items()) if rows}
+    # The class of a config that names none comes first.
+    usual = {name: via._automatic(via._transformers().CONFIG_MAPPING[name]()) for name in made}
+    made = {name: dict(sorted(rows.items(), key=lambda row: row[0] != usual[name])) for name, rows in made.items()}
+    lines = (f"{json.dumps(name)}: {json.dumps(rows, separators=(',', ':'))}" for name, rows in made.items())
+    PLACE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+if __name__ == "__main__":
+    main()

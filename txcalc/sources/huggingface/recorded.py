@@ -1,0 +1,115 @@
+"""Types that are read by what transformers' classes were seen to run, each size a formula of the config's keys.
+
+`recorded.json` has the rows (`tests/evidence/recorded.py` makes them): of every class the keys whose sizes vary, those
+that must have one value, those that change nothing, and the leaves.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from txcalc.errors import ABSENT
+from txcalc.sources.expressions import Expression
+from txcalc.sources.huggingface.config import REQUIRED, Config
+from txcalc.sources.huggingface.leaves import listed
+from txcalc.sources.huggingface.shared import Raw, labels, piece
+
+# Sizes that a config must say itself, where they are its own and no inner table's.
+PRIMARY = frozenset(
+    ("hidden_size", "d_model", "num_hidden_layers", "vocab_size", "num_attention_heads", "intermediate_size")
+)
+
+
+@cache
+def _rows() -> Mapping[str, Any]:
+    return json.loads(Path(__file__).with_name("recorded.json").read_text())  # type: ignore[no-any-return]
+
+
+def recorded(c: Config) -> Raw:
+    """A class as its row says."""
+    classes, names = _rows()[c.model_type], c.data.get("architectures")
+    c.ignore("architectures", "stage_names", "out_features", "out_indices")
+    cls = names[0] if isinstance(names, list) and names else next(iter(classes))
+    if cls not in classes:
+        c.fault("architectures[0]", cls, f"one of {', '.join(classes)}", "other classes are not read")
+        cls = next(iter(classes))
+    row = classes[cls]
+    at = {"": c}
+    for table in dict.fromkeys(path.rpartition(".")[0] for path in (*row["keys"], *row["pinned"], *row["free"])):
+        at[table] = at.get(table) or _inner(c, table)
+    sizes = {path: _size(at, path, default, row) for path, default in row["keys"].items()}
+    acts = {path: _of(at, path).activation(_last(path), default=default) for path, default in row["acts"].items()}
+    for path, only in row["pinned"].items():
+        _only(_of(at, path), _last(path), only)
+    for path in row["free"]:
+        inner, key = _of(at, path), _last(path)
+        inner.ignore(key)
+        if key in inner and inner.data[key] is None:
+            inner.fault(key, None, "a value", f"transformers makes no {c.model_type} of null")
+
+    def value(text: str) -> int:
+        number = Expression(text).evaluate(lambda name: sizes[name])
+        if number.denominator != 1:
+            path = text.rpartition("/")[2]
+            path = path if path in sizes else next(name for name in Expression(text).names)
+            fault = _of(at, path)
+            fault.fault(_last(path), sizes[path], "a number with which sizes are whole", f"{text} is one")
+        return int(number)
+
+    layer, around = list[Raw](), list[Raw]()
+    for name, kind, bias, form, shape, groups, where, times, runs in row["pieces"]:
+        if form == "held" and value(shape[0]) == 0:
+            continue
+        made = piece(name, acts[form[1:]] if form[0] == "$" else form, *map(value, shape), kind=kind)
+        made |= {"at": [int(where[0]), value(where[1]), int(where[2])], "runs": value(runs), "groups": value(groups)}
+        made |= {} if bias is None else {"bias": bias}
+        if times == row["layers"]:
+            layer.append(made)
+        else:
+            around.append(made | {"times": value(times), "runs": value(runs)})
+    if row["fixed"]:
+        c.note("an input of its own size is read, whatever number of tokens is asked for")
+    width = next(size for path, size in sizes.items() if _last(path) in ("hidden_size", "d_model", "embed_dim"))
+    raw: Raw = {"kind": "encoder", "d_model": width, "n_layers": sizes[row["layers"]], "around": around}
+    return listed(raw | {"head": {"form": "none"}}, {"layer": layer}, [])
+
+
+def _inner(c: Config, table: str) -> Config:
+    """The config of a part; where there is none, its class's."""
+    data = c.data.get(table)
+    c.ignore(table)
+    if data is not None and not isinstance(data, Mapping):
+        c.fault(table, data, "an object")
+    return Config(data if isinstance(data, Mapping) else {}, c.model_type, f"{table}.", c)
+
+
+def _of(at: Mapping[str, Config], path: str) -> Config:
+    return at[path.rpartition(".")[0]]
+
+
+def _last(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def _size(at: Mapping[str, Config], path: str, default: int, row: Mapping[str, Any]) -> int:
+    c, key = _of(at, path), _last(path)
+    if key == "num_labels":
+        return labels(c)
+    names = (key, *(alias for alias, other in row["aliases"].items() if other == path))
+    if path == row["layers"]:
+        return int(c.layers(*names)) if not c.path or key in c else default
+    if default == 0:
+        return int(c.count(*names, default=0))
+    return int(c.size(*names, default=REQUIRED if path in PRIMARY else default))
+
+
+def _only(c: Config, key: str, value: Any) -> None:
+    """A fault where a key has another value than the one that was recorded."""
+    c.ignore(key)
+    got = c.data.get(key, ABSENT)
+    if got is not ABSENT and (got != value or isinstance(got, bool) != isinstance(value, bool)):
+        c.fault(key, got, json.dumps(value), "no other value is recorded")

@@ -17,18 +17,7 @@ from txcalc.num import ceil_div, each, exact_div, minimum, product, ratio, sprea
 from txcalc.parts.collectives import Transfer
 from txcalc.parts.frozen import once
 from txcalc.parts.options import LEAF_KINDS
-from txcalc.parts.part import (
-    NO_CACHE,
-    Cache,
-    Gradient,
-    Leaf,
-    Operation,
-    Part,
-    Stream,
-    Traffic,
-    Workload,
-    everywhere,
-)
+from txcalc.parts.part import NO_CACHE, Cache, Gradient, Leaf, Operation, Part, Stream, Traffic, Workload, everywhere
 
 QUANTITIES = {
     "params": "parameters, a tied weight once",

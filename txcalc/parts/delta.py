@@ -23,16 +23,7 @@ from txcalc.parts.options import (
     real,
     size,
 )
-from txcalc.parts.part import (
-    COST,
-    Child,
-    Composite,
-    Elementwise,
-    Operation,
-    Traffic,
-    Weight,
-    Workload,
-)
+from txcalc.parts.part import COST, Child, Composite, Elementwise, Operation, Traffic, Weight, Workload
 from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
 from txcalc.parts.taps import short_memory

@@ -13,17 +13,7 @@ from txcalc.num import minimum
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear, Lookup
 from txcalc.parts.norm import Norm
-from txcalc.parts.part import (
-    Child,
-    Composite,
-    Leaf,
-    MatMul,
-    Operation,
-    Traffic,
-    Workload,
-    elementwise,
-    optional,
-)
+from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Workload, elementwise, optional
 from txcalc.parts.spans import Attended
 
 

@@ -10,17 +10,7 @@ from typing import Any, ClassVar, final
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
 from txcalc.parts.norm import Norm
-from txcalc.parts.part import (
-    Child,
-    Composite,
-    Leaf,
-    MatMul,
-    Operation,
-    Traffic,
-    Weight,
-    Workload,
-    elementwise,
-)
+from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Weight, Workload, elementwise
 
 
 @final

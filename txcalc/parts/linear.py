@@ -8,17 +8,7 @@ from typing import Any, ClassVar, final
 
 from txcalc.num import exact_div
 from txcalc.parts.frozen import frozen
-from txcalc.parts.part import (
-    COST,
-    Elementwise,
-    Leaf,
-    MatMul,
-    Operation,
-    Traffic,
-    Weight,
-    Workload,
-    elementwise,
-)
+from txcalc.parts.part import COST, Elementwise, Leaf, MatMul, Operation, Traffic, Weight, Workload, elementwise
 
 
 @final

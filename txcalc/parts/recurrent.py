@@ -31,17 +31,7 @@ from txcalc.parts.options import (
     per_head,
     size,
 )
-from txcalc.parts.part import (
-    COST,
-    Child,
-    Composite,
-    Elementwise,
-    Operation,
-    Traffic,
-    Weight,
-    Workload,
-    optional,
-)
+from txcalc.parts.part import COST, Child, Composite, Elementwise, Operation, Traffic, Weight, Workload, optional
 from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
 from txcalc.parts.taps import short_memory

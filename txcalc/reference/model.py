@@ -25,17 +25,7 @@ from txcalc.reference.disentangled import DistanceTable
 from txcalc.reference.drafts import Features
 from txcalc.reference.ends import Embedding, Head
 from txcalc.reference.hyper import HyperConnection
-from txcalc.reference.linear import (
-    Activation,
-    LayerScale,
-    Linear,
-    Lookup,
-    LowRank,
-    Norm,
-    Sum,
-    Times,
-    Unused,
-)
+from txcalc.reference.linear import Activation, LayerScale, Linear, Lookup, LowRank, Norm, Sum, Times, Unused
 from txcalc.reference.mode import current, mode
 from txcalc.reference.run import Cache, Like, Remembers, Run
 from txcalc.reference.shared import SharedBlock

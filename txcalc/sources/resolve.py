@@ -16,17 +16,7 @@ from typing import Any
 from txcalc.errors import ABSENT, MOST_UNKNOWN, Fault, InputError, nearest, shown
 from txcalc.parts.mechanisms import ATTENTIONS, MIXERS, PART_TABLES, PARTS, mechanism, section_of
 from txcalc.sources.layer_rules import check_layer
-from txcalc.sources.spec import (
-    IDENTITY,
-    LAYER_KEYS,
-    MAX_LAYERS,
-    REQUIRED,
-    STACK,
-    Field,
-    Wrong,
-    merge,
-    sets,
-)
+from txcalc.sources.spec import IDENTITY, LAYER_KEYS, MAX_LAYERS, REQUIRED, STACK, Field, Wrong, merge, sets
 from txcalc.sources.stack_rules import check_halves, check_stack
 from txcalc.sources.tables import SOUND, CheckedTable, Told, Unsound
 

@@ -7,13 +7,7 @@ largest(model, recipe, "micro_batch", capacity)        the largest that fits
 
 from __future__ import annotations
 
-from txcalc.planning.gradients import (
-    Recompute,
-    reached,
-    recomputed,
-    step_flops,
-    training_flops,
-)
+from txcalc.planning.gradients import Recompute, reached, recomputed, step_flops, training_flops
 from txcalc.planning.layout import Layout
 from txcalc.planning.training.frameworks import FRAMEWORKS, Framework
 from txcalc.planning.training.inverse import fewest, largest

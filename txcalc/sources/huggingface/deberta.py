@@ -8,14 +8,7 @@ from typing import Any
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.encoder import masked_lm
-from txcalc.sources.huggingface.shared import (
-    Raw,
-    heads,
-    layer_norm,
-    layered,
-    plain,
-    widths,
-)
+from txcalc.sources.huggingface.shared import Raw, heads, layer_norm, layered, plain, widths
 
 
 def deberta(c: Config) -> Raw:

@@ -8,17 +8,7 @@ from collections.abc import Mapping
 from txcalc.sources.huggingface.beside import stack_of
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.encoder import bert_like
-from txcalc.sources.huggingface.shared import (
-    Raw,
-    alone,
-    classifier,
-    head_of,
-    heads,
-    labels,
-    layer_norm,
-    plain,
-    widths,
-)
+from txcalc.sources.huggingface.shared import Raw, alone, classifier, head_of, heads, labels, layer_norm, plain, widths
 from txcalc.sources.huggingface.tensors import linear
 from txcalc.sources.huggingface.towers import clip as clip_tower
 from txcalc.sources.spec import MAX_SIZE

@@ -3,18 +3,7 @@
 from __future__ import annotations
 
 from txcalc.sources.huggingface.config import Config
-from txcalc.sources.huggingface.shared import (
-    Raw,
-    alone,
-    experts,
-    gated,
-    heads,
-    lm_head,
-    rms,
-    rotary,
-    stack,
-    widths,
-)
+from txcalc.sources.huggingface.shared import Raw, alone, experts, gated, heads, lm_head, rms, rotary, stack, widths
 
 
 def doge(c: Config) -> Raw:

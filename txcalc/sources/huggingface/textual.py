@@ -27,16 +27,7 @@ from txcalc.sources.huggingface.shared import (
     turned,
     windows,
 )
-from txcalc.sources.huggingface.sparse import (
-    NAMES,
-    ROUTED,
-    TOP,
-    WIDTH,
-    dense_where,
-    qwen_sparse,
-    typed,
-    with_shared,
-)
+from txcalc.sources.huggingface.sparse import NAMES, ROUTED, TOP, WIDTH, dense_where, qwen_sparse, typed, with_shared
 from txcalc.sources.spec import real, size
 
 

@@ -30,6 +30,12 @@ NAMES = (
 )  # fmt: skip
 
 
+# What people call a command, or ask for as one.
+MEANT = {
+    **dict.fromkeys(("list", "ls", "models"), "presets"), "gpus": "presets --hardware", "version": "--version",
+    "help": "-h", "explain": "formula", "params": "show", "flops": "show", "memory": "deploy", "serve": "deploy",
+    "cost": "deploy", "plot": "show --plot -",
+}  # fmt: skip
 # What is printed where standard output cannot hold a sign: in plain letters, or by its number.
 PLAIN = {
     "×": "x", "·": "*", "…": "...", "–": "-", "—": "-", "─": "-", "≥": ">=", "≤": "<=", "→": "->", "²": "^2", "³": "^3",
@@ -68,7 +74,7 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
         if name not in NAMES and not name.startswith("-"):
-            mend = " or ".join(nearest(name, NAMES)) or f"show {name}"
+            mend = MEANT.get(name) or " or ".join(nearest(name, NAMES)) or f"show {name}"
             raise UsageError(f"No such command {name!r} (did you mean txcalc {mend}?)", ctx)
         return super().resolve_command(ctx, args)
 

@@ -158,6 +158,11 @@ INSTEAD = {
     "--weights": ("--dtype",),
     "--dtype": ("--weights", "--kv"),
     "--out": ("--plot", "--format"),
+    "--gpus": ("--gpu",),
+    "--batch-size": ("--batch", "--concurrency", "--global-batch"),
+    **dict.fromkeys(("--context-length", "--seq-len", "--max-model-len"), ("--context", "--tokens")),
+    **dict.fromkeys(("--quantization", "--precision"), ("--weights", "--dtype")),
+    **{f"--{name}-parallel-size": (f"--{name[0]}p", "--layout") for name in ("tensor", "pipeline", "data")},
 }
 _spelt: dict[str, str] = {}  # options by another name than theirs, as the user of this command spelt them
 LENGTHS_BY_CONTEXT = ("kv", "compare")  # whose --tokens is what others call --context

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from txcalc.errors import Fault, InputError, UnknownName
+from txcalc.errors import Fault, InputError, UnknownName, shown
 from txcalc.sources import files
 
 MAX_BYTES = 1 << 20
@@ -66,6 +66,8 @@ def find(name: str) -> tuple[Mapping[str, Any], str, tuple[str, ...], tuple[str,
     if like := alike(wanted):
         raw, origin, assumptions, note = find(like)
         return raw, origin, assumptions, (*note, f"{name.strip()} is the preset {like}")
+    if "," in name and {piece.strip() for piece in wanted.split(",")} <= {*names()}:
+        raise InputError("source", [f"{shown(name)} is several names (a space between them)"])
     raise UnknownName("source", "preset", name, names(), "txcalc presets lists them")
 
 

@@ -227,6 +227,15 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"attention.tied_kv": True, "attention.d_v": 3},
         "attention.d_v is 3, expected none where the values are the keys, or another layer's",
     ),
+    "an even kernel": (
+        {
+            "kind": "audio",
+            "encoder.audio": {"mels": 8, "positions": 9, "kernel": 4},
+            "encoder.n_layers": 1,
+            "decoder.n_layers": 1,
+        },
+        "encoder.audio.kernel is 4, expected an odd number: as many on either side",
+    ),
     "halves of an odd number": (
         {"differential_attention": {"n_heads": 6, "n_kv_heads": 3, "d_head": 8}, "attention": DROP},
         "differential_attention.n_kv_heads is 3, expected an even number: differential attention halves them",

@@ -75,6 +75,20 @@ def test_a_fused_activation_leaves_its_middle_on_the_chip(monkeypatch: pytest.Mo
     assert found == {f"layers.{i}.feed_forward.activation" for i in (0, 1)}
 
 
+def test_the_core_of_latents_reads_what_was_expanded_and_no_latent() -> None:
+    rows = verify(build(TINY["deepseek-v2"], "tiny"), ["traffic"]).rows
+    cores = [row for row in rows if row.path.endswith("attention.core")]
+    assert cores and all(row.equal for row in cores)
+
+
+def test_which_leaves_are_witnessed(model: Model) -> None:
+    """All that move something, and all that compute something beside products."""
+    kinds = {entry.path: entry.leaf.called for entry in model.ledger()}
+    working = {entry.leaf.called for entry in model.ledger() if entry.flops_other}
+    for oracle, expected in (("traffic", {*kinds.values()}), ("other", working - {"Lookup"})):
+        assert {kinds[row.path] for row in verify(model, [oracle]).rows} == expected
+
+
 def test_what_is_not_witnessed_is_said() -> None:
     verdict = verify(load("mamba-130m"), ["traffic"])
     assert verdict.ok and any("not compared" in note and "Scan" in note for note in verdict.notes), verdict.notes

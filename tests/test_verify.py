@@ -43,7 +43,7 @@ from txcalc.parts.taps import Convolution
 from txcalc.planning.activations import korthikanti
 from txcalc.planning.evidence import MEANING, RECORDED, _proofs, how_known, proofs_file
 from txcalc.planning.training import training_flops
-from txcalc.sources import build
+from txcalc.sources import build, huggingface
 from txcalc.sources.export import to_config
 from txcalc.sources.presets import names
 
@@ -212,6 +212,38 @@ COMBINED: list[dict[str, Any]] = [
         "encoder": {"n_layers": 1, "audio": {"mels": 9, "positions": 8}, "positions": {"form": "sinusoidal"}},
         "decoder": {"n_layers": 1},
     },
+    *(
+        {
+            "kind": "encoder",
+            "norm": {"place": place},
+            "attention": {"n_heads": 2},
+            "positions": {"form": "disentangled", "rows": 6, "distance": 3, "terms": ["p2c"]},
+            "convolution": {"taps": 3},
+            "pattern": ["all"],
+            "layer": {"all": {"parts": ["attention", "feed_forward", "convolution"]}},
+        }
+        for place in ("pre", "post", "sandwich")
+    ),
+    {"attention": {"n_heads": 4, "d_v": 1, "v_norm": True}},
+    {"attention": {"n_heads": 2, "d_head": 1, "qk_norm": "width", "v_norm": True, "tied_kv": True}},
+    {
+        "norm": {"place": "after"},
+        "n_layers": 2,
+        "pattern": ["a", "b"],
+        "layer": {"a": {"parts": ["rnn", "feed_forward"], "rnn": {"form": "rnn"}}, "b": {"parts": ["attention"]}},
+    },
+    CROSS
+    | {
+        "attention": {"n_heads": 2, "tied_kv": True},
+        "positions": {"form": "none"},
+        "encoder": {
+            "n_layers": 1,
+            "vision": {"image": 4, "patch": 4, "class_token": False},
+            "positions": {"form": "learned"},
+            "embedding": {"shared": False},
+            "head": {"form": "none"},
+        },
+    },
 ]
 
 
@@ -289,6 +321,18 @@ def test_transformers_own_modules_of_what_is_listed_leaf_by_leaf(name: str, tmp_
     misread = replace(load(place), raw=model.raw)
     place.write_text(json.dumps(config))
     assert not verify(misread, ["transformers"]).ok
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["flan-t5-base", "bart-base"])
+def test_halves_are_compared_module_by_module(name: str) -> None:
+    pytest.importorskip("transformers")
+    configs = json.loads((Path(__file__).parent / "data" / "hf" / "configs.json").read_text())
+    verdict = verify(build(*huggingface.describe(configs[name])), ["transformers"])
+    compared = {row.path for row in verdict.rows if row.quantity == "flops"}
+    assert verdict.ok
+    of_both = {"encoder.layers.0.attention.q", "decoder.layers.0.attention.core", "decoder.layers.0.cross_attention.o"}
+    assert of_both | {"encoder.layers.0.feed_forward.up", "decoder.layers.0.feed_forward.down"} <= compared
 
 
 def test_a_tie_that_transformers_forces_is_explained() -> None:
@@ -908,8 +952,9 @@ def test_some_of_the_recorded_proofs_are_made_again() -> None:
 
 
 def test_a_verdict_says_what_was_shown() -> None:
-    points = verify(tiny("llama"), ["flops"], lengths="points")
+    points = verify(tiny("llama"), ["flops", "saved", "traffic"], lengths="points")
     assert {known.how for known in points.known.values()} == {"measured"}
+    assert {row.where for row in points.rows if row.quantity == "traffic"} == {"all B, T = 61"}
     shown = verify(tiny("llama"), ["parameters", "flops", "cache"]).known
     assert shown["flops"] == ("proved", "all B, T ≥ 2") and shown["params"].how == "proved"
     assert shown["cache"].how == "measured"

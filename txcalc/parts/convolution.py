@@ -39,9 +39,10 @@ class TimeConvolution(Composite):
     d_model: Any
     taps: Any
     activation: str
+    # Its input is kept for backward; False: it is the block's, which the block's first part keeps.
+    keeps_input: bool = True
 
     def children(self) -> Iterator[Child]:
-        # Its input is the block's, which the block's first product keeps.
         yield Child(
             "product",
             Convolution(
@@ -51,7 +52,7 @@ class TimeConvolution(Composite):
                 bias=True,
                 depthwise=False,
                 causal=False,
-                keeps=False,
+                keeps=self.keeps_input,
             ),
         )
         yield Child("activation", Activation(width=self.d_model, form=self.activation, gated=False))
@@ -71,7 +72,8 @@ class TimeConvolutionOptions(Mechanism):
         yield from odd("taps", self.taps)
 
     def build(self, place: Place) -> TimeConvolution:
-        return TimeConvolution(d_model=place.d_model, taps=self.taps, activation=self.activation)
+        keeps = place.keeps_input
+        return TimeConvolution(d_model=place.d_model, taps=self.taps, activation=self.activation, keeps_input=keeps)
 
 
 @final

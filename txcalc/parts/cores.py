@@ -151,7 +151,8 @@ class AttentionCore(SoftmaxCore):
 
     @property
     def moves(self) -> bool:
-        return not (self.biased or self.distances)
+        """Not where k and v may be one tensor, which kernels read as two."""
+        return not (self.biased or self.distances or self.tied)
 
     @property
     def computes(self) -> str:

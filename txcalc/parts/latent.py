@@ -40,7 +40,8 @@ class LatentCore(HeadsCore):
     Shapes   expanded: k (B, h, S, d_nope + d_rope), v (B, h, S, d_v); absorbed: both (B, S, r_kv + d_rope)
     Unit     FLOPs 2·B·T·S·h·(d_nope + d_rope + d_v), or absorbed 2·B·T·S·h·(2·r_kv + d_rope)
     Counts   the expanded rectangle as `AttentionCore` does; cache r_kv + d_rope elements a token, whatever the form
-    Traffic  where keys are selected, the absorbed form reads no latent twice, and no more than its queries choose
+    Traffic  expanded: q, k, v and y, for kv_b reads the latents; absorbed: q, y and the latents, once, and where keys
+             are selected no more than its queries choose
     Source   DeepSeek-V2 (arXiv 2405.04434), section 2.1 and appendix C
     """
 
@@ -59,6 +60,11 @@ class LatentCore(HeadsCore):
 
     def describe(self) -> str:
         return f"MLA {self.n_heads} heads, latent {self.kv_rank} + {self.d_rope}{self.span.describe()}"
+
+    @property
+    def moves(self) -> bool:
+        """Expanded; what says which keys are selected is read too."""
+        return type(self.span) is not Selected
 
     @property
     def computes(self) -> str:
@@ -85,7 +91,7 @@ class LatentCore(HeadsCore):
         needed = keys
         if type(self.span) is Selected and work.absorbed:
             needed = minimum(keys, tokens * self.span.top_k)
-        latents = work.batch * needed * (self.kv_rank + self.d_rope)
+        latents = work.batch * needed * (self.kv_rank + self.d_rope) if work.absorbed else 0
         expanded = 0 if work.absorbed else heads * keys * (self.d_nope + self.d_rope + self.d_v)
         read, written = self.span.moved(query + expanded, latents, self.params), self.span.moved(result, 0)
         return (

@@ -124,8 +124,11 @@ class AttentionCore(Core):
         bias = None
         if projected is not None:
             bias = self._distance_scores(q, projected, run)
+        elif self.biased and run.bias is None:
+            slopes = ("alibi", self.n_heads, self.window)
+            bias = run.once(slopes, lambda: self._slopes(run, k.shape[1], q.dtype))
         elif self.biased:
-            bias = run.once("alibi", lambda: self._slopes(run, k.shape[1], q.dtype)) if run.bias is None else run.bias
+            bias = run.bias
         return self.attend(q, k, v, run, bias, self.sinks)
 
     def _distance_scores(self, q: Tensor, projected: Tensor, run: Run) -> Tensor:

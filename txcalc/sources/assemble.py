@@ -215,7 +215,7 @@ def _branch(part: str, layer: Table, place: Place, later: bool, memory: Any) -> 
     follows, options = part in norm.alike[1:], _options(part, layer)
     own = None if part in norm.without or follows else norm.over(d_model)
     # It reads what an earlier branch reads, which keeps it.
-    beside = later and (norm.parted or part in norm.joint[1:] or follows)
+    beside = later and (norm.parted or part in norm.joint[1:] or follows or part == "convolution")
     pre = own if norm.place in ("pre", "sandwich") and norm.parallel != "shared" and part != "layer_input" else None
     pre = replace(pre, keeps=False) if pre and beside else pre
     here = place._replace(keeps_input=not (beside and pre is None), pre=pre)

@@ -107,11 +107,13 @@ def _rows(subject: Subject, quantity: str, figure: Any, work: Work, checkpoint: 
             if subject.lengths == "symbolic":
                 raise
             subject.notes.append(f"{quantity} at points: {refusal}")
-    for point in subject.points:
+    for point, net, whole in subject.measured():
         with tracing(static=subject.device == "meta", checkpoint=checkpoint):
-            counter = count(subject.net, partial(work, subject.net, subject.inputs(point)))
-        yield from compare(subject.ledger(point), figure, counter.by_module, quantity, ORACLE, str(point))
-        yield from uncounted(counter.uncounted, ORACLE, str(point))
+            counter = count(net, partial(work, net, subject.inputs(point)))
+        found, skipped = counter.by_module, counter.uncounted
+        found, skipped = (found, skipped) if whole else (subject.everywhere(found), subject.everywhere(skipped))
+        yield from compare(subject.ledger(point), figure, found, quantity, ORACLE, str(point))
+        yield from uncounted(skipped, ORACLE, str(point))
 
 
 def _symbolic(subject: Subject, quantity: str, figure: Any, work: Work, checkpoint: bool) -> Iterator[Row]:

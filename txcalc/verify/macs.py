@@ -12,7 +12,7 @@ from torch import nn
 
 from txcalc.reference import tracing
 from txcalc.verify.coverage import costs_nothing
-from txcalc.verify.subject import EVERY_LAYER_AT, Subject
+from txcalc.verify.subject import Subject
 from txcalc.verify.verdict import Row, compare, uncounted
 
 with warnings.catch_warnings():
@@ -54,10 +54,9 @@ def count(net: nn.Module, inputs: tuple[Any, ...]) -> tuple[dict[str, int], dict
 
 def rows(subject: Subject) -> Iterator[Row]:
     """Forward FLOPs at every point, and operators without a count."""
-    for number, point in enumerate(subject.points):
-        whole = number == min(EVERY_LAYER_AT, len(subject.points) - 1)
+    for point, net, whole in subject.measured():
         with tracing(static=subject.device == "meta"), torch.no_grad():
-            found, skipped = count(subject.net if whole else subject.some, subject.inputs(point))
+            found, skipped = count(net, subject.inputs(point))
         found, skipped = (found, skipped) if whole else (subject.everywhere(found), subject.everywhere(skipped))
         yield from compare(subject.ledger(point), lambda entry: entry.flops, found, "flops", ORACLE, str(point))
         yield from uncounted(skipped, ORACLE, str(point))

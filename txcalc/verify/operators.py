@@ -7,8 +7,8 @@ which are the same for every sequence, are no part of it. Operations are those o
 
 Witnessed are the parts whose formulas say this of the module as it is written (`traffic_of`, `computed_by`); what
 others move and compute depends on kernels, and is only modelled: cores but for q, k, v, y and the softmax, how tokens
-reach experts and whose weights are read, recurrent mixers, what MLA's core moves, partly turned heads, positions that
-are the same for all sequences.
+reach experts and whose weights are read, recurrent mixers, what an absorbed core of MLA moves, partly turned heads,
+positions that are the same for all sequences.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from txcalc.parts.part import Leaf
 from txcalc.reference import tracing
 from txcalc.reference.linear import Sum as SumModule
 from txcalc.verify.subject import Subject
-from txcalc.verify.symbolic import T_SRC, B, NotForAll, Symbols, T
+from txcalc.verify.symbolic import B, NotForAll, OneSize, Symbols
 from txcalc.verify.tracker import Tracker
 from txcalc.verify.verdict import ROUTED, Row, compare, module_paths
 
@@ -45,7 +45,7 @@ READ = {"mean": 1, "sum": 1}
 class MovedElements(TorchDispatchMode):
     """Elements that each module reads (`read`) and writes (`written`), by tensor, and FLOPs of its operators."""
 
-    def __init__(self, net: nn.Module, symbols: Symbols) -> None:
+    def __init__(self, net: nn.Module, symbols: Symbols | OneSize) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.tracker, self.symbols = Tracker(net), symbols
         self.names = {module: name for name, module in net.named_modules()}
@@ -109,7 +109,7 @@ class MovedElements(TorchDispatchMode):
         if self._made.get(address) == (path, call) or not x.dtype.is_floating_point:
             return
         if not (weight or elements.has(B)):
-            self.tables |= {path} if elements.has(T, T_SRC) else set()
+            self.tables |= {path} if elements != 1 else set()
             return
         found = self.read.setdefault(path, {})
         place = address, call, str(x.storage_offset())  # two sides of one tensor are two
@@ -166,7 +166,7 @@ def computed_by(entry: Entry) -> tuple[Any, Callable[[str], bool]] | None:
 
 
 def _partly_turned(leaf: Leaf) -> bool:
-    return bool(leaf.turned and leaf.turned[0] != leaf.turned[1])
+    return bool(leaf.turned and (leaf.turned[0] != leaf.turned[1] or leaf.turned[0] % 2))  # of an odd width one stays
 
 
 def traffic_rows(subject: Subject) -> Iterator[Row]:
@@ -180,7 +180,7 @@ def other_rows(subject: Subject) -> Iterator[Row]:
 
 
 def _rows(subject: Subject, quantity: str, figure: Any) -> Iterator[Row]:
-    symbols = subject.symbols()
+    symbols, letters = subject.traced()
     try:
         with tracing(), symbols.mode, torch.no_grad():
             net = subject.some
@@ -191,13 +191,13 @@ def _rows(subject: Subject, quantity: str, figure: Any) -> Iterator[Row]:
     except NotForAll as refusal:
         subject.notes.append(f"{quantity}: not compared: {refusal}")
         return
-    ledger = subject.ledger(subject.letters)
+    ledger = subject.ledger(letters)
     said = {entry: figure(entry) if _alike(entry, ledger, net, moved) else (None, None) for entry in ledger}
     claimed = Ledger((entry for entry, (value, _) in said.items() if value is not None), ledger.work)
     found = moved.traffic() if quantity == "traffic" else _chosen(claimed, said, moved.computed)
     paths = {path for entry in claimed for path in module_paths(entry, True)}
     found = {path: value for path, value in subject.everywhere(found).items() if path in paths}
-    for row in compare(claimed, lambda entry: said[entry][0], found, quantity, ORACLE, where, for_all=True):
+    for row in compare(claimed, lambda entry: said[entry][0], found, quantity, ORACLE, where, symbols.for_all):
         if row.path:  # the whole is not claimed
             yield row
     kinds = {entry.leaf.called for entry in ledger if entry.work is not None}
@@ -211,7 +211,8 @@ def _alike(entry: Entry, ledger: Ledger, net: nn.Module, moved: MovedElements) -
     leaf = entry.leaf
     if entry.work is None or entry.work.batch != ledger.work.batch:
         return False
-    if 1 in (getattr(leaf, "width", 0), getattr(leaf, "d_out", 0), leaf.attended and entry.work.keys):
+    keys = leaf.sees.keys(entry.work) if leaf.sees else leaf.attended and entry.work.keys
+    if 1 in (getattr(leaf, "width", 0), getattr(leaf, "d_out", 0), keys):
         return False  # one number a row, as those that are left out
     path = module_paths(entry, True)[0]
     if path in moved.tables and not entry.leaf.reads_places:

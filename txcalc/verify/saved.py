@@ -20,7 +20,7 @@ from txcalc.planning.activations import korthikanti
 from txcalc.reference import mode
 from txcalc.verify.sizes import SizeSymbols
 from txcalc.verify.subject import Subject
-from txcalc.verify.symbolic import B, Symbols
+from txcalc.verify.symbolic import B, OneSize, Symbols
 from txcalc.verify.tracker import Tracker
 from txcalc.verify.verdict import Row, compare, module_paths, spread
 
@@ -33,12 +33,16 @@ class SavedElements:
 
     Left out, as the ledger leaves it out: storages whose size does not depend on B (weights, masks, tables of
     positions), those that hold no floating-point numbers, and `statistics`: by path, so many elements are one number a
-    row, of a norm or of a fused softmax. What an `idle` path keeps first, which says that another keeps it, is charged
-    to the first that does not say so.
+    row, of a norm or of a fused softmax. What an `idle` path keeps first, which says that another keeps it, or a part
+    whose figure is only modelled, is charged to the first that says nothing of the kind.
     """
 
     def __init__(
-        self, net: nn.Module, symbols: Symbols | SizeSymbols, statistics: Mapping[str, Any], idle: Collection[str] = ()
+        self,
+        net: nn.Module,
+        symbols: Symbols | OneSize | SizeSymbols,
+        statistics: Mapping[str, Any],
+        idle: Collection[str] = (),
     ) -> None:
         self.symbols, self.statistics, self.tracker, self.idle = symbols, statistics, Tracker(net), idle
         self.found: dict[str, Any] = {}
@@ -47,7 +51,8 @@ class SavedElements:
         self._weights = {tensor.untyped_storage()._cdata for tensor in held}
         # Storages by address, held: a freed one could give its address to another.
         self._seen = dict[int, Any]()
-        self._lent = dict[int, tuple[str, Any]]()  # those charged to an idle path: to be claimed by another
+        # Those charged to an idle path, or as statistics of so many bytes each: to be claimed by another.
+        self._lent = dict[int, tuple[str, Any, int]]()
         self._memory = set[int]()
         self._net = net
 
@@ -62,13 +67,20 @@ class SavedElements:
             reason = self._reason(address, tensor, elements, path)
             where, key, amount = (self.apart, reason, size) if reason else (self.found, path, elements)
             where[key] = sympy.expand(where.get(key, 0) + amount)
-            if not reason and path in self.idle:
-                self._lent[address] = path, elements
-        elif address in self._lent and self.tracker.path not in self.idle:
-            before, elements = self._lent.pop(address)
-            for path, change in ((before, -elements), (self.tracker.path, elements)):
-                self.found[path] = sympy.expand(self.found.get(path, 0) + change)
+            if reason == STATISTICS or (not reason and self._lends(path)):
+                self._lent[address] = path, elements, tensor.dtype.itemsize if reason else 0
+        elif (
+            address in self._lent and self.tracker.path != self._lent[address][0] and not self._lends(self.tracker.path)
+        ):
+            before, elements, width = self._lent.pop(address)
+            where, key, amount = (self.apart, STATISTICS, width * elements) if width else (self.found, before, elements)
+            where[key] = sympy.expand(where[key] - amount)  # nobody else reads a statistic: it was an input
+            path = self.tracker.path
+            self.found[path] = sympy.expand(self.found.get(path, 0) + elements)
         return tensor
+
+    def _lends(self, path: str) -> bool:
+        return path in self.idle or not MODELLED.keys().isdisjoint(path.split("."))
 
     def _reason(self, address: int, tensor: Tensor, elements: Any, path: str) -> str:
         if address in self._weights:
@@ -122,10 +134,11 @@ def unlike(leaf: Leaf, work: Workload) -> str:
     """Why the reference cannot keep what the ledger says of a leaf in one of the two traces, or ""."""
     if reason := leaf.unlike(work):
         return reason
-    if leaf.normed and leaf.normed[0] == leaf.normed[1]:
+    if leaf.normed and leaf.normed[1] == 1:
         return "norms of one element (it cannot be told from what is kept a row)"
     heads = leaf.attended
-    if work.keep_scores and heads and heads.strided and heads.groups == 1:
+    keys = leaf.sees.keys(work) if leaf.sees else work.keys
+    if work.keep_scores and heads and heads.strided and 1 in (heads.groups, keys):
         return "one head of tied keys, or of disentangled attention (whether products copy it depends on the layout)"
     if work.keep_scores or heads is None:
         return ""
@@ -139,8 +152,8 @@ def unlike(leaf: Leaf, work: Workload) -> str:
 def rows(subject: Subject) -> Iterator[Row]:
     """With the attention matrix kept (explicit products, on meta), and not (the fused kernel, on fake CPU tensors)."""
     for keep_scores in (True, False):
-        symbols = subject.symbols("meta" if keep_scores else "cpu")
-        ledger = subject.ledger(subject.letters, keep_scores=keep_scores)
+        symbols, letters = subject.traced("meta" if keep_scores else "cpu")
+        ledger = subject.ledger(letters, keep_scores=keep_scores)
         quantity = "saved" + (", attention matrix kept" if keep_scores else ", fused attention")
         with mode(explicit=keep_scores, static=True), symbols.mode:
             net = subject.some if keep_scores else subject.build_thin("cpu")
@@ -151,8 +164,9 @@ def rows(subject: Subject) -> Iterator[Row]:
         subject.notes += [f"{quantity}: modelled, not compared: {reason}" for reason in sorted(set(reasons.values()))]
         claimed = Ledger((entry for entry in ledger if module_paths(entry)[0] not in reasons), ledger.work)
         found = {path: value for path, value in found.items() if path not in reasons}
-        yield from compare(claimed, lambda entry: entry.saved, found, quantity, ORACLE, symbols.domain(), for_all=True)
-        subject.notes += _published(subject, ledger) if keep_scores else []
+        where, for_all = symbols.domain(), symbols.for_all
+        yield from compare(claimed, lambda entry: entry.saved, found, quantity, ORACLE, where, for_all)
+        subject.notes += _published(subject, ledger) if keep_scores and for_all else []
 
 
 def _published(subject: Subject, ledger: Ledger) -> list[str]:
@@ -176,7 +190,7 @@ def _modelled(ledger: Ledger, found: Mapping[str, Any]) -> dict[str, str]:
     """The parts whose figure is only modelled, by path, and why."""
     reasons: dict[str, str] = {}
     for entry in ledger:
-        reason = unlike(entry.leaf, ledger.work)
+        reason = unlike(entry.leaf, entry.work or ledger.work)
         for path in module_paths(entry) if reason else ():
             at = path.removesuffix("core")  # the gate, the norm or else o keeps what the core does not
             reasons |= dict.fromkeys((path, *(at + reader for reader in READERS)), reason)

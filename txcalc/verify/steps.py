@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any, NamedTuple
 
 import sympy
@@ -25,6 +25,7 @@ from txcalc.planning.theorems import Condition, Shown, Unit
 from txcalc.reference import Cache, mode, modules, tracing
 from txcalc.verify import flops, mask, saved
 from txcalc.verify.cache import ORACLE as DECODING
+from txcalc.verify.flops import ORACLE
 from txcalc.verify.sizes import SizeSymbols, cases, inputs, lengths_of, refusing, simple
 from txcalc.verify.symbolic import T_SRC, B, NotForAll, T
 from txcalc.verify.verdict import Row, compare, spread, uncounted
@@ -35,6 +36,7 @@ PAST, MORE, LACKING, W = (
 )
 MODES: dict[str, dict[str, bool]] = {"": {}, theorems.LAST: {"last": True}, theorems.ABSORBED: {"absorbed": True}}
 WINDOWS = (2, 3, 5, 8)  # at which masks are added up
+POOLED = ((2, 3), (5, 2), (5, 7))  # a window and a group, at which passes with tokens past are measured
 
 
 def shown(unit: Unit, known: Collection[str] = ()) -> tuple[dict[str, Shown], list[Row]]:
@@ -189,8 +191,10 @@ def _decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[Row]]:
     root = unit.over(theorems.probe(unit))
     windows = [name for name in unit.values if name.startswith("attention.window")]
     fixed = unit.spec["kind"] == "encoder" or root.fixed is not None
-    if fixed or len(windows) > 1 or any(name.startswith("compressed.") for name in unit.values):
-        raise NotForAll("it has an encoder alone, windows of several sizes, or entries of several tokens")
+    if fixed or len(windows) > 1:
+        raise NotForAll("it has an encoder alone, or windows of several sizes")
+    if any(name.endswith(".rate") for name in unit.values):
+        return _pooled(unit, form)
     rows: list[Row] = []
     conditions: dict[Condition, None] = {}
     sides = [length for length in lengths_of(unit) if length != "T"]
@@ -203,6 +207,37 @@ def _decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[Row]]:
     domain = f"all {', '.join([*lengths_of(unit), 'past'])} ≥ 1"
     names = (theorems.formed("flops with cache", form),) if form else ("cache", "flops with cache")
     return {name: _proved(unit, name, domain, conditions) for name in names}, rows
+
+
+def _pooled(unit: Unit, form: str) -> tuple[dict[str, Shown], list[Row]]:
+    """The same where tokens are pooled, at sizes on both sides of the ends of groups and windows."""
+    names = [[name for name in unit.values if name.endswith(end)] for end in (".window", ".rate")]
+    rows: list[Row] = []
+    for window, rate in POOLED:
+        sizes = dict.fromkeys(names[0], window) | dict.fromkeys(names[1], rate)
+        root = unit.over({**theorems.probe(unit), **sizes})
+        net = modules(root, META, torch.float32)
+        for past, tokens in product(sorted({1, rate - 1, rate, window, window + rate}), (1, 2)):
+            cache = Cache()
+            with tracing(**MODES[form]), torch.no_grad():
+                net(*inputs(unit, root, (2, past, 1), int), cache=cache)
+                given, *_ = inputs(unit, root, (2, tokens, 1), int)
+                counter = flops.count(net, partial(net, given, cache=cache))
+            ledger = walk(root, Workload(2, tokens, past, None, decoding=True, **_asked(form)))
+            where = f"{past} past, {tokens} new, groups of {rate}, a window of {window}"
+            for quantity, figure, found, oracle in (
+                (theorems.formed("flops with cache", *([form] if form else [])), _forward, counter.by_module, ORACLE),
+                ("cache", _held, cache.elements(), DECODING),
+            ):
+                rows += compare(ledger, figure, found, quantity, oracle, where)
+            rows += uncounted(counter.uncounted, ORACLE, where)
+    said = f"at {len({row.where for row in rows})} sizes around the ends of groups and windows"
+    own = (theorems.formed("flops with cache", form),) if form else ("cache", "flops with cache")
+    return {name: Shown(theorems.digest(unit, name), "measured", said, ()) for name in own}, rows
+
+
+def _held(entry: Entry) -> Any:
+    return entry.cache
 
 
 def _passed(unit: Unit, order: Order, ones: tuple[str, ...] = (), form: str = "") -> tuple[list[Row], list[Condition]]:

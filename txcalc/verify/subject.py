@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -15,7 +15,7 @@ from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.parts.model import Stack
 from txcalc.reference import build, inputs
-from txcalc.verify.symbolic import T_SRC, B, SymbolicSize, Symbols, T
+from txcalc.verify.symbolic import PRIME, T_SRC, B, OneSize, SymbolicSize, Symbols, T
 
 V = TypeVar("V")
 # For every batch and length on one layer of each kind, at points where the trace allows no symbols (auto); for every
@@ -23,8 +23,9 @@ V = TypeVar("V")
 Lengths = Literal["auto", "symbolic", "points"]
 
 # Batch, tokens and encoder positions: ones, primes and a power of two; all different where two could be mixed up.
-POINTS = ((1, 1, 3), (2, 2, 1), (1, 3, 5), (3, 5, 2), (2, 8, 8))
+POINTS: tuple[tuple[int, int, int], ...] = ((1, 1, 3), (2, 2, 1), (1, 3, 5), (3, 5, 2), (2, 8, 8))
 EVERY_LAYER_AT = 3  # which of them counts every layer; the others, and the symbols, one layer of each kind
+LONG = 61, 59  # tokens and encoder positions where only one size is traced
 _LAYER = re.compile(r"((?:encoder\.|decoder\.)?layers\.\d+)(.*)")
 
 
@@ -120,6 +121,12 @@ class Subject:
         found = [SizePoint(b, min(t, rows), min(s, rows) if apart else None) for b, t, s in POINTS]
         return list(dict.fromkeys(found))
 
+    def measured(self) -> Iterator[tuple[SizePoint, nn.Module, bool]]:
+        """The sizes with the modules to run there, and whether these are all of them: on meta at one point."""
+        for number, point in enumerate(self.points):
+            whole = self.device != "meta" or number == min(EVERY_LAYER_AT, len(self.points) - 1)
+            yield point, self.net if whole else self.some, whole
+
     def inputs(self, point: SizePoint, device: str | None = None) -> tuple[Tensor, ...]:
         """Random ones, those that are no ids in the dtype of the modules."""
         made = inputs(self.model, *point, device=device or self.device)
@@ -134,6 +141,16 @@ class Subject:
         if self.longest == 1 and not self.model.fixed_length:
             return SizePoint(B, 1, self.points[0].source and 1)
         return SizePoint(B, T, T_SRC if self.model.has_encoder_apart and not self.model.reads_no_ids else None)
+
+    def traced(self, device: str = "meta") -> tuple[Symbols | OneSize, SizePoint]:
+        """Inputs whose sizes are symbols, and these; at points symbols of the batch alone."""
+        if self.lengths != "points":
+            return self.symbols(device), self.letters
+        tokens, source = (min(length, self.longest or length) for length in LONG)
+        apart = self.letters.source
+        point = SizePoint(B, 1 if self.model.fixed_length else tokens, None if apart is None else source)
+        given = point._replace(batch=PRIME)
+        return OneSize(lambda: self.inputs(given, device), str(point).replace("B = B", "all B")), point
 
     def symbols(self, device: str = "meta") -> Symbols:
         """Inputs whose sizes are symbols. Which dimension is which shows when one size changes."""

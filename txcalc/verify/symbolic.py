@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -141,6 +141,8 @@ class Symbols:
     PyTorch takes a symbol to be 2 or more: sizes of 1 broadcast, and are measured at points.
     """
 
+    for_all = True
+
     def __init__(self, inputs: tuple[Tensor, ...], sizes: tuple[tuple[SymbolicSize | None, ...], ...]) -> None:
         self.env = Environment()
         self.mode = Fakes(self.env)
@@ -186,6 +188,30 @@ class Symbols:
             limits.append(_said(condition))
         letters = ", ".join(sorted({str(s) for e in self._letters.values() for s in e.free_symbols}))
         return f"all {letters} ≥ 2" + "".join(f", {limit}" for limit in sorted(set(limits)))
+
+
+PRIME = 1_000_003  # a batch of which no other size is a multiple
+
+
+class OneSize:
+    """Inputs of `PRIME` sequences of one length, under `mode`; as `Symbols`, only that lengths are numbers: `read` says
+    what grows with the batch by what is a multiple of it. A quarter of the time."""
+
+    for_all = False
+
+    def __init__(self, make: Callable[[], tuple[Tensor, ...]], where: str) -> None:
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.where = where
+        with self.mode:
+            self.inputs = make()
+
+    def read(self, value: Any) -> Any:
+        """So many times B, or a number."""
+        value = int(value)
+        return sympy.Integer(value) if value % PRIME else value // PRIME * B
+
+    def domain(self) -> str:
+        return self.where
 
 
 def _said(condition: Any) -> str:

@@ -105,21 +105,23 @@ def _flops(model: Model, notes: list[str], theirs: Any, where: str) -> Iterator[
         notes.append(f"flops, by {ORACLE}: {total:,} here, {theirs_total:,} in {where}: {'; '.join(model.notes)}")
         return
     yield Row("", "flops", total, theirs_total, total == theirs_total, ORACLE, where)
-    if len(model.spec["stacks"]) == 1:
-        yield from _by_module(ledger, found, where)
+    if not of_pieces(model):
+        yield from _by_module(ledger, found, where, len(model.spec["stacks"]) > 1)
 
 
-LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h|blocks)\.(\d+)\.(.+)")
+LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h|blocks|block)\.(\d+)\.(.+)")
+HALF = re.compile(r"(?:^|\.)(encoder|decoder)\.")
+Named = tuple[str, int | None, str]  # which half, its layer, and the name there
 
 
-def _by_module(ledger: Ledger, found: Mapping[str, int], where: str) -> Iterator[Row]:
+def _by_module(ledger: Ledger, found: Mapping[str, int], where: str, halves: bool) -> Iterator[Row]:
     """FLOPs of the modules of layers whose names are known there, and of the head; of a fused one those of all its
     parts together. What has no such name is in the whole alone."""
-    theirs: dict[tuple[int | None, str], int] = {}
+    theirs: dict[Named, int] = {}
     for path, number in found.items():
-        layer = LAYER.search(path)
-        theirs[(int(layer[1]), layer[2]) if layer else (None, path)] = number
-    groups: dict[frozenset[tuple[int | None, str]], list[tuple[str, str, int]]] = {}
+        layer, half = LAYER.search(path), HALF.search(path) if halves else None
+        theirs[(half[1] if half else "", int(layer[1]), layer[2]) if layer else ("", None, path)] = number
+    groups: dict[frozenset[Named], list[tuple[str, str, int]]] = {}
     for path, (first, share) in spread(ledger, lambda entry: entry.flops).items():
         named, parts = frozenset(theirs.keys() & _named(path)), [(first, path, share)]
         for other in [other for other in groups if other & named] if share else ():
@@ -136,16 +138,29 @@ def _by_module(ledger: Ledger, found: Mapping[str, int], where: str) -> Iterator
         yield from fold_copies(rows)
 
 
-def _named(path: str) -> set[tuple[int | None, str]]:
-    """The layer and the names there that a module of this path may have; the head's has no layer."""
-    layer = re.match(r"layers\.(\d+)\.(.+)", path)
+# Of cross-attention; and T5's and BART's names, where a layer's modules are numbered, or have none above them.
+CROSS = ("encoder_attn", "layer.1.EncDecAttention", "crossattention")
+OTHERS = {
+    "attention.core": (*ATTENTION, "attention.self", "layer.0.SelfAttention"),
+    "experts.routed": tuple(f"{name}.experts" for name in MLP),
+    "cross_attention.core": CROSS,
+    **{f"attention.{one}": (f"layer.0.SelfAttention.{one}",) for one in "qkvo"},
+    **{f"cross_attention.{one}": tuple(f"{above}.{end}" for above in CROSS for end in (one, f"{one}_proj"))
+       for one in "qkv"},
+    "cross_attention.o": tuple(f"{above}.{end}" for above in CROSS for end in ("o", "out_proj")),
+    "feed_forward.gate": tuple(f"layer.{i}.DenseReluDense.wi_0" for i in (1, 2)),
+    "feed_forward.up": ("fc1", *(f"layer.{i}.DenseReluDense.{end}" for i in (1, 2) for end in ("wi", "wi_1"))),
+    "feed_forward.down": ("fc2", *(f"layer.{i}.DenseReluDense.wo" for i in (1, 2))),
+}  # fmt: skip
+
+
+def _named(path: str) -> set[Named]:
+    """The half, the layer and the names there that a module of this path may have; the head's has no layer."""
+    layer = re.match(r"(?:(encoder|decoder)\.)?layers\.(\d+)\.(.+)", path)
     if layer is None:
-        return {(None, name) for name in HEAD if path == "head.projection"}
-    others = {
-        "attention.core": (*ATTENTION, "attention.self"),
-        "experts.routed": tuple(f"{name}.experts" for name in MLP),
-    }
-    return {(int(layer[1]), name) for name in others.get(layer[2]) or names(path)}
+        return {("", None, name) for name in HEAD if path.endswith("head.projection")}
+    own = {*OTHERS.get(layer[3], ()), *names(path)}
+    return {(layer[1] or "", int(layer[2]), name) for name in own}
 
 
 def instantiate(model: Model) -> Any:

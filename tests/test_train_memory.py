@@ -122,7 +122,7 @@ def test_the_largest_that_fits_is_the_last_that_does(llama: Model) -> None:
         (Recipe(Layout(tp=0)), "tp is 0, expected a whole number from 1"),
         (Recipe(Layout(tp=16)), "tp is 16, expected a divisor of n_heads = 8"),
         (Recipe(Layout(tp=8)), "tp is 8, expected at most 4 with --framework fsdp2, which repeats no key/value heads"),
-        (Recipe(Layout(pp=8)), "pp · pieces is 8, expected at most the 4 layers"),
+        (Recipe(Layout(pp=8), accumulation=8), "pp · pieces is 8, expected at most the 4 layers"),
         (Recipe(Layout(pp=2, vpp=2), accumulation=4), "vpp is 2, expected 1 with --schedule 1f1b"),
         (Recipe(Layout(pp=4), schedule="dualpipev", accumulation=4), "accumulation is 4, expected at least 8"),
         (Recipe(Layout(cp=3), tokens=64), "tokens is 64, expected a multiple of cp = 3"),

@@ -27,6 +27,7 @@ class Ways:
     etp     ranks that split one expert
     sp      whether the ranks of tp split the positions between branches
     value   the number behind a size or a way; over symbols it says what a letter stands for
+    pads    rows of a vocabulary are padded to a multiple of tp times so many; 0: the last ranks have fewer
     """
 
     def __init__(
@@ -37,8 +38,9 @@ class Ways:
         *,
         sp: bool = False,
         value: Callable[[Any], int] = lambda size: size,
+        pads: int = 1,
     ) -> None:
-        self.tp, self.ep, self.etp, self.sp, self.value = tp, ep, etp, sp, value
+        self.tp, self.ep, self.etp, self.sp, self.value, self.pads = tp, ep, etp, sp, value, pads
         self.ranks = value(tp)
         self._said = "tp", self.ranks  # what a fault names
         self._faults: dict[str, Fault] = {}
@@ -71,8 +73,8 @@ class Ways:
         self._faults[str(found)] = found
 
     def note(self, text: str) -> None:
-        """Something that a split by tp holds more than once, or pads; each is said once."""
-        if self.ranks > 1:
+        """Something that a split by tp holds more than once, or that is padded; each is said once."""
+        if self.ranks > 1 or self.pads > 1:
             self._notes[text] = None
 
     def whole(self, name: str) -> None:
@@ -107,12 +109,13 @@ class Ways:
 
     def rows(self, number: Any) -> Any:
         """A tp-th of a vocabulary, rounded up."""
-        there = self.value(number)
-        if there % self.ranks == 0:
+        there, multiple = self.value(number), self.ranks * max(1, self.pads)
+        if there % multiple == 0:
             return exact_div(number, self.tp)
-        padded = ceil_div(there, self.ranks) * self.ranks
-        self.note(f"V = {there:,} is padded to {padded:,}, a multiple of tp = {self.ranks}")
-        return ceil_div(number, self.tp)
+        padded = f"is padded to {ceil_div(there, multiple) * multiple:,}, a multiple of"
+        told = padded if self.pads else "is cut as torch.chunk cuts it, for it does not divide by"
+        self.note(f"V = {there:,} {told} {'' if self.pads > 1 else 'tp = '}{multiple:,}")
+        return ceil_div(number, self.tp * max(1, self.pads)) * max(1, self.pads)
 
     def experts(self, number: Any) -> Any:
         """An ep-th of the experts, which must divide."""

@@ -15,6 +15,8 @@ class Framework:
     held        gradients live in buffers that are never freed
     zeros       ZeRO stages that dp may have
     logits      bytes of a logit: what is kept for backward, and the most at once
+    pads        the vocabulary is padded to a multiple of tp times so many
+    behind      1F1B needs as many micro-batches as stages, less so many; None: any number
     source      where the rules stand
     caution     what is known of how far its rules are from its runs (tests/evidence/train_memory.py)
     dtensor     PyTorch's own: fsdp shards weights by rows; a split dimension is cut like `torch.chunk`, and nothing is
@@ -49,6 +51,8 @@ class Framework:
     logits: tuple[int, int]
     bucket: int
     source: str
+    pads: int = 1
+    behind: int | None = None
     caution: str = ""
     dtensor: bool = False
     by_tensor: bool = False
@@ -82,7 +86,8 @@ FRAMEWORKS = {
             zeros=(0,),
             logits=(4, 12),
             bucket=DDP_BUCKET,  # with fsdp a block at a time
-            source="torch 2.13: distributed.fsdp.fully_shard, DTensor",
+            source="torch 2.13: distributed.fsdp.fully_shard, DTensor, pipelining.schedules",
+            behind=0,  # Schedule1F1B.__init__
             dtensor=True,
             ddp=True,
             gathers_beside=True,
@@ -97,6 +102,7 @@ FRAMEWORKS = {
             logits=(4, 6),
             bucket=160 * 10**6,  # core/distributed/distributed_data_parallel.py: 40e6 fp32 elements
             source="Megatron-LM d98e8a64: core/distributed/param_and_grad_buffer.py, optimizer/distrib_optimizer.py",
+            pads=128,  # training/arguments.py: --make-vocab-size-divisible-by
             regather=True,
             fused=True,
             fuses_gradients=True,
@@ -114,6 +120,7 @@ FRAMEWORKS = {
             source="nanotron 67c5ebb6 (branch nouamane/bench2): trainer.py, optim/gradient_accumulator.py, "
             "models/llama.py, models/base.py, distributed.py, parallel/utils.py, parallel/pipeline_parallel/p2p.py, "
             "parallel/tensor_parallel/functional.py; torch 2.1 ProcessGroupNCCL",
+            behind=1,  # parallel/pipeline_parallel/engine.py: OneForwardOneBackwardPipelineEngine
             caution="nanotron: activations and buffers are modelled; of 1,126 runs the median error of what is "
             "reserved is 8 %, of the 454 whose step took at most twice the prediction 6 %; with tp over several nodes "
             "runs reserved up to half less",

@@ -228,11 +228,18 @@ class Recipe:
             faults.append(Fault("vpp", 1, "2 or more with --schedule interleaved"))
         if self.schedule in ("interleaved", "zb") and self.accumulation % layout.pp and layout.vpp > 1:
             faults.append(Fault("accumulation", self.accumulation, f"a multiple of pp = {layout.pp}"))
-        least = {"dualpipev": 2 * layout.pp, "zbv": layout.pp}.get(self.schedule, layout.pp)
-        if self.schedule not in ("gpipe", "1f1b") and self.accumulation < least:
-            expected = f"at least {least}: the schedule {self.schedule} needs as many micro-batches at pp = {layout.pp}"
-            faults.append(Fault("accumulation", self.accumulation, expected))
+        if self.accumulation < self.least:
+            whose = f" of {self.framework}" if self.schedule == "1f1b" else ""
+            expected = f"at least {self.least}: the schedule {self.schedule}{whose} needs as many micro-batches"
+            faults.append(Fault("accumulation", self.accumulation, f"{expected} at pp = {layout.pp}"))
         return faults
+
+    @property
+    def least(self) -> int:
+        """Micro-batches that the pipeline's schedule needs."""
+        pp, behind = self.layout.pp, self.rules.behind
+        own = {"gpipe": 1, "1f1b": 1 if behind is None else max(1, pp - behind), "dualpipev": 2 * pp}
+        return own.get(self.schedule, pp) if pp > 1 else 1
 
     @property
     def pieces(self) -> int:

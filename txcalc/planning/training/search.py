@@ -162,7 +162,7 @@ class Search:
                     continue
                 for zero in zeros:
                     for again in agains:
-                        yield replace(
+                        made = replace(
                             self.base,
                             layout=layout.replace(vpp=pieces) if pieces > 1 else layout,
                             micro_batch=micro,
@@ -172,6 +172,8 @@ class Search:
                             zero=zero if layout.dp > 1 else 0,
                             schedule="interleaved" if pieces > 1 else self.base.schedule,
                         )
+                        if accumulation >= made.least:
+                            yield made
 
     def table(self, recipe: Recipe) -> _Table | None:
         """None where the model cannot be split so."""

@@ -17,6 +17,7 @@ from txcalc.model import Model
 from txcalc.num import product
 from txcalc.parts.model import Stack
 from txcalc.parts.part import Composite, Leaf, Workload
+from txcalc.parts.sharding import Ways
 from txcalc.planning import parallelism
 from txcalc.planning.layout import Layout
 from txcalc.planning.training.recipe import Recipe
@@ -102,10 +103,13 @@ class Pipeline:
 
     def __init__(self, model: Model, recipe: Recipe) -> None:
         """Errors: `InputError` with every reason why the model cannot be laid out so."""
-        self.model, self.recipe = model, recipe
-        layout = recipe.layout
+        layout, rules = recipe.layout, recipe.rules
         recipe.check()
-        sharding = parallelism.Sharding(model)
+        vocabulary = Ways(pads=rules.pads * layout.tp)  # padded before it is split
+        if rules.pads > 1 and model.kind != "vision":  # whose heads have classes
+            model = replace(model, root=model.root.shard(vocabulary))
+        self.model, self.recipe = model, recipe
+        sharding = parallelism.Sharding(model, pads=0 if rules.dtensor else 1)
         total = recipe.layout.pp * recipe.pieces
         faults = list(self._faults(sharding, total))
         inner = layout.replace(pp=1, vpp=1)
@@ -113,7 +117,7 @@ class Pipeline:
         if faults:
             raise InputError(f"layout {layout}", faults)
         (stage,) = sharding.stages(inner)
-        self.notes = sharding.notes(inner)
+        self.notes = (*vocabulary.notes, *sharding.notes(inner))
         self.rank, self._whole, self._total = stage.root, model.root, total
         if recipe.loss_parallel:
             self.rank = _apart(stage.root)

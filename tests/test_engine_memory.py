@@ -331,3 +331,13 @@ def test_every_card_of_nvidia_has_a_generation() -> None:
     ages = tomllib.loads((presets.folder() / "engines.toml").read_text())["generations"]
     named = [card for cards in ages.values() for card in cards]
     assert sorted(named) == [card for card in hardware.names() if hardware.load(card).vendor == "NVIDIA"]
+
+
+def test_shared_heads_take_two_kernels_more() -> None:
+    """cuBLAS finds heads that share keys by pointers to them, which a kernel of either product writes (ggml-cuda.cu)."""
+    found = profile("llama.cpp@b2824")
+    assert found
+    memory = EngineMemory(found, hardware.load("rtx-4090"), 8192)
+    assert (memory.attention_kernels(True), memory.attention_kernels(False)) == (12, 10)
+    bare = EngineMemory(found, hardware.load("m3-max"), 8192)
+    assert bare.attention_kernels(True) == bare.attention_kernels(False) == 0

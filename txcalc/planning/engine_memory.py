@@ -252,10 +252,10 @@ class EngineMemory:
         """Tokens of a step from which weights are widened for cuBLAS; 0: kernels multiply them as they are stored."""
         return int(self.profile.numbers.get("widened", {}).get(self.accelerator.vendor, 0))
 
-    @property
-    def attention_kernels(self) -> int:
+    def attention_kernels(self, grouped: bool) -> int:
         """Kernels of a token's attention, where they are many; 0: those of the one that does it all."""
-        return int(self.profile.numbers.get("attention_kernels", {}).get(self.accelerator.vendor, 0))
+        key = "grouped_kernels" if grouped else "attention_kernels"
+        return int(self.profile.numbers.get(key, {}).get(self.accelerator.vendor, 0))
 
     @property
     def in_flight(self) -> int:

@@ -395,7 +395,9 @@ class Rank:
         name += "-fp8" if deciding and self.engine.cache_bits < 16 else ""
         curve = self.efficiency.curve("attention", name, self.engine.kernels)
         score = 2.0 * float(products[0].k) + (2.0 * float(products[-1].n) if len(products) > 1 else 0.0)
-        many = self.engine.memory.attention_kernels if deciding and self.engine.memory else 0
+        heads = entry.leaf.attended
+        grouped = bool(heads and heads.groups != heads.heads)
+        many = self.engine.memory.attention_kernels(grouped) if deciding and self.engine.memory else 0
         each = many * self.efficiency.launch_s or curve.start_s + curve.depth_s * float(products[0].n)
         start = float(entry.runs) * each
         return curve, start, self.core / max(1.0, curve.score / score)

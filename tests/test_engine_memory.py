@@ -334,7 +334,7 @@ def test_every_card_of_nvidia_has_a_generation() -> None:
 
 
 def test_shared_heads_take_two_kernels_more() -> None:
-    """cuBLAS finds heads that share keys by pointers to them, which a kernel of either product writes (ggml-cuda.cu)."""
+    """cuBLAS finds heads that share keys by pointers, which a kernel of either product writes (ggml-cuda.cu)."""
     found = profile("llama.cpp@b2824")
     assert found
     memory = EngineMemory(found, hardware.load("rtx-4090"), 8192)

@@ -383,6 +383,13 @@ def test_every_stage_of_a_pipeline_holds_its_own_layers_formats() -> None:
         ),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version is 'gemv', expected one of gemm"),
         ({"quant_method": "auto-round", "bits": 4, "data_type": "mx_fp"}, "data_type is 'mx_fp', expected one of int"),
+        ({"quant_method": "modelopt", "quant_algo": [[]]}, "quant_algo is [[]], expected one of FP8"),
+        ({"quant_method": "modelopt", "quantization": {"exclude_modules": [1.5]}}, "a list of modules' names"),
+        ({"quant_method": "quark", "global_quant_config": {"weight": -1}}, "global_quant_config.weight is missing"),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"g": {"targets": [True], "weights": INT4}}},
+            "config_groups.g.targets is [True], expected a list",
+        ),
         ({"quant_method": "fp8", "special_layers": ["mlp"]}, "special_layers is 'a list', expected no table or list"),
         (
             {"quant_method": "compressed-tensors", "format": "marlin-24", "config_groups": {"g": {"weights": INT4}}},

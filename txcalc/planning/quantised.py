@@ -97,6 +97,10 @@ def _mixing(entry: Entry, _: int | None) -> bool:
     return entry.kind in ("other", "attention_core") or entry.steps[-1].name == "pool"
 
 
+def _table(value: Any) -> Config:
+    return value if isinstance(value, Mapping) else {}
+
+
 class _Config:
     """Reads one config into rules and gathers its faults."""
 
@@ -117,18 +121,14 @@ class _Config:
         for key, value in self.raw.items():
             if isinstance(value, Mapping | list) and value and key not in (*LEFT, *TABLES) and self.method != "mlx":
                 self.faults.append(Fault(key, f"a {type(value).__name__}", "no table or list that is not read", mend))
-        yield (Modules(self.left()).have, None)
+        yield (Modules(self.left(self.raw)).have, None)
         yield from reader(self)
 
-    def left(self) -> Iterator[str]:
+    def left(self, table: Config) -> Iterator[str]:
         """The names of modules that stay wide."""
         for key in LEFT:
-            value = self.raw.get(key) or ()
-            if (
-                isinstance(value, str)
-                or not isinstance(value, list | tuple)
-                or not all(isinstance(v, str) for v in value)
-            ):
+            value = table.get(key) or ()
+            if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
                 self.faults.append(Fault(key, value, "a list of modules' names"))
                 continue
             yield from value
@@ -167,7 +167,7 @@ class _Config:
 
     def awq(self) -> Iterator[Rule]:
         for key, old in (("bits", "w_bit"), ("group_size", "q_group_size")):
-            if self.raw.get(old, self.raw.get(key)) != self.raw.get(key, self.raw.get(old)):
+            if {key, old} <= self.raw.keys() and self.raw[key] != self.raw[old]:
                 self.faults.append(Fault(key, self.raw[key], f"{self.raw[old]}, as {old} says"))
         self.one_of("version", ("gemm", "gemv_fast", "marlin", "exllama", "ipex"))
         bits = self.number("bits" if "bits" in self.raw else "w_bit", (4,))
@@ -272,15 +272,16 @@ class _Config:
 
     def modelopt(self) -> Iterator[Rule]:
         inner = self.table("quantization") or self.raw
-        yield (Modules(name for key in ("exclude_modules", "ignore") for name in inner.get(key) or ()).have, None)
+        if inner is not self.raw:
+            yield (Modules(self.left(inner)).have, None)
         mixed = inner.get("quantized_layers")
         if isinstance(mixed, Mapping):
-            alike: dict[tuple[Any, Any], list[str]] = {}
+            alike: dict[str, tuple[Config, list[str]]] = {}
             for name, own in mixed.items():
                 table = own if isinstance(own, Mapping) else {"quant_algo": own}
-                alike.setdefault((table.get("quant_algo"), table.get("group_size")), []).append(name)
-            for (algo, group), several in alike.items():
-                if form := self.algorithm(algo, {} if group is None else {"group_size": group}):
+                alike.setdefault(repr((table.get("quant_algo"), table.get("group_size"))), (table, []))[1].append(name)
+            for table, several in alike.values():
+                if form := self.algorithm(table.get("quant_algo"), table):
                     yield (Modules(several).have, form)
             return
         if "config_groups" in inner and "quant_algo" not in inner:
@@ -303,13 +304,10 @@ class _Config:
         }
         if name in ("W4A16_AWQ", "W4A8_AWQ"):
             return self.integers(4, self.number("group_size", (), 128, table))
-        if name not in known:
+        if not isinstance(name, str) or name not in known:
             expected = "one of " + ", ".join([*known, "W4A16_AWQ", "MIXED_PRECISION with quantized_layers"])
             self.faults.append(Fault("quant_algo", name, expected))
         return known.get(str(name))
-
-    def compressed(self) -> Iterator[Rule]:
-        yield from self.groups(self.raw)
 
     def groups(self, table: Config) -> Iterator[Rule]:
         """compressed-tensors: what targets name, each with its scheme; "Linear" is every linear layer."""
@@ -325,6 +323,9 @@ class _Config:
                 continue
             form = self.scheme(f"config_groups.{name}.weights", scheme, group)
             targets = group.get("targets") or ["Linear"]
+            if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):
+                self.faults.append(Fault(f"config_groups.{name}.targets", targets, "a list of modules' names"))
+                continue
             own = [target for target in targets if target != "Linear"]
             if own:
                 yield (Modules(own).have, form)
@@ -337,7 +338,7 @@ class _Config:
         bits = self.number("num_bits", (4, 8, 2, 3), table=table)
         kind, strategy = str(table.get("type", "int")).lower(), table.get("strategy")
         group, block = table.get("group_size"), table.get("block_structure")
-        inputs = scheme.get("input_activations") or {}
+        inputs = _table(scheme.get("input_activations"))
         packing = scheme.get("format") or self.raw.get("format")
         if packing in (None, "mixed-precision"):
             packing = "pack-quantized" if kind == "int" and not inputs else "quantized"
@@ -403,10 +404,9 @@ class _Config:
         yield (_linear, self.quarks("global_quant_config", self.table("global_quant_config")))
 
     def quarks(self, where: str, table: Any) -> Format | None:
-        scheme = (table.get("weight") if isinstance(table, Mapping) else None) or {}
+        scheme, inputs = (_table(_table(table).get(key)) for key in ("weight", "input_tensors"))
         kind, group = scheme.get("dtype"), scheme.get("group_size")
-        inputs = table.get("input_tensors") if isinstance(table, Mapping) else None
-        apart = 32 * (isinstance(inputs, Mapping) and inputs.get("is_dynamic") is False)
+        apart = 32 * (inputs.get("is_dynamic") is False)
         if kind in ("fp8_e4m3", "fp8"):
             row = 32 * (scheme.get("qscheme") == "per_channel")
             return replace(FORMATS["fp8"], row=row, tensor=32 - row + apart)
@@ -437,7 +437,7 @@ READERS: Mapping[str, Callable[[_Config], Iterator[Rule]]] = {
     "bitsandbytes": _Config.bitsandbytes,
     "modelopt": _Config.modelopt,
     "modelopt-fp4": _Config.modelopt,
-    "compressed-tensors": _Config.compressed,
+    "compressed-tensors": lambda read: read.groups(read.raw),
     "quark": _Config.quark,
 }
 

@@ -46,6 +46,24 @@ def test_csv_has_keys_of_its_own_and_numbers_that_are_numbers(command: str) -> N
             )
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "show gpt2 --tokens {0} --batch {0}",
+        "deploy gpt2 --gpu h100 --context 51{0} --concurrency {0} --price {0}",
+        "train gpt2 --gpu h100:8@{0} --layout dp=8 --tokens 512 --train-tokens {0}B --budget {0}000 --deadline {0}d",
+    ],
+)
+def test_an_id_of_csv_holds_nothing_that_was_asked(command: str) -> None:
+    """Loads and the front over batches have a row for each of what there is."""
+
+    def ids(number: int) -> set[str]:
+        rows = csv.DictReader(screen(f"{command.format(number)} --format csv", 80))
+        return {row["id"] for row in rows if row["table"] not in ("Loads", "Latency against throughput")}
+
+    assert ids(2) == ids(3)
+
+
 def test_what_a_table_says_is_in_its_csv() -> None:
     run = "train gpt2 --gpu h100:8@2 --layout dp=8 --tokens 1k --train-tokens 1B --format csv"
     found = {row["row"]: row for row in csv.DictReader(screen(run, 80)) if row["column"] in ("answer", "value")}

@@ -311,6 +311,29 @@ def test_mlx_packs_tables_too(key: str) -> None:
     assert wider == table * 9 // 8 - table * 9 // 16
 
 
+@pytest.mark.parametrize(
+    ("file", "held", "bits_"),
+    [
+        ("hf_quant_config.json", {"producer": {}, "quantization": {"quant_algo": "FP8"}}, lambda r, c: 8 * r * c + 64),
+        ("quantize_config.json", {"bits": 8, "group_size": 256}, lambda r, c: 8 * r * c + 24 * r * c // 256 + 32 * c),
+        ("quant_config.json", {"w_bit": 4, "q_group_size": 64}, lambda r, c: 4 * r * c + 20 * r * c // 64),
+        ("", {"quant_method": "fbgemm_fp8"}, lambda r, c: 8 * r * c + 32 * r),
+    ],
+)
+def test_a_quantisers_own_file_is_read(tmp_path: Path, file: str, held: dict[str, Any], bits_: Any) -> None:
+    """ModelOpt's, AutoGPTQ's and AutoAWQ's beside a config.json that says nothing; and compression_config within it."""
+    keys = {"hidden_size": 256, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 768}
+    llama = {"model_type": "llama", **keys, "num_key_value_heads": 2, "vocab_size": 1000, "dtype": "bfloat16"}
+    if file:
+        (tmp_path / file).write_text(json.dumps(held))
+    (tmp_path / "config.json").write_text(json.dumps(llama if file else {**llama, "compression_config": held}))
+    matrices = [(256, 256), (128, 256), (128, 256), (256, 256), (768, 256), (768, 256), (256, 768)]
+    narrow = sum(bits_(*matrix) for matrix in matrices) // 8
+    model = load(tmp_path)
+    assert size(model) == narrow + 2 * (model.params - ATTENTION - WIDE_FFN)
+    assert any("--weights native counts its bytes" in note for note in model.notes)
+
+
 def test_experts_named_one_by_one_are_those_of_a_layer() -> None:
     """Lists of ModelOpt and llm-compressor name every expert; some of them alone are refused, not taken for none."""
     model = load("D=256 L=2 h=4 h_kv=2 F=128 V=1000 E=4 k=2")

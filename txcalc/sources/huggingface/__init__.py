@@ -23,6 +23,11 @@ from txcalc.sources.huggingface.families import BY_CLASS, PREDICTING, PREDICTORS
 
 MAX_BYTES = 1 << 24
 
+# Keys of what a quantiser says, the last two of MLX's and llm-compressor's first files; and the files that ModelOpt,
+# AutoGPTQ and AutoAWQ write beside a config.json.
+QUANTISED = ("quantization_config", "quantization", "compression_config")
+BESIDE = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
+
 Description = tuple[Mapping[str, Any], str, tuple[str, ...], tuple[str, ...]]
 
 
@@ -45,7 +50,20 @@ def parsed_file(source: str | Path) -> tuple[Any, str, str]:
     path = path / "config.json" if path.is_dir() else path
     data = files.read(path, MAX_BYTES)
     name = path.resolve().parent.name if path.name == "config.json" else path.stem
-    return parsed(data, str(path)), str(path), name
+    return _beside(parsed(data, str(path)), path), str(path), name
+
+
+def _beside(data: Any, path: Path) -> Any:
+    """A config with what a quantiser wrote into a file of its own beside it, where the config itself says nothing."""
+    if not isinstance(data, Mapping) or path.name != "config.json" or any(data.get(key) for key in QUANTISED):
+        return data
+    for name, method in BESIDE.items():
+        if (other := path.with_name(name)).is_file():
+            own = parsed(files.read(other, MAX_BYTES), str(other))
+            if not isinstance(own, Mapping):
+                raise InputError(str(other), [f"holds {shown(own)}, expected an object"])
+            return {**data, "quantization_config": {"quant_method": method, **own}}
+    return data
 
 
 def parsed(data: bytes, where: str) -> Any:
@@ -230,8 +248,8 @@ def _remarks(c: Config, text: Config) -> None:
 
 
 def _quantised(c: Config, text: Config) -> Any:
-    """What a quantiser says of the checkpoint; MLX's first files have it under a name of their own."""
-    for key in ("quantization_config", "quantization"):
+    """What a quantiser says of the checkpoint."""
+    for key in QUANTISED:
         for at in (c, text):
             if at.data.get(key):
                 at.ignore(key)

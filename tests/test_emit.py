@@ -46,6 +46,13 @@ def test_experts_that_copies_share() -> None:
     out = emit(*argv, "--concurrency", "64", "--emit", "sglang")[1]
     assert "--tp-size 16 \\" in out and "--dp-size 16 \\" in out and "--enable-dp-attention \\" in out
     assert "--ep-size 16 \\" in out and "--max-running-requests 64 \\" in out
+    sliced = (*argv[:-2], "--etp", "16", "--concurrency", "64", "--emit")
+    for engine, flags in (
+        ("vllm", "--tensor-parallel-size 1 \\\n  --data-parallel-size 16 \\\n  --max-model-len"),
+        ("sglang", "--tp-size 16 \\\n  --dp-size 16 \\\n  --enable-dp-attention \\\n  --context-length"),
+        ("trtllm", "--tp_size 16 \\\n  --max_seq_len"),
+    ):
+        assert flags in emit(*sliced, engine)[1]
     out = emit(*argv, "--concurrency", "64", "--gather", "50", "--emit", "trtllm")[1]
     assert "--tp_size 16 \\" in out and "--ep_size 16 \\" in out and "load balancer" not in out
     assert "enable_attention_dp: true\nattention_dp_config:\n  enable_balance: true\n  timeout_iters: 50\n" in out

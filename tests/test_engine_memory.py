@@ -186,7 +186,7 @@ def test_what_stages_keep_outside_torch() -> None:
 
 def test_an_engines_note_names_what_is_counted() -> None:
     """SGLang's fixed part holds whatever its steps need: no logits are counted beside."""
-    for name, words in (("sglang", "graphs of 512 sequences"), ("llama.cpp", "with all its logits")):
+    for name, words in (("sglang", "by a step of 8,192 tokens"), ("llama.cpp", "with all its logits")):
         found = profile(name)
         assert found
         first, *_ = EngineMemory(found, hardware.load("h100-sxm"), 8192).notes(load("llama-3.1-8b"), 0, Layout())

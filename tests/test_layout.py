@@ -58,7 +58,7 @@ def test_what_is_no_layout_is_refused(text: str, words: str) -> None:
 
 
 def test_every_axis_is_for_serving_or_refused_there() -> None:
-    assert {"tp", "pp", "dp", "ep", *UNSERVED} == set(AXES)
+    assert {"tp", "pp", "dp", "ep", "etp", *UNSERVED} == set(AXES)
     sharding = Sharding(load("gpt2"), serving=True)
     for layout in (Layout(cp=2), Layout(fsdp=2), Layout(pp=2, vpp=2), Layout(tp=2, sp=2), Layout(etp=2, tp=2)):
         (fault,) = sharding.faults(layout)

@@ -22,6 +22,7 @@ from txcalc.hardware import Accelerator, assumed
 from txcalc.planning.cost import Cost, series
 from txcalc.planning.deployment import Deployment, plan
 from txcalc.planning.engine import engine
+from txcalc.planning.engine_memory import EngineMemory, profile
 from txcalc.planning.layout import Layout
 from txcalc.planning.pace import Pace
 from txcalc.planning.parallelism import Sharding, Stage
@@ -156,6 +157,31 @@ def test_experts_over_all_gpus_go_to_ranks_once() -> None:
     )  # and activations
     narrow = pace("deepseek-v3", "h200", layout, weights="fp8-block").decode_parts(16, 1024)["collectives"]
     assert narrow.least_link == pytest.approx(0.75 * parts.least_link, rel=1e-9)  # there in fp8, back in bf16
+
+
+def test_experts_sliced_over_copies() -> None:
+    """A rank has an eighth of every expert, and computes it for the tokens of all eight copies, which all ranks get."""
+    even = replace(hardware.load("h200"), calibration=replace(PERFECT, spread=inf))
+    sliced, whole = (pace("deepseek-v3", even, Layout(dp=8, **ways)) for ways in ({"etp": 8}, {"ep": 8}))
+    found, other = (one.decode_parts(16, 1024) for one in (sliced, whole))
+    assert sliced.sharing == whole.sharing == 8
+    assert found["experts"].least_compute == pytest.approx(other["experts"].least_compute, rel=1e-9)
+    assert found["experts"].memory == pytest.approx(other["experts"].memory, rel=0.05)  # as many are touched
+    sent = 58 * 2 * 16 * 7168 * 2 * 7 / 450e9  # gathered, and scattered when summed
+    assert found["collectives"].least_link == pytest.approx(sent, rel=1e-9)
+
+
+def test_shared_experts_start_beside_the_routed_ones() -> None:
+    """While decoding, and where the engine has a stream for them."""
+    found = pace("deepseek-v3", "h200", Layout(tp=8))
+    assert (
+        found.decode_parts(4, 1024)["shared_experts"].launch == 0 < found.prefill_parts(1024)["shared_experts"].launch
+    )
+    one, known = pace("deepseek-v3", "h200", Layout(tp=8)), profile("llama.cpp")
+    assert known
+    memory = EngineMemory(known, hardware.load("h200"), 1)
+    found.ranks[0].engine = replace(found.ranks[0].engine, memory=memory)
+    assert found.decode_parts(8, 1024)["shared_experts"].launch > one.decode_parts(8, 1024)["shared_experts"].launch
 
 
 def test_experts_of_copies_without_a_sequence_are_left_alone() -> None:

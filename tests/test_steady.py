@@ -227,8 +227,9 @@ def test_requests_that_are_looked_for_rarely_wait_for_half_the_interval_and_each
     rare = often._replace(interval=30)
     few, many = (closed(rare, n).ttft - closed(often, n).ttft for n in (2, 64))
     assert few == pytest.approx(14.5 * 0.01, rel=0.1)  # no other comes in 30 of 1,000 steps
-    found = 2.0 * closed(rare, 64).decoding * 30 / 1000
-    assert many == pytest.approx(14.5 * 0.01 + ((found + 1) / 2 - 1) * 0.2, rel=0.15)
+    decoding = closed(rare, 64).decoding * 63 / 64
+    steps = 14.5 * (0.01 + decoding / 1000 * 0.2)  # of an interval, with the prompts that its steps share
+    assert many == pytest.approx(steps + 2.0 * decoding * 30 / 1000 / 2 * 0.2, rel=0.1)
 
 
 def test_prompts_found_together_wait_for_half_of_the_others() -> None:

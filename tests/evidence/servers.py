@@ -58,7 +58,7 @@ WIDE: dict[str, tuple[str, ...]] = {
 GPUS = {"h100_sxm": "h100-sxm", "h200_sxm": "h200", "b200_sxm": "b200", "b300_sxm": "b300"}
 # InferenceX's runs (SemiAnalysisAI/InferenceX at 41147ad, 2026-03) have prompts and answers of these lengths at most,
 # and draw each evenly from 0.8 of it on (RANDOM_RANGE_RATIO in .github/workflows/benchmark-tmpl.yml). What its launch
-# scripts (benchmarks/single_node) ask of the engines is in `cache_of`, `chunk_of` and `interval_of`.
+# scripts (benchmarks/single_node) ask of the engines is in `cache_of`, `chunk_of`, `interval_of` and `marlin_of`.
 DRAWN = {(1024, 1024), (1024, 8192), (8192, 1024)}
 SHORTEST = 0.8
 FIGURES = ("bare", "share", "TPOT", "alone", "TTFT", "tokens")
@@ -208,6 +208,11 @@ def gathers(row: Row) -> bool:
     return row.engine.startswith("trtllm") and row.ep > row.tp and (row.prompt, row.answer) in DRAWN
 
 
+def marlin_of(row: Row) -> bool:
+    """Whether MXFP4 experts are multiplied by Marlin's kernels (VLLM_MXFP4_USE_MARLIN of its scripts for Hopper)."""
+    return row.engine.startswith("vllm") and row.gpu.startswith("h") and row.name.startswith("gpt-oss")
+
+
 def kept_of(row: Row) -> Reserve:
     """Memory that the engine is told to leave alone: a tenth of all; of TensorRT-LLM's a share of what weights leave
     (free_gpu_memory_fraction); less for the largest model on four GPUs (--mem-fraction-static 0.95)."""
@@ -277,13 +282,22 @@ def deployment(
     interval: int = 1,
     gathers: bool = False,
     reserve: Reserve | None = None,
+    marlin: bool = False,
 ) -> Deployment:
     how = engine(model(name), weights, kv, chunk=chunk, reserve=reserve, interval=interval, gathers=gathers)
-    return Deployment(model(name), hardware.load(GPUS.get(gpu, gpu)), replace(how, kernels=kernels))
+    return Deployment(model(name), hardware.load(GPUS.get(gpu, gpu)), replace(how, kernels=kernels, marlin=marlin))
 
 
 def held_by(row: Row) -> Deployment:
-    recipe = cache_of(row), row.engine.split()[0], chunk_of(row), interval_of(row), gathers(row), kept_of(row)
+    recipe = (
+        cache_of(row),
+        row.engine.split()[0],
+        chunk_of(row),
+        interval_of(row),
+        gathers(row),
+        kept_of(row),
+        marlin_of(row),
+    )
     return deployment(row.name, row.gpu, form(row), *recipe)
 
 

@@ -97,6 +97,7 @@ def deploy(
     pp: int | str = "auto",
     dp: int | str = "auto",
     ep: int | str = "auto",
+    etp: int | None = None,
     node: int | None = None,
     network: Length | None = None,
     block: Length = 16,
@@ -141,9 +142,10 @@ def deploy(
     host's for what the GPUs do not hold, or for all but `gpu_layers`, or the experts of `n_cpu_moe` layers (`"all"`);
     `draft` tokens proposed per step (`"4:llama-3.2-1b"`, `"mtp"`: by the model's own prediction layer); `adapters` LoRA
     adapters of an `adapter_rank`, which requests choose from; `text_only`: without the towers of a multimodal model.
-    `poll` decode steps between two polls for new requests; `gather`: copies that share experts take prompts
-    together, after so many steps at the latest. `failed`: it does not fit (of more users than fit at once, some wait),
-    or not within these. `detail`: its table has everything, as its document always does.
+    `etp` ranks that one expert is sliced over, those of copies of the rest too; `poll` decode steps between two polls
+    for new requests; `gather`: copies that share experts take prompts together, after so many steps at the latest.
+    `failed`: it does not fit (of more users than fit at once, some wait), or not within these. `detail`: its table has
+    everything, as its document always does.
     Errors: `InputError`, `UnknownName`, `MissingExtra`.
 
     >>> import txcalc
@@ -219,7 +221,7 @@ def deploy(
         draft=guess,
         adapters=(adapters, adapter_rank),
         looks=_looks(poll, gather),
-        ways=phrases.ways({"tp": tp, "pp": pp, "dp": dp, "ep": ep}),
+        ways=phrases.ways({"tp": tp, "pp": pp, "dp": dp, "ep": ep, "etp": "auto" if etp is None else etp}),
         apart=disaggregate is not None,
         fillers=phrases.ways({"disaggregate": disaggregate or "auto"}).get("disaggregate"),
         simulate=simulate,

@@ -77,6 +77,7 @@ class LayoutWays(Record):
     pp: int
     dp: int
     ep: int
+    etp: int | None
     gpus: int
 
 

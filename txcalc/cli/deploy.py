@@ -37,6 +37,10 @@ def _limit(flag: str, text: str) -> Any:
     max_num_seqs=Annotated[
         int | None, o.length("--max-num-seqs", "Sequences that the engine runs at once (default: its own).")
     ],
+    etp=Annotated[
+        int | None,
+        typer.Option("--etp", help="Ranks that slice each expert, also those of --dp replicas.", metavar="N"),
+    ],
     poll=Annotated[
         int,
         typer.Option("--poll", help="Decode steps between two polls for new requests (SGLang).", metavar="N"),

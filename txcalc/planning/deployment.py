@@ -84,7 +84,7 @@ class Deployment:
         seen = visible(accelerator) if engine.memory or accelerator.unified else accelerator.memory
         self.reserve = accelerator.memory - seen + engine.reserve.of(seen)
         self._ranks: dict[Layout, list[Holdings]] = {}
-        self._refusals: dict[tuple[int, int], InputError | None] = {}
+        self._refusals: dict[tuple[int, ...], InputError | None] = {}
 
     @property
     def usable(self) -> int:
@@ -111,7 +111,7 @@ class Deployment:
         if self.draft is None or not last:
             return None
         sharding, own = self.draft_layout(layout)
-        own = own.replace(dp=1) if own.ep <= own.tp else own
+        own = own.replace(dp=1) if own.sharing == 1 else own
         if own not in self._drafts:
             (stage,) = sharding.stages(own)
             self._drafts[own] = Holdings(self.draft, stage, self.engine.of(self.draft), own)
@@ -125,7 +125,7 @@ class Deployment:
         """Why the format of the weights cannot store a rank's tensors. A cut between layers leaves them as they are."""
         if not self.engine.weights.whole:
             return None
-        key = layout.tp, layout.ep
+        key = layout.tp, layout.ep, layout.expert_ways
         if key not in self._refusals:
             self._refusals[key] = None
             try:
@@ -343,7 +343,7 @@ def choices(
     apart = deployment.accelerator.link is None  # cards without a link hold layers each, as llama.cpp splits them
 
     def order(c: Choice) -> tuple[Any, ...]:
-        crossed = apart and (c.layout.tp > 1 or c.layout.ep > 1)
+        crossed = apart and (c.layout.tp > 1 or c.layout.expert_group > 1)
         return not c.fits, crossed, c.layout.pp, -c.max_concurrency, -c.layout.tp, -c.fullest.free
 
     return sorted(found, key=order)

@@ -66,6 +66,7 @@ class Engine:
     offload   what of the model lies in RAM; None: nothing
     interval  decode steps between two polls for new requests
     gathers   copies that share experts look when all have a request, and at the latest after so many steps
+    marlin    MXFP4 experts are multiplied by the kernels of any four bits (Marlin)
     adapters  LoRA adapters that are held for requests to choose from; rank: that of each
     """
 
@@ -83,6 +84,12 @@ class Engine:
     rank: int = 0
     interval: int = 1
     gathers: bool = False
+    marlin: bool = False
+
+    @property
+    def streams(self) -> bool:
+        """Whether shared experts are computed beside the routed ones while decoding."""
+        return not self.memory or self.memory.profile.rules.streams
 
     def of(self, model: Model) -> Engine:
         """The same for another model, such as a draft: its weights in the format asked for, no profile, no adapters."""
@@ -115,7 +122,8 @@ class Engine:
     def kernel(self, dtype: str) -> str:
         """The class of the products' kernels that multiply in a dtype: servers have some for MXFP4 alone."""
         found = self.weights.kernel(dtype)
-        return "w4" if found == "mxfp4" and self.memory and self.memory.profile.rules.alike else found
+        alike = self.marlin or (self.memory is not None and self.memory.profile.rules.alike)
+        return "w4" if found == "mxfp4" and alike else found
 
     @property
     def activation_bits(self) -> int:
@@ -172,7 +180,8 @@ def engine(
     kernels, kept = memory.profile.kernels if memory else "", reserve or left(memory)
     offload = offload or aside(model, memory)
     looks = (interval, gathers)
-    return Engine(form, kv, block, chunk, kept, weights, memory, kernels, prefix, offload, *adapters, *looks)
+    marlin = memory is not None and memory.hopper and bool(memory.profile.numbers.get("marlin"))
+    return Engine(form, kv, block, chunk, kept, weights, memory, kernels, prefix, offload, *adapters, *looks, marlin)
 
 
 def aside(model: Model, memory: EngineMemory | None) -> Offload | None:

@@ -42,6 +42,7 @@ class EngineRules(NamedTuple):
     pads      it pads MXFP4 experts to what its kernels take
     offloads  it computes what the host holds there: the table of tokens, layers, experts
     alike     one kernel template reads all types of as many bits (ggml-cuda/mmvq.cu)
+    streams   shared experts are computed beside the routed ones while decoding, on a stream of their own
     """
 
     title: str
@@ -52,13 +53,14 @@ class EngineRules(NamedTuple):
     pads: bool = False
     offloads: bool = False
     alike: bool = False
+    streams: bool = True
 
 
 ENGINES = {
     "vllm": EngineRules("vLLM", share=Fraction(1, 10), turns=True, pads=True),
     "sglang": EngineRules("SGLang", fixed=True),
     "trtllm": EngineRules("TensorRT-LLM"),
-    "llama.cpp": EngineRules("llama.cpp", batched=True, offloads=True, alike=True),
+    "llama.cpp": EngineRules("llama.cpp", batched=True, offloads=True, alike=True, streams=False),
 }
 
 
@@ -243,6 +245,11 @@ class EngineMemory:
         )
 
     @property
+    def hopper(self) -> bool:
+        """Whether the card is one of those with FlashAttention 3 and Triton's kernels for MXFP4."""
+        return self.accelerator.name in _data()["hopper"]["cards"]
+
+    @property
     def score_bytes(self) -> int:
         """Bytes that every score of a prompt's attention moves; 0: with flash attention, none."""
         return int(self.profile.numbers.get("score_bytes_cublas" if self.widened else "score_bytes", 0))
@@ -316,7 +323,7 @@ class EngineMemory:
         CUDA graphs, which lie outside unless the version counts them."""
         numbers = self.profile.numbers
         staged = self._staged(layout)
-        split = layout.tp > 1 or layout.ep > 1 or (layout.pp > 1 and not staged)
+        split = max(layout.tp, layout.expert_group, 1 if staged else layout.pp) > 1
         found: dict[str, int] = {}
         if self.profile.rules.fixed:
             tokens = self.tokens or self.profile.of_card("tokens", self.large)
@@ -338,8 +345,7 @@ class EngineMemory:
 
     def _staged(self, layout: Layout) -> bool:
         """Whether it is known of the version that what stages hand on opens no channel before the cache is sized."""
-        alone = layout.tp == layout.ep == 1
-        return layout.pp > 1 and alone and "outside_torch_stages" in self.profile.numbers
+        return layout.pp > 1 == layout.tp == layout.expert_group and "outside_torch_stages" in self.profile.numbers
 
     def padded(self, entry: Entry, form: Format, size: int) -> int:
         """Bytes of a leaf's weights as the engine keeps them: vLLM pads MXFP4 experts to what its kernels take."""
@@ -349,10 +355,8 @@ class EngineMemory:
         held = next((f for f, _ in form.parts(weight, entry) if f), None) if isinstance(form, Mixed) else form
         if held is None or held.name != "mxfp4" or held.block != 32:
             return size
-        name = self.accelerator.name
-        kind = "blackwell" if name in table["blackwell"]["cards"] else "others"
-        if name in _data()["hopper"]["cards"] and not self.profile.numbers.get("marlin"):
-            kind = "hopper"
+        own = "hopper" if self.hopper and not self.profile.numbers.get("marlin") else "others"
+        kind = "blackwell" if self.accelerator.name in table["blackwell"]["cards"] else own
         ff, stream = table[kind]["d_ff"], table[kind]["d_model"]
         tall, long = (stream, ff) if entry.steps[-1].name == "down" else (ff, stream)
         rows, columns = weight.shape
@@ -372,11 +376,8 @@ class EngineMemory:
             yield f"{self.profile} profiles a decoder: nothing of it is counted for {model.name}"
             return
         rules, batch = self.profile.rules, f"a step of {self.most_tokens:,} tokens"
-        if rules.fixed:
-            graphs = self.sequences or self.profile.of_card("graph_sequences", self.large)
-            batch = f"a fixed part for activations, logits and graphs, by {batch} and graphs of {graphs:,} sequences"
-        else:
-            batch += " with all its logits" if rules.batched else f", {self.most_sequences:,} sequences' logits"
+        held = " with all its logits" if rules.batched else f", {self.most_sequences:,} sequences' logits"
+        batch = f"a fixed part for activations, logits and graphs, by {batch}" if rules.fixed else batch + held
         yield f"as {self.profile} keeps it (modelled): {batch}"
         if self._staged(layout):
             yield f"stages open no channels before {self.profile} sizes the cache: its logs of 2 and 4 stages"
@@ -401,7 +402,7 @@ class EngineMemory:
         most = min(most, 2 * self.most_sequences, self.most_tokens)
         largest = min(self.most_sequences, most) if rule["whole"] else 0
         pieces, whole = (_sizes(each, rule["fine"]) for each in (most if rule["pieces"] else 0, largest))
-        three = self.accelerator.name in _data()["hopper"]["cards"]
+        three = self.hopper
         before: Entry | None = None
         products = cores = wide = 0
         for entry in ledger:

@@ -85,6 +85,11 @@ class Layout:
         return self.ep * self.expert_ways
 
     @property
+    def sharing(self) -> int:
+        """Copies of the rest that experts are spread over."""
+        return max(1, self.expert_group // self.tp)
+
+    @property
     def exchanges(self) -> bool:
         """Whether tokens are sent to their experts: these are spread over others than the ranks of tp, which all have
         the same tokens."""
@@ -174,13 +179,19 @@ UNSERVED: Mapping[str, str] = {
     "vpp": "1: interleaved stages fill the bubble of training's backward; a server's stages are contiguous",
     "fsdp": "1: a server keeps its weights; gathering them for every step is for training",
     "cp": "1: context parallelism is not supported yet when serving",
-    "etp": "1: a server splits an expert over tp/ep ranks where ep < tp",
 }
 
 
 def unserved(layout: Layout) -> list[Fault | str]:
     """What of a layout is for training only."""
-    return [Fault(name, n, why) for name, why in UNSERVED.items() if (n := getattr(layout, name)) not in (1, None)]
+    found: list[Fault | str] = [
+        Fault(name, n, why) for name, why in UNSERVED.items() if (n := getattr(layout, name)) not in (1, None)
+    ]
+    if layout.etp is not None and layout.expert_group not in (layout.tp, every := layout.tp * layout.dp):
+        found.append(
+            Fault("ep · etp", layout.expert_group, f"tp = {layout.tp}, or tp · dp = {every} that share experts")
+        )
+    return found
 
 
 def parse_layout(text: str, where: str = "--layout") -> Layout:

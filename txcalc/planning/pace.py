@@ -27,7 +27,7 @@ class Pace:
         self.caching = model.decodes
         # What a prompt is: tokens of the encoder, of which a prefix is no use; or what the model decodes from.
         self.encodes = model.has_encoder_apart and not model.reads_no_ids
-        self.sharing = max(1, layout.ep // layout.tp)  # copies of the rest that experts are spread over
+        self.sharing = layout.sharing
 
     def busy(self, sequences: int) -> float:
         """Sequences of the copies that share experts, on average, over those of the fullest: of all sequences, spread

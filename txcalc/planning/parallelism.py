@@ -149,6 +149,8 @@ class Sharding:
         if self.offload and self.offload.asked and layout.gpus != layout.pp:
             expected = "pp alone: where layers or experts lie in RAM, llama.cpp splits the others by layer"
             faults.append(Fault("layout", str(layout), expected))
+        if self.serving and layout.etp not in (1, None) and not self.has_experts:
+            faults.append(Fault("etp", layout.etp, "1: there are no experts to slice"))
         stages = layout.pp * layout.vpp
         if stages > 1 and not self.layers:
             expected = "1: only a single stack of layers is cut into stages, where each reads the one before alone"
@@ -160,7 +162,7 @@ class Sharding:
 
     def layouts(self, gpus: int, fixed: Mapping[str, int] | None = None) -> Iterator[Layout]:
         """Every layout of so many accelerators that the model allows, `fixed` ones held: tp, pp, dp, and experts split
-        as the rest is (ep = 1) or spread over all of a stage."""
+        as the rest is (ep = 1) or spread over all of a stage; sliced over other ranks (etp) only where that is held."""
         held = fixed or {}
 
         def of(name: str, number: int) -> Iterable[int]:
@@ -171,7 +173,7 @@ class Sharding:
                 dp = gpus // tp // pp
                 spread = {1, tp * dp} if self.has_experts else {1}
                 for ep in (held["ep"],) if "ep" in held else sorted(spread):
-                    layout = Layout(tp=tp, pp=pp, dp=dp, ep=ep)
+                    layout = Layout(tp=tp, pp=pp, dp=dp, ep=ep, etp=held.get("etp"))
                     if held.get("dp", dp) == dp and not self.faults(layout):
                         yield layout
 

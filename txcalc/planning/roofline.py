@@ -19,6 +19,8 @@ Counts   attention's masked pairs, which is what kernels compute; logits of a pr
          decode; experts touched E·(1 − untouched), of a popularity that differs (`curves.untouched`), and for the
          fullest of their ranks as much more as that makes it, traffic too; no arithmetic for norms, activations and
          scans, which move more than they compute
+Beside   while decoding, shared experts' starts are hidden behind the routed ones', which run on another stream: vLLM
+         (VLLM_DISABLE_SHARED_EXPERTS_STREAM turns it off), TensorRT-LLM and SGLang do so within captured passes
 Copies   of dp that share experts hold the sequences evenly; a prompt alone passes the experts on all their ranks
 Fused    as engines fuse: products of one input (q, k, v; gate, up) and all routed experts of a layer are one start, an
          activation with its gate, a residual sum with the norm after it
@@ -193,7 +195,7 @@ class Rank:
         """The fields of a cost for every leaf; this is the loop in which time is spent."""
         own, bandwidth, spread = float(work.batch), self.accelerator.bandwidth, self.efficiency.spread
         loads = self._asked(work, head)
-        fullest = self._fullest()
+        fullest, beside = self._fullest(), work.decoding and self.engine.streams
         for load in loads:
             leaf, copies, curve = load.leaf, load.copies, load.curve
             batch = own * busy if leaf.chance else own
@@ -222,7 +224,7 @@ class Rank:
                 taken if computes else 0.0,
                 0.0 if computes else taken,
                 0.0,
-                load.start,
+                0.0 if beside and load.kind == "shared_experts" else load.start,
                 load.host,
                 0.0,
             )
@@ -285,7 +287,8 @@ class Rank:
 
     def _known(self, entries: tuple[Entry, ...]) -> Iterator[_Leaf]:
         before: Entry | None = None
-        form, tp, ep = self.engine.weights, self.layout.tp, self.layout.ep
+        form, ep, sharing = self.engine.weights, self.layout.ep, self.layout.sharing
+        held = Fraction(self.layout.tp, self.layout.expert_group)
         efficiency, engine = self.efficiency, self.engine.kernels
         for entry in entries:
             leaf = entry.leaf.untied
@@ -303,8 +306,8 @@ class Rank:
             if not multiplies(self.accelerator, dtype):
                 dtype = self.wide  # the weights are read narrow, and multiplied wide
                 kernel = "w4" if form.bits <= 4 else "w8"
-            # k of all E: a rank has E/ep of them, and of a token's k those that its tp or ep ranks share.
-            chance = float(entry.runs / entry.times * Fraction(min(tp, ep), ep)) if entry.routed else 0.0
+            # k of all E: a rank has E/ep of them, or pieces, and those of its own tokens that its group passes on.
+            chance = float(entry.runs / entry.times * held) if entry.routed else 0.0
             d_in, d_out = leaf.matrix or (0, 0)
             merged = same_input(before, entry)
             curve = efficiency.curve("experts" if entry.routed else "matmul", kernel, engine)
@@ -315,7 +318,7 @@ class Rank:
             row, narrowed = 2.0 * d_in * d_out if entry.routed else 0.0, 0.0
             if leaf.matrix and entry.routed:
                 if launched and 1 < ep <= GATHERED:  # two products of a layer share passes of 2 bytes
-                    vectors = max(1, ep // tp) * self.stage.root.stacks[-1].d_model * entry.layers
+                    vectors = sharing * self.stage.root.stacks[-1].d_model * entry.layers
                     narrowed = curve.gathered * (1 - 1 / ep) * vectors
             elif leaf.matrix and not merged:
                 narrowed = curve.quantise * d_in * (self.element + bits_of(dtype) / 8) * float(entry.runs)
@@ -364,7 +367,7 @@ class Rank:
             cache,
             cache + activations * runs * self.element + scores,
             float(entry.times) if leaf.chance else runs * positions if rows else runs,
-            positions * max(1, self.layout.ep // self.layout.tp),
+            positions * self.layout.sharing,
             rows,
             curve,
             start,

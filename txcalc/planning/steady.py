@@ -359,6 +359,14 @@ class _Loop:
         each = (demand.answer - 1) / decoding / demand.tokens
         return min(demand.interval, each * sum(1 / i for i in range(1, demand.sharing + 1)))
 
+    def looks(self, decoding: float) -> float:
+        """Seconds of a step and of the prompts that it shares, of those between two looks for requests."""
+        demand = self.demand
+        if not decoding or demand.answer == 1:
+            return 0.0
+        each = self.others * decoding * demand.tokens / (demand.answer - 1)
+        return demand.step(decoding) + each * demand.prompt
+
     def rate(self, decoding: float) -> float:
         """Requests a second where so many decode on average."""
         return decoding / (self.demand.answer - 1) / self.tpot(decoding)
@@ -372,8 +380,8 @@ class _Loop:
         demand = self.demand
         if demand.interval == 1 or demand.answer == 1:
             return 0.0
-        found = self.found(decoding)
-        return max(0.0, (found + min(max(1.0, 1 / demand.chunks), found)) / 2 - 1)
+        found = 1 + self.others * self.found(decoding)  # one's own, and those that come at random meanwhile
+        return (found + min(max(1.0, 1 / demand.chunks), found)) / 2 - 1
 
     def state(self, rate: float, decoding: float) -> Steady | None:
         """Means; None: prompts come faster than they are served."""
@@ -388,13 +396,12 @@ class _Loop:
         wait += beside * step / 2
         if self.clients is not None and demand.answer > 1:
             wait += max(0.0, self.clients - 1) / 2 * self.service(self.clients / 2) * demand.together
-        polls = demand.polls + max(0.0, self.interval(decoding) - 1) / 2
-        wait += self.crowd(decoding) * demand.prompt
+        wait += self.crowd(decoding) * demand.prompt + max(0.0, self.interval(decoding) - 1) / 2 * self.looks(decoding)
         if demand.sharing > 1 and demand.answer > 1:
             chance = self.beside(rate, decoding)
             away = rate * (self.held_up(chance) - self.lasts(chance))  # others' prompts, none of this copy
             wait += away * self.lasts(chance) / max(1.0, demand.chunks) / 2 + self.lasts(chance) - demand.lone
-        ttft = demand.own + wait + demand.alone + (max(1.0, demand.chunks) + polls) * beside * step
+        ttft = demand.own + wait + demand.alone + (max(1.0, demand.chunks) + demand.polls) * beside * step
         if demand.answer == 1:
             return Steady(ttft, None, ttft, rate, utilisation, 0.0)
         tpot = self.tpot(decoding)

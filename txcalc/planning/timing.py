@@ -241,15 +241,15 @@ class Timer:
 
     def _copy(self, layout: Layout) -> Layout:
         """Copies that share no experts are all as one alone is."""
-        return layout.replace(dp=1) if layout.ep <= layout.tp else layout
+        return layout.replace(dp=1) if layout.sharing == 1 else layout
 
     def known(self, layout: Layout) -> bool:
         """Whether the links that the layout needs are known; what stages of one node hand on needs none."""
         card = self.deployment.accelerator
-        groups = [layout.group(axis, card.node, SERVING_ORDER) for axis in ("tp", "ep", "pp")]
+        groups = [layout.group(axis, card.node, SERVING_ORDER) for axis in ("tp", "ep", "etp", "pp")]
         if card.link_between is None and any(group.crosses for group in groups):
             return False
-        return (layout.tp == 1 and layout.ep == 1) or card.link is not None
+        return (layout.tp == layout.ep == layout.expert_ways == 1) or card.link is not None
 
     def point(self, layout: Layout, sequences: int, rate: float | None = None, most: int = MOST_SEQUENCES) -> Point:
         """So many sequences in a closed loop; or requests that come at a rate; at most so many at once at the full

@@ -104,7 +104,7 @@ def _dynamo(plan: Plan, pools: Pools | None, guess: Speculation | None) -> list[
     roles = (("prefill", pools.prefill), ("decode", pools.decode)) if pools else (("", plan.best),)
     for role, choice in roles:
         layout = choice.layout
-        copies = 1 if layout.ep > layout.tp else layout.dp  # a worker is all copies that share experts
+        copies = 1 if layout.sharing > 1 else layout.dp  # a worker is all copies that share experts
         worker = layout if copies == 1 else layout.replace(dp=1)
         each = 1 if role == "prefill" else ceil_div(plan.concurrency, layout.dp)
         flags: Flags = [("--model", _model(plan)), *_vllm_flags(plan, worker, each, guess)]
@@ -156,7 +156,7 @@ def _drafter(plan: Plan) -> str:
 
 def _shared(plan: Plan) -> bool:
     """Whether copies of the model share their experts."""
-    return plan.best.layout.ep > plan.best.layout.tp
+    return plan.best.layout.sharing > 1
 
 
 def _refuse(plan: Plan, engine: str) -> InputError:
@@ -219,7 +219,7 @@ def _vllm_flags(plan: Plan, layout: Layout, sequences: int, guess: Speculation |
 def _sglang(plan: Plan, guess: Speculation | None) -> tuple[str, Flags]:
     layout, engine, shared = plan.best.layout, plan.deployment.engine, _shared(plan)
     together = layout.tp * layout.dp
-    if (shared and (layout.ep != together or layout.pp > 1)) or layout.ep not in (1, layout.tp, together):
+    if (shared and (layout.expert_group != together or layout.pp > 1)) or layout.ep not in (1, layout.tp, together):
         raise _refuse(plan, "SGLang")
     flags: Flags = [("--tp-size", together if shared else layout.tp)]
     if layout.pp > 1:
@@ -257,7 +257,7 @@ def _sglang(plan: Plan, guess: Speculation | None) -> tuple[str, Flags]:
 
 def _trtllm(plan: Plan, guess: Speculation | None) -> tuple[str, Flags]:
     layout, engine = plan.best.layout, plan.deployment.engine
-    if _shared(plan) and (layout.tp > 1 or layout.ep != layout.dp):
+    if _shared(plan) and (layout.tp > 1 or layout.expert_group != layout.dp):
         raise _refuse(plan, "TensorRT-LLM")
     flags: Flags = [("--tp_size", layout.dp if _shared(plan) else layout.tp)]
     if layout.pp > 1:

@@ -25,7 +25,14 @@ settings.register_profile(
 )
 # Other examples at every run: `pytest --hypothesis-profile random`; a failure prints the seed that repeats it.
 settings.register_profile("random", parent=settings.get_profile("txcalc"), derandomize=False, print_blob=True)
+# The inner loop draws a few of them.
+settings.register_profile("quick", parent=settings.get_profile("txcalc"), max_examples=10)
 settings.load_profile("txcalc")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.markexpr == "not slow" and config.option.hypothesis_profile is None:
+        settings.load_profile("quick")
 
 
 def pytest_unconfigure() -> None:

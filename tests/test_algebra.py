@@ -123,6 +123,7 @@ terms = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(terms)
 def test_tidy_changes_no_polynomial(drawn: list[tuple[Any, ...]]) -> None:
     atoms = [algebra.symbol(name) for name in ("L_a", "L_b", "D", "h_kv", "T")]
@@ -214,6 +215,7 @@ LAYERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_sizes_that_differ_have_letters_of_their_own() -> None:
     """The first layer kind has the plain letter; a suffix never makes another letter of the table (F of `b` here, h of
     `kv`)."""
@@ -259,6 +261,7 @@ def test_a_part_that_is_not_there_is_named() -> None:
             algebra.formulas(model, model.workload(), path)
 
 
+@pytest.mark.slow
 def test_sums_of_parts_are_the_whole() -> None:
     for name in ("deepseek-v3", "gemma-3-27b", "whisper-large-v3", "jamba-v0.1", "vit-b", "albert-base-v2"):
         model = load(name)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -55,9 +56,14 @@ HEAVY = {
 }  # fmt: skip
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def imports(path: Path) -> Iterator[str]:
     """Dotted names of everything a module imports, wherever in it."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -90,7 +96,7 @@ def test_every_module_is_there() -> None:
 
 def neither_abstract_nor_final(folder: Path) -> list[str]:
     """Classes of parts that others inherit from and that are made too, or that others may yet inherit from."""
-    trees = [ast.parse(path.read_text()) for path in sorted(folder.rglob("*.py"))]
+    trees = [parsed(path) for path in sorted(folder.rglob("*.py"))]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     made = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     classes = {
@@ -190,7 +196,7 @@ def parts_asked(path: Path) -> list[str]:
         attributes = {name.attr for name in ast.walk(node) if isinstance(name, ast.Attribute)}
         return bool((named | attributes) & CLASSES_OF_PARTS) or bool(attributes & {"leaf", "span", "part", "root"})
 
-    tree = ast.parse(path.read_text())
+    tree = parsed(path)
     return [ast.unparse(node) for node in ast.walk(tree) if asks(node) and of_parts(node)]
 
 
@@ -251,7 +257,7 @@ def names_asked(path: Path) -> list[str]:
     def named(node: ast.AST) -> bool:
         return any(isinstance(each, ast.Constant) and each.value in known for each in ast.walk(node))
 
-    return [ast.unparse(node) for node in ast.walk(ast.parse(path.read_text())) if asks(node) and named(node)]
+    return [ast.unparse(node) for node in ast.walk(parsed(path)) if asks(node) and named(node)]
 
 
 @pytest.mark.parametrize("module", ["planning", "api", "verify", "hardware", "parts", "render", "cli"])
@@ -271,6 +277,7 @@ FORBIDDEN = {"abs", "bool", "divmod", "float", "int", "max", "min", "pow", "roun
 Fields = dict[str, dict[str, str]]
 
 
+@cache
 def fields() -> Fields:
     """The annotations of every part, with its properties and what it inherits: {"Linear": {"d_in": "Any", …}, …}."""
     found: Fields = {}

@@ -370,11 +370,13 @@ def read_all(terminal: int) -> bytes:
     return b"".join(written)
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_colour_unless_it_says_no() -> None:
     assert ANSI in on_a_terminal("compare", "gpt2", "gpt2-xl")
     assert ANSI not in on_a_terminal("compare", "gpt2", "gpt2-xl", NO_COLOR="1")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("argv", [["show", "llama-3.1-8b"], ["sweep", "gpt2", "--over", "T=1:1M:1", "--format", "csv"]])
 def test_a_closed_pipe_is_no_error(argv: list[str]) -> None:
     needs(argv[0])

@@ -264,6 +264,7 @@ def test_budgets_are_met_as_nearly_as_whole_numbers_can(source: str, quantity: s
     assert (model["value"], model["difference"]) == (best["value"], best["difference"])
 
 
+@pytest.mark.slow
 def test_an_exact_budget_and_one_out_of_reach() -> None:
     (same,) = matched("llama-3.1-8b", "mistral-7b", "--match", "params", "--by", "V")["models"]
     assert (same["value"], same["difference"]) == (128_256, 0)

@@ -237,6 +237,7 @@ def pieces(draw: st.DrawFn) -> tuple[Callable[[int], int], tuple[int, ...]]:
     return f, ends
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(pieces())
 def test_first_against_brute_force(drawn: tuple[Callable[[int], int], tuple[int, ...]]) -> None:
@@ -469,6 +470,7 @@ COMMAND = (
 )
 
 
+@pytest.mark.slow
 def test_integers_need_no_sympy() -> None:
     def lines(before: str, *argv: str) -> tuple[list[str], str]:
         command = [sys.executable, "-c", before + COMMAND + LOADED, *argv]

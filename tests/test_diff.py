@@ -30,6 +30,7 @@ def run(*argv: str) -> Any:
     return CliRunner(env={"COLUMNS": "100", "NO_COLOR": "1"}).invoke(app, ["diff", *argv])
 
 
+@pytest.mark.slow
 def test_each_costs_what_the_same_change_by_hand_costs() -> None:
     found = diff("llama-3.1-8b", "qwen3-8b", tokens=2048)
     model = txcalc.load("llama-3.1-8b")

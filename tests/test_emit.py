@@ -97,6 +97,7 @@ def test_a_models_own_layer_drafts_in_every_engines_words() -> None:
     assert "  decoding_type: MTP\n  max_draft_len: 2\n  num_nextn_predict_layers: 2\nEND" in trtllm
 
 
+@pytest.mark.slow
 def test_dynamo_starts_the_workers_of_both_pools() -> None:
     code, out, _ = emit(*LLAMA[:3], "--concurrency", "32", "--prompt", "7k", "--answer", "1k", "--emit", "dynamo")
     assert code == 0 and out.startswith("python -m dynamo.frontend\n# ") and "--disaggregation-mode" not in out

@@ -170,6 +170,7 @@ def test_a_description_without_a_model_type_gets_one_with_the_same_ledger(source
     assert notes[0] == f"written as {model_type}, a model type with the same ledger"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", ["deepseek_v32", "glm_moe_dsa"])
 def test_an_index_that_selects_keys_comes_back(model_type: str) -> None:
     """DeepSeek-V3.2 is found where nobody names it; that GLM's index rotates neighbours changes no count."""

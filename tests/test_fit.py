@@ -352,6 +352,7 @@ def test_a_design_reads_in_80_columns(name: str) -> None:
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_fit_loads_neither_torch_nor_numpy_and_is_quick() -> None:
     code = "import sys, txcalc.cli as c\ntry: c.app(['fit', 'qwen3-8b', '--gpu', 'l4'])\nexcept SystemExit: pass\n"
     code += "assert not {'torch', 'numpy', 'sympy'} & set(sys.modules)"

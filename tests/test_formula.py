@@ -51,6 +51,7 @@ def test_the_numbers_everyone_knows() -> None:
     assert total(llama, "cache_growth")["latex"] == r"2 \cdot L \cdot h_{kv} \cdot d_{h}"
 
 
+@pytest.mark.slow
 def test_every_value_is_the_ledgers() -> None:
     model = load("deepseek-v3")
     ledger = model.ledger(2, 3, 100, mla="absorbed")
@@ -178,6 +179,7 @@ def test_what_is_refused(argv: tuple[str, ...], message: str) -> None:
     assert message in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "deepseek-v3", "whisper-large-v3", "gemma-3-27b", "jamba-v0.1"])
 def test_a_whole_model_is_a_latex_document_within_its_margins(name: str, tmp_path: Path) -> None:
     """Compiled by a real TeX, where there is one: no error, and no line that is wider than the page."""

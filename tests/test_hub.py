@@ -232,6 +232,7 @@ def test_a_config_is_fetched_once_and_then_read_from_the_cache(endpoint: str, tm
     assert ask(endpoint, tmp_path, ("hf:org/tiny", False), HF_HUB_OFFLINE="1")[0] == answer
 
 
+@pytest.mark.slow
 def test_headers_are_fetched_by_range_and_checked(endpoint: str, tmp_path: Path, params: int) -> None:
     Hub.seen.clear()
     names = ("tiny", "sharded", "edited", "broken", "pickled")
@@ -247,6 +248,7 @@ def test_headers_are_fetched_by_range_and_checked(endpoint: str, tmp_path: Path,
     assert all(span == "bytes=0-100000" for _, span in bodies)
 
 
+@pytest.mark.slow
 def test_each_failure_is_one_line(endpoint: str, tmp_path: Path) -> None:
     cases = {
         "hf:org/gated": "hf:org/gated: is gated: ask for access on its page, then hf auth login, or set HF_TOKEN",
@@ -264,6 +266,7 @@ def test_each_failure_is_one_line(endpoint: str, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_token_is_sent(endpoint: str, tmp_path: Path, params: int) -> None:
     assert ask(endpoint, tmp_path, ("hf:org/secret", False), HF_TOKEN=TOKEN) == [["secret", params, None, []]]
 

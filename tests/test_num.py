@@ -20,6 +20,7 @@ ints = st.integers(-50, 50)
 naturals = st.integers(0, 10**40)
 
 
+@pytest.mark.slow
 @given(ints, ints)
 @pytest.mark.parametrize(("helper", "builtin"), [(minimum, min), (maximum, max)], ids=["minimum", "maximum"])
 def test_the_smaller_and_the_larger(helper: Any, builtin: Any, a: int, b: int) -> None:

@@ -28,6 +28,7 @@ def model(request: pytest.FixtureRequest) -> Model:
     return load(request.param)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("oracle", "least"), [("traffic", 18), ("other", 6)])
 def test_the_operators_move_and_compute_what_the_formulas_say(model: Model, oracle: str, least: int) -> None:
     verdict = verify(model, [oracle])
@@ -69,6 +70,7 @@ def test_another_cost_is_refuted(form: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert not verify(load(GPT if form in ("layer_norm", "gelu") else LLAMA), ["other"]).ok
 
 
+@pytest.mark.slow
 def test_a_fused_activation_leaves_its_middle_on_the_chip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Activation, "on_chip", lambda self, work: 0)
     found = {row.path for row in verify(load(LLAMA), ["traffic"]).failures}
@@ -89,6 +91,7 @@ def test_which_leaves_are_witnessed(model: Model) -> None:
         assert {kinds[row.path] for row in verify(model, [oracle]).rows} == expected
 
 
+@pytest.mark.slow
 def test_what_is_not_witnessed_is_said() -> None:
     verdict = verify(load("mamba-130m"), ["traffic"])
     assert verdict.ok and any("not compared" in note and "Scan" in note for note in verdict.notes), verdict.notes

@@ -28,6 +28,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+@pytest.mark.slow
 def test_a_wheel_holds_every_preset_and_its_licence(wheel: Path) -> None:
     files = zipfile.ZipFile(wheel).namelist()
     held = {Path(file).stem for file in files if file.startswith("txcalc/presets/models/")}

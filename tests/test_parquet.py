@@ -47,6 +47,7 @@ def dask() -> Iterator[Executor]:
         yield executor
 
 
+@pytest.mark.slow
 def test_every_row_is_there_in_order_and_exact(tmp_path: Path) -> None:
     found = swept()
     written = found.to_parquet(tmp_path / "grid.parquet")

@@ -237,6 +237,7 @@ EVERY = Picture(
 )
 
 
+@pytest.mark.slow
 def test_what_matplotlib_is_given_is_what_is_drawn() -> None:
     pytest.importorskip("matplotlib")
     lines, stack, bars = draw.figure(EVERY).axes
@@ -254,6 +255,7 @@ def test_what_matplotlib_is_given_is_what_is_drawn() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_svg_has_the_same_bytes_every_time() -> None:
     matplotlib = pytest.importorskip("matplotlib")
     first = draw.as_file(EVERY, ".svg")
@@ -264,6 +266,7 @@ def test_a_svg_has_the_same_bytes_every_time() -> None:
     assert b"A picture" in first
 
 
+@pytest.mark.slow
 def test_a_png_has_the_same_bytes_every_time() -> None:
     pytest.importorskip("matplotlib")
     first = draw.as_file(EVERY, ".png")
@@ -402,6 +405,7 @@ def test_without_the_extra_the_line_that_installs_it(
         assert run(*COMMANDS[command], "--plot", place) == (3, "", needs)
 
 
+@pytest.mark.slow
 def test_a_backend_that_is_none_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     command = [sys.executable, "-m", "txcalc", "kv", "gpt2", "--plot", "a.svg"]

@@ -118,6 +118,7 @@ def test_weights_are_held_twice() -> None:
         pools(deployment, request(2048, 1024), 2048, 1, [2])
 
 
+@pytest.mark.slow
 def test_the_command() -> None:
     load = ["--concurrency", "64", "--prompt", "8k", "--answer", "1k"]
     argv = ["deploy", "llama-3.1-8b", "--gpu", "h100:8", *load, "--disaggregate"]

@@ -38,6 +38,7 @@ def workload(model: Model, tokens: int, past: int = 0) -> dict[str, Any]:
     return {"tokens": tokens, "past": 0 if model.spec["kind"] in ("encoder", "vision") else past}
 
 
+@pytest.mark.slow
 @given(descriptions, lengths, lengths, st.integers(2, 5))
 def test_linear_in_the_batch(raw: dict[str, Any], tokens: int, past: int, batch: int) -> None:
     model = made(raw)
@@ -53,6 +54,7 @@ def test_linear_in_the_batch(raw: dict[str, Any], tokens: int, past: int, batch:
         assert many.total("bytes") == one.total("bytes") + (batch - 1) * step
 
 
+@pytest.mark.slow
 @given(descriptions, lengths, lengths)
 def test_parameters_do_not_depend_on_the_workload(raw: dict[str, Any], tokens: int, past: int) -> None:
     model = made(raw)
@@ -75,6 +77,7 @@ def test_a_prompt_is_the_sum_of_its_decode_steps(raw: dict[str, Any], tokens: in
     assert prompt.total("cache") == steps[-1].total("cache")
 
 
+@pytest.mark.slow
 @given(decoders(window=False), lengths, lengths, st.integers(0, 9))
 def test_a_window_as_long_as_the_context_is_none(raw: dict[str, Any], tokens: int, past: int, more: int) -> None:
     windowed = deepcopy(raw)
@@ -86,6 +89,7 @@ def test_a_window_as_long_as_the_context_is_none(raw: dict[str, Any], tokens: in
         assert one.by_kind(quantity) == other.by_kind(quantity), quantity
 
 
+@pytest.mark.slow
 @given(decoders(), lengths, lengths)
 def test_masked_is_never_more_than_dense(raw: dict[str, Any], tokens: int, past: int) -> None:
     ledger = made(raw).ledger(tokens=tokens, past=past)
@@ -128,6 +132,7 @@ def test_active_parameters_leave_out_the_experts_that_rest(raw: dict[str, Any]) 
     assert active == params
 
 
+@pytest.mark.slow
 @given(decoders(), lengths)
 def test_tying_changes_a_table_and_no_flops(raw: dict[str, Any], tokens: int) -> None:
     assume("vocab_size" in raw)
@@ -141,6 +146,7 @@ def test_tying_changes_a_table_and_no_flops(raw: dict[str, Any], tokens: int) ->
         assert untied.total(quantity) == tied.total(quantity), quantity
 
 
+@pytest.mark.slow
 @given(st.sampled_from(["encoder-decoder", "audio"]).flatmap(FAMILIES.__getitem__), lengths, lengths)
 def test_a_decode_step_leaves_the_encoder_alone(raw: dict[str, Any], past: int, source: int) -> None:
     model = made(raw)
@@ -152,6 +158,7 @@ def test_a_decode_step_leaves_the_encoder_alone(raw: dict[str, Any], past: int, 
     assert model.ledger(source=source).at("encoder").total("flops") > 0
 
 
+@pytest.mark.slow
 @given(decoders(), st.integers(0, 3), lengths)
 def test_splitting_a_layer_group_changes_no_total(raw: dict[str, Any], first: int, tokens: int) -> None:
     raw["shared_layers"] = False
@@ -221,6 +228,7 @@ def test_encoders_keep_nothing(raw: dict[str, Any], tokens: int) -> None:
     assert made(raw).ledger(tokens=tokens).cache_terms == (0, 0, 0)
 
 
+@pytest.mark.slow
 @given(decoders(), lengths)
 def test_conventions_change_only_what_they_say(raw: dict[str, Any], tokens: int) -> None:
     model = made(raw)
@@ -267,6 +275,7 @@ def test_a_leaf_says_what_it_keeps_for_later_tokens(kind: type, data: st.DataObj
         assert leaf.dense(work) == leaf.paged(work, block, chunk) == held
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=20)
 @given(data=st.data())

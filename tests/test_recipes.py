@@ -164,6 +164,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return txcalc
 
 
+@pytest.mark.slow
 def test_a_mechanism_counts_shards_and_plans(run: Run) -> None:
     shown = json.loads(run("show", "toy.toml", "--json"))
     assert shown["params"]["by_kind"]["attention"] == 2 * 2 * 32 * 8
@@ -178,6 +179,7 @@ def test_a_mechanism_is_proved(run: Run) -> None:
     assert "proved" in run("prove", "toy.toml")
 
 
+@pytest.mark.slow
 def test_a_family_is_read(run: Run) -> None:
     found = json.loads(run("show", "config.json", "--json"))
     assert (
@@ -186,11 +188,13 @@ def test_a_family_is_read(run: Run) -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_accelerator_is_known(run: Run) -> None:
     assert "toy" in run("presets", "--hardware")
     assert json.loads(run("deploy", "gpt2", "--gpu", "toy:1", "--json"))["fits"]
 
 
+@pytest.mark.slow
 def test_a_quantity_is_counted(run: Run) -> None:
     found = run("sweep", "gpt2", "--over", "tokens=1,2", "--quantity", "weights_read", "--format", "csv")
     assert "weights_read" in found

@@ -569,6 +569,7 @@ entries = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(max_size=6), entries | json_values, max_size=4), st.integers(0, 400))
 def test_any_header_is_read_or_refused(listed: dict[str, Any], room: int) -> None:
     data = json.dumps(listed).encode()

@@ -237,6 +237,7 @@ def test_achievable_is_near_what_was_measured(name: str, gpu: str, tp: int, ttft
 # No achievable figure is below a floor.
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_nothing_is_faster_than_the_floor(data: st.DataObject) -> None:
     """Any model, accelerator, layout, format, batch, prompt; with shares that leave no slack at all, too."""
@@ -270,6 +271,7 @@ def test_the_floor_can_be_crossed() -> None:
     assert found.achievable < found.floor
 
 
+@pytest.mark.slow
 @given(st.integers(1, 64), st.integers(1, 30_000), st.sampled_from(["llama-3.1-8b", "gemma-3-27b", "deepseek-v3"]))
 def test_more_sequences_and_longer_contexts_take_no_less(batch: int, context: int, name: str) -> None:
     one = pace(name, "h200", Layout(tp=8))
@@ -281,6 +283,7 @@ def test_more_sequences_and_longer_contexts_take_no_less(batch: int, context: in
 # Chunks.
 
 
+@pytest.mark.slow
 def test_chunks_are_added_up_one_by_one() -> None:
     for name in ("gemma-3-27b", "deepseek-v3", "jamba-v0.1", "gpt-oss-20b"):
         one = pace(name, "h200", Layout(tp=8), chunk=512)
@@ -564,6 +567,7 @@ def test_one_deployment_fits_a_screen() -> None:
         assert "Where the time goes" in run(*argv, "--format", "markdown")[1]
 
 
+@pytest.mark.slow
 def test_the_json_is_the_contract() -> None:
     argv = ["deepseek-v3", "--gpu", "h200:8", "--weights", "fp8-block", "--price", "2", "--json"]
     speed = json.loads(run(*argv)[1])["speed"]
@@ -599,6 +603,7 @@ def test_the_host_works_beside_the_accelerator() -> None:
     assert slow.host == pytest.approx(1e6 * fast.host) and slow.host / 1e-3 > 16 * 6
 
 
+@pytest.mark.slow
 def test_limits_that_no_point_meets_fail() -> None:
     code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm", "--tpot", "1ms")
     assert code == 1 and "the floor of its TPOT is 4.64 ms" in out.replace("\n", " ")
@@ -726,6 +731,7 @@ def test_older_flash_kernels_are_as_fast_as_was_measured() -> None:
         assert Kernels(Machine.of(hardware.load(gpu)), flash="flash2").flash == pytest.approx(FLASH["flash2"] * share)
 
 
+@pytest.mark.slow
 def test_defaults_of_a_plan() -> None:
     """One sequence; where nothing fits, as many GPUs as a layout asks for, or one."""
     model = load("D=512 L=8 h=8 F=1376 V=32000")

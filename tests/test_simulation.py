@@ -74,6 +74,7 @@ def test_littles_law(server: Server, traffic: Requests) -> None:
         assert found.waiting * found.seconds == pytest.approx(sum(one.ttft for one in found.done), rel=1e-6)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(st.floats(2e-3, 0.05), st.floats(1e-6, 1e-4), st.integers(100, 2000), st.integers(2, 300))
 def test_more_load_is_slower_and_yields_more(fixed: float, token: float, prompt: int, answer: int) -> None:
@@ -239,6 +240,7 @@ def run_(*argv: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
+@pytest.mark.slow
 def test_the_contract_of_a_simulation(tmp_path: Path) -> None:
     argv = ["llama-3.1-8b", "--gpu", "h100-sxm:2", "--context", "4k", "--prompt", "2k±1k", "--answer", "256..512"]
     argv += ["--ttft", "500ms", "--simulate"]

@@ -70,6 +70,7 @@ def test_no_fewer_keep_the_targets(name: str, gpu: str, weights: str, concurrenc
         assert not any(limits.met(point) for point in points)
 
 
+@pytest.mark.slow
 def test_the_best_layout_keeps_the_targets_and_is_the_quickest() -> None:
     model = load("llama-3.1-70b")
     deployment, asked = Deployment(model, hardware.load("h100-sxm"), engine(model)), request(9216, 8192)
@@ -103,6 +104,7 @@ def test_a_rate_gets_as_many_sequences_as_it_needs() -> None:
     assert inside - 1 < 5 * steady["e2e_s"]["mean"] <= inside <= data["max_concurrency"]
 
 
+@pytest.mark.slow
 def test_users_beyond_the_cache_wait_in_line() -> None:
     """As of a server: those who have seats are served, the others wait. The plan does not fit, and says so."""
     argv = ["llama-3.1-70b", "--gpu", "h100-sxm:8@2.5", "--concurrency", "500"]

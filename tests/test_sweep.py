@@ -255,6 +255,7 @@ def test_no_shared_expert_is_not_one_of_width_zero() -> None:
     assert swept(source, axes, every) == one_by_one(source, axes, every)
 
 
+@pytest.mark.slow
 def test_blocks_join_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
     axes = {"F": [7, 9, 11], "T": [1, 2, 3, 5], "P": [0, 4]}
     whole = swept(BLOCK, axes, ["flops"])

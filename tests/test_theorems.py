@@ -48,6 +48,7 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # Who inherits.
 
 
+@pytest.mark.slow
 def test_every_preset_inherits() -> None:
     lacking = [name for name in names() if inherited(load(name), "flops") is None]
     assert lacking == [], "run: python tests/make_theorems.py"

@@ -87,6 +87,7 @@ def test_a_presets_towers_are_its_configs(name: str) -> None:
     assert any("are held split over tp" in note for note in plan["notes"])
 
 
+@pytest.mark.slow
 def test_training_holds_the_towers() -> None:
     model = read(QWEN)
 
@@ -271,6 +272,7 @@ values = st.one_of(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(name=st.sampled_from(sorted(TRUTH)), data=st.data())
 def test_mutations_give_a_whole_or_a_reason(name: str, data: st.DataObject) -> None:
@@ -388,6 +390,7 @@ def test_modules_of_a_tower_are_refused() -> None:
         verify(build(TOWER, "tower"))
 
 
+@pytest.mark.slow
 def test_every_tower_has_a_share_of_each_rank() -> None:
     for name, row in TRUTH.items():
         for root in read(row["config"]).held_beside:

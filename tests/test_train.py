@@ -450,6 +450,7 @@ def test_what_does_not_fit_is_exit_code_1_and_says_so_first() -> None:
     )
 
 
+@pytest.mark.slow
 def test_without_a_layout_the_fastest_is_taken() -> None:
     code, out, _ = run("train", "llama-3.1-8b", "--gpu", "h100-sxm:8", "--tokens", "4k", "--json")
     data = json.loads(out)
@@ -463,6 +464,7 @@ def test_without_a_layout_the_fastest_is_taken() -> None:
     assert code == 2 and "without --layout it needs a number" in err
 
 
+@pytest.mark.slow
 def test_every_accelerator_in_one_table() -> None:
     from txcalc import hardware as presets
 
@@ -472,6 +474,7 @@ def test_every_accelerator_in_one_table() -> None:
     assert [row["fits"] for row in rows] == sorted((row["fits"] for row in rows), reverse=True)
 
 
+@pytest.mark.slow
 def test_a_table_reads_in_80_columns() -> None:
     argv = ["train", "llama-3.1-405b", "--gpu", "h100-sxm", "--layout", "tp=8,sp=8,pp=16,vpp=2,dp=64", "--zero", "1"]
     code, out, err = run(*argv, "--tokens", "8k", "--global-batch", "2048", "--compute", "3.8e25", "--deadline", "60d")
@@ -540,6 +543,7 @@ def test_experts_and_heads_that_do_not_divide() -> None:
         assert code == 2 and "--gpu is" in err
 
 
+@pytest.mark.slow
 def test_a_plain_answer_is_quick_and_light() -> None:
     """Under 0.3 s of CPU on a quiet machine, start-up and all, without torch or numpy; twice that beside other work."""
     script = f"""
@@ -559,6 +563,7 @@ print("heavy", *({{"torch", "numpy", "sympy", "matplotlib"}} & set(sys.modules))
     assert float(seconds.split()[1]) < 0.6
 
 
+@pytest.mark.slow
 def test_pictures(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     file = tmp_path / "train.svg"
@@ -591,6 +596,7 @@ ATTENTION_IS_ALL = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "tokens", "step", "days"), ATTENTION_IS_ALL)
 def test_attention_is_all_you_need_takes_12_hours_on_8_p100(name: str, tokens: str, step: float, days: float) -> None:
     """The paper's steps and days, in fp32. A third either way: the lengths of its sentences are not known (25 tokens
@@ -605,6 +611,7 @@ def test_attention_is_all_you_need_takes_12_hours_on_8_p100(name: str, tokens: s
     assert found["run"]["gpu_hours"] == pytest.approx(8 * 24 * found["run"]["days"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("card", ["v100:8", "p100:8"])
 def test_old_cards_train_end_to_end(card: str) -> None:
     code, out, err = run("train", "gpt2", "--gpu", card, "--train-tokens", "10B")

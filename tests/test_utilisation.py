@@ -19,6 +19,7 @@ from txcalc.errors import InputError
 from txcalc.planning.utilisation import REPORTED, parse_measured, utilisation
 
 
+@pytest.mark.slow
 def test_llm_foundrys_table() -> None:
     """Within 0.1 point; where the printed tokens a second, cut to a whole number, are few, what one of them is."""
     figures = list(evidence.foundry())

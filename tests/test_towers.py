@@ -225,7 +225,10 @@ def changed(**changes: Any) -> dict[str, Any]:
         (SMALL | {"vision_config": 7}, "vision_config is 7, expected an object"),
         ({key: SMALL[key] for key in SMALL if key != "vision_config"}, "vision_config is missing"),
         (SMALL | {"vision_feature_layer": "last"}, "vision_feature_layer is 'last'"),
-        ({**SMALL, "model_type": "janus", "text_config": CONFIGS["llama-7b"]}, "projector of janus are not read"),
+        (
+            {**SMALL, "model_type": "perception_lm", "text_config": CONFIGS["llama-7b"]},
+            "projector of perception_lm are not",
+        ),
     ],
 )
 def test_a_whole_that_is_not_known_is_said_to_be(config: dict[str, Any], message: str) -> None:

@@ -15,7 +15,7 @@ from txcalc.parts.part import Workload
 from txcalc.parts.projectors import projector
 from txcalc.parts.tower import Projector
 from txcalc.sources import build
-from txcalc.sources.huggingface import projectors, tensors
+from txcalc.sources.huggingface import janus, projectors, tensors
 from txcalc.sources.huggingface import towers as see
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.shared import Raw
@@ -160,6 +160,7 @@ _BESIDE: dict[str, tuple[Beside, ...]] = {
     "idefics2": (Beside(lambda v: see.headless(v, 32), tensors.idefics2_projector),),
     "idefics3 smolvlm": (Beside(see.idefics3, projectors.idefics3),),
     "internvl": (Beside(see.internvl, projectors.internvl),),
+    "janus": (Beside(janus.tower, janus.projector),),
     "kimi_k25": (Beside(see.kimi_k25, projectors.kimi),),
     "lfm2_vl": (Beside(see.siglip2, projectors.lfm2_vl),),
     "lighton_ocr mistral3": (Beside(see.pixtral, projectors.mistral3, AUTO),),

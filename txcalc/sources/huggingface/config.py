@@ -269,7 +269,9 @@ class Config:
 
 
 # Numbers and flags that are no sizes, and that may not be null in strict classes.
-_NUMBERS = re.compile(r"^(?!classifier_).*(dropout|dropout_prob|_eps|initializer_range|aux_loss_coef|drop_path_rate)$")
+_NUMBERS = re.compile(
+    r"^(?!classifier_).*(dropout|dropout_prob|_eps|epsilon|initializer_range|init_std|loss_coef|drop_path_rate|use_cache)$"
+)
 
 
 def _other(stand_in: Any, check: Callable[[Any], Any]) -> Any:

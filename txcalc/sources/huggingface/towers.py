@@ -27,7 +27,7 @@ def _sizes(v: Config, width: int, d_ff: int, layers: int, heads: int) -> Sizes:
     return Sizes(d, f, n, h)
 
 
-def _stack(size: Sizes, activation: str, **tables: Raw) -> Raw:
+def stack(size: Sizes, activation: str, **tables: Raw) -> Raw:
     """Layers with LayerNorms before two matrices and attention, all with biases, and learned positions; `tables` lay
     over these what is otherwise."""
     raw: Raw = {
@@ -54,7 +54,7 @@ def _act(v: Config, default: str) -> str:
     return v.activation("hidden_act", default=default)
 
 
-def _square(v: Config, image: int, patch: int, **own: bool) -> Raw:
+def square(v: Config, image: int, patch: int, **own: bool) -> Raw:
     """Square pictures in square patches."""
     grid, pixels, channels = grid_of(v, image, patch)
     return {"image": grid * pixels, "patch": pixels, "channels": channels, **own}
@@ -66,10 +66,10 @@ def _square(v: Config, image: int, patch: int, **own: bool) -> Raw:
 def clip(v: Config) -> Tower:
     """CLIP's: a class token, patches without a bias, a norm before and after."""
     size = _sizes(v, 768, 3072, 12, 12)
-    vision = _square(v, 224, 32, patch_bias=False)
+    vision = square(v, 224, 32, patch_bias=False)
     v.ignore("projection_dim")
     ends: Raw = {"embedding": {"norm": True}, "norm": {"final": False}, "head": {"norm": True}}
-    return Tower(size.width, _stack(size, _act(v, "quick_gelu"), vision=vision, **ends), first=1)
+    return Tower(size.width, stack(size, _act(v, "quick_gelu"), vision=vision, **ends), first=1)
 
 
 def siglip(v: Config) -> Tower:
@@ -88,8 +88,8 @@ def pooling(v: Config, tower: Tower) -> Tower:
 
 def headless(v: Config, patch: int, width: int = 768, heads: int = 12) -> Tower:
     size = _sizes(v, width, 3072, 12, heads)
-    vision = _square(v, 224, patch, class_token=False)
-    return Tower(size.width, _stack(size, _act(v, "gelu_pytorch_tanh"), vision=vision))
+    vision = square(v, 224, patch, class_token=False)
+    return Tower(size.width, stack(size, _act(v, "gelu_pytorch_tanh"), vision=vision))
 
 
 def idefics3(v: Config) -> Tower:
@@ -106,7 +106,7 @@ def ragged(v: Config, rows: int | None, *sizes: int, patch: int = 16) -> Tower:
     vision["channels"] = v.size("num_channels", default=3)
     v.ignore("rope_parameters", "rope_theta")
     places: Raw = ROTARY if rows is None else {"form": "learned", "rows": rows}
-    return Tower(size.width, _stack(size, _act(v, "gelu_pytorch_tanh"), vision=vision, positions=places))
+    return Tower(size.width, stack(size, _act(v, "gelu_pytorch_tanh"), vision=vision, positions=places))
 
 
 def siglip2(v: Config) -> Tower:
@@ -128,11 +128,11 @@ def kimi_k25(v: Config) -> Tower:
 def pixtral(v: Config) -> Tower:
     """Pixtral's: RMSNorms, gated, no biases, rotary positions, pictures of any size."""
     size = _sizes(v, 1024, 4096, 24, 16)
-    vision = _square(v, 1024, 16, class_token=False, patch_bias=False)
+    vision = square(v, 1024, 16, class_token=False, patch_bias=False)
     del vision["image"]
     v.ignore("rope_theta", "image_token_id")
     own = GATED | {"norm": {"form": "rms", "final": False}, "embedding": {"norm": True}, "positions": ROTARY}
-    return Tower(size.width, _stack(size, _act(v, "gelu"), vision=vision, **own))
+    return Tower(size.width, stack(size, _act(v, "gelu"), vision=vision, **own))
 
 
 def ovis2(v: Config) -> Tower:
@@ -142,10 +142,10 @@ def ovis2(v: Config) -> Tower:
     own: dict[str, Raw] = {
         "attention": {"bias": v.flag("qkv_bias", default=False)},
         "feed_forward": {"gated": True, "bias": v.flag("mlp_bias", default=False)},
-        "vision": _square(v, 224, 14, class_token=False),
+        "vision": square(v, 224, 14, class_token=False),
         "embedding": {"norm": True},
     }
-    raw = _stack(size, _act(v, "silu"), norm={"form": "rms"}, **own)
+    raw = stack(size, _act(v, "silu"), norm={"form": "rms"}, **own)
     merged, words = v.size("hidden_stride", default=1) ** 2, v.size("vocab_size", default=16384)
     known = words - v.size("num_visual_indicator_tokens", default=5)
     steps = ({"merge": merged}, {"linear": known, "bias": False}, {"norm": "layer"}, {"merge": 1, "to": words})
@@ -164,13 +164,13 @@ def internvl(v: Config, bias: bool = False) -> Tower:
     learned = v.flag("use_absolute_position_embeddings", default=True)
     own = {"qk_bias": False} if normed and norm == "layer" else {}
     last: Steps = () if v.flag("use_mean_pooling", default=True) else ({"norm": "layer"},)
-    raw = _stack(
+    raw = stack(
         size,
         _act(v, "gelu"),
         attention=attention,
         norm={"form": norm or "layer", "layer_scale": True, "final": False, **own},
         positions={"form": "learned" if learned else "none"},
-        vision=_square(v, 448, 14, mask_token=v.flag("use_mask_token", default=False)),
+        vision=square(v, 448, 14, mask_token=v.flag("use_mask_token", default=False)),
     )
     return Tower(size.width, raw, steps=last, first=1)
 
@@ -182,8 +182,8 @@ def llama4(v: Config) -> Tower:
     v.ignore("rope_theta", "rope_parameters")
     v.only(False, "multi_modal_projector_bias", why="a projector without a bias is read")
     before, after = v.size("projector_input_dim", default=4096), v.size("projector_output_dim", default=4096)
-    vision = _square(v, 448, 14, patch_bias=False)
-    raw = _stack(size, _act(v, "gelu"), vision=vision, embedding={"norm": True})
+    vision = square(v, 448, 14, patch_bias=False)
+    raw = stack(size, _act(v, "gelu"), vision=vision, embedding={"norm": True})
     width, merge = v.size("vision_output_dim", default=7680), shuffled(v, "pixel_shuffle_ratio")
     first: Steps = ({"merge": merge, "to": size.d_ff}, {"linear": before, "bias": False}, GELU)
     then: Steps = ({"merge": 1, "to": after}, {"linear": after, "bias": False}, GELU, {"merge": 1, "to": width})
@@ -250,7 +250,7 @@ def qwen2_vl(v: Config) -> Tower:
     inner.ignore("embed_dim", "mlp_ratio", "window_size", "fullatt_block_indexes")
     v.ignore(*v.data)  # the inner one tells what is left over
     own: dict[str, Raw] = {"vision": tower.vision | {"patch_bias": False}, "norm": {"final": False}}
-    raw = _stack(tower.of(_ratio(v, tower.width, 4)), act, positions=ROTARY, **own)
+    raw = stack(tower.of(_ratio(v, tower.width, 4)), act, positions=ROTARY, **own)
     return Tower(out, raw, steps=_merger(tower, out))
 
 
@@ -260,7 +260,7 @@ def qwen2_5_vl(v: Config, grouped: bool = False) -> Tower:
     tower = _qwen(v, 14, 3584, 16, 32)
     f, out = v.size("intermediate_size", default=3420), v.size("out_hidden_size", default=3584)
     own: dict[str, Raw] = {"vision": tower.vision | {"patch_bias": False}, "norm": {"form": "rms", "final": False}}
-    raw = _stack(tower.of(f), _act(v, "silu"), feed_forward={"gated": True}, positions=ROTARY, **own)
+    raw = stack(tower.of(f), _act(v, "silu"), feed_forward={"gated": True}, positions=ROTARY, **own)
     if grouped:
         raw["attention"]["n_kv_heads"] = v.size("num_key_value_heads", default=8)
         v.divides(raw["attention"]["n_kv_heads"], tower.heads, "num_key_value_heads", "num_heads")
@@ -282,7 +282,7 @@ def qwen3_vl(v: Config, deep: bool = True) -> Tower:
     v.ignore("window_size", "fullatt_block_indexes")
     places = {"form": "learned", "rows": v.size("num_position_embeddings", default=2304)}
     act = _act(v, "gelu_pytorch_tanh")
-    raw = _stack(tower.of(f), act, vision=tower.vision, positions=places, norm={"final": False})
+    raw = stack(tower.of(f), act, vision=tower.vision, positions=places, norm={"final": False})
     handed = v.data.get("deepstack_visual_indexes", [8, 16, 24]) if deep else []
     v.asked.add("deepstack_visual_indexes")
     if not isinstance(handed, list) or len(handed) > tower.layers:
@@ -308,7 +308,7 @@ def glm4v(v: Config, ocr: bool = False) -> Tower:
         own |= {"attention": {"bias": biased, "qk_norm": "head"}, "positions": ROTARY}
         own["feed_forward"] = {"gated": True, "bias": biased}
         del own["embedding"]
-    raw = _stack(tower.of(f if ocr else out), act, **own)
+    raw = stack(tower.of(f if ocr else out), act, **own)
     merged: Steps = ({"merge": tower.merged}, {"linear": out}, {"linear": out, "bias": False}, {"norm": "layer"}, GELU)
     wide = out * v.size("in_channels", default=3) if ocr else f
     return Tower(out, raw, steps=(*merged, {"feed_forward": wide, "activation": act}))
@@ -320,7 +320,7 @@ def ernie4_5_vl(v: Config) -> Tower:
     v.ignore("rms_norm_eps", "rope_parameters", "temporal_merge_size")
     own: dict[str, Raw] = {"vision": tower.vision | {"patch_bias": False}, "positions": ROTARY}
     size = tower.of(v.size("intermediate_size", default=5120))
-    return Tower(tower.width, _stack(size, _act(v, "quick_gelu"), **own))
+    return Tower(tower.width, stack(size, _act(v, "quick_gelu"), **own))
 
 
 def step3p7(v: Config) -> Tower:
@@ -329,9 +329,9 @@ def step3p7(v: Config) -> Tower:
     size = _sizes(v, 1536, 8960, 47, 16)
     d, size = size.width, size._replace(d_ff=_ratio(v, size.width, 8960 / 1536))
     v.ignore("layer_scale_init_value", "max_position_embeddings", "rope_parameters")
-    vision = _square(v, 728, 14, class_token=False, patch_bias=False)
+    vision = square(v, 728, 14, class_token=False, patch_bias=False)
     norm: Raw = {"layer_scale": True, "final": False}
-    raw = _stack(size, _act(v, "quick_gelu"), vision=vision, embedding={"norm": True}, norm=norm)
+    raw = stack(size, _act(v, "quick_gelu"), vision=vision, embedding={"norm": True}, norm=norm)
     first: Steps = ({"merge": 4, "to": 9 * d}, {"linear": 2 * d})
     return Tower(4 * d, raw, steps=(*first, {"merge": 4, "to": 18 * d}, {"linear": 4 * d}))
 
@@ -354,7 +354,7 @@ def muse_glimmer(v: Config) -> Tower:
         v.fault("layer_types", kinds, f"{size.layers} of {', '.join(known)}")
         kinds = []
     merged = v.size("merge_size", default=2) ** 2
-    return Tower(merged * size.width, layered(_stack(size, _act(v, "gelu"), **own), (kinds, known)),
+    return Tower(merged * size.width, layered(stack(size, _act(v, "gelu"), **own), (kinds, known)),
                  steps=({"merge": merged},))  # fmt: skip
 
 
@@ -362,7 +362,7 @@ def blip2(v: Config) -> Tower:
     """A class token, and a norm after the layers; what a Q-Former reads."""
     size = _sizes(v, 1408, 6144, 39, 16)
     bias = ["q", "k", "v", "o"] if v.flag("qkv_bias", default=True) else ["o"]
-    return Tower(size.width, _stack(size, _act(v, "gelu"), attention={"bias": bias}, vision=_square(v, 224, 14)),
+    return Tower(size.width, stack(size, _act(v, "gelu"), attention={"bias": bias}, vision=square(v, 224, 14)),
                  runs=False)  # fmt: skip
 
 
@@ -375,7 +375,7 @@ def molmo2(v: Config) -> Tower:
     vision = {"patch": pixels, "channels": channels, "class_token": False}
     places = {"rows": v.size("num_position_embeddings", default=grid**2)}
     norm: Raw = {"final": False}
-    return Tower(size.width, _stack(size, _act(v, "gelu_pytorch_tanh"), vision=vision, positions=places, norm=norm),
+    return Tower(size.width, stack(size, _act(v, "gelu_pytorch_tanh"), vision=vision, positions=places, norm=norm),
                  runs=False)  # fmt: skip
 
 
@@ -385,7 +385,7 @@ def whisper(v: Config, *defaults: int, bands: int = 128, **own: Raw) -> Tower:
     sound = {"mels": v.size("num_mel_bins", default=bands), "positions": v.size("max_source_positions", default=1500)}
     act = v.activation("activation_function", default="gelu")
     own["attention"] = {"bias": ["q", "v", "o"], **own.get("attention", {})}
-    return Tower(size.width, _stack(size, act, audio=sound, **own))
+    return Tower(size.width, stack(size, act, audio=sound, **own))
 
 
 def qwen2_5_omni(v: Config) -> Tower:
@@ -410,7 +410,7 @@ def glmasr(v: Config) -> Tower:
     positions = v.size("max_position_embeddings", default=1500)
     sound = {"mels": v.size("num_mel_bins", default=128), "positions": positions}
     attention = {"n_kv_heads": groups, "bias": ["q", "v", "o"]}
-    return Tower(size.width, _stack(size, _act(v, "gelu"), attention=attention, audio=sound, positions=ROTARY))
+    return Tower(size.width, stack(size, _act(v, "gelu"), attention=attention, audio=sound, positions=ROTARY))
 
 
 def gemma4(v: Config) -> Tower:
@@ -422,7 +422,7 @@ def gemma4(v: Config) -> Tower:
     v.ignore("rope_parameters", "standardize", "use_clipped_linears", "max_position_embeddings")
     width = v.size("head_dim", default=64)
     attention = {"n_kv_heads": groups, "d_head": width, "bias": False, "qk_norm": "head", "v_norm": True}
-    raw = _stack(
+    raw = stack(
         size,
         v.activation("hidden_activation", "hidden_act", default="gelu_pytorch_tanh"),
         attention=attention,

@@ -215,6 +215,7 @@ def changed(**changes: Any) -> dict[str, Any]:
     [
         (changed(num_experts=8), "vision_config.num_experts is 8, a key that is not understood"),
         (changed(model_type="eva"), "vision_config.model_type is 'eva', a tower that is not read"),
+        (changed(model_type=[]), "vision_config.model_type is [], a tower that is not read"),
         (changed(hidden_size="wide"), "vision_config.hidden_size is 'wide', expected a whole number"),
         (
             changed(num_attention_heads=7),

@@ -122,7 +122,7 @@ def _read(own: Config, plan: Beside, raw: Raw) -> tuple[Tower, Projection]:
         raise InputError(own.model_type, [f"{plan.key} is {shown(data)}, expected an object, the tower's own config"])
     usual = next((name for name, read in plan.others.items() if read is plan.tower), own.model_type)
     name = data.get("model_type", usual) if plan.others else usual
-    if plan.others and name not in plan.others:
+    if plan.others and (not isinstance(name, str) or name not in plan.others):
         raise InputError(own.model_type, [f"{plan.key}.model_type is {shown(name)}, a tower that is not read"])
     v = Config(data, name, f"{plan.key}.", own)
     _without_weights(v)

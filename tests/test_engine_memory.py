@@ -313,6 +313,8 @@ def test_a_narrow_cache_is_read_by_the_kernels_for_one(kv: str) -> None:
         ("vllm", "v100-sxm-32gb", "fp8", "bf16", "has on NVIDIA V100 SXM2 32 GB (no engine has it)"),
         ("vllm", "mi300x", "nvfp4", "bf16", "has on AMD Instinct MI300X (no engine has it)"),
         ("trtllm", "mi300x", "bf16", "bf16", "runs on AMD Instinct MI300X (vLLM, SGLang, llama.cpp)"),
+        ("vllm", "tpu-v5e", "fp8", "bf16", "has on Google TPU v5e (SGLang has it)"),
+        ("vllm", "gaudi-3", "int4", "bf16", "has on Intel Gaudi 3 (no engine has it)"),
         ("vllm", "p100-pcie-16gb", "bf16", "bf16", "runs on NVIDIA P100 PCIe 16 GB (llama.cpp)"),
         ("vllm", "l40s", "bf16", "q8_0", "--kv is 'q8_0', expected a format of vLLM's cache (llama.cpp has it)"),
         ("llama.cpp", "l40s", "Q8_0", "fp8", "a format of llama.cpp's cache (vLLM, SGLang, TensorRT-LLM have it)"),

@@ -133,7 +133,7 @@ _SHARED = {
 _OWN = {
     "Model": "headers via layers vocab ratio gqa head tied match by initial",
     "Workload": "over quantity by-kind formulas input unique-tokens bytes-per-token law micro-batch",
-    "Engine": "tp pp dp ep max-num-seqs poll gather draft acceptance framework zero schedule recompute offload "
+    "Engine": "tp pp dp ep etp max-num-seqs poll gather draft acceptance framework zero schedule recompute offload "
     "optimizer products host-link adapters adapter-rank overlap disaggregate fits-on train oracle symbolic limit rank "
     "ranks only torchrun workers cluster again like",
     "Traffic": "shared-prefix answer rate arrivals burstiness simulate requests seed prefix-hits ttft tpot",

@@ -101,7 +101,7 @@ def _closed(model: Model, crossovers: Sequence[Crossover], forms: Forms, format_
     if format_ == "table" and any(len(how.text) > BESIDE for _, how in lines):
         headings, rows = ("",), [[f"{rule}\n  " + how.text.replace("; ", "\n  ")] for rule, how in lines]
     if lines:
-        yield Table(title, headings, rows, frozenset({0, 1}))
+        yield Table(title, headings, rows, frozenset({0, 1}), name=title)
 
 
 def _contexts(model: Model, balances: Sequence[Balance]) -> Table:
@@ -113,7 +113,7 @@ def _contexts(model: Model, balances: Sequence[Balance]) -> Table:
         )
     title = f"{model.name}: a decode step reads at least as much cache as weights"
     read = TableCell("weights bytes", "weights read"), TableCell("cache bytes", "cache read")
-    return Table(title, ("batch", "context from", *read), lines, frozenset())
+    return Table(title, ("batch", "context from", *read), lines, frozenset(), name=title)
 
 
 def _text(form: Crossing | None) -> str | None:

@@ -779,6 +779,16 @@ def test_every_number_of_a_training_run_is_the_librarys(browser: Any, planned: P
         check_reals(got["real"], others | spent, lambda name: 1e-12 if name[:4] in ("run ", "busy", "idle") else 0)
 
 
+@pytest.mark.browser
+def test_a_run_begins_at_the_price_that_was_asked_for(browser: Any, tmp_path: Path) -> None:
+    priced = ("--train", "h100-sxm:8@2.37", "--train", "h100-sxm:8@1.13", "--layout", "fsdp=8")
+    with Tab(browser, made(tmp_path / "plan.html", "gpt2", *priced)) as page:
+        states = [{"view": "train", "train": i, "at": at} for i, at in ((0, {}), (1, {}), (1, {"hourly": 0}))]
+        shown = [{name: float(value) for name, value, _ in got["real"]} for got in read(page, states)]
+    for figures, price in zip(shown, (2.37, 1.13, 0.25), strict=True):
+        assert figures["run cost"] == pytest.approx(figures["run hours"] * price)
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [

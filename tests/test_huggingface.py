@@ -169,6 +169,8 @@ def test_a_decoder_of_states_keeps_them() -> None:
     token = len(layers) * config["hidden_size"] + hashed
     assert model.ledger(tokens=12).total("cache") == 12 * token
     assert model.ledger(tokens=1, past=11).total("cache") == 12 * token
+    with pytest.raises(InputError, match="is_decoder is False, expected true, which ReformerModelWithLMHead asks for"):
+        read(config | {"is_decoder": False})
 
 
 @pytest.mark.parametrize(

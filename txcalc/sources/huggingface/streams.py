@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config, any_of
 from txcalc.sources.huggingface.leaves import Pieces, listed
 from txcalc.sources.huggingface.seq2seq import bart_like, joined
@@ -269,6 +270,8 @@ def reformer(c: Config) -> Raw:
     )
     c.ignore("is_decoder", "tie_word_embeddings")
     causal = c.data.get("is_decoder") is True
+    if named(c, "ReformerModelWithLMHead") and not causal:
+        c.fault("is_decoder", c.data.get("is_decoder", ABSENT), "true, which ReformerModelWithLMHead asks for")
     d, v, rows = c.size("hidden_size"), c.size("vocab_size"), c.size("max_position_embeddings", default=4096)
     h, w = c.size("num_attention_heads", default=12), c.size("attention_head_size", default=64)
     wide, act = c.size("feed_forward_size"), c.activation("hidden_act", default="relu")

@@ -124,8 +124,12 @@ def _others(others: Sequence[Elsewhere]) -> Table:
 def _limits(found: Training) -> Table:
     fewest = found.min_gpus
     rows: list[list[Any]] = [
-        [_of("largest micro-batch", "sequences"), exact(found.max_micro_batch), ""],
-        [_of("longest sequence", "tokens"), exact(found.max_tokens), ""],
+        [
+            column("largest micro-batch", "sequences", "largest micro-batch (sequences)"),
+            exact(found.max_micro_batch),
+            "",
+        ],
+        [column("longest sequence", "tokens", "longest sequence (tokens)"), exact(found.max_tokens), ""],
         [
             column("fewest GPUs", "GPUs"),
             exact(fewest.gpus if fewest else 0),
@@ -134,11 +138,6 @@ def _limits(found: Training) -> Table:
     ]
     title = "What fits, all else equal (0: nothing does)"
     return Table(title, ("limit", "answer", "layout"), rows, left=frozenset({0, 2}))
-
-
-def _of(name: str, unit: str) -> TableCell:
-    """The heading of a row, with its unit."""
-    return TableCell(name, f"{name} ({unit})", unit=unit)
 
 
 def _memory(rank: RankMemory, which: str) -> Table:
@@ -243,10 +242,10 @@ def _thousands(value: float, unit: str, thousand: str) -> TableCell:
 
 def _run(run: TrainingRun, terms: Terms) -> Table:
     rows: list[list[Any]] = [
-        ["tokens", rounded(run.tokens)],
-        ["FLOPs (6·N·D)", TableCell(run.compute, f"{run.compute:.3e}".replace("e+", "e"))],
-        ["days", TableCell(run.days, f"{run.days:,.2f}")],
-        ["GPU-hours", TableCell(run.gpu_hours, f"{run.gpu_hours:,.0f}")],
+        [column("tokens", "tokens"), rounded(run.tokens)],
+        [column("FLOPs (6·N·D)", "FLOPs"), TableCell(run.compute, f"{run.compute:.3e}".replace("e+", "e"))],
+        [column("days", "days"), TableCell(run.days, f"{run.days:,.2f}")],
+        [column("GPU-hours", "h"), TableCell(run.gpu_hours, f"{run.gpu_hours:,.0f}")],
     ]
     if run.cost is not None:
         rows.append(
@@ -257,10 +256,13 @@ def _run(run: TrainingRun, terms: Terms) -> Table:
         rows.append([column("energy", "kWh", f"energy, {terms.power} W, PUE {terms.pue:g}"), spent])
         rows.append([column("CO2", "kg", f"CO2 at {terms.grid:g} g/kWh"), gas])
     if run.deadline:
-        rows.append([column("GPUs in time", "", f"GPUs for {run.deadline.days:g} days"), exact(run.deadline.gpus)])
+        rows.append([column("GPUs in time", "GPUs", f"GPUs for {run.deadline.days:g} days"), exact(run.deadline.gpus)])
     if run.budget:
         rows.append(
-            [column("tokens for the budget", "", f"tokens for {run.budget.money:,.0f}"), rounded(run.budget.tokens)]
+            [
+                column("tokens for the budget", "tokens", f"tokens for {run.budget.money:,.0f}"),
+                rounded(run.budget.tokens),
+            ]
         )
     return Table("The whole run", ("quantity", "value"), rows)
 

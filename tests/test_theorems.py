@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny import TINY
 from typer.testing import CliRunner
 
 from txcalc import load
@@ -401,3 +402,16 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bad_input() -> None:
     assert run()[0] == 2 and run("gpt2", "--all")[0] == 2 and run("gpt3")[0] == 2
+
+
+@pytest.mark.slow
+def test_the_cache_of_pooled_tokens_is_measured_around_the_ends_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    from txcalc.parts.mixers.compressed import Pool
+    from txcalc.verify.steps import _decoding
+
+    unit = next(u for u in theorems.units(build(TINY["compressed"], "tiny")) if u.name == "layer pooled")
+    said, rows = _decoding(unit)
+    assert {shown.how for shown in said.values()} == {"measured"} and all(row.equal for row in rows)
+    right = Pool.cache
+    monkeypatch.setattr(Pool, "cache", lambda self, work: right(self, work._replace(past=work.past + 1)))
+    assert not all(row.equal for row in _decoding(unit)[1])

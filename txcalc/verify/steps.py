@@ -193,7 +193,7 @@ def _decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[Row]]:
     fixed = unit.spec["kind"] == "encoder" or root.fixed is not None
     if fixed or len(windows) > 1:
         raise NotForAll("it has an encoder alone, or windows of several sizes")
-    if any(name.endswith(".rate") for name in unit.values):
+    if any(name.startswith("compressed.") for name in unit.values):
         return _pooled(unit, form)
     rows: list[Row] = []
     conditions: dict[Condition, None] = {}

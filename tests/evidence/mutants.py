@@ -129,8 +129,12 @@ def _kept(net: Any) -> int | None:
     try:
         with torch.no_grad():
             cache = net(torch.zeros(1, 5, dtype=torch.long, device="meta"), use_cache=True).past_key_values
-        layers = [(layer.keys, layer.values) for layer in cache.layers if getattr(layer, "sliding_window", 9) > 5]
-        return sum(t.numel() for pair in layers for t in pair) if len(layers) == len(cache.layers) else None
+        layers = [
+            (layer.keys, layer.values, *([layer.indexer_keys] if hasattr(layer, "indexer_keys") else []))
+            for layer in cache.layers
+            if getattr(layer, "sliding_window", 9) > 5
+        ]
+        return sum(t.numel() for kept in layers for t in kept) if len(layers) == len(cache.layers) else None
     except Exception:
         return None
 

@@ -225,8 +225,8 @@ def countable(net: nn.Module) -> nn.Module:
 
 def _inputs(net: Any, batch: int, tokens: int, source: int | None) -> tuple[_Input, ...] | str:
     """What the model is given; or, in words, why nothing is."""
-    config = net.config
-    if net.main_input_name == "pixel_values":
+    config, taken = net.config, inspect.signature(net.forward).parameters
+    if net.main_input_name == "pixel_values" or ("pixel_values" in taken and "input_ids" not in taken):
         return _pictures(config, batch)
     if net.main_input_name == "input_values" and hasattr(config, "num_mel_bins"):  # a spectrogram's patches
         return (_Input("input_values", (batch, config.max_length, config.num_mel_bins), (B, None, None)),)
@@ -243,7 +243,11 @@ def _inputs(net: Any, batch: int, tokens: int, source: int | None) -> tuple[_Inp
     if type(net).__name__.endswith("ForMultipleChoice"):
         return (_Input("input_ids", (batch, 1, tokens), (B, None, T)),)
     if not getattr(config, "is_encoder_decoder", False):
-        return (_Input("input_ids", (batch, tokens), (B, T)),)
+        words = _Input("input_ids", (batch, tokens), (B, T))
+        if "pixel_values" not in taken or not (hasattr(net, "logit_scale") or config.model_type == "vilt"):
+            return (words,)
+        seen = _pictures(getattr(config, "vision_config", config), batch)  # two encoders, or one of both
+        return seen if isinstance(seen, str) else (words, *seen)
     length = tokens if source is None else source
     return (
         _Input("input_ids", (batch, length), (B, T_SRC)),

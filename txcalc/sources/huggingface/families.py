@@ -19,7 +19,7 @@ granitemoe granitemoe_swa granitemoeshared hunyuan_v1_moe hy_v3 kolibri1
 minimax_m2 mixtral olmoe phimoe qwen2_moe qwen3_moe qwen3_vl_moe_text solar_open
 """
 _LATENT = """
-axk1 deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 glm4_moe_lite glm_moe_dsa hy_v4 longcat_flash
+axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 glm4_moe_lite glm_moe_dsa hy_v4 longcat_flash
 minicpm3 mistral4 youtu
 """
 _ENCODER = """
@@ -72,6 +72,9 @@ gemma gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text vaultgemma
 _RECORDED = """
 vit_mae dinov2_with_registers dinov3_vit dpr lilt audio-spectrogram-transformer videomae timesformer vivit
 markuplm visual_bert
+aimv2_vision_model align_text_model blip_vision_model chinese_clip_text_model chinese_clip_vision_model clap_text_model
+flava_image_model flava_text_model metaclip_2_vision_model mlcd_vision_model owlv2_vision_model owlvit_vision_model
+pixio siglip2_text_model
 """
 
 # Read by the reader of another type, whose layers they have.
@@ -195,7 +198,8 @@ phi3: phi4_multimodal
 qwen2: audioflamingo3 fast_vlm got_ocr2 internvl llava_onevision musicflamingo ovis2 qwen2_audio vibevoice
   vibevoice_asr video_llama_3
 qwen2_5_omni_text: qwen2_5_omni_thinker
-qwen3: lighton_ocr moss_transcribe_diarize qianfan_ocr qwen3_asr
+qwen3: fun_asr_nano lighton_ocr moss_transcribe_diarize qianfan_ocr qwen3_asr
+qwen3_vl_text: cosmos3_omni
 qwen3_5_text: minicpm_ocr minicpmv4_6 minicpmv4_7
 qwen3_omni_moe_text: qwen3_omni_moe_thinker
 step3p5: step3p7
@@ -279,7 +283,6 @@ REFUSED: dict[str, str] = {name: why for why, names in _OTHERS.items() for name 
     "t5gemma2": "its decoder's one attention to itself and its encoder is not supported yet",
     "ultrabert": "its head of two layers is not supported yet",
     "voxtral_realtime_text": "its norms that depend on a delay are not supported yet",
-    "axk2": "its gated norms and gated latent attention are not supported yet",
     "cpmant": "its prompts and the distances between segments are not supported yet",
     "dots3_note": _LATENT_WINDOWS,
     "dots3_note_text": _LATENT_WINDOWS,

@@ -81,7 +81,7 @@ n_positions: codegen ctrl gpt-sw3 gpt2 gpt_bigcode gptj openai-gpt
 norm_type: mpt
 num_experts: but deepseek_v3 dots1 gemma4_text glm4_moe glm4_moe_lite glm4v_moe_text kimi_k2 llama4_text solar_open
 num_experts_per_tok: bailing_hybrid doge hunyuan_v1_moe longcat_flash
-num_key_value_heads: axk1 cwm deepseek_v32 deepseek_v4 emu3_text_model ernie4_5_moe exaone4 exaone_moe flint gemma
+num_key_value_heads: axk1 axk2 cwm deepseek_v32 deepseek_v4 emu3_text_model ernie4_5_moe exaone4 exaone_moe flint gemma
   gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite glm4v_moe_text
   glm_moe_dsa glm_ocr_text gpt_oss helium hy_v3 hy_v4 jamba kolibri1 laguna lfm2 lfm2_moe lfm3 llama4_text mellum
   mimo_v2_flash minimax minimax_m2 minimax_m3_vl_text ministral ministral3 mistral mixtral mllama_text_model

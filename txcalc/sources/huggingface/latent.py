@@ -14,6 +14,7 @@ from txcalc.sources.huggingface.shared import (
     layered,
     lm_head,
     more_heads,
+    piece,
     rms,
     rotary,
     stack,
@@ -96,13 +97,20 @@ def _indexed(c: Config, heads: int, latent: Raw) -> Raw:
 
 
 def _indexed_decoder(
-    c: Config, raw: Raw, latent: Raw, heads: int, eps: float = 1e-6, axes: Sequence[Any] = (), first: int | None = None
+    c: Config,
+    raw: Raw,
+    latent: Raw,
+    heads: int,
+    eps: float = 1e-6,
+    axes: Sequence[Any] = (),
+    first: int | None = None,
+    number: int = 256,
 ) -> Raw:
     """DeepSeek-V3.2 and what is built like it."""
     c.ignore("ep_size", "mlp_bias")
     c.only(True, "rope_interleave", why="transformers' class rotates neighbours")
     raw = _latent_decoder(c, raw, _indexed(c, heads, latent), eps=eps)
-    raw["experts"] = with_shared(c, experts(c, ROUTED, TOP, WIDTH, 256, 8), "n_shared_experts", default=1)
+    raw["experts"] = with_shared(c, experts(c, ROUTED, TOP, WIDTH, number, 8), "n_shared_experts", default=1)
     raw["experts"]["scoring"] = "sigmoid"
     c.only(1, "moe_layer_freq", why="every layer after the first dense ones has experts")
     more_heads(c)
@@ -145,6 +153,29 @@ def longcat_flash(c: Config) -> Raw:
 def deepseek_v32(c: Config) -> Raw:
     raw = stack(c)
     return _indexed_decoder(c, raw, mla(c, 1536, 512, 128, 64, 128), heads=64)
+
+
+def axk2(c: Config) -> Raw:
+    """DeepSeek-V3.2 with gates of low rank on norms, and on what is read; their matrix, which is that of the queries,
+    too, reads the latent before and after its norm."""
+    raw, latent = stack(c), mla(c, 384, 128, 64, 32, 64)
+    rank, d, h = c.size("gated_norm_rank", default=16), raw["d_model"], latent["n_heads"]
+    if "head_dim" in c:
+        c.only(latent["d_rope"], "head_dim", why="the rotated part, which transformers' axk2 calls so")
+    first = 0 if c.data.get("mlp_layer_types") is not None else c.count("first_k_dense_replace", default=1)
+    raw = _indexed_decoder(c, raw, latent, heads=16, first=first, number=128)
+    d_q, d_v = latent["d_nope"] + latent["d_rope"], latent["d_v"]
+    own = [piece("gates", "linear", latent.get("q_rank", 1), h * (d_q + 2 * d_v), bias=False, kind="attention")]
+    own.append(piece("gates_sigmoid", "sigmoid", h * d_v, kind="attention"))
+    for table in raw["layer"].values():
+        leaves = list(own)
+        for name in ("attention_norm", "experts_norm")[: 1 + ("experts" in table["parts"])]:
+            made = [piece("down", "linear", d, rank, bias=False), piece("silu", "silu", rank)]
+            made += [piece("up", "linear", rank, d, bias=False), piece("sigmoid", "sigmoid", d)]
+            leaves += [{**one, "name": f"{name}_{one['name']}", "kind": "norm"} for one in made]
+        table |= {"parts": ["pieces", *table["parts"]], "pieces": {"leaves": leaves}}
+    raw["norm"]["without"] = ["pieces"]
+    return raw
 
 
 def glm_moe_dsa(c: Config) -> Raw:

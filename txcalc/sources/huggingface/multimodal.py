@@ -104,6 +104,8 @@ _YOUNG = {
     "deepseek_vl_hybrid": True,
     "emu3": False,
     "ernie4_5_vl_moe": True,
+    "cosmos3_omni": False,
+    "fun_asr_nano": True,
     "fuyu": False,
     "gemma4_unified": True,
     "glm46v": False,

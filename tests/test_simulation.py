@@ -139,6 +139,15 @@ def test_seats_and_looks_are_the_closed_forms(clients: int, seats: int, interval
     assert mean(run, "ttft") == pytest.approx(form.ttft, rel=0.25)
 
 
+def test_answers_of_one_length_come_in_bunches() -> None:
+    """Said in a note; lengths that differ by a tenth agree with the closed form (above)."""
+    argv = ["deploy", "llama-3.1-8b", "--gpu", "h100-sxm:1", "--concurrency", "8", "--prompt", "1k", "--simulate"]
+    run = CliRunner().invoke
+    assert "simulated answers of one length end together" in run(app, [*argv, "--answer", "200"]).stderr
+    for more in (["--answer", "200±20"], ["--answer", "200", "--rate", "1/s"]):
+        assert "of one length" not in run(app, [*argv, *more]).stderr
+
+
 def test_a_look_by_hand() -> None:
     """While one decodes, a request that came after a look waits for the next, ten steps later."""
     server = Server(linear(0.01, 0), 1e-3, 0.0, 1000, 8, 1000, interval=10)

@@ -249,7 +249,7 @@ def _simulated(serving: Serving, found: Simulated) -> Table:
         )
         rows.append(("goodput, requests/s within", _rate(found.goodput), *[None] * 3))
     rows.append(("tokens/s per GPU", _rate(found.output / serving.chosen.layout.gpus), *[None] * 3))
-    rows.append(("requests waiting for a first token, per replica", _rate(run.waiting), *[None] * 3))
+    rows.append(("waiting for a first token, per replica", _rate(run.waiting), *[None] * 3))
     if run.preempted:
         rows.append(("preempted", cell(run.preempted), *[None] * 3))
     title = f"Simulated, {len(run.done):,} requests of one copy, seed {found.seed}"

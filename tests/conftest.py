@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, Phase, settings
 # One thread each, before PyTorch is imported and for every process that a test starts: tensors are tiny here, and
 # threads of several workers that wait for each other on two cores cost seven times the work.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Processes that tests start keep what they compile, also where a shell says not to: it is a third of a start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 settings.register_profile(
     "txcalc",

@@ -10,6 +10,7 @@ named.
 
 from __future__ import annotations
 
+import argparse
 import filecmp
 import json
 import os
@@ -67,27 +68,28 @@ def differences(before: Path, after: Path) -> list[str]:
     return sorted([*(one ^ other), *changed, *failed])
 
 
-def main(words: list[str]) -> int:
-    alone = "--presets" in words
-    folders = [Path(word).resolve() for word in words if word != "--presets"]
-    if len(folders) == 2:
-        found = differences(*folders)
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("after", type=Path, nargs="?")
+    parser.add_argument("--presets", action="store_true", help="presets alone")
+    words = parser.parse_args()
+    folder: Path = words.folder.resolve()
+    if words.after:
+        found = differences(folder, words.after)
         print(*found, f"{len(found)} files differ", sep="\n")
         return bool(found)
-    if len(folders) != 1:
-        print(__doc__)
-        return 2
-    write(folders[0], presets.names())
-    if not alone:
+    write(folder, presets.names())
+    if not words.presets:
         with tempfile.TemporaryDirectory() as home:
             os.chdir(home)  # paths are printed: they must not depend on the folder
             configs = json.loads(CONFIGS.read_text(encoding="utf-8"))
             for name, config in configs.items():
                 Path(f"{name}.json").write_text(json.dumps(config), encoding="utf-8")
-            write(folders[0], [f"./{name}.json" for name in configs])
+            write(folder, [f"./{name}.json" for name in configs])
             os.chdir("/")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -71,6 +71,8 @@ SAME: list[tuple[Callable[[], Result], str]] = [
      "deploy llama-3.1-8b --gpu rtx-4090:1 --context 128k --concurrency 4"),
     (lambda: txcalc.deploy(["gpt2", "t5-small"], ["h100", "rtx-4090:3"], tp=3),
      "deploy gpt2 t5-small --gpu h100 --gpu rtx-4090:3 --tp 3"),
+    (lambda: txcalc.deploy("mixtral-8x7b", "h100-sxm:8", tp=4, dp=2, etp=8),
+     "deploy mixtral-8x7b --gpu h100-sxm:8 --tp 4 --dp 2 --etp 8"),
     (lambda: txcalc.deploy("qwen3-30b-a3b", "rtx-4060-ti-16gb", ram="32GB@60GB/s", weights="Q4_K_M"),
      "deploy qwen3-30b-a3b --gpu rtx-4060-ti-16gb --ram 32GB@60GB/s --weights Q4_K_M"),
     (lambda: txcalc.fit("qwen3-32b", gpu="4090", ram="64GB@80GB/s"), "fit qwen3-32b --gpu 4090 --ram 64GB@80GB/s"),

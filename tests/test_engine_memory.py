@@ -309,12 +309,13 @@ def test_a_narrow_cache_is_read_by_the_kernels_for_one(kv: str) -> None:
 @pytest.mark.parametrize(
     ("engine_", "card", "weights", "kv", "words"),
     [
-        ("trtllm", "h100-sxm", "nvfp4", "bf16", "has on NVIDIA H100 SXM (vLLM has it)"),
+        ("trtllm", "h100-sxm", "nvfp4", "bf16", "has on NVIDIA H100 SXM (vLLM, SGLang have it)"),
         ("vllm", "v100-sxm-32gb", "fp8", "bf16", "has on NVIDIA V100 SXM2 32 GB (no engine has it)"),
-        ("vllm", "mi300x", "nvfp4", "bf16", "has on AMD Instinct MI300X (no engine has it)"),
+        ("sglang", "mi300x", "nvfp4", "bf16", "has on AMD Instinct MI300X (vLLM has it)"),
         ("trtllm", "mi300x", "bf16", "bf16", "runs on AMD Instinct MI300X (vLLM, SGLang, llama.cpp)"),
-        ("vllm", "tpu-v5e", "fp8", "bf16", "has on Google TPU v5e (SGLang has it)"),
-        ("vllm", "gaudi-3", "int4", "bf16", "has on Intel Gaudi 3 (no engine has it)"),
+        ("sglang", "tpu-v5e", "int4", "bf16", "has on Google TPU v5e (vLLM has it)"),
+        ("vllm", "t4", "mxfp4", "bf16", "has on NVIDIA T4 (llama.cpp has it)"),
+        ("vllm", "gaudi-3", "nf4", "bf16", "has on Intel Gaudi 3 (no engine has it)"),
         ("vllm", "p100-pcie-16gb", "bf16", "bf16", "runs on NVIDIA P100 PCIe 16 GB (llama.cpp)"),
         ("vllm", "l40s", "bf16", "q8_0", "--kv is 'q8_0', expected a format of vLLM's cache (llama.cpp has it)"),
         ("llama.cpp", "l40s", "Q8_0", "fp8", "a format of llama.cpp's cache (vLLM, SGLang, TensorRT-LLM have it)"),
@@ -327,6 +328,22 @@ def test_what_an_engine_lacks_on_a_card_is_refused(engine_: str, card: str, weig
     with pytest.raises(InputError) as error:
         engine(model, weights, kv, memory=EngineMemory(of, hardware.load(card), 8192))
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("engine_", "card", "weights"),
+    [
+        *(("vllm", "t4", each) for each in ("fp8", "nvfp4")),  # Marlin's kernels, since 0.14
+        *(("vllm", "gaudi-3", each) for each in ("int8", "int4", "mxfp4")),
+        *(("vllm", "tpu-v6e", each) for each in ("fp8-block", "int4", "mxfp4", "nvfp4")),
+        ("vllm", "mi300x", "nvfp4"),
+        ("sglang", "rtx-3090", "nvfp4"),
+    ],
+)
+def test_what_an_engine_widens_on_a_card_is_answered(engine_: str, card: str, weights: str) -> None:
+    of = profile(engine_)
+    assert of
+    assert engine(load("llama-3.1-8b"), weights, memory=EngineMemory(of, hardware.load(card), 8192)).memory
 
 
 def test_every_card_of_nvidia_has_a_generation() -> None:

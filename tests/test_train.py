@@ -531,6 +531,20 @@ def test_bad_input(argv: list[str], message: str) -> None:
     assert message in " ".join(err.split())
 
 
+def test_classes_are_no_vocabulary_that_megatron_pads() -> None:
+    """Two labels stay two, one a rank: a BERT of 30,522 words has 30,720 rows there, and nothing else more."""
+    bert = {"model_type": "bert", "architectures": ["BertForSequenceClassification"], "num_labels": 2}
+    sizes = {"vocab_size": 30_522, "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = load({**bert, **sizes, "intermediate_size": 256, "max_position_embeddings": 512, "type_vocab_size": 2})
+
+    def parameters(framework: str) -> int:
+        rank, *_ = memory(model, Recipe(framework=framework, layout=Layout(tp=2), tokens=128)).ranks
+        return rank.bytes["parameters"]
+
+    fsdp = parameters("fsdp2")
+    assert parameters("megatron") // 2 - fsdp // 4 == (30_720 - 30_522) // 2 * 64
+
+
 def test_experts_and_heads_that_do_not_divide() -> None:
     code, _, err = run("train", "mixtral-8x7b", "--gpu", "h100-sxm", "--layout", "dp=3,ep=3", "--tokens", "2k")
     assert code == 2 and "ep is 3, expected a divisor of n_experts = 8" in err

@@ -25,7 +25,7 @@ class Head(Composite):
     `at` is where it works: all positions (or the last, as the workload says) for a language model, one for a
     classifier or a pooler. That one is the first position; with `pool` the mean of all others, with a norm of its own;
     `joined`: both, one after the other. A `reader` makes one vector of all. `scale` multiplies the logits, `softcap`
-    bounds them by a tanh.
+    bounds them by a tanh. `classes`: it is over these, no vocabulary.
     """
 
     projection: Linear | None
@@ -39,6 +39,7 @@ class Head(Composite):
     pool: Sum | None = None
     pool_norm: Norm | None = None
     joined: bool = False
+    classes: bool = False
     reader: AttentionPool | None = None
     # Of one rank's share: positions of all ranks before it, logits of all ranks after it.
     gather: Collective | None = None
@@ -67,7 +68,7 @@ class Head(Composite):
         """Its rows of the vocabulary or of the classes; what stands before them is whole."""
         if not self.projection:
             return self
-        projection = replace(self.projection, d_out=ways.rows(self.projection.d_out))
+        projection = replace(self.projection, d_out=ways.rows(self.projection.d_out, self.classes))
         join = ways.every(projection.d_out * ways.tp)
         return replace(self, projection=projection, gather=ways.gathered(self.projection.d_in), join=join)
 
@@ -184,6 +185,7 @@ class HeadOptions(Options):
         if self.pooler:
             return replace(
                 nothing,
+                classes=True,
                 projection=None if self.pairs is None else Linear(d_in=d_model, d_out=self.pairs, bias=True),
                 transform=Linear(d_in=d_model, d_out=d_model, bias=True),
                 activation=Activation(width=d_model, form="tanh", gated=False),
@@ -205,7 +207,7 @@ class HeadOptions(Options):
 
     def _classifier(self, d_model: Any, norm: NormOptions) -> Head:
         width = 2 * d_model if self.pool == "both" else d_model
-        head = replace(_head(Linear(d_in=width, d_out=self.classes, bias=self.bias)), one=not self.every)
+        head = replace(_head(Linear(d_in=width, d_out=self.classes, bias=self.bias)), one=not self.every, classes=True)
         if self.transform is None:
             return replace(head, norm=norm.over(d_model) if self.norm else None, **self._pool(d_model, norm))
         return replace(

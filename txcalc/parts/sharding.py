@@ -107,15 +107,17 @@ class Ways:
             self.fault("tp", self.ranks, f"a divisor of {name} = {there:,}, or a multiple of it")
         return 1
 
-    def rows(self, number: Any) -> Any:
-        """A tp-th of a vocabulary, rounded up."""
-        there, multiple = self.value(number), self.ranks * max(1, self.pads)
+    def rows(self, number: Any, classes: bool = False) -> Any:
+        """A tp-th of a vocabulary, rounded up; or of classes, of which there are no more than tp asks for."""
+        pads = min(1, self.pads) if classes else self.pads
+        there, multiple = self.value(number), self.ranks * max(1, pads)
         if there % multiple == 0:
             return exact_div(number, self.tp)
         padded = f"is padded to {ceil_div(there, multiple) * multiple:,}, a multiple of"
-        told = padded if self.pads else "is cut as torch.chunk cuts it, for it does not divide by"
-        self.note(f"V = {there:,} {told} {'' if self.pads > 1 else 'tp = '}{multiple:,}")
-        return ceil_div(number, self.tp * max(1, self.pads)) * max(1, self.pads)
+        told = padded if pads else "is cut as torch.chunk cuts it, for it does not divide by"
+        named = "the number of classes" if classes else "V"
+        self.note(f"{named} = {there:,} {told} {'' if pads > 1 else 'tp = '}{multiple:,}")
+        return ceil_div(number, self.tp * max(1, pads)) * max(1, pads)
 
     def experts(self, number: Any) -> Any:
         """An ep-th of the experts, which must divide."""

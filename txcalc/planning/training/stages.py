@@ -106,7 +106,7 @@ class Pipeline:
         layout, rules = recipe.layout, recipe.rules
         recipe.check()
         vocabulary = Ways(pads=rules.pads * layout.tp)  # padded before it is split
-        if rules.pads > 1 and model.kind != "vision":  # whose heads have classes
+        if rules.pads > 1:
             model = replace(model, root=model.root.shard(vocabulary))
         self.model, self.recipe = model, recipe
         sharding = parallelism.Sharding(model, pads=0 if rules.dtensor else 1)

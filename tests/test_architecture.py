@@ -28,9 +28,9 @@ PACKAGE = Path(txcalc.__file__).parent
 
 # From the bottom layer up: a module imports its own package and those above it.
 LAYERS = (
-    "errors", "frames", "num", "symbols", "notation", "units", "curves", "parts", "ledger", "checkpoint", "model",
-    "sources", "cards", "hardware", "planning", "algebra", "sweep", "parquet", "program", "explorer", "reference",
-    "verify", "render", "api", "cli",
+    "errors", "processes", "frames", "num", "symbols", "notation", "units", "curves", "parts", "ledger", "checkpoint",
+    "model", "sources", "cards", "hardware", "planning", "algebra", "sweep", "parquet", "program", "explorer",
+    "reference", "verify", "render", "api", "cli",
 )  # fmt: skip
 OUTSIDE = {
     "fvcore": {"verify"},

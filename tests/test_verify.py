@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import random
 import subprocess
 import sys
@@ -107,6 +108,14 @@ def test_every_architecture_for_every_batch_and_length(name: str, monkeypatch: p
     assert where(verdict, "flops", "FlopCounterMode") <= set(FOR_ALL)
     assert len(where(verdict, "flops", "FlopCounterMode")) == 1
     assert where(verdict, "flops", "fvcore") == {*map(str, Subject(tiny(name)).points)}
+
+
+def test_several_processes_say_what_one_says() -> None:
+    sources = ["D=32 h=2 F=64 L=1 V=50", "t5-small"]
+    one, two = (verify_all(*sources, oracles="flops", workers=number) for number in (1, 2))
+    assert one.ok and two.to_dict() == one.to_dict()
+    refusal = NotForAll("T = 5")
+    assert str(pickle.loads(pickle.dumps(refusal))) == str(refusal)
 
 
 def test_presets_at_full_size() -> None:

@@ -21,6 +21,10 @@ class TxcalcError(Exception):
 
     exit_code = 2
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """It comes from another process as it was, whatever its class is made with."""
+        return type(self).__new__, (type(self), *self.args), vars(self)
+
 
 class Fault(NamedTuple):
     """One thing that is wrong: `key is GOT, expected WANT (FIX)`, in the user's own spelling of the key."""

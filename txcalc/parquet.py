@@ -8,17 +8,16 @@ digits where a number of the grid needs more.
 from __future__ import annotations
 
 import json
-import signal
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError, MissingExtra
+from txcalc.processes import processes
 from txcalc.sources.files import writable
 from txcalc.sweep import BLOCK, Sweep
 
@@ -157,7 +156,7 @@ def _computed(sweep: Sweep, wide: frozenset[str], executor: Executor | None, wor
         if workers == 1 or chunks == 1:
             yield from (chunk(sweep, start, stop, wide) for start, stop in ends)
             return
-        with _processes(workers) as pool:
+        with processes(workers) as pool:
             yield from _computed(sweep, wide, pool, workers)
         return
     waiting: deque[Future[Any]] = deque()
@@ -172,16 +171,6 @@ def _computed(sweep: Sweep, wide: frozenset[str], executor: Executor | None, wor
     finally:
         for future in waiting:
             future.cancel()
-
-
-@contextmanager
-def _processes(workers: int) -> Iterator[Executor]:
-    """Processes that leave Ctrl-C to the one that started them."""
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
-    try:
-        yield pool
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -94,6 +96,7 @@ def verify(
     ranks: int | None = None,
     zero_cost: bool = False,
     record: bool = False,
+    workers: int = 1,
     tell: Tell = silent,
 ) -> Verify:
     """The modules that models mean, under every profiler, against the calculator. `failed`: something differs.
@@ -102,7 +105,7 @@ def verify(
     also peak and time. `symbolic`: every layer for every batch and length, or refuse; False: at points only; by default
     one layer of each kind for all sizes, and all layers at a point. `layers`: only the first. `gpu` has the floor of
     times. `layout`: training so, against PyTorch's own sharding (with `recipe`, at most `ranks` kinds of ranks).
-    `record` keeps what was found of presets.
+    `record` keeps what was found of presets. `workers`: processes that models on meta are shared out among.
     Errors: `InputError`, `UnknownName`, `MissingExtra`; `Refuted` where a device's memory does not suffice.
 
     >>> import txcalc
@@ -130,6 +133,7 @@ def verify(
         return Verify([verify_layout(model, asked, ranks) for model in given])
     given = models(sources)
 
+    from txcalc.processes import processes
     from txcalc.verify import DEFAULT, ORACLES, shortened
     from txcalc.verify import verify as verified
     from txcalc.verify.coverage import ZERO_COST
@@ -149,20 +153,27 @@ def verify(
         raise InputError("verify", ["--gpu belongs to --oracle time, on --device cpu or cuda"])
     asks = [name for name in asks if name not in MEASURES] + (["transformers"] if against else [])
     how: Any = "auto" if symbolic is None else "symbolic" if symbolic else "points"
+    if workers < 1 or (workers > 1 and real):
+        raise InputError("verify", [Fault("--workers", workers, "1 on a device" if real else "1 or more")])
     given = [shortened(model, layers) for model in given] if layers is not None else given
     if "time" in measures:
         tell("ceilings", 0.0)
     accelerator = _accelerator(device, gpu) if "time" in measures else None
+    # What is listed leaf by leaf has no module of ours: unless others are asked for, transformers' alone is seen.
+    alone = bool(against) and not (wanted or real)
+    own = [["transformers"] if alone and of_pieces(model) else asks for model in given]
+    one = partial(verified, lengths=how, device=device, dtype=DTYPES[dtype])
     verdicts = []
-    for i, model in enumerate(given):
-        tell(model.name, i / len(given))
-        # What is listed leaf by leaf has no module of ours: unless others are asked for, transformers' alone is seen.
-        own = ["transformers"] if against and not (wanted or real) and of_pieces(model) else asks
-        verdicts.append(verified(model, own, lengths=how, device=device, dtype=DTYPES[dtype]))
-        if measures:
-            measure(verdicts[-1], DeviceModel(model, device, DTYPES[dtype]), measures, accelerator)
-        if record:
-            store({model.name: proofs(model, verdicts[-1])})
+    with ExitStack() as stack:
+        spread = stack.enter_context(processes(min(workers, len(given)))).map if workers > 1 else map
+        found = spread(one, given, own)
+        for i, model in enumerate(given):
+            tell(model.name, i / len(given))
+            verdicts.append(next(found))
+            if measures:
+                measure(verdicts[-1], DeviceModel(model, device, DTYPES[dtype]), measures, accelerator)
+            if record:
+                store({model.name: proofs(model, verdicts[-1])})
     return Verify(verdicts, sorted(name for group in ZERO_COST.values() for name in group) if zero_cost else ())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from txcalc.model import Model
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
+MANY = 8  # models that are worth the start of a process for each core
 
 
 @app.command()
@@ -78,6 +80,10 @@ def verify(
             metavar="N",
         ),
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Processes that several models are shared out among (many: one each core).", metavar="N"),
+    ] = None,
     format_: o.Format = "table",
     json_: o.Json = False,
     **asked: Any,
@@ -113,8 +119,10 @@ def verify(
     models = o.models(names() if everything else sources or [], ignore, changes)
     if device != "meta":
         gc.freeze()  # what is imported is no garbage: measuring collects often, and need not look at it
+    if workers is None:
+        workers = os.cpu_count() or 1 if device == "meta" and len(models) >= MANY else 1
     with progress() as tell:
-        found = answer(*models, device=device, tell=tell, **asked)
+        found = answer(*models, device=device, workers=workers, tell=tell, **asked)
     give(found, chosen)
 
 

@@ -286,7 +286,8 @@ def test_gptqs_bytes_are_those_of_a_stored_checkpoint() -> None:
     """Qwen-VL-Chat-Int4: total_size 9,731,786,240 of its index (github.com/x1ngzai/Qwen-VL-Chat-Int4, 1cd721a)."""
     qwen = {"model_type": "qwen", "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32}
     qwen |= {"num_attention_heads": 32, "kv_channels": 128, "vocab_size": 151936, "visual": {"width": 1664}}
-    gptq = {"bits": 4, "group_size": 128, "desc_act": False, "sym": True, "quant_method": "gptq"}
+    calibrated = {"module_name_preceding_first_block": ["model.embed_tokens"], "dataset": ["wikitext2"]}  # by optimum
+    gptq = {"bits": 4, "group_size": 128, "desc_act": False, "sym": True, "quant_method": "gptq", **calibrated}
     model = build(*describe({**qwen, "torch_dtype": "float16", "quantization_config": gptq}))
     tower = 2 * 1_935_610_624  # Qwen-VL's visual.py, in 16 bits
     joined = 32 * 2 * 4096 * 4  # its q, k and v are one matrix, whose inputs are said once

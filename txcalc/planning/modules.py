@@ -20,6 +20,7 @@ TABLES = (
     *("modules_in_block_to_quantize", "dynamic", "extra_config", "global_quant_config", "layer_quant_config"),
     *("kv_cache_scheme", "kv_cache_quant_config", "producer", "meta", "dataset", "export", "algo_config"),
     *("exllama_config", "inside_layer_modules", "outside_layer_modules", "max_memory", "softmax_quant_spec"),
+    "module_name_preceding_first_block",  # of optimum's GPTQ, where it calibrates
 )
 
 # The names that a leaf's module has in checkpoints, by the end of its path in the ledger.
@@ -168,4 +169,4 @@ def _compiled(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error:
-        raise InputError(WHERE, [Fault("ignore", text, "a regular expression after re:")]) from None
+        raise InputError(WHERE, [Fault("a name of modules", text, "a regular expression")]) from None

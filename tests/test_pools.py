@@ -73,6 +73,17 @@ def found(gpus: list[int], prefill: int | None = None, limits: Limits | None = N
     return pools(deployment, request(9216, 8192, answer=1024, **asked), 9216, 64, gpus, prefill, limits)
 
 
+def test_seats_of_the_decoding_pool_by_hand() -> None:
+    """Of 64 clients 8 decode 99 tokens each at 18 ms, in 1.782 s; the others wait for a seat, not for prompts."""
+    demand = demanded(0.01, 1e-3, 0.1, 100)
+    found = apart(demand, demand, (1, 1), 0.0, 64.0, most=8.0)
+    assert isinstance(found, Steady) and found.rate == pytest.approx(8 / (99 * 0.018))
+    assert found.e2e == pytest.approx(64 / found.rate) and found.line > 0.9 * found.ttft
+    free = apart(demand, demand, (1, 1), 0.0, 8.0, most=64.0)
+    slow = apart(demanded(0.01, 1e-3, 9.0, 100), demand, (1, 1), 0.0, 64.0, most=64.0)  # prompts are the line there
+    assert isinstance(free, Steady) and isinstance(slow, Steady) and free.line == slow.line == 0.0
+
+
 def test_the_transfer_by_hand() -> None:
     """131,072 bytes a token; the rank that sends or receives most has its tp's share of 8,192 tokens."""
     one = found([8], 4)
@@ -139,6 +150,9 @@ def test_the_command() -> None:
     assert apart * served[0] == pytest.approx(together * served[1]) == pytest.approx(2 / 3600 * 1e6)
     kept = CliRunner().invoke(app, [*argv, "auto", "--tpot", "100ms"])
     assert kept.exit_code == 0 and "keeps a TPOT of 100 ms, prompts and answers apart" in kept.stdout
+    few = json.loads(CliRunner().invoke(app, [*argv, "4", "--engine", "vllm", "--max-num-seqs", "2", "--json"]).stdout)
+    seated = few["speed"]["disaggregated"]
+    assert seated["steady"]["line_s"] > 0 and seated["step_s"] < one["step_s"]
     for value, source in (("8", "llama-3.1-8b"), ("x", "llama-3.1-8b"), ("4", "bert-base")):
         wrong = CliRunner().invoke(app, ["deploy", source, "--gpu", "h100:8", "--disaggregate", value])
         assert wrong.exit_code == 2 and "disaggregate" in wrong.stderr

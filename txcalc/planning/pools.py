@@ -31,7 +31,7 @@ class Pools(Answered):
     """Two pools with their layouts.
 
     handed    bytes of a prompt's cache, and the seconds of their way from rank to rank, all ranks at once
-    prompt    a prompt alone, without its transfer; step: a decode step of all sequences at the full context
+    prompt    a prompt alone, without its transfer; step: a decode step of all that run, at the full context
     steady    of all accelerators
     answer    tokens of one
     """
@@ -146,7 +146,7 @@ def _pair(timer: Timer, one: Choice, two: Choice, concurrency: int) -> Pools:
     copies = one.layout.dp, two.layout.dp
     most = float(min(two.max_concurrency, timer.at_once * two.layout.dp))
     steady = apart(prefill, decode, copies, transfer, clients, asked.rate or 0.0, most)
-    step = timer.step(two.layout, concurrency)
+    step = timer.step(two.layout, min(concurrency, timer.at_once * two.layout.dp))
     return Pools(one, two, handed, transfer, timer.prompt(one.layout), step, steady, asked.answer)
 
 

@@ -282,7 +282,8 @@ def apart(
     found = state(served(decoding), decoding)
     assert found is not None
     waiting = max(0.0, clients - found.inside) / found.rate  # where prompts take all the time, or for a seat
-    return found._replace(ttft=found.ttft + waiting, e2e=found.e2e + waiting)
+    seat = waiting if decoding == most / decoders < clients / decoders else 0.0
+    return found._replace(ttft=found.ttft + waiting, e2e=found.e2e + waiting, line=seat)
 
 
 class Among(NamedTuple):

@@ -86,7 +86,8 @@ def theirs(config: dict[str, Any]) -> int | str:
 
 def ours(config: dict[str, Any]) -> int | str:
     try:
-        return int(build(*describe(config)).params)
+        whole = build(*describe(config)).whole
+        return "its towers are not read" if whole is None else int(whole)
     except TxcalcError as error:
         return str(error)
 

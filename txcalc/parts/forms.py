@@ -18,7 +18,7 @@ from txcalc.parts.options import ACTIVATIONS, LEAF_KINDS, MAX_SIZE, Wrong, flag,
 from txcalc.parts.part import Leaf
 from txcalc.parts.positions import Rotary
 from txcalc.parts.recurrence import Remembered
-from txcalc.parts.spans import Apart, Causal, Cross, Full, Reading, Span
+from txcalc.parts.spans import Apart, Causal, Cross, Full, Reading, Span, Window
 
 
 def _norm(form: str, borrowed: bool = False) -> Callable[..., Leaf]:
@@ -39,6 +39,10 @@ def _attention(span: Span) -> Callable[..., Leaf]:
 
 def _windows(bias: bool, groups: int, heads: int, d_qk: int, d_v: int, window: int) -> Leaf:
     return _attention(Apart(window=window))(bias, groups, heads, d_qk, d_v)
+
+
+def _window(bias: bool, groups: int, heads: int, d_qk: int, d_v: int, window: int) -> Leaf:
+    return _attention(Window(window=window))(bias, groups, heads, d_qk, d_v)
 
 
 def _filter(bias: bool, groups: int, c_in: int, c_out: int, taps: int, stride: int) -> Leaf:
@@ -76,6 +80,7 @@ FORMS: Final[dict[str, Form]] = {
     "layer_norm": Form(("width",), _norm("layer"), True, ()),
     "rms_norm": Form(("width",), _norm("rms"), False, ()),
     "norm_again": Form(("width",), _norm("layer", borrowed=True), True, ()),
+    "rms_again": Form(("width",), _norm("rms", borrowed=True), False, ()),
     "table": Form(
         ("rows", "width"), lambda bias, groups, rows, width: Lookup(rows=rows, width=width, added=bias), True
     ),
@@ -83,6 +88,7 @@ FORMS: Final[dict[str, Form]] = {
     "convolution": Form(("c_in", "c_out", "taps", "stride"), _filter, True, ("c_in", "c_out")),
     "attention": Form(_CORE, _attention(Full()), True, ("n_heads",)),
     "causal": Form(_CORE, _attention(Causal()), True, ("n_heads",)),
+    "window": Form((*_CORE, "window"), _window, True, ("n_heads",)),
     "crossed": Form(_CORE, _attention(Cross()), True, ("n_heads",)),
     "reading": Form(_CORE, _attention(Reading()), True, ("n_heads",)),
     "windows": Form((*_CORE, "window"), _windows, True, ("n_heads",)),

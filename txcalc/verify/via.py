@@ -367,10 +367,12 @@ def _varying(one: Any) -> Iterator[tuple[Any, int]]:
 
 def _language(net: Any) -> int | None:
     """Parameters of the decoder and the head of a model that has more; None where that is all there is."""
-    if "text_config" not in (getattr(net.config, "sub_configs", None) or {}):
+    encoder = getattr(net.config, "encoder", None)  # a half may have towers of its own (T5Gemma 2)
+    inside = "text_config" in (getattr(encoder, "sub_configs", None) or {})
+    if not inside and "text_config" not in (getattr(net.config, "sub_configs", None) or {}):
         return None
-    decoder, head = net.get_decoder(), net.get_output_embeddings()
-    weights = {id(weight): weight for part in (decoder, head) if part is not None for weight in part.parameters()}
+    parts = net.get_decoder(), net.get_output_embeddings(), net.get_encoder().text_model if inside else None
+    weights = {id(weight): weight for part in parts if part is not None for weight in part.parameters()}
     return sum(int(weight.numel()) for weight in weights.values())
 
 

@@ -146,7 +146,7 @@ _BESIDE: dict[str, tuple[Beside, ...]] = {
     "ernie4_5_vl_moe": (Beside(see.ernie4_5_vl, projectors.ernie),),
     "exaone4_5": (Beside(lambda v: see.qwen2_5_vl(v, grouped=True), projectors.none),),
     "fuyu": (Beside(see.fuyu, projectors.one, key=""),),
-    "gemma3 shieldgemma2": (Beside(see.siglip, projectors.gemma3, dict(list(AUTO.items())[:2])),),
+    "gemma3 shieldgemma2 t5gemma2_encoder": (Beside(see.siglip, projectors.gemma3, dict(list(AUTO.items())[:2])),),
     "gemma4": (Beside(see.gemma4, projectors.gemma4),),
     "gemma4_unified": (Beside(tensors.gemma4_unified, tensors.gemma4_unified_projector),),
     "glm46v glm4v glm4v_moe glmga": (Beside(see.glm4v, projectors.none),),

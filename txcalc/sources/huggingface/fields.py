@@ -58,7 +58,8 @@ head_dim: but arcee aria_text hunyuan_vl_text deepseek_v2 deepseek_v3 ernie4_5 g
   iquestcoder jais2 kimi_k2 llama minicpm3 minimax mistral mixtral nemotron qwen2_5_vl_text qwen2_vl_text
   qwen3_vl_moe_text rwkv7 seed_oss starcoder2 switch_transformers youtu
 hidden_act: but gemma2 gemma3_text modernbert nemotron_h vaultgemma
-hidden_activation: gemma2 gemma3_text modernbert vaultgemma
+hidden_activation: gemma2 gemma3_text modernbert t5gemma2_decoder t5gemma2_text vaultgemma
+image_token_index: t5gemma2
 intermediate_size: but gpt_neo qwen3_5_moe_text rwkv rwkv7 solar_open
 is_decoder: bert big_bird bigbird_pegasus blenderbot blenderbot-small camembert convbert data2vec-text electra ernie
   gpt_neox gpt_neox_japanese longt5 marian mbart megatron-bert mt5 mvp pegasus plbart prophetnet reformer rembert
@@ -66,7 +67,7 @@ is_decoder: bert big_bird bigbird_pegasus blenderbot blenderbot-small camembert 
   xmod
 is_encoder_decoder: bigbird_pegasus blenderbot blenderbot-small data2vec-audio fsmt funnel led longcat_flash longt5
   m2m_100 marian mbart mra mt5 mvp nllb-moe nystromformer pegasus pegasus_x plbart prophetnet reformer speech_to_text
-  splinter switch_transformers t5 t5gemma umt5 vision-encoder-decoder whisper xlnet yoso
+  splinter switch_transformers t5 t5gemma t5gemma2 umt5 vision-encoder-decoder whisper xlnet yoso
 layer_types: nemotron_h
 layers_block_type: granitemoehybrid
 mamba_conv_bias: but granitemoehybrid
@@ -86,14 +87,14 @@ num_key_value_heads: axk1 axk2 cwm deepseek_v32 deepseek_v4 emu3_text_model erni
   glm_moe_dsa glm_ocr_text gpt_oss helium hy_v3 hy_v4 jamba kolibri1 laguna lfm2 lfm2_moe lfm3 llama4_text mellum
   mimo_v2_flash minimax minimax_m2 minimax_m3_vl_text ministral ministral3 mistral mixtral mllama_text_model
   molmo2_text muse_glimmer_text nemotron nemotron_h phimoe qwen2_moe qwen3_5_moe_text qwen3_5_text qwen3_moe
-  qwen3_next qwen3_omni_moe_text qwen3_vl_moe_text solar_open stablelm starcoder2 step3p5 t5gemma vaultgemma whisper
-  youtu
+  qwen3_next qwen3_omni_moe_text qwen3_vl_moe_text solar_open stablelm starcoder2 step3p5 t5gemma t5gemma2_decoder
+  t5gemma2_text vaultgemma whisper youtu
 num_local_experts: but cohere2_moe deepseek_v2 exaone_moe flint granitemoe granitemoehybrid granitemoeshared qwen2_moe
 num_mtp_layers: bailing_hybrid deepseek_v3 glm4_moe kimi_k2
 num_nextn_predict_layers: deepseek_v4 nemotron_h
 projection_dim: blip clap clip_vision_model
 qkv_bias: but qwen3_moe
-query_pre_attn_scalar: gemma2 gemma3_text vaultgemma
+query_pre_attn_scalar: gemma2 gemma3_text t5gemma2_decoder t5gemma2_text vaultgemma
 scale_embedding: but bart
 sliding_window: cwm exaone_moe laguna recurrent_gemma
 tie_word_embeddings: but perception_lm t5

@@ -435,6 +435,7 @@ def test_every_stage_of_a_pipeline_holds_its_own_layers_formats() -> None:
             {"quant_method": "gptq", "bits": 4, "modules_in_block_to_quantize": [[7]]},
             "modules_in_block_to_quantize is [[7]], expected lists of modules' names",
         ),
+        ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*up": 5}}, "dynamic.+:.*up is 5, expected a table"),
         ({"bits": 4, "group_size": 32, "mode": "mxfp4"}, "mode is 'mxfp4', expected 'affine'"),
         ({"quant_method": "awq", "bits": 4, "w_bit": 8}, "bits is 4, expected 8, as w_bit says"),
         (

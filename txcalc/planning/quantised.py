@@ -185,14 +185,11 @@ class _Config:
     def rounded(self) -> Iterator[Rule]:
         bits, group = self.number("bits", (4, 2, 3, 8)), self.group("group_size")
         self.one_of("data_type", ("int",))
-        for name, own in self.table("extra_config").items():  # AutoRound's modules by name, or by an expression
-            here = own if isinstance(own, Mapping) else {}
+        for name, here in self.tables("extra_config"):  # AutoRound's modules by name, or by an expression
             called = Modules([f"re:{name}" if "\\" in name or "*" in name else name]).have
             yield (called, None if here.get("bits", bits) >= 16 else self.other(here, bits, group))
-        for name, own in self.table("dynamic").items():  # GPTQModel's expressions; "-:" is of what stays wide
-            form = None
-            if not name.startswith("-:"):
-                form = self.other(own if isinstance(own, Mapping) else {}, bits, group)
+        for name, here in self.tables("dynamic"):  # GPTQModel's expressions; "-:" is of what stays wide
+            form = None if name.startswith("-:") else self.other(here, bits, group)
             yield (Modules([f"re:{name.removeprefix('-:').removeprefix('+:')}"]).have, form)
         form = self.integers(bits, group, zero=bits)
         if self.raw.get("lm_head") is True:
@@ -423,6 +420,13 @@ class _Config:
             return value
         self.faults.append(Fault(key, value, "a table"))
         return {}
+
+    def tables(self, key: str) -> Iterator[tuple[str, Config]]:
+        """The tables of one, by name; none stands for an empty one."""
+        for name, value in self.table(key).items():
+            if not isinstance(value, Mapping | None):
+                self.faults.append(Fault(f"{key}.{name}", value, "a table"))
+            yield name, _table(value)
 
 
 READERS: Mapping[str, Callable[[_Config], Iterator[Rule]]] = {

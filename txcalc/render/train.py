@@ -205,7 +205,7 @@ def _time(found: Training) -> Table:
     )
     hidden = "beside compute" if found.machine.overlap else "apart"
     return Table(
-        f"Time of a step, of the busiest stage (weights and gradients {hidden}: what is left of them)",
+        f"Time of a step, of the busiest stage (weights and gradients {hidden}: what they add)",
         ("", column("time", "s"), "share"),
         rows,
     )

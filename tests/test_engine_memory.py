@@ -315,6 +315,7 @@ def test_a_narrow_cache_is_read_by_the_kernels_for_one(kv: str) -> None:
         ("trtllm", "mi300x", "bf16", "bf16", "runs on AMD Instinct MI300X (vLLM, SGLang, llama.cpp)"),
         ("sglang", "tpu-v5e", "int4", "bf16", "has on Google TPU v5e (vLLM has it)"),
         ("vllm", "t4", "mxfp4", "bf16", "has on NVIDIA T4 (llama.cpp has it)"),
+        ("vllm", "trainium2", "int4", "bf16", "has on AWS Trainium2 (no engine has it)"),
         ("vllm", "gaudi-3", "nf4", "bf16", "has on Intel Gaudi 3 (no engine has it)"),
         ("vllm", "p100-pcie-16gb", "bf16", "bf16", "runs on NVIDIA P100 PCIe 16 GB (llama.cpp)"),
         ("vllm", "l40s", "bf16", "q8_0", "--kv is 'q8_0', expected a format of vLLM's cache (llama.cpp has it)"),

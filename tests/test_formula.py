@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from txcalc import show
 from txcalc.cli import app
+from txcalc.planning.gradients import training_flops
 from txcalc.sources import load
 
 pytest.importorskip("sympy")
@@ -204,3 +206,41 @@ def test_a_document_is_of_one_model_alone(argv: list[str]) -> None:
     result = CliRunner().invoke(app, ["formula", *argv])
     assert result.exit_code == 2
     assert "--latex is a document of one model" in result.stderr
+
+
+def test_a_training_step_in_letters() -> None:
+    """FLOPs with what is computed again, what is kept, and the optimizer's bytes: each is what `show` says."""
+    asked = ("llama-3.1-8b", "--tokens", "8k", "--optimizer", "adamw", "--recompute")
+    ledger = load("llama-3.1-8b").ledger(1, 8192)
+    blocks = rows(*asked, "blocks")
+    step = show("llama-3.1-8b", tokens="8k", optimizer="adamw", recompute="blocks").training
+    assert step is not None
+    training, state, saved = (total(blocks, quantity) for quantity in ("training", "optimizer", "saved"))
+    assert training["value"] == step.flops == training_flops(ledger, "blocks")
+    assert training["formula"] == "2·B·T·(4·L·(2·T·h·d_h + D·(2·d_h·(h + h_kv) + 3·F)) + 3·V·D)"
+    assert state["value"] == step.optimizer_bytes == 8 * load("llama-3.1-8b").params
+    assert saved["formula"] == "B·T·D·(L + 2)"  # of each block its input
+    assert 2 * saved["value"] + 4 * 8192 == step.saved_bytes  # and the final norm's statistics
+    core = rows(*asked, "core")
+    assert total(core, "training")["value"] == training_flops(ledger, "core")
+    kept = [total(core, quantity)["value"] for quantity in ("saved", "saved_scores")]
+    assert kept == [ledger.total("saved")] * 2  # no kernel keeps the attention matrix
+    of_a_rank = rows("llama-3.1-8b", "--optimizer", "muon", "--layout", "tp=8")  # Megatron's: fp32 weights beside
+    (gate,) = (r for r in of_a_rank if r["part"] == "layers.0.feed_forward.gate" and r["quantity"] == "optimizer")
+    assert gate["formula"] == "8·D·F/tp"
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--recompute", "blok"], "did you mean blocks?"),
+        (["--optimizer", "adamx"], "did you mean adamw"),
+        (["--recompute", "every:4"], "expected one of none, core, blocks, in letters"),
+        (["--optimizer", "adamw-8bit"], "not written in letters"),
+        (["--optimizer", "adamw", "--past", "4"], "a training step has no cache"),
+    ],
+)
+def test_what_no_training_step_is(argv: list[str], said: str) -> None:
+    result = run("gpt2", *argv)
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())

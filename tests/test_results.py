@@ -42,6 +42,7 @@ SAME: list[tuple[Callable[[], Result], str]] = [
     (lambda: txcalc.show("whisper-large-v3"), "show whisper-large-v3"),
     (lambda: txcalc.show("llama-4-scout"), "show llama-4-scout"),
     (lambda: txcalc.show("gpt2", initial=True), "show gpt2 --initial"),
+    (lambda: txcalc.show("gpt2", recompute="core", layout="fsdp=2"), "show gpt2 --recompute core --layout fsdp=2"),
     (lambda: txcalc.compare("gpt2", "vit-b", "t5-small"), "compare gpt2 vit-b t5-small"),
     (lambda: txcalc.compare("deepseek-v3", LLAMA, contexts="8k"), "compare deepseek-v3 llama-3.1-8b --contexts 8k"),
     (lambda: txcalc.compare("gpt2", "mistral-7b", attention="masked"), "compare gpt2 mistral-7b --attention masked"),
@@ -59,7 +60,7 @@ SAME: list[tuple[Callable[[], Result], str]] = [
     (lambda: txcalc.sweep(LLAMA, over={"T": "1k:8k:2x"}), "sweep llama-3.1-8b --over T=1k:8k:2x"),
     (lambda: txcalc.sweep("gpt2", "gpt2-xl", over=["h=4,8"], changes={"F": "4*D"}, batch=2),
      "sweep gpt2 gpt2-xl --over h=4,8 --set F=4*D --batch 2"),
-    (lambda: txcalc.formula("gpt2", layout="tp=2"), "formula gpt2 --layout tp=2"),
+    (lambda: txcalc.formula("gpt2", layout="tp=2", optimizer="lion"), "formula gpt2 --layout tp=2 --optimizer lion"),
     (lambda: txcalc.deploy("mixtral-8x7b", "h100-sxm:8@2.5", concurrency=16, engine="vllm", prompt="1000..3000",
                            answer=500, rate=2.0, disaggregate="auto"),
      "deploy mixtral-8x7b --gpu h100-sxm:8@2.5 --concurrency 16 --engine vllm --prompt 1000..3000 --answer 500 "

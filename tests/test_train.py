@@ -20,16 +20,20 @@ sys.path.insert(0, str(Path(__file__).with_name("evidence")))
 
 import step_time as evidence
 
+import txcalc
 from txcalc import hardware, load
 from txcalc.errors import InputError
 from txcalc.model import Model
-from txcalc.planning.layout import Group
-from txcalc.planning.training import Layout, Recipe, memory
+from txcalc.planning.layout import Group, parse_layout
+from txcalc.planning.training import Layout, Recipe, Recompute, memory, training_flops
+from txcalc.planning.training.activations import kept
 from txcalc.planning.training.answer import train
 from txcalc.planning.training.machine import Floor, Kernels, Machine, Message, latency, ring
+from txcalc.planning.training.memory import width_of
 from txcalc.planning.training.run import Terms, parse_days, tokens_of
 from txcalc.planning.training.run import run as whole_run
 from txcalc.planning.training.search import Search
+from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.step import Step, StepTimer
 from txcalc.planning.training.timeline import PieceTime, simulate
 from txcalc.planning.utilisation import parse_measured
@@ -690,3 +694,35 @@ def test_a_deadline_in_whole_copies(llama: Model) -> None:
 def test_what_was_measured_is_read_in_its_unit() -> None:
     assert parse_measured("1007tok/s") == (1007, "tok/s") and parse_measured("1.42 s") == (1.42, "s")
     assert parse_measured("400TFLOPS") == (4e14, "tflops")
+
+
+@pytest.mark.parametrize(
+    ("source", "layout", "asked"),
+    [
+        ("llama-3.1-8b", "fsdp=7", {"optimizer": "adamw-8bit"}),
+        ("llama-3.1-8b", "tp=4,pp=2,dp=2", {}),
+        ("gpt2", "dp=1", {"recompute": "core"}),
+        ("mixtral-8x7b", "tp=2,ep=2", {"optimizer": "muon", "recompute": "every:3"}),
+    ],
+)
+def test_show_says_what_train_says_of_its_fullest_rank_by_part(source: str, layout: str, asked: dict[str, Any]) -> None:
+    step = txcalc.show(source, tokens="1k", layout=layout, **asked).training
+    assert step is not None
+    spread = parse_layout(layout)
+    batch: dict[str, Any] = {"micro_batch": 1, "global_batch": spread.copies * spread.pp}
+    found = txcalc.train(source, f"b200:{spread.gpus}", layout=layout, tokens="1k", **batch, **asked)
+    (rank,) = (rank for rank in found.ranks if rank.rank == step.rank)
+    assert step.optimizer_bytes == rank.bytes["optimizer"]
+    recipe = Recipe(spread, tokens=1024, accumulation=spread.pp, framework=step.framework, **asked)
+    pieces = Pipeline(load(source), recipe).of_stage(step.stage)
+    own = [kept(piece, recipe, width_of(load(source))).saved for piece in pieces]
+    assert step.saved_bytes == sum(n * size for n, size in zip(step.in_flight, own, strict=True))
+    for column in ("flops", "recomputed_flops", "saved_bytes", "optimizer_bytes"):
+        assert getattr(step, column) == sum(getattr(part, column) for part in step.parts.values())
+
+
+@pytest.mark.parametrize("recompute", ["none", "core", "blocks"])
+def test_the_flops_of_a_whole_step_are_the_ledgers(recompute: Recompute) -> None:
+    step = txcalc.show("t5-small", tokens="512", batch=2, recompute=recompute).training
+    assert step is not None
+    assert step.flops == training_flops(load("t5-small").ledger(2, 512), recompute)

@@ -20,6 +20,8 @@ from txcalc.parts.part import Composite, Workload
 from txcalc.parts.sharding import Ways
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
+from txcalc.planning.training.parts import in_letters
+from txcalc.planning.training.recipe import Recipe
 from txcalc.sources import build
 from txcalc.sources.assemble import assemble, patches
 from txcalc.symbols import BY_LETTER, TABLE, Symbol
@@ -189,12 +191,12 @@ SAVED_SCORES = "saved_scores"  # the last of them where the attention matrix is 
 
 
 def formulas(
-    model: Model, work: Workload, path: str = "", layout: Layout | None = None
+    model: Model, work: Workload, path: str = "", layout: Layout | None = None, recipe: Recipe | None = None
 ) -> tuple[list[Formula], dict[Expression, Letter]]:
     """Every figure, but those that are 0, of all parts below a path and last of the part itself; and the letters.
 
     Below experts stands only what all of them cost together; one of them has a path of its own. With a layout: of what
-    one rank holds, computes and sends.
+    one rank holds, computes and sends. With a recipe: FLOPs of a training step and optimizer state too.
     Errors: `UnknownName` where the model has no such part; `InputError` where it cannot be laid out so.
     """
     tree, root = symbolic(model), model.root
@@ -205,20 +207,29 @@ def formulas(
     numbers, one = values(letters), sympy.S.One
     rows: list[Formula] = []
     for keep_scores in (False, True):
-        figures = {SAVED_SCORES: FIGURES["saved"]} if keep_scores else FIGURES
         ints = walk(root, work._replace(keep_scores=keep_scores))
         ints.at(path)  # refuses a path before the symbols, which have any number of experts, are asked for it
         symbols = walk(tree.root, over._replace(keep_scores=keep_scores))
+        figures, own = _figures(ints, root, keep_scores, recipe), _figures(symbols, tree.root, keep_scores, recipe)
         for node, depth, passes, owners in (*_below(symbols, path), (path, 0, one, one)):
             costs, in_letters = ints.at(node), symbols.at(node)
             for quantity, figure in figures.items():
                 if value := figure(costs):
                     value = value.numerator if value.denominator == 1 else value
-                    expression = sympy.sympify(figure(in_letters))
-                    copies = owners if quantity in ("params", "active") else passes
+                    expression = sympy.sympify(own[quantity](in_letters))
+                    copies = owners if quantity in ("params", "active", "optimizer") else passes
                     number = int(copies.xreplace(numbers))
                     rows.append(Formula(node, depth, quantity, expression, value, copies, number))
     return rows, letters
+
+
+def _figures(
+    whole: Ledger, root: Composite, keep_scores: bool, recipe: Recipe | None
+) -> dict[str, Callable[[Ledger], Any]]:
+    """What every part of a ledger is asked for."""
+    more = {} if recipe is None else in_letters(recipe, whole, root.stacks[-1].d_model)
+    figures = {**FIGURES, **more}
+    return {SAVED_SCORES: figures["saved"]} if keep_scores else figures
 
 
 # What formulas of a rank leave out, and why.

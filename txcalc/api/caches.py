@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from txcalc.api.arguments import Length, Lengths, Names, length, lengths, maybe, models, names, some
 from txcalc.api.costs import Attention, CacheTerms, Conventions, Logits, Mla, Named, Workload
 from txcalc.api.results import Record, Result
+from txcalc.api.trainings import StepRecipe, step_of
 from txcalc.errors import InputError, MissingExtra
 from txcalc.sources import load
 
@@ -228,6 +229,7 @@ class Formula(Result):
     workload: Workload | None
     part: str | None
     layout: dict[str, int] | None
+    recipe: StepRecipe | None
     letters: list[Letter]
     rows: list[Derived]
     derivations: list[Derivation]
@@ -256,11 +258,15 @@ def formula(
     logits: Logits = "all",
     mla: Mla = "expanded",
     layout: str | None = None,
+    recompute: str | None = None,
+    optimizer: str | None = None,
 ) -> Formula:
     """The formula behind every figure of a model, or of a part and all below (`layers.0.attention`): in letters, with
     the model's numbers, and its value. Without a model, the textbook's rules derived from the generic block.
 
-    `layout`: of one rank, and what it sends (`tp=8,dp=2`). Errors: `InputError`, `UnknownName`, `MissingExtra` (SymPy).
+    `layout`: of one rank, and what it sends (`tp=8,dp=2`); `recompute` (none, core or blocks), `optimizer`: of a
+    training step, what is kept for backward and what the optimizer keeps.
+    Errors: `InputError`, `UnknownName`, `MissingExtra` (SymPy).
 
     >>> import txcalc
     >>> rows = txcalc.formula("llama-3.1-8b", "layers.0.attention").rows
@@ -273,13 +279,15 @@ def formula(
     from txcalc.render.formula import generic, report
 
     spread = None if layout is None else parse_layout(layout)
+    of_model = {"layout": layout, "recompute": recompute, "optimizer": optimizer}
     if source is None:
-        if spread:
-            raise InputError("options", ["--layout is of a model: name one"])
+        if given := [f"--{name}" for name, value in of_model.items() if value]:
+            raise InputError("options", [f"{given[0]} is of a model: name one"])
         return Formula(lambda form: generic(derivations(), textbook_letters(), form))
     model = load(source)
     ledger = model.ledger(batch, tokens, past, source_length, logits=logits, mla=mla)
-    rows, letters = formulas(model, ledger.work, part, spread)
+    recipe = step_of(ledger, recompute, optimizer, layout, "bf16") if recompute or optimizer else None
+    rows, letters = formulas(model, ledger.work, part, spread, recipe)
     document = partial(write_document, model, ledger, rows, letters, part, attention)
     told = partial(report, model, ledger, rows, letters, part, attention)
-    return Formula(lambda form: told(form, spread), None if spread else document)
+    return Formula(lambda form: told(form, spread, recipe), None if spread else document)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from txcalc.api.arguments import Length, Lengths, Names, models, names, one, some
 from txcalc.api.results import Known, Record, Result
+from txcalc.api.trainings import TrainingStep, with_step
 from txcalc.errors import InputError, UnknownName
 from txcalc.ledger import Ledger
 from txcalc.model import Model
@@ -186,6 +187,7 @@ class Show(Result):
     conventions: list[CountedElsewhere] | None
     initial: list[Initial] | None
     towers: dict[str, Any] | None
+    training: TrainingStep | None
 
     def _rows(self) -> list[dict[str, Any]]:
         params, flops = self.params.by_kind, self.flops.by_kind
@@ -209,12 +211,16 @@ def show(
     weights: str | None = None,
     conventions: Names = (),
     initial: bool = False,
+    recompute: str | None = None,
+    optimizer: str | None = None,
+    layout: str | None = None,
 ) -> Show:
     """What a model costs: parameters, FLOPs, cache and memory, and how wrong the rules of thumb are.
 
     `batch` sequences of `tokens` new tokens each (by default all of its context, at most 2,048; after cached ones, 1),
     after `past` cached ones; `source_length` positions of an encoder apart, or tokens of a tower. `weights`: a format
     (native: as published), not `dtype`. `conventions` of others (palm …); `initial`: what parameters begin with.
+    `recompute`, `optimizer`, `layout`: as of `train`, also a training step by part, on its fullest rank.
     Errors: `InputError` with every fault at once, `UnknownName`, `MissingExtra`.
 
     >>> import txcalc
@@ -223,7 +229,7 @@ def show(
     (8030261248, 32938104193024)
     """
     from txcalc.planning.weights import stored_narrow, weights_of
-    from txcalc.render.show import report
+    from txcalc.render.show import report, with_initial
 
     one(batch=batch, tokens=tokens, past=past, source=source_length)
     model = load(source)
@@ -241,10 +247,8 @@ def show(
         from txcalc.render.conventions import beside
 
         found = beside(found, list(_counted(names(conventions), model, ledger, kept, attention)), ledger)
-    if initial:
-        from txcalc.render.show import with_initial
-
-        found = with_initial(found, model)
+    found = with_initial(found, model) if initial else found
+    found = with_step(found, model, ledger, recompute, optimizer, layout, dtype)
     return Show(lambda _: found, lambda plots: plots.show(model, ledger, attention))
 
 

@@ -12,12 +12,14 @@ from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.sources import load
 
 if TYPE_CHECKING:
+    from txcalc.ledger import Ledger
     from txcalc.model import Model
     from txcalc.planning.training import Recipe
     from txcalc.planning.training.answer import Training
     from txcalc.planning.training.machine import Machine
     from txcalc.planning.training.search import Searched
     from txcalc.render.picture import Picture
+    from txcalc.render.report import Report
     from txcalc.sources import Source
 
 TOKENS = 4096  # of a sequence, where the model's context is not shorter
@@ -133,6 +135,38 @@ class Elsewhere(Record):
     gpu: str
     fits: bool
     tokens_per_s_per_gpu: float | None
+
+
+class StepPart(Record):
+    """What one kind of parts takes of a training step."""
+
+    flops: int
+    recomputed_flops: int
+    saved_bytes: int
+    optimizer_bytes: int
+
+
+class StepRecipe(Record):
+    """What a training step decides besides its layout."""
+
+    framework: str
+    micro_batch: int
+    accumulation: int
+    tokens: int
+    recompute: str
+    optimizer: str
+
+
+class TrainingStep(StepRecipe, StepPart):
+    """A training step of the fullest rank of a layout, and of its parts by kind; `in_flight` as in `RankMemory`."""
+
+    layout: dict[str, int]
+    rank: int
+    stage: int
+    in_flight: list[int]
+    parameters_bytes: int
+    gradients_bytes: int
+    parts: dict[str, StepPart]
 
 
 class Train(Result):
@@ -269,6 +303,51 @@ def train(
     others = answer.elsewhere(found) if fits_on else ()
     told = report(found, terms, searched, others)
     return Train(lambda _: told, lambda _: _picture(found, searched), not found.fits)
+
+
+def step_of(ledger: Ledger, recompute: str | None, optimizer: str | None, layout: str | None, dtype: str) -> Recipe:
+    """The recipe of a step over a ledger's workload, each rank's; of a pipeline as many micro-batches as stages.
+    Errors: `InputError` for a workload that none trains on."""
+    from txcalc.planning.layout import parse_layout
+
+    work, faults = ledger.work, list[Fault | str]()
+    for name, wrong, expected in (
+        ("--past", work.past, "0: a training step has no cache"),
+        ("--logits", "last" if work.last_logits else 0, "all: the loss is of every position"),
+        ("--mla", "absorbed" if work.absorbed else 0, "expanded, as it is trained"),
+    ):
+        faults += [Fault(name, wrong, expected)] if wrong else []
+    if faults:
+        raise InputError("training step", faults)
+    text = layout or "tp=1"
+    spread = parse_layout(text)
+    asked: dict[str, Any] = {"micro_batch": work.batch, "compute": dtype, "recompute": recompute or "none"}
+    recipe = recipe_of(text, None, work.batch * spread.copies * spread.pp, work.tokens, optimizer or "adamw", asked)
+    recipe.check()
+    return recipe
+
+
+def with_step(
+    found: Report,
+    model: Model,
+    ledger: Ledger,
+    recompute: str | None,
+    optimizer: str | None,
+    layout: str | None,
+    dtype: str,
+) -> Report:
+    """The report with a training step, where anything of it was asked for. Errors: `InputError`, `UnknownName`."""
+    if recompute is None and optimizer is None and layout is None:
+        return found
+    from txcalc.planning.training.parts import by_part
+    from txcalc.render.step import with_step as written
+
+    work, recipe = ledger.work, step_of(ledger, recompute, optimizer, layout, dtype)
+    usual = model.workload(work.batch, work.tokens).source
+    if usual != work.source:
+        expected = f"{usual:,}, which a training step has where nobody says"
+        raise InputError("training step", [Fault("--source-tokens", work.source, expected)])
+    return written(found, recipe, by_part(model.language(), recipe))
 
 
 def _picture(found: Training, searched: Searched | None) -> Picture:

@@ -108,6 +108,12 @@ _SHARED = {
     "--block": Flag("Engine", "Tokens per page of the KV cache.", "N"),
     "--chunk": Flag("Engine", "Most prompt tokens per step (chunked prefill).", "N"),
     "--reserve": Flag("Engine", "Memory left to the engine and the driver: a share or a size.", "10%|4GiB"),
+    "--recompute": Flag(
+        "Engine", "Activations that backward computes again: none, core, blocks, every:N, layers:0,2.", "WHAT"
+    ),
+    "--optimizer": Flag(
+        "Engine", "adamw, adamw-bf16, adamw-8bit, sgd, lion, muon, adafactor …", "NAME", completion.optimizer
+    ),
     "--recipe": Flag("Engine", "Other settings of the run:", "K=V,…"),
     "--device": Flag("Engine", "Where it runs: meta (computes nothing), cpu or cuda.", "NAME"),
     "--concurrency": Flag("Traffic", "Concurrent sequences (users).", "N", before=("--users",)),
@@ -133,8 +139,8 @@ _SHARED = {
 _OWN = {
     "Model": "headers via layers vocab ratio gqa head tied match by initial",
     "Workload": "over quantity by-kind formulas input unique-tokens bytes-per-token law micro-batch",
-    "Engine": "tp pp dp ep etp max-num-seqs poll gather draft acceptance framework zero schedule recompute offload "
-    "optimizer products host-link adapters adapter-rank overlap disaggregate fits-on train oracle symbolic limit rank "
+    "Engine": "tp pp dp ep etp max-num-seqs poll gather draft acceptance framework zero schedule offload "
+    "products host-link adapters adapter-rank overlap disaggregate fits-on train oracle symbolic limit rank "
     "ranks only torchrun workers cluster again like",
     "Traffic": "shared-prefix answer rate arrivals burstiness simulate requests seed prefix-hits ttft tpot",
     "Money": "price budget deadline pue grid measured",
@@ -276,6 +282,8 @@ EVERYWHERE: dict[str, Any] = {
     "ram": Annotated[str | None, option("--ram")],
     "node": Annotated[int | None, option("--node")],
     "network": Annotated[str | None, option("--network")],
+    "recompute": Annotated[str | None, option("--recompute")],
+    "optimizer": Annotated[str | None, option("--optimizer")],
     "text_only": Annotated[bool, option("--text-only")],
 }
 

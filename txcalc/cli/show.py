@@ -12,6 +12,8 @@ from txcalc.cli import options as o
 if TYPE_CHECKING:
     from txcalc.render.report import Report
 
+STEP = ("recompute", "optimizer", "layout")  # of a training step
+
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
@@ -43,6 +45,7 @@ class _Show(o.Command):
             "llama-3, transformers, 2n; and activation bytes as korthikanti.",
         ),
     ],
+    layout=Annotated[str | None, o.option("--layout", "A training step of its fullest rank.")],
     initial=Annotated[
         bool, typer.Option("--initial", help="What every parameter begins with, and its standard deviation.")
     ],
@@ -80,7 +83,9 @@ def show(
         usual = {"attention": "dense", "logits": "all", "mla": "expanded"}
         others = {f"--{name}": asked[name] != value for name, value in usual.items()}
         wanted = {"set": set_, "lora": lora, "ignore": ignore, "headers": headers, "plot": plot}
-        wanted |= {name: asked[name] for name in ("past", "weights", "initial")} | {"as": asked.get("conventions")}
+        wanted |= {name: asked[name] for name in ("past", "weights", "initial", *STEP)} | {
+            "as": asked.get("conventions")
+        }
         others |= {f"--{name}": bool(value) for name, value in wanted.items()}
         work = asked["batch"], asked["tokens"] or 1, asked["source_length"]
         return emit(_via(source, *work, asked["dtype"], others), o.chosen(format_, json_))
@@ -88,7 +93,8 @@ def show(
     from txcalc.api.phrases import adapters
     from txcalc.sources import lone_checkpoint
 
-    lone = None if set_ or lora or ignore or "conventions" in asked else lone_checkpoint(source)
+    more = "conventions" in asked or any(asked[name] for name in STEP)
+    lone = None if set_ or lora or ignore or more else lone_checkpoint(source)
     chosen = o.chosen(format_, json_)
     place = o.plotted(plot, chosen, force)
     if lone:

@@ -48,26 +48,12 @@ LAYOUT = "Also fsdp=, cp=, ep=, etp=, vpp=, sp=. Without: the fastest."
     tokens=Annotated[int | None, o.length("--tokens", "By default 4,096 or the context.")],
     micro_batch=Annotated[int | None, o.length("--micro-batch", "Sequences per rank and pass.")],
     global_batch=Annotated[int | None, o.length("--global-batch")],
-    recompute=Annotated[
-        str | None,
-        typer.Option(
-            help="Activations that backward computes again: none, core, blocks, every:N, layers:0,2.", metavar="WHAT"
-        ),
-    ],
     offload=Annotated[
         str | None,
         typer.Option(
             help="Offloaded to the host: optimizer, activations, or both with a +.",
             metavar="WHAT",
             autocompletion=completion.offload,
-        ),
-    ],
-    optimizer=Annotated[
-        str,
-        typer.Option(
-            help="adamw, adamw-bf16, adamw-8bit, sgd, lion, muon, adafactor …",
-            metavar="NAME",
-            autocompletion=completion.optimizer,
         ),
     ],
     recipe=Annotated[

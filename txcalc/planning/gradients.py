@@ -46,6 +46,20 @@ def recomputed(entry: Entry, recompute: Recompute) -> bool:
     return recompute == "blocks" and any(step.name == "layers" for step in entry.steps)
 
 
+def core_result(entry: Entry) -> Any:
+    """Elements of what one core of attention gives."""
+    attended, work = entry.leaf.attended, entry.work
+    return work.positions * attended.heads * attended.d_v if attended and work else 0
+
+
+def saved_by_core(entry: Entry) -> Any:
+    """Elements that one core of attention keeps where it is computed again: what it reads, and its result where the
+    kernel gives it to backward."""
+    assert entry.work is not None
+    kept = entry.leaf.saved(entry.work._replace(keep_scores=False))
+    return kept - core_result(entry) if entry.work.keep_scores else kept
+
+
 def reached(ledger: Ledger) -> Ledger:
     """The leaves that the model's loss gives a gradient."""
     return ledger.where(lambda entry: entry.gradient != "none")

@@ -13,9 +13,11 @@ from txcalc.model import Model
 from txcalc.notation import LATEX, TEXT, Expression, Style, in_order, tidy, write
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
+from txcalc.planning.training.recipe import Recipe
 from txcalc.render.latex import latex_text
 from txcalc.render.report import Report, Table, TableCell, cell
 from txcalc.render.show import convention, workload
+from txcalc.render.step import recipe_data, recipe_line
 from txcalc.render.summary import summary
 
 TITLES = {
@@ -28,6 +30,8 @@ TITLES = {
     "cache": "Cache of one sequence: elements held",
     "saved": "Elements kept for backward, fused attention",
     SAVED_SCORES: "Elements kept for backward, the attention matrix too",
+    "training": "FLOPs of a training step, dense attention: forward, backward and what it computes again",
+    "optimizer": "Bytes of optimizer state",
     "sent": "Elements that a rank sends to others in a forward pass",
 }
 LENGTHS = ("B", "T", "P", "T_src")
@@ -43,9 +47,10 @@ def report(
     attention: str,
     format_: str,
     layout: Layout | None = None,
+    recipe: Recipe | None = None,
 ) -> Report:
     """The parts below `path`, of a whole model down to the branches of a layer; JSON has every one. With a layout: of
-    one rank."""
+    one rank; with a recipe: of a training step too."""
     places = workload(model, ledger)
     said = ", ".join(f"{name} {value:,}" for name, value in places.items() if value is not None)
     data = {
@@ -54,6 +59,7 @@ def report(
         "workload": places,
         "part": path,
         **({} if layout is None else {"layout": layout.record()}),
+        **({} if recipe is None else {"recipe": recipe_data(recipe)}),
         "letters": _legend_data(_used(rows, letters)),
         "rows": [_data(row, letters) for row in rows],
     }
@@ -65,6 +71,8 @@ def report(
     if layout is not None:
         header.append(f"of one rank of {layout}")
         notes += Sharding(model).notes(layout)
+    if recipe is not None:
+        header.append(recipe_line(recipe))
     return Report(data, tables, header, notes)
 
 

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from txcalc.num import ceil_div
-from txcalc.parts.part import Workload
+from txcalc.planning.gradients import core_result, saved_by_core
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import RankLeaf, StagePiece
 
 STATISTIC = 4  # bytes: the means, deviations and log-sums that kernels keep of a row are fp32
+INPUTS = "block inputs"  # of blocks that are computed again
 
 
 class Kept(NamedTuple):
@@ -34,14 +35,29 @@ def kept(piece: StagePiece, recipe: Recipe, width: int) -> Kept:
     outside = sum(size for held, size in sizes if not held.layers)
     each = {i: sum(size // len(h.layers) for h, size in sizes if i in h.layers) for i in _first(layers, piece)}
     by_layer = {i: each[first] for i, first in _folded(layers, piece).items()}
-    rows, columns = piece.work.positions, recipe.layout.sp
-    entrance = ceil_div(rows * width, columns) * recipe.compute_bytes
+    entrance = _entrance(piece, recipe, width)
     blocks = sorted(entrance if i in numbers else size for i, size in by_layer.items())
     saved, away = outside + sum(blocks), sum(blocks[:-2])
     again = max((size - entrance for i, size in by_layer.items() if i in numbers), default=0)
     if recipe.recompute == "core":
         again = max((_core_again(held, recipe) for held in piece.leaves), default=0)
     return Kept(saved, again, away)
+
+
+def kept_by_kind(piece: StagePiece, recipe: Recipe, width: int) -> dict[str, int]:
+    """`Kept.saved` by what the leaves count as; recomputed blocks keep their inputs alone."""
+    numbers, found = recomputed(piece, recipe), dict[str, int]()
+    for held in piece.leaves:
+        again = len(numbers.intersection(held.layers))
+        size = leaf_bytes(held, recipe)
+        found[held.entry.kind] = found.get(held.entry.kind, 0) + size - size // (len(held.layers) or 1) * again
+    blocks = numbers.intersection(i for held in piece.leaves for i in held.layers)
+    return {**found, INPUTS: len(blocks) * _entrance(piece, recipe, width)}
+
+
+def _entrance(piece: StagePiece, recipe: Recipe, width: int) -> int:
+    """Bytes of a block's input."""
+    return int(ceil_div(piece.work.positions * width, recipe.layout.sp) * recipe.compute_bytes)
 
 
 def _core_again(held: RankLeaf, recipe: Recipe) -> int:
@@ -53,15 +69,9 @@ def _core_again(held: RankLeaf, recipe: Recipe) -> int:
     copies = len(held.layers) or 1
     if not work.keep_scores:
         rows = entry.leaf.statistics(work)
-        return int(entry.runs * (_result(held) * recipe.compute_bytes + rows * STATISTIC)) // copies
+        return int(entry.runs * (core_result(entry) * recipe.compute_bytes + rows * STATISTIC)) // copies
     operands = work.positions * attended.groups * (attended.d_qk + attended.d_v)
     return int((entry.leaf.saved(work) - operands) * entry.runs * recipe.compute_bytes) // copies
-
-
-def _result(held: RankLeaf) -> int:
-    """Elements of what a core of attention gives."""
-    attended, work = held.entry.leaf.attended, held.entry.work
-    return work.positions * attended.heads * attended.d_v if attended and work else 0
 
 
 def recomputed(piece: StagePiece, recipe: Recipe) -> frozenset[int]:
@@ -104,7 +114,7 @@ def leaf_bytes(held: RankLeaf, recipe: Recipe) -> int:
         elements += work.positions * entry.leaf.matrix[0]  # type: ignore[index]
     rows = entry.leaf.statistics(work)
     if recipe.recompute == "core" and entry.kind == "attention_core":
-        elements = entry.leaf.saved(_fused(work)) - (_result(held) if work.keep_scores else 0)
+        elements = saved_by_core(entry)
         rows = 0
     share = _share(held, recipe)
     return int(ceil_div(elements * entry.runs * width, share)) + int(
@@ -139,11 +149,6 @@ def _packed(held: RankLeaf, recipe: Recipe) -> bool:
     if not four or entry.gradient != "input" or entry.leaf.input_kept not in ("yes", "eager") or not held.layers:
         return False
     return recipe.rules.eager or entry.steps[-1].name != "base"
-
-
-def _fused(work: Workload) -> Workload:
-    """The workload in which the attention matrix is not kept."""
-    return work._replace(keep_scores=False)
 
 
 def _share(held: RankLeaf, recipe: Recipe) -> int:

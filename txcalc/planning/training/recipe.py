@@ -188,7 +188,9 @@ class Recipe:
         if self.offload not in OFFLOAD:
             faults.append(Fault("offload", self.offload, f"one of {', '.join(OFFLOAD)}"))
         if not _recompute(self.recompute):
-            faults.append(Fault("recompute", self.recompute, f"one of {', '.join(RECOMPUTE)}"))
+            near = nearest(self.recompute, RECOMPUTE)
+            mend = f"did you mean {near[0]}?" if near else ""
+            faults.append(Fault("recompute", self.recompute, f"one of {', '.join(RECOMPUTE)}", mend))
         if self.zero not in (0, *self.rules.zeros):
             stages = ", ".join(map(str, self.rules.zeros))
             faults.append(Fault("zero", self.zero, f"one of {stages} with --framework {self.framework}", _fsdp(self)))

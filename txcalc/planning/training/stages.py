@@ -19,6 +19,7 @@ from txcalc.parts.model import Stack
 from txcalc.parts.part import Composite, Leaf, Workload
 from txcalc.parts.sharding import Ways
 from txcalc.planning import parallelism
+from txcalc.planning.gradients import recomputed
 from txcalc.planning.layout import Layout
 from txcalc.planning.training.recipe import Recipe
 
@@ -61,6 +62,13 @@ class RankLeaf(NamedTuple):
         if self.sent and not self.entry.routed and self.entry.kind != "shared_experts":
             return layout.tp
         return layout.sp if self.between else 1
+
+    def again(self, recompute: str, numbers: frozenset[int]) -> int:
+        """In how many of its layers backward computes it again, `numbers` those whose blocks are; a core outside of all
+        counts as one."""
+        if recompute == "core":
+            return (len(self.layers) or 1) if recomputed(self.entry, "core") else 0
+        return len(numbers.intersection(self.layers))
 
     @property
     def column(self) -> bool:

@@ -7,7 +7,7 @@ ranks, 108 for one, and nothing for the last 6.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from txcalc.num import ceil_div, product
 from txcalc.planning.training.recipe import Recipe
@@ -31,6 +31,7 @@ class RankTensor(NamedTuple):
     packed    a frozen matrix in a block, which may be quantised
     adapter   one of an adapter's two
     gradient  the shape of that, where it is not the weight's
+    kind      what its part counts as
     """
 
     shape: Shape
@@ -43,6 +44,7 @@ class RankTensor(NamedTuple):
     gradient: Shape | None = None
     packed: bool = False
     adapter: bool = False
+    kind: str = "other"
 
     @property
     def like(self) -> tuple[bool, bool, bool, bool]:
@@ -75,7 +77,8 @@ def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTe
             made = RankTensor(shape, times, axis, expert, hidden, held.layers, gradient=whole if table else None)
             learns, adapter = held.entry.gradient in ("both", "weights"), held.entry.kind == "adapters"
             learns = learns and not fixed
-            yield made._replace(learns=learns, adapter=adapter, packed=hidden and not learns and not held.beside)
+            packed = hidden and not learns and not held.beside
+            yield made._replace(learns=learns, adapter=adapter, packed=packed, kind=held.entry.kind)
 
 
 def chunk(number: int, ways: int, rank: int) -> int:
@@ -170,9 +173,7 @@ class State(NamedTuple):
 
 def states(held: Sequence[RankTensor], recipe: Recipe, shard: int, column: int = 0) -> State:
     """Of all tensors of a rank, the shard-th of those that share them and the column-th of tp."""
-    width = recipe.parameter_bytes
     optimizer = OPTIMIZERS[recipe.optimizer]
-    master = 4 if recipe.rules.master and width < 4 else 0
     zero = 3 if recipe.layout.fsdp > 1 else recipe.zero
     parameters = gradients = beside = adapters = 0
     for tensor, mine in _cuts(held, recipe, shard, column):
@@ -184,8 +185,15 @@ def states(held: Sequence[RankTensor], recipe: Recipe, shard: int, column: int =
             width = recipe.adapter_bytes if tensor.adapter else recipe.parameter_bytes
             gradients += tensor.copies * kept * product(mine if zero >= 2 else tensor.gradient or whole)
             own = mine if zero else tensor.gradient or whole if optimizer.like_gradient else whole
-            beside += tensor.copies * (optimizer.size(own, master or width, tensor.hidden) + master * product(own))
+            beside += tensor.copies * kept_for(own, recipe, width, tensor.hidden)
     return State(parameters, gradients, beside, adapters)
+
+
+def kept_for(shape: Shape, recipe: Recipe, width: int, hidden: bool) -> Any:
+    """What the optimizer keeps for a tensor of `width` bytes an element: its state, and weights in fp32 beside narrower
+    ones where the framework holds these."""
+    master = 4 if recipe.rules.master and recipe.parameter_bytes < 4 else 0
+    return OPTIMIZERS[recipe.optimizer].size(shape, master or width, hidden) + master * product(shape)
 
 
 def _stored(tensor: RankTensor, elements: int, recipe: Recipe) -> int:

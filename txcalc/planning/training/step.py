@@ -128,15 +128,13 @@ class StepTimer:
                 forward[kind] += first
                 backward[kind] += second
                 weights += of_weights
-                if self._is_again(held, numbers):
-                    again[kind] += first * self._share_again(held, numbers)
+                again[kind] += first * self._again(held, numbers)
         for held in piece.joins:
             for moved in self.exchanged(held):
                 seconds = kernels.transfer(moved) * float(held.entry.runs)
                 forward[SPENT[3]] += seconds
                 backward[SPENT[3]] += 0.0 if held.logits else seconds
-                if self._is_again(held, numbers):
-                    again[SPENT[3]] += seconds * self._share_again(held, numbers)
+                again[SPENT[3]] += seconds * self._again(held, numbers)
         if elements := logits(self.recipe, [piece], 0):  # written and read once each
             backward["other kernels"] += kernels.stream(2 * LOSS_MOVES * elements, 0)
             if self.recipe.loss_parallel:
@@ -149,8 +147,7 @@ class StepTimer:
         """Kernels of a leaf and its copies: as many again for each gradient, and for what is computed again."""
         if held.entry.work is None or not held.entry.operations or not held.entry.leaf.launched:
             return 0.0
-        again = self._share_again(held, numbers) if self._is_again(held, numbers) else 0.0
-        return self._size(held)[2] * (passes(held.entry) + again)
+        return self._size(held)[2] * (passes(held.entry) + self._again(held, numbers))
 
     def _leaf(self, held: RankLeaf, kernels: Kernels, merged: bool) -> Iterator[tuple[str, float, float, float]]:
         """Of a leaf and its copies: kind, seconds of forward and of backward, and of that for its weights. `merged`:
@@ -232,15 +229,9 @@ class StepTimer:
         layers = [i for held in piece.leaves for i in held.layers]
         return self.recipe.recomputed(max(layers) + 1) if layers else frozenset()
 
-    def _is_again(self, held: RankLeaf, numbers: frozenset[int]) -> bool:
-        if self.recipe.recompute == "core":
-            return held.entry.kind == "attention_core" and held.entry.gradient != "none"
-        return bool(numbers.intersection(held.layers))
-
-    def _share_again(self, held: RankLeaf, numbers: frozenset[int]) -> float:
-        if self.recipe.recompute == "core":
-            return 1.0
-        return len(numbers.intersection(held.layers)) / len(held.layers)
+    def _again(self, held: RankLeaf, numbers: frozenset[int]) -> float:
+        """How much of its forward is computed again."""
+        return held.again(self.recipe.recompute, numbers) / (len(held.layers) or 1)
 
     # What ranks send each other.
 
@@ -393,8 +384,8 @@ class StepTimer:
         for piece in pieces:
             numbers = self._recomputed(piece)
             for held in (*piece.joins, *piece.leaves):
-                again = self._share_again(held, numbers) if self._is_again(held, numbers) else 0.0
-                times = (1 + (not held.logits) + again) * float(held.entry.runs) * recipe.accumulation
+                passed = 1 + (not held.logits) + self._again(held, numbers)
+                times = passed * float(held.entry.runs) * recipe.accumulation
                 for moved in self.exchanged(held):
                     add(moved, times)
                 if recipe.layout.cp > 1 and held.entry.kind == "attention_core" and held.entry.work:
@@ -431,7 +422,6 @@ class StepTimer:
             if entry.work is None or not entry.flops:
                 continue
             rate = self.least.rate(entry.kind == "attention_core")
-            times = float(passes(entry))
-            times += self._share_again(held, numbers) if self._is_again(held, numbers) else 0.0
+            times = passes(entry) + self._again(held, numbers)
             total += float(entry.flops_masked) * times / rate
         return total

@@ -1,0 +1,111 @@
+"""A training step by part: on the fullest rank of a layout in numbers, and of any part of a model in letters too."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from txcalc.errors import Fault, InputError
+from txcalc.ledger import Entry, Ledger
+from txcalc.model import Model
+from txcalc.num import ceil_div, total
+from txcalc.planning.gradients import passes, recomputed, saved_by_core, training_flops
+from txcalc.planning.training.activations import kept_by_kind
+from txcalc.planning.training.activations import recomputed as layers_again
+from txcalc.planning.training.memory import RankMemory, memory, width_of
+from txcalc.planning.training.recipe import Recipe
+from txcalc.planning.training.stages import Pipeline
+from txcalc.planning.training.states import kept_for, sharers, states, tensors
+
+WRITTEN = ("none", "core", "blocks")  # what recomputes leaves whatever the numbers of their layers
+
+
+class StepPart(NamedTuple):
+    """What leaves of one kind take of a step on one rank.
+
+    flops      of matrix products, dense attention: forward, backward and what backward computes again
+    again      of these, what it computes again
+    saved      bytes kept for backward, of all micro-batches in flight
+    optimizer  bytes of its state
+    """
+
+    flops: int = 0
+    again: int = 0
+    saved: int = 0
+    optimizer: int = 0
+
+
+class StepParts(NamedTuple):
+    """The rank whose figures these are, as `memory` has it, and its parts by kind."""
+
+    rank: RankMemory
+    parts: dict[str, StepPart]
+    notes: tuple[str, ...]
+
+    @property
+    def total(self) -> StepPart:
+        return StepPart(*map(sum, zip(*self.parts.values(), strict=True)))
+
+
+def by_part(model: Model, recipe: Recipe) -> StepParts:
+    """A step of the rank that holds most. Errors: `InputError` as `memory`."""
+    plan, pipeline, layout = memory(model, recipe), Pipeline(model, recipe), recipe.layout
+    rank, pieces = plan.fullest, pipeline.of_stage(plan.fullest.stage)
+    flops, again, saved, optimizer = (Counter[str]() for _ in StepPart._fields)
+    held = [tensor for piece in pieces for tensor in tensors(piece, recipe, rank.column)]
+    shard = rank.rank // layout.tp % (layout.cp * layout.copies) % sharers(recipe, False)
+    for kind in dict.fromkeys(tensor.kind for tensor in held):
+        optimizer[kind] = states([one for one in held if one.kind == kind], recipe, shard, rank.column).optimizer
+    for piece, flights in zip(pieces, rank.held, strict=True):
+        numbers = layers_again(piece, recipe)
+        for leaf in piece.leaves:
+            of_step = leaf.entry.flops * recipe.accumulation
+            repeated = ceil_div(of_step * leaf.again(recipe.recompute, numbers), len(leaf.layers) or 1)
+            again[leaf.entry.kind] += repeated
+            flops[leaf.entry.kind] += ceil_div(of_step * passes(leaf.entry), 1) + repeated
+        for kind, size in kept_by_kind(piece, recipe, width_of(model)).items():
+            saved[kind] += size * flights
+    columns = (flops, again, saved, optimizer)
+    found = {kind: StepPart(*(column[kind] for column in columns)) for kind in {**saved, **optimizer}}
+    return StepParts(rank, {kind: part for kind, part in found.items() if any(part)}, plan.notes)
+
+
+def in_letters(recipe: Recipe, whole: Ledger, width: Any) -> dict[str, Callable[[Ledger], Any]]:
+    """Figures of parts of a whole ledger that the recipe changes, over numbers or letters: FLOPs of a step, elements
+    kept for backward, bytes of optimizer state. A recomputed block's input counts as its first leaf's; `width` is D.
+    Errors: `InputError` for what no letters say."""
+    again: Any = recipe.recompute
+    wrong = [] if again in WRITTEN else [Fault("--recompute", again, f"one of {', '.join(WRITTEN)}, in letters")]
+    if recipe.optimizer == "adamw-8bit":
+        wrong.append(
+            Fault("--optimizer", "adamw-8bit", "another optimizer: scales of 256 elements are not written in letters")
+        )
+    if wrong:
+        raise InputError("formula", wrong)
+    first: dict[str, Entry] = {}
+    for entry in whole:
+        inner = [i for i, step in enumerate(entry.steps) if step.name == "layers"]
+        if inner and entry.work is not None:
+            first.setdefault(".".join(map(str, entry.steps[: inner[0] + 1])), entry)
+    inputs = {(entry.name, id(entry.leaf)) for entry in first.values()}
+
+    def saved(entry: Entry) -> Any:
+        if not recomputed(entry, again) or entry.work is None:
+            return entry.saved
+        if again == "core":
+            return saved_by_core(entry) * entry.runs
+        held = (entry.name, id(entry.leaf)) in inputs
+        return entry.work.positions * width * entry.layers if held else 0
+
+    def state(entry: Entry) -> Any:
+        hidden = entry.kind != "norm" and any(step.name == "layers" for step in entry.steps)
+        shapes = [weight.shape for weight in entry.leaf.weights()] if entry.gradient in ("both", "weights") else []
+        held = [kept_for(shape, recipe, recipe.parameter_bytes, hidden and len(shape) == 2) for shape in shapes]
+        return total(held) * entry.times
+
+    return {
+        "training": lambda ledger: training_flops(ledger, again),
+        "saved": lambda ledger: total(map(saved, ledger)),
+        "optimizer": lambda ledger: total(map(state, ledger)),
+    }

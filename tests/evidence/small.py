@@ -27,7 +27,8 @@ def truth(config: dict[str, Any], points: list[list[int]] | None = None) -> dict
     """What transformers makes of a config, its FLOPs at these batches and tokens."""
     choice = str(config.get("architectures", "")).endswith("MultipleChoice']")
     points = points or ([[8, 5]] if choice else [[1, 5], [2, 8]])
-    found = [measure(config, "small", batch, tokens, formulas=False) for batch, tokens in points]
+    rows = config.get("num_codebooks", 4) if config["model_type"] == "musicgen_decoder" else 1  # of one sequence
+    found = [measure(config, "small", batch * rows, tokens, formulas=False) for batch, tokens in points]
     flops = {
         f"{batch}x{tokens}": number
         for (batch, tokens), one in zip(points, found, strict=True)

@@ -114,7 +114,7 @@ READERS: dict[str, tuple[str, str]] = {
         ("rare", "doge jetmoe xlstm"),
         ("streams", "funnel pegasus_x prophetnet reformer speech_to_text xlnet"),
         ("leaves", "clap deit donut-swin minimax_m3_vl_text mobilebert swin"),
-        ("speech", "moshi wav2vec2 wavlm"),
+        ("speech", "moshi musicgen_decoder wav2vec2 wavlm"),
         ("published", _PUBLISHED),
         ("custom", _CUSTOM),
         ("earlier", _EARLIER),
@@ -239,7 +239,7 @@ FLAT: dict[str, tuple[str, ...]] = {
 }
 
 _SPEAKING = "its encoder of speech and its vocoder are not supported yet"
-_RWKV = "of RWKV's recurrences the fourth and the seventh are read"
+_RWKV = "of RWKV's recurrences the fourth (rwkv) and the seventh (rwkv7) are read"
 _HYPER = "its hyper-connections are not supported yet"
 _LATENT_WINDOWS = "its latent attention of two sizes, one with a window, is not supported yet"
 _SPEAKERS = "it has two language models; what stands under thinker_config is read by itself"
@@ -274,7 +274,7 @@ REFUSED: dict[str, str] = {name: why for why, names in _OTHERS.items() for name 
     "rwkv5": _RWKV,
     "rwkv6": _RWKV,
     "mlp_speculator": "its products, of whose results each is the next one's input, are not supported yet",
-    "musicgen": "its codebooks' tables and heads are not supported yet",
+    "musicgen": "its codec has no reader; what stands under decoder is read by itself, as musicgen_decoder",
     "nemo_speechlm": "its adapter of sound and its timestamps have no reader yet",
     "neomme": "its embeddings of values and its layers' own mixing are not supported yet",
     "blt": "its byte patches and hashed tables are not supported yet",
@@ -297,5 +297,5 @@ REFUSED: dict[str, str] = {name: why for why, names in _OTHERS.items() for name 
     "inkling_text": _RELATIVE,
     "qwen2_5_omni": _SPEAKERS,
     "qwen3_omni_moe": _SPEAKERS,
-    "zaya": "its attention on convolved, compressed heads is not supported yet",
+    "zaya": "its router of several layers, which reads the former layer's, is not supported yet",
 }

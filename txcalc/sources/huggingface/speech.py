@@ -47,6 +47,34 @@ def moshi(c: Config) -> Raw:
     }
 
 
+def musicgen_decoder(c: Config) -> Raw:
+    """A table and a head for each codebook, whose rows are summed; without a text before it."""
+    head = head_of(c, "lm", "none")
+    c.ignore("activation_dropout", "layerdrop", "cross_attention_hidden_size", "pad_token_id", "bos_token_id")
+    for key in ("scale_embedding", "is_decoder", "add_cross_attention", "tie_word_embeddings"):
+        c.flag(key, default=False)  # its class looks at none of them but the first, which is no size
+    c.only(False, "is_encoder_decoder", why="a decoder is read")
+    c.size("audio_channels", default=1)
+    raw: Raw = {"kind": "decoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
+    d, rows, books = raw["d_model"], c.size("vocab_size"), c.size("num_codebooks", default=4)
+    attention = heads(c, raw, kv_names=(), width_names=(), whole=True)
+    idle = raw["n_layers"] * (4 * d * d + 2 * d)
+    c.note(f"the decoder alone, without a text: its cross-attentions ({idle:,} parameters) are held and not run")
+    more = [piece("further_heads", "linear", d, rows, bias=False, times=books - 1, kind="head")]
+    return raw | {
+        "vocab_size": rows,
+        "context": c.size("max_position_embeddings", default=2048),
+        "attention": attention,
+        "feed_forward": plain(c, "ffn_dim", bias=False, act_names=("activation_function",)),
+        "norm": {"form": "layer"},
+        "positions": {"form": "sinusoidal"},
+        "embedding": {"extra": 1, "tables": [[rows + 1, 1]] * (books - 1)},
+        "around": more if books > 1 and head == "lm" else [],
+        "head": {"form": head, "tied": False},
+        "idle": idle,
+    }
+
+
 # What its training, its losses and heads that are not read leave in a config of wav2vec 2.0 and its kin.
 _ASIDE = """
 apply_spec_augment mask_time_length mask_time_min_masks mask_feature_length mask_feature_min_masks

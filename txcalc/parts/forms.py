@@ -116,10 +116,10 @@ CROSSING: Final = ("crossed",)  # they meet the encoder's positions
 
 def pieces(value: Any) -> list[dict[str, Any]]:
     """Leaves, each a table of `name`, `form`, `sizes` (`FORMS` names them), `bias`, `groups`, `at`, `keys`, `shared`,
-    `times`, `runs` and `kind`. One works at ⌈(a·T + b)/c⌉ positions for T of the stack's, where `at` is [a, b, c], at
-    the encoder's where it is "source", else at each, and meets `keys`, said so of S, past and new; with `shared` it
-    works once for all sequences. `times` is how many there are, each with weights of its own, `runs` how often each
-    runs."""
+    `times`, `runs`, `least` and `kind`. One works at ⌈(a·T + b)/c⌉ positions for T of the stack's, where `at` is
+    [a, b, c], at the encoder's where it is "source", else at each, and meets `keys`, said so of S, past and new; with
+    `shared` it works once for all sequences. `times` is how many there are, each with weights of its own, `runs` how
+    often each runs; what they say holds for texts of `least` tokens and more."""
     if not isinstance(value, list) or not all(isinstance(piece, Mapping) for piece in value):
         raise Wrong("a list of tables, each a piece")
     found = [_piece(piece) for piece in value]
@@ -128,7 +128,7 @@ def pieces(value: Any) -> list[dict[str, Any]]:
     return found
 
 
-_KEYS: Final = ("name", "form", "sizes", "bias", "groups", "at", "keys", "shared", "times", "runs", "kind")
+_KEYS: Final = ("name", "form", "sizes", "bias", "groups", "at", "keys", "shared", "times", "runs", "least", "kind")
 
 
 def _piece(piece: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def _piece(piece: Mapping[str, Any]) -> dict[str, Any]:
     names, _, biased, divided = FORMS[form]
     if len(sizes) != len(names):
         raise Wrong(f"{', '.join(names)} as sizes of a piece {form!r}")
-    found = {key: size(piece.get(key, 1)) for key in ("groups", "times", "runs")}
+    found = {key: size(piece.get(key, 1)) for key in ("groups", "times", "runs", "least")}
     found |= {"name": text(piece.get("name")), "form": form, "sizes": [size(number) for number in sizes], "at": at}
     found |= {"bias": flag(piece.get("bias", biased and form != "table")), "shared": flag(piece.get("shared", False))}
     found |= {"kind": one_of(*LEAF_KINDS)(piece.get("kind", "other")), "keys": keys}

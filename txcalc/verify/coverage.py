@@ -22,9 +22,9 @@ _GROUPS = {
         scalar_tensor uniform zero zeros zeros_like
     """,
     "element by element": """
-        __and__ __or__ abs add addcdiv addcmul bitwise_and bitwise_not bitwise_or ceil clamp clamp_max clamp_min cos div
-        dropout elu eq erf exp exp2 expm1 floor floor_divide ge gelu gelu_backward gt hardtanh isinf isnan le
-        leaky_relu lerp log log1p log2 log_sigmoid
+        __and__ __or__ abs acos add addcdiv addcmul bitwise_and bitwise_not bitwise_or ceil clamp clamp_max clamp_min
+        cos div dropout elu eq erf exp exp2 expm1 floor floor_divide fmod ge gelu gelu_backward gt hardtanh isinf isnan
+        le leaky_relu lerp log log1p log2 log_sigmoid
         log_sigmoid_forward logical_and logical_not logical_or lt masked_fill maximum
         minimum mish mul native_dropout native_dropout_backward ne neg pow reciprocal relu relu6 remainder round
         rsqrt rsub sigmoid sigmoid_backward sign silu silu_backward sin softplus softplus_backward sqrt square sub
@@ -32,12 +32,14 @@ _GROUPS = {
     """,
     "reductions, sorts and scans": """
         _log_softmax _log_softmax_backward_data _safe_softmax _softmax _softmax_backward_data all amax amin any argmax
-        argmin argsort bincount cummax cumprod cumsum histc log_softmax logcumsumexp logsumexp max mean min multinomial
-        nll_loss_backward nll_loss_forward norm prod softmax sort std sum topk var var_mean
+        argmin argsort avg_pool2d binary_cross_entropy_with_logits bincount cummax cumprod cumsum histc
+        linalg_vector_norm log_softmax logcumsumexp logsumexp max max_pool2d_with_indices mean min multinomial
+        nll_loss_backward nll_loss_forward norm prod scatter_reduce softmax sort std sum topk var var_mean
     """,
     "norms": """
-        _fused_rms_norm _fused_rms_norm_backward batch_norm group_norm layer_norm native_batch_norm
-        native_group_norm native_group_norm_backward native_layer_norm native_layer_norm_backward rms_norm
+        _fused_rms_norm _fused_rms_norm_backward _native_batch_norm_legit_no_training _weight_norm_interface
+        batch_norm group_norm layer_norm native_batch_norm native_group_norm native_group_norm_backward
+        native_layer_norm native_layer_norm_backward rms_norm
     """,
     "tables and sizes": """
         Int ScalarImplicit _local_scalar_dense device dim embedding embedding_dense_backward embedding_renorm

@@ -30,6 +30,8 @@ from txcalc.verify.symbolic import T_SRC, B, SymbolicSize, Symbols, T, unlogged
 # Keys that change no size, but choose kernels that may be fetched, or a loader that wants weights.
 LEFT_OUT = ("model_type", "auto_map", "quantization_config", "compression_config", "torchscript", "use_kernels")
 
+KERNEL_ALONE = ("mra",)  # transformers gives zeros for its attention where the kernel is not there
+
 
 class TransformersModule(NamedTuple):
     """A module: its class, and the parameters and FLOPs that are its own (not those of modules in it).
@@ -226,6 +228,8 @@ def countable(net: nn.Module) -> nn.Module:
 def _inputs(net: Any, batch: int, tokens: int, source: int | None) -> tuple[_Input, ...] | str:
     """What the model is given; or, in words, why nothing is."""
     config, taken = net.config, inspect.signature(net.forward).parameters
+    if config.model_type in KERNEL_ALONE:
+        return "its attention is a CUDA kernel, without which its code computes none"
     if net.main_input_name == "pixel_values" or ("pixel_values" in taken and "input_ids" not in taken):
         return _pictures(config, batch)
     if net.main_input_name == "input_values" and hasattr(config, "num_mel_bins"):  # a spectrogram's patches

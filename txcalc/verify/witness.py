@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from txcalc.checkpoint import Checkpoint, StoredTensor, check, folded
 from txcalc.errors import InputError, MissingExtra
 from txcalc.ledger import Ledger
 from txcalc.model import Model
+from txcalc.num import product
 from txcalc.planning.modules import ATTENTION, HEAD, MLP, names
 from txcalc.sources import huggingface
 from txcalc.sources.export import to_config
@@ -51,12 +53,10 @@ def rows(subject: Subject) -> Iterator[Row]:
     total, found = ledger.total("params"), sum(tensor.elements for tensor in weights)
     yield Row("", "params", total, found, total == found, ORACLE, where, for_all=True)
     yield from _flops(model, subject.notes, theirs, where)
-    if of_pieces(model):
-        subject.notes.append(
-            f"shapes, by {ORACLE}: not compared: what is listed leaf by leaf has other names and shapes"
-        )
-        return
     checked = check(Checkpoint(where, ORACLE, 1, tuple(weights)), ledger)
+    if (checked.missing or checked.unexplained) and of_pieces(model) and (said := _in_total(ledger, weights)):
+        subject.notes.append(f"shapes, by {ORACLE}: {said}")
+        return
     for lacking in checked.missing:
         yield Row(lacking.path, "shape", str(lacking.shape), "nothing", False, ORACLE, where, lacking.copies)
     for row in folded(checked.unexplained):
@@ -68,10 +68,37 @@ POINT = {"batch": 2, "tokens": 7, "source": 5}  # all different
 
 def of_pieces(model: Model) -> bool:
     """Whether some of its leaves are listed one by one: they have no module here."""
-    stacks = model.spec["stacks"].values()
-    return any(
-        stack["around"] or any("pieces" in layer["parts"] for layer in stack["layer"].values()) for stack in stacks
-    )
+    return any(True for _ in _pieces(model))
+
+
+def _pieces(model: Model) -> Iterator[Mapping[str, Any]]:
+    """The leaves that are listed one by one, as the description has them."""
+    for stack in model.spec["stacks"].values():
+        yield from stack["around"]
+        for layer in stack["layer"].values():
+            yield from layer["pieces"]["leaves"] if "pieces" in layer["parts"] else ()
+
+
+def _in_total(ledger: Ledger, weights: Sequence[StoredTensor]) -> str:
+    """Of what is listed leaf by leaf: which weights have a shape that only one side has, so that only their total is
+    compared; "": those totals differ too."""
+    ours, theirs = Counter[tuple[int, ...]](), Counter(_sides(tensor.shape) for tensor in weights)
+    paths: dict[tuple[int, ...], str] = {}
+    for entry in ledger:
+        for weight in entry.leaf.weights():
+            ours[_sides(weight.shape)] += entry.times
+            paths.setdefault(_sides(weight.shape), entry.path)
+    here, there = ours - theirs, theirs - ours
+    total = sum(product(shape) * copies for shape, copies in here.items())
+    if total != sum(product(shape) * copies for shape, copies in there.items()):
+        return ""
+    listed = ", ".join(sorted(paths[shape] for shape in here))
+    return f"{here.total():,} weights here, {there.total():,} there: only their total compared, {total:,} ({listed})"
+
+
+def _sides(shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape without its sides of 1, in no order: a weight may be stored transposed."""
+    return tuple(sorted(size for size in shape if size != 1))
 
 
 def _tied_anyway(model: Model, theirs: Any) -> bool:
@@ -84,9 +111,10 @@ def _tied_anyway(model: Model, theirs: Any) -> bool:
 
 
 def _flops(model: Model, notes: list[str], theirs: Any, where: str) -> Iterator[Row]:
-    """FLOPs of a forward pass at `POINT`, where both count the same work."""
+    """FLOPs of a forward pass at `POINT`, or at as many tokens as its pieces hold for; where both count the same."""
     point: dict[str, Any] = {
         **POINT,
+        "tokens": max([POINT["tokens"], *(piece["least"] for piece in _pieces(model))]),
         "source": POINT["source"] if model.has_encoder_apart and not model.reads_no_ids else None,
     }
     ledger = model.ledger(**point)
@@ -101,9 +129,6 @@ def _flops(model: Model, notes: list[str], theirs: Any, where: str) -> Iterator[
     )
     total, theirs_total = ledger.total("flops"), sum(found.values())
     where = f"{where} at {sizes}"
-    if total != theirs_total and of_pieces(model) and model.notes:
-        notes.append(f"flops, by {ORACLE}: {total:,} here, {theirs_total:,} in {where}: {'; '.join(model.notes)}")
-        return
     yield Row("", "flops", total, theirs_total, total == theirs_total, ORACLE, where)
     if not of_pieces(model):
         yield from _by_module(ledger, found, where, len(model.spec["stacks"]) > 1)

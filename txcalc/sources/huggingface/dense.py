@@ -12,7 +12,6 @@ from txcalc.sources.huggingface.shared import (
     LAYER_NAMES,
     LOCAL,
     Raw,
-    chunks,
     decoder,
     gated,
     heads,
@@ -35,7 +34,7 @@ from txcalc.sources.huggingface.shared import (
 
 def llama(c: Config) -> Raw:
     raw = stack(c)
-    attention = heads(c, raw, whole=True) | {"bias": c.flag("attention_bias", default=False)} | chunks(c)
+    attention = heads(c, raw, whole=True) | {"bias": c.flag("attention_bias", default=False)}
     return decoder(c, raw, attention, mlp_bias=c.flag("mlp_bias", default=False))
 
 

@@ -92,7 +92,7 @@ def nystromformer(c: Config) -> Raw:
     here = {"at": [0, marks, 1]}
     return _with_pieces(
         raw,
-        piece("queries", "product", h, w, marks), piece("landmarks", "product", h, w, marks, **here),
+        piece("queries", "product", h, w, marks, least=length), piece("landmarks", "product", h, w, marks, **here),
         piece("keys", "product", h, w, marks), piece("inverse", "product", h, marks, marks, runs=24, **here),
         piece("scores", "product", h, marks, marks), piece("values", "product", h, marks, w),
         piece("core", "product", h, marks, w),

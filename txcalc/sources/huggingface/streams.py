@@ -194,13 +194,14 @@ def funnel(c: Config) -> Raw:
     inner, factored = h * w, form == "factorized"
     # A first position that is kept apart, and a last one that is not cut off, make one more of a block's positions.
     apart, cut = c.flag("separate_cls", default=True), c.flag("truncate_seq", default=True)
-    longer = apart and not cut
+    longer, most = apart and not cut, 2 ** max(0, len(sizes) - 2)
+    least = 1 if len(sizes) == 1 else most + 2 if longer else 2 * most + 1 if apart else most + 1
 
     def of_block(block: int) -> list[int]:
         return [1, longer * (2**block - 1), 2**block]
 
     def layer(block: int, first: bool, several: int) -> Pieces:
-        on: Raw = {"at": of_block(block), "runs": several}
+        on: Raw = {"at": of_block(block), "runs": several, "least": least}
         made = [piece("q", "linear", d, inner, bias=False, **on), piece("biases", "held", 5 * inner)]
         made += [piece("segments", "product", h, w, 2, **on), piece("o", "linear", inner, d, **on)]
         distances = piece("distances", "linear", d, inner, bias=False, **on)
@@ -235,8 +236,6 @@ def funnel(c: Config) -> Raw:
         order += ["block0" if repeats[0] == 1 else "last"] * c.count("num_decoder_layers", default=2)
     c.ignore("num_decoder_layers")
     if len(sizes) > 1:
-        most = 2 ** (len(sizes) - 2)
-        least = most + 2 if longer else 2 * most + 1 if apart else most + 1
         c.note(f"exact from {least:,} tokens on: fewer are not halved so often")
     around = [piece("tokens", "table", v, d, kind="embedding")]
     around.append(piece("embedding_norm", "layer_norm", d, kind="norm"))
@@ -291,7 +290,7 @@ def reformer(c: Config) -> Raw:
     layers: dict[str, Pieces] = {}
     for form, length in lengths.items():
         sides = [c.count(f"{form}_num_chunks_{side}", default=1 - i) for i, side in enumerate(("before", "after"))]
-        several = {**on, "runs": chunk * (hashes if form == "lsh" else 1)}
+        several = {**on, "runs": chunk * (hashes if form == "lsh" else 1), "least": chunk + 1}
         made = [piece(name, "linear", d, h * w, bias=False, **on) for name in (("qk", "v") if form == "lsh" else "qkv")]
         if form == "lsh" and isinstance(buckets, int | list):
             turned = sum(buckets) if isinstance(buckets, list) else buckets

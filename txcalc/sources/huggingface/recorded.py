@@ -34,7 +34,7 @@ def recorded(c: Config) -> Raw:
     classes, names = _rows()[c.model_type], c.data.get("architectures")
     c.ignore("architectures", "stage_names", "out_features", "out_indices")
     cls = names[0] if isinstance(names, list) and names else next(iter(classes))
-    if cls not in classes:
+    if not isinstance(cls, str) or cls not in classes:
         c.fault("architectures[0]", cls, f"one of {', '.join(classes)}", "other classes are not read")
         cls = next(iter(classes))
     row = classes[cls]

@@ -726,3 +726,9 @@ def test_the_flops_of_a_whole_step_are_the_ledgers(recompute: Recompute) -> None
     step = txcalc.show("t5-small", tokens="512", batch=2, recompute=recompute).training
     assert step is not None
     assert step.flops == training_flops(load("t5-small").ledger(2, 512), recompute)
+
+
+def test_blocks_of_an_encoder_keep_inputs_of_its_own_positions() -> None:
+    step = txcalc.show("whisper-large-v3", tokens=64, recompute="blocks").training
+    assert step is not None
+    assert step.parts["block_inputs"].saved_bytes == 32 * (1500 + 64) * 1280 * 2

@@ -35,10 +35,10 @@ def kept(piece: StagePiece, recipe: Recipe, width: int) -> Kept:
     outside = sum(size for held, size in sizes if not held.layers)
     each = {i: sum(size // len(h.layers) for h, size in sizes if i in h.layers) for i in _first(layers, piece)}
     by_layer = {i: each[first] for i, first in _folded(layers, piece).items()}
-    entrance = _entrance(piece, recipe, width)
-    blocks = sorted(entrance if i in numbers else size for i, size in by_layer.items())
+    entrances = _entrances(piece, recipe, width)
+    blocks = sorted(entrances[i] if i in numbers else size for i, size in by_layer.items())
     saved, away = outside + sum(blocks), sum(blocks[:-2])
-    again = max((size - entrance for i, size in by_layer.items() if i in numbers), default=0)
+    again = max((size - entrances[i] for i, size in by_layer.items() if i in numbers), default=0)
     if recipe.recompute == "core":
         again = max((_core_again(held, recipe) for held in piece.leaves), default=0)
     return Kept(saved, again, away)
@@ -52,12 +52,18 @@ def kept_by_kind(piece: StagePiece, recipe: Recipe, width: int) -> dict[str, int
         size = leaf_bytes(held, recipe)
         found[held.entry.kind] = found.get(held.entry.kind, 0) + size - size // (len(held.layers) or 1) * again
     blocks = numbers.intersection(i for held in piece.leaves for i in held.layers)
-    return {**found, INPUTS: len(blocks) * _entrance(piece, recipe, width)}
+    entrances = _entrances(piece, recipe, width)
+    return {**found, INPUTS: sum(entrances[i] for i in blocks)}
 
 
-def _entrance(piece: StagePiece, recipe: Recipe, width: int) -> int:
-    """Bytes of a block's input."""
-    return int(ceil_div(piece.work.positions * width, recipe.layout.sp) * recipe.compute_bytes)
+def _entrances(piece: StagePiece, recipe: Recipe, width: int) -> dict[int, int]:
+    """Bytes of each block's input, which an encoder's has of its own positions."""
+    found: dict[int, int] = {}
+    for held in piece.leaves:
+        if held.layers and held.layers[0] not in found and held.entry.work is not None:
+            size = ceil_div(held.entry.work.positions * width, recipe.layout.sp) * recipe.compute_bytes
+            found |= dict.fromkeys(held.layers, int(size))
+    return found
 
 
 def _core_again(held: RankLeaf, recipe: Recipe) -> int:

@@ -126,6 +126,14 @@ def test_exact(name: str) -> None:
         assert held < elements if name in WIDER_CACHE else held == elements, tokens
 
 
+def test_one_softmax_over_a_decoders_keys_and_its_encoders() -> None:
+    """T5Gemma 2 of two texts of 11 tokens and 7 of each decoder: FLOPs as transformers 5.23 ran it; and what is kept,
+    64 elements a token, of 5 tokens in two layers, of all 7 in the others, and of the texts in each."""
+    model = read(SMALL["t5gemma2"]["config"])
+    assert model.ledger(batch=2, tokens=7, source=11).total("flops") == 6_205_440
+    assert model.ledger(batch=1, tokens=7, source=11).total("cache") == 64 * (2 * 5 + 2 * 7 + 4 * 11)
+
+
 @pytest.mark.parametrize("name", SMALL)
 def test_small(name: str) -> None:
     truth, model = SMALL[name], read(SMALL[name]["config"])

@@ -360,7 +360,9 @@ def test_flops_are_compared_at_a_length_that_what_is_listed_holds_for(
     with monkeypatch.context() as patched:
         patched.setattr("txcalc.verify.via.forward_flops", untold)
         assert against("FunnelForMaskedLM").ok and against("Reformer plain").ok
-    assert asked == [7, 9]  # Reformer's texts of 8 tokens and fewer have fewer keys
+        configs["Wav2Vec2ForXVector"]["config"] |= {"tdnn_kernel": [5, 3], "tdnn_dilation": [2, 3], "tdnn_dim": [9, 8]}
+        assert against("Wav2Vec2ForXVector").ok
+    assert asked == [7, 9, 15]  # Reformer's texts of 8 tokens and fewer have fewer keys
     # Its attention would be compared with zeros.
     assert any("its attention is a CUDA kernel" in note for note in against("MraModel").notes)
 

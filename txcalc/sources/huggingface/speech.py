@@ -208,7 +208,7 @@ def _speaker(c: Config, d: int) -> list[Raw]:
     made, lost = [piece("projector", "linear", d, widths[0])], 0
     for i, (wide, number, dilation) in enumerate(zip(widths, taps, apart, strict=False)):
         lost += (number - 1) * dilation
-        at = {"at": [1, -lost, 1]}
+        at: Raw = {"at": [1, -lost, 1], "least": lost + 1}
         made.append(piece(f"tdnn{i + 1}", "convolution", widths[max(0, i - 1)], wide, number, 1, **at))
         made.append(piece(f"tdnn{i + 1}_activation", "relu", wide, **at))
     made += [

@@ -114,6 +114,7 @@ _SHARED = {
     "--optimizer": Flag(
         "Engine", "adamw, adamw-bf16, adamw-8bit, sgd, lion, muon, adafactor …", "NAME", completion.optimizer
     ),
+    "--workers": Flag("Engine", "Processes that work side by side", "N"),
     "--recipe": Flag("Engine", "Other settings of the run:", "K=V,…"),
     "--device": Flag("Engine", "Where it runs: meta (computes nothing), cpu or cuda.", "NAME"),
     "--concurrency": Flag("Traffic", "Concurrent sequences (users).", "N", before=("--users",)),
@@ -141,7 +142,7 @@ _OWN = {
     "Workload": "over quantity by-kind formulas input unique-tokens bytes-per-token law micro-batch",
     "Engine": "tp pp dp ep etp max-num-seqs poll gather draft acceptance framework zero schedule offload "
     "products host-link adapters adapter-rank overlap disaggregate fits-on train oracle symbolic limit rank "
-    "ranks only torchrun workers cluster again like",
+    "ranks only torchrun cluster again like",
     "Traffic": "shared-prefix answer rate arrivals burstiness simulate requests seed prefix-hits ttft tpot",
     "Money": "price budget deadline pue grid measured",
     "Output": "detail emit record zero-cost to without-cache latex title help",

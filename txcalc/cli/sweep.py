@@ -52,7 +52,7 @@ def sweep(
         Path | None,
         o.option("--out", "a Parquet file, streamed, up to 10^12 rows (pip install 'txcalc[frames]')."),
     ] = None,
-    workers: Annotated[int, typer.Option("--workers", help="Processes that compute --out.", metavar="N")] = 1,
+    workers: Annotated[int, o.option("--workers", "(with --out).")] = 1,
     cluster: Annotated[
         str | None, typer.Option(help="A Dask scheduler whose machines compute --out.", metavar="ADDRESS")
     ] = None,

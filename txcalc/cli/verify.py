@@ -82,7 +82,7 @@ def verify(
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(help="Processes that several models are shared out among (many: one each core).", metavar="N"),
+        o.option("--workers", "(of many models: one each core)."),
     ] = None,
     format_: o.Format = "table",
     json_: o.Json = False,

@@ -11,7 +11,7 @@ from txcalc.parts.collectives import Collective
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Linear, Lookup, Sum, Vector
 from txcalc.parts.norm import Norm, NormOptions
-from txcalc.parts.options import REQUIRED, Options, Wrong, count, flag, key, letter, odd, real, size, tables
+from txcalc.parts.options import REQUIRED, Options, Wished, count, flag, key, letter, odd, real, size, tables
 from txcalc.parts.part import (
     Child,
     Composite,
@@ -169,13 +169,6 @@ class VisionOptions(Options):
         return side * side + 1 if self.class_token else side * side
 
 
-def _centred(value: Any) -> Any:
-    """An odd whole number from 1 to 10^9."""
-    for wished in odd("kernel", taps := size(value)):
-        raise Wrong(wished.expected)
-    return taps
-
-
 @final
 @frozen
 class AudioOptions(Options):
@@ -183,8 +176,11 @@ class AudioOptions(Options):
 
     section = "audio"
     mels: Any = key(size, REQUIRED, "mel bands")
-    kernel: Any = key(_centred, 3, "taps of both convolutions")
+    kernel: Any = key(size, 3, "taps of both convolutions")
     positions: Any = key(size, REQUIRED, "encoder positions after the stride of 2")
+
+    def misfits(self) -> Iterator[Wished]:
+        yield from odd("kernel", self.kernel)
 
     def convolutions(self, width: Any) -> tuple[Convolution, ...]:
         """From mel bands to the stream, and over every second position of that."""

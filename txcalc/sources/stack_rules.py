@@ -20,7 +20,10 @@ def check_stack(stack: Tables, missing: Callable[[str], bool], fault: Told) -> N
     with SOUND:
         if stack["head"]["form"] == "classifier" and missing("head.classes"):
             fault("head.classes", ABSENT, "the number of classes")
-    check_table("head", stack["head"], fault)
+    for section in ("head", "audio"):
+        with SOUND:
+            if stack[section] is not None:
+                check_table(section, stack[section], fault)
     for rule in STACK_RULES:
         with SOUND:
             rule(stack, fault)

@@ -21,12 +21,8 @@ judge = runpy.run_path(str(Path(__file__).parent / "evidence" / "configs.py"))["
 DATA = Path(__file__).parent / "data" / "hf"
 WILD: dict[str, dict[str, Any]] = json.loads((DATA / "wild.json").read_text())
 
-# Refused with reason: classes that are not transformers', with other layers; and chunks on a Llama, which transformers'
-# code gives to the cache and not to the mask, others' to both.
+# Refused with reason: classes that are not transformers', with other layers.
 STOPPED = """
-neuronx-distributed-inference.config-chunked-attention
-neuronx-distributed-inference.config-chunked-attention-2
-neuronx-distributed-inference.config-chunked-attention-tkg-kernel
 stable-diffusion-webui-forge.safety-checker
 stable-diffusion-webui-forge.safety-checker-2
 """

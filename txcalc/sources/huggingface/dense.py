@@ -12,6 +12,7 @@ from txcalc.sources.huggingface.shared import (
     LAYER_NAMES,
     LOCAL,
     Raw,
+    chunks,
     decoder,
     gated,
     heads,
@@ -34,7 +35,7 @@ from txcalc.sources.huggingface.shared import (
 
 def llama(c: Config) -> Raw:
     raw = stack(c)
-    attention = heads(c, raw, whole=True) | {"bias": c.flag("attention_bias", default=False)}
+    attention = heads(c, raw, whole=True) | {"bias": c.flag("attention_bias", default=False)} | chunks(c)
     return decoder(c, raw, attention, mlp_bias=c.flag("mlp_bias", default=False))
 
 

@@ -429,6 +429,15 @@ def both_ways(c: Config, raw: Raw) -> Raw:
     return raw | {"kind": "encoder", "head": head}
 
 
+def chunks(c: Config) -> Raw:
+    """Chunks in every layer, where a config of Llama says so."""
+    chunk = c.size("attention_chunk_size", default=None)
+    if chunk is None:
+        return {}
+    c.note("attention_chunk_size is read as NeuronX runs it: every layer attends within chunks; transformers does not")
+    return {"window": chunk, "chunked": True}
+
+
 def piece(name: str, form: str, *sizes: int, **more: Any) -> Raw:
     """A leaf of `around` or of a layer's pieces (`parts.forms`)."""
     return {"name": name, "form": form, "sizes": list(sizes), **more}

@@ -66,8 +66,8 @@ def verify_real(
     model: Model, recipe: Recipe, processes: int, device: str = "cpu", pool: Pool | None = None
 ) -> Verdict | None:
     """One step of a layout on so many processes; None on every rank but the first where torchrun started them. Where a
-    `pool` of as many or more is given, they run in it; a layout with tp only once, for DTensor keeps what it knows of a
-    mesh by its shape.
+    `pool` of as many or more is given, they run in it; a layout with tp or ep only once, for DTensor keeps what it
+    knows of a mesh by its shape.
 
     Errors: `InputError` for what cannot be run so, `NoParallel` where ranks fail or wait for each other
     """

@@ -116,7 +116,7 @@ def test_a_decode_step_runs_no_tower(tmp_path: Path) -> None:
 
 
 def test_the_truth_is_complete() -> None:
-    assert set(BESIDE) <= set(WRAPPERS)
+    assert set(BESIDE) - {"t5gemma2_encoder"} <= set(WRAPPERS)  # a half of an encoder–decoder
     assert {name.split()[0] for name in TRUTH} == set(BESIDE)
 
 

@@ -107,6 +107,7 @@ def test_names_of_a_piece() -> None:
         (("llama-3.1-8b", "--layout", "fsdp=2", "--torchrun", "2"), "at most 200,000,000 parameters"),
         ((MODEL, "--layout", "cp=2", "--torchrun", "2"), "cp is run over ranks that fsdp joins"),
         ((MODEL, "--torchrun", "2"), "--torchrun belongs to --layout"),
+        ((MODEL, "--layout", "fsdp=2", "--workers", "2"), "--workers belongs to models without --layout"),
         ((MODEL + " tied", "--layout", "pp=2", "--recipe", "accumulation=2", "--torchrun", "2"), "head.tied = false"),
     ],
 )

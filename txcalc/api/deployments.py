@@ -220,7 +220,7 @@ def deploy(
         prefix=prefix,
         draft=guess,
         adapters=(adapters, adapter_rank),
-        looks=_looks(poll, gather),
+        polling=_polling(poll, gather),
         ways=phrases.ways({"tp": tp, "pp": pp, "dp": dp, "ep": ep, "etp": "auto" if etp is None else etp}),
         apart=disaggregate is not None,
         fillers=phrases.ways({"disaggregate": disaggregate or "auto"}).get("disaggregate"),
@@ -251,7 +251,7 @@ def deploy(
     return Deploy(plans, detail, asked)
 
 
-def _looks(poll: int, gather: int | None) -> tuple[int, bool]:
+def _polling(poll: int, gather: int | None) -> tuple[int, bool]:
     """Steps between two polls for new requests, and whether copies that share experts poll together."""
     if gather is not None and poll != 1:
         raise InputError("options", ["--poll and --gather contradict each other: both say when requests are taken"])
@@ -291,7 +291,7 @@ class _Planner:
     prefix: int
     draft: Model | str | None
     adapters: tuple[int, int]
-    looks: tuple[int, bool]
+    polling: tuple[int, bool]
     ways: Mapping[str, int]
     apart: bool
     fillers: int | None
@@ -314,7 +314,7 @@ class _Planner:
 
         memory = EngineMemory(self.profile, kind, self.context, self.most, self.chunk) if self.profile else None
         step = self.chunk if self.chunk is not None else memory.most_tokens if memory else CHUNK
-        kept = self.reserve, memory, self.prefix, None, self.adapters, *self.looks
+        kept = self.reserve, memory, self.prefix, None, self.adapters, *self.polling
         how = engine(model, self.weights, self.kv, self.block, step, *kept)
         if self.host:
             how = beside(self.host, model, kind, how, gpus or 1, self.context, self.concurrency)

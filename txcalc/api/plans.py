@@ -56,8 +56,8 @@ class Aside(Record):
 
 
 class Engine(Record):
-    """Formats of weights and cache, tokens of a page, tokens of a step of prefill; decode steps from one look for new
-    requests to the next, or at most where copies that share experts gather them."""
+    """Formats of weights and cache, tokens of a page, tokens of a step of prefill; decode steps between two polls for
+    new requests, or at most where copies that share experts gather them."""
 
     weights: str
     weights_source: str

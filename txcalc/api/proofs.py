@@ -120,6 +120,9 @@ def verify(
         raise InputError("options", ["--record keeps what holds of whole models, --layers cuts them"])
     if layers is not None and (against or "transformers" in wanted):
         raise InputError("options", ["--against transformers compares whole models, --layers cuts them"])
+    if workers != 1 and (workers < 1 or layout is not None or device != "meta"):
+        expected = "1 or more" if workers < 1 else "1 with a layout, and on a device"
+        raise InputError("verify", [Fault("--workers", workers, expected)])
     if ranks is not None and ranks < 1:
         raise InputError("verify", [f"--ranks is {ranks}, expected 1 or more"])
     if layout is not None:
@@ -153,8 +156,6 @@ def verify(
         raise InputError("verify", ["--gpu belongs to --oracle time, on --device cpu or cuda"])
     asks = [name for name in asks if name not in MEASURES] + (["transformers"] if against else [])
     how: Any = "auto" if symbolic is None else "symbolic" if symbolic else "points"
-    if workers < 1 or (workers > 1 and real):
-        raise InputError("verify", [Fault("--workers", workers, "1 on a device" if real else "1 or more")])
     given = [shortened(model, layers) for model in given] if layers is not None else given
     if "time" in measures:
         tell("ceilings", 0.0)

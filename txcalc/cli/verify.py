@@ -103,6 +103,7 @@ def verify(
     if layout is not None:
         if not sources:
             raise InputError("verify", ["expected models whose --layout is verified"])
+        _refuse({"--workers": workers is not None}, "belongs to models without --layout")
         models = o.models(sources, ignore, changes)
         if torchrun is not None:
             if ranks is not None:

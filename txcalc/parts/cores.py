@@ -335,9 +335,26 @@ class DynamicMask(Leaf):
         return 3 * work.positions * self.n_kv_heads
 
 
+@frozen
+class SelectingCore(CachedCore):
+    """What scores that select keys have: queries of a few heads, and one key of every token, which is cached."""
+
+    role = "selection"
+    n_heads: Any
+    width: Any
+    span: Span
+
+    @property
+    def token(self) -> Any:
+        return self.width
+
+    def kept(self) -> str:
+        return self.span.kept("an index key", f"{self.width:,}")
+
+
 @final
 @frozen
-class Scores(CachedCore):
+class Scores(SelectingCore):
     """How well each query of a few heads meets every key before it, by the best of which blocks of keys are selected.
 
     Shapes   q (B, T, h, d), k (B, S, d), scores (B, T, h, S)
@@ -348,23 +365,11 @@ class Scores(CachedCore):
     Source   MiniMax 2026, MiniMax-M3
     """
 
-    role = "selection"
-    n_heads: Any
-    width: Any
-    span: Span
-
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         heads, keys, tokens = work.batch * self.n_heads, self.span.keys(work), work.tokens
         moved = self.span.moved(heads * tokens * self.width, work.batch * keys * self.width)
         pairs = self.span.visible(work) * self.width
         return (MatMul("scores", heads, tokens, self.width, keys, moved, "attention", pairs),)
-
-    @property
-    def token(self) -> Any:
-        return self.width
-
-    def kept(self) -> str:
-        return self.span.kept("an index key", f"{self.width:,}")
 
 
 @final

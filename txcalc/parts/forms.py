@@ -37,12 +37,8 @@ def _attention(span: Span) -> Callable[..., Leaf]:
     return make
 
 
-def _windows(bias: bool, groups: int, heads: int, d_qk: int, d_v: int, window: int) -> Leaf:
-    return _attention(Apart(window=window))(bias, groups, heads, d_qk, d_v)
-
-
-def _window(bias: bool, groups: int, heads: int, d_qk: int, d_v: int, window: int) -> Leaf:
-    return _attention(Window(window=window))(bias, groups, heads, d_qk, d_v)
+def _windowed(span: Callable[..., Span]) -> Callable[..., Leaf]:
+    return lambda bias, groups, *sizes: _attention(span(window=sizes[-1]))(bias, groups, *sizes[:-1])
 
 
 def _filter(bias: bool, groups: int, c_in: int, c_out: int, taps: int, stride: int) -> Leaf:
@@ -88,10 +84,10 @@ FORMS: Final[dict[str, Form]] = {
     "convolution": Form(("c_in", "c_out", "taps", "stride"), _filter, True, ("c_in", "c_out")),
     "attention": Form(_CORE, _attention(Full()), True, ("n_heads",)),
     "causal": Form(_CORE, _attention(Causal()), True, ("n_heads",)),
-    "window": Form((*_CORE, "window"), _window, True, ("n_heads",)),
+    "window": Form((*_CORE, "window"), _windowed(Window), True, ("n_heads",)),
     "crossed": Form(_CORE, _attention(Cross()), True, ("n_heads",)),
     "reading": Form(_CORE, _attention(Reading()), True, ("n_heads",)),
-    "windows": Form((*_CORE, "window"), _windows, True, ("n_heads",)),
+    "windows": Form((*_CORE, "window"), _windowed(Apart), True, ("n_heads",)),
     "index": Form(
         ("n_heads", "width"), lambda bias, groups, heads, width: Scores(n_heads=heads, width=width, span=Causal())
     ),

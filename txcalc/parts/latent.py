@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, final
 
 from txcalc.num import exceeds, minimum
-from txcalc.parts.cores import CachedCore, Gate, HeadsCore, gate
+from txcalc.parts.cores import Gate, HeadsCore, SelectingCore, gate
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
 from txcalc.parts.norm import Norm
@@ -119,7 +119,7 @@ class LatentCore(HeadsCore):
 
 @final
 @frozen
-class IndexCore(CachedCore):
+class IndexCore(SelectingCore):
     """How much each query wants each key: Σ w·relu(q·k) over a few heads on one key, by which keys are selected. It
     caches that key.
 
@@ -131,11 +131,6 @@ class IndexCore(CachedCore):
     Kept     nothing: what a selection is made by gets no gradient from what is selected
     Source   DeepSeek-V3.2-Exp (2025), section 2.1, equation 1: the lightning indexer
     """
-
-    role = "selection"
-    n_heads: Any
-    width: Any
-    span: Span
 
     def describe(self) -> str:
         return f"index {self.n_heads} × {self.width}"
@@ -153,13 +148,6 @@ class IndexCore(CachedCore):
             # Of each query by itself: 1 × h_i by h_i × S.
             MatMul("weigh", work.batch, tokens, self.n_heads, keys, written, "attention", pairs * self.n_heads),
         )
-
-    @property
-    def token(self) -> Any:
-        return self.width
-
-    def kept(self) -> str:
-        return self.span.kept("an index key", f"{self.width:,}")
 
 
 @final

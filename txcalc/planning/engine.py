@@ -65,7 +65,7 @@ class Engine:
     prefix    tokens that all sequences begin with: their whole pages are held once
     offload   what of the model lies in RAM; None: nothing
     interval  decode steps between two polls for new requests
-    gathers   copies that share experts look when all have a request, and at the latest after so many steps
+    gathers   copies that share experts poll when all have a request, and at the latest after so many steps
     marlin    MXFP4 experts are multiplied by the kernels of any four bits (Marlin)
     adapters  LoRA adapters that are held for requests to choose from; rank: that of each
     """
@@ -179,9 +179,10 @@ def engine(
         raise InputError("engine", [lacking])
     kernels, kept = memory.profile.kernels if memory else "", reserve or left(memory)
     offload = offload or aside(model, memory)
-    looks = (interval, gathers)
     marlin = memory is not None and memory.hopper and bool(memory.profile.numbers.get("marlin"))
-    return Engine(form, kv, block, chunk, kept, weights, memory, kernels, prefix, offload, *adapters, *looks, marlin)
+    return Engine(
+        form, kv, block, chunk, kept, weights, memory, kernels, prefix, offload, *adapters, interval, gathers, marlin
+    )
 
 
 def aside(model: Model, memory: EngineMemory | None) -> Offload | None:

@@ -43,7 +43,7 @@ class Server(NamedTuple):
     block      tokens of a page
     tokens     expected of a sequence in a step: 1, or more by speculation
     polls      steps of decoding that the engine takes besides until a first token
-    interval   steps from one look for requests to the next, while any run
+    interval   steps between two polls for requests, while any run
     """
 
     step: Callable[[float], float]
@@ -162,7 +162,7 @@ class _Simulation:
         self.server, self.jobs, self.closed = server, jobs, clients is not None
         self.capacity = server.pages * server.block
         self.now, self.counter, self.order, self.held, self.result = 0.0, 0, 0, 0.0, SimulatedRun()
-        self.look = 0  # a step at which it looks for requests
+        self.polled = 0  # a step at which it polled for requests
         self.line: deque[_Request] = deque()  # waiting
         self.filling: deque[_Request] = deque()  # their prompts are being computed
         self.decoding: list[tuple[int, int, _Request]] = []  # a heap by the step of the last token
@@ -212,9 +212,9 @@ class _Simulation:
         self.result.most_waiting = max(self.result.most_waiting, len(self.line) + len(self.filling))
 
     def _arrive(self) -> None:
-        if self.running and (self.look - self.counter) % self.server.interval:
+        if self.running and (self.polled - self.counter) % self.server.interval:
             return
-        self.look = self.counter
+        self.polled = self.counter
         while (due := self._due()) is not None and due <= self.now and self.next:
             late = self.now - due  # within the step that has ended
             self.waited, self.inside = self.waited + late, self.inside + late
@@ -281,7 +281,7 @@ class _Simulation:
         steps = self.decoding[0][0] - self.counter
         if (due := self._due()) is not None:
             until = max(0, ceil((due - self.now) / each))
-            steps = min(steps, until + (self.look - self.counter - until) % self.server.interval)
+            steps = min(steps, until + (self.polled - self.counter - until) % self.server.interval)
         if decoding > 1:
             free = self.capacity - self.held - decoding * self.server.block / 2
             steps = min(steps, floor(free / decoding / tokens))

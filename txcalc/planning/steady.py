@@ -8,7 +8,7 @@ TPOT     t(D)/(1 − ρ), where t(D) is a decode step of the D sequences that de
          clients in a closed loop (N − 1)/N of it: one's own prompt is before its answer; in rounds whose prompts are
          computed `together`, before any answer, half of it)
 TTFT     the wait in line, the prompt alone, the decode steps that its chunks share a step with, the engine's own share;
-         where it looks for requests once in several steps, half of these, and the prompts that came meanwhile
+         where it polls for requests once in several steps, half of these, and the prompts that came meanwhile
 wait     M/G/1 (Pollaczek and Khinchine; of bursts Kingman) with a prompt's time in a step that decodes too, and what is
          left of the running step, a server's vacation. Of N clients in a closed loop each sees (N − 1)/N of the others
          (Schweitzer), and all start at once, as benchmarks do, with `ROUNDS` requests each: then half of all come
@@ -291,7 +291,7 @@ class Among(NamedTuple):
 
     prompt    seconds of one of its prompts
     away      seconds of others' prompts, for each of its own, in which it only waits
-    interval  steps from one look for requests to the next
+    interval  steps between two polls for requests
     """
 
     prompt: float
@@ -360,8 +360,8 @@ class _Loop:
         each = (demand.answer - 1) / decoding / demand.tokens
         return min(demand.interval, each * sum(1 / i for i in range(1, demand.sharing + 1)))
 
-    def looks(self, decoding: float) -> float:
-        """Seconds of a step and of the prompts that it shares, of those between two looks for requests."""
+    def polled(self, decoding: float) -> float:
+        """Seconds of a step and of the prompts that it shares, of those between two polls."""
         demand = self.demand
         if not decoding or demand.answer == 1:
             return 0.0
@@ -377,7 +377,7 @@ class _Loop:
         return self.demand.prompt + self.demand.chunks * (self.demand.step(decoding) if decoding else 0.0)
 
     def crowd(self, decoding: float) -> float:
-        """Prompts that one waits for of those that were found at the same look, in steps of whole chunks."""
+        """Prompts that one waits for of those that were found by the same poll, in steps of whole chunks."""
         demand = self.demand
         if demand.interval == 1 or demand.answer == 1:
             return 0.0
@@ -397,7 +397,7 @@ class _Loop:
         wait += beside * step / 2
         if self.clients is not None and demand.answer > 1:
             wait += max(0.0, self.clients - 1) / 2 * self.service(self.clients / 2) * demand.together
-        wait += self.crowd(decoding) * demand.prompt + max(0.0, self.interval(decoding) - 1) / 2 * self.looks(decoding)
+        wait += self.crowd(decoding) * demand.prompt + max(0.0, self.interval(decoding) - 1) / 2 * self.polled(decoding)
         if demand.sharing > 1 and demand.answer > 1:
             chance = self.beside(rate, decoding)
             away = rate * (self.held_up(chance) - self.lasts(chance))  # others' prompts, none of this copy

@@ -16,7 +16,7 @@ from txcalc.planning.training.activations import recomputed as layers_again
 from txcalc.planning.training.memory import RankMemory, memory, width_of
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline
-from txcalc.planning.training.states import kept_for, sharers, states, tensors
+from txcalc.planning.training.states import OPTIMIZERS, kept_for, sharers, states, tensors
 
 WRITTEN = ("none", "core", "blocks")  # what recomputes leaves whatever the numbers of their layers
 
@@ -77,10 +77,9 @@ def in_letters(recipe: Recipe, whole: Ledger, width: Any) -> dict[str, Callable[
     Errors: `InputError` for what no letters say."""
     again: Any = recipe.recompute
     wrong = [] if again in WRITTEN else [Fault("--recompute", again, f"one of {', '.join(WRITTEN)}, in letters")]
-    if recipe.optimizer == "adamw-8bit":
-        wrong.append(
-            Fault("--optimizer", "adamw-8bit", "another optimizer: scales of 256 elements are not written in letters")
-        )
+    if OPTIMIZERS[recipe.optimizer].blockwise:
+        mend = "one without scales of blocks of elements, which are not written in letters"
+        wrong.append(Fault("--optimizer", recipe.optimizer, mend))
     if wrong:
         raise InputError("formula", wrong)
     first: dict[str, Entry] = {}

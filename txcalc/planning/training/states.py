@@ -102,6 +102,7 @@ class Optimizer(NamedTuple):
     what: str
     source: str
     size: Callable[[Shape, int, bool], int]
+    blockwise: bool = False  # its bytes depend on how many elements a tensor has
     like_gradient: bool = False  # its state is a copy of the first gradient, in the gradient's shape
 
 
@@ -141,6 +142,7 @@ OPTIMIZERS = {
         f"two moments in 8 bits, an fp32 scale for {BLOCK} of each; tensors under {SMALLEST:,} elements in fp32",
         "Dettmers et al. 2021 (arXiv 2110.02861); bitsandbytes 0.45: block size 256, min_8bit_size 4096",
         _blockwise(2),
+        blockwise=True,
     ),
     "sgd": Optimizer("nothing", "Robbins and Monro 1951", _states(0)),
     "sgd-momentum": Optimizer("a momentum", "Polyak 1964; torch.optim.SGD", _states(1), like_gradient=True),
